@@ -189,7 +189,9 @@ def report(
 
 def page(results: dict[str, Any]) -> str:
     """Write the page of all tasks."""
-    lines = ["# Which neuron score finds what a real network needs", "", WORDS, ""]
+    missing = [name for name in TASKS if name not in results]
+    run = f"Run so far: {', '.join(results)}" + f"; not yet: {', '.join(missing)}" * bool(missing)
+    lines = ["# Which neuron score finds what a real network needs", "", WORDS, "", f"{run}.", ""]
     titles = dict.fromkeys(title for told in results.values() for title in told["ways"])
     for rule in RULES:
         lines += [f"## {rule}, mean of the tasks", "", HEAD, RULER]

@@ -1,21 +1,30 @@
 """Make docs/results/words.md of the results that `caploc run studies/real.toml` has so far.
 
     python scripts/results.py [--runs build/results]
+    python scripts/results.py --cnl runs/reproduce-cnl-real
 
-Each study's result.json is kept beside the page, without blanks.
+Each study's result.json is kept beside the page, without blanks. With `--cnl` the page is
+docs/results/cnl.md instead, of what `caploc reproduce cnl --preset real` has so far.
 """
 
 import argparse
 import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 from caploc.contents import read_file
+from caploc.folder import read_json
+from caploc.report.exhibits import markdown_page
 from caploc.report.sentence import HeadlineVerdict, check_of, other_scores
+from caploc.reproduce.cnl_preset import read_cnl_preset
+from caploc.reproduce.verdicts import verdicts
 from caploc.result import Change, Result
 
 ROOT = Path(__file__).parents[1]
 PAGE, KEPT = ROOT / "docs" / "results" / "words.md", ROOT / "docs" / "results" / "raw"
+CNL_PAGE, CNL_KEPT = PAGE.with_name("cnl.md"), KEPT / "cnl-smollm2.json"
+LEFT_OUT = ("subsets", "curve", "sweep", "group", "versions", "cost", "trials")
 BEGIN, END = "<!-- tables begin: made by scripts/results.py -->", "<!-- tables end -->"
 WORDS = {
     HeadlineVerdict.NO_HEADS: "no head found",
@@ -125,18 +134,47 @@ def matrix(sets: Sequence[Result]) -> Iterator[str]:
     return table(["set of", *(name.removeprefix("words/") for name in tasks)], rows)
 
 
+def lighten(found: Any) -> Any:
+    """Leave out what no verdict rests on, and of neurons all but the name."""
+    if isinstance(found, dict):
+        return {name: lighten(each) for name, each in found.items() if name not in LEFT_OUT}
+    if isinstance(found, list):
+        return [
+            each.get("neuron") or lighten(each) if isinstance(each, dict) else each
+            for each in found
+        ]
+    return found
+
+
+def cnl_tables(results: dict[str, Any]) -> str:
+    """Write the verdicts on CNL's claims, and what each rests on."""
+    kinds = read_cnl_preset("real").kinds
+    return "\n".join(markdown_page(each) for each in verdicts(results, kinds))
+
+
+def replace_tables(page: Path, text: str) -> None:
+    """Put tables between the marks of a page."""
+    before, rest = page.read_text().split(BEGIN)
+    page.write_text(before + BEGIN + "\n" + text + "\n" + END + rest.split(END)[1])
+
+
 def main() -> None:
-    """Write the page's tables and the results beside it."""
+    """Write a page's tables and the results beside it."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--runs", type=Path, default=ROOT / "build" / "results")
-    results = finished(parser.parse_args().runs)
+    parser.add_argument("--cnl", type=Path, help="a folder of caploc reproduce cnl --preset real")
+    asked = parser.parse_args()
     KEPT.mkdir(parents=True, exist_ok=True)
+    if asked.cnl:
+        found = lighten(read_json(asked.cnl / "verdicts.json"))
+        CNL_KEPT.write_text(json.dumps(found, separators=(",", ":")) + "\n")
+        replace_tables(CNL_PAGE, cnl_tables(found))
+        return
+    results = finished(asked.runs)
     for name, result in results.items():
         text = json.dumps(result.as_dict(), separators=(",", ":"))
         (KEPT / f"{name}.json").write_text(text + "\n")
-    before, rest = PAGE.read_text().split(BEGIN)
-    after = rest.split(END)[1]
-    PAGE.write_text(before + BEGIN + "\n" + "\n".join(tables(results)) + "\n\n" + END + after)
+    replace_tables(PAGE, "\n".join(tables(results)) + "\n")
 
 
 if __name__ == "__main__":

@@ -77,7 +77,10 @@ def typed(monkeypatch, capsys, tmp_path):
         (["reproduce", "cnl", "--limit", "0"], "--limit is not for cnl"),
         (["reproduce", "cnl", "--allow-code"], "--allow-code is not for cnl"),
         (["doctor", "--repair"], "--repair mends a run's folder; name it: caploc doctor DIR"),
-        (["reproduce", "cnl", "--preset", "paper"], "There is no preset 'paper'"),
+        (["reproduce", "cnl", "--preset", "papers"], "There is no preset 'papers'"),
+        (["reproduce", "cnl", "--preset", "demo", "--plan"], "names no [shape] to plan for"),
+        (["neurons", "controls", "nowhere"], "holds no run of `caploc neurons locate`"),
+        ([*FACTS, "demo/quiz", "--neuron-share", "0"], "--neuron-share must be above 0"),
     ],
 )
 def test_mistakes_are_one_sentence_and_exit_code_2(typed, monkeypatch, tmp_path, arguments, said):
@@ -130,7 +133,7 @@ def test_erase_holds_located_neurons_against_draws(typed, located):
     for task in told["tasks"]:
         arms = [arm["arm"] for arm in task["own"]["arms"]]
         assert {arm: arms.count(arm) for arm in arms} == {
-            "located": 1, "random": 5, "random in layers": 5, "bottom": 1,
+            "located": 1, "random": 5, "random in layers": 5, "random as active": 5, "bottom": 1,
         }  # fmt: skip
         assert [other["judged"] for other in task["others"]] == [
             name for name in ("demo/addition", "demo/elements") if name != task["task"]

@@ -20,12 +20,13 @@ UNIVERSAL, COMPARISON = "universal.json", "compare.json"
 NEURONS = "neurons.json"
 ERASURE, ENHANCEMENT = "erasure.json", "enhancement.json"
 FIDELITY, RELIABILITY, OVERLAP = "fidelity.json", "reliability.json", "overlap.json"
-DECOUPLING = "decoupling.json"
+DECOUPLING, CONTROLS = "decoupling.json", "controls.json"
 LEDGER = "ledger.jsonl"
 STUDIES = "studies.json"  # marks a folder of several studies, which share its rows
 JSON_FILES = (
     RUN, RESULT, ANSWERS, EVALUATION, CURVE, INTERACTIONS, UNIVERSAL, COMPARISON, NEURONS, ERASURE,
-    ENHANCEMENT, FIDELITY, RELIABILITY, OVERLAP, DECOUPLING, STUDIES,
+    ENHANCEMENT, FIDELITY, RELIABILITY, OVERLAP, DECOUPLING,
+    CONTROLS, STUDIES,
 )  # fmt: skip
 LONGEST = 256 * 2**20  # bytes of a JSON file that is read; a folder may come from anyone
 # Which command leaves a file that others read; `locate` the rest.

@@ -33,8 +33,6 @@ from caploc.heads import Head, HeadGrid
 from caploc.models.placement import parse_placement
 from caploc.models.projections import find_projections
 from caploc.naming import default_folder, folder_name, placed
-from caploc.neurons.facts import FORMS as FACT_FORMS
-from caploc.neurons.facts import read_facts
 from caploc.neurons.sites import ErasureMode, Neuron
 from caploc.report.answers import answer_rows
 from caploc.report.headtable import head_map, head_table
@@ -45,7 +43,7 @@ from caploc.report.sentence import headline, second_sentence
 from caploc.report.sureness import questions
 from caploc.report.wording import called, inline, outcome_unit, visible
 from caploc.reproduce import read_preset
-from caploc.reproduce.cnl import read_cnl_preset
+from caploc.reproduce.cnl_preset import read_cnl_preset
 from caploc.result import Result
 from caploc.rowfiles import write_rows
 from caploc.store import Store
@@ -54,6 +52,8 @@ from caploc.studies import read_studies
 from caploc.studies.running import rewrite_report
 from caploc.tasks.catalog import load_task, parse_data
 from caploc.tasks.datafiles import find_fault
+from caploc.tasks.facts import FORMS as FACT_FORMS
+from caploc.tasks.facts import read_facts
 from caploc.tasks.paper.profanity import file_lexicon
 from caploc.tasks.taskfiles import code_in, open_family, permit_code
 from caploc.workbench import Allowed

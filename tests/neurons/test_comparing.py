@@ -8,25 +8,28 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import spearmanr
-from small_runs import STUDY, TASKS, Rows, counted, located, quick, remembered
+from small_runs import STUDY, TASKS, Rows, counted, lasting, located, quick, remembered
 
 from caploc.engine.encoding import Span
+from caploc.errors import BadOption, UnknownName
 from caploc.neurons import finding
 from caploc.neurons.attribution import Attribution
-from caploc.neurons.study import open_study
-from caploc.reproduce.cnl import (
-    POINTS,
-    SHARE,
-    compare_scores,
-    controls_exhibit,
+from caploc.neurons.controls import (
+    EXCHANGED,
+    OWN,
+    PLAIN,
+    ControlledRun,
+    Controlling,
+    controls_headline,
     exchange_answers,
-    points_exhibit,
-    scores_exhibit,
+    measure_controls,
 )
+from caploc.neurons.study import open_study
+from caploc.reproduce.cnl import POINTS, SHARE, points_exhibit
 from caploc.stats.sets import overlap_rates, rank_correlation
-from caploc.stats.threshold import best
+from caploc.stats.threshold import above, best
 
-METHODS = ("activation", "logit")
+ASKED = Controlling(("activation", "logit"), "demo/prose", (2.0, 6.0), limit=4)
 
 
 @pytest.fixture(scope="module")
@@ -37,8 +40,11 @@ def lab(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def ways(lab):
-    return compare_scores(lab, TASKS[:1], METHODS, 4)
+def controlled(tmp_path_factory):
+    """The controls of a finished run, as the command measures them: folder, result, exhibits."""
+    folder = copytree(located(tmp_path_factory), tmp_path_factory.mktemp("controls") / "run")
+    with quick():
+        return folder, *measure_controls(folder, ASKED, command="caploc neurons controls")
 
 
 def prompt(span):
@@ -92,55 +98,94 @@ def test_answers_cannot_be_exchanged_with_nobody():
         exchange_answers([Span((1, 2), (3,))])
 
 
-def test_sets_compared_are_the_best_percent_of_all_neurons(lab, ways):
-    size = lab.bench.neurons.grid.size
-    for way in ways:
-        chosen = way.found.located
-        assert chosen.sum() == round(SHARE * size) == 23
-        mean = way.found.moments.mean
-        assert mean[chosen].min() >= mean[~chosen].max()
+def arm_of(result, task, control):
+    return next(arm for arm in result["arms"] if (arm["task"], arm["control"]) == (task, control))
 
 
-def test_the_studys_own_score_is_itself_and_the_baselines_are_others(lab, ways):
-    assert [way.method for way in ways] == ["gradient", *METHODS]
-    own, activation, logit = ways
-    assert own.same_best == own.spearman == 1
-    np.testing.assert_array_equal(own.found.moments.mean, lab.found(TASKS[0]).moments.mean)
-    for other in (activation, logit):
-        assert other.same_best < 1 and other.spearman < 0.99
-        expected = spearmanr(own.found.moments.mean, other.found.moments.mean).statistic
-        assert other.spearman == pytest.approx(expected)
-        shared = own.found.located & other.found.located
-        assert other.same_best == pytest.approx(shared.sum() / 23)
-    assert (activation.found.moments.mean >= 0).all()  # sizes
+def test_every_control_is_as_many_neurons_and_overlaps_as_sets_do(lab, controlled):
+    _, result, _ = controlled
+    names = [OWN, EXCHANGED, PLAIN, "by activation", "by logit"]
+    for task in TASKS:
+        assert [arm["control"] for arm in result["arms"] if arm["task"] == task] == names
+        own, spans = lab.found(task), lab.spans(task)
+        texts = lab.source("demo/prose").spans(lab.bench.wording)
+        means = {
+            EXCHANGED: lab.finder().stretch("", exchange_answers(spans)[:6]).merged(
+                lab.finder().stretch("", exchange_answers(spans)[6:])).mean,
+            PLAIN: ControlledRun(lab, ASKED).located_on(PLAIN, texts).moments.mean,
+            "by activation": np.mean(
+                [np.abs(handed(lab.bench.neurons, span)).mean(axis=0) for span in spans],
+                axis=0, dtype=float),
+        }  # fmt: skip
+        taken = np.zeros(own.located.shape, dtype=bool)
+        for name, mean in means.items():
+            arm, chosen = arm_of(result, task, name), best(mean, float(own.located.mean()))
+            taken |= chosen
+            assert arm["neurons"] == own.located.sum() == chosen.sum()
+            assert arm["shared"] == pytest.approx((own.located & chosen).sum() / chosen.sum())
+            expected = spearmanr(own.moments.mean, mean).statistic
+            assert arm["spearman"] == pytest.approx(expected, abs=1e-4)
+        assert arm_of(result, task, OWN)["shared"] == 1
+        (left,) = [row for row in result["specific"] if row["task"] == task]
+        assert left["count"] <= (own.located & ~taken).sum() <= left["located"]
 
 
-def test_the_activation_baseline_is_the_size_of_activations(lab, ways):
-    spans = lab.source(TASKS[0]).spans(lab.bench.wording)
-    model = lab.bench.neurons
-    sizes = [np.abs(handed(model, span)).mean(axis=0) for span in spans]
-    np.testing.assert_allclose(ways[1].found.moments.mean, np.mean(sizes, axis=0), rtol=1e-4)
+def test_what_each_set_costs_is_told_beside_random_neurons(controlled):
+    folder, result, (table, left, sigmas) = controlled
+    assert (folder / "controls.json").exists()
+    assert len(table.rows) == 10 and len(left.rows) == 2 and len(sigmas.rows) == 4
+    headline = controls_headline(result["arms"])
+    for name in (OWN, EXCHANGED, PLAIN, "by logit"):
+        assert f"{name} " in headline
+    for arm in result["arms"]:
+        assert arm["at_random"]["low"] <= arm["at_random"]["mean"] <= arm["at_random"]["high"]
+    own = arm_of(result, TASKS[0], OWN)
+    assert own["logprob"]["mean"] > own["at_random"]["high"]
 
 
-def test_what_each_set_costs_is_told_beside_random_neurons(ways):
-    table = scores_exhibit(ways)
-    assert [row[0] for row in table.rows] == [f"{TASKS[0]}, {way.method}" for way in ways]
-    for row, way in zip(table.rows, ways, strict=True):
-        assert len(row) == len(table.columns)
-        assert (row[4].number, row[5].number) == (way.lost, way.lost_at_random)
-        assert np.isfinite(way.lost) and np.isfinite(way.lost_at_random)
-    assert ways[0].lost > ways[0].lost_at_random
+def test_a_sigma_is_told_with_its_overlaps_and_its_cost(lab, controlled):
+    _, result, _ = controlled
+    rows = {(row["task"], row["sigma"]): row for row in result["sigmas"]}
+    assert set(rows) == {(task, sigma) for task in TASKS for sigma in ASKED.sigmas}
+    for (task, sigma), row in rows.items():
+        sets = [above(part.mean, sigma) for part in lab.found(task).parts]
+        assert row["neurons"] == (sets[0] | sets[1]).sum()  # in half of two subsets
+        shared = overlap_rates(*sets).largest
+        assert row["within"]["mean"] == (None if shared is None else pytest.approx(shared))
+        assert (row["logprob"] is None) == (row["neurons"] == 0)
+        assert row["across"] is not None
 
 
-def test_nothing_is_scored_or_erased_twice(lab, ways):
+def test_nothing_is_scored_or_erased_twice(controlled):
+    folder, result, _ = controlled
     rows = Rows()
-    lab.progress, before = rows, lab.progress
     with quick() as patch:
         scored = counted(patch, finding, "accumulate")
-        again = compare_scores(lab, TASKS[:1], METHODS, 4)
-    lab.progress = before
+        again, _ = measure_controls(folder, ASKED, rows, command="again")
     assert not scored and rows.measured == 0
-    assert [each.lost for each in again] == [each.lost for each in ways]
+    assert lasting(again) == lasting(result)
+
+
+def test_texts_may_be_a_file(lab, tmp_path):
+    texts = tmp_path / "texts.txt"
+    texts.write_text("\n\n".join(["the cat sat", "a dog ran", "it is red", "we go on"]))
+    found = ControlledRun(lab, Controlling(plain=str(texts)).check(lab)).plain_text
+    assert found.examples == 4 and found.moments.items == 4
+
+
+@pytest.mark.parametrize(
+    ("asked", "error", "said"),
+    [
+        (Controlling(("activatoin",)), UnknownName, "Did you mean 'activation'"),
+        (Controlling(plain="demo/pros"), UnknownName, "'demo/pros'"),
+        (Controlling(sigmas=(0.0,)), BadOption, "--sigma must be a number above 0"),
+        (Controlling(draws=2), BadOption, "--draws must be 5 or more"),
+        (Controlling(tasks=("demo/code",)), BadOption, "--task demo/code is no task of the run"),
+    ],
+)
+def test_mistakes_are_told_before_anything_is_measured(lab, asked, error, said):
+    with pytest.raises(error, match=said):
+        asked.check(lab)
 
 
 def test_more_points_come_nearer_to_the_most(lab):
@@ -158,29 +203,6 @@ def test_more_points_come_nearer_to_the_most(lab):
     ]
     shared = overlap_rates(best(means[1], SHARE), best(means[0], SHARE)).largest
     assert table.rows[0][2].number == pytest.approx(shared)
-
-
-def test_controls_take_their_neurons_out(lab):
-    table = controls_exhibit(lab, TASKS, "demo/prose")
-    with_texts = [row[3].number for row in table.rows]
-    assert all(0 <= share <= 1 for share in with_texts)
-    for row, task in zip(table.rows, TASKS, strict=True):
-        spans = lab.source(task).spans(lab.bench.wording)
-        own = lab.found(task).located
-        others = [
-            lab.study.rule.choose(lab.finder().stretch("", each), lab.bench.neurons.grid)
-            for each in (exchange_answers(spans), lab.source("demo/prose").spans(lab.bench.wording))
-        ]
-        assert (row[0], row[1]) == (task, str(own.sum()))
-        for cell, other in zip(row[2:4], others, strict=True):
-            assert cell.number == pytest.approx((own & other).sum() / own.sum())
-        left = (own & ~others[0] & ~others[1]).sum()
-        assert row[4] == str(left) and row[5].number == pytest.approx(left / own.sum())
-
-
-def test_without_plain_text_its_column_is_a_dash(lab):
-    table = controls_exhibit(lab, TASKS[:1], None)
-    assert table.rows[0][3] == "–" and "Plain text: not asked." in table.notes[0]
 
 
 def test_a_constant_score_has_no_rank_spearman():

@@ -3,9 +3,9 @@ import json
 import numpy as np
 import pytest
 
-from caploc.neurons.contrasts import ARMS
 from caploc.neurons.decoupling import ContrastEffects
 from caploc.stats.sets import jaccards
+from caploc.tasks.contrasts import ARMS
 
 
 def located(commonality, content, random):

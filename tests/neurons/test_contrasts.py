@@ -4,7 +4,7 @@ from collections import Counter
 import pytest
 
 from caploc.errors import BadOption
-from caploc.neurons.contrasts import (
+from caploc.tasks.contrasts import (
     ARMS,
     ATTITUDES,
     OPERATIONS,

@@ -12,11 +12,10 @@ from hypothesis import strategies as st
 from caploc.engine import BatchEngine
 from caploc.errors import BadData, BadOption, UnknownName
 from caploc.neurons.attribution import Attribution, Batch
-from caploc.neurons.contrasts import ARMS, ContrastSet, Item, kept, sums
 from caploc.neurons.decoupling import (
     CONTRASTS,
     ItemLocator,
-    PackedSets,
+    LocatedItems,
     answer_rightly,
     decouple,
     draw_contrasts,
@@ -30,10 +29,11 @@ from caploc.neurons.study import NeuronBench
 from caploc.progress import Silent
 from caploc.stats.sets import jaccards
 from caploc.store import Store
+from caploc.tasks.contrasts import ARMS, ContrastSet, Item, kept, sums
 from caploc.tasks.task import LogLikelihood
 
 GRID = NeuronGrid((300, 500, 0, 200))
-BEST = ItemLocator(Attribution(), Rule(share=0.01))
+BEST = ItemLocator(rule=Rule(share=0.01))
 
 
 @pytest.fixture(scope="module")
@@ -54,7 +54,7 @@ def planted(contrasts, neurons_of):
                 chosen[neurons_of(item)] = True
                 rows[key(item)] = len(bits)
                 bits.append(np.packbits(chosen))
-    return PackedSets(np.array(bits), GRID.size, rows)
+    return LocatedItems(np.array(bits), rows)
 
 
 def columns(text, count=10):
@@ -65,34 +65,36 @@ def columns(text, count=10):
 
 def test_sets_that_follow_the_commonality_have_that_effect_only():
     contrasts = sums(120)
-    found = follow_contrasts(
-        planted(contrasts, lambda item: columns(item.commonality)), contrasts, BEST
+    effects, same, beyond = follow_contrasts(
+        planted(contrasts, lambda item: columns(item.commonality)), contrasts
     )
-    assert found.effects.commonality.mean > 0.9
-    assert found.effects.individual.mean == 0
-    assert abs(found.effects.content.mean) < 1e-12
-    assert found.same_answer.mean == 1
+    assert effects.commonality.mean > 0.9
+    assert effects.individual.mean == 0
+    assert abs(effects.content.mean) < 1e-12
+    assert same.mean == 1
 
 
 def test_sets_that_follow_the_content_do_not_follow_what_is_asked():
     contrasts = sums(120)
-    found = follow_contrasts(
-        planted(contrasts, lambda item: columns(item.content)), contrasts, BEST
+    effects, same, beyond = follow_contrasts(
+        planted(contrasts, lambda item: columns(item.content)), contrasts
     )
-    assert found.effects.individual.mean > 0.9
-    assert found.effects.content.mean > 0.9
-    assert abs(found.effects.commonality.mean) < 0.01
-    assert found.beyond_answer.mean > 0.9
+    assert effects.individual.mean > 0.9
+    assert effects.content.mean > 0.9
+    assert abs(effects.commonality.mean) < 0.01
+    assert beyond.mean > 0.9
 
 
 def test_sets_that_follow_the_answer_look_individual_but_not_beyond_it():
     """A rewording keeps the answer, other content does not: only the control tells them apart."""
     contrasts = sums(120)
-    found = follow_contrasts(planted(contrasts, lambda item: columns(item.answer)), contrasts, BEST)
-    assert found.effects.individual.mean > 0.9
-    assert found.same_answer.mean == 1
-    assert found.beyond_answer.mean == 0
-    assert 60 < found.beyond_answer.items <= 120
+    effects, same, beyond = follow_contrasts(
+        planted(contrasts, lambda item: columns(item.answer)), contrasts
+    )
+    assert effects.individual.mean > 0.9
+    assert same.mean == 1
+    assert beyond.mean == 0
+    assert 60 < beyond.items <= 120
 
 
 def test_an_item_of_the_same_answer_has_other_content():
@@ -112,31 +114,13 @@ def test_an_item_of_the_same_answer_has_other_content():
 
 
 @given(st.integers(1, 40), st.integers(0, 2**32 - 1))
-def test_packed_sets_are_the_sets(neurons, seed):
+def test_packed_sets_overlap_as_the_sets_do(neurons, seed):
     items = [Item("k", str(n), "w", f"{n}?", "!") for n in range(4)]
     sets = np.random.default_rng(seed).random((4, neurons)) < 0.5
     rows = {key(item): row for row, item in enumerate(items)}
-    found = PackedSets(np.packbits(sets, axis=1), neurons, rows)
-    np.testing.assert_array_equal(found.of(items[::-1]), sets[::-1])
-    counts = sets.sum(axis=1)
-    sizes = found.sizes
-    assert sizes == {
-        "mean": counts.mean(),
-        "fewest": counts.min(),
-        "most": counts.max(),
-        "none": (counts == 0).sum(),
-    }
-
-
-def test_similarity_does_not_depend_on_how_many_are_unpacked_at_a_time():
-    contrasts = sums(150)  # more than two stretches
-    found = planted(contrasts, lambda item: columns(item.prompt[:3], 40))
-    told = follow_contrasts(found, contrasts, BEST)
-    for arm in ARMS:
-        base = found.of([each.base for each in contrasts])
-        partners = found.of([each.partners[arm] for each in contrasts])
-        mean = np.nanmean(jaccards(base, partners))
-        assert told.effects.similarity[arm].mean == pytest.approx(mean)
+    found = LocatedItems(np.packbits(sets, axis=1), rows)
+    told = found.iou(items, items[::-1])
+    np.testing.assert_array_equal(told, jaccards(sets, sets[::-1]))
 
 
 def by_hand(demo, neurons, bench, item, method):
@@ -153,11 +137,10 @@ def test_the_demo_model_s_sums_are_located_as_by_hand(demo, neurons, bench):
     contrasts = sums(12)
     effects = []
     for method in ("gradient", "activation"):
-        found = decouple(bench, contrasts, ItemLocator(Attribution(method), Rule(share=0.01)))
+        found = decouple(bench, contrasts, ItemLocator(method, rule=Rule(share=0.01)))
         assert (found.contrasts, found.right) == (12, 12)
         assert found.answered == dict.fromkeys(("base", *ARMS), 1.0)
-        (each,) = found.followed
-        effects.append(each.effects)
+        effects.append(found.effects)
         sets = {
             arm: np.array([by_hand(demo, neurons, bench, item, method) for item in items])
             for arm, items in {
@@ -167,8 +150,8 @@ def test_the_demo_model_s_sums_are_located_as_by_hand(demo, neurons, bench):
         }
         for arm in ARMS:  # ranks of nearly equal scores may differ between batches
             told = jaccards(sets["base"], sets[arm]).mean()
-            assert each.effects.similarity[arm].mean == pytest.approx(told, abs=0.01)
-        assert (each.sizes["fewest"], each.sizes["most"]) == (23, 23)
+            assert found.effects.similarity[arm].mean == pytest.approx(told, abs=0.01)
+        assert found.size == 23
     assert effects[0] != effects[1]
 
 
@@ -188,17 +171,32 @@ def test_an_item_is_right_if_greedy_decoding_says_its_answer(demo, bench):
     right = kept(contrasts, lambda item: told[key(item)])
     assert 0 < found.right == len(right) < 25
     assert found.answered["base"] == np.mean([told[key(each.base)] for each in contrasts])
-    assert found.followed[0].effects.items + found.followed[0].effects.undefined == found.right
+    assert found.effects.items + found.effects.undefined == found.right
 
 
 def test_a_seed_gives_the_same_tables_and_files_hold_them(bench):
     told = [decouple(bench, sums(8), BEST, seed=2) for _ in range(2)]
     assert told[0].as_dict() == told[1].as_dict()
     plain = json.loads(json.dumps(told[0].as_dict(), allow_nan=False))
-    (each,) = plain["followed"]
-    assert each["locator"] == "gradient, the best 1 %"
-    assert each["settings"]["attribution"]["steps"] == 19
-    assert each["effects"]["items"] == 8
+    assert plain["effects"]["items"] == 8
+    assert str(BEST) == "gradient, the best 1 %"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("method", "units"), [("neurons", 2304), ("tracing", 6), ("circuits", 8812)]
+)
+def test_items_are_located_as_single_facts_are(bench, method, units):
+    """Each by its own unit; the same item is the same set, and most items have one."""
+    locator, contrasts = ItemLocator(method), sums(4)
+    items = [item for each in contrasts for item in each.items]
+    found = LocatedItems.by(locator, bench, items, Silent())
+    assert found.bits.shape[1] == -(-units // 8)
+    sizes = np.bitwise_count(found.bits).sum(axis=1)
+    assert (sizes > 0).mean() > 0.7 and (method != "tracing" or sizes.max() == 1)
+    told = decouple(bench, contrasts, locator)
+    assert told.size == sizes.mean() and told.effects.items + told.effects.undefined == 4
+    assert str(locator) == method
 
 
 @pytest.mark.parametrize("name", CONTRASTS)
@@ -212,9 +210,9 @@ def test_what_cannot_be_done_is_refused(bench):
     with pytest.raises(UnknownName, match="Did you mean 'demo/sums'"):
         draw_contrasts("demo/sum", 5)
     with pytest.raises(BadOption, match="--votes"):
-        decouple(bench, sums(2), ItemLocator(Attribution(), Rule(votes=0.5)))
+        decouple(bench, sums(2), ItemLocator(rule=Rule(votes=0.5)))
     with pytest.raises(UnknownName, match="neuron score"):
-        decouple(bench, sums(2), ItemLocator(Attribution("gradients")))
+        decouple(bench, sums(2), ItemLocator("gradients"))
     with pytest.raises(BadData, match=r"none of 3 contrasts \(alone: base 0 %, SS 0 %"):
         decouple(bench, draw_contrasts("sentiment", 3), BEST)
     with pytest.raises(BadOption, match="at least one"):

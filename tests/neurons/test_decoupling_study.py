@@ -9,7 +9,6 @@ from small_runs import DEMO, counted, lasting, undrawn
 from caploc.errors import BadOption, FolderTaken, UnknownName
 from caploc.neurons import decoupling
 from caploc.neurons import study as studies
-from caploc.neurons.attribution import Attribution
 from caploc.neurons.decoupling import (
     DecouplingStudy,
     decoupling_headline,
@@ -17,11 +16,11 @@ from caploc.neurons.decoupling import (
     measure_decoupling,
 )
 from caploc.neurons.finding import Rule
+from caploc.report.tabulation import ranged
 
 pytestmark = pytest.mark.slow  # whole studies
 
-GRADIENT, ACTIVATION = Attribution("gradient"), Attribution("activation")
-STUDY = DecouplingStudy(DEMO, "demo/sums", 4, (GRADIENT, ACTIVATION), Rule(share=0.01))
+STUDY = DecouplingStudy(DEMO, "demo/sums", 4, ("gradient", "activation"), rule=Rule(share=0.01))
 
 
 @pytest.fixture(autouse=True)
@@ -37,34 +36,24 @@ def done(tmp_path_factory):
         return folder, *measure_decoupling(STUDY, folder, command="caploc neurons decouple")
 
 
-def interval(told):
-    """An interval as cells have it."""
-    if told["low"] is None:
-        return f"{told['mean']:z.3f}"
-    return f"{told['mean']:z.3f} [{told['low']:z.3f}, {told['high']:z.3f}]"
-
-
 def test_the_table_is_what_the_file_says(done):
     folder, result, (table,) = done
     assert json.loads((folder / "decoupling.json").read_text()) == json.loads(json.dumps(result))
     assert [row[0] for row in table.rows] == list(result["locators"]) and len(table.rows) == 2
     for row, each in zip(table.rows, result["locators"].values(), strict=True):
-        followed = each["followed"][0]
-        effects = followed["effects"]
+        effects = each["effects"]
         assert row[1] == f"{each['right']} of {each['contrasts']}"
-        assert row[2].number == pytest.approx(followed["sizes"]["mean"]) == 23
+        assert row[2].number == pytest.approx(each["size"]) == 23
         told = [effects["similarity"][arm] for arm in ("SS", "SC", "CD", "DD")]
         told += [effects[name] for name in ("commonality", "individual", "content")]
-        assert list(row[3:10]) == [interval(one) for one in told]
+        assert list(row[3:10]) == list(map(ranged, told))
         mean = {arm: effects["similarity"][arm]["mean"] for arm in ("SS", "SC", "CD", "DD")}
         assert effects["commonality"]["mean"] == pytest.approx(mean["SC"] - mean["DD"])
         assert effects["individual"]["mean"] == pytest.approx(mean["SS"] - mean["SC"])
         assert effects["content"]["mean"] == pytest.approx(mean["CD"] - mean["DD"])
     (name, first), *_ = result["locators"].items()
     assert f"({name})" in decoupling_headline(result["locators"])
-    assert interval(first["followed"][0]["effects"]["commonality"]) in decoupling_headline(
-        result["locators"]
-    )
+    assert ranged(first["effects"]["commonality"]) in decoupling_headline(result["locators"])
 
 
 def test_every_item_of_the_contrasts_was_drawn_from_the_seed(done):
@@ -111,13 +100,9 @@ def test_another_study_does_not_take_the_folder(done):
     [
         ({"contrasts": "demo/sum"}, UnknownName, "Did you mean 'demo/sums'?"),
         ({"items": 1}, BadOption, "--items must be 2 or more; got 1."),
-        ({"attributions": (Attribution("gradeint"),)}, UnknownName, "Did you mean 'gradient'?"),
+        ({"methods": ("gradeint",)}, UnknownName, "Did you mean 'gradient'?"),
         ({"rule": Rule(share=2.0)}, BadOption, "--share must be above 0 and at most 1; got 2."),
-        (
-            {"attributions": (GRADIENT, Attribution("gradient", steps=5))},
-            BadOption,
-            "the same locator twice (gradient",
-        ),
+        ({"methods": ("gradient", "gradient")}, BadOption, "--method names gradient twice"),
     ],
     ids=["contrasts", "items", "method", "rule", "twice"],
 )

@@ -27,7 +27,7 @@ from caploc.neurons.enhancing import (
 from caploc.neurons.finding import Rule
 from caploc.neurons.locating import locate
 from caploc.neurons.study import open_study
-from caploc.neurons.training import TuningRecipe
+from caploc.neurons.training import RIVALS, TuningRecipe
 
 pytestmark = pytest.mark.slow  # whole studies
 
@@ -104,9 +104,7 @@ def test_the_matrix_and_the_headline_are_what_the_arms_say(done):
             assert cell == f"{change['change']['mean']:z.3f} ({np.mean(drawn):z.3f})"
             if judged == row[0]:
                 beaten += change["change"]["mean"] > max(drawn)
-    assert tuning_headline(result["tasks"]).startswith(
-        f"For {beaten} of {len(TASKS)} tasks tuning "
-    )
+    assert tuning_headline(result["tasks"]).endswith(f"any draw: {beaten} of {len(TASKS)} tasks")
     assert [beats_every_draw(result["tasks"][task], task) for task in TASKS].count(True) == beaten
     for exhibit in exhibits:
         assert all(len(row) == len(exhibit.columns) for row in exhibit.rows)
@@ -257,6 +255,17 @@ def test_mistakes_are_told_before_a_model_is_loaded(run, patch, wrong, said):
     with pytest.raises(BadOption) as refused:
         enhance_located(run, Enhancing(**wrong))
     assert said in str(refused.value)
+
+
+def test_rival_arms_tune_as_many_neurons_by_other_scores(run, patch):
+    asked = replace(FEW, arms=("located", *RIVALS), tasks=TASKS[:1])
+    own, *rivals = enhance_located(run, asked)[0]["tasks"][TASKS[0]]["arms"]
+    assert [each["arm"] for each in rivals] == list(RIVALS)
+    for each in rivals:
+        assert each["neurons"] == own["neurons"]
+        assert each["fit"]["parameters"] == own["fit"]["parameters"]
+    losses = {each["fit"]["best"]["train_loss"] for each in (own, *rivals)}
+    assert len(losses) == 3  # three different sets
 
 
 def test_all_arms_are_asked_unless_told_otherwise():

@@ -7,7 +7,7 @@ import pytest
 from planted_models import TWO, Planter
 
 from caploc.errors import BadOption, UnknownName, UserError
-from caploc.neurons.erasure import DOSES, Erasing, erase
+from caploc.neurons.erasure import ACTIVE_ON, DOSES, LAYERS, LOCATED, OWN, Erasing, erase
 from caploc.neurons.finding import Rule
 from caploc.neurons.locating import locate
 from caploc.neurons.study import NeuronStudy
@@ -73,15 +73,16 @@ def test_each_set_takes_its_own_task_and_no_other(done):
         assert (task["own"]["intact"]["score"], located["score"]) == (1, 0)
         assert task["own"]["beats_every_layer_matched_draw"] is True
         assert task["own"]["beats_every_uniform_draw"] is True
+        assert task["own"]["beats_every_draw_as_active"] is True
         assert [point["dose"] for point in task["doses"]] == list(DOSES)
         (other,) = task["others"]
         assert other["judged"] != task["task"]
         assert other["arms"][0]["score"] == other["intact"]["score"] == 1
         assert other["beats_every_layer_matched_draw"] is False
     assert json.loads((folder / "erasure.json").read_text()) == json.loads(json.dumps(result))
-    # by both outcomes, of each task: intact, 12 arms of its own, 4 doses below all, and located
-    # beside random neurons of the other task
-    assert result["cost"]["rows"] == 2 * LIMIT * 2 * (1 + 12 + 4 + 6)
+    # by both outcomes, of each task: intact, 17 arms of its own, 4 doses below all, and located
+    # beside random neurons of the other task; by one outcome three draws beside those 4 doses
+    assert result["cost"]["rows"] == 2 * LIMIT * (2 * (1 + 17 + 4 + 6) + 4 * 3)
 
 
 def test_exhibits_hold_the_figures(done):
@@ -102,13 +103,14 @@ def test_exhibits_hold_the_figures(done):
     assert "For 2 of 2 tasks erasing its located neurons costs more" in page
 
 
-def test_erasing_scores_nothing_anew(located, done):
+def test_erasing_scores_activity_and_nothing_anew(located, done):
     """Copying a folder keeps the times of its files."""
     times = [
         {path.name: path.stat().st_mtime_ns for path in (folder / "scores").iterdir()}
         for folder in (located, done[0])
     ]
-    assert times[0] == times[1] != {}
+    assert times[0] != {} and times[0].items() < times[1].items()
+    assert len(times[1]) == len(times[0]) + 2  # a task's activity each
 
 
 def test_a_run_that_was_stopped_ends_like_one_that_was_not(done, run, undrawn):
@@ -127,7 +129,7 @@ def test_a_run_that_was_stopped_ends_like_one_that_was_not(done, run, undrawn):
             each["cost"].pop(name)
     assert told == expected
     # the answers that were out when it was stopped were stored before the stop was called
-    assert resumed.measured + killed.measured == told["cost"]["rows"]
+    assert resumed.measured + killed.measured == told["cost"]["rows"] + 2 * ACTIVE_ON
     assert resumed.measured > 0
 
 
@@ -140,6 +142,17 @@ def test_other_tasks_are_judged_too(planted, run, tmp_path, undrawn):
     assert judged == [[large, extra], [warm, extra]]
     by_warm, by_large = (task["others"][1]["arms"][0]["score"] for task in result["tasks"])
     assert (by_warm, by_large) == (0, 1)  # it asks what "warm" asks
+
+
+def test_only_what_no_task_of_another_kind_has_is_erased_where_that_is_asked(run, undrawn):
+    arms = (LOCATED, OWN, LAYERS)
+    asked = Erasing(limit=4, doses=(1.0,), draws=5, arms=arms, beside=(OWN, LOCATED))
+    told = erase(run("apart"), asked)[0]["tasks"]
+    for task in told:  # the planted sets share nothing
+        located, own = (arm for arm in task["own"]["arms"] if arm["arm"] in (LOCATED, OWN))
+        assert own["logprob"] == located["logprob"]
+        assert [arm["arm"] for arm in task["others"][0]["arms"]] == [LOCATED, OWN]
+        assert task["others"][0]["logprob_specificity"] is None
 
 
 def relabelled(planted, folder):

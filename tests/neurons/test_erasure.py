@@ -1,6 +1,7 @@
 """Located neurons erased: the task is lost, others are not, and random neurons cost nothing."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from caploc.neurons.erasure import (
     BOTTOM,
     LAYERS,
     LOCATED,
+    OWN,
     UNIFORM,
     ErasedTask,
     Eraser,
@@ -23,6 +25,7 @@ from caploc.neurons.finding import Rule, score_cache
 from caploc.neurons.sites import ErasureMode
 from caploc.neurons.study import NeuronBench
 from caploc.progress import Silent
+from caploc.report.exhibits import NOTHING
 from caploc.store import Store
 
 pytestmark = pytest.mark.slow  # whole studies
@@ -81,6 +84,18 @@ def test_random_neurons_cost_nothing_and_are_beaten(planted, eraser):
     assert own.logprob.pooled_gain > 100 and own.logprob.p == pytest.approx(1 / 7)
 
 
+def test_no_others_neurons_leave_out_what_others_have(planted, eraser):
+    own = eraser(SHARING, "large")
+    located = own.found.located
+    others = planted(SHARING).truth.needed["warm"]
+    mask = np.array([str(own.bench.neurons.grid.part(n)) in others for n in range(len(located))])
+    assert (located & mask).any()
+    sets = {name: chosen for name, _, chosen in replace(own, others=mask).arms()}
+    assert (sets[OWN] == (located & ~mask)).all()
+    assert OWN not in {name for name, *_ in own.arms()}
+    assert OWN not in {name for name, *_ in replace(own, others=located).arms()}  # none is left
+
+
 def test_the_loss_is_what_the_truth_and_a_plain_forward_pass_say(planted, eraser):
     model = planted(SHARING)
     source = model.source("large")
@@ -111,6 +126,7 @@ def test_doses_follow_the_strengths_the_strongest_first(planted, eraser):
     assert curve[-1]["metric"]["mean"] == 1
     losses = [point["logprob"]["mean"] for point in curve]
     assert losses == sorted(losses)
+    assert all(abs(point["random"]["mean"]) < 0.2 * losses[-1] for point in curve)
 
 
 def test_the_lowest_scores_are_the_most_negative_or_the_smallest(planted, eraser):
@@ -137,7 +153,7 @@ def test_random_arms_have_the_located_set_s_numbers_and_none_of_its_neurons(plan
         if arm in (LOCATED, LAYERS):
             assert model.grid.counts(chosen) == model.grid.counts(located)
     drawn = {chosen.tobytes() for arm, _, chosen in found.arms() if arm in (UNIFORM, LAYERS)}
-    assert len(drawn) == 10
+    assert len(drawn) == 38
     again = [chosen for _, _, chosen in eraser().arms()]
     np.testing.assert_array_equal(again, [chosen for _, _, chosen in found.arms()])
     other = [chosen for _, _, chosen in eraser(seed=1).arms()]
@@ -168,7 +184,7 @@ def test_what_was_not_measured_is_not_beaten(planted, eraser):
 
 def test_rows_that_are_stored_are_not_measured_again(planted, eraser):
     model = planted(PlantedNeurons(needed=3, seed=9))
-    one, source = eraser(model.plan), model.source("warm")
+    one, source = eraser(model.plan, draws=5), model.source("warm")
     assert one.bench.cost.rows == 0
     one.erase(source)
     # by both outcomes, the intact model and 12 arms
@@ -205,10 +221,11 @@ def test_the_table_of_arms_says_what_was_lost(planted, eraser):
     own = eraser().erase(planted(TWO).source("warm"))
     erased = [ErasedTask("warm", 6, own, [])]
     (row,) = erased_arms_exhibit(erased).rows
-    task, neurons, intact, located, *draws, lost, _, beaten, gain = row
+    task, neurons, intact, located, *draws, lost, _, beaten, as_active, gain = row
+    assert as_active == NOTHING  # where activity is not known
     assert (task, neurons, intact.number, beaten) == ("warm", "6", 1, "yes")
     assert located == "0.000"
-    assert draws == ["1.000 (1.000 to 1.000)"] * 2 + ["1.000"]
+    assert draws == [NOTHING] + ["1.000 (1.000 to 1.000)"] * 2 + ["1.000"]
     assert lost.startswith(f"{own.located.logprob.mean:.3f} [")
     assert gain.number == own.logprob.pooled_gain
-    assert erasure_headline(erased).startswith("For 1 of 1 tasks erasing")
+    assert erasure_headline(erased).endswith("more than in any draw: 1 of 1 tasks")

@@ -16,6 +16,7 @@ from caploc.neurons.fact_study import (
     measure_fidelity,
     measure_reliability,
 )
+from caploc.report.tabulation import ranged
 from caploc.tasks.demo.data import CAPITALS, ELEMENTS
 
 pytestmark = pytest.mark.slow  # whole studies
@@ -71,11 +72,9 @@ def everything(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(studies, "write_exhibits", undrawn)
         result, exhibits = measure_fidelity(asked, folder / "run", command="first")
-        calls = [
-            counted(patch, fact_study, name) for name in ("wording_fidelity", "layer_fidelity")
-        ]
+        calls = counted(patch, fact_study, "wording_fidelity")
         again, _ = measure_fidelity(asked, folder / "run", command="second")
-    return result, exhibits, again, sum(calls, [])
+    return result, exhibits, again, calls
 
 
 def test_only_facts_that_the_model_knows_are_located(everything):
@@ -95,49 +94,50 @@ def test_a_second_call_measures_nothing(everything):
 def test_the_tables_and_the_headline_are_what_the_file_says(everything):
     result, exhibits, _, _ = everything
     found, tables = result["methods"], {each.name: each for each in exhibits}
-    clear = [name for name, each in found.items() if (margin_of(each)["low"] or 0) > 0]
     headline = fidelity_headline(found)
-    assert (f"({len(clear)} of 3 methods)" in headline) == bool(clear)
+    assert all(ranged(margin_of(each)) in headline for each in found.values())
     rows = {row[0]: row for row in tables["fidelity"].rows}
+    assert len(rows) == 9
     for name, title in (("neurons", "knowledge neurons"), ("circuits", "knowledge circuits")):
         row = rows[f"{title}, overlap"]
         assert row[1] == str(found[name]["facts"])
         assert row[2].number == pytest.approx(found[name]["size"])
-        assert row[3].startswith("1.000")  # the same prompt again is the same set
-        assert row[4].startswith(f"{found[name]['rewrites']['largest']['mean']:.3f}")
-        assert row[8].startswith(f"{found[name]['margin']['largest']['mean']:z.3f}")
-    layers = {row[0]: row for row in tables["fidelity-layers"].rows}
-    assert layers["same prompt"][1].startswith("1.000")
-    agreed = found["tracing"]["rewrites"]["agreement"]["mean"]
-    assert layers["rewrites"][1].startswith(f"{agreed:.3f}")
-    assert sum(found["tracing"]["peaks"]) == 6
+        assert row[3] == ranged(found[name]["arms"]["rewrites"]["largest"])
+        assert row[7] == ranged(found[name]["margin"]["largest"])
+    agreed = found["tracing"]["arms"]["rewrites"]["agreement"]
+    assert rows["causal tracing (ROME), same layer"][3] == ranged(agreed)
+    peaks = [int(row[1]) for row in tables["fidelity-layers"].rows]
+    assert peaks == list(found["tracing"]["peaks"]) and sum(peaks) == 6
 
 
 def test_methods_are_told_apart_in_the_ledger_and_share_a_folder(facts, tmp_path, monkeypatch):
     folder = tmp_path / "run"
     alone, _ = measure_fidelity(study(facts), folder)
-    neurons = counted(monkeypatch, fact_study, "wording_fidelity")
-    layers = counted(monkeypatch, fact_study, "layer_fidelity")
+    calls = counted(monkeypatch, fact_study, "wording_fidelity")
     both, _ = measure_fidelity(study(facts, methods=("neurons", "tracing")), folder)
-    assert not neurons and len(layers) == 1
+    assert [told[0].name for told, _ in calls] == ["causal tracing"]
     assert both["methods"]["neurons"] == json.loads(json.dumps(alone["methods"]["neurons"]))
 
 
 def test_a_run_killed_between_two_methods_goes_on_with_the_second(facts, tmp_path, monkeypatch):
     folder, asked = tmp_path / "run", study(facts, methods=("neurons", "tracing"))
 
-    def killed(*told, **options):
-        raise KeyboardInterrupt
+    inner = fact_study.wording_fidelity
+
+    def killed(locator, *told, **options):
+        if locator.name == "causal tracing":
+            raise KeyboardInterrupt
+        return inner(locator, *told, **options)
 
     with monkeypatch.context() as patch:
-        patch.setattr(fact_study, "layer_fidelity", killed)
+        patch.setattr(fact_study, "wording_fidelity", killed)
         with pytest.raises(KeyboardInterrupt):
             measure_fidelity(asked, folder)
     assert not (folder / "fidelity.json").exists()
-    first = counted(monkeypatch, fact_study, "wording_fidelity")
-    second = counted(monkeypatch, fact_study, "layer_fidelity")
+    calls = counted(monkeypatch, fact_study, "wording_fidelity")
     result, _ = measure_fidelity(asked, folder)
-    assert (len(first), len(second)) == (0, 1) and len(result["methods"]) == 2
+    assert [told[0].name for told, _ in calls] == ["causal tracing"]
+    assert len(result["methods"]) == 2
 
 
 def test_facts_edited_in_their_file_are_measured_anew(facts, tmp_path, monkeypatch):
@@ -188,10 +188,12 @@ def test_reliability_holds_located_sets_against_controls(facts, tmp_path, monkey
     assert {"located", "complement", "random"} <= set(arms)
     tables = {each.name: each for each in exhibits}
     rows = {row[0]: row for row in tables["reliability-neurons"].rows}
-    assert rows["suppress, on the fact"][1].startswith(f"{suppressed['located']['mean']:z.3f}")
+    assert rows["suppress, on the fact"][1] == ranged(suppressed["located"])
     assert [row[0] for row in tables["reliability-circuits"].rows] == list(arms)
     common = [row[0] for row in tables["common-metric"].rows]
     assert common[0] == "knowledge neurons, suppressed" and len(common) > 1
+    fewer, _ = measure_fidelity(replace(asked, methods=("neurons",)), tmp_path / "run")
+    assert fewer["methods"]["neurons"]["facts"] == 3  # one folder for both questions
     calls = counted(monkeypatch, fact_study, "intervention_reliability")
     calls_too = counted(monkeypatch, fact_study, "circuit_reliability")
     again, _ = measure_reliability(asked, tmp_path / "run")
@@ -254,7 +256,9 @@ def test_counterfact_as_it_is_distributed_is_read_by_the_command(tmp_path):
         ({"count": 1}, BadOption, "--count must be 2 or more facts; got 1."),
         ({"draws": 4}, BadOption, "--draws must be 5 or more; got 4."),
         ({"share": 0.0}, BadOption, "--share must be above 0 and at most 1; got 0."),
-        ({"steps": 0}, BadOption, "--steps must be 1 or more; got 0."),
+        ({"steps": 0}, BadOption, "--steps and --neuron-steps must be 1 or more; got 0 and 20."),
+        ({"neuron_share": 2.0}, BadOption, "--neuron-share must be above 0 and at most 1; got 2."),
+        ({"neuron_rule": "middle"}, UnknownName, "no rule for the points"),
         ({"facts": "demo/riddles"}, BadOption, "the demo model's are demo/quiz, demo/statement"),
         ({"facts": "nowhere.jsonl"}, BadData, "nowhere.jsonl cannot be read"),
     ],

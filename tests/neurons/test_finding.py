@@ -1,6 +1,7 @@
 """Exactly the planted neurons are found: by several scores and rules, however many there are."""
 
 import json
+from itertools import permutations
 
 import numpy as np
 import pytest
@@ -12,7 +13,8 @@ from caploc.neurons.attribution import Attribution
 from caploc.neurons.finding import SIZES, Finder, Rule, score_cache, score_examples
 from caploc.neurons.locating import LocatedNeurons, read_sets
 from caploc.progress import Silent
-from caploc.stats.threshold import cantelli
+from caploc.stats.sets import overlap_rates
+from caploc.stats.threshold import best, cantelli
 
 OPPOSED = PlantedNeurons(needed=8, opposing=4, seed=7)
 CROWDED = PlantedNeurons(layers=2, width=64, needed=5, seed=8)
@@ -208,6 +210,25 @@ def test_the_curve_is_of_the_first_examples_of_each_subset(planted, tmp_path):
         rates = first.within().rates
         assert (overlap, iou) == pytest.approx((rates["largest"].mean, rates["iou"].mean))
     assert SIZES[0] == 10
+
+
+def test_halves_are_two_of_five_subsets_against_two_others(planted, tmp_path):
+    """Against a second way: every example scored by itself, the fifteen splits made by hand."""
+    model, rule = planted(TWO), Rule(share=0.05, normalised=False)
+    spans = model.spans(examples=50)
+    finder = Finder(model.neurons, Attribution(), rule, score_cache(tmp_path), Silent())
+    found = finder.find("warm", spans, 5)
+    scores = np.empty((50, model.grid.size))
+    for numbers, rows in score_examples(model.neurons, spans, Attribution()):
+        scores[numbers] = rows
+    parts, splits = scores.reshape(5, 10, -1).mean(1), set()
+    for order in permutations(range(5)):
+        one, other = (best(parts[list(side)].mean(0), 0.05) for side in (order[:2], order[2:4]))
+        splits.add(round(overlap_rates(one, other).largest, 9))
+    assert len(found.halves) == 10 and len(splits) > 1
+    assert {round(rate, 9) for rate in found.halves} <= splits
+    two = finder.find("warm", spans, 2)
+    assert set(two.halves) == {overlap_rates(*two.subsets).largest}
 
 
 def test_a_neuron_may_miss_in_some_subsets(planted, tmp_path):

@@ -5,12 +5,14 @@ import pytest
 
 from caploc.neurons import enhancing, erasure, locating
 from caploc.neurons import fact_study as pages
-from caploc.neurons import study as cells
 from caploc.neurons.erasure import BOTTOM, LAYERS, LOCATED, UNIFORM, ArmLoss, Erased, ErasedTask
+from caploc.neurons.fidelity import ARMS as pages_arms
 from caploc.neurons.finding import Rule, TaskNeurons
 from caploc.neurons.locating import LocatedNeurons
 from caploc.neurons.locating import locating_headline as located_headline
 from caploc.neurons.sites import NeuronGrid
+from caploc.report import tabulation as cells
+from caploc.report.tabulation import fill_tables
 from caploc.result import Score
 from caploc.stats.chance import count_shared
 from caploc.stats.chance import specificity as specificity_of
@@ -74,41 +76,42 @@ def located():
 
 
 def test_the_sets_are_counted_named_by_score_and_put_into_layers(located):
-    tables = {exhibit.name: plain(exhibit) for exhibit in locating.exhibits(located)}
+    tables = {exhibit.name: plain(exhibit) for exhibit in locating.located_exhibits(located)}
     one, other, none = tables["neurons"]
     assert one[:4] == ["one", "2", "3", f"{300 / 70:.2f}"]
     assert one[-1] == "L1N10 L0N4 L0N3"  # scores are the columns' numbers
     assert one[4].startswith(f"{2 / 3:.3f}") and one[5].startswith("0.500")
     for row, task, largest in ((one, "one", 3), (other, "other", 2)):
         expected = count_shared(*located.found[task].subsets, GRID).expected_in_layers / largest
-        assert row[6] == f"{expected:.3f}"
+        assert row[7] == f"{expected:.3f}"
     assert other[-1] == "L0N7" and (none[2], none[-1]) == ("0", "–")
-    assert none[6] == "–"
+    assert none[6] == none[7] == "–"
     assert tables["layers"] == [["one", "2", "1"], ["other", "1", "0"], ["none", "0", "0"]]
 
 
 def test_what_a_threshold_chooses_and_how_overlap_grows(located):
-    tables = {exhibit.name: exhibit for exhibit in locating.exhibits(located)}
+    tables = {exhibit.name: exhibit for exhibit in locating.located_exhibits(located)}
     thresholds = plain(tables["thresholds"])
     swept = located.found["one"].sweep(located.rule)
     expected = [str(each.count) for each in swept]
     assert thresholds[0] == ["one", *expected]
-    limits = [float(cell) for cell in thresholds[-1][1:] if cell != "–"]
-    assert all(int(c) <= most + 0.5 for c, most in zip(thresholds[0][1:], limits, strict=False))
+    assert "of 70 neurons at most 7 at 3, 4 at 4" in tables["thresholds"].notes[0]
     assert plain(tables["growth"])[0] == ["one", "0.500", "–"]
 
 
 def test_a_single_task_has_no_matrix_and_its_sentence_counts(located):
     one = LocatedNeurons(GRID, located.rule, {"one": located.found["one"]}, {})
-    shown = locating.exhibits(one)
+    shown = locating.located_exhibits(one)
     assert "overlap" not in [exhibit.name for exhibit in shown]
-    assert plain(shown[0])[0][7:9] == ["–", "–"]
+    assert plain(shown[0])[0][8:10] == ["–", "–"]
     assert located_headline(one, 1.0) == "3 of 70 neurons are chosen for one on every subset"
     assert located_headline(one, 0.6).endswith("on 60 % of the subsets or more")
 
 
 def test_the_overlap_matrix_is_that_of_the_result(located):
-    (matrix,) = [exhibit for exhibit in locating.exhibits(located) if exhibit.name == "overlap"]
+    (matrix,) = [
+        exhibit for exhibit in locating.located_exhibits(located) if exhibit.name == "overlap"
+    ]
     told = located.as_dict()["overlaps"]["rates"]["largest"]
     shown = [[None if c == "–" else float(c) for c in row[1:]] for row in plain(matrix)]
     for own, other in zip(shown, told, strict=True):
@@ -141,7 +144,12 @@ DRAWS = [[n / 10, n / 10 + 0.1] for n in range(5)]
 @pytest.fixture
 def erasures():
     doses = [
-        {"dose": dose, "neurons": count, "logprob": {"mean": mean, "low": None, "high": None}}
+        {
+            "dose": dose,
+            "neurons": count,
+            "logprob": {"mean": mean, "low": None, "high": None},
+            "random": {"mean": 0.0, "low": None, "high": None},
+        }
         for dose, count, mean in ((0.5, 1, 0.25), (1.0, 2, None))
     ]
     beaten = ErasedTask("a", 2, judged("a", [2.0, 2.2], DRAWS), doses,
@@ -152,16 +160,19 @@ def erasures():
 
 
 def test_an_erasure_counts_who_beats_every_draw(erasures):
-    assert erasure.erasure_headline(erasures).startswith(
-        "For 1 of 2 tasks erasing its located neurons"
+    told = erasure.erasure_headline(erasures)
+    assert told.startswith(
+        "Without its located neurons a task loses 1.28 [0.45, 2.10] nats a token"
     )
+    assert "0.25 [0.25, 0.25]" in told and told.endswith("more than in any draw: 1 of 2 tasks")
     arms, doses, matrix = (
         plain(each(erasures))
         for each in (erasure.erased_arms_exhibit, erasure.doses_exhibit, erasure.losses_exhibit)
     )
-    assert [row[9] for row in arms] == ["yes", "no"]  # a draw that costs as much is no win
-    assert arms[0][:5] == ["a", "2", "0.900 ± 0.100", "0.500", "0.200 (0.000 to 0.400)"]
-    assert arms[0][7].startswith("2.100 [") and arms[0][8] == "0.250"
+    assert [row[10] for row in arms] == ["yes", "no"]  # a draw that costs as much is no win
+    assert {row[11] for row in arms} == {"–"}  # none as active was drawn
+    assert arms[0][:6] == ["a", "2", "0.900 ± 0.100", "0.500", "–", "0.200 (0.000 to 0.400)"]
+    assert arms[0][8].startswith("2.100 [") and arms[0][9] == "0.250"
     assert doses == [["a", "0.250 (1)", "–"], ["b", "0.250 (1)", "–"]]
     assert matrix == [["a", "2.100 (0.250)", "0.100 (0.250)"], ["b", "– (0.250)", "0.450 (0.250)"]]
 
@@ -201,7 +212,10 @@ def tuned(own, draws, task="a", rate=0.1, edge=False):
 
 def test_tuning_is_told_beside_its_draws():
     result = {"a": tuned(0.5, [0.1, 0.2, 0.3, 0.4, 0.45]), "b": tuned(0.5, [0.5] * 5, "b", 1, True)}
-    assert enhancing.tuning_headline(result).startswith("For 1 of 2 tasks tuning")
+    assert enhancing.tuning_headline(result) == (
+        "Tuning its located neurons gains a task 0.50 nats a token, tuning as many random ones of "
+        "the same layers 0.40; more than any draw: 1 of 2 tasks"
+    )
     first, second = (enhancing.tuned_arms_exhibit(*each) for each in result.items())
     matrix = enhancing.gains_matrix_exhibit(result)
     none, located, drawn = plain(first)
@@ -229,20 +243,18 @@ def fidelity(margin):
     """A locator's fidelity with this margin."""
     rate = {"mean": 0.5, "low": None, "high": None}
     each = dict.fromkeys(("largest", "iou", "reference"), rate)
-    arms = dict.fromkeys(("same_prompt", *pages.ARMS), each)
     low, high = margin
     told = {"mean": (low + high) / 2, "low": low, "high": high}
-    return {"units": "neurons", "facts": 3, "size": NAN, **arms,
+    return {"units": "neurons", "facts": 3, "size": None, "arms": dict.fromkeys(pages_arms, each),
             "margin": dict.fromkeys(each, told)}  # fmt: skip
 
 
-def test_only_a_margin_above_zero_locates_a_single_fact():
+def test_a_headline_on_facts_gives_margins_before_it_says_which_are_sure():
     nothing = pages.fidelity_headline({"neurons": fidelity((-0.1, 0.3))})
-    assert nothing.startswith("No method locates a fact's wordings more alike")
+    assert nothing.endswith("knowledge neurons 0.100 [-0.100, 0.300]: clearly above 0 for none")
     both = {"neurons": fidelity((-0.1, 0.3)), "circuits": fidelity((0.1, 0.3))}
-    assert pages.fidelity_headline(both).startswith("knowledge circuits: ")
-    assert "(1 of 2 methods)" in pages.fidelity_headline(both)
-    (table,) = pages.fidelity_exhibits(both)
+    assert pages.fidelity_headline(both).endswith("clearly above 0 for knowledge circuits")
+    (table,) = fill_tables("fidelity", {"methods": both, **pages.fidelity_views(both)})
     cells = plain(table)
     assert len(cells) == 6 and {row[2] for row in cells} == {"–"}
     assert cells[3][-1] == "0.200 [0.100, 0.300]"

@@ -78,8 +78,9 @@ def test_every_rate_of_every_two_tasks_is_the_algebra_of_sets(runs, tmp_path):
     assert result["rates"]["largest"][1][1] == 1 and result["rates"]["largest"][2][2] == 0
     assert json.loads((tmp_path / "overlap.json").read_text()) == json.loads(json.dumps(result))
     tables = {each.name: each for each in exhibits}
-    for rate in ("reference", "largest", "smallest", "dice", "iou"):
-        shown = [[cell.number for cell in row[1:]] for row in tables[f"overlap-{rate}"].rows]
+    for rate in ("largest", "iou"):
+        shown = [[getattr(cell, "number", None) for cell in row[1:]]
+                 for row in tables[f"overlap-{rate}"].rows]  # fmt: skip
         assert shown == result["rates"][rate]
 
 
@@ -105,7 +106,9 @@ def test_kinds_part_the_matrix(runs, tmp_path):
     across = [rate[0][2], rate[2][0], rate[1][2], rate[2][1]]
     assert result["cohesion"]["across_kinds"] == pytest.approx(np.mean(across))
     (table,) = [each for each in exhibits if each.name == "overlap-largest"]
-    assert f"of one kind {np.mean([rate[0][1], rate[1][0]]):.3f}" in " ".join(table.notes)
+    assert f"of one kind overlap by {np.mean([rate[0][1], rate[1][0]]):.3f}" in " ".join(
+        table.notes
+    )
 
 
 @given(

@@ -14,9 +14,14 @@ from labs import Measured
 
 from caploc.cache import ArrayCache, Cache
 from caploc.errors import BadData, CaplocError, UnknownName
+from caploc.neurons.erasure import ACTIVE, LAYERS, LOCATED, OWN
+from caploc.neurons.study import NeuronStudy
+from caploc.neurons.training import RIVALS
 from caploc.report.exhibits import NOTHING
 from caploc.reproduce.checklist import NOT_KNOWN, ROWS, checklist, ends
-from caploc.reproduce.cnl import CnlPreset, check_cnl_options, read_cnl_preset, reproduce_cnl
+from caploc.reproduce.cnl import check_cnl_options, reproduce_cnl
+from caploc.reproduce.cnl_preset import CnlPreset, read_cnl_preset
+from caploc.reproduce.neuron_plan import plan_cnl, plan_steps
 from caploc.workbench import ModelOptions
 
 SMALL = Path(__file__).parent / "cnl_small.toml"
@@ -44,6 +49,24 @@ def test_presets_that_come_with_caploc_pass_every_check(no_model_is_loaded):
     check_cnl_options(preset)
     assert set(preset.kinds) == set(preset.tasks)
     assert (preset.scores.method, preset.scores.steps) == ("integrated", 19)
+
+
+def test_the_real_preset_plans_the_default_command_and_the_controls(monkeypatch):
+    monkeypatch.setattr(ModelOptions, "check", lambda self: None)  # its weights may not be here
+    preset = read_cnl_preset("real")
+    check_cnl_options(preset)
+    study, asked, start = preset.study(None), preset.cuts(), preset.start
+    assert study == NeuronStudy(ModelOptions("smollm2"), preset.tasks, judged=0)
+    assert preset.share is None and set(preset.kinds) == set(preset.tasks)
+    assert len(asked.tasks) == len({preset.kinds[task] for task in asked.tasks}) == 6
+    assert asked.draws == 19 and asked.arms == (LOCATED, OWN, LAYERS, ACTIVE)
+    assert asked.beside == (LOCATED, OWN) and set(asked.tasks) < set(preset.tasks)
+    assert start.tasks == preset.tuning.tasks and start.options.fewshot == 1
+    assert asked.kinds == preset.kinds
+    for seed in preset.tuning.seeds:
+        enhancing = preset.enhancing(seed)
+        assert enhancing.recipe.seed == seed and enhancing.noise == 0
+        assert set(RIVALS) < set(enhancing.arms)
 
 
 def test_every_mistake_of_form_is_named_at_once(tmp_path):
@@ -91,8 +114,10 @@ def test_a_task_that_is_not_located_is_told_before_hours_are_spent(tmp_path, no_
 
 
 def test_a_name_that_is_no_preset_and_text_that_is_no_toml(tmp_path):
-    with pytest.raises(UnknownName, match="no preset 'paper'.*demo, or give the path of a TOML"):
-        read_cnl_preset("paper")
+    with pytest.raises(
+        UnknownName, match="no preset 'papers'.*demo, paper, real, or give the path"
+    ):
+        read_cnl_preset("papers")
     (tmp_path / "bad.toml").write_text("about = ")
     with pytest.raises(BadData, match="bad.toml is not TOML: "):
         read_cnl_preset(str(tmp_path / "bad.toml"))
@@ -217,6 +242,56 @@ def test_a_moved_folder_goes_on_and_nothing_is_measured_again(everything, monkey
     assert stored(moved) == before and sum(before.values()) > 0
     moved.rename(folder)
     assert [each.as_dict() for each in again] == [each.as_dict() for each in exhibits]
+
+
+def test_the_papers_preset_is_planned_by_its_shape(no_model_is_loaded):
+    """By the formulas of a pass, written anew: one task alone, so that each step is a product."""
+    preset = read_cnl_preset("paper")
+    assert set(preset.kinds) == set(preset.tasks) <= set(preset.shape.tokens)
+    steps = {each.name: each for each in plan_steps(preset, preset.shape)}
+    tokens = 1000 * (1100 + 280 + 180 + 30 + 310)
+    located = steps["neurons located"]
+    assert located.tokens == tokens and located.work == tokens * (1 + 19 * 32)
+    hours = 2 * 6.74e9 * tokens * 609 / (0.4 * 989e12) / 3600
+    assert located.hours(6.74e9) == pytest.approx(hours)
+    table = plan_cnl(preset, preset.shape)
+    *rows, last = table.rows
+    assert last[0] == "all"
+    assert last[3].number == pytest.approx(sum(row[3].number for row in rows))
+    assert "13.5 GB of weights" in table.notes[0] and "assumed and not measured" in table.notes[0]
+
+
+class Killed(Measured):
+    """Stops after some rows, as Ctrl-C would."""
+
+    def advance(self, rows, tokens):
+        super().advance(rows, tokens)
+        if self.rows >= 60:
+            raise KeyboardInterrupt
+
+
+@pytest.mark.slow
+def test_a_reproduction_killed_while_it_erases_goes_on_and_repeats_nothing(tmp_path, monkeypatch):
+    path = changed(
+        tmp_path,
+        ("share = 0.01\nlimit = 4", 'limit = 4\nsteps = ["located", "erased"]'),
+        ("[tuning]", f"[erasing]\narms = {json.dumps([LOCATED, ACTIVE])}\n"
+                     f"beside = {json.dumps([LOCATED])}\n\n[tuning]"),
+    )  # fmt: skip
+    preset, folder = read_cnl_preset(path), tmp_path / "run"
+    killed, rest, again, whole = Killed(), Measured(), Measured(), Measured()
+    with pytest.raises(KeyboardInterrupt):
+        reproduce_cnl(preset, folder, killed)
+    verdicts = json.loads((folder / "verdicts.json").read_text())
+    assert "main" in verdicts and "erasure" not in verdicts
+    scores = {each: each.stat().st_mtime_ns for each in folder.rglob("scores/*.npz")}
+    exhibits = reproduce_cnl(preset, folder, rest)
+    assert {each: each.stat().st_mtime_ns for each in scores} == scores and len(scores) > 2
+    assert reproduce_cnl(preset, folder, again) and again.rows == 0
+    unbroken = reproduce_cnl(preset, tmp_path / "whole", whole)
+    assert killed.rows + rest.rows == whole.rows and rest.rows > 0
+    assert [each.as_dict() for each in exhibits] == [each.as_dict() for each in unbroken]
+    assert {each.name for each in exhibits} >= {"verdicts", "verdict-sets", "verdict-erasure"}
 
 
 def test_the_small_preset_is_one(no_model_is_loaded):

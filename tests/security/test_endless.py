@@ -15,12 +15,12 @@ import pytest
 from caploc.errors import BadData, BadOption, UserError
 from caploc.files import read_bytes
 from caploc.headfile import read_heads
-from caploc.neurons.facts import read_facts
 from caploc.reproduce import read_preset
 from caploc.search import Settings
 from caploc.studies import read_studies
 from caploc.study import Study
 from caploc.tasks.catalog import load_task
+from caploc.tasks.facts import read_facts
 from caploc.tasks.paper.profanity import file_lexicon
 from caploc.workbench import ModelOptions
 

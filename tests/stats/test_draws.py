@@ -6,7 +6,7 @@ from hypothesis.extra.numpy import arrays
 
 from caploc.errors import BadData, BadOption
 from caploc.heads import HeadGrid
-from caploc.stats.chance import bottom, layer_matched, uniform
+from caploc.stats.chance import NEIGHBOURS, activity_matched, bottom, layer_matched, uniform
 
 LOCATED = arrays(bool, 30)
 GRID = HeadGrid((10, 0, 15, 5))
@@ -45,6 +45,31 @@ def test_more_draws_keep_the_first_ones(located, draws, excluding):
 
     for few, many in zip(both(draws), both(7), strict=True):
         assert (few == many[:draws]).all()
+
+
+@given(LOCATED, arrays(float, 30, elements=st.floats(0, 10)))
+def test_a_draw_as_active_keeps_layers_and_leaves_the_located_neurons_out(located, activity):
+    for chosen in activity_matched(located, GRID, activity, 3, seed=1):
+        for slice_ in GRID.layer_slices:
+            inside = located[slice_]
+            free = len(inside) - 2 * inside.sum()
+            assert chosen[slice_].sum() == inside.sum()
+            assert (chosen[slice_] & inside).sum() == max(0, -free)
+
+
+def test_a_draw_as_active_takes_neighbours_by_activity_and_more_draws_keep_the_first():
+    grid, random = HeadGrid((500, 500)), np.random.default_rng(0)
+    activity = random.permutation(1000) / 1000
+    located = np.zeros(1000, dtype=bool)
+    located[[3, 77, 401, 640, 999]] = True
+    drawn = activity_matched(located, grid, activity, 50, seed=5)
+    assert len({tuple(each) for each in drawn}) == 50
+    for layer in (slice(0, 500), slice(500, 1000)):
+        ranks = np.argsort(np.argsort(activity[layer]))
+        own = np.sort(ranks[located[layer]])
+        for chosen in drawn:
+            assert (abs(np.sort(ranks[chosen[layer]]) - own) <= NEIGHBOURS + 5).all()
+    assert (activity_matched(located, grid, activity, 2, seed=5) == drawn[:2]).all()
 
 
 def test_every_neuron_is_drawn_equally_often():

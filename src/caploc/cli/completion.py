@@ -56,6 +56,9 @@ devices = offer("auto", "cpu", "cuda", "mps", "spread", "shard")
 dtypes = offer("auto", "float32", "bfloat16", "float16")
 quantized = offer("8bit", "4bit", "int8", "int4")
 scores = offer("gradient", "integrated", "joint", "activation", "logit")  # of neurons
+locators = offer(
+    "gradient", "integrated", "joint", "activation", "logit", "neurons", "tracing", "circuits"
+)  # fmt: skip  # of single items
 targets = offer("logprob", "logprob-sum", "probability")
 read_at = offer("all", "answer", "last")
 rules = offer("midpoint", "left", "right")

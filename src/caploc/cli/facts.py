@@ -31,6 +31,17 @@ class FactGroup:
     count: Annotated[int | None, typer.Option(help="Facts that the model knows, at most.")] = 30
     share: Annotated[float, typer.Option(help="Share of edges a circuit keeps.")] = 0.05
     steps: Annotated[int, typer.Option(help="Steps of edge attribution.")] = 20
+    neuron_share: Annotated[
+        float, typer.Option(help="Share of the largest score that a knowledge neuron has.")
+    ] = 0.2
+    neuron_steps: Annotated[int, typer.Option(help="Points of a knowledge neuron's integral.")] = 20
+    neuron_rule: Annotated[
+        str,
+        typer.Option(
+            help="Where these points lie: midpoint, left (the paper's), right.",
+            autocompletion=completion.rules,
+        ),
+    ] = "midpoint"
 
     def study(self, loading: ModelGroup, model: str, facts: str, **more: Any) -> Any:
         """Make the study of facts that these options ask for."""
@@ -123,8 +134,9 @@ def decouple(
     method: Annotated[
         list[str] | None,
         typer.Option(
-            help="gradient (if absent), integrated, activation ...; may be repeated.",
-            autocompletion=completion.scores,
+            help="gradient (if absent), integrated, joint, activation, logit; of single facts "
+            "neurons, tracing, circuits; repeat.",
+            autocompletion=completion.locators,
         ),
     ] = None,
     steps: Points = 19,
@@ -149,12 +161,10 @@ def decouple(
     See also:
         neurons fidelity, neurons locate
     """
-    from caploc.neurons.attribution import Attribution
     from caploc.neurons.decoupling import DecouplingStudy, measure_decoupling
     from caploc.neurons.finding import Rule
 
-    ways = tuple(Attribution(each, steps=steps) for each in method or ["gradient"])
-    rule = Rule(sigma, share)
-    study = DecouplingStudy(loading.of(model), contrasts, items, ways, rule, seed)
+    ways, rule = tuple(method or ["gradient"]), Rule(sigma, share)
+    study = DecouplingStudy(loading.of(model), contrasts, items, ways, steps, rule, seed)
     folder = out or default_folder("decoupling", model, contrasts)
     run_and_show(measure_decoupling, study, folder, page=folder, output=output)

@@ -184,7 +184,7 @@ def locate(
         report.html: the page
 
     See also:
-        neurons erase, neurons enhance, neurons overlap
+        neurons erase, neurons controls, neurons enhance, neurons overlap
     """
     from caploc.neurons.attribution import Attribution
     from caploc.neurons.finding import Rule
@@ -289,6 +289,58 @@ def erase(
 
 @app.command()
 @takes_groups
+def controls(
+    folder: Folder,
+    task: Annotated[
+        list[str] | None, typer.Option(help=f"Only this task of the run; {ONE_OR_MORE}.")
+    ] = None,
+    method: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Another score: activation, logit, joint (all three if absent), gradient, "
+            f"integrated; {ONE_OR_MORE}.",
+            autocompletion=completion.scores,
+        ),
+    ] = None,
+    plain: Annotated[
+        str | None, typer.Option(help="A task of plain text, or a file with a text a line.")
+    ] = None,
+    sigmas: Annotated[str, typer.Option(help="Standard deviations to try.")] = "3,4,5,6,8",
+    draws: Draws = 5,
+    limit: Judged = 60,
+    seed: Seed = 0,
+    *,
+    may: AllowedGroup,
+    output: OutputGroup,
+) -> None:
+    """Hold located neurons against those of controls, and try other thresholds.
+
+    Controls are neurons found with answers put to other questions, on plain text, and by other
+    scores: as many of each.
+
+    Examples:
+        caploc neurons controls runs/neurons
+        caploc neurons controls runs/neurons --plain demo/prose --method activation
+
+    Writes:
+        controls.json: what they share with the task's own, and what erasing them costs
+        controls/report.html: the page
+
+    See also:
+        neurons locate, neurons erase
+    """
+    from caploc.neurons.controls import OTHERS, Controlling, measure_controls
+
+    others = tuple(split_names(method) or OTHERS)
+    text = None if plain is None else placed(plain)
+    levels, tasks = numbers(sigmas, float), tuple(split_names(task))
+    asked = Controlling(others, text, levels, draws, limit, seed, tasks)
+    allowed, page = may.allowed(), folder / "controls"
+    run_and_show(measure_controls, folder, asked, page=page, output=output, allowed=allowed)
+
+
+@app.command()
+@takes_groups
 def enhance(
     folder: Folder,
     task: Annotated[
@@ -298,7 +350,7 @@ def enhance(
         list[str] | None,
         typer.Option(
             help="none, located, random-uniform, random-layer-matched, bottom, complement, full, "
-            f"lora; all if absent; {ONE_OR_MORE}.",
+            f"lora: these if absent; gradient-norm, active; {ONE_OR_MORE}.",
             autocompletion=completion.arms,
         ),
     ] = None,

@@ -49,7 +49,8 @@ def reproduce(
         caploc reproduce all --preset demo --out runs/paper
         caploc reproduce table2 --preset paper --plan
         caploc reproduce all --preset real --model SmolLM2 --plan
-        caploc reproduce cnl --preset demo
+        caploc reproduce cnl --preset real
+        caploc reproduce cnl --preset paper --plan
 
     Writes:
         index.md: what there is
@@ -63,10 +64,13 @@ def reproduce(
             "--model": model,
             "--only": only,
             "--limit": limit,
-            "--plan": plan or None,
             "--allow-code": code.allow_code or None,
         }
-        reproduce_neurons(items, preset, given, out, output)
+        check_alone(items, given)
+        if plan:
+            plan_neurons(preset, output)
+        else:
+            reproduce_neurons(preset, out, output)
         return
     from caploc import tables
     from caploc.reproduce import plan_exhibits, read_preset
@@ -101,22 +105,34 @@ def print_tables(exhibits: list[Any], shown: int, folder: Path, output: OutputGr
     console.say(f"Written: {folder / 'index.md'}")
 
 
-def reproduce_neurons(
-    items: list[str], preset: str, given: dict[str, Any], out: Path | None, output: OutputGroup
-) -> None:
-    """Every experiment of the neurons paper.
-
-    Raises BadOption if anything else is asked for at the same time, or an option of the heads
-    paper.
-    """
-    from caploc.reproduce.cnl import read_cnl_preset, reproduce_cnl
-
+def check_alone(items: list[str], given: dict[str, Any]) -> None:
+    """Refuse anything asked for beside CNL, or an option of the heads paper; raises BadOption."""
     if items != [CNL]:
         raise BadOption(f"cnl is reproduced as a whole and by itself; got {' '.join(items)}.")
     if named := [option for option, value in given.items() if value is not None]:
         raise BadOption(f"{named[0]} is not for cnl, whose preset says it; copy the preset.")
+
+
+def plan_neurons(preset: str, output: OutputGroup) -> None:
+    """Print what every experiment of the neurons paper takes, by the shape that a preset names."""
+    from caploc.reproduce.cnl_preset import read_cnl_preset
+    from caploc.reproduce.neuron_plan import plan_cnl
+
+    chosen = read_cnl_preset(preset)
+    if chosen.shape is None:
+        raise BadOption(
+            f"Preset {preset} names no [shape] to plan for; add one, as the preset paper has it."
+        )
+    console.show_exhibits({}, [plan_cnl(chosen, chosen.shape)], output.as_json, None)
+
+
+def reproduce_neurons(preset: str, out: Path | None, output: OutputGroup) -> None:
+    """Every experiment of the neurons paper."""
+    from caploc.reproduce.cnl import reproduce_cnl
+    from caploc.reproduce.cnl_preset import read_cnl_preset
+
     chosen = read_cnl_preset(preset)
     folder = out or Path("runs") / f"reproduce-cnl-{Path(preset).stem}"
     with output.progress() as progress:
         exhibits = reproduce_cnl(chosen, folder, progress, command=command_line())
-    print_tables(exhibits, 1, folder, output)  # the checklist; the other tables are in the index
+    print_tables(exhibits, 2, folder, output)  # checklist, verdicts; the others are in the index

@@ -43,8 +43,7 @@ from torch import Tensor
 
 from caploc.engine.encoding import RequestEncoder
 from caploc.errors import BadData, BadOption
-from caploc.models.loading import LoadedModel
-from caploc.neurons.edges import (
+from caploc.models.edges import (
     EdgeGrid,
     Edges,
     EdgeStage,
@@ -54,10 +53,11 @@ from caploc.neurons.edges import (
     open_model,
     prune,
 )
-from caploc.neurons.facts import Fact, FactPrompt
+from caploc.models.loading import LoadedModel
 from caploc.progress import Progress, Silent
 from caploc.stats.chance import FEWEST, Specificity, draw_in_blocks, specificity
-from caploc.stats.intervals import Interval, JsonRecord, mean_interval, paired_interval
+from caploc.stats.intervals import Interval, JsonRecord, mean_interval
+from caploc.tasks.facts import Counterpart, Fact, FactPrompt
 from caploc.tasks.task import LogLikelihood
 
 STEPS = 100  # as released code takes for large models; small ones need no more than 20
@@ -269,15 +269,6 @@ def faithfulness(circuit: float, *, empty: float, full: float) -> float:
     return (circuit - empty) / (full - empty) if full != empty else float("nan")
 
 
-@dataclass(frozen=True)
-class Counterpart:
-    """Another subject that the prompt could be about, and an answer, if can be the one `right`."""
-
-    subject: str
-    answer: str
-    right: bool = True
-
-
 Counterparts = Callable[[FactPrompt], Sequence[Counterpart]]
 
 
@@ -445,9 +436,8 @@ class CircuitReliability(JsonRecord):
     `edges` is how many each circuit has. `gains` are specificity gains in the logit difference,
     which are the same in its faithfulness: of the located circuit, and of other facts' circuits in
     its place; one as large for another fact's says that the circuit is not the fact's own.
-    `differences` are located less another arm in faithfulness, paired by fact. `unpaired` facts
-    had no counterpart of equal length, the answers of `unknown` ones were not what the model
-    thinks likeliest; both are left out.
+    `unpaired` facts had no counterpart of equal length, the answers of `unknown` ones were not what
+    the model thinks likeliest; both are left out.
     """
 
     locator: str
@@ -456,7 +446,6 @@ class CircuitReliability(JsonRecord):
     draws: int
     arms: tuple[CircuitArm, ...]
     gains: dict[str, Specificity]
-    differences: dict[str, Interval]
     facts: tuple[FactOutcome, ...]
     unpaired: tuple[str, ...]
     unknown: tuple[str, ...]
@@ -510,7 +499,6 @@ def circuit_reliability(
         found.append(_run_arms(locator, usable, place, draws, seed))
         watcher.advance(1, 0)
     edges = int(np.count_nonzero(usable[0].located))
-    own = _by_fact(found, LOCATED, "faithfulness")
     return CircuitReliability(
         locator=locator.name,
         edges=edges,
@@ -518,10 +506,6 @@ def circuit_reliability(
         draws=draws,
         arms=tuple(_summarize_arm(name, found, seed) for name in ARMS),
         gains={arm: _gain(found, arm, seed) for arm in ARMS[2:6]},
-        differences={
-            arm: paired_interval(own, _by_fact(found, arm, "faithfulness"), seed=seed)
-            for arm in ARMS[3:]
-        },
         facts=tuple(found),
         unpaired=tuple(unpaired),
         unknown=tuple(unknown),

@@ -1,4 +1,4 @@
-"""Do the neurons located for an item follow what is asked, or with what content it is asked?
+"""Does what is located for an item follow what is asked, or with what content it is asked?
 
 Every item of a set of contrasts is located on its own; the sets of a base item and of its partners
 are held against each other. Only contrasts count of which the model answers all five items rightly:
@@ -10,11 +10,10 @@ With J the mean IoU of the sets of base items and of an arm's partners,
     individual effect  = J_SS - J_SC
 
 That capabilities, and not single facts, can be located would show as a large first and a third near
-0: rewording an item keeps no more neurons than putting other content into it. How neurons are
-chosen from a single item's scores, and all figures, are ours.
-
-    found = decouple(bench, draw_contrasts("demo/sums", 200), ItemLocator())
-    found.followed[0].effects.commonality
+0: rewording an item keeps no more neurons than putting other content into it. An item is located by
+any score of neurons and a rule, or by a method for single facts: knowledge neurons, the layer where
+causal tracing peaks, or a circuit, for which it is corrupted by another item of as many tokens with
+the same commonality and wording and another answer. How, and all figures, are ours.
 """
 
 from collections import defaultdict
@@ -33,37 +32,29 @@ from caploc.designs import generator
 from caploc.engine import Ask
 from caploc.errors import BadData, BadOption
 from caploc.folder import DECOUPLING, LEDGER, claim
-from caploc.grid import Grid
 from caploc.lookup import pick
-from caploc.neurons import contrasts as kinds
-from caploc.neurons.attribution import Attribution
-from caploc.neurons.contrasts import ARMS, ContrastSet, Item
+from caploc.models.edges import open_model, prune
+from caploc.neurons.attribution import METHODS, STEPS, Attribution
+from caploc.neurons.circuits import PromptPair, attribute, strongest
+from caploc.neurons.fidelity import peak
 from caploc.neurons.finding import Rule, score_examples
-from caploc.neurons.sites import Chosen
-from caploc.neurons.study import (
-    Finding,
-    NamedRow,
-    NeuronBench,
-    Reported,
-    bounds,
-    ranged,
-    run_command,
-)
+from caploc.neurons.knowledge_neurons import KnowledgeNeurons, Tracer, noise_level
+from caploc.neurons.study import Finding, NeuronBench, Reported, run_command
 from caploc.progress import Progress, Silent
-from caploc.report import drawing
-from caploc.report.exhibits import Exhibit, Value
+from caploc.report.tabulation import fill_tables, ranged
 from caploc.stats.intervals import Interval, JsonRecord, mean_interval, paired_interval
-from caploc.stats.sets import jaccards
+from caploc.tasks import contrasts as kinds
+from caploc.tasks.contrasts import ARMS, ContrastSet, Item
 from caploc.tasks.demo.data import CAPITALS, ELEMENTS
+from caploc.tasks.facts import FactPrompt
 from caploc.tasks.task import LogLikelihood, Scored
 from caploc.workbench import ModelOptions
 
 BASE = "base"
-EFFECTS = ("commonality", "individual", "content")
-STRETCH = 64  # contrasts whose sets are unpacked at a time
-Sets = Bool[np.ndarray, "items neurons"]
+CIRCUIT_SHARE, CIRCUIT_STEPS = 0.05, 20  # of the edges that are kept; of their scores
 Text = tuple[str, str]  # prompt and answer
 Similarity = Float64[np.ndarray, " contrasts"]
+Packed = UInt8[np.ndarray, "items bytes"]  # a bit for each unit
 CONTRASTS: dict[str, Callable[[int, int], list[ContrastSet]]] = {
     "arithmetic": lambda items, seed: kinds.arithmetic(items, seed=seed),
     "sentiment": lambda items, seed: kinds.sentiment(items, seed=seed),
@@ -78,54 +69,138 @@ def draw_contrasts(name: str, items: int = kinds.ITEMS, *, seed: int = 0) -> lis
     return pick(CONTRASTS, name, "set of contrasts")(items, seed)
 
 
-@dataclass(frozen=True)
-class ItemLocator:
-    """How a single item's neurons are found: by what scores, and which of them."""
-
-    asked: Attribution = field(default_factory=Attribution)
-    rule: Rule = field(default_factory=Rule)
-
-    def check(self) -> "ItemLocator":
-        """Refuse what cannot locate a single item."""
-        self.asked.check()
-        if self.rule.check().votes is not None:
-            raise BadOption("--votes counts items, and each item is located alone: leave it out.")
-        return self
-
-    def choose(self, scores: Float64[np.ndarray, " neurons"], grid: Grid) -> Chosen:
-        return self.rule.choose(self.rule.moments(grid.size).added(scores[None]), grid)
-
-    def __str__(self) -> str:
-        return f"{self.asked.method}, {self.rule}"
-
-
 def key(item: Item) -> Text:
     """Tell items apart: different contrasts may share some."""
     return item.prompt, item.answer
 
 
 @dataclass(frozen=True)
-class PackedSets:
-    """The sets of many items, a bit for each neuron; `rows` says which row is an item's."""
+class ItemLocator:
+    """How a single item is located: by a score and a rule, or by a method for single facts."""
 
-    bits: UInt8[np.ndarray, "items bytes"]
-    neurons: int
+    method: str = "gradient"
+    steps: int = STEPS
+    rule: Rule = field(default_factory=Rule)
+
+    def check(self) -> "ItemLocator":
+        """Refuse what cannot locate a single item."""
+        pick(
+            dict.fromkeys([*METHODS, *BY_FACT]), self.method, "neuron score or way to locate facts"
+        )
+        Attribution(steps=self.steps).check()
+        if self.rule.check().votes is not None:
+            raise BadOption("--votes counts items, and each item is located alone: leave it out.")
+        return self
+
+    def __str__(self) -> str:
+        return self.method if self.method in BY_FACT else f"{self.method}, {self.rule}"
+
+    def locate(
+        self, bench: NeuronBench, items: Sequence[Item], progress: Progress
+    ) -> Iterator[tuple[int, Bool[np.ndarray, " units"]]]:
+        """Yield the number of each item and what is located for it, in any order."""
+        if self.method in BY_FACT:
+            find = BY_FACT[self.method](bench, items)
+            progress.start(str(self), len(items))
+            for number, item in enumerate(items):
+                yield number, find(item)
+                progress.advance(1, 1)
+            return
+        model, rule = bench.neurons, self.rule
+        spans = [bench.wording.spans(LogLikelihood(*key(item)))[0] for item in items]
+        asked = Attribution(self.method, steps=self.steps)
+        for numbers, rows in score_examples(model, spans, asked, progress=progress, what=str(self)):
+            for number, scores in zip(numbers, rows, strict=True):
+                moments = rule.moments(model.grid.size).added(scores[None])
+                yield number, rule.choose(moments, model.grid)
+
+
+Find = Callable[[Item], Bool[np.ndarray, " units"]]
+
+
+def as_prompt(item: Item) -> FactPrompt:
+    """Ask an item as a fact about its subject."""
+    return FactPrompt(item.prompt, item.subject, item.answer)
+
+
+def find_knowledge_neurons(bench: NeuronBench, items: Sequence[Item]) -> Find:
+    """Locate an item's knowledge neurons."""
+    locator = KnowledgeNeurons(bench.neurons)
+    return lambda item: locator.locate(as_prompt(item))
+
+
+def find_traced_layer(bench: NeuronBench, items: Sequence[Item]) -> Find:
+    """Locate the layer in which an item's tracing peaks; none if it is not traced."""
+    tracer = Tracer(bench.neurons, noise_level(bench.neurons, list(map(as_prompt, items))))
+
+    def find(item: Item) -> Bool[np.ndarray, " layers"]:
+        profile, chosen = tracer.locate(as_prompt(item)), np.zeros(tracer.layers, dtype=bool)
+        if profile is not None:
+            chosen[peak(profile)] = True
+        return chosen
+
+    return find
+
+
+def find_circuit(bench: NeuronBench, items: Sequence[Item]) -> Find:
+    """Locate an item's circuit; none where no other item can corrupt it."""
+    opened, random = open_model(bench.engine.loaded), generator(0)
+    encoded = {key(item): bench.wording.pair(LogLikelihood(*key(item))) for item in items}
+    alike: dict[Any, list[Item]] = defaultdict(list)
+    for item in items:
+        prompt, _ = encoded[key(item)]
+        alike[item.commonality, item.wording, len(prompt)].append(item)
+
+    def find(item: Item) -> Bool[np.ndarray, " edges"]:
+        clean, gold = encoded[key(item)]
+        pool = [encoded[key(each)] for each in alike[item.commonality, item.wording, len(clean)]]
+        others = [(prompt, other) for prompt, other in pool if other[0] != gold[0]]
+        if not others:
+            return np.zeros(opened.grid.size, dtype=bool)
+        corrupted, other = others[int(random.integers(len(others)))]
+        pair = PromptPair(tuple(clean), tuple(corrupted), gold[0], other[0])
+        scores = attribute(opened, pair, steps=CIRCUIT_STEPS)
+        return prune(opened.grid, strongest(scores, CIRCUIT_SHARE))
+
+    return find
+
+
+BY_FACT: dict[str, Callable[[NeuronBench, Sequence[Item]], Find]] = {
+    "neurons": find_knowledge_neurons,
+    "tracing": find_traced_layer,
+    "circuits": find_circuit,
+}
+
+
+@dataclass(frozen=True)
+class LocatedItems:
+    """What was located for many items; `rows` says which row of `bits` is an item's."""
+
+    bits: Packed
     rows: Mapping[Text, int]
 
-    def of(self, items: Sequence[Item]) -> Sets:
-        chosen = self.bits[[self.rows[key(item)] for item in items]]
-        return np.unpackbits(chosen, axis=1, count=self.neurons).astype(bool)
+    @classmethod
+    def by(
+        cls, locator: ItemLocator, bench: NeuronBench, items: Sequence[Item], progress: Progress
+    ) -> "LocatedItems":
+        """Locate each different item once; of its scores nothing else is kept."""
+        different = list({key(item): item for item in items}.values())
+        packed: dict[int, np.ndarray] = {}
+        for number, chosen in locator.locate(bench, different, progress):
+            packed[number] = np.packbits(chosen)
+        bits = np.stack([packed[number] for number in range(len(different))])
+        return cls(bits, {key(item): row for row, item in enumerate(different)})
 
-    @property
-    def sizes(self) -> dict[str, float]:
-        """Number of neurons of an item: mean, extremes, and the items for which there is none."""
-        counts = np.bitwise_count(self.bits).sum(axis=1, dtype=np.int64)
-        return {
-            "mean": float(counts.mean()),
-            "fewest": int(counts.min()),
-            "most": int(counts.max()),
-            "none": int((counts == 0).sum()),
-        }
+    def iou(self, first: Sequence[Item], second: Sequence[Item]) -> Float64[np.ndarray, " pairs"]:
+        """Compute the IoU of each item's set with that of the item beside it; NaN if both empty."""
+        one, other = (
+            self.bits[[self.rows[key(item)] for item in each]] for each in (first, second)
+        )
+        both, either = (
+            np.bitwise_count(each).sum(axis=1, dtype=np.int64)
+            for each in (one & other, one | other)
+        )
+        return np.divide(both, either, out=np.full(len(both), np.nan), where=either > 0)
 
 
 def answer_rightly(
@@ -145,27 +220,12 @@ def answer_rightly(
     return passing
 
 
-def locate_items(
-    bench: NeuronBench, items: Sequence[Item], locator: ItemLocator, progress: Progress
-) -> PackedSets:
-    """Locate each different item's own neurons; of its scores nothing else is kept."""
-    model, wording = bench.neurons, bench.wording
-    names = list(dict.fromkeys(map(key, items)))
-    spans = [wording.spans(LogLikelihood(*name))[0] for name in names]
-    bits = np.zeros((len(names), -(-model.grid.size // 8)), dtype=np.uint8)
-    scored = score_examples(model, spans, locator.asked, progress=progress, what=str(locator))
-    for numbers, rows in scored:
-        for number, scores in zip(numbers, rows, strict=True):
-            bits[number] = np.packbits(locator.choose(scores, model.grid))
-    return PackedSets(bits, model.grid.size, {name: row for row, name in enumerate(names)})
-
-
 @dataclass(frozen=True)
 class ContrastEffects(JsonRecord):
     """Mean IoU of each arm, and the effects, with paired bootstrap intervals over base items.
 
     Only base items whose IoU is known in all four arms count; `items` is their number and
-    `undefined` that of the others (no neuron located for either item of a pair).
+    `undefined` that of the others (nothing located for either item of a pair).
     """
 
     items: int
@@ -192,34 +252,24 @@ class ContrastEffects(JsonRecord):
 
 
 @dataclass(frozen=True)
-class Followed(JsonRecord):
-    """What one locator's sets follow.
-
-    `effects` compares the arms. A rewording keeps the answer, other content may not: `same_answer`
-    is the mean IoU of base items with another item of the same commonality, wording and answer, and
-    `beyond_answer` by how much a rewording's is above it, over base items that have such a one.
-    """
-
-    locator: str
-    settings: dict[str, Any]
-    sizes: dict[str, float]
-    effects: ContrastEffects
-    same_answer: Interval
-    beyond_answer: Interval
-
-
-@dataclass(frozen=True)
 class Decoupled(JsonRecord):
-    """Contrasts, what the model knows of them, and what the locator's sets follow.
+    """Contrasts, what the model knows of them, and what a locator's sets follow.
 
     `contrasts` were given, and of `right` all five items were answered rightly; those were located.
-    `answered` is the share of items answered rightly, by arm.
+    `answered` is the share of items answered rightly, by arm; `size` the mean number of units of an
+    item. `effects` compares the arms. A rewording keeps the answer, other content may not:
+    `same_answer` is the mean IoU of base items with another item of the same commonality, wording
+    and answer, and `beyond_answer` by how much a rewording's is above it, over base items that have
+    such a one.
     """
 
     contrasts: int
     right: int
     answered: dict[str, float]
-    followed: tuple[Followed, ...]
+    size: float
+    effects: ContrastEffects
+    same_answer: Interval
+    beyond_answer: Interval
 
 
 def decouple(
@@ -243,7 +293,7 @@ def decouple(
     passing = answer_rightly(bench, [item for each in contrasts for item in each.items], progress)
     answered = {
         arm: float(np.mean([passing[key(item)] for item in items]))
-        for arm, items in _by_arm(contrasts).items()
+        for arm, items in list_arms(contrasts).items()
     }
     right = kinds.kept(contrasts, lambda item: passing[key(item)])
     if not right:
@@ -252,46 +302,32 @@ def decouple(
             f"The model answers all five items of none of {len(contrasts)} contrasts "
             f"(alone: {told}); draw more, or contrasts that it was trained for."
         )
-    found = locate_items(bench, [item for each in right for item in each.items], locator, progress)
-    followed = follow_contrasts(found, right, locator, seed=seed)
-    return Decoupled(len(contrasts), len(right), answered, (followed,))
+    items = [item for each in right for item in each.items]
+    found = LocatedItems.by(locator, bench, items, progress)
+    size = np.bitwise_count(found.bits).sum(axis=1, dtype=np.int64).mean()
+    return Decoupled(
+        len(contrasts), len(right), answered, float(size), *follow_contrasts(found, right, seed)
+    )
 
 
-def _by_arm(contrasts: Sequence[ContrastSet]) -> dict[str, list[Item]]:
+def list_arms(contrasts: Sequence[ContrastSet]) -> dict[str, list[Item]]:
     """List the base items, and the partners of each arm."""
     partners = {arm: [each.partners[arm] for each in contrasts] for arm in ARMS}
     return {BASE: [each.base for each in contrasts]} | partners
 
 
 def follow_contrasts(
-    found: PackedSets,
-    contrasts: Sequence[ContrastSet],
-    locator: ItemLocator,
-    *,
-    seed: int = 0,
-) -> Followed:
-    """Compare the sets of the items of some contrasts."""
-    parts: list[dict[str, Similarity]] = []
-    for first in range(0, len(contrasts), STRETCH):
-        sets = {
-            arm: found.of(items)
-            for arm, items in _by_arm(contrasts[first : first + STRETCH]).items()
-        }
-        base = sets.pop(BASE)
-        parts.append({arm: jaccards(base, partners) for arm, partners in sets.items()})
-    similarity = {arm: np.concatenate([each[arm] for each in parts]) for arm in ARMS}
+    found: LocatedItems, contrasts: Sequence[ContrastSet], seed: int = 0
+) -> tuple[ContrastEffects, Interval, Interval]:
+    """Compare the sets of the items of some contrasts: effects, and what an equal answer gives."""
+    base, *partners = list_arms(contrasts).values()
+    similarity = {arm: found.iou(base, each) for arm, each in zip(ARMS, partners, strict=True)}
     alike = same_answer(found, contrasts, seed)
-    return Followed(
-        locator=str(locator),
-        settings={"attribution": asdict(locator.asked), "rule": asdict(locator.rule)},
-        sizes=found.sizes,
-        effects=ContrastEffects.of(similarity, seed=seed),
-        same_answer=mean_interval(alike, seed=seed),
-        beyond_answer=paired_interval(similarity["SS"], alike, seed=seed),
-    )
+    beyond = paired_interval(similarity["SS"], alike, seed=seed)
+    return ContrastEffects.of(similarity, seed=seed), mean_interval(alike, seed=seed), beyond
 
 
-def same_answer(found: PackedSets, contrasts: Sequence[ContrastSet], seed: int) -> Similarity:
+def same_answer(found: LocatedItems, contrasts: Sequence[ContrastSet], seed: int) -> Similarity:
     """Compute the IoU of each base item with another of its commonality, wording and answer.
 
     That one is drawn from all contrasts; NaN where there is none with other content.
@@ -308,18 +344,19 @@ def same_answer(found: PackedSets, contrasts: Sequence[ContrastSet], seed: int) 
         others = [item for item in members if item.content != base.content]
         if others:
             other = others[int(random.integers(len(others)))]
-            similarity[number] = jaccards(found.of([base]), found.of([other]))[0]
+            similarity[number] = found.iou([base], [other])[0]
     return similarity
 
 
 @dataclass(frozen=True)
 class DecouplingStudy:
-    """Which contrasts of which model, and how the neurons of single items are located."""
+    """Which contrasts of which model, and how single items are located."""
 
     model: ModelOptions
     contrasts: str
     items: int = kinds.ITEMS
-    attributions: tuple[Attribution, ...] = (Attribution(),)
+    methods: tuple[str, ...] = ("gradient",)
+    steps: int = STEPS
     rule: Rule = field(default_factory=Rule)
     seed: int = 0
 
@@ -330,15 +367,14 @@ class DecouplingStudy:
             raise BadOption(f"--items must be 2 or more; got {self.items}.")
         for locator in self.locators:
             locator.check()
-        names = list(map(str, self.locators))
-        if twice := [name for name in names if names.count(name) > 1]:
-            raise BadOption(f"--method names the same locator twice ({twice[0]}); name each once.")
+        if twice := [name for name in self.methods if self.methods.count(name) > 1]:
+            raise BadOption(f"--method names {twice[0]} twice; name each once.")
         self.model.check()
         return self
 
     @property
     def locators(self) -> list[ItemLocator]:
-        return [ItemLocator(asked, self.rule) for asked in self.attributions]
+        return [ItemLocator(method, self.steps, self.rule) for method in self.methods]
 
 
 @contextmanager
@@ -361,20 +397,16 @@ def measure_decoupling(
         found = {}
         for locator in study.locators:
             asked = {
-                "study": asdict(study) | {"attributions": None},
+                "study": asdict(study) | {"methods": None},
                 "locator": asdict(locator),
                 "model": bench.neurons.fingerprint,
             }
             measure = partial(decouple, bench, contrasts, locator, **asking)
             found[str(locator)] = cache.recall(asked, measure)
-        results = {
-            "model": study.model.name,
-            "contrasts": study.contrasts,
-            "locators": found,
-        }
+        results = {"model": study.model.name, "contrasts": study.contrasts, "locators": found}
         title = f"Capability and content apart in {study.model.name}"
-        shown = [effects_exhibit(study.contrasts, found)]
-        return Finding(DECOUPLING, results, title, decoupling_headline(found), shown)
+        headline, shown = decoupling_headline(found), fill_tables("decoupling", results)
+        return Finding(DECOUPLING, results, title, headline, shown)
 
     return run_command(open_decoupling(study, folder, command), find, folder, command)
 
@@ -382,39 +414,9 @@ def measure_decoupling(
 def decoupling_headline(found: dict[str, Any]) -> str:
     """Say the answer in a sentence."""
     name, first = next(iter(found.items()))
-    effects = first["followed"][0]["effects"]
+    effects = first["effects"]
     return (
         f"Sets of single items ({name}): items of one capability are "
         f"{ranged(effects['commonality'])} more alike than others, rewordings of one item "
         f"{ranged(effects['individual'])} more than that"
     )
-
-
-def effects_exhibit(contrasts: str, found: dict[str, Any]) -> Exhibit:
-    """Show how alike an item's neurons are to its partners', and the effects."""
-    followed = {name: each["followed"][0] for name, each in found.items()}
-    rows: list[NamedRow] = [
-        {
-            "locator": name,
-            "items used": f"{found[name]['right']} of {found[name]['contrasts']}",
-            "neurons an item": Value(each["sizes"]["mean"], digits=1),
-            "reworded (SS)": ranged(each["effects"]["similarity"]["SS"]),
-            "same capability (SC)": ranged(each["effects"]["similarity"]["SC"]),
-            "same content (CD)": ranged(each["effects"]["similarity"]["CD"]),
-            "neither (DD)": ranged(each["effects"]["similarity"]["DD"]),
-            **{f"{effect} effect": ranged(each["effects"][effect]) for effect in EFFECTS},
-            "rewording beyond the answer": ranged(each["beyond_answer"]),
-        }
-        for name, each in followed.items()
-    ]
-    note = (
-        "Mean IoU of an item's neurons with its partner's; only contrasts of which the model "
-        "answers all five items rightly. Commonality is SC less DD, individual SS less SC, content "
-        "CD less DD, with paired 95 % intervals over items. A rewording keeps the answer and other "
-        "content does not, so the last column compares it with another item of the same answer. "
-        "The design is ours: the paper's is not known to us."
-    )
-    effects = {e: [bounds(each["effects"][e]) for each in followed.values()] for e in EFFECTS}
-    draw = partial(drawing.draw_points, list(found), effects, label="effect on IoU")
-    name = f"decoupling-{contrasts.replace('/', '-')}"
-    return Exhibit.of(name, f"Capability and content apart: {contrasts}", rows, [note], draw)

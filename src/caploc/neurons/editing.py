@@ -1,9 +1,9 @@
 """Rank-one model editing, ROME (Meng et al. 2022): write a new answer into one layer.
 
 The layer's feed-forward output projection W is taken for a memory of keys and values. The key k* is
-what its neurons hand on at the subject's last token, averaged over the prompt with different text
-before it; the value v* is what it would have to write there for the model to give the new answer,
-found by gradient descent. With C the second moments of keys over any text,
+what its neurons hand on at the subject's last token; the value v* is what it would have to write
+there for the model to give the new answer, found by gradient descent. With C the second moments of
+keys over any text,
 
     W' = W + (v* - W k*) (C^-1 k*)^T / (k*^T C^-1 k*)
 
@@ -36,12 +36,13 @@ from caploc.errors import BadData, BadOption
 from caploc.models.hooks import temporary_hooks
 from caploc.models.proof import reads_first
 from caploc.neurons.attribution import Batch
-from caploc.neurons.facts import Encoded, Encoder, Fact, FactAnswers, FactPrompt, check_names
-from caploc.neurons.fidelity import Profile, Profiler, peak
+from caploc.neurons.facts import Encoded, Encoder, FactAnswers
+from caploc.neurons.fidelity import FactLocator, Profile, peak
 from caploc.neurons.sites import NeuronModel
 from caploc.progress import Progress, Silent
 from caploc.stats.intervals import Interval, JsonRecord, mean_interval
 from caploc.stats.sets import rank_correlation
+from caploc.tasks.facts import Fact, FactPrompt, check_names
 
 ESSENCE = "{} is a"  # what the model says of the subject must not change
 # Shares of the moments' mean diagonal that are mixed in, the smallest that will do (ours).
@@ -199,21 +200,17 @@ def edited(loaded: NeuronModel, edit: Edit) -> Iterator[None]:
 
 
 class Editor:
-    """Makes edits of one model."""
+    """Makes edits of one model, in the layers of `covariances`."""
 
     def __init__(
         self,
         loaded: NeuronModel,
         covariances: Mapping[int, Covariance],
-        *,
-        before: Sequence[str] = (),
         descent: Descent | None = None,
     ) -> None:
-        """Edit the layers of `covariances`; `before` are texts that may stand before a prompt."""
         self.loaded, self.covariances = loaded, covariances
-        self.before, self.descent = ("", *before), descent or Descent()
-        self.encoder = Encoder(loaded)
-        self.modules = {layer: dense_projection(loaded, layer) for layer in covariances}
+        self.descent, self.encoder = descent or Descent(), Encoder(loaded)
+        self.modules = {layer: dense_projection(loaded, layer) for layer in sorted(covariances)}
 
     def edits(self, prompt: FactPrompt) -> list[Edit]:
         """Make for each layer the edit that makes `prompt.other` the answer; lowest layer first.
@@ -228,23 +225,16 @@ class Editor:
                 f"To edit {prompt.text!r} its subject and the answer to write are needed; give "
                 "both."
             )
-        layers = sorted(self.covariances)
-        contexts = [
-            self.encoder.encode(
-                FactPrompt(lead + prompt.text, prompt.subject, prompt.target), prompt.other
-            )
-            for lead in self.before
-        ]
+        wanted = self.encoder.encode(prompt, prompt.other)
         essence = self.encoder.read(ESSENCE.format(prompt.subject), prompt.subject)
-        modules = [self.modules[layer] for layer in layers]
-        batch = _EditBatch(self.loaded, contexts, essence, modules)
+        batch = _EditBatch(self.loaded, (wanted, essence), list(self.modules.values()))
         keys, written = batch.record()
-        deltas, losses = _descend(batch, written[:, 0], self.descent)
+        deltas, losses = _descend(batch, written, self.descent)
         edits = []
-        for place, layer in enumerate(layers):
-            key, delta = keys[place].mean(0).double(), deltas[place].double()
+        for place, (layer, module) in enumerate(self.modules.items()):
+            key, delta = keys[place].double(), deltas[place].double()
             solved = self.covariances[layer].solve(key).to(key.device)
-            value = key @ reads_first(self.modules[layer]).double() + delta
+            value = key @ reads_first(module).double() + delta
             edits.append(Edit(layer, key, value, solved / (key @ solved), delta, losses[place]))
         return edits
 
@@ -287,32 +277,25 @@ def _norms(delta: Tensor) -> Tensor:
 
 
 class _EditBatch:
-    """The rows of an edit: for each layer, every context and the text that must not change."""
+    """The rows of an edit: for each layer, the prompt and the text that must not change."""
 
     def __init__(
-        self,
-        loaded: NeuronModel,
-        contexts: Sequence[Encoded],
-        essence: Encoded,
-        modules: Sequence[nn.Module],
+        self, loaded: NeuronModel, rows: tuple[Encoded, Encoded], modules: Sequence[nn.Module]
     ) -> None:
-        self.loaded, self.modules = loaded, modules
-        self.contexts, self.rows = contexts, [*contexts, essence]
-        spans = [Span(row.tokens, row.answer) for row in self.rows]
+        self.loaded, self.modules, self.rows = loaded, modules, rows
+        spans = [Span(row.tokens, row.answer) for row in rows]
         self.ids = Batch.of(spans, loaded.model.device).tokens
-        self.subject = torch.tensor([row.subject[-1] for row in self.rows])
+        self.subject = torch.tensor([row.subject[-1] for row in rows])
 
     @torch.no_grad()
-    def record(self) -> tuple[list[Tensor], Float[Tensor, "layers contexts hidden"]]:
-        """Note each layer's keys (contexts, neurons), and the outputs, at the subject."""
+    def record(self) -> tuple[list[Tensor], Float[Tensor, "layers hidden"]]:
+        """Note each layer's key (what its neurons hand on) and its output, at the subject."""
         keys: list[Tensor] = []
         written: list[Tensor] = []
 
         def note(module: nn.Module, args: tuple[Tensor, ...], output: Tensor) -> None:
-            numbers = torch.arange(len(self.contexts))
             for kept, hidden in ((keys, args[0]), (written, output)):
-                each = hidden.reshape(*self.ids.shape, -1)
-                kept.append(each[numbers, self.subject[: len(numbers)]].float())
+                kept.append(hidden.reshape(*self.ids.shape, -1)[0, self.subject[0]].float())
 
         with temporary_hooks(module.register_forward_hook(note) for module in self.modules):
             self.loaded.model(input_ids=self.ids, use_cache=False)
@@ -321,7 +304,7 @@ class _EditBatch:
     def losses(
         self, delta: Float[Tensor, "layers hidden"]
     ) -> tuple[Float[Tensor, " layers"], Float[Tensor, "layers vocabulary"]]:
-        """Compute, with `delta` added, -log P of the answers and what follows in the essence."""
+        """Compute, with `delta` added, -log P of the answer and what follows in the essence."""
         adding = (
             module.register_forward_hook(self._adding(layer, delta[layer]))
             for layer, module in enumerate(self.modules)
@@ -330,12 +313,11 @@ class _EditBatch:
             ids = self.ids.repeat(len(self.modules), 1)
             logits = self.loaded.model(input_ids=ids, use_cache=False).logits
         likely = logits.float().log_softmax(-1).unflatten(0, (len(self.modules), len(self.rows)))
-        said = []
-        for number, row in enumerate(self.contexts):
-            wanted = torch.tensor(row.answer, device=ids.device).expand(len(self.modules), -1)
-            read = likely[:, number, row.start : len(row.tokens)]
-            said.append(read.gather(2, wanted[..., None]).mean((1, 2)))
-        return -torch.stack(said).mean(0), likely[:, -1, int(self.subject[-1])]
+        prompt = self.rows[0]
+        wanted = torch.tensor(prompt.answer, device=ids.device).expand(len(self.modules), -1)
+        read = likely[:, 0, prompt.start : len(prompt.tokens)]
+        said = read.gather(2, wanted[..., None]).mean((1, 2))
+        return -said, likely[:, -1, int(self.subject[-1])]
 
     def _adding(self, layer: int, delta: Float[Tensor, " hidden"]) -> Any:
         first = layer * len(self.rows)
@@ -352,26 +334,12 @@ class _EditBatch:
 
 
 @dataclass(frozen=True)
-class EditedLayer(JsonRecord):
-    """What editing one layer does, mean over facts.
-
-    `score` is the harmonic mean of a fact's three measures, averaged; `rise` the mean rise of
-    `P(new) - P(old)` on prompt and rewrites; `effect` the layer's IE.
-    """
-
-    layer: int
-    efficacy: Interval
-    generalization: Interval
-    specificity: Interval
-    score: Interval
-    rise: Interval
-    effect: Interval
-
-
-@dataclass(frozen=True)
 class EditReliability(JsonRecord):
     """Whether edits succeed where tracing points.
 
+    `layers` holds, for each layer edited, the means over facts of the measures, of the `rise` of
+    `P(new) - P(old)` on prompt and rewrites, and of the layer's IE (`effect`); `score` is the
+    harmonic mean of a fact's three measures, averaged.
     `correlation` is Spearman's between score and IE over a fact's layers, mean over facts (missing
     where a fact's layers all score alike); `hit` the share of facts whose traced layer scores as
     well as the best, `hit_by_chance` that of a layer drawn uniformly. `gain` is the rise at the
@@ -384,7 +352,7 @@ class EditReliability(JsonRecord):
     locator: str
     facts: int
     skipped: int
-    layers: tuple[EditedLayer, ...]
+    layers: tuple[dict[str, Any], ...]
     correlation: Interval
     hit: Interval
     hit_by_chance: Interval
@@ -399,7 +367,7 @@ def edit_reliability(
     facts: Sequence[Fact],
     *,
     editor: Editor,
-    profiler: Profiler,
+    profiler: FactLocator,
     seed: int,
     progress: Progress | None = None,
 ) -> EditReliability:
@@ -413,7 +381,7 @@ def edit_reliability(
     shown.start("edits of facts", len(facts))
     profiles, tables = [], []
     for fact in facts:
-        profile = profiler.profile(fact.prompt) if _can_be_edited(fact) else None
+        profile = profiler.locate(fact.prompt) if _can_be_edited(fact) else None
         if profile is not None:
             profiles.append(profile[layers])
             tables.append(_edit_all_layers(loaded, asker, editor, fact))
@@ -475,11 +443,8 @@ def _summarize(
         facts=len(effects),
         skipped=facts - len(effects),
         layers=tuple(
-            EditedLayer(
-                layer=layer,
-                **{key: interval(table[:, place]) for key, table in measured.items()},
-                effect=interval(effects[:, place]),
-            )
+            {"layer": layer, "effect": interval(effects[:, place])}
+            | {key: interval(table[:, place]) for key, table in measured.items()}
             for place, layer in enumerate(layers)
         ),
         correlation=interval(

@@ -1,12 +1,12 @@
 """Erasing neurons: what is lost without the located ones, and what without others as many.
 
-The paper compares located with random neurons. Ours are 19 draws of random neurons, from
-the whole model and, stricter, as many in each layer; those of the lowest scores; a curve over the
-share of located neurons erased; and what is lost on other tasks, which tells a capability's neurons
-from those that everything needs.
+The paper compares located with random neurons. Ours are 19 draws of random neurons, from the whole
+model and, stricter, as many in each layer, and strictest, as active on the same texts besides;
+those of the lowest scores; a curve over the share of located neurons erased; and what is lost on
+other tasks, which tells a capability's neurons from those that everything needs.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -17,11 +17,12 @@ from jaxtyping import Float64
 
 from caploc.errors import BadOption, UserError
 from caploc.folder import ERASURE
+from caploc.lookup import pick
 from caploc.measurement import Meter
+from caploc.neurons.attribution import Attribution
 from caploc.neurons.finding import TaskNeurons
 from caploc.neurons.sites import Chosen, ErasureMode
 from caploc.neurons.study import (
-    YES_NO,
     Finding,
     Matrix,
     NamedRow,
@@ -33,21 +34,33 @@ from caploc.neurons.study import (
     bounds_of_draws,
     effects_matrix,
     outcomes_under,
-    ranged,
     reopen_study,
     run_command,
 )
 from caploc.progress import Progress
 from caploc.report import drawing
 from caploc.report.exhibits import NOTHING, Exhibit, Value
+from caploc.report.tabulation import YES_NO, ranged
 from caploc.result import Score
-from caploc.stats.chance import Specificity, bottom, layer_matched, specificity, uniform
+from caploc.stats.chance import (
+    Specificity,
+    activity_matched,
+    bottom,
+    layer_matched,
+    specificity,
+    uniform,
+)
 from caploc.stats.intervals import Interval, JsonRecord, mean_interval, paired_interval
+from caploc.stats.threshold import Scores
 from caploc.workbench import Allowed
 
 LOCATED, UNIFORM, LAYERS, BOTTOM = "located", "random", "random in layers", "bottom"
-ARMS = (LOCATED, LAYERS, UNIFORM, BOTTOM)
+ACTIVE, OWN = "random as active", "no other's"
+ARMS = (LOCATED, ACTIVE, LAYERS, UNIFORM, BOTTOM)
+KNOWN_ARMS = (*ARMS, OWN)  # the last where it is asked for
+ACTIVE_ON = 30  # examples that activity is measured on
 DOSES = (0.1, 0.25, 0.5, 0.75, 1.0)
+CURVE_DRAWS = 3  # of random neurons at each point of the curve
 FEWEST = 5  # draws of random neurons
 DRAWS = 19  # fewer can never be beaten by chance with p = .05
 MEASURES = ("metric", "logprob")
@@ -56,16 +69,27 @@ Outcomes = Float64[np.ndarray, " examples"]
 
 @dataclass(frozen=True)
 class Erasing:
-    """How neurons are erased, and with what the loss is compared."""
+    """How neurons are erased, and with what the loss is compared.
+
+    `tasks` are those whose neurons are erased (none: all); every task is judged, the task itself
+    under all `arms`, the others under those `beside`. The arm "no other's" holds the located
+    neurons that no task of another kind has; a task is of its own kind if `kinds` has it not.
+    """
 
     mode: ErasureMode = field(default_factory=ErasureMode)
     draws: int = DRAWS
     doses: tuple[float, ...] = DOSES
     limit: int | None = None
     seed: int = 0
+    tasks: tuple[str, ...] = ()
+    arms: tuple[str, ...] = ARMS
+    beside: tuple[str, ...] = (LOCATED, LAYERS)
+    kinds: Mapping[str, str] = field(default_factory=dict)
 
     def check(self) -> "Erasing":
         """Refuse what means nothing."""
+        for arm in (*self.arms, *self.beside):
+            pick(dict.fromkeys(KNOWN_ARMS), arm, "arm of an erasure")
         if self.draws < FEWEST:
             raise BadOption(f"--draws must be {FEWEST} or more; got {self.draws}.")
         for dose in self.doses:
@@ -97,15 +121,15 @@ class Erased(JsonRecord):
     """One task's located neurons erased, and what one judging task loses.
 
     `metric` and `logprob` hold the located loss against that of random neurons of the same number
-    in every layer, in standard deviations of draws.
+    in every layer, in standard deviations of draws; None where none were drawn.
     """
 
     judged: str
     examples: int
     intact: Score
     arms: list[ArmLoss]
-    metric: Specificity
-    logprob: Specificity
+    metric: Specificity | None
+    logprob: Specificity | None
 
     @property
     def located(self) -> ArmLoss:
@@ -134,21 +158,29 @@ class Erased(JsonRecord):
             "examples": self.examples,
             "intact": {"score": self.intact.score, "stderr": self.intact.stderr},
             "arms": [lost.as_dict() for lost in self.arms],
-            "metric_specificity": self.metric.as_dict() | {"per_item": None},
-            "logprob_specificity": self.logprob.as_dict() | {"per_item": None},
+            **{
+                f"{name}_specificity": held and held.as_dict() | {"per_item": None}
+                for name, held in (("metric", self.metric), ("logprob", self.logprob))
+            },
             "beats_every_layer_matched_draw": self.beats(),
             "beats_every_uniform_draw": self.beats(UNIFORM),
+            "beats_every_draw_as_active": self.beats(ACTIVE),
         }
 
 
 @dataclass(frozen=True)
 class Eraser:
-    """Erases the neurons found for one task."""
+    """Erases the neurons found for one task.
+
+    Without `activity` no arm is matched by it, without the neurons of `others` none is its own.
+    """
 
     bench: NeuronBench
     asked: Erasing
     found: TaskNeurons
     progress: Progress
+    activity: Scores | None = None
+    others: Chosen | None = None
 
     def arms(self) -> list[tuple[str, int, Chosen]]:
         """List name, number and neurons of every arm.
@@ -167,8 +199,14 @@ class Eraser:
             UNIFORM: uniform(located, self.asked.draws, seed=seed),
             LAYERS: layer_matched(located, grid, self.asked.draws, seed=seed),
         }
+        if self.activity is not None:
+            drawn[ACTIVE] = activity_matched(
+                located, grid, self.activity, self.asked.draws, seed=seed
+            )
+        own = None if self.others is None else located & ~self.others
         return [
             (LOCATED, 0, located),
+            *([] if own is None or not own.any() else [(OWN, 0, own)]),
             *((arm, n, chosen) for arm, sets in drawn.items() for n, chosen in enumerate(sets)),
             (BOTTOM, 0, bottom(moments.mean, located, absolute=moments.absolute)),
         ]
@@ -189,17 +227,21 @@ class Eraser:
             lost = (paired_interval(intact[name], cut[name]) for name in MEASURES)
             told.append(ArmLoss(arm, draw, score, *lost))
         located, *drawn = random
-        return Erased(
-            source.name,
-            len(examples),
-            self.score(meters, nothing, examples),
-            told,
-            *(specificity(located[m], np.stack([each[m] for each in drawn])) for m in MEASURES),
+        held = (
+            specificity(located[m], np.stack([each[m] for each in drawn])) if drawn else None
+            for m in MEASURES
         )
+        intact_score = self.score(meters, nothing, examples)
+        return Erased(source.name, len(examples), intact_score, told, *held)
 
     def doses(self, source: TaskSource) -> list[dict[str, Any]]:
-        """Measure what the task loses as more of the located neurons go, highest scores first."""
+        """Measure what the task loses as more of the located neurons go, highest scores first.
+
+        `random` is what it loses without others as many in each layer, mean over some draws.
+        """
+        grid = self.bench.neurons.grid
         columns, meters = self.found.ordered, self.meters(source)
+        likely = {"logprob": meters["logprob"]}
         examples = source.judge_on[: self.asked.limit]
         nothing = self.found.located & False
         intact = self.outcomes(meters, nothing, examples)
@@ -210,7 +252,12 @@ class Eraser:
             neurons[columns[:count]] = True
             cut = self.outcomes(meters, neurons, examples)
             lost = {name: mean_interval(intact[name] - cut[name]).as_dict() for name in MEASURES}
-            curve.append({"dose": dose, "neurons": count, **lost})
+            drawn = [
+                intact["logprob"] - self.outcomes(likely, each, examples)["logprob"]
+                for each in layer_matched(neurons, grid, CURVE_DRAWS, seed=self.asked.seed)
+            ]
+            random = mean_interval(np.mean(drawn, axis=0)).as_dict()
+            curve.append({"dose": dose, "neurons": count, **lost, "random": random})
         return curve
 
     def meters(self, source: TaskSource) -> dict[str, Meter]:
@@ -267,6 +314,8 @@ def erase(
     asked.check()
 
     def find(lab: NeuronLab) -> Finding:
+        for task in asked.tasks:
+            pick(dict.fromkeys(lab.study.tasks), task, "task with located neurons")
         model = lab.study.model.name
         erased = erase_tasks(lab, asked, [*lab.study.tasks, *others])
         results = {
@@ -295,14 +344,15 @@ def erase_tasks(lab: NeuronLab, asked: Erasing, judged: Sequence[str]) -> list[E
     for task in judged:
         lab.source(task)  # a mistake in a name shows before anything is measured
     done = []
-    for task in lab.study.tasks:
+    for task in asked.tasks or lab.study.tasks:
         found = lab.found(task)
         if not found.located.any():
             continue
-        eraser = Eraser(lab.bench, asked, found, lab.progress)
-        own = eraser.erase(lab.source(task))
+        beside_it = activity_of(lab, asked, task), others_of(lab, asked, task)
+        eraser = Eraser(lab.bench, asked, found, lab.progress, *beside_it)
+        own = eraser.erase(lab.source(task), asked.arms)
         beside = [
-            eraser.erase(lab.source(other), (LOCATED, LAYERS))
+            eraser.erase(lab.source(other), asked.beside)
             for other in dict.fromkeys(judged)
             if other != task
         ]
@@ -316,12 +366,32 @@ def erase_tasks(lab: NeuronLab, asked: Erasing, judged: Sequence[str]) -> list[E
     return done
 
 
+def activity_of(lab: NeuronLab, asked: Erasing, task: str) -> Scores | None:
+    """Measure how active every neuron is on a task's first examples; None if no arm asks for it."""
+    if ACTIVE not in (*asked.arms, *asked.beside):
+        return None
+    spans = lab.spans(task)[:ACTIVE_ON]
+    return lab.finder(Attribution("activation")).stretch(task, spans).mean
+
+
+def others_of(lab: NeuronLab, asked: Erasing, task: str) -> Chosen | None:
+    """Join the neurons of all tasks of other kinds; None if no arm asks for it."""
+    if OWN not in (*asked.arms, *asked.beside):
+        return None
+    kind = asked.kinds.get(task, task)
+    sets = [lab.found(t).located for t in lab.study.tasks if asked.kinds.get(t, t) != kind]
+    return np.any([lab.found(task).located & False, *sets], axis=0)
+
+
 def erasure_headline(erased: Sequence[ErasedTask]) -> str:
     """Say the answer in a sentence."""
+    own = mean_interval(np.array([each.own.located.logprob.mean for each in erased]))
+    drawn = mean_interval(np.array([each.own.mean(LAYERS) for each in erased], dtype=float))
     beaten = sum(each.own.beats() is True for each in erased)
     return (
-        f"For {beaten} of {len(erased)} tasks erasing its located neurons costs more than every "
-        "draw of as many random neurons of the same layers"
+        f"Without its located neurons a task loses {ranged(own, 2)} nats a token, without as many "
+        f"random ones of the same layers {ranged(drawn, 2)}; more than in any draw: {beaten} of "
+        f"{len(erased)} tasks"
     )
 
 
@@ -329,26 +399,30 @@ def erased_arms_exhibit(erased: Sequence[ErasedTask]) -> Exhibit:
     """Show each task's own loss under every arm."""
     rows: list[NamedRow] = []
     for each in erased:
-        own, gain = each.own, each.own.logprob.pooled_gain
+        own = each.own
+        gain = None if own.logprob is None else own.logprob.pooled_gain
         rows.append(
             {
                 "task": each.task,
                 "neurons": str(each.neurons),
                 "intact": Value(own.intact.score, own.intact.stderr),
                 "located erased": _scores(own, LOCATED),
+                "random as active": _scores(own, ACTIVE),
                 "random in layers": _scores(own, LAYERS),
                 "random": _scores(own, UNIFORM),
                 "lowest scores": _scores(own, BOTTOM),
                 "log-probability lost": ranged(own.located.logprob),
                 "by random in layers": Value(own.mean(LAYERS)),
-                "beats every draw": YES_NO[own.beats() is True],
+                "beats every draw": YES_NO[own.beats()],
+                "beats every one as active": YES_NO[own.beats(ACTIVE)],
                 "gain in sd of draws": NOTHING if gain is None else Value(gain, digits=1),
             }
         )
     note = (
-        "Of draws the mean score, and in brackets the lowest and the highest. Log-probability is "
-        "in nats for each gold token, with a 95 % interval over examples; the gain is the located "
-        "loss less the mean of the draws in the same layers, in their standard deviations."
+        "Of draws the mean score, and in brackets the lowest and the highest; those as active "
+        "match layer and activity of the located neurons one by one. Log-probability is in nats "
+        "for each gold token, with a 95 % interval over examples; the gain is the located loss "
+        "less the mean of the draws in the same layers, in their standard deviations."
     )
     draw = partial(
         drawing.draw_points,
@@ -392,12 +466,16 @@ def doses_exhibit(erased: Sequence[ErasedTask]) -> Exhibit:
         "Log-probability lost by the share of located neurons erased",
         ("task", *(f"{100 * point['dose']:g} %" for point in erased[0].doses)),
         rows,
-        ["The highest scores go first; in brackets the number of neurons."],
+        [
+            "The highest scores go first; in brackets the number of neurons. The curve has random "
+            f"neurons, as many in each layer, beside: the mean of {CURVE_DRAWS} draws."
+        ],
         partial(
             drawing.curves,
             {
-                each.task: [(100 * p["dose"], p["logprob"]["mean"]) for p in each.doses]
+                each.task + also: [(100 * p["dose"], p[key]["mean"]) for p in each.doses]
                 for each in erased
+                for also, key in (("", "logprob"), (", random in layers", "random"))
             },
             across="located neurons erased, %",
             up="log-probability lost, nats a token",

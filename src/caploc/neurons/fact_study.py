@@ -18,33 +18,33 @@ from caploc.files import read_text
 from caploc.folder import FIDELITY, LEDGER, RELIABILITY, claim
 from caploc.lookup import pick
 from caploc.models.loading import LoadedModel, load_model
+from caploc.neurons.attribution import POINTS
 from caploc.neurons.circuits import CircuitLocator, circuit_reliability, others_of
-from caploc.neurons.demo_facts import demo_counterparts, demo_facts, demo_texts
 from caploc.neurons.editing import Editor, covariances, edit_reliability
-from caploc.neurons.facts import (
+from caploc.neurons.facts import FactAnswers, known_facts
+from caploc.neurons.fidelity import FactLocator, wording_fidelity
+from caploc.neurons.knowledge_neurons import (
+    SHARE,
+    STEPS,
+    KnowledgeNeurons,
+    Tracer,
+    intervention_reliability,
+    noise_level,
+)
+from caploc.neurons.sites import NeuronModel, as_neurons
+from caploc.neurons.study import Finding, Reported, run_command
+from caploc.progress import Progress, Silent
+from caploc.report.tabulation import fill_tables, ranged
+from caploc.stats.intervals import JsonRecord
+from caploc.tasks.demo.facts import demo_counterparts, demo_facts, demo_texts
+from caploc.tasks.facts import (
     FORMS,
     LONGEST,
     Fact,
-    FactAnswers,
-    known_facts,
     read_facts,
     read_rewrites,
     with_rewrites,
 )
-from caploc.neurons.fidelity import layer_fidelity, wording_fidelity
-from caploc.neurons.knowledge_neurons import (
-    KnowledgeNeurons,
-    Tracer,
-    intervention_reliability,
-    locate_facts,
-    noise_level,
-)
-from caploc.neurons.sites import NeuronModel, as_neurons
-from caploc.neurons.study import YES_NO, Finding, Reported, Row, bounds, ranged, run_command
-from caploc.progress import Progress, Silent
-from caploc.report import drawing
-from caploc.report.exhibits import NOTHING, Exhibit, Value
-from caploc.stats.intervals import JsonRecord
 from caploc.workbench import ModelOptions
 
 DEMO = {"demo/quiz": "quiz", "demo/statement": "statement"}
@@ -60,7 +60,9 @@ class FactStudy:
 
     `facts` is a file of the `form` named, or the demo model's `demo/quiz` or `demo/statement`;
     `rewrites` a file of further wordings. `count` facts that the model knows are used (None: all).
-    A circuit keeps a `share` of the edges. `texts` is a file of texts, one a line, for the
+    A circuit keeps a `share` of the edges, scored in `steps`. A knowledge neuron scores at least
+    `neuron_share` of the prompt's largest, by an integral of `neuron_steps` points that lie as
+    `neuron_rule` says. `texts` is a file of texts, one a line, for the
     covariance that a rank-one edit needs; without it the facts' own prompts serve.
     """
 
@@ -73,6 +75,9 @@ class FactStudy:
     draws: int = 20
     share: float = CIRCUIT_SHARE
     steps: int = 20
+    neuron_share: float = SHARE
+    neuron_steps: int = STEPS
+    neuron_rule: str = "midpoint"
     texts: str | None = None
     seed: int = 0
 
@@ -85,10 +90,16 @@ class FactStudy:
             raise BadOption(f"--count must be 2 or more facts; got {self.count}.")
         if self.draws < 5:
             raise BadOption(f"--draws must be 5 or more; got {self.draws}.")
-        if not 0 < self.share <= 1:
-            raise BadOption(f"--share must be above 0 and at most 1; got {self.share:g}.")
-        if self.steps < 1:
-            raise BadOption(f"--steps must be 1 or more; got {self.steps}.")
+        for name in ("share", "neuron_share"):
+            if not 0 < (share := getattr(self, name)) <= 1:
+                option = name.replace("_", "-")
+                raise BadOption(f"--{option} must be above 0 and at most 1; got {share:g}.")
+        if min(self.steps, self.neuron_steps) < 1:
+            raise BadOption(
+                f"--steps and --neuron-steps must be 1 or more; got {self.steps} and "
+                f"{self.neuron_steps}."
+            )
+        pick(POINTS, self.neuron_rule, "rule for the points of an integral")
         self.model.check()
         facts = self.read()
         if self.texts is not None:
@@ -161,14 +172,14 @@ class FactLab:
         if self.study.rewrites is not None:
             texts = read_rewrites(Path(self.study.rewrites))
             facts, filtered = with_rewrites(facts, texts, FactAnswers(self.neurons).right)
-            counts["rewrites"] = filtered.as_dict()
+            counts["rewrites"] = filtered
         facts, known = known_facts(self.neurons, facts, rewrites=True, progress=self.progress)
         if len(facts) < 2:
             raise BadData(
-                f"{self.study.model.name} answers {len(facts)} of {known.facts} facts rightly; "
+                f"{self.study.model.name} answers {len(facts)} of {known['facts']} facts rightly; "
                 "facts that it does not know are nowhere to be located. Give others."
             )
-        return facts[: self.study.count], counts | {"known": known.as_dict()}
+        return facts[: self.study.count], counts | {"known": known}
 
     @property
     def facts(self) -> tuple[Fact, ...]:
@@ -197,10 +208,25 @@ class FactLab:
             if pair(fact.prompt) is not None
         )
 
+    @cached_property
+    def knowledge(self) -> KnowledgeNeurons:
+        study = self.study
+        return KnowledgeNeurons(
+            self.neurons, study.neuron_steps, study.neuron_rule, study.neuron_share
+        )
+
+    def locator(self, method: str) -> FactLocator:
+        """Make what locates facts by a method."""
+        ways = {"neurons": "knowledge", "tracing": "tracer", "circuits": "circuits"}
+        found: FactLocator = getattr(self, ways[method])
+        return found
+
     def recall(self, what: str, measure: Callable[[], JsonRecord]) -> Any:
         """Recall what was measured before, or measure it."""
         asked = asdict(self.study) | {"methods": None, "what": what, "read": self._read}
         asked |= {"model": self.heads.fingerprint}
+        if what.startswith("fidelity"):  # which the settings of reliability do not change
+            asked |= {"draws": None, "texts": None}
         return self.cache.recall(asked, measure)
 
     @cached_property
@@ -211,43 +237,27 @@ class FactLab:
         listed = {name: [fact.as_dict() for fact in each] for name, each in facts.items()}
         return digest(listed | {"texts": texts})
 
-    def fidelity(self) -> dict[str, Any]:
+    def fidelity(self, method: str) -> JsonRecord:
+        facts = self.paired() if method == "circuits" else self.facts
+        locator, seed = self.locator(method), self.study.seed
+        return wording_fidelity(locator, facts, seed=seed, progress=self.progress)
+
+    def reliability(self, method: str) -> JsonRecord:
+        """Intervene as the method's own protocol does."""
         asked: dict[str, Any] = {"seed": self.study.seed, "progress": self.progress}
-        ways: dict[str, Callable[[], JsonRecord]] = {
-            "neurons": lambda: wording_fidelity(
-                KnowledgeNeurons(self.neurons), self.facts, **asked
-            ),
-            "tracing": lambda: layer_fidelity(self.tracer, self.facts, **asked),
-            "circuits": lambda: wording_fidelity(self.circuits, self.paired(), **asked),
-        }
-        return {name: self.recall(f"fidelity {name}", ways[name]) for name in self.study.methods}
-
-    def reliability(self) -> dict[str, Any]:
-        """Measure each method's reliability."""
-        study = self.study
-        if "tracing" in study.methods:
-            study.covariance_texts(self.facts)
-        asked: dict[str, Any] = {"seed": study.seed, "progress": self.progress}
-        drawn = asked | {"draws": study.draws}
-        ways: dict[str, Callable[[], JsonRecord]] = {
-            "neurons": lambda: self.suppress(**drawn),
-            "tracing": lambda: self.edit(**asked),
-            "circuits": lambda: circuit_reliability(self.circuits, self.facts, **drawn),
-        }
-        return {name: self.recall(f"reliability {name}", ways[name]) for name in study.methods}
-
-    def suppress(self, **asked: Any) -> JsonRecord:
-        """Set knowledge neurons to zero and double them."""
-        located = locate_facts(KnowledgeNeurons(self.neurons), self.facts, progress=self.progress)
-        return intervention_reliability(self.neurons, self.facts, located, **asked)
+        if method == "tracing":
+            return self.edit(**asked)
+        asked["draws"] = self.study.draws
+        if method == "neurons":
+            return intervention_reliability(self.knowledge, self.facts, **asked)
+        return circuit_reliability(self.circuits, self.facts, **asked)
 
     def edit(self, **asked: Any) -> JsonRecord:
         """Make rank-one edits at every layer."""
         layers = [n for n, site in enumerate(self.neurons.projections) if site is not None]
         texts = self.study.covariance_texts(self.facts)
-        editor = Editor(
-            self.neurons, covariances(self.neurons, texts, layers, progress=self.progress)
-        )
+        moments = covariances(self.neurons, texts, layers, progress=self.progress)
+        editor = Editor(self.neurons, moments)
         return edit_reliability(
             self.neurons, self.facts, editor=editor, profiler=self.tracer, **asked
         )
@@ -259,7 +269,8 @@ def open_facts(
 ) -> Iterator[FactLab]:
     """Claim a study's folder, and open what is needed to work on it."""
     study.check()
-    fields = asdict(study) | {"kind": "facts", "methods": None}
+    # `draws` is of reliability alone, which shares the folder with fidelity
+    fields = asdict(study) | {"kind": "facts", "methods": None, "draws": None, "texts": None}
     with claim(folder, fields, command):
         yield FactLab(study, Cache(folder / LEDGER), progress or Silent())
 
@@ -286,17 +297,24 @@ def _measure(
 ) -> Reported:
     """Measure what a file holds, and show it on a page beside it."""
     page = Path(file).stem
-    headline_of, exhibits_of = {
-        FIDELITY: (fidelity_headline, fidelity_exhibits),
-        RELIABILITY: (reliability_headline, reliability_exhibits),
+    headline_of, views_of = {
+        FIDELITY: (fidelity_headline, fidelity_views),
+        RELIABILITY: (reliability_headline, reliability_views),
     }[file]
 
     def find(lab: FactLab) -> Finding:
-        found = lab.fidelity() if file == FIDELITY else lab.reliability()
+        if file == RELIABILITY and "tracing" in study.methods:
+            study.covariance_texts(lab.facts)  # a mistake shows before anything is measured
+        measure = getattr(lab, page)
+        found = {
+            method: lab.recall(f"{page} {method}", partial(measure, method))
+            for method in study.methods
+        }
         title = f"{page.capitalize()} of located facts in {study.model.name}"
-        facts = {"facts": len(lab.facts), **lab.known[1]}
-        results = {"model": study.model.name, **facts, "methods": found}
-        return Finding(file, results, title, headline_of(found), exhibits_of(found), page=page)
+        results = {"model": study.model.name, "facts": len(lab.facts), **lab.known[1]}
+        results["methods"] = found
+        shown = fill_tables(page, {"methods": found, **views_of(found)})
+        return Finding(file, results, title, headline_of(found), shown, page=page)
 
     return run_command(open_facts(study, folder, progress, command), find, folder, command)
 
@@ -307,18 +325,24 @@ NAMES = {
     "tracing": "causal tracing (ROME)",
     "circuits": "knowledge circuits",
 }
-ARMS = ("rewrites", "same_relation", "unrelated", "random")
+MEASURES = {
+    "largest": "overlap",
+    "iou": "IoU",
+    "reference": "kept",
+    "agreement": "same layer",
+    "distance": "layers apart",
+    "spearman": "Spearman of profiles",
+}
 
 
 def fidelity_headline(found: Results) -> str:
-    """Say the answer in a sentence."""
-    clear = [name for name in found if (margin_of(found[name])["low"] or 0) > 0]
-    if not clear:
-        return "No method locates a fact's wordings more alike than other facts of its relation"
-    names = ", ".join(NAMES[name] for name in clear)
+    """Say the answer in a sentence: each method's margin, and whose is clearly above 0."""
+    margins = ", ".join(f"{NAMES[name]} {ranged(margin_of(found[name]))}" for name in found)
+    clear = [NAMES[name] for name in found if (margin_of(found[name])["low"] or 0) > 0]
+    surely = f"clearly above 0 for {', '.join(clear)}" if clear else "clearly above 0 for none"
     return (
-        f"{names}: wordings of one fact are located more alike than other facts of its relation "
-        f"({len(clear)} of {len(found)} methods)"
+        "Wordings of one fact are located more alike than other facts of its relation by "
+        f"{margins}: {surely}"
     )
 
 
@@ -328,94 +352,28 @@ def margin_of(result: Results) -> Any:
     return margin["agreement"] if "agreement" in margin else margin["largest"]
 
 
-def fidelity_exhibits(found: Results) -> list[Exhibit]:
-    """Show whether wordings of a fact are located alike."""
-    sets = {name: each for name, each in found.items() if "units" in each}
-    exhibits = [wordings_exhibit(sets)] if sets else []
-    return exhibits + ([traced_layers_exhibit(found["tracing"])] if "tracing" in found else [])
-
-
-def wordings_exhibit(found: Results) -> Exhibit:
-    """Show the overlap of sets located for wordings of one fact, and its controls."""
-    rows: list[Row] = []
-    for name, each in found.items():
-        for measure, title in (("largest", "overlap"), ("iou", "IoU"), ("reference", "kept")):
-            rows.append(
-                (
-                    f"{NAMES[name]}, {title}",
-                    f"{each['facts']}",
-                    Value(each["size"], digits=1),
-                    *(ranged(each[arm][measure]) for arm in ("same_prompt", *ARMS)),
-                    ranged(each["margin"][measure]),
-                )
-            )
-    columns = (
-        "locator; facts; mean size; same prompt again; rewrites; other facts, same relation; "
-        "unrelated facts; random in layers; margin"
-    )
-    return Exhibit(
-        "fidelity",
-        "Is a fact located alike however it is worded?",
-        tuple(columns.split("; ")),
-        rows,
-        [
-            "Overlap is by the larger set; kept, the share of the prompt's set that the rewrite's "
-            "has too. The margin is rewrites less other facts of the relation: only above 0 is "
-            "there anything of the single fact. Intervals are 95 %, over facts. The formulas are "
-            "ours; the paper's are not known to us."
-        ],
-        partial(
-            drawing.draw_points,
-            [NAMES[name] for name in found],
-            {
-                arm.replace("_", " "): [bounds(each[arm]["largest"]) for each in found.values()]
-                for arm in ARMS
-            },
-            label="overlap by the larger set",
-        ),
-    )
-
-
-def traced_layers_exhibit(result: Results) -> Exhibit:
-    """Show the agreement of wordings on the layer that causal tracing names."""
-    arms = ("rewrites", "same_prompt", "same_relation", "unrelated", "chance", "margin")
-    rows: list[Row] = [
-        (
-            arm.replace("_", " "),
-            *(ranged(result[arm][measure]) for measure in ("agreement", "distance", "spearman")),
-        )
-        for arm in arms
-    ]
-    return Exhibit(
-        "fidelity-layers",
-        "Does causal tracing name one layer for a fact?",
-        ("compared with", "same layer", "layers apart", "Spearman of profiles"),
-        rows,
-        [
-            f"{result['facts']} facts; {result['wrong']} of {result['prompts']} prompts are left "
-            "out because the model answers them wrongly. Share of a fact's wordings in their most "
-            f"frequent layer: {ranged(result['modal_share'])}. The traced layers of the facts: "
-            + ", ".join(f"L{n} {count}" for n, count in enumerate(result["peaks"]))
-            + "."
-        ],
-        partial(
-            drawing.curves,
-            {
-                "prompts": list(enumerate(map(float, result["peaks"]))),
-                "rewrites": list(enumerate(map(float, result["rewrite_peaks"]))),
-            },
-            across="layer with the largest indirect effect",
-            up="prompts",
-        ),
-    )
+def fidelity_views(found: Results) -> dict[str, Any]:
+    """List what the page shows: every measure of every method."""
+    return {
+        "sets": [
+            {"title": f"{NAMES[name]}, {title}", "found": each, "measure": measure}
+            for name, each in found.items()
+            for measure, title in MEASURES.items()
+            if measure in each["margin"]
+        ]
+    }
 
 
 def reliability_headline(found: Results) -> str:
     """Say the answer in a sentence."""
     parts = []
     if "neurons" in found:
-        kept = found["neurons"]["conditions"]
-        parts.append(f"knowledge neurons meet {sum(kept.values())} of {len(kept)} conditions")
+        own = found["neurons"]["suppress"]["fact"]
+        parts.append(
+            "without its knowledge neurons the probability of a fact's answer changes by "
+            f"{ranged(own['located'])} of itself (random {ranged(own['random'])}, another fact's "
+            f"{ranged(own['other_fact'])})"
+        )
     if "tracing" in found:
         related = ranged(found["tracing"]["correlation"])
         parts.append(f"edits succeed where tracing points with a correlation of {related}")
@@ -429,134 +387,22 @@ def reliability_headline(found: Results) -> str:
     return told[:1].upper() + told[1:]
 
 
-def reliability_exhibits(found: Results) -> list[Exhibit]:
-    """Show whether what was located does what its method says."""
-    ways = {"neurons": suppression_exhibit, "tracing": edits_exhibit, "circuits": circuits_exhibit}
-    return [ways[name](each) for name, each in found.items()] + [gains_exhibit(found)]
-
-
-def suppression_exhibit(result: Results) -> Exhibit:
-    """Show the relative change of the gold answer's probability under each intervention."""
-    rows: list[Row] = []
-    for name in ("suppress", "enhance"):
-        for place in ("fact", "rewrites", "unrelated"):
-            watched = result[name][place]
-            rows.append(
-                (
-                    f"{name}, on {'the fact' if place == 'fact' else place}",
-                    *(ranged(watched[arm]) for arm in ("located", "random", "other_fact")),
-                    Value(watched["gain"]["pooled_gain"], digits=1),
-                )
-            )
-    kept = ", ".join(
-        f"{name.replace('_', ' ')}: {YES_NO[met]}" for name, met in result["conditions"].items()
-    )
-    return Exhibit(
-        "reliability-neurons",
-        "Knowledge neurons set to zero and doubled",
-        ("intervention", "located", "random in layers", "another fact's", "gain in sd of draws"),
-        rows,
-        [
-            f"Relative change of the gold answer's probability, {result['facts']} facts, "
-            f"{result['size']:.1f} neurons each, {result['draws']} draws. Conditions of "
-            f"reliability (ours): {kept}."
-        ],
-    )
-
-
-def edits_exhibit(result: Results) -> Exhibit:
-    """Show rank-one edits at every layer beside the traced effect."""
-    shown = ("efficacy", "generalization", "specificity", "score", "effect")
-    rows: list[Row] = [
-        (
-            f"L{layer['layer']}",
-            *(ranged(layer[name]) for name in shown),
-            str(result["traced"].count(layer["layer"])),
-        )
-        for layer in result["layers"]
-    ]
-    columns = (
-        "layer edited; efficacy; generalization; specificity; score; traced effect; "
-        "facts traced to it"
-    )
-    return Exhibit(
-        "reliability-edits",
-        "Rank-one edits at every layer, not only where tracing points",
-        tuple(columns.split("; ")),
-        rows,
-        [
-            f"{result['facts']} facts. Spearman of score and traced effect over layers: "
-            f"{ranged(result['correlation'])}; the traced layer scores as well as the best for "
-            f"{ranged(result['hit'])} of facts, a layer drawn at random for "
-            f"{ranged(result['hit_by_chance'])}."
-        ],
-        partial(
-            drawing.curves,
-            {
-                "score of edits": [(x["layer"], x["score"]["mean"]) for x in result["layers"]],
-                "traced effect": [(x["layer"], x["effect"]["mean"]) for x in result["layers"]],
-            },
-            across="layer",
-            up="mean over facts",
-        ),
-    )
-
-
-def circuits_exhibit(result: Results) -> Exhibit:
-    """Show circuits run alone, beside complements, other facts' and random ones."""
-    rows: list[Row] = [
-        (
-            arm["name"],
-            str(arm["facts"]),
-            ranged(arm["faithfulness"]),
-            ranged(arm["probability"]),
-            Value(arm["rank"], digits=1),
-            *(Value(hit) for hit in arm["hits"].values()),
-        )
-        for arm in result["arms"]
-    ]
-    hits = [f"Hit@{k}" for k in result["arms"][0]["hits"]]
-    return Exhibit(
-        "reliability-circuits",
-        "Circuits run alone",
-        ("circuit", "facts", "faithfulness", "P(gold)", "median rank", *hits),
-        rows,
-        [
-            f"{result['edges']:,} edges are kept, {100 * result['share_of_edges']:.1f} % of all "
-            "(the paper's chains are 2.6 % of the model; of what is not known to us). All other "
-            "edges carry what they do on a prompt about another subject. Without a counterpart of "
-            f"equal length: {len(result['unpaired'])} facts; answered wrongly: "
-            f"{len(result['unknown'])}."
-        ],
-    )
-
-
-def gains_exhibit(found: Results) -> Exhibit:
-    """Show one measure for all locators: how far the located effect is beyond random ones."""
-    gains: dict[str, Results] = {}
+def reliability_views(found: Results) -> dict[str, Any]:
+    """List what the page shows beside the files' own: interventions, and one measure for all."""
+    watched, gains = [], {}
     if "neurons" in found:
+        watched = [
+            {
+                "title": f"{name}, on {'the fact' if place == 'fact' else place}",
+                "found": found["neurons"][name][place],
+            }
+            for name in ("suppress", "enhance")
+            for place in ("fact", "rewrites", "unrelated")
+        ]
         gains["knowledge neurons, suppressed"] = found["neurons"]["suppress"]["fact"]["gain"]
     if "tracing" in found:
-        gains["rank-one edit at the traced layer"] = {"gain": found["tracing"]["gain"]}
+        edit = {"gain": found["tracing"]["gain"], "pooled_gain": None, "p": None}
+        gains["rank-one edit at the traced layer"] = edit
     if "circuits" in found:
         gains |= {f"circuit: {arm}": each for arm, each in found["circuits"]["gains"].items()}
-    rows: list[Row] = [
-        (
-            name,
-            ranged(each["gain"]),
-            Value(each["pooled_gain"], digits=1) if "pooled_gain" in each else NOTHING,
-            Value(each["p"]) if "p" in each else NOTHING,
-        )
-        for name, each in gains.items()
-    ]
-    return Exhibit(
-        "common-metric",
-        "One measure for all: effect beyond random, in standard deviations of random draws",
-        ("locator", "mean over facts", "of the mean effects", "p"),
-        rows,
-        [
-            "For each fact, (effect of the located - mean effect of random) / sd of random; of the "
-            "edit, the traced layer against the other layers. Random sets that do next to nothing "
-            "have a small deviation and make large gains: compare the arms of one locator."
-        ],
-    )
+    return {"watched": watched, "gains": gains}

@@ -1,16 +1,7 @@
-"""What is known and how it is asked: prompts, facts, their tokens, files of them, and the answers.
+"""A fact's prompt as tokens, and what a model makes of its answer."""
 
-COUNTERFACT and zsRE are read as they are distributed with ROME (Meng et al. 2022). Our own form has
-a fact on each line, as `Fact.as_dict` writes it. A line of a file of rewrites, which a language
-model or a person wrote, is `{"fact": "17", "prompts": ["...", "..."]}`; `fact` is the fact's name.
-That a prompt means the same cannot be seen by a program; what can is checked here.
-"""
-
-import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 from jaxtyping import Float64
@@ -18,81 +9,11 @@ from jaxtyping import Float64
 from caploc.engine.encoding import RequestEncoder
 from caploc.engine.plain import PaddedText, PaddingCheck, score_padded
 from caploc.errors import BadData, ModelRefused
-from caploc.files import read_text
-from caploc.lookup import pick
 from caploc.models.loading import CutModel
 from caploc.progress import Progress, Silent
-from caploc.stats.intervals import JsonRecord
+from caploc.tasks.facts import Fact, FactPrompt
 
 TOGETHER = 64  # prompts in a forward pass
-
-
-@dataclass(frozen=True)
-class FactPrompt(JsonRecord):
-    """A text, the answer that continues it, and a false answer to hold against it.
-
-    `subject` is what the fact is about, as it stands in the text; None where it is not known, and
-    then the prompt serves as a control only. `target` and `other` follow the text directly: where
-    words are parted by a space, they begin with it.
-
-    Raises:
-        BadData: if the text or the target is empty, the subject is not in the text, or both answers
-            are the same.
-    """
-
-    text: str
-    subject: str | None
-    target: str
-    other: str | None = None
-
-    def __post_init__(self) -> None:
-        if not self.text or not self.target:
-            raise BadData(
-                f"The prompt {self.text!r} with the answer {self.target!r} lacks one of the two; "
-                "give both."
-            )
-        if self.subject is not None and (not self.subject or self.subject not in self.text):
-            raise BadData(
-                f"The subject {self.subject!r} does not occur in the prompt {self.text!r}; give "
-                "it as it is written there, or null."
-            )
-        if self.target == self.other:
-            raise BadData(
-                f"The prompt {self.text!r} has {self.target!r} both as its answer and as the false "
-                "one; give another false answer, or null."
-            )
-
-
-@dataclass(frozen=True)
-class Fact(JsonRecord):
-    """One fact, asked in several ways.
-
-    `rewrites` mean the same as `prompt`; `neighbours` ask for other facts that an edit must leave
-    as they are, their `other` being the false answer of this fact. `relation` is None where it is
-    not known. `name` is unique among the facts of a study.
-    """
-
-    name: str
-    relation: str | None
-    prompt: FactPrompt
-    rewrites: tuple[FactPrompt, ...] = ()
-    neighbours: tuple[FactPrompt, ...] = ()
-
-
-def check_names(facts: Sequence[Fact]) -> tuple[Fact, ...]:
-    """Take facts, if there are any and no two have one name.
-
-    Raises:
-        BadData: if there are none, or a name comes twice.
-    """
-    if not facts:
-        raise BadData("There is no fact to study; give at least one.")
-    names: set[str] = set()
-    for fact in facts:
-        if fact.name in names:
-            raise BadData(f"Two facts are named {fact.name!r}; give each a name of its own.")
-        names.add(fact.name)
-    return tuple(facts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,19 +114,6 @@ class Encoder:
 
 
 @dataclass(frozen=True)
-class KnownFacts(JsonRecord):
-    """How many facts and rewrites the model answers rightly.
-
-    `rewrites_known` is None where rewrites were not asked.
-    """
-
-    facts: int
-    facts_known: int
-    rewrites: int
-    rewrites_known: int | None
-
-
-@dataclass(frozen=True)
 class FactAnswer:
     """What the model makes of an answer.
 
@@ -254,8 +162,10 @@ def known_facts(
     *,
     rewrites: bool = False,
     progress: Progress | None = None,
-) -> tuple[tuple[Fact, ...], KnownFacts]:
+) -> tuple[tuple[Fact, ...], dict[str, int | None]]:
     """Keep the facts whose prompt the model answers rightly; with `rewrites`, only right ones too.
+
+    Counts `facts` and `facts_known`, `rewrites` and `rewrites_known` (None if they are not asked).
 
     Raises:
         BadData: if a prompt does not fit the model's window, or no fact is known.
@@ -278,210 +188,5 @@ def known_facts(
             f"The model answers none of the {len(facts)} facts rightly, so nothing can be located; "
             "give facts that it knows."
         )
-    counts = KnownFacts(len(facts), len(kept), given, rewrites_known if rewrites else None)
-    return tuple(kept), counts
-
-
-Record = Mapping[str, Any]
-LONGEST = 2**30  # bytes of a file of facts, or of texts
-NATURAL_QUESTION = "nq question: "  # how zsRE's file marks its unrelated questions
-
-
-def read_facts(path: Path, form: str = "lines") -> tuple[Fact, ...]:
-    """Read the facts of a file; `form` is `counterfact`, `zsre` or `lines`."""
-    records, build = pick(FORMS, form, "form of facts")
-    return check_names([_build(build, record, where) for where, record in records(Path(path))])
-
-
-def read_lines(path: Path) -> Iterator[tuple[str, Record]]:
-    """Yield where each record of a file with one a line stands, and the record; none is blank."""
-    for number, line in enumerate(_text(path).splitlines(), 1):
-        if line.strip():
-            yield _placed(_parse(line, where := f"{path}, line {number}"), where)
-
-
-def _read_list(path: Path) -> Iterator[tuple[str, Record]]:
-    records = _parse(_text(path), str(path))
-    if not isinstance(records, list):
-        raise BadData(f"{path} holds no list of records; give the file as it is distributed.")
-    for number, record in enumerate(records):
-        yield _placed(record, f"{path}, record {number}")
-
-
-def _text(path: Path) -> str:
-    try:
-        return read_text(path, LONGEST, follow=True)
-    except (OSError, UnicodeDecodeError) as error:
-        raise BadData(f"{path} cannot be read ({error}); give a file of facts.") from error
-
-
-def _parse(text: str, where: str) -> Any:
-    try:
-        return json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise BadData(f"{where} is not valid JSON ({error}); correct it.") from error
-
-
-def _placed(record: Any, where: str) -> tuple[str, Record]:
-    if not isinstance(record, dict):
-        raise BadData(f"{where} is no JSON object but {type(record).__name__}; write one.")
-    return where, record
-
-
-def _build(build: Callable[[Record, str], Fact], record: Record, where: str) -> Fact:
-    try:
-        return build(record, where)
-    except KeyError as error:
-        raise BadData(f"{where} has no field {error}; its fields are {sorted(record)}.") from None
-    except (TypeError, AttributeError, IndexError) as error:
-        raise BadData(f"{where} is not of the form expected ({error}); correct it.") from None
-    except BadData as error:
-        raise BadData(f"{where}: {error}") from None
-
-
-def _counterfact(record: Record, where: str) -> Fact:
-    asked = record["requested_rewrite"]
-    subject = asked["subject"]
-    old, new = (" " + asked[name]["str"].strip() for name in ("target_true", "target_new"))
-
-    def about(text: str) -> FactPrompt:
-        return FactPrompt(text, subject if subject in text else None, old, new)
-
-    return Fact(
-        name=str(record["case_id"]),
-        relation=asked.get("relation_id"),
-        prompt=FactPrompt(asked["prompt"].replace("{}", subject), subject, old, new),
-        rewrites=tuple(about(text) for text in record.get("paraphrase_prompts", ())),
-        # other subjects with the same true answer
-        neighbours=tuple(
-            FactPrompt(text, None, old, new) for text in record.get("neighborhood_prompts", ())
-        ),
-    )
-
-
-def _zsre(record: Record, where: str) -> Fact:
-    subject, target = record["subject"], " " + record["answers"][0].strip()
-    # absent, or no other answer than the true one
-    other = " " + record["alt"].strip() if record.get("alt") else None
-    other = None if other == target else other
-    again = record["rephrase"]
-    unrelated = record["loc"].removeprefix(NATURAL_QUESTION).rstrip("?") + "?"
-    return Fact(
-        # the file has neither names nor relations: a record's place, and its question's wording
-        name=where.rpartition(" ")[2],
-        relation=record["src"].replace(subject, "{}"),
-        prompt=FactPrompt(record["src"], subject, target, other),
-        rewrites=(FactPrompt(again, subject if subject in again else None, target, other),),
-        neighbours=(FactPrompt(unrelated, None, " " + record["loc_ans"].strip(), other),)
-        if record["loc_ans"].strip() != (other or "").strip()
-        else (),
-    )
-
-
-def _own(record: Record, where: str) -> Fact:
-    return Fact(
-        name=str(record["name"]),
-        relation=record.get("relation"),
-        prompt=_prompt(record["prompt"]),
-        rewrites=tuple(_prompt(each) for each in record.get("rewrites", ())),
-        neighbours=tuple(_prompt(each) for each in record.get("neighbours", ())),
-    )
-
-
-def _prompt(record: Record) -> FactPrompt:
-    for name in ("text", "target"):
-        if not isinstance(record[name], str):
-            raise TypeError(f"{name} is {record[name]!r} and must be a text")
-    return FactPrompt(record["text"], record.get("subject"), record["target"], record.get("other"))
-
-
-FORMS: dict[str, tuple[Callable[[Path], Iterator[tuple[str, Record]]], Any]] = {
-    "counterfact": (_read_list, _counterfact),
-    "zsre": (_read_list, _zsre),
-    "lines": (read_lines, _own),
-}
-
-
-@dataclass(frozen=True)
-class Filtered(JsonRecord):
-    """How many rewrites a file gave and why some were dropped; `share_kept` is None without any.
-
-    `strangers` are facts named in the file that the study does not have; their prompts do not
-    count as given.
-    """
-
-    given: int
-    kept: int
-    without_subject: int
-    unchanged: int
-    repeated: int
-    answered_wrongly: int
-    facts: int
-    facts_without: int
-    strangers: int
-
-    def as_dict(self) -> dict[str, object]:
-        return super().as_dict() | {"share_kept": self.kept / self.given if self.given else None}
-
-
-def read_rewrites(path: Path) -> dict[str, tuple[str, ...]]:
-    """Read the prompts of each fact named in the file; lines of one fact add up.
-
-    Raises:
-        BadData: if the file cannot be read, or a line is not of the form; says which.
-    """
-    found: dict[str, tuple[str, ...]] = {}
-    for where, record in read_lines(Path(path)):
-        prompts = record.get("prompts")
-        texts = isinstance(prompts, list) and all(isinstance(each, str) for each in prompts)
-        if "fact" not in record or not texts or not prompts:
-            raise BadData(
-                f'{where} must be {{"fact": NAME, "prompts": [TEXT, ...]}} with one text or more.'
-            )
-        name = str(record["fact"])
-        found[name] = found.get(name, ()) + tuple(prompts)
-    return found
-
-
-def with_rewrites(
-    facts: Sequence[Fact],
-    texts: Mapping[str, Sequence[str]],
-    right: Callable[[FactPrompt], bool] | None = None,
-) -> tuple[tuple[Fact, ...], Filtered]:
-    """Give facts these rewrites in place of their own, and count what became of each rewrite.
-
-    A rewrite is kept if the fact's subject is in it, if it differs from the prompt and from the
-    rewrites before it by more than case and spacing, and, with `right`, if the model answers it
-    rightly. A fact that the texts do not name is left without rewrites.
-    """
-    dropped = dict.fromkeys(("without_subject", "unchanged", "repeated", "answered_wrongly"), 0)
-    changed = []
-    for fact in facts:
-        kept: list[FactPrompt] = []
-        before = {_plain(fact.prompt.text): "unchanged"}
-        for text in texts.get(fact.name, ()):
-            reason = before.get(_plain(text))
-            if (fact.prompt.subject or "") not in text or not text.strip():
-                reason = "without_subject"
-            elif not reason and right and not right(replace(fact.prompt, text=text)):
-                reason = "answered_wrongly"
-            before.setdefault(_plain(text), "repeated")
-            if reason:
-                dropped[reason] += 1
-            else:
-                kept.append(replace(fact.prompt, text=text))
-        changed.append(replace(fact, rewrites=tuple(kept)))
-    names = {fact.name for fact in facts}
-    counts = Filtered(
-        given=sum(len(texts[name]) for name in texts if name in names),
-        kept=sum(len(fact.rewrites) for fact in changed),
-        facts=len(changed),
-        facts_without=sum(not fact.rewrites for fact in changed),
-        strangers=len(set(texts) - names),
-        **dropped,
-    )
-    return tuple(changed), counts
-
-
-def _plain(text: str) -> str:
-    return " ".join(text.casefold().split())
+    counts = {"facts": len(facts), "facts_known": len(kept), "rewrites": given}
+    return tuple(kept), {**counts, "rewrites_known": rewrites_known if rewrites else None}

@@ -10,6 +10,7 @@ goes on and no rule but those that change the scores has them computed again.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import reduce
 from math import inf
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ import numpy as np
 from jaxtyping import Bool, Float64
 
 from caploc.cache import ArrayCache
+from caploc.designs import generator
 from caploc.engine.encoding import Span
 from caploc.errors import BadOption
 from caploc.grid import Grid
@@ -25,7 +27,7 @@ from caploc.neurons.attribution import Attribution, Batch, Batcher
 from caploc.neurons.sites import Chosen, NeuronGrid, NeuronModel
 from caploc.progress import Progress, Silent
 from caploc.stats.intervals import plain_value
-from caploc.stats.sets import Within, commonality_set, group, within
+from caploc.stats.sets import Within, commonality_set, group, overlap_rates, within
 from caploc.stats.threshold import (
     SETTINGS,
     SIGMA,
@@ -141,6 +143,7 @@ def score_cache(folder: Path) -> ArrayCache[Moments]:
 
 SIZES = (10, 30, 100, 300, 1000, 3000)  # examples of a subset at which the curve has a point
 FEW = 0.2  # of the examples; a score that so few carry is one of these and not of the task
+SPLITS = 10  # into halves
 STRETCH = 500  # examples scored between two writes
 Sets = Bool[np.ndarray, "subsets neurons"]
 
@@ -149,8 +152,10 @@ Sets = Bool[np.ndarray, "subsets neurons"]
 class TaskNeurons:
     """What was found for one task.
 
-    `moments` are over all examples, `subsets` the set of each subset, `curve` what subsets of fewer
-    examples give: (examples, mean overlap by the larger set, mean IoU; None where undefined).
+    `moments` are over all examples, `parts` over each subset's, `subsets` their sets, `curve` what
+    subsets of fewer examples give: (examples, mean overlap by the larger set, mean IoU; None where
+    undefined).
+    `halves` is the overlap of what two halves of the subsets choose, in each of some random splits.
     """
 
     task: str
@@ -159,6 +164,8 @@ class TaskNeurons:
     subsets: Sets
     moments: Moments
     curve: list[tuple[int, float | None, float | None]] = field(default_factory=list)
+    halves: list[float] = field(default_factory=list)
+    parts: tuple[Moments, ...] = ()
 
     def within(self) -> Within:
         return within(self.subsets)
@@ -200,6 +207,7 @@ class TaskNeurons:
             "within": self.within().as_dict(),
             "group": group(self.subsets).as_dict(),
             "curve": [list(point) for point in self.curve],
+            "halves": self.halves,
             "sweep": [
                 {"rule": each.rule, "level": each.level, "neurons": each.count}
                 for each in self.sweep(rule)
@@ -245,7 +253,24 @@ class Finder:
         pairwise = [group(each).pairwise for each in sets]
         curve = [(step, each.largest, each.iou) for step, each in zip(steps, pairwise, strict=True)]
         located = commonality_set(sets[-1], least)
-        return TaskNeurons(task, subsets * size, located, sets[-1], total, curve)
+        parts = tuple(each[-1] for each in running)
+        halves = self.halves(parts)
+        return TaskNeurons(task, subsets * size, located, sets[-1], total, curve, halves, parts)
+
+    def halves(self, parts: Sequence[Moments]) -> list[float]:
+        """Deal the subsets into two halves, one left out of an odd number, and compare their sets.
+
+        Gives each split's overlap by the larger set, where there is one.
+        """
+        random, half, found = generator(0), len(parts) // 2, []
+        for _ in range(SPLITS):
+            order = random.permutation(len(parts))
+            one, other = (
+                self.choose(reduce(Moments.merged, [parts[n] for n in side]))
+                for side in (order[:half], order[half : 2 * half])
+            )
+            found.append(overlap_rates(one, other).largest)
+        return [rate for rate in found if rate is not None]
 
     def growing(self, task: str, spans: Sequence[Span], steps: Sequence[int]) -> list[Moments]:
         """Accumulate the running figures after each number of examples."""

@@ -47,12 +47,13 @@ from caploc.models.cutting import Beside, Site
 from caploc.models.hooks import temporary_hooks
 from caploc.models.projections import layer_part, module_name
 from caploc.neurons.attribution import POINTS, Attribution, Batch, Gates, gold_logprobs
-from caploc.neurons.facts import Encoded, Encoder, Fact, FactPrompt, check_names
-from caploc.neurons.fidelity import SetLocator, are_related
+from caploc.neurons.facts import Encoded, Encoder
+from caploc.neurons.fidelity import are_related
 from caploc.neurons.sites import Chosen, Experts, NeuronGrid, NeuronModel
 from caploc.progress import Progress, Silent
 from caploc.stats.chance import Specificity, layer_matched, specificity
 from caploc.stats.intervals import Interval, JsonRecord, mean_interval
+from caploc.tasks.facts import Fact, FactPrompt, check_names
 
 STEPS = 20
 SHARE = 0.2  # of the largest score, to be chosen
@@ -156,23 +157,12 @@ class Watched(JsonRecord):
 
 
 @dataclass(frozen=True)
-class InterventionEffect(JsonRecord):
-    """One intervention, on the facts themselves, on their rewrites and on unrelated facts."""
-
-    factor: float
-    fact: Watched
-    rewrites: Watched
-    unrelated: Watched
-
-
-@dataclass(frozen=True)
-class Reliability(JsonRecord):
+class NeuronReliability(JsonRecord):
     """Whether located neurons do what their method says of them.
 
     `size` is the mean number of neurons of a fact, `intact` the answer's mean probability on the
-    facts' prompts; `empty` facts, for which no neurons were located, are left out. `conditions`
-    says what holds: each is a statement about 95 % intervals of means over facts (see
-    `conditions_of`), and the method is `reliable` if all of them hold.
+    facts' prompts; `empty` facts, for which no neurons were located, are left out. `suppress` and
+    `enhance` say what is watched on the `fact` itself, on its `rewrites` and on `unrelated` facts.
     """
 
     locator: str
@@ -181,107 +171,54 @@ class Reliability(JsonRecord):
     size: float
     draws: int
     intact: Interval
-    suppress: InterventionEffect
-    enhance: InterventionEffect
-    conditions: dict[str, bool]
-
-    def as_dict(self) -> dict[str, object]:
-        return super().as_dict() | {"reliable": all(self.conditions.values())}
-
-
-def locate_facts(
-    locator: SetLocator, facts: Sequence[Fact], *, progress: Progress | None = None
-) -> Bool[np.ndarray, "facts units"]:
-    """Locate the neurons of each fact's prompt, a row for each."""
-    facts, shown = check_names(facts), progress or Silent()
-    shown.start(locator.name, len(facts))
-    found = []
-    for fact in facts:
-        found.append(locator.locate(fact.prompt))
-        shown.advance(1, 1)
-    return np.stack(found)
+    suppress: dict[str, Watched]
+    enhance: dict[str, Watched]
 
 
 def intervention_reliability(
-    loaded: NeuronModel,
+    locator: KnowledgeNeurons,
     facts: Sequence[Fact],
-    located: Bool[np.ndarray, "_ _"],
     *,
     draws: int = DRAWS,
     seed: int,
     progress: Progress | None = None,
-) -> Reliability:
+) -> NeuronReliability:
     """Intervene on each fact's neurons, on random ones and on another fact's.
 
     The probability is that of the first token of the answer. Where it is close to 1 already, as in
     `intact`, nothing can be enhanced.
 
     Raises:
-        BadOption: if the sets are not of these facts and of this model's neurons, or there are
-            fewer than 5 draws.
+        BadOption: if there are fewer than 5 draws.
         BadData: if fewer than two facts have neurons located.
     """
-    facts = check_names(facts)
-    if located.shape != (len(facts), loaded.grid.size):
-        raise BadOption(
-            f"The located sets have shape {located.shape}; {len(facts)} facts in "
-            f"{loaded.grid.size:,} neurons need ({len(facts)}, {loaded.grid.size})."
-        )
-    kept = [number for number in range(len(facts)) if located[number].any()]
+    facts, shown = check_names(facts), progress or Silent()
+    shown.start(locator.name, len(facts))
+    found = []
+    for fact in facts:
+        found.append(locator.locate(fact.prompt))
+        shown.advance(1, 1)
+    kept = [number for number, chosen in enumerate(found) if chosen.any()]
     if len(kept) < 2:
         raise BadData(
-            f"{KnowledgeNeurons.name} are located for {len(kept)} of {len(facts)} facts; two are "
+            f"{locator.name} are located for {len(kept)} of {len(facts)} facts; two are "
             "needed to hold one against another."
         )
-    sets = located[kept]
-    used = [facts[number] for number in kept]
-    changes, intact = _changes(loaded, used, sets, (draws, seed), progress or Silent())
-    found = {
-        name: InterventionEffect(
-            factor=factor,
-            **{place: _watched(changes[name, place], SIGNS[name], seed) for place in PLACES},
-        )
-        for name, factor in FACTORS.items()
+    sets, used = np.stack(found)[kept], [facts[number] for number in kept]
+    changes, intact = _changes(locator.loaded, used, sets, (draws, seed), shown)
+    effects = {
+        name: {place: _watched(changes[name, place], sign, seed) for place in PLACES}
+        for name, sign in SIGNS.items()
     }
-    return Reliability(
-        locator=KnowledgeNeurons.name,
+    return NeuronReliability(
+        locator=locator.name,
         facts=len(kept),
         empty=len(facts) - len(kept),
         size=float(sets.sum(axis=1).mean()),
         draws=draws,
         intact=mean_interval(intact, seed=seed),
-        suppress=found["suppress"],
-        enhance=found["enhance"],
-        conditions=conditions_of(found),
+        **effects,
     )
-
-
-def conditions_of(found: dict[str, InterventionEffect]) -> dict[str, bool]:
-    """Say what holds of the intervals, for either intervention and on fact and rewrites alike.
-
-    `works`: the located neurons change the probability the right way, beyond doubt; `beats_random`:
-    and by more than random neurons; `beats_other_fact`: and by more than another fact's (intervals
-    apart); `spares_unrelated`: they change it less on unrelated facts than on the fact.
-    """
-    conditions: dict[str, bool] = {}
-    for name, sign in SIGNS.items():
-        for place in ("fact", "rewrites"):
-            watched = getattr(found[name], place)
-            least, _ = _effects(watched.located, sign)
-            where = f"{name}, {place}"
-            conditions[f"{where}: works"] = least > 0
-            conditions[f"{where}: beats_random"] = watched.gain.excess.low > 0
-            conditions[f"{where}: beats_other_fact"] = least > _effects(watched.other_fact, sign)[1]
-        _, spared = _effects(found[name].unrelated.located, sign)
-        least, _ = _effects(found[name].fact.located, sign)
-        conditions[f"{name}: spares_unrelated"] = spared < least
-    return conditions
-
-
-def _effects(interval: Interval, sign: float) -> tuple[float, float]:
-    """Take the least and largest effect of an interval; NaN (of which nothing holds) if missing."""
-    ends = sign * interval.low, sign * interval.high
-    return min(ends), max(ends)
 
 
 def _changes(
@@ -404,6 +341,7 @@ class Tracer:
     seed: int = 0
 
     name = "causal tracing"
+    units = "layers"
 
     def __post_init__(self) -> None:
         if not self.noise > 0 or self.draws < 1 or (self.window is not None and self.window < 1):
@@ -415,6 +353,10 @@ class Tracer:
     @cached_property
     def encoder(self) -> Encoder:
         return Encoder(self.loaded)
+
+    @property
+    def grid(self) -> NeuronGrid:
+        return self.loaded.grid
 
     @cached_property
     def outputs(self) -> Outputs:
@@ -455,7 +397,7 @@ class Tracer:
             effects=effects.reshape(len(tokens), self.layers),
         )
 
-    def profile(self, prompt: FactPrompt) -> Float64[np.ndarray, " layers"] | None:
+    def locate(self, prompt: FactPrompt) -> Float64[np.ndarray, " layers"] | None:
         """Trace IE at the subject's last token, layer by layer; None if the answer is wrong.
 
         Raises:

@@ -3,7 +3,6 @@
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -22,38 +21,26 @@ from caploc.neurons.erasure import (
     erased_arms_exhibit,
 )
 from caploc.neurons.finding import Rule, TaskNeurons
+from caploc.neurons.firing import watch_neurons
 from caploc.neurons.sites import NeuronGrid
 from caploc.neurons.study import (
-    YES_NO,
     Finding,
-    NamedRow,
     NeuronLab,
     NeuronStudy,
     Reported,
-    Row,
-    as_text,
-    bounds,
     open_study,
-    ranged,
     run_command,
     write_result,
 )
 from caploc.progress import Progress
-from caploc.report import drawing
-from caploc.report.exhibits import NOTHING, Exhibit, Value
+from caploc.report.exhibits import Exhibit
+from caploc.report.tabulation import drop_empty, fill_tables, ranged
 from caploc.stats.chance import count_shared
-from caploc.stats.intervals import Interval
-from caploc.stats.sets import COMPARED, RATES, Cohesion, Overlaps, between, cohesion, rates_between
-from caploc.stats.threshold import SHARES, SIGMAS, cantelli
+from caploc.stats.intervals import Interval, mean_interval
+from caploc.stats.sets import COMPARED, Cohesion, Overlaps, between, cohesion, rates_between
+from caploc.stats.threshold import cantelli
 
 NAMED = 8  # neurons that a table names
-TITLES = {
-    "reference": "of the row's neurons",
-    "largest": "by the larger set",
-    "smallest": "by the smaller set",
-    "dice": "Dice",
-    "iou": "IoU",
-}
 
 
 @dataclass(frozen=True)
@@ -61,7 +48,7 @@ class LocatedNeurons:
     """The neurons of several tasks of one model, and what their subsets have in common.
 
     `kinds` says which tasks are of one kind (each its own if it is not named); `erased` what each
-    loses without its neurons, where that was measured.
+    loses without its neurons, and `fires` what some of them fire on, where that was measured.
     """
 
     grid: NeuronGrid
@@ -69,13 +56,15 @@ class LocatedNeurons:
     found: dict[str, TaskNeurons]
     kinds: Mapping[str, str]
     erased: Mapping[str, ErasedTask] = field(default_factory=dict)
+    fires: Sequence[Mapping[str, Any]] = ()
 
     @classmethod
     def by(cls, lab: NeuronLab, kinds: Mapping[str, str]) -> "LocatedNeurons":
         found = {task: lab.found(task) for task in lab.study.tasks}
         erased = {task: erase_own(lab, task) for task in found if lab.study.judged}
         known = {task: each for task, each in erased.items() if each is not None}
-        return cls(lab.bench.neurons.grid, lab.study.rule, found, kinds, known)
+        fires = [row for task in found if lab.study.judged for row in watch_neurons(lab, task)]
+        return cls(lab.bench.neurons.grid, lab.study.rule, found, kinds, known, fires)
 
     @property
     def carried_by_few(self) -> dict[str, TaskNeurons]:
@@ -107,6 +96,15 @@ class LocatedNeurons:
             return None
         return within.low > other.high
 
+    def by_chance(self, task: str) -> float | None:
+        """Average the overlap of two subsets' sets if each kept only its numbers in the layers."""
+        shares = [
+            count_shared(one, other, self.grid).expected_in_layers / max(one.sum(), other.sum())
+            for one, other in combinations(self.found[task].subsets, 2)
+            if one.any() or other.any()
+        ]
+        return float(np.mean(shares)) if shares else None
+
     def as_dict(self) -> dict[str, Any]:
         several = len(self.found) > 1
         apart = {task: self.apart(task) for task in self.found}
@@ -120,12 +118,14 @@ class LocatedNeurons:
             "tasks": [
                 each.as_dict(self.grid, self.rule)
                 | {
+                    "by_chance": self.by_chance(task),
                     "across": other.as_dict() if (other := apart[task]) else None,
                     "separate": self.separate(task),
                     "erased": self.erased[task].own.as_dict() if task in self.erased else None,
                 }
                 for task, each in self.found.items()
             ],
+            "fires": list(self.fires),
             "overlaps": self.overlaps().as_dict() if several else None,
             "cohesion": self.cohesion().as_dict() if several else None,
         }
@@ -169,7 +169,7 @@ def locate(
             results,
             f"Neurons of {study.model.name}",
             locating_headline(located, study.least),
-            exhibits(located),
+            located_exhibits(located),
             [*describe_locating(study), *warn_of_few(located)],
         )
 
@@ -187,28 +187,35 @@ def check_kinds(kinds: Mapping[str, str], tasks: Iterable[str], where: str, are:
 
 def locating_headline(located: LocatedNeurons, least: float) -> str:
     """Say the answer in a sentence; neurons are chosen on a share `least` of the subsets."""
-    where = subsets_of(least)
+    where, total = subsets_of(least), located.grid.size
     counts = {task: int(each.located.sum()) for task, each in located.found.items()}
-    total, needed = located.grid.size, erasing_words(located)
     if len(counts) == 1:
         ((task, count),) = counts.items()
-        return f"{count} of {total:,} neurons are chosen for {task} on {where}{needed}"
-    apart = sum(located.separate(task) is True for task in counts)
+        return (
+            f"{count} of {total:,} neurons are chosen for {task} on {where}{erasing_words(located)}"
+        )
+    each = [found.within().rates[COMPARED].mean for found in located.found.values()]
+    within, across = mean_interval(np.array(each)).mean, located.cohesion().separability
+    shared = (
+        ""
+        if np.isnan(within) or across is None
+        else (f"; a task's own subsets share {within:.2f} of theirs, different tasks {across:.2f}")
+    )
     return (
         f"{min(counts.values())} to {max(counts.values())} of {total:,} neurons are chosen for a "
-        f"task on {where}; for {apart} of {len(counts)} tasks its own subsets agree beyond "
-        f"doubt more than those of different tasks{needed}"
+        f"task{erasing_words(located)}{shared}"
     )
 
 
 def erasing_words(located: LocatedNeurons) -> str:
-    """Say of how many tasks the neurons are needed; nothing where that was not measured."""
+    """Say what tasks lose without their neurons; nothing where that was not measured."""
     if not located.erased:
         return ""
-    beaten = sum(each.own.beats() is True for each in located.erased.values())
+    own = np.array([each.own.located.logprob.mean for each in located.erased.values()])
+    drawn = np.array([each.own.mean(LAYERS) for each in located.erased.values()], dtype=float)
     return (
-        f"; for {beaten} of {len(located.found)} erasing them costs more than every draw of as "
-        "many random neurons of the same layers"
+        f"; erasing them costs {ranged(mean_interval(own), 2)} nats a token, as many random ones "
+        f"of the same layers {mean_interval(drawn).mean:z.2f}"
     )
 
 
@@ -247,130 +254,14 @@ def warn_of_few(located: LocatedNeurons) -> list[str]:
     ]
 
 
-def exhibits(located: LocatedNeurons) -> list[Exhibit]:
-    """Show how many neurons there are, how steady, in which layers, shared with which tasks."""
-    ways = [sets_exhibit, layers_exhibit, thresholds_exhibit, growth_exhibit]
-    ways += [overlap_exhibit] if len(located.found) > 1 else []
+def located_exhibits(located: LocatedNeurons) -> list[Exhibit]:
+    """Show how many neurons there are, what they are needed for, and what they fire on."""
+    steps = sorted({step for each in located.found.values() for step, *_ in each.curve})
+    beside = {"neurons_in_all": located.grid.size, "steps": steps}
+    first, *others = fill_tables("neurons", located.as_dict() | beside)
     erased = list(located.erased.values())
-    return [*(show(located) for show in ways), *([erased_arms_exhibit(erased)] if erased else [])]
-
-
-def sets_exhibit(located: LocatedNeurons) -> Exhibit:
-    """Show each task's neurons: how many, how steady, how unlike other tasks'."""
-    rows: list[NamedRow] = []
-    within = {task: each.within().rates for task, each in located.found.items()}
-    apart = {task: located.apart(task) for task in located.found}
-    for task, each in located.found.items():
-        columns = each.ordered
-        names = " ".join(str(located.grid.part(column)) for column in columns[:NAMED])
-        rows.append(
-            {
-                "task": task,
-                "examples": str(each.examples),
-                "neurons": str(len(columns)),
-                "share, %": Value(100 * len(columns) / located.grid.size, digits=2),
-                "overlap within": ranged(within[task][COMPARED]),
-                "IoU within": ranged(within[task]["iou"]),
-                "by chance, in layers": Value(overlap_by_chance(each, located.grid)),
-                "overlap across": ranged(apart[task]),
-                "apart": YES_NO[located.separate(task)],
-                "highest scores": names + " …" * (len(columns) > NAMED) if names else NOTHING,
-            }
-        )
-    note = (
-        "Overlap is the number in common by the larger set, averaged over pairs of subsets, with "
-        "95 % intervals from resampling subsets (across: and tasks). By chance: what random sets "
-        "with as many neurons in each layer would overlap. Apart: the interval within lies above "
-        "the one across."
-    )
-    series = {
-        "within the task": [bounds(each[COMPARED]) for each in within.values()],
-        "across tasks": [bounds(each) for each in apart.values()],
-    }
-    label = "overlap of subsets' sets, by the larger"
-    draw = partial(drawing.draw_points, list(located.found), series, label=label)
-    return Exhibit.of("neurons", "Neurons of each task", rows, [note], draw)
-
-
-def overlap_by_chance(found: TaskNeurons, grid: NeuronGrid) -> float | None:
-    """Average the overlap of two subsets' sets if each kept only its numbers in the layers."""
-    shares = [
-        count_shared(one, other, grid).expected_in_layers / max(one.sum(), other.sum())
-        for one, other in combinations(found.subsets, 2)
-        if one.any() or other.any()
-    ]
-    return float(np.mean(shares)) if shares else None
-
-
-def layers_exhibit(located: LocatedNeurons) -> Exhibit:
-    """Show how many of each task's neurons lie in each layer."""
-    table = np.array([located.grid.counts(each.located) for each in located.found.values()])
-    names = [f"L{layer}" for layer in range(located.grid.layers)]
-    rows: list[Row] = [
-        (task, *map(str, counts)) for task, counts in zip(located.found, table, strict=True)
-    ]
-    tasks, counts = list(located.found), table.astype(float)
-    draw = partial(drawing.draw_matrix, tasks, names, counts, label="neurons", digits=0)
-    return Exhibit("layers", "Neurons in each layer", ("task", *names), rows, [], draw)
-
-
-def thresholds_exhibit(located: LocatedNeurons) -> Exhibit:
-    """Show how many neurons other thresholds and shares choose, from all examples."""
-    swept = {task: each.sweep(located.rule) for task, each in located.found.items()}
-    columns = [f"{level:g} sigma" for level in SIGMAS] + [f"{100 * level:g} %" for level in SHARES]
-    rows: list[Row] = [
-        (task, *(str(each.count) for each in found)) for task, found in swept.items()
-    ]
-    limits = [f"{located.grid.size * cantelli(sigma):.0f}" for sigma in SIGMAS]
-    rows.append(("at most, whatever the scores", *limits, *[NOTHING] * len(SHARES)))
-    title = "How many neurons a threshold chooses"
-    return Exhibit("thresholds", title, ("task", *columns), rows, [])
-
-
-def growth_exhibit(located: LocatedNeurons) -> Exhibit:
-    """Show how alike two subsets' sets are by the number of examples in each."""
-    points = {task: {step: rate for step, rate, _ in f.curve} for task, f in located.found.items()}
-    steps = sorted({step for curve in points.values() for step in curve})
-    rows: list[Row] = [
-        (task, *(Value(curve[step]) if step in curve else NOTHING for step in steps))
-        for task, curve in points.items()
-    ]
-    draw = partial(
-        drawing.curves,
-        {task: list(curve.items()) for task, curve in points.items()},
-        across="examples in each subset",
-        up="overlap by the larger set",
-        logarithmic=True,
-    )
-    title = "Overlap within a task by examples in a subset"
-    return Exhibit("growth", title, ("task", *map(str, steps)), rows, [], draw)
-
-
-def overlap_exhibit(located: LocatedNeurons) -> Exhibit:
-    """Show the overlap of every two tasks' neurons, on the diagonal within each task."""
-    overlaps, summary = located.overlaps(), located.cohesion()
-    notes = [
-        f"Cohesion, the mean of the diagonal, is {as_text(summary.cohesion)}; separability, the "
-        f"mean of the rest, {as_text(summary.separability)} (lower is further apart)."
-    ]
-    if summary.contrast is not None:
-        notes.append(
-            f"Tasks of one kind overlap by {as_text(summary.same_kind)}, of different kinds by "
-            f"{as_text(summary.across_kinds)} (p {as_text(summary.p)}, kinds dealt at random)."
-        )
-    return _rate_exhibit("overlap", "Overlap of the tasks' neurons", overlaps, COMPARED, notes)
-
-
-def _rate_exhibit(
-    name: str, title: str, overlaps: Overlaps, rate: str, notes: list[str]
-) -> Exhibit:
-    tasks, values = overlaps.datasets, overlaps.rates[rate]
-    rows: list[Row] = [
-        (task, *(Value(float(value)) for value in row))
-        for task, row in zip(tasks, values, strict=True)
-    ]
-    draw = partial(drawing.draw_matrix, tasks, tasks, values, label=f"overlap {TITLES[rate]}")
-    return Exhibit(name, title, ("task", *tasks), rows, notes, draw if rate == COMPARED else None)
+    costs = [drop_empty(erased_arms_exhibit(erased))] if erased else []
+    return [first, *costs, *others]
 
 
 def overlap(
@@ -390,22 +281,22 @@ def overlap(
     check_kinds(kinds, tasks.values(), "the runs", "they have")
     overlaps = rates_between(located, splits)
     named = {name: kinds.get(task, name) for name, task in tasks.items()}
-    summary = cohesion(overlaps.rates[COMPARED], overlaps.datasets, named)
+    summary = cohesion(overlaps.rates[COMPARED], overlaps.datasets, named).as_dict()
     out.mkdir(parents=True, exist_ok=True)
-    results = {**overlaps.as_dict(), "cohesion": summary.as_dict()}
+    results = {**overlaps.as_dict(), "cohesion": summary, "pairs": pairs_of(grid, located)}
     result = write_result(out / OVERLAP, results, command)
-    diagonal = "On the diagonal, within the task: of the sets of its own subsets."
-    told = (
-        f"Cohesion {as_text(summary.cohesion)}, separability {as_text(summary.separability)}; of "
-        f"one kind {as_text(summary.same_kind)}, of different kinds "
-        f"{as_text(summary.across_kinds)}."
-    )
-    shown = []
-    for rate in RATES:
-        notes = [diagonal, told] if rate == COMPARED else [diagonal]
-        title = f"Overlap of the tasks' neurons, {TITLES[rate]}"
-        shown.append(_rate_exhibit(f"overlap-{rate}", title, overlaps, rate, notes))
-    return result, [*shown, _pairs_exhibit(grid, located)]
+    return result, fill_tables("overlap", results | {"overlaps": overlaps.as_dict()})
+
+
+def pairs_of(grid: NeuronGrid, located: Mapping[str, np.ndarray]) -> list[dict[str, Any]]:
+    """Count the neurons in common of every two tasks beside what chance gives."""
+    rows = []
+    for first, second in combinations(located, 2):
+        common = grid.named(located[first] & located[second])
+        names = " ".join(map(str, common[:NAMED]))
+        found = count_shared(located[first], located[second], grid).as_dict()
+        rows.append({"tasks": f"{first}, {second}", "neurons": names, **found})
+    return rows
 
 
 def gather_runs(
@@ -449,23 +340,3 @@ def read_sets(result: Mapping[str, Any]) -> tuple[NeuronGrid, dict[str, tuple[An
         for task in result["tasks"]
     }
     return grid, found
-
-
-def _pairs_exhibit(grid: NeuronGrid, located: Mapping[str, np.ndarray]) -> Exhibit:
-    """Show the neurons in common of every two tasks beside what chance gives."""
-    rows: list[NamedRow] = []
-    for first, second in combinations(located, 2):
-        found = count_shared(located[first], located[second], grid)
-        common = grid.named(located[first] & located[second])
-        rows.append(
-            {
-                "tasks": f"{first}, {second}",
-                "in common": str(found.count),
-                "by chance": Value(found.expected, digits=2),
-                "p": Value(found.p, digits=4),
-                "by chance in layers": Value(found.expected_in_layers, digits=2),
-                "p in layers": Value(found.p_in_layers, digits=4),
-                "neurons": " ".join(map(str, common[:NAMED])) or NOTHING,
-            }
-        )
-    return Exhibit.of("overlap-pairs", "Neurons in common", rows)

@@ -34,6 +34,7 @@ from caploc.neurons.sites import Chosen, Cutter, ErasureMode, NeuronEngine, Neur
 from caploc.progress import Progress, Silent
 from caploc.report import drawing
 from caploc.report.exhibits import NOTHING, Exhibit, Value, write_exhibits
+from caploc.report.tabulation import bounds
 from caploc.stats.intervals import Interval
 from caploc.stats.threshold import Moments
 from caploc.store import Question, Store
@@ -389,25 +390,6 @@ def run_command(
 Row = tuple[str | Value, ...]
 NamedRow = dict[str, str | Value]  # by column
 Matrix = Float64[np.ndarray, "rows columns"]
-YES_NO = {True: "yes", False: "no", None: NOTHING}
-
-
-def bounds(interval: Interval | Mapping[str, Any] | None) -> drawing.Interval:
-    """Take mean, low and high of an interval, fresh or from a file; None for what is not known."""
-    if interval is None:
-        return None, None, None
-    found = interval.as_dict() if isinstance(interval, Interval) else interval
-    return found["mean"], found["low"], found["high"]
-
-
-def ranged(interval: Interval | Mapping[str, Any] | None, digits: int = 3) -> str:
-    """Write the mean of an interval and its bounds."""
-    mean, low, high = bounds(interval)
-    if mean is None:
-        return NOTHING
-    if low is None or high is None:
-        return f"{mean:z.{digits}f}"
-    return f"{mean:z.{digits}f} [{low:z.{digits}f}, {high:z.{digits}f}]"
 
 
 def bounds_of_draws(draws: Sequence[Interval | Mapping[str, Any]]) -> drawing.Interval:
@@ -416,11 +398,6 @@ def bounds_of_draws(draws: Sequence[Interval | Mapping[str, Any]]) -> drawing.In
         return bounds(draws[0])
     means = [mean for mean, _, _ in map(bounds, draws) if mean is not None]
     return (float(np.mean(means)), min(means), max(means)) if means else (None, None, None)
-
-
-def as_text(value: float | None) -> str:
-    """Write a number in a sentence."""
-    return "not known" if value is None else f"{value:.3f}"
 
 
 def effects_matrix(

@@ -20,6 +20,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, get_args
 
+import numpy as np
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
@@ -40,12 +41,13 @@ from caploc.errors import (
 )
 from caploc.folder import ENHANCEMENT
 from caploc.models.loading import load_model
-from caploc.neurons.attribution import Batch, gold_logprobs
-from caploc.neurons.sites import find_sites
-from caploc.neurons.study import reopen_study
+from caploc.neurons.attribution import Attribution, Batch, gold_logprobs
+from caploc.neurons.sites import find_sites, list_projections
+from caploc.neurons.study import NeuronLab, reopen_study
 from caploc.neurons.weights import TRAINS, Trainable, TrainableRows, Trains, shares_by_projection
 from caploc.progress import Progress, Silent
 from caploc.stats.intervals import JsonRecord
+from caploc.stats.threshold import Scores
 from caploc.workbench import Allowed, ModelOptions
 
 RATES = (1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2, 1e-1)
@@ -298,6 +300,41 @@ def _set(trainable: Trainable, values: Sequence[Tensor]) -> None:
         parameter.copy_(value)
         parameter.grad = None
     trainable.settle()
+
+
+# Other ways to say which neurons are best tuned; as many of them as are located.
+RIVALS = {
+    "gradient-norm": "those whose weights have the largest gradients on the lessons",
+    "active": "those most active on the task's examples",
+}
+RIVALS_ON = 64  # lessons that gradients are taken on
+
+
+def rival_scores(lab: NeuronLab, name: str, task: str, trains: Trains) -> Scores:
+    """Score every neuron by its weights' gradients on a task's lessons, or by how active it is."""
+    if name == "active":
+        return lab.finder(Attribution("activation")).stretch(task, lab.spans(task)).mean
+    lessons = lab.source(task).lessons(lab.bench.wording)[:RIVALS_ON]
+    return gradient_norms(lab.bench.neurons.model, lessons, trains)
+
+
+def gradient_norms(model: PreTrainedModel, spans: Sequence[Span], trains: Trains) -> Scores:
+    """Compute the norm of the summed loss's gradient by each neuron's weights."""
+    sites, grid = find_sites(model)
+    columns = iter([each for _, each, _ in list_projections(sites)])
+    squares, layer = np.zeros(grid.size), next(columns)
+    with TrainableRows(model, np.ones(grid.size, dtype=bool), trains) as rows:
+        for span in spans:
+            (-gold_logprobs(model, Batch.of([span], model.device)).mean()).backward()
+        for share in rows.shares:  # a layer's input projections, then its output projection
+            for key in share.keys:
+                gradient = rows.changes[key].grad
+                assert gradient is not None
+                each = gradient.double().reshape(len(gradient), -1).square().sum(1).cpu().numpy()
+                squares[layer] += each.reshape(-1, layer.stop - layer.start).sum(0)
+            layer = layer if share.writes else next(columns, layer)
+    norms: np.ndarray = np.sqrt(squares)
+    return norms
 
 
 SCHEMA = 1

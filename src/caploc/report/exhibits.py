@@ -296,6 +296,7 @@ def write_index(
 
 
 LINK = 28  # characters of a title in the page's list of links
+WORDS = re.compile(r"(?![-–\d\[]).*\s", re.DOTALL)  # a cell that may be broken, of words
 
 
 def lay_out(exhibit: Exhibit) -> dict[str, Any]:
@@ -308,6 +309,9 @@ def lay_out(exhibit: Exhibit) -> dict[str, Any]:
         "picture": None if draw is None else chart(summary, draw()),
         "columns": [visible(column) for column in exhibit.columns],
         "rows": [[visible(str(cell)) for cell in row] for row in exhibit.shown()],
+        "words": [
+            any(map(WORDS.match, map(str, each))) for each in zip(*exhibit.shown(), strict=True)
+        ],
         "notes": [visible(note) for note in exhibit.notes],
     }
 

@@ -13,8 +13,8 @@ import yaml
 from jinja2 import Environment, StrictUndefined, UndefinedError
 
 from caploc.neurons.fact_study import margin_of
-from caploc.neurons.study import as_text, ranged
 from caploc.report.exhibits import NOTHING, Exhibit
+from caploc.report.tabulation import as_text, ranged
 
 NOT_KNOWN = "not published to our knowledge"
 ARMS = ("located", "complement", "same relation", "random")

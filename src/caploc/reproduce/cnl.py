@@ -1,113 +1,47 @@
 """Every experiment of CNL, one after another, into one folder; what was measured is not again.
 
 Sets that are found again say little if neurons that are high on all text would be found again too,
-or if they hang on how neurons are scored. So the same examples are scored by the size of
-activations, by the direct effect on logits and by chance; neurons are located on text of no
-capability and on answers put to other questions; and the number of points of the integral varies.
+or if they hang on how neurons are scored: `caploc.neurons.controls` holds them against others, and
+the number of points of the integral varies here.
 """
 
-from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
-
-from caploc.engine.encoding import Span
-from caploc.errors import BadData, BadOption, ModelRefused, raise_together
+from caploc.errors import ModelRefused, raise_together
 from caploc.neurons.attribution import Attribution
-from caploc.neurons.decoupling import DecouplingStudy, measure_decoupling
-from caploc.neurons.enhancing import Enhancing, beats_every_draw, enhance_located, gain_matrix
-from caploc.neurons.erasure import LAYERS, LOCATED, Eraser, Erasing, erase
-from caploc.neurons.fact_study import FactStudy, measure_fidelity, measure_reliability
-from caploc.neurons.finding import Rule, TaskNeurons, score_cache
+from caploc.neurons.controls import measure_controls
+from caploc.neurons.decoupling import measure_decoupling
+from caploc.neurons.enhancing import beats_every_draw, enhance_located, gain_matrix
+from caploc.neurons.erasure import erase
+from caploc.neurons.fact_study import measure_fidelity, measure_reliability
+from caploc.neurons.finding import score_cache
 from caploc.neurons.locating import check_kinds, locate
-from caploc.neurons.sites import ErasureMode
-from caploc.neurons.study import NamedRow, NeuronLab, NeuronStudy, Row, as_text, open_study, ranged
-from caploc.neurons.training import TuningRecipe
+from caploc.neurons.study import (
+    NeuronLab,
+    NeuronStudy,
+    Row,
+    open_study,
+    write_result,
+)
 from caploc.neurons.weights import TrainableRows
 from caploc.progress import Progress, Silent
 from caploc.report import exhibits as files
-from caploc.report.exhibits import NOTHING, Exhibit, Value, write_exhibits
+from caploc.report.exhibits import Exhibit, Value, write_exhibits
+from caploc.report.tabulation import as_text, ranged
 from caploc.reproduce.checklist import checklist, ends
+from caploc.reproduce.cnl_preset import CnlPreset
 from caploc.reproduce.crossing import cross, crossing_exhibit, losses
-from caploc.reproduce.preset import preset_file
-from caploc.stats.intervals import plain_value
-from caploc.stats.sets import COMPARED, overlap_rates, rank_correlation, specific, within
+from caploc.reproduce.verdicts import verdicts
+from caploc.stats.sets import overlap_rates, rank_correlation
 from caploc.stats.threshold import best
-from caploc.tasks.catalog import TaskOptions, check_task_name
-from caploc.workbench import ModelOptions
 
 SHARE = 0.01  # of all neurons, at which scores are compared whatever their spread
 POINTS = (5, 10, 19, 40)
-EXCHANGED, PLAIN = "answers exchanged", "plain text"
-
-
-@dataclass(frozen=True)
-class ScoreWay:
-    """One score of one task's neurons, held against the study's own."""
-
-    task: str
-    method: str
-    found: TaskNeurons
-    same_best: float | None
-    spearman: float | None
-    lost: float | None
-    lost_at_random: float | None
-
-
-def compare_scores(
-    lab: NeuronLab, tasks: Sequence[str], methods: Sequence[str], limit: int | None
-) -> list[ScoreWay]:
-    """Score every task in every way, and see what it loses without the best neurons of each.
-
-    Of every score the best 1 % is taken, so that ways differ in nothing but their order.
-    """
-    ways = []
-    for task in tasks:
-        main = lab.found(task)
-        for method in dict.fromkeys([lab.study.attribution.method, *methods]):
-            finder = lab.finder(replace(lab.study.attribution, method=method))
-            found = finder.find(task, lab.spans(task), lab.study.subsets, least=lab.study.least)
-            found = replace(found, located=best(found.moments.mean, SHARE))
-            eraser = Eraser(lab.bench, Erasing(limit=limit), found, lab.progress)
-            erased = eraser.erase(lab.source(task), (LOCATED, LAYERS))
-            drawn = [lost.logprob.mean for lost in erased.of_arm(LAYERS)]
-            way = ScoreWay(
-                task,
-                method,
-                found,
-                overlap_rates(best(main.moments.mean, SHARE), found.located).largest,
-                rank_correlation(main.moments.mean, found.moments.mean),
-                plain_value(erased.located.logprob.mean),
-                plain_value(float(np.mean(drawn))),
-            )
-            ways.append(way)
-    return ways
-
-
-def scores_exhibit(ways: Sequence[ScoreWay]) -> Exhibit:
-    """Show how steady, how like the study's own, and how needed the neurons of each score are."""
-    rows: list[NamedRow] = [
-        {
-            "task, score": f"{way.task}, {way.method}",
-            "overlap within": ranged(within(way.found.subsets).rates[COMPARED]),
-            "best 1 % shared with the study's": Value(way.same_best),
-            "rank correlation": Value(way.spearman),
-            "log-probability lost without its best 1 %": Value(way.lost, digits=4),
-            "without random in layers": Value(way.lost_at_random, digits=4),
-        }
-        for way in ways
-    ]
-    note = (
-        "Activation is the mean size of a neuron's activation and logit its direct effect on the "
-        "gold tokens' logits: neither needs a gradient. A score can be steady and say nothing of "
-        "what the task needs, so the last columns erase."
-    )
-    return Exhibit.of("scores", "Other ways to score neurons", rows, [note])
+JUDGED = ("main", "erasure", "enhancement", "runs_planned")
 
 
 def points_exhibit(lab: NeuronLab, tasks: Sequence[str], examples: int) -> Exhibit:
@@ -133,213 +67,6 @@ def points_exhibit(lab: NeuronLab, tasks: Sequence[str], examples: int) -> Exhib
     )
 
 
-def controls_exhibit(lab: NeuronLab, tasks: Sequence[str], generic: str | None) -> Exhibit:
-    """Show what a task's neurons have in common with those of controls."""
-    rows: list[NamedRow] = []
-    general = {} if generic is None else {PLAIN: _control(lab, lab.spans(generic))}
-    for task in tasks:
-        arms = {EXCHANGED: _control(lab, exchange_answers(lab.spans(task))), **general}
-        left = specific(lab.found(task).located, arms)
-        plain_text = left.controls.get(PLAIN)
-        rows.append(
-            {
-                "task": task,
-                "neurons": str(left.located),
-                f"also with {EXCHANGED}": Value(left.controls[EXCHANGED].reference),
-                f"also on {PLAIN}": Value(plain_text.reference) if plain_text else NOTHING,
-                "left": str(left.count),
-                "share left": Value(left.share),
-            }
-        )
-    note = (
-        "Answers exchanged: the same prompts and answers, each answer put to another question. "
-        f"Plain text: {generic or 'not asked'}. Shares are of the task's own neurons."
-    )
-    return Exhibit.of("controls", "Neurons that controls have too", rows, [note])
-
-
-def _control(lab: NeuronLab, spans: Sequence[Span]) -> np.ndarray:
-    """Find the neurons that the study's way finds on other examples."""
-    finder = lab.finder()
-    return finder.choose(finder.stretch("control", spans))
-
-
-def exchange_answers(spans: Sequence[Span]) -> list[Span]:
-    """Put to each prompt the answer of another, each answer once, and as few alike as can be.
-
-    Answers may be few (letters): exchanged at random, many a prompt would get its own again.
-
-    Raises:
-        BadOption: if there are fewer than two.
-    """
-    if len(spans) < 2:
-        raise BadOption(f"Answers can be exchanged among 2 items or more; got {len(spans)}.")
-    order = sorted(range(len(spans)), key=lambda place: spans[place].continuation)
-    most = max(Counter(span.continuation for span in spans).values())
-    # Equal answers stand side by side: moved on by the longest such row, none meets itself.
-    donors = dict(zip(order, np.roll(order, -min(most, len(spans) - 1)).tolist(), strict=True))
-    found = []
-    for place, span in enumerate(spans):
-        prompt = span.inputs[: len(span.inputs) - len(span.continuation) + 1]
-        answer = spans[donors[place]].continuation
-        found.append(Span((*prompt, *answer[:-1]), answer))
-    return found
-
-
-CNL_PRESETS = Path(__file__).parent / "presets" / "cnl"
-
-
-class CnlPresetPart(BaseModel):
-    """A table of the file; unknown keys are mistakes."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class ScoresPreset(CnlPresetPart):
-    """How neurons are scored, and what that is compared with on the tasks `compared`."""
-
-    method: str = "integrated"
-    target: str = "logprob"
-    positions: str = "all"
-    steps: int = 19
-    others: tuple[str, ...] = ("gradient", "activation", "logit")
-    compared: tuple[str, ...] = ()
-    point_examples: int = Field(default=40, ge=2)
-
-
-class Tuning(CnlPresetPart):
-    """What is tuned, from which start."""
-
-    tasks: tuple[str, ...] = ()
-    steps: int = 60
-    rates: tuple[float, ...] = (1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2, 1e-1)
-    noise: float = 0.0
-
-
-class Facts(CnlPresetPart):
-    """Which single facts are located."""
-
-    sets: tuple[str, ...] = ()
-    form: str = "lines"
-    count: int = 30
-    share: float = 0.05
-    draws: int = 20
-
-
-class DecouplingPreset(CnlPresetPart):
-    """Which contrasts are asked, and how neurons of single items are scored."""
-
-    sets: tuple[str, ...] = ("arithmetic", "sentiment")
-    items: int = Field(default=1000, ge=2)
-    methods: tuple[str, ...] = ("integrated",)
-
-
-class CnlPreset(CnlPresetPart):
-    """A whole reproduction."""
-
-    about: str
-    model: str
-    dtype: str = "auto"
-    tasks: tuple[str, ...] = Field(min_length=2)
-    kinds: dict[str, str] = Field(default_factory=dict)
-    data: dict[str, str] = Field(default_factory=dict)
-    generic: str | None = None
-    examples: int = 400
-    subsets: int = 5
-    least: float = 0.6
-    share: float = 0.01
-    normalised: bool = False
-    limit: int | None = None
-    draws: int = Field(default=5, ge=5)
-    seed: int = 0
-    scores: ScoresPreset = ScoresPreset()
-    tuning: Tuning = Tuning()
-    facts: Facts = Facts()
-    decoupling: DecouplingPreset = DecouplingPreset()
-
-    @property
-    def options(self) -> ModelOptions:
-        """How the model is loaded."""
-        return ModelOptions(self.model, dtype=self.dtype)
-
-    def study(self, share: float | None) -> NeuronStudy:
-        """Neurons by the paper's 6 sigma, or a share of all."""
-        scores = self.scores
-        return NeuronStudy(
-            self.options,
-            self.tasks,
-            Attribution(scores.method, scores.target, scores.positions, scores.steps),
-            Rule(share=share, normalised=self.normalised),
-            TaskOptions(data=self.data),
-            examples=self.examples,
-            subsets=self.subsets,
-            least=self.least,
-            seed=self.seed,
-            judged=0,  # what erasing costs has a step of its own
-        )
-
-    def erasing(self) -> Erasing:
-        """Say what is erased."""
-        return Erasing(ErasureMode(), self.draws, limit=self.limit, seed=self.seed)
-
-    def enhancing(self) -> Enhancing:
-        """Say what is tuned."""
-        tuning = self.tuning
-        recipe = TuningRecipe(steps=tuning.steps, rates=tuning.rates, seed=self.seed)
-        return Enhancing(
-            recipe, draws=self.draws, noise=tuning.noise, limit=self.limit, tasks=tuning.tasks
-        )
-
-    def decoupling_study(self, contrasts: str) -> DecouplingStudy:
-        """Make the study of one set of contrasts."""
-        asked = self.decoupling
-        ways = tuple(Attribution(method, steps=self.scores.steps) for method in asked.methods)
-        return DecouplingStudy(self.options, contrasts, asked.items, ways, seed=self.seed)
-
-    def check_names(self) -> None:
-        """Refuse tasks that are compared and are none of the preset's, or unknown text.
-
-        Raises:
-            UserError: naming each.
-        """
-        if strange := [task for task in self.scores.compared if task not in self.tasks]:
-            named = ", ".join(f"scores.compared names {task}" for task in strange)
-            raise BadOption(f"{named}; of `tasks`, no other has neurons.")
-        if self.generic is not None:
-            check_task_name(self.generic, self.study(None).options)
-
-    def fact_study(self, facts: str) -> FactStudy:
-        """Make the study of one set of facts."""
-        asked = self.facts
-        return FactStudy(
-            self.options,
-            facts,
-            asked.form,
-            count=asked.count,
-            share=asked.share,
-            draws=asked.draws,
-            seed=self.seed,
-        )
-
-
-def read_cnl_preset(name: str) -> CnlPreset:
-    """Read a preset that comes with caploc (`demo`), or one from a TOML file.
-
-    Raises:
-        UnknownName: if there is no such preset or file.
-        BadData: if the file is not a preset; every mistake is named.
-    """
-    path, content = preset_file(name, CNL_PRESETS, "docs/cnl.md")
-    try:
-        return CnlPreset.model_validate(content)
-    except ValidationError as error:
-        mistakes = "; ".join(
-            f"{'.'.join(map(str, mistake['loc']))}: {mistake['msg'].lower()}"
-            for mistake in error.errors()
-        )
-        raise BadData(f"{path} is not a preset: {mistakes}.") from error
-
-
 WORDS = (
     "Of the paper only the figures in the checklist are known to us, and none of its tables; what "
     "stands here is measured, by recipes that are ours where none is published, and reproduces no "
@@ -361,8 +88,8 @@ class Reproduction:
 
     @property
     def neurons(self) -> Path:
-        """Where sets of equal size lie, which are erased, tuned and crossed."""
-        return self.folder / "neurons"
+        """Where the sets lie that are erased, tuned and crossed."""
+        return self.folder / ("neurons-sigma" if self.preset.share is None else "neurons")
 
     def keep(self, found: tuple[Any, list[Exhibit]], named: str = "") -> Any:
         """Take over exhibits, under a name that no other has; the result."""
@@ -375,17 +102,18 @@ class Reproduction:
 
     def located(self) -> None:
         """Neurons by the paper's threshold and by an equal share (rows 11 to 15 and 21)."""
-        found = {}
-        for rule, share in (("sigma", None), ("share", self.preset.share)):
-            study = self.preset.study(share)
-            place = self.neurons if rule == "share" else self.folder / "neurons-sigma"
-            if rule == "share":  # the scores are the same whatever the rule
-                score_cache(place).adopt(score_cache(self.folder / "neurons-sigma"))
-            found[rule] = self.keep(
-                locate(study, place, self.progress, kinds=self.preset.kinds, command=self.command),
-                "6-sigma" if rule == "sigma" else "",
-            )
-        self.results["located"] = found
+        sigma, found = self.folder / "neurons-sigma", {}
+        found["sigma"] = self.locate(self.preset.study(None), sigma, "6-sigma")
+        if self.preset.share is not None:  # the scores are the same whatever the rule
+            score_cache(self.neurons).adopt(score_cache(sigma))
+            found["share"] = self.locate(self.preset.study(self.preset.share), self.neurons)
+        self.results |= {"located": found, "main": found.get("share", found["sigma"])}
+
+    def locate(self, study: NeuronStudy, place: Path, named: str = "") -> Any:
+        """Locate the neurons of a study, in a folder of its own; the results."""
+        kinds = {task: kind for task, kind in self.preset.kinds.items() if task in study.tasks}
+        found = locate(study, place, self.progress, kinds=kinds, command=self.command)
+        return self.keep(found, named)
 
     def scored(self) -> None:
         """Other scores, points of the integral, controls, shares of weights (11, 12, 19, 22)."""
@@ -398,48 +126,90 @@ class Reproduction:
         with open_study(
             self.preset.study(self.preset.share), self.neurons, self.progress, ""
         ) as lab:
-            ways = compare_scores(lab, tasks, asked.others, self.preset.limit)
             points = points_exhibit(lab, tasks, asked.point_examples)
-            controls = controls_exhibit(lab, tasks, self.preset.generic)
-        self.keep((None, [scores_exhibit(ways), points, controls]))
+        controlled = self.keep(
+            measure_controls(
+                self.neurons, self.preset.controlling(), self.progress, command=self.command
+            )
+        )
+        self.keep((None, [points]))
         self.results["told"] |= {
-            "scores": agreement_of_ways(ways, asked.method),
-            "baselines": baselines(ways),
+            "scores": agreement_of_ways(controlled["arms"], asked.method),
+            "baselines": baselines(controlled["arms"]),
             "points": swept(points),
         }
 
     def erased(self) -> None:
         """Erasure (17), cross-data (18)."""
-        preset, generic = self.preset, self.preset.generic
-        self.results["erasure"] = self.keep(
-            erase(
-                self.neurons,
-                preset.erasing(),
-                [generic] if generic else [],
-                self.progress,
-                command=self.command,
-            )
+        asked, generic = self.preset.cuts(), self.preset.generic
+        found = erase(
+            self.neurons,
+            asked,
+            [generic] if generic else [],
+            self.progress,
+            command=self.command,
         )
+        self.results["erasure"] = self.keep(found)
+        self.cross("erase", losses(self.results["erasure"]), self.results["main"])
 
     def tuned(self) -> None:
         """Enhancement (16) and, with the erasure, cross-data (18)."""
-        asked = self.preset.enhancing()
-        found = self.keep(enhance_located(self.neurons, asked, self.progress, command=self.command))
-        self.results["enhancement_beats"] = {
-            task: beats_every_draw(each, task) for task, each in found["tasks"].items()
-        }
-        tuned, judged, gains = gain_matrix(found["tasks"])
+        preset, place, located = self.preset, self.neurons, self.results["main"]
+        if preset.tuning.fewshot is not None:
+            place = self.folder / "neurons-start"
+            located = self.locate(preset.start, place, "start")
+        seeds, asked_for = preset.tuning.seeds, preset.tuning.tasks or preset.tasks
+        some = {each["task"] for each in located["tasks"] if each["neurons"]}
+        tasks = [task for task in asked_for if task in some]
+        self.results |= {"enhancement": {}, "runs_planned": len(seeds) * len(tasks)}
+        for seed in seeds:
+            asked = preset.enhancing(seed)
+            for task in tasks:
+                one = replace(asked, tasks=(task,))
+                found, _ = enhance_located(place, one, self.progress, command=self.command)
+                self.results["enhancement"].setdefault(seed, {})[task] = found["tasks"][task]
+                self.write()  # one run takes minutes to hours
+            whole = enhance_located(place, asked, self.progress, command=self.command)
+            self.keep(whole, f"seed-{seed}" if len(seeds) > 1 else "")
+        self.results["enhancement_beats"] = [
+            beats_every_draw(each, task)
+            for tasks_of_seed in self.results["enhancement"].values()
+            for task, each in tasks_of_seed.items()
+        ]
+        tuned, judged, gains = gain_matrix(next(iter(self.results["enhancement"].values())))
         effects = {
-            "erase": losses(self.results["erasure"]),
-            "tune": {
-                (one, other): float(gains[row, column])
-                for row, one in enumerate(tuned)
-                for column, other in enumerate(judged)
-            },
+            (one, other): float(gains[row, column])
+            for row, one in enumerate(tuned)
+            for column, other in enumerate(judged)
         }
-        overlaps = self.results["located"]["share"]["overlaps"]
-        crossed = [cross(how, each, overlaps, self.preset.kinds) for how, each in effects.items()]
-        self.results["crossing"] = self.keep((crossed, [crossing_exhibit(crossed)]))
+        self.cross("tune", effects, located)
+
+    def cross(self, how: str, effects: dict[tuple[str, str], float], located: Any) -> None:
+        """Sum up what one task's neurons do to other tasks, within a kind and across."""
+        if located["overlaps"]:
+            crossed = cross(how, effects, located["overlaps"], self.preset.kinds)
+            self.results.setdefault("crossing", []).append(crossed)
+
+    def write(self) -> list[Exhibit]:
+        """Write what was found so far: verdicts, checklist, every table and figure, and an index.
+
+        `verdicts.json` holds the results that the verdicts rest on.
+        """
+        crossed = self.results.get("crossing")
+        exhibits = [
+            checklist(self.results),
+            *verdicts(self.results, self.preset.kinds),
+            *self.exhibits,
+            *([crossing_exhibit(crossed)] if crossed else []),
+        ]
+        for exhibit in exhibits:
+            files.write(exhibit, self.folder)
+        kept = {name: self.results[name] for name in JUDGED if name in self.results}
+        write_result(self.folder / "verdicts.json", kept, self.command)
+        about = self.preset.about
+        files.write_index(self.folder, about, WORDS, exhibits, self.command)
+        write_exhibits(self.folder, about, about, [WORDS], exhibits, self.command)
+        return exhibits
 
     def facts(self) -> None:
         """Fidelity and reliability of single facts (1 to 8, 20)."""
@@ -460,7 +230,7 @@ class Reproduction:
             place = self.folder / f"decoupling-{last_part(name)}"
             found = self.keep(measure_decoupling(study, place, self.progress, command=self.command))
             first = next(iter(found["locators"].values()))
-            effect = first["followed"][0]["effects"]
+            effect = first["effects"]
             contrasts.append(f"{name}: {first['right']} of {first['contrasts']} answered rightly")
             effects.append(
                 f"{name}: commonality {ranged(effect['commonality'])}, individual "
@@ -483,21 +253,11 @@ def reproduce_cnl(
     """
     check_cnl_options(preset)
     work = Reproduction(preset, folder, progress or Silent(), command)
-    for step in (
-        work.located,
-        work.scored,
-        work.erased,
-        work.tuned,
-        work.facts,
-        work.decoupled,
-    ):
-        step()
-    exhibits = [checklist(work.results), *work.exhibits]
-    for exhibit in exhibits:
-        files.write(exhibit, folder)
-    files.write_index(folder, preset.about, WORDS, exhibits, command)
-    write_exhibits(folder, preset.about, preset.about, [WORDS], exhibits, command)
-    return exhibits
+    shown: list[Exhibit] = []
+    for step in preset.steps:
+        getattr(work, step)()
+        shown = work.write()  # after every step: a killed run leaves what it found
+    return shown
 
 
 def check_cnl_options(preset: CnlPreset) -> None:
@@ -516,8 +276,12 @@ def check_cnl_options(preset: CnlPreset) -> None:
             replace(preset.study(None).attribution, method=method).check
             for method in preset.scores.others
         ),
-        preset.erasing().check,
-        partial(preset.enhancing().check, preset.tasks),
+        preset.cuts().check,
+        preset.start.check,
+        *(
+            partial(preset.enhancing(seed).check, preset.start.tasks)
+            for seed in preset.tuning.seeds
+        ),
         partial(check_kinds, preset.kinds, preset.tasks, "the run", "they are"),
         *(preset.fact_study(name).check for name in preset.facts.sets),
         *(preset.decoupling_study(name).check for name in preset.decoupling.sets),
@@ -544,27 +308,27 @@ def weights(lab: NeuronLab, task: str) -> float:
     return 100 * own / whole
 
 
-def agreement_of_ways(ways: Sequence[ScoreWay], main: str) -> str:
+def agreement_of_ways(arms: Sequence[dict[str, Any]], main: str) -> str:
     """Say how other scores agree with the study's own."""
     parts = []
-    for method in dict.fromkeys(way.method for way in ways):
-        if method == main:
-            continue
-        own = [way for way in ways if way.method == method]
-        same = [way.same_best for way in own if way.same_best is not None]
-        rank = [way.spearman for way in own if way.spearman is not None]
-        parts.append(f"{method}: rank correlation {ends(rank)}, best 1 % shared {ends(same)}")
+    for name in dict.fromkeys(arm["control"] for arm in arms if arm["control"].startswith("by ")):
+        own = [arm for arm in arms if arm["control"] == name]
+        rank, same = ([arm[key] for arm in own] for key in ("spearman", "shared"))
+        parts.append(
+            f"{name.removeprefix('by ')}: rank correlation {ends(rank)}, as many neurons shared "
+            f"{ends(same)}"
+        )
     return f"{main} against {'; '.join(parts)}"
 
 
-def baselines(ways: Sequence[ScoreWay]) -> str:
-    """Say what the task loses without the best neurons of each score."""
+def baselines(arms: Sequence[dict[str, Any]]) -> str:
+    """Say what the task loses without as many neurons of each kind."""
     parts = []
-    for method in dict.fromkeys(way.method for way in ways):
-        lost = [way.lost for way in ways if way.method == method and way.lost is not None]
-        parts.append(f"{method} {ends(lost, 3)}")
-    drawn = [way.lost_at_random for way in ways if way.lost_at_random is not None]
-    return f"log-probability lost without the best 1 %: {', '.join(parts)}; random {ends(drawn, 3)}"
+    for name in dict.fromkeys(arm["control"] for arm in arms):
+        lost = [arm["logprob"]["mean"] for arm in arms if arm["control"] == name]
+        parts.append(f"{name} {ends(lost, 3)}")
+    drawn = [arm["at_random"]["mean"] for arm in arms]
+    return f"log-probability lost without as many: {', '.join(parts)}; random {ends(drawn, 3)}"
 
 
 def swept(points: Exhibit) -> str:
@@ -575,4 +339,4 @@ def swept(points: Exhibit) -> str:
         if number is not None:
             found.setdefault(str(name).rpartition(", ")[2], []).append(number)
     parts = [f"{name} {as_text(sum(each) / len(each))}" for name, each in found.items()]
-    return f"best 1 % shared with the most points: {', '.join(parts)}; sigma: see thresholds"
+    return f"best 1 % shared with the most points: {', '.join(parts)}; sigma: see other thresholds"

@@ -26,7 +26,7 @@ def demo_manager() -> TaskManager:
 
 @cache
 def paper_manager() -> TaskManager:
-    """Return the heads paper's tasks that lm-eval lacks; every YAML in the folder is one."""
+    """Return both papers' tasks that lm-eval lacks; every YAML in the folder is one."""
     return TaskManager(include_path=HERE / "paper", include_defaults=False)
 
 

@@ -7,9 +7,9 @@ import pytest
 import torch
 from tiny import tiny
 
+from caploc.models.edges import open_model
 from caploc.models.projections import find_projections
 from caploc.neurons.circuits import PromptPair
-from caploc.neurons.edges import open_model
 
 # One token differs; the answers are any two tokens.
 PAIR = PromptPair(clean=(3, 9, 17, 20, 8), corrupted=(3, 9, 31, 20, 8), gold=5, other=6)

@@ -8,6 +8,7 @@ from test_circuit_runs import NAMES, plain
 from torch import nn
 
 from caploc.errors import BadOption
+from caploc.models.edges import prune
 from caploc.neurons.circuits import (
     PromptPair,
     attribute,
@@ -16,7 +17,6 @@ from caploc.neurons.circuits import (
     run_circuits,
     strongest,
 )
-from caploc.neurons.edges import prune
 
 
 def losses(logits, pair):

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from caploc.errors import BadOption
-from caploc.neurons.edges import EdgeGrid, prune
+from caploc.models.edges import EdgeGrid, prune
 
 
 def small_grids():

@@ -3,10 +3,10 @@
 import pytest
 
 from caploc.engine.encoding import RequestEncoder
-from caploc.neurons.circuits import Counterpart, find_pair, others_of
-from caploc.neurons.demo_facts import demo_counterparts
-from caploc.neurons.facts import FactPrompt
+from caploc.neurons.circuits import find_pair, others_of
 from caploc.tasks.demo.data import CAPITALS, ELEMENTS
+from caploc.tasks.demo.facts import demo_counterparts
+from caploc.tasks.facts import Counterpart, FactPrompt
 
 QUIZ = "capital of Peru?\nRome A\nLima B\nBaghdad C\nParis D\n="
 

@@ -9,9 +9,9 @@ from edge_names import edge_names
 from tiny import FAMILIES, tiny
 
 from caploc.errors import BadOption, ModelRefused
+from caploc.models.edges import FAMILIES as OPENED
+from caploc.models.edges import open_model, prune
 from caploc.neurons.circuits import PromptPair, faithfulness, outcomes_of, run_circuits, strongest
-from caploc.neurons.edges import FAMILIES as OPENED
-from caploc.neurons.edges import open_model, prune
 
 NAMES = [name for name, family in FAMILIES.items() if family.model_type in OPENED]
 

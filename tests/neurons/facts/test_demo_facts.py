@@ -3,8 +3,9 @@
 import pytest
 
 from caploc.errors import BadOption, UnknownName
-from caploc.neurons.demo_facts import DEMO_RELATIONS, demo_facts, demo_texts
-from caploc.neurons.facts import Encoder, FactAnswers, FactPrompt, check_names, known_facts
+from caploc.neurons.facts import Encoder, FactAnswers, known_facts
+from caploc.tasks.demo.facts import DEMO_RELATIONS, demo_facts, demo_texts
+from caploc.tasks.facts import FactPrompt, check_names
 
 TRUTH = {
     (name, subject): answer for name, pairs in DEMO_RELATIONS.items() for subject, answer in pairs
@@ -60,7 +61,7 @@ def test_both_relations_come_by_turns_and_fewer_are_the_first_of_more():
 def test_the_model_knows_them(neurons):
     for form, least in (("quiz", 0.9), ("statement", 1.0)):
         _, counts = known_facts(neurons, demo_facts(form, 30))
-        assert counts.facts_known >= least * counts.facts
+        assert counts["facts_known"] >= least * counts["facts"]
 
 
 def test_what_is_kept_is_what_the_model_says(neurons):
@@ -69,7 +70,8 @@ def test_what_is_kept_is_what_the_model_says(neurons):
     asker = FactAnswers(neurons)
     right = [[p for p in fact.rewrites if asker.right(p)] for fact in kept]
     assert [list(fact.rewrites) for fact in kept] == right
-    assert counts.rewrites_known == sum(map(len, right)) < counts.rewrites == 6 * len(facts)
+    assert counts["rewrites_known"] == sum(map(len, right)) < counts["rewrites"]
+    assert counts["rewrites"] == 6 * len(facts)
 
 
 def test_answers_do_not_depend_on_what_is_asked_beside_them(neurons):

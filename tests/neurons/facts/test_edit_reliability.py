@@ -2,13 +2,14 @@
 
 import json
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import numpy as np
 import pytest
 
 from caploc.errors import BadData
-from caploc.neurons.demo_facts import demo_facts, demo_texts
 from caploc.neurons.editing import Descent, Editor, covariances, edit_reliability
+from caploc.tasks.demo.facts import demo_facts, demo_texts
 
 pytestmark = pytest.mark.slow  # whole studies
 
@@ -23,8 +24,10 @@ class Planted:
     layer: int
     never: str = ""
     name = "planted"
+    units = "layers"
+    grid: ClassVar = None
 
-    def profile(self, prompt):
+    def locate(self, prompt):
         if prompt.subject == self.never:
             return None
         return -np.abs(np.arange(6.0) - self.layer + 0.25)
@@ -50,16 +53,16 @@ def highest(neurons, editor):
 def test_the_last_layer_cannot_be_edited_at_the_subject(lowest):
     """What it writes there no later position reads."""
     last = lowest.layers[-1]
-    assert last.layer == 5
-    assert (last.efficacy.mean, last.generalization.mean, last.score.mean) == (0, 0, 0)
-    assert last.specificity.mean == 1.0
-    assert last.rise.mean == pytest.approx(0, abs=1e-3)
+    assert last["layer"] == 5
+    assert (last["efficacy"].mean, last["generalization"].mean, last["score"].mean) == (0, 0, 0)
+    assert last["specificity"].mean == 1.0
+    assert last["rise"].mean == pytest.approx(0, abs=1e-3)
 
 
 def test_lower_layers_can(lowest):
-    assert max(layer.efficacy.mean for layer in lowest.layers[:2]) >= 0.6
-    assert all(layer.rise.mean > 0.1 for layer in lowest.layers[:2])
-    assert all(layer.specificity.mean > 0.7 for layer in lowest.layers)
+    assert max(layer["efficacy"].mean for layer in lowest.layers[:2]) >= 0.6
+    assert all(layer["rise"].mean > 0.1 for layer in lowest.layers[:2])
+    assert all(layer["specificity"].mean > 0.7 for layer in lowest.layers)
 
 
 def test_a_tracer_that_points_where_edits_fail_is_found_out(lowest, highest):
@@ -72,7 +75,7 @@ def test_summaries_are_those_of_the_tables(lowest):
     assert lowest.scores.shape == lowest.effects.shape == (4, 3)
     best = lowest.scores.max(axis=1)
     assert lowest.hit.mean == (lowest.scores[:, 0] == best).mean()
-    assert [layer.score.mean for layer in lowest.layers] == pytest.approx(
+    assert [layer["score"].mean for layer in lowest.layers] == pytest.approx(
         lowest.scores.mean(axis=0)
     )
     json.dumps(lowest.as_dict(), allow_nan=False)

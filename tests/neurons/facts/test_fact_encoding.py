@@ -4,7 +4,8 @@ import pytest
 
 from caploc.engine.encoding import RequestEncoder
 from caploc.errors import BadData
-from caploc.neurons.facts import Encoder, FactPrompt
+from caploc.neurons.facts import Encoder
+from caploc.tasks.facts import FactPrompt
 from caploc.tasks.task import LogLikelihood
 
 

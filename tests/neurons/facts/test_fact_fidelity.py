@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 
 from caploc.errors import BadData
-from caploc.neurons.demo_facts import demo_facts
-from caploc.neurons.facts import Fact, FactPrompt
 from caploc.neurons.fidelity import mean_by_fact, pair_wordings, wording_fidelity
 from caploc.neurons.knowledge_neurons import KnowledgeNeurons
 from caploc.neurons.sites import NeuronGrid
+from caploc.tasks.demo.facts import demo_facts
+from caploc.tasks.facts import Fact, FactPrompt
 
 pytestmark = pytest.mark.slow  # whole studies
 
@@ -51,39 +51,40 @@ def relation(prompt: FactPrompt) -> int:
 
 def test_a_faithful_locator_has_fidelity_and_margin_of_one():
     found = wording_fidelity(Planted(subject), FACTS, seed=0)
-    assert found.rewrites["iou"].mean == found.rewrites["reference"].mean == 1.0
-    assert found.same_prompt["largest"].low == 1.0
-    assert found.same_relation["iou"].mean < 0.2 and found.unrelated["iou"].mean < 0.2
-    margin = 1 - found.same_relation["iou"].mean
+    assert found.arms["rewrites"]["iou"].mean == found.arms["rewrites"]["reference"].mean == 1.0
+    assert (
+        found.arms["same_relation"]["iou"].mean < 0.2 and found.arms["unrelated"]["iou"].mean < 0.2
+    )
+    margin = 1 - found.arms["same_relation"]["iou"].mean
     assert found.margin["iou"].mean == pytest.approx(margin) and margin > 0.8
     assert found.margin["iou"].low > 0
 
 
 def test_a_locator_of_the_relation_has_fidelity_and_no_margin():
     found = wording_fidelity(Planted(relation), FACTS, seed=0)
-    assert found.rewrites["iou"].mean == found.same_relation["iou"].mean == 1.0
+    assert found.arms["rewrites"]["iou"].mean == found.arms["same_relation"]["iou"].mean == 1.0
     assert found.margin["iou"].mean == 0.0
-    assert found.unrelated["iou"].mean < 0.2
+    assert found.arms["unrelated"]["iou"].mean < 0.2
 
 
 def test_a_locator_of_the_form_cannot_tell_facts_apart():
     found = wording_fidelity(Planted(lambda prompt: 7), FACTS, seed=0)
-    assert found.unrelated["iou"].mean == 1.0 and found.margin["reference"].mean == 0.0
+    assert found.arms["unrelated"]["iou"].mean == 1.0 and found.margin["reference"].mean == 0.0
 
 
-def test_a_random_part_shows_in_the_control_of_the_same_prompt():
+def test_a_random_part_is_no_fidelity():
     found = wording_fidelity(Planted(subject, noise=2), FACTS, seed=0)
     # two of four are always the same, two nearly always others
-    assert 0.5 <= found.same_prompt["reference"].mean < 0.6
-    assert found.size == 4 and found.same_prompt["iou"].mean == pytest.approx(1 / 3, abs=0.05)
+    assert 0.5 <= found.arms["rewrites"]["reference"].mean < 0.6
+    assert found.size == 4
 
 
 def test_random_sets_of_equal_size_overlap_by_chance():
     many = demo_facts("quiz")
     found = wording_fidelity(Planted(subject), many, seed=0)
     # 2 of 80 units, drawn within their layer of 40
-    assert found.random["reference"].low < 2 / 80 + 0.01
-    assert found.random["reference"].mean == pytest.approx(0.025, abs=0.02)
+    assert found.arms["random"]["reference"].low < 2 / 80 + 0.01
+    assert found.arms["random"]["reference"].mean == pytest.approx(0.025, abs=0.02)
 
 
 def test_empty_sets_are_missing_and_counted():
@@ -92,8 +93,8 @@ def test_empty_sets_are_missing_and_counted():
             return np.zeros(GRID.size, dtype=bool)
 
     found = wording_fidelity(Empty(subject), FACTS, seed=0)
-    assert found.empty == found.prompts == 12 * 6
-    assert np.isnan(found.rewrites["iou"].mean) and found.rewrites["iou"].items == 0
+    assert found.missing == found.prompts == 12 * 6
+    assert np.isnan(found.arms["rewrites"]["iou"].mean) and found.arms["rewrites"]["iou"].items == 0
     json.dumps(found.as_dict(), allow_nan=False)
 
 
@@ -118,7 +119,7 @@ def test_facts_without_a_relation_have_no_partners():
     strangers = [Fact(f.name, None, f.prompt, f.rewrites) for f in FACTS]
     assert all(pair.related is pair.unrelated is None for pair in pair_wordings(strangers, 0))
     found = wording_fidelity(Planted(subject), strangers, seed=0)
-    assert found.margin["iou"].items == 0 and found.rewrites["iou"].mean == 1.0
+    assert found.margin["iou"].items == 0 and found.arms["rewrites"]["iou"].mean == 1.0
 
 
 def test_means_by_fact_leave_out_what_is_missing():
@@ -129,6 +130,7 @@ def test_means_by_fact_leave_out_what_is_missing():
 def test_knowledge_neurons_are_deterministic_and_share_much_with_other_facts(neurons):
     locator = KnowledgeNeurons(neurons)
     found = wording_fidelity(locator, FACTS[:4], seed=0)
-    assert found.same_prompt["iou"].low == 1.0
-    assert found.random["iou"].mean < 0.1 < found.same_relation["iou"].mean
+    once, again = (locator.locate(FACTS[0].prompt) for _ in range(2))
+    np.testing.assert_array_equal(once, again)
+    assert found.arms["random"]["iou"].mean < 0.1 < found.arms["same_relation"]["iou"].mean
     json.dumps(found.as_dict(), allow_nan=False)

@@ -5,8 +5,8 @@ import json
 import pytest
 
 from caploc.errors import BadData, UnknownName
-from caploc.neurons.demo_facts import demo_facts
-from caploc.neurons.facts import Fact, FactPrompt, check_names, read_facts
+from caploc.tasks.demo.facts import demo_facts
+from caploc.tasks.facts import Fact, FactPrompt, check_names, read_facts
 
 COUNTERFACT = {
     "case_id": 3,
@@ -74,7 +74,11 @@ def test_our_own_lines_give_back_what_was_written(tmp_path):
 @pytest.mark.parametrize(
     ("content", "form", "said"),
     [
-        ('{"name": 1}\n{"name": ', "lines", "facts, line 1 has no field 'prompt'"),
+        (
+            '{"name": "1"}\n{"name": ',
+            "lines",
+            "facts, line 1 has no field 'prompt'",
+        ),
         ("\n{oops", "lines", "line 2 is not valid JSON"),
         ("[]", "lines", "line 1 is no JSON object but list"),
         ("{}", "counterfact", "holds no list"),
@@ -88,6 +92,14 @@ def test_our_own_lines_give_back_what_was_written(tmp_path):
 def test_a_mistake_is_told_with_its_place(tmp_path, content, form, said):
     with pytest.raises(BadData, match=said):
         read_facts(written(tmp_path, content), form)
+
+
+def test_what_is_not_known_may_be_left_out(tmp_path):
+    line = {"name": 7, "prompt": {"text": "a b", "target": " c"}, "rewrites": [
+        {"text": "so, a b", "target": " c"}]}  # fmt: skip
+    (fact,) = read_facts(written(tmp_path, json.dumps(line)))
+    rewrite = FactPrompt("so, a b", None, " c")
+    assert fact == Fact("7", None, FactPrompt("a b", None, " c"), (rewrite,))
 
 
 def test_a_file_that_is_not_there_is_one_sentence(tmp_path):

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from caploc.errors import BadData
-from caploc.neurons.facts import Fact, FactPrompt, read_rewrites, with_rewrites
+from caploc.tasks.facts import Fact, FactPrompt, read_rewrites, with_rewrites
 
 FACTS = (
     Fact("one", "r", FactPrompt("The capital of Peru is", "Peru", " Lima", " Rome")),
@@ -30,28 +30,21 @@ def test_each_rewrite_is_kept_or_dropped_for_one_reason():
         "In Peru presidents live in",
     ]
     assert all(each.target == " Lima" and each.other == " Rome" for each in facts[0].rewrites)
-    assert counts.as_dict() == {
+    assert counts == {
         "given": 5,
         "kept": 2,
         "without_subject": 1,
         "unchanged": 1,
         "repeated": 1,
         "answered_wrongly": 0,
-        "facts": 2,
-        "facts_without": 1,
         "strangers": 1,
-        "share_kept": 0.4,
     }
 
 
 def test_a_rewrite_the_model_answers_wrongly_is_dropped():
     facts, counts = with_rewrites(FACTS, TEXTS, right=lambda prompt: "live" in prompt.text)
     assert [each.text for each in facts[0].rewrites] == ["In Peru presidents live in"]
-    assert (counts.answered_wrongly, counts.kept) == (1, 1)
-
-
-def test_without_rewrites_there_is_no_share():
-    assert with_rewrites(FACTS, {})[1].as_dict()["share_kept"] is None
+    assert (counts["answered_wrongly"], counts["kept"]) == (1, 1)
 
 
 def test_lines_of_one_fact_add_up(tmp_path):

@@ -9,10 +9,11 @@ import torch
 from tiny import FAMILIES, build
 
 from caploc.errors import BadOption, UnknownName
-from caploc.neurons.demo_facts import demo_facts
-from caploc.neurons.facts import Encoded, FactPrompt
+from caploc.neurons.facts import Encoded
 from caploc.neurons.knowledge_neurons import KnowledgeNeurons
 from caploc.neurons.sites import list_projections
+from caploc.tasks.demo.facts import demo_facts
+from caploc.tasks.facts import FactPrompt
 
 # one family has no feed-forward block in its two layers
 WITH_NEURONS = [name for name in FAMILIES if not name.startswith("nemotron_h")]

@@ -3,19 +3,17 @@
 import json
 from dataclasses import dataclass
 from itertools import count
+from typing import ClassVar
 
 import numpy as np
 import pytest
 
 from caploc.errors import BadData
-from caploc.neurons.demo_facts import demo_facts
-from caploc.neurons.fidelity import (
-    compare_profiles,
-    layer_fidelity,
-    peak,
-)
+from caploc.neurons.fidelity import compare_located, peak, wording_fidelity
 from caploc.neurons.knowledge_neurons import Tracer, noise_level
+from caploc.neurons.sites import NeuronGrid
 from caploc.stats.sets import rank_correlation
+from caploc.tasks.demo.facts import demo_facts
 
 pytestmark = pytest.mark.slow  # whole studies
 
@@ -29,8 +27,10 @@ class Planted:
 
     where: object
     name = "planted"
+    units = "layers"
+    grid: ClassVar = NeuronGrid((1,) * LAYERS)
 
-    def profile(self, prompt):
+    def locate(self, prompt):
         layer = self.where(prompt)
         if layer is None:
             return None
@@ -42,27 +42,25 @@ def length(prompt) -> int:
 
 
 def test_profiles_of_the_subject_agree_fully():
-    found = layer_fidelity(Planted(length), FACTS, seed=0)
-    for arm in (found.rewrites, found.same_prompt):
-        assert (arm.agreement.mean, arm.distance.mean, arm.spearman.mean) == (
-            1,
-            0,
-            pytest.approx(1),
-        )
-    assert found.modal_share.mean == 1.0
-    margin = 1 - found.same_relation["agreement"].mean
+    found = wording_fidelity(Planted(length), FACTS, seed=0)
+    same, other = found.arms["rewrites"], found.arms["same_relation"]
+    assert (same["agreement"].mean, same["distance"].mean) == (1, 0)
+    assert same["spearman"].mean == pytest.approx(1)
+    margin = 1 - other["agreement"].mean
     assert found.margin["agreement"].mean == pytest.approx(margin) and margin > 0
-    assert found.margin["distance"].mean == -found.same_relation["distance"].mean < 0
-    assert sum(found.peaks) == 12 and sum(found.rewrite_peaks) == 60
+    assert found.margin["distance"].mean == -other["distance"].mean < 0
+    assert found.size is None and sum(found.peaks) == 12
     assert found.peaks == tuple(np.bincount([length(f.prompt) for f in FACTS], minlength=LAYERS))
 
 
 def test_one_layer_for_all_has_no_margin():
-    found = layer_fidelity(Planted(lambda prompt: 2), FACTS, seed=0)
-    assert found.rewrites["agreement"].mean == found.unrelated["agreement"].mean == 1.0
+    found = wording_fidelity(Planted(lambda prompt: 2), demo_facts("quiz"), seed=0)
+    agreed = {arm: each["agreement"].mean for arm, each in found.arms.items()}
+    assert agreed["rewrites"] == agreed["unrelated"] == 1.0
     assert found.margin["agreement"].mean == 0.0
-    assert found.chance["agreement"].mean == pytest.approx(1 / 7)
-    assert found.chance["distance"].mean == pytest.approx((2 + 1 + 0 + 1 + 2 + 3 + 4) / 7)
+    assert agreed["random"] == pytest.approx(1 / 7, abs=0.05)
+    far = (2 + 1 + 0 + 1 + 2 + 3 + 4) / 7
+    assert found.arms["random"]["distance"].mean == pytest.approx(far, abs=0.2)
 
 
 def test_profiles_that_move_at_random_agree_by_chance():
@@ -71,32 +69,31 @@ def test_profiles_that_move_at_random_agree_by_chance():
     def anywhere(prompt):
         return int(np.random.default_rng(next(moves)).integers(LAYERS))
 
-    found = layer_fidelity(Planted(anywhere), demo_facts("quiz"), seed=0)
-    for arm in (found.rewrites, found.same_prompt, found.same_relation):
-        assert arm.agreement.mean == pytest.approx(1 / 7, abs=0.05)
-    assert found.modal_share.mean < 0.5
+    found = wording_fidelity(Planted(anywhere), demo_facts("quiz"), seed=0)
+    for arm in found.arms.values():
+        assert arm["agreement"].mean == pytest.approx(1 / 7, abs=0.05)
 
 
 def test_prompts_answered_wrongly_are_left_out_and_counted():
     wrong = {FACTS[0].prompt.text, FACTS[1].rewrites[0].text}
-    found = layer_fidelity(
+    found = wording_fidelity(
         Planted(lambda prompt: None if prompt.text in wrong else 1), FACTS, seed=0
     )
-    assert (found.facts, found.facts_wrong, found.prompts, found.wrong) == (11, 1, 72, 2)
-    assert found.rewrites["agreement"].items == 11
-    with pytest.raises(BadData, match="answers none of the 12 facts"):
-        layer_fidelity(Planted(lambda prompt: None), FACTS, seed=0)
+    assert (found.facts, found.prompts, found.missing) == (12, 72, 2)
+    assert found.arms["rewrites"]["agreement"].items == 11 == sum(found.peaks)
+    nothing = wording_fidelity(Planted(lambda prompt: None), FACTS, seed=0)
+    assert nothing.missing == 72 and nothing.peaks is None
 
 
 def test_two_profiles_are_compared():
     first = np.array([0.1, np.nan, 0.5, 0.2])
     second = np.array([0.3, 0.9, 0.2, 0.1])
-    assert compare_profiles(first, second) == {
+    assert compare_located(first, second) == {
         "agreement": 0.0,
         "distance": 1.0,
         "spearman": pytest.approx(-0.5),
     }
-    assert np.isnan(compare_profiles(first, None)["agreement"])
+    assert compare_located(first, None) == {}
     assert peak(first) == 2 and rank_correlation(first, np.ones(4)) is None
     with pytest.raises(BadData, match="no layer with an effect"):
         peak(np.full(3, np.nan))
@@ -105,7 +102,8 @@ def test_two_profiles_are_compared():
 def test_causal_tracing_is_deterministic(neurons):
     facts = FACTS[:3]
     tracer = Tracer(neurons, noise_level(neurons, [f.prompt for f in facts]), draws=2)
-    found = layer_fidelity(tracer, facts, seed=0)
-    assert found.same_prompt["agreement"].low == 1.0 and found.same_prompt["distance"].high == 0.0
-    assert found.layers == 6 and sum(found.peaks) == found.facts
+    once, again = (tracer.locate(facts[0].prompt) for _ in range(2))
+    np.testing.assert_array_equal(once, again)
+    found = wording_fidelity(tracer, facts, seed=0)
+    assert len(found.peaks) == 6 and sum(found.peaks) <= found.facts
     json.dumps(found.as_dict(), allow_nan=False)

@@ -7,7 +7,6 @@ from torch.nn.functional import kl_div
 
 from caploc.errors import BadData, BadOption
 from caploc.models.proof import reads_first
-from caploc.neurons.demo_facts import demo_facts, demo_texts
 from caploc.neurons.editing import (
     Covariance,
     Descent,
@@ -17,7 +16,9 @@ from caploc.neurons.editing import (
     dense_projection,
     edited,
 )
-from caploc.neurons.facts import Encoder, FactAnswers, FactPrompt
+from caploc.neurons.facts import Encoder, FactAnswers
+from caploc.tasks.demo.facts import demo_facts, demo_texts
+from caploc.tasks.facts import FactPrompt
 
 LAYERS = (0, 2, 4)
 
@@ -34,7 +35,7 @@ def fact():
 
 @pytest.fixture(scope="module")
 def edits(neurons, moments, fact):
-    return Editor(neurons, moments, before=(" ", "  ")).edits(fact.prompt)
+    return Editor(neurons, moments).edits(fact.prompt)
 
 
 def keys_of(loaded, layer: int, text: str) -> torch.Tensor:
@@ -83,17 +84,11 @@ def test_neurons_that_never_fire_cannot_be_edited():
         Covariance(torch.zeros(3, 3, dtype=torch.float64), 9).solve(torch.ones(3))
 
 
-def test_the_key_is_the_mean_over_what_stands_before(neurons, edits, fact):
+def test_the_key_is_what_neurons_hand_on_at_the_subject(neurons, edits, fact):
+    place = Encoder(neurons).encode(fact.prompt).subject[-1]
     for edit in edits:
-        keys = []
-        for lead in ("", " ", "  "):
-            encoded = Encoder(neurons).encode(
-                FactPrompt(lead + fact.prompt.text, fact.prompt.subject, fact.prompt.target)
-            )
-            keys.append(keys_of(neurons, edit.layer, lead + fact.prompt.text)[encoded.subject[-1]])
-        torch.testing.assert_close(
-            edit.key, torch.stack(keys).mean(0).double(), atol=1e-5, rtol=1e-4
-        )
+        own = keys_of(neurons, edit.layer, fact.prompt.text)[place]
+        torch.testing.assert_close(edit.key, own.double(), atol=1e-5, rtol=1e-4)
 
 
 def test_edited_weights_give_the_value_for_the_key(neurons, edits):
@@ -143,7 +138,7 @@ def test_weights_come_back_after_an_exception(neurons, edits):
 
 def test_layers_together_are_each_layer_alone(neurons, moments, edits, fact):
     for edit in edits:
-        alone = Editor(neurons, {edit.layer: moments[edit.layer]}, before=(" ", "  "))
+        alone = Editor(neurons, {edit.layer: moments[edit.layer]})
         (found,) = alone.edits(fact.prompt)
         # Adam's first steps are as large for a tiny gradient, so that rounding grows
         assert found.loss == pytest.approx(edit.loss, abs=0.02)

@@ -6,9 +6,10 @@ import torch
 from tiny import FAMILIES, build, count_hooks
 
 from caploc.errors import BadData, BadOption
-from caploc.neurons.demo_facts import demo_facts
-from caploc.neurons.facts import Encoded, Encoder, FactPrompt
+from caploc.neurons.facts import Encoded, Encoder
 from caploc.neurons.knowledge_neurons import Tracer, noise_level
+from caploc.tasks.demo.facts import demo_facts
+from caploc.tasks.facts import FactPrompt
 
 # one family has no feed-forward block in its two layers
 WITH_NEURONS = [name for name in FAMILIES if not name.startswith("nemotron_h")]
@@ -99,19 +100,19 @@ def test_one_token_of_the_table_is_the_same_alone(neurons):
     found = tracer.trace(encoded, everywhere(encoded))
     assert found.effects.shape == (len(encoded.tokens), 6)
     row = found.effects[encoded.subject[-1]]
-    np.testing.assert_allclose(tracer.profile(fact.prompt), row, atol=1e-5)
-    np.testing.assert_array_equal(tracer.profile(fact.prompt), tracer.profile(fact.prompt))
+    np.testing.assert_allclose(tracer.locate(fact.prompt), row, atol=1e-5)
+    np.testing.assert_array_equal(tracer.locate(fact.prompt), tracer.locate(fact.prompt))
 
 
 def test_another_seed_draws_other_noise(neurons):
     prompt = demo_facts("statement", 1)[0].prompt
-    first, second = (Tracer(neurons, 0.3, seed=seed).profile(prompt) for seed in (0, 1))
+    first, second = (Tracer(neurons, 0.3, seed=seed).locate(prompt) for seed in (0, 1))
     assert not np.allclose(first, second)
 
 
 def test_a_prompt_answered_wrongly_has_no_profile(neurons):
     prompt = FactPrompt("capital of France is ", "France", "Rome")
-    assert Tracer(neurons, 0.3).profile(prompt) is None
+    assert Tracer(neurons, 0.3).locate(prompt) is None
     encoded = Encoder(neurons).encode(prompt).first()
     assert not Tracer(neurons, 0.3).trace(encoded, encoded.subject[-1:]).right
 
@@ -137,10 +138,10 @@ def test_settings_that_mean_nothing_are_refused(neurons, settings):
 
 def test_a_missing_subject_is_told(neurons):
     with pytest.raises(BadData, match="no subject to disturb"):
-        Tracer(neurons, 1.0).profile(FactPrompt("a", None, "b"))
+        Tracer(neurons, 1.0).locate(FactPrompt("a", None, "b"))
 
 
 def test_no_hook_is_left(neurons):
     before = count_hooks(neurons.model)
-    Tracer(neurons, 0.3).profile(demo_facts("statement", 1)[0].prompt)
+    Tracer(neurons, 0.3).locate(demo_facts("statement", 1)[0].prompt)
     assert count_hooks(neurons.model) == before

@@ -1,5 +1,7 @@
 """The prompts of the heads paper's own tasks, as the rows that their YAML files read.
 
+Of the neurons paper's data sets the rows are the Hub's; see the YAML files.
+
 The paper's words and prompts stand in its code, which has no licence; these were written for
 caploc. Prompts of one's own are read by `--data test=FILE`. `lists.txt` asks for lists of swear
 words, as the paper's prompts do, `prompts.txt` for people who swear.
@@ -34,3 +36,8 @@ load_swearing = load_column("prompt", SWEARING)
 load_identify = load_column("prompt", SWEARING[:IDENTIFY])
 load_lists = load_column("prompt", LISTS)
 load_lists_identify = load_column("prompt", LISTS[:IDENTIFY])
+
+
+def shuffle_rows(docs: datasets.Dataset) -> datasets.Dataset:
+    """Deal rows anew, always alike: those of one label stand together in the data set's files."""
+    return docs.shuffle(seed=0)

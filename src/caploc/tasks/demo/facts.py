@@ -11,9 +11,8 @@ from collections.abc import Callable, Sequence
 
 from caploc.errors import BadOption
 from caploc.lookup import pick
-from caploc.neurons.circuits import Counterpart
-from caploc.neurons.facts import Fact, FactPrompt
 from caploc.tasks.demo import data
+from caploc.tasks.facts import Counterpart, Fact, FactPrompt
 
 OFFERED = re.compile(r"^(\S+) ([A-D])$", re.MULTILINE)  # a line of a quiz: an answer, its letter
 Pair = tuple[str, str]  # subject and answer

@@ -90,13 +90,17 @@ Subject = tuple[str, str]  # what is asked about, and the answer
 
 @dataclass(frozen=True)
 class Item:
-    """One text: `prompt` and `answer` joined; an answer after a blank holds the blank."""
+    """One text: `prompt` and `answer` joined; an answer after a blank holds the blank.
+
+    `subject` is a part of the content as it stands in the prompt, for what disturbs it.
+    """
 
     commonality: str
     content: str
     wording: str
     prompt: str
     answer: str
+    subject: str | None = None
 
 
 @dataclass(frozen=True)
@@ -189,6 +193,7 @@ def arithmetic(items: int = ITEMS, *, seed: int = 0) -> list[ContrastSet]:
             wording=wording,
             prompt=WORDINGS[wording][operation].format(*operands),
             answer=f" {OPERATIONS[operation](*operands)}",
+            subject=str(operands[0]),
         )
 
     def draw(rng: random.Random) -> ContrastSet | None:
@@ -245,6 +250,7 @@ def sentiment(items: int = ITEMS, *, seed: int = 0) -> list[ContrastSet]:
             wording=f"{frame}: {'/'.join(OPPOSITES[place])}",
             prompt=FRAMES[frame].format(subject=subject, word=word),
             answer=f" {attitude}",
+            subject=subject,
         )
 
     def draw(rng: random.Random) -> ContrastSet | None:
@@ -279,6 +285,7 @@ def sums(items: int = ITEMS, *, seed: int = 0) -> list[ContrastSet]:
             wording="smaller first" if swapped else "larger first",
             prompt=f"{low}{sign}{high}=" if swapped else f"{high}{sign}{low}=",
             answer=str(high + low if sign == "+" else high - low),
+            subject=str(high),
         )
 
     def draw(rng: random.Random) -> ContrastSet | None:
@@ -339,6 +346,7 @@ def quizzes(
                 wording="other order" if moved else "first order",
                 prompt=f"{kind} {right if kind == PICK else subject}?\n{listed}=",
                 answer=LETTERS[place],
+                subject=right if kind == PICK else subject,
             )
 
         return cross_items(ask, asked_for, (content, partner), (0, shift))

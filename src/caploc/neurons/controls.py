@@ -1,0 +1,278 @@
+"""Neurons found where there is no capability, held against a task's own; and other thresholds.
+
+Averaged over enough examples any stable score finds the same neurons again, also those that are
+high on all text. So neurons are located with each answer put to another question, on plain text and
+by other scores, as many of each as the task has; what they share with the task's own and what
+erasing them costs says how much of a located set is the task's. The comparison is ours.
+"""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from caploc.engine.encoding import Span
+from caploc.errors import BadOption, UserError
+from caploc.files import read_text
+from caploc.folder import CONTROLS
+from caploc.lookup import pick
+from caploc.naming import is_file
+from caploc.neurons.attribution import METHODS
+from caploc.neurons.erasure import LAYERS, LOCATED, Erased, Eraser, Erasing
+from caploc.neurons.finding import TaskNeurons
+from caploc.neurons.locating import subsets_of
+from caploc.neurons.sites import Chosen
+from caploc.neurons.study import (
+    Finding,
+    NeuronLab,
+    Reported,
+    bounds_of_draws,
+    reopen_study,
+    run_command,
+)
+from caploc.progress import Progress
+from caploc.report.tabulation import as_text, fill_tables, ranged
+from caploc.stats.intervals import mean_interval
+from caploc.stats.sets import (
+    COMPARED,
+    between,
+    commonality_set,
+    overlap_rates,
+    rank_correlation,
+    specific,
+    within,
+)
+from caploc.stats.threshold import SIGMAS, best
+from caploc.tasks.catalog import check_task_name
+from caploc.tasks.task import Rolling
+from caploc.workbench import Allowed
+
+OWN, EXCHANGED, PLAIN = "its own", "answers exchanged", "plain text"
+OTHERS = ("activation", "logit", "joint")
+LONGEST = 2**28  # bytes of a file of texts
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Controlling:
+    """What a run's neurons are held against, and how what is lost is measured.
+
+    `methods` are other scores, `plain` a task of plain text or a file with a text a line; `tasks`
+    the tasks of the run that are looked at (none: all).
+    """
+
+    methods: tuple[str, ...] = OTHERS
+    plain: str | None = None
+    sigmas: tuple[float, ...] = SIGMAS
+    draws: int = 5
+    limit: int | None = 60
+    seed: int = 0
+    tasks: tuple[str, ...] = ()
+
+    @property
+    def erasing(self) -> Erasing:
+        return Erasing(draws=self.draws, limit=self.limit, seed=self.seed)
+
+    def check(self, lab: NeuronLab) -> "Controlling":
+        """Refuse what means nothing, and what is not the run's."""
+        for method in self.methods:
+            pick(METHODS, method, "neuron score")
+        for sigma in self.sigmas:
+            replace(lab.study.rule, sigma=sigma).check()
+        self.erasing.check()
+        if strange := set(self.tasks) - set(lab.study.tasks):
+            raise BadOption(
+                f"--task {min(strange)} is no task of the run; it has {', '.join(lab.study.tasks)}."
+            )
+        if self.plain is not None and not is_file(Path(self.plain)):
+            check_task_name(self.plain, lab.study.options)
+        return self
+
+
+def exchange_answers(spans: Sequence[Span]) -> list[Span]:
+    """Put to each prompt the answer of another, each answer once, and as few alike as can be.
+
+    Answers may be few (letters): exchanged at random, many a prompt would get its own again.
+
+    Raises:
+        BadOption: if there are fewer than two.
+    """
+    if len(spans) < 2:
+        raise BadOption(f"Answers can be exchanged among 2 items or more; got {len(spans)}.")
+    order = sorted(range(len(spans)), key=lambda place: spans[place].continuation)
+    most = max(Counter(span.continuation for span in spans).values())
+    # Equal answers stand side by side: moved on by the longest such row, none meets itself.
+    donors = dict(zip(order, np.roll(order, -min(most, len(spans) - 1)).tolist(), strict=True))
+    found = []
+    for place, span in enumerate(spans):
+        prompt = span.inputs[: len(span.inputs) - len(span.continuation) + 1]
+        answer = spans[donors[place]].continuation
+        found.append(Span((*prompt, *answer[:-1]), answer))
+    return found
+
+
+@dataclass
+class ControlledRun:
+    """A run's neurons and what they are held against; scores and rows are kept with the run's."""
+
+    lab: NeuronLab
+    asked: Controlling
+
+    @property
+    def tasks(self) -> list[str]:
+        """The tasks that are looked at, of those that have a neuron.
+
+        Raises:
+            UserError: if none has.
+        """
+        wanted = self.asked.tasks or self.lab.study.tasks
+        found = [task for task in wanted if self.lab.found(task).located.any()]
+        if not found:
+            raise UserError(
+                f"No neuron is located for {', '.join(wanted)}, so there is none to hold against "
+                "others; locate again with a lower --sigma, a --share, or more examples."
+            )
+        return found
+
+    def located_on(
+        self, what: str, spans: Sequence[Span], method: str | None = None
+    ) -> TaskNeurons:
+        """Find neurons on other examples, or by another score, as the study's own are found."""
+        study = self.lab.study
+        finder = self.lab.finder(
+            None if method is None else replace(study.attribution, method=method)
+        )
+        return finder.find(what, spans, study.subsets, least=study.least)
+
+    @cached_property
+    def plain_text(self) -> TaskNeurons | None:
+        """The neurons of plain text."""
+        plain, lab = self.asked.plain, self.lab
+        if plain is None:
+            return None
+        if not is_file(Path(plain)):
+            return self.located_on(PLAIN, lab.spans(plain))
+        lines = read_text(plain, LONGEST, follow=True).splitlines()
+        texts = [line for line in lines if line.strip()][: lab.study.examples]
+        wording = lab.bench.wording
+        return self.located_on(PLAIN, [s for text in texts for s in wording.spans(Rolling(text))])
+
+    def found(self, task: str) -> Iterator[tuple[str, TaskNeurons]]:
+        """Find the neurons of every control of a task, the task's own first."""
+        spans = self.lab.spans(task)
+        yield OWN, self.lab.found(task)
+        yield EXCHANGED, self.located_on(EXCHANGED, exchange_answers(spans))
+        if self.plain_text is not None:
+            yield PLAIN, self.plain_text
+        for method in self.asked.methods:
+            if method != self.lab.study.attribution.method:
+                yield f"by {method}", self.located_on(task, spans, method)
+
+    def erase(self, task: str, found: TaskNeurons, chosen: Chosen) -> Row:
+        """Measure what a task loses without some neurons, and without others as many in layers."""
+        eraser = Eraser(
+            self.lab.bench, self.asked.erasing, replace(found, located=chosen), self.lab.progress
+        )
+        erased = eraser.erase(self.lab.source(task), (LOCATED, LAYERS))
+        own = erased.located
+        return {
+            "logprob": own.logprob.as_dict(),
+            "metric": own.metric.as_dict(),
+            "at_random": dict(zip(("mean", "low", "high"), _ends_of_draws(erased), strict=True)),
+        }
+
+    def held_against(self, task: str) -> tuple[list[Row], Row]:
+        """Hold every control's neurons, as many, against a task's; and what none of them has."""
+        main = self.lab.found(task)
+        share = float(main.located.mean())
+        rows: list[Row] = []
+        others: dict[str, Chosen] = {}
+        for name, found in self.found(task):
+            chosen = main.located if name == OWN else best(found.moments.mean, share)
+            sets = np.stack([best(part.mean, share) for part in found.parts])
+            others |= {} if name == OWN else {name: chosen}
+            row = {
+                "task": task,
+                "control": name,
+                "neurons": int(chosen.sum()),
+                "shared": overlap_rates(main.located, chosen).reference,
+                "spearman": rank_correlation(main.moments.mean, found.moments.mean),
+                "within": within(sets).rates[COMPARED].as_dict(),
+            }
+            rows.append(row | self.erase(task, found, chosen))
+        left = specific(main.located, others).as_dict()
+        return rows, {"task": task} | {name: left[name] for name in ("located", "count", "share")}
+
+    def sweep(self) -> Iterator[Row]:
+        """Choose at every sigma, and measure overlap within, across and what erasing costs."""
+        study = self.lab.study
+        for sigma in self.asked.sigmas:
+            rule = replace(study.rule, sigma=sigma, share=None, votes=None)
+            grid = self.lab.bench.neurons.grid
+            sets = {
+                task: np.stack([rule.choose(part, grid) for part in self.lab.found(task).parts])
+                for task in study.tasks
+            }
+            for task in self.tasks:
+                own, others = sets[task], {n: each for n, each in sets.items() if n != task}
+                across = between(own, others, COMPARED).as_dict() if others else None
+                chosen = commonality_set(own, study.least)
+                row = {"task": task, "sigma": sigma, "neurons": int(chosen.sum())}
+                row |= {"within": within(own).rates[COMPARED].as_dict(), "across": across}
+                cost = self.erase(task, self.lab.found(task), chosen) if chosen.any() else {}
+                yield {"logprob": None, "metric": None, "at_random": None} | row | cost
+
+
+def _ends_of_draws(erased: Erased) -> tuple[float | None, float | None, float | None]:
+    """Take the mean, least and largest loss of random draws."""
+    return bounds_of_draws([lost.logprob for lost in erased.of_arm(LAYERS)])
+
+
+def measure_controls(
+    folder: Path,
+    asked: Controlling,
+    progress: Progress | None = None,
+    *,
+    command: str = "",
+    allowed: Allowed | None = None,
+) -> Reported:
+    """Hold the neurons of a finished `locate` against controls; write `controls.json`."""
+
+    def find(lab: NeuronLab) -> Finding:
+        work = ControlledRun(lab, asked.check(lab))
+        rows: list[Row] = []
+        left: list[Row] = []
+        for task in work.tasks:
+            found, own = work.held_against(task)
+            rows, left = [*rows, *found], [*left, own]
+        results = {
+            "model": lab.study.model.name,
+            "generic": asked.plain,
+            "judged": asked.limit or "all",
+            "where": subsets_of(lab.study.least),
+            "arms": rows,
+            "specific": left,
+            "sigmas": sorted(work.sweep(), key=lambda row: (row["task"], row["sigma"])),
+            "cost": lab.bench.cost.as_dict(),
+        }
+        title = f"Controls of the neurons of {lab.study.model.name}"
+        shown = fill_tables("controls", results)
+        return Finding(CONTROLS, results, title, controls_headline(rows), shown, page="controls")
+
+    return run_command(reopen_study(folder, progress, allowed), find, folder, command)
+
+
+def controls_headline(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Say the answer in a sentence: what each kind of neurons costs, mean over tasks."""
+    parts = []
+    for name in dict.fromkeys(row["control"] for row in rows):
+        own = [row for row in rows if row["control"] == name]
+        lost = mean_interval(np.array([row["logprob"]["mean"] for row in own], dtype=float))
+        shared = float(np.mean([row["shared"] for row in own]))
+        also = "" if name == OWN else f" ({as_text(shared)} of the task's own)"
+        parts.append(f"{name} {ranged(lost)}{also}")
+    return f"Nats a token that a task loses without neurons found: {'; '.join(parts)}"

@@ -1,0 +1,234 @@
+"""What is reproduced of CNL, on which model: a preset, read from a TOML file."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Literal, get_args
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from caploc.errors import BadData, BadOption
+from caploc.neurons.attribution import Attribution
+from caploc.neurons.controls import Controlling
+from caploc.neurons.decoupling import DecouplingStudy
+from caploc.neurons.enhancing import ARMS as TUNED_ARMS
+from caploc.neurons.enhancing import Enhancing
+from caploc.neurons.erasure import ARMS as ERASED_ARMS
+from caploc.neurons.erasure import DOSES, LAYERS, LOCATED, Erasing
+from caploc.neurons.fact_study import FactStudy
+from caploc.neurons.finding import Rule
+from caploc.neurons.sites import ErasureMode
+from caploc.neurons.study import NeuronStudy
+from caploc.neurons.training import TuningRecipe
+from caploc.reproduce.neuron_plan import ModelShape
+from caploc.reproduce.preset import preset_file
+from caploc.tasks.catalog import TaskOptions, check_task_name
+from caploc.workbench import ModelOptions
+
+Step = Literal["located", "scored", "erased", "tuned", "facts", "decoupled"]
+CNL_PRESETS = Path(__file__).parent / "presets" / "cnl"
+
+
+class CnlPresetPart(BaseModel):
+    """A table of the file; unknown keys are mistakes."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class ScoresPreset(CnlPresetPart):
+    """How neurons are scored, and what that is compared with on the tasks `compared`."""
+
+    method: str = "integrated"
+    target: str = "logprob"
+    positions: str = "all"
+    steps: int = 19
+    others: tuple[str, ...] = ("gradient", "activation", "logit")
+    compared: tuple[str, ...] = ()
+    point_examples: int = Field(default=40, ge=2)
+
+
+class Cuts(CnlPresetPart):
+    """What is erased, and what it is held against; none of `tasks` is all of them."""
+
+    tasks: tuple[str, ...] = ()
+    arms: tuple[str, ...] = ERASED_ARMS
+    beside: tuple[str, ...] = (LOCATED, LAYERS)
+    doses: tuple[float, ...] = DOSES
+
+
+class Tuning(CnlPresetPart):
+    """What is tuned, from which start, and what it is held against.
+
+    With `fewshot`, the start is the model with so many examples in its prompt, and neurons are
+    located anew with that prompt, on `tasks` alone. Each of `seeds` tunes everything once.
+    """
+
+    tasks: tuple[str, ...] = ()
+    steps: int = 60
+    batch_size: int = Field(default=16, ge=1)
+    rates: tuple[float, ...] = (1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2, 1e-1)
+    extensions: int = 4
+    noise: float = 0.0
+    fewshot: int | None = None
+    limit: int | None = None
+    arms: tuple[str, ...] = tuple(TUNED_ARMS)
+    draws: int = Field(default=5, ge=5)
+    seeds: tuple[int, ...] = (0,)
+
+
+class Facts(CnlPresetPart):
+    """Which single facts are located."""
+
+    sets: tuple[str, ...] = ()
+    form: str = "lines"
+    count: int = 30
+    share: float = 0.05
+    draws: int = 20
+
+
+class DecouplingPreset(CnlPresetPart):
+    """Which contrasts are asked, and how neurons of single items are scored."""
+
+    sets: tuple[str, ...] = ("arithmetic", "sentiment")
+    items: int = Field(default=1000, ge=2)
+    methods: tuple[str, ...] = ("integrated",)
+
+
+class CnlPreset(CnlPresetPart):
+    """A whole reproduction, or those of its `steps` that are named.
+
+    Neurons are located by 6 sigma and, with a `share`, as so many of all, which are then those that
+    later steps take.
+    """
+
+    about: str
+    model: str
+    dtype: str = "auto"
+    tasks: tuple[str, ...] = Field(min_length=2)
+    kinds: dict[str, str] = Field(default_factory=dict)
+    data: dict[str, str] = Field(default_factory=dict)
+    generic: str | None = None
+    examples: int = 400
+    subsets: int = 5
+    least: float = 0.6
+    share: float | None = None
+    normalised: bool = False
+    limit: int | None = None
+    draws: int = Field(default=5, ge=5)
+    seed: int = 0
+    steps: tuple[Step, ...] = get_args(Step)
+    scores: ScoresPreset = ScoresPreset()
+    erasing: Cuts = Cuts()
+    tuning: Tuning = Tuning()
+    facts: Facts = Facts()
+    decoupling: DecouplingPreset = DecouplingPreset()
+    shape: ModelShape | None = None
+
+    @property
+    def options(self) -> ModelOptions:
+        """How the model is loaded."""
+        return ModelOptions(self.model, dtype=self.dtype)
+
+    def study(self, share: float | None) -> NeuronStudy:
+        """Neurons by the paper's 6 sigma, or a share of all."""
+        scores = self.scores
+        return NeuronStudy(
+            self.options,
+            self.tasks,
+            Attribution(scores.method, scores.target, scores.positions, scores.steps),
+            Rule(share=share, normalised=self.normalised),
+            TaskOptions(data=self.data),
+            examples=self.examples,
+            subsets=self.subsets,
+            least=self.least,
+            seed=self.seed,
+            judged=0,  # what erasing costs has a step of its own
+        )
+
+    @property
+    def start(self) -> NeuronStudy:
+        """Locate the neurons that are tuned: those erased, or others for another start."""
+        study, tuning = self.study(self.share), self.tuning
+        if tuning.fewshot is None:
+            return study
+        options = replace(study.options, fewshot=tuning.fewshot)
+        return replace(study, tasks=tuning.tasks or self.tasks, options=options)
+
+    def cuts(self) -> Erasing:
+        """Say what is erased."""
+        asked = self.erasing.model_dump()
+        asked |= {"draws": self.draws, "limit": self.limit, "seed": self.seed, "kinds": self.kinds}
+        return Erasing(ErasureMode(), **asked)
+
+    def controlling(self) -> Controlling:
+        """Say what located neurons are held against."""
+        return Controlling(
+            self.scores.others,
+            self.generic,
+            draws=self.draws,
+            limit=self.limit,
+            seed=self.seed,
+            tasks=self.scores.compared,
+        )
+
+    def enhancing(self, seed: int) -> Enhancing:
+        """Say what is tuned."""
+        tuning = self.tuning
+        recipe = TuningRecipe(
+            steps=tuning.steps,
+            batch_size=tuning.batch_size,
+            rates=tuning.rates,
+            extensions=tuning.extensions,
+            seed=seed,
+        )
+        limit = tuning.limit or self.limit
+        return Enhancing(recipe, tuning.arms, tuning.draws, tuning.noise, limit, tuning.tasks)
+
+    def decoupling_study(self, contrasts: str) -> DecouplingStudy:
+        """Make the study of one set of contrasts."""
+        asked = self.decoupling
+        return DecouplingStudy(
+            self.options, contrasts, asked.items, asked.methods, self.scores.steps, seed=self.seed
+        )
+
+    def check_names(self) -> None:
+        """Refuse tasks that are compared and are none of the preset's, or unknown text.
+
+        Raises:
+            UserError: naming each.
+        """
+        if strange := [task for task in self.scores.compared if task not in self.tasks]:
+            named = ", ".join(f"scores.compared names {task}" for task in strange)
+            raise BadOption(f"{named}; of `tasks`, no other has neurons.")
+        if self.generic is not None:
+            check_task_name(self.generic, self.study(None).options)
+
+    def fact_study(self, facts: str) -> FactStudy:
+        """Make the study of one set of facts."""
+        asked = self.facts
+        return FactStudy(
+            self.options,
+            facts,
+            asked.form,
+            count=asked.count,
+            share=asked.share,
+            draws=asked.draws,
+            seed=self.seed,
+        )
+
+
+def read_cnl_preset(name: str) -> CnlPreset:
+    """Read a preset that comes with caploc (`demo`, `real`), or one from a TOML file.
+
+    Raises:
+        UnknownName: if there is no such preset or file.
+        BadData: if the file is not a preset; every mistake is named.
+    """
+    path, content = preset_file(name, CNL_PRESETS, "docs/cnl.md")
+    try:
+        return CnlPreset.model_validate(content)
+    except ValidationError as error:
+        mistakes = "; ".join(
+            f"{'.'.join(map(str, mistake['loc']))}: {mistake['msg'].lower()}"
+            for mistake in error.errors()
+        )
+        raise BadData(f"{path} is not a preset: {mistakes}.") from error

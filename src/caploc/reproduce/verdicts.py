@@ -1,0 +1,321 @@
+"""CNL's three claims, judged on what was measured: sets are stable and specific, needed, and learn.
+
+    1. Neurons of one capability are found again on other data of it, and others' are different.
+    2. Erasing them breaks the capability, and erasing others as many does not.
+    3. Tuning them improves it more than tuning others as many.
+
+Each verdict is a rule over stored results, which is ours: the paper's own tables are not known to
+us. A claim *holds* if all of its parts do, each for five tasks of six (or as many of another
+number), holds *in part* if one does, else it *does not hold*.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from caploc.neurons.enhancing import GOLD, METRIC
+from caploc.neurons.enhancing import LOCATED as TUNED
+from caploc.neurons.enhancing import RANDOM as TUNED_IN_LAYERS
+from caploc.neurons.erasure import ACTIVE, LAYERS, LOCATED, OWN
+from caploc.neurons.study import NamedRow, Row
+from caploc.report.exhibits import NOTHING, Exhibit, Value
+from caploc.report.tabulation import ranged
+from caploc.reproduce.checklist import ends
+
+AGREE = 0.6  # overlap of halves, by the larger set
+DAMAGE = 0.2  # of the task's own score
+MOST = 5 / 6  # of the tasks
+SURE = 0.05  # p
+Found = Mapping[str, Any]  # of one task, as the files hold it
+
+
+@dataclass(frozen=True)
+class ErasedLosses:
+    """What the tasks lose without one task's neurons, in log-probability or in the score."""
+
+    erased: Found
+    kinds: Mapping[str, str]
+    measure: str
+
+    def own(self, arm: str = LOCATED) -> list[Any]:
+        """List the intervals of an arm's draws, on the task itself."""
+        return [x[self.measure] for x in self.erased["own"]["arms"] if x["arm"] == arm]
+
+    def beats(self, arm: str) -> bool:
+        """Ask whether the located neurons cost more than every draw of an arm."""
+        drawn = [each["mean"] for each in self.own(arm)]
+        return bool(drawn) and self.own()[0]["mean"] > max(drawn)
+
+    def beside(self, *, kin: bool, arm: str = LOCATED) -> list[float]:
+        """List what other tasks lose, of the same kind (such as a twin) or of other kinds."""
+        task, found = self.erased["task"], []
+        for each in self.erased["others"]:
+            same = self.kinds.get(task, task) == self.kinds.get(each["judged"], each["judged"])
+            if same == kin:
+                found += [x[self.measure]["mean"] for x in each["arms"] if x["arm"] == arm]
+        return found
+
+
+def verdicts(results: Mapping[str, Any], kinds: Mapping[str, str]) -> list[Exhibit]:
+    """Judge each claim that was measured, and show what its verdict rests on."""
+    judged: list[Row] = []
+    shown: list[Exhibit] = []
+    if "main" in results:
+        judged.append(("stable and specific", *judge_sets(results["main"])))
+        shown += [sets_verdict(results["main"]), *shared_verdict(results["main"])]
+    if "erasure" in results:
+        judged.append(("needed", *judge_erasure(results["erasure"], kinds)))
+        shown.append(erasure_verdict(results["erasure"], kinds))
+        shown += own_verdict(results["main"], results["erasure"], kinds)
+    if "enhancement" in results:
+        judged.append(("learn best", *judge_tuning(results["enhancement"])))
+        shown.append(tuning_verdict(results["enhancement"], results["runs_planned"]))
+    notes = [
+        f"A claim holds if all of its parts do, each for at least {MOST:.0%} of the tasks, in part "
+        "if one does. The rules are caploc's."
+    ]
+    columns = ("neurons of a capability are", "verdict", "because")
+    return [Exhibit("verdicts", "The paper's claims", columns, judged, notes), *shown]
+
+
+def word_of(*parts: bool) -> str:
+    """Word a verdict on the parts of a claim."""
+    return "holds" if all(parts) else "holds in part" if any(parts) else "does not hold"
+
+
+def enough(count: int, of: int) -> bool:
+    """Ask whether these are most of the tasks."""
+    return count >= MOST * of - 1e-9
+
+
+def judge_sets(located: Found) -> tuple[str, str]:
+    """Judge whether sets agree within a task, more than across tasks, and with its twin's."""
+    tasks, whole = located["tasks"], located["cohesion"] or {}
+    halves = [float(np.mean(each["halves"])) for each in tasks if each["halves"]]
+    chance = ends((each["by_chance"] for each in tasks), 3)
+    agree = sum(each >= AGREE for each in halves)
+    apart = sum(each["separate"] is True for each in tasks)
+    because = (
+        f"halves of one data set agree at {AGREE:g} or more for {agree} of {len(tasks)} "
+        f"({ends(halves)}; by chance {chance}); for {apart} of {len(tasks)} a task's subsets agree "
+        "beyond doubt more than those of different tasks"
+    )
+    parts = [enough(agree, len(tasks)), enough(apart, len(tasks))]
+    if whole.get("same_kind") is not None:
+        shared = [Value(whole[name], digits=2) for name in ("same_kind", "across_kinds")]
+        because += (
+            f"; a task and its twin share {shared[0]} of their sets, different capabilities "
+            f"{shared[1]} (p {Value(whole['p'])})"
+        )
+        parts.append(whole["p"] is not None and whole["p"] <= SURE)
+    return word_of(*parts), because
+
+
+def sets_verdict(located: Found) -> Exhibit:
+    """Show how steady each task's neurons are, beside chance and other tasks."""
+    rows: list[NamedRow] = [
+        {
+            "task": each["task"],
+            "examples": str(each["examples"]),
+            "neurons": str(len(each["neurons"])),
+            "halves": f"{np.mean(each['halves']):.3f} ({ends(each['halves'])})",
+            "subsets": ranged(each["within"]["rates"]["largest"]),
+            "by chance, in layers": Value(each["by_chance"]),
+            "subsets of other tasks": ranged(each["across"]),
+            "apart": "yes" if each["separate"] else "no",
+        }
+        for each in located["tasks"]
+    ]
+    note = (
+        "Overlap by the larger set, of halves (two fifths of the examples against two others; mean "
+        "and ends of ten random splits), and of fifths, with a 95 % interval."
+    )
+    return Exhibit.of("verdict-sets", "Stable and specific?", rows, [note])
+
+
+def shared_verdict(located: Found) -> list[Exhibit]:
+    """Show what sets of different tasks share; nothing of a single task."""
+    if not located["overlaps"]:
+        return []
+    names = located["overlaps"]["datasets"]
+    rows: list[Row] = [
+        (name, *(Value(each, digits=2) for each in rates))
+        for name, rates in zip(names, located["overlaps"]["rates"]["largest"], strict=True)
+    ]
+    note = "Overlap by the larger set; on the diagonal that of a task's own subsets."
+    title = "What sets of different tasks share"
+    return [Exhibit("verdict-shared", title, ("task", *names), rows, [note])]
+
+
+def judge_erasure(erasure: Found, kinds: Mapping[str, str]) -> tuple[str, str]:
+    """Judge whether a task needs its neurons, and whether other capabilities do not."""
+    gold = [ErasedLosses(each, kinds, "logprob") for each in erasure["tasks"]]
+    score = [ErasedLosses(each, kinds, "metric") for each in erasure["tasks"]]
+    layers = sum(each.beats(LAYERS) for each in gold)
+    active = sum(each.beats(ACTIVE) for each in gold)
+    broken = sum(each.own()[0]["mean"] >= DAMAGE for each in score)
+    own = sum(each.own()[0]["mean"] > max(each.beside(kin=False), default=np.inf) for each in gold)
+    others = [x for each in score for x in each.beside(kin=False)]
+    because = (
+        f"erasing them costs more log-probability than every draw in the same layers for {layers} "
+        f"of {len(gold)}, and than every draw as active besides for {active}; the score falls by "
+        f"{DAMAGE:g} or more for {broken}; the task itself loses more than every task of another "
+        f"capability for {own} of {len(gold)}, and those lose {ends(others)} of their score"
+    )
+    if alone := [each for each in gold if each.own(OWN)]:
+        spared = [x for each in score for x in each.beside(kin=False, arm=OWN)]
+        most = sum(
+            each.own(OWN)[0]["mean"] > max(each.beside(kin=False, arm=OWN), default=np.inf)
+            for each in alone
+        )
+        because += (
+            f". Without only the neurons that no other capability has, the task loses most for "
+            f"{most} of {len(alone)}, and other capabilities lose {ends(spared)} of their score"
+        )
+    needed = enough(min(layers, active), len(gold)) and 2 * broken >= len(gold)
+    return word_of(needed, enough(own, len(gold))), because
+
+
+def erasure_verdict(erasure: Found, kinds: Mapping[str, str]) -> Exhibit:
+    """Show what each task loses without its neurons and without others, and what other tasks do."""
+    rows: list[NamedRow] = []
+    for each in erasure["tasks"]:
+        gold, score = (ErasedLosses(each, kinds, name) for name in ("logprob", "metric"))
+        rows.append(
+            {
+                "task": each["task"],
+                "neurons": str(each["neurons"]),
+                "intact": Value(each["own"]["intact"]["score"], each["own"]["intact"]["stderr"]),
+                "score lost": ranged(score.own()[0]),
+                "random in layers": of_draws(score.own(LAYERS)),
+                "random as active": of_draws(score.own(ACTIVE)),
+                "nats lost": ranged(gold.own()[0]),
+                "nats, random in layers": of_draws(gold.own(LAYERS)),
+                "nats, random as active": of_draws(gold.own(ACTIVE)),
+                "nats lost by its twin": listed(gold.beside(kin=True)),
+                "by other capabilities": listed(gold.beside(kin=False)),
+                "score lost by those": listed(score.beside(kin=False)),
+            }
+        )
+    draws = sum(x["arm"] == LAYERS for x in erasure["tasks"][0]["own"]["arms"])
+    note = (
+        f"On {erasure['tasks'][0]['own']['examples']} held-out examples of each task, with 95 % "
+        f"intervals; of {draws} draws, and of other tasks, the mean, the least and the most. Nats "
+        "are of log-probability, for each gold token."
+    )
+    return Exhibit.of("verdict-erasure", "Needed?", rows, [note])
+
+
+def own_verdict(located: Found, erasure: Found, kinds: Mapping[str, str]) -> list[Exhibit]:
+    """Show what erasing only those neurons costs that no other capability has."""
+    names = {
+        each["task"]: {n["neuron"] if isinstance(n, Mapping) else n for n in each["neurons"]}
+        for each in located["tasks"]
+    }
+    rows: list[NamedRow] = []
+    for each in erasure["tasks"]:
+        gold, score = (ErasedLosses(each, kinds, name) for name in ("logprob", "metric"))
+        task = each["task"]
+        strangers = [n for t, n in names.items() if kinds.get(t, t) != kinds.get(task, task)]
+        if gold.own(OWN):
+            rows.append(
+                {
+                    "task": task,
+                    "neurons": str(len(names[task].difference(*strangers))),
+                    "score lost": ranged(score.own(OWN)[0]),
+                    "by its twin": listed(score.beside(kin=True, arm=OWN)),
+                    "by other capabilities": listed(score.beside(kin=False, arm=OWN)),
+                    "nats lost": ranged(gold.own(OWN)[0]),
+                    "nats, by its twin": listed(gold.beside(kin=True, arm=OWN)),
+                    "nats, by other capabilities": listed(gold.beside(kin=False, arm=OWN)),
+                }
+            )
+    title = "Without the neurons that no other capability has"
+    return [Exhibit.of("verdict-own", title, rows)] if rows else []
+
+
+def of_draws(draws: Sequence[Found]) -> str:
+    """Write the mean of draws and their ends."""
+    return listed([each["mean"] for each in draws])
+
+
+def listed(values: Any) -> str:
+    """Write the mean of some numbers, and their ends where they are several."""
+    known = [value for value in values if value is not None]
+    if not known:
+        return NOTHING
+    mean = f"{np.mean(known):z.3f}"
+    return mean if len(known) == 1 else f"{mean} ({ends(known, 3)})"
+
+
+def judge_tuning(enhanced: Mapping[str, Mapping[str, Found]]) -> tuple[str, str]:
+    """Judge whether tuning the located neurons gains most, and gains beyond doubt at all."""
+    runs = [(task, result) for tasks in enhanced.values() for task, result in tasks.items()]
+    gained = beaten = best = 0
+    for task, result in runs:
+        gains = {name: [c["change"] for c in each] for name, each in gains_of(result, task, GOLD)}
+        if TUNED not in gains:  # it ran out of memory: nothing is known
+            continue
+        (own,) = gains.pop(TUNED)
+        gained += own["low"] is not None and own["low"] > 0
+        drawn = [each["mean"] for each in gains.get(TUNED_IN_LAYERS, [])]
+        beaten += bool(drawn) and own["mean"] > max(drawn)
+        rivals = [x["mean"] for name, each in gains.items() if name != "none" for x in each]
+        best += own["mean"] > max(rivals, default=np.inf)
+    because = (
+        f"tuning them gains log-probability beyond doubt in {gained} of {len(runs)} runs, more "
+        f"than tuning every draw of as many random neurons of the same layers in {beaten}, and "
+        f"more than every other arm in {best}"
+    )
+    return word_of(enough(beaten, len(runs)), enough(best, len(runs))), because
+
+
+def gains_of(result: Found, task: str, measure: str) -> Iterator[tuple[str, list[Any]]]:
+    """List the changes of each arm's draws on the task that was tuned."""
+    arms: dict[str, list[Any]] = {}
+    for arm in result["arms"]:
+        for each in arm["changes"]:
+            if (each["task"], each["measure"]) == (task, measure):
+                arms.setdefault(arm["arm"], []).append(each)
+    yield from arms.items()
+
+
+def tuning_verdict(enhanced: Mapping[str, Mapping[str, Found]], planned: int) -> Exhibit:
+    """Show what tuning each arm gains, seed by seed; `planned` runs were asked for."""
+    rows: list[NamedRow] = []
+    for seed, tasks in enhanced.items():
+        for task, result in tasks.items():
+            score = dict(gains_of(result, task, METRIC))
+            parameters = {
+                arm["arm"]: arm["fit"]["parameters"] for arm in result["arms"] if arm["fit"]
+            }
+            for name, each in gains_of(result, task, GOLD):
+                if name == "none":
+                    continue
+                count = parameters.get(name)
+                rows.append(
+                    {
+                        "task, seed": f"{task}, {seed}",
+                        "tuned": name if len(each) == 1 else f"{name}, {len(each)} draws",
+                        "parameters": NOTHING if count is None else f"{count:,}",
+                        "score before": Value(score[name][0]["before"]),
+                        "score gained": of_changes(score[name]),
+                        "nats gained": of_changes(each),
+                    }
+                )
+    runs = sum(map(len, enhanced.values()))
+    note = (
+        f"{runs} of {planned} runs that the preset asks for. On held-out examples, with 95 % "
+        "intervals; of draws the mean, the least and the most. Each arm has the learning rate that "
+        "is best for it on other examples."
+    )
+    return Exhibit.of("verdict-tuning", "Learn best?", rows, [note])
+
+
+def of_changes(changes: Sequence[Found]) -> str:
+    """Write one arm's change with its interval, or those of its draws."""
+    if len(changes) == 1:
+        return ranged(changes[0]["change"])
+    return of_draws([each["change"] for each in changes])

@@ -1,0 +1,149 @@
+"""Each claim of CNL is judged by a rule over results: planted ones here."""
+
+import pytest
+
+from caploc.report.exhibits import NOTHING
+from caploc.reproduce.verdicts import judge_erasure, judge_sets, judge_tuning, verdicts, word_of
+
+KINDS = {"a": "one", "a_twin": "one", "b": "two", "c": "three"}
+
+
+def interval(mean, half=0.1):
+    return {"mean": mean, "low": mean - half, "high": mean + half}
+
+
+def task_sets(name, halves, *, separate):
+    rates = {"largest": interval(0.5)}
+    return {
+        "task": name, "examples": 10, "neurons": ["L0N1"], "halves": halves, "by_chance": 0.01,
+        "separate": separate, "across": interval(0.1), "within": {"rates": rates},
+    }  # fmt: skip
+
+
+def sets(halves, separate, p=0.01):
+    cohesion = {"same_kind": 0.5, "across_kinds": 0.25, "p": p}
+    overlaps = {"datasets": ["a", "b"], "rates": {"largest": [[0.5, 0.25], [0.25, None]]}}
+    tasks = [task_sets(n, halves, separate=separate) for n in "abc"]
+    return {"tasks": tasks, "cohesion": cohesion, "overlaps": overlaps}
+
+
+def loss(arm, draw, metric, logprob):
+    losses = {"metric": interval(metric), "logprob": interval(logprob)}
+    return {"arm": arm, "draw": draw, "score": 0.5, **losses}
+
+
+def erased(task, own, drawn, others):
+    """Own loss, the draws' losses in layers and as active, and what others lose."""
+    arms = [loss("located", 0, *own)]
+    for arm, losses in drawn.items():
+        arms += [loss(arm, n, 0.0, each) for n, each in enumerate(losses)]
+    intact = {"score": 0.9, "stderr": 0.01}
+    beside = [{"judged": n, "arms": [loss("located", 0, *each)]} for n, each in others.items()]
+    own_task = {"judged": task, "examples": 5, "intact": intact, "arms": arms}
+    return {"task": task, "neurons": 3, "own": own_task, "others": beside}
+
+
+DRAWN = {"random in layers": [0.1, 0.2], "random as active": [0.2, 0.3]}
+TWIN = {"a_twin": (0.6, 9.0)}  # of the same capability, so it may lose as much
+
+
+def test_a_claim_holds_if_all_of_its_parts_do():
+    assert word_of(True, True) == "holds"
+    assert word_of(True, False) == word_of(False, True) == "holds in part"
+    assert word_of(False, False) == "does not hold"
+
+
+@pytest.mark.parametrize(
+    ("halves", "separate", "p", "verdict"),
+    [
+        ([0.7, 0.8], True, 0.01, "holds"),
+        ([0.7, 0.8], True, 0.06, "holds in part"),
+        ([0.7, 0.8], False, 0.01, "holds in part"),
+        ([0.5, 0.6], True, 0.01, "holds in part"),
+        ([0.5, 0.6], None, 0.06, "does not hold"),
+    ],
+)
+def test_sets_are_stable_by_halves_and_specific_by_other_tasks_and_twins(
+    halves, separate, p, verdict
+):
+    found, because = judge_sets(sets(halves, separate, p))
+    assert found == verdict
+    assert "its twin share 0.50 of their sets, different capabilities 0.25" in because
+
+
+@pytest.mark.parametrize(
+    ("own", "drawn", "others", "verdict"),
+    [
+        ((0.5, 2.0), DRAWN, {"b": (0.1, 0.5)} | TWIN, "holds"),
+        ((0.5, 2.0), DRAWN, {"b": (0.9, 2.5)} | TWIN, "holds in part"),  # everything breaks
+        ((0.1, 2.0), DRAWN, {"b": (0.1, 0.5)} | TWIN, "holds in part"),  # the score hardly falls
+        ((0.5, 0.25), DRAWN, {"b": (0.9, 2.5)}, "does not hold"),  # a draw as active costs more
+    ],
+)
+def test_neurons_are_needed_beyond_every_draw_and_not_by_other_capabilities(
+    own, drawn, others, verdict
+):
+    erasure = {"tasks": [erased("a", own, drawn, others)]}
+    assert judge_erasure(erasure, KINDS)[0] == verdict
+
+
+def test_what_no_other_capability_has_is_judged_by_itself():
+    erasure = {"tasks": [erased("a", (0.5, 2.0), DRAWN, {"b": (0.9, 2.5)} | TWIN)]}
+    erasure["tasks"][0]["own"]["arms"].append(loss("no other's", 0, 0.4, 1.5))
+    for each in erasure["tasks"][0]["others"]:
+        each["arms"].append(loss("no other's", 0, 0.05, 0.1))
+    verdict, because = judge_erasure(erasure, KINDS)
+    assert verdict == "holds in part"
+    assert because.endswith("loses most for 1 of 1, and other capabilities lose 0.05 to 0.05 of "
+                            "their score")  # fmt: skip
+    results = {"main": sets([0.7], True), "erasure": erasure}
+    results["main"]["tasks"][0]["neurons"] = [{"neuron": "L0N1"}, {"neuron": "L1N2"}]
+    shown = verdicts(results, KINDS)[-1]
+    assert shown.name == "verdict-own"
+    assert shown.rows[0][:2] == ("a", "1")  # L0N1 is of every task
+    assert shown.rows[0][3:5] == ("0.050", "0.050")  # of its twin, and of another capability
+
+
+def tuned(gains):
+    """One seed's result for task a, by arm and draws."""
+    arms = []
+    for arm, draws in gains.items():
+        for gain in draws:
+            changes = [
+                {"task": "a", "measure": m, "before": 0.4, "after": 0.4 + gain,
+                 "change": interval(gain)}
+                for m in ("metric", "gold log-probability")
+            ]  # fmt: skip
+            arms.append({"arm": arm, "fit": {"parameters": 1000}, "changes": changes})
+    return {0: {"a": {"arms": arms}}}
+
+
+@pytest.mark.parametrize(
+    ("rival", "drawn", "verdict"),
+    [(0.1, 0.2, "holds"), (0.9, 0.2, "holds in part"), (0.9, 0.6, "does not hold")],
+)
+def test_tuning_is_judged_against_draws_and_against_other_arms(rival, drawn, verdict):
+    gains = {"located": [0.5], "random-layer-matched": [0.1, drawn], "lora": [rival]}
+    assert judge_tuning(tuned(gains))[0] == verdict
+
+
+def test_only_what_was_measured_is_judged_and_every_table_is_whole():
+    results = {"main": sets([0.7], True)}
+    first, *shown = verdicts(results, KINDS)
+    assert [row[0] for row in first.rows] == ["stable and specific"]
+    assert [each.name for each in shown] == ["verdict-sets", "verdict-shared"]
+    assert [[str(cell) for cell in row] for row in shown[1].rows] == [
+        ["a", "0.50", "0.25"],
+        ["b", "0.25", NOTHING],
+    ]
+    alone = sets([0.7], None) | {"overlaps": None, "cohesion": None}
+    assert [each.name for each in verdicts({"main": alone}, KINDS)] == ["verdicts", "verdict-sets"]
+    results["erasure"] = {"tasks": [erased("a", (0.5, 2.0), DRAWN, {"b": (0.1, 0.5)})]}
+    results["enhancement"] = tuned({"located": [0.5], "random-layer-matched": [0.1, 0.2]})
+    results["runs_planned"] = 9
+    first, *shown = verdicts(results, KINDS)
+    assert len(first.rows) == 3 and len(shown) == 4
+    for each in shown:
+        assert {len(row) for row in each.rows} == {len(each.columns)}
+    assert shown[3].notes[0].startswith("1 of 9 runs")
+    assert shown[2].rows[0][shown[2].columns.index("nats lost by its twin")] == NOTHING
