@@ -1,8 +1,12 @@
 """Each claim of CNL is judged by a rule over results: planted ones here."""
 
+import json
+from pathlib import Path
+
 import pytest
 
-from caploc.report.exhibits import NOTHING
+from caploc.report.exhibits import NOTHING, markdown_page
+from caploc.reproduce.cnl_preset import read_cnl_preset
 from caploc.reproduce.verdicts import judge_erasure, judge_sets, judge_tuning, verdicts, word_of
 
 KINDS = {"a": "one", "a_twin": "one", "b": "two", "c": "three"}
@@ -147,3 +151,12 @@ def test_only_what_was_measured_is_judged_and_every_table_is_whole():
         assert {len(row) for row in each.rows} == {len(each.columns)}
     assert shown[3].notes[0].startswith("1 of 9 runs")
     assert shown[2].rows[0][shown[2].columns.index("nats lost by its twin")] == NOTHING
+
+
+def test_the_page_of_results_is_made_of_the_results_beside_it():
+    docs = Path(__file__).parents[2] / "docs" / "results"
+    results = json.loads((docs / "raw" / "cnl-smollm2.json").read_text())
+    page = (docs / "cnl.md").read_text()
+    shown = verdicts(results, read_cnl_preset("real").kinds)
+    assert len(shown) == 6
+    assert all(markdown_page(each) in page for each in shown)

@@ -233,7 +233,12 @@ def own_verdict(located: Found, erasure: Found, kinds: Mapping[str, str]) -> lis
                 }
             )
     title = "Without the neurons that no other capability has"
-    return [Exhibit.of("verdict-own", title, rows)] if rows else []
+    note = (
+        "Losses with only those cut. The other capabilities are the ones whose neurons were left "
+        "in: that they are spared is in part by construction, and tasks of no neurons would say "
+        "more."
+    )
+    return [Exhibit.of("verdict-own", title, rows, [note])] if rows else []
 
 
 def of_draws(draws: Sequence[Found]) -> str:
