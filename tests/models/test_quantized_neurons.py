@@ -30,7 +30,7 @@ pytestmark = [
     # what the packages' own code does on import, or in a forward pass
     pytest.mark.filterwarnings("ignore"),
 ]
-SCHEMES = ["8bit", "4bit", "int8"]
+SCHEMES = ["8bit", "int8"]  # 4bit has no gradients on a CPU
 each_scheme = pytest.mark.parametrize("scheme", SCHEMES)
 
 
@@ -76,10 +76,10 @@ def test_scores_are_those_of_the_weights_that_are_stood_for(scheme, method):
         asked.scores(neurons, batch()) for neurons in (quantized(scheme), unpacked(scheme))
     )
     error = float((found - truth).norm() / truth.norm())
-    # 8bit rounds what it multiplies as well; 4bit multiplies in a shorter type on a CPU
-    assert error < {"int8": 1e-3, "4bit": 0.1, "8bit": 0.3}[scheme]
+    # 8bit rounds what it multiplies as well
+    assert error < {"int8": 1e-3, "8bit": 0.3}[scheme]
     best = [set(each.mean(0).topk(20).indices.tolist()) for each in (found, truth)]
-    assert len(best[0] & best[1]) >= {"int8": 19, "4bit": 15, "8bit": 12}[scheme]
+    assert len(best[0] & best[1]) >= {"int8": 19, "8bit": 12}[scheme]
 
 
 def test_a_module_that_is_called_and_not_used_is_refused():
@@ -94,6 +94,22 @@ def test_a_module_that_is_called_and_not_used_is_refused():
     module.__class__ = Aside
     with pytest.raises(ModelRefused, match="all neurons of layer 2 leaves the logits"):
         as_neurons(loaded, whole=False)
+
+
+def test_a_kernel_without_gradients_is_refused():
+    """Its scores would be zero, or those of other layers alone."""
+    loaded = load_model("demo", device="cpu", quantize="int8")
+    module = sites.find_sites(loaded.model)[0][4]
+    inner = module.forward
+    module.forward = lambda mixed: inner(mixed.detach())
+    with pytest.raises(ModelRefused, match="compute without gradients here"):
+        as_neurons(loaded, whole=False)
+
+
+def test_four_bits_on_a_cpu_are_refused_before_weights_are_read():
+    model = ModelOptions("demo", device="cpu", quantize="4bit")
+    with pytest.raises(BadOption, match="4bit compute without gradients on a CPU"):
+        NeuronStudy(model, ("demo/addition",)).check()
 
 
 def test_a_study_on_quantized_weights_finds_and_erases_and_is_not_tuned(tmp_path):

@@ -30,8 +30,8 @@ INNER, STEPWISE, HANDED = 3, ("gelu_new", "gelu_fast", "gelu_python"), 1
 HEADS = 4  # likewise as wide as all heads: queries, keys, values and what attention hands on
 PASSING_INNER, PASSING_HIDDEN = 3, 4  # vectors alive beside these while one layer is run backward
 FLOAT = 4  # bytes: norms and losses are computed in float32 whatever the dtype
-# Float32 values that tuning keeps of each that it trains: itself, its gradient, the optimizer's two,
-# where every learning rate starts, and the best one's.
+# Float32 values that tuning keeps of each that it trains: itself, its gradient, two of the
+# optimizer, where every learning rate starts, and the best one's.
 TRAINED = 6
 
 
