@@ -500,7 +500,7 @@ def tuned_arms_exhibit(task: str, result: Results) -> Exhibit:
         "Changes with 95 % intervals over examples, paired; of draws the mean, the least and the "
         f"most. Tuned on {result['trained_on']} examples."
     ]
-    notes += [f"{arm['failed']}." for arm in result["arms"] if arm["failed"]]
+    notes += [f"{arm['failed']}." for arm in result["arms"] if arm.get("failed")]
     if control := _control_of(result, task):
         notes.append(
             f"Located against the draws in the same layers, by log-probability: excess "
