@@ -1,4 +1,4 @@
-"""Write the table of docs/large_models.md: how many rows run at a time, by model and card.
+"""Write the tables of docs/large_models.md: what runs at a time, by model and card.
 
     python scripts/fits.py            write it
     python scripts/fits.py --check    say whether it is up to date
@@ -16,11 +16,14 @@ from pathlib import Path
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
+from caploc.engine.encoding import Span
 from caploc.engine.memory import CUDA_SHARE, MOST_ROWS, MOST_TOKENS, BatchSizer
 from caploc.engine.planning import PlannedRow, PlannedWork, plan_batches
+from caploc.neurons.attribution import METHODS, Attribution, Batcher
+from caploc.neurons.planning import PassMemory, tuning_bytes
 
 PAGE = Path(__file__).parents[1] / "docs" / "large_models.md"
-BEGIN, END = "<!-- written by scripts/fits.py -->\n", "<!-- end -->\n"
+BEGIN, END = "<!-- written by scripts/fits.py: {} -->\n", "<!-- end -->\n"
 CARDS = (24, 80, 141)  # GB
 CONTEXT = 1.5e9  # bytes that CUDA takes for itself, and libraries for their workspaces
 LEAST = 32  # rows below which a card more is worth it
@@ -108,14 +111,91 @@ def table() -> Iterator[str]:
             yield f"| {name} | {weights} | {what} | {cells} |"
 
 
+GPU = torch.device("cuda")
+TEXT = Span(tuple(range(512)), (7,) * 64)  # an example that neurons are found or tuned on
+SHARE = 0.0015  # of the neurons, as the paper's of the parameters
+
+
+def llama_2_7b() -> LlamaForCausalLM:
+    """The model in bfloat16, without values."""
+    config = LlamaConfig(intermediate_size=11008, max_position_embeddings=4096)
+    with torch.device("meta"):
+        return LlamaForCausalLM(config).to(torch.bfloat16)
+
+
+def batcher_on(
+    model: LlamaForCausalLM, card: int, taken: float, needs: PassMemory | None = None
+) -> Batcher | None:
+    """What cuts batches for a card with so many bytes taken; None if not one example fits."""
+    room = int(CUDA_SHARE * (card * 1e9 - CONTEXT - 2 * model.num_parameters() - taken))
+    found = Batcher(model, None, max(room, 1), needs, GPU)
+    return found if room > 0 and found.fitting(TEXT) >= 1 else None
+
+
+def scored(model: LlamaForCausalLM, method: str) -> str:
+    """What scoring by one method takes, and how much of it goes at a time."""
+    asked, layers = Attribution(method), model.config.num_hidden_layers
+    needs, cells = asked.needs(model, waits=False), []
+    for card in CARDS[:2]:
+        found = batcher_on(model, card, 0.0, needs)
+        rows = found.rows(TEXT, asked.copies) if found else 0
+        points = found.at_once(TEXT, rows, asked.copies) if found else 0
+        several = f"{points} of {asked.copies} points" if asked.copies > 1 else f"{rows} examples"
+        cells.append(several if points else "no")
+    own = needs.row(len(TEXT.inputs), len(TEXT.continuation)) / 1e9
+    return _line(f"scoring, `{method}`", f"{asked.passes(layers):,}", f"{own:.1f} GB", *cells)
+
+
+def tuned(
+    model: LlamaForCausalLM, what: str, trained: int, passes: int, *, checkpointing: bool = True
+) -> str:
+    """What tuning so many values takes, and how many examples go at a time."""
+    needs, fixed = PassMemory.of(model, checkpointing=checkpointing), tuning_bytes(trained, model)
+    found = [batcher_on(model, card, fixed, needs) for card in CARDS[:2]]
+    cells = [f"{each.rows(TEXT, 1)} examples" if each else "no" for each in found]
+    own = fixed + needs.row(len(TEXT.inputs), len(TEXT.continuation))
+    return _line(f"tuning, {what}", str(passes), f"{own / 1e9:.1f} GB", *cells)
+
+
+def neuron_table() -> Iterator[str]:
+    """The lines of the table for neurons."""
+    model = llama_2_7b()
+    config, sizer = model.config, BatchSizer(model)
+    feed_forward = 3 * config.num_hidden_layers * config.hidden_size * config.intermediate_size
+    yield _line("Llama-2-7B, bfloat16", "passes", "beside 13.5 GB", "24 GB", "80 GB")
+    yield "|---|--:|--:|--:|--:|"
+    for method in METHODS:
+        yield scored(model, method)
+    cells = []
+    for card in CARDS[:2]:
+        sizer.most = MOST_ROWS["cuda"]
+        sizer.memory = int(CUDA_SHARE * (card * 1e9 - CONTEXT - 2 * model.num_parameters()))
+        cells.append(f"{sizer.rows(len(TEXT.inputs)):,} rows")
+    row = sizer.token_bytes * len(TEXT.inputs) / 1e9
+    yield _line("erasing", "1", f"{row:.1f} GB", *cells)
+    some = int(SHARE * feed_forward)
+    yield tuned(model, "located, random, lowest or LoRA", some, 2, checkpointing=False)
+    yield tuned(model, "the same, `--checkpointing`", some, 3)
+    yield tuned(model, "complement, `--checkpointing`", feed_forward - some, 4)
+    yield tuned(model, "full, `--checkpointing`", model.num_parameters(), 4)
+
+
+def _line(*cells: str) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+TABLES = {"heads": table, "neurons": neuron_table}
+
+
 def main() -> None:
-    """Write the table, or compare it."""
+    """Write the tables, or compare them."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--check", action="store_true")
-    page = PAGE.read_text()
-    before, rest = page.split(BEGIN)
-    after = rest.split(END)[1]
-    written = before + BEGIN + "\n".join(table()) + "\n" + END + after
+    page = written = PAGE.read_text()
+    for name, lines in TABLES.items():
+        before, rest = written.split(BEGIN.format(name))
+        after = rest.split(END, 1)[1]
+        written = before + BEGIN.format(name) + "\n".join(lines()) + "\n" + END + after
     if parser.parse_args().check:
         sys.exit(written != page)
     PAGE.write_text(written)

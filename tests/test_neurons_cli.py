@@ -70,6 +70,7 @@ def typed(monkeypatch, capsys, tmp_path):
         (["neurons", "decouple", "demo", "--contrasts", "sums"], "no set of contrasts 'sums'"),
         (["neurons", "decouple", "demo", "--items", "1"], "--items must be 2 or more; got 1."),
         (["neurons", "erase", "nowhere"], "holds no run of `caploc neurons locate`"),
+        ([*LOCATE, "--device", "spread", "--method", "logit"], "--method logit reads the weights"),
         (["neurons", "erase", "nowhere", "--mode", "half"], "zero, mean, resample or scale=FACTOR"),
         (["neurons", "overlap", "nowhere"], "holds no neurons.json"),
         (["reproduce", "cnl", "table1"], "cnl is reproduced as a whole"),
@@ -113,6 +114,16 @@ def test_locate_names_neurons_and_writes_a_page(located):
         assert all(row["neuron"].startswith("L") for row in task["neurons"])
     page = (located / "report.html").read_text()
     assert "demo/elements" in page and "<script src" not in page
+
+
+def test_a_plan_tells_memory_and_passes_and_leaves_nothing(typed, tmp_path):
+    plan = ["--plan", "--examples", "20", "--device", "cpu", "--out", str(tmp_path / "run")]
+    code, printed, _ = typed(*LOCATE, *plan, "--json")
+    found = {each["method"]: each for each in json.loads(printed)["plans"]}
+    assert code == 0 and not (tmp_path / "run").exists()
+    assert found["integrated"]["passes"] == 1 + 19 * 6 and found["gradient"]["peak"] > 0
+    assert found["gradient"]["examples"] == 20
+    assert "at least" in typed(*LOCATE, *plan)[1]
 
 
 def test_overlap_of_a_run_with_itself_is_refused_and_of_two_tasks_is_a_matrix(typed, located):

@@ -16,7 +16,14 @@ from caploc.heads import HeadGrid
 from caploc.launching import launched
 from caploc.lookup import pick
 from caploc.measurement import HeadModel, Meter, Model_co, RowEngine
-from caploc.models.loading import LoadedModel, check_model, load_model, load_tokenizer
+from caploc.models.loading import (
+    LoadedModel,
+    Weights,
+    check_model,
+    choose_weights,
+    load_model,
+    load_tokenizer,
+)
 from caploc.models.placement import SCHEMES, SHARD, SPREAD
 from caploc.models.sources import ModelSource, find_source
 from caploc.modes import MEAN, ZERO, Intervention, Mode, Sources
@@ -94,6 +101,12 @@ class ModelOptions:
         fields = asdict(self)
         del fields["batch_size"], fields["workers"], fields["backend"]
         return fields
+
+    def weights(self) -> Weights:
+        """Find the weights to be loaded; none is read."""
+        how = self.loading()
+        del how["projections"]
+        return choose_weights(**how)
 
     def engine(self) -> BatchEngine[LoadedModel]:
         """Load the model, find and prove its heads."""

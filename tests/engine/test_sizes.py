@@ -69,3 +69,16 @@ def test_the_table_of_what_fits_is_the_planners_own(monkeypatch):
     rows = fits.cell(fits.SHAPES["8B"].model(), 80, fits.work(*fits.PROMPTS["nothing shared"]))
     assert row.split("|")[5].strip() == rows
     assert int(rows) >= 250
+
+
+def test_the_table_for_neurons_is_the_plans_own(monkeypatch):
+    monkeypatch.setattr(sys, "path", [*sys.path, str(Path(__file__).parents[2] / "scripts")])
+    import fits
+
+    table = "\n".join(fits.neuron_table())
+    assert table in fits.PAGE.read_text()
+    cells = {line.split("|")[1].strip(): line.split("|")[4].strip() for line in table.splitlines()}
+    assert (
+        cells["scoring, `joint`"].endswith("of 19 points")
+        and cells["tuning, full, `--checkpointing`"] == "no"
+    )

@@ -17,6 +17,7 @@ from caploc.neurons.enhancing import (
     DRAWS,
     GOLD,
     Enhancing,
+    TuningArm,
     beats_every_draw,
     enhance_located,
     enhance_tasks,
@@ -126,22 +127,22 @@ def test_arms_left_out_are_dashes_and_the_headline_claims_nothing(done):
 
 def test_a_second_call_tunes_nothing(done, patch):
     folder, result, _ = done
-    calls = counted(patch, enhancing, "enhance")
+    calls = counted(patch, enhancing, "find_best_rate")
     again, _ = enhance_located(folder, TUNED, command="another")
     assert not calls
     assert lasting(again) == lasting(result) and again["command"] == "another"
     assert json.loads((folder / "enhancement.json").read_text())["command"] == "another"
 
 
-def watched(patch):
+def whole_after(patch):
     """For every task tuned: did each weight come back bit for bit?"""
     whole, inner = [], enhancing._enhance_task
 
-    def outer(lab, asked, task):
+    def outer(lab, *told):
         state = lab.bench.neurons.model.state_dict()
         before = {name: tensor.clone() for name, tensor in state.items()}
         try:
-            return inner(lab, asked, task)
+            return inner(lab, *told)
         finally:
             after = lab.bench.neurons.model.state_dict()
             whole.append(all(torch.equal(after[name], each) for name, each in before.items()))
@@ -152,24 +153,72 @@ def watched(patch):
     return whole
 
 
-def test_a_run_killed_in_the_second_task_goes_on_with_it_and_leaves_the_model_whole(run, patch):
-    whole, calls, inner = watched(patch), [], enhancing.measure_outcomes
+def tuned_arms(patch, stop=None, error=KeyboardInterrupt):
+    """Note every arm that is tuned; the one numbered `stop` ends in an error."""
+    arms, inner = [], enhancing.find_best_rate
 
-    def killed(lab, loaded, source, limit):
-        calls.append(source.name)
-        if calls.count(TASKS[1]) == 2:  # tuned weights are in the damaged model now
-            raise KeyboardInterrupt
-        return inner(lab, loaded, source, limit)
+    def outer(model, trainable, given, recipe, progress, what):
+        arms.append(what)
+        if len(arms) - 1 == stop:
+            raise error("CUDA out of memory. Tried to allocate 9 GiB")
+        return inner(model, trainable, given, recipe, progress, what)
 
-    patch.setattr(enhancing, "measure_outcomes", killed)
+    patch.setattr(enhancing, "find_best_rate", outer)
+    return arms
+
+
+def test_a_run_killed_between_arms_repeats_none_and_leaves_the_model_whole(run, patch):
+    inner = enhancing.find_best_rate
+    whole, begun = whole_after(patch), tuned_arms(patch, stop=3)
     with pytest.raises(KeyboardInterrupt):
-        enhance_located(run, FEW)
-    assert whole == [True, True] and not (run / "enhancement.json").exists()
-    patch.setattr(enhancing, "measure_outcomes", inner)
-    tuned_now = counted(patch, enhancing, "enhance")
-    resumed, _ = enhance_located(run, FEW)
-    assert len(tuned_now) == 1 and whole == [True, True, True]
-    assert list(resumed["tasks"]) == list(TASKS)
+        enhance_located(run, TUNED)
+    assert whole == [True] and not (run / "enhancement.json").exists()
+    patch.setattr(enhancing, "find_best_rate", inner)
+    went_on = tuned_arms(patch)
+    resumed, _ = enhance_located(run, TUNED)
+    assert len(begun) == 4 and len(went_on) == 2 * (1 + DRAWS) - 3 and went_on[0] == begun[3]
+    assert whole == [True, True, True] and list(resumed["tasks"]) == list(TASKS)
+
+
+def test_arms_tuned_before_a_kill_are_those_of_a_run_that_was_not_killed(done, run, patch):
+    _, result, _ = done
+    inner = enhancing.find_best_rate
+    tuned_arms(patch, stop=2)
+    with pytest.raises(KeyboardInterrupt):
+        enhance_located(run, TUNED)
+    patch.setattr(enhancing, "find_best_rate", inner)
+    assert lasting(enhance_located(run, TUNED)[0]) == lasting(result)
+
+
+def test_an_arm_that_runs_out_of_memory_costs_itself_alone_and_is_tried_again(done, run, patch):
+    _, result, _ = done
+    inner = enhancing.find_best_rate
+    whole = whole_after(patch)
+    tuned_arms(patch, stop=2, error=torch.OutOfMemoryError)
+    found, exhibits = enhance_located(run, TUNED)
+    failed = [
+        (task, arm["arm"], arm["draw"])
+        for task, each in found["tasks"].items()
+        for arm in each["arms"]
+        if arm["failed"]
+    ]
+    assert failed == [(TASKS[0], RANDOM, 1)] and whole == [True, True]
+    assert of(found, TASKS[0], "located") == of(result, TASKS[0], "located")
+    (control,) = [c for c in found["tasks"][TASKS[1]]["controls"] if c["measure"] == GOLD][:1]
+    assert len(control["changes"]) == DRAWS
+    assert not found["tasks"][TASKS[0]]["controls"]  # four draws are too few to be held against
+    notes = " ".join(note for exhibit in exhibits for note in exhibit.notes)
+    assert f"The arm {RANDOM} 2 ran out of memory (CUDA out of memory" in notes
+    patch.setattr(enhancing, "find_best_rate", inner)
+    again = tuned_arms(patch)
+    repaired, _ = enhance_located(run, TUNED)
+    assert len(again) == 1 and lasting(repaired) == lasting(result)
+
+
+def test_another_error_in_an_arm_is_no_lack_of_memory(run, patch):
+    tuned_arms(patch, stop=1, error=ValueError)
+    with pytest.raises(ValueError, match="out of memory"):
+        enhance_located(run, TUNED)
 
 
 @pytest.fixture(scope="module")
@@ -187,7 +236,11 @@ def asked(lab, patch):
 
     def measured(asked_, in_lab=lab):
         calls = []
-        patch.setattr(enhancing, "_enhance_task", lambda lab, asked, task: calls.append(task))
+
+        def pretend(lab, asked, task, recall):
+            recall({"arm": "located"}, lambda: calls.append(task) or {})
+
+        patch.setattr(enhancing, "_enhance_task", pretend)
         enhance_tasks(in_lab, asked_)
         return calls
 
@@ -202,11 +255,9 @@ def asked(lab, patch):
         replace(TUNED, recipe=replace(TUNED.recipe, seed=1)),
         replace(TUNED, recipe=replace(TUNED.recipe, trains="output")),
         replace(TUNED, noise=0.5),
-        replace(TUNED, draws=6),
         replace(TUNED, limit=3),
-        replace(TUNED, arms=("located",)),
     ],
-    ids=["steps", "rates", "seed", "trains", "noise", "draws", "limit", "arms"],
+    ids=["steps", "rates", "seed", "trains", "noise", "limit"],
 )
 def test_whatever_changes_a_number_is_measured_anew(asked, other):
     assert asked(TUNED) == list(TASKS)
@@ -219,13 +270,19 @@ def test_fewer_tasks_are_no_other_question(asked):
     assert asked(TUNED) == [TASKS[0]]
 
 
-def test_other_neurons_are_measured_anew(asked, lab, tmp_path):
-    asked(TUNED)
-    study = replace(STUDY, rule=Rule(share=0.02))
-    with open_study(study, tmp_path, None, "") as other:
-        (tmp_path / "ledger.jsonl").write_text((lab.folder / "ledger.jsonl").read_text())
-        assert asked(TUNED, other) == list(TASKS)
-        assert asked(TUNED, other) == []
+def test_more_draws_and_other_arms_keep_those_that_were_tuned(asked):
+    assert asked(TUNED) == list(TASKS)
+    assert asked(replace(TUNED, draws=6)) == asked(replace(TUNED, arms=("located",))) == []
+
+
+def test_other_neurons_are_another_question():
+    sets = [np.array([True, False]), np.array([False, True]), None]
+    questions = [TuningArm("located", chosen).question() for chosen in sets]
+    questions += [
+        TuningArm("located", sets[0], 1).question(),
+        TuningArm("lora", sets[0]).question(),
+    ]
+    assert len({str(each) for each in questions}) == 5
 
 
 @pytest.mark.parametrize("field", ["find_on", "judge_on"])
@@ -268,8 +325,8 @@ def test_rival_arms_tune_as_many_neurons_by_other_scores(run, patch):
     assert len(losses) == 3  # three different sets
 
 
-def test_all_arms_are_asked_unless_told_otherwise():
-    assert Enhancing().check(TASKS).arms == tuple(ARMS)
+def test_arms_that_tune_most_of_a_model_are_on_request_only():
+    assert set(ARMS) - set(Enhancing().check(TASKS).arms) == {"complement", "full"}
 
 
 def test_no_neuron_is_one_sentence(tmp_path, patch):

@@ -22,6 +22,7 @@ from caploc.cli.options import (
     ModelGroup,
     Out,
     OutputGroup,
+    Quantize,
     Quiet,
     Revision,
     Tasks,
@@ -91,12 +92,19 @@ class TuningGroup:
     noise: Annotated[
         float, typer.Option(help="Start from a model damaged by so much noise (0: as it is).")
     ] = 0.0
+    checkpointing: Annotated[
+        bool,
+        typer.Option(
+            "--checkpointing", help="Run layers again on the way back: slower, with less memory."
+        ),
+    ] = False
 
     def recipe(self, seed: int, trains: str = "all") -> "TuningRecipe":
         from caploc.neurons.training import TuningRecipe
 
         rates = numbers(self.rates, float)
-        return TuningRecipe(steps=self.steps, rates=rates, trains=trains, seed=seed)  # type: ignore[arg-type]
+        own = {"steps": self.steps, "rates": rates, "checkpointing": self.checkpointing}
+        return TuningRecipe(**own, trains=trains, seed=seed)  # type: ignore[arg-type]
 
 
 def run_and_show(
@@ -165,6 +173,11 @@ def locate(
     chat_template: Chat = False,
     data: Data = None,
     batch_size: Batch = None,
+    quantize: Quantize = None,
+    plan: Annotated[
+        bool,
+        typer.Option("--plan", help="Say what scoring will take of tokens and memory, and stop."),
+    ] = False,
     out: Out = None,
     *,
     code: CodeGroup,
@@ -188,13 +201,14 @@ def locate(
     """
     from caploc.neurons.attribution import Attribution
     from caploc.neurons.finding import Rule
+    from caploc.neurons.foreseeing import foresee_scoring
     from caploc.neurons.locating import locate as run
     from caploc.neurons.study import NeuronStudy
     from caploc.tasks.catalog import TaskOptions, parse_data
 
     tasks = tuple(dict.fromkeys(map(placed, split_names(task))))
     study = NeuronStudy(
-        model=loading.of(model, batch_size=batch_size),
+        model=loading.of(model, batch_size=batch_size, quantize=quantize),
         tasks=tasks,
         attribution=Attribution(method, target, positions, steps, rule),
         rule=Rule(sigma, share, votes, per_layer, absolute, normalised),
@@ -209,6 +223,9 @@ def locate(
     )
     folder = out or default_folder("neurons", model, method, *task)
     code.check(tasks)
+    if plan:
+        console.show_exhibits(*foresee_scoring(study), output.as_json, None)
+        return
     run_and_show(run, study, folder, page=folder, output=output, kinds=kinds_of(kind))
 
 
@@ -350,7 +367,7 @@ def enhance(
         list[str] | None,
         typer.Option(
             help="none, located, random-uniform, random-layer-matched, bottom, complement, full, "
-            f"lora: these if absent; gradient-norm, active; {ONE_OR_MORE}.",
+            f"lora; gradient-norm, active; if absent the first five and lora; {ONE_OR_MORE}.",
             autocompletion=completion.arms,
         ),
     ] = None,
@@ -372,19 +389,20 @@ def enhance(
         caploc neurons enhance runs/neurons --arm located --arm random-layer-matched
 
     Writes:
-        enhancement.json: what each arm gains
+        enhancement.json: what each arm gains; each is kept as it ends
         enhancement/report.html: the page
 
     See also:
         neurons keep, neurons erase
     """
     from caploc.lookup import pick
-    from caploc.neurons.enhancing import ARMS, Enhancing, enhance_located
+    from caploc.neurons.arms import USUAL
+    from caploc.neurons.enhancing import Enhancing, enhance_located
     from caploc.neurons.weights import TRAINS
 
     pick(dict.fromkeys(TRAINS), trains, "choice of --trains")
     recipe, tasks = tuning.recipe(seed, trains), tuple(split_names(task))
-    asked = Enhancing(recipe, tuple(split_names(arm) or ARMS), draws, tuning.noise, limit, tasks)
+    asked = Enhancing(recipe, tuple(split_names(arm) or USUAL), draws, tuning.noise, limit, tasks)
     allowed, page = may.allowed(), folder / "enhancement"
     run_and_show(enhance_located, folder, asked, page=page, output=output, allowed=allowed)
 

@@ -118,7 +118,7 @@ def load_model(  # noqa: PLR0913  (what a command can say of a model)
         OutOfMemory: if the weights do not fit on the device.
     """
     how = device, dtype, quantize, revision, gguf, trust_remote_code
-    weights = _choose_weights(name, *how)
+    weights = choose_weights(name, *how)
     weights.check(projections)
     source = weights.source
     tokenizer = _read_tokenizer(source, trust_remote_code)
@@ -147,10 +147,10 @@ def check_model(name: str, *, projections: Naming = None, **how: Any) -> HeadGri
     The model is built without weights, so this costs little; what only weights can show (the
     proof) is left to `load_model`, which takes the same arguments and raises the same.
     """
-    return _choose_weights(name, **how).check(projections)
+    return choose_weights(name, **how).check(projections)
 
 
-def _choose_weights(  # noqa: PLR0913  (what a command can say of a model)
+def choose_weights(  # noqa: PLR0913  (what a command can say of a model)
     name: str,
     device: str = "auto",
     dtype: str = "auto",
@@ -159,6 +159,7 @@ def _choose_weights(  # noqa: PLR0913  (what a command can say of a model)
     gguf: str | None = None,
     trust_remote_code: bool = False,
 ) -> "Weights":
+    """Find the weights that `load_model` would read for the same arguments."""
     where, weights_dtype = parse_placement(device), pick(DTYPES, dtype, "dtype")
     source = find_source(name, revision, gguf)
     return Weights(source, where, weights_dtype, quantize, trust_remote_code)
@@ -177,6 +178,12 @@ class Weights:
     @cached_property
     def empty(self) -> PreTrainedModel:
         return _empty_model(self.source, self.trust_remote_code)
+
+    @property
+    def bytes(self) -> float:
+        """Bytes that they take once they are loaded."""
+        count = sum(parameter.numel() for parameter in self.empty.parameters())
+        return count * weight_bytes(self.quantize, self.empty.config, self.dtype)
 
     @property
     def quantized(self) -> bool:
@@ -207,9 +214,7 @@ class Weights:
                     "Quantized weights are not shared among processes; use --device spread, which "
                     "takes them, or leave out --quantize."
                 )
-        each = weight_bytes(self.quantize, config, self.dtype)
-        count = sum(parameter.numel() for parameter in self.empty.parameters())
-        check_fit(name, count * each, self.where, processes)
+        check_fit(name, self.bytes, self.where, processes)
         return grid
 
     def load(self) -> PreTrainedModel:

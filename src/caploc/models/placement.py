@@ -247,6 +247,11 @@ def is_whole(model: PreTrainedModel) -> bool:
     )
 
 
+def weights_wait(model: PreTrainedModel) -> bool:
+    """Tell whether some weights wait in main memory or on disk until a pass needs them."""
+    return any(parameter.device.type == "meta" for parameter in model.parameters())
+
+
 def free_memory(device: torch.device) -> int:
     """Return the bytes that can still be taken on the device."""
     if device.type == "cuda":
@@ -398,10 +403,10 @@ def dtype_label(model: Any, scheme: str | None) -> str:
 
 def scheme_config(scheme: str | None, config: PretrainedConfig, dtype: str | torch.dtype) -> Any:
     """Return what `from_pretrained` needs to quantize; None for weights as they are."""
-    return None if scheme is None else SCHEMES[scheme].config(_computed_in(config, dtype))
+    return None if scheme is None else SCHEMES[scheme].config(computing_dtype(config, dtype))
 
 
-def _computed_in(config: PretrainedConfig, dtype: str | torch.dtype) -> torch.dtype:
+def computing_dtype(config: PretrainedConfig, dtype: str | torch.dtype) -> torch.dtype:
     """Return the type that `dtype` means: auto is the checkpoint's own."""
     own: Any = config.dtype if dtype == "auto" else dtype
     return own if isinstance(own, torch.dtype) else torch.float32
@@ -413,7 +418,7 @@ def weight_bytes(scheme: str | None, config: PretrainedConfig, dtype: str | torc
         return SCHEMES[scheme].bytes
     if is_quantized(config):
         return 1.0
-    return float(_computed_in(config, dtype).itemsize)
+    return float(computing_dtype(config, dtype).itemsize)
 
 
 def _check_packages(what: str, packages: tuple[str, ...]) -> None:

@@ -92,7 +92,7 @@ def prove_heads(
         if not all(map(is_writable, reading)):
             zeroed = inputs_zeroed
             _prove_products(model, calls)
-            _prove_each_layer(model, projections, grid, tokens)
+            prove_each_layer(model, projections, grid, tokens)
         proof = CutProof(
             projections,
             grid,
@@ -296,20 +296,25 @@ def product_error(
 ) -> float:
     """Measure how far a module is from a product with columns of weights, as a share.
 
-    What it makes of a one in a single place is that place's column; what heads add to its output
-    must be the product of what they hand on and their columns.
+    What it makes of a one in a single place is that place's column; what the cut parts add to its
+    output must be the product of what they hand on and their columns.
     """
     forward: Callable[[Tensor], Tensor] = module.forward
-    units = torch.eye(mixed.shape[-1], dtype=mixed.dtype, device=mixed.device)
-    columns = (forward(units) - forward(torch.zeros_like(units[:1]))).float()
     kept = mixed * _kept(cut, mixed)
+    places = torch.nonzero(~_kept(cut, mixed).bool())[:, 0]
+    units = nn.functional.one_hot(places, mixed.shape[-1]).to(mixed)
+    columns = (forward(units) - forward(torch.zeros_like(units[:1]))).float()
     added = (forward(mixed) - forward(kept)).float()
-    product = (mixed - kept).float() @ columns.to(mixed.device)
+    product = mixed[..., places].float() @ columns.to(mixed.device)
     return float((added - product).norm() / added.norm())
 
 
-def _prove_each_layer(
-    model: PreTrainedModel, projections: Projections, grid: HeadGrid, tokens: Tokens
+def prove_each_layer(
+    model: PreTrainedModel,
+    projections: Projections,
+    grid: Grid,
+    tokens: Tokens,
+    parts: str = "heads",
 ) -> None:
     """Cut each layer whole in a row of its own, beside two intact rows that show what is noise."""
     layers = [columns for columns in grid.layer_slices if columns.stop > columns.start]
@@ -323,7 +328,7 @@ def _prove_each_layer(
         if not _size(logits[row] - logits[0]) > NOISE * noise:
             layer = grid.layer_slices.index(columns)
             raise ModelRefused(
-                f"{type(model).__name__}: knocking out all heads of layer {layer} leaves the "
+                f"{type(model).__name__}: knocking out all {parts} of layer {layer} leaves the "
                 f"logits as they are, so that its weights must be used in another way. {BY_HAND}"
             )
 
@@ -410,7 +415,7 @@ def _cut_modules(
                 yield module, cut
 
 
-def is_writable(module: nn.Module) -> bool:
+def is_writable(module: Any) -> bool:
     """Tell whether its weight is here and plain, so that columns of it can be set to zero.
 
     It is not if an adapter of peft reads the same values beside it.

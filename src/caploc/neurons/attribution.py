@@ -21,7 +21,6 @@ neuron i hands on `g_i a_i` at every position t (or at those chosen), so that
 is its gradient x activation, for every row of a batch at once: rows do not meet.
 """
 
-import inspect
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
@@ -35,20 +34,21 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from caploc.engine.encoding import Span
-from caploc.engine.memory import BatchSizer, DecoderShape, bytes_per_scored_token
+from caploc.engine.memory import MOST_ROWS, BatchSizer
 from caploc.engine.packed import DecoderStack
 from caploc.errors import BadOption
 from caploc.lookup import pick
 from caploc.models.cutting import Projections
 from caploc.models.hooks import temporary_hooks
+from caploc.models.placement import input_device, weights_wait
 from caploc.models.projections import decoder_layers
 from caploc.models.proof import reads_first
+from caploc.neurons.planning import PassMemory, checkpointed
 from caploc.neurons.sites import NeuronModel, list_projections
 
 R = TypeVar("R")
 MOST_TOKENS = {"cpu": 4096, "mps": 8192}
 MOST_TOKENS_ELSEWHERE = 32768
-KEPT = 3  # working memory that a backward pass needs, in that of the forward pass of one layer
 
 
 @dataclass(frozen=True)
@@ -70,8 +70,8 @@ class Batch:
     @classmethod
     def of(cls, spans: Sequence[Span], device: torch.device, at_once: int | None = None) -> "Batch":
         """Pad the inputs of some spans; their continuations are what is to be predicted."""
-        lengths = torch.tensor([len(span.inputs) for span in spans])
-        tokens = torch.zeros((len(spans), int(lengths.max())), dtype=torch.long)
+        lengths = [len(span.inputs) for span in spans]
+        tokens = torch.zeros((len(spans), max(lengths)), dtype=torch.long)
         rows: list[int] = []
         places: list[int] = []
         gold: list[int] = []
@@ -81,10 +81,10 @@ class Batch:
             rows += [number] * count
             places += range(len(span.inputs) - count, len(span.inputs))
             gold += span.continuation
-        at_rows, at_places, golden = (
-            torch.tensor(values, device=device) for values in (rows, places, gold)
+        read, at_rows, at_places, golden = (
+            torch.tensor(each, device=device) for each in (lengths, rows, places, gold)
         )
-        return cls(tokens.to(device), lengths.to(device), at_rows, at_places, golden, at_once)
+        return cls(tokens.to(device), read, at_rows, at_places, golden, at_once)
 
     @property
     def size(self) -> int:
@@ -132,36 +132,45 @@ class Batcher:
     """
 
     def __init__(
-        self, model: PreTrainedModel, most_rows: int | None = None, memory: int | None = None
+        self,
+        model: PreTrainedModel,
+        most_rows: int | None = None,
+        memory: int | None = None,
+        needs: PassMemory | None = None,
+        device: torch.device | None = None,
     ) -> None:
-        """Batch for passes of this model that keep what a backward pass needs.
+        """Batch for passes of this model that need so much (None: for scores of every layer).
 
         They take `memory` bytes beside the weights at most (None: half of what is free, or nearly
-        all on a GPU).
+        all on a GPU). `device` is where a model without values would be.
         """
-        shape = DecoderShape.of(model)
-        self.device = model.device
+        self.device = device or input_device(model)
+        most_rows = most_rows or MOST_ROWS.get(self.device.type)
         self.sizer = BatchSizer(model, most_rows, memory)
-        self.token_bytes = shape.layers * shape.working * KEPT
-        self.scored_bytes = 2 * bytes_per_scored_token(model)
-        self.most_tokens = MOST_TOKENS.get(model.device.type, MOST_TOKENS_ELSEWHERE)
+        self.needs = needs or PassMemory.of(model)
+        self.most_tokens = MOST_TOKENS.get(self.device.type, MOST_TOKENS_ELSEWHERE)
 
     def row_bytes(self, span: Span) -> int:
-        """Predict what a pass keeps of an example."""
-        return self.token_bytes * len(span.inputs) + self.scored_bytes * len(span.continuation)
+        """Predict what a pass takes of memory for an example."""
+        return self.needs.row(len(span.inputs), len(span.continuation))
 
     def fitting(self, span: Span) -> int:
         """Count the rows as long as this one that a pass may have."""
-        by_memory = self.sizer.budget() // self.row_bytes(span)
-        return int(min(by_memory, self.most_tokens // len(span.inputs)))
+        by_memory = (self.sizer.budget() - self.needs.fixed) // self.row_bytes(span)
+        return int(min(by_memory, self.most_tokens // len(span.inputs), self.sizer.most))
 
     def rows(self, span: Span, copies: int) -> int:
         """Count the examples as long as this one that fit, each `copies` times."""
-        return max(1, min(self.sizer.most, self.fitting(span) // copies))
+        return max(1, self.fitting(span) // copies)
 
     def at_once(self, span: Span, rows: int, copies: int) -> int:
         """Count the copies of so many rows as long as this one that fit into a pass."""
         return max(1, min(copies, self.fitting(span) // rows))
+
+    def peak(self, span: Span, copies: int, examples: int) -> int:
+        """Predict the bytes that a batch of examples as long as this one takes at most."""
+        rows = min(examples, self.rows(span, copies))
+        return self.needs.fixed + rows * self.at_once(span, rows, copies) * self.row_bytes(span)
 
     def run(
         self, spans: Sequence[Span], work: Callable[[Batch], list[R]], copies: int = 1
@@ -193,13 +202,19 @@ class Batcher:
 
 def gold_logprobs(model: PreTrainedModel, batch: Batch) -> Float[Tensor, " predicted"]:
     """Compute the log-probability of every gold token, in nats, in float32 whatever the dtype."""
-    given: dict[str, Any] = {"input_ids": batch.tokens, "attention_mask": batch.real.long()}
-    places = batch.places
-    if "logits_to_keep" in inspect.signature(model.forward).parameters:
-        needed, places = torch.unique(batch.places, return_inverse=True)
-        given["logits_to_keep"] = needed
-    logits = model(**given, use_cache=False).logits[batch.rows, places]
-    return logits.float().log_softmax(-1).gather(1, batch.gold[:, None])[:, 0]
+    head = model.get_output_embeddings()
+
+    def pick_predicting(_: nn.Module, args: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        read, *rest = args
+        # a row for each token that is predicted, so that no logits are made of any other place
+        return (read[batch.rows.to(read.device), batch.places.to(read.device)][None], *rest)
+
+    with temporary_hooks([head.register_forward_pre_hook(pick_predicting)]):
+        logits = model(
+            input_ids=batch.tokens, attention_mask=batch.real.long(), use_cache=False
+        ).logits[0]
+    gold = batch.gold.to(logits.device)[:, None]
+    return logits.float().log_softmax(-1).gather(1, gold)[:, 0].to(batch.rows.device)
 
 
 def mean_logprob(batch: Batch, logprobs: Float[Tensor, " predicted"]) -> Float[Tensor, " rows"]:
@@ -294,9 +309,9 @@ class Gates:
         def multiply(_: nn.Module, args: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
             handed, *rest = args
             each = handed.reshape(self.rows, -1, handed.shape[-1])
-            factor = values[:, None].to(each.dtype)
+            factor = values[:, None].to(each)
             if self.positions is not None:
-                factor = torch.where(self.positions[..., None], factor, 1.0)
+                factor = torch.where(self.positions[..., None].to(each.device), factor, 1.0)
             return (each * factor).reshape(handed.shape), *rest
 
         return multiply
@@ -371,8 +386,32 @@ class Attribution:
     def outcome(self, model: NeuronModel, batch: Batch) -> Float[Tensor, " rows"]:
         return TARGETS[self.target](batch, gold_logprobs(model.model, batch))
 
+    def needs(self, model: PreTrainedModel, *, waits: bool) -> PassMemory:
+        """Foresee what a pass takes of memory; `waits` says whether weights wait elsewhere."""
+        handed, gradients = self.method != "integrated", self.method not in BASELINES
+        return PassMemory.of(model, handed=handed, gradients=gradients, checkpointing=waits)
+
+    def batcher(self, model: PreTrainedModel, most_rows: int | None = None) -> Batcher:
+        """Batch examples for this score of a loaded model."""
+        return Batcher(model, most_rows, needs=self.needs(model, waits=weights_wait(model)))
+
+    def passes(self, layers: int) -> int:
+        """Count what an example costs, in forward passes of a model with so many layers.
+
+        A backward pass to activations costs as much as a forward pass. Of `integrated`'s passes
+        those for layer l leave out the l layers below it, and stop there on the way back: on
+        average a forward pass for both ways.
+        """
+        each = {"activation": 1, "logit": 1, "gradient": 2, "joint": 2 * self.steps}
+        return each.get(self.method, 1 + self.steps * layers)
+
     def scores(self, model: NeuronModel, batch: Batch) -> Scores:
-        return METHODS[self.method](self, model, batch).double()
+        """Score every neuron for each example of a batch."""
+        # a weight that was fetched for a pass would stay until the way back has used it
+        waits = weights_wait(model.model)
+        lean = checkpointed(model.model, model.projections) if waits else nullcontext()
+        with lean:
+            return METHODS[self.method](self, model, batch).double()
 
 
 def gradient(asked: Attribution, model: NeuronModel, batch: Batch) -> Tensor:
@@ -436,7 +475,8 @@ def activation(asked: Attribution, model: NeuronModel, batch: Batch) -> Tensor:
     with record_activations(model.projections) as seen:
         asked.outcome(model, batch)
     sums = [
-        (each.float().abs().reshape(*where.shape, -1) * where[..., None]).sum(1) for each in seen
+        (each.to(where.device).float().abs().reshape(*where.shape, -1) * where[..., None]).sum(1)
+        for each in seen
     ]
     return torch.cat(sums, dim=1) / where.sum(1, keepdim=True)
 
@@ -468,3 +508,4 @@ METHODS: dict[str, Callable[[Attribution, NeuronModel, Batch], Tensor]] = {
     "logit": logit,
 }
 INTEGRATED = ("integrated", "joint")
+BASELINES = ("activation", "logit")  # without gradients

@@ -7,28 +7,26 @@ located neurons with random ones; the other arms are ours.
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import asdict, dataclass, field
-from functools import partial
+from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property, partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
+from accelerate.utils.memory import clear_device_cache, should_reduce_batch_size
 from jaxtyping import Float64
-from transformers import PreTrainedModel
 
 from caploc.cache import Cache, digest
 from caploc.cost import Cost
 from caploc.engine import BatchEngine
 from caploc.engine.encoding import Span
-from caploc.errors import BadOption, UserError
+from caploc.errors import BadOption, OutOfMemory, UserError
 from caploc.folder import ENHANCEMENT, LEDGER, ROWS
-from caploc.grid import Grid
-from caploc.lookup import pick
 from caploc.measurement import Meter
 from caploc.models.loading import CutModel
+from caploc.neurons.arms import ARMS, DRAWN, LOCATED, RANDOM, USUAL, TuningArm, make_arms
 from caploc.neurons.attribution import gold_means
-from caploc.neurons.sites import Chosen
 from caploc.neurons.study import (
     Finding,
     Matrix,
@@ -44,139 +42,33 @@ from caploc.neurons.study import (
 )
 from caploc.neurons.training import (
     RIVALS,
+    Lessons,
     TuningFit,
     TuningRecipe,
+    check_tunable,
     find_best_rate,
     make_lessons,
     rival_scores,
 )
 from caploc.neurons.weights import (
-    Trainable,
-    TrainableLora,
-    TrainableRows,
-    TrainableWhole,
-    adaptable,
-    check_chosen,
     degraded,
-    require_peft_to_train,
-    shares_by_projection,
 )
 from caploc.progress import Progress
 from caploc.report import drawing
 from caploc.report.exhibits import NOTHING, Exhibit
 from caploc.report.tabulation import ranged
-from caploc.stats.chance import FEWEST, bottom, layer_matched, specificity, uniform
-from caploc.stats.intervals import Interval, JsonRecord, paired_interval
-from caploc.stats.threshold import Scores, best
+from caploc.stats.chance import FEWEST, specificity
+from caploc.stats.intervals import Interval, JsonRecord, paired_interval, plain_value
+from caploc.stats.threshold import best
 from caploc.store import Question, Store
 from caploc.workbench import Allowed
 
-LOCATED = "located"
-ARMS = {
-    "none": "nothing is tuned",
-    LOCATED: "the located neurons",
-    "random-uniform": "as many random neurons of the whole model, drawn several times",
-    "random-layer-matched": "as many random neurons in each layer as are located there",
-    "bottom": "as many neurons, those of the lowest scores",
-    "complement": "all feed-forward neurons but the located ones",
-    "full": "all weights of the model",
-    "lora": "low-rank adapters with as many parameters as the located neurons",
-}
-RANDOM = "random-layer-matched"
-DRAWN = ("random-uniform", RANDOM)
 METRIC, GOLD = "metric", "gold log-probability"
 Outcomes = Float64[np.ndarray, " examples"]
 Measured = dict[tuple[str, str], Outcomes]  # by task and measure; NaN where there is no outcome
 # The model it gets has other weights every time, so it must keep nothing of an earlier call.
 Measure = Callable[[CutModel], Measured]
-
-
-@dataclass(frozen=True)
-class TuningArm:
-    """One thing to tune: `name` is of `ARMS` or `RIVALS`, `draw` counts a random arm's sets from 0.
-
-    `chosen` are the neurons tuned or, of adapters, those whose number of parameters they match;
-    None for the arms "none" and "full".
-    """
-
-    name: str
-    chosen: Chosen | None = None
-    draw: int | None = None
-
-    def check(self, model: PreTrainedModel, recipe: TuningRecipe) -> None:
-        """Refuse, before anything is tuned, an arm that this model cannot have."""
-        if self.chosen is not None:
-            shares_by_projection(model, self.chosen, recipe.trains)
-        if self.name == "lora":
-            adaptable(model, recipe.trains)
-
-    def open(self, model: PreTrainedModel, recipe: TuningRecipe) -> Trainable | None:
-        """Open what the arm may tune, to be used with `with`; None for "none"."""
-        if self.name == "none":
-            return None
-        if self.name == "full":
-            return TrainableWhole(model)
-        assert self.chosen is not None
-        if self.name != "lora":
-            return TrainableRows(model, self.chosen, recipe.trains)
-        wanted = parameter_count(model, self.chosen, recipe)
-        return TrainableLora(model, wanted, recipe.trains, recipe.seed)
-
-
-def make_arms(
-    located: Chosen,
-    grid: Grid,
-    *,
-    scores: Scores | None = None,
-    names: Sequence[str] = tuple(ARMS),
-    draws: int = FEWEST,
-    seed: int = 0,
-) -> list[TuningArm]:
-    """Make the arms of these names, each random one `draws` times; `scores` are for "bottom".
-
-    Random neurons and those of the lowest scores leave the located ones out, as far as there are
-    enough others. Asking for more draws keeps the first ones.
-
-    Raises:
-        UnknownName: if there is no arm of such a name.
-        BadOption: if nothing is located, draws are fewer than 5, "bottom" has no scores or "lora"
-            no PEFT.
-    """
-    check_chosen(located, grid.size)
-    for name in names:
-        pick(ARMS, name, "arm")
-    if draws < FEWEST and set(names) & set(DRAWN):
-        raise BadOption(
-            f"draws={draws}: a random arm needs {FEWEST} draws or more for its standard deviation."
-        )
-    if "lora" in names:
-        require_peft_to_train()
-    if "bottom" in names and scores is None:
-        raise BadOption("The arm 'bottom' needs the neurons' scores; give them.")
-    found: list[TuningArm] = []
-    for name in dict.fromkeys(names):
-        if name in DRAWN:
-            random = {
-                "random-uniform": lambda: uniform(located, draws, seed=seed),
-                RANDOM: lambda: layer_matched(located, grid, draws, seed=seed),
-            }
-            drawn = random[name]()
-            found += [TuningArm(name, each, number) for number, each in enumerate(drawn)]
-        elif name == "bottom" and scores is not None:
-            found.append(TuningArm(name, bottom(scores, located)))
-        else:
-            chosen = {"none": None, "full": None, "complement": ~located}
-            found.append(TuningArm(name, chosen.get(name, located)))
-    return found
-
-
-def parameter_count(model: PreTrainedModel, chosen: Chosen, recipe: TuningRecipe) -> int:
-    """Count the values that tuning these neurons trains."""
-    return sum(
-        value.numel()
-        for share in shares_by_projection(model, chosen, recipe.trains)
-        for value in share.read().values()
-    )
+Recall = Callable[[dict[str, Any], Callable[[], dict[str, Any]]], dict[str, Any]]
 
 
 @dataclass(frozen=True)
@@ -198,7 +90,8 @@ class TuningChange(JsonRecord):
 class Tuned(JsonRecord):
     """One arm: what was tuned (`fit` None: nothing), and what that changed.
 
-    `neurons` is the number tuned, None where the arm is not one of neurons.
+    `neurons` is the number tuned, None where the arm is not one of neurons. `failed` says why
+    nothing is known of an arm that ran out of memory.
     """
 
     arm: str
@@ -206,6 +99,7 @@ class Tuned(JsonRecord):
     neurons: int | None
     fit: TuningFit | None
     changes: tuple[TuningChange, ...]
+    failed: str | None = None
 
 
 @dataclass(frozen=True)
@@ -243,7 +137,65 @@ class TuningResult(JsonRecord):
     controls: tuple[TuningControl, ...]
 
 
-def enhance(
+@dataclass(frozen=True)
+class ArmTuner:
+    """Tunes one arm after another on the same lessons, and keeps each as it ends.
+
+    `recall` is given an arm's question and what measures it, and may know the answer from before.
+    """
+
+    loaded: CutModel
+    given: Lessons
+    measure: Measure
+    recipe: TuningRecipe
+    progress: Progress | None
+    recall: Recall
+
+    @cached_property
+    def before(self) -> Measured:
+        """What is measured before anything is tuned."""
+        measure = self.measure
+        found = self.recall({"arm": None}, lambda: {"after": _written(measure(self.loaded))})
+        return _read(found)
+
+    def tune(self, arm: TuningArm) -> dict[str, Any]:
+        """Tune an arm and measure it, as files hold both."""
+        model = self.loaded.model
+        with arm.open(model, self.recipe) or nullcontext() as trainable:
+            if trainable is None:
+                return {"fit": None, "after": _written(self.before)}
+            how = self.given, self.recipe, self.progress, f"tuning {arm.label}"
+            fit = find_best_rate(model, trainable, *how)
+            with trainable.written():
+                return {"fit": fit.as_dict(), "after": _written(self.measure(self.loaded))}
+
+    def attempt(self, arm: TuningArm) -> tuple[Tuned, Measured | None]:
+        """Tell what an arm did, and what was measured after it: None if it ran out of memory."""
+        neurons = None if arm.chosen is None or arm.name == "lora" else int(arm.chosen.sum())
+        own = Tuned(arm.name, arm.draw, neurons, None, ())
+        try:
+            found = self.recall(arm.question(), partial(self.tune, arm))
+        except Exception as error:
+            if not isinstance(error, OutOfMemory) and not should_reduce_batch_size(error):
+                raise
+            why = (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")
+            own = replace(
+                own,
+                failed=f"The arm {arm.label} ran out of memory ({why}); the same command tries it "
+                "again, and --checkpointing takes less",
+            )
+        else:
+            after = _read(found)
+            fit = found["fit"] and TuningFit.restored(found["fit"])
+            return replace(
+                own, fit=fit, changes=_changes(self.before, after, self.recipe.seed)
+            ), after
+        # Outside the handler: the failed arm's tensors are held by the exception until here.
+        clear_device_cache(garbage_collection=True)
+        return own, None
+
+
+def enhance(  # noqa: PLR0913  (a study's parts, each of which a caller has at hand)
     loaded: CutModel,
     spans: Sequence[Span],
     measure: Measure,
@@ -251,8 +203,11 @@ def enhance(
     recipe: TuningRecipe,
     *,
     progress: Progress | None = None,
+    recall: Recall = lambda _, tune: tune(),
 ) -> TuningResult:
     """Tune each arm on the spans' continuations and evaluate it; the model is left as it was.
+
+    An arm that runs out of memory is left out and says so. `recall` keeps arms; see `ArmTuner`.
 
     Raises:
         BadOption: if there is no arm, or the recipe has a value that cannot be used.
@@ -262,31 +217,34 @@ def enhance(
     """
     if not arms:
         raise BadOption("There is no arm to tune; name at least one.")
-    given = make_lessons(spans, recipe, loaded.model.device)
+    given = make_lessons(spans, recipe)
     for arm in arms:
         arm.check(loaded.model, recipe)
-    before = measure(loaded)
+    tuner = ArmTuner(loaded, given, measure, recipe, progress, recall)
+    before = tuner.before
     tuned: list[Tuned] = []
     after: dict[str, list[Measured]] = defaultdict(list)
     for arm in arms:
-        fit, measured = None, before
-        with arm.open(loaded.model, recipe) or nullcontext() as trainable:
-            if trainable is not None:
-                what = f"tuning {arm.name}{'' if arm.draw is None else f' {arm.draw + 1}'}"
-                fit = find_best_rate(loaded.model, trainable, given, recipe, progress, what)
-                with trainable.written():
-                    measured = measure(loaded)
-        after[arm.name].append(measured)
-        neurons = None if arm.chosen is None or arm.name == "lora" else int(arm.chosen.sum())
-        changes = _changes(before, measured, recipe.seed)
-        tuned.append(Tuned(arm.name, arm.draw, neurons, fit, changes))
+        own, measured = tuner.attempt(arm)
+        tuned.append(own)
+        if measured is not None:
+            after[arm.name].append(measured)
     return TuningResult(
         recipe=recipe,
         trained_on=given.examples,
-        held_out=given.held_out,
+        held_out=len(given.validation),
         arms=tuple(tuned),
         controls=tuple(_controls(before, after, recipe.seed)),
     )
+
+
+def _written(measured: Measured) -> list[Any]:
+    """List outcomes as files hold them."""
+    return [[*key, plain_value(outcomes)] for key, outcomes in measured.items()]
+
+
+def _read(found: Mapping[str, Any]) -> Measured:
+    return {(task, what): np.array(each, dtype=float) for task, what, each in found["after"]}
 
 
 def _changes(before: Measured, after: Measured, seed: int) -> tuple[TuningChange, ...]:
@@ -342,7 +300,7 @@ class Enhancing:
     """
 
     recipe: TuningRecipe = field(default_factory=TuningRecipe)
-    arms: tuple[str, ...] = tuple(ARMS)
+    arms: tuple[str, ...] = USUAL
     draws: int = DRAWS
     noise: float = 0.0
     limit: int | None = LIMIT
@@ -379,6 +337,7 @@ def enhance_located(
 
     def find(lab: NeuronLab) -> Finding:
         asked.check(lab.study.tasks)
+        check_tunable(lab.study.model)
         found, model = enhance_tasks(lab, asked), lab.study.model.name
         results = {"model": model, "enhancing": asdict(asked), "tasks": found}
         shown = [
@@ -394,7 +353,7 @@ def enhance_located(
 
 
 def enhance_tasks(lab: NeuronLab, asked: Enhancing) -> dict[str, Any]:
-    """Enhance every task, from the cache where it was measured before.
+    """Enhance every task; each arm is kept as it ends, and taken from there the next time.
 
     Raises:
         UserError: if no neuron is located for any of the tasks.
@@ -406,12 +365,14 @@ def enhance_tasks(lab: NeuronLab, asked: Enhancing) -> dict[str, Any]:
             "No neuron is located for the tasks to tune; locate again with a lower --sigma, a "
             "--share, or more examples."
         )
-    question = asdict(asked) | {"tasks": None, "study": asdict(lab.study)}
-    question |= {"model": lab.bench.neurons.fingerprint, "texts": _texts(lab, asked)}
-    return {
-        task: cache.recall(question | {"enhanced": task}, partial(_enhance_task, lab, asked, task))
-        for task in tasks
-    }
+    question = {"recipe": asdict(asked.recipe), "noise": asked.noise, "texts": _texts(lab, asked)}
+    question |= {"model": lab.bench.neurons.fingerprint, "dtype": lab.bench.neurons.dtype}
+
+    def recall(task: str, arm: dict[str, Any], tune: Callable[[], Any]) -> dict[str, Any]:
+        found: dict[str, Any] = cache.recall(question | {"enhanced": task} | arm, tune)
+        return found
+
+    return {task: _enhance_task(lab, asked, task, partial(recall, task)) for task in tasks}
 
 
 def _texts(lab: NeuronLab, asked: Enhancing) -> str:
@@ -425,7 +386,7 @@ def _texts(lab: NeuronLab, asked: Enhancing) -> str:
     return digest(tokens)
 
 
-def _enhance_task(lab: NeuronLab, asked: Enhancing, task: str) -> dict[str, Any]:
+def _enhance_task(lab: NeuronLab, asked: Enhancing, task: str, recall: Recall) -> dict[str, Any]:
     """Tune one task's neurons with its examples, beside the other arms.
 
     The task is judged by its own metric, and every task by its gold answers' probability.
@@ -451,8 +412,8 @@ def _enhance_task(lab: NeuronLab, asked: Enhancing, task: str) -> dict[str, Any]
 
     lessons = source.lessons(wording)
     with degraded(model.model, asked.noise, seed) if asked.noise else nullcontext():
-        enhanced = enhance(model, lessons, measure, arms, asked.recipe, progress=lab.progress)
-    return enhanced.as_dict()
+        how: dict[str, Any] = {"progress": lab.progress, "recall": recall}
+        return enhance(model, lessons, measure, arms, asked.recipe, **how).as_dict()
 
 
 def measure_outcomes(
@@ -549,6 +510,7 @@ def tuned_arms_exhibit(task: str, result: Results) -> Exhibit:
         "Changes with 95 % intervals over examples, paired; of draws the mean, the least and the "
         f"most. Tuned on {result['trained_on']} examples."
     ]
+    notes += [f"{arm['failed']}." for arm in result["arms"] if arm.get("failed")]
     if control := _control_of(result, task):
         notes.append(
             f"Located against the draws in the same layers, by log-probability: excess "
@@ -575,8 +537,10 @@ def _over_draws(changes: Sequence[Results]) -> str:
 
 def gain_matrix(found: Results, arm: str = LOCATED) -> tuple[list[str], list[str], Matrix]:
     """List tasks tuned, tasks judged, and each judged one's change of log-probability."""
-    first = next(iter(found.values()))["arms"][0]["changes"]
-    judged = list(dict.fromkeys(change["task"] for change in first))
+    known = (each for each in next(iter(found.values()))["arms"] if each["changes"])
+    judged = list(
+        dict.fromkeys(change["task"] for change in next(known, {"changes": []})["changes"])
+    )
     table = np.full((len(found), len(judged)), np.nan)
     for row, result in enumerate(found.values()):
         own = [each for each in result["arms"] if each["arm"] == arm]

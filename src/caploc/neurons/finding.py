@@ -116,7 +116,8 @@ def score_examples(
     def work(batch: Batch) -> list[np.ndarray]:
         return list(asked.scores(model, batch).cpu().numpy())
 
-    for numbers, rows in (batcher or Batcher(model.model)).run(spans, work, asked.copies):
+    batcher = batcher or asked.batcher(model.model)
+    for numbers, rows in batcher.run(spans, work, asked.copies):
         yield numbers, np.stack(rows)
         progress.advance(len(numbers), sum(len(spans[number].inputs) for number in numbers))
 
@@ -126,12 +127,14 @@ def accumulate(
     spans: Sequence[Span],
     asked: Attribution,
     moments: Moments | None = None,
-    progress: Progress | None = None,
-    what: str = "neuron scores",
+    **how: Any,
 ) -> Moments:
-    """Add the examples' scores to `moments`: mean, variance and votes."""
+    """Add the examples' scores to `moments`: mean, variance and votes.
+
+    `how` are further arguments of `score_examples`.
+    """
     total = moments or Moments.empty(model.grid.size)
-    for _, rows in score_examples(model, spans, asked, progress=progress, what=what):
+    for _, rows in score_examples(model, spans, asked, **how):
         total = total.added(rows)
     return total
 
@@ -224,6 +227,7 @@ class Finder:
     rule: Rule
     cache: ArrayCache[Moments]
     progress: Progress
+    batcher: Batcher | None = None
 
     def find(
         self, task: str, spans: Sequence[Span], subsets: int, *, least: float = 1.0
@@ -293,9 +297,12 @@ class Finder:
             "spans": [[list(span.inputs), list(span.continuation)] for span in spans],
         }
         empty = self.rule.moments(self.model.grid.size)
-        return self.cache.recall(
-            asked, lambda: accumulate(self.model, spans, self.asked, empty, self.progress, task)
-        )
+
+        def score() -> Moments:
+            how = {"progress": self.progress, "what": task, "batcher": self.batcher}
+            return accumulate(self.model, spans, self.asked, empty, **how)
+
+        return self.cache.recall(asked, score)
 
     def choose(self, moments: Moments) -> Chosen:
         return self.rule.choose(moments, self.model.grid)

@@ -51,15 +51,21 @@ from caploc.models.projections import (
     ATTENTION_NAMES,
     MIXED_NAMES,
     input_width,
+    is_linear,
     module_name,
     text_config,
 )
 from caploc.models.proof import (
+    PRODUCT_TOLERANCE,
     Call,
     CutProof,
     columns_zeroed,
+    inputs_zeroed,
+    is_writable,
     logits_of,
     masks_to_prove,
+    product_error,
+    prove_each_layer,
     resting,
 )
 from caploc.tasks.task import Request
@@ -269,13 +275,15 @@ def _find_in(model: nn.Module, layer: nn.Module) -> list[Any]:
             continue
         if is_experts(module):
             found.append(Experts(module))
-        elif own in OUTPUT_NAMES and isinstance(module, nn.Linear | Conv1D):
-            writes = module.weight.shape[1 if isinstance(module, Conv1D) else 0]
+        elif own in OUTPUT_NAMES and is_linear(module):
+            # packed weights tell no width
+            writes = module.nf if isinstance(module, Conv1D) else module.out_features
             if writes == hidden:
                 found.append(module)
     return found
 
 
+PLACES = 64  # of a site whose columns are held against what it is as a product
 SHARE = 0.1  # of each layer's neurons, cut in the proof
 MIXED = 0.01  # share of what is read that may move with the past: rounding, not attention
 # Two kernels for the same experts add in different orders.
@@ -289,21 +297,29 @@ class NeuronModel(CutModel):
     grid: NeuronGrid
 
 
-def as_neurons(loaded: CutModel) -> NeuronModel:
+def as_neurons(loaded: CutModel, *, whole: bool = True) -> NeuronModel:
     """Take a model as its neurons, their output projections found and proved.
 
+    Weights must be plain and on one device unless `whole` is false; scores and cuts need no more
+    than modules that can be called.
+
     Raises:
-        ModelRefused: if they are not found or fail the proof, or the weights are not whole here.
+        ModelRefused: if they are not found or fail the proof, or the weights are not as they must.
     """
-    if not is_whole(loaded.model):
+    if not is_whole(loaded.model) and (whole or loaded.team or has_experts(loaded.model)):
         raise ModelRefused(
-            f"{loaded.name} is quantized, spread over devices or shared among processes; neurons "
-            "are found with gradients and proved on plain weights, so load it whole on one device."
+            f"{loaded.name} is quantized, spread over devices or shared among processes, and this "
+            "reads its feed-forward weights; load it whole on one device."
         )
     sites, grid = find_sites(loaded.model)
     prove(loaded.model, sites, grid)
     same = {field.name: getattr(loaded, field.name) for field in fields(CutModel)}
     return NeuronModel(**same | {"grid": grid, "projections": sites})
+
+
+def has_experts(model: nn.Module) -> bool:
+    """Tell whether a model routes tokens to experts that are one module."""
+    return any(map(is_experts, model.modules()))
 
 
 @torch.no_grad()
@@ -314,23 +330,31 @@ def prove(
 
     The model is left as it was: weights, hooks and training mode.
     """
+    writable = all(is_writable(module) for *_, module in list_projections(projections))
+    zeroed = _zero_weights_plainly if writable else inputs_zeroed
     proof = CutProof(
         projections,
         grid,
-        lambda mask: _zero_weights_plainly(projections, grid, mask),
+        lambda mask: zeroed(projections, grid, mask),
         lambda mask: f"{int(mask.sum())} neurons",
         "the feed-forward outputs",
     )
     with resting(model, seed) as (tokens, intact):
         _prove_one_position(model, projections, tokens)
         _prove_empty(model, projections, grid, tokens, intact)
+        if not writable:
+            prove_each_layer(model, projections, grid, tokens, "neurons")
+            _prove_gradients(model, projections, tokens)
         proof.hold(model, masks_to_prove(grid, seed, SHARE), tokens, intact)
 
 
 def _prove_one_position(
     model: PreTrainedModel, projections: Projections, tokens: Int[Tensor, "rows tokens"]
 ) -> None:
-    """Call each block that holds a site again with another past: nothing may move at the end."""
+    """Call each block that holds a site again with another past: nothing may move at the end.
+
+    Where weights cannot be set to zero in place the site must be a product with its columns too.
+    """
     for layer, _, module in list_projections(projections):
         inner = module.module if isinstance(module, Experts) else module
         block = model.get_submodule(module_name(model, inner).rpartition(".")[0])
@@ -351,6 +375,39 @@ def _prove_one_position(
                 f"What {type(inner).__name__} in layer {layer} of {type(model).__name__} reads at "
                 "one position depends on earlier positions: it is no feed-forward output."
             )
+        if not is_writable(module):
+            cut = torch.arange(before.shape[-1]) % max(1, before.shape[-1] // PLACES) == 0
+            error = product_error(module, before, cut)
+            if not error <= PRODUCT_TOLERANCE:
+                raise ModelRefused(
+                    f"What {type(inner).__name__} in layer {layer} of {type(model).__name__} adds "
+                    f"for a part of its input is {error:.2g} from a product with its columns."
+                )
+
+
+def _prove_gradients(
+    model: PreTrainedModel, projections: Projections, tokens: Int[Tensor, "rows tokens"]
+) -> None:
+    """Show that a backward pass arrives at every site: some kernels of packed weights have none."""
+    factors = []
+
+    def multiply(_: Any, args: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        factors.append(torch.ones((), device=args[0].device, requires_grad=True))
+        return (args[0] * factors[-1].to(args[0].dtype), *args[1:])
+
+    hooks = (
+        module.register_forward_pre_hook(multiply) for *_, module in list_projections(projections)
+    )
+    with temporary_hooks(hooks), torch.enable_grad():
+        moved = logits_of(model, tokens).square().mean()
+        slopes = (
+            torch.autograd.grad(moved, factors, allow_unused=True) if moved.requires_grad else []
+        )
+    if not slopes or any(each is None or not each.abs() > 0 for each in slopes):
+        raise ModelRefused(
+            f"The packed weights of {type(model).__name__} compute without gradients here, which "
+            "scores of neurons need; choose --quantize int8 or 8bit, or use a GPU."
+        )
 
 
 def _prove_empty(

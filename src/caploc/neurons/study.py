@@ -30,6 +30,7 @@ from caploc.measurement import Meter, outcomes_by_example
 from caploc.models.loading import LoadedModel
 from caploc.neurons.attribution import Attribution
 from caploc.neurons.finding import Finder, Rule, TaskNeurons, score_cache
+from caploc.neurons.planning import check_scorable
 from caploc.neurons.sites import Chosen, Cutter, ErasureMode, NeuronEngine, NeuronModel, as_neurons
 from caploc.progress import Progress, Silent
 from caploc.report import drawing
@@ -90,6 +91,7 @@ class NeuronStudy:
         self.options.check()
         for name in self.tasks:
             check_task_name(name, self.options)
+        check_scorable(self.model, self.attribution.method)
         self.model.check()
         return self
 
@@ -210,7 +212,8 @@ class NeuronBench:
 
     @classmethod
     def of(cls, engine: BatchEngine[LoadedModel], store: Store, folder: Path) -> "NeuronBench":
-        return cls(engine, as_neurons(engine.loaded), store, score_cache(folder))
+        neurons = as_neurons(engine.loaded, whole=False)
+        return cls(engine, neurons, store, score_cache(folder))
 
     @property
     def wording(self) -> RequestEncoder:
@@ -299,7 +302,8 @@ class NeuronLab:
         """Make what finds neurons, by the study's score or another."""
         study, bench = self.study, self.bench
         asked = attribution or study.attribution
-        return Finder(bench.neurons, asked, study.rule, bench.scores, self.progress)
+        batcher = asked.batcher(bench.neurons.model, study.model.batch_size)
+        return Finder(bench.neurons, asked, study.rule, bench.scores, self.progress, batcher)
 
     def found(self, task: str) -> TaskNeurons:
         if task not in self.kept:

@@ -16,12 +16,14 @@ import hashlib
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, get_args
 
 import numpy as np
 import torch
+from accelerate.utils.memory import clear_device_cache
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
@@ -41,7 +43,8 @@ from caploc.errors import (
 )
 from caploc.folder import ENHANCEMENT
 from caploc.models.loading import load_model
-from caploc.neurons.attribution import Attribution, Batch, gold_logprobs
+from caploc.neurons.attribution import Attribution, Batch, Batcher, gold_logprobs, gold_means
+from caploc.neurons.planning import PassMemory, checkpointed
 from caploc.neurons.sites import find_sites, list_projections
 from caploc.neurons.study import NeuronLab, reopen_study
 from caploc.neurons.weights import TRAINS, Trainable, TrainableRows, Trains, shares_by_projection
@@ -63,7 +66,8 @@ class TuningRecipe(JsonRecord):
     examples on which the best rate is chosen; where it is the lowest or highest tried, up to
     `extensions` more are tried beyond it, spaced alike. `clip` is the largest gradient norm.
     `trains` says which weights of a neuron are tuned. `seed` fixes the split, the batches and
-    the random start of adapters.
+    the random start of adapters. With `checkpointing` layers are run again on the way back instead
+    of keeping what they computed.
     """
 
     steps: int = 60
@@ -75,6 +79,7 @@ class TuningRecipe(JsonRecord):
     held_out: float = 0.2
     trains: Trains = "all"
     seed: int = 0
+    checkpointing: bool = False
 
     def check(self) -> None:
         """Refuse values that cannot be used."""
@@ -104,10 +109,9 @@ class TuningRecipe(JsonRecord):
 class Lessons:
     """The batches that every arm is tuned with, in order, and those it is chosen by."""
 
-    train: tuple[Batch, ...]
-    validation: tuple[Batch, ...]
+    train: tuple[tuple[Span, ...], ...]
+    validation: tuple[Span, ...]
     examples: int
-    held_out: int
 
 
 @dataclass(frozen=True)
@@ -138,22 +142,30 @@ class TuningFit(JsonRecord):
     untuned_loss: float
     trials: tuple[RateTrial, ...]
 
+    @classmethod
+    def restored(cls, fields: Mapping[str, Any]) -> "TuningFit":
+        """Read what `as_dict` gave."""
+        trials = tuple(RateTrial(**each) for each in fields["trials"])
+        return cls(**{**fields, "best": RateTrial(**fields["best"]), "trials": trials})
 
-def make_lessons(spans: Sequence[Span], recipe: TuningRecipe, device: torch.device) -> Lessons:
-    """Split the training examples and put them into batches."""
+
+def check_tunable(asked: ModelOptions) -> None:
+    """Refuse, as a BadOption before they are read, weights that cannot be changed in place."""
+    weights = asked.weights()
+    if weights.quantized or weights.where.spread:
+        how = "quantized" if weights.quantized else "spread over devices"
+        raise BadOption(
+            f"Tuning changes the weights of {asked.name}, which are {how} in this run; locate its "
+            "neurons on plain weights on one device, in a new folder, and tune those."
+        )
+
+
+def make_lessons(spans: Sequence[Span], recipe: TuningRecipe) -> Lessons:
+    """Split the training examples and deal them into batches."""
     recipe.check()
     train, held_out = split_validation(spans, recipe.held_out, recipe.seed)
     ordered = deal(train, recipe.batch_size, recipe.steps, recipe.seed)
-    tests = [
-        held_out[start : start + recipe.batch_size]
-        for start in range(0, len(held_out), recipe.batch_size)
-    ]
-    return Lessons(
-        tuple(Batch.of(each, device) for each in ordered),
-        tuple(Batch.of(each, device) for each in tests),
-        len(train),
-        len(held_out),
-    )
+    return Lessons(tuple(ordered), held_out, len(train))
 
 
 def split_validation(
@@ -251,31 +263,63 @@ def train_once(
     schedule = torch.optim.lr_scheduler.LambdaLR(
         optimizer, lambda step: min(1.0, (step + 1) / max(1, recipe.warmup))
     )
+    needs = PassMemory.of(model, checkpointing=recipe.checkpointing)
+    batcher, sites = Batcher(model, needs=needs), find_sites(model)[0]
     losses: list[float] = []
-    for number, batch in enumerate(given.train):
-        loss = -gold_logprobs(model, batch).mean()
-        losses.append(float(loss.detach()))
+    for number, spans in enumerate(given.train):
+        optimizer.zero_grad()
+        with checkpointed(model, sites) if recipe.checkpointing else nullcontext():
+            losses.append(accumulate_gradients(model, trainable, spans, batcher))
         if not math.isfinite(losses[-1]):
             progress.advance(len(given.train) - number, 0)
             return RateTrial(rate, None, None)
-        optimizer.zero_grad()
-        loss.backward()
         nn.utils.clip_grad_norm_(parameters, recipe.clip)
         optimizer.step()
         schedule.step()
         trainable.settle()
-        progress.advance(1, int(batch.lengths.sum()))
+        progress.advance(1, sum(len(span.inputs) for span in spans))
     last = losses[-FOLLOWED:]
     after = validation_loss(model, given)
     finite = math.isfinite(after)
     return RateTrial(rate, sum(last) / len(last) if finite else None, after if finite else None)
 
 
-@torch.no_grad()
+def accumulate_gradients(
+    model: PreTrainedModel, trainable: Trainable, spans: Sequence[Span], batcher: Batcher
+) -> float:
+    """Add up the gradients of the mean loss of a batch, in as many passes as memory asks for.
+
+    Where a pass does not fit the batch is begun again in smaller ones. Returns the loss, in nats a
+    token.
+
+    Raises:
+        OutOfMemory: if not even one example fits.
+    """
+    count = sum(len(span.continuation) for span in spans)
+    longest = max(spans, key=lambda span: len(span.inputs))
+    rows = min(len(spans), batcher.rows(longest, 1))
+    try:
+        total = 0.0
+        for start in range(0, len(spans), rows):
+            batch = Batch.of(spans[start : start + rows], model.device)
+            loss = -gold_logprobs(model, batch).sum() / count
+            loss.backward()
+            total += float(loss.detach())
+        return total
+    except Exception as error:
+        batcher.sizer.shrink(error, smallest=rows == 1)
+        batcher.sizer.most = rows // 2
+    # Outside the handler: the failed pass's tensors are held by the exception until here.
+    clear_device_cache(garbage_collection=True)
+    for parameter in (*trainable.parameters(), *model.parameters()):
+        parameter.grad = None
+    return accumulate_gradients(model, trainable, spans, batcher)
+
+
 def validation_loss(model: PreTrainedModel, given: Lessons) -> float:
     """Average the loss of the held-out examples' answer tokens, in nats."""
-    found = torch.cat([gold_logprobs(model, batch) for batch in given.validation])
-    return -float(found.double().mean())
+    lengths = [len(span.continuation) for span in given.validation]
+    return -float(np.average(gold_means(model, given.validation), weights=lengths))
 
 
 def _best(trials: dict[float, RateTrial]) -> RateTrial | None:
@@ -466,9 +510,10 @@ def keep(
     asked = dict(enhancement["enhancing"]["recipe"])
     recipe = TuningRecipe(**asked | {"rates": (fit["best"]["rate"],), "extensions": 0})
     with reopen_study(folder, progress, allowed) as lab:
+        check_tunable(lab.study.model)
         loaded, what = lab.bench.neurons, f"tuning for {task}"
         model = loaded.model
-        given = make_lessons(lab.source(task).lessons(lab.bench.wording), recipe, model.device)
+        given = make_lessons(lab.source(task).lessons(lab.bench.wording), recipe)
         with TrainableRows(model, lab.found(task).located, recipe.trains) as rows:
             find_best_rate(model, rows, given, recipe, progress=progress, what=what)
             delta = delta_of(model, rows, loaded.name)

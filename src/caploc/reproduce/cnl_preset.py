@@ -7,10 +7,10 @@ from typing import Literal, get_args
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from caploc.errors import BadData, BadOption
+from caploc.neurons.arms import ARMS as TUNED_ARMS
 from caploc.neurons.attribution import Attribution
 from caploc.neurons.controls import Controlling
 from caploc.neurons.decoupling import DecouplingStudy
-from caploc.neurons.enhancing import ARMS as TUNED_ARMS
 from caploc.neurons.enhancing import Enhancing
 from caploc.neurons.erasure import ARMS as ERASED_ARMS
 from caploc.neurons.erasure import DOSES, LAYERS, LOCATED, Erasing

@@ -15,9 +15,9 @@ from typing import Any
 
 import numpy as np
 
+from caploc.neurons.arms import LOCATED as TUNED
+from caploc.neurons.arms import RANDOM as TUNED_IN_LAYERS
 from caploc.neurons.enhancing import GOLD, METRIC
-from caploc.neurons.enhancing import LOCATED as TUNED
-from caploc.neurons.enhancing import RANDOM as TUNED_IN_LAYERS
 from caploc.neurons.erasure import ACTIVE, LAYERS, LOCATED, OWN
 from caploc.neurons.study import NamedRow, Row
 from caploc.report.exhibits import NOTHING, Exhibit, Value

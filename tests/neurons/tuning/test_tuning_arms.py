@@ -15,13 +15,7 @@ from tiny import random_tokens, tiny
 
 from caploc.errors import BadOption, ModelRefused, UnknownName
 from caploc.neurons import weights as trainable
-from caploc.neurons.enhancing import (
-    ARMS,
-    DRAWN,
-    TuningArm,
-    make_arms,
-    parameter_count,
-)
+from caploc.neurons.arms import ARMS, DRAWN, TuningArm, make_arms, parameter_count
 from caploc.neurons.sites import find_sites
 from caploc.neurons.training import TuningRecipe, find_best_rate, make_lessons
 from caploc.neurons.weights import TrainableLora, TrainableWhole, ranks
@@ -71,7 +65,7 @@ def hooks(model):
 @pytest.mark.parametrize("family", KINDS)
 def test_every_arm_changes_the_model_and_leaves_it_as_it_was(family, unchanged):
     model = unchanged(tiny(family))
-    given_lessons = make_lessons(random_spans(20), RECIPE, model.device)
+    given_lessons = make_lessons(random_spans(20), RECIPE)
     intact, before = logits(model), hooks(model)
     for arm in planned(model)[1]:
         if arm.draw:
@@ -101,7 +95,7 @@ def lora_layers():
 def test_an_interrupted_arm_leaves_the_model_as_it_was(name, when, unchanged):
     model = unchanged(tiny("gpt2"))
     arm = planned(model, names=[name])[1][0]
-    given_lessons = make_lessons(random_spans(20), RECIPE, model.device)
+    given_lessons = make_lessons(random_spans(20), RECIPE)
 
     class Impatient:
         def start(self, what, rows):

@@ -10,7 +10,9 @@ from test_tuning_batches import random_spans
 from tiny import tiny
 
 from caploc.engine.encoding import Span
-from caploc.errors import BadOption, RunFailed
+from caploc.errors import BadOption, OutOfMemory, RunFailed
+from caploc.neurons import training
+from caploc.neurons.attribution import Batch
 from caploc.neurons.sites import find_sites
 from caploc.neurons.training import (
     TuningRecipe,
@@ -19,7 +21,7 @@ from caploc.neurons.training import (
     train_once,
     validation_loss,
 )
-from caploc.neurons.weights import TrainableRows
+from caploc.neurons.weights import TrainableRows, TrainableWhole
 from caploc.progress import Silent
 
 RECIPE = TuningRecipe(steps=12, batch_size=4, warmup=3, rates=(1e-3, 1e-2, 1e-1), seed=1)
@@ -29,7 +31,7 @@ def prepared(recipe, family="llama", count=6):
     model = tiny(family)
     chosen = np.zeros(find_sites(model)[1].size, dtype=bool)
     chosen[:count] = True
-    return model, chosen, make_lessons(learnable(25), recipe, model.device)
+    return model, chosen, make_lessons(learnable(25), recipe)
 
 
 def learnable(count):
@@ -83,7 +85,8 @@ def test_a_trial_is_plain_training_written_again(unchanged):
     with TrainableRows(model, chosen) as rows:
         optimizer = torch.optim.Adam(rows.parameters(), lr=0)
         losses = []
-        for step, batch in enumerate(given.train):
+        for step, spans in enumerate(given.train):
+            batch = Batch.of(spans, model.device)
             optimizer.param_groups[0]["lr"] = 0.02 * min(1, (step + 1) / 3)
             logits = model(input_ids=batch.tokens, attention_mask=batch.real.long()).logits
             labels = torch.full_like(batch.tokens, -100)
@@ -99,6 +102,54 @@ def test_a_trial_is_plain_training_written_again(unchanged):
             assert torch.allclose(value, found[key], atol=1e-4), key
         assert trial.train_loss == pytest.approx(sum(losses[-10:]) / 10, rel=1e-4)
         assert trial.validation_loss == pytest.approx(validation_loss(model, given), rel=1e-3)
+
+
+def outcomes_of_training(recipe, most=99, whole=False, error=torch.OutOfMemoryError):
+    """Weights after training, and the rows of each pass; more than `most` rows do not fit."""
+    model, chosen, given = prepared(recipe)
+    sizes, inner = [], training.gold_logprobs
+
+    def limited(model, batch):
+        sizes.append(batch.size)
+        found = inner(model, batch)
+        if batch.size > most:
+            found.sum().backward()  # what a failed pass leaves behind must not count
+            raise error("CUDA out of memory. Tried to allocate")
+        return found
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(training, "gold_logprobs", limited)
+        trainable = TrainableWhole(model) if whole else TrainableRows(model, chosen)
+        with trainable as rows:
+            trial = train_once(model, rows, given, 0.01, recipe, Silent())
+            return [each.detach().clone() for each in rows.parameters()], sizes, trial
+
+
+@pytest.mark.parametrize("whole", [False, True], ids=["rows", "full"])
+@pytest.mark.parametrize("most", [1, 2, 3])
+def test_a_batch_that_does_not_fit_is_learnt_from_in_parts_with_the_same_gradients(whole, most):
+    plain, sizes, trial = outcomes_of_training(RECIPE, whole=whole)
+    parts, smaller, again = outcomes_of_training(RECIPE, most, whole)
+    assert set(sizes) == {4} and smaller[0] == 4 and max(smaller[3:]) <= most
+    assert again.train_loss == pytest.approx(trial.train_loss, rel=1e-4)
+    for one, other in zip(plain, parts, strict=True):
+        torch.testing.assert_close(other, one, atol=2e-4, rtol=1e-3)
+
+
+def test_one_example_that_does_not_fit_ends_in_a_sentence():
+    with pytest.raises(OutOfMemory, match="Not even one row fits"):
+        outcomes_of_training(RECIPE, 0)
+    with pytest.raises(ValueError, match="out of memory"):
+        outcomes_of_training(RECIPE, 2, error=ValueError)  # another error is no reason to go on
+
+
+def test_checkpointing_learns_the_same(unchanged):
+    plain, _, trial = outcomes_of_training(RECIPE)
+    lean, _, again = outcomes_of_training(replace(RECIPE, checkpointing=True))
+    assert again.validation_loss == pytest.approx(trial.validation_loss, rel=1e-5)
+    for one, other in zip(plain, lean, strict=True):
+        torch.testing.assert_close(other, one, atol=1e-5, rtol=1e-4)
+    unchanged(tiny("llama"))
 
 
 def test_the_search_keeps_the_weights_of_the_best_rate(unchanged):
@@ -134,7 +185,7 @@ def test_a_best_rate_at_the_edge_is_followed_and_flagged(unchanged):
     assert [trial.rate for trial in fit.trials] == pytest.approx([1e-7, 3e-7, 9e-7, 27e-7])
     assert fit.at_edge and fit.best.rate == fit.trials[-1].rate
     # answers that nothing can teach: the less is learned, the better
-    hopeless = make_lessons(random_spans(25), low, model.device)
+    hopeless = make_lessons(random_spans(25), low)
     with TrainableRows(model, chosen) as rows:
         fit = find_best_rate(model, rows, hopeless, low)
     assert [trial.rate for trial in fit.trials] == pytest.approx([1e-7 / 9, 1e-7 / 3, 1e-7, 3e-7])
@@ -169,7 +220,7 @@ def test_the_same_seed_trains_the_same_and_another_does_not(unchanged):
     for seed in (1, 1, 2):
         recipe = replace(RECIPE, seed=seed)
         with TrainableRows(model, chosen) as rows:
-            given = make_lessons(learnable(25), recipe, model.device)
+            given = make_lessons(learnable(25), recipe)
             losses.append(find_best_rate(model, rows, given, recipe).best.validation_loss)
     assert losses[0] == losses[1] != losses[2]
 
@@ -190,4 +241,4 @@ def test_the_same_seed_trains_the_same_and_another_does_not(unchanged):
 )
 def test_recipes_that_cannot_be_followed_are_refused(wrong, message):
     with pytest.raises(BadOption, match=message):
-        make_lessons(random_spans(5), replace(RECIPE, **wrong), torch.device("cpu"))
+        make_lessons(random_spans(5), replace(RECIPE, **wrong))

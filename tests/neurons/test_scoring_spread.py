@@ -1,0 +1,114 @@
+"""Neurons of models whose weights are not in one place score as those that are."""
+
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "models"))
+from test_attribution import spans
+from test_loading import save
+from tiny import FAMILIES, GROUPED, build
+
+from caploc.errors import BadOption, ModelRefused
+from caploc.models.cutting import knocked_out
+from caploc.models.loading import load_model
+from caploc.neurons.attribution import METHODS, Attribution, Batch
+from caploc.neurons.finding import accumulate
+from caploc.neurons.sites import as_neurons
+from caploc.neurons.study import NeuronStudy
+from caploc.workbench import ModelOptions
+from caploc.workers import Workers
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*meta.*")
+SHAPE = {**GROUPED, "num_hidden_layers": 4}
+CPU = torch.device("cpu")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A model of four layers."""
+    return str(save(tmp_path_factory.mktemp("spread"), build("llama", SHAPE)))
+
+
+@pytest.fixture(scope="module")
+def here(folder):
+    return as_neurons(load_model(folder, device="cpu"))
+
+
+@pytest.fixture(scope="module")
+def away(folder):
+    """The same with layers on disk, read for every pass and on the way back."""
+    loaded = load_model(folder, device="spread:cpu=60KB")
+    assert any(each.device.type == "meta" for each in loaded.model.parameters())
+    return as_neurons(loaded, whole=False)
+
+
+@pytest.mark.parametrize("method", [name for name in METHODS if name != "logit"])
+def test_layers_that_wait_on_disk_score_as_those_in_memory(here, away, method):
+    asked, batch = Attribution(method, steps=3), Batch.of(spans(), CPU)
+    torch.testing.assert_close(asked.scores(away, batch), asked.scores(here, batch))
+
+
+def test_a_backward_pass_leaves_waiting_weights_where_they_are(away):
+    """What a pass fetched is not held until the way back: layers are run again for it."""
+    held = []
+    layers = away.model.model.layers
+    handle = layers[0].mlp.down_proj.register_forward_pre_hook(
+        lambda module, args: held.append(args[0].requires_grad)
+    )
+    try:
+        Attribution().scores(away, Batch.of(spans(), CPU))
+    finally:
+        handle.remove()
+    assert len(held) == 2  # once on the way out, once on the way back
+
+
+def test_whole_studies_run_on_waiting_weights(here, away):
+    asked = Attribution()
+    found, expected = (accumulate(model, spans(), asked).mean for model in (away, here))
+    assert found == pytest.approx(expected, abs=1e-6)
+
+
+def test_a_cut_is_the_same_cut(here, away):
+    tokens = torch.arange(2, 14).reshape(2, 6)
+    masks = torch.rand(2, here.grid.size, generator=torch.Generator().manual_seed(0)) < 0.3
+    logits = []
+    for each in (here, away):
+        with torch.no_grad(), knocked_out(each.projections, each.grid, masks):
+            logits.append(each.model(input_ids=tokens).logits)
+    torch.testing.assert_close(*logits)
+
+
+def test_what_reads_weights_is_refused(folder, away):
+    with pytest.raises(ModelRefused, match="reads its feed-forward weights; load it whole"):
+        as_neurons(load_model(folder, device="spread:cpu=60KB"))
+
+
+@pytest.mark.parametrize(
+    ("fields", "method", "words"),
+    [
+        (
+            {"workers": Workers(2)},
+            "gradient",
+            "Neurons are scored in one process",
+        ),
+        ({"device": "shard"}, "gradient", "Neurons are scored in one process"),
+        (
+            {"device": "spread"},
+            "logit",
+            "--method logit reads .* which are spread",
+        ),
+    ],
+)
+def test_what_cannot_be_scored_is_refused_before_weights_are_read(fields, method, words):
+    study = NeuronStudy(ModelOptions("demo", **fields), ("demo/addition",), Attribution(method))
+    with pytest.raises(BadOption, match=words):
+        study.check()
+
+
+def test_spread_experts_are_refused_before_weights_are_read(tmp_path):
+    name = str(save(tmp_path, build("mixtral", FAMILIES["mixtral"].config)))
+    with pytest.raises(ModelRefused, match="routed experts, which are scored on plain weights"):
+        NeuronStudy(ModelOptions(name, device="spread"), ("demo/addition",)).check()
