@@ -343,17 +343,6 @@ class FrontierSet(Record):
         ends = [self.damage.high, *(twin.effect.high for twin in self.twins)]
         return all(high is not None and high < 0 for high in ends)
 
-    @property
-    def in_part(self) -> bool:
-        """Whether one of its heads is not knocked out wholly."""
-        return any(":" in head for head in self.heads)
-
-    @property
-    def worst(self) -> tuple[str, float]:
-        """The spared task that loses most, and the change of its score."""
-        changes = [(each.task, each.effect.effect or 0.0) for each in self.spared]
-        return min(changes, key=lambda each: each[1], default=("no task", 0.0))
-
 
 class Frontier(Record):
     """What the model allows: sets that break the task, in the order in which they were judged.
@@ -366,12 +355,6 @@ class Frontier(Record):
     examples: Count | None = None
     in_part: Count | None = None
     sets: list[FrontierSet] = []
-
-    @property
-    def gentlest(self) -> FrontierSet | None:
-        """Of the sets of whole heads that surely break the task, what costs other tasks least."""
-        breaking = [each for each in self.sets if each.breaks and not each.in_part]
-        return max(breaking, key=lambda each: each.worst[1], default=None)
 
 
 class Validation(Record):

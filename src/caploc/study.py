@@ -61,7 +61,6 @@ FINDING = 2 / 3  # of a small task's examples, to find heads on; the rest is for
 FRESH = 600  # examples kept for the check, at most
 CHECKED = 100  # of them that no search sees: the finding, controls and held-out masks are on them
 FEWEST_FRESH = 20  # below which there is no check on fresh examples
-NO_TWIN = "none"  # in place of a twin: the task's own words alone
 ELSEWHERE = 24  # examples of each other task, to tell heads that break everything
 
 
@@ -131,19 +130,16 @@ class Study:
     def check(self) -> "Study":
         """Refuse, by a UserError, what can be refused before data or weights are loaded.
 
-        Returns the study with its budget spent and its excluded heads by name. A specific set must
-        break the twins that caploc brings for the task, if none is named and none is spared.
+        Returns the study with its budget spent, its excluded heads by name and its twins: a
+        specific set must break those that caploc brings, if none is named and none is spared.
         """
         pick(METHODS, self.method, "method")
-        if self.twins == (NO_TWIN,):
-            return replace(self, twins=()).checked()
-        if not self.seeks_specific or self.twins:
-            return self.checked()
-        twins = [name for name in list_twins(self.task) if name not in self.spare]
+        twins = [name for name in self.twins if name != "none"]
+        if self.seeks_specific and not self.twins:
+            twins = [name for name in list_twins(self.task) if name not in self.spare]
         return replace(self, twins=tuple(twins)).checked()
 
     def checked(self) -> "Study":
-        """Refuse what is wrong, of a study whose twins are known."""
         self.settings.check()
         self.options.check()
         if self.controls < 0:
@@ -214,8 +210,8 @@ class Study:
 
     def check_examples(self, size: int) -> None:
         """Refuse a task with fewer examples than the search takes, or none left to judge on."""
-        examples, kept = self.drawn(size)
-        if self.disjoint and len(examples) + len(kept) == size and not kept:
+        used = len(self.drawn(size)[0])
+        if self.disjoint and used == size:
             raise BadOption(
                 f"--disjoint leaves none of the {size} examples of {self.task} to judge on; lower "
                 "--examples."
@@ -271,8 +267,7 @@ def run_study(
     not measured again. Raises UserError for a mistake in the study, before the model is loaded
     where possible; RunFailed if the machine gives up; rows already measured are kept.
     """
-    progress = progress or Silent()
-    study = study.check()
+    progress, study = progress or Silent(), study.check()
     tasks, intervention = study.tasks(), study.intervention()
     study.check_examples(tasks[0].size)
     check_pairs(study.model, intervention, tasks[0])
@@ -338,10 +333,10 @@ def locate(
     found = search(meters, METHODS[study.method].search(problem), progress)
     before = outcomes_by_example(intact)
     if is_binary(before):  # then the score lies between 0 and 1, and so does what can be lost
-        outcomes = np.array(list(before.values()))
-        found = replace(found, estimate=found.estimate.within(outcomes))
-    hopeless = nothing_to_lose(problem, before)
-    if hopeless and hopeless not in found.notes:  # the adaptive search has seen it itself
+        found = replace(found, estimate=found.estimate.within(np.array([*before.values()])))
+    if (
+        hopeless := nothing_to_lose(problem, before)
+    ) and hopeless not in found.notes:  # the adaptive search has seen it itself
         found = replace(found, notes=[hopeless, *found.notes])
     stages = Stages(
         loaded=bench.engine.loaded,
@@ -438,10 +433,9 @@ def draw_own_curve(
     """Score all tasks as the named heads go one after another; None without heads, or if quick."""
     if study.quick or not stages.found.chosen:
         return None
-    grid = bench.engine.loaded.grid
+    grid, examples = bench.engine.loaded.grid, study.curve_examples(tasks, stages.subsets)
     heads = [str(grid.heads[column]) for column in stages.found.chosen]
     meters = [bench.meter(task.in_metric()) for task in tasks]
-    examples = study.curve_examples(tasks, stages.subsets)
     return draw_curve(grid, heads, list(zip(meters, examples, strict=True)), progress)
 
 

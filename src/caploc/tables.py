@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Any
 from caploc import console
 from caploc.contents import Curve, TaskScores
 from caploc.report.method import format_duration
-from caploc.report.scores import find_worst_spared, lost
+from caploc.report.scores import lost
 from caploc.result import Effect, Frontier, HeadEffect, Members, Result
+from caploc.validation.frontier import find_unbroken, find_worst
 
 if TYPE_CHECKING:  # it would load torch, which help and completion do without
     from caploc.studies.running import Outcome
@@ -83,11 +84,14 @@ def effect_cells(effect: Effect | HeadEffect) -> list[str]:
 def frontier_table(result: Result) -> Table:
     """Tabulate the sets found for `--goal specific`."""
     frontier = result.validation.frontier or Frontier()
-    headings = ["set", "damage", "95 % interval", "worst elsewhere", "95 % interval", "spares"]
+    twins = any(one.twins for one in frontier.sets)
+    headings = ["set", "damage", "95 % interval", *(["its twin", "95 % interval"] if twins else [])]
+    headings += ["worst elsewhere", "95 % interval", "spares"]
     rows = []
     for one in frontier.sets:
-        worst = find_worst_spared(one)
-        effects = one.damage, worst.effect if worst else Effect()
+        told = [find_unbroken(one.twins)] if twins else []
+        told.append(find_worst(one.spared))
+        effects = one.damage, *(each.effect if each else Effect() for each in told)
         cells = [cell for effect in effects for cell in effect_cells(effect)]
         rows.append([" ".join(one.heads), *cells, "yes" if one.within else "not surely"])
     price = f"{100 * (frontier.price or 0):g} points"

@@ -65,9 +65,7 @@ def locate(
     Examples:
         caploc locate demo --task demo/addition --out runs/addition
         caploc locate meta-llama/Llama-3.2-1B-Instruct --task gsm8k --also hellaswag
-        caploc locate demo --task demo/code --task demo/recall --goal set --budget 2000
         caploc locate smollm2 --task words/digits --goal specific --spare words/past
-        caploc locate smollm2 --task words/past --mode resample
         caploc locate smollm2 --task a.yaml --mode patch --corrupted b.yaml --positions last
 
     Writes:
@@ -95,11 +93,7 @@ def locate(
     settings = published.settings(search, **specific.settings(), goal=goal, budget=budget)
     asked, mode = asking.options(code.allow_code), knockout.parse()
     loaded = loading.of(
-        model,
-        quantize=quantize,
-        batch_size=batch_size,
-        workers=workers.parse(),
-        backend=engine,
+        model, quantize=quantize, batch_size=batch_size, workers=workers.parse(), backend=engine
     )
     studies = [
         Study(

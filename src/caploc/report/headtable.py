@@ -6,9 +6,9 @@ from typing import Any
 
 from caploc.heads import ALONE, Head
 from caploc.report import colours
-from caploc.report.scores import find_worst_spared
 from caploc.report.wording import Unit, finite_numbers, inline, outcome_unit, percent, unit_of
 from caploc.result import Effect, Estimand, HeadEffect, Result
+from caploc.validation.frontier import find_unbroken, find_worst
 
 MEANINGS = {
     "named": "knocked out in the check",
@@ -330,8 +330,9 @@ def frontier_rows(result: Result) -> list[list[str]]:
     frontier, unit = result.validation.frontier, unit_of(result)
     rows = []
     for one in frontier.sets if frontier else []:
-        worst = find_worst_spared(one)
-        effects = write_effects(unit, one.damage, worst.effect if worst else Effect())
+        worst, twin = find_worst(one.spared), find_unbroken(one.twins)
+        told = (each.effect if each else Effect() for each in (twin, worst))
+        effects = write_effects(unit, one.damage, *told)
         elsewhere, kept = (
             inline(worst.task) if worst else "–",
             "yes" if one.within else "not surely",

@@ -8,7 +8,7 @@ from caploc.contents import Curve
 from caploc.report import colours
 from caploc.report.charts import Chart, Picture, Spec, by_series, chart, fill_spec, shortened
 from caploc.report.headtable import HeadRow, Standing, Standings, by_head, head_table
-from caploc.report.scores import ScoreRow, comparisons, find_worst_spared
+from caploc.report.scores import ScoreRow, comparisons
 from caploc.report.wording import (
     ScoreKind,
     Unit,
@@ -22,6 +22,7 @@ from caploc.report.wording import (
     unit_of_other,
 )
 from caploc.result import Result, Score
+from caploc.validation.frontier import find_worst
 
 FIGURES = "figures"  # folder of a run
 NAMES = ("heads", "effects", "scores", "curve")
@@ -80,7 +81,7 @@ def draw_frontier(result: Result) -> Chart | None:
     kinds = ["named", "within the price", "not surely"]
     rows: list[Row] = []
     for one in frontier.sets:
-        worst = find_worst_spared(one)
+        worst = find_worst(one.spared)
         if one.damage.effect is None or worst is None:
             continue
         kind = kinds[1] if one.within else kinds[2]

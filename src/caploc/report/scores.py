@@ -23,13 +23,11 @@ from caploc.result import (
     Bounded,
     Change,
     Failures,
-    FrontierSet,
     HeldOut,
     Result,
     Score,
     Spread,
     TaskComparison,
-    TaskEffect,
 )
 
 VERDICTS = ("changed", "unchanged", "open")
@@ -207,9 +205,3 @@ def tabulate_curve(curve: Curve, units: Mapping[str, Unit]) -> tuple[list[str], 
             row.append(format_with_error(Point(score.score, score.stderr), unit))
         rows.append(row)
     return list(called_apart(curve.curves).values()), rows
-
-
-def find_worst_spared(one: FrontierSet) -> TaskEffect | None:
-    """Find the task to be spared that loses most without a set; None where none was measured."""
-    known = [each for each in one.spared if each.effect.effect is not None]
-    return min(known, key=lambda each: each.effect.effect or 0.0, default=None)

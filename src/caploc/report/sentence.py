@@ -21,6 +21,7 @@ from caploc.report.wording import (
     unit_of_other,
 )
 from caploc.result import Change, Controls, Frontier, JointDrop, Result, Score, TaskComparison
+from caploc.validation.frontier import find_gentlest, find_worst
 
 # 95 % of a normal distribution. The two runs share their examples, so the true error of their
 # difference is smaller; we would rather call a real drop noise than the reverse.
@@ -218,14 +219,14 @@ def _no_specific_set(frontier: Frontier, task: str, intact: str) -> str:
         f"No set of heads was found that breaks {task}{intact} and surely costs every spared task "
         f"{100 * (frontier.price or 0.0):g} points at most"
     )
-    one = frontier.gentlest
-    if one is None or not one.spared:
+    one = find_gentlest(frontier)
+    worst = find_worst(one.spared) if one else None
+    if one is None or worst is None:
         return f"{told}."
-    spared, change = one.worst
     return (
         f"{told}: the gentlest that breaks it, {name_list(one.heads)}, takes "
-        f"{-100 * (one.damage.effect or 0.0):.0f} points from it and {-100 * change:.0f} from "
-        f"{called(spared)}."
+        f"{-100 * (one.damage.effect or 0.0):.0f} points from it and "
+        f"{-100 * (worst.effect.effect or 0.0):.0f} from {called(worst.task)}."
     )
 
 

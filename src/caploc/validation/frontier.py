@@ -150,12 +150,11 @@ def offer_part(
     if not named:
         return frontier, []
     one = frontier.sets[sets.index(list(named))]
-    task, change = one.worst
     damage = -100 * (one.damage.effect or 0.0)
     return frontier, [
         f"A part is specific: {' '.join(one.heads)} takes {damage:.0f} points of "
         f"{promise.check.meter.task.name}, and no other task surely loses more than "
-        f"{100 * promise.price:g} ({task}, the worst, {100 * change:+.1f})."
+        f"{100 * promise.price:g}{describe_worst(one)}."
     ]
 
 
@@ -192,8 +191,8 @@ ONE_WORDING = (
 def frontier_note(frontier: Frontier, named: Sequence[int]) -> list[str]:
     """Say in a sentence that no set may be named, and in one what a set with amounts does."""
     price = 100 * (frontier.price or 0.0)
-    whole = [each for each in frontier.sets if not each.in_part]
-    scaled = [each for each in frontier.sets if each.in_part and each.within and each.breaks]
+    whole = [each for each in frontier.sets if not has_amounts(each)]
+    scaled = [each for each in frontier.sets if has_amounts(each) and each.within and each.breaks]
     told = [amounts_note(each, price) for each in scaled[:1]]
     if frontier.in_part and len(whole) == len(frontier.sets):
         told = [
@@ -204,13 +203,12 @@ def frontier_note(frontier: Frontier, named: Sequence[int]) -> list[str]:
         told.append(ONE_WORDING)
     if named or not whole:
         return told
-    gentlest, more = frontier.gentlest, ""
-    if gentlest is not None:
-        task, change = gentlest.worst
+    gentlest, more = find_gentlest(frontier), ""
+    if gentlest is not None and (worst := find_worst(gentlest.spared)):
         more = (
             f" The gentlest that surely breaks it, {' '.join(gentlest.heads)}, changes it by "
-            f"{100 * (gentlest.damage.effect or 0.0):+.1f} points and {task} by "
-            f"{100 * change:+.1f}."
+            f"{100 * (gentlest.damage.effect or 0.0):+.1f} points and {worst.task} by "
+            f"{100 * (worst.effect.effect or 0.0):+.1f}."
         )
     return [
         *told,
@@ -222,9 +220,42 @@ def frontier_note(frontier: Frontier, named: Sequence[int]) -> list[str]:
 
 def amounts_note(one: FrontierSet, price: float) -> str:
     """Say what a set with amounts does, and how to get it."""
-    task, change = one.worst
     return (
         f"By amounts, {' '.join(one.heads)} takes {-100 * (one.damage.effect or 0.0):.0f} points, "
-        f"and no spared task surely loses more than {price:g} ({task}, the worst, "
-        f"{100 * change:+.1f}); `caploc export DIR --heads {','.join(one.heads)}` writes it."
+        f"and no spared task surely loses more than {price:g}{describe_worst(one)}; "
+        f"`caploc export DIR --heads {','.join(one.heads)}` writes it."
     )
+
+
+def has_amounts(one: FrontierSet) -> bool:
+    """Tell whether a set has a head that is not knocked out wholly."""
+    return any(":" in head for head in one.heads)
+
+
+def describe_worst(one: FrontierSet) -> str:
+    """Write the spared task that loses most, and by how many points, in brackets."""
+    worst = find_worst(one.spared)
+    return f" ({worst.task}, the worst, {100 * (worst.effect.effect or 0.0):+.1f})" if worst else ""
+
+
+def find_worst(effects: Sequence[TaskEffect]) -> TaskEffect | None:
+    """Find the task that loses most; None where none was measured."""
+    known = [each for each in effects if each.effect.effect is not None]
+    return min(known, key=lambda each: each.effect.effect or 0.0, default=None)
+
+
+def find_unbroken(effects: Sequence[TaskEffect]) -> TaskEffect | None:
+    """Find the twin that loses least; None where none was measured."""
+    known = [each for each in effects if each.effect.effect is not None]
+    return max(known, key=lambda each: each.effect.effect or 0.0, default=None)
+
+
+def find_gentlest(frontier: Frontier) -> FrontierSet | None:
+    """Find, of the sets of whole heads that surely break the task, what costs others least."""
+    breaking = [each for each in frontier.sets if each.breaks and not has_amounts(each)]
+
+    def cost(one: FrontierSet) -> float:
+        worst = find_worst(one.spared)
+        return -(worst.effect.effect or 0.0) if worst else 0.0
+
+    return min(breaking, key=cost, default=None)
