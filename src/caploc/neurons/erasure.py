@@ -348,7 +348,7 @@ def erase_tasks(lab: NeuronLab, asked: Erasing, judged: Sequence[str]) -> list[E
         found = lab.found(task)
         if not found.located.any():
             continue
-        beside_it = activity_of(lab, asked, task), others_of(lab, asked, task)
+        beside_it = activity_of(lab, asked, task), join_others(lab, asked, task)
         eraser = Eraser(lab.bench, asked, found, lab.progress, *beside_it)
         own = eraser.erase(lab.source(task), asked.arms)
         beside = [
@@ -374,7 +374,7 @@ def activity_of(lab: NeuronLab, asked: Erasing, task: str) -> Scores | None:
     return lab.finder(Attribution("activation")).stretch(task, spans).mean
 
 
-def others_of(lab: NeuronLab, asked: Erasing, task: str) -> Chosen | None:
+def join_others(lab: NeuronLab, asked: Erasing, task: str) -> Chosen | None:
     """Join the neurons of all tasks of other kinds; None if no arm asks for it."""
     if OWN not in (*asked.arms, *asked.beside):
         return None
