@@ -29,11 +29,14 @@ def looks_only(operation):
 
 
 class Counted(TorchDispatchMode):
-    """Counts operations on the device, and copies from the host that it waits for or not."""
+    """Counts operations on the device, and copies from the host that it waits for or not.
+
+    `shapes` are those of what each kind of operation makes.
+    """
 
     def __init__(self):
         super().__init__()
-        self.counts = Counter()
+        self.counts, self.shapes = Counter(), set()
 
     def __torch_dispatch__(self, operation, types, args=(), kwargs=None):
         kwargs = kwargs or {}
@@ -53,6 +56,8 @@ class Counted(TorchDispatchMode):
             self.counts[WAITED] += 1  # places on the host, or a copy into a tensor
         elif META in made and not looks_only(operation):
             self.counts[STARTED] += 1
+            tensors = (each for each in tree_leaves(found) if isinstance(each, torch.Tensor))
+            self.shapes |= {(operation.name(), tuple(each.shape)) for each in tensors}
         return found
 
     @staticmethod

@@ -8,9 +8,12 @@ from counting import STARTED, WAITED, Counted, meta_model
 from caploc.engine.asks import MaskNumbers
 from caploc.engine.attention import KeySlots, Segment
 from caploc.engine.packed import FedRow
+from caploc.engine.products import round_up
 from caploc.engine.stacks import SegmentStacks
 
 SHARED, OWN = 800, 100
+CASES = [(59, 8), (253, 32)]  # running rows, and the masks that they are under
+ROOM = 257  # slots, one of them for what pads a step
 A_LAYER = 50  # operations; 38 of them are the model's own and the cut
 
 
@@ -40,27 +43,27 @@ def segment(layers):
 
 
 @torch.inference_mode()
-def counted(packed, rows, masks, fed=1):
+def counted(packed, rows, masks, fed=1, own=OWN):
     """Count one step of so many rows, after others have run."""
     numbered = masks_of(packed.loaded.grid, masks)
     segments = [segment(packed.depth) for _ in range(masks)]
-    table, room = packed.table(numbered), KeySlots(rows, 400, packed.depth)
+    table, room = packed.table(numbered), KeySlots(ROOM, 400, packed.depth)
     running = [
-        FedRow([5] * fed, numbered[1 + n % masks], OWN, segments[n % masks]) for n in range(rows)
+        FedRow([5] * fed, numbered[1 + n % masks], own, segments[n % masks]) for n in range(rows)
     ]
-    stacks = SegmentStacks(packed.depth)
+    stacks, size = SegmentStacks(packed.depth), packed.rows_run(running, room)
     stacks.keep(segments)
-    packed.step(table, room, running, stacks.readers([row.segment for row in running]))
+    packed.step(table, room, running, stacks.readers([row.segment for row in running], size))
     with Counted() as seen:
-        shared = stacks.readers([row.segment for row in running])
+        shared = stacks.readers([row.segment for row in running], size)
         packed.step(table, room, running, shared)
-    return seen.counts
+    return seen
 
 
 @pytest.mark.parametrize("fed", [1, 3])
-@pytest.mark.parametrize(("rows", "masks"), [(59, 8), (253, 32)])
+@pytest.mark.parametrize(("rows", "masks"), CASES)
 def test_a_step_awaits_no_copy_and_starts_so_many_operations_a_layer(models, rows, masks, fed):
-    few, many = (counted(models[layers], rows, masks, fed) for layers in (2, 4))
+    few, many = (counted(models[layers], rows, masks, fed).counts for layers in (2, 4))
     assert few[WAITED] == many[WAITED] == 0
     drafted = 4 if fed > 1 else 0  # queries are padded to the longest, and packed again
     assert many[STARTED] - few[STARTED] <= 2 * (A_LAYER + drafted)
@@ -69,5 +72,29 @@ def test_a_step_awaits_no_copy_and_starts_so_many_operations_a_layer(models, row
 
 @pytest.mark.parametrize("rows", [64, 256])
 def test_a_step_starts_as_many_operations_whatever_the_masks(models, rows):
-    counts = [counted(models[2], rows, masks)[STARTED] for masks in (1, 8, 32)]
+    counts = [counted(models[2], rows, masks).counts[STARTED] for masks in (1, 8, 32)]
     assert len(set(counts)) == 1
+
+
+@pytest.mark.parametrize(("rows", "masks"), CASES)
+def test_a_few_rows_or_tokens_more_or_less_make_no_other_shapes(models, rows, masks):
+    usual = counted(models[2], rows, masks).shapes
+    for fewer, more in ((0, 20), (1, 0), (2, 5), (3, 11)):
+        assert counted(models[2], rows - fewer, masks, own=OWN + more).shapes == usual
+
+
+@pytest.mark.parametrize("rows", [59, 253])
+def test_drafted_tokens_and_kept_keys_come_in_coarse_numbers(models, rows):
+    for own in (1, 63, 64, 130, 397):
+        shapes = counted(models[2], rows, 8, 3, own).shapes
+        assert {made[0] for name, made in shapes if name == "aten::mm"} == {round_up(3 * rows, 8)}
+        attended = {made[-1] - SHARED for name, made in shapes if "softmax" in name}
+        assert attended <= {64, 128, 192, 256, 320, 384, 400}
+
+
+def test_any_number_of_rows_is_one_of_few(models):
+    room = KeySlots(ROOM, 400, 2)
+    packed = models[2]
+    sizes = [packed.rows_run(range(rows), room) for rows in range(1, ROOM)]
+    assert all(size > rows for rows, size in enumerate(sizes, 1))
+    assert len(set(sizes)) <= 25

@@ -19,6 +19,7 @@ from caploc.engine.attention import KeySlots, LayerShared, Segment
 from caploc.engine.encoding import Stops
 from caploc.engine.packed import Chunk, FedRow, IntactRecords, PackedModel
 from caploc.engine.planning import BatchPlan, PlannedRow, PlanStage
+from caploc.engine.products import reads_stacks
 from caploc.engine.stacks import SegmentStacks
 
 PROBES = 16  # where drafts do not pay, one in so many is still made, to see if they do now
@@ -215,7 +216,8 @@ class Decoder:
         self.queue: deque[PlannedRow] = deque()
         asked = {row.prompt for stage in plan.stages for row in stage.rows}
         longest = max((len(self.own[prompt]) for prompt in asked), default=0) + stops.limit
-        self.room = KeySlots(plan.slots, longest, packed.depth)
+        spare = int(reads_stacks(packed.device))  # a slot for what pads a step
+        self.room = KeySlots(plan.slots + spare, longest, packed.depth)
         self.alone = PASS.get(packed.device.type, PASS_ELSEWHERE)
         self.running: list[RunningRow | None] = []
         self.done: list[DecodedRow] = []
@@ -373,7 +375,8 @@ class Decoder:
         now = [id(row) for row in rows]
         if now != self.sharing[0]:
             self.stack_segments()
-            self.sharing = now, self.stacks.readers([row.segment for row in rows])
+            size = self.packed.rows_run(rows, self.room)
+            self.sharing = now, self.stacks.readers([row.segment for row in rows], size)
         return self.sharing[1]
 
     def stack_segments(self) -> None:

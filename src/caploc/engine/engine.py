@@ -21,7 +21,7 @@ from caploc.engine.encoding import (
 )
 from caploc.engine.memory import BatchSizer
 from caploc.engine.packed import PackedModel
-from caploc.engine.paged import NOT_GREEDY, PAGED, PagedBackend
+from caploc.engine.paged import PAGED, PagedBackend
 from caploc.engine.plain import (
     PaddedText,
     PaddingCheck,
@@ -32,6 +32,7 @@ from caploc.engine.plain import (
     score_padded,
 )
 from caploc.engine.planning import PlannedRow, PlannedWork, plan_batches, shared_prefixes
+from caploc.engine.proving import NOT_GREEDY
 from caploc.engine.scoring import Scorer, TokenTree, merge_spans
 from caploc.engine.sources import SourceReader
 from caploc.engine.vllm import VLLM, VllmBackend

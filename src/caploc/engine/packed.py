@@ -36,6 +36,7 @@ from caploc.engine.attention import (
 )
 from caploc.engine.memory import model_devices
 from caploc.engine.planning import BatchPlan, PlannedRow
+from caploc.engine.products import reads_stacks, round_up
 from caploc.engine.stacks import pinned, send
 from caploc.models.cutting import MaskTable, PackedCut
 from caploc.models.hooks import forward_as
@@ -43,6 +44,7 @@ from caploc.models.loading import CutModel
 from caploc.models.projections import decoder_layers
 from caploc.models.substitutes import number_substitutes
 
+ROWS, WIDTH = 8, 64  # what the rows and the own keys of a padded step are multiples of, at least
 Residual = Float[Tensor, "tokens hidden"]
 Residuals = Float[Tensor, "rows tokens hidden"]
 
@@ -192,23 +194,39 @@ class PackedModel:
         rows: Sequence[FedRow],
         shared: Sequence[LayerShared],
     ) -> Float[Tensor, "tokens vocabulary"]:
-        """Feed running rows, row i in slot i, and return the logits after each token fed."""
-        slots = [slot for slot, row in enumerate(rows) for _ in row.tokens]
-        places = [row.kept + n for row in rows for n in range(len(row.tokens))]
-        before = [row.segment.length if row.segment else 0 for row in rows]
-        here = self.here(
-            [token for row in rows for token in row.tokens],
-            [before[slot] + place for slot, place in zip(slots, places, strict=True)],
-            [rows[slot].mask.number for slot in slots],
-            slots,
-            places,
-        )
-        longest, reach = max(len(row.tokens) for row in rows), max(places) + 1
-        kept = self.here([row.kept for row in rows])[0]
+        """Feed running rows, row i in slot i, and return the logits after each token fed.
+
+        Where steps are padded, logits that belong to nobody come after them.
+        """
+        fed = [
+            (token, row.segment.length if row.segment else 0, row.kept + n, row.mask.number, slot)
+            for slot, row in enumerate(rows)
+            for n, token in enumerate(row.tokens)
+        ]
+        longest = max(len(row.tokens) for row in rows)
+        reach, size = max(row.kept + len(row.tokens) for row in rows), self.rows_run(rows, room)
+        if size > len(rows):  # few shapes, whatever the rows: tokens that nobody reads fill it up
+            reach = min(round_up(reach, WIDTH), room.length)
+            last = round_up(len(fed), ROWS) - len(fed)
+            spare = range(len(rows), size) if longest == 1 else [size - 1] * last
+            fed += [(0, 0, 0, INTACT, slot) for slot in spare]
+        tokens, before, places, owners, slots = zip(*fed, strict=True)
+        positions = [first + place for first, place in zip(before, places, strict=True)]
+        here = self.here(tokens, positions, owners, slots, places)
+        kept = self.here([*(row.kept for row in rows), *[0] * (size - len(rows))])[0]
         attention = DecodeAttention(room, here[3], here[4], kept, shared, longest, reach)
         layers = _layers_cut([row.mask for row in rows])
         read = torch.arange(len(slots), device=self.device)
         return self.forward(Pass(here[0], here[1], table, here[2], layers, attention, read))
+
+    def rows_run(self, rows: Sequence[Any], room: KeySlots) -> int:
+        """Count the rows of a step of running rows: on a CPU they alone.
+
+        Elsewhere one more at least, of as many as make few different numbers.
+        """
+        if not reads_stacks(self.device):
+            return len(rows)
+        return min(round_up(len(rows) + 1, ROWS), room.rows)
 
     def into_slots(
         self, room: KeySlots, slots: Sequence[int], chunks: Sequence[Chunk]

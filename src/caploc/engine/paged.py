@@ -18,12 +18,11 @@ import transformers
 from transformers import GenerationConfig
 
 from caploc.engine.asks import Answer, Ask, MaskNumbers, NumberedMask
-from caploc.engine.encoding import RequestEncoder, Settings, Stops, TokenizedPrompt, group_prompts
+from caploc.engine.encoding import Settings, Stops, TokenizedPrompt, group_prompts
 from caploc.engine.memory import BatchSizer, DecoderShape
 from caploc.engine.plain import moves_rotary
-from caploc.engine.proving import Continued, Limit, gives_plain_tokens
+from caploc.engine.proving import Continued, Limit, ProvenBackend, gives_plain_tokens
 from caploc.errors import OutOfMemory, RunFailed
-from caploc.grid import Grid
 from caploc.models.cutting import MaskTable, PackedCut
 from caploc.models.loading import CutModel
 from caploc.tasks.task import Generate, Generated
@@ -35,9 +34,7 @@ except ImportError:  # an older transformers keeps blocks otherwise
     cache_allocator = None  # type: ignore[assignment]
 
 PAGED = "paged"
-ZERO_ONLY = "knocks heads out to zero only"
 NO_LIKELIHOOD = "continues texts, and gives no log-probabilities of given ones"
-NOT_GREEDY = "decodes greedily and by no other options"
 PAGE, GPU_PAGE = 16, 256  # tokens of a block; flash attention reads blocks of 256
 # Without flash attention each token of a step is held against all keys of the step, so that more
 # of them cost more than the passes they save.
@@ -109,7 +106,8 @@ class PagedRun:
     sizer: BatchSizer
     rows: Sequence[PagedRow]
     masks: Sequence[NumberedMask]
-    shares: bool = True  # blocks of keys, among rows of one mask
+    shares: bool  # blocks of keys, among rows of one mask
+    salts: bool  # and not with those of other masks
     logprobs: bool = False  # whether those of the tokens said are wanted
     cost: list[int] = field(init=False)  # tokens run for each row
 
@@ -152,7 +150,7 @@ class PagedRun:
         )
         processor = manager._create_batch_processor()
         manager.batch_processor = processor
-        salts = [salt_of(mask) for mask in self.masks]
+        salts = [salt_of(mask) if self.salts else 0 for mask in self.masks]
         salt_blocks(processor.cache, lambda number: salts[self.rows[int(number)].mask])
         # one mask after another, so that a mask's blocks are still there for its other rows
         for number, row in sorted(enumerate(self.rows), key=lambda each: each[1].place):
@@ -227,29 +225,10 @@ class PagedRun:
             yield number, Continued(said, list(state.logprobs))
 
 
-class PagedBackend:
+class PagedBackend(ProvenBackend):
     """Continues texts greedily, each under its mask, by transformers' continuous batching."""
 
     name = PAGED
-
-    def __init__(
-        self,
-        loaded: CutModel,
-        encoder: RequestEncoder,
-        sizer: BatchSizer,
-        stopping: Callable[[Settings], Stops],
-        greedy: Callable[[str], bool],
-    ) -> None:
-        """Answer with this model; `greedy` tells whether options, as JSON, ask for no more.
-
-        `shares` says whether rows of one mask share blocks of keys.
-        """
-        self.loaded, self.encoder, self.sizer = loaded, encoder, sizer
-        self.stopping, self.greedy, self.shares = stopping, greedy, True
-
-    @property
-    def grid(self) -> Grid:
-        return self.loaded.grid
 
     @cached_property
     def trouble(self) -> str | None:
@@ -270,18 +249,19 @@ class PagedBackend:
     ) -> list[Continued]:
         """Continue prompts by a few tokens, each under its mask, with their log-probabilities."""
         rows = [PagedRow(*pair, Limit()) for pair in zip(prompts, numbers, strict=True)]
-        run = PagedRun(self.loaded, self.sizer, rows, masks.all, self.shares, logprobs=True)
+        run = self.run(rows, masks, logprobs=True)
         found = dict(over for batch in run.run() for over in batch)
         return [found[number] for number in range(len(rows))]
+
+    def run(self, rows: Sequence[PagedRow], masks: MaskNumbers, logprobs: bool = False) -> PagedRun:
+        """Be ready to continue rows, each under the mask of its number."""
+        kept = self.shares, self.salts
+        return PagedRun(self.loaded, self.sizer, rows, masks.all, *kept, logprobs)
 
     def refusal(self, ask: Ask) -> str | None:
         if not isinstance(ask.request, Generate):
             return NO_LIKELIHOOD
-        if ask.source is not None and ask.knocked_out.any():
-            return ZERO_ONLY
-        if not self.greedy(self.encoder.prompt(ask.request).options):
-            return NOT_GREEDY
-        return self.trouble
+        return super().refusal(ask)
 
     def answer(self, asks: Iterable[Ask]) -> Iterator[list[Answer]]:
         """Answer every ask once; the seconds are left for others to fill in."""
@@ -296,7 +276,7 @@ class PagedBackend:
             for settings, prompt, mask in asked
         ]
         every = list(asked.items())
-        run = PagedRun(self.loaded, self.sizer, rows, masks.all, self.shares)
+        run = self.run(rows, masks)
         for batch in run.run() if rows else ():
             answers: list[Answer] = []
             for number, said in batch:

@@ -21,6 +21,16 @@ def reads_stacks(device: torch.device) -> bool:
     return device.type not in ONE_BY_ONE
 
 
+def round_up(count: int, fine: int = 1) -> int:
+    """Return the next size of a scale: of multiples of `fine`, and of ever coarser steps.
+
+    At most an eighth more than `count` where that is beyond 8 x `fine`, so that tensors of steps
+    with any number of rows have few shapes.
+    """
+    step = max(fine, 1 << max(0, (count - 1).bit_length() - 4))
+    return -(-count // step) * step
+
+
 @dataclass(eq=False)
 class StackedKeys:
     """One layer of several segments of one length, which running rows read in one product.

@@ -1,18 +1,25 @@
-"""Whether another engine continues texts as the model's own forward passes do."""
+"""What other engines have in common: that they are shown to continue texts as the model does."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 import torch
 
-from caploc.engine.asks import MaskNumbers
+from caploc.engine.asks import Ask, MaskNumbers
+from caploc.engine.encoding import RequestEncoder, Settings, Stops
+from caploc.engine.memory import BatchSizer
+from caploc.grid import Grid
 from caploc.models.cutting import knocked_out
 from caploc.models.loading import CutModel
 from caploc.models.projections import text_config
 from caploc.models.proof import tolerance
+from caploc.tasks.task import Generate
 
+ZERO_ONLY = "knocks heads out to zero only"
+NOT_GREEDY = "decodes greedily and by no other options"
 OWN, SAID = (3, 5), 3  # tokens of the proof: each prompt's own, and those said
 
 
@@ -36,6 +43,46 @@ class Limit:
 
 # (prompts, masks, the number of each prompt's mask) -> what was said to each
 Continues = Callable[[Sequence[tuple[int, ...]], MaskNumbers, Sequence[int]], list[Continued]]
+
+
+class ProvenBackend:
+    """Answers under zeroed heads, texts greedily, once its own predictions are the model's."""
+
+    def __init__(
+        self,
+        loaded: CutModel,
+        encoder: RequestEncoder,
+        sizer: BatchSizer,
+        stopping: Callable[[Settings], Stops],
+        greedy: Callable[[str], bool],
+    ) -> None:
+        """Answer with this model; `greedy` tells whether options, as JSON, ask for no more.
+
+        `shares` says whether rows of one mask share blocks of keys, `salts` whether those of
+        other masks are kept from them, as they must be.
+        """
+        self.loaded, self.encoder, self.sizer = loaded, encoder, sizer
+        self.stopping, self.greedy = stopping, greedy
+        self.shares = self.salts = True
+
+    @property
+    def grid(self) -> Grid[Any]:
+        """Return the parts that masks knock out."""
+        return self.loaded.grid
+
+    @cached_property
+    def trouble(self) -> str | None:
+        """Say why it does not serve this model, as the end of a sentence; None if it does."""
+        raise NotImplementedError
+
+    def refusal(self, ask: Ask) -> str | None:
+        """Say why it cannot answer this, as the end of a sentence; None if it can."""
+        if ask.source is not None and ask.knocked_out.any():
+            return ZERO_ONLY
+        request = ask.request
+        if isinstance(request, Generate) and not self.greedy(self.encoder.prompt(request).options):
+            return NOT_GREEDY
+        return self.trouble
 
 
 def gives_plain_tokens(

@@ -15,7 +15,7 @@ from jaxtyping import Int
 from torch import Tensor
 
 from caploc.engine.attention import LayerShared, Segment, shared_layers
-from caploc.engine.products import StackedKeys, reads_stacks
+from caploc.engine.products import StackedKeys, reads_stacks, round_up
 
 # Times the running rows that a product's places may be; where masks differ more in the number of
 # their rows, each is read in a product of its own.
@@ -84,20 +84,23 @@ class SegmentStacks:
             for number, each in enumerate(owners.values()):
                 stack.places[id(each[0].keys[layer])] = length, number
 
-    def readers(self, segments: Sequence[Segment | None]) -> list[LayerShared]:
+    def readers(
+        self, segments: Sequence[Segment | None], rows_run: int | None = None
+    ) -> list[LayerShared]:
         """Return for each layer what rows read whose segments these are; None reads nothing.
 
-        Where nothing is stacked, or masks have very different numbers of rows, each segment is
-        read for itself.
+        Up to `rows_run` come rows that pad a step, and may read anything. Where nothing is
+        stacked, or masks have very different numbers of rows, each segment is read for itself.
         """
         rows: dict[Segment, list[int]] = {}
         for row, segment in enumerate(segments):
             if segment is not None:
                 rows.setdefault(segment, []).append(row)
         found = [self._patterns(layer, rows) for layer in range(len(self.layers))]
-        most = PLACES * len(segments)
-        kept = [layer if all(each.places <= most for each in layer) else [] for layer in found]
-        indices = _send_patterns([each for layer in kept for each in layer], len(segments))
+        most, size = PLACES * len(segments), rows_run or len(segments)
+        kept = [layer if all(each.needed <= most for each in layer) else [] for layer in found]
+        patterns = [each for layer in kept for each in layer]
+        indices = _send_patterns(patterns, len(segments), size)
         alone = None if all(kept) else shared_layers(segments, len(self.layers))
         return [
             [self._stacked(number, each, indices[each]) for each in layer]
@@ -117,7 +120,7 @@ class SegmentStacks:
         return [
             Pattern(
                 length,
-                stacks[length][0].shape[1],
+                (len(stacks[length][0]), stacks[length][0].shape[1]),
                 stacks[length][0].device,
                 tuple((number, tuple(found[number])) for number in sorted(found)),
             )
@@ -132,48 +135,60 @@ class SegmentStacks:
 
 @dataclass(frozen=True)
 class Pattern:
-    """Which rows read which segments of a stack, by the segments' numbers there."""
+    """Which rows read which segments of a stack, by the segments' numbers there.
+
+    The product is given some segments and places more than are read: see `round_up`.
+    """
 
     length: int
-    groups: int
+    stacked: tuple[int, int]  # segments in the stack, and their key-value heads
     device: torch.device
     readers: tuple[tuple[int, tuple[int, ...]], ...]
 
     @property
     def first(self) -> int:
-        return self.readers[0][0]
+        return min(self.readers[0][0], self.stacked[0] - self.segments)
+
+    @property
+    def read(self) -> int:
+        return self.readers[-1][0] - self.readers[0][0] + 1
 
     @property
     def segments(self) -> int:
-        return self.readers[-1][0] - self.first + 1
+        return min(round_up(self.read), self.stacked[0])
 
     @property
     def most(self) -> int:
-        return max(len(rows) for _, rows in self.readers)
+        most = max(len(rows) for _, rows in self.readers)
+        return round_up(most, min(8, 1 << (most - 1).bit_length()))
 
     @property
-    def places(self) -> int:
-        return self.segments * self.most
+    def needed(self) -> int:
+        """The places of a product that is given no more than is read."""
+        return self.read * max(len(rows) for _, rows in self.readers)
 
-    def numbers(self, rows: int) -> tuple[list[int], ...]:
-        """Return members and groups, and each row's segment and place and whether it is apart."""
-        members = [0] * self.places
-        segment, place, apart = [0] * rows, [0] * rows, [1] * rows
+    def numbers(self, rows: int, size: int) -> tuple[list[int], ...]:
+        """Return members and groups, and each row's segment and place and whether it is apart.
+
+        From `rows` up to `size` come rows that may read anything.
+        """
+        members = [0] * (self.segments * self.most)
+        segment, place, apart = [0] * size, [0] * size, [1] * rows + [0] * (size - rows)
         for number, readers in self.readers:
             begin = (number - self.first) * self.most
             members[begin : begin + self.most] = readers + readers[:1] * (self.most - len(readers))
             for n, row in enumerate(readers):
                 segment[row], place[row], apart[row] = number - self.first, n, 0
-        return members, list(range(self.groups)), segment, place, apart
+        return members, list(range(self.stacked[1])), segment, place, apart
 
 
-def _send_patterns(patterns: Iterable[Pattern], rows: int) -> dict[Pattern, Indices]:
+def _send_patterns(patterns: Iterable[Pattern], rows: int, size: int) -> dict[Pattern, Indices]:
     """Put the indices of patterns on their devices, in one copy for each device."""
     by_device: dict[torch.device, dict[Pattern, tuple[list[int], ...]]] = {}
     for pattern in patterns:
         known = by_device.setdefault(pattern.device, {})
         if pattern not in known:  # most layers have the readers of the layer below
-            known[pattern] = pattern.numbers(rows)
+            known[pattern] = pattern.numbers(rows, size)
     found: dict[Pattern, Indices] = {}
     for device, known in by_device.items():
         lists = [each for numbers in known.values() for each in numbers]

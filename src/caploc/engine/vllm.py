@@ -1,7 +1,7 @@
 """vLLM as an engine: its own copy of the weights, each request under the mask that it brings."""
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from hashlib import blake2b
@@ -12,21 +12,20 @@ import numpy as np
 import torch
 
 from caploc.engine.asks import Answer, Ask, MaskNumbers
-from caploc.engine.encoding import RequestEncoder, Settings, Span, Stops, group_prompts
-from caploc.engine.memory import BatchSizer, model_devices
-from caploc.engine.paged import NOT_GREEDY, ZERO_ONLY
-from caploc.engine.proving import SAID, Continued, gives_plain_tokens
+from caploc.engine.encoding import Span, group_prompts
+from caploc.engine.memory import DecoderShape, model_devices
+from caploc.engine.proving import SAID, Continued, ProvenBackend, gives_plain_tokens
 from caploc.grid import Mask
 from caploc.heads import HeadGrid
 from caploc.launching import MASKED_VLLM
-from caploc.models.loading import CutModel
 from caploc.models.placement import free_memory
 from caploc.tasks.task import Generate, Generated, Scored
 
 VLLM = "vllm"
 PAGE = 32  # tokens of a block of keys on a CPU, where vLLM takes no fewer
 AT_ONCE = 512  # requests handed over together; answers come when all are done
-CPU_ROWS, CPU_TOKENS = 64, 2048  # of a step on a CPU
+# On a CPU: rows and tokens of a step, and tokens whose keys are kept, where the window has no more.
+CPU_ROWS, CPU_TOKENS, CPU_KEYS = 64, 2048, 16384
 SHARE = 0.85  # of a GPU's free memory, for its weights and keys
 
 
@@ -49,30 +48,10 @@ class VllmRequest:
     params: dict[str, Any] = field(default_factory=dict)
 
 
-class VllmBackend:
-    """Answers under zeroed heads, texts greedily, with vLLM and caploc's plugin in it."""
+class VllmBackend(ProvenBackend):
+    """Answers with vLLM, which is started at the first ask, and caploc's plugin in it."""
 
     name = VLLM
-
-    def __init__(
-        self,
-        loaded: CutModel,
-        encoder: RequestEncoder,
-        sizer: BatchSizer,
-        stopping: Callable[[Settings], Stops],
-        greedy: Callable[[str], bool],
-    ) -> None:
-        """Answer beside this model; vLLM is started at the first ask.
-
-        `greedy` tells whether options, as JSON, ask for the likeliest token and no more; `salts`
-        says whether blocks of keys are shared within a mask only, as they must be.
-        """
-        self.loaded, self.encoder, self.sizer = loaded, encoder, sizer
-        self.stopping, self.greedy, self.salts = stopping, greedy, True
-
-    @property
-    def grid(self) -> Any:
-        return self.loaded.grid
 
     @cached_property
     def trouble(self) -> str | None:
@@ -110,7 +89,10 @@ class VllmBackend:
             share = SHARE * least / whole
             sizes = {"max_num_seqs": self.sizer.most, "gpu_memory_utilization": share}
         else:
-            sizes["gpu_memory_utilization"] = 0.1  # of main memory, for keys
+            shape = DecoderShape.of(self.loaded.model)
+            keys = max(CPU_KEYS, self.encoder.harness.max_length + PAGE)
+            most = int(self.sizer.budget())
+            sizes["kv_cache_memory_bytes"] = min(most, keys * shape.layers * shape.keys)
         return LLM(
             self.loaded.model.config._name_or_path,
             dtype=str(self.loaded.model.dtype).removeprefix("torch."),
@@ -121,14 +103,6 @@ class VllmBackend:
             skip_tokenizer_init=False,
             **sizes,
         )
-
-    def refusal(self, ask: Ask) -> str | None:
-        if ask.source is not None and ask.knocked_out.any():
-            return ZERO_ONLY
-        request = ask.request
-        if isinstance(request, Generate) and not self.greedy(self.encoder.prompt(request).options):
-            return NOT_GREEDY
-        return self.trouble
 
     def answer(self, asks: Iterable[Ask]) -> Iterator[list[Answer]]:
         """Answer every ask once; the seconds are left for others to fill in."""
@@ -223,18 +197,20 @@ class VllmBackend:
             return []
         from vllm import SamplingParams
 
-        given, params = [], []
+        given, params, alone = [], [], {"skip_reading_prefix_cache": True}
         for each in requests:
             left = self.left(each.mask)
             prompt: dict[str, Any] = {"prompt_token_ids": list(each.tokens)}
             if left and self.salts:
                 prompt["cache_salt"] = blake2b(repr(left).encode(), digest_size=16).hexdigest()
             given.append(prompt)
+            told = each.params if self.shares else each.params | alone
             brought = {MASKED_VLLM: left}
-            params.append(SamplingParams(temperature=0, extra_args=brought, **each.params))
+            params.append(SamplingParams(temperature=0, extra_args=brought, **told))
         return list(self.llm.generate(given, params, use_tqdm=False))
 
     def left(self, mask: Mask) -> list[tuple[int, int, float]]:
         """List layer, number and what is left of each head that a mask cuts."""
+        assert isinstance(self.grid, HeadGrid)
         heads = [(self.grid.heads[column], column) for column in np.flatnonzero(mask)]
         return [(head.layer, head.index, 1 - float(mask[column])) for head, column in heads]
