@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from caploc.neurons.attribution import METHODS, Attribution
 from caploc.neurons.erasure import DOSES
 from caploc.report.exhibits import Exhibit, Value
 from caploc.stats.threshold import SIGMAS
@@ -56,15 +57,14 @@ class PlannedStep:
 
 def passes_of(method: str, steps: int, layers: int) -> float:
     """Count the forward passes that a score, or a locator of single facts, takes for one text."""
+    if method in METHODS:
+        return Attribution(method, steps=steps).passes(layers)
     ways = {
-        "integrated": 1.0 + steps * layers,
-        "joint": 2.0 * steps,
-        "gradient": 2.0,
         "neurons": 1.0 + NEURON_POINTS * layers,
         "tracing": 1.0 + NOISES * (1 + layers),
         "circuits": 2.0 + 2 * EDGE_POINTS,
     }
-    return ways.get(method, 1.0)
+    return ways[method]
 
 
 def plan_steps(preset: "CnlPreset", shape: ModelShape) -> Iterator[PlannedStep]:
