@@ -49,9 +49,10 @@ class SharedEngine:
 
         Raises what `look` raises.
         """
+        # Before another job may compute: what that one stores now, this one has looked for already.
+        self.asking.put((self, look))
         self.turns.release()
         try:
-            self.asking.put((self, look))
             found = self.replies.get()
         finally:
             self.turns.acquire()

@@ -241,12 +241,16 @@ class Assignment:
 
 @dataclass(eq=False)
 class OpenBatch:
-    """Asks that belong together on their way: answers that came, how many rows lack theirs."""
+    """Asks that belong together on their way: answers that came, how many rows lack theirs.
+
+    Answered rows are `kept` until they are collected, and `handed` on until they are stored.
+    """
 
     open: int = 0
     arrived: list[Answer] = field(default_factory=list)
     failure: CaplocError | None = None
-    kept: list["QueuedRow"] = field(default_factory=list)  # answered, and perhaps not stored yet
+    kept: list["QueuedRow"] = field(default_factory=list)
+    handed: list["QueuedRow"] = field(default_factory=list)
 
 
 @dataclass(eq=False)
@@ -299,17 +303,18 @@ class Dispatcher:
 
         Whoever collects has stored what was collected before. Raises what a row of it came to.
         """
-        self._forget(batch.kept)
+        self._forget(batch.handed)
         if batch.failure is not None:
             raise batch.failure
         if not batch.arrived:
             return None if batch.open else []
         arrived, batch.arrived = batch.arrived, []
+        batch.handed, batch.kept = batch.kept, []
         return arrived
 
     def cancel(self, batch: OpenBatch) -> None:
         """Forget a batch; rows that nobody else wants are not asked any more."""
-        self._forget(batch.kept)
+        self._forget([*batch.handed, *batch.kept])
         if not batch.open:
             return
         for row in self.rows.values():
