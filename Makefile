@@ -46,6 +46,7 @@ test-quantized: $(QUANTIZED)/.installed  ## quantized weights on the CPU, in an 
 	$(QUANTIZED)/bin/python -m pytest -m quantized tests/models $(TESTS)
 
 test-vllm: $(VLLM)/.installed  ## vLLM as an engine, on the CPU, in an environment of its own: minutes
+	$(VLLM)/bin/caploc fetch smollm2
 	TORCHDYNAMO_DISABLE=1 $(VLLM)/bin/pytest -m vllm tests/engine/test_vllm.py tests/real/test_engines.py $(TESTS)
 
 test-trackers: $(TRACKERS)/.installed  ## MLflow, Trackio and Weights & Biases themselves
