@@ -73,7 +73,7 @@ def judge_frontier(
     def judged(columns: Columns, place: int, level: float) -> FrontierSet:
         worst = [lowest(*changes[place], level) for changes in losses]
         return FrontierSet(
-            heads=names_of(promise.check.grid, columns),
+            heads=name_columns(promise.check.grid, columns),
             damage=effect_between(*damage[place]),
             twins=task_effects(promise.twins, twins, place),
             spared=task_effects(promise.spared, losses, place),
@@ -114,7 +114,7 @@ def outdoes(
     return any(low is not None and low > 0 for low in (more, less))
 
 
-def names_of(grid: HeadGrid, columns: Columns) -> list[str]:
+def name_columns(grid: HeadGrid, columns: Columns) -> list[str]:
     """The heads of a set, each with its amount where it is not knocked out wholly."""
     amounts = columns if isinstance(columns, Mapping) else dict.fromkeys(columns, 1.0)
     return [str(grid.heads[column].scaled(amount)) for column, amount in amounts.items()]
