@@ -155,6 +155,7 @@ $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
 
 $(INSTALLED): pyproject.toml constraints.txt | $(BIN)/python
+	@echo "Installing caploc and what it needs into $(VENV): a few minutes."
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[gguf,ui]'
 	touch $@
 
