@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 from jaxtyping import Float
+from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
 from caploc.engine.encoding import Span
@@ -104,9 +105,9 @@ def describe_neuron(
         for each in list_projections(model.projections)
         if each[1].start <= column < each[1].stop
     )
-    output = reads_first(module).reshape(inside.stop - inside.start, -1)[column - inside.start]
+    output = compute_output(module, column - inside.start, inside.stop - inside.start)
     unembedding: Any = model.model.get_output_embeddings()
-    logits = (unembedding.weight.float() @ output.float().to(unembedding.weight.device)) * value
+    logits = compute_response(unembedding, output) * value
     raised, lowered = (
         tuple(write_token(model.tokenizer, token) for token in some.topk(TOKENS).indices.tolist())
         for some in (logits, -logits)
@@ -114,6 +115,30 @@ def describe_neuron(
     before = spans[first].inputs[max(0, at - BEFORE) : at + 1]
     context = str(model.tokenizer.decode(before)).replace("\n", "⏎")
     return Firing(str(model.grid.part(column)), tuple(tokens), context, value, raised, lowered)
+
+
+@torch.no_grad()
+def compute_output(projection: Any, place: int, width: int) -> Float[Tensor, " hidden"]:
+    """Compute what one unit of what a projection of so many reads adds to its output."""
+    if projection.weight.ndim > 2:  # of experts
+        return reads_first(projection).reshape(width, -1)[place]
+    one = torch.zeros(width)
+    one[place] = 1.0
+    return compute_response(projection, one)
+
+
+@torch.no_grad()
+def compute_response(linear: Any, vector: Float[Tensor, " reads"]) -> Float[Tensor, " writes"]:
+    """Compute what a linear module makes of a vector, without its bias.
+
+    By its forward pass, which also unpacks quantized weights and fetches those that wait elsewhere.
+    """
+    weight = linear.weight
+    dtype = weight.dtype if weight.dtype.is_floating_point else torch.float32
+    device = "cpu" if weight.device.type == "meta" else weight.device
+    pair = torch.stack([vector, torch.zeros_like(vector)]).to(device=device, dtype=dtype)
+    made: Tensor = linear(pair).float()
+    return made[0] - made[1]
 
 
 def write_token(tokenizer: PreTrainedTokenizerBase, token: int) -> str:
