@@ -77,7 +77,7 @@ def spared(found):
     return sum(a.plain_tokens - a.forward_tokens for key, a in found.items() if key[1] == 0)
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1800)
 @pytest.mark.parametrize("shares", [True, False])
 def test_answers_are_those_of_packed_rows(engine, asks, truth, shares):
     first = engine.backends[0]
@@ -94,7 +94,7 @@ def test_answers_are_those_of_packed_rows(engine, asks, truth, shares):
     assert len({a.response.text for key, a in found.items() if key[1] == 0}) > EXAMPLES
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(900)
 def test_without_salts_answers_of_masks_mix(engine, asks, truth):
     first, texts = engine.backends[0], [ask for ask in asks if ask.key[1] == 0]
     first.salts = False
@@ -108,7 +108,7 @@ def test_without_salts_answers_of_masks_mix(engine, asks, truth):
     assert same(found, wanted)[0] < len(texts)
 
 
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(1800)
 @pytest.mark.parametrize("backend", ENGINES)
 def test_a_study_finds_what_it_finds_with_packed_rows(backend, tmp_path):
     found = {}
