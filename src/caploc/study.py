@@ -72,7 +72,8 @@ class Study:
     decides the number of masks (or, for those that draw none, of examples). `examples` are those
     that heads are found on (None: as many as suits the method and the task). `other_tasks` are
     scored before and after, to see what else breaks; so are those that a specific set must `spare`,
-    and its `twins`, the task in other words, which it must break as well. `limit` caps the examples
+    and its `twins`, the task in other words, which it must break as well (none named: those that
+    caploc brings; `none`: no such). `limit` caps the examples
     of every final score; heads of `exclude` (names, files of heads, or `universal`) are left in and
     never named; `controls` is the number of random sets of heads to compare with, and 0
     leaves out that check and the held-out masks. `quick` leaves out the look for a more
@@ -334,9 +335,8 @@ def locate(
     before = outcomes_by_example(intact)
     if is_binary(before):  # then the score lies between 0 and 1, and so does what can be lost
         found = replace(found, estimate=found.estimate.within(np.array([*before.values()])))
-    if (
-        hopeless := nothing_to_lose(problem, before)
-    ) and hopeless not in found.notes:  # the adaptive search has seen it itself
+    hopeless = nothing_to_lose(problem, before)
+    if hopeless and hopeless not in found.notes:  # the adaptive search has seen it itself
         found = replace(found, notes=[hopeless, *found.notes])
     stages = Stages(
         loaded=bench.engine.loaded,

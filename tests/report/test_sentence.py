@@ -175,6 +175,31 @@ def test_no_head_found_is_said(result):
     assert said(result) == "None of 8 heads was found that demo/addition needs (intact: 99 %)."
 
 
+def test_where_no_set_keeps_its_price_the_gentlest_that_breaks_the_task_is_told(result):
+    def loss(effect):
+        return {"effect": effect, "low": effect - 0.1, "high": effect + 0.1}
+
+    def found(heads, damage, cost):
+        spared = [{"task": "words/plural", "effect": loss(cost)}]
+        return {"heads": heads, "damage": loss(damage), "spared": spared}
+
+    result["top"] = []
+    idle, gentle, harsh = (
+        (["L0H1"], 0.0, 0.0),
+        (["L0H2", "L0H3"], -0.4, -0.2),
+        (["L0H4"], -0.9, -0.8),
+    )
+    sets = [found(*each) for each in (idle, harsh, gentle)]
+    result["validation"]["frontier"] = {"price": 0.05, "sets": sets}
+    assert said(result) == (
+        "No set of heads was found that breaks demo/addition (intact: 99 %) and surely costs every "
+        "spared task 5 points at most: the gentlest that breaks it, L0H2 and L0H3, takes 40 points "
+        "from it and 20 from words/plural."
+    )
+    result["validation"]["frontier"]["sets"] = sets[:1]
+    assert said(result).endswith("costs every spared task 5 points at most.")
+
+
 def test_many_heads_are_cut_short(result):
     result["top"] = [f"L0H{index}" for index in range(20)]
     result["grid"], result["heads"] = {"layers": 1, "heads": [5000], "group_sizes": [1]}, []

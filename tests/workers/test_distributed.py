@@ -262,3 +262,19 @@ def test_where_no_lock_can_be_kept_nobody_waits(monkeypatch, tmp_path):
     monkeypatch.setattr(Path, "home", lambda: tmp_path / "file")
     with first_alone("model"), first_alone("model"):
         pass
+
+
+def test_an_answered_row_is_known_until_it_is_stored():
+    """Another batch that looked for it before then gets its answer, and nobody is asked again."""
+    work, asks = Dispatcher(WorkerRates(), PATIENCE), crossed(1, ["a", "b"])
+    first = work.add(asks)
+    number, asked = work.give(1, [1], 0.0)
+    work.take(1, number, [answered(asked[0])], 1.0)
+    assert [answer.key for answer in work.collect(first)] == [asks[0].key]
+    work.take(1, number, [answered(asked[1])], 2.0)  # while what was collected is being stored
+    second = work.add(asks)
+    assert len(work.collect(second)) == 2 and not work.waiting
+    assert len(work.collect(first)) == 1  # and so is what was collected before
+    assert work.add(asks[:1]).open == 1  # the store has it: whoever asks anew means it
+    work.cancel(first)
+    assert work.add(asks[1:]).open == 1

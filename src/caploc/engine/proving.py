@@ -1,8 +1,8 @@
 """What other engines have in common: that they are shown to continue texts as the model does."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -45,7 +45,7 @@ class Limit:
 Continues = Callable[[Sequence[tuple[int, ...]], MaskNumbers, Sequence[int]], list[Continued]]
 
 
-class ProvenBackend:
+class ProvenBackend(ABC):
     """Answers under zeroed heads, texts greedily, once its own predictions are the model's."""
 
     def __init__(
@@ -70,10 +70,10 @@ class ProvenBackend:
         """Return the parts that masks knock out."""
         return self.loaded.grid
 
-    @cached_property
+    @property
+    @abstractmethod
     def trouble(self) -> str | None:
         """Say why it does not serve this model, as the end of a sentence; None if it does."""
-        raise NotImplementedError
 
     def refusal(self, ask: Ask) -> str | None:
         """Say why it cannot answer this, as the end of a sentence; None if it can."""

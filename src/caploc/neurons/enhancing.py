@@ -450,10 +450,10 @@ def describe_tuning(asked: Enhancing) -> str:
 
 def tuning_headline(found: Results) -> str:
     """Say the answer in a sentence; none where no random neurons were tuned beside."""
-    if not any(_control_of(each, task) for task, each in found.items()):
+    controls = [control for task, each in found.items() if (control := _control_of(each, task))]
+    if not controls:
         return "Located neurons were not tuned beside random ones, so nothing is said of chance"
     beaten = sum(beats_every_draw(each, task) for task, each in found.items())
-    controls = [control for task, each in found.items() if (control := _control_of(each, task))]
     own = float(np.mean([control["located"] for control in controls]))
     drawn = float(np.mean([np.mean(control["changes"]) for control in controls]))
     return (
