@@ -63,6 +63,10 @@ ModeName = Annotated[str, typer.Option(help="zero, mean, resample, scale=FACTOR.
 Points = Annotated[int, typer.Option(help="Points of an integral (S).")]
 Sigma = Annotated[float, typer.Option(help="Standard deviations above the mean.")]
 Share = Annotated[float | None, typer.Option(help="Choose this share of all neurons instead.")]
+OfRun = Annotated[
+    list[str] | None,
+    typer.Option("--task", help=f"Only this task of the run; {ONE_OR_MORE}."),
+]
 Judged = Annotated[
     int | None, typer.Option("--limit", help="Examples of each task to judge on, at most.")
 ]
@@ -308,9 +312,7 @@ def erase(
 @takes_groups
 def controls(
     folder: Folder,
-    task: Annotated[
-        list[str] | None, typer.Option(help=f"Only this task of the run; {ONE_OR_MORE}.")
-    ] = None,
+    task: OfRun = None,
     method: Annotated[
         list[str] | None,
         typer.Option(
@@ -360,9 +362,7 @@ def controls(
 @takes_groups
 def enhance(
     folder: Folder,
-    task: Annotated[
-        list[str] | None, typer.Option(help=f"Only this task of the run; {ONE_OR_MORE}.")
-    ] = None,
+    task: OfRun = None,
     arm: Annotated[
         list[str] | None,
         typer.Option(
