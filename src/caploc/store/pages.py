@@ -23,6 +23,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from struct import unpack, unpack_from
+from threading import Lock
 from typing import Any, BinaryIO, NamedTuple
 
 from caploc.errors import StoreFailed
@@ -286,6 +287,11 @@ JOURNAL_HEADER = 28
 OTHER_PAGES = "its pages are of another size than the file's"
 ORDERS = {LOG_MAGIC + b"\x82": "<", LOG_MAGIC + b"\x83": ">"}  # of bytes in a log's checksums
 LOOKS = 3  # at files that a running process may change between two: it folds its log in
+# Databases that this process has open, by device and inode. Whoever closes any handle of a file
+# takes all locks of the process from it; SQLite elsewhere would then cut the index and delete the
+# log of a run that goes on. So nothing but SQLite touches them.
+OPEN: Counter[tuple[int, int]] = Counter()
+OPENING = Lock()
 
 
 def companion_file(path: Path, ending: str) -> Path:
@@ -320,13 +326,16 @@ def examine_files(path: Path, writing: bool) -> tuple[int, int] | None:
     """
     found, size, each = None, 0, 0
     if os.path.lexists(path):
-        with open_regular(path) as file:
-            status = os.fstat(file.fileno())
-            found, size = (status.st_dev, status.st_ino), status.st_size
-            head = file.read(18)
+        status, head, ours = os.lstat(path), b"", is_open(path)
+        if not ours:
+            with open_regular(path) as file:
+                status, head = os.fstat(file.fileno()), file.read(18)
+        found, size = (status.st_dev, status.st_ino), status.st_size
         each = (page_size(head[16:18]) if head[:16] == MAGIC else None) or 0
         if writing and status.st_nlink > 1:
             raise UnfitFile("it has a second name, under which others may write it; copy it", path)
+        if ours:
+            return found
     for ending, check in ((JOURNAL, check_journal), (LOG, check_log), (INDEX, None)):
         place = companion_file(path, ending)
         if os.path.lexists(place):
@@ -400,19 +409,37 @@ def checksum(content: bytes, order: str) -> tuple[int, int]:
     return one, other
 
 
-def connect(
-    path: Path, address: str | None = None, *, timeout: float = BUSY_SECONDS
-) -> sqlite3.Connection:
+class Database(sqlite3.Connection):
+    """A connection to a file that was looked at."""
+
+    file: tuple[int, int] | None = None
+
+    def close(self) -> None:
+        """Close it; when none of this process is left, the next one is looked at anew."""
+        super().close()
+        with OPENING:
+            if self.file is not None:
+                OPEN.subtract([self.file])
+            self.file = None
+
+
+def connect(path: Path, address: str | None = None, *, timeout: float = BUSY_SECONDS) -> Database:
     """Connect to a database that was looked at; nothing of it has been read yet.
 
     `address` is a URI with further settings; without one the file is opened for writing. Raises
     StoreFailed as `check_database`, or if another file was put in its place meanwhile; OSError,
     sqlite3.Error if it cannot be opened.
     """
-    before = check_database(path, writing=address is None)
-    database = sqlite3.connect(address or path, timeout=timeout, uri=address is not None)
+    with OPENING:
+        before = check_database(path, writing=address is None)
+        database = sqlite3.connect(
+            address or path, timeout=timeout, uri=address is not None, factory=Database
+        )
+        database.file = now = identity(path)
+        if now is not None:
+            OPEN[now] += 1
     try:
-        if before is not None and identity(path) != before:
+        if before is not None and now != before:
             raise StoreFailed(f"{path} was replaced while it was opened; run the command again.")
         # Let nothing in the file run or swell: it may come from anyone.
         database.execute("PRAGMA trusted_schema=OFF")
@@ -423,6 +450,12 @@ def connect(
         database.close()
         raise
     return database
+
+
+def is_open(path: Path) -> bool:
+    """Whether this process has the database of this name open."""
+    found = identity(path)
+    return found is not None and OPEN[found] > 0
 
 
 def identity(path: Path) -> tuple[int, int] | None:

@@ -18,7 +18,7 @@ from filelock import FileLock, Timeout
 
 from caploc.errors import FolderTaken, StoreFailed
 from caploc.files import UnfitFile, check_regular, is_regular, open_regular
-from caploc.store.pages import JOURNAL, LOG, companion_file, connect, identity
+from caploc.store.pages import JOURNAL, LOG, companion_file, connect, identity, is_open
 from caploc.store.rows import (
     INSERT,
     SCHEMA,
@@ -307,7 +307,7 @@ def reading(path: Path) -> Iterator[tuple[sqlite3.Connection, int]]:
         try:
             database = open_database(path)
         except sqlite3.OperationalError as error:
-            if not is_regular(path):
+            if not is_regular(path) or is_open(path):
                 raise StoreFailed(sentence(path, error)) from error
             path = copy_database(path, Path(stack.enter_context(TemporaryDirectory())))
             database = open_database(path, copy=True)
