@@ -1,14 +1,15 @@
 """What heads can cut out and leave the rest alone, beside an optimizer's search and a trained edit.
 
     pip install "optuna>=4.5" peft
-    python bench/cuts.py --models smollm2 --tasks past,upper
+    python bench/cuts.py --models smollm2 --tasks capital,antonym
     python bench/cuts.py --page                              the page again, from the JSON
 
 On every task: the five heads that matter most alone, the set that breaks it most, that set without
 heads that other tasks need, the specific set, what Optuna's sampler finds in as many rows, what
 `greedy` finds with the same objective in as many as it takes, and a LoRA trained to make right
-answers unlikely and leave everything else as it was (in the manner of arXiv 2601.07411). All are
-judged on the same examples, which none of them saw. Rows are kept in build/cuts and asked once.
+answers unlikely and leave everything else as it was (in the manner of arXiv 2601.07411). A task
+that has a twin (the same in other words) must be cut out in both. All are judged on the same
+examples, which none of them saw. Rows are kept in build/cuts and asked once.
 """
 
 import argparse
@@ -16,6 +17,7 @@ import json
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -33,6 +35,7 @@ from caploc.search import METHODS, Found, Problem, Settings, column_mask
 from caploc.search.plan import OtherTask, Plan
 from caploc.store import Store
 from caploc.tasks.catalog import TaskOptions
+from caploc.tasks.registry import list_twins
 from caploc.tasks.task import LogLikelihood, Task
 from caploc.validation.comparison import Check
 from caploc.validation.frontier import Promise, judge_frontier
@@ -43,7 +46,8 @@ from metering import metered
 ROWS = Path("build/cuts")
 SIDES = ("past", "upper", "plural", "digits", "third_person")  # the first three others are spared
 SPARED = 3
-SEARCHED, CHECKED = 60, 110  # of the spared tasks; of the task itself twice as many are searched
+# Examples of the spared tasks; of those to cut out twice as many are searched, half of all at most.
+SEARCHED, CHECKED = 60, 110
 TOP, PRICE = 5, 0.05  # a price of .02 takes 150 examples to promise that a set keeps it
 ROWS_A_HEAD = 8
 UNIVERSAL = 0.1  # a head that takes more than this from two of the spared tasks
@@ -61,23 +65,24 @@ class Cutting:
 
     engine: Any
     meters: list[Meter]  # the task, the spared ones, and the same with likelihoods
+    targets: int  # of the tasks, the first so many are to be cut out
     searching: list[list[int]]
     checking: list[list[int]]
     judging: list[list[int]]
 
     @classmethod
-    def prepare(cls, bench: Workbench[Any], tasks: Sequence[Task]) -> "Cutting":
+    def prepare(cls, bench: Workbench[Any], tasks: Sequence[Task], targets: int) -> "Cutting":
         """Split every task's examples in three."""
         likely = [task.in_likelihood() for task in tasks]
         meters = [bench.meter(task) for task in (*tasks, *likely) if task is not None]
         parts: tuple[list[list[int]], ...] = ([], [], [])
         for number, task in enumerate(tasks):
             order = designs.generator(7).permutation(task.size).tolist()
-            first = SEARCHED if number else 2 * SEARCHED
-            cuts = np.split(order, [first, first + CHECKED])
+            first = min(SEARCHED if number >= targets else 2 * SEARCHED, task.size // 2)
+            cuts = np.split(order, [first, first + min(CHECKED, task.size // 4)])
             for part, cut in zip(parts, cuts, strict=True):
                 part.append(cut.tolist())
-        return cls(bench.engine, meters, *parts)
+        return cls(bench.engine, meters, targets, *parts)
 
     @property
     def count(self) -> int:
@@ -97,7 +102,9 @@ class Cutting:
     def problem(self, settings: Settings) -> Problem:
         """What a search is given."""
         beside = [
-            OtherTask(number, self.searching[number], number + self.count)
+            OtherTask(
+                number, self.searching[number], number + self.count, twin=number < self.targets
+            )
             for number in range(1, self.count)
         ]
         return Problem(
@@ -105,7 +112,7 @@ class Cutting:
             self.searching[0],
             settings,
             fresh=self.checking[0],
-            others=[part[:ELSEWHERE] for part in self.searching[1:]],
+            others=[part[:ELSEWHERE] for part in self.searching[self.targets :]],
             likelihood=self.count,
             beside=beside,
         )
@@ -121,20 +128,26 @@ class Cutting:
         grid = self.engine.loaded.grid
         return Check(self.meters[number], grid, examples, True, 0, 0, Silent())
 
-    def changes(self, sets: Sequence[Sequence[int]], parts: Sequence[Sequence[int]]) -> np.ndarray:
-        """Mean change of every task's score by every set, on these examples: sets x tasks."""
+    def outcomes(
+        self, sets: Sequence[Sequence[int]], parts: Sequence[Sequence[int]]
+    ) -> list[np.ndarray]:
+        """Outcomes of these examples of each task, intact and by each set: sets + 1 x examples."""
         masks = np.stack([column_mask(self.heads, each) for each in ((), *sets)])
-        means = [
-            self.check(number, examples).outcomes(masks, "sets").mean(axis=1)
+        return [
+            self.check(number, examples).outcomes(masks, "sets")
             for number, examples in enumerate(parts)
         ]
-        scores = np.array(means).T
+
+    def changes(self, sets: Sequence[Sequence[int]], parts: Sequence[Sequence[int]]) -> np.ndarray:
+        """Mean change of every task's score by every set, on these examples: sets x tasks."""
+        scores = np.array([each.mean(axis=1) for each in self.outcomes(sets, parts)]).T
         changed: np.ndarray = scores[1:] - scores[0]
         return changed
 
     def worth(self, change: np.ndarray) -> float:
-        """Damage, less what the spared tasks lose beyond the price."""
-        return float(-change[0] - EXCESS * np.maximum(-change[1:] - PRICE, 0).sum())
+        """The least that a target loses, less what the spared tasks lose beyond the price."""
+        damage = -change[: self.targets].max()
+        return float(damage - EXCESS * np.maximum(-change[self.targets :] - PRICE, 0).sum())
 
 
 Arm = tuple[list[int], int]  # the heads, and the rows it took to find them
@@ -160,7 +173,7 @@ def filtered(cutting: Cutting, seed: int) -> Arm:
     kept = [
         column
         for column, lost in zip(chosen, change, strict=True)
-        if (lost[1:] < -UNIVERSAL).sum() < 2
+        if (lost[cutting.targets :] < -UNIVERSAL).sum() < 2
     ]
     return kept, rows + len(chosen) * sum(map(len, examples))
 
@@ -172,7 +185,9 @@ def specific(cutting: Cutting, seed: int) -> Arm:
     if not sets:
         return [], rows
     checks = [cutting.check(number, part) for number, part in enumerate(cutting.checking)]
-    _, named = judge_frontier(Promise(checks[0], [], checks[1:], PRICE), sets)
+    targets = cutting.targets
+    promise = Promise(checks[0], checks[1:targets], checks[targets:], PRICE)
+    _, named = judge_frontier(promise, sets)
     return list(named), rows + len(sets) * sum(map(len, cutting.checking))
 
 
@@ -240,10 +255,15 @@ def train_lora(cutting: Cutting, model: Any, tokenizer: Any, seed: int) -> None:
         (weight for weight in adapted.parameters() if weight.requires_grad), lr=RATE
     )
     for _ in range(STEPS):
-        drawn = random.choice(cutting.searching[0], BATCH, replace=False)
-        pushed = [nats(adapted, tokenizer, likelihood(cutting, 0, each)) for each in drawn]
+        pushed = [
+            nats(adapted, tokenizer, likelihood(cutting, target, each))
+            for target in range(cutting.targets)
+            for each in random.choice(
+                cutting.searching[target], BATCH // cutting.targets, replace=False
+            )
+        ]
         loss = torch.stack([(each - ENOUGH).clamp(min=0).mean() for each in pushed]).mean()
-        numbers = random.integers(1, cutting.count, BATCH // 2)
+        numbers = random.integers(cutting.targets, cutting.count, BATCH // 2)
         for number in numbers:
             request = likelihood(cutting, number, int(random.choice(cutting.searching[number])))
             with torch.no_grad(), adapted.disable_adapter():
@@ -283,20 +303,19 @@ def nats(model: Any, tokenizer: Any, request: LogLikelihood) -> torch.Tensor:
     return chosen
 
 
-def run_lora(cutting: Cutting, options: ModelOptions, tasks: Sequence[str]) -> list[float]:
-    """The change of every task's score by the trained edit, on the examples for judgement."""
+def run_lora(
+    cutting: Cutting, options: ModelOptions, tasks: Sequence[str], seed: int
+) -> list[np.ndarray]:
+    """Outcomes of the examples for judgement, intact and by the trained edit: 2 x examples each."""
     loaded = cutting.engine.loaded
-    intact = [
-        cutting.check(number, part).outcomes(column_mask(cutting.heads, ())[None], "intact")[0]
-        for number, part in enumerate(cutting.judging)
-    ]
+    intact = [each[0] for each in cutting.outcomes([], cutting.judging)]
     with TemporaryDirectory() as place:
         loaded.model.save_pretrained(place)
         loaded.tokenizer.save_pretrained(place)
         from transformers import AutoModelForCausalLM
 
         model = AutoModelForCausalLM.from_pretrained(place, dtype=torch.float32)
-        train_lora(cutting, model, loaded.tokenizer, 0)
+        train_lora(cutting, model, loaded.tokenizer, seed)
         model.save_pretrained(place)
         edited = ModelOptions(place, device="cpu")
         with Store(Path(place) / "rows.sqlite") as store:
@@ -310,7 +329,7 @@ def run_lora(cutting: Cutting, options: ModelOptions, tasks: Sequence[str]) -> l
                 )
             ]
     return [
-        float(np.mean([row.outcome for row in rows]) - before.mean())
+        np.stack([before, [row.outcome for row in rows]])
         for rows, before in zip(after, intact, strict=True)
     ]
 
@@ -318,52 +337,72 @@ def run_lora(cutting: Cutting, options: ModelOptions, tasks: Sequence[str]) -> l
 def run_case(name: str, task: str, arguments: argparse.Namespace, kept: dict[str, Any]) -> None:
     """Every arm on a model and a task that was not run before."""
     options = ModelOptions(name, device="cpu")
+    twin = list_twins(f"words/{task}")
     sides = [f"words/{side}" for side in SIDES if side != task][:SPARED]
-    tasks = [f"words/{task}", *sides]
+    tasks = [f"words/{task}", *twin, *sides]
     place = ROWS / f"{name}-{task}"
     place.mkdir(parents=True, exist_ok=True)
-    runs = kept.setdefault(f"{name}-{task}", {"tasks": tasks, "arms": {}})
+    runs = kept.setdefault(f"{name}-{task}", {"tasks": tasks, "runs": []})
+    done = {(run["arm"], run["seed"]) for run in runs["runs"]}
     with Store(place / "rows.sqlite") as store:
-        cutting = Cutting.prepare(
-            Workbench(options.engine(), store), options.tasks(tasks, TaskOptions())
-        )
-        for arm in arguments.arms:
-            if arm in runs["arms"]:
+        bench = Workbench(options.engine(), store)
+        built = options.tasks(tasks, TaskOptions())
+        cutting = Cutting.prepare(bench, built, 1 + len(twin))
+        for arm, seed in product(arguments.arms, range(arguments.seeds)):
+            if (arm, seed) in done or (seed and ARMS.get(arm) is greedy):
                 continue
             if arm == LORA:
                 chosen, rows = None, STEPS * (BATCH + BATCH // 2 * 2)
-                change = run_lora(cutting, options, tasks)
+                found = run_lora(cutting, options, tasks, seed)
             else:
-                columns, rows = ARMS[arm](cutting, 0)
+                columns, rows = ARMS[arm](cutting, seed)
                 chosen = [str(cutting.engine.loaded.grid.heads[column]) for column in columns]
-                change = cutting.changes([columns], cutting.judging)[0].tolist()
-            runs["arms"][arm] = {"heads": chosen, "rows": rows, "change": change}
-            say(f"{name}, {task}: {arm}: {[round(each, 3) for each in change]} {chosen}")
+                found = cutting.outcomes([columns], cutting.judging)
+            changes = [each[1] - each[0] for each in found]
+            run = {
+                "arm": arm,
+                "seed": seed,
+                "heads": chosen,
+                "rows": rows,
+                "intact": [float(each[0].mean()) for each in found],
+                "change": [float(each.mean()) for each in changes],
+                "error": [float(each.std(ddof=1) / len(each) ** 0.5) for each in changes],
+                "worth": cutting.worth(np.array([each.mean() for each in changes])),
+            }
+            runs["runs"].append(run)
+            say(f"{name}, {task}: {arm}, seed {seed}: {np.round(run['change'], 3)} {chosen}")
             arguments.file.write_text(json.dumps(kept, indent=1) + "\n")
 
 
 ABOUT = """\
 # Cutting a task out: heads, an optimizer, a trained edit
 
-Written by `bench/cuts.py`. Points of accuracy that each way takes from the task and from those to
-be left alone, on the same examples that none of them saw. *Rows* is what was asked to find it: a
-mask on one example; of the LoRA, texts of its training. The specific set may cost a spared task
-five points at most, by the upper end of an interval on other fresh examples; where none was found
-that surely keeps that, nothing is cut.
+Written by `bench/cuts.py`. Points of accuracy that each way takes from the task, from its twin (the
+same in other words) and from the tasks to be left alone, with standard errors, on the same examples
+that none of them saw. *Rows* is what was asked to find it: a mask on one example; of the LoRA,
+texts of its training. *Worth* is the smaller of the first two losses, less twenty times what others
+lose beyond five points: what Optuna and greedy were told to look for. The specific set may cost a
+spared task five points at most, by the upper end of an interval on other fresh examples; where none
+was found that surely keeps that, nothing is cut.
 """
 
 
 def page(kept: dict[str, Any]) -> str:
     """A table a case."""
     lines = [ABOUT]
-    for name, runs in kept.items():
-        titles = [each.removeprefix("words/") for each in runs["tasks"]]
-        lines += [f"## {name}\n", f"| way | rows | {' | '.join(titles)} | heads |"]
-        lines.append("|---" + "|--:" * (len(titles) + 1) + "|---|")
-        for arm, run in runs["arms"].items():
-            cells = [f"{100 * change:+.1f}" for change in run["change"]]
+    for name, case in kept.items():
+        titles = [each.removeprefix("words/") for each in case["tasks"]]
+        intact = [
+            f"{title} ({100 * case['runs'][0]['intact'][n]:.0f})" for n, title in enumerate(titles)
+        ]
+        lines += [f"## {name}\n", f"| way | seed | rows | worth | {' | '.join(intact)} | heads |"]
+        lines.append("|---" + "|--:" * (len(titles) + 3) + "|---|")
+        for run in sorted(case["runs"], key=lambda run: [*ARMS, LORA].index(run["arm"])):
+            both = zip(run["change"], run["error"], strict=True)
+            cells = [f"{100 * change:+.1f} ± {100 * error:.1f}" for change, error in both]
             heads = "all weights" if run["heads"] is None else " ".join(run["heads"]) or "none"
-            lines.append(f"| {arm} | {run['rows']:,} | {' | '.join(cells)} | {heads} |")
+            start = f"| {run['arm']} | {run['seed']} | {run['rows']:,} | {100 * run['worth']:+.0f} "
+            lines.append(f"{start}| {' | '.join(cells)} | {heads} |")
         lines.append("")
     return "\n".join(lines)
 
@@ -373,8 +412,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     add = parser.add_argument
     add("--models", type=lambda text: text.split(","), default=["smollm2"])
-    add("--tasks", type=lambda text: text.split(","), default=["past", "upper"])
+    add("--tasks", type=lambda text: text.split(","), default=["capital", "antonym"])
     add("--arms", type=lambda text: text.split(","), default=[*ARMS, LORA])
+    add("--seeds", type=int, default=1)
     add("--page", action="store_true", help="run nothing")
     add("--out", type=Path, default=Path("docs/bench"))
     arguments = parser.parse_args()
