@@ -141,7 +141,7 @@ def test_a_study_goes_through_in_every_mode_and_comes_out_of_its_rows_again(tmp_
     if mode == "patch":
         asked = study(Mode("patch", pair[1], "all"), pair[0])
     else:
-        asked = study(Mode(mode), other_tasks=("demo/sentences",))
+        asked = study(Mode(mode), pair[0], other_tasks=("demo/sentences",))
     found = run_study(asked, tmp_path / "run")
     result = read_file(tmp_path / "run" / RESULT, Result)
     assert result.method.mode == mode
@@ -197,10 +197,10 @@ def told(*words):
     return CliRunner().invoke(app, [*words, "--device", "cpu"])
 
 
-def test_the_command_line_takes_modes_and_weights_can_only_hand_on_zero(tmp_path):
+def test_the_command_line_takes_modes_and_weights_can_only_hand_on_zero(tmp_path, pair):
     run = str(tmp_path / "run")
     words = ("--method", "one-shot", "--examples", "2", "--limit", "4", "--controls", "0")
-    asked = ("locate", "demo", "--task", TASK, "--mode", "mean", "--out", run)
+    asked = ("locate", "demo", "--task", pair[0], "--mode", "mean", "--out", run)
     found = told(*asked, *words, "--quick", "--json")
     assert json.loads(found.stdout)["method"]["mode"] == "mean"
     for kind in ("checkpoint", "heads"):

@@ -323,7 +323,7 @@ def test_several_tasks_load_the_model_once_and_share_a_page(monkeypatch, tmp_pat
     loads = []
     engine = ModelOptions.engine
     monkeypatch.setattr(ModelOptions, "engine", lambda self: loads.append(1) or engine(self))
-    css = replace(SMALL, method="css", settings=Settings(masks=10, rate=0.05))
+    css = replace(SMALL, method="css", settings=Settings(masks=10, rate=0.05), quick=True)
     studies = [replace(css, task=f"demo/{name}") for name in ("addition", "subtraction")]
     sweep = locate_all(studies, tmp_path, Silent())
     assert len(loads) == 1
