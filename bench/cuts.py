@@ -79,7 +79,7 @@ class Cutting:
         for number, task in enumerate(tasks):
             order = designs.generator(7).permutation(task.size).tolist()
             first = min(SEARCHED if number >= targets else 2 * SEARCHED, task.size // 2)
-            cuts = np.split(order, [first, first + min(CHECKED, task.size // 4)])
+            cuts = np.split(order, [first, first + min(CHECKED, (task.size - first) // 2)])
             for part, cut in zip(parts, cuts, strict=True):
                 part.append(cut.tolist())
         return cls(bench.engine, meters, targets, *parts)
