@@ -112,7 +112,10 @@ class Cutting:
             self.searching[0],
             settings,
             fresh=self.checking[0],
-            others=[part[:ELSEWHERE] for part in self.searching[self.targets :]],
+            others=[
+                part[:ELSEWHERE] if number >= self.targets else []
+                for number, part in enumerate(self.searching[1:], start=1)
+            ],
             likelihood=self.count,
             beside=beside,
         )
