@@ -6,10 +6,10 @@
 
 On every task: the five heads that matter most alone, the set that breaks it most, that set without
 heads that other tasks need, the specific set, what Optuna's sampler finds in as many rows as that
-takes with its checks and more, what `greedy` finds with the same objective in as many as it takes, and a LoRA trained to make right
-answers unlikely and leave everything else as it was (in the manner of arXiv 2601.07411). A task
-that has a twin (the same in other words) must be cut out in both. All are judged on the same
-examples, which none of them saw. Rows are kept in build/cuts and asked once.
+takes with its checks and more, what `greedy` finds with the same objective in as many as it takes,
+and a LoRA trained to make right answers unlikely and leave everything else as it was (in the manner
+of arXiv 2601.07411). A task that has a twin (the same in other words) must be cut out in both. All
+are judged on the same examples, which none of them saw. Rows are kept in build/cuts and asked once.
 """
 
 import argparse
