@@ -29,14 +29,14 @@ def opened(everyones_python):
                 facts[name] = error
             else:
                 started.stop()
-                facts[name] = started.seen
+                facts[name] = started
         if isinstance(facts[name], WorkerFailed):
             pytest.skip(f"this machine gives no profile {name}: {facts[name]}")
         if name not in known:
             known[name] = Opened(name)
             with forced(name):  # its one worker starts now, and stays
                 assert known[name].verdict("ready = 1", "assert ready == 1").passed
-        known[name].seen = facts[name]
+        known[name].granted, known[name].open_ways = facts[name].granted, facts[name].open_ways
         return known[name]
 
     yield open_behind

@@ -191,7 +191,7 @@ def f():
 """
     verdict = behind.verdict(text, "assert f() < 300, f()")
     assert verdict.passed, verdict
-    if behind.seen["granted"] or behind.profile.namespaces:
+    if behind.granted or behind.profile.namespaces:
         assert behind.verdict(text, "assert f() < 8, f()").passed
 
 
@@ -640,7 +640,7 @@ assert os.path.exists("expectation")
 """
     assert behind.verdict(text, tests).passed
     users = behind.verdict(text, "import os\nassert mine()[2] != os.getuid()").passed
-    assert users == bool(behind.seen["granted"])
+    assert users == bool(behind.granted)
 
 
 def test_limits_hold_where_the_kernel_counts_no_memory(opened):
@@ -669,7 +669,7 @@ with Sandbox(Limits(memory_bytes={96 * MIB}, processes=5), workers=1) as sandbox
     code = f"from caploc.sandbox import pool\npool.EXECUTABLE = {pool.EXECUTABLE!r}\n" + code
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     # A user of its own is refused further processes; else they are counted.
-    forked = "error" if behind.seen["granted"] else "killed"
+    forked = "error" if behind.granted else "killed"
     assert done.stdout.split() == ["memory", forked, "passed"], done.stderr
 
 

@@ -16,9 +16,12 @@ import platform
 import random
 import resource
 import signal
+import socket
 import struct
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import termios
+import tomllib
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
@@ -27,47 +30,14 @@ from caploc.sandbox.protocol import Limits, Profile
 
 # Machine → the kernel's name for it (audit.h), and its column of the tables below.
 MACHINES = {"x86_64": (0xC000003E, 0), "aarch64": (0xC00000B7, 1)}
-
-# Call → its number on each machine; None where the machine lacks it.
-Calls = dict[str, tuple[int | None, int | None]]
-
-
-def read_calls() -> dict[str, Calls]:
-    """Read the tables of `calls.txt`."""
-    tables: dict[str, Calls] = {}
-    for line in Path(__file__).with_name("calls.txt").read_text("utf-8").splitlines():
-        if line.startswith("["):
-            table = tables.setdefault(line.strip("[]"), {})
-        elif line and not line.startswith("#"):
-            name, first, second = line.split()
-            table[name] = (
-                int(first) if first != "-" else None,
-                int(second) if second != "-" else None,
-            )
-    return tables
-
-
-ALLOWED, WRITING, CONDITIONAL, UNUSUAL = read_calls().values()
+# Call → its number on each machine; -1 where the machine lacks it.
+Calls = dict[str, list[int]]
+TABLES: dict[str, Calls] = tomllib.loads(Path(__file__).with_name("calls.toml").read_text("utf-8"))
+ALLOWED, WRITING, CONDITIONAL, UNUSUAL = TABLES.values()
 # From this number on, machines share theirs, and a C library that meets EPERM may give up.
 NEW_CALLS = 424
 
-# fcntl(2): copies, close-on-exec and status flags; no owners, signals, leases or locks.
-F_SETFL = 4
-FCNTL_COMMANDS = (0, 1, 2, 3, 1030)
-O_ASYNC = 0x2000
-# ioctl(2): TCGETS, TIOCGWINSZ, FIONREAD, FIONBIO, FIONCLEX, FIOCLEX.
-IOCTL_COMMANDS = (0x5401, 0x5413, 0x541B, 0x5421, 0x5450, 0x5451)
-# prctl(2): a thread's name, and whether no_new_privs is set.
-PRCTL_OPTIONS = (15, 16, 39)
-AF_UNIX, SOCK_STREAM, KIND_OF_SOCKET = 1, 1, 0xF
-ACCESS_MODE, O_WRONLY, O_RDWR, O_CREAT, O_TRUNC = 3, 1, 2, 0x40, 0x200
-# The bit that marks O_TMPFILE, which creates files too.
-O_TMPFILE = 0x400000
-THREAD = 0x00010000
-# Every CLONE_NEW... flag: time, mounts, cgroup, hostname, messages, users, pids, network.
-NEW_NAMESPACE = 0x7E020080
-
-LOAD, EQUAL, AT_LEAST, ANY_BIT, AND, RETURN = 0x20, 0x15, 0x35, 0x45, 0x54, 0x06
+LOAD, EQUAL, AT_LEAST, AND, RETURN = 0x20, 0x15, 0x35, 0x54, 0x06
 CALL_NUMBER, ARCHITECTURE, ARGUMENTS = 0, 4, 16
 ALLOW, REFUSE, UNKNOWN_CALL, END_PROCESS = 0x7FFF0000, 0x00050001, 0x00050026, 0x80000000
 X32_CALLS = 0x40000000
@@ -98,77 +68,79 @@ def list_steps(machine: str, process: int, *, read_only: bool) -> Iterator[Bpf]:
         yield Bpf(AT_LEAST, 0, 1, X32_CALLS)
         yield Bpf(RETURN, 0, 0, END_PROCESS)
     allowed = ALLOWED if read_only else ALLOWED | WRITING
-    rules = dict.fromkeys(allowed, [PERMIT]) | list_conditions(process, read_only)
-    for call_name, steps in rules.items():
+    rules = {name: compile_rule(rule) for name, rule in list_rules(process, read_only).items()}
+    for call_name, numbers in (allowed | CONDITIONAL).items():
         # The steps, each way ending in a RETURN, are taken if the call has this number.
-        number = (allowed | CONDITIONAL)[call_name][column]
-        if number is not None:
-            yield from [Bpf(EQUAL, 0, len(steps), number), *steps]
+        steps = rules.get(call_name, [PERMIT])
+        if numbers[column] >= 0:
+            yield from [Bpf(EQUAL, 0, len(steps), numbers[column]), *steps]
     yield Bpf(AT_LEAST, 1, 0, NEW_CALLS)
     yield DENY
     yield Bpf(RETURN, 0, 0, UNKNOWN_CALL)
 
 
-def list_conditions(process: int, read_only: bool) -> dict[str, list[Bpf]]:
-    """Return, for each call of `CONDITIONAL`, the steps that look at its arguments.
+# A test: at which argument, which of its bits, and what these may be. It sees the argument's low
+# half, as the kernel does of an int; half an argument further is its high one.
+Test = tuple[float, int, Sequence[int]]
+ALL = 0xFFFFFFFF
+# prctl(2): a thread's name, and whether no_new_privs is set.
+PRCTL_OPTIONS = (15, 16, 39)
+# clone(2): a thread, and every CLONE_NEW... flag: time, mounts, cgroup, hostname, messages, users,
+# pids, network.
+THREAD, NEW_NAMESPACE = 0x00010000, 0x7E020080
+# The bit that marks O_TMPFILE, which creates files too.
+O_TMPFILE = 0x400000
 
-    Only the low half of an argument is looked at where the kernel reads no more (an int).
-    """
-    own = allow_among(0, [process])
+
+def list_rules(process: int, read_only: bool) -> dict[str, list[list[Test]]]:
+    """Return, for each call of `CONDITIONAL`, ways to be allowed: all tests of one must hold."""
+    own: list[list[Test]] = [[(0, ALL, [process])]]
+
+    def opening(position: int) -> list[list[Test]]:
+        if read_only:
+            writes = os.O_CREAT | os.O_TRUNC | O_TMPFILE | os.O_ACCMODE
+            return [[(position, writes, [0])]]
+        # Early versions of Landlock let a file that is only readable be truncated by O_TRUNC.
+        return [
+            [(position, os.O_TRUNC, [0])],
+            [(position, os.O_ACCMODE, [os.O_WRONLY, os.O_RDWR])],
+        ]
+
+    # Copies, close-on-exec and status flags; no owners, signals, leases or locks.
+    copies = (fcntl.F_DUPFD, fcntl.F_DUPFD_CLOEXEC, fcntl.F_GETFD, fcntl.F_SETFD, fcntl.F_GETFL)
+    questions = (termios.TCGETS, termios.TIOCGWINSZ, termios.FIONREAD)
+    switches = (termios.FIONBIO, termios.FIOCLEX, termios.FIONCLEX)
     return {
-        "open": allow_opening(1, read_only),
-        "openat": allow_opening(2, read_only),
-        "fcntl": [
-            *[peek(1), Bpf(EQUAL, 0, 4, F_SETFL)],
-            *[peek(2), Bpf(ANY_BIT, 0, 1, O_ASYNC), DENY, PERMIT],
-            *allow_among(1, FCNTL_COMMANDS),
-        ],
-        "ioctl": allow_among(1, IOCTL_COMMANDS),
+        "open": opening(1),
+        "openat": opening(2),
+        "fcntl": [[(1, ALL, copies)], [(1, ALL, [fcntl.F_SETFL]), (2, os.O_ASYNC, [0])]],
+        "ioctl": [[(1, ALL, (*questions, *switches))]],
         # A pair of datagram sockets could be connected to others, or send to them.
-        "socketpair": [
-            *[peek(0), Bpf(EQUAL, 0, 3, AF_UNIX), peek(1), Bpf(AND, 0, 0, KIND_OF_SOCKET)],
-            *[Bpf(EQUAL, 1, 0, SOCK_STREAM), DENY, PERMIT],
-        ],
+        "socketpair": [[(0, ALL, [socket.AF_UNIX]), (1, 0xF, [socket.SOCK_STREAM])]],
         # send(2) is sendto(2) without an address, whose two halves are zero.
-        "sendto": [
-            *[peek(4), Bpf(EQUAL, 0, 3, 0), peek(4, 4), Bpf(EQUAL, 0, 1, 0)],
-            *[PERMIT, DENY],
-        ],
+        "sendto": [[(4, ALL, [0]), (4.5, ALL, [0])]],
         "kill": own,
         "tgkill": own,
-        "prlimit64": allow_among(0, [process, 0]),
-        "prctl": allow_among(0, PRCTL_OPTIONS),
-        "clone": [
-            *[peek(0), Bpf(ANY_BIT, 0, 1, THREAD), Bpf(ANY_BIT, 0, 1, NEW_NAMESPACE)],
-            *[DENY, PERMIT],
-        ],
+        "prlimit64": [[(0, ALL, [process, 0])]],
+        "prctl": [[(0, ALL, PRCTL_OPTIONS)]],
+        "clone": [[(0, THREAD | NEW_NAMESPACE, [THREAD])]],
     }
 
 
-def peek(position: int, half: int = 0) -> Bpf:
-    """Look at an argument's low half, or (4) its high one; both machines are little-endian."""
-    return Bpf(LOAD, 0, 0, ARGUMENTS + 8 * position + half)
-
-
-def allow_among(position: int, values: Iterable[int]) -> list[Bpf]:
-    """Allow a call whose argument (its low half) is one of these values."""
-    wanted = list(values)
-    tests = [Bpf(EQUAL, len(wanted) - at, 0, value) for at, value in enumerate(wanted)]
-    return [peek(position), *tests, DENY, PERMIT]
-
-
-def allow_opening(position: int, read_only: bool) -> list[Bpf]:
-    """Allow to open a file with these flags, unless they truncate what is not opened to write.
-
-    Early versions of Landlock let a file that is only readable be truncated that way.
-    """
-    if read_only:
-        writes = O_CREAT | O_TRUNC | O_TMPFILE | ACCESS_MODE
-        return [peek(position), Bpf(ANY_BIT, 0, 1, writes), DENY, PERMIT]
-    return [
-        *[peek(position), Bpf(ANY_BIT, 0, 4, O_TRUNC), Bpf(AND, 0, 0, ACCESS_MODE)],
-        *[Bpf(EQUAL, 2, 0, O_WRONLY), Bpf(EQUAL, 1, 0, O_RDWR), DENY, PERMIT],
-    ]
+def compile_rule(rule: list[list[Test]]) -> list[Bpf]:
+    """Return the steps that permit a call if one of the ways holds, and else deny it."""
+    steps: list[Bpf] = []
+    for way in rule:
+        inside = [PERMIT]
+        for position, bits, values in reversed(way):
+            # One value after another leads on to what is inside; after the last, past it.
+            last = len(values) - 1
+            leads = [Bpf(EQUAL, last - at, 0, value) for at, value in enumerate(values[:-1])]
+            look = Bpf(LOAD, 0, 0, ARGUMENTS + int(8 * position))
+            missed = Bpf(EQUAL, 0, len(inside), values[-1])
+            inside = [look, Bpf(AND, 0, 0, bits), *leads, missed, *inside]
+        steps += inside
+    return [*steps, DENY]
 
 
 LIBC = ctypes.CDLL(None, use_errno=True)

@@ -1,10 +1,10 @@
 """The driver's side: what isolation this machine gives, one worker, and a few for many programs."""
 
+import atexit
 import hashlib
 import json
 import math
 import os
-import queue
 import signal
 import socket
 import subprocess
@@ -13,7 +13,7 @@ import tempfile
 import threading
 from collections import OrderedDict
 from collections.abc import Sequence
-from concurrent.futures import CancelledError, Future
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import cache
@@ -23,6 +23,7 @@ from typing import Any, Literal
 from caploc.errors import BadOption, RunFailed
 from caploc.sandbox import protocol
 from caploc.sandbox.protocol import MIB, Limits, Profile, list_profiles, remove_folder
+from caploc.sandbox.witness import open_witness
 
 PACKAGE = Path(__file__).parent.parent
 # A bare Python knows no installed package: the two that hold ours are put in place by hand.
@@ -100,8 +101,8 @@ class Worker:
     """One process that judges one program after another.
 
     Attributes:
-        seen: what its rehearsal saw: "open_ways", for each capability the ways to it that were
-            open, and "granted", whether programs have users of their own.
+        open_ways: for each capability, the ways to it that its rehearsal found open.
+        granted: whether its programs have users of their own.
     """
 
     def __init__(self, limits: Limits, profile: Profile) -> None:
@@ -111,19 +112,20 @@ class Worker:
         """
         if not EXECUTABLE:
             raise WorkerFailed("this Python does not say where its executable is")
-        self._limits = limits
+        self._limits, self._patience = limits, limits.wall_seconds + ANSWER_PATIENCE
         self._control, theirs = socket.socketpair()
         self._folder = None if profile.namespaces else tempfile.mkdtemp(prefix="caploc-")
         if self._folder is not None:
             os.chmod(self._folder, 0o711)  # programs may run as another user
-        settings = {
-            "driver": os.getpid(),
-            "limits": asdict(limits),
-            "profile": asdict(profile),
-            "folder": self._folder,
-        }
-        command = [EXECUTABLE, *OPTIONS, "-c", START, str(PACKAGE), str(theirs.fileno())]
-        with theirs:
+        with theirs, open_witness() as witness:
+            settings = {
+                "driver": os.getpid(),
+                "limits": asdict(limits),
+                "profile": asdict(profile),
+                "folder": self._folder,
+                "offer": asdict(witness.offer),
+            }
+            command = [EXECUTABLE, *OPTIONS, "-c", START, str(PACKAGE), str(theirs.fileno())]
             self._process = subprocess.Popen(
                 [*command, json.dumps(settings)],
                 stdin=subprocess.DEVNULL,
@@ -135,28 +137,30 @@ class Worker:
                 # The terminal's Ctrl-C is for the driver.
                 start_new_session=True,
             )
-        self._control.settimeout(START_PATIENCE)
-        try:
-            self.seen = self._greet()
-        except BaseException:
-            self.stop()
-            raise
-        finally:
-            if self._process.stderr is not None:
-                self._process.stderr.close()
-        self._control.settimeout(limits.wall_seconds + ANSWER_PATIENCE)
+            theirs.close()
+            self._control.settimeout(START_PATIENCE)
+            try:
+                greeting = self._greet()
+                self.granted, self.open_ways = greeting["granted"], greeting["open_ways"]
+                for capability in witness.list_reached():
+                    self.open_ways[capability].append("the witness was reached")
+                check_rehearsal(profile, self.open_ways)
+            except BaseException:
+                self.stop()
+                raise
+        self._control.settimeout(self._patience)
 
     def _greet(self) -> dict[str, Any]:
-        greeting = receive_or_none(self._control)
-        if greeting is None:
-            self._process.kill()
-            _, printed = self._process.communicate()
-            last = ["it said nothing", *printed.decode(errors="replace").splitlines()][-1]
-            raise WorkerFailed(f"the sandbox's worker died: {last}")
+        assert self._process.stderr is not None
+        with self._process.stderr as printed:
+            greeting: dict[str, Any] | None = receive_or_none(self._control)
+            if greeting is None:
+                self._process.kill()
+                said = printed.read().decode(errors="replace").splitlines()
+                raise WorkerFailed(f"the sandbox's worker died: {['it said nothing', *said][-1]}")
         if "error" in greeting:
             raise WorkerFailed(greeting["error"])
-        seen: dict[str, Any] = greeting["seen"]
-        return seen
+        return greeting
 
     def judge(self, program: Program) -> Verdict:
         """Have one program judged; raises WorkerFailed or NotIsolated."""
@@ -167,7 +171,7 @@ class Worker:
                     socket.send_fds(self._control, [b"."], [theirs.fileno()])
                 except OSError as error:
                     raise WorkerFailed("the sandbox's worker died") from error
-            ours.settimeout(self._limits.wall_seconds + ANSWER_PATIENCE)
+            ours.settimeout(self._patience)
             # A judge that ends before it has read everything says so by how it ends.
             with suppress(OSError):
                 protocol.send(ours, asdict(program))
@@ -193,6 +197,18 @@ class Worker:
             self._process.wait()
         if self._folder is not None:
             remove_folder(self._folder)
+
+
+def check_rehearsal(profile: Profile, open_ways: dict[str, list[str]]) -> None:
+    """Raise WorkerFailed if the library could be changed, or anything got out of full isolation."""
+    if open_ways["library"]:
+        raise WorkerFailed(
+            f"programs could change Python's own library, {os.path.dirname(os.__file__)} (by "
+            f"{open_ways['library'][0]}), which belongs to whoever runs them"
+        )
+    leaks = [f"{each}: {ways[0]}" for each, ways in open_ways.items() if ways]
+    if profile.full and leaks:
+        raise WorkerFailed(f"a rehearsal got out of it ({', '.join(leaks)})")
 
 
 def receive_or_none(connection: socket.socket) -> Any:
@@ -350,12 +366,12 @@ def explore() -> Protection:
     for profile in list_profiles():
         try:
             worker = Worker(Limits(), profile)
-        except WorkerFailed as error:
+        except (WorkerFailed, OSError) as error:
             failure = str(error)
             obstacle = obstacle or failure
             continue
         worker.stop()
-        ways = worker.seen["open_ways"]
+        ways = worker.open_ways
         return Protection(
             profile,
             tuple(name for key, (name, _) in CAPABILITIES.items() if not ways[key]),
@@ -400,15 +416,13 @@ class Sandbox:
         if workers is not None and workers < 1:
             raise BadOption(f"workers must be 1 or more; got {workers}.")
         self._limits, self._isolation = limits, isolation
-        self._most = workers or available_cores()
-        self._lock = threading.Lock()
-        self._closed = False
-        self._queue: queue.SimpleQueue[tuple[bytes, Program, Future[Verdict]] | None]
-        self._queue = queue.SimpleQueue()
-        self._open: dict[bytes, Future[Verdict]] = {}
-        self._judged: OrderedDict[bytes, Verdict] = OrderedDict()
-        self._threads: list[threading.Thread] = []
+        # A thread lives until the sandbox is closed, as the worker must that it starts.
+        self._threads = ThreadPoolExecutor(workers or available_cores(), "caploc sandbox")
+        self._own = threading.local()
+        self._lock, self._closed = threading.Lock(), False
+        self._known: OrderedDict[bytes, Verdict | Future[Verdict]] = OrderedDict()
         self._workers: set[Worker] = set()
+        atexit.register(self.close)
 
     def judge(self, programs: Sequence[Program]) -> list[Verdict]:
         """Return the verdict on each program, in order.
@@ -417,20 +431,22 @@ class Sandbox:
             BadOption: if isolation is weaker here than what was asked for.
             RunFailed: if this machine cannot run programs, or the sandbox is or was closed.
         """
-        asked: list[Future[Verdict]] = []
+        asked: list[Verdict | Future[Verdict]] = []
         verdicts = []
         try:
             asked += map(self._ask, programs)
-            for program, future in zip(programs, asked, strict=True):
-                while True:
-                    try:
-                        verdicts.append(future.result())
+            for program, found in zip(programs, asked, strict=True):
+                while isinstance(found, Future):
+                    # Cancelled by a thread that asked the same and left, it is asked again.
+                    with suppress(CancelledError):
+                        found = found.result()  # noqa: PLW2901
                         break
-                    except CancelledError:  # by a thread that asked the same and left; or closed
-                        future = self._ask(program)  # noqa: PLW2901
+                    found = self._ask(program)  # noqa: PLW2901
+                verdicts.append(found)
         except BaseException:
-            for future in asked:
-                future.cancel()
+            for each in asked:
+                if isinstance(each, Future):
+                    each.cancel()
             raise
         return verdicts
 
@@ -438,15 +454,13 @@ class Sandbox:
         """End every worker and program now; whoever still waits for a verdict gets RunFailed."""
         with self._lock:
             self._closed = True
-            for future in self._open.values():
-                future.cancel()
-            for worker in self._workers:
-                worker.interrupt()
-            threads = list(self._threads)
-        for _ in threads:
-            self._queue.put(None)
-        for thread in threads:
-            thread.join()
+            workers = list(self._workers)
+        for worker in workers:
+            worker.interrupt()
+        for worker in workers:
+            worker.stop()
+        self._threads.shutdown(cancel_futures=True)
+        atexit.unregister(self.close)
 
     def __enter__(self) -> "Sandbox":
         return self
@@ -454,95 +468,78 @@ class Sandbox:
     def __exit__(self, *error: object) -> None:
         self.close()
 
-    def _ask(self, program: Program) -> "Future[Verdict]":
-        future: Future[Verdict] = Future()
+    def _ask(self, program: Program) -> "Verdict | Future[Verdict]":
         if max(len(program.text), len(program.tests)) > LONGEST:
-            future.set_result(write_verdict("refused", f"longer than {LONGEST} characters"))
-            return future
+            return write_verdict("refused", f"longer than {LONGEST} characters")
         key = digest_program(program)
         with self._lock:
             if self._closed:
                 raise RunFailed("The sandbox is closed; open another one.")
-            if key in self._judged:
-                self._judged.move_to_end(key)
-                future.set_result(self._judged[key])
-            elif key in self._open and not self._open[key].cancelled():
-                return self._open[key]
-            else:
-                self._open[key] = future
-                self._queue.put((key, program, future))
-                if len(self._threads) < min(self._most, len(self._open)):
-                    # A daemon: an interpreter that ends must not wait; the worker ends with it.
-                    thread = threading.Thread(target=self._work, name="caploc sandbox", daemon=True)
-                    self._threads.append(thread)
-                    thread.start()
-        return future
+            found = self._known.get(key)
+            if found is None or isinstance(found, Future) and found.cancelled():
+                found = self._known[key] = self._threads.submit(self._judge, key, program)
+            self._known.move_to_end(key)
+            while len(self._known) > REMEMBERED:
+                self._known.popitem(last=False)
+        return found
 
-    def _work(self) -> None:
-        worker: Worker | None = None
-        while (task := self._queue.get()) is not None:
-            key, program, future = task
-            if future.set_running_or_notify_cancel():
+    def _judge(self, key: bytes, program: Program) -> Verdict:
+        verdict = None
+        try:
+            for _ in range(ATTEMPTS):
                 try:
-                    worker, verdict = self._judge(worker, program)
-                except Exception as error:
-                    worker = None
-                    future.set_exception(error)
-                else:
-                    with self._lock:
-                        if worker is not None:  # else it says something about the worker
-                            self._judged[key] = verdict
-                        while len(self._judged) > REMEMBERED:
-                            self._judged.popitem(last=False)
-                    future.set_result(verdict)
+                    verdict = self._worker().judge(program)
+                    return verdict
+                except NotIsolated:
+                    self._dismiss()
+                except WorkerFailed as error:
+                    self._dismiss()
+                    return write_verdict("killed", str(error))
+            return write_verdict("killed", "it could not be isolated")
+        finally:
             with self._lock:
-                if self._open.get(key) is future:
-                    del self._open[key]
-        self._dismiss(worker)
+                if verdict is None:  # what came of it says something about the worker
+                    self._known.pop(key, None)
+                elif key in self._known:
+                    self._known[key] = verdict
 
-    def _judge(self, worker: Worker | None, program: Program) -> tuple[Worker | None, Verdict]:
-        for _ in range(ATTEMPTS):
-            worker = worker or self._hire()
-            try:
-                return worker, worker.judge(program)
-            except NotIsolated:
-                self._dismiss(worker)
-                worker = None
-            except WorkerFailed as error:
-                self._dismiss(worker)
-                if self._closed:
-                    raise RunFailed("The sandbox was closed before the verdict.") from error
-                return None, write_verdict("killed", str(error))
-        return None, write_verdict("killed", "it could not be isolated")
-
-    def _hire(self) -> Worker:
-        profile = choose_profile(self._isolation)
-        failures: list[WorkerFailed] = []
-        while len(failures) < ATTEMPTS:
-            try:
-                worker = Worker(self._limits, profile)
-            except WorkerFailed as error:
-                failures.append(error)
-                continue
+    def _worker(self) -> Worker:
+        """Return this thread's own worker, started if need be."""
+        worker: Worker | None = getattr(self._own, "worker", None)
+        if worker is None:
+            profile = choose_profile(self._isolation)
+            worker = start_worker(self._limits, profile)
             with self._lock:
                 self._workers.add(worker)
-            if self._closed:
-                worker.interrupt()
-            return worker
-        raise RunFailed(f"The sandbox's workers do not start: {failures[-1]}.") from failures[-1]
-
-    def _dismiss(self, worker: Worker | None) -> None:
-        if worker is not None:
-            with self._lock:
-                self._workers.discard(worker)
+            self._own.worker = worker
+        if self._closed:
             worker.stop()
+            raise RunFailed("The sandbox was closed before the verdict.")
+        return worker
+
+    def _dismiss(self) -> None:
+        worker = self._own.worker
+        self._own.worker = None
+        self._workers.discard(worker)
+        worker.stop()
+        if self._closed:
+            raise RunFailed("The sandbox was closed before the verdict.")
+
+
+def start_worker(limits: Limits, profile: Profile) -> Worker:
+    """Start a worker, at the third attempt if need be; raises RunFailed if none starts."""
+    for attempt in range(ATTEMPTS):
+        try:
+            return Worker(limits, profile)
+        except (WorkerFailed, OSError) as error:
+            if attempt == ATTEMPTS - 1:
+                raise RunFailed(f"The sandbox's workers do not start: {error}.") from error
+    raise AssertionError
 
 
 def digest_program(program: Program) -> bytes:
     """Tell one program and its tests from any other."""
-    text, tests = (each.encode("utf-8", "surrogatepass") for each in (program.text, program.tests))
-    lengths = f"{len(text)} {len(tests)} ".encode()
-    return hashlib.blake2b(lengths + text + tests, digest_size=16).digest()
+    return hashlib.blake2b(repr(program).encode(), digest_size=16).digest()
 
 
 def available_cores() -> int:

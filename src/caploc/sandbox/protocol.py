@@ -89,6 +89,18 @@ def list_profiles() -> list[Profile]:
     ]
 
 
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """What a witness offers to whoever gets out; all is out of reach in full isolation."""
+
+    folder: str  # that everyone may write, with a file and sockets in it
+    file: str  # that its owner may write and everyone may read
+    process: int  # of the user who started the worker
+    ports: list[tuple[int, Any]]  # of this machine: kind of socket, address
+    sockets: list[tuple[int, str]]  # local ones: kind, address
+    home: str  # the user's home folder
+
+
 def remove_folder(folder: str) -> None:
     """Remove a program's temporary directory, whatever it left there and however deep; or none."""
     try:
