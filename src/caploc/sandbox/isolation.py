@@ -16,24 +16,18 @@ import platform
 import random
 import resource
 import signal
-import socket
 import struct
 import sys
-import termios
-import tomllib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from caploc.sandbox.protocol import Limits, Profile
+from caploc.sandbox.protocol import CALLS, Limits, Profile
 
 # Machine → the kernel's name for it (audit.h), and its column of the tables below.
 MACHINES = {"x86_64": (0xC000003E, 0), "aarch64": (0xC00000B7, 1)}
-# Call → its number on each machine; -1 where the machine lacks it.
-Calls = dict[str, list[int]]
-TABLES: dict[str, Calls] = tomllib.loads(Path(__file__).with_name("calls.toml").read_text("utf-8"))
-ALLOWED, WRITING, CONDITIONAL, UNUSUAL = TABLES.values()
+ALLOWED, WRITING, CONDITIONAL, RULES, RULES_TO_READ, _ = CALLS.values()
 # From this number on, machines share theirs, and a C library that meets EPERM may give up.
 NEW_CALLS = 424
 
@@ -68,10 +62,11 @@ def list_steps(machine: str, process: int, *, read_only: bool) -> Iterator[Bpf]:
         yield Bpf(AT_LEAST, 0, 1, X32_CALLS)
         yield Bpf(RETURN, 0, 0, END_PROCESS)
     allowed = ALLOWED if read_only else ALLOWED | WRITING
-    rules = {name: compile_rule(rule) for name, rule in list_rules(process, read_only).items()}
+    rules = RULES | (RULES_TO_READ if read_only else {})
     for call_name, numbers in (allowed | CONDITIONAL).items():
         # The steps, each way ending in a RETURN, are taken if the call has this number.
-        steps = rules.get(call_name, [PERMIT])
+        special = call_name in CONDITIONAL
+        steps = compile_rule(rules[call_name], process) if special else [PERMIT]
         if numbers[column] >= 0:
             yield from [Bpf(EQUAL, 0, len(steps), numbers[column]), *steps]
     yield Bpf(AT_LEAST, 1, 0, NEW_CALLS)
@@ -79,60 +74,13 @@ def list_steps(machine: str, process: int, *, read_only: bool) -> Iterator[Bpf]:
     yield Bpf(RETURN, 0, 0, UNKNOWN_CALL)
 
 
-# A test: at which argument, which of its bits, and what these may be. It sees the argument's low
-# half, as the kernel does of an int; half an argument further is its high one.
-Test = tuple[float, int, Sequence[int]]
-ALL = 0xFFFFFFFF
-# prctl(2): a thread's name, and whether no_new_privs is set.
-PRCTL_OPTIONS = (15, 16, 39)
-# clone(2): a thread, and every CLONE_NEW... flag: time, mounts, cgroup, hostname, messages, users,
-# pids, network.
-THREAD, NEW_NAMESPACE = 0x00010000, 0x7E020080
-# The bit that marks O_TMPFILE, which creates files too.
-O_TMPFILE = 0x400000
-
-
-def list_rules(process: int, read_only: bool) -> dict[str, list[list[Test]]]:
-    """Return, for each call of `CONDITIONAL`, ways to be allowed: all tests of one must hold."""
-    own: list[list[Test]] = [[(0, ALL, [process])]]
-
-    def opening(position: int) -> list[list[Test]]:
-        if read_only:
-            writes = os.O_CREAT | os.O_TRUNC | O_TMPFILE | os.O_ACCMODE
-            return [[(position, writes, [0])]]
-        # Early versions of Landlock let a file that is only readable be truncated by O_TRUNC.
-        return [
-            [(position, os.O_TRUNC, [0])],
-            [(position, os.O_ACCMODE, [os.O_WRONLY, os.O_RDWR])],
-        ]
-
-    # Copies, close-on-exec and status flags; no owners, signals, leases or locks.
-    copies = (fcntl.F_DUPFD, fcntl.F_DUPFD_CLOEXEC, fcntl.F_GETFD, fcntl.F_SETFD, fcntl.F_GETFL)
-    questions = (termios.TCGETS, termios.TIOCGWINSZ, termios.FIONREAD)
-    switches = (termios.FIONBIO, termios.FIOCLEX, termios.FIONCLEX)
-    return {
-        "open": opening(1),
-        "openat": opening(2),
-        "fcntl": [[(1, ALL, copies)], [(1, ALL, [fcntl.F_SETFL]), (2, os.O_ASYNC, [0])]],
-        "ioctl": [[(1, ALL, (*questions, *switches))]],
-        # A pair of datagram sockets could be connected to others, or send to them.
-        "socketpair": [[(0, ALL, [socket.AF_UNIX]), (1, 0xF, [socket.SOCK_STREAM])]],
-        # send(2) is sendto(2) without an address, whose two halves are zero.
-        "sendto": [[(4, ALL, [0]), (4.5, ALL, [0])]],
-        "kill": own,
-        "tgkill": own,
-        "prlimit64": [[(0, ALL, [process, 0])]],
-        "prctl": [[(0, ALL, PRCTL_OPTIONS)]],
-        "clone": [[(0, THREAD | NEW_NAMESPACE, [THREAD])]],
-    }
-
-
-def compile_rule(rule: list[list[Test]]) -> list[Bpf]:
-    """Return the steps that permit a call if one of the ways holds, and else deny it."""
+def compile_rule(rule: list[list[tuple[float, int, list[Any]]]], process: int) -> list[Bpf]:
+    """Return the steps that permit a call if all tests of one of the ways hold, else deny it."""
     steps: list[Bpf] = []
     for way in rule:
         inside = [PERMIT]
-        for position, bits, values in reversed(way):
+        for position, bits, allowed in reversed(way):
+            values = [process if each == "own" else each for each in allowed]
             # One value after another leads on to what is inside; after the last, past it.
             last = len(values) - 1
             leads = [Bpf(EQUAL, last - at, 0, value) for at, value in enumerate(values[:-1])]
@@ -144,10 +92,9 @@ def compile_rule(rule: list[list[Test]]) -> list[Bpf]:
 
 
 LIBC = ctypes.CDLL(None, use_errno=True)
-LINUX = sys.platform == "linux"
 # prctl(2)
-PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_SET_SECCOMP, PR_CAPBSET_DROP = 1, 4, 22, 24
-PR_SET_CHILD_SUBREAPER, PR_SET_NO_NEW_PRIVS, PR_GET_NO_NEW_PRIVS = 36, 38, 39
+PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_SET_SECCOMP = 1, 4, 22
+PR_CAPBSET_DROP, PR_SET_NO_NEW_PRIVS = 24, 38
 CAPABILITIES_VERSION = 0x20080522
 
 # unshare(2): mounts, message queues, process numbers; all with control groups, host name, users
@@ -172,9 +119,6 @@ CREATE_RULES, ADD_RULE, RESTRICT = 444, 445, 446
 EXECUTE, WRITE_FILE, READ_FILE, READ_FOLDER = 1, 2, 4, 8
 # How many rights over files each version knows.
 RIGHTS = {1: 13, 2: 14, 3: 15, 4: 15, 5: 16}
-# From version 4: binding and connecting TCP. From 6: abstract sockets and signals to outside.
-TCP, OUTSIDE = 0b11, 0b11
-NETWORK_SINCE, SCOPE_SINCE = 4, 6
 OPEN_FILES = 64
 # Chance must not change a verdict from run to run; every fork draws new chances otherwise.
 SEED = 0
@@ -183,11 +127,9 @@ HIGH_FILE = 100
 
 
 def call(name: str, *arguments: object) -> int:
-    """Call a function of the C library, integers as longs; ENOSYS where the library lacks it."""
-    function = getattr(LIBC, name, None)
-    if function is None:
-        raise OSError(errno.ENOSYS, f"{name}: this system has no such call")
-    result: int = function(*(ctypes.c_long(a) if isinstance(a, int) else a for a in arguments))
+    """Call a function of the C library, integers as longs."""
+    longs = (ctypes.c_long(each) if isinstance(each, int) else each for each in arguments)
+    result: int = getattr(LIBC, name)(*longs)
     if result == -1:
         code = ctypes.get_errno()
         raise OSError(code, f"{name}: {os.strerror(code)}")
@@ -227,16 +169,14 @@ def isolate(
         mount("tmpfs", WORKPLACE, "tmpfs", NO_SETUID | NO_DEVICES | NO_EXECUTION, options)
     os.chdir(folder or WORKPLACE)
     set_limits(limits, tasks)
-    if LINUX:
-        shed_rights(user)
-        # After the change of user, which forgets it.
-        control_process(PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() != parent:
-            os._exit(1)
-    if profile.landlock:
+    shed_rights(user)
+    # After the change of user, which forgets it.
+    control_process(PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        os._exit(1)
+    if profile == "landlock":
         restrict_paths([*python_folders(), os.devnull], ["."])
-    if profile.filter:
-        install_filter(read_only=profile.read_only)
+    install_filter(read_only=profile == "filter")
     os.environ.clear()
     sys.argv[:] = [""]
     random.seed(SEED)
@@ -254,22 +194,19 @@ def keep_files(files: Sequence[int]) -> None:
 def set_limits(limits: Limits, tasks: int) -> None:
     """Set every resource limit, soft and hard alike: the kernel kills at the hard one."""
     wanted = {
-        "RLIMIT_CPU": math.ceil(limits.cpu_seconds),
-        "RLIMIT_AS": limits.memory_bytes,
-        "RLIMIT_FSIZE": limits.file_bytes,
-        "RLIMIT_NOFILE": OPEN_FILES,
-        "RLIMIT_NPROC": tasks,
-        "RLIMIT_CORE": 0,
-        "RLIMIT_MEMLOCK": 0,
-        "RLIMIT_MSGQUEUE": 0,
+        resource.RLIMIT_CPU: math.ceil(limits.cpu_seconds),
+        resource.RLIMIT_AS: limits.memory_bytes,
+        resource.RLIMIT_FSIZE: limits.file_bytes,
+        resource.RLIMIT_NOFILE: OPEN_FILES,
+        resource.RLIMIT_NPROC: tasks,
+        resource.RLIMIT_CORE: 0,
+        resource.RLIMIT_MEMLOCK: 0,
+        resource.RLIMIT_MSGQUEUE: 0,
     }
-    for name, value in wanted.items():
-        if hasattr(resource, name):
-            kind = getattr(resource, name)
-            _, hard = resource.getrlimit(kind)
-            ceiling = value if hard == resource.RLIM_INFINITY else min(value, hard)
-            with suppress(ValueError, OSError):  # macOS knows some limits and refuses to set them
-                resource.setrlimit(kind, (ceiling, ceiling))
+    for kind, value in wanted.items():
+        _, hard = resource.getrlimit(kind)
+        ceiling = value if hard == resource.RLIM_INFINITY else min(value, hard)
+        resource.setrlimit(kind, (ceiling, ceiling))
 
 
 def shed_rights(user: int | None) -> None:
@@ -286,15 +223,19 @@ def shed_rights(user: int | None) -> None:
     control_process(PR_SET_NO_NEW_PRIVS, 1)
 
 
+def check_machine() -> None:
+    """Raise OSError where the numbers of system calls are unknown."""
+    if platform.machine() not in MACHINES:
+        raise OSError(errno.ENOSYS, f"no system-call filter is known for {platform.machine()}")
+
+
 def install_filter(*, read_only: bool) -> None:
     """Filter the system calls of this process and all it starts, for good; needs no_new_privs.
 
-    With `read_only` no file may be written at all. Raises OSError where call numbers are unknown.
+    With `read_only` no file may be written at all.
     """
-    machine = platform.machine()
-    if machine not in MACHINES:
-        raise OSError(errno.ENOSYS, f"no filter is known for {machine}")
-    steps = [STEP.pack(*step) for step in list_steps(machine, os.getpid(), read_only=read_only)]
+    listed = list_steps(platform.machine(), os.getpid(), read_only=read_only)
+    steps = [STEP.pack(*step) for step in listed]
     code = ctypes.create_string_buffer(b"".join(steps))
     program = struct.pack("HP", len(steps), ctypes.addressof(code))
     call("prctl", PR_SET_SECCOMP, 2, program, 0, 0)
@@ -306,20 +247,19 @@ def python_folders() -> list[str]:
 
 
 def restrict_paths(readable: Sequence[str], writable: Sequence[str]) -> None:
-    """Keep this process, by Landlock and for good, to reading some paths and to writing some."""
+    """Keep this process, by Landlock and for good, to reading some paths and to writing some.
+
+    Sockets and signals, which later versions of it know too, are the filter's.
+    """
     version = call("syscall", CREATE_RULES, None, 0, 1)
     every = (1 << RIGHTS[min(version, max(RIGHTS))]) - 1
-    network = TCP if version >= NETWORK_SINCE else 0
-    # Older kernels take the longer structure only because the rest is zero.
-    rules = struct.pack("QQQ", every, network, OUTSIDE if version >= SCOPE_SINCE else 0)
-    ruleset = call("syscall", CREATE_RULES, rules, len(rules), 0)
+    ruleset = call("syscall", CREATE_RULES, struct.pack("Q", every), 8, 0)
     try:
         granted = dict.fromkeys(readable, READ_FILE | READ_FOLDER)
         for path, rights in (granted | dict.fromkeys(writable, every & ~EXECUTE)).items():
             opened = os.open(path, os.O_PATH | os.O_CLOEXEC)
             try:
-                of_a_file = READ_FILE | WRITE_FILE
-                allowed = rights if os.path.isdir(path) else rights & of_a_file
+                allowed = rights if os.path.isdir(path) else rights & (READ_FILE | WRITE_FILE)
                 call("syscall", ADD_RULE, ruleset, 1, struct.pack("=Qi", allowed, opened), 0)
             finally:
                 os.close(opened)
@@ -351,15 +291,11 @@ def enter_namespaces() -> bool:
     code = os.waitstatus_to_exitcode(status)
     if code not in (0, 1):
         raise OSError(errno.EPERM, "the users of a new namespace could not be mapped")
-    with suppress(OSError):  # read-only in some containers; the system-call filter holds too
-        Path("/proc/sys/user/max_user_namespaces").write_text("0")
     inner = os.fork()
     if inner:
         os.closerange(0, os.sysconf("SC_OPEN_MAX"))
-        while True:  # whatever else this process started before ends meanwhile
-            process, status = os.wait()
-            if process == inner:
-                os._exit(os.waitstatus_to_exitcode(status) & 0xFF)
+        os.waitpid(inner, 0)
+        os._exit(0)
     return code == 1
 
 
