@@ -118,22 +118,33 @@ def list_folder(folder: str) -> None:
 def try_writing(file: str) -> dict[str, Callable[[], object]]:
     """Change a file and its folder; what is there stays as it is."""
     folder = os.path.dirname(file)
+
+    def make_symlink() -> None:
+        os.symlink("nowhere", new := f"{folder}/new-{os.getpid()}")
+        os.unlink(new)
+
     return {
         "open": lambda: open_file(file, os.O_WRONLY),
         "truncate": lambda: os.truncate(file, os.stat(file).st_size),
         "create": lambda: tempfile.NamedTemporaryFile(dir=folder).close(),
         "mkdir": lambda: tempfile.TemporaryDirectory(dir=folder).cleanup(),
+        "symlink": make_symlink,
         "link": lambda: os.link(file, "linked"),
     }
 
 
 def try_attributes(path: str) -> dict[str, Callable[[], object]]:
-    """Change mode, dates and owner, to what they are already."""
+    """Change mode, dates, owner and attributes, to what they are already."""
+
+    def change_attribute() -> None:
+        os.setxattr(path, "user.caploc", b"x")
+        os.removexattr(path, "user.caploc")
+
     return {
         "chmod": lambda: os.chmod(path, os.stat(path).st_mode & 0o777),
         "utime": lambda: os.utime(path, ns=(os.stat(path).st_atime_ns, os.stat(path).st_mtime_ns)),
         "chown": lambda: os.chown(path, -1, os.stat(path).st_gid),
-        "setxattr": lambda: os.setxattr(path, "user.caploc", b"x"),
+        "setxattr": change_attribute,
     }
 
 
