@@ -245,7 +245,7 @@ def test_a_report_that_cannot_be_written_is_one_sentence(tmp_path):
 
 
 def test_weak_isolation_is_told_before_code_is_allowed(monkeypatch, capsys):
-    weak = Protection("landlock", (), ("network is reachable",), "no namespaces")
+    weak = Protection("landlock", ("signals",), ("network is reachable",), "no namespaces")
     monkeypatch.setattr(options, "protection", lambda: weak)
     monkeypatch.setattr(options, "choose_profile", lambda: "landlock")
     options.check_isolation(False)

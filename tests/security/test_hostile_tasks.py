@@ -387,7 +387,7 @@ def test_a_file_of_studies_with_a_task_of_its_own_code_is_refused(tmp_path):
     ],
 )
 def test_commands_on_neurons_say_what_code_may_do(tmp_path, monkeypatch, command):
-    weak = Protection("landlock", (), ("network is reachable",), "no namespaces")
+    weak = Protection("landlock", ("signals",), ("network is reachable",), "no namespaces")
     monkeypatch.setattr(options, "protection", lambda: weak)
     monkeypatch.setattr(options, "choose_profile", lambda: "landlock")
     places = {"FILE": task(tmp_path, EVIL), "NONE": str(tmp_path / "none")}
