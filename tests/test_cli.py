@@ -21,7 +21,6 @@ from caploc.models.planted import Planted, write_planted
 from caploc.progress import Silent
 from caploc.result import HeldOut, Result, Score, TaskComparison, Validation
 from caploc.sandbox import Protection
-from caploc.sandbox.protocol import Profile
 from caploc.workbench import ModelOptions
 
 ROOT = Path(__file__).parent.parent
@@ -246,10 +245,9 @@ def test_a_report_that_cannot_be_written_is_one_sentence(tmp_path):
 
 
 def test_weak_isolation_is_told_before_code_is_allowed(monkeypatch, capsys):
-    profile = Profile(namespaces=False, filter=True, landlock=True)
-    weak = Protection(profile, (), ("network is reachable",), "no namespaces")
+    weak = Protection("landlock", ("signals",), ("network is reachable",), "no namespaces")
     monkeypatch.setattr(options, "protection", lambda: weak)
-    monkeypatch.setattr(options, "choose_profile", lambda: profile)
+    monkeypatch.setattr(options, "choose_profile", lambda: "landlock")
     options.check_isolation(False)
     assert capsys.readouterr().err == ""
     options.check_isolation(True)

@@ -19,7 +19,6 @@ sys.path.insert(0, asked["source"])
 
 from caploc.sandbox import Limits, Program, Sandbox, pool  # noqa: E402
 from caploc.sandbox.pool import Worker, WorkerFailed  # noqa: E402
-from caploc.sandbox.protocol import Profile  # noqa: E402
 
 LIMITS = Limits(
     cpu_seconds=1,
@@ -135,8 +134,7 @@ def reached(waiting):
 
 
 def judge(programs, folder):
-    profile = Profile(*asked["profile"])
-    pool.choose_profile = lambda isolation=None: profile
+    pool.choose_profile = lambda isolation=None: asked["profile"]
     victims = {name: Victim(f"{folder}/{n}") for n, name in enumerate(programs)}
     home = Path(folder, "home")
     (home / ".ssh").mkdir(parents=True)
@@ -180,7 +178,7 @@ def judge(programs, folder):
 
 
 try:
-    Worker(LIMITS, Profile(*asked["profile"])).stop()
+    Worker(LIMITS, asked["profile"]).stop()
 except WorkerFailed as error:
     found = {"refused": str(error)}
 else:

@@ -1,10 +1,11 @@
 """Sandboxes that tests share: starting one takes a while."""
 
 import pytest
-from profiles import PROFILES, TIGHT, Opened, forced, readable_python
+from profiles import TIGHT, Opened, forced, readable_python
 
 from caploc.sandbox import pool
 from caploc.sandbox.pool import Worker, WorkerFailed
+from caploc.sandbox.protocol import PROFILES
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -24,19 +25,19 @@ def opened(everyones_python):
     def open_behind(name):
         if name not in facts:
             try:
-                started = Worker(TIGHT, PROFILES[name])
+                started = Worker(TIGHT, name)
             except WorkerFailed as error:
                 facts[name] = error
             else:
                 started.stop()
-                facts[name] = started.seen
+                facts[name] = started
         if isinstance(facts[name], WorkerFailed):
             pytest.skip(f"this machine gives no profile {name}: {facts[name]}")
         if name not in known:
             known[name] = Opened(name)
             with forced(name):  # its one worker starts now, and stays
                 assert known[name].verdict("ready = 1", "assert ready == 1").passed
-        known[name].seen = facts[name]
+        known[name].open_ways = facts[name].open_ways
         return known[name]
 
     yield open_behind

@@ -9,7 +9,7 @@ import psutil
 import pytest
 
 from caploc.sandbox import Limits, Program, Sandbox, pool
-from caploc.sandbox.protocol import MIB, Profile
+from caploc.sandbox.protocol import MIB
 
 TIGHT = Limits(
     cpu_seconds=1,
@@ -19,22 +19,13 @@ TIGHT = Limits(
     processes=8,
     file_bytes=MIB,
 )
-PROFILES = {
-    "full": Profile(namespaces=True, filter=True, landlock=False),
-    "namespaces": Profile(namespaces=True, filter=False, landlock=False),
-    "filter-landlock": Profile(namespaces=False, filter=True, landlock=True),
-    "filter": Profile(namespaces=False, filter=True, landlock=False),
-    "landlock": Profile(namespaces=False, filter=False, landlock=True),
-    "bare": Profile(namespaces=False, filter=False, landlock=False),
-}
 
 
 class Opened:
     """A sandbox of one profile, strongest or not."""
 
     def __init__(self, name):
-        self.name = name
-        self.profile = PROFILES[name]
+        self.profile = name
         self.sandbox = Sandbox(TIGHT, workers=1)
 
     def left_behind(self):
@@ -65,7 +56,7 @@ def readable_python():
 def forced(name):
     """Sandboxes opened inside take this profile, whatever else the machine could do."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(pool, "choose_profile", lambda *isolation: PROFILES[name])
+        patch.setattr(pool, "choose_profile", lambda *isolation: name)
         yield
 
 

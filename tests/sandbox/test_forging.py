@@ -182,7 +182,7 @@ def f(x):
 }
 
 
-@pytest.mark.parametrize("behind", ["full", "bare"], indirect=True)
+@pytest.mark.parametrize("behind", ["namespaces", "landlock"], indirect=True)
 @pytest.mark.parametrize("reason, text", FORGERIES.values(), ids=FORGERIES)
 def test_no_forgery_passes(behind, reason, text):
     verdict = behind.verdict(text, TESTS)
@@ -193,7 +193,7 @@ def test_no_forgery_passes(behind, reason, text):
 ENDS = ["StopIteration", "StopAsyncIteration", "GeneratorExit"]
 
 
-@pytest.mark.parametrize("behind", ["full"], indirect=True)
+@pytest.mark.parametrize("behind", ["namespaces"], indirect=True)
 @pytest.mark.parametrize("end", [*ENDS, "type('Own', (StopIteration,), {})"])
 def test_an_end_of_iteration_does_not_end_a_loop_of_the_tests(behind, end):
     text = f"def f(n): raise {end}\ndef g():\n  yield 1\n  yield 2"
@@ -207,7 +207,7 @@ def test_an_end_of_iteration_does_not_end_a_loop_of_the_tests(behind, end):
 
 
 # Without namespaces or Landlock the files are there to be read; then only their rights protect.
-@pytest.mark.parametrize("behind", ["full", "filter-landlock"], indirect=True)
+@pytest.mark.parametrize("behind", ["namespaces", "landlock"], indirect=True)
 def test_the_answer_is_in_no_file(behind):
     text = """
 import glob, os
@@ -223,12 +223,12 @@ def f(x):
     assert behind.verdict(text, TESTS).reason == "failed"
 
 
-@pytest.mark.parametrize("behind", ["full", "bare"], indirect=True)
+@pytest.mark.parametrize("behind", ["namespaces", "landlock"], indirect=True)
 def test_an_honest_program_passes_these_tests(behind):
     assert behind.verdict("def f(x): return 'expected-answer'", TESTS).passed
 
 
-@pytest.mark.parametrize("behind", ["full", "bare"], indirect=True)
+@pytest.mark.parametrize("behind", ["namespaces", "landlock"], indirect=True)
 def test_builtins_cannot_be_hidden_from_the_tests(behind):
     text = "def abs(x): return 0\ndef all(x): return True\ndef len(x): return 3\ndef f(x): return 9"
     for tests in (
@@ -238,7 +238,7 @@ def test_builtins_cannot_be_hidden_from_the_tests(behind):
         assert behind.verdict(text, tests).reason == "failed"
 
 
-@pytest.mark.parametrize("behind", ["full"], indirect=True)
+@pytest.mark.parametrize("behind", ["namespaces"], indirect=True)
 def test_memory_holds_no_tests_of_this_or_of_earlier_programs(behind):
     # Reads all of its own memory that the C library will show.
     text = """
@@ -273,7 +273,7 @@ def f(x):
         assert verdict.passed, verdict
 
 
-@pytest.mark.parametrize("behind", ["full"], indirect=True)
+@pytest.mark.parametrize("behind", ["namespaces"], indirect=True)
 def test_memory_of_its_own_is_found_that_way(behind):
     """The counterpart: the search above does see what is there."""
     held = "held = [str(i) + '-here-' + str(i) for i in range(99)]\n"

@@ -13,9 +13,9 @@ from functools import partial
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from profiles import PROFILES, TIGHT, forced, processes_of
+from profiles import TIGHT, forced, processes_of
 
-from caploc.errors import BadOption, RunFailed
+from caploc.errors import RunFailed
 from caploc.sandbox import REASONS, Limits, Program, Sandbox, pool
 
 RIGHT = Program("def f(x): return x + 1", "assert f(1) == 2")
@@ -75,7 +75,7 @@ def test_memory_of_verdicts_is_bounded(monkeypatch):
     monkeypatch.setattr(pool, "REMEMBERED", 5)
     with Sandbox(TIGHT, workers=1) as sandbox:
         assert all(verdict.passed for verdict in sandbox.judge([right(n) for n in range(12)]))
-        assert len(sandbox._judged) == 5 and soon(lambda: not sandbox._open)
+        assert len(sandbox._known) == 5
         assert sandbox.judge([right(0)])[0].passed
 
 
@@ -133,27 +133,12 @@ def test_closing_wakes_who_waits():
     assert len(processes_of()) == before
 
 
-@pytest.mark.parametrize("options", [{"workers": 0}, {"workers": -2}])
-def test_no_workers_are_a_mistake(options):
-    with pytest.raises(BadOption, match="workers must be 1 or more; got"):
-        Sandbox(**options)
-
-
-@pytest.mark.parametrize("name", Limits.__slots__)
-def test_limits_must_be_positive(name):
-    for value in (0, -1, float("nan")):
-        with pytest.raises(BadOption, match=f"{name} must be positive; got {value}"):
-            Limits(**{name: value})
-
-
-def test_python_needs_memory():
-    with pytest.raises(BadOption, match="or Python does not start; got 1000"):
-        Limits(memory_bytes=1000)
+def test_python_starts_with_little_memory():
     with Sandbox(Limits(memory_bytes=64 * 2**20), workers=1) as sandbox:
         assert sandbox.judge([RIGHT])[0].passed
 
 
-@pytest.mark.parametrize("name", ["full", "bare"])
+@pytest.mark.parametrize("name", ["namespaces", "landlock"])
 def test_a_killed_worker_is_replaced_and_no_program_is_lost(opened, name):
     opened(name)
     with forced(name), Sandbox(TIGHT, workers=1) as sandbox, ThreadPoolExecutor(1) as thread:
@@ -161,7 +146,7 @@ def test_a_killed_worker_is_replaced_and_no_program_is_lost(opened, name):
         assert sandbox.judge([right(1)])[0].passed
         asked = thread.submit(sandbox.judge, [SLEEPER, right(2), wrong(3)])
         mine = partial(new_ones, before)
-        running = 4 if PROFILES[name].namespaces else 3
+        running = 4 if name == "namespaces" else 3
         assert soon(lambda: len(mine()) == running)
         old = mine()
         # Started by us: our child. In the full mode its own child is the one that forks.
@@ -177,8 +162,12 @@ def test_a_killed_worker_is_replaced_and_no_program_is_lost(opened, name):
 
 
 def test_a_worker_killed_from_inside_is_replaced_too(opened):
-    opened("full")
-    with forced("full"), Sandbox(TIGHT, workers=1) as sandbox, ThreadPoolExecutor(1) as thread:
+    opened("namespaces")
+    with (
+        forced("namespaces"),
+        Sandbox(TIGHT, workers=1) as sandbox,
+        ThreadPoolExecutor(1) as thread,
+    ):
         before = {each.pid for each in processes_of()}
         sandbox.judge([right(1)])
         asked = thread.submit(sandbox.judge, [SLEEPER, right(2)])
@@ -193,8 +182,12 @@ def test_a_worker_killed_from_inside_is_replaced_too(opened):
 
 
 def test_what_says_nothing_about_the_program_is_not_remembered(opened):
-    opened("full")
-    with forced("full"), Sandbox(TIGHT, workers=1) as sandbox, ThreadPoolExecutor(1) as thread:
+    opened("namespaces")
+    with (
+        forced("namespaces"),
+        Sandbox(TIGHT, workers=1) as sandbox,
+        ThreadPoolExecutor(1) as thread,
+    ):
         before = {each.pid for each in processes_of()}
         sandbox.judge([right(1)])
         nap = Program("import time\ntime.sleep(0.5)", "")
@@ -212,8 +205,7 @@ import signal
 signal.signal(signal.SIGINT, signal.default_int_handler)
 from caploc.sandbox import Program, Sandbox, pool
 pool.EXECUTABLE = {python!r}
-from caploc.sandbox.protocol import Profile
-pool.choose_profile = lambda *isolation: Profile(*{profile})
+pool.choose_profile = lambda *isolation: {profile!r}
 with Sandbox(workers=2) as sandbox:
     sandbox.judge([Program("", "")])
     print("ready", flush=True)
@@ -221,14 +213,12 @@ with Sandbox(workers=2) as sandbox:
 """
 
 
-@pytest.fixture(params=["full", "bare"])
+@pytest.fixture(params=["namespaces", "landlock"])
 def driver(opened, request, tmp_path):
     """A process in the middle of judging, with at least two programs running."""
     opened(request.param)
-    profile = PROFILES[request.param]
-    code = DRIVER.format(
-        python=pool.EXECUTABLE, profile=(profile.namespaces, profile.filter, profile.landlock)
-    )
+    profile = request.param
+    code = DRIVER.format(python=pool.EXECUTABLE, profile=profile)
     process = subprocess.Popen(
         [sys.executable, "-c", code],
         stdout=subprocess.PIPE,
@@ -238,7 +228,7 @@ def driver(opened, request, tmp_path):
     )
     with process:
         assert process.stdout.readline() == "ready\n"
-        running = 8 if profile.namespaces else 6
+        running = 8 if profile == "namespaces" else 6
         assert soon(lambda: len(processes_of(process.pid)) == running)
         yield process
         process.kill()
@@ -249,7 +239,7 @@ def test_a_killed_driver_leaves_nothing(driver, tmp_path):
     driver.wait()
     assert soon(lambda: not processes_of(driver.pid))
     # Of the workers' own folders at most their names are left: nobody is there to remove them.
-    assert not list(tmp_path.glob("*/*"))
+    assert soon(lambda: not list(tmp_path.glob("*/*")))
 
 
 def test_ctrl_c_stops_at_once_and_leaves_nothing(driver, tmp_path):
@@ -282,10 +272,9 @@ import os, resource
 _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
 resource.setrlimit(resource.RLIMIT_NOFILE, (2048, hard))
 files = [os.open(os.devnull, os.O_RDONLY) for _ in range(1100)]
-from caploc.sandbox import Program, Sandbox, pool
-from caploc.sandbox.protocol import Profile
+from caploc.sandbox import Program, Sandbox, pool, require_isolation
 pool.EXECUTABLE = {python!r}
-pool.choose_profile = lambda *isolation: Profile(False, False, False)
+require_isolation("weak")
 with Sandbox(workers=1) as sandbox:
     print(sandbox.judge([Program("x = 1", "assert x")])[0].reason)
 """
@@ -304,13 +293,16 @@ def test_a_driver_may_have_many_files_open():
 def test_workers_that_do_not_start_say_why(monkeypatch):
     monkeypatch.setattr(pool, "START", "import sys\nsys.exit('no luck today')")
     before = {each.pid for each in processes_of()}
-    monkeypatch.setattr(pool, "choose_profile", lambda *isolation: PROFILES["bare"])
-    with Sandbox(TIGHT, workers=1) as sandbox, pytest.raises(RunFailed, match="no luck today"):
+    with (
+        forced("namespaces"),
+        Sandbox(TIGHT, workers=1) as sandbox,
+        pytest.raises(RunFailed, match="no luck today"),
+    ):
         sandbox.judge([RIGHT])
     assert not new_ones(before)
 
 
-# From its n-th program on, a worker's children fail while they are isolated.
+# From its n-th program on (the first is the rehearsal) a worker's children are not isolated.
 FAILING = """
 from caploc.sandbox import zygote
 real, runs = zygote.Zygote.run, []
@@ -324,13 +316,13 @@ zygote.Zygote.run = run
 """
 
 
-@pytest.mark.parametrize("first, passes", [(2, True), (1, False)])
+@pytest.mark.parametrize("first, passes", [(3, True), (2, False)])
 def test_a_program_that_did_not_run_is_tried_by_another_worker(monkeypatch, default, first, passes):
     line = "from caploc.sandbox.zygote import main\n"
     patched = pool.START.replace(line, line + FAILING.format(first=first))
     assert patched != pool.START
     monkeypatch.setattr(pool, "START", patched)
-    with forced(default.name), Sandbox(TIGHT, workers=1) as sandbox:
+    with forced(default.profile), Sandbox(TIGHT, workers=1) as sandbox:
         verdicts = sandbox.judge([right(1), right(2), right(3)])
     assert [verdict.passed for verdict in verdicts] == [passes] * 3
     if not passes:

@@ -17,7 +17,6 @@ from caploc.folder import claim, refuse_links
 from caploc.neurons.study import read_study
 from caploc.report import rewrite_page
 from caploc.sandbox import Protection
-from caploc.sandbox.protocol import Profile
 from caploc.search import Settings
 from caploc.studies import read_studies
 from caploc.study import Study, run_study
@@ -388,10 +387,9 @@ def test_a_file_of_studies_with_a_task_of_its_own_code_is_refused(tmp_path):
     ],
 )
 def test_commands_on_neurons_say_what_code_may_do(tmp_path, monkeypatch, command):
-    profile = Profile(namespaces=False, filter=True, landlock=True)
-    weak = Protection(profile, (), ("network is reachable",), "no namespaces")
+    weak = Protection("landlock", ("signals",), ("network is reachable",), "no namespaces")
     monkeypatch.setattr(options, "protection", lambda: weak)
-    monkeypatch.setattr(options, "choose_profile", lambda: profile)
+    monkeypatch.setattr(options, "choose_profile", lambda: "landlock")
     places = {"FILE": task(tmp_path, EVIL), "NONE": str(tmp_path / "none")}
     typed = [places.get(word, word) for word in command]
     told = CliRunner().invoke(app, ["neurons", *typed, "--allow-code"])

@@ -344,7 +344,7 @@ def check_isolation(allow_code: bool) -> None:
     Raises BadOption, saying what is missing, and what to do; RunFailed if no program can be run at
     all.
     """
-    if allow_code and not choose_profile().full:
+    if allow_code and choose_profile() != "namespaces":
         console.warn(protection().statement)
 
 

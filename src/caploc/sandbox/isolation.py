@@ -18,56 +18,20 @@ import resource
 import signal
 import struct
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from caploc.sandbox.protocol import Limits, Profile
+from caploc.sandbox.protocol import CALLS, Limits, Profile
 
 # Machine → the kernel's name for it (audit.h), and its column of the tables below.
 MACHINES = {"x86_64": (0xC000003E, 0), "aarch64": (0xC00000B7, 1)}
-
-# Call → its number on each machine; None where the machine lacks it.
-Calls = dict[str, tuple[int | None, int | None]]
-
-
-def read_calls() -> dict[str, Calls]:
-    """Read the tables of `calls.txt`."""
-    tables: dict[str, Calls] = {}
-    for line in Path(__file__).with_name("calls.txt").read_text("utf-8").splitlines():
-        if line.startswith("["):
-            table = tables.setdefault(line.strip("[]"), {})
-        elif line and not line.startswith("#"):
-            name, first, second = line.split()
-            table[name] = (
-                int(first) if first != "-" else None,
-                int(second) if second != "-" else None,
-            )
-    return tables
-
-
-ALLOWED, WRITING, CONDITIONAL, UNUSUAL = read_calls().values()
+ALLOWED, WRITING, CONDITIONAL, RULES, RULES_TO_READ, _ = CALLS.values()
 # From this number on, machines share theirs, and a C library that meets EPERM may give up.
 NEW_CALLS = 424
 
-# fcntl(2): copies, close-on-exec and status flags; no owners, signals, leases or locks.
-F_SETFL = 4
-FCNTL_COMMANDS = (0, 1, 2, 3, 1030)
-O_ASYNC = 0x2000
-# ioctl(2): TCGETS, TIOCGWINSZ, FIONREAD, FIONBIO, FIONCLEX, FIOCLEX.
-IOCTL_COMMANDS = (0x5401, 0x5413, 0x541B, 0x5421, 0x5450, 0x5451)
-# prctl(2): a thread's name, and whether no_new_privs is set.
-PRCTL_OPTIONS = (15, 16, 39)
-AF_UNIX, SOCK_STREAM, KIND_OF_SOCKET = 1, 1, 0xF
-ACCESS_MODE, O_WRONLY, O_RDWR, O_CREAT, O_TRUNC = 3, 1, 2, 0x40, 0x200
-# The bit that marks O_TMPFILE, which creates files too.
-O_TMPFILE = 0x400000
-THREAD = 0x00010000
-# Every CLONE_NEW... flag: time, mounts, cgroup, hostname, messages, users, pids, network.
-NEW_NAMESPACE = 0x7E020080
-
-LOAD, EQUAL, AT_LEAST, ANY_BIT, AND, RETURN = 0x20, 0x15, 0x35, 0x45, 0x54, 0x06
+LOAD, EQUAL, AT_LEAST, AND, RETURN = 0x20, 0x15, 0x35, 0x54, 0x06
 CALL_NUMBER, ARCHITECTURE, ARGUMENTS = 0, 4, 16
 ALLOW, REFUSE, UNKNOWN_CALL, END_PROCESS = 0x7FFF0000, 0x00050001, 0x00050026, 0x80000000
 X32_CALLS = 0x40000000
@@ -98,84 +62,39 @@ def list_steps(machine: str, process: int, *, read_only: bool) -> Iterator[Bpf]:
         yield Bpf(AT_LEAST, 0, 1, X32_CALLS)
         yield Bpf(RETURN, 0, 0, END_PROCESS)
     allowed = ALLOWED if read_only else ALLOWED | WRITING
-    rules = dict.fromkeys(allowed, [PERMIT]) | list_conditions(process, read_only)
-    for call_name, steps in rules.items():
+    rules = RULES | (RULES_TO_READ if read_only else {})
+    for call_name, numbers in (allowed | CONDITIONAL).items():
         # The steps, each way ending in a RETURN, are taken if the call has this number.
-        number = (allowed | CONDITIONAL)[call_name][column]
-        if number is not None:
-            yield from [Bpf(EQUAL, 0, len(steps), number), *steps]
+        special = call_name in CONDITIONAL
+        steps = compile_rule(rules[call_name], process) if special else [PERMIT]
+        if numbers[column] >= 0:
+            yield from [Bpf(EQUAL, 0, len(steps), numbers[column]), *steps]
     yield Bpf(AT_LEAST, 1, 0, NEW_CALLS)
     yield DENY
     yield Bpf(RETURN, 0, 0, UNKNOWN_CALL)
 
 
-def list_conditions(process: int, read_only: bool) -> dict[str, list[Bpf]]:
-    """Return, for each call of `CONDITIONAL`, the steps that look at its arguments.
-
-    Only the low half of an argument is looked at where the kernel reads no more (an int).
-    """
-    own = allow_among(0, [process])
-    return {
-        "open": allow_opening(1, read_only),
-        "openat": allow_opening(2, read_only),
-        "fcntl": [
-            *[peek(1), Bpf(EQUAL, 0, 4, F_SETFL)],
-            *[peek(2), Bpf(ANY_BIT, 0, 1, O_ASYNC), DENY, PERMIT],
-            *allow_among(1, FCNTL_COMMANDS),
-        ],
-        "ioctl": allow_among(1, IOCTL_COMMANDS),
-        # A pair of datagram sockets could be connected to others, or send to them.
-        "socketpair": [
-            *[peek(0), Bpf(EQUAL, 0, 3, AF_UNIX), peek(1), Bpf(AND, 0, 0, KIND_OF_SOCKET)],
-            *[Bpf(EQUAL, 1, 0, SOCK_STREAM), DENY, PERMIT],
-        ],
-        # send(2) is sendto(2) without an address, whose two halves are zero.
-        "sendto": [
-            *[peek(4), Bpf(EQUAL, 0, 3, 0), peek(4, 4), Bpf(EQUAL, 0, 1, 0)],
-            *[PERMIT, DENY],
-        ],
-        "kill": own,
-        "tgkill": own,
-        "prlimit64": allow_among(0, [process, 0]),
-        "prctl": allow_among(0, PRCTL_OPTIONS),
-        "clone": [
-            *[peek(0), Bpf(ANY_BIT, 0, 1, THREAD), Bpf(ANY_BIT, 0, 1, NEW_NAMESPACE)],
-            *[DENY, PERMIT],
-        ],
-    }
-
-
-def peek(position: int, half: int = 0) -> Bpf:
-    """Look at an argument's low half, or (4) its high one; both machines are little-endian."""
-    return Bpf(LOAD, 0, 0, ARGUMENTS + 8 * position + half)
-
-
-def allow_among(position: int, values: Iterable[int]) -> list[Bpf]:
-    """Allow a call whose argument (its low half) is one of these values."""
-    wanted = list(values)
-    tests = [Bpf(EQUAL, len(wanted) - at, 0, value) for at, value in enumerate(wanted)]
-    return [peek(position), *tests, DENY, PERMIT]
-
-
-def allow_opening(position: int, read_only: bool) -> list[Bpf]:
-    """Allow to open a file with these flags, unless they truncate what is not opened to write.
-
-    Early versions of Landlock let a file that is only readable be truncated that way.
-    """
-    if read_only:
-        writes = O_CREAT | O_TRUNC | O_TMPFILE | ACCESS_MODE
-        return [peek(position), Bpf(ANY_BIT, 0, 1, writes), DENY, PERMIT]
-    return [
-        *[peek(position), Bpf(ANY_BIT, 0, 4, O_TRUNC), Bpf(AND, 0, 0, ACCESS_MODE)],
-        *[Bpf(EQUAL, 2, 0, O_WRONLY), Bpf(EQUAL, 1, 0, O_RDWR), DENY, PERMIT],
-    ]
+def compile_rule(rule: list[list[tuple[float, int, list[Any]]]], process: int) -> list[Bpf]:
+    """Return the steps that permit a call if all tests of one of the ways hold, else deny it."""
+    steps: list[Bpf] = []
+    for way in rule:
+        inside = [PERMIT]
+        for position, bits, allowed in reversed(way):
+            values = [process if each == "own" else each for each in allowed]
+            # One value after another leads on to what is inside; after the last, past it.
+            last = len(values) - 1
+            leads = [Bpf(EQUAL, last - at, 0, value) for at, value in enumerate(values[:-1])]
+            look = Bpf(LOAD, 0, 0, ARGUMENTS + int(8 * position))
+            missed = Bpf(EQUAL, 0, len(inside), values[-1])
+            inside = [look, Bpf(AND, 0, 0, bits), *leads, missed, *inside]
+        steps += inside
+    return [*steps, DENY]
 
 
 LIBC = ctypes.CDLL(None, use_errno=True)
-LINUX = sys.platform == "linux"
 # prctl(2)
-PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_SET_SECCOMP, PR_CAPBSET_DROP = 1, 4, 22, 24
-PR_SET_CHILD_SUBREAPER, PR_SET_NO_NEW_PRIVS, PR_GET_NO_NEW_PRIVS = 36, 38, 39
+PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_SET_SECCOMP = 1, 4, 22
+PR_CAPBSET_DROP, PR_SET_NO_NEW_PRIVS = 24, 38
 CAPABILITIES_VERSION = 0x20080522
 
 # unshare(2): mounts, message queues, process numbers; all with control groups, host name, users
@@ -200,9 +119,6 @@ CREATE_RULES, ADD_RULE, RESTRICT = 444, 445, 446
 EXECUTE, WRITE_FILE, READ_FILE, READ_FOLDER = 1, 2, 4, 8
 # How many rights over files each version knows.
 RIGHTS = {1: 13, 2: 14, 3: 15, 4: 15, 5: 16}
-# From version 4: binding and connecting TCP. From 6: abstract sockets and signals to outside.
-TCP, OUTSIDE = 0b11, 0b11
-NETWORK_SINCE, SCOPE_SINCE = 4, 6
 OPEN_FILES = 64
 # Chance must not change a verdict from run to run; every fork draws new chances otherwise.
 SEED = 0
@@ -211,11 +127,9 @@ HIGH_FILE = 100
 
 
 def call(name: str, *arguments: object) -> int:
-    """Call a function of the C library, integers as longs; ENOSYS where the library lacks it."""
-    function = getattr(LIBC, name, None)
-    if function is None:
-        raise OSError(errno.ENOSYS, f"{name}: this system has no such call")
-    result: int = function(*(ctypes.c_long(a) if isinstance(a, int) else a for a in arguments))
+    """Call a function of the C library, integers as longs."""
+    longs = (ctypes.c_long(each) if isinstance(each, int) else each for each in arguments)
+    result: int = getattr(LIBC, name)(*longs)
     if result == -1:
         code = ctypes.get_errno()
         raise OSError(code, f"{name}: {os.strerror(code)}")
@@ -255,16 +169,14 @@ def isolate(
         mount("tmpfs", WORKPLACE, "tmpfs", NO_SETUID | NO_DEVICES | NO_EXECUTION, options)
     os.chdir(folder or WORKPLACE)
     set_limits(limits, tasks)
-    if LINUX:
-        shed_rights(user)
-        # After the change of user, which forgets it.
-        control_process(PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() != parent:
-            os._exit(1)
-    if profile.landlock:
+    shed_rights(user)
+    # After the change of user, which forgets it.
+    control_process(PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        os._exit(1)
+    if profile == "landlock":
         restrict_paths([*python_folders(), os.devnull], ["."])
-    if profile.filter:
-        install_filter(read_only=profile.read_only)
+    install_filter(read_only=profile == "filter")
     os.environ.clear()
     sys.argv[:] = [""]
     random.seed(SEED)
@@ -282,22 +194,19 @@ def keep_files(files: Sequence[int]) -> None:
 def set_limits(limits: Limits, tasks: int) -> None:
     """Set every resource limit, soft and hard alike: the kernel kills at the hard one."""
     wanted = {
-        "RLIMIT_CPU": math.ceil(limits.cpu_seconds),
-        "RLIMIT_AS": limits.memory_bytes,
-        "RLIMIT_FSIZE": limits.file_bytes,
-        "RLIMIT_NOFILE": OPEN_FILES,
-        "RLIMIT_NPROC": tasks,
-        "RLIMIT_CORE": 0,
-        "RLIMIT_MEMLOCK": 0,
-        "RLIMIT_MSGQUEUE": 0,
+        resource.RLIMIT_CPU: math.ceil(limits.cpu_seconds),
+        resource.RLIMIT_AS: limits.memory_bytes,
+        resource.RLIMIT_FSIZE: limits.file_bytes,
+        resource.RLIMIT_NOFILE: OPEN_FILES,
+        resource.RLIMIT_NPROC: tasks,
+        resource.RLIMIT_CORE: 0,
+        resource.RLIMIT_MEMLOCK: 0,
+        resource.RLIMIT_MSGQUEUE: 0,
     }
-    for name, value in wanted.items():
-        if hasattr(resource, name):
-            kind = getattr(resource, name)
-            _, hard = resource.getrlimit(kind)
-            ceiling = value if hard == resource.RLIM_INFINITY else min(value, hard)
-            with suppress(ValueError, OSError):  # macOS knows some limits and refuses to set them
-                resource.setrlimit(kind, (ceiling, ceiling))
+    for kind, value in wanted.items():
+        _, hard = resource.getrlimit(kind)
+        ceiling = value if hard == resource.RLIM_INFINITY else min(value, hard)
+        resource.setrlimit(kind, (ceiling, ceiling))
 
 
 def shed_rights(user: int | None) -> None:
@@ -314,15 +223,19 @@ def shed_rights(user: int | None) -> None:
     control_process(PR_SET_NO_NEW_PRIVS, 1)
 
 
+def check_machine() -> None:
+    """Raise OSError where the numbers of system calls are unknown."""
+    if platform.machine() not in MACHINES:
+        raise OSError(errno.ENOSYS, f"no system-call filter is known for {platform.machine()}")
+
+
 def install_filter(*, read_only: bool) -> None:
     """Filter the system calls of this process and all it starts, for good; needs no_new_privs.
 
-    With `read_only` no file may be written at all. Raises OSError where call numbers are unknown.
+    With `read_only` no file may be written at all.
     """
-    machine = platform.machine()
-    if machine not in MACHINES:
-        raise OSError(errno.ENOSYS, f"no filter is known for {machine}")
-    steps = [STEP.pack(*step) for step in list_steps(machine, os.getpid(), read_only=read_only)]
+    listed = list_steps(platform.machine(), os.getpid(), read_only=read_only)
+    steps = [STEP.pack(*step) for step in listed]
     code = ctypes.create_string_buffer(b"".join(steps))
     program = struct.pack("HP", len(steps), ctypes.addressof(code))
     call("prctl", PR_SET_SECCOMP, 2, program, 0, 0)
@@ -334,20 +247,19 @@ def python_folders() -> list[str]:
 
 
 def restrict_paths(readable: Sequence[str], writable: Sequence[str]) -> None:
-    """Keep this process, by Landlock and for good, to reading some paths and to writing some."""
+    """Keep this process, by Landlock and for good, to reading some paths and to writing some.
+
+    Sockets and signals, which later versions of it know too, are the filter's.
+    """
     version = call("syscall", CREATE_RULES, None, 0, 1)
     every = (1 << RIGHTS[min(version, max(RIGHTS))]) - 1
-    network = TCP if version >= NETWORK_SINCE else 0
-    # Older kernels take the longer structure only because the rest is zero.
-    rules = struct.pack("QQQ", every, network, OUTSIDE if version >= SCOPE_SINCE else 0)
-    ruleset = call("syscall", CREATE_RULES, rules, len(rules), 0)
+    ruleset = call("syscall", CREATE_RULES, struct.pack("Q", every), 8, 0)
     try:
         granted = dict.fromkeys(readable, READ_FILE | READ_FOLDER)
         for path, rights in (granted | dict.fromkeys(writable, every & ~EXECUTE)).items():
             opened = os.open(path, os.O_PATH | os.O_CLOEXEC)
             try:
-                of_a_file = READ_FILE | WRITE_FILE
-                allowed = rights if os.path.isdir(path) else rights & of_a_file
+                allowed = rights if os.path.isdir(path) else rights & (READ_FILE | WRITE_FILE)
                 call("syscall", ADD_RULE, ruleset, 1, struct.pack("=Qi", allowed, opened), 0)
             finally:
                 os.close(opened)
@@ -379,15 +291,11 @@ def enter_namespaces() -> bool:
     code = os.waitstatus_to_exitcode(status)
     if code not in (0, 1):
         raise OSError(errno.EPERM, "the users of a new namespace could not be mapped")
-    with suppress(OSError):  # read-only in some containers; the system-call filter holds too
-        Path("/proc/sys/user/max_user_namespaces").write_text("0")
     inner = os.fork()
     if inner:
         os.closerange(0, os.sysconf("SC_OPEN_MAX"))
-        while True:  # whatever else this process started before ends meanwhile
-            process, status = os.wait()
-            if process == inner:
-                os._exit(os.waitstatus_to_exitcode(status) & 0xFF)
+        os.waitpid(inner, 0)
+        os._exit(0)
     return code == 1
 
 

@@ -15,14 +15,14 @@ import sys
 import traceback
 import types
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, NoReturn
 
 from caploc.sandbox import protocol
 from caploc.sandbox.protocol import EXCEPTIONS, Gone, Malformed, decode, encode
 
 TESTS = "<tests>"
-LONGEST_DETAIL = 1000
+LONGEST_DETAIL = 10_000
 # What a `map` or a generator of the tests takes for the end of its input, in silence.
 SILENT = (StopIteration, StopAsyncIteration, GeneratorExit)
 
@@ -198,22 +198,10 @@ class Remote:
 
     __call__, __getattr__, __setattr__ = forward("call"), forward("get"), forward("set")
     __getitem__, __setitem__ = forward("item"), forward("put")
-    __next__, __len__ = forward("next"), forward("length")
-
-    def __iter__(self) -> Iterator[Any]:
-        answer = self.__link.ask("iterate", self)
-        if type(answer) is not Remote:
-            raise TypeError("iter() returned something that is not an iterator")
-        return answer
-
-    def __bool__(self) -> bool:
-        return self.__link.ask("truth", self) is True
-
-    def __str__(self) -> str:
-        return str(self.__link.ask("text", self))
-
-    def __repr__(self) -> str:
-        return str(self.__link.ask("show", self))
+    # Python itself refuses an answer that is no iterator, whole number, truth value or text.
+    __iter__, __next__ = forward("iterate"), forward("next")
+    __len__, __bool__ = forward("length"), forward("truth")
+    __str__, __repr__ = forward("text"), forward("show")
 
     def __instancecheck__(self, value: Any) -> bool:
         return type(value) is Remote and self.__link.ask("is_instance", self, value) is True

@@ -1,10 +1,10 @@
 """The driver's side: what isolation this machine gives, one worker, and a few for many programs."""
 
+import atexit
 import hashlib
 import json
 import math
 import os
-import queue
 import signal
 import socket
 import subprocess
@@ -13,7 +13,7 @@ import tempfile
 import threading
 from collections import OrderedDict
 from collections.abc import Sequence
-from concurrent.futures import CancelledError, Future
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import cache
@@ -22,7 +22,8 @@ from typing import Any, Literal
 
 from caploc.errors import BadOption, RunFailed
 from caploc.sandbox import protocol
-from caploc.sandbox.protocol import MIB, Limits, Profile, list_profiles, remove_folder
+from caploc.sandbox.protocol import CALLS, MIB, PROFILES, Limits, Profile, remove_folder
+from caploc.sandbox.witness import Witness
 
 PACKAGE = Path(__file__).parent.parent
 # A bare Python knows no installed package: the two that hold ours are put in place by hand.
@@ -35,13 +36,14 @@ for name, path in (("caploc", package), ("caploc.sandbox", package + "/sandbox")
 from caploc.sandbox.zygote import main
 main(int(control), settings)
 """
+REHEARSAL = Path(__file__).with_name("rehearsal.py")
 EXECUTABLE = sys.executable
 # No site-packages (-S, -s), no working directory on the path (-P), UTF-8 whatever the locale.
 OPTIONS = ["-P", "-s", "-S", "-X", "utf8"]
 # One seed for hashes: the order of a set must not change a verdict from run to run.
 ENVIRONMENT = {"PYTHONHASHSEED": "0", "PYTHONDONTWRITEBYTECODE": "1"}
-# Some Pythons are not found by the system's loader without these.
-KEPT = ("LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH")
+# The system's loader does not find the libraries of some Pythons without it.
+KEPT = "LD_LIBRARY_PATH"
 # Seconds: for a worker to start on a busy machine, to answer beyond the wall limit, to leave.
 START_PATIENCE = 60.0
 ANSWER_PATIENCE = 30.0
@@ -61,9 +63,7 @@ REASONS = {
 }
 STOPPED = {
     "timeout": "still running after {limits.wall_seconds:g} seconds",
-    "memory": "more than {limits.memory_bytes} bytes of memory",
     "output": "printed more than {limits.output_bytes} bytes",
-    "killed": "more than {limits.processes} processes",
 }
 
 
@@ -100,28 +100,23 @@ class Worker:
     """One process that judges one program after another.
 
     Attributes:
-        seen: what its rehearsal saw: "open_ways", for each capability the ways to it that were
-            open, and "granted", whether programs have users of their own.
+        open_ways: for each capability, the ways to it that a rehearsal found open.
     """
 
     def __init__(self, limits: Limits, profile: Profile) -> None:
-        """Start it; the thread that does so must live as long as the worker.
+        """Start it, and rehearse; the thread that does so must live as long as the worker.
 
         Raises WorkerFailed if the profile cannot be had, or does not hold what it must.
         """
         if not EXECUTABLE:
             raise WorkerFailed("this Python does not say where its executable is")
-        self._limits = limits
+        self._limits, self._patience = limits, limits.wall_seconds + ANSWER_PATIENCE
         self._control, theirs = socket.socketpair()
-        self._folder = None if profile.namespaces else tempfile.mkdtemp(prefix="caploc-")
+        self._folder = None if profile == "namespaces" else tempfile.mkdtemp(prefix="caploc-")
         if self._folder is not None:
             os.chmod(self._folder, 0o711)  # programs may run as another user
-        settings = {
-            "driver": os.getpid(),
-            "limits": asdict(limits),
-            "profile": asdict(profile),
-            "folder": self._folder,
-        }
+        settings = {"driver": os.getpid(), "limits": asdict(limits)}
+        settings |= {"profile": profile, "folder": self._folder}
         command = [EXECUTABLE, *OPTIONS, "-c", START, str(PACKAGE), str(theirs.fileno())]
         with theirs:
             self._process = subprocess.Popen(
@@ -130,36 +125,55 @@ class Worker:
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.PIPE,
                 pass_fds=[theirs.fileno()],
-                env=ENVIRONMENT | {name: os.environ[name] for name in KEPT if name in os.environ},
+                env=ENVIRONMENT | ({KEPT: os.environ[KEPT]} if KEPT in os.environ else {}),
                 cwd="/",
                 # The terminal's Ctrl-C is for the driver.
                 start_new_session=True,
             )
-        self._control.settimeout(START_PATIENCE)
         try:
-            self.seen = self._greet()
+            self._control.settimeout(START_PATIENCE)
+            self._greet()
+            self._control.settimeout(self._patience)
+            self.open_ways = self._rehearse()
+            check_rehearsal(profile, self.open_ways)
         except BaseException:
             self.stop()
             raise
-        finally:
-            if self._process.stderr is not None:
-                self._process.stderr.close()
-        self._control.settimeout(limits.wall_seconds + ANSWER_PATIENCE)
 
-    def _greet(self) -> dict[str, Any]:
-        greeting = receive_or_none(self._control)
-        if greeting is None:
-            self._process.kill()
-            _, printed = self._process.communicate()
-            last = ["it said nothing", *printed.decode(errors="replace").splitlines()][-1]
-            raise WorkerFailed(f"the sandbox's worker died: {last}")
+    def _greet(self) -> None:
+        assert self._process.stderr is not None
+        with self._process.stderr as printed:
+            greeting: dict[str, Any] | None = receive_or_none(self._control)
+            if greeting is None:
+                self._process.kill()
+                said = printed.read().decode(errors="replace").splitlines()
+                raise WorkerFailed(f"the sandbox's worker died: {['it said nothing', *said][-1]}")
         if "error" in greeting:
             raise WorkerFailed(greeting["error"])
-        seen: dict[str, Any] = greeting["seen"]
-        return seen
+
+    def _rehearse(self) -> dict[str, list[str]]:
+        """Have a program of our own try every way out; return for each capability which led."""
+        with Witness() as witness:
+            offer = witness.offer | {"package": __file__}
+            tried = f"find_open_ways{offer, CALLS['unusual'], self._limits.memory_bytes}"
+            tests = f"import json\nways = {tried}\nassert False, json.dumps(ways)"
+            report, record = self._run(Program(REHEARSAL.read_text("utf-8"), tests))
+            reached = witness.list_reached()
+        if not report or report["reason"] != "failed":
+            verdict = conclude(report, record, self._limits)
+            raise WorkerFailed(f"a rehearsal did not end well: {verdict.detail}")
+        open_ways: dict[str, list[str]]
+        open_ways = json.loads(report["detail"].partition("AssertionError: ")[2])
+        for capability in reached:
+            open_ways[capability].append("the witness was reached")
+        return open_ways
 
     def judge(self, program: Program) -> Verdict:
         """Have one program judged; raises WorkerFailed or NotIsolated."""
+        return conclude(*self._run(program), self._limits)
+
+    def _run(self, program: Program) -> tuple[Any, dict[str, Any]]:
+        """Have a program run: the judge's report, if any, and the worker's record of its end."""
         ours, theirs = socket.socketpair()
         with ours:
             with theirs:
@@ -167,7 +181,7 @@ class Worker:
                     socket.send_fds(self._control, [b"."], [theirs.fileno()])
                 except OSError as error:
                     raise WorkerFailed("the sandbox's worker died") from error
-            ours.settimeout(self._limits.wall_seconds + ANSWER_PATIENCE)
+            ours.settimeout(self._patience)
             # A judge that ends before it has read everything says so by how it ends.
             with suppress(OSError):
                 protocol.send(ours, asdict(program))
@@ -175,17 +189,14 @@ class Worker:
             if record is None:
                 raise WorkerFailed("the sandbox's worker died")
             if record["isolated"] < 2:
-                raise NotIsolated("a process could not be isolated")
-            return conclude(receive_or_none(ours), record, self._limits)
-
-    def interrupt(self) -> None:
-        """Have whoever waits for it fail at once; from any thread."""
-        with suppress(OSError):
-            self._control.shutdown(socket.SHUT_RDWR)
+                raise NotIsolated("it could not be isolated")
+            return receive_or_none(ours), record
 
     def stop(self) -> None:
-        """End it and all that it started."""
-        self._control.close()  # as a sign to leave nothing behind
+        """End it and all that it started, from any thread; whoever waits for it fails at once."""
+        with suppress(OSError):  # its sign to leave nothing behind
+            self._control.shutdown(socket.SHUT_RDWR)
+        self._control.close()
         try:
             self._process.wait(STOP_PATIENCE)
         except subprocess.TimeoutExpired:
@@ -193,6 +204,19 @@ class Worker:
             self._process.wait()
         if self._folder is not None:
             remove_folder(self._folder)
+
+
+def check_rehearsal(profile: Profile, open_ways: dict[str, list[str]]) -> None:
+    """Raise WorkerFailed if a rehearsal got at more than the profile leaves open."""
+    if ways := open_ways["Python's library"]:
+        raise WorkerFailed(
+            f"programs could change Python's own library, {os.path.dirname(os.__file__)} (by "
+            f"{ways[0]}), which belongs to whoever runs them"
+        )
+    leaks = [f"{each}: {ways[0]}" for each, ways in open_ways.items() if ways]
+    leaks = [each for each in leaks if each.split(":")[0] not in EXPOSED[profile]]
+    if leaks:
+        raise WorkerFailed(f"a rehearsal got out of it ({', '.join(leaks)})")
 
 
 def receive_or_none(connection: socket.socket) -> Any:
@@ -239,24 +263,20 @@ def conclude(report: Any, record: dict[str, Any], limits: Limits) -> Verdict:
     return write_verdict("killed", f"{who} was ended by {signal.Signals(-code).name}")
 
 
-# "full": namespaces and the filter, and every way out that is tried is closed. "weak": the best
-# that the machine gives.
+# "full": namespaces beside the filter. "weak": the best that the machine gives.
 Isolation = Literal["full", "weak"]
-# Capability that a rehearsal tries → what is said of it if it is out of reach, and if it is not.
-CAPABILITIES = {
-    "network": ("the network", "the network can be reached"),
-    "sockets": ("local sockets", "local sockets of other programs can be reached"),
-    "reading": ("the user's files", "files that the user may read can be read"),
-    "stat": ("names and dates of files", "names, sizes and dates of files can be seen"),
-    "writing": ("writing files", "files that the user may write can be written"),
-    "attributes": ("modes and attributes", "modes, dates and attributes of files can be changed"),
-    "library": ("Python's library", "Python's own library can be changed"),
-    "signals": ("signals", "other processes of the user can be signalled"),
-    "processes": ("other processes' memory", "other processes of the user can be looked into"),
-    "kernel": ("rare system calls", "rarely used parts of the kernel can be reached"),
-    "rights": ("more rights", "nothing stops set-user-id programs"),
-    "memory": ("memory beyond the limit", "memory is only counted now and then"),
+# Profile → the capabilities of a rehearsal that it may leave open, and what is said of them.
+SEEN = {"names and dates of files": "names, sizes and dates of files can be seen"}
+EXPOSED: dict[Profile, dict[str, str]] = {
+    "namespaces": {},
+    "landlock": SEEN,
+    "filter": {
+        "the user's files": "files that the user may read can be read",
+        **SEEN,
+        "other processes' memory": "other processes of the user can be looked into",
+    },
 }
+WALLS = {"namespaces": ["namespaces"], "landlock": ["Landlock"], "filter": []}
 REMEDY = (
     "Run caploc in a virtual machine or container that allows user namespaces, on Ubuntu have "
     "kernel.apparmor_restrict_unprivileged_userns set to 0, or accept it by name: "
@@ -275,32 +295,23 @@ class Protection:
     obstacle: str  # why it is not a stronger profile
 
     @property
-    def full(self) -> bool:
-        """Tell whether isolation is full."""
-        return self.profile is not None and self.profile.full
-
-    @property
     def statement(self) -> str:
         """Say all of it in one or two sentences."""
         if self.profile is None:
             return self.obstacle
-        around = [
-            *(["namespaces"] if self.profile.namespaces else []),
-            *(["a system-call filter"] if self.profile.filter else []),
-            *(["Landlock"] if self.profile.landlock else []),
-            "resource limits",
-        ]
-        said = f"Model-written code runs in processes of its own behind {enumerate_words(around)}"
-        if self.out_of_reach:
-            said += f"; tried there and out of reach: {enumerate_words(self.out_of_reach)}"
-        if self.full:
+        walls = [*WALLS[self.profile], "a system-call filter", "resource limits"]
+        said = (
+            f"Model-written code runs in processes of its own behind {enumerate_words(walls)}; "
+            f"tried there and out of reach: {enumerate_words(self.out_of_reach)}"
+        )
+        if self.profile == "namespaces":
             return f"{said}."
         refused = "" if required == "weak" else " So it is refused."
         return f"{said}. But {enumerate_words(self.missing)} ({self.obstacle}).{refused} {REMEDY}"
 
 
 def require_isolation(isolation: str) -> None:
-    """Set what every sandbox of this process requires that does not say itself.
+    """Set what every sandbox of this process requires.
 
     Only who runs the process may say "weak": no run folder, study or task file can. Raises
     BadOption if it is neither "full" nor "weak".
@@ -311,12 +322,25 @@ def require_isolation(isolation: str) -> None:
     required = "full" if isolation == "full" else "weak"
 
 
+@cache
 def protection() -> Protection:
-    """Say what this machine gives, tried once by a worker that is started for it."""
-    try:
-        return explore()
-    except RunFailed as error:
-        return Protection(None, (), ("programs cannot be run",), str(error))
+    """Say what this machine gives: a worker is started by each profile until one holds."""
+    cannot, failures = "Programs that a model wrote cannot be run here:", []
+    for profile in PROFILES if sys.platform == "linux" else ():
+        try:
+            worker = Worker(Limits(), profile)
+        except (WorkerFailed, OSError) as error:
+            failures.append(str(error))
+            continue
+        worker.stop()
+        return Protection(
+            profile,
+            tuple(each for each, ways in worker.open_ways.items() if not ways),
+            tuple(said for each, said in EXPOSED[profile].items() if worker.open_ways[each]),
+            "".join(failures[:1]),
+        )
+    why = ["that needs Linux, in a virtual machine or container, say", *failures][-1]
+    return Protection(None, (), ("programs cannot be run",), f"{cannot} {why}.")
 
 
 def enumerate_words(parts: Sequence[str]) -> str:
@@ -325,15 +349,17 @@ def enumerate_words(parts: Sequence[str]) -> str:
     return f"{', '.join(most)} and {last}" if most else last
 
 
-def choose_profile(isolation: Isolation | None = None) -> Profile:
+def choose_profile() -> Profile:
     """Return the strongest profile that can be had here.
 
-    `isolation` is what is required, by default what `require_isolation` said. Raises BadOption if
-    it is weaker than that; RunFailed if no program can be run at all.
+    Raises BadOption if it is weaker than what `require_isolation` said; RunFailed if no program
+    can be run at all.
     """
-    found = explore()
-    assert found.profile is not None
-    if not found.full and (isolation or required) != "weak":
+    found = protection()
+    if found.profile is None:
+        protection.cache_clear()  # it may have been chance, on a busy machine
+        raise RunFailed(found.obstacle)
+    if found.profile != "namespaces" and required != "weak":
         raise BadOption(
             "Programs that a model wrote are not run here, because isolation would be weak "
             f"({found.obstacle}): {enumerate_words(found.missing)}. {REMEDY}"
@@ -341,34 +367,11 @@ def choose_profile(isolation: Isolation | None = None) -> Profile:
     return found.profile
 
 
-@cache
-def explore() -> Protection:
-    """Start a worker by each profile, strongest first, until one holds; else raise RunFailed."""
-    if not hasattr(os, "fork"):
-        raise RunFailed("Programs that a model wrote cannot be run here: this system has no fork.")
-    obstacle = failure = ""
-    for profile in list_profiles():
-        try:
-            worker = Worker(Limits(), profile)
-        except WorkerFailed as error:
-            failure = str(error)
-            obstacle = obstacle or failure
-            continue
-        worker.stop()
-        ways = worker.seen["open_ways"]
-        return Protection(
-            profile,
-            tuple(name for key, (name, _) in CAPABILITIES.items() if not ways[key]),
-            tuple(said for key, (_, said) in CAPABILITIES.items() if ways[key]),
-            obstacle or "this system has no namespaces and no filter that caploc knows",
-        )
-    raise RunFailed(f"Programs that a model wrote cannot be run here: {failure}.")
-
-
 # Verdicts kept, so that the same program is judged once: at most some 20 MiB.
-REMEMBERED = 32_768
+REMEMBERED = 16_384
 # The most characters that a program or its tests may have.
 LONGEST = 2 * MIB
+CLOSED = "The sandbox was closed before the verdict."
 # How often a worker is started, or a program tried that could not be isolated.
 ATTEMPTS = 3
 
@@ -380,35 +383,16 @@ class Sandbox:
     same program with the same tests is judged once; asking again gives the same verdict.
     """
 
-    def __init__(
-        self,
-        limits: Limits = Limits(),  # noqa: B008
-        workers: int | None = None,
-        isolation: Isolation | None = None,
-    ) -> None:
-        """Open the sandbox; nothing runs yet.
-
-        Args:
-            limits: what each program may use.
-            workers: how many programs at a time; None for one a core.
-            isolation: "full", or "weak" to take the best that this machine gives; None for what
-                `require_isolation` last said in this process, which is "full" unless it did.
-
-        Raises:
-            BadOption: if there are to be no workers.
-        """
-        if workers is not None and workers < 1:
-            raise BadOption(f"workers must be 1 or more; got {workers}.")
-        self._limits, self._isolation = limits, isolation
-        self._most = workers or available_cores()
-        self._lock = threading.Lock()
-        self._closed = False
-        self._queue: queue.SimpleQueue[tuple[bytes, Program, Future[Verdict]] | None]
-        self._queue = queue.SimpleQueue()
-        self._open: dict[bytes, Future[Verdict]] = {}
-        self._judged: OrderedDict[bytes, Verdict] = OrderedDict()
-        self._threads: list[threading.Thread] = []
+    def __init__(self, limits: Limits = Limits(), workers: int | None = None) -> None:  # noqa: B008
+        """Open the sandbox for programs with these limits, so many at a time or one a core."""
+        self._limits = limits
+        # A thread lives until the sandbox is closed, as the worker must that it starts.
+        self._threads = ThreadPoolExecutor(workers or available_cores(), "caploc sandbox")
+        self._own = threading.local()
+        self._lock, self._closed = threading.Lock(), False
+        self._known: OrderedDict[bytes, Future[Verdict]] = OrderedDict()
         self._workers: set[Worker] = set()
+        atexit.register(self.close)
 
     def judge(self, programs: Sequence[Program]) -> list[Verdict]:
         """Return the verdict on each program, in order.
@@ -418,35 +402,25 @@ class Sandbox:
             RunFailed: if this machine cannot run programs, or the sandbox is or was closed.
         """
         asked: list[Future[Verdict]] = []
-        verdicts = []
         try:
             asked += map(self._ask, programs)
-            for program, future in zip(programs, asked, strict=True):
-                while True:
-                    try:
-                        verdicts.append(future.result())
-                        break
-                    except CancelledError:  # by a thread that asked the same and left; or closed
-                        future = self._ask(program)  # noqa: PLW2901
-        except BaseException:
-            for future in asked:
-                future.cancel()
+            return [each.result() for each in asked]
+        except BaseException as error:
+            for each in asked:
+                each.cancel()
+            if isinstance(error, CancelledError):  # by a thread that asked the same
+                raise RunFailed(CLOSED) from error
             raise
-        return verdicts
 
     def close(self) -> None:
         """End every worker and program now; whoever still waits for a verdict gets RunFailed."""
         with self._lock:
             self._closed = True
-            for future in self._open.values():
-                future.cancel()
-            for worker in self._workers:
-                worker.interrupt()
-            threads = list(self._threads)
-        for _ in threads:
-            self._queue.put(None)
-        for thread in threads:
-            thread.join()
+            workers = list(self._workers)
+        for worker in workers:
+            worker.stop()
+        self._threads.shutdown(cancel_futures=True)
+        atexit.unregister(self.close)
 
     def __enter__(self) -> "Sandbox":
         return self
@@ -455,94 +429,70 @@ class Sandbox:
         self.close()
 
     def _ask(self, program: Program) -> "Future[Verdict]":
-        future: Future[Verdict] = Future()
-        if max(len(program.text), len(program.tests)) > LONGEST:
-            future.set_result(write_verdict("refused", f"longer than {LONGEST} characters"))
-            return future
         key = digest_program(program)
         with self._lock:
             if self._closed:
                 raise RunFailed("The sandbox is closed; open another one.")
-            if key in self._judged:
-                self._judged.move_to_end(key)
-                future.set_result(self._judged[key])
-            elif key in self._open and not self._open[key].cancelled():
-                return self._open[key]
-            else:
-                self._open[key] = future
-                self._queue.put((key, program, future))
-                if len(self._threads) < min(self._most, len(self._open)):
-                    # A daemon: an interpreter that ends must not wait; the worker ends with it.
-                    thread = threading.Thread(target=self._work, name="caploc sandbox", daemon=True)
-                    self._threads.append(thread)
-                    thread.start()
-        return future
+            found = self._known.get(key)
+            if found is None or found.cancelled() or found.done() and found.exception():
+                found = self._known[key] = self._threads.submit(self._judge, key, program)
+            self._known.move_to_end(key)
+            while len(self._known) > REMEMBERED:
+                self._known.popitem(last=False)
+        return found
 
-    def _work(self) -> None:
-        worker: Worker | None = None
-        while (task := self._queue.get()) is not None:
-            key, program, future = task
-            if future.set_running_or_notify_cancel():
-                try:
-                    worker, verdict = self._judge(worker, program)
-                except Exception as error:
-                    worker = None
-                    future.set_exception(error)
-                else:
-                    with self._lock:
-                        if worker is not None:  # else it says something about the worker
-                            self._judged[key] = verdict
-                        while len(self._judged) > REMEMBERED:
-                            self._judged.popitem(last=False)
-                    future.set_result(verdict)
-            with self._lock:
-                if self._open.get(key) is future:
-                    del self._open[key]
-        self._dismiss(worker)
-
-    def _judge(self, worker: Worker | None, program: Program) -> tuple[Worker | None, Verdict]:
+    def _judge(self, key: bytes, program: Program) -> Verdict:
+        if max(len(program.text), len(program.tests)) > LONGEST:
+            return write_verdict("refused", f"longer than {LONGEST} characters")
+        failure = WorkerFailed()
         for _ in range(ATTEMPTS):
-            worker = worker or self._hire()
             try:
-                return worker, worker.judge(program)
-            except NotIsolated:
-                self._dismiss(worker)
-                worker = None
+                return self._worker().judge(program)
             except WorkerFailed as error:
-                self._dismiss(worker)
-                if self._closed:
-                    raise RunFailed("The sandbox was closed before the verdict.") from error
-                return None, write_verdict("killed", str(error))
-        return None, write_verdict("killed", "it could not be isolated")
+                failure = error
+                self._dismiss()
+                if not isinstance(error, NotIsolated):
+                    break
+        with self._lock:  # what came of it says something about the worker
+            self._known.pop(key, None)
+        return write_verdict("killed", str(failure))
 
-    def _hire(self) -> Worker:
-        profile = choose_profile(self._isolation)
-        failures: list[WorkerFailed] = []
-        while len(failures) < ATTEMPTS:
-            try:
-                worker = Worker(self._limits, profile)
-            except WorkerFailed as error:
-                failures.append(error)
-                continue
+    def _worker(self) -> Worker:
+        """Return this thread's own worker, started if need be."""
+        worker: Worker | None = getattr(self._own, "worker", None)
+        if worker is None:
+            worker = start_worker(self._limits, choose_profile())
             with self._lock:
                 self._workers.add(worker)
-            if self._closed:
-                worker.interrupt()
-            return worker
-        raise RunFailed(f"The sandbox's workers do not start: {failures[-1]}.") from failures[-1]
-
-    def _dismiss(self, worker: Worker | None) -> None:
-        if worker is not None:
-            with self._lock:
-                self._workers.discard(worker)
+            self._own.worker = worker
+        if self._closed:
             worker.stop()
+            raise RunFailed(CLOSED)
+        return worker
+
+    def _dismiss(self) -> None:
+        worker = self._own.worker
+        self._own.worker = None
+        self._workers.discard(worker)
+        worker.stop()
+        if self._closed:
+            raise RunFailed(CLOSED)
+
+
+def start_worker(limits: Limits, profile: Profile) -> Worker:
+    """Start a worker, at the third attempt if need be; raises RunFailed if none starts."""
+    for attempt in range(ATTEMPTS):
+        try:
+            return Worker(limits, profile)
+        except (WorkerFailed, OSError) as error:
+            if attempt == ATTEMPTS - 1:
+                raise RunFailed(f"The sandbox's workers do not start: {error}.") from error
+    raise AssertionError
 
 
 def digest_program(program: Program) -> bytes:
     """Tell one program and its tests from any other."""
-    text, tests = (each.encode("utf-8", "surrogatepass") for each in (program.text, program.tests))
-    lengths = f"{len(text)} {len(tests)} ".encode()
-    return hashlib.blake2b(lengths + text + tests, digest_size=16).digest()
+    return hashlib.blake2b(repr(program).encode(), digest_size=16).digest()
 
 
 def available_cores() -> int:

@@ -14,79 +14,41 @@ import os
 import socket
 import struct
 import subprocess
-import sys
+import tomllib
 from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from decimal import Decimal
 from fractions import Fraction
 from itertools import chain
-from typing import Any
-
-from caploc.errors import BadOption
+from pathlib import Path
+from typing import Any, Literal
 
 MIB = 2**20
-# Below this Python itself does not start.
-LEAST_MEMORY = 64 * MIB
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What one program may use; its test code may use as much once more.
-
-    Raises BadOption if a limit is not positive, or leaves Python no memory.
-    """
+    """What one program may use; its test code may use as much once more. Each is positive."""
 
     cpu_seconds: float = 10.0  # processor time, rounded up to whole seconds
     wall_seconds: float = 30.0  # time by the clock, program and tests together
-    memory_bytes: int = 512 * MIB  # address space
+    memory_bytes: int = 512 * MIB  # address space; below 64 MiB Python itself does not start
     output_bytes: int = 4 * MIB  # what program and tests may print, together
     processes: int = 32  # processes and threads at once
     file_bytes: int = 16 * MIB  # size of its temporary directory, and of any one file in it
 
-    def __post_init__(self) -> None:
-        for name in self.__slots__:
-            value = getattr(self, name)
-            if not value > 0:
-                raise BadOption(f"{name} must be positive; got {value}.")
-        if self.memory_bytes < LEAST_MEMORY:
-            raise BadOption(
-                f"memory_bytes must be {LEAST_MEMORY} or more, or Python does not start; "
-                f"got {self.memory_bytes}."
-            )
+
+# What stands around a program beside the system-call filter and the limits, strongest first:
+# namespaces (users, processes, network, files, messages and host name of its own), the kernel's own
+# limits on paths, or nothing, so that the filter lets no file be written.
+Profile = Literal["namespaces", "landlock", "filter"]
+PROFILES: tuple[Profile, ...] = ("namespaces", "landlock", "filter")
 
 
-@dataclass(frozen=True, slots=True)
-class Profile:
-    """One combination of the kernel's means of isolation."""
-
-    namespaces: bool  # users, processes, network, files, messages and host name of its own
-    filter: bool  # only the system calls that a computation needs
-    landlock: bool  # the kernel's own limits on paths, where there are no namespaces
-
-    @property
-    def full(self) -> bool:
-        """Tell whether nothing that a Linux kernel offers is missing."""
-        return self.namespaces and self.filter
-
-    @property
-    def read_only(self) -> bool:
-        """Tell whether only the filter can keep files from being written, and so keeps all."""
-        return self.filter and not self.namespaces and not self.landlock
-
-
-def list_profiles() -> list[Profile]:
-    """List every combination that this system may have, strongest first."""
-    if sys.platform != "linux":
-        return [Profile(namespaces=False, filter=False, landlock=False)]
-    return [
-        Profile(namespaces=True, filter=True, landlock=False),
-        Profile(namespaces=False, filter=True, landlock=True),
-        Profile(namespaces=True, filter=False, landlock=False),
-        Profile(namespaces=False, filter=True, landlock=False),
-        Profile(namespaces=False, filter=False, landlock=True),
-        Profile(namespaces=False, filter=False, landlock=False),
-    ]
+# Tables of system calls, and what arguments they may have.
+CALLS: dict[str, dict[str, Any]]
+CALLS = tomllib.loads(Path(__file__).with_name("calls.toml").read_text("utf-8"))
 
 
 def remove_folder(folder: str) -> None:
@@ -169,21 +131,22 @@ TYPE_NAMES = {each: name for name, each in TYPES.items()}
 def encode(value: Any, other: Other) -> Any:
     """Return what JSON may hold for a value; `other` answers for what is not plain.
 
+    A value of a type derived from a plain one counts as that one, and what it says is read with the
+    plain type's own methods, so that an honest namedtuple or IntEnum is what its owner means.
     Raises RecursionError for what is nested too deeply, or holds itself.
     """
-    kind = type(value)
-    if value is None or kind is bool or kind is str or kind is float:
+    if value is None or type(value) is bool:
         return value
-    if kind is int:
-        return value if -SMALL < value < SMALL else ["int", hex(value)]
-    if kind in FORMS:
-        take_apart, _ = FORMS[kind]
-        return [kind.__name__, *(encode(part, other) for part in take_apart(value))]
+    for base in SCALARS:
+        if isinstance(value, base):
+            value = getattr(base, f"__{base.__name__}__")(value)
+            return value if base is not int or abs(value) < SMALL else ["int", hex(value)]
     if isinstance(value, type) and value in TYPE_NAMES:
         return ["type", TYPE_NAMES[value]]
-    for base, read in BASES:
-        if isinstance(value, base):
-            return encode(read(value), other)
+    kind = type(value) if type(value) in FORMS else None
+    for form in [kind] if kind else BASES:
+        if isinstance(value, form):
+            return [form.__name__, *(encode(part, other) for part in FORMS[form][0](value))]
     return other(value)
 
 
@@ -217,7 +180,7 @@ def pair(*parts: Any) -> dict[Any, Any]:
 
 def flatten(mapping: dict[Any, Any]) -> Iterable[Any]:
     """Return keys and values in turn."""
-    return chain.from_iterable(mapping.items())
+    return chain.from_iterable(dict.items(mapping))
 
 
 def build_counter(*parts: Any) -> "Counter[Any]":
@@ -244,18 +207,18 @@ def take_default_apart(mapping: defaultdict[Any, Any]) -> Iterable[Any]:
 # Type → what takes a value apart into plain parts, and what builds one of such parts, which a liar
 # may have chosen: where they do not fit it raises.
 FORMS: dict[type, tuple[Callable[[Any], Iterable[Any]], Callable[..., Any]]] = {
-    list: (iter, lambda *parts: list(parts)),
-    tuple: (iter, lambda *parts: parts),
-    set: (iter, lambda *parts: set(parts)),
-    frozenset: (iter, lambda *parts: frozenset(parts)),
+    list: (list.__iter__, lambda *parts: list(parts)),
+    tuple: (tuple.__iter__, lambda *parts: parts),
+    set: (set.__iter__, lambda *parts: set(parts)),
+    frozenset: (frozenset.__iter__, lambda *parts: frozenset(parts)),
     dict: (flatten, pair),
     Counter: (flatten, build_counter),
     OrderedDict: (flatten, lambda *parts: OrderedDict(pair(*parts))),
     defaultdict: (take_default_apart, build_default),
     deque: (lambda value: (value.maxlen, *value), lambda most, *parts: deque(parts, most)),
-    bytes: (lambda value: [value.hex()], bytes.fromhex),
+    bytes: (lambda value: [bytes.hex(value)], bytes.fromhex),
     bytearray: (lambda value: [value.hex()], bytearray.fromhex),
-    complex: (lambda value: (value.real, value.imag), complex),
+    complex: (lambda value: (complex.real.__get__(value), complex.imag.__get__(value)), complex),
     range: (lambda value: (value.start, value.stop, value.step), range),
     # A text only, and whole numbers only: Fraction("1e999999999") would fill the memory.
     Decimal: (lambda value: [str(value)], lambda text: Decimal(str.__str__(text))),
@@ -270,17 +233,6 @@ BUILDERS: dict[str, Callable[..., Any]] = {
     "type": lambda name: TYPES[name],
     **{kind.__name__: build for kind, (_, build) in FORMS.items()},
 }
-# Values of a type derived from a plain one count as that one. What they say is read with the
-# plain type's own methods, so that an honest namedtuple or IntEnum is what its owner means.
-BASES: tuple[tuple[type, Callable[[Any], Any]], ...] = (
-    (int, int.__int__),
-    (float, float.__float__),
-    (complex, complex.__complex__),
-    (str, str.__str__),
-    (bytes, lambda value: bytes(memoryview(value))),
-    (tuple, lambda value: tuple(tuple.__iter__(value))),
-    (list, lambda value: list(list.__iter__(value))),
-    (set, lambda value: set(set.__iter__(value))),
-    (frozenset, lambda value: frozenset(frozenset.__iter__(value))),
-    (dict, lambda value: dict(dict.items(value))),
-)
+# Scalars that JSON knows, and plain types that others are derived from.
+SCALARS = (int, float, str)
+BASES = (complex, bytes, tuple, list, set, frozenset, dict)
