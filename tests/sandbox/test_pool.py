@@ -329,3 +329,22 @@ def test_a_program_that_did_not_run_is_tried_by_another_worker(monkeypatch, defa
         assert {(each.reason, each.detail) for each in verdicts} == {
             ("killed", "it could not be isolated")
         }
+
+
+def test_a_forked_child_that_ends_takes_no_worker_from_its_parent():
+    code = (
+        "import os, sys, warnings\n"
+        "from caploc.sandbox import Program, Sandbox, require_isolation\n"
+        "require_isolation('weak')\n"
+        "warnings.simplefilter('ignore')\n"
+        "sandbox = Sandbox(workers=1)\n"
+        "judge = lambda n: sandbox.judge([Program('', f'assert {n}')])[0].passed\n"
+        "first = judge(1)\n"
+        "worker, = sandbox._workers\n"
+        "child = os.fork()\n"
+        "if not child: sys.exit()\n"
+        "os.waitpid(child, 0)\n"
+        "print(first, judge(2), sandbox._workers == {worker})\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    assert done.stdout == "True True True\n", done.stderr

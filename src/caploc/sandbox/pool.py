@@ -392,6 +392,7 @@ class Sandbox:
         self._lock, self._closed = threading.Lock(), False
         self._known: OrderedDict[bytes, Future[Verdict]] = OrderedDict()
         self._workers: set[Worker] = set()
+        self._owner = os.getpid()
         atexit.register(self.close)
 
     def judge(self, programs: Sequence[Program]) -> list[Verdict]:
@@ -414,6 +415,8 @@ class Sandbox:
 
     def close(self) -> None:
         """End every worker and program now; whoever still waits for a verdict gets RunFailed."""
+        if os.getpid() != self._owner:  # a forked child leaves, which owns none of them
+            return
         with self._lock:
             self._closed = True
             workers = list(self._workers)
