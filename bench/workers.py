@@ -98,7 +98,7 @@ class Host(Instant):
 
 def said_at_once(bundle: AskBatch) -> list[Answer]:
     """The same word to every ask."""
-    return [Answer(key, Generated("42", 1), 0.001, 20.0, 21) for key, _, _ in bundle.asked]
+    return [Answer(key, Generated("42", 1), 0.001, 20.0, 21) for key, *_ in bundle.asked]
 
 
 @dataclass
@@ -386,14 +386,19 @@ def page(found: dict[str, Any]) -> str:
             "Made-up GPUs that take as long as an engine would, driven by the real scheduler on a "
             "clock of its own (`bench/fleet.py`): each study asks, round by round, the rows of one "
             f"of {part['plans']} adaptive searches in simulated worlds of 192 heads, on a task of "
-            "its own. *Busy* is the share of the time that a GPU had rows; *best* is what "
-            "it did over what it does with groups of ten thousand. The driver's own computing "
+            "its own; a row that was answered is not asked again. *Beforehand* says whether rows "
+            "that a search will probably want are asked while it waits for others: *rows* are "
+            "those that it wanted in the end, *asked* all. *Busy* is the share of the time that a "
+            "GPU had rows; *best* what came of it in rows wanted, over what a GPU does with "
+            "groups of ten thousand. The driver's own computing "
             f"takes no time on this clock; {place(part)}:",
             "",
-            "| studies | at a time | workers | rows | asked | groups | seconds | busy | best |",
-            "| ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |",
+            "| studies | at a time | workers | beforehand | rows | asked | groups | seconds | busy "
+            "| best |",
+            "| ---: | ---: | ---: | --- | ---: | ---: | ---: | ---: | ---: | ---: |",
             *(
-                f"| {one['studies']} | {one['abreast']} | {one['workers']} | {one['rows']:,} | "
+                f"| {one['studies']} | {one['abreast']} | {one['workers']} | "
+                f"{'yes' if one['beforehand'] else 'no'} | {one['rows']:,} | "
                 f"{one['asked']:,} | {one['groups']:,} | {one['seconds']:,.0f} | "
                 f"{100 * one['busy']:.1f} % | {100 * one['of_best']:.0f} % |"
                 for one in part["runs"]
@@ -415,10 +420,11 @@ def fleet(repeats: int) -> dict[str, Any]:
         for seed, kind in enumerate(KINDS_SEEN)
     ]
     many = [plans[n % len(plans)] for n in range(STUDIES)]
+    waiting = [replace(plan, ahead=None) for plan in plans[0]]
     found = [
         simulate(many[: STUDIES // 10], 64, EIGHT, abreast=1),
         simulate(many, 64, EIGHT, abreast=256),
-        simulate(plans[:1], 8, SEVENTY, abreast=1),
+        *(simulate([each], 8, SEVENTY, abreast=1) for each in (waiting, plans[0])),
     ]
     return {"runs": found, "plans": len(plans)}
 

@@ -3,6 +3,7 @@
 import os
 import threading
 import time
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -123,6 +124,13 @@ class Echo:
             ]  # fmt: skip
 
 
+class Foreseeing(Echo):
+    """One that is told what will probably be asked."""
+
+    def expect(self, asks):
+        self.expected = [(ask.knocked_out.tolist(), ask.request.prompt) for ask in asks]
+
+
 @pytest.fixture
 def meter_of(tmp_path):
     with Store(tmp_path / "rows.sqlite") as store:
@@ -182,3 +190,18 @@ def test_a_failure_in_scoring_ends_the_run_and_keeps_the_batches_before(meter_of
     assert sorted(int(key) for _, key in meter.store.load(meter.question)) == [0, 1, 2, 3]
     meter.task.scoring = lambda _: None
     assert [row.outcome for row in under_none(meter, range(12))] == [n**2 for n in range(12)]
+
+
+def test_rows_ahead_of_a_plan_are_expected_once_and_neither_stored_nor_counted(meter_of):
+    meter = meter_of(Squares(False, lambda _: None))
+    meter.engine = Foreseeing()
+    masks = np.array([[True, False]])
+    plan = Plan.crossed(masks, [1, 2])
+    rows = meter.measure(replace(plan, ahead=Plan.crossed(masks, [2, 3])), Silent(), "")
+    assert [row.number for row in rows] == [1, 2] and meter.cost.rows == 2
+    both = [([True, False], meter.task.requests(n)[0].prompt) for n in (2, 3)]
+    assert meter.engine.expected == both
+    more = Plan.crossed(masks, [4])
+    meter.measure(replace(more, ahead=Plan.crossed(masks, [2, 3])), Silent(), "")
+    assert meter.engine.expected == both[1:]
+    assert len(meter.store.load(meter.question)) == 3

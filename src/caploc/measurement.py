@@ -4,16 +4,17 @@ import math
 import os
 from collections.abc import Generator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 
 from caploc.cost import Cost
-from caploc.engine import Answer, Ask, Engine, Source
+from caploc.engine import Answer, Engine
+from caploc.engine.backends import Expectant
 from caploc.grid import Grid
 from caploc.heads import HeadGrid, Mask
-from caploc.modes import Sources
+from caploc.modes import Sources, asks_of
 from caploc.progress import Progress
 from caploc.recovery import Measurements
 from caploc.result import Score
@@ -22,7 +23,8 @@ from caploc.store import Question, Row, Store, as_kept, pack
 from caploc.tasks.task import Request, Response, Scored, Task, responses_json
 
 Result = TypeVar("Result")
-OpenRow = tuple[tuple[bytes, str], tuple[Mask, int]]  # its key; its mask and example
+Key = tuple[bytes, str]  # of a row: its packed mask, and its example's key
+OpenRow = tuple[Key, tuple[Mask, int]]  # its key; its mask and example
 ASKED_AT_ONCE = 20_000  # rows handed to the engine in one go, which it may reorder
 
 
@@ -85,22 +87,15 @@ class Meter:
         self.sources = sources
         self.question = store.question_id(question)
         self.known = store.load(self.question)
-        self.counted: set[tuple[bytes, str]] = set()
+        self.counted = set[Key]()
 
     def measure(self, plan: Plan, progress: Progress, what: str) -> list[Row]:
         """Return the plan's rows in its order; those the store has are not asked again."""
-        packed = [pack(mask) for mask in plan.masks]
-        keys = [
-            (packed[mask], self.task.key(int(example)))
-            for mask, example in zip(plan.mask, plan.example, strict=True)
-        ]
-        planned = zip(keys, plan.mask, plan.example, strict=True)
-        rows = {key: (plan.masks[mask], int(example)) for key, mask, example in planned}
-        todo = [row for row in rows.items() if row[0] not in self.known]
-        progress.start(what, len(rows))
-        progress.advance(len(rows) - len(todo), 0)
+        keys, todo = self.planned(plan)
+        progress.start(what, len(set(keys)))
+        progress.advance(len(set(keys)) - len(todo), 0)
         for first in range(0, len(todo), ASKED_AT_ONCE):
-            self.ask(todo[first : first + ASKED_AT_ONCE], progress)
+            self.ask(todo[first : first + ASKED_AT_ONCE], progress, plan.ahead)
         self.cost.count([self.known[key] for key in set(keys) - self.counted])
         self.counted.update(keys)
         # A stored row may have been another example's number: the data may have been reordered.
@@ -109,23 +104,27 @@ class Meter:
             for key, example in zip(keys, plan.example, strict=True)
         ]
 
-    def ask(self, todo: Sequence[OpenRow], progress: Progress) -> None:
+    def planned(self, plan: Plan) -> tuple[list[Key], list[OpenRow]]:
+        """The keys of the plan's rows, in its order; and those that are not known, each once."""
+        packed, examples = [pack(mask) for mask in plan.masks], [*map(int, plan.example)]
+        keys = [(packed[m], self.task.key(e)) for m, e in zip(plan.mask, examples, strict=True)]
+        asked = zip(keys, plan.mask, examples, strict=True)
+        rows = {key: (plan.masks[mask], example) for key, mask, example in asked}
+        return keys, [row for row in rows.items() if row[0] not in self.known]
+
+    def ask(self, todo: Sequence[OpenRow], progress: Progress, ahead: Plan | None) -> None:
         """Have open rows answered, and store each the moment its batch ends."""
         found = self.store.find(self.question, [key for key, _ in todo])  # by another study
         self.known |= found
         progress.advance(len(found), 0)
         todo = [row for row in todo if row[0] not in found]
-        asks, waiting = [], []
-        for number, (key, (mask, example)) in enumerate(todo):
-            requests = self.task.requests(example)
-            waiting.append(Waiting(key, example, [None] * len(requests)))
-            taken: list[Source | None] = [None] * len(requests)
-            if self.sources is not None and mask.any():
-                taken = [*self.sources.of(example, requests)]
-            asks += [
-                Ask((number, part), request, mask, source)
-                for part, (request, source) in enumerate(zip(requests, taken, strict=True))
-            ]
+        if ahead is not None and isinstance(self.engine, Expectant):
+            likely = [row for _, row in self.planned(ahead)[1]]
+            self.engine.expect([*asks_of(self.task, self.sources, likely)])
+        waiting = [Waiting(key, example) for key, (_, example) in todo]
+        asks = list(asks_of(self.task, self.sources, [row for _, row in todo]))
+        for ask in asks:
+            waiting[ask.key[0]].responses.append(None)
         for batch in self.engine.answer(asks):
             self.cost.count_ways(batch, progress)
             done = []
@@ -185,9 +184,9 @@ class Meter:
 class Waiting:
     """A row some of whose responses are still out; `key` is its mask's and its example's."""
 
-    key: tuple[bytes, str]
+    key: Key
     example: int
-    responses: list[Response | None]
+    responses: list[Response | None] = field(default_factory=list)
     tokens: float = 0.0
     plain_tokens: int = 0
     seconds: float = 0.0

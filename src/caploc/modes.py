@@ -1,14 +1,15 @@
 """What takes the place of a knocked-out head while rows of a task are measured."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from zlib import crc32
 
 from caploc import designs
 from caploc.cache import COMPACT, digest
-from caploc.engine import Source
+from caploc.engine import Ask, Source
 from caploc.engine.sources import parse_positions
 from caploc.errors import BadOption
+from caploc.heads import Mask
 from caploc.lookup import pick
 from caploc.models.placement import SHARD
 from caploc.tasks.task import Request, Task
@@ -81,6 +82,17 @@ class Sources:
 
     question: str
     of: Callable[[int, Sequence[Request]], list[Source]]
+
+
+def asks_of(task: Task, sources: Sources | None, rows: Sequence[tuple[Mask, int]]) -> Iterator[Ask]:
+    """Yield what an engine is asked for rows, each a mask and an example, numbered in order."""
+    for number, (mask, example) in enumerate(rows):
+        requests = task.requests(example)
+        taken: Sequence[Source | None] = [None] * len(requests)
+        if sources is not None and mask.any():
+            taken = sources.of(example, requests)
+        for part, (request, source) in enumerate(zip(requests, taken, strict=True)):
+            yield Ask((number, part), request, mask, source)
 
 
 @dataclass(frozen=True)

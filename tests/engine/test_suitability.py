@@ -5,12 +5,16 @@ import gc
 
 import numpy as np
 import pytest
+import torch
 from alone import around, responses, said, scored, words
 from tiny import FAMILIES, GROUPED, build, random_tokens, tiny
+from torch import nn
 
 from caploc.engine import Ask, BatchEngine
 from caploc.engine.packed import PackedModel
 from caploc.engine.plain import (
+    OWN,
+    PREFIX,
     UNLIMITED,
     end_tokens,
     gives_plain_logits,
@@ -88,6 +92,27 @@ def test_a_model_that_attends_otherwise_is_not_packed():
     loaded = around(build("mistral", {**GROUPED, "sliding_window": 5}))
     assert not gives_plain_logits(PackedModel(loaded, UNLIMITED))
     assert gives_plain_logits(PackedModel(around(tiny("llama")), UNLIMITED))
+
+
+class Unsteady(nn.Module):
+    """A layer of which a batch of several rows gets other values, as rounding may have it."""
+
+    def __init__(self, layer, amount):
+        super().__init__()
+        self.layer, self.amount = layer, amount
+
+    def forward(self, hidden, *args, **kwargs):
+        said = self.layer(hidden, *args, **kwargs)
+        single = len(hidden) == 1 and hidden.shape[1] > sum((PREFIX, OWN[0]))
+        return said if single else said * (1 + self.amount * torch.sin(100 * said))
+
+
+@pytest.mark.parametrize(("dtype", "packs"), [(torch.float32, False), (torch.bfloat16, True)])
+def test_packed_rows_may_differ_as_much_as_plain_ones_do_by_rounding(dtype, packs):
+    model = copy.deepcopy(tiny("llama")).to(dtype)
+    layers = model.model.layers
+    layers[0].mlp = Unsteady(layers[0].mlp, 0.3)
+    assert gives_plain_logits(PackedModel(around(model), UNLIMITED)) == packs
 
 
 @pytest.mark.parametrize("name", FAMILIES)

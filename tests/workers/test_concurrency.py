@@ -1,3 +1,4 @@
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -5,9 +6,10 @@ import pytest
 from made_up import HerePool, crossed, truth
 
 import fleet
-from caploc.errors import BadOption
+from caploc.errors import BadOption, CaplocError
+from caploc.simulate import World
 from caploc.workers.concurrency import ConcurrentJobs
-from caploc.workers.distributed import DistributedEngine, GroupEnded
+from caploc.workers.distributed import DistributedEngine, GroupEnded, WorkerLost
 
 
 def study(prompts, seed, rounds=4):
@@ -95,6 +97,58 @@ def test_jobs_under_way_are_interrupted_when_nobody_listens_any_more():
     assert sorted(ended) == ["x", "y"]
 
 
+@pytest.mark.parametrize("fate", ["answers", "refuses a guess", "dies"])
+def test_what_is_asked_beforehand_changes_no_answer_and_leaves_nothing_behind(fate):
+    """Of six rows that are expected three are asked later; one more is refused or kills workers."""
+
+    class Moody(HerePool):
+        def outcome(self, worker, group, asks):
+            if fate != "answers" and any(ask.request.prompt == "bad" for ask in asks):
+                if fate == "dies":
+                    del self.present[worker]
+                    return [WorkerLost(worker, "it was told to")]
+                self.present[worker] = None
+                return [GroupEnded(worker, group, BadOption("No such row."))]
+            return super().outcome(worker, group, asks)
+
+    def job(engine):
+        told = []
+        for prompts, ahead in [("a", "bcdefg"), ("bc", ["bad"]), ("bch", []), ("d", [])]:
+            engine.expect(crossed(2, ahead))
+            asks = crossed(2, prompts)
+            found = {a.key: a.response.logprob for b in engine.answer(asks) for a in b}
+            assert found == {ask.key: truth(ask) for ask in asks}
+            told.append(found)
+        return told
+
+    def asking_in_earnest(engine):
+        engine.expect(crossed(1, ["bad"]))
+        list(engine.answer(crossed(1, ["a"])))
+        return [answer.key for batch in engine.answer(crossed(1, ["bad"])) for answer in batch]
+
+    with DistributedEngine(HerePool(2)) as engine:
+        alone = job(engine)
+    pool = Moody(2)
+    with DistributedEngine(pool, clock=pool.clock) as engine:
+        found = run(engine, {"job": job, "earnest": asking_in_earnest})
+        assert found["job"] == alone
+        if fate == "answers":
+            assert found["earnest"] == [(0, 0)]
+        else:
+            assert isinstance(found["earnest"], CaplocError)
+        assert not engine.work.known and not engine.work.later.left
+        assert not engine.work.rows
+
+
+def test_a_single_study_takes_less_time_when_rows_are_asked_beforehand():
+    plans = fleet.recorded(World.of_kind("real", seed=0, layers=24, width=8), 0)
+    usual = fleet.simulate([[replace(p, ahead=None) for p in plans]], 8, fleet.SEVENTY, abreast=1)
+    ahead = fleet.simulate([plans], 8, fleet.SEVENTY, abreast=1)
+    assert ahead["rows"] == usual["rows"] == usual["asked"] < ahead["asked"] < 1.5 * usual["rows"]
+    assert ahead["seconds"] < 0.75 * usual["seconds"]
+    assert ahead["busy"] > usual["busy"]
+
+
 def test_a_question_of_a_busy_pool_is_answered_between_two_groups():
     def asking(engine):
         return engine.shared_tokens([ask.request for ask in crossed(1, ["a", "b"])])
@@ -117,6 +171,6 @@ def test_many_small_studies_keep_made_up_gpus_busy():
     law = fleet.Law(reading=28_000.0, step=0.02, slots=50)
     alone = fleet.simulate(studies, 8, law, abreast=1)
     abreast = fleet.simulate(studies, 8, law, abreast=24)
-    assert abreast["rows"] == alone["rows"] == 24 * sum(rounds)
+    assert 0.8 * 24 * sum(rounds) < abreast["rows"] == alone["rows"] <= 24 * sum(rounds)
     assert abreast["busy"] >= 0.9
     assert abreast["seconds"] < alone["seconds"] / 2

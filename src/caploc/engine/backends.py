@@ -1,6 +1,7 @@
 """Which engines there are, who answers first, and who takes what that one cannot."""
 
-from typing import Protocol
+from collections.abc import Sequence
+from typing import Protocol, runtime_checkable
 
 from caploc.engine.asks import Ask, Engine, Way
 from caploc.engine.paged import PAGED, missing_api
@@ -29,6 +30,14 @@ class Backend(Engine, Protocol):
 
     def refusal(self, ask: Ask) -> str | None:
         """Say why it cannot answer this, as the end of a sentence; None if it can."""
+
+
+@runtime_checkable
+class Expectant(Engine, Protocol):
+    """An engine that can answer beforehand what will probably be asked."""
+
+    def expect(self, asks: Sequence[Ask]) -> None:
+        """Have these answered, where there is room, beside those that are asked next."""
 
 
 def check_engine(name: str, elsewhere: str | None = None) -> None:

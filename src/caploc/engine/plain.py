@@ -14,10 +14,12 @@ only rows of equal length share a batch.
 import inspect
 import json
 import logging
+import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from copy import deepcopy
 from dataclasses import dataclass
+from functools import partial
 from itertools import groupby
 from typing import Any, TypeVar
 
@@ -277,6 +279,11 @@ HARMLESS = frozenset(
 MOVING_ROTARY = frozenset({"dynamic", "longrope"})
 LAYERS_KNOWN = frozenset({"full_attention", "sliding_attention"})
 PREFIX, OWN, AGAIN = 4, (3, 5), 2  # tokens of the proof: shared, each row's own, a step's
+# Rows and padding of plain batches that show what rounding does. In bfloat16 they differ from a row
+# by itself by .03 to .14 of the logits' spread (SmolLM2, Gemma 3 270M), packed rows by up to 1.8
+# times as much; rows whose mask is not heeded by .24 to 2.1.
+SHAPES, ROUNDING = ((2, 3), (3, 8), (8, 24)), 2.5
+Shaped = Callable[[int, int], Tensor]
 
 
 def packed_model(loaded: CutModel) -> PackedModel | None:
@@ -344,7 +351,11 @@ def end_tokens(model: PreTrainedModel, options: dict[str, Any]) -> list[int]:
 
 @torch.inference_mode()
 def gives_plain_logits(packed: PackedModel, seed: int = 0) -> bool:
-    """Tell whether packed rows give the logits of plain forward passes."""
+    """Tell whether packed rows give the logits of plain forward passes.
+
+    In two bytes a number, where real models' logits move with a batch's shape: nearly as well as
+    plain passes of other shapes do.
+    """
     generator = torch.Generator().manual_seed(seed)
     vocabulary = text_config(packed.model).vocab_size
 
@@ -354,20 +365,32 @@ def gives_plain_logits(packed: PackedModel, seed: int = 0) -> bool:
     prefix, own, again = draw(PREFIX), [draw(n) for n in OWN], [draw(AGAIN) for _ in OWN]
     masks = [_one_head(packed, layer) for layer in (0, packed.depth - 1)]
     got = packed_logits(packed, prefix, own, again, masks)
-    allowed = tolerance(packed.model)
+    errors, allowed, rows = list[float](), tolerance(packed.model), list[Shaped]()
     for row, mask in enumerate(masks):
-        tokens = torch.tensor([[*prefix, *own[row], *again[row]]], device=packed.device)
-        with knocked_out(
-            packed.loaded.projections, packed.loaded.grid, torch.from_numpy(mask[None])
-        ):
-            logits = packed.model(
-                input_ids=tokens, attention_mask=torch.ones_like(tokens), use_cache=False
-            ).logits[0]
-        truth = logits[PREFIX + OWN[row] - 1 :].float()
-        error = (got[row].float() - truth).square().mean().sqrt()
-        if not error <= allowed * truth.std():
-            return False
-    return True
+        rows.append(partial(_said_logits, packed, [*prefix, *own[row], *again[row]], mask))
+        errors.append(_relative_error(got[row].float(), rows[row](1, 0)))
+    if max(errors) <= allowed or packed.model.dtype.itemsize > 2:
+        return max(errors) <= allowed
+    moved = [_relative_error(plain(*shape), plain(1, 0)) for plain in rows for shape in SHAPES]
+    return max(errors) <= ROUNDING * max(moved)
+
+
+def _said_logits(
+    packed: PackedModel, tokens: list[int], mask: Mask, rows: int, padding: int
+) -> Float[Tensor, "said vocabulary"]:
+    """Return a row's last logits, plain, in a batch of so many such rows, with so much padding."""
+    ids = torch.tensor([[*tokens, *[0] * padding]] * rows, device=packed.device)
+    read = (torch.arange(ids.shape[1], device=packed.device) < len(tokens)).long().expand_as(ids)
+    heads = torch.from_numpy(mask[None]).expand(rows, -1)
+    with knocked_out(packed.loaded.projections, packed.loaded.grid, heads):
+        logits: Tensor = packed.model(input_ids=ids, attention_mask=read, use_cache=False).logits
+    return logits[0, len(tokens) - 1 - AGAIN : len(tokens)].float()
+
+
+def _relative_error(found: Tensor, truth: Tensor) -> float:
+    """Return the root mean square of an error as a share of how far the truth is spread."""
+    error = float((found - truth).square().mean().sqrt() / truth.std())
+    return error if math.isfinite(error) else math.inf
 
 
 def _one_head(packed: PackedModel, layer: int) -> Mask:

@@ -18,7 +18,8 @@ class Plan:
     """Rows to measure next: row r is `masks[mask[r]]` on example `example[r]` of task `task`.
 
     Task 0 is the one that heads are searched for; the others are those named beside it. `what` says
-    in a word or two what the rows are for, to whoever watches.
+    in a word or two what the rows are for, to whoever watches. `ahead` are rows that will probably
+    be asked after them: workers with room may answer them now, and the search is not told.
     """
 
     masks: Masks
@@ -26,6 +27,7 @@ class Plan:
     example: Int[np.ndarray, " rows"]
     task: int = 0
     what: str = "masks"
+    ahead: "Plan | None" = None
 
     @classmethod
     def crossed(

@@ -2,7 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from jaxtyping import Bool
@@ -23,6 +23,7 @@ from caploc.search.plan import Asking, Plan, Problem, intact_plan
 from caploc.search.state import right_of
 
 EVEN = 0.5  # share of the rows that all heads of the shortlist get alike
+AHEAD = 2  # times as many examples of the same heads that will probably be asked next
 LOOKS = 4  # at which the rest is handed to heads that are still contested
 
 
@@ -96,10 +97,15 @@ class Shortlist:
         if self.examples > reached:
             new = self.order[reached : self.examples]
             self.intact |= (yield intact_plan(self.problem, new)).by_example()
-        masks = designs.singles(self.problem.heads)[heads]
-        mask = np.repeat(np.arange(len(heads)), [len(part) for part in parts])
-        plan = Plan(masks, mask, np.concatenate(parts).astype(int), what="shortlist alone")
+        later = [self.order[self.asked[head] : self.asked[head] + AHEAD * count] for head in heads]
+        plan = replace(self.alone(heads, parts), ahead=self.alone(heads, later))
         self.seen = self.seen.joined((yield plan))
+
+    def alone(self, heads: list[int], examples: Sequence[Sequence[int]]) -> Plan:
+        """Each of the heads alone, on examples of its own."""
+        masks = designs.singles(self.problem.heads)[heads]
+        mask = np.repeat(np.arange(len(heads)), [len(own) for own in examples])
+        return Plan(masks, mask, np.concatenate(examples).astype(int), what="shortlist alone")
 
     def estimate(self) -> Estimate:
         """Effect of each head alone with its interval, as reported."""

@@ -238,7 +238,7 @@ class DryRunMeter(Meter):
         random = designs.generator(crc32(self.salt.encode()))
         self.needed = random.permutation(heads)[: known.needed]
 
-    def ask(self, todo: Sequence[OpenRow], progress: Progress) -> None:
+    def ask(self, todo: Sequence[OpenRow], progress: Progress, ahead: Plan | None) -> None:
         """Answer rows out of nothing."""
         for key, (mask, example) in todo:
             self.fresh.append((mask, example))

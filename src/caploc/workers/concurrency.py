@@ -35,6 +35,8 @@ class SharedEngine:
     replies: "SimpleQueue[Any]" = field(default_factory=SimpleQueue)
     name: str = ""
     outcome: Any = None
+    guess: OpenBatch = field(default_factory=lambda: OpenBatch(guess=True))
+    ahead: Sequence[Ask] = ()
 
     @property
     def loaded(self) -> ModelIdentity:
@@ -60,10 +62,20 @@ class SharedEngine:
             raise found
         return found
 
+    def expect(self, asks: Sequence[Ask]) -> None:
+        """Have asks answered beside those that come next, as `DistributedEngine.expect` does."""
+        self.ahead = list(asks)
+
     def answer(self, asks: Iterable[Ask]) -> Iterator[list[Answer]]:
         """Answer asks as `DistributedEngine` does, beside those of other jobs."""
-        work, asks = self.engine.work, list(asks)
-        batch: OpenBatch = self.call(lambda: work.add(asks))
+        work, asks, ahead = self.engine.work, list(asks), self.ahead
+        self.ahead = ()
+
+        def enter() -> OpenBatch:
+            work.expect(ahead, self.guess)
+            return work.add(asks)
+
+        batch: OpenBatch = self.call(enter)
 
         def cancel() -> bool:
             work.cancel(batch)
@@ -145,6 +157,7 @@ class ConcurrentJobs(Generic[T]):
                 self.look(job)
             else:
                 self.live.pop(job).join()
+                self.engine.work.cancel(job.guess)
                 yield job
 
     def look(self, job: SharedEngine) -> None:

@@ -27,7 +27,7 @@ from caploc.heads import HeadGrid, Mask
 from caploc.models.loading import LoadedModel, load_model
 from caploc.models.placement import free_memory
 from caploc.tasks.task import Request
-from caploc.workers.scheduling import Dispatcher, Patience, WorkerRates
+from caploc.workers.scheduling import Dispatcher, OpenBatch, Patience, WorkerRates
 
 LOG = logging.getLogger(__name__)
 # the command line hushes everything else; a worker lost is worth a line
@@ -254,6 +254,7 @@ class DistributedEngine:
         self.busy: set[int] = set()
         self.news: deque[WorkerEvent] = deque()
         self.shared: dict[tuple[Request, ...], float] = {}
+        self.guess, self.ahead = OpenBatch(guess=True), list[Ask]()
         self.first: ModelIdentity | None = None
         self.unborn = 0
         self.refreshed = -REFRESH  # when the cluster was looked at
@@ -285,6 +286,14 @@ class DistributedEngine:
                 self._lose(worker, str(error))
         return self.shared.get(requests)
 
+    def expect(self, asks: Sequence[Ask]) -> None:
+        """Have these asks, which will probably come later, answered beside those that come next.
+
+        Only workers that have room for them do so, and what comes of them is kept until it is asked
+        in earnest: neither an answer nor a failure shows before.
+        """
+        self.ahead = list(asks)
+
     def answer(self, asks: Iterable[Ask]) -> Iterator[list[Answer]]:
         """Answer every ask once, in lists as workers send them.
 
@@ -292,7 +301,9 @@ class DistributedEngine:
             UserError: if a worker refuses an ask.
             RunFailed: if several workers fail on the same rows, or none is left.
         """
+        self.work.expect(self.ahead, self.guess)
         batch = self.work.add(asks)
+        self.ahead = []
         try:
             while (answers := self.work.collect(batch)) != []:
                 if answers is None:

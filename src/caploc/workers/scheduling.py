@@ -243,9 +243,11 @@ class Assignment:
 class OpenBatch:
     """Asks that belong together on their way: answers that came, how many rows lack theirs.
 
-    Answered rows are `kept` until they are collected, and `handed` on until they are stored.
+    Answered rows are `kept` until they are collected, and `handed` on until they are stored. A
+    `guess` is of rows that will probably be asked: its answers wait for whoever asks in earnest.
     """
 
+    guess: bool = False
     open: int = 0
     arrived: list[Answer] = field(default_factory=list)
     failure: CaplocError | None = None
@@ -271,14 +273,33 @@ class Dispatcher:
         self.groups, self.numbers = count(1), count()
         self.rows: dict[int, QueuedRow] = {}  # without an answer, by number
         self.known: dict[Hashable, tuple[int, QueuedRow]] = {}  # and answered ones, by question
-        self.queue = RowQueue()
+        self.queue, self.later = RowQueue(), RowQueue()  # what is asked, and what is guessed
         self.again: list[RowGroup] = []
         self.held: dict[int, Assignment] = {}  # by worker
         self.suspects: set[int] = set()  # workers whose answer was no number, wrongly
 
     def add(self, asks: Iterable[Ask]) -> OpenBatch:
         """Take in asks; a row that another open batch asks, too, is not asked again."""
-        batch, new = OpenBatch(), dict[int, list[Ask]]()
+        batch = OpenBatch()
+        self.queue.add(row_blocks(self._enter(asks, batch)))
+        return batch
+
+    def expect(self, asks: Iterable[Ask], guess: OpenBatch) -> None:
+        """Have these asks, which will probably be made, answered where a worker has room for them.
+
+        What was guessed before and no worker has yet is forgotten. Nothing is taken in while rows
+        wait that are asked in earnest.
+        """
+        waiting = (row for block in self.later.waiting.values() for row in block)
+        self._drop({row for row in waiting if self.rows[row].takers[0][0] is guess})
+        guess.arrived.clear()
+        if not self.queue.left:
+            self.later.add(row_blocks(self._enter(asks, guess)))
+
+    def _enter(self, asks: Iterable[Ask], batch: OpenBatch) -> dict[int, list[Ask]]:
+        """Note what a batch asks; return, by number, the rows that must be put into a queue."""
+        new = dict[int, list[Ask]]()
+        guessed = {row for block in self.later.waiting.values() for row in block}
         for own, asked in asks_by_row(asks).items():
             question = (
                 asked[0].knocked_out.tobytes(),
@@ -289,14 +310,16 @@ class Dispatcher:
                 new[number] = [replace(ask, key=(number, ask.key[1])) for ask in asked]
                 self.rows[number] = QueuedRow(new[number], question)
                 self.known[question] = number, self.rows[number]
-            row = self.known[question][1]
+            number, row = self.known[question]
             if row.answers:
                 batch.arrived += renumbered(row.answers, own)
-            else:
-                row.takers.append((batch, own))
-                batch.open += 1
-        self.queue.add(row_blocks(new))
-        return batch
+                continue
+            if number in guessed and not batch.guess:
+                new[number] = row.asks
+            row.takers.append((batch, own))
+            batch.open += 1
+        self.later.drop(guessed & new.keys())
+        return new
 
     def collect(self, batch: OpenBatch) -> list[Answer] | None:
         """Return what has arrived for a batch: None if nothing new has, [] when that was all.
@@ -319,10 +342,13 @@ class Dispatcher:
             return
         for row in self.rows.values():
             row.takers = [(other, own) for other, own in row.takers if other is not batch]
-        unwanted = {number for number, row in self.rows.items() if not row.takers}
+        self._drop({number for number, row in self.rows.items() if not row.takers})
+
+    def _drop(self, unwanted: set[int]) -> None:
         for number in unwanted:
             self.known.pop(self.rows.pop(number).question)
         self.queue.drop(unwanted)
+        self.later.drop(unwanted)
 
     def _forget(self, answered: list[QueuedRow]) -> None:
         for row in answered:
@@ -332,7 +358,7 @@ class Dispatcher:
     @property
     def waiting(self) -> bool:
         """Whether there is a row that no worker has."""
-        return bool(self.queue.left or self.again)
+        return bool(self.queue.left or self.again or self.later.left)
 
     def give(self, worker: int, present: Sequence[int], now: float) -> tuple[int, list[Ask]] | None:
         """Give an idle worker a group, with its number; None if there is none for it."""
@@ -346,17 +372,31 @@ class Dispatcher:
         if (place := next(ready, None)) is not None:
             group = self.again.pop(place)
         else:
-            rows = self.queue.take(
-                self.rates.size(worker, self.queue.left, present, self._unanswered(now)),
-                self.rates.whole(worker, len(self.queue.waiting), present),
-            )
-            group = RowGroup(rows)
+            group = RowGroup(self._next_rows(worker, present, self._unanswered(now)))
         if not group.rows:
             return None
         number = next(self.groups)
         lacking = {row: len(self.rows[row].asks) for row in group.rows}
         self.held[worker] = Assignment(number, group, now, now, lacking)
         return number, [ask for row in group.rows for ask in self.rows[row].asks]
+
+    def _next_rows(
+        self, worker: int, present: Sequence[int], unanswered: Mapping[int, float]
+    ) -> tuple[int, ...]:
+        """Take a worker's part of what is asked and, at most as much again, of what is guessed.
+
+        Without anything asked, of what is guessed no more than is soon done.
+        """
+        rows: tuple[int, ...] = ()
+        if self.queue.left:
+            size = self.rates.size(worker, self.queue.left, present, unanswered)
+            whole = self.rates.whole(worker, len(self.queue.waiting), present)
+            rows = self.queue.take(size, whole)
+        if self.later.left:
+            size = self.rates.size(worker, self.later.left, present, unanswered)
+            soon = ceil(LEAST_SECONDS * (self.rates.rate(worker) or 1.0))
+            rows += self.later.take(min(size, max(len(rows), soon)))
+        return rows
 
     def _wanted(self, group: RowGroup) -> RowGroup:
         """Return a group without the rows that nobody wants any more."""
@@ -443,7 +483,10 @@ class Dispatcher:
 
     def _fail(self, rows: Iterable[int], failure: CaplocError) -> None:
         for batch in {taker for row in rows for taker, _ in self.rows[row].takers}:
-            batch.failure = failure
+            if batch.guess:
+                self.cancel(batch)  # whoever asks in earnest is told
+            else:
+                batch.failure = failure
 
     def lose(self, worker: int, why: str, *, blame: bool = True) -> None:
         """Take in that a worker has failed or gone: the rows it has not answered are asked again.
