@@ -165,10 +165,8 @@ def test_an_erasure_counts_who_beats_every_draw(erasures):
         "Without its located neurons a task loses 1.28 [0.45, 2.10] nats a token"
     )
     assert "0.25 [0.25, 0.25]" in told and told.endswith("more than in any draw: 1 of 2 tasks")
-    arms, doses, matrix = (
-        plain(each(erasures))
-        for each in (erasure.erased_arms_exhibit, erasure.doses_exhibit, erasure.losses_exhibit)
-    )
+    told = {"tasks": [each.as_dict() for each in erasures], **erasure.view_effects(erasures)}
+    arms, doses, matrix = map(plain, fill_tables("erasure", told))
     assert [row[10] for row in arms] == ["yes", "no"]  # a draw that costs as much is no win
     assert {row[11] for row in arms} == {"–"}  # none as active was drawn
     assert arms[0][:6] == ["a", "2", "0.900 ± 0.100", "0.500", "–", "0.200 (0.000 to 0.400)"]

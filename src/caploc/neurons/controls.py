@@ -22,20 +22,13 @@ from caploc.folder import CONTROLS
 from caploc.lookup import pick
 from caploc.naming import is_file
 from caploc.neurons.attribution import METHODS
-from caploc.neurons.erasure import LAYERS, LOCATED, Erased, Eraser, Erasing
+from caploc.neurons.erasure import LAYERS, LOCATED, Eraser, Erasing
 from caploc.neurons.finding import TaskNeurons
 from caploc.neurons.locating import subsets_of
 from caploc.neurons.sites import Chosen
-from caploc.neurons.study import (
-    Finding,
-    NeuronLab,
-    Reported,
-    bounds_of_draws,
-    reopen_study,
-    run_command,
-)
+from caploc.neurons.study import Finding, NeuronLab, Reported, reopen_study, run_command
 from caploc.progress import Progress
-from caploc.report.tabulation import as_text, fill_tables, ranged
+from caploc.report.tabulation import as_text, bounds, fill_tables, ranged
 from caploc.stats.intervals import mean_interval
 from caploc.stats.sets import (
     COMPARED,
@@ -178,11 +171,11 @@ class ControlledRun:
             self.lab.bench, self.asked.erasing, replace(found, located=chosen), self.lab.progress
         )
         erased = eraser.erase(self.lab.source(task), (LOCATED, LAYERS))
-        own = erased.located
+        own, drawn = erased.located, [lost.logprob for lost in erased.of_arm(LAYERS)]
         return {
             "logprob": own.logprob.as_dict(),
             "metric": own.metric.as_dict(),
-            "at_random": dict(zip(("mean", "low", "high"), _ends_of_draws(erased), strict=True)),
+            "at_random": dict(zip(("mean", "low", "high"), bounds(drawn), strict=True)),
         }
 
     def held_against(self, task: str) -> tuple[list[Row], Row]:
@@ -225,11 +218,6 @@ class ControlledRun:
                 row |= {"within": within(own).rates[COMPARED].as_dict(), "across": across}
                 cost = self.erase(task, self.lab.found(task), chosen) if chosen.any() else {}
                 yield {"logprob": None, "metric": None, "at_random": None} | row | cost
-
-
-def _ends_of_draws(erased: Erased) -> tuple[float | None, float | None, float | None]:
-    """Take the mean, least and largest loss of random draws."""
-    return bounds_of_draws([lost.logprob for lost in erased.of_arm(LAYERS)])
 
 
 def measure_controls(

@@ -29,13 +29,9 @@ from caploc.neurons.arms import ARMS, DRAWN, LOCATED, RANDOM, USUAL, TuningArm, 
 from caploc.neurons.attribution import gold_means
 from caploc.neurons.study import (
     Finding,
-    Matrix,
-    NamedRow,
     NeuronLab,
     Reported,
     TaskSource,
-    bounds_of_draws,
-    effects_matrix,
     outcomes_under,
     reopen_study,
     run_command,
@@ -50,13 +46,10 @@ from caploc.neurons.training import (
     make_lessons,
     rival_scores,
 )
-from caploc.neurons.weights import (
-    degraded,
-)
+from caploc.neurons.weights import degraded
 from caploc.progress import Progress
-from caploc.report import drawing
-from caploc.report.exhibits import NOTHING, Exhibit
-from caploc.report.tabulation import ranged
+from caploc.report.exhibits import Exhibit
+from caploc.report.tabulation import fill_tables
 from caploc.stats.chance import FEWEST, specificity
 from caploc.stats.intervals import Interval, JsonRecord, paired_interval, plain_value
 from caploc.stats.threshold import best
@@ -485,57 +478,30 @@ def tuned_arms_exhibit(task: str, result: Results) -> Exhibit:
     drawn: dict[str, list[Any]] = {}
     for arm in result["arms"]:
         drawn.setdefault(arm["arm"], []).append(arm)
-
-    def changes(arms: Sequence[Results], measure: str) -> list[Any]:
-        return [each["change"] for each in _changes_of(arms, task, measure)]
-
-    rows: list[NamedRow] = []
-    for name, arms in drawn.items():
-        fits = [arm["fit"] for arm in arms if arm["fit"] is not None]
-        best = [f"{f['best']['rate']:g}{' (edge)' if f['at_edge'] else ''}" for f in fits]
-        gold = list(_changes_of(arms, task, GOLD))
-        single = len(arms) == 1
-        ends = [f"{gold[0]['before']:z.3f} to {gold[0]['after']:z.3f}"] if single and gold else []
-        rows.append(
-            {
-                "tuned": name if single else f"{name}, {len(arms)} draws",
-                "parameters": f"{fits[0]['parameters']:,}" if fits else NOTHING,
-                "best rate": ", ".join(dict.fromkeys(best)) or NOTHING,
-                "change of score": _over_draws(changes(arms, METRIC)),
-                "change of log-probability": _over_draws(changes(arms, GOLD)),
-                "log-probability": "".join(ends) or NOTHING,
-            }
-        )
-    notes = [
-        "Changes with 95 % intervals over examples, paired; of draws the mean, the least and the "
-        f"most. Tuned on {result['trained_on']} examples."
-    ]
-    notes += [f"{arm['failed']}." for arm in result["arms"] if arm.get("failed")]
-    if control := _control_of(result, task):
-        notes.append(
-            f"Located against the draws in the same layers, by log-probability: excess "
-            f"{ranged(control['excess'])} nats a token, p {control['p']:.3f} with "
-            f"{len(control['changes'])} draws."
-        )
-    draw = partial(
-        drawing.draw_points,
-        list(drawn),
-        {"log-probability": [bounds_of_draws(changes(a, GOLD)) for a in drawn.values()]},
-        label="change of log-probability, nats a token",
-    )
-    name = f"enhancement-{task.replace('/', '-')}"
-    return Exhibit.of(name, f"Tuning for {task}", rows, notes, draw)
+    failed = [f"{arm['failed']}." for arm in result["arms"] if arm.get("failed")]
+    view = {"drawn": {name: _view_arm(arms, task) for name, arms in drawn.items()}}
+    told = {"task": task, "failed": failed, "control": _control_of(result, task)}
+    return fill_tables("tuning", {**result, **told, **view})[0]
 
 
-def _over_draws(changes: Sequence[Results]) -> str:
-    """Write the change of one arm with its interval, of several draws the mean and the ends."""
-    if len(changes) == 1:
-        return ranged(changes[0])
-    mean, least, most = bounds_of_draws(changes)
-    return NOTHING if mean is None else f"{mean:z.3f} ({least:z.3f} to {most:z.3f})"
+def _view_arm(arms: Sequence[Results], task: str) -> dict[str, Any]:
+    """Put together what is shown of the draws of an arm; of a single one what was before, too."""
+    fits = [arm["fit"] for arm in arms if arm["fit"] is not None]
+    gold, score = (list(_changes_of(arms, task, measure)) for measure in (GOLD, METRIC))
+    ends = gold[0] if len(arms) == 1 and gold else {}
+    return {
+        "draws": len(arms),
+        "parameters": fits[0]["parameters"] if fits else None,
+        "rates": [f"{f['best']['rate']:g}{' (edge)' if f['at_edge'] else ''}" for f in fits],
+        "gold": [each["change"] for each in gold],
+        "score": [each["change"] for each in score],
+        **{name: ends[name] for name in ("before", "after") if name in ends},
+    }
 
 
-def gain_matrix(found: Results, arm: str = LOCATED) -> tuple[list[str], list[str], Matrix]:
+def gain_matrix(
+    found: Results, arm: str = LOCATED
+) -> tuple[list[str], list[str], Float64[np.ndarray, "tasks judged"]]:
     """List tasks tuned, tasks judged, and each judged one's change of log-probability."""
     known = (each for each in next(iter(found.values()))["arms"] if each["changes"])
     judged = list(
@@ -554,10 +520,6 @@ def gain_matrix(found: Results, arm: str = LOCATED) -> tuple[list[str], list[str
 def gains_matrix_exhibit(found: Results) -> Exhibit:
     """Show what tuning one task's neurons changes on every task."""
     tuned, judged, located = gain_matrix(found)
-    return effects_matrix(
-        "enhancement-matrix",
-        "Log-probability that each task (column) gains when another's neurons (row) are tuned",
-        (tuned, judged),
-        (located, gain_matrix(found, RANDOM)[2]),
-        ("tuned", "In brackets the mean of random neurons of the same layers. Nats a token."),
-    )
+    effects = {"tasks": tuned, "judged": judged, "located": located}
+    effects["random"] = gain_matrix(found, RANDOM)[2]
+    return fill_tables("enhancement", {"effects": effects})[0]

@@ -8,7 +8,6 @@ other tasks, which tells a capability's neurons from those that everything needs
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,23 +23,16 @@ from caploc.neurons.finding import TaskNeurons
 from caploc.neurons.sites import Chosen, ErasureMode
 from caploc.neurons.study import (
     Finding,
-    Matrix,
-    NamedRow,
     NeuronBench,
     NeuronLab,
     Reported,
-    Row,
     TaskSource,
-    bounds_of_draws,
-    effects_matrix,
     outcomes_under,
     reopen_study,
     run_command,
 )
 from caploc.progress import Progress
-from caploc.report import drawing
-from caploc.report.exhibits import NOTHING, Exhibit, Value
-from caploc.report.tabulation import YES_NO, ranged
+from caploc.report.tabulation import fill_tables, ranged
 from caploc.result import Score
 from caploc.stats.chance import (
     Specificity,
@@ -328,7 +320,7 @@ def erase(
             f"Located neurons are erased ({asked.mode}); losses are on examples that no neuron was "
             "found on, in the task's own score and in nats of log-probability for each gold token."
         ]
-        shown = [erased_arms_exhibit(erased), doses_exhibit(erased), losses_exhibit(erased)]
+        shown = fill_tables("erasure", results | view_effects(erased))
         title = f"Erasing neurons of {model}"
         return Finding(ERASURE, results, title, erasure_headline(erased), shown, lines, "erasure")
 
@@ -395,97 +387,17 @@ def erasure_headline(erased: Sequence[ErasedTask]) -> str:
     )
 
 
-def erased_arms_exhibit(erased: Sequence[ErasedTask]) -> Exhibit:
-    """Show each task's own loss under every arm."""
-    rows: list[NamedRow] = []
-    for each in erased:
-        own = each.own
-        gain = None if own.logprob is None else own.logprob.pooled_gain
-        rows.append(
-            {
-                "task": each.task,
-                "neurons": str(each.neurons),
-                "intact": Value(own.intact.score, own.intact.stderr),
-                "located erased": _scores(own, LOCATED),
-                "random as active": _scores(own, ACTIVE),
-                "random in layers": _scores(own, LAYERS),
-                "random": _scores(own, UNIFORM),
-                "lowest scores": _scores(own, BOTTOM),
-                "log-probability lost": ranged(own.located.logprob),
-                "by random in layers": Value(own.mean(LAYERS)),
-                "beats every draw": YES_NO[own.beats()],
-                "beats every one as active": YES_NO[own.beats(ACTIVE)],
-                "gain in sd of draws": NOTHING if gain is None else Value(gain, digits=1),
-            }
-        )
-    note = (
-        "Of draws the mean score, and in brackets the lowest and the highest; those as active "
-        "match layer and activity of the located neurons one by one. Log-probability is in nats "
-        "for each gold token, with a 95 % interval over examples; the gain is the located loss "
-        "less the mean of the draws in the same layers, in their standard deviations."
-    )
-    draw = partial(
-        drawing.draw_points,
-        [each.task for each in erased],
-        {
-            arm: [bounds_of_draws([x.logprob for x in each.own.of_arm(arm)]) for each in erased]
-            for arm in ARMS
-            if any(each.own.of_arm(arm) for each in erased)
-        },
-        label="log-probability lost, nats a token",
-    )
-    title = "Located neurons erased, against others as many"
-    return Exhibit.of("erasure", title, rows, [note], draw)
-
-
-def _scores(erased: Erased, arm: str) -> str:
-    """Write the scores of an arm's draws: their mean, and the lowest and highest."""
-    known = [lost.score for lost in erased.of_arm(arm) if lost.score is not None]
-    if not known:
-        return NOTHING
-    ends = f" ({min(known):.3f} to {max(known):.3f})" if len(known) > 1 else ""
-    return f"{np.mean(known):.3f}{ends}"
-
-
-def doses_exhibit(erased: Sequence[ErasedTask]) -> Exhibit:
-    """Show the loss as more of the located neurons are erased."""
-    rows: list[Row] = [
-        (
-            each.task,
-            *(
-                f"{point['logprob']['mean']:z.3f} ({point['neurons']})"
-                if point["logprob"]["mean"] is not None
-                else NOTHING
-                for point in each.doses
-            ),
-        )
-        for each in erased
-    ]
-    return Exhibit(
-        "doses",
-        "Log-probability lost by the share of located neurons erased",
-        ("task", *(f"{100 * point['dose']:g} %" for point in erased[0].doses)),
-        rows,
-        [
-            "The highest scores go first; in brackets the number of neurons. The curve has random "
-            f"neurons, as many in each layer, beside: the mean of {CURVE_DRAWS} draws."
-        ],
-        partial(
-            drawing.curves,
-            {
-                each.task + also: [(100 * p["dose"], p[key]["mean"]) for p in each.doses]
-                for each in erased
-                for also, key in (("", "logprob"), (", random in layers", "random"))
-            },
-            across="located neurons erased, %",
-            up="log-probability lost, nats a token",
-        ),
-    )
+def view_effects(erased: Sequence[ErasedTask]) -> dict[str, Any]:
+    """Put together what the page shows beside the file: what each task loses without another's."""
+    tasks, judged, located = loss_matrix(erased)
+    effects = {"tasks": tasks, "judged": judged, "located": located}
+    effects["random"] = loss_matrix(erased, LAYERS)[2]
+    return {"effects": effects, "curve_draws": CURVE_DRAWS}
 
 
 def loss_matrix(
     erased: Sequence[ErasedTask], arm: str = LOCATED
-) -> tuple[list[str], list[str], Matrix]:
+) -> tuple[list[str], list[str], Float64[np.ndarray, "tasks judged"]]:
     """List tasks erased, tasks judged, and the log-probability that each judged one loses."""
     judged = dict.fromkeys(
         name for each in erased for name in (each.task, *(other.judged for other in each.others))
@@ -497,15 +409,3 @@ def loss_matrix(
             value = one.mean(arm)
             table[row, columns[one.judged]] = np.nan if value is None else value
     return [each.task for each in erased], list(columns), table
-
-
-def losses_exhibit(erased: Sequence[ErasedTask]) -> Exhibit:
-    """Show what every task loses when a task's neurons are erased, random neurons beside."""
-    tasks, judged, located = loss_matrix(erased)
-    return effects_matrix(
-        "erasure-matrix",
-        "Log-probability that each task (column) loses without the neurons of another (row)",
-        (tasks, judged),
-        (located, loss_matrix(erased, LAYERS)[2]),
-        ("erased", "In brackets the mean loss of random neurons of the same layers."),
-    )

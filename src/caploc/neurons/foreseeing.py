@@ -9,11 +9,10 @@ from caploc.engine.memory import CUDA_SHARE, SHARE
 from caploc.models.placement import computing_dtype, free_memory
 from caploc.models.projections import text_config
 from caploc.neurons.attribution import METHODS, Attribution, Batcher
-from caploc.neurons.study import NamedRow, NeuronStudy, load_source
+from caploc.neurons.study import NeuronStudy, load_source
 from caploc.report.exhibits import Exhibit
+from caploc.report.tabulation import fill_tables
 from caploc.stats.intervals import JsonRecord
-
-GB = 1e9
 
 
 @dataclass(frozen=True)
@@ -78,28 +77,4 @@ def foresee_scoring(study: NeuronStudy) -> tuple[dict[str, Any], list[Exhibit]]:
             found.append(ScoringPlan.of(task, spans, asked, batcher, weights.bytes))
     name = study.model.name
     result = {"model": name, "device": str(device), "plans": [each.as_dict() for each in found]}
-    return result, [plan_exhibit(name, found)]
-
-
-def plan_exhibit(model: str, found: Sequence[ScoringPlan]) -> Exhibit:
-    """Show what is foreseen, in gigabytes of a thousand million bytes."""
-    rows: list[NamedRow] = [
-        {
-            "task": each.task,
-            "method": each.method,
-            "examples": f"{each.examples:,}",
-            "tokens": f"{each.tokens:,}",
-            "longest": f"{each.longest:,}",
-            "forward passes": f"{each.passes:,.0f}",
-            "tokens x passes": f"{each.tokens * each.passes:,.0f}",
-            "peak": f"{(each.weights + each.peak) / GB:.2f} GB",
-            "at least": f"{(each.weights + each.least) / GB:.2f} GB",
-        }
-        for each in found
-    ]
-    notes = [
-        f"The weights take {found[0].weights / GB:.2f} GB of each peak; a backward pass counts as "
-        "a forward pass. The peak is that of the batches that this device has room for, the least "
-        "that of one example at one point at a time (--batch-size 1)."
-    ]
-    return Exhibit.of("plan", f"What scoring neurons of {model} will take", rows, notes)
+    return result, fill_tables("plan", result)

@@ -12,14 +12,7 @@ import numpy as np
 from caploc.contents import read_contents
 from caploc.errors import BadOption, UserError
 from caploc.folder import NEURONS, OVERLAP
-from caploc.neurons.erasure import (
-    LAYERS,
-    LOCATED,
-    ErasedTask,
-    Eraser,
-    Erasing,
-    erased_arms_exhibit,
-)
+from caploc.neurons.erasure import LAYERS, LOCATED, ErasedTask, Eraser, Erasing
 from caploc.neurons.finding import Rule, TaskNeurons
 from caploc.neurons.firing import watch_neurons
 from caploc.neurons.sites import NeuronGrid
@@ -259,9 +252,8 @@ def located_exhibits(located: LocatedNeurons) -> list[Exhibit]:
     steps = sorted({step for each in located.found.values() for step, *_ in each.curve})
     beside = {"neurons_in_all": located.grid.size, "steps": steps}
     first, *others = fill_tables("neurons", located.as_dict() | beside)
-    erased = list(located.erased.values())
-    costs = [drop_empty(erased_arms_exhibit(erased))] if erased else []
-    return [first, *costs, *others]
+    costs = fill_tables("erasure", {"tasks": [e.as_dict() for e in located.erased.values()]})
+    return [first, *map(drop_empty, costs), *others]
 
 
 def overlap(

@@ -8,10 +8,10 @@ evaluation examples. A task without one gives every other evaluation example to 
 rest to judging: no example is on both sides.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict, dataclass, field, replace
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -33,10 +33,7 @@ from caploc.neurons.finding import Finder, Rule, TaskNeurons, score_cache
 from caploc.neurons.planning import check_scorable
 from caploc.neurons.sites import Chosen, Cutter, ErasureMode, NeuronEngine, NeuronModel, as_neurons
 from caploc.progress import Progress, Silent
-from caploc.report import drawing
-from caploc.report.exhibits import NOTHING, Exhibit, Value, write_exhibits
-from caploc.report.tabulation import bounds
-from caploc.stats.intervals import Interval
+from caploc.report.exhibits import Exhibit, write_exhibits
 from caploc.stats.threshold import Moments
 from caploc.store import Question, Store
 from caploc.tasks.catalog import TaskOptions, can_train, check_task_name
@@ -389,47 +386,3 @@ def run_command(
     told = finding.title, finding.headline, finding.lines, finding.exhibits
     write_exhibits(folder / finding.page, *told, command)
     return result, finding.exhibits
-
-
-Row = tuple[str | Value, ...]
-NamedRow = dict[str, str | Value]  # by column
-Matrix = Float64[np.ndarray, "rows columns"]
-
-
-def bounds_of_draws(draws: Sequence[Interval | Mapping[str, Any]]) -> drawing.Interval:
-    """Take the interval of a single draw; of several the mean, the least and the most."""
-    if len(draws) == 1:
-        return bounds(draws[0])
-    means = [mean for mean, _, _ in map(bounds, draws) if mean is not None]
-    return (float(np.mean(means)), min(means), max(means)) if means else (None, None, None)
-
-
-def effects_matrix(
-    name: str,
-    title: str,
-    tasks: tuple[Sequence[str], Sequence[str]],
-    effects: tuple[Matrix, Matrix],
-    words: tuple[str, str],
-) -> Exhibit:
-    """Show a matrix of effects of one task's neurons (row) on each task (column).
-
-    `effects` are those of located neurons and, in brackets, of random ones; `words` the head of the
-    rows, and a note.
-    """
-    located, random = effects
-    rows: list[Row] = [
-        (
-            task,
-            *(
-                f"{_cell(own)} ({_cell(drawn)})" if np.isfinite(drawn) else _cell(own)
-                for own, drawn in zip(located[place], random[place], strict=True)
-            ),
-        )
-        for place, task in enumerate(tasks[0])
-    ]
-    draw = partial(drawing.draw_matrix, *tasks, located, label="nats a token", diverging=True)
-    return Exhibit(name, title, (words[0], *tasks[1]), rows, [words[1]], draw)
-
-
-def _cell(value: float) -> str:
-    return f"{value:z.3f}" if np.isfinite(value) else NOTHING

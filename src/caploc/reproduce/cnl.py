@@ -20,21 +20,15 @@ from caploc.neurons.erasure import erase
 from caploc.neurons.fact_study import measure_fidelity, measure_reliability
 from caploc.neurons.finding import score_cache
 from caploc.neurons.locating import check_kinds, locate
-from caploc.neurons.study import (
-    NeuronLab,
-    NeuronStudy,
-    Row,
-    open_study,
-    write_result,
-)
+from caploc.neurons.study import NeuronLab, NeuronStudy, open_study, write_result
 from caploc.neurons.weights import TrainableRows
 from caploc.progress import Progress, Silent
 from caploc.report import exhibits as files
-from caploc.report.exhibits import Exhibit, Value, write_exhibits
-from caploc.report.tabulation import as_text, ranged
+from caploc.report.exhibits import Exhibit, Row, Value, write_exhibits
+from caploc.report.tabulation import as_text, fill_tables, ranged
 from caploc.reproduce.checklist import checklist, ends
 from caploc.reproduce.cnl_preset import CnlPreset
-from caploc.reproduce.crossing import cross, crossing_exhibit, losses
+from caploc.reproduce.crossing import cross, losses
 from caploc.reproduce.verdicts import verdicts
 from caploc.stats.sets import overlap_rates, rank_correlation
 from caploc.stats.threshold import best
@@ -195,12 +189,11 @@ class Reproduction:
 
         `verdicts.json` holds the results that the verdicts rest on.
         """
-        crossed = self.results.get("crossing")
         exhibits = [
             checklist(self.results),
             *verdicts(self.results, self.preset.kinds),
             *self.exhibits,
-            *([crossing_exhibit(crossed)] if crossed else []),
+            *fill_tables("crossing", {"crossed": self.results.get("crossing", [])}),
         ]
         for exhibit in exhibits:
             files.write(exhibit, self.folder)

@@ -5,14 +5,11 @@ the summary: means within a kind of task and across kinds, and whether tasks who
 share effects.
 """
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from caploc.neurons.erasure import LOCATED
-from caploc.neurons.study import NamedRow
-from caploc.report.exhibits import Exhibit, Value
 from caploc.stats.sets import COMPARED, cohesion, correlate_matrices
 
 
@@ -46,24 +43,3 @@ def cross(
     together = correlate_matrices(table, shared).spearman if len(tasks) > 2 else None
     told = together.as_dict() if together else None
     return {"how": how, "tasks": tasks, "kinds": found.as_dict(), "overlap": told}
-
-
-def crossing_exhibit(crossed: Sequence[dict[str, Any]]) -> Exhibit:
-    """Show the means of effects on other tasks, and how they go with the overlap of neurons."""
-    rows: list[NamedRow] = [
-        {
-            "neurons": each["how"],
-            "the task itself": Value(each["kinds"]["cohesion"], digits=4),
-            "other tasks": Value(each["kinds"]["separability"], digits=4),
-            "others of its kind": Value(each["kinds"]["same_kind"], digits=4),
-            "of other kinds": Value(each["kinds"]["across_kinds"], digits=4),
-            "p of kinds": Value(each["kinds"]["p"]),
-            "correlation with overlap": Value((each["overlap"] or {}).get("value"), digits=2),
-        }
-        for each in crossed
-    ]
-    note = (
-        "Effects in nats of log-probability a gold token: lost when erased, gained when tuned. p: "
-        "kinds dealt out to tasks at random. The correlation (Spearman) is over pairs of tasks."
-    )
-    return Exhibit.of("crossing", "Neurons of one task, effects on others", rows, [note])
