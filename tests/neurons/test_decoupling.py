@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from caploc.engine import BatchEngine
 from caploc.errors import BadData, BadOption, UnknownName
+from caploc.models.neurons import NeuronGrid
 from caploc.neurons.attribution import Attribution, Batch
 from caploc.neurons.decoupling import (
     CONTRASTS,
@@ -24,7 +25,6 @@ from caploc.neurons.decoupling import (
     same_answer,
 )
 from caploc.neurons.finding import Rule, score_cache
-from caploc.neurons.sites import NeuronGrid
 from caploc.neurons.study import NeuronBench
 from caploc.progress import Silent
 from caploc.stats.sets import jaccards

@@ -9,6 +9,7 @@ from planted_models import SHARING, TWO, Planter
 
 from caploc.errors import BadOption
 from caploc.models.planted_neurons import PlantedNeurons
+from caploc.neurons.cutting import ErasureMode
 from caploc.neurons.erasure import (
     BOTTOM,
     LAYERS,
@@ -21,7 +22,6 @@ from caploc.neurons.erasure import (
     erasure_headline,
 )
 from caploc.neurons.finding import Rule, score_cache
-from caploc.neurons.sites import ErasureMode
 from caploc.neurons.study import NeuronBench
 from caploc.progress import Silent
 from caploc.report.exhibits import NOTHING

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from caploc.models.neurons import NeuronGrid
 from caploc.neurons import enhancing, erasure, locating
 from caploc.neurons import fact_study as pages
 from caploc.neurons.erasure import BOTTOM, LAYERS, LOCATED, UNIFORM, ArmLoss, Erased, ErasedTask
@@ -10,7 +11,6 @@ from caploc.neurons.fidelity import ARMS as pages_arms
 from caploc.neurons.finding import Rule, TaskNeurons
 from caploc.neurons.locating import LocatedNeurons
 from caploc.neurons.locating import locating_headline as located_headline
-from caploc.neurons.sites import NeuronGrid
 from caploc.report import tabulation as cells
 from caploc.report.tabulation import fill_tables
 from caploc.result import Score

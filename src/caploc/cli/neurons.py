@@ -298,9 +298,9 @@ def erase(
     See also:
         neurons locate, neurons enhance
     """
+    from caploc.neurons.cutting import ErasureMode
     from caploc.neurons.erasure import Erasing
     from caploc.neurons.erasure import erase as run
-    from caploc.neurons.sites import ErasureMode
 
     asked = Erasing(ErasureMode.parse(mode), draws, numbers(doses, float), limit, seed)
     others, page = split_names(also), folder / "erasure"
@@ -429,7 +429,7 @@ def keep(
     See also:
         neurons merge, neurons enhance
     """
-    from caploc.neurons.training import keep as run
+    from caploc.export.delta import keep as run
 
     allowed = may.allowed()
     with console.progress(quiet) as progress:
@@ -457,7 +457,7 @@ def merge(
     See also:
         neurons keep, evaluate
     """
-    from caploc.neurons.training import merge as run
+    from caploc.export.delta import merge as run
     from caploc.workbench import ModelOptions
 
     options = ModelOptions(placed(model), "cpu", "auto", revision, trust_remote_code, gguf=gguf)

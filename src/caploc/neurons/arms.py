@@ -11,7 +11,7 @@ from caploc.cache import digest
 from caploc.errors import BadOption
 from caploc.grid import Grid
 from caploc.lookup import pick
-from caploc.neurons.sites import Chosen
+from caploc.models.neurons import Chosen
 from caploc.neurons.training import TuningRecipe
 from caploc.neurons.weights import (
     Trainable,
@@ -97,12 +97,9 @@ def make_arms(
     """Make the arms of these names, each random one `draws` times; `scores` are for "bottom".
 
     Random neurons and those of the lowest scores leave the located ones out, as far as there are
-    enough others. Asking for more draws keeps the first ones.
-
-    Raises:
-        UnknownName: if there is no arm of such a name.
-        BadOption: if nothing is located, draws are fewer than 5, "bottom" has no scores or "lora"
-            no PEFT.
+    enough others. Asking for more draws keeps the first ones. Raises UnknownName if there is no arm
+    of such a name; BadOption if nothing is located, draws are fewer than 5, "bottom" has no scores
+    or "lora" no PEFT.
     """
     check_chosen(located, grid.size)
     for name in names:

@@ -40,11 +40,11 @@ from caploc.errors import BadOption
 from caploc.lookup import pick
 from caploc.models.cutting import Projections
 from caploc.models.hooks import temporary_hooks
+from caploc.models.neurons import NeuronModel, list_projections
 from caploc.models.placement import input_device, weights_wait
 from caploc.models.projections import decoder_layers
 from caploc.models.proof import reads_first
 from caploc.neurons.planning import PassMemory, checkpointed
-from caploc.neurons.sites import NeuronModel, list_projections
 
 R = TypeVar("R")
 MOST_TOKENS = {"cpu": 4096, "mps": 8192}

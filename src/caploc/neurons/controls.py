@@ -20,12 +20,12 @@ from caploc.errors import BadOption, UserError
 from caploc.files import read_text
 from caploc.folder import CONTROLS
 from caploc.lookup import pick
+from caploc.models.neurons import Chosen
 from caploc.naming import is_file
 from caploc.neurons.attribution import METHODS
 from caploc.neurons.erasure import LAYERS, LOCATED, Eraser, Erasing
 from caploc.neurons.finding import TaskNeurons
 from caploc.neurons.locating import subsets_of
-from caploc.neurons.sites import Chosen
 from caploc.neurons.study import Finding, NeuronLab, Reported, reopen_study, run_command
 from caploc.progress import Progress
 from caploc.report.tabulation import as_text, bounds, fill_tables, ranged
@@ -89,10 +89,8 @@ class Controlling:
 def exchange_answers(spans: Sequence[Span]) -> list[Span]:
     """Put to each prompt the answer of another, each answer once, and as few alike as can be.
 
-    Answers may be few (letters): exchanged at random, many a prompt would get its own again.
-
-    Raises:
-        BadOption: if there are fewer than two.
+    Answers may be few (letters): exchanged at random, many a prompt would get its own again. Raises
+    BadOption if there are fewer than two.
     """
     if len(spans) < 2:
         raise BadOption(f"Answers can be exchanged among 2 items or more; got {len(spans)}.")
@@ -119,8 +117,7 @@ class ControlledRun:
     def tasks(self) -> list[str]:
         """The tasks that are looked at, of those that have a neuron.
 
-        Raises:
-            UserError: if none has.
+        Raises UserError if none has.
         """
         wanted = self.asked.tasks or self.lab.study.tasks
         found = [task for task in wanted if self.lab.found(task).located.any()]

@@ -282,9 +282,8 @@ def decouple(
 ) -> Decoupled:
     """Locate every item on its own, and tell what the sets follow.
 
-    Raises:
-        UserError: if the locator does not exist, or there is no contrast.
-        BadData: if no contrast is left.
+    Raises UserError if the locator does not exist, or there is no contrast; BadData if no contrast
+    is left.
     """
     locator.check()
     if not contrasts:

@@ -201,12 +201,9 @@ def enhance(  # noqa: PLR0913  (a study's parts, each of which a caller has at h
     """Tune each arm on the spans' continuations and evaluate it; the model is left as it was.
 
     An arm that runs out of memory is left out and says so. `recall` keeps arms; see `ArmTuner`.
-
-    Raises:
-        BadOption: if there is no arm, or the recipe has a value that cannot be used.
-        BadData: if there are fewer than 2 spans.
-        ModelRefused: if the model's weights cannot be tuned.
-        RunFailed: if an arm's training diverges at every learning rate.
+    Raises BadOption if there is no arm, or the recipe has a value that cannot be used; BadData if
+    there are fewer than 2 spans; ModelRefused if the model's weights cannot be tuned; RunFailed if
+    an arm's training diverges at every learning rate.
     """
     if not arms:
         raise BadOption("There is no arm to tune; name at least one.")
@@ -348,8 +345,7 @@ def enhance_located(
 def enhance_tasks(lab: NeuronLab, asked: Enhancing) -> dict[str, Any]:
     """Enhance every task; each arm is kept as it ends, and taken from there the next time.
 
-    Raises:
-        UserError: if no neuron is located for any of the tasks.
+    Raises UserError if no neuron is located for any of the tasks.
     """
     cache = Cache(lab.folder / LEDGER)
     tasks = [t for t in asked.tasks or lab.study.tasks if lab.found(t).located.any()]

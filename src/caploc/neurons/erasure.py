@@ -18,9 +18,10 @@ from caploc.errors import BadOption, UserError
 from caploc.folder import ERASURE
 from caploc.lookup import pick
 from caploc.measurement import Meter
+from caploc.models.neurons import Chosen
 from caploc.neurons.attribution import Attribution
+from caploc.neurons.cutting import ErasureMode
 from caploc.neurons.finding import TaskNeurons
-from caploc.neurons.sites import Chosen, ErasureMode
 from caploc.neurons.study import (
     Finding,
     NeuronBench,
@@ -175,11 +176,7 @@ class Eraser:
     others: Chosen | None = None
 
     def arms(self) -> list[tuple[str, int, Chosen]]:
-        """List name, number and neurons of every arm.
-
-        Raises:
-            BadOption: if nothing was located.
-        """
+        """List name, number and neurons of every arm; raises BadOption if nothing was located."""
         located, seed = self.found.located, self.asked.seed
         if not located.any():
             raise BadOption(
@@ -330,8 +327,7 @@ def erase(
 def erase_tasks(lab: NeuronLab, asked: Erasing, judged: Sequence[str]) -> list[ErasedTask]:
     """Measure what every located task, and every judged one, loses.
 
-    Raises:
-        UserError: if no neuron is located for any task.
+    Raises UserError if no neuron is located for any task.
     """
     for task in judged:
         lab.source(task)  # a mistake in a name shows before anything is measured

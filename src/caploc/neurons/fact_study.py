@@ -18,6 +18,7 @@ from caploc.files import read_text
 from caploc.folder import FIDELITY, LEDGER, RELIABILITY, claim
 from caploc.lookup import pick
 from caploc.models.loading import LoadedModel, load_model
+from caploc.models.neurons import NeuronModel, as_neurons
 from caploc.neurons.attribution import POINTS
 from caploc.neurons.circuits import CircuitLocator, circuit_reliability, others_of
 from caploc.neurons.editing import Editor, covariances, edit_reliability
@@ -31,7 +32,6 @@ from caploc.neurons.knowledge_neurons import (
     intervention_reliability,
     noise_level,
 )
-from caploc.neurons.sites import NeuronModel, as_neurons
 from caploc.neurons.study import Finding, Reported, run_command
 from caploc.progress import Progress, Silent
 from caploc.report.tabulation import fill_tables, ranged
@@ -107,11 +107,7 @@ class FactStudy:
         return self
 
     def read(self) -> tuple[Fact, ...]:
-        """Read the facts.
-
-        Raises:
-            BadData: if the file is not there or a line of it is no fact.
-        """
+        """Read the facts; raises BadData if the file is not there or a line of it is no fact."""
         if self.facts in DEMO:
             return demo_facts(DEMO[self.facts], seed=self.seed)
         if self.facts.startswith("demo/"):
@@ -123,8 +119,7 @@ class FactStudy:
     def covariance_texts(self, facts: Sequence[Fact]) -> list[str]:
         """Find texts for the covariance of neurons.
 
-        Raises:
-            BadData: if the file cannot be read or there are too few.
+        Raises BadData if the file cannot be read or there are too few.
         """
         if self.texts is not None:
             try:
@@ -165,8 +160,7 @@ class FactLab:
     def known(self) -> tuple[tuple[Fact, ...], dict[str, Any]]:
         """The facts that the model knows, and how many there were.
 
-        Raises:
-            BadData: if it knows fewer than two.
+        Raises BadData if it knows fewer than two.
         """
         facts, counts = self.study.read(), dict[str, Any]()
         if self.study.rewrites is not None:

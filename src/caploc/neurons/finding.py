@@ -23,8 +23,8 @@ from caploc.designs import generator
 from caploc.engine.encoding import Span
 from caploc.errors import BadOption
 from caploc.grid import Grid
+from caploc.models.neurons import Chosen, NeuronGrid, NeuronModel
 from caploc.neurons.attribution import Attribution, Batch, Batcher
-from caploc.neurons.sites import Chosen, NeuronGrid, NeuronModel
 from caploc.progress import Progress, Silent
 from caploc.stats.intervals import plain_value
 from caploc.stats.sets import Within, commonality_set, group, overlap_rates, within
@@ -234,8 +234,7 @@ class Finder:
     ) -> TaskNeurons:
         """Locate on disjoint subsets of the examples, in the order given, and on all of them.
 
-        Raises:
-            BadOption: if there are fewer than two subsets, or not an example for each.
+        Raises BadOption if there are fewer than two subsets, or not an example for each.
         """
         if subsets < 2:
             raise BadOption(f"--subsets must be 2 or more; got {subsets}.")

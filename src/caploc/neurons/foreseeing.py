@@ -56,8 +56,7 @@ class ScoringPlan(JsonRecord):
 def foresee_scoring(study: NeuronStudy) -> tuple[dict[str, Any], list[Exhibit]]:
     """Foresee every task's scores by every method; only config, tokenizer and tasks are read.
 
-    Raises:
-        UserError: if the study cannot be done.
+    Raises UserError if the study cannot be done.
     """
     study.check()
     weights = study.model.weights()

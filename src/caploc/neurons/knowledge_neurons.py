@@ -44,12 +44,13 @@ from caploc.engine.plain import last_logits
 from caploc.errors import BadData, BadOption
 from caploc.lookup import pick
 from caploc.models.cutting import Beside, Site
+from caploc.models.experts import Experts
 from caploc.models.hooks import temporary_hooks
+from caploc.models.neurons import Chosen, NeuronGrid, NeuronModel
 from caploc.models.projections import layer_part, module_name
 from caploc.neurons.attribution import POINTS, Attribution, Batch, Gates, gold_logprobs
 from caploc.neurons.facts import Encoded, Encoder
 from caploc.neurons.fidelity import are_related
-from caploc.neurons.sites import Chosen, Experts, NeuronGrid, NeuronModel
 from caploc.progress import Progress, Silent
 from caploc.stats.chance import Specificity, layer_matched, specificity
 from caploc.stats.intervals import Interval, JsonRecord, mean_interval
@@ -70,11 +71,8 @@ Changes = Float64[np.ndarray, "facts sets"]
 class KnowledgeNeurons:
     """The locator: neurons that score at least `share` of the prompt's largest score.
 
-    `share` is 0.2 in Dai et al.'s program; 0.3 is in use too.
-
-    Raises:
-        UnknownName: if there are no such points.
-        BadOption: for a share outside (0, 1], or fewer than 1 step.
+    `share` is 0.2 in Dai et al.'s program; 0.3 is in use too. Raises UnknownName if there are no
+    such points; BadOption for a share outside (0, 1], or fewer than 1 step.
     """
 
     loaded: NeuronModel
@@ -186,11 +184,8 @@ def intervention_reliability(
     """Intervene on each fact's neurons, on random ones and on another fact's.
 
     The probability is that of the first token of the answer. Where it is close to 1 already, as in
-    `intact`, nothing can be enhanced.
-
-    Raises:
-        BadOption: if there are fewer than 5 draws.
-        BadData: if fewer than two facts have neurons located.
+    `intact`, nothing can be enhanced. Raises BadOption if there are fewer than 5 draws; BadData if
+    fewer than two facts have neurons located.
     """
     facts, shown = check_names(facts), progress or Silent()
     shown.start(locator.name, len(facts))
@@ -307,8 +302,7 @@ def noise_level(
 ) -> float:
     """Take so many standard deviations of all embedding values of the prompts' subject tokens.
 
-    Raises:
-        BadData: if no prompt has a subject.
+    Raises BadData if no prompt has a subject.
     """
     encoder = Encoder(loaded)
     encoded = [encoder.encode(prompt) for prompt in prompts if prompt.subject is not None]
@@ -328,10 +322,8 @@ class Tracer:
     `noise` is the standard deviation of the noise (see `noise_level`). `window` None is 10 layers
     where the model has as many as GPT-J (28) or more, and the same share of a shallower model
     (ours: in 6 layers a window of 10 would hold all of them). It runs from `window // 2` layers
-    below the layer to one less above it, clipped to the model.
-
-    Raises:
-        BadOption: if the noise is not above 0, or the window or the draws are below 1.
+    below the layer to one less above it, clipped to the model. Raises BadOption if the noise is not
+    above 0, or the window or the draws are below 1.
     """
 
     loaded: NeuronModel
@@ -400,8 +392,7 @@ class Tracer:
     def locate(self, prompt: FactPrompt) -> Float64[np.ndarray, " layers"] | None:
         """Trace IE at the subject's last token, layer by layer; None if the answer is wrong.
 
-        Raises:
-            BadData: if the prompt has no subject, or does not fit the model's window.
+        Raises BadData if the prompt has no subject, or does not fit the model's window.
         """
         if prompt.subject is None:
             raise BadData(f"The prompt {prompt.text!r} has no subject to disturb; give one.")

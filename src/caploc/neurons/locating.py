@@ -12,10 +12,10 @@ import numpy as np
 from caploc.contents import read_contents
 from caploc.errors import BadOption, UserError
 from caploc.folder import NEURONS, OVERLAP
+from caploc.models.neurons import NeuronGrid
 from caploc.neurons.erasure import LAYERS, LOCATED, ErasedTask, Eraser, Erasing
 from caploc.neurons.finding import Rule, TaskNeurons
 from caploc.neurons.firing import watch_neurons
-from caploc.neurons.sites import NeuronGrid
 from caploc.neurons.study import (
     Finding,
     NeuronLab,
@@ -261,11 +261,9 @@ def overlap(
 ) -> Reported:
     """Hold the neurons of every task of some `locate` runs against each other; no model is needed.
 
-    Writes `overlap.json` into `out`.
-
-    Raises:
-        UserError: if a folder holds no such run, runs are of different models, one is named twice,
-            there is a single task, or a kind is given to a task that no run has.
+    Writes `overlap.json` into `out`. Raises UserError if a folder holds no such run, runs are of
+    different models, one is named twice, there is a single task, or a kind is given to a task that
+    no run has.
     """
     grid, located, splits, tasks = gather_runs(folders)
     if len(located) < 2:

@@ -17,10 +17,11 @@ from transformers import PreTrainedModel
 from caploc.engine.memory import head_widths, largest
 from caploc.errors import BadOption, ModelRefused
 from caploc.models.cutting import Projections
+from caploc.models.experts import has_experts
 from caploc.models.hooks import forward_as
+from caploc.models.neurons import find_sites
 from caploc.models.placement import SHARD, is_quantized
 from caploc.models.projections import decoder_layers, text_config
-from caploc.neurons.sites import find_sites, has_experts
 from caploc.workbench import ModelOptions
 
 # Vectors as wide as the feed-forward block that a backward pass keeps of a token in one layer: the
@@ -137,9 +138,8 @@ def checkpointed(model: nn.Module, projections: Projections) -> Iterator[None]:
 def check_scorable(asked: ModelOptions, method: str) -> None:
     """Refuse, before weights are read, what cannot score neurons: where they lie, and how.
 
-    Raises:
-        BadOption: if processes share the model, or a method reads weights that are packed.
-        ModelRefused: if the experts of a model are packed or spread.
+    Raises BadOption if processes share the model, or a method reads weights that are packed;
+    ModelRefused if the experts of a model are packed or spread.
     """
     if asked.workers is not None or asked.device == SHARD:
         raise BadOption(

@@ -28,10 +28,11 @@ from caploc.errors import BadData, BadOption, UserError
 from caploc.folder import NEURONS, RUN, claim, package_versions, write_json
 from caploc.measurement import Meter, outcomes_by_example
 from caploc.models.loading import LoadedModel
+from caploc.models.neurons import Chosen, NeuronModel, as_neurons
 from caploc.neurons.attribution import Attribution
+from caploc.neurons.cutting import Cutter, ErasureMode, NeuronEngine
 from caploc.neurons.finding import Finder, Rule, TaskNeurons, score_cache
 from caploc.neurons.planning import check_scorable
-from caploc.neurons.sites import Chosen, Cutter, ErasureMode, NeuronEngine, NeuronModel, as_neurons
 from caploc.progress import Progress, Silent
 from caploc.report.exhibits import Exhibit, write_exhibits
 from caploc.stats.threshold import Moments
@@ -173,9 +174,8 @@ def load_source(
 ) -> TaskSource:
     """Load a task's examples, `examples` of them drawn from the seed for finding (None: all).
 
-    Raises:
-        UserError: if the task cannot be loaded, or has no gold answers.
-        BadData: if fewer than 2 examples are left for finding or for judging.
+    Raises UserError if the task cannot be loaded, or has no gold answers; BadData if fewer than 2
+    examples are left for finding or for judging.
     """
     by_gold = replace(options, outcome="logprob", metric=None)
     (judging,) = model.tasks([name], replace(options, outcome="metric"))
@@ -270,8 +270,7 @@ class NeuronLab:
     def bench(self) -> NeuronBench:
         """The model, loaded when it is first needed: data are checked before.
 
-        Raises:
-            UserError: if it is not the model whose neurons lie in the folder.
+        Raises UserError if it is not the model whose neurons lie in the folder.
         """
         for task in self.study.tasks:
             self.source(task)
@@ -330,10 +329,8 @@ def reopen_study(
 def read_study(folder: Path, allowed: Allowed | None = None) -> tuple[NeuronStudy, str]:
     """Read the study of a folder of `caploc neurons locate`, and its command.
 
-    `allowed` says what may be run for it.
-
-    Raises:
-        UserError: if it holds none, or one of another version, or asks for what is not allowed.
+    `allowed` says what may be run for it. Raises UserError if it holds none, or one of another
+    version, or asks for what is not allowed.
     """
     written = read_contents(folder / RUN) if (folder / RUN).exists() else {}
     fields = dict(written.get("study", {}))

@@ -26,10 +26,11 @@ from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
 from caploc.errors import BadOption, ModelRefused
+from caploc.models.experts import Experts
 from caploc.models.hooks import temporary_hooks
+from caploc.models.neurons import Chosen, find_sites, list_projections
 from caploc.models.projections import input_width, text_config
 from caploc.models.proof import Call, reads_first
-from caploc.neurons.sites import Chosen, Experts, find_sites, list_projections
 
 Trains = Literal["all", "output"]  # all rows and columns of a neuron, or its output column alone
 TRAINS = ("all", "output")
@@ -79,12 +80,9 @@ def shares_by_projection(
 ) -> list[NeuronShare]:
     """Find every projection's share of the chosen neurons, layer by layer.
 
-    With `trains` "output" the input projections have none.
-
-    Raises:
-        BadOption: if no neuron is chosen, or the set is another model's.
-        ModelRefused: if a chosen neuron is a routed expert's, the weights are quantised, or a
-            block's input projections are not found.
+    With `trains` "output" the input projections have none. Raises BadOption if no neuron is chosen,
+    or the set is another model's; ModelRefused if a chosen neuron is a routed expert's, the weights
+    are quantised, or a block's input projections are not found.
     """
     sites, grid = find_sites(model)
     check_chosen(chosen, grid.size, trains)
@@ -216,10 +214,8 @@ def degraded(model: PreTrainedModel, noise: float, seed: int) -> Iterator[None]:
 
     A model that was good at everything has something to recover then. The noise's standard
     deviation is `noise` times that of the weight matrix it is added to; biases are left alone. It
-    depends on the seed and the weights' shapes only, whatever the device.
-
-    Raises:
-        BadOption: if `noise` is negative or not finite.
+    depends on the seed and the weights' shapes only, whatever the device. Raises BadOption if
+    `noise` is negative or not finite.
     """
     if not 0 <= noise < float("inf"):
         raise BadOption(f"noise is a share of the weights' own spread, 0 or more; got {noise:g}.")
@@ -297,11 +293,9 @@ class TrainableRows(Trainable):
 
     `trains` "all": a neuron's rows of the input projections, with biases, and its column of the
     output projection; "output": the column alone. That a neuron is all of these is our choice.
-
-    Raises:
-        BadOption: if no neuron is chosen, or the set is another model's.
-        ModelRefused: if a chosen neuron is a routed expert's, the weights are quantised, or a
-            block's input projections are not found.
+    Raises BadOption if no neuron is chosen, or the set is another model's; ModelRefused if a chosen
+    neuron is a routed expert's, the weights are quantised, or a block's input projections are not
+    found.
     """
 
     def __init__(self, model: PreTrainedModel, chosen: Chosen, trains: Trains = "all") -> None:
@@ -518,9 +512,7 @@ class TrainableLora(Trainable):
 def adaptable(model: PreTrainedModel, trains: Trains) -> dict[str, Any]:
     """Find the projections that adapters can be put around, by name.
 
-    Raises:
-        BadOption: if PEFT is not installed.
-        ModelRefused: if there is none.
+    Raises BadOption if PEFT is not installed; ModelRefused if there is none.
     """
     require_peft_to_train()
     found = dense_projections(model, trains)

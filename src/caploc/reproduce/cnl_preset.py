@@ -10,13 +10,13 @@ from caploc.errors import BadData, BadOption
 from caploc.neurons.arms import ARMS as TUNED_ARMS
 from caploc.neurons.attribution import Attribution
 from caploc.neurons.controls import Controlling
+from caploc.neurons.cutting import ErasureMode
 from caploc.neurons.decoupling import DecouplingStudy
 from caploc.neurons.enhancing import Enhancing
 from caploc.neurons.erasure import ARMS as ERASED_ARMS
 from caploc.neurons.erasure import DOSES, LAYERS, LOCATED, Erasing
 from caploc.neurons.fact_study import FactStudy
 from caploc.neurons.finding import Rule
-from caploc.neurons.sites import ErasureMode
 from caploc.neurons.study import NeuronStudy
 from caploc.neurons.training import TuningRecipe
 from caploc.reproduce.neuron_plan import ModelShape

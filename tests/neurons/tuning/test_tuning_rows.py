@@ -10,8 +10,8 @@ from tiny import FAMILIES, random_tokens, tiny
 
 import caploc
 from caploc.errors import BadOption, ModelRefused
+from caploc.models.neurons import find_sites
 from caploc.neurons.attribution import Batch, gold_logprobs
-from caploc.neurons.sites import find_sites
 from caploc.neurons.training import gradient_norms
 from caploc.neurons.weights import TrainableRows
 

@@ -11,9 +11,9 @@ from tiny import tiny
 
 from caploc.engine.encoding import Span
 from caploc.errors import BadOption, OutOfMemory, RunFailed
+from caploc.models.neurons import find_sites
 from caploc.neurons import training
 from caploc.neurons.attribution import Batch
-from caploc.neurons.sites import find_sites
 from caploc.neurons.training import (
     TuningRecipe,
     find_best_rate,
