@@ -165,8 +165,9 @@ def test_an_erasure_counts_who_beats_every_draw(erasures):
         "Without its located neurons a task loses 1.28 [0.45, 2.10] nats a token"
     )
     assert "0.25 [0.25, 0.25]" in told and told.endswith("more than in any draw: 1 of 2 tasks")
-    told = {"tasks": [each.as_dict() for each in erasures], **erasure.view_effects(erasures)}
-    arms, doses, matrix = map(plain, fill_tables("erasure", told))
+    tasks = [each.as_dict() for each in erasures]
+    effects = cells.view_effects(erasure.losses(tasks), erasure.losses(tasks, LAYERS))
+    arms, doses, matrix = map(plain, fill_tables("erasure", {"tasks": tasks, **effects}))
     assert [row[10] for row in arms] == ["yes", "no"]  # a draw that costs as much is no win
     assert {row[11] for row in arms} == {"–"}  # none as active was drawn
     assert arms[0][:6] == ["a", "2", "0.900 ± 0.100", "0.500", "–", "0.200 (0.000 to 0.400)"]
@@ -175,14 +176,13 @@ def test_an_erasure_counts_who_beats_every_draw(erasures):
     assert matrix == [["a", "2.100 (0.250)", "0.100 (0.250)"], ["b", "– (0.250)", "0.450 (0.250)"]]
 
 
-def test_a_loss_matrix_has_a_column_for_every_task_judged(erasures):
+def test_losses_are_by_task_erased_and_task_judged(erasures):
     extra = ErasedTask("a", 2, erasures[0].own, erasures[0].doses, [judged("prose", [0.0, 0.2],
                        DRAWS)])  # fmt: skip
-    rows, columns, table = erasure.loss_matrix([extra, erasures[1]])
-    assert (rows, columns) == (["a", "b"], ["a", "prose", "b"])
-    np.testing.assert_allclose(table, [[2.1, 0.1, NAN], [NAN, NAN, 0.45]])
-    drawn = erasure.loss_matrix([extra], LAYERS)[2]
-    np.testing.assert_allclose(drawn, [[0.25, 0.25]])
+    tasks = [each.as_dict() for each in (extra, erasures[1])]
+    own = {("a", "a"): 2.1, ("a", "prose"): 0.1, ("b", "b"): 0.45}
+    assert erasure.losses(tasks) == pytest.approx({**own, ("b", "a"): None})
+    assert erasure.losses(tasks[:1], LAYERS) == pytest.approx(dict.fromkeys([*own][:2], 0.25))
 
 
 def change(task, mean, measure=enhancing.GOLD):

@@ -205,7 +205,7 @@ def locate(
     """
     from caploc.neurons.attribution import Attribution
     from caploc.neurons.finding import Rule
-    from caploc.neurons.foreseeing import foresee_scoring
+    from caploc.neurons.locating import foresee_scoring
     from caploc.neurons.locating import locate as run
     from caploc.neurons.study import NeuronStudy
     from caploc.tasks.catalog import TaskOptions, parse_data

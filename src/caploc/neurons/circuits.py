@@ -33,6 +33,7 @@ circuits that do not keep it. The design of these comparisons is ours.
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from hashlib import blake2b
 from itertools import takewhile
 
@@ -328,8 +329,7 @@ class CircuitLocator:
     parameters may have memory for one or two.
     """
 
-    opened: OpenModel
-    wording: RequestEncoder
+    loaded: LoadedModel
     counterparts: Counterparts
     share: float
     steps: int = STEPS
@@ -339,19 +339,13 @@ class CircuitLocator:
     name = "circuit"
     units = "edges"
 
-    @classmethod
-    def of(
-        cls,
-        loaded: LoadedModel,
-        counterparts: Counterparts,
-        *,
-        share: float,
-        steps: int = STEPS,
-        seed: int = 0,
-    ) -> "CircuitLocator":
-        """Open a model to find circuits in it."""
-        wording = RequestEncoder(loaded.model, loaded.tokenizer)
-        return cls(open_model(loaded), wording, counterparts, share, steps, seed=seed)
+    @cached_property
+    def opened(self) -> OpenModel:
+        return open_model(self.loaded)
+
+    @cached_property
+    def wording(self) -> RequestEncoder:
+        return RequestEncoder(self.loaded.model, self.loaded.tokenizer)
 
     @property
     def grid(self) -> EdgeGrid:

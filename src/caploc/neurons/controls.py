@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from caploc.engine.encoding import Span
-from caploc.errors import BadOption, UserError
+from caploc.errors import BadOption
 from caploc.files import read_text
 from caploc.folder import CONTROLS
 from caploc.lookup import pick
@@ -77,10 +77,8 @@ class Controlling:
         for sigma in self.sigmas:
             replace(lab.study.rule, sigma=sigma).check()
         self.erasing.check()
-        if strange := set(self.tasks) - set(lab.study.tasks):
-            raise BadOption(
-                f"--task {min(strange)} is no task of the run; it has {', '.join(lab.study.tasks)}."
-            )
+        for task in self.tasks:
+            pick(dict.fromkeys(lab.study.tasks), task, "task of the run")
         if self.plain is not None and not is_file(Path(self.plain)):
             check_task_name(self.plain, lab.study.options)
         return self
@@ -113,20 +111,10 @@ class ControlledRun:
     lab: NeuronLab
     asked: Controlling
 
-    @property
+    @cached_property
     def tasks(self) -> list[str]:
-        """The tasks that are looked at, of those that have a neuron.
-
-        Raises UserError if none has.
-        """
-        wanted = self.asked.tasks or self.lab.study.tasks
-        found = [task for task in wanted if self.lab.found(task).located.any()]
-        if not found:
-            raise UserError(
-                f"No neuron is located for {', '.join(wanted)}, so there is none to hold against "
-                "others; locate again with a lower --sigma, a --share, or more examples."
-            )
-        return found
+        """The tasks that are looked at, of those that have a neuron."""
+        return self.lab.with_neurons(self.asked.tasks, "hold against others")
 
     def located_on(
         self, what: str, spans: Sequence[Span], method: str | None = None

@@ -21,8 +21,9 @@ from caploc.cache import Cache, digest
 from caploc.cost import Cost
 from caploc.engine import BatchEngine
 from caploc.engine.encoding import Span
-from caploc.errors import BadOption, OutOfMemory, UserError
+from caploc.errors import BadOption, OutOfMemory
 from caploc.folder import ENHANCEMENT, LEDGER, ROWS
+from caploc.lookup import pick
 from caploc.measurement import Meter
 from caploc.models.loading import CutModel
 from caploc.neurons.arms import ARMS, DRAWN, LOCATED, RANDOM, USUAL, TuningArm, make_arms
@@ -49,7 +50,7 @@ from caploc.neurons.training import (
 from caploc.neurons.weights import degraded
 from caploc.progress import Progress
 from caploc.report.exhibits import Exhibit
-from caploc.report.tabulation import fill_tables
+from caploc.report.tabulation import Effects, bounds, fill_tables, view_effects
 from caploc.stats.chance import FEWEST, specificity
 from caploc.stats.intervals import Interval, JsonRecord, paired_interval, plain_value
 from caploc.stats.threshold import best
@@ -297,17 +298,15 @@ class Enhancing:
     tasks: tuple[str, ...] = ()
 
     def check(self, known: Sequence[str]) -> "Enhancing":
-        """Refuse, as a BadOption, what means nothing; `known` are the study's tasks."""
+        """Refuse, as a UserError, what means nothing; `known` are the study's tasks."""
         self.recipe.check()
         if self.draws < DRAWS:
             raise BadOption(f"--draws must be {DRAWS} or more; got {self.draws}.")
         every = (*ARMS, *RIVALS)
-        if unknown := [arm for arm in self.arms if arm not in every]:
-            raise BadOption(f"There is no arm {unknown[0]!r}; choose from {', '.join(every)}.")
-        if strange := [task for task in self.tasks if task not in known]:
-            raise BadOption(
-                f"{strange[0]} is no task of the run; it has neurons of {', '.join(known)}."
-            )
+        for arm in self.arms:
+            pick(dict.fromkeys(every), arm, "arm")
+        for task in self.tasks:
+            pick(dict.fromkeys(known), task, "task of the run")
         if self.noise < 0:
             raise BadOption(f"--noise must be 0 or more; got {self.noise:g}.")
         if self.limit is not None and self.limit < 2:
@@ -348,12 +347,7 @@ def enhance_tasks(lab: NeuronLab, asked: Enhancing) -> dict[str, Any]:
     Raises UserError if no neuron is located for any of the tasks.
     """
     cache = Cache(lab.folder / LEDGER)
-    tasks = [t for t in asked.tasks or lab.study.tasks if lab.found(t).located.any()]
-    if not tasks:
-        raise UserError(
-            "No neuron is located for the tasks to tune; locate again with a lower --sigma, a "
-            "--share, or more examples."
-        )
+    tasks = lab.with_neurons(asked.tasks, "tune")
     question = {"recipe": asdict(asked.recipe), "noise": asked.noise, "texts": _texts(lab, asked)}
     question |= {"model": lab.bench.neurons.fingerprint, "dtype": lab.bench.neurons.dtype}
 
@@ -495,27 +489,16 @@ def _view_arm(arms: Sequence[Results], task: str) -> dict[str, Any]:
     }
 
 
-def gain_matrix(
-    found: Results, arm: str = LOCATED
-) -> tuple[list[str], list[str], Float64[np.ndarray, "tasks judged"]]:
-    """List tasks tuned, tasks judged, and each judged one's change of log-probability."""
-    known = (each for each in next(iter(found.values()))["arms"] if each["changes"])
-    judged = list(
-        dict.fromkeys(change["task"] for change in next(known, {"changes": []})["changes"])
-    )
-    table = np.full((len(found), len(judged)), np.nan)
-    for row, result in enumerate(found.values()):
-        own = [each for each in result["arms"] if each["arm"] == arm]
-        for column, task in enumerate(judged):
-            means = [each["change"]["mean"] for each in _changes_of(own, task, GOLD)]
-            if means:
-                table[row, column] = np.mean(means)
-    return list(found), judged, table
+def gains(found: Results, arm: str = LOCATED) -> Effects:
+    """List each judged task's change of log-probability when an arm of each task is tuned."""
+    return {
+        (task, judged): bounds([each["change"] for each in _changes_of(own, judged, GOLD)])[0]
+        for task, result in found.items()
+        for own in [[each for each in result["arms"] if each["arm"] == arm]]
+        for judged in dict.fromkeys(c["task"] for each in result["arms"] for c in each["changes"])
+    }
 
 
 def gains_matrix_exhibit(found: Results) -> Exhibit:
     """Show what tuning one task's neurons changes on every task."""
-    tuned, judged, located = gain_matrix(found)
-    effects = {"tasks": tuned, "judged": judged, "located": located}
-    effects["random"] = gain_matrix(found, RANDOM)[2]
-    return fill_tables("enhancement", {"effects": effects})[0]
+    return fill_tables("enhancement", view_effects(gains(found), gains(found, RANDOM)))[0]

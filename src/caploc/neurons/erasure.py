@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float64
 
-from caploc.errors import BadOption, UserError
+from caploc.errors import BadOption
 from caploc.folder import ERASURE
 from caploc.lookup import pick
 from caploc.measurement import Meter
@@ -33,7 +33,7 @@ from caploc.neurons.study import (
     run_command,
 )
 from caploc.progress import Progress
-from caploc.report.tabulation import fill_tables, ranged
+from caploc.report.tabulation import Effects, bounds, fill_tables, known_of, ranged, view_effects
 from caploc.result import Score
 from caploc.stats.chance import (
     Specificity,
@@ -304,10 +304,10 @@ def erase(
 
     def find(lab: NeuronLab) -> Finding:
         for task in asked.tasks:
-            pick(dict.fromkeys(lab.study.tasks), task, "task with located neurons")
+            pick(dict.fromkeys(lab.study.tasks), task, "task of the run")
         model = lab.study.model.name
         erased = erase_tasks(lab, asked, [*lab.study.tasks, *others])
-        results = {
+        results: dict[str, Any] = {
             "model": model,
             "mode": str(asked.mode),
             "tasks": [each.as_dict() for each in erased],
@@ -317,7 +317,9 @@ def erase(
             f"Located neurons are erased ({asked.mode}); losses are on examples that no neuron was "
             "found on, in the task's own score and in nats of log-probability for each gold token."
         ]
-        shown = fill_tables("erasure", results | view_effects(erased))
+        tasks = results["tasks"]
+        beside = view_effects(losses(tasks), losses(tasks, LAYERS)) | {"curve_draws": CURVE_DRAWS}
+        shown = fill_tables("erasure", results | beside)
         title = f"Erasing neurons of {model}"
         return Finding(ERASURE, results, title, erasure_headline(erased), shown, lines, "erasure")
 
@@ -332,10 +334,8 @@ def erase_tasks(lab: NeuronLab, asked: Erasing, judged: Sequence[str]) -> list[E
     for task in judged:
         lab.source(task)  # a mistake in a name shows before anything is measured
     done = []
-    for task in asked.tasks or lab.study.tasks:
+    for task in lab.with_neurons(asked.tasks, "erase"):
         found = lab.found(task)
-        if not found.located.any():
-            continue
         beside_it = activity_of(lab, asked, task), join_others(lab, asked, task)
         eraser = Eraser(lab.bench, asked, found, lab.progress, *beside_it)
         own = eraser.erase(lab.source(task), asked.arms)
@@ -346,11 +346,6 @@ def erase_tasks(lab: NeuronLab, asked: Erasing, judged: Sequence[str]) -> list[E
         ]
         doses = eraser.doses(lab.source(task))
         done.append(ErasedTask(task, int(found.located.sum()), own, doses, beside))
-    if not done:
-        raise UserError(
-            f"No neuron is located for {', '.join(lab.study.tasks)}, so there is none to erase; "
-            "locate again with a lower --sigma, a --share, or more examples."
-        )
     return done
 
 
@@ -383,25 +378,13 @@ def erasure_headline(erased: Sequence[ErasedTask]) -> str:
     )
 
 
-def view_effects(erased: Sequence[ErasedTask]) -> dict[str, Any]:
-    """Put together what the page shows beside the file: what each task loses without another's."""
-    tasks, judged, located = loss_matrix(erased)
-    effects = {"tasks": tasks, "judged": judged, "located": located}
-    effects["random"] = loss_matrix(erased, LAYERS)[2]
-    return {"effects": effects, "curve_draws": CURVE_DRAWS}
+def losses(tasks: Sequence[dict[str, Any]], arm: str = LOCATED) -> Effects:
+    """List what each judged task loses of log-probability without each task's neurons of an arm.
 
-
-def loss_matrix(
-    erased: Sequence[ErasedTask], arm: str = LOCATED
-) -> tuple[list[str], list[str], Float64[np.ndarray, "tasks judged"]]:
-    """List tasks erased, tasks judged, and the log-probability that each judged one loses."""
-    judged = dict.fromkeys(
-        name for each in erased for name in (each.task, *(other.judged for other in each.others))
-    )
-    columns = {name: place for place, name in enumerate(judged)}
-    table = np.full((len(erased), len(columns)), np.nan)
-    for row, each in enumerate(erased):
-        for one in (each.own, *each.others):
-            value = one.mean(arm)
-            table[row, columns[one.judged]] = np.nan if value is None else value
-    return [each.task for each in erased], list(columns), table
+    `tasks` are those of the file; of draws it is the mean.
+    """
+    return {
+        (task["task"], one["judged"]): bounds(known_of(one["arms"], arm, "logprob"))[0]
+        for task in tasks
+        for one in (task["own"], *task["others"])
+    }

@@ -184,9 +184,8 @@ class FactLab:
         study = self.study
         prompts = [p for fact in study.read() for p in (fact.prompt, *fact.rewrites)]
         counterparts = demo_counterparts if study.facts in DEMO else others_of(prompts)
-        return CircuitLocator.of(
-            self.heads, counterparts, share=study.share, steps=study.steps, seed=study.seed
-        )
+        how = {"share": study.share, "steps": study.steps, "seed": study.seed}
+        return CircuitLocator(self.heads, counterparts, **how)  # type: ignore[arg-type]
 
     @cached_property
     def tracer(self) -> Tracer:
@@ -269,25 +268,13 @@ def open_facts(
         yield FactLab(study, Cache(folder / LEDGER), progress or Silent())
 
 
-def measure_fidelity(
-    study: FactStudy, folder: Path, progress: Progress | None = None, *, command: str = ""
-) -> Reported:
-    """Ask whether every wording of a fact is located alike; writes `fidelity.json`."""
-    return _measure(FIDELITY, study, folder, progress, command)
-
-
-def measure_reliability(
-    study: FactStudy, folder: Path, progress: Progress | None = None, *, command: str = ""
-) -> Reported:
-    """Ask whether what was located, and not anything else, does what each method says of it.
-
-    Writes `reliability.json`.
-    """
-    return _measure(RELIABILITY, study, folder, progress, command)
-
-
 def _measure(
-    file: str, study: FactStudy, folder: Path, progress: Progress | None, command: str
+    file: str,
+    study: FactStudy,
+    folder: Path,
+    progress: Progress | None = None,
+    *,
+    command: str = "",
 ) -> Reported:
     """Measure what a file holds, and show it on a page beside it."""
     page = Path(file).stem
@@ -313,6 +300,9 @@ def _measure(
     return run_command(open_facts(study, folder, progress, command), find, folder, command)
 
 
+# Is every wording of a fact located alike? Does what was located, and nothing else, do what each
+# method says of it?
+measure_fidelity, measure_reliability = partial(_measure, FIDELITY), partial(_measure, RELIABILITY)
 Results = Mapping[str, Any]  # by method, or of one method
 NAMES = {
     "neurons": "knowledge neurons",

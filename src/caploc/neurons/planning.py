@@ -31,9 +31,6 @@ INNER, STEPWISE, HANDED = 3, ("gelu_new", "gelu_fast", "gelu_python"), 1
 HEADS = 4  # likewise as wide as all heads: queries, keys, values and what attention hands on
 PASSING_INNER, PASSING_HIDDEN = 3, 4  # vectors alive beside these while one layer is run backward
 FLOAT = 4  # bytes: norms and losses are computed in float32 whatever the dtype
-# Float32 values that tuning keeps of each that it trains: itself, its gradient, two of the
-# optimizer, where every learning rate starts, and the best one's.
-TRAINED = 6
 
 
 @dataclass(frozen=True)
@@ -97,11 +94,6 @@ class PassMemory:
         """Foresee what one row adds to a pass."""
         ends = max(self.passing * tokens, self.predicted * predicted)
         return self.token * tokens + self.pair * tokens**2 + ends
-
-
-def tuning_bytes(trained: int, model: PreTrainedModel) -> int:
-    """Foresee what tuning so many values takes beside the weights and a pass: once as they were."""
-    return trained * (TRAINED * FLOAT + model.dtype.itemsize)
 
 
 def activation_name(config: Any) -> str:

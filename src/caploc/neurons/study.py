@@ -307,6 +307,17 @@ class NeuronLab:
             self.kept[task] = self.finder().find(task, self.spans(task), subsets, least=least)
         return self.kept[task]
 
+    def with_neurons(self, tasks: Sequence[str], purpose: str) -> list[str]:
+        """List those of some tasks (none: all) that have a neuron; raises UserError if none has."""
+        asked = tasks or self.study.tasks
+        found = [task for task in asked if self.found(task).located.any()]
+        if not found:
+            raise UserError(
+                f"No neuron is located for {', '.join(asked)}, so there is none to {purpose}; "
+                "locate again with a lower --sigma, a --share, or more examples."
+            )
+        return found
+
 
 @contextmanager
 def open_study(

@@ -11,7 +11,7 @@ inside.
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal, TypeVar
@@ -265,12 +265,25 @@ class Trainable(ABC):
         """Let what the optimizer moved take effect in the model, where it has not at once."""
 
     @abstractmethod
-    def written(self) -> AbstractContextManager[None]:
-        """Show a plain model with the tuned weights inside, and the model's own after it."""
+    def merge_(self) -> None:
+        """Write the trained weights into the plain model for good, and detach."""
+
+    @abstractmethod
+    def restore(self) -> None:
+        """Give the plain model its own weights back, bit for bit."""
 
     @abstractmethod
     def detach(self) -> None:
         """Leave the model as it was."""
+
+    @contextmanager
+    def written(self) -> Iterator[None]:
+        """Hold the trained weights in the plain model inside, and bit for bit its own after it."""
+        try:
+            self.merge_()
+            yield
+        finally:
+            self.restore()
 
     def __enter__(self: T) -> T:
         return self
@@ -334,21 +347,14 @@ class TrainableRows(Trainable):
         self.handles = []
 
     def merge_(self) -> None:
-        """Write the trained weights into the model for good, and detach."""
         trained = self.delta()
         self.detach()
         for share in self.shares:
             share.write(trained)
 
-    @contextmanager
-    def written(self) -> Iterator[None]:
-        """Hold the trained weights in the model inside, and bit for bit its own after it."""
-        try:
-            self.merge_()
-            yield
-        finally:
-            for share in self.shares:
-                share.write(self.originals)
+    def restore(self) -> None:
+        for share in self.shares:
+            share.write(self.originals)
 
     def _hook(self, share: NeuronShare) -> Callable[[Any, Any, Tensor], Tensor]:
         weight, *bias = (self.changes[key] for key in share.keys)
@@ -412,15 +418,12 @@ class TrainableWhole(Trainable):
         for weight, original in zip(self.weights, self.originals, strict=True):
             weight.copy_(original)
 
-    @contextmanager
-    def written(self) -> Iterator[None]:
-        """Hold the trained weights in the model inside, and bit for bit its own after it."""
-        try:
-            self._release()
-            self.settle()
-            yield
-        finally:
-            self.detach()
+    def merge_(self) -> None:
+        self._release()
+        self.settle()
+
+    def restore(self) -> None:
+        self.detach()
 
     def _release(self) -> None:
         for handle in self.handles:
@@ -448,6 +451,7 @@ class TrainableLora(Trainable):
         self.model: Any = model
         self.targets = {name: rank for name, rank in ranked if rank > 0}
         self.bases = {name: projections[name] for name in self.targets}
+        self.originals: dict[str, Tensor] = {}
         self.required = {name: each.requires_grad for name, each in model.named_parameters()}
         try:
             self._inject(seed)
@@ -474,22 +478,18 @@ class TrainableLora(Trainable):
         for name, parameter in self.model.named_parameters():
             parameter.requires_grad_(self.required[name])
 
-    @contextmanager
-    def written(self) -> Iterator[None]:
-        """Hold the adapted weights in the plain model inside, and bit for bit its own after it."""
+    @torch.no_grad()
+    def merge_(self) -> None:
         self.detach()
-        originals = {name: base.weight.detach().clone() for name, base in self.bases.items()}
-        try:
-            with torch.no_grad():
-                for name, base in self.bases.items():
-                    layer: Any = self.layers[name]
-                    change = layer.get_delta_weight(ADAPTER)
-                    base.weight.copy_(originals[name].float() + change.float())
-            yield
-        finally:
-            with torch.no_grad():
-                for name, base in self.bases.items():
-                    base.weight.copy_(originals[name])
+        self.originals = {n: base.weight.detach().clone() for n, base in self.bases.items()}
+        for name, base in self.bases.items():
+            change = self.layers[name].get_delta_weight(ADAPTER)  # type: ignore[operator]
+            base.weight.copy_(self.originals[name].float() + change.float())
+
+    @torch.no_grad()
+    def restore(self) -> None:
+        for name, original in self.originals.items():
+            self.bases[name].weight.copy_(original)
 
     def _inject(self, seed: int) -> None:
         config = peft.LoraConfig(

@@ -103,7 +103,8 @@ def draw_spec(
     table = np.array([[number_of(row[head]) for head in heads] for row in rows], dtype=float)
     if "value" in picture:
         places = [{"item": item, "place": place} for place, item in enumerate(results["over"])]
-        table = np.array([[work_out(picture["value"], {**s, **p}) for p in places] for s in scopes])
+        value = picture["value"]
+        table = np.array([[work_out(value, {**s, **p}) for p in places] for s in scopes], float)
     if not np.nan_to_num(table).any():
         return None
     words |= {"digits": int(picture.get("digits", 2)), "diverging": "value" in picture}
@@ -199,10 +200,19 @@ def write_text(template: str, scope: Scope) -> str:
     return template if "{" not in template else EXPRESSIONS.from_string(template).render(scope)
 
 
-def beside(own: float, drawn: float) -> str:
+Effects = Mapping[tuple[str, str], float | None]  # by the task whose parts it is, and the judged
+
+
+def view_effects(located: Effects, random: Effects) -> dict[str, Any]:
+    """Put together what a table of effects of one task's parts on every task shows."""
+    tasks, judged = (list(dict.fromkeys(names)) for names in zip(*located, strict=True))
+    return {"effects": {"tasks": tasks, "judged": judged, "located": located, "random": random}}
+
+
+def beside(own: float | None, drawn: float | None) -> str:
     """Write an effect, and in brackets that of random parts, as far as they are known."""
-    told = f"{own:z.3f}" if np.isfinite(own) else NOTHING
-    return f"{told} ({drawn:z.3f})" if np.isfinite(drawn) else told
+    told = NOTHING if own is None else f"{own:z.3f}"
+    return told if drawn is None else f"{told} ({drawn:z.3f})"
 
 
 def known_of(arms: Sequence[Scope], arm: str, figure: str) -> list[Any]:
