@@ -5,9 +5,9 @@ A folder may come from anyone, by mail as well as from a run.
 
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import asdict
+from dataclasses import asdict, is_dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_type_hints
 
 from pydantic import BaseModel, RootModel, TypeAdapter, ValidationError
 from pydantic_core import ErrorDetails
@@ -261,6 +261,16 @@ def typed(value: Kind) -> Kind:
         raise ValueError(describe_fault(error.errors(include_url=False)[0])) from None
     except RecursionError:
         raise ValueError("lists or tables nested beyond reason") from None
+
+
+def restore(kind: type[Kind], fields: dict[str, Any]) -> Kind:
+    """Rebuild a dataclass, and those that are its fields, from what a file holds of it.
+
+    Raises TypeError or ValueError if a field is missing, unknown or not of its type.
+    """
+    kinds = get_type_hints(kind)
+    within = {name for name in fields if is_dataclass(kinds.get(name))}
+    return typed(kind(**fields | {name: restore(kinds[name], fields[name]) for name in within}))
 
 
 def describe_fault(fault: ErrorDetails) -> str:

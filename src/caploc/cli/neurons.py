@@ -395,12 +395,9 @@ def enhance(
     See also:
         neurons keep, neurons erase
     """
-    from caploc.lookup import pick
     from caploc.neurons.arms import USUAL
     from caploc.neurons.enhancing import Enhancing, enhance_located
-    from caploc.neurons.weights import TRAINS
 
-    pick(dict.fromkeys(TRAINS), trains, "choice of --trains")
     recipe, tasks = tuning.recipe(seed, trains), tuple(split_names(task))
     asked = Enhancing(recipe, tuple(split_names(arm) or USUAL), draws, tuning.noise, limit, tasks)
     allowed, page = may.allowed(), folder / "enhancement"

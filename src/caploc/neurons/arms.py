@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -113,13 +114,10 @@ def make_arms(
     if "bottom" in names and scores is None:
         raise BadOption("The arm 'bottom' needs the neurons' scores; give them.")
     found: list[TuningArm] = []
+    random = {DRAWN[0]: partial(uniform, located), RANDOM: partial(layer_matched, located, grid)}
     for name in dict.fromkeys(names):
-        if name in DRAWN:
-            random = {
-                "random-uniform": lambda: uniform(located, draws, seed=seed),
-                RANDOM: lambda: layer_matched(located, grid, draws, seed=seed),
-            }
-            drawn = random[name]()
+        if name in random:
+            drawn = random[name](draws, seed=seed)
             found += [TuningArm(name, each, number) for number, each in enumerate(drawn)]
         elif name == "bottom" and scores is not None:
             found.append(TuningArm(name, bottom(scores, located)))

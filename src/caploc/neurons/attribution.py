@@ -104,17 +104,12 @@ class Batch:
         return chosen
 
     @property
-    def firsts(self) -> Bool[Tensor, " predicted"]:
-        """Which of the tokens to be predicted begin an answer."""
-        first = torch.ones_like(self.rows, dtype=torch.bool)
-        first[1:] = self.rows[1:] != self.rows[:-1]
-        return first
-
-    @property
     def last_of_prompt(self) -> Bool[Tensor, "rows time"]:
         """The position at which each answer's first token is predicted."""
+        first = torch.full((self.size,), self.tokens.shape[1], device=self.tokens.device)
+        first = first.scatter_reduce(0, self.rows, self.places, "amin")
         chosen = torch.zeros_like(self.tokens, dtype=torch.bool)
-        chosen[self.rows[self.firsts], self.places[self.firsts]] = True
+        chosen[torch.arange(self.size, device=first.device), first] = True
         return chosen
 
     def repeated(self, times: int) -> "Batch":
@@ -236,7 +231,9 @@ def first_probability(
     batch: Batch, logprobs: Float[Tensor, " predicted"]
 ) -> Float[Tensor, " rows"]:
     """Take the probability of the answer's first token."""
-    return logprobs[batch.firsts].exp()
+    first = torch.ones_like(batch.rows, dtype=torch.bool)
+    first[1:] = batch.rows[1:] != batch.rows[:-1]
+    return logprobs[first].exp()
 
 
 Target = Callable[[Batch, Tensor], Tensor]

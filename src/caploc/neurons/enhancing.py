@@ -18,6 +18,7 @@ from accelerate.utils.memory import clear_device_cache, should_reduce_batch_size
 from jaxtyping import Float64
 
 from caploc.cache import Cache, digest
+from caploc.contents import restore
 from caploc.cost import Cost
 from caploc.engine import BatchEngine
 from caploc.engine.encoding import Span
@@ -28,6 +29,7 @@ from caploc.measurement import Meter
 from caploc.models.loading import CutModel
 from caploc.neurons.arms import ARMS, DRAWN, LOCATED, RANDOM, USUAL, TuningArm, make_arms
 from caploc.neurons.attribution import gold_means
+from caploc.neurons.erasure import Erasing
 from caploc.neurons.study import (
     Finding,
     NeuronLab,
@@ -180,7 +182,7 @@ class ArmTuner:
             )
         else:
             after = _read(found)
-            fit = found["fit"] and TuningFit.restored(found["fit"])
+            fit = found["fit"] and restore(TuningFit, found["fit"])
             return replace(
                 own, fit=fit, changes=_changes(self.before, after, self.recipe.seed)
             ), after
@@ -300,8 +302,7 @@ class Enhancing:
     def check(self, known: Sequence[str]) -> "Enhancing":
         """Refuse, as a UserError, what means nothing; `known` are the study's tasks."""
         self.recipe.check()
-        if self.draws < DRAWS:
-            raise BadOption(f"--draws must be {DRAWS} or more; got {self.draws}.")
+        Erasing(draws=self.draws, limit=self.limit).check()
         every = (*ARMS, *RIVALS)
         for arm in self.arms:
             pick(dict.fromkeys(every), arm, "arm")
@@ -309,8 +310,6 @@ class Enhancing:
             pick(dict.fromkeys(known), task, "task of the run")
         if self.noise < 0:
             raise BadOption(f"--noise must be 0 or more; got {self.noise:g}.")
-        if self.limit is not None and self.limit < 2:
-            raise BadOption(f"--limit must be 2 or more; got {self.limit}.")
         return self
 
 

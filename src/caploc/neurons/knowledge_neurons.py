@@ -202,8 +202,8 @@ def intervention_reliability(
     sets, used = np.stack(found)[kept], [facts[number] for number in kept]
     changes, intact = _changes(locator.loaded, used, sets, (draws, seed), shown)
     effects = {
-        name: {place: _watched(changes[name, place], sign, seed) for place in PLACES}
-        for name, sign in SIGNS.items()
+        name: {place: _watched(changes[:, at, kind], sign, seed) for at, place in enumerate(PLACES)}
+        for kind, (name, sign) in enumerate(SIGNS.items())
     }
     return NeuronReliability(
         locator=locator.name,
@@ -222,19 +222,17 @@ def _changes(
     located: Bool[np.ndarray, "facts neurons"],
     drawing: tuple[int, int],
     shown: Progress,
-) -> tuple[dict[tuple[str, str], Changes], Float64[np.ndarray, " facts"]]:
-    """Measure the relative change for each intervention and place, and P of each fact's prompt.
+) -> tuple[Float64[np.ndarray, "facts places interventions sets"], Float64[np.ndarray, " facts"]]:
+    """Measure the relative change at each place by each intervention, and P of each fact's prompt.
 
-    Columns are the located set, the other fact's, then the random ones; `drawing` says how many of
-    these, and their seed.
+    Sets are the located one, the other fact's, then the random ones; `drawing` says how many of
+    these, and their seed. NaN where a fact has no prompt of a kind.
     """
     draws, seed = drawing
     random, encoder = generator(seed), Encoder(loaded)
     shown.start("interventions on neurons", len(facts))
-    rows: dict[tuple[str, str], list[Float64[np.ndarray, " sets"]]] = {
-        (name, place): [] for name in FACTORS for place in PLACES
-    }
-    intact = []
+    found = np.full((len(facts), len(PLACES), len(FACTORS), 2 + draws), np.nan)
+    intact = np.empty(len(facts))
     for number, fact in enumerate(facts):
         others = [other for other in range(len(facts)) if other != number]
         other = others[int(random.integers(len(others)))]
@@ -243,21 +241,18 @@ def _changes(
         pool = [each for each in facts if are_related(fact, each) is False]
         unrelated = [pool[place].prompt for place in random.permutation(len(pool))[:WATCHED]]
         prompts = (fact.prompt,), fact.rewrites, unrelated
-        for place, asked in zip(PLACES, prompts, strict=True):
+        for place, asked in enumerate(prompts):
             encoded = [encoder.encode(prompt) for prompt in asked]
             likely = [
                 scaled_probabilities(loaded, each, sets, list(FACTORS.values())) for each in encoded
             ]
-            if place == "fact":
-                intact.append(likely[0][0])
             changes = [each[1:].reshape(len(FACTORS), -1) / each[0] - 1 for each in likely]
-            mean = (
-                np.mean(changes, axis=0) if changes else np.full((len(FACTORS), len(sets)), np.nan)
-            )
-            for name, row in zip(FACTORS, mean, strict=True):
-                rows[name, place].append(row)
+            if changes:
+                found[number, place] = np.mean(changes, axis=0)
+            if PLACES[place] == "fact":
+                intact[number] = likely[0][0]
         shown.advance(1, sum(map(len, prompts)))
-    return {key: np.stack(each) for key, each in rows.items()}, np.array(intact)
+    return found, intact
 
 
 def _watched(changes: Changes, sign: float, seed: int) -> Watched:

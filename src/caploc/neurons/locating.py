@@ -35,7 +35,7 @@ from caploc.progress import Progress
 from caploc.report.exhibits import Exhibit
 from caploc.report.tabulation import drop_empty, fill_tables, ranged
 from caploc.stats.chance import count_shared
-from caploc.stats.intervals import Interval, JsonRecord, mean_interval
+from caploc.stats.intervals import Interval, mean_interval
 from caploc.stats.sets import COMPARED, Cohesion, Overlaps, between, cohesion, rates_between
 from caploc.stats.threshold import cantelli
 
@@ -262,42 +262,27 @@ def located_exhibits(located: LocatedNeurons) -> list[Exhibit]:
     return [first, *map(drop_empty, costs), *others]
 
 
-@dataclass(frozen=True)
-class ScoringPlan(JsonRecord):
-    """What scoring one task's examples by one method takes.
+def plan_scoring(
+    task: str, spans: Sequence[Span], asked: Attribution, batcher: Batcher, weights: float
+) -> dict[str, Any]:
+    """Foresee what scoring a task's examples by one method takes, in the batches they will be in.
 
     `passes` is the cost of an example in forward passes of the model. Of bytes `weights` are those
-    of the weights, `peak` those at most beside them in the batches that will be made, and `least`
-    the same where one example is read at one point at a time.
+    of the weights, `peak` those at most beside them, and `least` the same where one example is read
+    at one point at a time.
     """
-
-    task: str
-    method: str
-    examples: int
-    tokens: int
-    longest: int
-    passes: int
-    weights: int
-    peak: int
-    least: int
-
-    @classmethod
-    def of(
-        cls, task: str, spans: Sequence[Span], asked: Attribution, batcher: Batcher, weights: float
-    ) -> "ScoringPlan":
-        """Foresee some examples in the batches that they will be scored in."""
-        longest = max(spans, key=batcher.row_bytes)
-        return cls(
-            task,
-            asked.method,
-            len(spans),
-            sum(len(span.inputs) for span in spans),
-            len(longest.inputs),
-            asked.passes(text_config(batcher.sizer.model).num_hidden_layers),
-            int(weights),
-            batcher.peak(longest, asked.copies, len(spans)),
-            batcher.needs.fixed + batcher.row_bytes(longest),
-        )
+    longest = max(spans, key=batcher.row_bytes)
+    return {
+        "task": task,
+        "method": asked.method,
+        "examples": len(spans),
+        "tokens": sum(len(span.inputs) for span in spans),
+        "longest": len(longest.inputs),
+        "passes": asked.passes(text_config(batcher.sizer.model).num_hidden_layers),
+        "weights": int(weights),
+        "peak": batcher.peak(longest, asked.copies, len(spans)),
+        "least": batcher.needs.fixed + batcher.row_bytes(longest),
+    }
 
 
 def foresee_scoring(study: NeuronStudy) -> tuple[dict[str, Any], list[Exhibit]]:
@@ -320,9 +305,8 @@ def foresee_scoring(study: NeuronStudy) -> tuple[dict[str, Any], list[Exhibit]]:
             asked = replace(study.attribution, method=method)
             needs = asked.needs(model, waits=False)
             batcher = Batcher(model, study.model.batch_size, memory, needs, device)
-            found.append(ScoringPlan.of(task, spans, asked, batcher, weights.bytes))
-    name = study.model.name
-    result = {"model": name, "device": str(device), "plans": [each.as_dict() for each in found]}
+            found.append(plan_scoring(task, spans, asked, batcher, weights.bytes))
+    result = {"model": study.model.name, "device": str(device), "plans": found}
     return result, fill_tables("plan", result)
 
 

@@ -20,7 +20,7 @@ from jaxtyping import Float64
 
 from caploc import designs
 from caploc.cache import COMPACT, ArrayCache, digest
-from caploc.contents import read_contents, typed
+from caploc.contents import read_contents, restore
 from caploc.cost import Cost
 from caploc.engine import BatchEngine
 from caploc.engine.encoding import RequestEncoder, Span
@@ -92,18 +92,6 @@ class NeuronStudy:
         check_scorable(self.model, self.attribution.method)
         self.model.check()
         return self
-
-    @classmethod
-    def restored(cls, fields: dict[str, Any]) -> "NeuronStudy":
-        """Read the study of a run from its file."""
-        parts = {
-            "model": ModelOptions(**fields["model"]),
-            "attribution": Attribution(**fields["attribution"]),
-            "rule": Rule(**fields["rule"]),
-            "options": TaskOptions(**fields["options"]),
-            "tasks": tuple(fields["tasks"]),
-        }
-        return typed(cls(**fields | parts))
 
 
 @dataclass(frozen=True)
@@ -350,8 +338,8 @@ def read_study(folder: Path, allowed: Allowed | None = None) -> tuple[NeuronStud
             f"{folder} holds no run of `caploc neurons locate`; name the folder of one."
         )
     try:
-        study = NeuronStudy.restored(fields)
-    except (KeyError, TypeError, ValueError) as error:
+        study = restore(NeuronStudy, fields)
+    except (TypeError, ValueError) as error:
         raise UserError(
             f"The run in {folder} was written by another version of caploc ({error}); run `caploc "
             "neurons locate` again into a new folder."

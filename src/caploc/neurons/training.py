@@ -7,10 +7,9 @@ this recipe is ours.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
@@ -25,6 +24,7 @@ from caploc.errors import (
     BadOption,
     RunFailed,
 )
+from caploc.lookup import pick
 from caploc.models.neurons import find_sites, list_projections
 from caploc.neurons.attribution import Attribution, Batch, Batcher, gold_logprobs, gold_means
 from caploc.neurons.planning import PassMemory, checkpointed
@@ -83,8 +83,7 @@ class TuningRecipe(JsonRecord):
                 f"rates must be one or more positive learning rates in rising order; got "
                 f"{', '.join(f'{rate:g}' for rate in self.rates) or 'none'}."
             )
-        if self.trains not in TRAINS:
-            raise BadOption(f"trains={self.trains!r} is not one of {', '.join(TRAINS)}.")
+        pick(dict.fromkeys(TRAINS), self.trains, "choice of --trains")
 
 
 @dataclass(frozen=True)
@@ -123,12 +122,6 @@ class TuningFit(JsonRecord):
     at_edge: bool
     untuned_loss: float
     trials: tuple[RateTrial, ...]
-
-    @classmethod
-    def restored(cls, fields: Mapping[str, Any]) -> "TuningFit":
-        """Read what `as_dict` gave."""
-        trials = tuple(RateTrial(**each) for each in fields["trials"])
-        return cls(**{**fields, "best": RateTrial(**fields["best"]), "trials": trials})
 
 
 def check_tunable(asked: ModelOptions) -> None:

@@ -85,7 +85,7 @@ def shares_by_projection(
     are quantised, or a block's input projections are not found.
     """
     sites, grid = find_sites(model)
-    check_chosen(chosen, grid.size, trains)
+    check_chosen(chosen, grid.size)
     names = {id(module): name for name, module in model.named_modules()}
     found: list[NeuronShare] = []
     for layer, columns, module in list_projections(sites):
@@ -104,10 +104,8 @@ def shares_by_projection(
     return found
 
 
-def check_chosen(chosen: Chosen, neurons: int, trains: str = "all") -> None:
+def check_chosen(chosen: Chosen, neurons: int) -> None:
     """Refuse a set that is empty or another model's."""
-    if trains not in TRAINS:
-        raise BadOption(f"trains={trains!r} is not one of {', '.join(TRAINS)}.")
     if len(chosen) != neurons:
         raise BadOption(
             f"The set is of a model with {len(chosen):,} neurons, and this one has {neurons:,}; "

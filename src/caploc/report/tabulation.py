@@ -220,10 +220,9 @@ def known_of(arms: Sequence[Scope], arm: str, figure: str) -> list[Any]:
     return [each[figure] for each in arms if each["arm"] == arm and each[figure] is not None]
 
 
-def with_digits(value: float | None, digits: int = 3, stderr: float | None = None) -> Value | None:
-    """Write a number with so many digits and its error; None where it is not known."""
-    known = value is not None and not isinstance(value, Undefined)
-    return Value(value, stderr, digits=digits) if known else None
+def with_digits(value: float | None, digits: int = 3, stderr: float | None = None) -> Value:
+    """Write a number with so many digits and its error, whether it is known or not."""
+    return Value(None if isinstance(value, Undefined) else value, stderr, digits=digits)
 
 
 # Expressions are those of `tabulation.yaml`; pages escape what comes out.
