@@ -12,10 +12,11 @@ import pytest
 import torch
 
 from caploc.engine.encoding import RequestEncoder
+from caploc.engine.passes import Batch
 from caploc.errors import BadOption, ModelRefused
 from caploc.models.loading import load_model
 from caploc.models.neurons import as_neurons, find_sites, prove
-from caploc.neurons.attribution import INTEGRATED, Attribution, Batch
+from caploc.neurons.attribution import INTEGRATED, Attribution
 from caploc.neurons.enhancing import Enhancing, enhance_located
 from caploc.neurons.finding import Rule
 from caploc.neurons.locating import locate

@@ -21,8 +21,8 @@ from caploc.neurons.enhancing import (
     beats_every_draw,
     enhance_located,
     enhance_tasks,
-    gains,
     gains_matrix_exhibit,
+    list_gains,
     tuning_headline,
 )
 from caploc.neurons.finding import Rule
@@ -117,7 +117,7 @@ def test_arms_left_out_are_dashes_and_the_headline_claims_nothing(done):
         task: each | {"arms": [a for a in each["arms"] if a["arm"] == "none"], "controls": []}
         for task, each in result["tasks"].items()
     }
-    assert set(gains(kept).values()) == {None}
+    assert set(list_gains(kept).values()) == {None}
     assert {cell for row in gains_matrix_exhibit(kept).rows for cell in row[1:]} == {"–"}
     assert gains_matrix_exhibit(kept).draw is None
     assert "0 of" not in tuning_headline(kept) and "not tuned beside random" in tuning_headline(

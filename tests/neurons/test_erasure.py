@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 from planted_models import SHARING, TWO, Planter
 
+from caploc.engine.neurons import ErasureMode
 from caploc.errors import BadOption
 from caploc.models.planted_neurons import PlantedNeurons
-from caploc.neurons.cutting import ErasureMode
 from caploc.neurons.erasure import (
     BOTTOM,
     LAYERS,

@@ -9,11 +9,11 @@ from torch.utils.flop_counter import FlopCounterMode
 from transformers import AutoModelForCausalLM
 
 from caploc.engine.encoding import Span
+from caploc.engine.passes import Batch, Batcher, checkpointed, tuning_bytes
 from caploc.neurons.arms import TuningArm
-from caploc.neurons.attribution import METHODS, Attribution, Batch, Batcher
+from caploc.neurons.attribution import METHODS, Attribution
 from caploc.neurons.finding import Rule
 from caploc.neurons.locating import foresee_scoring
-from caploc.neurons.planning import checkpointed
 from caploc.neurons.study import NeuronStudy, load_source
 from caploc.neurons.training import TuningRecipe, find_best_rate, make_lessons
 from caploc.workbench import ModelOptions
@@ -163,7 +163,4 @@ def test_the_memory_of_tuning_is_foreseen(name):
         arm = TuningArm(name, None if name == "full" else chosen)
         with arm.open(model, recipe) as trainable:
             fit = find_best_rate(model, trainable, given, recipe)
-    # in float32 a value, its gradient, two of the optimizer, where rates start, the best one's; and
-    # the model's own of before
-    held = 6 * 4 + model.dtype.itemsize
-    assert meter.peak == pytest.approx(fit.parameters * held, rel=0.2)
+    assert meter.peak == pytest.approx(tuning_bytes(fit.parameters, model), rel=0.2)

@@ -166,7 +166,7 @@ def test_an_erasure_counts_who_beats_every_draw(erasures):
     )
     assert "0.25 [0.25, 0.25]" in told and told.endswith("more than in any draw: 1 of 2 tasks")
     tasks = [each.as_dict() for each in erasures]
-    effects = cells.view_effects(erasure.losses(tasks), erasure.losses(tasks, LAYERS))
+    effects = cells.view_effects(erasure.list_losses(tasks), erasure.list_losses(tasks, LAYERS))
     arms, doses, matrix = map(plain, fill_tables("erasure", {"tasks": tasks, **effects}))
     assert [row[10] for row in arms] == ["yes", "no"]  # a draw that costs as much is no win
     assert {row[11] for row in arms} == {"–"}  # none as active was drawn
@@ -181,8 +181,8 @@ def test_losses_are_by_task_erased_and_task_judged(erasures):
                        DRAWS)])  # fmt: skip
     tasks = [each.as_dict() for each in (extra, erasures[1])]
     own = {("a", "a"): 2.1, ("a", "prose"): 0.1, ("b", "b"): 0.45}
-    assert erasure.losses(tasks) == pytest.approx({**own, ("b", "a"): None})
-    assert erasure.losses(tasks[:1], LAYERS) == pytest.approx(dict.fromkeys([*own][:2], 0.25))
+    assert erasure.list_losses(tasks) == pytest.approx({**own, ("b", "a"): None})
+    assert erasure.list_losses(tasks[:1], LAYERS) == pytest.approx(dict.fromkeys([*own][:2], 0.25))
 
 
 def change(task, mean, measure=enhancing.GOLD):

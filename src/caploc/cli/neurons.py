@@ -298,7 +298,7 @@ def erase(
     See also:
         neurons locate, neurons enhance
     """
-    from caploc.neurons.cutting import ErasureMode
+    from caploc.engine.neurons import ErasureMode
     from caploc.neurons.erasure import Erasing
     from caploc.neurons.erasure import erase as run
 

@@ -49,7 +49,6 @@ from caploc.tasks.facts import FactPrompt
 from caploc.tasks.task import LogLikelihood, Scored
 from caploc.workbench import ModelOptions
 
-BASE = "base"
 CIRCUIT_SHARE, CIRCUIT_STEPS = 0.05, 20  # of the edges that are kept; of their scores
 Text = tuple[str, str]  # prompt and answer
 Similarity = Float64[np.ndarray, " contrasts"]
@@ -299,7 +298,7 @@ def decouple(
 def list_arms(contrasts: Sequence[ContrastSet]) -> dict[str, list[Item]]:
     """List the base items, and the partners of each arm."""
     partners = {arm: [each.partners[arm] for each in contrasts] for arm in ARMS}
-    return {BASE: [each.base for each in contrasts]} | partners
+    return {"base": [each.base for each in contrasts]} | partners
 
 
 def follow_contrasts(

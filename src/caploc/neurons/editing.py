@@ -31,12 +31,12 @@ from torch import Tensor, nn
 from transformers.pytorch_utils import Conv1D
 
 from caploc.engine.encoding import Span
+from caploc.engine.passes import Batch
 from caploc.engine.plain import last_logits
 from caploc.errors import BadData, BadOption
 from caploc.models.hooks import temporary_hooks
 from caploc.models.neurons import NeuronModel
 from caploc.models.proof import reads_first
-from caploc.neurons.attribution import Batch
 from caploc.neurons.facts import Encoded, Encoder, FactAnswers
 from caploc.neurons.fidelity import FactLocator, Profile, peak
 from caploc.progress import Progress, Silent

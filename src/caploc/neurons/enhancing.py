@@ -22,13 +22,13 @@ from caploc.contents import restore
 from caploc.cost import Cost
 from caploc.engine import BatchEngine
 from caploc.engine.encoding import Span
+from caploc.engine.passes import gold_means
 from caploc.errors import BadOption, OutOfMemory
 from caploc.folder import ENHANCEMENT, LEDGER, ROWS
 from caploc.lookup import pick
 from caploc.measurement import Meter
 from caploc.models.loading import CutModel
 from caploc.neurons.arms import ARMS, DRAWN, LOCATED, RANDOM, USUAL, TuningArm, make_arms
-from caploc.neurons.attribution import gold_means
 from caploc.neurons.erasure import Erasing
 from caploc.neurons.study import (
     Finding,
@@ -204,9 +204,8 @@ def enhance(  # noqa: PLR0913  (a study's parts, each of which a caller has at h
     """Tune each arm on the spans' continuations and evaluate it; the model is left as it was.
 
     An arm that runs out of memory is left out and says so. `recall` keeps arms; see `ArmTuner`.
-    Raises BadOption if there is no arm, or the recipe has a value that cannot be used; BadData if
-    there are fewer than 2 spans; ModelRefused if the model's weights cannot be tuned; RunFailed if
-    an arm's training diverges at every learning rate.
+    Raises BadOption if there is no arm; ModelRefused if the weights cannot be tuned; else as
+    `make_lessons` and `find_best_rate`.
     """
     if not arms:
         raise BadOption("There is no arm to tune; name at least one.")
@@ -278,8 +277,7 @@ def _controls(
             )
 
 
-DRAWS = 5
-LIMIT = 60
+DRAWS = FEWEST
 Results = Mapping[str, Any]  # of one task, as the file holds them, or of all by task
 
 
@@ -296,7 +294,7 @@ class Enhancing:
     arms: tuple[str, ...] = USUAL
     draws: int = DRAWS
     noise: float = 0.0
-    limit: int | None = LIMIT
+    limit: int | None = 60
     tasks: tuple[str, ...] = ()
 
     def check(self, known: Sequence[str]) -> "Enhancing":
@@ -488,7 +486,7 @@ def _view_arm(arms: Sequence[Results], task: str) -> dict[str, Any]:
     }
 
 
-def gains(found: Results, arm: str = LOCATED) -> Effects:
+def list_gains(found: Results, arm: str = LOCATED) -> Effects:
     """List each judged task's change of log-probability when an arm of each task is tuned."""
     return {
         (task, judged): bounds([each["change"] for each in _changes_of(own, judged, GOLD)])[0]
@@ -500,4 +498,4 @@ def gains(found: Results, arm: str = LOCATED) -> Effects:
 
 def gains_matrix_exhibit(found: Results) -> Exhibit:
     """Show what tuning one task's neurons changes on every task."""
-    return fill_tables("enhancement", view_effects(gains(found), gains(found, RANDOM)))[0]
+    return fill_tables("enhancement", view_effects(list_gains(found), list_gains(found, RANDOM)))[0]

@@ -14,13 +14,13 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float64
 
+from caploc.engine.neurons import ErasureMode
 from caploc.errors import BadOption
 from caploc.folder import ERASURE
 from caploc.lookup import pick
 from caploc.measurement import Meter
 from caploc.models.neurons import Chosen
 from caploc.neurons.attribution import Attribution
-from caploc.neurons.cutting import ErasureMode
 from caploc.neurons.finding import TaskNeurons
 from caploc.neurons.study import (
     Finding,
@@ -36,6 +36,7 @@ from caploc.progress import Progress
 from caploc.report.tabulation import Effects, bounds, fill_tables, known_of, ranged, view_effects
 from caploc.result import Score
 from caploc.stats.chance import (
+    FEWEST,
     Specificity,
     activity_matched,
     bottom,
@@ -54,7 +55,6 @@ KNOWN_ARMS = (*ARMS, OWN)  # the last where it is asked for
 ACTIVE_ON = 30  # examples that activity is measured on
 DOSES = (0.1, 0.25, 0.5, 0.75, 1.0)
 CURVE_DRAWS = 3  # of random neurons at each point of the curve
-FEWEST = 5  # draws of random neurons
 DRAWS = 19  # fewer can never be beaten by chance with p = .05
 MEASURES = ("metric", "logprob")
 Outcomes = Float64[np.ndarray, " examples"]
@@ -318,8 +318,8 @@ def erase(
             "found on, in the task's own score and in nats of log-probability for each gold token."
         ]
         tasks = results["tasks"]
-        beside = view_effects(losses(tasks), losses(tasks, LAYERS)) | {"curve_draws": CURVE_DRAWS}
-        shown = fill_tables("erasure", results | beside)
+        effects = view_effects(list_losses(tasks), list_losses(tasks, LAYERS))
+        shown = fill_tables("erasure", {**results, **effects, "curve_draws": CURVE_DRAWS})
         title = f"Erasing neurons of {model}"
         return Finding(ERASURE, results, title, erasure_headline(erased), shown, lines, "erasure")
 
@@ -378,7 +378,7 @@ def erasure_headline(erased: Sequence[ErasedTask]) -> str:
     )
 
 
-def losses(tasks: Sequence[dict[str, Any]], arm: str = LOCATED) -> Effects:
+def list_losses(tasks: Sequence[dict[str, Any]], arm: str = LOCATED) -> Effects:
     """List what each judged task loses of log-probability without each task's neurons of an arm.
 
     `tasks` are those of the file; of draws it is the mean.

@@ -300,8 +300,7 @@ def _measure(
     return run_command(open_facts(study, folder, progress, command), find, folder, command)
 
 
-# Is every wording of a fact located alike? Does what was located, and nothing else, do what each
-# method says of it?
+# Is every wording located alike? Does what was located, and nothing else, do what is said of it?
 measure_fidelity, measure_reliability = partial(_measure, FIDELITY), partial(_measure, RELIABILITY)
 Results = Mapping[str, Any]  # by method, or of one method
 NAMES = {

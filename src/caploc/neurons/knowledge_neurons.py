@@ -40,6 +40,7 @@ from torch import Tensor, nn
 
 from caploc.designs import generator
 from caploc.engine.encoding import Span
+from caploc.engine.passes import Batch, gold_logprobs
 from caploc.engine.plain import last_logits
 from caploc.errors import BadData, BadOption
 from caploc.lookup import pick
@@ -48,7 +49,7 @@ from caploc.models.experts import Experts
 from caploc.models.hooks import temporary_hooks
 from caploc.models.neurons import Chosen, NeuronGrid, NeuronModel
 from caploc.models.projections import layer_part, module_name
-from caploc.neurons.attribution import POINTS, Attribution, Batch, Gates, gold_logprobs
+from caploc.neurons.attribution import POINTS, Attribution, Gates
 from caploc.neurons.facts import Encoded, Encoder
 from caploc.neurons.fidelity import are_related
 from caploc.progress import Progress, Silent
@@ -60,11 +61,10 @@ STEPS = 20
 SHARE = 0.2  # of the largest score, to be chosen
 DRAWS = 20
 WATCHED = 5  # other facts' prompts watched for each fact
-FACTORS = {"suppress": 0.0, "enhance": 2.0}
-SIGNS = {"suppress": -1.0, "enhance": 1.0}
+FACTORS = {"suppress": 0.0, "enhance": 2.0}  # an effect has the sign of what is added to 1
 PLACES = ("fact", "rewrites", "unrelated")
 Sets = Bool[np.ndarray, "sets neurons"]
-Changes = Float64[np.ndarray, "facts sets"]
+Changes = Float64[np.ndarray, "facts *kinds sets"]
 
 
 @dataclass(frozen=True)
@@ -202,8 +202,11 @@ def intervention_reliability(
     sets, used = np.stack(found)[kept], [facts[number] for number in kept]
     changes, intact = _changes(locator.loaded, used, sets, (draws, seed), shown)
     effects = {
-        name: {place: _watched(changes[:, at, kind], sign, seed) for at, place in enumerate(PLACES)}
-        for kind, (name, sign) in enumerate(SIGNS.items())
+        name: {
+            place: _watched(changes[:, at, kind], factor - 1, seed)
+            for at, place in enumerate(PLACES)
+        }
+        for kind, (name, factor) in enumerate(FACTORS.items())
     }
     return NeuronReliability(
         locator=locator.name,
@@ -229,7 +232,7 @@ def _changes(
     these, and their seed. NaN where a fact has no prompt of a kind.
     """
     draws, seed = drawing
-    random, encoder = generator(seed), Encoder(loaded)
+    random, encoder, factors = generator(seed), Encoder(loaded), list(FACTORS.values())
     shown.start("interventions on neurons", len(facts))
     found = np.full((len(facts), len(PLACES), len(FACTORS), 2 + draws), np.nan)
     intact = np.empty(len(facts))
@@ -242,10 +245,7 @@ def _changes(
         unrelated = [pool[place].prompt for place in random.permutation(len(pool))[:WATCHED]]
         prompts = (fact.prompt,), fact.rewrites, unrelated
         for place, asked in enumerate(prompts):
-            encoded = [encoder.encode(prompt) for prompt in asked]
-            likely = [
-                scaled_probabilities(loaded, each, sets, list(FACTORS.values())) for each in encoded
-            ]
+            likely = [scaled_probabilities(loaded, encoder.encode(p), sets, factors) for p in asked]
             changes = [each[1:].reshape(len(FACTORS), -1) / each[0] - 1 for each in likely]
             if changes:
                 found[number, place] = np.mean(changes, axis=0)

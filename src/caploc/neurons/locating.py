@@ -12,12 +12,13 @@ import numpy as np
 from caploc.contents import read_contents
 from caploc.engine.encoding import RequestEncoder, Span
 from caploc.engine.memory import CUDA_SHARE, SHARE
+from caploc.engine.passes import Batcher
 from caploc.errors import BadOption, UserError
 from caploc.folder import NEURONS, OVERLAP
 from caploc.models.neurons import NeuronGrid
 from caploc.models.placement import computing_dtype, free_memory
 from caploc.models.projections import text_config
-from caploc.neurons.attribution import METHODS, Attribution, Batcher
+from caploc.neurons.attribution import METHODS, Attribution
 from caploc.neurons.erasure import LAYERS, LOCATED, ErasedTask, Eraser, Erasing
 from caploc.neurons.finding import Rule, TaskNeurons
 from caploc.neurons.firing import watch_neurons

@@ -24,15 +24,16 @@ from caploc.contents import read_contents, restore
 from caploc.cost import Cost
 from caploc.engine import BatchEngine
 from caploc.engine.encoding import RequestEncoder, Span
-from caploc.errors import BadData, BadOption, UserError
+from caploc.engine.neurons import Cutter, ErasureMode, NeuronEngine
+from caploc.errors import BadData, BadOption, ModelRefused, UserError
 from caploc.folder import NEURONS, RUN, claim, package_versions, write_json
 from caploc.measurement import Meter, outcomes_by_example
+from caploc.models.experts import has_experts
 from caploc.models.loading import LoadedModel
 from caploc.models.neurons import Chosen, NeuronModel, as_neurons
+from caploc.models.placement import SHARD
 from caploc.neurons.attribution import Attribution
-from caploc.neurons.cutting import Cutter, ErasureMode, NeuronEngine
 from caploc.neurons.finding import Finder, Rule, TaskNeurons, score_cache
-from caploc.neurons.planning import check_scorable
 from caploc.progress import Progress, Silent
 from caploc.report.exhibits import Exhibit, write_exhibits
 from caploc.stats.threshold import Moments
@@ -92,6 +93,38 @@ class NeuronStudy:
         check_scorable(self.model, self.attribution.method)
         self.model.check()
         return self
+
+
+def check_scorable(asked: ModelOptions, method: str) -> None:
+    """Refuse, before weights are read, what cannot score neurons: where they lie, and how.
+
+    Raises BadOption if processes share the model, or a method reads weights that are packed;
+    ModelRefused if the experts of a model are packed or spread.
+    """
+    if asked.workers is not None or asked.device == SHARD:
+        raise BadOption(
+            "Neurons are scored in one process; leave out --workers, and for a model larger than "
+            "one GPU use --device spread or --quantize."
+        )
+    weights = asked.weights()
+    if not weights.quantized and not weights.where.spread:
+        return
+    how = "quantized" if weights.quantized else "spread over devices"
+    if has_experts(weights.empty):
+        raise ModelRefused(
+            f"The neurons of {asked.name} are those of routed experts, which are scored on plain "
+            f"weights on one device only, and not {how}; leave out --quantize and --device spread."
+        )
+    if weights.quantize == "4bit" and weights.where.device.type == "cpu":
+        raise BadOption(
+            "Weights of --quantize 4bit compute without gradients on a CPU, and scores of neurons "
+            "need some; choose int8 or 8bit, or a GPU."
+        )
+    if method == "logit":
+        raise BadOption(
+            f"--method logit reads the weights of {asked.name}, which are {how}; choose gradient, "
+            "integrated, joint or activation."
+        )
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,7 @@ from transformers import PreTrainedModel
 
 from caploc.designs import generator
 from caploc.engine.encoding import Span
+from caploc.engine.passes import Batch, Batcher, PassMemory, checkpointed, gold_logprobs, gold_means
 from caploc.errors import (
     BadData,
     BadOption,
@@ -26,8 +27,7 @@ from caploc.errors import (
 )
 from caploc.lookup import pick
 from caploc.models.neurons import find_sites, list_projections
-from caploc.neurons.attribution import Attribution, Batch, Batcher, gold_logprobs, gold_means
-from caploc.neurons.planning import PassMemory, checkpointed
+from caploc.neurons.attribution import Attribution
 from caploc.neurons.study import NeuronLab
 from caploc.neurons.weights import TRAINS, Trainable, TrainableRows, Trains
 from caploc.progress import Progress, Silent

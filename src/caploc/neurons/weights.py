@@ -304,9 +304,7 @@ class TrainableRows(Trainable):
 
     `trains` "all": a neuron's rows of the input projections, with biases, and its column of the
     output projection; "output": the column alone. That a neuron is all of these is our choice.
-    Raises BadOption if no neuron is chosen, or the set is another model's; ModelRefused if a chosen
-    neuron is a routed expert's, the weights are quantised, or a block's input projections are not
-    found.
+    Raises as `shares_by_projection`.
     """
 
     def __init__(self, model: PreTrainedModel, chosen: Chosen, trains: Trains = "all") -> None:

@@ -17,8 +17,8 @@ from caploc.errors import ModelRefused, raise_together
 from caploc.neurons.attribution import Attribution
 from caploc.neurons.controls import measure_controls
 from caploc.neurons.decoupling import measure_decoupling
-from caploc.neurons.enhancing import beats_every_draw, enhance_located, gains
-from caploc.neurons.erasure import erase, losses
+from caploc.neurons.enhancing import beats_every_draw, enhance_located, list_gains
+from caploc.neurons.erasure import erase, list_losses
 from caploc.neurons.fact_study import measure_fidelity, measure_reliability
 from caploc.neurons.finding import score_cache
 from caploc.neurons.locating import check_kinds, locate
@@ -151,7 +151,7 @@ class Reproduction:
             command=self.command,
         )
         self.results["erasure"] = self.keep(found)
-        self.cross("erase", losses(self.results["erasure"]["tasks"]), self.results["main"])
+        self.cross("erase", list_losses(self.results["erasure"]["tasks"]), self.results["main"])
 
     def tuned(self) -> None:
         """Enhancement (16) and, with the erasure, cross-data (18)."""
@@ -177,7 +177,7 @@ class Reproduction:
             for tasks_of_seed in self.results["enhancement"].values()
             for task, each in tasks_of_seed.items()
         ]
-        self.cross("tune", gains(next(iter(self.results["enhancement"].values()))), located)
+        self.cross("tune", list_gains(next(iter(self.results["enhancement"].values()))), located)
 
     def cross(self, how: str, effects: Effects, located: Any) -> None:
         """Sum up what one task's neurons do to other tasks, within a kind and across."""

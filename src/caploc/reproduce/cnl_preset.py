@@ -6,11 +6,11 @@ from typing import Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from caploc.engine.neurons import ErasureMode
 from caploc.errors import BadData, BadOption
 from caploc.neurons.arms import ARMS as TUNED_ARMS
 from caploc.neurons.attribution import Attribution
 from caploc.neurons.controls import Controlling
-from caploc.neurons.cutting import ErasureMode
 from caploc.neurons.decoupling import DecouplingStudy
 from caploc.neurons.enhancing import Enhancing
 from caploc.neurons.erasure import ARMS as ERASED_ARMS

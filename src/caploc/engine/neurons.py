@@ -16,8 +16,9 @@ from jaxtyping import Float
 from torch import Tensor
 
 from caploc.designs import generator
-from caploc.engine import Answer, Ask, BatchEngine
+from caploc.engine.asks import Answer, Ask
 from caploc.engine.encoding import Span
+from caploc.engine.engine import BatchEngine
 from caploc.errors import BadData, BadOption
 from caploc.models.cutting import CutSite, Replacement, replaced
 from caploc.models.knockout import mean_replacement, record_outputs
