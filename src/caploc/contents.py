@@ -266,11 +266,14 @@ def typed(value: Kind) -> Kind:
 def restore(kind: type[Kind], fields: dict[str, Any]) -> Kind:
     """Rebuild a dataclass, and those that are its fields, from what a file holds of it.
 
-    Raises TypeError or ValueError if a field is missing, unknown or not of its type.
+    Raises KeyError, TypeError or ValueError if a field is missing, unknown or not of its type.
     """
-    kinds = get_type_hints(kind)
-    within = {name for name in fields if is_dataclass(kinds.get(name))}
-    return typed(kind(**fields | {name: restore(kinds[name], fields[name]) for name in within}))
+    within = {
+        name: restore(part, fields[name])
+        for name, part in get_type_hints(kind).items()
+        if isinstance(part, type) and is_dataclass(part)
+    }
+    return typed(kind(**fields | within))
 
 
 def describe_fault(fault: ErrorDetails) -> str:

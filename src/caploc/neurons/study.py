@@ -372,7 +372,7 @@ def read_study(folder: Path, allowed: Allowed | None = None) -> tuple[NeuronStud
         )
     try:
         study = restore(NeuronStudy, fields)
-    except (TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError) as error:
         raise UserError(
             f"The run in {folder} was written by another version of caploc ({error}); run `caploc "
             "neurons locate` again into a new folder."
