@@ -249,31 +249,46 @@ def upgrade(name: str, content: Any) -> Any:
     return content
 
 
+NESTED = "lists or tables nested beyond reason"
+
+
 def typed(value: Kind) -> Kind:
     """A dataclass put together from a file's fields, if all of them are of their types.
 
     Raises ValueError, naming the first one that is not, or if they are nested beyond reason.
     """
-    adapter: TypeAdapter[Kind] = TypeAdapter(type(value))
     try:
-        return adapter.validate_python(asdict(value))  # type: ignore[call-overload]  # a dataclass
+        fields = asdict(value)  # type: ignore[call-overload]  # a dataclass
+    except RecursionError:
+        raise ValueError(NESTED) from None
+    return read_typed(type(value), fields)
+
+
+def read_typed(kind: type[Kind], fields: dict[str, Any]) -> Kind:
+    """Rebuild a dataclass from a file's fields; raises as `typed`."""
+    adapter: TypeAdapter[Kind] = TypeAdapter(kind)
+    try:
+        return adapter.validate_python(fields)
     except ValidationError as error:
         raise ValueError(describe_fault(error.errors(include_url=False)[0])) from None
     except RecursionError:
-        raise ValueError("lists or tables nested beyond reason") from None
+        raise ValueError(NESTED) from None
 
 
-def restore(kind: type[Kind], fields: dict[str, Any]) -> Kind:
+def restore(kind: type[Kind], fields: Any) -> Kind:
     """Rebuild a dataclass, and those that are its fields, from what a file holds of it.
 
-    Raises KeyError, TypeError or ValueError if a field is missing, unknown or not of its type.
+    Raises KeyError, TypeError or ValueError if a part is missing, a field unknown or not of its
+    type.
     """
-    within = {
-        name: restore(part, fields[name])
-        for name, part in get_type_hints(kind).items()
-        if isinstance(part, type) and is_dataclass(part)
-    }
-    return typed(kind(**fields | within))
+    kinds = get_type_hints(kind)
+    unknown = fields.keys() - kinds.keys() if isinstance(fields, dict) else {"no fields"}
+    if unknown:
+        raise TypeError(f"{kind.__name__} has {min(unknown)[:QUOTED]}")
+    for name, part in kinds.items():
+        if isinstance(part, type) and is_dataclass(part):
+            restore(part, fields[name])
+    return read_typed(kind, fields)
 
 
 def describe_fault(fault: ErrorDetails) -> str:

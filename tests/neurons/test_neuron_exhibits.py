@@ -225,8 +225,9 @@ def test_tuning_is_told_beside_its_draws():
     assert plain(second)[1][2] == "1 (edge)"
     assert "p 0.167 with 5 draws" in first.notes[1]
     # each was judged on itself and on z
-    assert matrix.columns == ("tuned", "a", "z")
-    assert plain(matrix) == [["a", "0.500 (0.290)", "0.500 (0.290)"], ["b", "–", "0.500 (0.500)"]]
+    assert matrix.columns == ("tuned", "a", "z", "b")
+    own, other = ["0.500 (0.290)"] * 2, ["0.500 (0.500)"] * 2
+    assert plain(matrix) == [["a", *own, "–"], ["b", "–", *other]]
 
 
 def test_tuning_of_which_nothing_is_known_is_dashes():
