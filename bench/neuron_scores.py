@@ -30,9 +30,9 @@ from torch import Tensor
 import caploc
 from caploc.engine.encoding import RequestEncoder, Span
 from caploc.models.hooks import temporary_hooks
+from caploc.models.neurons import Chosen, NeuronModel, as_neurons, list_projections
 from caploc.neurons.attribution import Attribution
 from caploc.neurons.finding import score_examples
-from caploc.neurons.sites import Chosen, NeuronModel, as_neurons, list_projections
 from caploc.neurons.study import load_source
 from caploc.stats.chance import layer_matched
 from caploc.stats.sets import commonality_set, overlap_rates

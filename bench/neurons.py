@@ -30,9 +30,10 @@ import torch
 
 import models
 from caploc.engine.encoding import RequestEncoder, Span
-from caploc.neurons.attribution import METHODS, Attribution, Batch, Batcher, gold_logprobs
+from caploc.engine.passes import Batch, Batcher, gold_logprobs
+from caploc.models.neurons import NeuronModel, as_neurons
+from caploc.neurons.attribution import METHODS, Attribution
 from caploc.neurons.finding import accumulate
-from caploc.neurons.sites import NeuronModel, as_neurons
 from caploc.stats.threshold import Moments
 from caploc.tasks.catalog import TaskOptions, load_task
 from clock import Stopwatch

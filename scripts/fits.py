@@ -18,9 +18,9 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from caploc.engine.encoding import Span
 from caploc.engine.memory import CUDA_SHARE, MOST_ROWS, MOST_TOKENS, BatchSizer
+from caploc.engine.passes import Batcher, PassMemory, tuning_bytes
 from caploc.engine.planning import PlannedRow, PlannedWork, plan_batches
-from caploc.neurons.attribution import METHODS, Attribution, Batcher
-from caploc.neurons.planning import PassMemory, tuning_bytes
+from caploc.neurons.attribution import METHODS, Attribution
 
 PAGE = Path(__file__).parents[1] / "docs" / "large_models.md"
 BEGIN, END = "<!-- written by scripts/fits.py: {} -->\n", "<!-- end -->\n"

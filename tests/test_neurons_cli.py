@@ -12,8 +12,8 @@ from typer.testing import CliRunner
 from caploc import cli
 from caploc.cli import app
 from caploc.cli.neurons import app as neurons
+from caploc.export.delta import apply_delta, load_delta
 from caploc.models.loading import load_model
-from caploc.neurons.training import apply_delta, load_delta
 from caploc.workbench import ModelOptions
 
 DOCS = Path(__file__).parents[1] / "docs"

@@ -5,9 +5,9 @@ A folder may come from anyone, by mail as well as from a run.
 
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import asdict
+from dataclasses import asdict, is_dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_type_hints
 
 from pydantic import BaseModel, RootModel, TypeAdapter, ValidationError
 from pydantic_core import ErrorDetails
@@ -249,18 +249,46 @@ def upgrade(name: str, content: Any) -> Any:
     return content
 
 
+NESTED = "lists or tables nested beyond reason"
+
+
 def typed(value: Kind) -> Kind:
     """A dataclass put together from a file's fields, if all of them are of their types.
 
     Raises ValueError, naming the first one that is not, or if they are nested beyond reason.
     """
-    adapter: TypeAdapter[Kind] = TypeAdapter(type(value))
     try:
-        return adapter.validate_python(asdict(value))  # type: ignore[call-overload]  # a dataclass
+        fields = asdict(value)  # type: ignore[call-overload]  # a dataclass
+    except RecursionError:
+        raise ValueError(NESTED) from None
+    return read_typed(type(value), fields)
+
+
+def read_typed(kind: type[Kind], fields: dict[str, Any]) -> Kind:
+    """Rebuild a dataclass from a file's fields; raises as `typed`."""
+    adapter: TypeAdapter[Kind] = TypeAdapter(kind)
+    try:
+        return adapter.validate_python(fields)
     except ValidationError as error:
         raise ValueError(describe_fault(error.errors(include_url=False)[0])) from None
     except RecursionError:
-        raise ValueError("lists or tables nested beyond reason") from None
+        raise ValueError(NESTED) from None
+
+
+def restore(kind: type[Kind], fields: Any) -> Kind:
+    """Rebuild a dataclass, and those that are its fields, from what a file holds of it.
+
+    Raises KeyError, TypeError or ValueError if a part is missing, a field unknown or not of its
+    type.
+    """
+    kinds = get_type_hints(kind)
+    unknown = fields.keys() - kinds.keys() if isinstance(fields, dict) else {"no fields"}
+    if unknown:
+        raise TypeError(f"{kind.__name__} has {min(unknown)[:QUOTED]}")
+    for name, part in kinds.items():
+        if isinstance(part, type) and is_dataclass(part):
+            restore(part, fields[name])
+    return read_typed(kind, fields)
 
 
 def describe_fault(fault: ErrorDetails) -> str:

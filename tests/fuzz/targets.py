@@ -24,16 +24,17 @@ from caploc.cli.options import numbers, parse_families
 from caploc.comparison import compare
 from caploc.contents import FORMS, Answers, read_contents, read_file
 from caploc.doctor import examine_folder, repair
+from caploc.engine.neurons import ErasureMode
 from caploc.errors import CaplocError
 from caploc.files import is_regular
 from caploc.finished import FinishedRun
 from caploc.folder import claim, read_json
 from caploc.headfile import read_heads
 from caploc.heads import Head, HeadGrid
+from caploc.models.neurons import Neuron
 from caploc.models.placement import parse_placement
 from caploc.models.projections import find_projections
 from caploc.naming import default_folder, folder_name, placed
-from caploc.neurons.sites import ErasureMode, Neuron
 from caploc.report.answers import answer_rows
 from caploc.report.headtable import head_map, head_table
 from caploc.report.method import facts as method_facts

@@ -10,8 +10,8 @@ from caploc.engine import Ask, BatchEngine
 from caploc.errors import BadOption, ModelRefused, OutOfMemory
 from caploc.models import placement
 from caploc.models.loading import check_model, load_model
+from caploc.models.neurons import as_neurons
 from caploc.models.placement import Placement, check_fit, input_device, is_whole, parse_placement
-from caploc.neurons.sites import as_neurons
 from caploc.tasks.task import Generate, LogLikelihood, options_json
 
 SHAPE = {**GROUPED, "num_hidden_layers": 4}

@@ -12,14 +12,14 @@ import pytest
 import torch
 
 from caploc.engine.encoding import RequestEncoder
+from caploc.engine.passes import Batch
 from caploc.errors import BadOption, ModelRefused
 from caploc.models.loading import load_model
-from caploc.neurons import sites
-from caploc.neurons.attribution import INTEGRATED, Attribution, Batch
+from caploc.models.neurons import as_neurons, find_sites, prove
+from caploc.neurons.attribution import INTEGRATED, Attribution
 from caploc.neurons.enhancing import Enhancing, enhance_located
 from caploc.neurons.finding import Rule
 from caploc.neurons.locating import locate
-from caploc.neurons.sites import as_neurons, prove
 from caploc.neurons.study import NeuronStudy
 from caploc.tasks.demo import data
 from caploc.tasks.task import LogLikelihood
@@ -84,7 +84,7 @@ def test_scores_are_those_of_the_weights_that_are_stood_for(scheme, method):
 
 def test_a_module_that_is_called_and_not_used_is_refused():
     loaded = load_model("demo", device="cpu", quantize="int8")
-    module = sites.find_sites(loaded.model)[0][2]
+    module = find_sites(loaded.model)[0][2]
 
     class Aside(type(module)):
         def __call__(self, mixed):
@@ -99,7 +99,7 @@ def test_a_module_that_is_called_and_not_used_is_refused():
 def test_a_kernel_without_gradients_is_refused():
     """Its scores would be zero, or those of other layers alone."""
     loaded = load_model("demo", device="cpu", quantize="int8")
-    module = sites.find_sites(loaded.model)[0][4]
+    module = find_sites(loaded.model)[0][4]
     inner = module.forward
     module.forward = lambda mixed: inner(mixed.detach())
     with pytest.raises(ModelRefused, match="compute without gradients here"):

@@ -9,7 +9,7 @@ from torch.utils._pytree import tree_iter
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from caploc.models.loading import load_tokenizer
-from caploc.neurons.sites import NeuronModel, find_sites
+from caploc.models.neurons import NeuronModel, find_sites
 
 CPU = torch.device("cpu")
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from caploc.models.loading import LoadedModel, load_model
-from caploc.neurons.sites import NeuronModel, as_neurons
+from caploc.models.neurons import NeuronModel, as_neurons
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "models"))
 

@@ -6,10 +6,10 @@ import numpy as np
 import torch
 
 from caploc.engine import BatchEngine
+from caploc.models.neurons import as_neurons
 from caploc.models.planted_neurons import WORDS, PlantedNeurons, write_planted_neurons
 from caploc.neurons.attribution import Attribution
 from caploc.neurons.finding import Finder, Rule, score_cache
-from caploc.neurons.sites import as_neurons
 from caploc.neurons.study import load_source
 from caploc.progress import Silent
 from caploc.tasks.catalog import TaskOptions

@@ -7,13 +7,14 @@ from tiny import random_tokens, tiny
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from caploc.engine.encoding import Span
+from caploc.engine.passes import Batch, Batcher
 from caploc.errors import BadOption, OutOfMemory, UnknownName
 from caploc.models.cutting import knocked_out
 from caploc.models.loading import load_tokenizer
+from caploc.models.neurons import NeuronModel, find_sites, list_projections
 from caploc.models.proof import reads_first
-from caploc.neurons.attribution import INTEGRATED, METHODS, Attribution, Batch, Batcher
+from caploc.neurons.attribution import INTEGRATED, METHODS, Attribution
 from caploc.neurons.finding import accumulate, score_examples
-from caploc.neurons.sites import NeuronModel, find_sites, list_projections
 
 FAMILIES = ["llama", "gpt2", "gptj", "opt", "mixtral", "gpt_oss", "deepseek_v3"]
 CPU = torch.device("cpu")

@@ -180,7 +180,7 @@ def test_texts_may_be_a_file(lab, tmp_path):
         (Controlling(plain="demo/pros"), UnknownName, "'demo/pros'"),
         (Controlling(sigmas=(0.0,)), BadOption, "--sigma must be a number above 0"),
         (Controlling(draws=2), BadOption, "--draws must be 5 or more"),
-        (Controlling(tasks=("demo/code",)), BadOption, "--task demo/code is no task of the run"),
+        (Controlling(tasks=("demo/code",)), UnknownName, "There is no task of the run 'demo/code'"),
     ],
 )
 def test_mistakes_are_told_before_anything_is_measured(lab, asked, error, said):

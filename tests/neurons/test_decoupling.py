@@ -10,8 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from caploc.engine import BatchEngine
+from caploc.engine.passes import Batch
 from caploc.errors import BadData, BadOption, UnknownName
-from caploc.neurons.attribution import Attribution, Batch
+from caploc.models.neurons import NeuronGrid
+from caploc.neurons.attribution import Attribution
 from caploc.neurons.decoupling import (
     CONTRASTS,
     ItemLocator,
@@ -24,7 +26,6 @@ from caploc.neurons.decoupling import (
     same_answer,
 )
 from caploc.neurons.finding import Rule, score_cache
-from caploc.neurons.sites import NeuronGrid
 from caploc.neurons.study import NeuronBench
 from caploc.progress import Silent
 from caploc.stats.sets import jaccards

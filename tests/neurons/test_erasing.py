@@ -100,7 +100,7 @@ def test_exhibits_hold_the_figures(done):
         assert all(len(row) == len(exhibit.columns) for row in exhibit.rows)
         assert exhibit.draw()["layer"]
     page = (folder / "erasure" / "report.html").read_text()
-    assert "For 2 of 2 tasks erasing its located neurons costs more" in page
+    assert "more than in any draw: 2 of 2 tasks" in page
 
 
 def test_erasing_scores_activity_and_nothing_anew(located, done):

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from planted_models import SHARING, TWO, Planter
 
+from caploc.engine.neurons import ErasureMode
 from caploc.errors import BadOption
 from caploc.models.planted_neurons import PlantedNeurons
 from caploc.neurons.erasure import (
@@ -18,14 +19,13 @@ from caploc.neurons.erasure import (
     ErasedTask,
     Eraser,
     Erasing,
-    erased_arms_exhibit,
     erasure_headline,
 )
 from caploc.neurons.finding import Rule, score_cache
-from caploc.neurons.sites import ErasureMode
 from caploc.neurons.study import NeuronBench
 from caploc.progress import Silent
 from caploc.report.exhibits import NOTHING
+from caploc.report.tabulation import fill_tables
 from caploc.store import Store
 
 pytestmark = pytest.mark.slow  # whole studies
@@ -220,7 +220,8 @@ def test_what_means_nothing_is_refused(asked, sentence):
 def test_the_table_of_arms_says_what_was_lost(planted, eraser):
     own = eraser().erase(planted(TWO).source("warm"))
     erased = [ErasedTask("warm", 6, own, [])]
-    (row,) = erased_arms_exhibit(erased).rows
+    (table,) = fill_tables("erasure", {"tasks": [each.as_dict() for each in erased]})
+    (row,) = table.rows
     task, neurons, intact, located, *draws, lost, _, beaten, as_active, gain = row
     assert as_active == NOTHING  # where activity is not known
     assert (task, neurons, intact.number, beaten) == ("warm", "6", 1, "yes")

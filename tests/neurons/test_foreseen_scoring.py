@@ -9,11 +9,11 @@ from torch.utils.flop_counter import FlopCounterMode
 from transformers import AutoModelForCausalLM
 
 from caploc.engine.encoding import Span
+from caploc.engine.passes import Batch, Batcher, checkpointed, tuning_bytes
 from caploc.neurons.arms import TuningArm
-from caploc.neurons.attribution import METHODS, Attribution, Batch, Batcher
+from caploc.neurons.attribution import METHODS, Attribution
 from caploc.neurons.finding import Rule
-from caploc.neurons.foreseeing import foresee_scoring
-from caploc.neurons.planning import checkpointed, tuning_bytes
+from caploc.neurons.locating import foresee_scoring
 from caploc.neurons.study import NeuronStudy, load_source
 from caploc.neurons.training import TuningRecipe, find_best_rate, make_lessons
 from caploc.workbench import ModelOptions

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from caploc.models.neurons import NeuronGrid
 from caploc.neurons import enhancing, erasure, locating
 from caploc.neurons import fact_study as pages
 from caploc.neurons.erasure import BOTTOM, LAYERS, LOCATED, UNIFORM, ArmLoss, Erased, ErasedTask
@@ -10,7 +11,6 @@ from caploc.neurons.fidelity import ARMS as pages_arms
 from caploc.neurons.finding import Rule, TaskNeurons
 from caploc.neurons.locating import LocatedNeurons
 from caploc.neurons.locating import locating_headline as located_headline
-from caploc.neurons.sites import NeuronGrid
 from caploc.report import tabulation as cells
 from caploc.report.tabulation import fill_tables
 from caploc.result import Score
@@ -165,10 +165,9 @@ def test_an_erasure_counts_who_beats_every_draw(erasures):
         "Without its located neurons a task loses 1.28 [0.45, 2.10] nats a token"
     )
     assert "0.25 [0.25, 0.25]" in told and told.endswith("more than in any draw: 1 of 2 tasks")
-    arms, doses, matrix = (
-        plain(each(erasures))
-        for each in (erasure.erased_arms_exhibit, erasure.doses_exhibit, erasure.losses_exhibit)
-    )
+    tasks = [each.as_dict() for each in erasures]
+    effects = cells.view_effects(erasure.list_losses(tasks), erasure.list_losses(tasks, LAYERS))
+    arms, doses, matrix = map(plain, fill_tables("erasure", {"tasks": tasks, **effects}))
     assert [row[10] for row in arms] == ["yes", "no"]  # a draw that costs as much is no win
     assert {row[11] for row in arms} == {"–"}  # none as active was drawn
     assert arms[0][:6] == ["a", "2", "0.900 ± 0.100", "0.500", "–", "0.200 (0.000 to 0.400)"]
@@ -177,14 +176,13 @@ def test_an_erasure_counts_who_beats_every_draw(erasures):
     assert matrix == [["a", "2.100 (0.250)", "0.100 (0.250)"], ["b", "– (0.250)", "0.450 (0.250)"]]
 
 
-def test_a_loss_matrix_has_a_column_for_every_task_judged(erasures):
+def test_losses_are_by_task_erased_and_task_judged(erasures):
     extra = ErasedTask("a", 2, erasures[0].own, erasures[0].doses, [judged("prose", [0.0, 0.2],
                        DRAWS)])  # fmt: skip
-    rows, columns, table = erasure.loss_matrix([extra, erasures[1]])
-    assert (rows, columns) == (["a", "b"], ["a", "prose", "b"])
-    np.testing.assert_allclose(table, [[2.1, 0.1, NAN], [NAN, NAN, 0.45]])
-    drawn = erasure.loss_matrix([extra], LAYERS)[2]
-    np.testing.assert_allclose(drawn, [[0.25, 0.25]])
+    tasks = [each.as_dict() for each in (extra, erasures[1])]
+    own = {("a", "a"): 2.1, ("a", "prose"): 0.1, ("b", "b"): 0.45}
+    assert erasure.list_losses(tasks) == pytest.approx({**own, ("b", "a"): None})
+    assert erasure.list_losses(tasks[:1], LAYERS) == pytest.approx(dict.fromkeys([*own][:2], 0.25))
 
 
 def change(task, mean, measure=enhancing.GOLD):
@@ -227,8 +225,9 @@ def test_tuning_is_told_beside_its_draws():
     assert plain(second)[1][2] == "1 (edge)"
     assert "p 0.167 with 5 draws" in first.notes[1]
     # each was judged on itself and on z
-    assert matrix.columns == ("tuned", "a", "z")
-    assert plain(matrix) == [["a", "0.500 (0.290)", "0.500 (0.290)"], ["b", "–", "0.500 (0.500)"]]
+    assert matrix.columns == ("tuned", "a", "z", "b")
+    own, other = ["0.500 (0.290)"] * 2, ["0.500 (0.500)"] * 2
+    assert plain(matrix) == [["a", *own, "–"], ["b", "–", *other]]
 
 
 def test_tuning_of_which_nothing_is_known_is_dashes():

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from caploc.errors import BadOption
+from caploc.models.neurons import NeuronGrid
 from caploc.neurons.finding import Rule
-from caploc.neurons.sites import NeuronGrid
 
 raw = partial(Rule, normalised=False)  # scores as they are, to be worked out by hand
 

@@ -11,12 +11,13 @@ from test_attribution import spans
 from test_loading import save
 from tiny import FAMILIES, GROUPED, build
 
+from caploc.engine.passes import Batch
 from caploc.errors import BadOption, ModelRefused
 from caploc.models.cutting import knocked_out
 from caploc.models.loading import load_model
-from caploc.neurons.attribution import METHODS, Attribution, Batch
+from caploc.models.neurons import as_neurons
+from caploc.neurons.attribution import METHODS, Attribution
 from caploc.neurons.finding import accumulate
-from caploc.neurons.sites import as_neurons
 from caploc.neurons.study import NeuronStudy
 from caploc.workbench import ModelOptions
 from caploc.workers import Workers

@@ -12,10 +12,10 @@ from caploc.cache import COMPACT, digest
 from caploc.cli import app
 from caploc.engine import chat_template
 from caploc.errors import CaplocError, ModelRefused
+from caploc.export.delta import load_delta
 from caploc.models.loading import check_model, load_model, load_tokenizer
 from caploc.models.planted import Planted, write_planted
 from caploc.neurons.finding import score_cache
-from caploc.neurons.training import load_delta
 
 
 class Canary:

@@ -205,7 +205,7 @@ def locate(
     """
     from caploc.neurons.attribution import Attribution
     from caploc.neurons.finding import Rule
-    from caploc.neurons.foreseeing import foresee_scoring
+    from caploc.neurons.locating import foresee_scoring
     from caploc.neurons.locating import locate as run
     from caploc.neurons.study import NeuronStudy
     from caploc.tasks.catalog import TaskOptions, parse_data
@@ -298,9 +298,9 @@ def erase(
     See also:
         neurons locate, neurons enhance
     """
+    from caploc.engine.neurons import ErasureMode
     from caploc.neurons.erasure import Erasing
     from caploc.neurons.erasure import erase as run
-    from caploc.neurons.sites import ErasureMode
 
     asked = Erasing(ErasureMode.parse(mode), draws, numbers(doses, float), limit, seed)
     others, page = split_names(also), folder / "erasure"
@@ -395,12 +395,9 @@ def enhance(
     See also:
         neurons keep, neurons erase
     """
-    from caploc.lookup import pick
     from caploc.neurons.arms import USUAL
     from caploc.neurons.enhancing import Enhancing, enhance_located
-    from caploc.neurons.weights import TRAINS
 
-    pick(dict.fromkeys(TRAINS), trains, "choice of --trains")
     recipe, tasks = tuning.recipe(seed, trains), tuple(split_names(task))
     asked = Enhancing(recipe, tuple(split_names(arm) or USUAL), draws, tuning.noise, limit, tasks)
     allowed, page = may.allowed(), folder / "enhancement"
@@ -429,7 +426,7 @@ def keep(
     See also:
         neurons merge, neurons enhance
     """
-    from caploc.neurons.training import keep as run
+    from caploc.export.delta import keep as run
 
     allowed = may.allowed()
     with console.progress(quiet) as progress:
@@ -457,7 +454,7 @@ def merge(
     See also:
         neurons keep, evaluate
     """
-    from caploc.neurons.training import merge as run
+    from caploc.export.delta import merge as run
     from caploc.workbench import ModelOptions
 
     options = ModelOptions(placed(model), "cpu", "auto", revision, trust_remote_code, gguf=gguf)

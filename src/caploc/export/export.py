@@ -71,20 +71,28 @@ def staged(target: Path) -> Iterator[Path]:
     """
     stage = None
     try:
+        with writing_out(target):
+            stage = Path(mkdtemp(prefix=f".{target.name}.", suffix=".part", dir=target.parent))
+            yield stage
+            stage.chmod(0o755)  # mkdtemp keeps others out
+            stage.replace(target)
+    finally:
+        if stage is not None:
+            shutil.rmtree(stage, ignore_errors=True)
+
+
+@contextmanager
+def writing_out(target: Path) -> Iterator[None]:
+    """Make the folder around a target, and turn what the disk says meanwhile into StoreFailed."""
+    try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        stage = Path(mkdtemp(prefix=f".{target.name}.", suffix=".part", dir=target.parent))
-        yield stage
-        stage.chmod(0o755)  # mkdtemp keeps others out
-        stage.replace(target)
+        yield
     except (OSError, SafetensorError) as error:
         said = getattr(error, "strerror", None) or str(error).rstrip(".")
         raise StoreFailed(
             f"{target} could not be written ({said}); nothing was kept there. Free disk space or "
             "name another place with --to."
         ) from error
-    finally:
-        if stage is not None:
-            shutil.rmtree(stage, ignore_errors=True)
 
 
 def check_push(repository: str) -> None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ from caploc.cache import digest
 from caploc.errors import BadOption
 from caploc.grid import Grid
 from caploc.lookup import pick
-from caploc.neurons.sites import Chosen
+from caploc.models.neurons import Chosen
 from caploc.neurons.training import TuningRecipe
 from caploc.neurons.weights import (
     Trainable,
@@ -97,12 +98,9 @@ def make_arms(
     """Make the arms of these names, each random one `draws` times; `scores` are for "bottom".
 
     Random neurons and those of the lowest scores leave the located ones out, as far as there are
-    enough others. Asking for more draws keeps the first ones.
-
-    Raises:
-        UnknownName: if there is no arm of such a name.
-        BadOption: if nothing is located, draws are fewer than 5, "bottom" has no scores or "lora"
-            no PEFT.
+    enough others. Asking for more draws keeps the first ones. Raises UnknownName if there is no arm
+    of such a name; BadOption if nothing is located, draws are fewer than 5, "bottom" has no scores
+    or "lora" no PEFT.
     """
     check_chosen(located, grid.size)
     for name in names:
@@ -116,13 +114,10 @@ def make_arms(
     if "bottom" in names and scores is None:
         raise BadOption("The arm 'bottom' needs the neurons' scores; give them.")
     found: list[TuningArm] = []
+    random = {DRAWN[0]: partial(uniform, located), RANDOM: partial(layer_matched, located, grid)}
     for name in dict.fromkeys(names):
-        if name in DRAWN:
-            random = {
-                "random-uniform": lambda: uniform(located, draws, seed=seed),
-                RANDOM: lambda: layer_matched(located, grid, draws, seed=seed),
-            }
-            drawn = random[name]()
+        if name in random:
+            drawn = random[name](draws, seed=seed)
             found += [TuningArm(name, each, number) for number, each in enumerate(drawn)]
         elif name == "bottom" and scores is not None:
             found.append(TuningArm(name, bottom(scores, located)))

@@ -21,210 +21,34 @@ neuron i hands on `g_i a_i` at every position t (or at those chosen), so that
 is its gradient x activation, for every row of a batch at once: rows do not meet.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
-import numpy as np
 import torch
-from accelerate.utils.memory import clear_device_cache
-from jaxtyping import Bool, Float, Float64, Int
+from jaxtyping import Bool, Float, Float64
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from caploc.engine.encoding import Span
-from caploc.engine.memory import MOST_ROWS, BatchSizer
 from caploc.engine.packed import DecoderStack
+from caploc.engine.passes import (
+    Batch,
+    Batcher,
+    PassMemory,
+    checkpointed,
+    gold_logprobs,
+    mean_logprob,
+    sum_logprob,
+)
 from caploc.errors import BadOption
 from caploc.lookup import pick
 from caploc.models.cutting import Projections
 from caploc.models.hooks import temporary_hooks
-from caploc.models.placement import input_device, weights_wait
+from caploc.models.neurons import NeuronModel, list_projections
+from caploc.models.placement import weights_wait
 from caploc.models.projections import decoder_layers
 from caploc.models.proof import reads_first
-from caploc.neurons.planning import PassMemory, checkpointed
-from caploc.neurons.sites import NeuronModel, list_projections
-
-R = TypeVar("R")
-MOST_TOKENS = {"cpu": 4096, "mps": 8192}
-MOST_TOKENS_ELSEWHERE = 32768
-
-
-@dataclass(frozen=True)
-class Batch:
-    """Examples side by side, padded on the right: a causal model's positions never see padding.
-
-    Row i reads `tokens[i, : lengths[i]]`; the tokens `gold` are to be predicted at positions
-    `places`, `rows` says whose they are. So many copies of the batch fit into a pass `at_once`
-    (None: as many as are wanted).
-    """
-
-    tokens: Int[Tensor, "rows time"]
-    lengths: Int[Tensor, " rows"]
-    rows: Int[Tensor, " predicted"]
-    places: Int[Tensor, " predicted"]
-    gold: Int[Tensor, " predicted"]
-    at_once: int | None = None
-
-    @classmethod
-    def of(cls, spans: Sequence[Span], device: torch.device, at_once: int | None = None) -> "Batch":
-        """Pad the inputs of some spans; their continuations are what is to be predicted."""
-        lengths = [len(span.inputs) for span in spans]
-        tokens = torch.zeros((len(spans), max(lengths)), dtype=torch.long)
-        rows: list[int] = []
-        places: list[int] = []
-        gold: list[int] = []
-        for number, span in enumerate(spans):
-            tokens[number, : len(span.inputs)] = torch.tensor(span.inputs)
-            count = len(span.continuation)
-            rows += [number] * count
-            places += range(len(span.inputs) - count, len(span.inputs))
-            gold += span.continuation
-        read, at_rows, at_places, golden = (
-            torch.tensor(each, device=device) for each in (lengths, rows, places, gold)
-        )
-        return cls(tokens.to(device), read, at_rows, at_places, golden, at_once)
-
-    @property
-    def size(self) -> int:
-        return len(self.tokens)
-
-    @property
-    def real(self) -> Bool[Tensor, "rows time"]:
-        """Positions that are no padding."""
-        time = torch.arange(self.tokens.shape[1], device=self.tokens.device)
-        return time < self.lengths[:, None]
-
-    @property
-    def predicting(self) -> Bool[Tensor, "rows time"]:
-        """Positions at which an answer's tokens are predicted."""
-        chosen = torch.zeros_like(self.tokens, dtype=torch.bool)
-        chosen[self.rows, self.places] = True
-        return chosen
-
-    @property
-    def last_of_prompt(self) -> Bool[Tensor, "rows time"]:
-        """The position at which each answer's first token is predicted."""
-        first = torch.full((self.size,), self.tokens.shape[1], device=self.tokens.device)
-        first = first.scatter_reduce(0, self.rows, self.places, "amin")
-        chosen = torch.zeros_like(self.tokens, dtype=torch.bool)
-        chosen[torch.arange(self.size, device=first.device), first] = True
-        return chosen
-
-    def repeated(self, times: int) -> "Batch":
-        """Repeat the whole batch, copy after copy."""
-        copies = torch.arange(times, device=self.rows.device).repeat_interleave(len(self.rows))
-        return Batch(
-            self.tokens.repeat(times, 1),
-            self.lengths.repeat(times),
-            self.rows.repeat(times) + copies * self.size,
-            self.places.repeat(times),
-            self.gold.repeat(times),
-        )
-
-
-class Batcher:
-    """Cuts examples into batches that fit, and halves them for good when one did not.
-
-    Where not even one example fits as often as it is to stand in a pass, its copies are shared
-    among several.
-    """
-
-    def __init__(
-        self,
-        model: PreTrainedModel,
-        most_rows: int | None = None,
-        memory: int | None = None,
-        needs: PassMemory | None = None,
-        device: torch.device | None = None,
-    ) -> None:
-        """Batch for passes of this model that need so much (None: for scores of every layer).
-
-        They take `memory` bytes beside the weights at most (None: half of what is free, or nearly
-        all on a GPU). `device` is where a model without values would be.
-        """
-        self.device = device or input_device(model)
-        most_rows = most_rows or MOST_ROWS.get(self.device.type)
-        self.sizer = BatchSizer(model, most_rows, memory)
-        self.needs = needs or PassMemory.of(model)
-        self.most_tokens = MOST_TOKENS.get(self.device.type, MOST_TOKENS_ELSEWHERE)
-
-    def row_bytes(self, span: Span) -> int:
-        """Predict what a pass takes of memory for an example."""
-        return self.needs.row(len(span.inputs), len(span.continuation))
-
-    def fitting(self, span: Span) -> int:
-        """Count the rows as long as this one that a pass may have."""
-        by_memory = (self.sizer.budget() - self.needs.fixed) // self.row_bytes(span)
-        return int(min(by_memory, self.most_tokens // len(span.inputs), self.sizer.most))
-
-    def rows(self, span: Span, copies: int) -> int:
-        """Count the examples as long as this one that fit, each `copies` times."""
-        return max(1, self.fitting(span) // copies)
-
-    def at_once(self, span: Span, rows: int, copies: int) -> int:
-        """Count the copies of so many rows as long as this one that fit into a pass."""
-        return max(1, min(copies, self.fitting(span) // rows))
-
-    def peak(self, span: Span, copies: int, examples: int) -> int:
-        """Predict the bytes that a batch of examples as long as this one takes at most."""
-        rows = min(examples, self.rows(span, copies))
-        return self.needs.fixed + rows * self.at_once(span, rows, copies) * self.row_bytes(span)
-
-    def run(
-        self, spans: Sequence[Span], work: Callable[[Batch], list[R]], copies: int = 1
-    ) -> Iterator[tuple[list[int], list[R]]]:
-        """Work on every example once, longest first; yields their numbers and results."""
-        order = sorted(range(len(spans)), key=lambda number: -len(spans[number].inputs))
-        done = 0
-        while done < len(order):
-            chosen = order[done : done + self.rows(spans[order[done]], copies)]
-            done += len(chosen)
-            results = self.sizer.run(
-                lambda part: self.work(work, [spans[number] for number in part], copies), chosen
-            )
-            yield chosen, results
-
-    def work(self, work: Callable[[Batch], list[R]], spans: Sequence[Span], copies: int) -> list[R]:
-        """Work on a batch; on a single example with fewer copies in a pass until these fit."""
-        at_once = self.at_once(spans[0], len(spans), copies)
-        try:
-            return work(Batch.of(spans, self.device, at_once))
-        except Exception as error:
-            if len(spans) > 1 or at_once == 1:
-                raise
-            self.sizer.shrink(error, smallest=False)
-        # Outside the handler: the failed pass's tensors are held by the exception until here.
-        clear_device_cache(garbage_collection=True)
-        return self.work(work, spans, at_once // 2)
-
-
-def gold_logprobs(model: PreTrainedModel, batch: Batch) -> Float[Tensor, " predicted"]:
-    """Compute the log-probability of every gold token, in nats, in float32 whatever the dtype."""
-    head = model.get_output_embeddings()
-
-    def pick_predicting(_: nn.Module, args: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        read, *rest = args
-        # a row for each token that is predicted, so that no logits are made of any other place
-        return (read[batch.rows.to(read.device), batch.places.to(read.device)][None], *rest)
-
-    with temporary_hooks([head.register_forward_pre_hook(pick_predicting)]):
-        logits = model(
-            input_ids=batch.tokens, attention_mask=batch.real.long(), use_cache=False
-        ).logits[0]
-    gold = batch.gold.to(logits.device)[:, None]
-    return logits.float().log_softmax(-1).gather(1, gold)[:, 0].to(batch.rows.device)
-
-
-def mean_logprob(batch: Batch, logprobs: Float[Tensor, " predicted"]) -> Float[Tensor, " rows"]:
-    """Average the log-probability of gold tokens: minus the loss that tuning minimises, in nats."""
-    return sum_logprob(batch, logprobs) / sum_logprob(batch, torch.ones_like(logprobs))
-
-
-def sum_logprob(batch: Batch, logprobs: Float[Tensor, " predicted"]) -> Float[Tensor, " rows"]:
-    """Add up the log-probabilities of the whole answer, in nats."""
-    return logprobs.new_zeros(batch.size).index_add(0, batch.rows, logprobs)
 
 
 def first_probability(
@@ -242,19 +66,6 @@ TARGETS: dict[str, Target] = {
     "logprob-sum": sum_logprob,
     "probability": first_probability,
 }
-
-
-@torch.no_grad()
-def gold_means(model: PreTrainedModel, spans: Sequence[Span]) -> Float64[np.ndarray, " examples"]:
-    """Average each span's log-probability over its continuation's tokens, in the given order."""
-    means = np.full(len(spans), np.nan)
-
-    def work(batch: Batch) -> list[float]:
-        return mean_logprob(batch, gold_logprobs(model, batch).double()).tolist()
-
-    for numbers, found in Batcher(model).run(spans, work):
-        means[numbers] = found
-    return means
 
 
 STEPS = 19  # S of the paper

@@ -33,6 +33,7 @@ circuits that do not keep it. The design of these comparisons is ours.
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from hashlib import blake2b
 from itertools import takewhile
 
@@ -75,8 +76,7 @@ ByFact = Float64[np.ndarray, " facts"]
 class PromptPair:
     """Two prompts of equal length, as token ids, and the token that each asks for.
 
-    Raises:
-        BadOption: if the lengths differ or are 0, or the answers begin alike.
+    Raises BadOption if the lengths differ or are 0, or the answers begin alike.
     """
 
     clean: tuple[int, ...]
@@ -141,10 +141,8 @@ def attribute(
 
     One forward and one backward pass for each step, `batch` of them at a time, whatever the number
     of edges. The scores of the edges from the input sum to the loss of the corrupted prompt less
-    that of the clean one, but for the error of the steps.
-
-    Raises:
-        BadOption: if `steps` or `batch` is below 1.
+    that of the clean one, but for the error of the steps. Raises BadOption if `steps` or `batch` is
+    below 1.
     """
     if min(steps, batch) < 1:
         raise BadOption(f"steps and batch must be 1 or more; got {steps} and {batch}.")
@@ -170,10 +168,7 @@ def attribute(
 def strongest(scores: Float64[np.ndarray, " edges"], share: float) -> Edges:
     """Choose the edges of largest |score|: a share of all, rounded up.
 
-    Of equal scores the earlier column goes first.
-
-    Raises:
-        BadOption: if the share is out of range.
+    Of equal scores the earlier column goes first. Raises BadOption if the share is out of range.
     """
     if not 0 < share <= 1:
         raise BadOption(f"The share of edges to keep is above 0 and at most 1; got {share:g}.")
@@ -221,8 +216,7 @@ def run_circuits(
 ) -> Float[Tensor, "circuits vocabulary"]:
     """Compute the logits after the clean prompt with only a circuit's edges at work, for each.
 
-    Raises:
-        BadOption: if the circuits are not of this model.
+    Raises BadOption if the circuits are not of this model.
     """
     if circuits.shape[1] != opened.grid.size:
         raise BadOption(
@@ -335,8 +329,7 @@ class CircuitLocator:
     parameters may have memory for one or two.
     """
 
-    opened: OpenModel
-    wording: RequestEncoder
+    loaded: LoadedModel
     counterparts: Counterparts
     share: float
     steps: int = STEPS
@@ -346,19 +339,13 @@ class CircuitLocator:
     name = "circuit"
     units = "edges"
 
-    @classmethod
-    def of(
-        cls,
-        loaded: LoadedModel,
-        counterparts: Counterparts,
-        *,
-        share: float,
-        steps: int = STEPS,
-        seed: int = 0,
-    ) -> "CircuitLocator":
-        """Open a model to find circuits in it."""
-        wording = RequestEncoder(loaded.model, loaded.tokenizer)
-        return cls(open_model(loaded), wording, counterparts, share, steps, seed=seed)
+    @cached_property
+    def opened(self) -> OpenModel:
+        return open_model(self.loaded)
+
+    @cached_property
+    def wording(self) -> RequestEncoder:
+        return RequestEncoder(self.loaded.model, self.loaded.tokenizer)
 
     @property
     def grid(self) -> EdgeGrid:
@@ -376,8 +363,7 @@ class CircuitLocator:
     def locate(self, prompt: FactPrompt) -> Edges:
         """Locate the circuit of a prompt: the strongest edges, less those on no path to the logits.
 
-        Raises:
-            BadData: if there is no counterpart to corrupt the prompt with.
+        Raises BadData if there is no counterpart to corrupt the prompt with.
         """
         pair = self.pair(prompt)
         if pair is None:
@@ -470,9 +456,8 @@ def circuit_reliability(
 ) -> CircuitReliability:
     """Locate each fact's circuit and run it beside all the others.
 
-    Raises:
-        BadOption: if there are fewer than 5 draws.
-        BadData: if no fact is left that the model knows and that has a counterpart.
+    Raises BadOption if there are fewer than 5 draws; BadData if no fact is left that the model
+    knows and that has a counterpart.
     """
     if draws < FEWEST:
         raise BadOption(f"At least {FEWEST} random circuits are needed; got {draws}.")

@@ -16,26 +16,19 @@ from typing import Any
 import numpy as np
 
 from caploc.engine.encoding import Span
-from caploc.errors import BadOption, UserError
+from caploc.errors import BadOption
 from caploc.files import read_text
 from caploc.folder import CONTROLS
 from caploc.lookup import pick
+from caploc.models.neurons import Chosen
 from caploc.naming import is_file
 from caploc.neurons.attribution import METHODS
-from caploc.neurons.erasure import LAYERS, LOCATED, Erased, Eraser, Erasing
+from caploc.neurons.erasure import LAYERS, LOCATED, Eraser, Erasing
 from caploc.neurons.finding import TaskNeurons
 from caploc.neurons.locating import subsets_of
-from caploc.neurons.sites import Chosen
-from caploc.neurons.study import (
-    Finding,
-    NeuronLab,
-    Reported,
-    bounds_of_draws,
-    reopen_study,
-    run_command,
-)
+from caploc.neurons.study import Finding, NeuronLab, Reported, reopen_study, run_command
 from caploc.progress import Progress
-from caploc.report.tabulation import as_text, fill_tables, ranged
+from caploc.report.tabulation import as_text, bounds, fill_tables, ranged
 from caploc.stats.intervals import mean_interval
 from caploc.stats.sets import (
     COMPARED,
@@ -84,10 +77,8 @@ class Controlling:
         for sigma in self.sigmas:
             replace(lab.study.rule, sigma=sigma).check()
         self.erasing.check()
-        if strange := set(self.tasks) - set(lab.study.tasks):
-            raise BadOption(
-                f"--task {min(strange)} is no task of the run; it has {', '.join(lab.study.tasks)}."
-            )
+        for task in self.tasks:
+            pick(dict.fromkeys(lab.study.tasks), task, "task of the run")
         if self.plain is not None and not is_file(Path(self.plain)):
             check_task_name(self.plain, lab.study.options)
         return self
@@ -96,10 +87,8 @@ class Controlling:
 def exchange_answers(spans: Sequence[Span]) -> list[Span]:
     """Put to each prompt the answer of another, each answer once, and as few alike as can be.
 
-    Answers may be few (letters): exchanged at random, many a prompt would get its own again.
-
-    Raises:
-        BadOption: if there are fewer than two.
+    Answers may be few (letters): exchanged at random, many a prompt would get its own again. Raises
+    BadOption if there are fewer than two.
     """
     if len(spans) < 2:
         raise BadOption(f"Answers can be exchanged among 2 items or more; got {len(spans)}.")
@@ -122,21 +111,10 @@ class ControlledRun:
     lab: NeuronLab
     asked: Controlling
 
-    @property
+    @cached_property
     def tasks(self) -> list[str]:
-        """The tasks that are looked at, of those that have a neuron.
-
-        Raises:
-            UserError: if none has.
-        """
-        wanted = self.asked.tasks or self.lab.study.tasks
-        found = [task for task in wanted if self.lab.found(task).located.any()]
-        if not found:
-            raise UserError(
-                f"No neuron is located for {', '.join(wanted)}, so there is none to hold against "
-                "others; locate again with a lower --sigma, a --share, or more examples."
-            )
-        return found
+        """The tasks that are looked at, of those that have a neuron."""
+        return self.lab.with_neurons(self.asked.tasks, "hold against others")
 
     def located_on(
         self, what: str, spans: Sequence[Span], method: str | None = None
@@ -178,11 +156,11 @@ class ControlledRun:
             self.lab.bench, self.asked.erasing, replace(found, located=chosen), self.lab.progress
         )
         erased = eraser.erase(self.lab.source(task), (LOCATED, LAYERS))
-        own = erased.located
+        own, drawn = erased.located, [lost.logprob for lost in erased.of_arm(LAYERS)]
         return {
             "logprob": own.logprob.as_dict(),
             "metric": own.metric.as_dict(),
-            "at_random": dict(zip(("mean", "low", "high"), _ends_of_draws(erased), strict=True)),
+            "at_random": dict(zip(("mean", "low", "high"), bounds(drawn), strict=True)),
         }
 
     def held_against(self, task: str) -> tuple[list[Row], Row]:
@@ -225,11 +203,6 @@ class ControlledRun:
                 row |= {"within": within(own).rates[COMPARED].as_dict(), "across": across}
                 cost = self.erase(task, self.lab.found(task), chosen) if chosen.any() else {}
                 yield {"logprob": None, "metric": None, "at_random": None} | row | cost
-
-
-def _ends_of_draws(erased: Erased) -> tuple[float | None, float | None, float | None]:
-    """Take the mean, least and largest loss of random draws."""
-    return bounds_of_draws([lost.logprob for lost in erased.of_arm(LAYERS)])
 
 
 def measure_controls(

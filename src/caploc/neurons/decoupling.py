@@ -44,29 +44,15 @@ from caploc.progress import Progress, Silent
 from caploc.report.tabulation import fill_tables, ranged
 from caploc.stats.intervals import Interval, JsonRecord, mean_interval, paired_interval
 from caploc.tasks import contrasts as kinds
-from caploc.tasks.contrasts import ARMS, ContrastSet, Item
-from caploc.tasks.demo.data import CAPITALS, ELEMENTS
+from caploc.tasks.contrasts import ARMS, CONTRASTS, ContrastSet, Item, draw_contrasts
 from caploc.tasks.facts import FactPrompt
 from caploc.tasks.task import LogLikelihood, Scored
 from caploc.workbench import ModelOptions
 
-BASE = "base"
 CIRCUIT_SHARE, CIRCUIT_STEPS = 0.05, 20  # of the edges that are kept; of their scores
 Text = tuple[str, str]  # prompt and answer
 Similarity = Float64[np.ndarray, " contrasts"]
 Packed = UInt8[np.ndarray, "items bytes"]  # a bit for each unit
-CONTRASTS: dict[str, Callable[[int, int], list[ContrastSet]]] = {
-    "arithmetic": lambda items, seed: kinds.arithmetic(items, seed=seed),
-    "sentiment": lambda items, seed: kinds.sentiment(items, seed=seed),
-    "demo/sums": lambda items, seed: kinds.sums(items, seed=seed),
-    "demo/capitals": lambda items, seed: kinds.quizzes(CAPITALS, "capital of", items, seed=seed),
-    "demo/elements": lambda items, seed: kinds.quizzes(ELEMENTS, "symbol of", items, seed=seed),
-}
-
-
-def draw_contrasts(name: str, items: int = kinds.ITEMS, *, seed: int = 0) -> list[ContrastSet]:
-    """Draw contrasts by the name of their set; those of `demo/` are in the demo model's wording."""
-    return pick(CONTRASTS, name, "set of contrasts")(items, seed)
 
 
 def key(item: Item) -> Text:
@@ -282,9 +268,8 @@ def decouple(
 ) -> Decoupled:
     """Locate every item on its own, and tell what the sets follow.
 
-    Raises:
-        UserError: if the locator does not exist, or there is no contrast.
-        BadData: if no contrast is left.
+    Raises UserError if the locator does not exist, or there is no contrast; BadData if no contrast
+    is left.
     """
     locator.check()
     if not contrasts:
@@ -313,7 +298,7 @@ def decouple(
 def list_arms(contrasts: Sequence[ContrastSet]) -> dict[str, list[Item]]:
     """List the base items, and the partners of each arm."""
     partners = {arm: [each.partners[arm] for each in contrasts] for arm in ARMS}
-    return {BASE: [each.base for each in contrasts]} | partners
+    return {"base": [each.base for each in contrasts]} | partners
 
 
 def follow_contrasts(

@@ -31,14 +31,14 @@ from torch import Tensor, nn
 from transformers.pytorch_utils import Conv1D
 
 from caploc.engine.encoding import Span
+from caploc.engine.passes import Batch
 from caploc.engine.plain import last_logits
 from caploc.errors import BadData, BadOption
 from caploc.models.hooks import temporary_hooks
+from caploc.models.neurons import NeuronModel
 from caploc.models.proof import reads_first
-from caploc.neurons.attribution import Batch
 from caploc.neurons.facts import Encoded, Encoder, FactAnswers
 from caploc.neurons.fidelity import FactLocator, Profile, peak
-from caploc.neurons.sites import NeuronModel
 from caploc.progress import Progress, Silent
 from caploc.stats.intervals import Interval, JsonRecord, mean_interval
 from caploc.stats.sets import rank_correlation
@@ -92,8 +92,7 @@ class Covariance:
 def dense_projection(loaded: NeuronModel, layer: int) -> nn.Linear | Conv1D:
     """Find the layer's feed-forward output projection, which an edit changes.
 
-    Raises:
-        BadOption: if the model has no such layer, or the layer has no single projection.
+    Raises BadOption if the model has no such layer, or the layer has no single projection.
     """
     layers = loaded.grid.layers
     if not 0 <= layer < layers:
@@ -117,11 +116,8 @@ def covariances(
 ) -> dict[int, Covariance]:
     """Sum up the second moments of some layers over all positions of the texts.
 
-    Each text is cut to the model's window. A layer's moments take `neurons^2 x 8` bytes.
-
-    Raises:
-        BadOption: if a layer cannot be edited.
-        BadData: if there is no text.
+    Each text is cut to the model's window. A layer's moments take `neurons^2 x 8` bytes. Raises
+    BadOption if a layer cannot be edited; BadData if there is no text.
     """
     if not texts:
         raise BadData("The covariance of neurons needs texts; give some, the more the better.")
@@ -215,10 +211,8 @@ class Editor:
     def edits(self, prompt: FactPrompt) -> list[Edit]:
         """Make for each layer the edit that makes `prompt.other` the answer; lowest layer first.
 
-        All layers are worked on at once: a layer has its own rows of the batch.
-
-        Raises:
-            BadData: if the prompt has no subject or no other answer, or does not fit the window.
+        All layers are worked on at once: a layer has its own rows of the batch. Raises BadData if
+        the prompt has no subject or no other answer, or does not fit the window.
         """
         if prompt.subject is None or prompt.other is None:
             raise BadData(
@@ -373,8 +367,7 @@ def edit_reliability(
 ) -> EditReliability:
     """Edit each fact at each of the editor's layers and hold success against the traced effects.
 
-    Raises:
-        BadData: if no fact can be used, or one does not fit the model's window.
+    Raises BadData if no fact can be used, or one does not fit the model's window.
     """
     facts, shown = check_names(facts), progress or Silent()
     layers, asker = sorted(editor.covariances), FactAnswers(loaded)

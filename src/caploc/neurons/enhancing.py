@@ -18,24 +18,23 @@ from accelerate.utils.memory import clear_device_cache, should_reduce_batch_size
 from jaxtyping import Float64
 
 from caploc.cache import Cache, digest
+from caploc.contents import restore
 from caploc.cost import Cost
 from caploc.engine import BatchEngine
 from caploc.engine.encoding import Span
-from caploc.errors import BadOption, OutOfMemory, UserError
+from caploc.engine.passes import gold_means
+from caploc.errors import BadOption, OutOfMemory
 from caploc.folder import ENHANCEMENT, LEDGER, ROWS
+from caploc.lookup import pick
 from caploc.measurement import Meter
 from caploc.models.loading import CutModel
 from caploc.neurons.arms import ARMS, DRAWN, LOCATED, RANDOM, USUAL, TuningArm, make_arms
-from caploc.neurons.attribution import gold_means
+from caploc.neurons.erasure import Erasing
 from caploc.neurons.study import (
     Finding,
-    Matrix,
-    NamedRow,
     NeuronLab,
     Reported,
     TaskSource,
-    bounds_of_draws,
-    effects_matrix,
     outcomes_under,
     reopen_study,
     run_command,
@@ -50,13 +49,10 @@ from caploc.neurons.training import (
     make_lessons,
     rival_scores,
 )
-from caploc.neurons.weights import (
-    degraded,
-)
+from caploc.neurons.weights import degraded
 from caploc.progress import Progress
-from caploc.report import drawing
-from caploc.report.exhibits import NOTHING, Exhibit
-from caploc.report.tabulation import ranged
+from caploc.report.exhibits import Exhibit
+from caploc.report.tabulation import Effects, bounds, fill_tables, view_effects
 from caploc.stats.chance import FEWEST, specificity
 from caploc.stats.intervals import Interval, JsonRecord, paired_interval, plain_value
 from caploc.stats.threshold import best
@@ -186,7 +182,7 @@ class ArmTuner:
             )
         else:
             after = _read(found)
-            fit = found["fit"] and TuningFit.restored(found["fit"])
+            fit = found["fit"] and restore(TuningFit, found["fit"])
             return replace(
                 own, fit=fit, changes=_changes(self.before, after, self.recipe.seed)
             ), after
@@ -208,12 +204,8 @@ def enhance(  # noqa: PLR0913  (a study's parts, each of which a caller has at h
     """Tune each arm on the spans' continuations and evaluate it; the model is left as it was.
 
     An arm that runs out of memory is left out and says so. `recall` keeps arms; see `ArmTuner`.
-
-    Raises:
-        BadOption: if there is no arm, or the recipe has a value that cannot be used.
-        BadData: if there are fewer than 2 spans.
-        ModelRefused: if the model's weights cannot be tuned.
-        RunFailed: if an arm's training diverges at every learning rate.
+    Raises BadOption if there is no arm; ModelRefused if the weights cannot be tuned; else as
+    `make_lessons` and `find_best_rate`.
     """
     if not arms:
         raise BadOption("There is no arm to tune; name at least one.")
@@ -285,8 +277,7 @@ def _controls(
             )
 
 
-DRAWS = 5
-LIMIT = 60
+DRAWS = FEWEST
 Results = Mapping[str, Any]  # of one task, as the file holds them, or of all by task
 
 
@@ -303,25 +294,20 @@ class Enhancing:
     arms: tuple[str, ...] = USUAL
     draws: int = DRAWS
     noise: float = 0.0
-    limit: int | None = LIMIT
+    limit: int | None = 60
     tasks: tuple[str, ...] = ()
 
     def check(self, known: Sequence[str]) -> "Enhancing":
-        """Refuse, as a BadOption, what means nothing; `known` are the study's tasks."""
+        """Refuse, as a UserError, what means nothing; `known` are the study's tasks."""
         self.recipe.check()
-        if self.draws < DRAWS:
-            raise BadOption(f"--draws must be {DRAWS} or more; got {self.draws}.")
+        Erasing(draws=self.draws, limit=self.limit).check()
         every = (*ARMS, *RIVALS)
-        if unknown := [arm for arm in self.arms if arm not in every]:
-            raise BadOption(f"There is no arm {unknown[0]!r}; choose from {', '.join(every)}.")
-        if strange := [task for task in self.tasks if task not in known]:
-            raise BadOption(
-                f"{strange[0]} is no task of the run; it has neurons of {', '.join(known)}."
-            )
+        for arm in self.arms:
+            pick(dict.fromkeys(every), arm, "arm")
+        for task in self.tasks:
+            pick(dict.fromkeys(known), task, "task of the run")
         if self.noise < 0:
             raise BadOption(f"--noise must be 0 or more; got {self.noise:g}.")
-        if self.limit is not None and self.limit < 2:
-            raise BadOption(f"--limit must be 2 or more; got {self.limit}.")
         return self
 
 
@@ -355,16 +341,10 @@ def enhance_located(
 def enhance_tasks(lab: NeuronLab, asked: Enhancing) -> dict[str, Any]:
     """Enhance every task; each arm is kept as it ends, and taken from there the next time.
 
-    Raises:
-        UserError: if no neuron is located for any of the tasks.
+    Raises UserError if no neuron is located for any of the tasks.
     """
     cache = Cache(lab.folder / LEDGER)
-    tasks = [t for t in asked.tasks or lab.study.tasks if lab.found(t).located.any()]
-    if not tasks:
-        raise UserError(
-            "No neuron is located for the tasks to tune; locate again with a lower --sigma, a "
-            "--share, or more examples."
-        )
+    tasks = lab.with_neurons(asked.tasks, "tune")
     question = {"recipe": asdict(asked.recipe), "noise": asked.noise, "texts": _texts(lab, asked)}
     question |= {"model": lab.bench.neurons.fingerprint, "dtype": lab.bench.neurons.dtype}
 
@@ -485,79 +465,37 @@ def tuned_arms_exhibit(task: str, result: Results) -> Exhibit:
     drawn: dict[str, list[Any]] = {}
     for arm in result["arms"]:
         drawn.setdefault(arm["arm"], []).append(arm)
-
-    def changes(arms: Sequence[Results], measure: str) -> list[Any]:
-        return [each["change"] for each in _changes_of(arms, task, measure)]
-
-    rows: list[NamedRow] = []
-    for name, arms in drawn.items():
-        fits = [arm["fit"] for arm in arms if arm["fit"] is not None]
-        best = [f"{f['best']['rate']:g}{' (edge)' if f['at_edge'] else ''}" for f in fits]
-        gold = list(_changes_of(arms, task, GOLD))
-        single = len(arms) == 1
-        ends = [f"{gold[0]['before']:z.3f} to {gold[0]['after']:z.3f}"] if single and gold else []
-        rows.append(
-            {
-                "tuned": name if single else f"{name}, {len(arms)} draws",
-                "parameters": f"{fits[0]['parameters']:,}" if fits else NOTHING,
-                "best rate": ", ".join(dict.fromkeys(best)) or NOTHING,
-                "change of score": _over_draws(changes(arms, METRIC)),
-                "change of log-probability": _over_draws(changes(arms, GOLD)),
-                "log-probability": "".join(ends) or NOTHING,
-            }
-        )
-    notes = [
-        "Changes with 95 % intervals over examples, paired; of draws the mean, the least and the "
-        f"most. Tuned on {result['trained_on']} examples."
-    ]
-    notes += [f"{arm['failed']}." for arm in result["arms"] if arm.get("failed")]
-    if control := _control_of(result, task):
-        notes.append(
-            f"Located against the draws in the same layers, by log-probability: excess "
-            f"{ranged(control['excess'])} nats a token, p {control['p']:.3f} with "
-            f"{len(control['changes'])} draws."
-        )
-    draw = partial(
-        drawing.draw_points,
-        list(drawn),
-        {"log-probability": [bounds_of_draws(changes(a, GOLD)) for a in drawn.values()]},
-        label="change of log-probability, nats a token",
-    )
-    name = f"enhancement-{task.replace('/', '-')}"
-    return Exhibit.of(name, f"Tuning for {task}", rows, notes, draw)
+    failed = [f"{arm['failed']}." for arm in result["arms"] if arm.get("failed")]
+    view = {"drawn": {name: _view_arm(arms, task) for name, arms in drawn.items()}}
+    told = {"task": task, "failed": failed, "control": _control_of(result, task)}
+    return fill_tables("tuning", {**result, **told, **view})[0]
 
 
-def _over_draws(changes: Sequence[Results]) -> str:
-    """Write the change of one arm with its interval, of several draws the mean and the ends."""
-    if len(changes) == 1:
-        return ranged(changes[0])
-    mean, least, most = bounds_of_draws(changes)
-    return NOTHING if mean is None else f"{mean:z.3f} ({least:z.3f} to {most:z.3f})"
+def _view_arm(arms: Sequence[Results], task: str) -> dict[str, Any]:
+    """Put together what is shown of the draws of an arm; of a single one what was before, too."""
+    fits = [arm["fit"] for arm in arms if arm["fit"] is not None]
+    gold, score = (list(_changes_of(arms, task, measure)) for measure in (GOLD, METRIC))
+    ends = gold[0] if len(arms) == 1 and gold else {}
+    return {
+        "draws": len(arms),
+        "parameters": fits[0]["parameters"] if fits else None,
+        "rates": [f"{f['best']['rate']:g}{' (edge)' if f['at_edge'] else ''}" for f in fits],
+        "gold": [each["change"] for each in gold],
+        "score": [each["change"] for each in score],
+        **{name: ends[name] for name in ("before", "after") if name in ends},
+    }
 
 
-def gain_matrix(found: Results, arm: str = LOCATED) -> tuple[list[str], list[str], Matrix]:
-    """List tasks tuned, tasks judged, and each judged one's change of log-probability."""
-    known = (each for each in next(iter(found.values()))["arms"] if each["changes"])
-    judged = list(
-        dict.fromkeys(change["task"] for change in next(known, {"changes": []})["changes"])
-    )
-    table = np.full((len(found), len(judged)), np.nan)
-    for row, result in enumerate(found.values()):
-        own = [each for each in result["arms"] if each["arm"] == arm]
-        for column, task in enumerate(judged):
-            means = [each["change"]["mean"] for each in _changes_of(own, task, GOLD)]
-            if means:
-                table[row, column] = np.mean(means)
-    return list(found), judged, table
+def list_gains(found: Results, arm: str = LOCATED) -> Effects:
+    """List each judged task's change of log-probability when an arm of each task is tuned."""
+    return {
+        (task, judged): bounds([each["change"] for each in _changes_of(own, judged, GOLD)])[0]
+        for task, result in found.items()
+        for own in [[each for each in result["arms"] if each["arm"] == arm]]
+        for judged in dict.fromkeys(c["task"] for each in result["arms"] for c in each["changes"])
+    }
 
 
 def gains_matrix_exhibit(found: Results) -> Exhibit:
     """Show what tuning one task's neurons changes on every task."""
-    tuned, judged, located = gain_matrix(found)
-    return effects_matrix(
-        "enhancement-matrix",
-        "Log-probability that each task (column) gains when another's neurons (row) are tuned",
-        (tuned, judged),
-        (located, gain_matrix(found, RANDOM)[2]),
-        ("tuned", "In brackets the mean of random neurons of the same layers. Nats a token."),
-    )
+    return fill_tables("enhancement", view_effects(list_gains(found), list_gains(found, RANDOM)))[0]

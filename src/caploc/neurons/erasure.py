@@ -8,41 +8,35 @@ other tasks, which tells a capability's neurons from those that everything needs
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from jaxtyping import Float64
 
-from caploc.errors import BadOption, UserError
+from caploc.engine.neurons import ErasureMode
+from caploc.errors import BadOption
 from caploc.folder import ERASURE
 from caploc.lookup import pick
 from caploc.measurement import Meter
+from caploc.models.neurons import Chosen
 from caploc.neurons.attribution import Attribution
 from caploc.neurons.finding import TaskNeurons
-from caploc.neurons.sites import Chosen, ErasureMode
 from caploc.neurons.study import (
     Finding,
-    Matrix,
-    NamedRow,
     NeuronBench,
     NeuronLab,
     Reported,
-    Row,
     TaskSource,
-    bounds_of_draws,
-    effects_matrix,
     outcomes_under,
     reopen_study,
     run_command,
 )
 from caploc.progress import Progress
-from caploc.report import drawing
-from caploc.report.exhibits import NOTHING, Exhibit, Value
-from caploc.report.tabulation import YES_NO, ranged
+from caploc.report.tabulation import Effects, bounds, fill_tables, known_of, ranged, view_effects
 from caploc.result import Score
 from caploc.stats.chance import (
+    FEWEST,
     Specificity,
     activity_matched,
     bottom,
@@ -61,7 +55,6 @@ KNOWN_ARMS = (*ARMS, OWN)  # the last where it is asked for
 ACTIVE_ON = 30  # examples that activity is measured on
 DOSES = (0.1, 0.25, 0.5, 0.75, 1.0)
 CURVE_DRAWS = 3  # of random neurons at each point of the curve
-FEWEST = 5  # draws of random neurons
 DRAWS = 19  # fewer can never be beaten by chance with p = .05
 MEASURES = ("metric", "logprob")
 Outcomes = Float64[np.ndarray, " examples"]
@@ -183,11 +176,7 @@ class Eraser:
     others: Chosen | None = None
 
     def arms(self) -> list[tuple[str, int, Chosen]]:
-        """List name, number and neurons of every arm.
-
-        Raises:
-            BadOption: if nothing was located.
-        """
+        """List name, number and neurons of every arm; raises BadOption if nothing was located."""
         located, seed = self.found.located, self.asked.seed
         if not located.any():
             raise BadOption(
@@ -315,10 +304,10 @@ def erase(
 
     def find(lab: NeuronLab) -> Finding:
         for task in asked.tasks:
-            pick(dict.fromkeys(lab.study.tasks), task, "task with located neurons")
+            pick(dict.fromkeys(lab.study.tasks), task, "task of the run")
         model = lab.study.model.name
         erased = erase_tasks(lab, asked, [*lab.study.tasks, *others])
-        results = {
+        results: dict[str, Any] = {
             "model": model,
             "mode": str(asked.mode),
             "tasks": [each.as_dict() for each in erased],
@@ -328,7 +317,9 @@ def erase(
             f"Located neurons are erased ({asked.mode}); losses are on examples that no neuron was "
             "found on, in the task's own score and in nats of log-probability for each gold token."
         ]
-        shown = [erased_arms_exhibit(erased), doses_exhibit(erased), losses_exhibit(erased)]
+        tasks = results["tasks"]
+        effects = view_effects(list_losses(tasks), list_losses(tasks, LAYERS))
+        shown = fill_tables("erasure", {**results, **effects, "curve_draws": CURVE_DRAWS})
         title = f"Erasing neurons of {model}"
         return Finding(ERASURE, results, title, erasure_headline(erased), shown, lines, "erasure")
 
@@ -338,16 +329,13 @@ def erase(
 def erase_tasks(lab: NeuronLab, asked: Erasing, judged: Sequence[str]) -> list[ErasedTask]:
     """Measure what every located task, and every judged one, loses.
 
-    Raises:
-        UserError: if no neuron is located for any task.
+    Raises UserError if no neuron is located for any task.
     """
     for task in judged:
         lab.source(task)  # a mistake in a name shows before anything is measured
     done = []
-    for task in asked.tasks or lab.study.tasks:
+    for task in lab.with_neurons(asked.tasks, "erase"):
         found = lab.found(task)
-        if not found.located.any():
-            continue
         beside_it = activity_of(lab, asked, task), join_others(lab, asked, task)
         eraser = Eraser(lab.bench, asked, found, lab.progress, *beside_it)
         own = eraser.erase(lab.source(task), asked.arms)
@@ -358,11 +346,6 @@ def erase_tasks(lab: NeuronLab, asked: Erasing, judged: Sequence[str]) -> list[E
         ]
         doses = eraser.doses(lab.source(task))
         done.append(ErasedTask(task, int(found.located.sum()), own, doses, beside))
-    if not done:
-        raise UserError(
-            f"No neuron is located for {', '.join(lab.study.tasks)}, so there is none to erase; "
-            "locate again with a lower --sigma, a --share, or more examples."
-        )
     return done
 
 
@@ -395,117 +378,13 @@ def erasure_headline(erased: Sequence[ErasedTask]) -> str:
     )
 
 
-def erased_arms_exhibit(erased: Sequence[ErasedTask]) -> Exhibit:
-    """Show each task's own loss under every arm."""
-    rows: list[NamedRow] = []
-    for each in erased:
-        own = each.own
-        gain = None if own.logprob is None else own.logprob.pooled_gain
-        rows.append(
-            {
-                "task": each.task,
-                "neurons": str(each.neurons),
-                "intact": Value(own.intact.score, own.intact.stderr),
-                "located erased": _scores(own, LOCATED),
-                "random as active": _scores(own, ACTIVE),
-                "random in layers": _scores(own, LAYERS),
-                "random": _scores(own, UNIFORM),
-                "lowest scores": _scores(own, BOTTOM),
-                "log-probability lost": ranged(own.located.logprob),
-                "by random in layers": Value(own.mean(LAYERS)),
-                "beats every draw": YES_NO[own.beats()],
-                "beats every one as active": YES_NO[own.beats(ACTIVE)],
-                "gain in sd of draws": NOTHING if gain is None else Value(gain, digits=1),
-            }
-        )
-    note = (
-        "Of draws the mean score, and in brackets the lowest and the highest; those as active "
-        "match layer and activity of the located neurons one by one. Log-probability is in nats "
-        "for each gold token, with a 95 % interval over examples; the gain is the located loss "
-        "less the mean of the draws in the same layers, in their standard deviations."
-    )
-    draw = partial(
-        drawing.draw_points,
-        [each.task for each in erased],
-        {
-            arm: [bounds_of_draws([x.logprob for x in each.own.of_arm(arm)]) for each in erased]
-            for arm in ARMS
-            if any(each.own.of_arm(arm) for each in erased)
-        },
-        label="log-probability lost, nats a token",
-    )
-    title = "Located neurons erased, against others as many"
-    return Exhibit.of("erasure", title, rows, [note], draw)
+def list_losses(tasks: Sequence[dict[str, Any]], arm: str = LOCATED) -> Effects:
+    """List what each judged task loses of log-probability without each task's neurons of an arm.
 
-
-def _scores(erased: Erased, arm: str) -> str:
-    """Write the scores of an arm's draws: their mean, and the lowest and highest."""
-    known = [lost.score for lost in erased.of_arm(arm) if lost.score is not None]
-    if not known:
-        return NOTHING
-    ends = f" ({min(known):.3f} to {max(known):.3f})" if len(known) > 1 else ""
-    return f"{np.mean(known):.3f}{ends}"
-
-
-def doses_exhibit(erased: Sequence[ErasedTask]) -> Exhibit:
-    """Show the loss as more of the located neurons are erased."""
-    rows: list[Row] = [
-        (
-            each.task,
-            *(
-                f"{point['logprob']['mean']:z.3f} ({point['neurons']})"
-                if point["logprob"]["mean"] is not None
-                else NOTHING
-                for point in each.doses
-            ),
-        )
-        for each in erased
-    ]
-    return Exhibit(
-        "doses",
-        "Log-probability lost by the share of located neurons erased",
-        ("task", *(f"{100 * point['dose']:g} %" for point in erased[0].doses)),
-        rows,
-        [
-            "The highest scores go first; in brackets the number of neurons. The curve has random "
-            f"neurons, as many in each layer, beside: the mean of {CURVE_DRAWS} draws."
-        ],
-        partial(
-            drawing.curves,
-            {
-                each.task + also: [(100 * p["dose"], p[key]["mean"]) for p in each.doses]
-                for each in erased
-                for also, key in (("", "logprob"), (", random in layers", "random"))
-            },
-            across="located neurons erased, %",
-            up="log-probability lost, nats a token",
-        ),
-    )
-
-
-def loss_matrix(
-    erased: Sequence[ErasedTask], arm: str = LOCATED
-) -> tuple[list[str], list[str], Matrix]:
-    """List tasks erased, tasks judged, and the log-probability that each judged one loses."""
-    judged = dict.fromkeys(
-        name for each in erased for name in (each.task, *(other.judged for other in each.others))
-    )
-    columns = {name: place for place, name in enumerate(judged)}
-    table = np.full((len(erased), len(columns)), np.nan)
-    for row, each in enumerate(erased):
-        for one in (each.own, *each.others):
-            value = one.mean(arm)
-            table[row, columns[one.judged]] = np.nan if value is None else value
-    return [each.task for each in erased], list(columns), table
-
-
-def losses_exhibit(erased: Sequence[ErasedTask]) -> Exhibit:
-    """Show what every task loses when a task's neurons are erased, random neurons beside."""
-    tasks, judged, located = loss_matrix(erased)
-    return effects_matrix(
-        "erasure-matrix",
-        "Log-probability that each task (column) loses without the neurons of another (row)",
-        (tasks, judged),
-        (located, loss_matrix(erased, LAYERS)[2]),
-        ("erased", "In brackets the mean loss of random neurons of the same layers."),
-    )
+    `tasks` are those of the file; of draws it is the mean.
+    """
+    return {
+        (task["task"], one["judged"]): bounds(known_of(one["arms"], arm, "logprob"))[0]
+        for task in tasks
+        for one in (task["own"], *task["others"])
+    }

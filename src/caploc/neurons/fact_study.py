@@ -18,6 +18,7 @@ from caploc.files import read_text
 from caploc.folder import FIDELITY, LEDGER, RELIABILITY, claim
 from caploc.lookup import pick
 from caploc.models.loading import LoadedModel, load_model
+from caploc.models.neurons import NeuronModel, as_neurons
 from caploc.neurons.attribution import POINTS
 from caploc.neurons.circuits import CircuitLocator, circuit_reliability, others_of
 from caploc.neurons.editing import Editor, covariances, edit_reliability
@@ -31,7 +32,6 @@ from caploc.neurons.knowledge_neurons import (
     intervention_reliability,
     noise_level,
 )
-from caploc.neurons.sites import NeuronModel, as_neurons
 from caploc.neurons.study import Finding, Reported, run_command
 from caploc.progress import Progress, Silent
 from caploc.report.tabulation import fill_tables, ranged
@@ -107,11 +107,7 @@ class FactStudy:
         return self
 
     def read(self) -> tuple[Fact, ...]:
-        """Read the facts.
-
-        Raises:
-            BadData: if the file is not there or a line of it is no fact.
-        """
+        """Read the facts; raises BadData if the file is not there or a line of it is no fact."""
         if self.facts in DEMO:
             return demo_facts(DEMO[self.facts], seed=self.seed)
         if self.facts.startswith("demo/"):
@@ -123,8 +119,7 @@ class FactStudy:
     def covariance_texts(self, facts: Sequence[Fact]) -> list[str]:
         """Find texts for the covariance of neurons.
 
-        Raises:
-            BadData: if the file cannot be read or there are too few.
+        Raises BadData if the file cannot be read or there are too few.
         """
         if self.texts is not None:
             try:
@@ -165,8 +160,7 @@ class FactLab:
     def known(self) -> tuple[tuple[Fact, ...], dict[str, Any]]:
         """The facts that the model knows, and how many there were.
 
-        Raises:
-            BadData: if it knows fewer than two.
+        Raises BadData if it knows fewer than two.
         """
         facts, counts = self.study.read(), dict[str, Any]()
         if self.study.rewrites is not None:
@@ -190,9 +184,8 @@ class FactLab:
         study = self.study
         prompts = [p for fact in study.read() for p in (fact.prompt, *fact.rewrites)]
         counterparts = demo_counterparts if study.facts in DEMO else others_of(prompts)
-        return CircuitLocator.of(
-            self.heads, counterparts, share=study.share, steps=study.steps, seed=study.seed
-        )
+        how = {"share": study.share, "steps": study.steps, "seed": study.seed}
+        return CircuitLocator(self.heads, counterparts, **how)  # type: ignore[arg-type]
 
     @cached_property
     def tracer(self) -> Tracer:
@@ -275,25 +268,13 @@ def open_facts(
         yield FactLab(study, Cache(folder / LEDGER), progress or Silent())
 
 
-def measure_fidelity(
-    study: FactStudy, folder: Path, progress: Progress | None = None, *, command: str = ""
-) -> Reported:
-    """Ask whether every wording of a fact is located alike; writes `fidelity.json`."""
-    return _measure(FIDELITY, study, folder, progress, command)
-
-
-def measure_reliability(
-    study: FactStudy, folder: Path, progress: Progress | None = None, *, command: str = ""
-) -> Reported:
-    """Ask whether what was located, and not anything else, does what each method says of it.
-
-    Writes `reliability.json`.
-    """
-    return _measure(RELIABILITY, study, folder, progress, command)
-
-
 def _measure(
-    file: str, study: FactStudy, folder: Path, progress: Progress | None, command: str
+    file: str,
+    study: FactStudy,
+    folder: Path,
+    progress: Progress | None = None,
+    *,
+    command: str = "",
 ) -> Reported:
     """Measure what a file holds, and show it on a page beside it."""
     page = Path(file).stem
@@ -319,6 +300,8 @@ def _measure(
     return run_command(open_facts(study, folder, progress, command), find, folder, command)
 
 
+# Is every wording located alike? Does what was located, and nothing else, do what is said of it?
+measure_fidelity, measure_reliability = partial(_measure, FIDELITY), partial(_measure, RELIABILITY)
 Results = Mapping[str, Any]  # by method, or of one method
 NAMES = {
     "neurons": "knowledge neurons",

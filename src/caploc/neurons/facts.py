@@ -55,8 +55,7 @@ class Encoder:
     def encode(self, prompt: FactPrompt, answer: str | None = None) -> Encoded:
         """Encode a prompt with its target, or with another answer.
 
-        Raises:
-            BadData: if it does not fit the model's window, or the answer has no token of its own.
+        Raises BadData if it does not fit the model's window, or the answer has no token of its own.
         """
         encode, text = self.wording.harness.tok_encode, prompt.text
         answer = prompt.target if answer is None else answer
@@ -166,9 +165,7 @@ def known_facts(
     """Keep the facts whose prompt the model answers rightly; with `rewrites`, only right ones too.
 
     Counts `facts` and `facts_known`, `rewrites` and `rewrites_known` (None if they are not asked).
-
-    Raises:
-        BadData: if a prompt does not fit the model's window, or no fact is known.
+    Raises BadData if a prompt does not fit the model's window, or no fact is known.
     """
     shown, asker = progress or Silent(), FactAnswers(loaded)
     shown.start("facts known", len(facts))

@@ -78,10 +78,8 @@ def pair_wordings(facts: Sequence[Fact], seed: int) -> list[WordingPair]:
     """Make one pair for each rewrite of each fact, its partners drawn at random.
 
     A partner's rewrite has the same number, counted round. A fact whose relation is not known has
-    no related facts, and is unrelated only to facts of a known relation.
-
-    Raises:
-        BadData: if no fact has a rewrite.
+    no related facts, and is unrelated only to facts of a known relation. Raises BadData if no fact
+    has a rewrite.
     """
     random = generator(seed)
     usable = [number for number, fact in enumerate(facts) if fact.rewrites]
@@ -153,9 +151,8 @@ def wording_fidelity(
 ) -> Fidelity:
     """Locate every prompt and every rewrite, and compare what comes out.
 
-    Raises:
-        BadData: if there is no fact, two have one name, none has a rewrite, or a profile has no
-            layer with an effect.
+    Raises BadData if there is no fact, two have one name, none has a rewrite, or a profile has no
+    layer with an effect.
     """
     compared = pair_wordings(facts := check_names(facts), seed)
     located = _locate_wordings(locator, facts, compared, progress or Silent())
@@ -241,8 +238,7 @@ def compare_located(first: Located | None, second: Located | None) -> dict[str, 
 def peak(profile: Profile) -> int:
     """Find the layer of the largest effect; of equal ones the lowest.
 
-    Raises:
-        BadData: if no layer has an effect.
+    Raises BadData if no layer has an effect.
     """
     if np.isnan(profile).all():
         raise BadData("A traced profile has no layer with an effect; widen the window.")

@@ -21,10 +21,11 @@ from jaxtyping import Bool, Float64
 from caploc.cache import ArrayCache
 from caploc.designs import generator
 from caploc.engine.encoding import Span
+from caploc.engine.passes import Batch, Batcher
 from caploc.errors import BadOption
 from caploc.grid import Grid
-from caploc.neurons.attribution import Attribution, Batch, Batcher
-from caploc.neurons.sites import Chosen, NeuronGrid, NeuronModel
+from caploc.models.neurons import Chosen, NeuronGrid, NeuronModel
+from caploc.neurons.attribution import Attribution
 from caploc.progress import Progress, Silent
 from caploc.stats.intervals import plain_value
 from caploc.stats.sets import Within, commonality_set, group, overlap_rates, within
@@ -234,8 +235,7 @@ class Finder:
     ) -> TaskNeurons:
         """Locate on disjoint subsets of the examples, in the order given, and on all of them.
 
-        Raises:
-            BadOption: if there are fewer than two subsets, or not an example for each.
+        Raises BadOption if there are fewer than two subsets, or not an example for each.
         """
         if subsets < 2:
             raise BadOption(f"--subsets must be 2 or more; got {subsets}.")

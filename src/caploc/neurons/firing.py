@@ -17,9 +17,10 @@ from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
 from caploc.engine.encoding import Span
+from caploc.engine.passes import Batch, Batcher
+from caploc.models.neurons import NeuronModel, list_projections
 from caploc.models.proof import reads_first
-from caploc.neurons.attribution import Batch, Batcher, record_activations
-from caploc.neurons.sites import NeuronModel, list_projections
+from caploc.neurons.attribution import record_activations
 from caploc.neurons.study import NeuronLab
 from caploc.stats.intervals import JsonRecord
 

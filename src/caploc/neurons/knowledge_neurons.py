@@ -40,16 +40,18 @@ from torch import Tensor, nn
 
 from caploc.designs import generator
 from caploc.engine.encoding import Span
+from caploc.engine.passes import Batch, gold_logprobs
 from caploc.engine.plain import last_logits
 from caploc.errors import BadData, BadOption
 from caploc.lookup import pick
 from caploc.models.cutting import Beside, Site
+from caploc.models.experts import Experts
 from caploc.models.hooks import temporary_hooks
+from caploc.models.neurons import Chosen, NeuronGrid, NeuronModel
 from caploc.models.projections import layer_part, module_name
-from caploc.neurons.attribution import POINTS, Attribution, Batch, Gates, gold_logprobs
+from caploc.neurons.attribution import POINTS, Attribution, Gates
 from caploc.neurons.facts import Encoded, Encoder
 from caploc.neurons.fidelity import are_related
-from caploc.neurons.sites import Chosen, Experts, NeuronGrid, NeuronModel
 from caploc.progress import Progress, Silent
 from caploc.stats.chance import Specificity, layer_matched, specificity
 from caploc.stats.intervals import Interval, JsonRecord, mean_interval
@@ -59,22 +61,18 @@ STEPS = 20
 SHARE = 0.2  # of the largest score, to be chosen
 DRAWS = 20
 WATCHED = 5  # other facts' prompts watched for each fact
-FACTORS = {"suppress": 0.0, "enhance": 2.0}
-SIGNS = {"suppress": -1.0, "enhance": 1.0}
+FACTORS = {"suppress": 0.0, "enhance": 2.0}  # an effect has the sign of what is added to 1
 PLACES = ("fact", "rewrites", "unrelated")
 Sets = Bool[np.ndarray, "sets neurons"]
-Changes = Float64[np.ndarray, "facts sets"]
+Changes = Float64[np.ndarray, "facts *kinds sets"]
 
 
 @dataclass(frozen=True)
 class KnowledgeNeurons:
     """The locator: neurons that score at least `share` of the prompt's largest score.
 
-    `share` is 0.2 in Dai et al.'s program; 0.3 is in use too.
-
-    Raises:
-        UnknownName: if there are no such points.
-        BadOption: for a share outside (0, 1], or fewer than 1 step.
+    `share` is 0.2 in Dai et al.'s program; 0.3 is in use too. Raises UnknownName if there are no
+    such points; BadOption for a share outside (0, 1], or fewer than 1 step.
     """
 
     loaded: NeuronModel
@@ -186,11 +184,8 @@ def intervention_reliability(
     """Intervene on each fact's neurons, on random ones and on another fact's.
 
     The probability is that of the first token of the answer. Where it is close to 1 already, as in
-    `intact`, nothing can be enhanced.
-
-    Raises:
-        BadOption: if there are fewer than 5 draws.
-        BadData: if fewer than two facts have neurons located.
+    `intact`, nothing can be enhanced. Raises BadOption if there are fewer than 5 draws; BadData if
+    fewer than two facts have neurons located.
     """
     facts, shown = check_names(facts), progress or Silent()
     shown.start(locator.name, len(facts))
@@ -207,8 +202,11 @@ def intervention_reliability(
     sets, used = np.stack(found)[kept], [facts[number] for number in kept]
     changes, intact = _changes(locator.loaded, used, sets, (draws, seed), shown)
     effects = {
-        name: {place: _watched(changes[name, place], sign, seed) for place in PLACES}
-        for name, sign in SIGNS.items()
+        name: {
+            place: _watched(changes[:, at, kind], factor - 1, seed)
+            for at, place in enumerate(PLACES)
+        }
+        for kind, (name, factor) in enumerate(FACTORS.items())
     }
     return NeuronReliability(
         locator=locator.name,
@@ -227,19 +225,17 @@ def _changes(
     located: Bool[np.ndarray, "facts neurons"],
     drawing: tuple[int, int],
     shown: Progress,
-) -> tuple[dict[tuple[str, str], Changes], Float64[np.ndarray, " facts"]]:
-    """Measure the relative change for each intervention and place, and P of each fact's prompt.
+) -> tuple[Float64[np.ndarray, "facts places interventions sets"], Float64[np.ndarray, " facts"]]:
+    """Measure the relative change at each place by each intervention, and P of each fact's prompt.
 
-    Columns are the located set, the other fact's, then the random ones; `drawing` says how many of
-    these, and their seed.
+    Sets are the located one, the other fact's, then the random ones; `drawing` says how many of
+    these, and their seed. NaN where a fact has no prompt of a kind.
     """
     draws, seed = drawing
-    random, encoder = generator(seed), Encoder(loaded)
+    random, encoder, factors = generator(seed), Encoder(loaded), list(FACTORS.values())
     shown.start("interventions on neurons", len(facts))
-    rows: dict[tuple[str, str], list[Float64[np.ndarray, " sets"]]] = {
-        (name, place): [] for name in FACTORS for place in PLACES
-    }
-    intact = []
+    found = np.full((len(facts), len(PLACES), len(FACTORS), 2 + draws), np.nan)
+    intact = np.empty(len(facts))
     for number, fact in enumerate(facts):
         others = [other for other in range(len(facts)) if other != number]
         other = others[int(random.integers(len(others)))]
@@ -248,21 +244,15 @@ def _changes(
         pool = [each for each in facts if are_related(fact, each) is False]
         unrelated = [pool[place].prompt for place in random.permutation(len(pool))[:WATCHED]]
         prompts = (fact.prompt,), fact.rewrites, unrelated
-        for place, asked in zip(PLACES, prompts, strict=True):
-            encoded = [encoder.encode(prompt) for prompt in asked]
-            likely = [
-                scaled_probabilities(loaded, each, sets, list(FACTORS.values())) for each in encoded
-            ]
-            if place == "fact":
-                intact.append(likely[0][0])
+        for place, asked in enumerate(prompts):
+            likely = [scaled_probabilities(loaded, encoder.encode(p), sets, factors) for p in asked]
             changes = [each[1:].reshape(len(FACTORS), -1) / each[0] - 1 for each in likely]
-            mean = (
-                np.mean(changes, axis=0) if changes else np.full((len(FACTORS), len(sets)), np.nan)
-            )
-            for name, row in zip(FACTORS, mean, strict=True):
-                rows[name, place].append(row)
+            if changes:
+                found[number, place] = np.mean(changes, axis=0)
+            if PLACES[place] == "fact":
+                intact[number] = likely[0][0]
         shown.advance(1, sum(map(len, prompts)))
-    return {key: np.stack(each) for key, each in rows.items()}, np.array(intact)
+    return found, intact
 
 
 def _watched(changes: Changes, sign: float, seed: int) -> Watched:
@@ -307,8 +297,7 @@ def noise_level(
 ) -> float:
     """Take so many standard deviations of all embedding values of the prompts' subject tokens.
 
-    Raises:
-        BadData: if no prompt has a subject.
+    Raises BadData if no prompt has a subject.
     """
     encoder = Encoder(loaded)
     encoded = [encoder.encode(prompt) for prompt in prompts if prompt.subject is not None]
@@ -328,10 +317,8 @@ class Tracer:
     `noise` is the standard deviation of the noise (see `noise_level`). `window` None is 10 layers
     where the model has as many as GPT-J (28) or more, and the same share of a shallower model
     (ours: in 6 layers a window of 10 would hold all of them). It runs from `window // 2` layers
-    below the layer to one less above it, clipped to the model.
-
-    Raises:
-        BadOption: if the noise is not above 0, or the window or the draws are below 1.
+    below the layer to one less above it, clipped to the model. Raises BadOption if the noise is not
+    above 0, or the window or the draws are below 1.
     """
 
     loaded: NeuronModel
@@ -400,8 +387,7 @@ class Tracer:
     def locate(self, prompt: FactPrompt) -> Float64[np.ndarray, " layers"] | None:
         """Trace IE at the subject's last token, layer by layer; None if the answer is wrong.
 
-        Raises:
-            BadData: if the prompt has no subject, or does not fit the model's window.
+        Raises BadData if the prompt has no subject, or does not fit the model's window.
         """
         if prompt.subject is None:
             raise BadData(f"The prompt {prompt.text!r} has no subject to disturb; give one.")

@@ -1,8 +1,8 @@
-"""Find every task's neurons, and hold them against each other: `neurons locate` and `overlap`."""
+"""Find every task's neurons, foresee what that takes, and hold them against each other."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -10,24 +10,24 @@ from typing import Any
 import numpy as np
 
 from caploc.contents import read_contents
+from caploc.engine.encoding import RequestEncoder, Span
+from caploc.engine.memory import CUDA_SHARE, SHARE
+from caploc.engine.passes import Batcher
 from caploc.errors import BadOption, UserError
 from caploc.folder import NEURONS, OVERLAP
-from caploc.neurons.erasure import (
-    LAYERS,
-    LOCATED,
-    ErasedTask,
-    Eraser,
-    Erasing,
-    erased_arms_exhibit,
-)
+from caploc.models.neurons import NeuronGrid
+from caploc.models.placement import computing_dtype, free_memory
+from caploc.models.projections import text_config
+from caploc.neurons.attribution import METHODS, Attribution
+from caploc.neurons.erasure import LAYERS, LOCATED, ErasedTask, Eraser, Erasing
 from caploc.neurons.finding import Rule, TaskNeurons
 from caploc.neurons.firing import watch_neurons
-from caploc.neurons.sites import NeuronGrid
 from caploc.neurons.study import (
     Finding,
     NeuronLab,
     NeuronStudy,
     Reported,
+    load_source,
     open_study,
     run_command,
     write_result,
@@ -259,9 +259,56 @@ def located_exhibits(located: LocatedNeurons) -> list[Exhibit]:
     steps = sorted({step for each in located.found.values() for step, *_ in each.curve})
     beside = {"neurons_in_all": located.grid.size, "steps": steps}
     first, *others = fill_tables("neurons", located.as_dict() | beside)
-    erased = list(located.erased.values())
-    costs = [drop_empty(erased_arms_exhibit(erased))] if erased else []
-    return [first, *costs, *others]
+    costs = fill_tables("erasure", {"tasks": [e.as_dict() for e in located.erased.values()]})
+    return [first, *map(drop_empty, costs), *others]
+
+
+def plan_scoring(
+    task: str, spans: Sequence[Span], asked: Attribution, batcher: Batcher, weights: float
+) -> dict[str, Any]:
+    """Foresee what scoring a task's examples by one method takes, in the batches they will be in.
+
+    `passes` is the cost of an example in forward passes of the model. Of bytes `weights` are those
+    of the weights, `peak` those at most beside them, and `least` the same where one example is read
+    at one point at a time.
+    """
+    longest = max(spans, key=batcher.row_bytes)
+    return {
+        "task": task,
+        "method": asked.method,
+        "examples": len(spans),
+        "tokens": sum(len(span.inputs) for span in spans),
+        "longest": len(longest.inputs),
+        "passes": asked.passes(text_config(batcher.sizer.model).num_hidden_layers),
+        "weights": int(weights),
+        "peak": batcher.peak(longest, asked.copies, len(spans)),
+        "least": batcher.needs.fixed + batcher.row_bytes(longest),
+    }
+
+
+def foresee_scoring(study: NeuronStudy) -> tuple[dict[str, Any], list[Exhibit]]:
+    """Foresee every task's scores by every method; only config, tokenizer and tasks are read.
+
+    Raises UserError if the study cannot be done.
+    """
+    study.check()
+    weights = study.model.weights()
+    model, device = weights.empty, weights.where.device
+    wording = RequestEncoder(model, study.model.tokenizer())
+    model.to(dtype=computing_dtype(model.config, weights.dtype))  # type: ignore[call-arg]
+    share = CUDA_SHARE if device.type == "cuda" else SHARE
+    memory = max(1, int(share * (free_memory(device) - weights.bytes)))
+    found = []
+    for task in study.tasks:
+        source = load_source(study.model, task, study.options, study.examples, study.seed)
+        spans = source.spans(wording)
+        for method in METHODS:
+            asked = replace(study.attribution, method=method)
+            needs = asked.needs(model, waits=False)
+            batcher = Batcher(model, study.model.batch_size, memory, needs, device)
+            found.append(plan_scoring(task, spans, asked, batcher, weights.bytes))
+    result = {"model": study.model.name, "device": str(device), "plans": found}
+    return result, fill_tables("plan", result)
 
 
 def overlap(
@@ -269,11 +316,9 @@ def overlap(
 ) -> Reported:
     """Hold the neurons of every task of some `locate` runs against each other; no model is needed.
 
-    Writes `overlap.json` into `out`.
-
-    Raises:
-        UserError: if a folder holds no such run, runs are of different models, one is named twice,
-            there is a single task, or a kind is given to a task that no run has.
+    Writes `overlap.json` into `out`. Raises UserError if a folder holds no such run, runs are of
+    different models, one is named twice, there is a single task, or a kind is given to a task that
+    no run has.
     """
     grid, located, splits, tasks = gather_runs(folders)
     if len(located) < 2:

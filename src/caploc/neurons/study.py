@@ -8,10 +8,10 @@ evaluation examples. A task without one gives every other evaluation example to 
 rest to judging: no example is on both sides.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict, dataclass, field, replace
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -20,23 +20,22 @@ from jaxtyping import Float64
 
 from caploc import designs
 from caploc.cache import COMPACT, ArrayCache, digest
-from caploc.contents import read_contents, typed
+from caploc.contents import read_contents, restore
 from caploc.cost import Cost
 from caploc.engine import BatchEngine
 from caploc.engine.encoding import RequestEncoder, Span
-from caploc.errors import BadData, BadOption, UserError
+from caploc.engine.neurons import Cutter, ErasureMode, NeuronEngine
+from caploc.errors import BadData, BadOption, ModelRefused, UserError
 from caploc.folder import NEURONS, RUN, claim, package_versions, write_json
 from caploc.measurement import Meter, outcomes_by_example
+from caploc.models.experts import has_experts
 from caploc.models.loading import LoadedModel
+from caploc.models.neurons import Chosen, NeuronModel, as_neurons
+from caploc.models.placement import SHARD
 from caploc.neurons.attribution import Attribution
 from caploc.neurons.finding import Finder, Rule, TaskNeurons, score_cache
-from caploc.neurons.planning import check_scorable
-from caploc.neurons.sites import Chosen, Cutter, ErasureMode, NeuronEngine, NeuronModel, as_neurons
 from caploc.progress import Progress, Silent
-from caploc.report import drawing
-from caploc.report.exhibits import NOTHING, Exhibit, Value, write_exhibits
-from caploc.report.tabulation import bounds
-from caploc.stats.intervals import Interval
+from caploc.report.exhibits import Exhibit, write_exhibits
 from caploc.stats.threshold import Moments
 from caploc.store import Question, Store
 from caploc.tasks.catalog import TaskOptions, can_train, check_task_name
@@ -95,17 +94,37 @@ class NeuronStudy:
         self.model.check()
         return self
 
-    @classmethod
-    def restored(cls, fields: dict[str, Any]) -> "NeuronStudy":
-        """Read the study of a run from its file."""
-        parts = {
-            "model": ModelOptions(**fields["model"]),
-            "attribution": Attribution(**fields["attribution"]),
-            "rule": Rule(**fields["rule"]),
-            "options": TaskOptions(**fields["options"]),
-            "tasks": tuple(fields["tasks"]),
-        }
-        return typed(cls(**fields | parts))
+
+def check_scorable(asked: ModelOptions, method: str) -> None:
+    """Refuse, before weights are read, what cannot score neurons: where they lie, and how.
+
+    Raises BadOption if processes share the model, or a method reads weights that are packed;
+    ModelRefused if the experts of a model are packed or spread.
+    """
+    if asked.workers is not None or asked.device == SHARD:
+        raise BadOption(
+            "Neurons are scored in one process; leave out --workers, and for a model larger than "
+            "one GPU use --device spread or --quantize."
+        )
+    weights = asked.weights()
+    if not weights.quantized and not weights.where.spread:
+        return
+    how = "quantized" if weights.quantized else "spread over devices"
+    if has_experts(weights.empty):
+        raise ModelRefused(
+            f"The neurons of {asked.name} are those of routed experts, which are scored on plain "
+            f"weights on one device only, and not {how}; leave out --quantize and --device spread."
+        )
+    if weights.quantize == "4bit" and weights.where.device.type == "cpu":
+        raise BadOption(
+            "Weights of --quantize 4bit compute without gradients on a CPU, and scores of neurons "
+            "need some; choose int8 or 8bit, or a GPU."
+        )
+    if method == "logit":
+        raise BadOption(
+            f"--method logit reads the weights of {asked.name}, which are {how}; choose gradient, "
+            "integrated, joint or activation."
+        )
 
 
 @dataclass(frozen=True)
@@ -176,9 +195,8 @@ def load_source(
 ) -> TaskSource:
     """Load a task's examples, `examples` of them drawn from the seed for finding (None: all).
 
-    Raises:
-        UserError: if the task cannot be loaded, or has no gold answers.
-        BadData: if fewer than 2 examples are left for finding or for judging.
+    Raises UserError if the task cannot be loaded, or has no gold answers; BadData if fewer than 2
+    examples are left for finding or for judging.
     """
     by_gold = replace(options, outcome="logprob", metric=None)
     (judging,) = model.tasks([name], replace(options, outcome="metric"))
@@ -273,8 +291,7 @@ class NeuronLab:
     def bench(self) -> NeuronBench:
         """The model, loaded when it is first needed: data are checked before.
 
-        Raises:
-            UserError: if it is not the model whose neurons lie in the folder.
+        Raises UserError if it is not the model whose neurons lie in the folder.
         """
         for task in self.study.tasks:
             self.source(task)
@@ -311,6 +328,17 @@ class NeuronLab:
             self.kept[task] = self.finder().find(task, self.spans(task), subsets, least=least)
         return self.kept[task]
 
+    def with_neurons(self, tasks: Sequence[str], purpose: str) -> list[str]:
+        """List those of some tasks (none: all) that have a neuron; raises UserError if none has."""
+        asked = tasks or self.study.tasks
+        found = [task for task in asked if self.found(task).located.any()]
+        if not found:
+            raise UserError(
+                f"No neuron is located for {', '.join(asked)}, so there is none to {purpose}; "
+                "locate again with a lower --sigma, a --share, or more examples."
+            )
+        return found
+
 
 @contextmanager
 def open_study(
@@ -333,10 +361,8 @@ def reopen_study(
 def read_study(folder: Path, allowed: Allowed | None = None) -> tuple[NeuronStudy, str]:
     """Read the study of a folder of `caploc neurons locate`, and its command.
 
-    `allowed` says what may be run for it.
-
-    Raises:
-        UserError: if it holds none, or one of another version, or asks for what is not allowed.
+    `allowed` says what may be run for it. Raises UserError if it holds none, or one of another
+    version, or asks for what is not allowed.
     """
     written = read_contents(folder / RUN) if (folder / RUN).exists() else {}
     fields = dict(written.get("study", {}))
@@ -345,7 +371,7 @@ def read_study(folder: Path, allowed: Allowed | None = None) -> tuple[NeuronStud
             f"{folder} holds no run of `caploc neurons locate`; name the folder of one."
         )
     try:
-        study = NeuronStudy.restored(fields)
+        study = restore(NeuronStudy, fields)
     except (KeyError, TypeError, ValueError) as error:
         raise UserError(
             f"The run in {folder} was written by another version of caploc ({error}); run `caploc "
@@ -389,47 +415,3 @@ def run_command(
     told = finding.title, finding.headline, finding.lines, finding.exhibits
     write_exhibits(folder / finding.page, *told, command)
     return result, finding.exhibits
-
-
-Row = tuple[str | Value, ...]
-NamedRow = dict[str, str | Value]  # by column
-Matrix = Float64[np.ndarray, "rows columns"]
-
-
-def bounds_of_draws(draws: Sequence[Interval | Mapping[str, Any]]) -> drawing.Interval:
-    """Take the interval of a single draw; of several the mean, the least and the most."""
-    if len(draws) == 1:
-        return bounds(draws[0])
-    means = [mean for mean, _, _ in map(bounds, draws) if mean is not None]
-    return (float(np.mean(means)), min(means), max(means)) if means else (None, None, None)
-
-
-def effects_matrix(
-    name: str,
-    title: str,
-    tasks: tuple[Sequence[str], Sequence[str]],
-    effects: tuple[Matrix, Matrix],
-    words: tuple[str, str],
-) -> Exhibit:
-    """Show a matrix of effects of one task's neurons (row) on each task (column).
-
-    `effects` are those of located neurons and, in brackets, of random ones; `words` the head of the
-    rows, and a note.
-    """
-    located, random = effects
-    rows: list[Row] = [
-        (
-            task,
-            *(
-                f"{_cell(own)} ({_cell(drawn)})" if np.isfinite(drawn) else _cell(own)
-                for own, drawn in zip(located[place], random[place], strict=True)
-            ),
-        )
-        for place, task in enumerate(tasks[0])
-    ]
-    draw = partial(drawing.draw_matrix, *tasks, located, label="nats a token", diverging=True)
-    return Exhibit(name, title, (words[0], *tasks[1]), rows, [words[1]], draw)
-
-
-def _cell(value: float) -> str:
-    return f"{value:z.3f}" if np.isfinite(value) else NOTHING

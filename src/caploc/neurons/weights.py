@@ -11,7 +11,7 @@ inside.
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal, TypeVar
@@ -26,10 +26,11 @@ from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
 from caploc.errors import BadOption, ModelRefused
+from caploc.models.experts import Experts
 from caploc.models.hooks import temporary_hooks
+from caploc.models.neurons import Chosen, find_sites, list_projections
 from caploc.models.projections import input_width, text_config
 from caploc.models.proof import Call, reads_first
-from caploc.neurons.sites import Chosen, Experts, find_sites, list_projections
 
 Trains = Literal["all", "output"]  # all rows and columns of a neuron, or its output column alone
 TRAINS = ("all", "output")
@@ -79,15 +80,12 @@ def shares_by_projection(
 ) -> list[NeuronShare]:
     """Find every projection's share of the chosen neurons, layer by layer.
 
-    With `trains` "output" the input projections have none.
-
-    Raises:
-        BadOption: if no neuron is chosen, or the set is another model's.
-        ModelRefused: if a chosen neuron is a routed expert's, the weights are quantised, or a
-            block's input projections are not found.
+    With `trains` "output" the input projections have none. Raises BadOption if no neuron is chosen,
+    or the set is another model's; ModelRefused if a chosen neuron is a routed expert's, the weights
+    are quantised, or a block's input projections are not found.
     """
     sites, grid = find_sites(model)
-    check_chosen(chosen, grid.size, trains)
+    check_chosen(chosen, grid.size)
     names = {id(module): name for name, module in model.named_modules()}
     found: list[NeuronShare] = []
     for layer, columns, module in list_projections(sites):
@@ -106,10 +104,8 @@ def shares_by_projection(
     return found
 
 
-def check_chosen(chosen: Chosen, neurons: int, trains: str = "all") -> None:
+def check_chosen(chosen: Chosen, neurons: int) -> None:
     """Refuse a set that is empty or another model's."""
-    if trains not in TRAINS:
-        raise BadOption(f"trains={trains!r} is not one of {', '.join(TRAINS)}.")
     if len(chosen) != neurons:
         raise BadOption(
             f"The set is of a model with {len(chosen):,} neurons, and this one has {neurons:,}; "
@@ -216,10 +212,8 @@ def degraded(model: PreTrainedModel, noise: float, seed: int) -> Iterator[None]:
 
     A model that was good at everything has something to recover then. The noise's standard
     deviation is `noise` times that of the weight matrix it is added to; biases are left alone. It
-    depends on the seed and the weights' shapes only, whatever the device.
-
-    Raises:
-        BadOption: if `noise` is negative or not finite.
+    depends on the seed and the weights' shapes only, whatever the device. Raises BadOption if
+    `noise` is negative or not finite.
     """
     if not 0 <= noise < float("inf"):
         raise BadOption(f"noise is a share of the weights' own spread, 0 or more; got {noise:g}.")
@@ -269,12 +263,25 @@ class Trainable(ABC):
         """Let what the optimizer moved take effect in the model, where it has not at once."""
 
     @abstractmethod
-    def written(self) -> AbstractContextManager[None]:
-        """Show a plain model with the tuned weights inside, and the model's own after it."""
+    def merge_(self) -> None:
+        """Write the trained weights into the plain model for good, and detach."""
+
+    @abstractmethod
+    def restore(self) -> None:
+        """Give the plain model its own weights back, bit for bit."""
 
     @abstractmethod
     def detach(self) -> None:
         """Leave the model as it was."""
+
+    @contextmanager
+    def written(self) -> Iterator[None]:
+        """Hold the trained weights in the plain model inside, and bit for bit its own after it."""
+        try:
+            self.merge_()
+            yield
+        finally:
+            self.restore()
 
     def __enter__(self: T) -> T:
         return self
@@ -297,11 +304,7 @@ class TrainableRows(Trainable):
 
     `trains` "all": a neuron's rows of the input projections, with biases, and its column of the
     output projection; "output": the column alone. That a neuron is all of these is our choice.
-
-    Raises:
-        BadOption: if no neuron is chosen, or the set is another model's.
-        ModelRefused: if a chosen neuron is a routed expert's, the weights are quantised, or a
-            block's input projections are not found.
+    Raises as `shares_by_projection`.
     """
 
     def __init__(self, model: PreTrainedModel, chosen: Chosen, trains: Trains = "all") -> None:
@@ -340,21 +343,14 @@ class TrainableRows(Trainable):
         self.handles = []
 
     def merge_(self) -> None:
-        """Write the trained weights into the model for good, and detach."""
         trained = self.delta()
         self.detach()
         for share in self.shares:
             share.write(trained)
 
-    @contextmanager
-    def written(self) -> Iterator[None]:
-        """Hold the trained weights in the model inside, and bit for bit its own after it."""
-        try:
-            self.merge_()
-            yield
-        finally:
-            for share in self.shares:
-                share.write(self.originals)
+    def restore(self) -> None:
+        for share in self.shares:
+            share.write(self.originals)
 
     def _hook(self, share: NeuronShare) -> Callable[[Any, Any, Tensor], Tensor]:
         weight, *bias = (self.changes[key] for key in share.keys)
@@ -418,15 +414,12 @@ class TrainableWhole(Trainable):
         for weight, original in zip(self.weights, self.originals, strict=True):
             weight.copy_(original)
 
-    @contextmanager
-    def written(self) -> Iterator[None]:
-        """Hold the trained weights in the model inside, and bit for bit its own after it."""
-        try:
-            self._release()
-            self.settle()
-            yield
-        finally:
-            self.detach()
+    def merge_(self) -> None:
+        self._release()
+        self.settle()
+
+    def restore(self) -> None:
+        self.detach()
 
     def _release(self) -> None:
         for handle in self.handles:
@@ -454,6 +447,7 @@ class TrainableLora(Trainable):
         self.model: Any = model
         self.targets = {name: rank for name, rank in ranked if rank > 0}
         self.bases = {name: projections[name] for name in self.targets}
+        self.originals: dict[str, Tensor] = {}
         self.required = {name: each.requires_grad for name, each in model.named_parameters()}
         try:
             self._inject(seed)
@@ -480,22 +474,18 @@ class TrainableLora(Trainable):
         for name, parameter in self.model.named_parameters():
             parameter.requires_grad_(self.required[name])
 
-    @contextmanager
-    def written(self) -> Iterator[None]:
-        """Hold the adapted weights in the plain model inside, and bit for bit its own after it."""
+    @torch.no_grad()
+    def merge_(self) -> None:
         self.detach()
-        originals = {name: base.weight.detach().clone() for name, base in self.bases.items()}
-        try:
-            with torch.no_grad():
-                for name, base in self.bases.items():
-                    layer: Any = self.layers[name]
-                    change = layer.get_delta_weight(ADAPTER)
-                    base.weight.copy_(originals[name].float() + change.float())
-            yield
-        finally:
-            with torch.no_grad():
-                for name, base in self.bases.items():
-                    base.weight.copy_(originals[name])
+        self.originals = {n: base.weight.detach().clone() for n, base in self.bases.items()}
+        for name, base in self.bases.items():
+            change = self.layers[name].get_delta_weight(ADAPTER)  # type: ignore[operator]
+            base.weight.copy_(self.originals[name].float() + change.float())
+
+    @torch.no_grad()
+    def restore(self) -> None:
+        for name, original in self.originals.items():
+            self.bases[name].weight.copy_(original)
 
     def _inject(self, seed: int) -> None:
         config = peft.LoraConfig(
@@ -518,9 +508,7 @@ class TrainableLora(Trainable):
 def adaptable(model: PreTrainedModel, trains: Trains) -> dict[str, Any]:
     """Find the projections that adapters can be put around, by name.
 
-    Raises:
-        BadOption: if PEFT is not installed.
-        ModelRefused: if there is none.
+    Raises BadOption if PEFT is not installed; ModelRefused if there is none.
     """
     require_peft_to_train()
     found = dense_projections(model, trains)

@@ -59,7 +59,7 @@ def fill_table(name: str, spec: Scope, results: Scope) -> Exhibit:
         rows.append(row)
     notes = [write_text(note, results) for note in spec.get("notes", ())]
     title = write_text(spec["title"], results)
-    drawn = draw_spec(spec.get("picture"), rows, scopes, results)
+    drawn = draw_spec(spec.get("picture"), rows, scopes, {**results, "over": over})
     exhibit = Exhibit.of(write_text(name, results), title, rows, [n for n in notes if n])
     return exhibit if drawn is None else replace(exhibit, draw=lambda: drawn)
 
@@ -72,7 +72,8 @@ def draw_spec(
 ) -> Spec | None:
     """Draw the picture of a table: `points` of rows, `curves`, or a `matrix` of its cells.
 
-    None where nothing is known, or all of it is 0.
+    A matrix with a `value` is one of effects, which is drawn of that and not of the cells. None
+    where nothing is known, or all of it is 0.
     """
     if picture is None or not rows:
         return None
@@ -87,20 +88,26 @@ def draw_spec(
             name: [bounds(work_out(each, scope)) for scope in scopes]
             for name, each in picture["series"].items()
         }
-        known = any(mean is not None for each in series.values() for mean, *_ in each)
-        return drawing.draw_points(names, series, label=words["label"]) if known else None
+        known = {n: each for n, each in series.items() if any(m is not None for m, *_ in each)}
+        return drawing.draw_points(names, known, label=words["label"]) if known else None
     if picture["kind"] == "curves":
-        pairs = zip(names, scopes, strict=True)
-        lines = {name: work_out(picture["points"], scope) or [] for name, scope in pairs}
-        lines = {name: [tuple(point[:2]) for point in line] for name, line in lines.items()}
+        lines = {
+            name + also: [tuple(point[:2]) for point in work_out(points, scope) or []]
+            for name, scope in zip(names, scopes, strict=True)
+            for also, points in picture["points"].items()
+        }
         words["logarithmic"] = bool(picture.get("logarithmic"))
         longest = max(map(len, lines.values()))  # a single point is no curve
         return drawing.curves(lines, **words) if longest > 1 else None
     heads = list(rows[0])[int(picture.get("skip", 1)) :]
     table = np.array([[number_of(row[head]) for head in heads] for row in rows], dtype=float)
+    if "value" in picture:
+        places = [{"item": item, "place": place} for place, item in enumerate(results["over"])]
+        value = picture["value"]
+        table = np.array([[work_out(value, {**s, **p}) for p in places] for s in scopes], float)
     if not np.nan_to_num(table).any():
         return None
-    words["digits"] = int(picture.get("digits", 2))
+    words |= {"digits": int(picture.get("digits", 2)), "diverging": "value" in picture}
     return drawing.draw_matrix(names, heads, table, **words)
 
 
@@ -138,21 +145,35 @@ def as_cell(value: Any) -> Cell:
     return ranged(value) if isinstance(value, Mapping) else value
 
 
-def bounds(interval: Interval | Scope | None) -> drawing.Interval:
-    """Take mean, low and high of an interval, fresh or from a file; None for what is not known."""
+Known = Interval | Scope | float | None
+NOT_KNOWN: drawing.Interval = (None, None, None)
+
+
+def bounds(interval: Known | Sequence[Known]) -> drawing.Interval:
+    """Take mean, low and high of an interval, fresh or from a file; None for what is not known.
+
+    Of several draws these are their mean, the least and the most.
+    """
     if interval is None or isinstance(interval, Undefined):
-        return None, None, None
+        return NOT_KNOWN
+    if isinstance(interval, Sequence):
+        if len(interval) == 1:
+            return bounds(interval[0])
+        means = [mean for mean, _, _ in map(bounds, interval) if mean is not None]
+        return (float(np.mean(means)), min(means), max(means)) if means else NOT_KNOWN
     if isinstance(interval, float):
         return interval, None, None
     found = interval.as_dict() if isinstance(interval, Interval) else interval
     return found["mean"], found["low"], found["high"]
 
 
-def ranged(interval: Interval | Scope | None, digits: int = 3) -> str:
-    """Write the mean of an interval and its bounds."""
+def ranged(interval: Known | Sequence[Known], digits: int = 3) -> str:
+    """Write the mean of an interval and its bounds; of several draws mean, least and most."""
     mean, low, high = bounds(interval)
     if mean is None:
         return NOTHING
+    if isinstance(interval, Sequence) and len(interval) > 1:
+        return f"{mean:z.{digits}f} ({low:z.{digits}f} to {high:z.{digits}f})"
     ends = None if low is None or high is None else (low, high)
     return str(Value(mean, digits=digits, ends=ends))
 
@@ -179,10 +200,41 @@ def write_text(template: str, scope: Scope) -> str:
     return template if "{" not in template else EXPRESSIONS.from_string(template).render(scope)
 
 
+Effects = Mapping[tuple[str, str], float | None]  # by the task whose parts it is, and the judged
+
+
+def view_effects(located: Effects, random: Effects) -> dict[str, Any]:
+    """Put together what a table of effects of one task's parts on every task shows."""
+    tasks, judged = (list(dict.fromkeys(names)) for names in zip(*located, strict=True))
+    return {"effects": {"tasks": tasks, "judged": judged, "located": located, "random": random}}
+
+
+def beside(own: float | None, drawn: float | None) -> str:
+    """Write an effect, and in brackets that of random parts, as far as they are known."""
+    told = NOTHING if own is None else f"{own:z.3f}"
+    return told if drawn is None else f"{told} ({drawn:z.3f})"
+
+
+def known_of(arms: Sequence[Scope], arm: str, figure: str) -> list[Any]:
+    """List a figure of every draw of an arm that is known."""
+    return [each[figure] for each in arms if each["arm"] == arm and each[figure] is not None]
+
+
+def with_digits(value: float | None, digits: int = 3, stderr: float | None = None) -> Value:
+    """Write a number with so many digits and its error, whether it is known or not."""
+    return Value(None if isinstance(value, Undefined) else value, stderr, digits=digits)
+
+
 # Expressions are those of `tabulation.yaml`; pages escape what comes out.
 EXPRESSIONS = Environment()  # noqa: S701
 EXPRESSIONS.filters |= {
-    "digits": lambda value, digits: None if value is None else Value(value, digits=digits),
+    "beside": beside,
+    "bounds": bounds,
+    "curve": lambda points, across, up: [
+        (100 * point[across], point[up]["mean"]) for point in points
+    ],
+    "digits": with_digits,
+    "draws": known_of,
     "figure": as_text,
     "ranged": ranged,
 }

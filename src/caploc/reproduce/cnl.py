@@ -11,32 +11,33 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from caploc.errors import ModelRefused, raise_together
 from caploc.neurons.attribution import Attribution
 from caploc.neurons.controls import measure_controls
 from caploc.neurons.decoupling import measure_decoupling
-from caploc.neurons.enhancing import beats_every_draw, enhance_located, gain_matrix
-from caploc.neurons.erasure import erase
+from caploc.neurons.enhancing import beats_every_draw, enhance_located, list_gains
+from caploc.neurons.erasure import erase, list_losses
 from caploc.neurons.fact_study import measure_fidelity, measure_reliability
 from caploc.neurons.finding import score_cache
 from caploc.neurons.locating import check_kinds, locate
-from caploc.neurons.study import (
-    NeuronLab,
-    NeuronStudy,
-    Row,
-    open_study,
-    write_result,
-)
+from caploc.neurons.study import NeuronLab, NeuronStudy, open_study, write_result
 from caploc.neurons.weights import TrainableRows
 from caploc.progress import Progress, Silent
 from caploc.report import exhibits as files
-from caploc.report.exhibits import Exhibit, Value, write_exhibits
-from caploc.report.tabulation import as_text, ranged
+from caploc.report.exhibits import Exhibit, Row, Value, write_exhibits
+from caploc.report.tabulation import Effects, as_text, fill_tables, ranged
 from caploc.reproduce.checklist import checklist, ends
 from caploc.reproduce.cnl_preset import CnlPreset
-from caploc.reproduce.crossing import cross, crossing_exhibit, losses
 from caploc.reproduce.verdicts import verdicts
-from caploc.stats.sets import overlap_rates, rank_correlation
+from caploc.stats.sets import (
+    COMPARED,
+    cohesion,
+    correlate_matrices,
+    overlap_rates,
+    rank_correlation,
+)
 from caploc.stats.threshold import best
 
 SHARE = 0.01  # of all neurons, at which scores are compared whatever their spread
@@ -150,7 +151,7 @@ class Reproduction:
             command=self.command,
         )
         self.results["erasure"] = self.keep(found)
-        self.cross("erase", losses(self.results["erasure"]), self.results["main"])
+        self.cross("erase", list_losses(self.results["erasure"]["tasks"]), self.results["main"])
 
     def tuned(self) -> None:
         """Enhancement (16) and, with the erasure, cross-data (18)."""
@@ -176,15 +177,9 @@ class Reproduction:
             for tasks_of_seed in self.results["enhancement"].values()
             for task, each in tasks_of_seed.items()
         ]
-        tuned, judged, gains = gain_matrix(next(iter(self.results["enhancement"].values())))
-        effects = {
-            (one, other): float(gains[row, column])
-            for row, one in enumerate(tuned)
-            for column, other in enumerate(judged)
-        }
-        self.cross("tune", effects, located)
+        self.cross("tune", list_gains(next(iter(self.results["enhancement"].values()))), located)
 
-    def cross(self, how: str, effects: dict[tuple[str, str], float], located: Any) -> None:
+    def cross(self, how: str, effects: Effects, located: Any) -> None:
         """Sum up what one task's neurons do to other tasks, within a kind and across."""
         if located["overlaps"]:
             crossed = cross(how, effects, located["overlaps"], self.preset.kinds)
@@ -195,12 +190,11 @@ class Reproduction:
 
         `verdicts.json` holds the results that the verdicts rest on.
         """
-        crossed = self.results.get("crossing")
         exhibits = [
             checklist(self.results),
             *verdicts(self.results, self.preset.kinds),
             *self.exhibits,
-            *([crossing_exhibit(crossed)] if crossed else []),
+            *fill_tables("crossing", {"crossed": self.results.get("crossing", [])}),
         ]
         for exhibit in exhibits:
             files.write(exhibit, self.folder)
@@ -287,6 +281,28 @@ def check_cnl_options(preset: CnlPreset) -> None:
         *(preset.decoupling_study(name).check for name in preset.decoupling.sets),
     ]
     raise_together(preset_checks)
+
+
+def cross(
+    how: str,
+    effects: Effects,
+    overlaps: dict[str, Any],
+    kinds: dict[str, str],
+) -> dict[str, Any]:
+    """Sum up effects of one task's neurons on others: within a kind, across, and by overlap.
+
+    The paper's claim is that a dataset's neurons serve other datasets of the same capability; the
+    summary is ours. Effects are in nats of log-probability for each gold token, by the task whose
+    neurons are cut or tuned and the task judged.
+    """
+    tasks = [task for task in overlaps["datasets"] if (task, task) in effects]
+    table = np.array([[effects.get((a, b), np.nan) for b in tasks] for a in tasks], dtype=float)
+    places = [overlaps["datasets"].index(task) for task in tasks]
+    shared = np.array(overlaps["rates"][COMPARED], dtype=float)[np.ix_(places, places)]
+    found = cohesion(table, tasks, {task: kinds.get(task, task) for task in tasks})
+    together = correlate_matrices(table, shared).spearman if len(tasks) > 2 else None
+    told = together.as_dict() if together else None
+    return {"how": how, "tasks": tasks, "kinds": found.as_dict(), "overlap": told}
 
 
 def last_part(name: str) -> str:

@@ -6,6 +6,7 @@ from typing import Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from caploc.engine.neurons import ErasureMode
 from caploc.errors import BadData, BadOption
 from caploc.neurons.arms import ARMS as TUNED_ARMS
 from caploc.neurons.attribution import Attribution
@@ -16,7 +17,6 @@ from caploc.neurons.erasure import ARMS as ERASED_ARMS
 from caploc.neurons.erasure import DOSES, LAYERS, LOCATED, Erasing
 from caploc.neurons.fact_study import FactStudy
 from caploc.neurons.finding import Rule
-from caploc.neurons.sites import ErasureMode
 from caploc.neurons.study import NeuronStudy
 from caploc.neurons.training import TuningRecipe
 from caploc.reproduce.neuron_plan import ModelShape

@@ -19,8 +19,7 @@ from caploc.neurons.arms import LOCATED as TUNED
 from caploc.neurons.arms import RANDOM as TUNED_IN_LAYERS
 from caploc.neurons.enhancing import GOLD, METRIC
 from caploc.neurons.erasure import ACTIVE, LAYERS, LOCATED, OWN
-from caploc.neurons.study import NamedRow, Row
-from caploc.report.exhibits import NOTHING, Exhibit, Value
+from caploc.report.exhibits import NOTHING, Cell, Exhibit, Row, Value
 from caploc.report.tabulation import ranged
 from caploc.reproduce.checklist import ends
 
@@ -115,7 +114,7 @@ def judge_sets(located: Found) -> tuple[str, str]:
 
 def sets_verdict(located: Found) -> Exhibit:
     """Show how steady each task's neurons are, beside chance and other tasks."""
-    rows: list[NamedRow] = [
+    rows: list[dict[str, Cell]] = [
         {
             "task": each["task"],
             "examples": str(each["examples"]),
@@ -180,7 +179,7 @@ def judge_erasure(erasure: Found, kinds: Mapping[str, str]) -> tuple[str, str]:
 
 def erasure_verdict(erasure: Found, kinds: Mapping[str, str]) -> Exhibit:
     """Show what each task loses without its neurons and without others, and what other tasks do."""
-    rows: list[NamedRow] = []
+    rows: list[dict[str, Cell]] = []
     for each in erasure["tasks"]:
         gold, score = (ErasedLosses(each, kinds, name) for name in ("logprob", "metric"))
         rows.append(
@@ -214,7 +213,7 @@ def own_verdict(located: Found, erasure: Found, kinds: Mapping[str, str]) -> lis
         each["task"]: {n["neuron"] if isinstance(n, Mapping) else n for n in each["neurons"]}
         for each in located["tasks"]
     }
-    rows: list[NamedRow] = []
+    rows: list[dict[str, Cell]] = []
     for each in erasure["tasks"]:
         gold, score = (ErasedLosses(each, kinds, name) for name in ("logprob", "metric"))
         task = each["task"]
@@ -289,7 +288,7 @@ def gains_of(result: Found, task: str, measure: str) -> Iterator[tuple[str, list
 
 def tuning_verdict(enhanced: Mapping[str, Mapping[str, Found]], planned: int) -> Exhibit:
     """Show what tuning each arm gains, seed by seed; `planned` runs were asked for."""
-    rows: list[NamedRow] = []
+    rows: list[dict[str, Cell]] = []
     for seed, tasks in enhanced.items():
         for task, result in tasks.items():
             score = dict(gains_of(result, task, METRIC))

@@ -26,6 +26,8 @@ from itertools import combinations, product
 from typing import Any
 
 from caploc.errors import BadOption
+from caploc.lookup import pick
+from caploc.tasks.demo.data import CAPITALS, ELEMENTS
 
 ITEMS = 1000
 ARMS = ("SS", "SC", "CD", "DD")
@@ -352,3 +354,17 @@ def quizzes(
         return cross_items(ask, asked_for, (content, partner), (0, shift))
 
     return distinct(draw, items, seed)
+
+
+CONTRASTS: dict[str, Callable[[int, int], list[ContrastSet]]] = {
+    "arithmetic": lambda items, seed: arithmetic(items, seed=seed),
+    "sentiment": lambda items, seed: sentiment(items, seed=seed),
+    "demo/sums": lambda items, seed: sums(items, seed=seed),
+    "demo/capitals": lambda items, seed: quizzes(CAPITALS, "capital of", items, seed=seed),
+    "demo/elements": lambda items, seed: quizzes(ELEMENTS, "symbol of", items, seed=seed),
+}
+
+
+def draw_contrasts(name: str, items: int = ITEMS, *, seed: int = 0) -> list[ContrastSet]:
+    """Draw contrasts by the name of their set; those of `demo/` are in the demo model's wording."""
+    return pick(CONTRASTS, name, "set of contrasts")(items, seed)

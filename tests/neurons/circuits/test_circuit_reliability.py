@@ -29,7 +29,7 @@ LONG = fact("symbol of", "phosphorus", "P")  # no other element has a name as lo
 
 @pytest.fixture(scope="module")
 def locator(demo):
-    return CircuitLocator.of(demo, demo_counterparts, share=0.1, steps=4)
+    return CircuitLocator(demo, demo_counterparts, share=0.1, steps=4)
 
 
 @pytest.fixture(scope="module")
@@ -83,7 +83,7 @@ def test_results_are_plain_json_and_depend_on_the_seed_alone(result, locator):
 
 
 def test_a_circuit_of_all_edges_is_the_model_and_has_no_gain(demo):
-    locator = CircuitLocator.of(demo, demo_counterparts, share=1.0, steps=1)
+    locator = CircuitLocator(demo, demo_counterparts, share=1.0, steps=1)
     result = circuit_reliability(locator, FACTS[:1], draws=5)
     arms = {arm.name: arm for arm in result.arms}
     assert arms["located"].faithfulness.mean == pytest.approx(1)

@@ -6,8 +6,8 @@ import pytest
 from tiny import tiny
 from transformers import PreTrainedModel
 
+from caploc.models.neurons import NeuronModel, find_sites
 from caploc.neurons.facts import Encoded
-from caploc.neurons.sites import NeuronModel, find_sites
 
 
 @pytest.fixture(scope="session")

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from caploc.errors import BadData
+from caploc.models.neurons import NeuronGrid
 from caploc.neurons.fidelity import mean_by_fact, pair_wordings, wording_fidelity
 from caploc.neurons.knowledge_neurons import KnowledgeNeurons
-from caploc.neurons.sites import NeuronGrid
 from caploc.tasks.demo.facts import demo_facts
 from caploc.tasks.facts import Fact, FactPrompt
 

@@ -9,9 +9,9 @@ import torch
 from tiny import FAMILIES, build
 
 from caploc.errors import BadOption, UnknownName
+from caploc.models.neurons import list_projections
 from caploc.neurons.facts import Encoded
 from caploc.neurons.knowledge_neurons import KnowledgeNeurons
-from caploc.neurons.sites import list_projections
 from caploc.tasks.demo.facts import demo_facts
 from caploc.tasks.facts import FactPrompt
 

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from caploc.errors import BadData
+from caploc.models.neurons import NeuronGrid
 from caploc.neurons.fidelity import compare_located, peak, wording_fidelity
 from caploc.neurons.knowledge_neurons import Tracer, noise_level
-from caploc.neurons.sites import NeuronGrid
 from caploc.stats.sets import rank_correlation
 from caploc.tasks.demo.facts import demo_facts
 

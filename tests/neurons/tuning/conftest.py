@@ -8,7 +8,7 @@ import torch
 
 import caploc
 from caploc.engine.encoding import RequestEncoder
-from caploc.neurons.sites import as_neurons
+from caploc.models.neurons import as_neurons
 from caploc.tasks.demo import data
 from caploc.tasks.task import LogLikelihood
 

@@ -14,9 +14,9 @@ from test_tuning_batches import random_spans
 from tiny import random_tokens, tiny
 
 from caploc.errors import BadOption, ModelRefused, UnknownName
+from caploc.models.neurons import find_sites
 from caploc.neurons import weights as trainable
 from caploc.neurons.arms import ARMS, DRAWN, TuningArm, make_arms, parameter_count
-from caploc.neurons.sites import find_sites
 from caploc.neurons.training import TuningRecipe, find_best_rate, make_lessons
 from caploc.neurons.weights import TrainableLora, TrainableWhole, ranks
 

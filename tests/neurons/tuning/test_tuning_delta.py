@@ -12,9 +12,9 @@ from transformers import AutoModelForCausalLM
 
 import caploc
 from caploc.errors import BadData, ModelRefused
+from caploc.export.delta import apply_delta, delta_of, load_delta, save_delta
+from caploc.models.neurons import find_sites
 from caploc.models.sources import DEMO_FOLDER
-from caploc.neurons.sites import find_sites
-from caploc.neurons.training import apply_delta, delta_of, load_delta, save_delta
 from caploc.neurons.weights import TrainableRows
 
 KINDS = ["llama", "phi3", "gpt2", "gpt_neox"]

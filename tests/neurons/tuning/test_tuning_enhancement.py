@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import torch
 
+from caploc.engine.passes import gold_means
 from caploc.errors import BadData, BadOption, ModelRefused
-from caploc.neurons.attribution import gold_means
 from caploc.neurons.enhancing import (
     ARMS,
     GOLD,

@@ -1,13 +1,8 @@
-"""Feed-forward neurons of a model: what reads them, the proof that it does, and how they are cut.
+"""Feed-forward neurons of a model: what reads them, and the proof that it does.
 
 A neuron is one coordinate of what a feed-forward block's output projection reads: in a gated block
 `act(gate) * up`. In a layer of experts the experts stand one after another, then what all tokens
 share. Projections are found by name and shape, which is a guess until `prove` has passed.
-
-The routed experts of a layer are one module with three-dimensional weights, computed by whichever
-kernel transformers picks; no module of it reads the neurons. While it has a hook it computes
-plainly instead, and hands what every token gives to every expert, (tokens, experts x width) with
-zeros where a token was not routed, to a hook on the way to the output projections.
 
 Three things are shown before anything is measured, on short random token ids, each able to fail:
 
@@ -18,16 +13,11 @@ Three things are shown before anything is measured, on short random token ids, e
 3. *A cut is a cut, and shows*: two masks, each with a random tenth of every layer's neurons, in one
    forward pass as two rows beside an intact one; each row equals the model with the weights that
    read those neurons set to zero, and differs from the intact one.
-
-What a cut neuron hands on is replaced by zero, by its mean over reference examples, by what it
-handed on in one of them, or by itself times a factor; in every position, of prompt and answer
-alike.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, fields, replace
-from math import isfinite
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
@@ -37,14 +27,11 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
-from caploc.designs import generator
-from caploc.engine import Answer, Ask, BatchEngine
-from caploc.engine.encoding import Span
-from caploc.errors import BadData, BadOption, ModelRefused
+from caploc.errors import ModelRefused
 from caploc.grid import Grid, Part
-from caploc.models.cutting import Beside, CutSite, Projections, Replacement, Site, replaced
+from caploc.models.cutting import Beside, Projections, Site, replaced
+from caploc.models.experts import Experts, has_experts, is_experts
 from caploc.models.hooks import temporary_hooks
-from caploc.models.knockout import mean_replacement, record_outputs
 from caploc.models.loading import CutModel
 from caploc.models.placement import is_whole
 from caploc.models.projections import (
@@ -68,107 +55,6 @@ from caploc.models.proof import (
     prove_each_layer,
     resting,
 )
-from caploc.tasks.task import Request
-
-Hook = Callable[[nn.Module, tuple[Tensor, ...]], Any]
-
-
-class HookHandle:
-    """Takes a hook away again."""
-
-    def __init__(self, experts: "Experts", hook: Hook) -> None:
-        self.experts, self.hook = experts, hook
-
-    def remove(self) -> None:
-        """Take the hook away; without hooks the module is as it was."""
-        self.experts.hooks.remove(self.hook)
-        if not self.experts.hooks:
-            del self.experts.module.forward
-
-
-class Experts:
-    """The experts of one layer, to be hooked like a projection.
-
-    `module` follows transformers' interface of experts.
-    """
-
-    def __init__(self, module: nn.Module) -> None:
-        self.module: Any = module
-        self.hooks: list[Hook] = []
-
-    @property
-    def count(self) -> int:
-        return int(self.module.down_proj.shape[0])
-
-    @property
-    def width(self) -> int:
-        return int(self.module.down_proj.shape[1 if self.module.is_transposed else 2])
-
-    @property
-    def weight(self) -> Tensor:
-        """The output projections, (experts, width, writes), a view of the parameter."""
-        down: Tensor = self.module.down_proj.detach()
-        return down if self.module.is_transposed else down.transpose(1, 2)
-
-    def register_forward_pre_hook(self, hook: Hook) -> HookHandle:
-        """Let a hook see, and replace, what the output projections read."""
-        if not self.hooks:
-            self.module.forward = self.forward  # of the instance, in place of the class's
-        self.hooks.append(hook)
-        return HookHandle(self, hook)
-
-    def forward(self, hidden: Tensor, routed: Tensor, shares: Tensor) -> Tensor:
-        """Compute what the module computes, its neurons in the open.
-
-        `hidden` is (tokens, reads); `routed` and `shares`, (tokens, chosen experts), are the
-        experts of each token and the weight of each.
-        """
-        module = self.module
-        tokens, chosen = routed.shape
-        rows = torch.arange(tokens, device=hidden.device)[:, None].expand_as(routed)
-        given = hidden.new_zeros(tokens, self.count, self.width)
-        for expert in routed.unique().tolist():
-            at = rows[routed == expert]
-            given = given.index_put(
-                (at, torch.full_like(at, expert)), self.activation(hidden[at], expert)
-            )
-        flat = given.flatten(1)
-        for hook in list(self.hooks):
-            result = hook(module, (flat,))
-            flat = flat if result is None else result[0]
-        given = flat.unflatten(1, (self.count, self.width))
-        output = torch.zeros_like(hidden)
-        for expert in routed.unique().tolist():
-            at, place = torch.where(routed == expert)
-            written = given[at, expert] @ self.read_first(module.down_proj[expert])
-            if module.has_bias:
-                written = written + module.down_proj_bias[expert]
-            if getattr(module, "has_post_expert_norm", False):
-                written = module.post_expert_norm(written)
-            output = output.index_add(0, at, (written * shares[at, place, None]).to(output.dtype))
-        return output
-
-    def activation(self, hidden: Tensor, expert: int) -> Tensor:
-        """Compute what the expert's output projection reads for these tokens."""
-        module = self.module
-        name = "gate_up_proj" if module.has_gate else "up_proj"
-        before = hidden @ self.read_first(getattr(module, name)[expert])
-        if module.has_bias:
-            before = before + getattr(module, f"{name}_bias")[expert]
-        after: Tensor = module._apply_gate(before) if module.has_gate else module.act_fn(before)
-        return after
-
-    def read_first(self, weight: Tensor) -> Tensor:
-        """Turn a weight so that what it reads is the first axis."""
-        return weight if self.module.is_transposed else weight.T
-
-
-def is_experts(module: nn.Module) -> bool:
-    """Tell whether a module follows transformers' interface of experts."""
-    down = getattr(module, "down_proj", None)
-    follows = all(hasattr(module, name) for name in ("has_gate", "is_transposed", "_apply_gate"))
-    return follows and isinstance(down, nn.Parameter) and down.ndim == 3
-
 
 OUTPUT_NAMES = frozenset(
     {"down_proj", "dense_4h_to_h", "fc_out", "fc2", "c_proj", "w2", "wo", "linear_2", "output_proj"}
@@ -212,9 +98,7 @@ def find_sites(model: PreTrainedModel) -> tuple[list[Site | None], NeuronGrid]:
     """Find every layer's feed-forward output projection (None: a layer without one), and the grid.
 
     A layer of experts has all of its experts in one site, and what its tokens share beside them.
-
-    Raises:
-        ModelRefused: if none is found.
+    Raises ModelRefused if none is found.
     """
     layers = text_config(model).num_hidden_layers
     stacks = [
@@ -301,10 +185,8 @@ def as_neurons(loaded: CutModel, *, whole: bool = True) -> NeuronModel:
     """Take a model as its neurons, their output projections found and proved.
 
     Weights must be plain and on one device unless `whole` is false; scores and cuts need no more
-    than modules that can be called.
-
-    Raises:
-        ModelRefused: if they are not found or fail the proof, or the weights are not as they must.
+    than modules that can be called. Raises ModelRefused if they are not found or fail the proof, or
+    the weights are not as they must.
     """
     if not is_whole(loaded.model) and (whole or loaded.team or has_experts(loaded.model)):
         raise ModelRefused(
@@ -315,11 +197,6 @@ def as_neurons(loaded: CutModel, *, whole: bool = True) -> NeuronModel:
     prove(loaded.model, sites, grid)
     same = {field.name: getattr(loaded, field.name) for field in fields(CutModel)}
     return NeuronModel(**same | {"grid": grid, "projections": sites})
-
-
-def has_experts(model: nn.Module) -> bool:
-    """Tell whether a model routes tokens to experts that are one module."""
-    return any(map(is_experts, model.modules()))
 
 
 @torch.no_grad()
@@ -441,130 +318,3 @@ def _zero_weights_plainly(
     )
     with temporary_hooks(looking), columns_zeroed(projections, grid, mask):
         yield
-
-
-MODES = ("zero", "mean", "resample", "scale")
-
-
-@dataclass(frozen=True)
-class ErasureMode:
-    """What takes the place of what a cut neuron hands on.
-
-    `factor` is that of `scale`, and nothing to the others.
-    """
-
-    name: str = "zero"
-    factor: float = 0.0
-
-    @property
-    def needs_reference(self) -> bool:
-        """Whether what stands in comes from the activations on other examples."""
-        return self.name in ("mean", "resample")
-
-    @classmethod
-    def parse(cls, text: str) -> "ErasureMode":
-        """Read `zero`, `mean`, `resample` or `scale=0.5`.
-
-        Raises:
-            BadOption: if it is none of them.
-        """
-        name, equals, factor = text.partition("=")
-        try:
-            mode = cls(name, float(factor) if equals else 0.0)
-        except ValueError:
-            mode = cls("")
-        known = mode.name in MODES and isfinite(mode.factor)
-        if not known or (mode.name == "scale") != bool(equals):
-            raise BadOption(
-                f"A neuron is cut by zero, mean, resample or scale=FACTOR; got {text!r}."
-            )
-        return mode
-
-    def __str__(self) -> str:
-        # every figure of the factor: rows are told apart by it
-        factor = repr(self.factor).removesuffix(".0")
-        return f"scale={factor}" if self.name == "scale" else self.name
-
-
-@dataclass(frozen=True)
-class Cutter:
-    """Replaces what neurons hand on, in a way that needs reference activations in two of four."""
-
-    neurons: NeuronModel
-    replacement: Replacement | None
-
-    @classmethod
-    def of(
-        cls, neurons: NeuronModel, mode: ErasureMode, reference: Sequence[Span], seed: int
-    ) -> "Cutter":
-        """Record what the mode needs of the reference examples: prompts and gold answers."""
-        if mode.name == "zero":
-            return cls(neurons, None)
-        if mode.name == "scale":
-            return cls(neurons, lambda place, handed: handed * mode.factor)
-        texts = [span.inputs for span in reference]
-        if mode.name == "resample":
-            drawn, slices = _draw(neurons, texts, seed), neurons.grid.layer_slices
-
-            def sample(place: CutSite, handed: Tensor) -> Tensor:
-                return drawn[slices[place.layer]][place.inside, None].to(handed)
-
-            return cls(neurons, sample)
-        outputs = record_outputs(
-            neurons.model, neurons.projections, neurons.grid, texts, per_position=False
-        )
-        return cls(neurons, mean_replacement(outputs, None))
-
-    def cut(self, chosen: Chosen) -> AbstractContextManager[None]:
-        masks = torch.from_numpy(np.ascontiguousarray(chosen))[None]
-        return replaced(self.neurons.projections, self.neurons.grid, masks, self.replacement)
-
-
-def _draw(
-    neurons: NeuronModel, texts: Sequence[Sequence[int]], seed: int
-) -> Float[Tensor, " neurons"]:
-    """Draw of each neuron one value that it handed on at some position of some text.
-
-    One draw serves all positions: a text of another length has no position of the same meaning.
-    Texts are run one by one, and nothing of them is kept but what was drawn.
-    """
-    if not texts or not all(len(text) for text in texts):
-        raise BadData("The reference needs at least one text, and each at least one token.")
-    random, lengths = generator(seed), np.array([len(text) for text in texts])
-    chosen = random.integers(len(texts), size=neurons.grid.size)
-    places = random.integers(lengths[chosen])
-    drawn = torch.zeros(neurons.grid.size, dtype=neurons.model.dtype)
-    for number in np.unique(chosen):
-        outputs = record_outputs(
-            neurons.model, neurons.projections, neurons.grid, [texts[number]], per_position=True
-        )
-        handed = [each[0, :, :, 0].cpu() for each in outputs.values if each is not None]
-        columns = np.flatnonzero(chosen == number)
-        drawn[columns] = torch.cat(handed, dim=1)[places[columns], columns].to(drawn.dtype)
-    return drawn
-
-
-@dataclass(frozen=True)
-class NeuronEngine:
-    """Answers asks whose masks are sets of neurons, one set after another."""
-
-    inner: BatchEngine[Any]
-    cutter: Cutter
-
-    @property
-    def grid(self) -> NeuronGrid:
-        return self.cutter.neurons.grid
-
-    def shared_tokens(self, requests: Sequence[Request]) -> float:
-        """Count the tokens that a set of neurons reads once for all of these requests."""
-        return self.inner.shared_tokens(requests)
-
-    def answer(self, asks: Iterable[Ask]) -> Iterator[list[Answer]]:
-        """Answer every ask once; those of one set of neurons together."""
-        intact = np.zeros(self.inner.grid.size, dtype=bool)
-        sets: dict[bytes, list[Ask]] = {}
-        for ask in asks:
-            sets.setdefault(ask.knocked_out.tobytes(), []).append(ask)
-        for members in sets.values():
-            with self.cutter.cut(members[0].knocked_out):
-                yield from self.inner.answer([replace(ask, knocked_out=intact) for ask in members])
