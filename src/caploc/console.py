@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rich.console import Console
 from rich.markup import escape
@@ -32,9 +32,6 @@ from caploc.errors import HungUp, Stopped, Terminated
 from caploc.interrupts import importing
 from caploc.progress import Silent, expect, tell
 from caploc.redaction import redacted
-
-if TYPE_CHECKING:  # help and completion do without pydantic
-    from caploc.result import Score
 
 HANGUP = getattr(signal, "SIGHUP", None)  # Windows has none
 ENDING = tuple(each for each in (signal.SIGINT, signal.SIGTERM, HANGUP) if each is not None)
@@ -377,16 +374,3 @@ def show_exhibits(
             say(note)
     if page is not None:
         say(f"Report: {page / 'report.html'}")
-
-
-def figure(value: float | None, signed: bool = False) -> str:
-    """Write a score with three decimals, a dash where there is none."""
-    return "–" if value is None else f"{value:{'+' if signed else ''}.3f}"
-
-
-def format_score_error(score: "Score | None") -> str:
-    """Write a score and its standard error."""
-    if score is None or score.score is None:
-        return "–"
-    error = "" if score.stderr is None else f" ± {score.stderr:.3f}"
-    return f"{score.score:.3f}{error}"

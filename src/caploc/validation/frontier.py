@@ -223,7 +223,7 @@ def amounts_note(one: FrontierSet, price: float) -> str:
     return (
         f"By amounts, {' '.join(one.heads)} takes {-100 * (one.damage.effect or 0.0):.0f} points, "
         f"and no spared task surely loses more than {price:g}{describe_worst(one)}; "
-        f"`caploc export DIR --heads {','.join(one.heads)}` writes it."
+        f"`caploc export` with `--heads {','.join(one.heads)}` writes it."
     )
 
 
