@@ -184,8 +184,10 @@ class Watched(Silent):
     def __init__(self):
         self.expected, self.told, self.measured = [], [], 0
 
-    def expect(self, rows):
+    def expect(self, rows, work):
         self.expected.append((self.measured, rows))
+
+    def weigh(self, weight): ...
 
     def tell(self, text):
         self.told.append(text)
@@ -199,8 +201,8 @@ def test_a_run_says_beforehand_what_it_will_measure_and_again_when_its_search_en
     found = run_study(CSS, tmp_path, watched, foresee=foresee)
     (before, whole), (searched, checks) = watched.expected
     assert watched.told[0] == (
-        f"demo/recall, demo: about {whole - checks:,} rows to search 96 heads, then {checks:,} to "
-        "check what is found."
+        f"demo/recall in demo: about {whole - checks:,} rows to search 96 heads, then {checks:,} "
+        "to check what is found."
     )
     assert before == 0 and searched == whole - checks == 5 + 4 * 5
     assert watched.measured <= whole and found.result.cost.rows == watched.measured
