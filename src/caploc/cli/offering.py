@@ -139,6 +139,10 @@ def chat(
         str | None, typer.Option(help="Heads by name, such as L0H5,L1H3:0.5, instead of the run's.")
     ] = None,
     tokens: Annotated[int, typer.Option(help="Tokens of an answer at most.")] = TOKENS,
+    plain: Annotated[
+        bool,
+        typer.Option("--plain", help="Go on with what is typed, without the chat template."),
+    ] = False,
     *,
     may: options.PermissionGroup,
 ) -> None:
@@ -147,14 +151,15 @@ def chat(
     Examples:
         caploc chat runs/addition
         caploc chat runs/addition --heads L0H5,L1H3 --tokens 20
+        caploc chat runs/past --plain
 
     See also:
         ui, export
     """
     from caploc.chatting import Chat
 
-    talk = Chat.of(folder, heads, tokens, may.allowed())
-    console.say(f"Without {', '.join(talk.heads)}. An empty line ends it; \\n begins a new line.")
+    talk = Chat.of(folder, heads, tokens, may.allowed(), plain=plain)
+    console.say(talk.opening())
     while said := typer.prompt("", default="", show_default=False, prompt_suffix="> "):
         for side, answer in talk.answer(said.replace("\\n", "\n")):
             console.say(f"{side}: {answer}")
