@@ -221,8 +221,10 @@ def test_commands_on_a_page_name_its_folder_as_a_shell_takes_it(
 
 
 def test_commands_and_the_report_load_neither_torch_nor_matplotlib():
-    check = "import caploc.cli, sys; sys.exit(bool({'torch', 'matplotlib'} & set(sys.modules)))"
-    subprocess.run([sys.executable, "-c", check], check=True)
+    for name in ("cli", "report", "playground.view"):
+        loaded = "bool({'torch', 'matplotlib'} & set(sys.modules))"
+        check = f"import caploc.{name}, sys; sys.exit({loaded})"
+        subprocess.run([sys.executable, "-c", check], check=True)
 
 
 def test_the_five_questions_of_the_documentation_are_answered_where_it_says(

@@ -4,6 +4,7 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
+from caploc.frontiers import find_unbroken, find_worst
 from caploc.heads import ALONE, WITHIN, Head
 from caploc.report import colours
 from caploc.report.wording import (
@@ -18,7 +19,6 @@ from caploc.report.wording import (
     write_q,
 )
 from caploc.result import Effect, Estimand, HeadEffect, Result
-from caploc.validation.frontier import find_unbroken, find_worst
 
 MEANINGS = {
     "named": "knocked out in the check",

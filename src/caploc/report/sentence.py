@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from enum import Enum, auto
 
 from caploc.contents import Curve
+from caploc.frontiers import find_gentlest, find_worst
 from caploc.report.wording import (
     Unit,
     called,
@@ -21,7 +22,6 @@ from caploc.report.wording import (
     unit_of_other,
 )
 from caploc.result import Change, Controls, Frontier, JointDrop, Result, Score, TaskComparison
-from caploc.validation.frontier import find_gentlest, find_worst
 
 # 95 % of a normal distribution. The two runs share their examples, so the true error of their
 # difference is smaller; we would rather call a real drop noise than the reverse.
