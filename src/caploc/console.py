@@ -29,7 +29,7 @@ from rich.text import Text
 
 from caploc.errors import HungUp, Stopped, Terminated
 from caploc.interrupts import importing
-from caploc.progress import Silent, expect, tell, weigh
+from caploc.progress import Silent, expect, tell, tell_weight
 from caploc.redaction import redacted
 
 HANGUP = getattr(signal, "SIGHUP", None)  # Windows has none
@@ -282,7 +282,7 @@ class Interruptible:
         expect(self.shown, rows, work)
 
     def weigh(self, weight: float) -> None:
-        weigh(self.shown, weight)
+        tell_weight(self.shown, weight)
 
     def tell(self, text: str) -> None:
         tell(self.shown, text)

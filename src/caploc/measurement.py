@@ -14,7 +14,7 @@ from caploc.engine import Answer, Ask, Engine, Source
 from caploc.grid import Grid
 from caploc.heads import HeadGrid, Mask
 from caploc.modes import Sources
-from caploc.progress import Progress, weigh
+from caploc.progress import Progress, tell_weight
 from caploc.recovery import Measurements
 from caploc.result import Score
 from caploc.search import Plan
@@ -97,7 +97,7 @@ class Meter:
         planned = zip(keys, plan.mask, plan.example, strict=True)
         rows = {key: (plan.masks[mask], int(example)) for key, mask, example in planned}
         todo = [row for row in rows.items() if row[0] not in self.known]
-        weigh(progress, weigh_rows(self.task))
+        tell_weight(progress, weigh_rows(self.task))
         progress.start(what, len(rows))
         progress.advance(len(rows) - len(todo), 0)
         for first in range(0, len(todo), ASKED_AT_ONCE):

@@ -43,7 +43,7 @@ def expect(progress: Progress, rows: int, work: float) -> None:
         progress.expect(rows, work)
 
 
-def weigh(progress: Progress, weight: float) -> None:
+def tell_weight(progress: Progress, weight: float) -> None:
     """Say how long the next rows take, beside others."""
     if isinstance(progress, Overview):
         progress.weigh(weight)
@@ -109,7 +109,7 @@ class InTurn:
         expect(self.shown, round(rows + every * later), work + all_work * later)
 
     def weigh(self, weight: float) -> None:
-        weigh(self.shown, weight)
+        tell_weight(self.shown, weight)
 
     def tell(self, text: str) -> None:
         tell(self.shown, f"study {self.place} of {self.count}, {text}")

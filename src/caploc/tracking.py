@@ -16,7 +16,7 @@ from typing import Any, Protocol
 from caploc.errors import BadOption
 from caploc.folder import flat
 from caploc.lookup import pick
-from caploc.progress import Progress, expect, tell, weigh
+from caploc.progress import Progress, expect, tell, tell_weight
 from caploc.result import Result
 
 LOG = logging.getLogger(__name__)
@@ -137,7 +137,7 @@ class Tracked:
         expect(self.progress, rows, work)
 
     def weigh(self, weight: float) -> None:
-        weigh(self.progress, weight)
+        tell_weight(self.progress, weight)
 
     def tell(self, text: str) -> None:
         tell(self.progress, text)
