@@ -19,7 +19,7 @@ from caploc.console import interruptible
 from caploc.errors import BadOption, UserError
 from caploc.models.planted import Planted, write_planted
 from caploc.progress import Silent
-from caploc.result import HeldOut, Result, Score, TaskComparison, Validation
+from caploc.result import HeldOut, LocatedTask, Result, Score, TaskComparison, Validation
 from caploc.sandbox import Protection
 from caploc.workbench import ModelOptions
 
@@ -160,10 +160,13 @@ def test_locate_prints_heads_and_notes_and_ends_with_the_reports_path(tmp_path):
 
 def test_the_table_shows_scores_of_the_examples_that_random_heads_are_scored_on():
     task = TaskComparison(name="x", intact=Score(score=0.9), knocked_out=Score(score=0.9))
-    for fresh, shown in ((True, ["0.800", "0.100"]), (False, ["0.900", "0.900"])):
+    for fresh, shown in ((True, ["80\u00a0%", "10\u00a0%"]), (False, ["90\u00a0%", "90\u00a0%"])):
         held_out = HeldOut(fresh=fresh, intact=0.8, knocked_out=0.1)
         validation = Validation(task=task, held_out=held_out)
-        result = Result.model_construct(top=[], validation=validation)
+        located = LocatedTask.model_construct(name="x", metric="acc", outcome="metric")
+        result = Result.model_construct(
+            top=[], task=located, intact=Score(score=0.9), validation=validation
+        )
         assert tables.summary_row(result) == ["none found", *shown, "–", "–"]
 
 

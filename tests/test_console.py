@@ -9,6 +9,7 @@ import pytest
 import rich.console
 
 from caploc import console
+from caploc.progress import InTurn
 
 
 @pytest.mark.parametrize("installed", [True, False])
@@ -48,7 +49,7 @@ def test_a_file_gets_a_line_at_once_and_one_at_every_interval(log, monkeypatch):
             time.sleep(0.01)
     lines = [line for line in log.getvalue().splitlines() if "800 of" in line]
     assert len(lines) >= 4  # the last of them at the end
-    form = r"caploc: \d+:\d\d:\d\d masks, 800 of 2,000, [\d,.]+ rows/s, \d+:\d\d:\d\d left"
+    form = r"caploc: [\d:]+ masks, 800 of 2,000, [\d,.]+ rows/s, [\d:]+ left of this stage"
     assert all(re.fullmatch(form, line) for line in lines)
 
 
@@ -121,32 +122,63 @@ def test_a_terminal_is_told_that_a_run_is_getting_ready_until_its_first_stage(mo
 def test_a_log_counts_the_whole_over_all_stages(log, monkeypatch):
     monkeypatch.setattr(console, "LINE_SECONDS", 60)
     with console.progress_bars(quiet=False) as shown:
-        shown.expect(300)
+        shown.expect(300, 3000.0)
         shown.tell("so far: [red]L0H1")
         shown.start("/runs/a b/task.yaml, intact", 100)
         shown.advance(100, 0)  # stored before
         shown.start("masks", 200)
         shown.advance(150, 900.0)
         shown.write()
-        shown.expect(50)
+        shown.expect(50, 500.0)
     lines = log.getvalue().splitlines()
     assert lines[1] == "caploc: so far: [red]L0H1"
-    assert re.search(r"masks, 150 of 200, .*, 150 of about 300 in all, [\d:]+ left$", lines[2])
-    assert ", 150 of about 200 in all, " in lines[3]
+    assert re.search(
+        r"masks, 150 of 200, .*, 150 of about 300 rows in all, about [\d:]+ left$", lines[2]
+    )
+    assert ", 150 of about 200 rows in all, " in lines[3]
+
+
+def test_the_time_left_counts_slow_rows_as_slow(monkeypatch):
+    lines, now = console.Lines(), 0.0
+    monkeypatch.setattr(console.time, "monotonic", lambda: now)
+    lines.expect(200, 100 * 1.0 + 100 * 9.0)
+    now = 60.0  # the model is loaded meanwhile
+    lines.weigh(1.0)
+    lines.start("words", 100)
+    lines.advance(100, 400.0)
+    now = 70.0
+    assert lines.line().endswith("100 of about 200 rows in all, about 0:01:30 left")
+
+
+def test_studies_in_turn_foresee_those_to_come_as_those_before(log):
+    lines, sizes = console.Lines(), {}
+    first, second = (InTurn(lines, name, place, 3, sizes) for place, name in ((1, "a"), (2, "b")))
+    first.expect(100, 1000.0)
+    assert (lines.total, lines.goal) == (300, 3000.0)
+    first.start("intact", 10)
+    assert "study 1 of 3, a: intact" in lines.line()
+    first.expect(60, 500.0)  # its search ended early
+    assert (lines.total, lines.goal) == (260, 2500.0)
+    second.expect(300, 3000.0)
+    assert (lines.total, lines.goal) == (500, 5000.0)
+    second.tell("so far: L0H1")
+    assert "study 2 of 3, so far: L0H1" in log.getvalue()
 
 
 def test_a_terminal_has_one_bar_for_the_whole_once_its_rows_are_known(monkeypatch):
     drawing = rich.console.Console(file=io.StringIO(), force_terminal=True, width=120)
     monkeypatch.setattr(console, "stderr", drawing)
     with console.progress_bars(quiet=False) as shown:
-        shown.expect(300)
+        shown.expect(300, 900.0)
+        shown.weigh(2.0)
         shown.start("intact", 100)
         shown.advance(100, 0)
         shown.start("/runs/task.yaml, knocked out", 200)
         shown.advance(50, 900.0)
         shown.tell("so far: L0H1")
         (bar,) = [task for task in shown.progress.tasks if task.visible]
-        assert (bar.description, bar.completed, bar.total) == ("task.yaml, knocked out", 50, 300)
-        shown.expect(50)
-        assert bar.total == 100
+        assert (bar.description, bar.completed, bar.total) == ("task.yaml, knocked out", 100, 900)
+        assert (bar.fields["rows"], bar.fields["of"]) == (50, 300)
+        shown.expect(50, 500.0)
+        assert (bar.total, bar.fields["of"]) == (600, 100)
     assert "so far: L0H1" in drawing.file.getvalue()

@@ -14,6 +14,7 @@ import caploc
 from caploc import notebook
 from caploc.errors import BadOption, UnknownName, UserError
 from caploc.result import Result
+from caploc.workbench import ModelOptions
 from caploc.workers.ray_backend import Workers
 
 SMALL = {"method": "css", "masks": 12, "rate": 0.05, "examples": 8, "limit": 8, "controls": 0}
@@ -76,6 +77,12 @@ class Hearing:
 
     def locate(self, model, task, **given):
         return {"model": model, "task": task, **given}
+
+
+def test_too_small_a_budget_is_refused_before_the_model_is_loaded(tmp_path, monkeypatch):
+    monkeypatch.setattr(ModelOptions, "answering", lambda self: pytest.fail("it was loaded"))
+    with pytest.raises(BadOption, match="--budget 3 is too small"):
+        caploc.locate("demo", "demo/addition", budget=3, out=tmp_path, quiet=True)
 
 
 def test_the_frame_has_every_head_in_its_order(found):

@@ -117,6 +117,7 @@ def describe_run(run: ComparedRun) -> dict[str, Any]:
         "model": result.model.name,
         "fingerprint": result.model.fingerprint,
         "task": result.task.name,
+        "metric": result.task.metric,
         "method": result.method.name,
         "seed": result.seed,
         "top": result.top,

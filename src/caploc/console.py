@@ -10,13 +10,12 @@ from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rich.console import Console
 from rich.markup import escape
 from rich.progress import (
     BarColumn,
-    MofNCompleteColumn,
     Progress,
     ProgressColumn,
     SpinnerColumn,
@@ -30,11 +29,8 @@ from rich.text import Text
 
 from caploc.errors import HungUp, Stopped, Terminated
 from caploc.interrupts import importing
-from caploc.progress import Silent, expect, tell
+from caploc.progress import Silent, expect, tell, tell_weight
 from caploc.redaction import redacted
-
-if TYPE_CHECKING:  # help and completion do without pydantic
-    from caploc.result import Score
 
 HANGUP = getattr(signal, "SIGHUP", None)  # Windows has none
 ENDING = tuple(each for each in (signal.SIGINT, signal.SIGTERM, HANGUP) if each is not None)
@@ -50,6 +46,22 @@ def stderr_console() -> Console:
 
 
 stderr = stderr_console()
+
+
+class Counts(ProgressColumn):
+    """Rows done of all."""
+
+    def render(self, task: Task) -> Text:
+        rows, of = task.fields["rows"], task.fields["of"]
+        return Text("" if of is None else f"{rows:,}/{of:,}", style="progress.download")
+
+
+class Left(TimeRemainingColumn):
+    """The time left, and of what."""
+
+    def render(self, task: Task) -> Text:
+        of = " of this stage" if task.fields["of_stage"] else ""
+        return super().render(task).append(f" left{of}")
 
 
 class Rates(ProgressColumn):
@@ -74,15 +86,25 @@ class Bars:
         self.progress = progress
         self.task: TaskID | None = None
         self.whole: TaskID | None = None
-        self.waiting = progress.add_task(READY, total=None, measured=0, tokens=0)
+        self.weight = 1.0  # of a row, beside others
+        self.waiting = self.add(READY, None, of_stage=False)
 
-    def expect(self, rows: int) -> None:
-        """Draw one bar for the whole from here on."""
+    def add(self, what: str, rows: int | None, *, of_stage: bool) -> TaskID:
+        return self.progress.add_task(
+            what, total=rows, measured=0, tokens=0, rows=0, of=rows, of_stage=of_stage
+        )
+
+    def expect(self, rows: int, work: float) -> None:
+        """Draw one bar for the whole from here on, as long as its work."""
         if self.whole is None:
             self.progress.update(self.waiting, visible=False)
-            self.whole = self.progress.add_task(READY, measured=0, tokens=0)
-        done = self.progress.tasks[-1].completed
-        self.progress.update(self.whole, total=done + rows)
+            self.whole = self.add(READY, None, of_stage=False)
+        whole = self.progress.tasks[-1]
+        total, of = whole.completed + work, whole.fields["rows"] + rows
+        self.progress.update(self.whole, total=total, of=of)
+
+    def weigh(self, weight: float) -> None:
+        self.weight = weight
 
     def tell(self, text: str) -> None:
         self.progress.console.print(escape(printable(text)), highlight=False)
@@ -96,7 +118,7 @@ class Bars:
             self.progress.update(self.waiting, visible=False)
         else:
             self.progress.stop_task(self.task)
-        self.task = self.progress.add_task(what, total=rows, measured=0, tokens=0)
+        self.task = self.add(what, rows, of_stage=True)
         for past in self.progress.tasks[:-SHOWN]:  # more than fit on a screen would hide the last
             self.progress.update(past.id, visible=False)
 
@@ -108,7 +130,9 @@ class Bars:
         fields, new = self.progress.tasks[-1].fields, rows if tokens else 0
         measured, tokens = fields["measured"] + new, tokens + fields["tokens"]
         done = rows if self.whole is None else new  # the whole is of rows that are measured now
-        self.progress.update(task, advance=done, measured=measured, tokens=tokens)
+        step = done if self.whole is None else done * self.weight
+        every = fields["rows"] + done
+        self.progress.update(task, advance=step, rows=every, measured=measured, tokens=tokens)
 
 
 class Lines:
@@ -120,13 +144,17 @@ class Lines:
         self.began = self.stage_began = time.monotonic()
         self.what, self.rows, self.done, self.measured = READY, 0, 0, 0
         self.total: int | None = None  # of the whole, once it is known
-        self.all, self.first = 0, self.began  # rows measured so far, since when
+        self.all = 0  # rows measured so far
+        self.first: float | None = None  # when the first of them was asked
+        self.weight, self.work, self.goal = 1.0, 0.0, 0.0  # of a row, of those done, and of all
 
-    def expect(self, rows: int) -> None:
+    def expect(self, rows: int, work: float) -> None:
         with self.lock:
-            if self.total is None:
-                self.first = time.monotonic()
-            self.total = self.all + rows
+            self.total, self.goal = self.all + rows, self.work + work
+
+    def weigh(self, weight: float) -> None:
+        with self.lock:
+            self.weight = weight
 
     def tell(self, text: str) -> None:
         stderr.print(escape(f"caploc: {printable(text)}"), soft_wrap=True, highlight=False)
@@ -135,12 +163,14 @@ class Lines:
         with self.lock:
             self.what, self.rows, self.done, self.measured = printable(short(what)), rows, 0, 0
             self.stage_began = time.monotonic()
+            self.first = self.first or self.stage_began
 
     def advance(self, rows: int, tokens: float) -> None:
         with self.lock:
             self.done += rows
             new = rows if tokens else 0
             self.measured, self.all = self.measured + new, self.all + new
+            self.work += new * self.weight
 
     def line(self) -> str:
         """How far the stage is, how fast it goes and how long it will take."""
@@ -154,11 +184,12 @@ class Lines:
                 rate = self.measured / seconds
                 parts.append(f"{rate:,.1f} rows/s")
                 if self.done < self.rows and self.total is None:
-                    parts.append(f"{format_clock((self.rows - self.done) / rate)} left")
-            if self.total and self.all:
-                left = (now - self.first) / self.all * max(self.total - self.all, 0)
-                parts.append(f"{self.all:,} of about {max(self.total, self.all):,} in all")
-                parts.append(f"{format_clock(left)} left")
+                    left = format_clock((self.rows - self.done) / rate)
+                    parts.append(f"{left} left of this stage")
+            if self.total and self.work and self.first is not None:
+                seconds = (now - self.first) / self.work * max(self.goal - self.work, 0)
+                parts.append(f"{self.all:,} of about {max(self.total, self.all):,} rows in all")
+                parts.append(f"about {format_clock(seconds)} left")
         return ", ".join(parts)
 
     def write(self) -> None:
@@ -247,8 +278,11 @@ class Interruptible:
     def start(self, what: str, rows: int) -> None:
         self.shown.start(what, rows)
 
-    def expect(self, rows: int) -> None:
-        expect(self.shown, rows)
+    def expect(self, rows: int, work: float) -> None:
+        expect(self.shown, rows, work)
+
+    def weigh(self, weight: float) -> None:
+        tell_weight(self.shown, weight)
 
     def tell(self, text: str) -> None:
         tell(self.shown, text)
@@ -311,7 +345,7 @@ def progress_bars(quiet: bool) -> Iterator[Shown]:
             lines.end()
         return
     left = [SpinnerColumn(), TextColumn("{task.description}"), BarColumn()]
-    right = [MofNCompleteColumn(), Rates(), TimeRemainingColumn()]
+    right = [Counts(), Rates(), Left()]
     with Progress(*left, *right, console=stderr) as display:
         yield Bars(display)
 
@@ -377,16 +411,3 @@ def show_exhibits(
             say(note)
     if page is not None:
         say(f"Report: {page / 'report.html'}")
-
-
-def figure(value: float | None, signed: bool = False) -> str:
-    """Write a score with three decimals, a dash where there is none."""
-    return "–" if value is None else f"{value:{'+' if signed else ''}.3f}"
-
-
-def format_score_error(score: "Score | None") -> str:
-    """Write a score and its standard error."""
-    if score is None or score.score is None:
-        return "–"
-    error = "" if score.stderr is None else f" ± {score.stderr:.3f}"
-    return f"{score.score:.3f}{error}"

@@ -9,13 +9,13 @@ from typing import Any, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 
-from caploc.cost import Cost
+from caploc.cost import Cost, weigh_rows
 from caploc.engine import Answer, Engine
 from caploc.engine.backends import Expectant
 from caploc.grid import Grid
 from caploc.heads import HeadGrid, Mask
 from caploc.modes import Sources, asks_of
-from caploc.progress import Progress
+from caploc.progress import Progress, tell_weight
 from caploc.recovery import Measurements
 from caploc.result import Score
 from caploc.search import Plan
@@ -92,6 +92,7 @@ class Meter:
     def measure(self, plan: Plan, progress: Progress, what: str) -> list[Row]:
         """Return the plan's rows in its order; those the store has are not asked again."""
         keys, todo = self.planned(plan)
+        tell_weight(progress, weigh_rows(self.task))
         progress.start(what, len(set(keys)))
         progress.advance(len(set(keys)) - len(todo), 0)
         for first in range(0, len(todo), ASKED_AT_ONCE):

@@ -17,19 +17,24 @@ from caploc.tasks.task import Task
 
 @dataclass(frozen=True)
 class Foreseen:
-    """Rows that a study will measure, about: those of its search, and those of the rest."""
+    """Rows that a study will measure, about: those of its search, and those of the rest.
+
+    `work` adds up how long they take, `checks_work` how long those of the rest do.
+    """
 
     search: int
     checks: int
+    work: float
+    checks_work: float
 
     def announce(self, task: str, model: str, heads: int, progress: Progress) -> None:
         """Say what will be done, and how many rows it takes."""
         tell(
             progress,
-            f"{called(task)}, {called(model)}: about {self.search:,} rows to search {heads} heads, "
-            f"then {self.checks:,} to check what is found.",
+            f"{called(task)} in {called(model)}: about {self.search:,} rows to search {heads} "
+            f"heads, then {self.checks:,} to check what is found.",
         )
-        expect(progress, self.search + self.checks)
+        expect(progress, self.search + self.checks, self.work)
 
 
 Foresee = Callable[[Any, Sequence[Task], Path], Foreseen]  # of a Study, for its run's folder

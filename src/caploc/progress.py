@@ -21,8 +21,15 @@ class Progress(Protocol):
 class Overview(Progress, Protocol):
     """Progress that also knows the whole, and says what has been found so far."""
 
-    def expect(self, rows: int) -> None:
-        """So many rows are still to be measured from now on, about, over all stages."""
+    def expect(self, rows: int, work: float) -> None:
+        """So many rows are still to be measured from now on, about, over all stages.
+
+        `work` adds up what each of them weighs; see `weigh`.
+        """
+        ...
+
+    def weigh(self, weight: float) -> None:
+        """The next rows take so long, beside others."""
         ...
 
     def tell(self, text: str) -> None:
@@ -30,10 +37,16 @@ class Overview(Progress, Protocol):
         ...
 
 
-def expect(progress: Progress, rows: int | None) -> None:
-    """Say how many rows are to come, about, to whoever wants to know the whole; None: unknown."""
-    if rows is not None and isinstance(progress, Overview):
-        progress.expect(rows)
+def expect(progress: Progress, rows: int, work: float) -> None:
+    """Say how many rows are to come, about, and their work, to whoever wants to know the whole."""
+    if isinstance(progress, Overview):
+        progress.expect(rows, work)
+
+
+def tell_weight(progress: Progress, weight: float) -> None:
+    """Say how long the next rows take, beside others."""
+    if isinstance(progress, Overview):
+        progress.weigh(weight)
 
 
 def tell(progress: Progress, text: str) -> None:
@@ -55,17 +68,51 @@ class SideBySide:
 
     def start(self, what: str, rows: int) -> None:
         self.left[self.name] = rows
-        expect(self.shown, sum(self.left.values()))
+        every = sum(self.left.values())
+        expect(self.shown, every, every)
         self.shown.start(f"{self.name}: {what}", rows)
 
     def advance(self, rows: int, tokens: float) -> None:
         self.left[self.name] -= rows
         self.shown.advance(rows, tokens)
 
-    def expect(self, rows: int) -> None: ...
+    def expect(self, rows: int, work: float) -> None: ...
+    def weigh(self, weight: float) -> None: ...
 
     def tell(self, text: str) -> None:
         tell(self.shown, f"{self.name}: {text}")
+
+
+@dataclass
+class InTurn:
+    """Progress of one of `count` studies that come one after another, the `place`-th.
+
+    `sizes` has the rows and the work of each so far; those to come are taken to be like them.
+    """
+
+    shown: Progress
+    name: str
+    place: int
+    count: int
+    sizes: dict[str, tuple[int, float]]
+
+    def start(self, what: str, rows: int) -> None:
+        self.shown.start(f"study {self.place} of {self.count}, {self.name}: {what}", rows)
+
+    def advance(self, rows: int, tokens: float) -> None:
+        self.shown.advance(rows, tokens)
+
+    def expect(self, rows: int, work: float) -> None:
+        self.sizes.setdefault(self.name, (rows, work))
+        later = (self.count - len(self.sizes)) / len(self.sizes)
+        every, all_work = map(sum, zip(*self.sizes.values(), strict=True))
+        expect(self.shown, round(rows + every * later), work + all_work * later)
+
+    def weigh(self, weight: float) -> None:
+        tell_weight(self.shown, weight)
+
+    def tell(self, text: str) -> None:
+        tell(self.shown, f"study {self.place} of {self.count}, {text}")
 
 
 class Silent:

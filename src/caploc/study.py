@@ -280,7 +280,8 @@ def run_study(
             with nullcontext(engine) if engine else study.model.answering() as answering:
                 bench = Workbench(answering, store, intervention=intervention)
                 stages = locate(study, bench, tasks, watched)
-                expect(watched, rows.checks if rows else None)  # a search may end early
+                if rows:  # a search may end early
+                    expect(watched, rows.checks, rows.checks_work)
                 stages = validated(study, bench, stages, tasks, watched)
                 drawn = draw_own_curve(study, bench, stages, tasks, watched)
             if drawn is not None:

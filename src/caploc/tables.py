@@ -3,12 +3,19 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from caploc import console
-from caploc.contents import Curve, TaskScores
+from caploc.contents import TaskScores
+from caploc.report.headtable import frontier_rows, write_effects
 from caploc.report.method import format_duration
-from caploc.report.scores import lost
-from caploc.result import Effect, Frontier, HeadEffect, Members, Result
-from caploc.validation.frontier import find_unbroken, find_worst
+from caploc.report.scores import Point, format_with_error, lost
+from caploc.report.wording import (
+    outcome_unit,
+    unit_of,
+    unit_of_metric,
+    unit_of_other,
+    unit_of_outcomes,
+    write_q,
+)
+from caploc.result import Effect, Frontier, Members, Result, Score
 
 if TYPE_CHECKING:  # it would load torch, which help and completion do without
     from caploc.studies.running import Outcome
@@ -23,12 +30,15 @@ def locate_table(results: Sequence[Result]) -> Table:
     """Tabulate what `locate` found."""
     others = [other.name for other in results[0].validation.other_tasks]
     headings = ["task", "method", "top heads", "intact", "knocked out", "random heads"]
-    headings += [f"{name}, then" for name in others] + ["rows: search + checks"]
+    headings += others + ["rows: search + checks"]
     rows = []
     for result in results:
         top, *figures, count = summary_row(result)
-        pairs = [other.scores for other in result.validation.other_tasks]
-        then = [" → ".join(map(console.figure, pair)) for pair in pairs]
+        main = unit_of(result)
+        then = [
+            " → ".join(map(unit_of_other(other, main).score, other.scores))
+            for other in result.validation.other_tasks
+        ]
         rows.append([result.task.name, result.method.name, top, *figures, *then, count])
     return headings, rows, results[0].model.name
 
@@ -43,12 +53,13 @@ def summary_row(result: Result) -> list[str]:
     pair = validation.task.scores
     if held_out and held_out.fresh:
         pair = held_out.intact, held_out.knocked_out
-    figures = [*pair, controls.mean if controls else None]
+    unit, figures = unit_of(result), [*pair, controls.mean if controls else None]
     cost = result.cost
     rows = "–" if cost.rows is None else f"{cost.rows:,}"
     if cost.rows is not None and cost.search_rows is not None:
         rows = f"{cost.search_rows:,} + {cost.rows - cost.search_rows:,}"
-    return [" ".join(result.top) or "none found", *map(console.figure, figures), rows]
+    scores = ["–" if score is None else unit.score(score) for score in figures]
+    return [" ".join(result.top) or "none found", *scores, rows]
 
 
 def heads_table(result: Result) -> Table:
@@ -62,38 +73,26 @@ def heads_table(result: Result) -> Table:
     listed.sort(key=lambda each: each.head not in checked)
     headings = ["", "head", result.estimand.heads, "95 % interval", "q"]
     headings += ["checked alone", "95 % interval", "within the set", "95 % interval"]
-    rows = []
+    rows, unit, own = [], outcome_unit(result), unit_of(result)
     for place, entry in enumerate(listed[: max(MOST_HEADS, len(checked))], 1):
-        row = [str(place), entry.head, *effect_cells(entry), console.figure(entry.q)]
-        row += [cell for effect in checked.get(entry.head, ()) for cell in effect_cells(effect)]
+        told = [*write_effects(unit, entry), write_q(entry.q)]
+        row = [str(place), entry.head, *told, *write_effects(own, *checked.get(entry.head, ()))]
         rows.append(row + ["–"] * (len(headings) - len(row)))
     kind = "fresh examples" if members.fresh else "examples that the search has seen"
-    note = (
-        f"; those checked, on {members.examples} {kind}, are named" if checked else ", none named"
-    )
-    return headings, rows, f"{result.task.name}: the first heads{note}"
-
-
-def effect_cells(effect: Effect | HeadEffect) -> list[str]:
-    """Write an effect and its interval; a dash for what is not known."""
-    known = effect.low is not None and effect.high is not None
-    ends = (console.figure(end, True) for end in (effect.low, effect.high))
-    return [console.figure(effect.effect, True), " to ".join(ends) if known else "–"]
+    note = "the first heads, none of them named"
+    if checked:
+        note = f"the {len(checked)} named heads, checked on {members.examples} {kind}, and the next"
+    return headings, rows, f"{result.task.name}: {note}"
 
 
 def frontier_table(result: Result) -> Table:
     """Tabulate the sets found for `--goal specific`."""
     frontier = result.validation.frontier or Frontier()
-    twins = any(one.twins for one in frontier.sets)
-    headings = ["set", "damage", "95 % interval", *(["its twin", "95 % interval"] if twins else [])]
-    headings += ["worst elsewhere", "95 % interval", "spares"]
-    rows = []
-    for one in frontier.sets:
-        told = [find_unbroken(one.twins)] if twins else []
-        told.append(find_worst(one.spared))
-        effects = one.damage, *(each.effect if each else Effect() for each in told)
-        cells = [cell for effect in effects for cell in effect_cells(effect)]
-        rows.append([" ".join(one.heads), *cells, "yes" if one.within else "not surely"])
+    headings = ["set", "damage", "95 % interval", "its twin", "95 % interval"]
+    headings += ["worst elsewhere", "95 % interval", "in", "spares"]
+    rows = frontier_rows(result)
+    if not any(one.twins for one in frontier.sets):
+        headings, *rows = ([*row[:3], *row[5:]] for row in (headings, *rows))
     price = f"{100 * (frontier.price or 0):g} points"
     title = f"{result.task.name}: sets that break it; spared tasks should lose {price} at most"
     return headings, rows, title
@@ -104,36 +103,30 @@ def evaluation_table(found: TaskScores) -> Table:
     headings = ["task", "intact", "knocked out", "change", "examples", "lost"]
     rows = []
     for row in found.tasks:
-        scores = map(console.format_score_error, (row.intact, row.knocked_out))
+        unit = unit_of_metric(row.metric or "score", row.scores, row.higher_is_better is not False)
+        pair = row.intact or Score(), row.knocked_out or Score()
+        scores = [format_with_error(Point(each.score, each.stderr), unit) for each in pair]
         change, moved = row.change, "–"  # of the outcome, and its standard error
         if change is not None and change.outcome is not None:
-            error = "" if change.stderr is None else f" ± {change.stderr:.3f}"
-            moved = f"{change.outcome:+.3f}{error}"
+            own = unit_of_outcomes(unit)
+            error = "" if change.stderr is None else f" ± {own.error(change.stderr)}"
+            moved = f"{own.effect(change.outcome)}{error}"
         examples = str(row.intact.examples if row.intact else None)
         rows.append([row.name, *scores, moved, examples, lost(row.failures) or "–"])
     heads = ", ".join(found.heads) or "nothing"
     return headings, rows, f"{found.model}, knocked out: {heads}"
 
 
-def curve_rows(drawn: Curve) -> tuple[list[str], list[list[str]]]:
-    """Tabulate a curve, one more head knocked out each row."""
-    rows = [
-        [head, *(console.figure(points[count].score) for points in drawn.curves.values())]
-        for count, head in enumerate(["none", *drawn.heads])
-    ]
-    return ["knocked out, one more each line", *drawn.curves], rows
-
-
-def interaction_table(told: dict[str, Any]) -> Table:
-    """Tabulate what `interactions` found, the surest first."""
+def interaction_table(told: dict[str, Any], result: Result) -> Table:
+    """Tabulate what `interactions` found in a run with this result, the surest first."""
+    unit = unit_of_outcomes(unit_of(result))
     headings = ["heads", "and", "contrast", "95 % interval", "q", "meaning"]
     rows = [
         [
             " ".join(row["first"]),
             " ".join(row["second"]),
-            console.figure(row["effect"]),
-            f"{console.figure(row['low'])} to {console.figure(row['high'])}",
-            console.figure(row["q"]),
+            *write_effects(unit, Effect(effect=row["effect"], low=row["low"], high=row["high"])),
+            write_q(row["q"]),
             row["meaning"],
         ]
         for row in told["interactions"][:MOST_SHOWN]
@@ -161,19 +154,14 @@ def universal_table(told: dict[str, Any]) -> Table:
 def comparison_table(told: dict[str, Any]) -> Table:
     """Tabulate runs side by side."""
     headings = ["run", "task", "model", "method", "top heads", "intact", "knocked out", "rows"]
-    rows = [
-        [
-            run["name"],
-            run["task"],
-            run["model"],
-            run["method"],
-            " ".join(run["top"]) or "none found",
-            console.figure(run["intact"]),
-            console.figure(run["knocked_out"]),
-            "–" if run["rows"] is None else f"{run['rows']:,.0f}",
-        ]
-        for run in told["runs"]
-    ]
+    rows = []
+    for run in told["runs"]:
+        scores = run["intact"], run["knocked_out"]
+        unit = unit_of_metric(run["metric"] or "score", scores)
+        told_rows = "–" if run["rows"] is None else f"{run['rows']:,.0f}"
+        names = [run[name] for name in ("name", "task", "model", "method")]
+        heads = " ".join(run["top"]) or "none found"
+        rows.append([*names, heads, *map(unit.score, scores), told_rows])
     shared = [
         f"{model['model']}: {len(row['heads'])} heads of {row['tasks']} tasks or more "
         f"({row['chance']['expected']:.2g} by chance)"
@@ -209,7 +197,15 @@ def plan_table(expected: list[dict[str, Any]]) -> Table:
 
 def studies_table(outcomes: "Sequence[Outcome]") -> Table:
     """Tabulate what became of several studies."""
-    headings = ["study", "", "top heads", "intact", "knocked out", "random heads", "rows"]
+    headings = [
+        "study",
+        "",
+        "top heads",
+        "intact",
+        "knocked out",
+        "random heads",
+        "rows",
+    ]
     rows = []
     for outcome in outcomes:
         if outcome.result is None:

@@ -16,7 +16,7 @@ from typing import Any, Protocol
 from caploc.errors import BadOption
 from caploc.folder import flat
 from caploc.lookup import pick
-from caploc.progress import Progress, expect, tell
+from caploc.progress import Progress, expect, tell, tell_weight
 from caploc.result import Result
 
 LOG = logging.getLogger(__name__)
@@ -133,8 +133,11 @@ class Tracked:
     def start(self, what: str, rows: int) -> None:
         self.progress.start(what, rows)
 
-    def expect(self, rows: int) -> None:
-        expect(self.progress, rows)
+    def expect(self, rows: int, work: float) -> None:
+        expect(self.progress, rows, work)
+
+    def weigh(self, weight: float) -> None:
+        tell_weight(self.progress, weight)
 
     def tell(self, text: str) -> None:
         tell(self.progress, text)

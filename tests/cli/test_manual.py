@@ -42,6 +42,7 @@ def test_every_command_is_a_manual_page(words):
     assert f"Usage: caploc {' '.join(words)}" in shown.output
     for heading in ("─ Options ─", "Examples:", "See also:", "Exit codes:", "Environment:"):
         assert heading in shown.output
+    assert shown.output.split("To begin with:")[1].strip().startswith(f"caploc {words[0]}")
     for line in EVERYWHERE.splitlines():
         assert line in shown.output
     assert [line for line in shown.output.splitlines() if len(line) > 80] == []

@@ -5,6 +5,7 @@ import os
 import pty
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -98,6 +99,20 @@ def test_both_answers_are_given_to_what_is_typed(run):
     assert shown.exit_code == 0
     assert "Without L0H10, L0H14, L0H15." in shown.output
     assert "intact: 25" in shown.output and "without: " in shown.output
+
+
+def test_a_chat_begins_with_an_example_that_the_heads_decide(run):
+    talk = Chat.of(run, None, 4, Allowed(), plain=True)
+    said = talk.opening().splitlines()
+    assert said[1] == "An example of the task, to begin with:"
+    first = dict(talk.answer(said[2].replace("\\n", "\n")))
+    intact, without = talk.broken.intact, talk.broken.knocked_out
+    assert said[3] == f"(intact {intact!r}, without {without!r})"
+    assert first["intact"].startswith(intact) and without.startswith(first["without"])
+    other = Chat.of(run, "L3H1", 4, Allowed())
+    assert "example" not in other.opening()
+    templated = replace(talk, templated=True)
+    assert "With --plain the model goes on with what is typed" in templated.opening()
 
 
 def test_a_chat_leaves_the_model_whole_and_needs_heads_and_tokens(run):

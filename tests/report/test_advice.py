@@ -6,7 +6,8 @@ from caploc.report.sentence import next_steps
 
 
 def told(result):
-    return " ".join(f"{step.why} {step.command}" for step in next_steps(shaped(result), None))
+    steps = next_steps(shaped(result), None, "runs/a")
+    return " ".join(f"{step.why} {step.command}" for step in steps)
 
 
 def test_a_set_is_not_told_that_its_ranking_is_unsure(sure):

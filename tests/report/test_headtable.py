@@ -2,7 +2,7 @@
 
 from shaping import shaped
 
-from caploc.report.headtable import HEADS_LISTED, head_table
+from caploc.report.headtable import HEADS_LISTED, explain_unnamed, head_table
 
 
 def rows(result):
@@ -30,6 +30,17 @@ def test_without_a_choice_the_most_needed_are_listed(result):
 def test_a_selected_head_beyond_the_top_says_so(result):
     result["top"] = ["L0H1"]
     assert rows(result)["L1H3"].standing.words == ["selected"]
+
+
+def test_why_a_head_of_a_larger_effect_is_not_named_is_said(result):
+    assert explain_unnamed(shaped(result)) == ""
+    result["top"] = ["L1H3"]
+    told = explain_unnamed(shaped(result))
+    assert told.startswith("Not named, though of larger effect than a named head: L0H1. How sure")
+    result["heads"][0].update(low=-0.9, high=0.1)
+    assert "L0H1. An interval that holds 0" in explain_unnamed(shaped(result))
+    result["estimand"] = {"heads": "alone", "top": "within the set"}
+    assert "the set was chosen for what its heads do together." in explain_unnamed(shaped(result))
 
 
 def test_the_named_come_first_in_their_order_then_candidates_and_those_left_out(sure):

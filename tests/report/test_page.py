@@ -207,14 +207,24 @@ def test_a_large_run_stays_a_small_page(tmp_path, result, answers):
 
 
 def test_the_same_result_gives_the_same_page(tmp_path, result, answers):
-    first = write_report(tmp_path / "one", shaped(result), shaped_answers(answers)).read_bytes()
-    second = write_report(tmp_path / "two", shaped(result), shaped_answers(answers)).read_bytes()
+    first, second = (
+        write_report(tmp_path, shaped(result), shaped_answers(answers)).read_bytes() for _ in "ab"
+    )
     assert first == second
 
 
+def test_commands_on_a_page_name_its_folder_as_a_shell_takes_it(
+    tmp_path, result, answers, read_page
+):
+    page = read_page(write_report(tmp_path / "my runs", shaped(result), shaped_answers(answers)))
+    assert f"caploc ui '{tmp_path}/my runs'" in page.text and " DIR" not in page.text
+
+
 def test_commands_and_the_report_load_neither_torch_nor_matplotlib():
-    check = "import caploc.cli, sys; sys.exit(bool({'torch', 'matplotlib'} & set(sys.modules)))"
-    subprocess.run([sys.executable, "-c", check], check=True)
+    for name in ("cli", "report", "playground.view"):
+        loaded = "bool({'torch', 'matplotlib'} & set(sys.modules))"
+        check = f"import caploc.{name}, sys; sys.exit({loaded})"
+        subprocess.run([sys.executable, "-c", check], check=True)
 
 
 def test_the_five_questions_of_the_documentation_are_answered_where_it_says(
@@ -242,7 +252,7 @@ def test_data_for_the_script_are_what_the_model_said_whatever_it_said(
 
 def test_the_curve_is_on_the_page_once_it_was_measured(tmp_path, result, answers, read_page):
     page = read_page(write_report(tmp_path, shaped(result), shaped_answers(answers)))
-    assert "caploc curve DIR" in page.text
+    assert f"caploc curve {tmp_path}" in page.text
     points = [{"score": 0.99, "stderr": 0.01}, {"score": 0.4, "stderr": 0.05}]
     curve = {"heads": ["L0H1"], "curves": {"demo/addition": points}}
     (tmp_path / "curve.json").write_text(json.dumps(curve))
@@ -257,7 +267,7 @@ def test_next_steps_follow_from_the_verdict(tmp_path, sure, answers, read_page):
         return read_page(write_report(tmp_path, shaped(sure), shaped_answers(answers))).text
 
     carried = said()
-    assert "caploc export DIR --to PATH" in carried and "--budget 4000" in carried
+    assert f"caploc export {tmp_path} --to PATH" in carried and "--budget 4000" in carried
     assert "Effects do not add up: see which heads" in carried
     sure["validation"]["held_out"]["change"].update(low=-0.2, high=0.1)
     assert "Do not build on these heads yet" in said() and "caploc export" not in said()

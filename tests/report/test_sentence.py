@@ -230,6 +230,15 @@ def test_held_out_examples_carry_the_verdict_where_there_are_any(sure):
     )
 
 
+def test_where_the_effect_is_weak_it_is_said_what_that_means_beside_random_heads(sure):
+    sure["validation"]["held_out"]["change"].update(low=-0.2, high=0.1)
+    text = second_sentence(shaped(sure)).replace(NBSP, " ")
+    assert (
+        "above what is left without the named heads: chance alone may make such a difference, so "
+        "that they matter is not shown." in text
+    )
+
+
 def test_without_held_out_examples_the_drop_may_be_overstated(sure):
     sure["validation"]["held_out"]["fresh"] = False
     assert "falls from 99 % to 12 %" in said(sure) and "held-out" not in said(sure)

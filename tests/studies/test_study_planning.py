@@ -184,8 +184,10 @@ class Watched(Silent):
     def __init__(self):
         self.expected, self.told, self.measured = [], [], 0
 
-    def expect(self, rows):
+    def expect(self, rows, work):
         self.expected.append((self.measured, rows))
+
+    def weigh(self, weight): ...
 
     def tell(self, text):
         self.told.append(text)
@@ -199,14 +201,23 @@ def test_a_run_says_beforehand_what_it_will_measure_and_again_when_its_search_en
     found = run_study(CSS, tmp_path, watched, foresee=foresee)
     (before, whole), (searched, checks) = watched.expected
     assert watched.told[0] == (
-        f"demo/recall, demo: about {whole - checks:,} rows to search 96 heads, then {checks:,} to "
-        "check what is found."
+        f"demo/recall in demo: about {whole - checks:,} rows to search 96 heads, then {checks:,} "
+        "to check what is found."
     )
     assert before == 0 and searched == whole - checks == 5 + 4 * 5
     assert watched.measured <= whole and found.result.cost.rows == watched.measured
     again = Watched()
     run_study(CSS, tmp_path, again, foresee=foresee)
     assert again.measured == 0 and again.expected[0] == (0, 0)
+
+
+def test_checks_are_foreseen_also_where_few_rows_confirm_no_head(tmp_path):
+    settings = Settings(top=2, budget=200)
+    study = replace(CSS, method="adaptive", settings=settings, controls=20, quick=True).check()
+    masks, controls, examples = 30, 20, 5
+    rows = foresee(study, study.tasks(), tmp_path)
+    assert rows.checks >= masks * examples + controls * examples
+    assert 0 < rows.checks_work < rows.work
 
 
 def test_a_folder_of_another_study_is_refused_before_anything_is_promised(tmp_path):

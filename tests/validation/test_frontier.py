@@ -141,7 +141,7 @@ def test_a_set_with_amounts_is_kept_where_it_surely_does_more(checking):
     assert [one.heads for one in frontier.sets][2:] == [["L0H6:0.5", "L1H1"]]
     assert frontier.sets[2].within and frontier.sets[2].damage.effect == -1.0
     told, none = frontier_note(frontier, named)
-    assert "caploc export DIR --heads L0H6:0.5,L1H1" in told and "none is named" in none
+    assert "`caploc export` with `--heads L0H6:0.5,L1H1`" in told and "none is named" in none
 
 
 def test_a_set_with_amounts_that_does_no_more_than_whole_heads_is_left_out(checking):

@@ -104,7 +104,10 @@ def build(place: str, heading: str) -> Any:
         group.command()(found)
     for each in group.registered_commands:
         each.cls = Announced
-        each.help, each.epilog = unwrap(each.callback.__doc__ or ""), EVERYWHERE
+        each.help = unwrap(each.callback.__doc__ or "")
+        example = each.help.partition("Examples:\n")[2].partition("\n")[0].strip()
+        # the last line of a long help is what one sees first
+        each.epilog = f"{EVERYWHERE}\nTo begin with:\n    {example}\n"
     built: Any = typer.main.get_command(group)
     built.rich_help_panel = heading
     return built

@@ -81,9 +81,7 @@ def locate(
     See also:
         curve, interactions, universal, export, ui, run
     """
-    from caploc import tables
     from caploc.modes import PATCH
-    from caploc.report.sentence import headline
     from caploc.studies import foresee, locate_all
     from caploc.study import Study
 
@@ -123,16 +121,7 @@ def locate(
         written = [result.as_dict() for result in results]
         console.say_json(written[0] if len(written) == 1 else written)
         return
-    console.show_table(*tables.locate_table(results))
-    several = len(results) > 1
-    for result in results:
-        console.say(f"{result.task.name}: {headline(result)}" if several else headline(result))
-        console.show_table(*tables.heads_table(result))
-    for result in (each for each in results if each.validation.frontier):
-        console.show_table(*tables.frontier_table(result))
-    for result in results:
-        for note in result.search.notes:
-            console.say(f"{result.task.name}: {note}")
+    offering.show_results(results)
     console.say(f"Report: {found.report}")
     if len(results) == 1 and not output.quiet and console.is_interactive():
         offering.go_on(context, folder, results[0], found.report)

@@ -97,14 +97,17 @@ def curve(
     See also:
         report, interactions
     """
-    from caploc import tables
     from caploc.evaluation import curve as run
+    from caploc.finished import FinishedRun
+    from caploc.report.plots import units_by_task
+    from caploc.report.scores import tabulate_curve
 
     allowed = may.allowed()
     with output.progress() as progress:
         drawn = run(folder, most, limit, progress, allowed)
     figure = f"Figure: {folder / 'figures' / 'curve.png'}"
-    output.show(drawn.as_dict(), tables.curve_rows(drawn), figure)
+    names, rows = tabulate_curve(drawn, units_by_task(FinishedRun.read(folder, allowed).result))
+    output.show(drawn.as_dict(), (["knocked out", "the last", *names], rows), figure)
 
 
 @options.takes_groups
@@ -140,6 +143,7 @@ def interactions(
         universal, curve
     """
     from caploc import tables
+    from caploc.finished import FinishedRun
     from caploc.interactions import interactions as run
 
     allowed = may.allowed()
@@ -147,7 +151,8 @@ def interactions(
         found = run(folder, most, examples, budget, progress, allowed)
     written = f"Written: {folder / 'interactions.json'}"
     said = *found["summary"], found["limits"], written
-    output.show(found, tables.interaction_table(found), *said)
+    result = FinishedRun.read(folder, allowed).result
+    output.show(found, tables.interaction_table(found, result), *said)
 
 
 @options.takes_groups

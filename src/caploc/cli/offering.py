@@ -1,4 +1,4 @@
-"""What a terminal is asked: the model and the task to begin with, and what to do with a finding."""
+"""What a terminal is asked to begin with, what it is told was found, and what to do with that."""
 
 import shlex
 import sys
@@ -38,6 +38,26 @@ def ask_words() -> list[str]:
     sys.argv[1:] = words  # what a run's files say of how it was asked for
     console.say(f"\n$ {shlex.join(['caploc', *words])}")
     return words
+
+
+def show_results(results: "list[Result]") -> None:
+    """Print what was found: scores, the answer in words, heads, sets, and what to know."""
+    from caploc import tables
+    from caploc.report.headtable import explain_unnamed
+    from caploc.report.sentence import headline
+
+    console.show_table(*tables.locate_table(results))
+    several = len(results) > 1
+    for result in results:
+        console.say(f"{result.task.name}: {headline(result)}" if several else headline(result))
+        console.show_table(*tables.heads_table(result))
+        if unnamed := explain_unnamed(result):
+            console.say(unnamed)
+    for result in (each for each in results if each.validation.frontier):
+        console.show_table(*tables.frontier_table(result))
+    for result in results:
+        for note in result.search.notes:
+            console.say(f"{result.task.name}: {note}")
 
 
 def offers(
@@ -119,6 +139,10 @@ def chat(
         str | None, typer.Option(help="Heads by name, such as L0H5,L1H3:0.5, instead of the run's.")
     ] = None,
     tokens: Annotated[int, typer.Option(help="Tokens of an answer at most.")] = TOKENS,
+    plain: Annotated[
+        bool,
+        typer.Option("--plain", help="Go on with what is typed, without the chat template."),
+    ] = False,
     *,
     may: options.PermissionGroup,
 ) -> None:
@@ -127,14 +151,15 @@ def chat(
     Examples:
         caploc chat runs/addition
         caploc chat runs/addition --heads L0H5,L1H3 --tokens 20
+        caploc chat runs/past --plain
 
     See also:
         ui, export
     """
     from caploc.chatting import Chat
 
-    talk = Chat.of(folder, heads, tokens, may.allowed())
-    console.say(f"Without {', '.join(talk.heads)}. An empty line ends it; \\n begins a new line.")
+    talk = Chat.of(folder, heads, tokens, may.allowed(), plain=plain)
+    console.say(talk.opening())
     while said := typer.prompt("", default="", show_default=False, prompt_suffix="> "):
         for side, answer in talk.answer(said.replace("\\n", "\n")):
             console.say(f"{side}: {answer}")

@@ -233,7 +233,8 @@ class CodeGroup:
     def check(self, tasks: Iterable[str] = ()) -> None:
         """Refuse weak isolation that was not asked for; say what these tasks' files may do."""
         check_isolation(self.allow_code)
-        tell_of_code([*tasks])
+        if named := [*tasks]:  # or what reads tasks is loaded for nothing
+            tell_of_code(named)
 
 
 @dataclass(frozen=True)

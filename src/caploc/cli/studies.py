@@ -70,10 +70,10 @@ def demo(
     folder = out or Path("runs") / FOLDERS[name]
     ran = run_and_print(studies.read_studies(Path(studies.__file__).parent / name), folder, output)
     if not output.as_json:
-        first = ran.outcomes[0]
-        if first.result:
-            console.say(headline(first.result))
-            console.say(f"Report: {folder / first.name / 'report.html'}")
+        for outcome in ran.outcomes:
+            if outcome.result:
+                console.say(f"{outcome.name}: {headline(outcome.result)}")
+                console.say(f"Report: {folder / outcome.name / 'report.html'}")
         if ran.report:
             console.say(f"All side by side: {ran.report}")
     if ran.failed:
@@ -100,10 +100,12 @@ def has_model(output: options.OutputGroup) -> bool:
 def run_and_print(found: "Opened", folder: Path, output: options.OutputGroup) -> "Ran":
     """Run the studies of a file, and print what became of each."""
     from caploc import tables
-    from caploc.studies import run_studies
+    from caploc.studies import foresee, run_studies
 
     with output.progress() as progress:
-        ran = run_studies(found.studies, folder, progress, command=options.command_line())
+        ran = run_studies(
+            found.studies, folder, progress, command=options.command_line(), foresee=foresee
+        )
     if output.as_json:
         console.say_json([outcome.as_dict() for outcome in ran.outcomes])
     else:

@@ -44,6 +44,7 @@ NAMED = 5  # differences that are told one by one
 QUOTED = 60  # characters of a value that a sentence repeats
 MOST_MASKED = 10**9  # heads times masks that are drawn, a byte each
 CONTROLS = (RANDOM, SAME_GROUPS)  # what random heads were asked for
+NOTES = "search.notes"  # in words what other fields say in numbers
 OF_THE_MACHINE = ("command", "versions", "device", "engines")  # no row tells of these
 
 
@@ -239,6 +240,9 @@ def find_disparities(there: Any, here: Any, where: str = "") -> Iterator[str]:
         for key in (key for key in there | here if key not in OF_THE_MACHINE):
             sides = there.get(key, "nothing"), here.get(key, "nothing")
             yield from find_disparities(*sides, f"{where}.{key}".lstrip("."))
+    elif where == NOTES and isinstance(there, list) and isinstance(here, list):
+        added = [note for note in there if note not in here]  # later versions know more to say
+        yield from (f"{where} {quoted(note)}, and the rows give no such" for note in added)
     elif isinstance(there, list) and isinstance(here, list) and len(there) == len(here):
         for place, pair in enumerate(zip(there, here, strict=True)):
             named = pair[0].get("head", place) if isinstance(pair[0], dict) else place

@@ -17,6 +17,7 @@ from caploc.folder import ANSWERS, CURVE
 from caploc.headfile import HeadFile
 from caploc.heads import Head
 from caploc.models.sources import ModelSource
+from caploc.pretrained import PRETRAINED
 from caploc.report.exhibits import escape_markdown
 from caploc.report.wording import Unit, outcome_unit, significant, unit_of, unit_of_other, visible
 from caploc.result import Record, Result, Score
@@ -115,6 +116,18 @@ class CardContent:
     rewritten: Sequence[str]  # weight files that differ from the base model's
     size: AdapterSize | None
     command: str
+
+    @property
+    def upstream(self) -> str:
+        """The name that its makers gave the model, where caploc has a short one; else empty."""
+        known = PRETRAINED.get(self.source.name)
+        return known.title if known else ""
+
+    @property
+    def pieces(self) -> str:
+        """The packages that such a model comes in."""
+        parts = PRETRAINED[self.source.name].pieces
+        return ", ".join(dict.fromkeys(part.requirement for part in parts))
 
 
 def write_card(content: CardContent) -> str:

@@ -4,11 +4,21 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from caploc.heads import ALONE, Head
+from caploc.frontiers import find_unbroken, find_worst
+from caploc.heads import ALONE, WITHIN, Head
 from caploc.report import colours
-from caploc.report.wording import Unit, finite_numbers, inline, outcome_unit, percent, unit_of
+from caploc.report.wording import (
+    Unit,
+    capital,
+    finite_numbers,
+    inline,
+    name_list,
+    outcome_unit,
+    percent,
+    unit_of,
+    write_q,
+)
 from caploc.result import Effect, Estimand, HeadEffect, Result
-from caploc.validation.frontier import find_unbroken, find_worst
 
 MEANINGS = {
     "named": "knocked out in the check",
@@ -72,7 +82,7 @@ class Standings:
         self.universal, self.excluded = set(search.universal), set(search.excluded)
         place = f"the top {wanted:,}" if wanted else "the top"
         # where a set is named, the chances are of single heads
-        self.place = f"{place} alone" if search.goal == "set" else place
+        self.place = f"{place} alone" if search.goal in ("set", "specific") else place
         # the heads at the border of the top are tried on more examples than the others
         count = search.checked_on
         kind = "" if search.fresh is None else " fresh" if search.fresh else " used before"
@@ -288,19 +298,19 @@ def head_table(result: Result) -> HeadTable:
 
 
 def _row(rank: int, entry: HeadEffect, known_of: Standings, unit: Unit) -> HeadRow:
-    standing, q = known_of.of(entry.head, entry), entry.q
+    standing = known_of.of(entry.head, entry)
     known = None not in (entry.low, entry.high)
     return HeadRow(
         rank=str(rank) if standing.named or not known_of.top else "–",
         head=inline(entry.head),
         effect=unit.effect(entry.effect),
         interval=unit.interval(entry) or "–",
-        q="–" if q is None else "<\u00a00.001" if q < 0.001 else f"{q:.2g}",
+        q=write_q(entry.q),
         standing=standing,
         number=entry.effect,
         low=entry.low if known else None,
         high=entry.high if known else None,
-        q_number=q,
+        q_number=entry.q,
         chance=entry.top_chance if standing.chance else None,
     )
 
@@ -311,6 +321,35 @@ def describe_estimand(estimand: Estimand) -> str:
         return "knocked out alone"
     share = f"{100 * estimand.rate:.3g}\u00a0% of all heads" if estimand.rate else "other heads"
     return f"knocked out among others ({share}, drawn at random)"
+
+
+def explain_unnamed(result: Result) -> str:
+    """Say why heads with larger effects than a named one are not named; "" if there are none."""
+    effects = {each.head: each.effect for each in result.heads if each.effect is not None}
+    named = [effects.pop(head) for head in result.top if head in effects]
+    larger = [head for head, effect in effects.items() if named and effect < max(named)]
+    if not larger:
+        return ""
+    told = f"Not named, though of larger effect than a named head: {name_list(larger, 5)}."
+    if result.estimand.top == WITHIN:
+        spare = " and for what it leaves alone" if result.search.goal == "specific" else ""
+        return (
+            f"{told} An effect here is of one head "
+            f"{describe_estimand(result.estimand)}; the set was chosen for what its heads do "
+            f"together{spare}."
+        )
+    by_name = {each.head: each for each in result.heads}
+    reasons = [_why_not(by_name[head]) for head in larger]
+    return f"{told} {capital(name_list(list(dict.fromkeys(reasons))))}."
+
+
+def _why_not(entry: HeadEffect) -> str:
+    """Say why a head of a large effect is not named."""
+    if entry.universal:
+        return "what breaks other tasks too is no head of this one"
+    if entry.is_open:
+        return "an interval that holds 0 leaves open whether a head does anything"
+    return "how sure it is that a head does anything (q) counts beside the size of its effect"
 
 
 def member_rows(result: Result) -> list[list[str]]:
@@ -341,7 +380,7 @@ def frontier_rows(result: Result) -> list[list[str]]:
     return rows
 
 
-def write_effects(unit: Unit, *effects: Effect) -> list[str]:
+def write_effects(unit: Unit, *effects: Effect | HeadEffect) -> list[str]:
     """Write each effect and its interval as two cells."""
     pairs = ((unit.effect(each.effect), unit.interval(each) or "–") for each in effects)
     return [cell for pair in pairs for cell in pair]

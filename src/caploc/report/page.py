@@ -1,5 +1,6 @@
 """The page of one run."""
 
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -10,6 +11,7 @@ from caploc.report.answers import Status, answer_rows
 from caploc.report.charts import chart
 from caploc.report.headtable import (
     describe_estimand,
+    explain_unnamed,
     frontier_rows,
     head_map,
     head_table,
@@ -57,6 +59,7 @@ def write_report(folder: Path, result: Result, answers: Sequence[AnswerPair]) ->
     found = read_file(together, Interactions) if together.exists() else None
     members = result.validation.members or Members()
     rows = answer_rows(answers, outcome_unit(result))
+    place = shlex.quote(visible(folder))
     compared, table, units = comparisons(result), head_table(result), units_by_task(result)
     specs = curve_specs(curve, units) if curve else []
     return write_page(
@@ -67,7 +70,7 @@ def write_report(folder: Path, result: Result, answers: Sequence[AnswerPair]) ->
         headline=headline(result),
         second_sentence=second_sentence(result),
         notes=[inline(note) for note in result.search.notes],
-        steps_next=next_steps(result, curve),
+        steps_next=next_steps(result, curve, place),
         questions=questions(result),
         comparisons=compared,
         score_charts=[chart(SCORES, spec) for spec in scores_specs(compared)],
@@ -79,6 +82,7 @@ def write_report(folder: Path, result: Result, answers: Sequence[AnswerPair]) ->
         effects_chart=draw_effects(table.rows, outcome_unit(result), result.estimand.heads),
         estimand=describe_estimand(result.estimand),
         estimand_name=result.estimand.heads,
+        unnamed=explain_unnamed(result),
         members=member_rows(result),
         frontier=frontier_rows(result),
         frontier_chart=draw_frontier(result),
@@ -94,6 +98,7 @@ def write_report(folder: Path, result: Result, answers: Sequence[AnswerPair]) ->
         facts=facts(result),
         versions=[(inline(name), inline(version)) for name, version in result.versions.items()],
         figures=drawn_figures(folder),
+        place=place,
     )
 
 

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from caploc.contents import Curve
+from caploc.frontiers import find_worst
 from caploc.report import colours
 from caploc.report.charts import Chart, Picture, Spec, by_series, chart, fill_spec, shortened
 from caploc.report.headtable import HeadRow, Standing, Standings, by_head, head_table
@@ -22,7 +23,6 @@ from caploc.report.wording import (
     unit_of_other,
 )
 from caploc.result import Result, Score
-from caploc.validation.frontier import find_worst
 
 FIGURES = "figures"  # folder of a run
 NAMES = ("heads", "effects", "scores", "curve")

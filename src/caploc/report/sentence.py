@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from enum import Enum, auto
 
 from caploc.contents import Curve
+from caploc.frontiers import find_gentlest, find_worst
 from caploc.report.wording import (
     Unit,
     called,
@@ -21,7 +22,6 @@ from caploc.report.wording import (
     unit_of_other,
 )
 from caploc.result import Change, Controls, Frontier, JointDrop, Result, Score, TaskComparison
-from caploc.validation.frontier import find_gentlest, find_worst
 
 # 95 % of a normal distribution. The two runs share their examples, so the true error of their
 # difference is smaller; we would rather call a real drop noise than the reverse.
@@ -53,6 +53,7 @@ WEAK = {
     HeadlineVerdict.LIKE_RANDOM,
 }
 HURT = set(HeadlineVerdict) - WEAK - {HeadlineVerdict.NO_HEADS, HeadlineVerdict.NOT_CHECKED}
+TELLING = 2.0  # standard deviations that random draws seldom lie apart
 BROAD = 0.5  # of the task's lost share, that every other task loses too
 
 
@@ -335,19 +336,23 @@ def _beside_random(check: HeldOutClaim, controls: Controls) -> str:
         return ""
     side = "above" if deviations > 0 else "below"
     distance = f"{significant(abs(deviations), 2)}\u00a0standard deviations"
-    return f", {distance} {side} what is left without {named}"
+    told = f", {distance} {side} what is left without {named}"
+    if abs(deviations) >= TELLING and check.verdict in HURT | {HeadlineVerdict.SLIGHT}:
+        return told
+    matters = "that it matters" if len(check.top) == 1 else "that they matter"
+    return f"{told}: chance alone may make such a difference, so {matters} is not shown"
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One thing to do: why, and the command, DIR being this page's folder."""
+    """One thing to do: why, and the command."""
 
     why: str
     command: str = ""
 
 
-def next_steps(result: Result, curve: Curve | None) -> list[Step]:
-    """Return what to do next, what mends a doubt first."""
+def next_steps(result: Result, curve: Curve | None, place: str) -> list[Step]:
+    """Return what to do next, what mends a doubt first; `place` is the run's folder, quoted."""
     verdict, of_set = check_of(result).verdict, result.search.goal == "set"
     reasons = []
     if verdict is HeadlineVerdict.NO_HEADS and result.validation.frontier:
@@ -369,7 +374,7 @@ def next_steps(result: Result, curve: Curve | None) -> list[Step]:
             f"random heads would. {'Spend more rows.' if of_set else look}"
         )
     steps = [Step(why) for why in (*reasons, *_doubts(result, of_set))]
-    return steps + (_uses(result, curve) if verdict in HURT else [])
+    return steps + (_uses(result, curve, place) if verdict in HURT else [])
 
 
 def _doubts(result: Result, of_set: bool) -> Iterator[str]:
@@ -399,7 +404,7 @@ def _doubts(result: Result, of_set: bool) -> Iterator[str]:
         )
 
 
-def _uses(result: Result, curve: Curve | None) -> list[Step]:
+def _uses(result: Result, curve: Curve | None, place: str) -> list[Step]:
     """Tell what heads that the task needs are good for."""
     validation, steps = result.validation, []
     others = [entry for entry in validation.other_tasks if entry.change]
@@ -421,21 +426,22 @@ def _uses(result: Result, curve: Curve | None) -> list[Step]:
             f"Knocking these heads out also changes {name_list(hurt)}. Locate other tasks in "
             "the same model, then ask which heads all of them need."
         )
-        steps.append(Step(why, "caploc universal DIR OTHER-DIR"))
+        steps.append(Step(why, f"caploc universal {place} OTHER-RUN"))
     if curve is None:
-        steps.append(Step("See how many of these heads it takes.", "caploc curve DIR"))
+        steps.append(Step("See how many of these heads it takes.", f"caploc curve {place}"))
     held_out, subsets = validation.held_out, validation.subsets
     together = (held_out and held_out.together) or JointDrop()
     if subsets and subsets.found != subsets.named:
         why = "Fewer heads do more than all that were found: see whose absence rescues what."
-        steps.append(Step(why, "caploc interactions DIR"))
+        steps.append(Step(why, f"caploc interactions {place}"))
     elif (together.low or 0) > 1 or (together.high is not None and together.high < 1):
         why = "Effects do not add up: see which heads stand in for each other."
-        steps.append(Step(why, "caploc interactions DIR"))
+        steps.append(Step(why, f"caploc interactions {place}"))
     return [
         *steps,
-        Step("Try the knockout on prompts of your own.", "caploc ui DIR"),
+        Step("Try the knockout on prompts of your own.", f"caploc ui {place}"),
         Step(
-            "Write a model without these heads, to use or to share.", "caploc export DIR --to PATH"
+            "Write a model without these heads, to use or to share.",
+            f"caploc export {place} --to PATH",
         ),
     ]

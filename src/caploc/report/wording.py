@@ -96,6 +96,7 @@ def finite_numbers(values: Iterable[float | None]) -> list[float]:
 
 
 NOT_MEASURED = "not measured"
+LEAST = 0.005  # points; what is smaller is no effect that anyone would read
 SPACE = "\u00a0"  # a number and its unit stay on one line
 
 # A metric whose name holds one of these words is the share of examples that went right. Others
@@ -166,6 +167,8 @@ class Unit:
         if self.kind is not ScoreKind.SHARE:
             return _plus(significant(value, 3 if abs(value) >= 0.1 else 2), value)
         points = 100 * value
+        if 0 < abs(points) < LEAST:
+            return "0.0"
         return _plus(significant(points, 1 if 0.95 <= abs(points) < 10 else 2, decimals=1), value)
 
     def short_effect(self, value: float, limit: float) -> str:
@@ -211,6 +214,11 @@ def percent(share: float) -> str:
     if 0.99 < share < 1:
         return f">{SPACE}99{SPACE}%"
     return f"{100 * share:.0f}{SPACE}%"
+
+
+def write_q(q: float | None) -> str:
+    """Write a q-value; of those that are nearly zero, that they are."""
+    return "–" if q is None else f"<{SPACE}0.001" if q < 0.001 else f"{q:.2g}"
 
 
 def capital(text: str) -> str:

@@ -25,7 +25,7 @@ import psutil
 import torch
 
 from caploc import designs
-from caploc.cost import Cost
+from caploc.cost import Cost, weigh_rows
 from caploc.errors import CaplocError
 from caploc.findings import Stages
 from caploc.folder import ROWS, rows_file
@@ -285,6 +285,8 @@ class RowCounts:
     shared: int
     unplanned: int
     searched: int = 0  # of the fresh and the unplanned rows, those of the search
+    work: float = 0.0  # of them, see `weigh_rows`
+    searched_work: float = 0.0
 
 
 def count_rows(
@@ -305,6 +307,9 @@ def count_rows(
     pretended = cast(list[DryRunMeter], list(bench.meters.values()))
     unplanned = left_of_search(stages, pretended)
     searched = sum(len(meter.fresh) for meter in pretended) + unplanned
+    searched_work = add_work(pretended, unplanned)
+    if searched and not study.seeks_specific:
+        stages = name_in_full(stages, study.settings.top)
     unplanned += left_of_checks(endless, stages)
     stages = validated(endless, bench, stages, tasks, progress)
     draw_own_curve(endless, bench, stages, tasks, progress)
@@ -315,9 +320,28 @@ def count_rows(
     fresh = sum(len(meter.fresh) for meter in pretended)
     # with nothing pretended the search went as it did, and ended where it ended
     shared = used - stored - fresh
-    return RowCounts(
-        pretended, fresh, stored, shared, unplanned if fresh else 0, searched if fresh else 0
-    )
+    if not fresh:
+        return RowCounts(pretended, 0, stored, shared, 0)
+    works = add_work(pretended, unplanned), searched_work
+    return RowCounts(pretended, fresh, stored, shared, unplanned, searched, *works)
+
+
+def name_in_full(stages: Stages, top: int) -> Stages:
+    """Name as many heads as may be, and leave few in doubt: else the checks would seem few."""
+    found = stages.found
+    effect = np.nan_to_num(found.estimate.effect)
+    spread = np.linspace(0, len(effect) - 1, top).astype(int).tolist()  # over all layers
+    chosen = list(dict.fromkeys([*found.chosen, *spread]))[:top]
+    effect[chosen] = -1.0
+    estimate = replace(found.estimate, effect=effect)
+    said = found.diagnostics | {"shortlist": chosen}
+    return replace(stages, found=replace(found, chosen=chosen, estimate=estimate, diagnostics=said))
+
+
+def add_work(meters: Sequence["DryRunMeter"], unplanned: int) -> float:
+    """Add up what open rows weigh; those of which nothing is known are the first task's."""
+    known = sum(len(meter.fresh) * weigh_rows(meter.task) for meter in meters)
+    return known + unplanned * weigh_rows(meters[0].task)
 
 
 def foresee(study: Study, tasks: Sequence[Task], folder: Path) -> Foreseen:
@@ -326,7 +350,8 @@ def foresee(study: Study, tasks: Sequence[Task], folder: Path) -> Foreseen:
     print_of = study.model.source().fingerprint() if known.path.is_file() else ""
     engine = Absent(Unloaded(study.model.name, print_of, study.model.check()))
     counts = count_rows(study, tasks, engine, known, Silent())
-    return Foreseen(counts.searched, counts.fresh + counts.unplanned - counts.searched)
+    checks = counts.fresh + counts.unplanned - counts.searched
+    return Foreseen(counts.searched, checks, counts.work, counts.work - counts.searched_work)
 
 
 def left_of_search(stages: Stages, meters: Sequence[Meter]) -> int:

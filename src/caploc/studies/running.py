@@ -30,8 +30,9 @@ from caploc.folder import (
 from caploc.measurement import HeadModel, RowEngine
 from caploc.naming import folder_name
 from caploc.outlook import Foresee
-from caploc.progress import Progress, SideBySide, Silent
+from caploc.progress import InTurn, Progress, SideBySide, Silent, tell
 from caploc.report import rewrite_page
+from caploc.report.sentence import headline
 from caploc.report.templates import COMPARE, REPORT
 from caploc.result import Result
 from caploc.store.store import hold_folder
@@ -85,8 +86,8 @@ def locate_all(
 ) -> Ran:
     """Run studies of one model; it is loaded once. The first that fails ends all.
 
-    A single study's files lie in `folder` (`foresee` is for it; see `run_study`); those of several
-    in a folder each below it, with their rows in one store, so that rows which several need are
+    A single study's files lie in `folder` (for `foresee` see `run_study`); those of several in a
+    folder each below it, with their rows in one store, so that rows which several need are
     measured once. Raises UserError for a mistake in any study, before the first one runs; RunFailed
     if the machine gives up; rows already measured are kept.
     """
@@ -103,7 +104,7 @@ def locate_all(
         found = run_study(studies[0], folder, progress, command=command, foresee=foresee)
         return Ran([Outcome(studies[0].task, found.result)], rewrite_page(folder))
     outcomes = {}
-    for name, each in located(named, folder, progress, command=command):
+    for name, each in located(named, folder, progress, command=command, foresee=foresee):
         if isinstance(each, Exception):
             raise each
         outcomes[name] = Outcome(name, each.result)
@@ -117,6 +118,7 @@ def run_studies(
     progress: Progress | None = None,
     *,
     command: str = "",
+    foresee: Foresee | None = None,
 ) -> Ran:
     """Run every study into its subfolder of `folder`, model by model.
 
@@ -132,7 +134,8 @@ def run_studies(
             if not (folder / name / REPORT).is_file():
                 rewrite_page(folder / name)
     todo = {name: study for name, study in studies.items() if name not in outcomes}
-    for name, found in located(todo, folder, progress or Silent(), command=command):
+    shown = progress or Silent()
+    for name, found in located(todo, folder, shown, command=command, foresee=foresee):
         outcomes[name] = outcome_of(name, found, folder / name)
     done = [folder / name for name in studies if outcomes[name].result is not None]
     if done:
@@ -174,7 +177,12 @@ def outcome_of(name: str, found: StudyFindings | Exception, folder: Path) -> Out
 
 
 def located(
-    studies: Mapping[str, Study], folder: Path, progress: Progress, *, command: str = ""
+    studies: Mapping[str, Study],
+    folder: Path,
+    progress: Progress,
+    *,
+    command: str = "",
+    foresee: Foresee | None = None,
 ) -> Iterator[tuple[str, StudyFindings | Exception]]:
     """Run studies, each in its subfolder, and yield what each found, or why it failed.
 
@@ -184,6 +192,11 @@ def located(
     FolderTaken if another process is running in the folder; RunFailed if all must stop; rows
     already measured are kept.
     """
+    sizes = dict[str, tuple[int, float]]()
+    turns = {
+        name: InTurn(progress, name, place, len(studies), sizes)
+        for place, name in enumerate(studies, 1)
+    }
     with lock_studies(folder, list(studies)):
         for model in dict.fromkeys(study.model for study in studies.values()):
             own = {name: study for name, study in studies.items() if study.model == model}
@@ -193,7 +206,7 @@ def located(
                 except (UserError, OutOfMemory) as error:
                     yield from ((name, error) for name in own)
                     continue
-                run = run_all(own, folder, progress, command, engine)
+                run = run_all(own, folder, turns, command, engine, foresee)
                 for name, found in stack.enter_context(closing(run)):
                     if isinstance(found, (Stopped, StoreFailed)):
                         raise found
@@ -207,9 +220,10 @@ def located(
 def run_all(
     studies: Mapping[str, Study],
     folder: Path,
-    progress: Progress,
+    turns: Mapping[str, InTurn],
     command: str,
     engine: RowEngine[HeadModel],
+    foresee: Foresee | None,
 ) -> Generator[tuple[str, StudyFindings | BaseException], None, None]:
     """Run studies of one model, side by side on workers; yield what became of each as it ends."""
     # a tracker's module knows one run at a time
@@ -218,7 +232,11 @@ def run_all(
         left = dict[str, int]()
         jobs = {
             name: partial(
-                run_and_report, study, folder / name, SideBySide(progress, name, left), command
+                run_and_report,
+                study,
+                folder / name,
+                SideBySide(turns[name].shown, name, left),
+                command,
             )
             for name, study in studies.items()
         }
@@ -226,7 +244,7 @@ def run_all(
         return
     for name, study in studies.items():
         try:
-            found = run_and_report(study, folder / name, progress, command, engine)
+            found = run_and_report(study, folder / name, turns[name], command, engine, foresee)
         except Exception as error:  # the other studies may be right
             yield name, error
         else:
@@ -234,11 +252,17 @@ def run_all(
 
 
 def run_and_report(
-    study: Study, folder: Path, progress: Progress, command: str, engine: RowEngine[HeadModel]
+    study: Study,
+    folder: Path,
+    progress: Progress,
+    command: str,
+    engine: RowEngine[HeadModel],
+    foresee: Foresee | None = None,
 ) -> StudyFindings:
     """Run a study and write its page."""
-    found = run_study(study, folder, progress, command=command, engine=engine)
+    found = run_study(study, folder, progress, command=command, engine=engine, foresee=foresee)
     rewrite_page(folder)
+    tell(progress, headline(found.result))
     return found
 
 

@@ -8,6 +8,7 @@ from jaxtyping import Float
 
 from caploc import designs
 from caploc.errors import BadOption
+from caploc.frontiers import find_gentlest, find_worst, has_amounts
 from caploc.heads import Columns, HeadGrid
 from caploc.recovery import paired
 from caploc.result import Frontier, FrontierSet, Subsets, TaskEffect
@@ -223,39 +224,11 @@ def amounts_note(one: FrontierSet, price: float) -> str:
     return (
         f"By amounts, {' '.join(one.heads)} takes {-100 * (one.damage.effect or 0.0):.0f} points, "
         f"and no spared task surely loses more than {price:g}{describe_worst(one)}; "
-        f"`caploc export DIR --heads {','.join(one.heads)}` writes it."
+        f"`caploc export` with `--heads {','.join(one.heads)}` writes it."
     )
-
-
-def has_amounts(one: FrontierSet) -> bool:
-    """Tell whether a set has a head that is not knocked out wholly."""
-    return any(":" in head for head in one.heads)
 
 
 def describe_worst(one: FrontierSet) -> str:
     """Write the spared task that loses most, and by how many points, in brackets."""
     worst = find_worst(one.spared)
     return f" ({worst.task}, the worst, {100 * (worst.effect.effect or 0.0):+.1f})" if worst else ""
-
-
-def find_worst(effects: Sequence[TaskEffect]) -> TaskEffect | None:
-    """Find the task that loses most; None where none was measured."""
-    known = [each for each in effects if each.effect.effect is not None]
-    return min(known, key=lambda each: each.effect.effect or 0.0, default=None)
-
-
-def find_unbroken(effects: Sequence[TaskEffect]) -> TaskEffect | None:
-    """Find the twin that loses least; None where none was measured."""
-    known = [each for each in effects if each.effect.effect is not None]
-    return max(known, key=lambda each: each.effect.effect or 0.0, default=None)
-
-
-def find_gentlest(frontier: Frontier) -> FrontierSet | None:
-    """Find, of the sets of whole heads that surely break the task, what costs others least."""
-    breaking = [each for each in frontier.sets if each.breaks and not has_amounts(each)]
-
-    def cost(one: FrontierSet) -> float:
-        worst = find_worst(one.spared)
-        return -(worst.effect.effect or 0.0) if worst else 0.0
-
-    return min(breaking, key=cost, default=None)

@@ -217,8 +217,9 @@ def test_two_tabs_keep_their_own_heads(visit, playground):
         page.locator("#stops").evaluate("e => { e.value = '' }")
     for page in tabs:
         page.locator("#answer").click()
+    for page in tabs:
+        answered(page)  # both: below the model is asked beside the server, which has it no more
     for page, head in zip(tabs, heads, strict=True):
-        answered(page)
         asked = PageQuestion(
             heads=[head], prompt="# f: add 2, negate, double\ndef f(x):\n", new_tokens=16
         )

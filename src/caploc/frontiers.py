@@ -1,0 +1,33 @@
+"""The sets that a search for a specific one found: what each costs most, and which costs least."""
+
+from collections.abc import Sequence
+
+from caploc.result import Frontier, FrontierSet, TaskEffect
+
+
+def has_amounts(one: FrontierSet) -> bool:
+    """Tell whether a set has a head that is not knocked out wholly."""
+    return any(":" in head for head in one.heads)
+
+
+def find_worst(effects: Sequence[TaskEffect]) -> TaskEffect | None:
+    """Find the task that loses most; None where none was measured."""
+    known = [each for each in effects if each.effect.effect is not None]
+    return min(known, key=lambda each: each.effect.effect or 0.0, default=None)
+
+
+def find_unbroken(effects: Sequence[TaskEffect]) -> TaskEffect | None:
+    """Find the twin that loses least; None where none was measured."""
+    known = [each for each in effects if each.effect.effect is not None]
+    return max(known, key=lambda each: each.effect.effect or 0.0, default=None)
+
+
+def find_gentlest(frontier: Frontier) -> FrontierSet | None:
+    """Find, of the sets of whole heads that surely break the task, what costs others least."""
+    breaking = [each for each in frontier.sets if each.breaks and not has_amounts(each)]
+
+    def cost(one: FrontierSet) -> float:
+        worst = find_worst(one.spared)
+        return -(worst.effect.effect or 0.0) if worst else 0.0
+
+    return min(breaking, key=cost, default=None)
