@@ -106,8 +106,9 @@ def test_the_wheel_runs_the_demo_in_an_empty_environment(installed, tmp_path):
     (addition,) = [r for r in found if (r["task"]["name"], r["method"]["name"]) == (
         "demo/addition", "adaptive")]  # fmt: skip
     assert all(head in told for head in addition["top"])
-    first, last = re.findall(r"(?:Report|All side by side): (\S+)", told)
-    assert "<html" in (tmp_path / first).read_text() and "<html" in (tmp_path / last).read_text()
+    pages = re.findall(r"(?:Report|All side by side): (\S+)", told)
+    assert len(pages) == 4
+    assert all("<html" in (tmp_path / page).read_text() for page in pages)
 
 
 @pytest.mark.wheel

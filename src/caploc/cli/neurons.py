@@ -34,6 +34,7 @@ from caploc.cli.options import (
     split_names,
     takes_groups,
 )
+from caploc.lookup import pick
 from caploc.naming import default_folder, placed
 
 if TYPE_CHECKING:
@@ -105,7 +106,9 @@ class TuningGroup:
 
     def recipe(self, seed: int, trains: str = "all") -> "TuningRecipe":
         from caploc.neurons.training import TuningRecipe
+        from caploc.neurons.weights import TRAINS
 
+        pick(dict.fromkeys(TRAINS), trains, "choice of --trains")
         rates = numbers(self.rates, float)
         own = {"steps": self.steps, "rates": rates, "checkpointing": self.checkpointing}
         return TuningRecipe(**own, trains=trains, seed=seed)  # type: ignore[arg-type]
