@@ -197,15 +197,7 @@ def plan_table(expected: list[dict[str, Any]]) -> Table:
 
 def studies_table(outcomes: "Sequence[Outcome]") -> Table:
     """Tabulate what became of several studies."""
-    headings = [
-        "study",
-        "",
-        "top heads",
-        "intact",
-        "knocked out",
-        "random heads",
-        "rows",
-    ]
+    headings = ["study", "", "top heads", "intact", "knocked out", "random heads", "rows"]
     rows = []
     for outcome in outcomes:
         if outcome.result is None:

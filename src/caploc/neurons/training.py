@@ -25,11 +25,10 @@ from caploc.errors import (
     BadOption,
     RunFailed,
 )
-from caploc.lookup import pick
 from caploc.models.neurons import find_sites, list_projections
 from caploc.neurons.attribution import Attribution
 from caploc.neurons.study import NeuronLab
-from caploc.neurons.weights import TRAINS, Trainable, TrainableRows, Trains
+from caploc.neurons.weights import Trainable, TrainableRows, Trains
 from caploc.progress import Progress, Silent
 from caploc.stats.intervals import JsonRecord
 from caploc.stats.threshold import Scores
@@ -83,7 +82,6 @@ class TuningRecipe(JsonRecord):
                 f"rates must be one or more positive learning rates in rising order; got "
                 f"{', '.join(f'{rate:g}' for rate in self.rates) or 'none'}."
             )
-        pick(dict.fromkeys(TRAINS), self.trains, "choice of --trains")
 
 
 @dataclass(frozen=True)
