@@ -101,6 +101,12 @@ def test_both_answers_are_given_to_what_is_typed(run):
     assert "intact: 25" in shown.output and "without: " in shown.output
 
 
+def test_a_chat_ends_where_nothing_more_is_typed(run):
+    command = ["chat", str(run), "--heads", "L0H10", "--tokens", "2"]
+    shown = CliRunner().invoke(app, command, input="12+13=\n", catch_exceptions=False)
+    assert shown.exit_code == 0 and "intact: 25" in shown.output
+
+
 def test_a_chat_begins_with_an_example_that_the_heads_decide(run):
     talk = Chat.of(run, None, 4, Allowed(), plain=True)
     said = talk.opening().splitlines()

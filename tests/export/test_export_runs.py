@@ -22,6 +22,15 @@ def written(source, target, **changes):
     return (target / "README.md").read_text(), json.loads((target / "heads.json").read_text())
 
 
+def test_a_twins_fall_is_no_side_effect(finished, tmp_path):
+    folder = finished()
+    result = json.loads((folder / "result.json").read_text())
+    result["validation"]["other_tasks"][0]["twin"] = True
+    (folder / "result.json").write_text(json.dumps(result))
+    card, _ = written(folder, tmp_path / "out")
+    assert "| demo/sentences (in other words) | acc |" in card and "side effect" not in card
+
+
 def test_the_runs_own_heads_come_with_its_evidence(finished, tmp_path):
     card, file = written(finished(), tmp_path / "out")
     assert file["heads"] == ["L0H10", "L0H15"]

@@ -12,8 +12,9 @@ def told(result):
 
 def test_a_set_is_not_told_that_its_ranking_is_unsure(sure):
     assert "The ranking is less sure" in told(sure)
-    sure["search"]["goal"] = "set"
-    assert "The ranking is less sure" not in told(sure)
+    for goal in ("set", "specific"):
+        sure["search"]["goal"] = goal
+        assert "The ranking is less sure" not in told(sure)
 
 
 def test_options_are_added_to_a_command_that_has_them(sure):

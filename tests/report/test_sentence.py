@@ -3,7 +3,7 @@
 import pytest
 from shaping import shaped
 
-from caploc.report.sentence import headline, second_sentence
+from caploc.report.sentence import headline, next_steps, second_sentence, surviving_twin
 
 NBSP = "\u00a0"
 
@@ -72,6 +72,23 @@ def test_a_twin_is_said_first_and_is_nothing_else(result):
     assert "while its twin demo/sentences goes from 98 % to 10 % and demo/prose stays at 90 %" in (
         said(result)
     )
+
+
+@pytest.mark.parametrize("verdict", ["open", "unchanged"])
+def test_heads_without_which_a_twin_survives_are_this_prompts(result, verdict):
+    other(result, 0.98, 0.97, verdict, twin=True)
+    result["validation"]["other_tasks"].append(
+        {"name": "demo/prose", "intact": {"score": 0.9}, "knocked_out": {"score": 0.9}}
+    )
+    assert said(result).startswith(
+        "Two of 8 heads are needed for demo/addition as this prompt asks it, not for sure in other "
+        "words, and for no other task for sure: with"
+    )
+    first = next_steps(shaped(result), None, "runs/a")[0].why
+    assert "in other words (demo/sentences) it survives" in first
+    assert surviving_twin(shaped(result)).name == "demo/sentences"
+    result["validation"]["other_tasks"][0]["change"] |= {"outcome": -0.9, "verdict": "changed"}
+    assert surviving_twin(shaped(result)) is None and "as this prompt" not in said(result)
 
 
 def test_the_tasks_that_lose_most_are_said(result):

@@ -160,6 +160,15 @@ def chat(
 
     talk = Chat.of(folder, heads, tokens, may.allowed(), plain=plain)
     console.say(talk.opening())
-    while said := typer.prompt("", default="", show_default=False, prompt_suffix="> "):
+    while said := hear():
         for side, answer in talk.answer(said.replace("\\n", "\n")):
             console.say(f"{side}: {answer}")
+
+
+def hear() -> str:
+    """Read a line; an empty one where there is none, or Ctrl-C was pressed instead."""
+    try:
+        said: str = typer.prompt("", default="", show_default=False, prompt_suffix="> ")
+    except typer.Abort:
+        return ""
+    return said

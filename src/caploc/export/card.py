@@ -48,7 +48,7 @@ def evidence_of(run: FinishedRun, heads: Sequence[Head]) -> dict[str, Any]:
     by_name = {entry.head: entry for entry in result.heads}
     sets = validation.frontier.sets if validation.frontier else []
     judged = next((each for each in sets if set(each.heads) == set(names)), None)
-    others = [_fields(other, SCORES) for other in validation.other_tasks]
+    others = [_fields(other, (*SCORES, "twin")) for other in validation.other_tasks]
     return {
         "task": _fields(main, SCORES),
         "examples_held_out": _fields(held_out, HELD_OUT) if held_out else None,

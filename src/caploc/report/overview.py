@@ -13,7 +13,7 @@ from caploc.report.charts import Chart
 from caploc.report.headtable import effects_by_head, head_map
 from caploc.report.method import format_duration
 from caploc.report.plots import FIGURES, draw_damage, draw_depths, write_matrices
-from caploc.report.sentence import HeadlineVerdict, check_of
+from caploc.report.sentence import HeadlineVerdict, check_of, surviving_twin
 from caploc.report.templates import COMPARE, write_page
 from caploc.report.wording import (
     SPACE,
@@ -211,7 +211,8 @@ def _run(folder: Path, one: ComparedRun) -> dict[str, Any]:
         "method": inline(result.method.name),
         "intact": check.unit.score(check.intact),
         "knocked_out": check.unit.score(check.knocked_out),
-        "verdict": VERDICTS[check.verdict],
+        "verdict": VERDICTS[check.verdict]
+        + ("; not for sure in other words" if surviving_twin(result) else ""),
         "general": general,  # each other task, before and after
         "top": name_list(check.top) or "none",
         "rows": rows,

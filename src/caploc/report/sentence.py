@@ -123,6 +123,15 @@ def other_scores(result: Result, *, twins: bool) -> list[TaskComparison]:
     )
 
 
+def surviving_twin(result: Result) -> TaskComparison | None:
+    """Find the twin that loses nothing beyond doubt, and least, without heads that the task needs.
+
+    Such heads serve the form of one prompt. None if all twins lose, or none was scored.
+    """
+    kept = [each for each in other_scores(result, twins=True) if not each.is_hurt]
+    return kept[-1] if kept and check_of(result).verdict in HURT else None
+
+
 def check_of(result: Result) -> HeldOutClaim:
     """Gather what the verdict rests on; a score missing in the check is taken from the search."""
     validation = result.validation
@@ -236,12 +245,15 @@ def _needed(result: Result, check: HeldOutClaim, names: str, few: str) -> str:
     are = "is" if len(check.top) == 1 else "are"
     if len(check.top) > 1 and result.search.goal in ("set", "specific"):
         are = "together are"
+    task = check.task
+    if surviving_twin(result):
+        task += " as this prompt asks it, not for sure in other words"
     claim = {
-        HeadlineVerdict.UNSURE: (f"{are} needed for {check.task}, and for no other task for sure"),
-        HeadlineVerdict.SPECIFIC: f"{are} specific to {check.task}",
-        HeadlineVerdict.SHARED: f"{are} needed for {check.task}, and not for it alone",
+        HeadlineVerdict.UNSURE: f"{are} needed for {task}, and for no other task for sure",
+        HeadlineVerdict.SPECIFIC: f"{are} specific to {task}",
+        HeadlineVerdict.SHARED: f"{are} needed for {task}, and not for it alone",
         HeadlineVerdict.EVERYTHING: f"{are} needed by every task that was scored",
-        HeadlineVerdict.NEEDED: f"{are} needed for {check.task}",
+        HeadlineVerdict.NEEDED: f"{are} needed for {task}",
     }[check.verdict]
     its = f"{check.task}'s" if check.verdict is HeadlineVerdict.EVERYTHING else "its"
     told = f"{capital(few)} {claim}: with {names} knocked out, {its} {_moves(check)}"
@@ -353,8 +365,14 @@ class Step:
 
 def next_steps(result: Result, curve: Curve | None, place: str) -> list[Step]:
     """Return what to do next, what mends a doubt first; `place` is the run's folder, quoted."""
-    verdict, of_set = check_of(result).verdict, result.search.goal == "set"
+    verdict, of_set = check_of(result).verdict, result.search.goal in ("set", "specific")
     reasons = []
+    if twin := surviving_twin(result):
+        reasons.append(
+            f"Do not take these heads for those of the capability: in other words "
+            f"({called(twin.name)}) it survives without them, so they may serve this prompt's form "
+            "alone. --goal specific with --twin looks for heads that both need."
+        )
     if verdict is HeadlineVerdict.NO_HEADS and result.validation.frontier:
         reasons.append(
             "No set keeps its price; the table of sets shows what each costs. A higher --price, "

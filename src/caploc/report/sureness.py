@@ -115,7 +115,7 @@ def _rows_signs(result: Result) -> Iterator[Sign]:
     search = result.search
     if result.top and search.expected_recall is None:
         yield _again(result)
-    elif search.goal == "set":
+    elif search.goal in ("set", "specific"):
         yield _fixed("another set")
     yield from _forecast(search)
     if search.rows is not None:
@@ -128,7 +128,8 @@ def _rows_signs(result: Result) -> Iterator[Sign]:
 def _forecast(search: Search) -> Iterator[Sign]:
     forecasts = [(f, value) for f, value in (search.forecast or {}).items() if value is not None]
     now, wanted = search.expected_recall, search.wanted_recall
-    if not forecasts or now is None or search.goal == "set":
+    of_heads = search.goal not in ("set", "specific") and search.stopped_by != "examples"
+    if not forecasts or now is None or not of_heads:  # nor can rows help where all were asked
         return
     words = {"2": "twice", "4": "four times"}
     said = [f"{percent(v)} with {words.get(f, f'{f} times')}" for f, v in forecasts]
