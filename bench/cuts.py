@@ -405,8 +405,9 @@ def page(kept: dict[str, Any]) -> str:
             both = zip(run["change"], run["error"], strict=True)
             cells = [f"{100 * change:+.1f} ± {100 * error:.1f}" for change, error in both]
             heads = "all weights" if run["heads"] is None else " ".join(run["heads"]) or "none"
-            start = f"| {run['arm']} | {run['seed']} | {run['rows']:,} | {100 * run['worth']:+.0f} "
-            lines.append(f"{start}| {' | '.join(cells)} | {heads} |")
+            worth = f"{100 * run['worth']:+z.0f}"
+            told = [run["arm"], str(run["seed"]), f"{run['rows']:,}", worth, *cells, heads]
+            lines.append(f"| {' | '.join(told)} |")
         lines.append("")
     return "\n".join(lines)
 
