@@ -153,6 +153,8 @@ def test_a_run_is_watched_while_it_goes_on(visit, tmp_path, chromium):
         expect(page.locator(".state")).to_have_text("done", timeout=10_000)
         expect(page.locator("td[data-label='Intact → without']")).to_have_text("90\xa0% → 20\xa0%")
         expect(run.frame_locator("#report").locator("h1")).to_contain_text("demo/addition")
+        for opened in (page, run):
+            opened.close()  # a page that asks on once its server has gone logs an error
 
 
 def test_a_report_is_shown_in_a_frame_where_it_works(visit):
