@@ -507,13 +507,18 @@ INFLECTED = {"past", "plural", "singular", "comparative", "third_person", "gerun
 
 
 def shown_examples(name: str) -> set[str]:
-    """Read what the prompts of a task and of its twin show."""
-    asked = set()
-    for path in (TASKS / f"{name}.yaml", TASKS / f"{name}_twin.yaml"):
-        if path.exists():
-            config = yaml.load(path.read_text(), yaml.BaseLoader)
-            asked |= {sample["question"] for sample in config["fewshot_config"]["samples"]}
-    return asked
+    """Read what a task's prompts show; nothing where there is no such task."""
+    path = TASKS / f"{name}.yaml"
+    if not path.exists():
+        return set()
+    config = yaml.load(path.read_text(), yaml.BaseLoader)
+    return {sample["question"] for sample in config["fewshot_config"]["samples"]}
+
+
+def asks_own_rows(twin: str) -> bool:
+    """Whether there is such a twin, and its YAML names a table of its own."""
+    path = TASKS / f"{twin}.yaml"
+    return path.exists() and f"{{table: {twin}}}" in path.read_text()
 
 
 def share_out(rows: list[Row], sets: int) -> list[list[Row]]:
@@ -543,14 +548,18 @@ def share_out(rows: list[Row], sets: int) -> list[list[Row]]:
 def tables(name: str) -> dict[str, list[Row]]:
     """Make the rows of a task, and of its twin if they are others.
 
-    Twins share a table where there are too few rows for two.
+    What a twin's prompts show is asked by neither. Where rows abound, a twin of the same rows shows
+    some that its task has no room for.
     """
-    shown = shown_examples(name)
-    unique = list({row[0]: row for row in TABLES[name]() if row[0] not in shown}.values())
+    shown, twin = shown_examples(name), f"{name}_twin"
+    rows = {row[0]: row for row in TABLES[name]() if row[0] not in shown}
+    if asks_own_rows(twin) or len(rows) <= 1.6 * ROWS:
+        shown = shown_examples(twin)
+        rows = {question: row for question, row in rows.items() if question not in shown}
+    unique = list(rows.values())
     if name not in INFLECTED:
         random.Random(7).shuffle(unique)
-    twin = (TASKS / f"{name}_twin.yaml").exists() and len(unique) > 1.6 * ROWS
-    names = [name, f"{name}_twin"] if twin else [name]
+    names = [name, twin] if asks_own_rows(twin) else [name]
     return dict(zip(names, share_out(unique, len(names)), strict=True))
 
 

@@ -56,7 +56,7 @@ MEASURES = {
     "addition": "sum of two-digit numbers",
     "subtraction": "difference of two-digit numbers",
 }
-CHANCE = {"sentiment": 0.5, "odd_one_out": 0.25}
+CHANCE = {"sentiment": 0.5, "sentiment_twin": 0.5, "odd_one_out": 0.25}
 
 
 def short(task: str) -> str:

@@ -26,7 +26,7 @@ from caploc.search import METHODS, Problem, Settings, column_mask
 from caploc.search.plan import OtherTask
 from caploc.search.settings import MOST_MASKS, MOST_ROWS
 from caploc.search.summary import nothing_to_lose
-from caploc.tasks.catalog import TaskOptions, check_task_name
+from caploc.tasks.catalog import LoadTasks, TaskOptions, check_task_name
 from caploc.tasks.registry import list_twins
 from caploc.tasks.task import Task
 from caploc.tracking import check_tracker, tracked
@@ -200,10 +200,10 @@ class Study:
             return replace(self, settings=replace(settings, masks=bought), examples=examples)
         return replace(self, settings=settings, examples=bought)
 
-    def tasks(self) -> list[Task]:
+    def tasks(self, load: LoadTasks | None = None) -> list[Task]:
         """Load the task and those beside it, which are asked in their own way."""
-        tasks = self.model.tasks([self.task], self.options)
-        return tasks + self.model.tasks(self.beside, self.options.plain())
+        load = load or self.model.tasks
+        return load([self.task], self.options) + load(self.beside, self.options.plain())
 
     def intervention(self) -> Intervention:
         """Load what it takes to knock heads out as the mode says."""

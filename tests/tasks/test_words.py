@@ -18,7 +18,7 @@ from caploc.tasks.task import Generate, Generated
 HERE = Path(words.__file__).parent
 NAMES = words_manager().all_tasks
 CHOSEN = ("words/sentiment", "words/odd_one_out")  # one of several answers is picked
-FEWER = {"capital": 130, "country": 130, "nationality": 110, "comparative": 265, "antonym": 250}
+FEWER = {"capital": 130, "country": 130, "nationality": 104, "comparative": 265, "antonym": 250}
 TWINS = {
     name: twin_of
     for name in NAMES

@@ -39,6 +39,7 @@ from caploc.store import Question, Row, Store
 from caploc.store.store import Known, stored_rows
 from caploc.studies.running import finished
 from caploc.study import CHECKED, Study, draw_own_curve, locate, validated
+from caploc.tasks.catalog import TaskOptions
 from caploc.tasks.task import Generate, Generated, Response, Scored, Task, responses_json
 from caploc.workbench import Absent, ModelOptions, Unloaded, Workbench, check_pairs
 
@@ -112,13 +113,15 @@ def dry_run(
     told with its reason. Raises StoreFailed if the rows in the folder cannot be read.
     """
     rows = KnownRows(folder / ROWS, max(study.settings.top for study in studies.values()))
+    progress = progress or Silent()
     done: dict[str, Planned] = {}
     loading = 0.0
     for model in dict.fromkeys(study.model for study in studies.values()):
         with ExitStack() as stack:
-            planner = Planner(model, rows, progress or Silent(), seconds, stack)
+            planner = Planner(model, rows, progress, seconds, stack)
             for name, study in studies.items():
                 if study.model == model:
+                    progress.start(f"study {len(done) + 1} of {len(studies)}, {name}", 0)
                     done[name] = planner.plan(name, study, folder)
             loading += planner.loading
         del planner
@@ -142,6 +145,7 @@ class Planner:
         self.loading = 0.0
         self.engine: Any = None
         self.paces: dict[str, tuple[Pace, int]] = {}
+        self.tasks: dict[str, Task] = {}
 
     def plan(self, name: str, study: Study, folder: Path) -> Planned:
         blank = Planned(name, study.model.name, study.task, study.method)
@@ -150,16 +154,23 @@ class Planner:
             return replace(blank, finished=True, tokens=nothing, seconds=nothing)
         try:
             study = study.check()
-            tasks = study.tasks()
+            tasks = study.tasks(self.load)
             study.check_examples(tasks[0].size)
             engine, before = self.opened(), time.perf_counter()
-            counts = count_rows(study, tasks, engine, self.known, self.progress)
+            counts = count_rows(study, tasks, engine, self.known)
             thinking = time.perf_counter() - before
             priced = {} if self.seconds is None else self.priced(study, counts, thinking)
         except CaplocError as error:
             return replace(blank, failure=str(error))
         rows = counts.fresh + counts.unplanned
         return replace(blank, rows=rows, stored=counts.stored, shared=counts.shared, **priced)
+
+    def load(self, names: Sequence[str], options: TaskOptions) -> list[Task]:
+        """Load tasks, each once for all studies that ask it alike."""
+        for name in names:
+            if (key := f"{name} {options}") not in self.tasks:
+                (self.tasks[key],) = self.model.tasks([name], options)
+        return [self.tasks[f"{name} {options}"] for name in names]
 
     def opened(self) -> Any:
         """Return the engine; without calibration, one that knows the model's files only."""
@@ -289,10 +300,8 @@ class RowCounts:
     searched_work: float = 0.0
 
 
-def count_rows(
-    study: Study, tasks: Sequence[Task], engine: Any, known: KnownRows, progress: Progress
-) -> RowCounts:
-    """Go through a study's stages.
+def count_rows(study: Study, tasks: Sequence[Task], engine: Any, known: KnownRows) -> RowCounts:
+    """Go through a study's stages; silently, for what it finds is made up.
 
     Raises UserError if its tasks do not have the examples that it wants; StoreFailed if the rows
     that there are cannot be read.
@@ -302,6 +311,7 @@ def count_rows(
     check_pairs(study.model, intervention, tasks[0])
     bench = Workbench[HeadModel](engine, None, make_meter=pretend, intervention=intervention)
     endless = replace(study, settings=replace(study.settings, recall=NEVER))
+    progress = Silent()
     stages = locate(endless, bench, tasks, progress)
     bench.meter(tasks[0])  # the first of all, also where nothing was asked
     pretended = cast(list[DryRunMeter], list(bench.meters.values()))
@@ -349,7 +359,7 @@ def foresee(study: Study, tasks: Sequence[Task], folder: Path) -> Foreseen:
     known = KnownRows(rows_file(folder), study.settings.top)
     print_of = study.model.source().fingerprint() if known.path.is_file() else ""
     engine = Absent(Unloaded(study.model.name, print_of, study.model.check()))
-    counts = count_rows(study, tasks, engine, known, Silent())
+    counts = count_rows(study, tasks, engine, known)
     checks = counts.fresh + counts.unplanned - counts.searched
     return Foreseen(counts.searched, checks, counts.work, counts.work - counts.searched_work)
 
