@@ -8,7 +8,16 @@ import pytest
 from shaping import shaped, shaped_curve
 
 from caploc.heads import ALONE
-from caploc.report.charts import NARROW, WIDE, chart, horizontal_channel, rows_of
+from caploc.report.charts import (
+    NARROW,
+    SERIES,
+    SHAPES,
+    WIDE,
+    by_series,
+    chart,
+    horizontal_channel,
+    rows_of,
+)
 from caploc.report.headtable import head_table
 from caploc.report.plots import (
     curve_specs,
@@ -138,3 +147,12 @@ def test_a_chart_fits_its_width_and_uses_the_pages_colours():
 def test_no_address_is_read():
     with pytest.raises(ValueError, match="."):
         chart("no", {"data": {"url": "https://example.org/a.csv"}, "mark": "point", "encoding": {}})
+
+
+def test_no_two_series_look_alike():
+    names = [f"task {number}" for number in range(len(SERIES) * len(SHAPES))]
+    colours, shapes = (
+        by_series(names)[channel]["scale"]["range"] for channel in ("color", "shape")
+    )
+    assert len(set(zip(colours, shapes, strict=True))) == len(names)
+    assert set(colours) == set(SERIES) and set(shapes) == set(SHAPES)

@@ -132,11 +132,13 @@ def horizontal_channel(field: str, title: str, **scale: Any) -> dict[str, Any]:
 def by_series(names: Sequence[str], palette: Mapping[str, str] | None = None) -> dict[str, Any]:
     """Return colour and shape of series, told apart with every kind of colour vision, and in grey.
 
-    `names` are those of the series, in their order; some may have colours of their own.
+    `names` are those of the series, in their order; some may have colours of their own. Where there
+    are more series than colours, each colour comes again with another shape.
     """
     channels: dict[str, dict[str, Any]] = {}
-    for channel, looks in (("color", SERIES), ("shape", SHAPES)):
-        drawn = [looks[number % len(looks)] for number in range(len(names))]
+    for channel, looks, shift in (("color", SERIES, 0), ("shape", SHAPES, 1)):
+        rounds = [divmod(number, len(looks)) for number in range(len(names))]
+        drawn = [looks[(place + shift * again) % len(looks)] for again, place in rounds]
         if channel == "color" and palette:
             drawn = [palette.get(name, look) for name, look in zip(names, drawn, strict=True)]
         scale = {"domain": list(names), "range": drawn}
