@@ -130,7 +130,7 @@ class Meter:
             self.cost.count_ways(batch, progress)
             done = []
             for row in self.rows([waiting[number] for number in self.filled(batch, waiting)]):
-                self.known[row.mask, row.example] = row
+                self.known[row.mask, row.example] = row  # the packed mask, the example's digest
                 done.append(row)
             self.store.add(self.question, done)
             progress.advance(len(done), sum(row.tokens for row in done))
@@ -138,9 +138,9 @@ class Meter:
     def filled(self, batch: Sequence[Answer], waiting: "list[Waiting]") -> Iterator[int]:
         """Take in a batch of answers; yield the rows that now have all of theirs."""
         for answer in batch:
-            number, part = answer.key
+            number, place = answer.key
             row = waiting[number]
-            row.responses[part] = answer.response
+            row.responses[place] = answer.response
             row.tokens += answer.forward_tokens
             row.plain_tokens += answer.plain_tokens
             row.seconds += answer.seconds

@@ -120,7 +120,7 @@ def standing(site: Site | None, columns: slice) -> Iterator[tuple[Any, slice]]:
 
 
 class _Cut:
-    """The hook of one projection: replaces what the cut heads of each row hand on.
+    """The hook of one projection for padded batches and the proof; `PackedCut` is for packed rows.
 
     `masks` is of shape (rows, heads of the layer), boolean or in amounts.
     """
@@ -222,16 +222,16 @@ class PackedCut:
         table: MaskTable,
         owners: Int[Tensor, " tokens"],
         positions: Int[Tensor, " tokens"],
-        layers: int,
+        cut_layers: int,
         tails: Int[Tensor, " tails"] | None = None,
     ) -> Iterator[None]:
-        """Cut token i of a pass, at its position in its row, as row `owners[i]` says, for a block.
+        """Cut token i of a pass, at its position in its text, by mask `owners[i]` of the table.
 
-        Only the layers whose bits are set in `layers` are cut. Of the last layer the projection
+        Only the layers whose bits are set in `cut_layers` are cut. Of the last layer the projection
         sees the tokens `tails` alone (None: all). Raises ModelBusy in a forward pass from another
         thread.
         """
-        before, self.now = self.now, _PassCut(table, owners, positions, layers, tails)
+        before, self.now = self.now, _PassCut(table, owners, positions, cut_layers, tails)
         try:
             # see `replaced`
             with torch.compiler.set_stance("force_eager"):
@@ -244,16 +244,16 @@ class PackedCut:
         last = layer == self.grid.layers - 1
 
         def cut(module: nn.Module, args: tuple[Tensor, ...]) -> tuple[Tensor, ...] | None:
-            if self.now is None or not self.now.layers >> layer & 1:
+            if self.now is None or not self.now.cut_layers >> layer & 1:
                 return None
             check_thread(self.now.thread)
             mixed, *rest = args
-            now = self.now.under(mixed, narrow=last)
-            kept = now.kept[:, columns, None]
-            per_head = mixed.reshape(*kept.shape[:2], -1) * kept
-            if now.entries is not None and self.now.table.substitutes is not None:
+            token = self.now.under(mixed, narrow=last)
+            kept = token.kept[:, columns, None]
+            per_head = mixed.reshape(*kept.shape[:2], -1) * kept  # tokens x heads x width
+            if token.entries is not None and self.now.table.substitutes is not None:
                 values = self.now.table.substitutes.values(layer, per_head)[:, inside]
-                per_head = torch.addcmul(per_head, values[now.entries], 1 - kept)
+                per_head = torch.addcmul(per_head, values[token.entries], 1 - kept)
             return per_head.reshape(mixed.shape), *rest
 
         return cut
@@ -274,7 +274,7 @@ class _PassCut:
     table: MaskTable
     owners: Int[Tensor, " tokens"]
     positions: Int[Tensor, " tokens"]
-    layers: int
+    cut_layers: int
     tails: Int[Tensor, " tails"] | None
     thread: int = field(default_factory=threading.get_ident)
     known: dict[tuple[torch.device, torch.dtype, bool], _TokenCut] = field(default_factory=dict)

@@ -135,7 +135,7 @@ class Task(Protocol):
         """Return the task's own aggregate of its items."""
 
     def first(self, limit: int | None) -> list[int]:
-        """Return the examples of a final score."""
+        """Return the numbers of the first `limit` examples, None: of all, for a final score."""
 
     def show(self, example: int, responses: Sequence[Response]) -> Shown:
         """Prompt, gold answer and the model's answer, for people."""
