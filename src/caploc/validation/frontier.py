@@ -155,7 +155,7 @@ def offer_part(
     damage = -100 * (one.damage.effect or 0.0)
     return frontier, [
         f"A part is specific: {' '.join(one.heads)} takes {damage:.0f} points of "
-        f"{promise.check.meter.task.name}, and no other task surely loses more than "
+        f"{promise.check.meter.task.name}, and each other task surely loses less than "
         f"{100 * promise.price:g}{describe_worst(one)}."
     ]
 
@@ -233,7 +233,7 @@ def amounts_note(one: FrontierSet, price: float) -> str:
     """Say what a set with amounts does, and how to get it."""
     return (
         f"By amounts, {' '.join(one.heads)} takes {-100 * (one.damage.effect or 0.0):.0f} points, "
-        f"and no spared task surely loses more than {price:g}{describe_worst(one)}; "
+        f"and each spared task surely loses less than {price:g}{describe_worst(one)}; "
         f"`caploc export` with `--heads {','.join(one.heads)}` writes it."
     )
 
