@@ -64,6 +64,18 @@ def test_a_function_scores_what_the_model_writes(model, tokenizer, tmp_path):
         caploc.locate("demo", json.loads((right.folder / "run.json").read_text())["study"]["task"])
 
 
+@pytest.mark.parametrize("method", ["css", "adaptive"])
+def test_a_run_of_which_no_answer_could_be_scored_ends_with_the_reason(
+    model, tokenizer, tmp_path, method
+):
+    asked = SMALL | {"method": method}
+    found = caploc.locate(
+        model, tokenizer, PAIRS, score=lambda *_: float("nan"), **asked, out=tmp_path
+    )
+    assert found.top == [] and found.result.intact.score is None
+    assert found.result.search.notes[0].startswith("None of the intact model's answers could be")
+
+
 BONUS = 1.0
 
 

@@ -334,7 +334,7 @@ def locate(
     )
     found = search(meters, METHODS[study.method].search(problem), progress)
     before = outcomes_by_example(intact)
-    if is_binary(before):  # then the score lies between 0 and 1, and so does what can be lost
+    if before and is_binary(before):  # the score, and so what can be lost, lies between 0 and 1
         found = replace(found, estimate=found.estimate.within(np.array([*before.values()])))
     hopeless = nothing_to_lose(problem, before)
     if hopeless and hopeless not in found.notes:  # the adaptive search has seen it itself

@@ -4,7 +4,7 @@ from measured import crossed
 from scipy import stats
 
 from caploc import designs
-from caploc.recovery import Measurements, PairedDifferences, falls
+from caploc.recovery import Measurements, PairedDifferences, falls, falls_short
 from caploc.recovery.paired import REPEATABLE, matched_pairs, sign_test
 from caploc.simulate import World
 
@@ -144,3 +144,39 @@ def test_paired_intervals_cover_the_true_effect_as_often_as_they_say():
     planted = np.array(covered)[:, world.planted_heads]
     # 180 intervals: three standard errors of a 95 % coverage are 4.9 points.
     assert 0.90 <= planted.mean() <= 1.0
+
+
+def changes(losses, gains, count):
+    return np.array([-1.0] * losses + [1.0] * gains + [0.0] * (count - losses - gains))
+
+
+@pytest.mark.parametrize("gains", [0.0, 0.01, 0.1])
+@pytest.mark.parametrize("count", [60, 150, 200, 240, 300, 400])
+def test_a_fall_of_the_price_seldom_passes_for_less(count, gains):
+    """By every number of losses and gains that may come, at the least true fall that is one."""
+    price, level = 0.02, 0.025
+    wrongly = 0.0
+    for gained in range(int(count * gains * 2.5) + 6 if gains else 1):
+        chance = stats.binom.pmf(gained, count, gains)
+        lost = np.arange(count - gained + 1)
+        chances = stats.binom.pmf(lost, count - gained, (price + gains) / (1 - gains))
+        for one in lost[chances > 1e-9]:
+            p = falls_short(changes(one, gained, count), price, binary=True)
+            wrongly += chance * chances[one] * (p <= level)
+    assert wrongly <= 1.05 * level
+
+
+def test_no_answer_lost_of_many_is_less_than_the_price():
+    assert falls_short(changes(0, 0, 240), 0.02, binary=True) < 0.025
+    assert falls_short(changes(1, 0, 240), 0.02, binary=True) > 0.025  # 46 of 1000 have no more
+    assert falls_short(changes(1, 0, 300), 0.02, binary=True) < 0.025
+    assert falls_short(changes(30, 30, 2000), 0.02, binary=True) < 0.001
+    assert falls_short(changes(0, 0, 5), 1.0, binary=True) < 0.025
+
+
+def test_a_measure_falls_short_of_the_price_by_students_t():
+    differences = np.array([-0.5, -0.1, 0.2, -0.7])
+    reference = stats.ttest_1samp(differences, -0.4, alternative="greater").pvalue
+    assert falls_short(differences, 0.4, binary=False) == pytest.approx(reference)
+    assert falls_short(np.full(4, -0.4), 0.5, binary=False) == 0
+    assert falls_short(np.full(4, -0.6), 0.5, binary=False) == 1

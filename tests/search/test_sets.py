@@ -6,7 +6,7 @@ from driven import ELSEWHERE, FRESH, breaking, drive, inside, problem
 
 from caploc import designs
 from caploc.search import METHODS
-from caploc.search.sets import AT_ONCE, EXCHANGING, POOL, exchanged
+from caploc.search.sets import AT_ONCE, EXCHANGING, POOL, exchanged, most_damaging
 from caploc.search.state import SearchState
 from caploc.simulate import Interaction, World
 
@@ -172,3 +172,16 @@ def test_a_set_that_could_not_be_scored_is_none():
 
     run = drive(METHODS["adaptive"].search(problem(HEADS, goal="set", top=3)), answer)
     assert run.found.chosen == []
+
+
+@pytest.mark.parametrize(("fresh", "named"), [(1, False), (4, False), (5, True)])
+def test_a_few_lost_answers_are_no_proof_though_all_are_lost(fresh, named):
+    """Two sets share the level of 5 %: half of `2 ** -fresh`, the mid-p of so many losses."""
+    asked = problem(HEADS, goal="set", top=1, fresh=range(200, 200 + fresh))
+    state = SearchState(asked, designs.generator(0), {})
+
+    def answer(plan):
+        return np.where(plan.masks[plan.mask, 7], 0.0, 1.0)
+
+    found = drive(most_damaging(state, [[7], [8]]), answer).found
+    assert found == ([7] if named else [])

@@ -3,15 +3,16 @@
 import sqlite3
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 from filled import QUESTIONS, fill
 
-from caploc.errors import StoreFailed
+from caploc.errors import FolderTaken, StoreFailed
 from caploc.store import Store
 from caploc.store.pages import connect, is_open
-from caploc.store.store import reading, stored_rows
+from caploc.store.store import folder_lock, hold_folder, reading, stored_rows
 
 HERE = Path(__file__).parent
 WRITER = f"""
@@ -84,3 +85,14 @@ def test_a_file_with_a_second_name_is_not_written_though_it_is_open(tmp_path):
     (tmp_path / "second").hardlink_to(path)
     with reading(path), pytest.raises(StoreFailed, match="second name"):
         Store(path)
+
+
+def test_a_folder_held_for_several_runs_stays_taken_between_them(tmp_path):
+    """The first run to end in the holder's own thread must not let the folder go."""
+    with hold_folder(tmp_path):
+        for _ in range(2):
+            with Store(tmp_path / "rows.sqlite"):
+                pass
+            with ThreadPoolExecutor(1) as others, pytest.raises(FolderTaken):
+                others.submit(folder_lock, tmp_path).result()
+    folder_lock(tmp_path).release()  # and is free afterwards

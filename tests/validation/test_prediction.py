@@ -62,3 +62,8 @@ def test_masks_leave_critical_heads_alone_and_half_of_them_hold_a_chosen_head(ch
     assert len(masks) == MASKS and not masks[:, [4, 8]].any()
     assert masks[: MASKS // 2, [0, 1]].any(axis=1).all()
     assert np.array_equal(masks, draw_masks(checking(linear).check, what, 0.2))
+
+
+def test_where_every_head_breaks_the_task_alone_no_mask_is_left_to_predict(checking, found):
+    every = found([0, 1], EFFECTS, critical=range(16))
+    assert predicted(checking(linear).check, every, 0.15) is None

@@ -5,6 +5,7 @@ from caploc.recovery.lasso import PaperLasso
 from caploc.recovery.paired import (
     PairedDifferences,
     falls,
+    falls_short,
     paired,
     paired_standard_error,
     right_or_wrong,
@@ -34,6 +35,7 @@ __all__ = [
     "SpikeAndSlab",
     "single_head_differences",
     "falls",
+    "falls_short",
     "noise_ceiling",
     "paired",
     "right_or_wrong",

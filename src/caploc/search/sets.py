@@ -11,7 +11,6 @@ damaging of the three is the answer.
 from dataclasses import replace
 
 import numpy as np
-from scipy import stats
 
 from caploc.recovery import falls
 from caploc.recovery.rows import is_binary
@@ -228,7 +227,5 @@ def most_damaging(state: SearchState, sets: list[list[int]]) -> Asking[list[int]
     best = int(np.argmin(np.nan_to_num(measured.mask_means(), nan=np.inf)))
     outcomes = measured.where(measured.mask == best).by_example()
     drop = np.array([outcomes[e] - intact[e] for e in outcomes if e in intact])
-    if not drop.size or np.ptp(drop) == 0:
-        return sets[best] if drop.sum() < 0 else []
-    test = stats.ttest_1samp(drop, 0.0, alternative="less")
-    return sets[best] if test.pvalue < LEVEL / len(sets) else []
+    p = falls(drop, binary=is_binary(intact)) if drop.size else 1.0
+    return sets[best] if p < LEVEL / len(sets) else []

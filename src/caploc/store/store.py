@@ -197,7 +197,7 @@ def folder_lock(folder: Path) -> FileLock:
         with suppress(FileNotFoundError):
             check_regular(os.lstat(place), place)
         lock = FileLock(place, is_singleton=True)
-        if place not in HELD.get():
+        if lock.is_locked or place not in HELD.get():  # by this thread, which lets it go as often
             lock.acquire(timeout=0)
     except Timeout:
         raise FolderTaken(

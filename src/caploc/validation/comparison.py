@@ -10,7 +10,7 @@ from caploc.errors import BadOption
 from caploc.heads import HeadGrid, Mask, Masks
 from caploc.measurement import Meter, outcomes_by_example
 from caploc.progress import Progress
-from caploc.recovery import paired
+from caploc.recovery import falls_short, paired
 from caploc.result import Change, Failures, Score, TaskComparison, number
 from caploc.search import Plan
 from caploc.store import Row
@@ -57,6 +57,7 @@ def scored_everywhere(
 
 
 MARGIN = 0.03  # change of an accuracy that counts as none
+LEVEL = 0.05  # chance that as large a fall, or rise, is called none
 
 
 @dataclass(frozen=True)
@@ -101,8 +102,9 @@ def measure_change(intact: Sequence[Row], knocked_out: Sequence[Row]) -> Change 
 
     `low` and `high` are those of `paired`; they and `stderr` are None with a single example.
     `verdict` says whether the change is beyond doubt (`changed`), within `MARGIN` points of none
-    for sure (`unchanged`: the whole interval lies inside), or neither (`open`); outcomes that are
-    not 0 and 1 have no margin.
+    for sure (`unchanged`: the whole interval lies inside, and so it does by a test of either side
+    at `LEVEL`, which the interval's ends do not keep), or neither (`open`); outcomes that are not 0
+    and 1 have no margin.
     """
     before, after = outcomes_by_example(intact), outcomes_by_example(knocked_out)
     differences = np.array([after[e] - before[e] for e in before if e in after])
@@ -112,13 +114,14 @@ def measure_change(intact: Sequence[Row], knocked_out: Sequence[Row]) -> Change 
     stderr = float(differences.std(ddof=1)) / count**0.5 if count > 1 else None
     binary = set(before.values()) | set(after.values()) <= {0.0, 1.0}
     mean, low, high, _ = paired(differences, binary=binary)
+    p = [falls_short(side * differences, MARGIN, binary=binary) for side in (1, -1)]
     return Change(
         outcome=mean,
         stderr=stderr,
         low=number(low),
         high=number(high),
         margin=MARGIN if binary else None,
-        verdict=judge_change(low, high, MARGIN if binary else 0.0),
+        verdict=judge_change(low, high, MARGIN if binary and max(p) <= LEVEL else 0.0),
         examples=count,
     )
 

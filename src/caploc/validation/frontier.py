@@ -10,7 +10,7 @@ from caploc import designs
 from caploc.errors import BadOption
 from caploc.frontiers import find_gentlest, find_worst, has_amounts
 from caploc.heads import Columns, HeadGrid
-from caploc.recovery import paired
+from caploc.recovery import falls, falls_short
 from caploc.result import Frontier, FrontierSet, Subsets, TaskEffect
 from caploc.search import column_mask
 from caploc.validation.comparison import Check
@@ -61,10 +61,10 @@ def judge_frontier(
 ) -> tuple[Frontier, Sequence[int]]:
     """Judge sets in the order given; name the first that breaks all it must and keeps the price.
 
-    A set keeps it if the one-sided upper end of each spared task's loss is no larger, at half the
-    level of the set before: over all sets the chance of a false promise is at most `LEVEL`. The
-    same holds over all `scaled`, sets with amounts: they are judged apart, never named, and left
-    out unless they surely do better than each set of whole heads (`outdoes`).
+    A set keeps it if no spared task loses as much, by a one-sided test each at half the level of
+    the set before: over all sets the chance of a false promise is at most `LEVEL`. The same holds
+    over all `scaled`, sets with amounts: they are judged apart, never named, and left out unless
+    they surely do better than each set of whole heads (`outdoes`).
     """
     every: list[Columns] = [*sets, *scaled]
     losses = [change_of(each, every) for each in promise.spared]
@@ -72,13 +72,12 @@ def judge_frontier(
     twins = [change_of(each, every) for each in promise.twins]
 
     def judged(columns: Columns, place: int, level: float) -> FrontierSet:
-        worst = [lowest(*changes[place], level) for changes in losses]
         return FrontierSet(
             heads=name_columns(promise.check.grid, columns),
             damage=effect_between(*damage[place]),
             twins=task_effects(promise.twins, twins, place),
             spared=task_effects(promise.spared, losses, place),
-            within=all(low is not None and low >= -promise.price for low in worst),
+            within=all(keeps(*each[place], promise.price, level) for each in losses),
             level=level,
         )
 
@@ -88,8 +87,7 @@ def judge_frontier(
     for place, (columns, level) in enumerate(zip(scaled, levels, strict=False), len(sets)):
         others = range(len(sets))
         beyond = all(outdoes(damage, losses, place, other, level / 2) for other in others)
-        harm = lowest(*damage[place][::-1], level)
-        if beyond and harm is not None and harm > 0:
+        if beyond and surely_falls(*damage[place], level):
             found.append(judged(columns, place, level))
     frontier = Frontier(
         price=promise.price,
@@ -108,11 +106,14 @@ Changes = list[tuple[Outcomes, Outcomes]]
 def outdoes(
     damage: Changes, losses: Sequence[Changes], place: int, other: int, level: float
 ) -> bool:
-    """Whether a set surely does more damage than another, or costs less where that costs most."""
+    """Whether a set surely does more damage than another, or costs less where that costs most.
+
+    Where that is shows on the same examples: the level is shared between the tasks it may be.
+    """
     worst = min(losses, key=lambda each: np.nan_to_num(np.subtract(*each[other][::-1])).mean())
-    more = lowest(damage[place][1], damage[other][1], level)
-    less = lowest(worst[other][1], worst[place][1], level)
-    return any(low is not None and low > 0 for low in (more, less))
+    return surely_falls(damage[other][1], damage[place][1], level) or surely_falls(
+        worst[place][1], worst[other][1], level / len(losses)
+    )
 
 
 def name_columns(grid: HeadGrid, columns: Columns) -> list[str]:
@@ -154,19 +155,28 @@ def offer_part(
     damage = -100 * (one.damage.effect or 0.0)
     return frontier, [
         f"A part is specific: {' '.join(one.heads)} takes {damage:.0f} points of "
-        f"{promise.check.meter.task.name}, and no other task surely loses more than "
+        f"{promise.check.meter.task.name}, and each other task surely loses less than "
         f"{100 * promise.price:g}{describe_worst(one)}."
     ]
 
 
-def lowest(before: Outcomes, after: Outcomes, level: float) -> float | None:
-    """The one-sided lower end of the mean change at a level; None if nothing was scored."""
+def scored_change(before: Outcomes, after: Outcomes) -> tuple[Outcomes, bool]:
+    """What outcomes scored in both changed by, and whether all of these are right or wrong."""
     both = np.isfinite(before) & np.isfinite(after)
-    if not both.any():
-        return None
     binary = bool(np.isin([before[both], after[both]], (0.0, 1.0)).all())
-    low = paired(after[both] - before[both], binary=binary, level=1 - 2 * level)[1]
-    return float(low) if np.isfinite(low) else None
+    return after[both] - before[both], binary
+
+
+def keeps(before: Outcomes, after: Outcomes, price: float, level: float) -> bool:
+    """Whether the mean falls by less than the price, by a one-sided test at the level."""
+    change, binary = scored_change(before, after)
+    return change.size > 0 and falls_short(change, price, binary=binary) <= level
+
+
+def surely_falls(before: Outcomes, after: Outcomes, level: float) -> bool:
+    """Whether the mean falls, by a one-sided test at the level."""
+    change, binary = scored_change(before, after)
+    return change.size > 0 and falls(change, binary=binary) <= level
 
 
 def task_effects(
@@ -223,7 +233,7 @@ def amounts_note(one: FrontierSet, price: float) -> str:
     """Say what a set with amounts does, and how to get it."""
     return (
         f"By amounts, {' '.join(one.heads)} takes {-100 * (one.damage.effect or 0.0):.0f} points, "
-        f"and no spared task surely loses more than {price:g}{describe_worst(one)}; "
+        f"and each spared task surely loses less than {price:g}{describe_worst(one)}; "
         f"`caploc export` with `--heads {','.join(one.heads)}` writes it."
     )
 

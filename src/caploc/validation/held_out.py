@@ -118,11 +118,11 @@ def predicted(check: Check, found: Found, rate: float) -> Prediction | None:
     Slope and intercept are fitted: effects are those of single heads, and several gone at once may
     cost less than their sum. The ceiling is the share of the variance that is not the noise of
     having so few examples. A high R² does not prove that effects add up: heads with no effect alone
-    can still matter together. None if nothing is predicted, or nothing could be
-    scored, or the scores do not differ.
+    can still matter together. None if nothing is predicted, every head breaks the task alone,
+    nothing could be scored, or the scores do not differ.
     """
     effect = np.nan_to_num(found.estimate.effect)
-    if not effect.any():
+    if not effect.any() or len(found.critical) == len(effect):
         return None
     masks = draw_masks(check, found, rate)
     few = replace(check, examples=list(check.examples)[:EXAMPLES])
