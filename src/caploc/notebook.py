@@ -25,6 +25,7 @@ from caploc.given import GivenModel, Pairs, Score, write_task
 from caploc.lookup import pick
 from caploc.models.knockout import knockout
 from caploc.models.loading import load_model
+from caploc.models.sources import title_of
 from caploc.modes import PATCH, Mode
 from caploc.naming import default_folder, default_others, is_folder, placed
 from caploc.report.charts import Picture
@@ -217,7 +218,8 @@ def locate(  # noqa: PLR0913  (what can be chosen is its parameters)
     loading, wanted = opened(model, task, asked, score)
     loading = loading.answered_by(engine)
     called = wanted if isinstance(wanted, str) else "examples"
-    short = Path(loading.name).name if is_folder(Path(loading.name)) else loading.name
+    short = title_of(loading.name) or loading.name
+    short = Path(short).name if is_folder(Path(short)) else short
     folder = Path(out) if out else default_folder(short, method, called)
     if isinstance(wanted, str):
         name = placed(wanted)
