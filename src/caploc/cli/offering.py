@@ -44,8 +44,8 @@ def show_results(results: "list[Result]") -> None:
     """Print what was found: scores, the answer in words, heads, sets, and what to know."""
     from caploc import tables
     from caploc.report.headtable import explain_unnamed
-    from caploc.report.wording import called
     from caploc.report.sentence import headline, second_sentence
+    from caploc.report.wording import called
 
     console.show_table(*tables.locate_table(results))
     several = len(results) > 1
