@@ -4,6 +4,7 @@ import io
 import re
 import threading
 import time
+from pathlib import Path
 
 import pytest
 import rich.console
@@ -25,6 +26,7 @@ def test_a_notebook_without_ipywidgets_gets_plain_text_and_no_warning(installed,
         with console.progress_bars(quiet=False) as shown:
             shown.start("Intact", 3)
             shown.advance(3, 30)
+            shown.write()
         assert "Intact" in drawing.file.getvalue()
 
 
@@ -41,15 +43,16 @@ def test_a_file_gets_a_line_at_once_and_one_at_every_interval(log, monkeypatch):
     monkeypatch.setattr(console, "LINE_SECONDS", 0.02)
     with console.progress_bars(quiet=False) as shown:
         assert console.READY in log.getvalue()
-        shown.start("masks", 2000)
+        shown.start("words", 2000)
         shown.advance(500, 0)
         shown.advance(300, 900.0)
         deadline = time.monotonic() + 10
         while log.getvalue().count("800 of 2,000") < 3 and time.monotonic() < deadline:
             time.sleep(0.01)
     lines = [line for line in log.getvalue().splitlines() if "800 of" in line]
-    assert len(lines) >= 4  # the last of them at the end
-    form = r"caploc: [\d:]+ masks, 800 of 2,000, [\d,.]+ rows/s, [\d:]+ left of this stage"
+    assert len(lines) >= 3
+    assert re.fullmatch(r"caploc: [\d:]+ done, 300 rows measured", log.getvalue().splitlines()[-1])
+    form = r"caploc: [\d:]+ words, 800 of 2,000, [\d,.]+ rows/s, [\d:]+ left of this stage"
     assert all(re.fullmatch(form, line) for line in lines)
 
 
@@ -73,10 +76,10 @@ def test_a_command_has_lines_from_its_beginning_and_its_measurement_goes_on_with
         before = threading.active_count()
         with console.progress_bars(quiet=False) as shown:
             assert threading.active_count() == before
-            shown.start("masks", 5)
+            shown.start("words", 5)
         written = log.getvalue()
         time.sleep(0.05)
-    assert log.getvalue() == written and "masks" in written.splitlines()[-1]
+    assert log.getvalue() == written and "done" in written.splitlines()[-1]
 
 
 def test_a_command_that_ends_before_it_measures_leaves_no_thread(log):
@@ -102,7 +105,35 @@ def test_rows_that_were_stored_do_not_count_as_speed():
 def test_a_stage_in_a_log_cannot_steer_the_terminal(log):
     with console.progress_bars(quiet=False) as shown:
         shown.start("\x1b[31m[red]evil[/red]", 3)
+        shown.write()
     assert "\x1b" not in log.getvalue() and "[red]evil[/red]" in log.getvalue()
+
+
+def test_stages_are_told_in_plain_words_and_tasks_without_their_folders():
+    assert console.explain("intact") == "asking the intact model"
+    assert console.explain("study 1 of 3, a: parts of the set") == (
+        "study 1 of 3, a: check: does a part of the set do as much?"
+    )
+    assert console.explain("/runs/a/sums.yaml, curve") == "sums.yaml, one more head out each time"
+    assert console.explain("words/past, knocked out") == "words/past, knocked out"
+
+
+def test_every_stage_that_is_told_in_plain_words_is_one():
+    """A renamed stage must not fall back to its name in the code."""
+    code = "".join(each.read_text() for each in Path(console.__file__).parent.rglob("*.py"))
+    assert all(code.count(f'"{name}"') > 1 for name in console.STAGES)
+
+
+def test_no_time_left_is_never_told_while_something_is_done(monkeypatch):
+    lines, now = console.Lines(), 0.0
+    monkeypatch.setattr(console.time, "monotonic", lambda: now)
+    lines.expect(100, 100.0)
+    lines.start("words", 150)
+    now = 50.0
+    lines.advance(100, 400.0)
+    assert lines.line().endswith("100 of at most 100 rows in all, nearly done")
+    lines.advance(50, 400.0)
+    assert lines.line().endswith("150 of at most 150 rows in all, nearly done")
 
 
 def test_a_long_time_left_is_told_in_hours():
@@ -116,7 +147,8 @@ def test_a_terminal_is_told_that_a_run_is_getting_ready_until_its_first_stage(mo
         shown.progress.refresh()
         assert console.READY in drawing.file.getvalue()
         shown.start("masks", 3)
-        assert [task.description for task in shown.progress.tasks if task.visible] == ["masks"]
+        drawn = [task.description for task in shown.progress.tasks if task.visible]
+        assert drawn == ["random groups of heads knocked out"]
 
 
 def test_a_log_counts_the_whole_over_all_stages(log, monkeypatch):
@@ -126,16 +158,18 @@ def test_a_log_counts_the_whole_over_all_stages(log, monkeypatch):
         shown.tell("so far: [red]L0H1")
         shown.start("/runs/a b/task.yaml, intact", 100)
         shown.advance(100, 0)  # stored before
-        shown.start("masks", 200)
+        shown.start("words", 200)
         shown.advance(150, 900.0)
         shown.write()
         shown.expect(50, 500.0)
+        shown.write()
     lines = log.getvalue().splitlines()
     assert lines[1] == "caploc: so far: [red]L0H1"
     assert re.search(
-        r"masks, 150 of 200, .*, 150 of about 300 rows in all, about [\d:]+ left$", lines[2]
+        r"words, 150 of 200, .*, 150 of at most 300 rows in all, nearly done$", lines[2]
     )
-    assert ", 150 of about 200 rows in all, " in lines[3]
+    assert ", 150 of at most 200 rows in all, " in lines[3]
+    assert lines[4].endswith("done, 150 rows measured")
 
 
 def test_the_time_left_counts_slow_rows_as_slow(monkeypatch):
@@ -147,7 +181,7 @@ def test_the_time_left_counts_slow_rows_as_slow(monkeypatch):
     lines.start("words", 100)
     lines.advance(100, 400.0)
     now = 70.0
-    assert lines.line().endswith("100 of about 200 rows in all, about 0:01:30 left")
+    assert lines.line().endswith("100 of at most 200 rows in all, about 0:01:30 left at most")
 
 
 def test_studies_in_turn_foresee_those_to_come_as_those_before(log):
@@ -156,7 +190,7 @@ def test_studies_in_turn_foresee_those_to_come_as_those_before(log):
     first.expect(100, 1000.0)
     assert (lines.total, lines.goal) == (300, 3000.0)
     first.start("intact", 10)
-    assert "study 1 of 3, a: intact" in lines.line()
+    assert "study 1 of 3, a: asking the intact model, " in lines.line()
     first.expect(60, 500.0)  # its search ended early
     assert (lines.total, lines.goal) == (260, 2500.0)
     second.expect(300, 3000.0)

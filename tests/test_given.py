@@ -137,9 +137,9 @@ def test_a_function_that_calls_itself_has_a_definition():
 
 
 def test_dates_in_a_list_stay_as_they_are_written(tmp_path):
-    days = [(f"2024-01-{day:02}", f"2024-01-{day + 1:02}T00:00:00Z") for day in range(1, 9)]
+    days = [(f"2024-01-{day:02}", f"2024-01-{day + 1:02}T00:00:00Z") for day in range(1, 11)]
     task = load_task(str(write_task(days, tmp_path, scored=False)), TaskOptions())
-    asked = [task.requests(n)[0] for n in range(8)]
+    asked = [task.requests(n)[0] for n in range(10)]
     said = [(request.context, request.continuation.lstrip()) for request in asked]
     assert said == days
 
@@ -241,6 +241,8 @@ def test_an_answer_is_parted_from_its_prompt_as_the_prompt_does_it(pair, answer)
         (("demo", "demo/addition", PAIRS), BadOption, "followed by the task alone"),
         (("demo", 5), BadOption, "The task is int"),
         (("demo", []), BadData, "There are no examples"),
+        (("demo", [("a", "b")]), BadData, "1 example is too few .* give 10 or more"),
+        (("demo", [("a", "b")] * 9), BadData, "9 examples are too few"),
         (("demo", [("a", "b"), "cd"]), BadData, "Example 1 is 'cd'"),
         (("demo", [("a", "")]), BadData, "Example 0 is"),
     ],

@@ -1,7 +1,10 @@
 """caploc: which few attention heads does a capability of a language model depend on?"""
 
 from importlib import import_module
+from inspect import isfunction
 from typing import Any
+
+from caploc.calling import for_programs
 
 # Where each public name lives. They are imported when first used: designs, estimators and the
 # command line's help must not wait for torch.
@@ -29,7 +32,8 @@ __all__ = list(HOMES)  # noqa: PLE0604  (the names are the table's)
 def __getattr__(name: str) -> Any:
     if name not in HOMES:
         raise AttributeError(f"module 'caploc' has no attribute {name!r}")
-    return getattr(import_module(f"caploc.{HOMES[name]}"), name)
+    found = getattr(import_module(f"caploc.{HOMES[name]}"), name)
+    return for_programs(found) if isfunction(found) else found
 
 
 def __dir__() -> list[str]:

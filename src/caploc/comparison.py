@@ -114,7 +114,7 @@ def describe_run(run: ComparedRun) -> dict[str, Any]:
     return {
         "name": run.name,
         "folder": str(run.folder),
-        "model": result.model.name,
+        "model": result.model.shown,
         "fingerprint": result.model.fingerprint,
         "task": result.task.name,
         "metric": result.task.metric,
@@ -150,7 +150,7 @@ def one_model(runs: Sequence[ComparedRun], folders: Sequence[Path]) -> dict[str,
         if first[run.result.task.name] is run and run.top_heads
     }
     return {
-        "model": runs[0].result.model.name,
+        "model": runs[0].result.model.shown,
         "fingerprint": runs[0].result.model.fingerprint,
         "layers": grid.layers,
         "heads": list(grid.heads_per_layer),
@@ -178,7 +178,7 @@ def universal_heads(runs: Sequence[ComparedRun], folders: Sequence[Path]) -> lis
     for run in runs:
         for name in run.result.search.universal:
             said.setdefault(name, []).append(run.name)
-    model = runs[0].result.model.name
+    model = runs[0].result.model.shown
     for folder in folders:
         if (folder / UNIVERSAL).exists():
             tried = read_file(folder / UNIVERSAL, Universal)
@@ -207,7 +207,7 @@ def compare_methods(runs: Sequence[ComparedRun]) -> dict[str, Any]:
             }
         )
     names = [run.name for run in runs]
-    return {"model": result.model.name, "task": result.task.name, "runs": names, "pairs": pairs}
+    return {"model": result.model.shown, "task": result.task.name, "runs": names, "pairs": pairs}
 
 
 def rank_agreement(one: ComparedRun, other: ComparedRun, grid: HeadGrid) -> float | None:
@@ -226,7 +226,7 @@ def in_model(run: ComparedRun) -> dict[str, Any]:
     depths = {str(head): head.layer / max(1, grid.layers - 1) for head in run.top_heads}
     return {
         "run": run.name,
-        "model": run.result.model.name,
+        "model": run.result.model.shown,
         "layers": grid.layers,
         "heads": grid.size,
         "share": len(run.result.top) / grid.size if grid.size else None,

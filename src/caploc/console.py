@@ -61,6 +61,8 @@ class Left(TimeRemainingColumn):
 
     def render(self, task: Task) -> Text:
         of = " of this stage" if task.fields["of_stage"] else ""
+        if task.total is not None and task.completed >= task.total:
+            return Text("" if of else "nearly done")
         return super().render(task).append(f" left{of}")
 
 
@@ -110,7 +112,7 @@ class Bars:
         self.progress.console.print(escape(printable(text)), highlight=False)
 
     def start(self, what: str, rows: int) -> None:
-        what = escape(printable(short(what)))
+        what = escape(printable(explain(what)))
         if self.whole is not None:
             self.progress.update(self.whole, description=what)
             return
@@ -161,7 +163,8 @@ class Lines:
 
     def start(self, what: str, rows: int) -> None:
         with self.lock:
-            self.what, self.rows, self.done, self.measured = printable(short(what)), rows, 0, 0
+            self.what, self.rows = printable(explain(what)), rows
+            self.done, self.measured = 0, 0
             self.stage_began = time.monotonic()
             self.first = self.first or self.stage_began
 
@@ -188,8 +191,9 @@ class Lines:
                     parts.append(f"{left} left of this stage")
             if self.total and self.work and self.first is not None:
                 seconds = (now - self.first) / self.work * max(self.goal - self.work, 0)
-                parts.append(f"{self.all:,} of about {max(self.total, self.all):,} rows in all")
-                parts.append(f"about {format_clock(seconds)} left")
+                parts.append(f"{self.all:,} of at most {max(self.total, self.all):,} rows in all")
+                known = f"about {format_clock(seconds)} left at most"
+                parts.append(known if seconds >= 1 else "nearly done")
         return ", ".join(parts)
 
     def write(self) -> None:
@@ -203,12 +207,15 @@ class Lines:
         self.write()
         self.thread.start()
 
-    def end(self) -> None:
-        """Write the last line, unless that has been done."""
-        if not self.over.is_set():
-            self.over.set()
-            self.thread.join()
-            self.write()
+    def end(self, done: bool) -> None:
+        """Write the last line: what was done, or how far it came before it failed."""
+        self.over.set()
+        self.thread.join()
+        if done:
+            with self.lock:
+                self.what = f"done, {self.all:,} rows measured"
+                self.rows, self.measured, self.total = 0, 0, None
+        self.write()
 
 
 begun: list[Lines] = []  # of the command that runs, until its measurement takes them over
@@ -240,9 +247,38 @@ def beginning(quiet: bool) -> Iterator[None]:
 Shown = Bars | Lines | Silent
 
 
-def short(what: str) -> str:
-    """Return a stage's name without the folders of the task's file."""
-    return what.rpartition("/")[2] if what.startswith("/") else what
+# What rows are asked for, as stages are called in the code, and in plain words.
+STAGES = {
+    "intact": "asking the intact model",
+    "intact likelihood": "likelihood of right answers, intact",
+    "likelihood of right answers": "likelihood of right answers without each head",
+    "trial of likelihoods": "are likelihoods steady enough to go by?",
+    "masks": "random groups of heads knocked out",
+    "critical heads": "heads that may break every answer, alone",
+    "shortlist alone": "the likeliest heads, each knocked out alone",
+    "heads found so far": "the set as it has grown",
+    "candidates": "which head should join the set?",
+    "sets of a pool": "random sets of the likeliest heads",
+    "whole sets": "sets of heads on further examples",
+    "parts of the set": "check: does a part of the set do as much?",
+    "specific sets": "check: what do sets break, what do they spare?",
+    "members of the set": "check: each named head alone, all but each",
+    "chosen heads alone": "check: each named head alone",
+    "random controls": "check: random heads instead",
+    "controls of the same groups": "check: neighbours of the named heads instead",
+    "held-out masks": "check: do the effects foretell random groups?",
+    "noise of rounding": "check: the same rows in other batches",
+}
+
+
+def explain(what: str) -> str:
+    """Say in plain words what a stage does, without the folders of the task's file."""
+    study, colon, stage = what.rpartition(": ")
+    stage = stage.rpartition("/")[2] if stage.startswith("/") else stage
+    task, comma, kind = stage.rpartition(", ")
+    if kind == "curve":
+        stage = f"{task}{comma}one more head out each time"
+    return f"{study}{colon}{STAGES.get(stage, stage)}"
 
 
 def format_clock(seconds: float) -> str:
@@ -339,10 +375,12 @@ def progress_bars(quiet: bool) -> Iterator[Shown]:
         lines = begun.pop() if begun else Lines()
         if not lines.thread.is_alive():
             lines.begin()
+        done = False
         try:
             yield lines
+            done = True
         finally:
-            lines.end()
+            lines.end(done)
         return
     left = [SpinnerColumn(), TextColumn("{task.description}"), BarColumn()]
     right = [Counts(), Rates(), Left()]

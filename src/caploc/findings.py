@@ -10,6 +10,7 @@ from caploc.cost import Cost
 from caploc.folder import ANSWERS, RESULT, package_versions, write_json
 from caploc.heads import AMONG, WITHIN
 from caploc.measurement import HeadModel, Meter
+from caploc.models.sources import title_of
 from caploc.progress import Progress
 from caploc.redaction import redacted
 from caploc.report import write_report
@@ -119,6 +120,7 @@ def build_result(study: dict[str, Any], stages: Stages, cost: Cost, command: str
         schema=SCHEMA,
         model=Model(
             name=loaded.name,
+            title=title_of(loaded.name),
             fingerprint=loaded.fingerprint,
             dtype=loaded.dtype,
             device=str(loaded.device),

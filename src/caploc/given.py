@@ -28,6 +28,7 @@ from caploc.models import find_projections, prove_heads
 from caploc.models.loading import LoadedModel
 from caploc.models.placement import dtype_label, input_device
 from caploc.models.sources import ModelSource
+from caploc.search.summary import FEWEST_RIGHT
 from caploc.tasks.catalog import GIVEN_SCORE, TaskOptions, load_task, wants_chat_template
 from caploc.tasks.task import Task
 from caploc.workbench import ModelOptions
@@ -74,6 +75,9 @@ class GivenModel(ModelOptions):
             "Heads known to break every task are kept for models with a name; name the heads to "
             "exclude, or give the model's name in the place of the model."
         )
+
+    def fingerprint(self) -> str:
+        return self.loaded.fingerprint
 
     def tokenizer(self) -> PreTrainedTokenizerBase:
         return self.loaded.tokenizer
@@ -236,11 +240,17 @@ def write_task(pairs: Pairs, folder: Path, scored: bool) -> Path:
     between two words, and after a sign that a space follows (see `wants_space`).
 
     Raises:
-        BadData: if there is no example, or one is no pair of texts.
+        BadData: if there are too few examples to name a head, or one is no pair of texts.
     """
     examples = [example_of(number, pair) for number, pair in enumerate(pairs)]
     if not examples:
         raise BadData("There are no examples; give a list of (prompt, answer).")
+    if len(examples) < FEWEST_RIGHT:  # a search looks for nothing unless as many are right
+        count = f"{len(examples)} {'example is' if len(examples) == 1 else 'examples are'}"
+        raise BadData(
+            f"{count} too few to tell a needed head from chance; give {FEWEST_RIGHT} or more that "
+            "the model gets right."
+        )
     data = ("scored" if scored else "exact") + json.dumps(examples)
     place = folder / f"examples-{blake2b(data.encode(), digest_size=4).hexdigest()}"
     place.mkdir(parents=True, exist_ok=True)

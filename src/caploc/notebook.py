@@ -16,6 +16,7 @@ from torch.nn import Module
 from transformers import PreTrainedTokenizerBase
 
 from caploc import console
+from caploc.calling import as_arguments, for_programs
 from caploc.contents import read_file
 from caploc.errors import BadOption
 from caploc.evaluation import curve as measure_curve
@@ -25,6 +26,7 @@ from caploc.given import GivenModel, Pairs, Score, write_task
 from caploc.lookup import pick
 from caploc.models.knockout import knockout
 from caploc.models.loading import load_model
+from caploc.models.sources import title_of
 from caploc.modes import PATCH, Mode
 from caploc.naming import default_folder, default_others, is_folder, placed
 from caploc.report.charts import Picture
@@ -33,7 +35,7 @@ from caploc.report.sentence import headline
 from caploc.result import FrontierSet, HeadEffect, Result
 from caploc.search import Settings
 from caploc.studies import foresee
-from caploc.study import Study, run_study
+from caploc.study import FEWEST_FRESH, FINDING, Study, run_study
 from caploc.tasks.catalog import TaskOptions
 from caploc.workbench import ModelOptions
 
@@ -138,6 +140,7 @@ class Findings(Record):
             )
         return knockout(model, self.top if heads is None else list(heads))
 
+    @for_programs
     def curve(self, most: int = 10, limit: int | None = None, *, quiet: bool = False) -> Picture:
         """Scores with the 0, 1, ... `most` most needed heads knocked out, measured and drawn.
 
@@ -217,12 +220,15 @@ def locate(  # noqa: PLR0913  (what can be chosen is its parameters)
     loading, wanted = opened(model, task, asked, score)
     loading = loading.answered_by(engine)
     called = wanted if isinstance(wanted, str) else "examples"
-    short = Path(loading.name).name if is_folder(Path(loading.name)) else loading.name
+    short = title_of(loading.name) or loading.name
+    short = Path(short).name if is_folder(Path(short)) else short
     folder = Path(out) if out else default_folder(short, method, called)
     if isinstance(wanted, str):
         name = placed(wanted)
     else:
         name = str(write_task(wanted, folder, scored=score is not None))
+        if not quiet:
+            warn_of_few(len(wanted))
     if isinstance(model, str):
         given["model"] = loading.name
     if isinstance(task, str):
@@ -246,13 +252,22 @@ def locate(  # noqa: PLR0913  (what can be chosen is its parameters)
         track=track,
     )
     with console.progress(quiet) as progress:
-        counted = None if isinstance(loading, GivenModel) else foresee
-        found = run_study(study, folder, progress, command=call_of(given), foresee=counted)
+        found = run_study(study, folder, progress, command=call_of(given), foresee=foresee)
     if not quiet:
         for line in (headline(found.result), *found.result.search.notes, f"Report: {found.report}"):
-            console.say(line)
+            console.say(as_arguments(line))
     mine = loading.loaded.model if isinstance(loading, GivenModel) else None
     return Findings(found.result, found.folder, found.report, mine)
+
+
+def warn_of_few(count: int) -> None:
+    """Say that so many examples leave none for a check that the search has not seen."""
+    checked = round(FEWEST_FRESH / (1 - FINDING))
+    if count < checked:
+        console.warn(
+            f"With {count} examples the finding is checked on those it was found on, and may be "
+            f"overstated; {checked} or more leave some for the check."
+        )
 
 
 def opened(

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from caploc.heads import HeadGrid
+from caploc.models.sources import title_of
 from caploc.progress import Progress, expect, tell
 from caploc.report.wording import called
 from caploc.search.conclusion import Conclusion
@@ -17,24 +18,34 @@ from caploc.tasks.task import Task
 
 @dataclass(frozen=True)
 class Foreseen:
-    """Rows that a study will measure, about: those of its search, and those of the rest.
+    """Rows that a study will measure, at most, as far as that can be known before its search.
 
-    `work` adds up how long they take, `checks_work` how long those of the rest do.
+    `search` rows are asked with heads knocked out, as a budget counts them, and `intact` ones
+    without; `checks` are those of all stages after the search, and `recount` counts them, with
+    their work, once it has ended. `work` adds up how long all of them take.
     """
 
     search: int
+    intact: int
     checks: int
     work: float
-    checks_work: float
+    recount: Callable[[Any], tuple[int, float]]  # of the Stages that a search leaves
 
     def announce(self, task: str, model: str, heads: int, progress: Progress) -> None:
         """Say what will be done, and how many rows it takes."""
         tell(
             progress,
-            f"{called(task)} in {called(model)}: about {self.search:,} rows to search {heads} "
-            f"heads, then {self.checks:,} to check what is found.",
+            f"{called(task)} in {called(title_of(model) or model)}: a search among {heads} heads "
+            f"with up to {self.search:,} rows (its budget) and {self.intact:,} of the intact "
+            f"model, then up to {self.checks:,} rows of checks.",
         )
-        expect(progress, self.search + self.checks, self.work)
+        expect(progress, self.search + self.intact + self.checks, self.work)
+
+    def announce_checks(self, stages: Any, progress: Progress) -> None:
+        """Say what is still to come once a search has ended: it may have ended early."""
+        rows, work = self.recount(stages)
+        tell(progress, f"the search has ended: its checks take up to {rows:,} rows.")
+        expect(progress, rows, work)
 
 
 Foresee = Callable[[Any, Sequence[Task], Path], Foreseen]  # of a Study, for its run's folder

@@ -370,12 +370,18 @@ class Validation(Record):
 
 
 class Model(Record):
-    """Which model it was."""
+    """Which model it was: `name` loads it, `title` is what one in a folder calls itself."""
 
     name: Name
+    title: Name | None = None
     fingerprint: Name | None = None
     dtype: Name | None = None
     device: Name | None = None
+
+    @property
+    def shown(self) -> str:
+        """Its name where people read it."""
+        return self.title or self.name
 
 
 class Answerer(Record):

@@ -19,7 +19,7 @@ from caploc.measurement import HeadModel, Meter, RowEngine, outcomes_by_example,
 from caploc.modes import Intervention, Mode
 from caploc.naming import are_twins
 from caploc.outlook import Foresee, Watch
-from caploc.progress import Progress, Silent, expect
+from caploc.progress import Progress, Silent
 from caploc.recovery.rows import is_binary
 from caploc.result import Members, Subsets, TaskComparison, Validation
 from caploc.search import METHODS, Problem, Settings, column_mask
@@ -264,9 +264,8 @@ def run_study(
     """Design, measurement, recovery, validation, curve and report, in that order.
 
     `engine` may be one already loaded for the study's model; `foresee` counts beforehand what will
-    be measured, for whoever watches `progress`. Whatever was measured in `folder` before is used,
-    not measured again. Raises UserError for a mistake in the study, before the model is loaded
-    where possible; RunFailed if the machine gives up; rows already measured are kept.
+    be measured. Whatever was measured in `folder` before is used. Raises UserError for a mistake in
+    the study; RunFailed if the machine gives up; rows already measured are kept.
     """
     progress, study = progress or Silent(), study.check()
     tasks, intervention = study.tasks(), study.intervention()
@@ -280,10 +279,11 @@ def run_study(
             with nullcontext(engine) if engine else study.model.answering() as answering:
                 bench = Workbench(answering, store, intervention=intervention)
                 stages = locate(study, bench, tasks, watched)
-                if rows:  # a search may end early
-                    expect(watched, rows.checks, rows.checks_work)
+                if rows:
+                    rows.announce_checks(stages, watched)
                 stages = validated(study, bench, stages, tasks, watched)
                 drawn = draw_own_curve(study, bench, stages, tasks, watched)
+            watched.start("writing the report", 0)
             if drawn is not None:
                 write_json(folder / CURVE, drawn.as_dict())  # before the result, which ends a run
             found = write_findings(folder, fields, stages, bench.cost, command)

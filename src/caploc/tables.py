@@ -5,9 +5,10 @@ from typing import TYPE_CHECKING, Any
 
 from caploc.contents import TaskScores
 from caploc.report.headtable import frontier_rows, write_effects
-from caploc.report.method import format_duration
+from caploc.report.method import ROWS, format_duration, split_rows
 from caploc.report.scores import Point, format_with_error, lost
 from caploc.report.wording import (
+    called,
     outcome_unit,
     unit_of,
     unit_of_metric,
@@ -30,7 +31,7 @@ def locate_table(results: Sequence[Result]) -> Table:
     """Tabulate what `locate` found."""
     others = [other.name for other in results[0].validation.other_tasks]
     headings = ["task", "method", "top heads", "intact", "knocked out", "random heads"]
-    headings += others + ["rows: search + checks"]
+    headings += others + [f"rows: {' + '.join(ROWS)}"]
     rows = []
     for result in results:
         top, *figures, count = summary_row(result)
@@ -39,8 +40,9 @@ def locate_table(results: Sequence[Result]) -> Table:
             " → ".join(map(unit_of_other(other, main).score, other.scores))
             for other in result.validation.other_tasks
         ]
-        rows.append([result.task.name, result.method.name, top, *figures, *then, count])
-    return headings, rows, results[0].model.name
+        task = called(result.task.name)
+        rows.append([task, result.method.name, top, *figures, *then, count])
+    return headings, rows, called(results[0].model.shown)
 
 
 def summary_row(result: Result) -> list[str]:
@@ -54,35 +56,36 @@ def summary_row(result: Result) -> list[str]:
     if held_out and held_out.fresh:
         pair = held_out.intact, held_out.knocked_out
     unit, figures = unit_of(result), [*pair, controls.mean if controls else None]
-    cost = result.cost
-    rows = "–" if cost.rows is None else f"{cost.rows:,}"
-    if cost.rows is not None and cost.search_rows is not None:
-        rows = f"{cost.search_rows:,} + {cost.rows - cost.search_rows:,}"
+    counts = split_rows(result)
+    rows = " + ".join(f"{count:,}" for count in counts) if counts else f"{result.cost.rows or '–'}"
     scores = ["–" if score is None else unit.score(score) for score in figures]
     return [" ".join(result.top) or "none found", *scores, rows]
 
 
 def heads_table(result: Result) -> Table:
-    """Tabulate the first heads: what the search says, and the check of some.
+    """Tabulate the first heads: the check of those named, and what the search says of all.
 
-    Effects of named heads are those of the check: alone, and beyond that of the others named.
+    In the check a head has two effects: alone, and beyond that of the others named.
     """
     members = result.validation.members or Members()
     checked = {member.head: (member.alone, member.within) for member in members.heads}
     listed = [each for each in result.heads if each.head in checked or each.effect is not None]
     listed.sort(key=lambda each: each.head not in checked)
-    headings = ["", "head", result.estimand.heads, "95 % interval", "q"]
-    headings += ["checked alone", "95 % interval", "within the set", "95 % interval"]
+    shown = 2 * min(len(checked), 2)  # of one head its effect alone is that within the set
+    headings = ["alone", "95 % interval", "within the set", "95 % interval"][:shown]
+    search = "search: " if checked else ""
+    headings += [f"{search}{result.estimand.heads}", "95 % interval", "q"]
     rows, unit, own = [], outcome_unit(result), unit_of(result)
     for place, entry in enumerate(listed[: max(MOST_HEADS, len(checked))], 1):
-        told = [*write_effects(unit, entry), write_q(entry.q)]
-        row = [str(place), entry.head, *told, *write_effects(own, *checked.get(entry.head, ()))]
-        rows.append(row + ["–"] * (len(headings) - len(row)))
+        known = write_effects(own, *checked.get(entry.head, ())) or ["–"] * shown
+        said = [*write_effects(unit, entry), write_q(entry.q)]
+        rows.append([str(place), entry.head, *known[:shown], *said])
     kind = "fresh examples" if members.fresh else "examples that the search has seen"
     note = "the first heads, none of them named"
     if checked:
-        note = f"the {len(checked)} named heads, checked on {members.examples} {kind}, and the next"
-    return headings, rows, f"{result.task.name}: {note}"
+        named = "named head" if len(checked) == 1 else f"{len(checked)} named heads"
+        note = f"the {named}, checked on {members.examples} {kind}, and the next, by the search"
+    return ["", "head", *headings], rows, f"{called(result.task.name)}: {note}"
 
 
 def frontier_table(result: Result) -> Table:
@@ -94,7 +97,9 @@ def frontier_table(result: Result) -> Table:
     if not any(one.twins for one in frontier.sets):
         headings, *rows = ([*row[:3], *row[5:]] for row in (headings, *rows))
     price = f"{100 * (frontier.price or 0):g} points"
-    title = f"{result.task.name}: sets that break it; spared tasks should lose {price} at most"
+    title = (
+        f"{called(result.task.name)}: sets that break it; spared tasks should lose {price} at most"
+    )
     return headings, rows, title
 
 
@@ -112,7 +117,7 @@ def evaluation_table(found: TaskScores) -> Table:
             error = "" if change.stderr is None else f" ± {own.error(change.stderr)}"
             moved = f"{own.effect(change.outcome)}{error}"
         examples = str(row.intact.examples if row.intact else None)
-        rows.append([row.name, *scores, moved, examples, lost(row.failures) or "–"])
+        rows.append([called(row.name), *scores, moved, examples, lost(row.failures) or "–"])
     heads = ", ".join(found.heads) or "nothing"
     return headings, rows, f"{found.model}, knocked out: {heads}"
 
@@ -197,7 +202,8 @@ def plan_table(expected: list[dict[str, Any]]) -> Table:
 
 def studies_table(outcomes: "Sequence[Outcome]") -> Table:
     """Tabulate what became of several studies."""
-    headings = ["study", "", "top heads", "intact", "knocked out", "random heads", "rows"]
+    headings = ["study", "", "top heads", "intact", "knocked out", "random heads"]
+    headings.append(f"rows: {' + '.join(ROWS)}")
     rows = []
     for outcome in outcomes:
         if outcome.result is None:

@@ -88,6 +88,10 @@ class ModelOptions:
         """Find the model's files; raises UserError if there is no such model."""
         return find_source(self.name, self.revision, self.gguf)
 
+    def fingerprint(self) -> str:
+        """Tell its weights from others; raises UserError if there is no such model."""
+        return self.source().fingerprint()
+
     def answered_by(self, engine: str) -> Self:
         """Name the engine, unless it is left to what the options say."""
         if engine == AUTO:

@@ -72,7 +72,7 @@ SEARCH = {
     "rate": 0.04, "group": 1, "scale": 0.9, "signal_to_noise": 2.9,
     "shortlist": ["L0H1", "L1H3", "L0H0"], "checked_on": 53, "fresh": True,
     "tied": ["L0H0", "L1H0"], "critical": ["L1H3", "L1H0"], "universal": ["L1H0"],
-    "notes": ["Only 2 of the 3 heads asked for are needed beyond doubt."],
+    "notes": ["Up to 3 heads may be named, and 2 are needed beyond doubt."],
 }  # fmt: skip
 HELD_OUT = {
     "fresh": True, "examples": 90, "intact": 1.0, "knocked_out": 0.22,

@@ -5,7 +5,7 @@ from shaping import shaped_curve
 
 from caploc.report.charts import Picture
 from caploc.report.plots import curve_specs
-from caploc.report.scores import tabulate_curve
+from caploc.report.scores import read_curve, tabulate_curve
 from caploc.report.wording import ScoreKind, Unit
 
 POINTS = [
@@ -44,6 +44,39 @@ def test_scores_of_another_measure_have_axes_of_their_own():
     assert titles == ["score (%)", "score (word_perplexity)"]
     ends = [(each["low"], each["high"]) for each in shares["data"]["values"][:2]]
     assert ends == [pytest.approx((90, 110)), pytest.approx((22.5, 27.5))]
+
+
+ACCURACY = Unit(ScoreKind.SHARE, "acc")
+
+
+def told(own, *others, unit=ACCURACY):
+    """What a curve of these scores is read to mean, without its unbroken spaces."""
+    curves = {"own": own} | {f"other {n}": each for n, each in enumerate(others)}
+    points = {task: [{"score": one} for one in scores] for task, scores in curves.items()}
+    heads = [f"L0H{n}" for n in range(len(own) - 1)]
+    drawn = shaped_curve({"heads": heads, "curves": points})
+    return read_curve(drawn, dict.fromkeys(curves, unit)).replace("\u00a0", " ")
+
+
+def test_a_curve_says_how_many_heads_it_takes_and_where_it_says_no_more():
+    assert told([0.8, 0.7, 0.3], [0.9, 0.9, 0.8]) == (
+        "Half of own is lost with 2 heads knocked out (30 % of 80 % left), while other 0 goes from "
+        "90 % to 80 %."
+    )
+    assert told([0.8, 0.7, 0.6]) == (
+        "With all 2 heads knocked out, own still scores 60 % of 80 %: most of it does not depend "
+        "on them."
+    )
+    fallen = told([0.8, 0.3, 0.0], [0.9, 0.9, 0.1])
+    assert fallen.endswith(
+        " From 2 heads on nearly nothing is left of it, nor half of any other task: there the "
+        "model breaks, not this capability alone."
+    )
+    standing = told([0.8, 0.0, 0.0], [0.9, 0.9, 0.1])
+    assert standing.endswith(
+        "From 1 head on nearly nothing is left of it: what further heads do to it cannot be seen."
+    )
+    assert told([0.0, 0.0]) == told([20.0, 40.0], unit=Unit(ScoreKind.PLAIN, "perplexity")) == ""
 
 
 def test_heads_are_counted_in_whole_numbers():

@@ -227,7 +227,7 @@ def test_many_heads_are_cut_short(result):
 def test_random_heads_are_compared_or_their_absence_is_said(result):
     assert second_sentence(shaped(result)).replace(NBSP, " ") == (
         "With two random heads knocked out instead (as many in each layer, 3 draws), it is "
-        "95 % on average."
+        "95 % on average, and each of the 3 draws hurts less than the named heads."
     )
     result["validation"]["controls"] = None
     assert "were not tried" in second_sentence(shaped(result))
@@ -242,8 +242,8 @@ def test_held_out_examples_carry_the_verdict_where_there_are_any(sure):
     )
     assert second_sentence(shaped(sure)).replace(NBSP, " ") == (
         "With two random heads knocked out instead (as many in each layer, 3 draws), it is 95 % on "
-        "average, 20 standard deviations above what is left without the named heads. The search "
-        "for candidates used other examples."
+        "average, and each of the 3 draws hurts less than the named heads. The search for "
+        "candidates used other examples."
     )
 
 
@@ -251,9 +251,36 @@ def test_where_the_effect_is_weak_it_is_said_what_that_means_beside_random_heads
     sure["validation"]["held_out"]["change"].update(low=-0.2, high=0.1)
     text = second_sentence(shaped(sure)).replace(NBSP, " ")
     assert (
-        "above what is left without the named heads: chance alone may make such a difference, so "
+        "and none of 3 draws hurts as much as the named heads: the change itself may be chance, so "
         "that they matter is not shown." in text
     )
+    sure["validation"]["controls"]["scores"] = [0.1, 0.9, 0.95]
+    text = second_sentence(shaped(sure)).replace(NBSP, " ")
+    assert "1 of 3 draws hurts as much as the named heads: chance alone may make such a" in text
+
+
+def test_a_head_that_does_most_of_it_alone_is_named_with_its_own_figure(sure):
+    """No set is said to be needed together where one of it would do."""
+    sure["search"]["goal"] = "set"
+    assert said(sure).startswith("Two of 8 heads together are needed for demo/addition")
+    sure["validation"]["held_out"]["change"]["outcome"] = -0.78
+
+    def member(head, effect):
+        interval = {"effect": effect, "low": effect - 0.1, "high": effect + 0.1}
+        return {"head": head, "alone": interval, "within": interval}
+
+    sure["validation"]["members"] = {"heads": [member("L0H1", -0.1), member("L1H3", -0.51)]}
+    assert "together are needed" in said(sure)
+    sure["validation"]["members"] = {"heads": [member("L0H1", -0.1), member("L1H3", -0.7)]}
+    assert said(sure).startswith("Two of 8 heads, most of all L1H3, are needed for demo/addition")
+    assert "falls from 100 % to 22 % (L1H3 alone −70.0 points), while" in said(sure)
+    assert (
+        "Knocked out alone, L1H3 changes it by −70.0 points (95 % interval −80.0 to −60.0): most "
+        "of what all do. The search" in second_sentence(shaped(sure)).replace(NBSP, " ")
+    )
+    sure["validation"]["members"] = {"heads": [member("L0H1", -0.6), member("L1H3", -0.7)]}
+    assert said(sure).startswith("Two of 8 heads, each alone most of the way, are needed for")
+    assert "(L1H3 alone −70.0 points and L0H1 alone −60.0 points)" in said(sure)
 
 
 def test_without_held_out_examples_the_drop_may_be_overstated(sure):

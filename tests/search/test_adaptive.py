@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from caploc.recovery.rows import is_binary
 from caploc.search import METHODS
-from caploc.search.state import LEAST_BUDGET
+from caploc.search.settings import LEAST_BUDGET
 from caploc.search.summary import nothing_to_lose
 from caploc.simulate import KINDS, World
 

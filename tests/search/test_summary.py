@@ -52,7 +52,7 @@ def test_where_nothing_is_named_the_reader_learns_what_might_help():
 def test_fewer_heads_than_asked_for_are_owned_up_to():
     said = found(World.planted(24, 1, drop=0.4, seed=1), budget=1000)
     assert len(said.chosen) == 1
-    assert said.notes[0].startswith("Only 1 of the 3 heads asked for are needed beyond doubt")
+    assert said.notes[0].startswith("Up to 3 heads may be named, and 1 is needed beyond doubt")
 
 
 def test_a_recall_short_of_what_was_wanted_is_said_with_what_more_rows_would_give():
@@ -92,7 +92,7 @@ def test_without_another_task_the_reader_is_told_how_to_know_what_else_breaks():
 def test_a_set_that_is_not_full_is_said_to_be_so():
     concluded = looked()
     assert incomplete_set(concluded, [1, 2, 3, 4]) == ""
-    assert incomplete_set(concluded, [1, 2]).startswith("The set has 2 of the 4 heads asked for")
+    assert incomplete_set(concluded, [1, 2]).startswith("A set of up to 4 heads was sought, and 2")
     assert incomplete_set(concluded, []).startswith("No set of heads lowers the score")
 
 

@@ -200,12 +200,14 @@ def test_a_run_says_beforehand_what_it_will_measure_and_again_when_its_search_en
     watched = Watched()
     found = run_study(CSS, tmp_path, watched, foresee=foresee)
     (before, whole), (searched, checks) = watched.expected
+    foretold = whole - 5 - 4 * 5
     assert watched.told[0] == (
-        f"demo/recall in demo: about {whole - checks:,} rows to search 96 heads, then {checks:,} "
-        "to check what is found."
+        "demo/recall in demo: a search among 96 heads with up to 20 rows (its budget) and 5 of the "
+        f"intact model, then up to {foretold:,} rows of checks."
     )
-    assert before == 0 and searched == whole - checks == 5 + 4 * 5
-    assert watched.measured <= whole and found.result.cost.rows == watched.measured
+    assert f"the search has ended: its checks take up to {checks:,} rows." in watched.told
+    assert before == 0 and searched == 5 + 4 * 5 and 0 < checks <= foretold
+    assert watched.measured <= searched + checks and found.result.cost.rows == watched.measured
     again = Watched()
     run_study(CSS, tmp_path, again, foresee=foresee)
     assert again.measured == 0 and again.expected[0] == (0, 0)
@@ -217,7 +219,7 @@ def test_checks_are_foreseen_also_where_few_rows_confirm_no_head(tmp_path):
     masks, controls, examples = 30, 20, 5
     rows = foresee(study, study.tasks(), tmp_path)
     assert rows.checks >= masks * examples + controls * examples
-    assert 0 < rows.checks_work < rows.work
+    assert (rows.search, rows.work > 0) == (200, True)
 
 
 def test_a_folder_of_another_study_is_refused_before_anything_is_promised(tmp_path):

@@ -19,7 +19,7 @@ PACKAGE = Path(__file__).parents[1]
 NAMED = re.compile(
     r"""^["']?(?:task|group|tag)["']?:[ \t]*["']?([^\s"'#\[|>]+)["']?[ \t]*$""", re.M
 )
-TAGGED = re.compile(r"^[\"']?tag[\"']?:[ \t]*((?:\n[ \t]*-[ \t]*\S+[ \t]*)+)", re.M)
+TAGGED = re.compile(r"^[\"']?tag[\"']?:[ \t]*((?:\n[ \t]*-[ \t]*\S+[ \t]*)+|\S+[ \t]*$)", re.M)
 METHODS = ("adaptive", "css", "csb", "css-search", "csb-search", "one-shot", "greedy")
 MODES = ("zero", "mean", "resample", "patch")
 GOALS = ("heads", "set", "specific")
@@ -136,18 +136,20 @@ def cache_file() -> Path:
     release = "none"
     with suppress(PackageNotFoundError):
         release = version("lm_eval")
-    return Path(base) / "caploc" / f"lm-eval-{release}-tasks.txt"
+    return Path(base) / "caploc" / f"lm-eval-{release}-names.txt"
 
 
 def named_in(folder: Path) -> Iterator[str]:
     """Every name that a YAML file below the folder gives to a task, group or tag."""
     for place, _, files in os.walk(folder):
         for file in files:
-            if file.endswith((".yaml", ".yml")):
-                text = Path(place, file).read_text(encoding="utf-8", errors="replace")
-                yield from NAMED.findall(text)
-                for block in TAGGED.findall(text):
-                    yield from (name.strip("\"'") for name in block.split() if name != "-")
+            named = file.endswith((".yaml", ".yml"))
+            if not named and "." in file:  # what YAML files include has no ending, and tags only
+                continue
+            text = Path(place, file).read_text(encoding="utf-8", errors="replace")
+            yield from NAMED.findall(text) if named else ()
+            for block in TAGGED.findall(text):
+                yield from (name.strip("\"'") for name in block.split() if name != "-")
 
 
 def cached_models() -> Iterator[str]:

@@ -21,6 +21,7 @@ def locate(
         typer.Option(
             help=f"Another task to score before and after; {options.ONE_OR_MORE}.",
             autocompletion=completion.listed_tasks,
+            callback=options.check_tasks,
         ),
     ] = None,
     goal: Annotated[
@@ -32,7 +33,11 @@ def locate(
         ),
     ] = "heads",
     budget: Annotated[
-        int | None, typer.Option(help="Rows to spend at most (16 a head if absent).")
+        int | None,
+        typer.Option(
+            help="Rows of the search with heads knocked out, at most (16 a head if absent). Rows "
+            "of the intact model and of the checks come on top, and are told beforehand."
+        ),
     ] = None,
     out: options.Out = None,
     *,

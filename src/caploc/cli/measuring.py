@@ -15,7 +15,11 @@ def evaluate(
     model: options.Model,
     task: options.Tasks,
     heads: Annotated[
-        str, typer.Option(help="Heads to knock out, such as L0H5,L1H3:0.5 (half of it).")
+        str,
+        typer.Option(
+            help="Heads to knock out, such as L0H5,L1H3:0.5 (half of it).",
+            callback=options.check_heads,
+        ),
     ] = "",
     limit: options.Limit = None,
     quantize: options.Quantize = None,
@@ -100,14 +104,16 @@ def curve(
     from caploc.evaluation import curve as run
     from caploc.finished import FinishedRun
     from caploc.report.plots import units_by_task
-    from caploc.report.scores import tabulate_curve
+    from caploc.report.scores import read_curve, tabulate_curve
 
     allowed = may.allowed()
     with output.progress() as progress:
         drawn = run(folder, most, limit, progress, allowed)
     figure = f"Figure: {folder / 'figures' / 'curve.png'}"
-    names, rows = tabulate_curve(drawn, units_by_task(FinishedRun.read(folder, allowed).result))
-    output.show(drawn.as_dict(), (["knocked out", "the last", *names], rows), figure)
+    units = units_by_task(FinishedRun.read(folder, allowed).result)
+    names, rows = tabulate_curve(drawn, units)
+    told = [text for text in (read_curve(drawn, units), figure) if text]
+    output.show(drawn.as_dict(), (["knocked out", "the last", *names], rows), *told)
 
 
 @options.takes_groups

@@ -44,12 +44,14 @@ def show_results(results: "list[Result]") -> None:
     """Print what was found: scores, the answer in words, heads, sets, and what to know."""
     from caploc import tables
     from caploc.report.headtable import explain_unnamed
-    from caploc.report.sentence import headline
+    from caploc.report.sentence import headline, second_sentence
+    from caploc.report.wording import called
 
     console.show_table(*tables.locate_table(results))
     several = len(results) > 1
     for result in results:
-        console.say(f"{result.task.name}: {headline(result)}" if several else headline(result))
+        said = f"{headline(result)} {second_sentence(result)}".rstrip()
+        console.say(f"{called(result.task.name)}: {said}" if several else said)
         console.show_table(*tables.heads_table(result))
         if unnamed := explain_unnamed(result):
             console.say(unnamed)
@@ -57,7 +59,7 @@ def show_results(results: "list[Result]") -> None:
         console.show_table(*tables.frontier_table(result))
     for result in results:
         for note in result.search.notes:
-            console.say(f"{result.task.name}: {note}")
+            console.say(f"{called(result.task.name)}: {note}")
 
 
 def offers(

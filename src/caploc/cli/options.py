@@ -16,6 +16,7 @@ import typer
 from caploc import console
 from caploc.cli import completion
 from caploc.errors import BadOption
+from caploc.lookup import unknown
 from caploc.naming import at_home, is_file, placed
 from caploc.redaction import redacted
 from caploc.sandbox import choose_profile, protection, require_isolation
@@ -39,12 +40,43 @@ RunFolder = Annotated[
     Path, typer.Argument(help="A finished run's folder.", autocompletion=completion.runs)
 ]
 ONE_OR_MORE = "repeat, or with commas"
+
+
+def check_tasks(texts: list[str] | None) -> list[str] | None:
+    """Refuse names that no task has before anything is loaded; the option's own value.
+
+    Whether a file is a task, and what it may do, is seen where tasks are read.
+    """
+    own: list[str] = []
+    for name in split_names(texts):
+        if name == "none" or name.endswith((".yaml", ".yml")) or is_file(at_home(name)):
+            continue
+        own = own or list(completion.named_in(completion.PACKAGE / "tasks"))
+        kind = next((one for one in ("demo/", "words/") if name.startswith(one)), "")
+        if name in own or not kind and name in (others := completion.harness_tasks()):
+            continue
+        if kind:
+            raise unknown([one for one in own if one.startswith(kind)], name, "task")
+        where = "`caploc tasks` lists them all; a path to a YAML works too."
+        raise unknown([*own, *others], name, "task", where)
+    return texts
+
+
+def check_heads(text: str | None) -> str | None:
+    """Refuse what is no name of a head before anything is loaded; the option's own value."""
+    from caploc.heads import Head
+
+    Head.parse_all(text or "")
+    return text
+
+
 Tasks = Annotated[
     list[str],
     typer.Option(
         "--task",
         help=f"Task, group, tag or YAML; {ONE_OR_MORE}.",
         autocompletion=completion.listed_tasks,
+        callback=check_tasks,
     ),
 ]
 Out = Annotated[Path | None, typer.Option(help="Run folder; a run in it is continued.")]

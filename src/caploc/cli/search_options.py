@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 import typer
 
 from caploc.cli import completion
-from caploc.cli.options import ONE_OR_MORE, numbers, split_names
+from caploc.cli.options import ONE_OR_MORE, check_tasks, numbers, split_names
 from caploc.naming import placed
 
 if TYPE_CHECKING:
@@ -23,6 +23,7 @@ class SpecificGroup:
         typer.Option(
             help=f"A task that --goal specific must leave alone; {ONE_OR_MORE}.",
             autocompletion=completion.listed_tasks,
+            callback=check_tasks,
         ),
     ] = None
     twin: Annotated[
@@ -31,6 +32,7 @@ class SpecificGroup:
             help="The task in other words, for --goal specific to break as well (if absent, the "
             f"one that caploc brings; none: the task alone); {ONE_OR_MORE}.",
             autocompletion=completion.listed_tasks,
+            callback=check_tasks,
         ),
     ] = None
     price: Annotated[

@@ -124,6 +124,26 @@ def find_source(name: str, revision: str | None = None, gguf: str | None = None)
     return _on_hub(name, revision, gguf)
 
 
+def title_of(name: str) -> str | None:
+    """Return what a model in a folder calls itself; None where the name alone says it, or nothing.
+
+    That is its short name if `caploc fetch` got it, its id in the Hub's cache, or the id that its
+    config says it was made from, with the folder's name: it may have been changed since.
+    """
+    folder = at_home(name)
+    if name in (DEMO, *PRETRAINED) or not is_folder(folder):
+        return None
+    whole = folder.resolve()
+    for short in PRETRAINED:
+        if whole == home(short).resolve():
+            return short
+    if cached := re.search(r"models--([\w.-]+)--([\w.-]+)/snapshots/", f"{folder}/{whole}/"):
+        return f"{cached[1]}/{cached[2]}"
+    own = _read_object(folder / "config.json").get("_name_or_path")
+    known = isinstance(own, str) and is_hub_name(own) and own != folder.name
+    return f"{own} ({folder.name})" if known else None
+
+
 def is_hub_name(name: str) -> bool:
     """Tell whether the Hub could have a model of this name."""
     try:

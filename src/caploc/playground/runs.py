@@ -226,7 +226,7 @@ def take_plan(entry: RunEntry, study: Mapping[str, Any]) -> None:
 def take_result(entry: RunEntry, result: Result) -> None:
     """Say what a run has found."""
     check = check_of(result)
-    entry.model, entry.task = called(result.model.name)[:LONGEST], check.task[:LONGEST]
+    entry.model, entry.task = called(result.model.shown)[:LONGEST], check.task[:LONGEST]
     entry.method, entry.seed = inline(result.method.name)[:LONGEST], result.seed
     entry.goal = inline(result.search.goal or entry.goal)[:LONGEST]
     entry.heads = result.top[:1000]

@@ -136,9 +136,24 @@ def _software(result: Result) -> str:
     seed, rows, model = result.seed, result.cost.rows, result.model
     text = f"Computed with {name_list(names)}"
     text += f", seed {seed}" if seed is not None else ""
-    text += f", {called(model.name)} in {inline(model.dtype)}" if model.dtype else ""
+    text += f", {called(model.shown)} in {inline(model.dtype)}" if model.dtype else ""
     text += f" (weights {inline(model.fingerprint)})" if model.fingerprint else ""
     return text + (f"; {counted(rows, 'row')} in all." if rows else ".")
+
+
+ROWS = ("search", "intact", "checks")  # what rows are for
+
+
+def split_rows(result: Result) -> tuple[int, int, int] | None:
+    """Count the rows of the search with heads knocked out, as a budget does, its intact rows, and
+    those of the checks; None where they were not recorded.
+    """
+    every, searched = result.cost.rows, result.cost.search_rows
+    cut = result.fit.rows if result.search.rows is None else result.search.rows
+    if every is None or searched is None or cut is None:
+        return None
+    cut = min(cut, searched)  # a search that asks a row twice spends it twice
+    return cut, searched - cut, every - searched
 
 
 def facts(result: Result) -> list[tuple[str, str]]:
@@ -156,7 +171,7 @@ def facts(result: Result) -> list[tuple[str, str]]:
         ("Metric", task.metric),
         ("Examples of the task", _count(task.examples)),
         ("Seed", result.seed),
-        ("Rows measured", _count(cost.rows)),
+        ("Rows measured", _rows(result)),
         ("Forward tokens", tokens),
         ("Time", format_duration(cost.seconds)),
     ]
@@ -176,6 +191,13 @@ def format_duration(seconds: float | None) -> str | None:
     if minutes < 60:
         return f"{minutes}\u00a0min {rest}\u00a0s"
     return f"{minutes // 60:,}\u00a0h {minutes % 60}\u00a0min"
+
+
+def _rows(result: Result) -> str | None:
+    """Write how many rows a run took, and for what."""
+    parts = zip(split_rows(result) or (), ROWS, strict=False)
+    told = name_list([f"{count:,} {what}" for count, what in parts])
+    return f"{_count(result.cost.rows)} ({told})" if told else _count(result.cost.rows)
 
 
 def _count(value: float | None) -> str | None:

@@ -207,7 +207,7 @@ def _run(folder: Path, one: ComparedRun) -> dict[str, Any]:
         # The leading dot keeps a folder named like `javascript:` from being taken for a scheme.
         "link": f"./{quote(way, errors='replace')}/report.html",
         "task": check.task,
-        "model": called(result.model.name),
+        "model": called(result.model.shown),
         "method": inline(result.method.name),
         "intact": check.unit.score(check.intact),
         "knocked_out": check.unit.score(check.knocked_out),
@@ -243,7 +243,7 @@ def _matrix(results: Sequence[Result]) -> dict[str, Any]:
             cell = {"shade": shade, "text": text, "note": f"{head}: {unit.effect(effect)}"}
             cells.append(cell | {"top": str(head) in result.top})
         rows.append((f"{task} · {inline(result.method.name)}" if several else task, cells))
-    return {"model": called(results[0].model.name), "heads": sorted(heads), "rows": rows}
+    return {"model": called(results[0].model.shown), "heads": sorted(heads), "rows": rows}
 
 
 def _methods_part(question: Told, told: Told, results: Results) -> PagePart:

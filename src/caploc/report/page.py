@@ -28,7 +28,7 @@ from caploc.report.plots import (
     units_by_task,
     write_figures,
 )
-from caploc.report.scores import comparisons, tabulate_curve
+from caploc.report.scores import comparisons, read_curve, tabulate_curve
 from caploc.report.sentence import headline, next_steps, second_sentence
 from caploc.report.sureness import contrasts_of, questions
 from caploc.report.templates import write_page
@@ -66,7 +66,7 @@ def write_report(folder: Path, result: Result, answers: Sequence[AnswerPair]) ->
         folder,
         "report.html.j2",
         task=called(result.task.name),
-        model=called(result.model.name),
+        model=called(result.model.shown),
         headline=headline(result),
         second_sentence=second_sentence(result),
         notes=[inline(note) for note in result.search.notes],
@@ -76,6 +76,7 @@ def write_report(folder: Path, result: Result, answers: Sequence[AnswerPair]) ->
         score_charts=[chart(SCORES, spec) for spec in scores_specs(compared)],
         curve_charts=[chart(CURVES, spec) for spec in specs],
         curve=tabulate_curve(curve, units) if curve else None,
+        curve_told=read_curve(curve, units) if curve else "",
         contrasts=contrasts_of(found, result) if found else None,
         map=head_map(result),
         table=table,

@@ -237,7 +237,7 @@ def heads_spec(result: Result) -> Spec:
     return fill_spec(
         "heads",
         rows=cells,
-        title=shortened(f"{called(result.task.name)} in {called(result.model.name)}"),
+        title=shortened(f"{called(result.task.name)} in {called(result.model.shown)}"),
         marks=marks + unmeasured,
         step=step,
         size=step**2 / 8,

@@ -14,6 +14,7 @@ from caploc.report.wording import (
     counted,
     finite_numbers,
     inline,
+    name_list,
     percent,
     unit_of,
     unit_of_other,
@@ -188,6 +189,56 @@ def lost(failures: Failures | None) -> str:
     first = sorted(shares, key=lambda kind: -shares[kind])[:MOST]
     parts = ", ".join(f"{percent(shares[kind])} {inline(kind)}" for kind in first)
     return f"{words}: {parts}" if parts else words
+
+
+GONE = 0.05  # of a task's score, below which hardly anything is left of it
+
+
+def read_curve(curve: Curve, units: Mapping[str, Unit]) -> str:
+    """Say what a curve of shares means: how many heads it takes, and what else has fallen there.
+
+    Empty where the task's score is no share, or was nothing to begin with.
+    """
+    scores = {task: [one.score for one in points] for task, points in curve.curves.items()}
+    if not scores or not (curve.heads and _is_share(units.get(next(iter(scores))))):
+        return ""
+    (task, own), *others = scores.items()
+    unit, last = units[task], len(curve.heads)
+    if not own[0]:
+        return ""
+
+    def first_below(share: float) -> int | None:
+        return next((n for n, one in enumerate(own) if (one or 0) <= share * (own[0] or 0)), None)
+
+    half, gone = first_below(0.5), first_below(GONE)
+    if half is None:
+        return (
+            f"With all {last} heads knocked out, {called(task)} still scores {unit.score(own[-1])} "
+            f"of {unit.score(own[0])}: most of it does not depend on them."
+        )
+    moves = [
+        f"{called(name)} goes from {units[name].score(each[0])} to {units[name].score(each[half])}"
+        for name, each in others
+        if name in units
+    ]
+    told = (
+        f"Half of {called(task)} is lost with {counted(half, 'head')} knocked out "
+        f"({unit.score(own[half])} of {unit.score(own[0])} left)"
+        + (f", while {name_list(moves)}." if moves else ".")
+    )
+    if gone is None:
+        return told
+    told += f" From {counted(gone, 'head')} on nearly nothing is left of it"
+    kept = [
+        n for n, each in others if each[gone] is None or (each[gone] or 0) > 0.5 * (each[0] or 0)
+    ]
+    if kept or not others:
+        return f"{told}: what further heads do to it cannot be seen."
+    return f"{told}, nor half of any other task: there the model breaks, not this capability alone."
+
+
+def _is_share(unit: Unit | None) -> bool:
+    return unit is not None and unit.kind is ScoreKind.SHARE and unit.higher_is_better
 
 
 def tabulate_curve(curve: Curve, units: Mapping[str, Unit]) -> tuple[list[str], list[list[str]]]:

@@ -17,11 +17,11 @@ from caploc.report.wording import (
     inline,
     name_list,
     numeral,
-    significant,
     unit_of,
     unit_of_other,
+    unit_of_outcomes,
 )
-from caploc.result import Change, Controls, Frontier, JointDrop, Result, Score, TaskComparison
+from caploc.result import Change, Frontier, JointDrop, Member, Result, Score, TaskComparison
 
 # 95 % of a normal distribution. The two runs share their examples, so the true error of their
 # difference is smaller; we would rather call a real drop noise than the reverse.
@@ -53,7 +53,7 @@ WEAK = {
     HeadlineVerdict.LIKE_RANDOM,
 }
 HURT = set(HeadlineVerdict) - WEAK - {HeadlineVerdict.NO_HEADS, HeadlineVerdict.NOT_CHECKED}
-TELLING = 2.0  # standard deviations that random draws seldom lie apart
+MOST_OF_IT = 2 / 3  # of what all named heads do, that one of them does alone
 BROAD = 0.5  # of the task's lost share, that every other task loses too
 
 
@@ -87,7 +87,7 @@ class HeldOutClaim:
             return HeadlineVerdict.NOISE
         if self.slight is not None:
             return HeadlineVerdict.SLIGHT
-        if self.like_random:
+        if self.as_harmful:
             return HeadlineVerdict.LIKE_RANDOM
         return self.elsewhere
 
@@ -105,13 +105,13 @@ class HeldOutClaim:
         return HeadlineVerdict.EVERYTHING if broad else HeadlineVerdict.SHARED
 
     @property
-    def like_random(self) -> bool:
-        """Whether some random heads, on the same examples, hurt as much."""
+    def as_harmful(self) -> int | None:
+        """How many draws of random heads hurt as much on the same examples; None if unknown."""
         intact, chosen = self.beside
         if not self.random or intact is None or chosen is None:
-            return False
+            return None
         harm = self.unit.harm(chosen - intact)
-        return harm <= max(self.unit.harm(score - intact) for score in self.random)
+        return sum(harm <= self.unit.harm(score - intact) for score in self.random)
 
 
 def other_scores(result: Result, *, twins: bool) -> list[TaskComparison]:
@@ -130,6 +130,20 @@ def surviving_twin(result: Result) -> TaskComparison | None:
     """
     kept = [each for each in other_scores(result, twins=True) if not each.is_hurt]
     return kept[-1] if kept and check_of(result).verdict in HURT else None
+
+
+def leading_members(result: Result) -> list[Member]:
+    """List the named heads that alone do most of what all do, on the same examples; the first most.
+
+    None where one head is named, or where the check has no such figures.
+    """
+    members, fresh = result.validation.members, result.validation.held_out
+    whole = fresh.change.outcome if fresh and fresh.change else None
+    if whole is None or not members or len(members.heads) < 2:
+        return []
+    known = [(one.alone.effect, one) for one in members.heads if one.alone.effect is not None]
+    most = sorted((each for each in known if each[0] < 0), key=lambda each: each[0])
+    return [one for effect, one in most if effect <= MOST_OF_IT * whole]
 
 
 def check_of(result: Result) -> HeldOutClaim:
@@ -242,8 +256,11 @@ def _no_specific_set(frontier: Frontier, task: str, intact: str) -> str:
 
 def _needed(result: Result, check: HeldOutClaim, names: str, few: str) -> str:
     """Say what the heads are needed for, and what else loses without them."""
-    are = "is" if len(check.top) == 1 else "are"
-    if len(check.top) > 1 and result.search.goal in ("set", "specific"):
+    are, leading = "is" if len(check.top) == 1 else "are", leading_members(result)
+    if leading:
+        first = f"most of all {inline(leading[0].head)}"
+        few += f", {first if len(leading) == 1 else 'each alone most of the way'},"
+    elif len(check.top) > 1 and result.search.goal in ("set", "specific"):
         are = "together are"
     task = check.task
     if surviving_twin(result):
@@ -257,6 +274,10 @@ def _needed(result: Result, check: HeldOutClaim, names: str, few: str) -> str:
     }[check.verdict]
     its = f"{check.task}'s" if check.verdict is HeadlineVerdict.EVERYTHING else "its"
     told = f"{capital(few)} {claim}: with {names} knocked out, {its} {_moves(check)}"
+    if leading:
+        alone = unit_of_outcomes(check.unit)
+        parts = [f"{inline(one.head)} alone {alone.effect(one.alone.effect)}" for one in leading]
+        told += f" ({name_list(parts)})"
     if check.verdict is HeadlineVerdict.NEEDED:
         return f"{told}. Whether other tasks need them was not measured."
     twins = _clauses(other_scores(result, twins=True), check.unit)
@@ -320,7 +341,20 @@ def second_sentence(result: Result) -> str:
         used = " The search for candidates used other examples."
     elif held_out and held_out.fresh is False:
         used = " The heads were found on some of these examples: the drop may be overstated."
-    return _random(check, result) + used
+    return _random(check, result) + _alone(check, result) + used
+
+
+def _alone(check: HeldOutClaim, result: Result) -> str:
+    """Say what the heads that do most of it take alone, with the intervals."""
+    unit, leading = unit_of_outcomes(check.unit), leading_members(result)
+    if not leading or check.verdict not in HURT:
+        return ""
+    parts = [
+        f"{inline(one.head)} changes it by {unit.effect(one.alone.effect)} (95 % interval "
+        f"{unit.interval(one.alone) or 'not known'})"
+        for one in leading
+    ]
+    return f" Knocked out alone, {name_list(parts)}: most of what all do."
 
 
 def _random(check: HeldOutClaim, result: Result) -> str:
@@ -334,25 +368,28 @@ def _random(check: HeldOutClaim, result: Result) -> str:
     average = " on average" if draws > 1 else ""
     return (
         f"With {a_head} knocked out instead (as many in each layer, {counted(draws, 'draw')}), "
-        f"it is {check.unit.score(mean)}{average}{_beside_random(check, controls)}."
+        f"it is {check.unit.score(mean)}{average}{_beside_random(check)}."
     )
 
 
-def _beside_random(check: HeldOutClaim, controls: Controls) -> str:
-    """How far off the named heads lie, or their score where it is of other examples."""
+def _beside_random(check: HeldOutClaim) -> str:
+    """Whether any draw does as much as the named heads, or their score where it is of others."""
     named = "that head" if len(check.top) == 1 else "the named heads"
-    chosen, deviations = check.beside[1], controls.deviations
+    chosen, alike, draws = check.beside[1], check.as_harmful, len(check.random)
     if not check.held_out and chosen is not None and chosen != check.knocked_out:
         return f", where it is {check.unit.score(chosen)} without {named}"
-    if deviations is None:
+    if alike is None:
         return ""
-    side = "above" if deviations > 0 else "below"
-    distance = f"{significant(abs(deviations), 2)}\u00a0standard deviations"
-    told = f", {distance} {side} what is left without {named}"
-    if abs(deviations) >= TELLING and check.verdict in HURT | {HeadlineVerdict.SLIGHT}:
-        return told
+    if not alike and check.verdict in HURT | {HeadlineVerdict.SLIGHT}:
+        every = "the draw" if draws == 1 else f"each of the {draws} draws"
+        return f", and {every} hurts less than {named}"
     matters = "that it matters" if len(check.top) == 1 else "that they matter"
-    return f"{told}: chance alone may make such a difference, so {matters} is not shown"
+    verb = "hurt" if alike > 1 else "hurts"
+    why = "chance alone may make such a difference" if alike else "the change itself may be chance"
+    return (
+        f", and {alike or 'none'} of {counted(draws, 'draw')} {verb} as much as {named}: {why}, so "
+        f"{matters} is not shown"
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ from jaxtyping import Float
 from caploc.contents import Interactions
 from caploc.designs import generator
 from caploc.report.charts import Chart
+from caploc.report.method import split_rows
 from caploc.report.plots import draw_ratio, draw_shares
 from caploc.report.scores import describe_verdict, format_interval
 from caploc.report.wording import (
@@ -16,6 +17,7 @@ from caploc.report.wording import (
     Unit,
     called,
     counted,
+    finite_numbers,
     inline,
     name_list,
     percent,
@@ -122,7 +124,13 @@ def _rows_signs(result: Result) -> Iterator[Sign]:
         of = "" if search.budget is None else f" of {search.budget:,}"
         reasons: dict[str, str] = read_texts()["stopped_by"]
         why = reasons.get(search.stopped_by or "", "What stopped the search is not recorded.")
-        yield Sign("Rows spent", f"{search.rows:,}{of}", why)
+        if counts := split_rows(result):
+            _, intact, checks = counts
+            why += (
+                " Its budget is of rows with heads knocked out; beside them it asked the intact "
+                f"model {counted(intact, 'row')}, and the checks took {checks:,}."
+            )
+        yield Sign("Rows of the search", f"{search.rows:,}{of}", why)
 
 
 def _forecast(search: Search) -> Iterator[Sign]:
@@ -229,17 +237,13 @@ def _check_signs(result: Result) -> Iterator[Sign]:
     if not controls:
         yield _fixed("no random heads")
         return
-    how = (
-        "The draws are all alike, so how far from them is far cannot be said."
-        if controls.deviations is None
-        else "The figure says how far the score without the named heads lies from these, in "
-        "standard deviations of the draws."
-    )
-    yield Sign("Random heads", _distance(controls, unit), f"{_draws(controls, unit)} {how}")
+    how = "The figure says how many of the draws leave as little as the named heads do, or less."
+    known = _beyond(controls, controls.chosen, unit)
+    yield Sign("Random heads", known, f"{_draws(controls, unit)} {how}")
     if same := controls.same_groups:
         yield Sign(
             "Neighbours in the groups",
-            _distance(same, unit),
+            _beyond(same, controls.chosen, unit),
             "Instead of the named heads, others of the same key-value groups, as far as there are "
             f"any: {_draws(same, unit)}",
         )
@@ -265,12 +269,13 @@ def _draws(spread: Spread, unit: Unit) -> str:
     return f"{count}{kind} {verb} a score of {unit.score(spread.mean)}{error} on the same examples."
 
 
-def _distance(spread: Spread, unit: Unit) -> str:
-    deviations = spread.deviations
-    if deviations is None:
+def _beyond(spread: Spread, chosen: float | None, unit: Unit) -> str:
+    """Count the draws that leave as little as the chosen heads; a mean alone is a score."""
+    scores = finite_numbers(spread.scores)
+    if chosen is None or not scores:
         return unit.score(spread.mean)
-    side = "below" if deviations > 0 else "above"
-    return f"{significant(abs(deviations), 2)}{SPACE}sd {side}"
+    alike = sum(unit.harm(score - chosen) >= 0 for score in scores)
+    return f"{alike or 'none'} of {counted(len(scores), 'draw')}"
 
 
 def _adding_signs(result: Result) -> Iterator[Sign]:

@@ -12,6 +12,8 @@ from caploc.recovery import ESTIMATORS
 
 MOST_MASKS = 100_000  # drawn at once, each a byte a head
 MOST_ROWS = 10**12  # a budget beyond what anyone could measure is a slip of the finger
+PER_HEAD = 16  # rows a head, at most, if no budget is given
+LEAST_BUDGET = 2000
 MOST_SEEDS = 2**63 - 1
 MOST_AMOUNTS = 9  # each is rows for every set that is tried
 GOALS = ("heads", "set", "specific")
@@ -117,6 +119,10 @@ class Settings:
             raise BadOption(
                 f"--amount takes {MOST_AMOUNTS} amounts at most; got {len(self.amounts)}."
             )
+
+    def most_rows(self, heads: int) -> int:
+        """Return the budget of an adaptive search: what was asked, or as suits so many heads."""
+        return self.budget or max(LEAST_BUDGET, PER_HEAD * heads)
 
     def check_budget(self, heads: int) -> None:
         """Refuse a budget of less than two rows a head, which no adaptive search can use."""

@@ -82,8 +82,6 @@ ROUND = 0.3  # rows a head in each of the first rounds
 GROWTH = 0.25  # rows of a later round, as a share of those before
 LEAST_ROUND = 100
 LEAST_OPENING = 300  # rows, so that small models find their rate too
-PER_HEAD = 16  # rows a head, at most, if no budget is given
-LEAST_BUDGET = 2000
 ALIVE = 0.6  # of what the intact model gets right, to be left under a mask
 # Heads in a mask, whatever is left: with many others gone a screen tells what heads do together,
 # which is what a set is wanted for, and not what one does alone.
@@ -109,8 +107,7 @@ class SearchState:
     @property
     def budget(self) -> int:
         """The most rows to plan; intact rows, which every method needs, are not counted."""
-        asked = self.problem.settings.budget
-        return asked or max(LEAST_BUDGET, PER_HEAD * self.problem.heads)
+        return self.problem.settings.most_rows(self.problem.heads)
 
     @property
     def left(self) -> int:

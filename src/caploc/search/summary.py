@@ -100,8 +100,8 @@ def confidence_notes(state: SearchState, conclusion: Conclusion) -> str:
         )
     if named < wanted:
         return (
-            f"Only {named} of the {wanted} heads asked for are needed beyond doubt; the others "
-            "of the ranking are candidates."
+            f"Up to {wanted} heads may be named, and {named} {'is' if named == 1 else 'are'} "
+            "needed beyond doubt; the others of the ranking are candidates."
         )
     if recall < state.problem.settings.recall:
         return (
@@ -131,8 +131,8 @@ def incomplete_set(conclusion: Conclusion, chosen: list[int]) -> str:
         )
     if len(chosen) < conclusion.top:
         return (
-            f"The set has {len(chosen)} of the {conclusion.top} heads asked for: with these gone, "
-            "no further head lowers the score beyond doubt."
+            f"A set of up to {conclusion.top} heads was sought, and {len(chosen)} make it: with "
+            "these gone, no further head lowers the score beyond doubt."
         )
     return ""
 

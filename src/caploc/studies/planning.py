@@ -15,6 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
+from itertools import combinations, islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, cast
@@ -34,13 +35,15 @@ from caploc.measurement import HeadModel, Meter, OpenRow
 from caploc.outlook import Foreseen
 from caploc.progress import Progress, Silent
 from caploc.result import Score
-from caploc.search import Plan
+from caploc.search import METHODS, Plan
 from caploc.store import Question, Row, Store
 from caploc.store.store import Known, stored_rows
 from caploc.studies.running import finished
 from caploc.study import CHECKED, Study, draw_own_curve, locate, validated
 from caploc.tasks.catalog import TaskOptions
 from caploc.tasks.task import Generate, Generated, Response, Scored, Task, responses_json
+from caploc.validation.frontier import OFFERED, split_examples
+from caploc.validation.held_out import EXAMPLES, MASKS
 from caploc.workbench import Absent, ModelOptions, Unloaded, Workbench, check_pairs
 
 SECONDS = 4.0  # of measuring, for each task of a study
@@ -296,8 +299,8 @@ class RowCounts:
     shared: int
     unplanned: int
     searched: int = 0  # of the fresh and the unplanned rows, those of the search
-    work: float = 0.0  # of them, see `weigh_rows`
-    searched_work: float = 0.0
+    intact: int = 0  # of those of the search, the ones with no head knocked out
+    work: float = 0.0  # of the fresh and the unplanned rows, see `weigh_rows`
 
 
 def count_rows(study: Study, tasks: Sequence[Task], engine: Any, known: KnownRows) -> RowCounts:
@@ -306,24 +309,18 @@ def count_rows(study: Study, tasks: Sequence[Task], engine: Any, known: KnownRow
     Raises UserError if its tasks do not have the examples that it wants; StoreFailed if the rows
     that there are cannot be read.
     """
-    pretend = partial(DryRunMeter, known, engine.loaded.grid.size)
-    intervention = study.intervention()
-    check_pairs(study.model, intervention, tasks[0])
-    bench = Workbench[HeadModel](engine, None, make_meter=pretend, intervention=intervention)
+    bench = pretended_bench(study, tasks, engine, known)
     endless = replace(study, settings=replace(study.settings, recall=NEVER))
     progress = Silent()
     stages = locate(endless, bench, tasks, progress)
     bench.meter(tasks[0])  # the first of all, also where nothing was asked
     pretended = cast(list[DryRunMeter], list(bench.meters.values()))
-    unplanned = left_of_search(stages, pretended)
-    searched = sum(len(meter.fresh) for meter in pretended) + unplanned
-    searched_work = add_work(pretended, unplanned)
-    if searched and not study.seeks_specific:
-        stages = name_in_full(stages, study.settings.top)
-    unplanned += left_of_checks(endless, stages)
-    stages = validated(endless, bench, stages, tasks, progress)
-    draw_own_curve(endless, bench, stages, tasks, progress)
-    unplanned += left_of_curve(endless, stages, tasks)
+    cut, unseen = left_of_search(study, stages, pretended)
+    searched = sum(len(meter.fresh) for meter in pretended) + cut + unseen
+    intact = sum(not mask.any() for meter in pretended for mask, _ in meter.fresh) + unseen
+    if searched:
+        stages = name_in_full(endless, stages)
+    unplanned = cut + unseen + go_through_checks(endless, bench, stages, tasks, progress)
     pretended = cast(list[DryRunMeter], list(bench.meters.values()))
     used = sum(len(meter.counted) for meter in pretended)
     stored = sum(len(meter.counted & meter.stored) for meter in pretended)
@@ -332,13 +329,49 @@ def count_rows(study: Study, tasks: Sequence[Task], engine: Any, known: KnownRow
     shared = used - stored - fresh
     if not fresh:
         return RowCounts(pretended, 0, stored, shared, 0)
-    works = add_work(pretended, unplanned), searched_work
-    return RowCounts(pretended, fresh, stored, shared, unplanned, searched, *works)
+    work = add_work(pretended, unplanned)
+    return RowCounts(pretended, fresh, stored, shared, unplanned, searched, intact, work)
 
 
-def name_in_full(stages: Stages, top: int) -> Stages:
-    """Name as many heads as may be, and leave few in doubt: else the checks would seem few."""
-    found = stages.found
+def pretended_bench(
+    study: Study, tasks: Sequence[Task], engine: Any, known: KnownRows
+) -> Workbench[HeadModel]:
+    """Make a bench whose answers are made up."""
+    pretend = partial(DryRunMeter, known, engine.loaded.grid.size)
+    intervention = study.intervention()
+    check_pairs(study.model, intervention, tasks[0])
+    return Workbench[HeadModel](engine, None, make_meter=pretend, intervention=intervention)
+
+
+def go_through_checks(
+    study: Study,
+    bench: Workbench[HeadModel],
+    stages: Stages,
+    tasks: Sequence[Task],
+    progress: Progress,
+) -> int:
+    """Go through all stages after a search; count rows that they might ask for beyond these."""
+    checked = validated(study, bench, stages, tasks, progress)
+    draw_own_curve(study, bench, checked, tasks, progress)
+    return (
+        left_of_checks(study, stages, checked)
+        + left_of_offer(study, checked, tasks)
+        + left_of_curve(study, checked, tasks)
+    )
+
+
+def name_in_full(study: Study, stages: Stages) -> Stages:
+    """Name as many heads as may be, and leave few in doubt: else the checks would seem few.
+
+    Of a specific set as many are judged as usually are found, or more.
+    """
+    found, top = stages.found, study.settings.top
+    if study.seeks_specific:
+        sets = list(found.diagnostics.get("candidates", []))
+        others = ([*each] for each in combinations(range(len(found.estimate.effect)), 2))
+        sets += islice((each for each in others if each not in sets), max(2 * top - len(sets), 0))
+        said = found.diagnostics | {"candidates": sets}
+        return replace(stages, found=replace(found, diagnostics=said))
     effect = np.nan_to_num(found.estimate.effect)
     spread = np.linspace(0, len(effect) - 1, top).astype(int).tolist()  # over all layers
     chosen = list(dict.fromkeys([*found.chosen, *spread]))[:top]
@@ -356,33 +389,68 @@ def add_work(meters: Sequence["DryRunMeter"], unplanned: int) -> float:
 
 def foresee(study: Study, tasks: Sequence[Task], folder: Path) -> Foreseen:
     """Count what a study will measure, at most, without its model; see `run_study`."""
-    known = KnownRows(rows_file(folder), study.settings.top)
-    print_of = study.model.source().fingerprint() if known.path.is_file() else ""
+    path = rows_file(folder)
+    print_of = study.model.fingerprint() if path.is_file() else ""
     engine = Absent(Unloaded(study.model.name, print_of, study.model.check()))
-    counts = count_rows(study, tasks, engine, known)
-    checks = counts.fresh + counts.unplanned - counts.searched
-    return Foreseen(counts.searched, checks, counts.work, counts.work - counts.searched_work)
+
+    def recount(stages: Stages) -> tuple[int, float]:
+        known = KnownRows(path, study.settings.top)
+        absent = Absent(Unloaded(study.model.name, study.model.fingerprint(), engine.loaded.grid))
+        bench = pretended_bench(study, tasks, absent, known)
+        bench.meter(tasks[0])
+        unplanned = go_through_checks(study, bench, stages, tasks, Silent())
+        meters = cast(list[DryRunMeter], list(bench.meters.values()))
+        rows = sum(len(meter.fresh) for meter in meters) + unplanned
+        return rows, add_work(meters, unplanned)
+
+    counts = count_rows(study, tasks, engine, KnownRows(path, study.settings.top))
+    search, checks = counts.searched, counts.fresh + counts.unplanned - counts.searched
+    return Foreseen(search - counts.intact, counts.intact, checks, counts.work, recount)
 
 
-def left_of_search(stages: Stages, meters: Sequence[Meter]) -> int:
-    """Count rows that a search might ask for beyond these.
+def left_of_search(study: Study, stages: Stages, meters: Sequence[Meter]) -> tuple[int, int]:
+    """Count rows that a search might ask for beyond these, with heads knocked out and without.
 
-    One that spends a budget may spend all of it, and look at every example intact.
+    One that spends a budget may spend all of it, and look at every example intact; also where
+    pretended answers gave it nothing to look for.
     """
     budget = stages.found.diagnostics.get("budget")
+    if budget is None and METHODS[study.method].scattered:
+        budget = study.settings.most_rows(stages.loaded.grid.size)
     if budget is None:
-        return 0
+        return 0, 0
     asked = sum(any(mask) for meter in meters for mask, _ in meter.counted)
     looked = {example for mask, example in meters[0].counted if not any(mask)}
     unseen = {meters[0].task.key(example) for example in stages.seen} - looked
-    return max(int(budget) - asked, 0) + len(unseen)
+    return max(int(budget) - asked, 0), len(unseen)
 
 
-def left_of_checks(study: Study, stages: Stages) -> int:
-    """Count rows that the check of a set might ask for if as many heads are named as may be."""
-    checked = min(CHECKED, study.limit or CHECKED, len(stages.kept or stages.examples))
-    # with each head a set has three parts more: itself, a beginning, and all but it
-    return 3 * max(study.settings.top - len(stages.found.chosen), 0) * checked
+def left_of_checks(study: Study, stages: Stages, checked: Stages) -> int:
+    """Count rows that the check of a specific set might ask for beyond those gone through.
+
+    `stages` are those before the checks, `checked` those after them: any of the sets found may be
+    named, and random heads are tried only where one is.
+    """
+    if not study.seeks_specific or not stages.found.diagnostics.get("candidates"):
+        return 0
+    examples = min(CHECKED, study.limit or CHECKED, len(stages.kept or stages.examples))
+    named = len(checked.found.chosen)
+    few = 2 * max(study.settings.top - named, 0) * examples  # alone, and all but each
+    return few if named else few + 2 * study.controls * examples + MASKS * EXAMPLES
+
+
+def left_of_offer(study: Study, stages: Stages, tasks: Sequence[Task]) -> int:
+    """Count rows that a look for a part which leaves other tasks alone might ask for."""
+    parts = len(stages.subsets.tried) - 1 if stages.subsets else 0
+    if study.quick or study.seeks_specific or stages.frontier is not None or not parts:
+        return 0
+    beside = zip(study.beside, tasks[1:], strict=True)
+    sizes = [
+        len(split_examples(task.size, study.settings.seed)[1][: study.limit])
+        for name, task in beside
+        if not study.is_twin(name)
+    ]
+    return (1 + min(parts, OFFERED)) * sum(sizes)
 
 
 def left_of_curve(study: Study, stages: Stages, tasks: Sequence[Task]) -> int:
