@@ -86,8 +86,11 @@ def _fit(result: Result) -> str:
             f"They explain {100 * r2:.3g}\u00a0% of the variance of masks that were not fitted "
             f"(R² {significant(r2, 2)})."
         )
+    lead = f"The estimator {inline(fit.estimator)} worked out each head's effect"
+    if fit.estimator == "likelihood":
+        lead = "How likely right answers stay without a head, and its answers, say what it does"
     return (
-        f"The estimator {inline(fit.estimator)} worked out each head's effect{source}. An effect "
+        f"{lead}{source}. An effect "
         f"is what the score{outcome} changes when the head is "
         f"{describe_estimand(result.estimand)}; on this page, orange marks the heads that the task "
         f"needs. {explained}"

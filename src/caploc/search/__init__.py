@@ -37,7 +37,7 @@ class Method:
 
 METHODS = {
     "adaptive": Method(
-        "scattered masks where the question is open, then a check alone",
+        "a look at every head alone, then rows where the question is open",
         adaptive,
         scattered=True,
         check=lambda problem: problem.settings.check_budget(problem.heads),

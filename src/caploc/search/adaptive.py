@@ -1,8 +1,8 @@
-"""The adaptive search: screen, look, screen where the question is open, then check the shortlist.
+"""The adaptive search: a look at every head alone, then rows where the question is open.
 
-Every row has a mask of its own, so that a budget buys as many masks as rows. Heads that break the
-task alone are set aside on the way. The shortlist is then knocked out head by head on examples that
-the screen never used.
+Mostly (`looked`) the look is at how likely right answers are without each head, and open heads are
+then tried on more examples. Where likelihoods do not help, a screen comes first: random masks, each
+on a row of its own; its shortlist is then tried alone on examples that the screen never used.
 """
 
 import numpy as np
@@ -66,7 +66,7 @@ def looked(state: SearchState) -> Asking[Found]:
     state.spent += len(first.seen.mask)
     if problem.settings.goal == "set":
         return (yield from concluded_set(state, first, grown_by_looks(state, first)))
-    shortlist = Shortlist(problem, [], state.random, pool=problem.examples)
+    shortlist = Shortlist(problem, [], state.random, pool=problem.examples)  # all heads may join
     if problem.likelihood:  # 0: the likelihood is the outcome itself
         count = min(SURVEYED, int(SURVEYING * state.budget) // problem.heads)
         yield from tried_alone(state, shortlist, np.flatnonzero(first.free).tolist(), count)
@@ -97,18 +97,18 @@ def unsettled(state: SearchState, conclusion: Conclusion) -> list[int]:
     shortlist = conclusion.shortlist
     top = shortlist.unfinished(conclusion.top_heads)
     unchecked = {c: CHECKED - shortlist.asked[c] for c in top if shortlist.asked[c] < CHECKED}
-    untried = [column for column in unchecked if shortlist.asked[column] < ENOUGH]
+    too_few = [column for column in unchecked if shortlist.asked[column] < ENOUGH]
     # Rows for the check of heads that surely matter are not spent on which is the last of the top.
-    kept = sum(rows for column, rows in unchecked.items() if conclusion.q[column] < LEVEL)
-    spent = state.left < kept + TURN * AT_A_TURN
-    settled = spent or state.promised >= state.problem.settings.recall
+    reserve = sum(rows for column, rows in unchecked.items() if conclusion.q[column] < LEVEL)
+    exhausted = state.left < reserve + TURN * AT_A_TURN
+    settled = exhausted or state.promised >= state.problem.settings.recall
     alarming = [
         head
         for head, (left, asked) in shortlist.survival().items()
         if left <= ALARMING * asked and shortlist.asked[head] < ENOUGH
     ]
     open_heads = [] if settled else conclusion.open
-    heads = shortlist.unfinished([*alarming, *untried, *open_heads])
+    heads = shortlist.unfinished([*alarming, *too_few, *open_heads])
     return list(dict.fromkeys(heads))[:AT_A_TURN] or list(unchecked)
 
 

@@ -18,9 +18,9 @@ from caploc.search.shortlist import Shortlist
 
 LEVEL = 0.05  # false discovery rate at which a head is named
 ENOUGH = 20  # examples of a head alone from which on they speak for themselves
-CLOSE = 0.02  # a head whose top chance lies farther from 0 and 1 is contested
-OPEN = 0.1  # the same, for heads that count as tied
-POINT = 0.01  # effects closer than this, in accuracy, are not worth telling apart
+CLOSE = 0.02  # a head whose top chance lies farther from 0 and 1 is open
+TIED = 0.1  # the same, for heads that count as tied
+POINT = 0.01  # effects closer than this, in units of the outcome, are not worth telling apart
 FACTORS = (2, 4)  # budgets of the forecast, as multiples of the rows at hand
 FORECASTS = 200  # draws of the forecast
 
@@ -41,12 +41,12 @@ class Conclusion:
 
     @cached_property
     def alone(self) -> Effects:
-        """Of the shortlist."""
+        """The shortlist's effects with their errors, to be combined with the first estimate."""
         return self.shortlist.effects()
 
     @cached_property
     def checked(self) -> Estimate:
-        """The shortlist's effects alone, with the intervals that are told."""
+        """The same effects as they are told, with their intervals."""
         return self.shortlist.estimate()
 
     @cached_property
@@ -59,14 +59,14 @@ class Conclusion:
         return calibrate(expected, self.alone, self.first.DOUBT)
 
     @cached_property
-    def screened(self) -> Effects:
+    def rescaled(self) -> Effects:
         """The first estimate, in units of single heads."""
         return self.scale.apply(self.first.effects())
 
     @cached_property
     def both(self) -> Effects:
         """The two estimates of a head, weighed by their precision; NaN for struck heads."""
-        return joined(self.screened, self.alone).only(self.kept)
+        return joined(self.rescaled, self.alone).only(self.kept)
 
     @property
     def kept(self) -> Mask:
@@ -76,7 +76,7 @@ class Conclusion:
     @cached_property
     def posterior(self) -> Posterior:
         """Of every head's effect."""
-        return self.first.believe(self.screened.only(self.kept), self.alone.only(self.kept))
+        return self.first.believe(self.rescaled.only(self.kept), self.alone.only(self.kept))
 
     @cached_property
     def chances(self) -> PerHead:
@@ -105,12 +105,12 @@ class Conclusion:
         In a screen a head also shows what it does for others that are gone: a silent backup is
         needed there, and not alone.
         """
-        first = self.top_heads
+        best = self.top_heads
         tried = np.isfinite(self.checked.effect)
-        high = self.bound(column_mask(len(self.kept), first))[1]
+        high = self.bound(column_mask(len(self.kept), best))[1]
         below = (self.both.effect < 0) & (high < 0)
         needed = (self.q < LEVEL) & below & (self.shortlist.needed(LEVEL) | ~tried)
-        return [column for column in first if needed[column]]
+        return [column for column in best if needed[column]]
 
     @property
     def expected_recall(self) -> float:
@@ -142,8 +142,8 @@ class Conclusion:
     @property
     def doubtful(self) -> list[int]:
         """Heads on the shortlist that are among the top but not yet named."""
-        first = [c for c in self.ranking[: self.top] if c in self.shortlist.heads]
-        return [c for c in first if c not in self.named and self.both.effect[c] < 0]
+        best = [c for c in self.ranking[: self.top] if c in self.shortlist.heads]
+        return [c for c in best if c not in self.named and self.both.effect[c] < 0]
 
     @property
     def unconfirmed(self) -> list[int]:
@@ -161,7 +161,7 @@ class Conclusion:
         mean = self.posterior.mean
         border = mean[self.ranking[self.top - 1]]
         near = (np.abs(mean - border) < POINT) & (mean < -POINT / 2)
-        open_ = (self.chances > OPEN) & (self.chances < 1 - OPEN)
+        open_ = (self.chances > TIED) & (self.chances < 1 - TIED)
         tied = [column for column in self.ranking if near[column] and open_[column]]
         return tied if len(tied) > 1 else []
 
@@ -194,7 +194,7 @@ class Conclusion:
         alone, (low, high) = self.checked, self.interval
         known = np.isfinite(self.both.effect)
         return Estimate(
-            "spike-slab",
+            self.first.ESTIMATOR,
             np.where(known & ~self.tried, self.posterior.mean, alone.effect),
             np.where(known, low, alone.low),
             np.where(known, high, alone.high),

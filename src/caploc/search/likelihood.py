@@ -37,19 +37,21 @@ FLOOR = 0.006
 # unlikely an answer is not given, and a certain one is, or one that leads by so much.
 UNLIKELY, CERTAIN, LEADING = -6.0, 0.0, 6.0
 STRENGTH = 50.0  # inverse of the link's regularization
-RATE = 0.04  # of the masks by which the effects are judged afterwards
+RATE = 0.04  # of the held-out masks by which the effects are judged in the end
 
 
 @dataclass
 class FirstLook(First):
     """Every head of a problem alone, beside `base`, on a few examples that the model gets right.
 
-    `task` is the number of the task in plans, `intact` holds its outcomes under `base`. `change`
+    `task` is the number of the task in plans, `intact` holds its outcomes, and `before` the
+    likelihoods of its right answers, with `base` alone knocked out. `change`
     has, for each head and example asked, by how much the log-probability of the right answer (a
     mean over its tokens) or its margin over the likeliest other choice changed, in nats.
     """
 
     OPENING: ClassVar[str] = "likelihood"
+    ESTIMATOR: ClassVar[str] = "likelihood"
     DOUBT: ClassVar[float] = 0.5
 
     problem: Problem
@@ -83,10 +85,10 @@ class FirstLook(First):
         under = column_mask(self.problem.heads, self.base)
         count = int(np.clip(rows // max(len(heads), 1), 1, MOST_EACH))
         choices = self.problem.choices
-        if kinds := len({choices.get(example) for example in right}):  # as many of each, if it goes
-            more = -(-count // kinds) * kinds
-            goes = more <= min(MOST_EACH, BEYOND * rows / max(len(heads), 1))
-            count = more if goes else count // kinds * kinds or count
+        if kinds := len({choices.get(example) for example in right}):  # as many of each choice
+            more, fewer = -(-count // kinds) * kinds, count // kinds * kinds
+            affordable = more <= min(MOST_EACH, BEYOND * rows / max(len(heads), 1))
+            count = more if affordable else fewer or count
         asked = balance(self.random.permutation(right).tolist(), choices)[:count]
         examples = list(dict.fromkeys([*asked, *known]))
         if not examples:
@@ -141,15 +143,15 @@ class FirstLook(First):
         if self.problem.likelihood == self.task:  # the likelihood is the outcome
             return change
         width = self.reach()[1]
-        slope, level = self.link
+        slope, offset = self.link
         likelihood = np.array([self.before[each] for each in self.before if each in self.intact])
-        base = expit(level + slope * likelihood).mean()
-        moved = level + slope * (likelihood + change[:, :, None])
+        base = expit(offset + slope * likelihood).mean()
+        moved = offset + slope * (likelihood + change[:, :, None])  # parts x asked x known
         return width * (expit(moved).mean(axis=2) - base)
 
     @property
     def link(self) -> tuple[float, float]:
-        """Slope and level of the logistic curve of intact outcomes over log-probabilities."""
+        """Slope and offset of the logistic curve of intact outcomes over log-probabilities."""
         low, width = self.reach()
         both = [example for example in self.before if example in self.intact]
         likelihood = np.array([self.before[example] for example in both])
@@ -178,7 +180,7 @@ def balance(order: Sequence[int], choices: Mapping[int, int]) -> list[int]:
 
 
 def linked(likelihood: PerExample, share: PerExample) -> tuple[float, float]:
-    """Slope and level of the logistic curve of outcomes, from 0 to 1, over log-probabilities."""
+    """Slope and offset of the logistic curve of outcomes, from 0 to 1, over log-probabilities."""
     margins = (likelihood > 0).any()  # no log-probability is
     x = np.concatenate([likelihood, [UNLIKELY, LEADING if margins else CERTAIN]])
     y = np.concatenate([share, [0.0, 1.0]])

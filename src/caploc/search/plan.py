@@ -17,9 +17,10 @@ from caploc.search.settings import Settings
 class Plan:
     """Rows to measure next: row r is `masks[mask[r]]` on example `example[r]` of task `task`.
 
-    Task 0 is the one that heads are searched for; the others are those named beside it. `what` says
-    in a word or two what the rows are for, to whoever watches. `ahead` are rows that will probably
-    be asked after them: workers with room may answer them now, and the search is not told.
+    Task 0 is the one that heads are searched for; then come those beside it, then the same with
+    likelihoods as outcomes (`measurement.search` has their meters). `what` says what the rows are
+    for. `ahead` are rows that will probably be asked after them: workers with room may answer them
+    now, and the search is not told.
     """
 
     masks: Masks
@@ -69,14 +70,14 @@ class OtherTask:
 class Problem:
     """Among how many heads, on which examples.
 
-    Heads are searched for on `examples`; `fresh` ones, disjoint, are kept for the check of what was
-    found. `others` holds some examples of each other task; `beside` those that the goal `specific`
-    is about. `shared` is the price of reading what all prompts begin with, as a multiple of the
-    rest of a row; `chance` the score of guessing. `likelihood` is the number, in plans, of the same
-    task with how likely the right answer is as its outcome (0: it is the task itself); None if
-    there is no such thing. `choices` has the number of each example's right choice where the model
-    picks among some. `excluded` heads are never knocked out and never named. `watch` is told what
-    an adaptive search concludes at each look.
+    Heads are searched for on `examples`; on `fresh` ones, disjoint, the search checks what it
+    found (validation has others). `others` holds some examples of each other task; `beside`
+    those that the goal `specific` is about. `shared` is the price of reading what all prompts
+    begin with, as a multiple of the rest of a row; `chance` the score of guessing. `likelihood`
+    is the number, in plans, of the same task with how likely the right answer is as its outcome
+    (0: it is the task itself); None if there is no such thing. `choices` has the number of each
+    example's right choice where the model picks among some. `excluded` heads are never knocked
+    out and never named. `watch` is told what an adaptive search concludes at each look.
     """
 
     heads: int

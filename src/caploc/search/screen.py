@@ -31,6 +31,7 @@ class First(ABC):
     """
 
     OPENING: ClassVar[str]  # likelihood or masks
+    ESTIMATOR: ClassVar[str]  # what turns its rows into effects
     # Standard deviation of the logarithm of what its errors have to be multiplied by.
     DOUBT: ClassVar[float]
     problem: Problem
@@ -77,6 +78,7 @@ class Screen(First):
     """
 
     OPENING: ClassVar[str] = "masks"
+    ESTIMATOR: ClassVar[str] = "spike-slab"
     # Masks are drawn at random, which makes their errors what they say; the few heads of the
     # shortlist would tell less than they disturb.
     DOUBT: ClassVar[float] = 0.1
