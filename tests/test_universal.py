@@ -61,6 +61,15 @@ def test_the_universal_head_is_named_and_taken_out(planted, tmp_path):
     assert again.exclude == (head,)
 
 
+def test_two_answers_lost_of_two_make_no_head_universal(planted, tmp_path):
+    """They all change alike, which leaves no spread to judge by."""
+    truth, runs = planted
+    told = find_universal(Trials(runs, {}, examples=2), tmp_path)
+    (head,) = map(str, truth.universal)
+    trials = next(c for c in told["candidates"] if c["head"] == head)["trials"]
+    assert trials and all(t["effect"] == -1 and t["verdict"] == "open" for t in trials)
+
+
 def test_a_family_speaks_once(planted, tmp_path):
     _, runs = planted
     twins = {run.study.task: "both" for run in runs}

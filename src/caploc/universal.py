@@ -16,10 +16,11 @@ from caploc.heads import Head, HeadGrid
 from caploc.measurement import Meter
 from caploc.modes import ZERO
 from caploc.progress import Progress, Silent
+from caploc.recovery import paired_standard_error
 from caploc.search import column_mask
 from caploc.stats import localization
 from caploc.tasks.task import Task
-from caploc.validation.comparison import score_both
+from caploc.validation.comparison import score_both, scored_differences
 from caploc.workbench import Workbench
 
 EXAMPLES = 100  # of each task that a candidate is tried on
@@ -128,9 +129,11 @@ def tried(
     effects = {}
     for head in trials.candidates():
         mask = column_mask(grid.size, [grid.column(head)])
-        change = score_both(meter, mask, examples, progress).change
-        if change is not None and change.outcome is not None and change.stderr is not None:
-            effects[head] = localization.HeadCost(change.outcome, change.stderr)
+        both = score_both(meter, mask, examples, progress)
+        lost, binary = scored_differences(both.intact_rows, both.knocked_out_rows)
+        if lost.size > 1:  # of answers that are all lost the plain error would be 0
+            error = paired_standard_error(lost, binary=binary)
+            effects[head] = localization.HeadCost(float(lost.mean()), error)
     whole = meter.score(meter.under(column_mask(grid.size, []), examples, progress, "intact"))
     intact = localization.Intact(whole.score or 0.0, whole.stderr or 0.0, meter.task.chance)
     return intact, effects

@@ -106,13 +106,11 @@ def measure_change(intact: Sequence[Row], knocked_out: Sequence[Row]) -> Change 
     at `LEVEL`, which the interval's ends do not keep), or neither (`open`); outcomes that are not 0
     and 1 have no margin.
     """
-    before, after = outcomes_by_example(intact), outcomes_by_example(knocked_out)
-    differences = np.array([after[e] - before[e] for e in before if e in after])
+    differences, binary = scored_differences(intact, knocked_out)
     if not differences.size:
         return None
     count = differences.size
     stderr = float(differences.std(ddof=1)) / count**0.5 if count > 1 else None
-    binary = set(before.values()) | set(after.values()) <= {0.0, 1.0}
     mean, low, high, _ = paired(differences, binary=binary)
     p = [falls_short(side * differences, MARGIN, binary=binary) for side in (1, -1)]
     return Change(
@@ -124,6 +122,15 @@ def measure_change(intact: Sequence[Row], knocked_out: Sequence[Row]) -> Change 
         verdict=judge_change(low, high, MARGIN if binary and max(p) <= LEVEL else 0.0),
         examples=count,
     )
+
+
+def scored_differences(
+    intact: Sequence[Row], knocked_out: Sequence[Row]
+) -> tuple[Float[np.ndarray, " examples"], bool]:
+    """What each example scored in both changed by, and whether all are right or wrong."""
+    before, after = outcomes_by_example(intact), outcomes_by_example(knocked_out)
+    differences = np.array([after[e] - before[e] for e in before if e in after], dtype=float)
+    return differences, set(before.values()) | set(after.values()) <= {0.0, 1.0}
 
 
 def judge_change(low: float, high: float, margin: float) -> str:
