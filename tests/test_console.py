@@ -181,7 +181,7 @@ def test_the_time_left_counts_slow_rows_as_slow(monkeypatch):
     lines.start("words", 100)
     lines.advance(100, 400.0)
     now = 70.0
-    assert lines.line().endswith("100 of at most 200 rows in all, about 0:01:30 left at most")
+    assert lines.line().endswith("100 of at most 200 rows in all, about 0:01:30 left at this speed")
 
 
 def test_studies_in_turn_foresee_those_to_come_as_those_before(log):

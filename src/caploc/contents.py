@@ -17,6 +17,7 @@ from caploc.folder import (
     ANSWERS,
     CURVE,
     ENHANCEMENT,
+    EVALUATION,
     INTERACTIONS,
     NEURONS,
     RESULT,
@@ -178,6 +179,7 @@ DRAWN = ("css", "csb", "css-search", "csb-search")  # methods whose effects are 
 FORMS: Mapping[str, type[BaseModel]] = {
     RESULT: Result,
     ANSWERS: Answers,
+    EVALUATION: TaskScores,
     CURVE: Curve,
     INTERACTIONS: Interactions,
     UNIVERSAL: Universal,

@@ -37,7 +37,9 @@ def locate_table(results: Sequence[Result]) -> Table:
         top, *figures, count = summary_row(result)
         main = unit_of(result)
         then = [
-            " → ".join(map(unit_of_other(other, main).score, other.scores))
+            " → ".join(
+                map(unit_of_other(other, main).score, other.scores[: 2 if result.top else 1])
+            )
             for other in result.validation.other_tasks
         ]
         task = called(result.task.name)
@@ -55,6 +57,8 @@ def summary_row(result: Result) -> list[str]:
     pair = validation.task.scores
     if held_out and held_out.fresh:
         pair = held_out.intact, held_out.knocked_out
+    if not result.top:  # nothing was knocked out
+        pair = pair[0], None
     unit, figures = unit_of(result), [*pair, controls.mean if controls else None]
     counts = split_rows(result)
     rows = " + ".join(f"{count:,}" for count in counts) if counts else f"{result.cost.rows or '–'}"

@@ -35,7 +35,7 @@ def test_below_zero_marks_the_needed_head_also_where_a_lower_score_is_better(res
 def test_an_unmeasured_head_is_not_a_head_without_effect(result):
     assert (cell(result, "L0H3").shade, cell(result, "L0H3").text) == ("u", "–")
     assert "not measured" in cell(result, "L0H3").note
-    assert (cell(result, "L0H2").shade, cell(result, "L0H2").text) == ("o", "0")
+    assert (cell(result, "L0H2").shade, cell(result, "L0H2").text) == ("o", "·")
     assert head_map(shaped(result)).unmeasured == 3  # two more are not among the result's heads
 
 

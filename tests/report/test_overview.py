@@ -40,6 +40,15 @@ def page(tmp_path, runs, read_page):
     return shown
 
 
+def test_the_page_says_what_to_do_next_with_the_runs_that_found_heads(tmp_path, page, sure):
+    lost = copy.deepcopy(sure)
+    lost["top"], lost["task"]["name"] = [], "demo/none"
+    steps = page(a=sure, b=changed(sure), c=lost).text
+    place = tmp_path / "runs"
+    assert f"caploc universal {place / 'a'} {place / 'b'}" in steps
+    assert f"caploc ui {place / 'a'}" in steps and "For demo/none no heads are shown" in steps
+
+
 def changed(result, task="demo/rhymes", top=("L0H1", "L1H0"), **fields):
     """The same result with another task, other heads, or other parts."""
     other = copy.deepcopy(result)

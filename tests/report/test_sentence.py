@@ -192,6 +192,14 @@ def test_no_head_found_is_said(result):
     assert said(result) == "None of 8 heads was found that demo/addition needs (intact: 99 %)."
 
 
+@pytest.mark.parametrize("goal", ["set", "specific"])
+def test_where_a_set_was_sought_none_that_was_found_is_told(result, goal):
+    result["top"], result["search"] = [], {"goal": goal}
+    assert said(result) == (
+        "No set among 8 heads was found that surely breaks demo/addition (intact: 99 %)."
+    )
+
+
 def test_where_no_set_keeps_its_price_the_gentlest_that_breaks_the_task_is_told(result):
     def loss(effect):
         return {"effect": effect, "low": effect - 0.1, "high": effect + 0.1}

@@ -44,7 +44,7 @@ def show_results(results: "list[Result]") -> None:
     """Print what was found: scores, the answer in words, heads, sets, and what to know."""
     from caploc import tables
     from caploc.report.headtable import explain_unnamed
-    from caploc.report.sentence import headline, second_sentence
+    from caploc.report.sentence import headline, next_steps, second_sentence
     from caploc.report.wording import called
 
     console.show_table(*tables.locate_table(results))
@@ -60,6 +60,8 @@ def show_results(results: "list[Result]") -> None:
     for result in results:
         for note in result.search.notes:
             console.say(f"{called(result.task.name)}: {note}")
+        for step in () if result.top else next_steps(result, None, "")[:1]:
+            console.say(f"{called(result.task.name)}: {step.why}")
 
 
 def offers(

@@ -16,7 +16,7 @@ from pathlib import Path
 from threading import Lock
 from typing import Any
 
-from caploc.contents import RunFile, read_file
+from caploc.contents import RunFile, TaskScores, read_file
 from caploc.errors import BadOption, CaplocError
 from caploc.files import is_regular
 from caploc.folder import (
@@ -37,7 +37,7 @@ from caploc.folder import (
 )
 from caploc.report.sentence import check_of, headline
 from caploc.report.templates import REPORT
-from caploc.report.wording import called, inline
+from caploc.report.wording import called, inline, name_list, unit_of_metric
 from caploc.result import Result
 from caploc.store.rows import Question
 from caploc.store.store import LOCK, journal, reading
@@ -45,6 +45,7 @@ from caploc.store.store import LOCK, journal, reading
 DEEPEST, MOST_FOLDERS = 8, 20_000  # levels below the folder, and folders that are looked at
 MOST_COUNTED = 100_000  # rows of a run without a result; more are not counted to the end
 LONGEST = 200  # characters of a name in the list
+SCORES_TOLD = 8  # tasks of an evaluation
 STILL = 90  # seconds without a new row after which a run on another machine counts as stopped
 # What a folder holds, by the file that tells; the first one that is there counts.
 KINDS = {
@@ -197,6 +198,8 @@ def describe_run(name: str, root: Path, folder: Path) -> RunEntry:
             take_plan(entry, read_file(folder / RUN, RunFile).study)
         if kind == "heads":
             take_result(entry, read_file(folder / RESULT, Result))
+        if kind == "evaluation":
+            take_scores(entry, read_file(folder / EVALUATION, TaskScores))
     except CaplocError as error:
         entry.state, entry.verdict = "unreadable", inline(error)
     except Exception as error:  # one strange folder must not take the list of all with it
@@ -235,6 +238,25 @@ def take_result(entry: RunEntry, result: Result) -> None:
     entry.verdict = headline(result)[:1000]
     entry.rows = result.cost.rows
     entry.fingerprint = (result.model.fingerprint or "")[:LONGEST]
+
+
+def take_scores(entry: RunEntry, found: TaskScores) -> None:
+    """Say what an evaluation has given: each task's score, and with heads knocked out."""
+    entry.model, entry.method = called(found.model)[:LONGEST], "evaluate"
+    entry.task = ", ".join(called(task.name) for task in found.tasks[:SCORES_TOLD])[:LONGEST]
+    entry.heads, entry.rows = found.heads[:1000], found.cost.rows
+    told = []
+    for task in found.tasks[:SCORES_TOLD]:
+        unit = unit_of_metric(task.metric or "score", task.scores)
+        scores = [unit.score(each) for each in task.scores if each is not None]
+        told.append(f"{called(task.name)} {' → '.join(scores) or 'not scored'}")
+        if len(found.tasks) == 1:
+            entry.scores = list(task.scores)
+            entry.shown_scores = ["" if each is None else unit.score(each) for each in task.scores]
+    more = len(found.tasks) - len(told)
+    told += [f"and {more} more"] if more > 0 else []
+    without = f"Without {name_list(found.heads)}" if found.heads else "Intact"
+    entry.verdict = f"{without}: {', '.join(told)}."[:1000]
 
 
 def find_held() -> set[int] | None:

@@ -27,6 +27,7 @@ MEANINGS = {
 }
 DENSE = 24  # columns from which a cell is too narrow for its number
 HEADS_LISTED = 24  # rows without a script, which shows all heads a page at a time
+QUIET = "·"  # in the place of an effect that may be none
 LIKELIEST = 10  # rows if no head stands out
 
 
@@ -161,7 +162,9 @@ def head_map(result: Result) -> HeadMap:
         if entry is not None and effect is not None:
             step = colours.step(unit.harm(effect), limit)
             shade = "o" if entry.is_open else colours.name(step)
-            text = unit.short_effect(effect, limit)
+            # of what may be nothing no number stands out: the note and the table have it
+            quiet = entry.is_open and not standing.named
+            text = QUIET if quiet else unit.short_effect(effect, limit)
         starts = bool(group) and grid.group(Head(head.layer, head.index - 1)) != group
         cells.append(Cell(head, shade, text, "\n".join(notes), standing, starts))
     columns = max(grid.heads_per_layer, default=0)

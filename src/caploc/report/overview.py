@@ -1,5 +1,6 @@
 """The page over several runs: their heads, tasks, methods and models side by side."""
 
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from os.path import relpath
@@ -13,7 +14,7 @@ from caploc.report.charts import Chart
 from caploc.report.headtable import effects_by_head, head_map
 from caploc.report.method import format_duration
 from caploc.report.plots import FIGURES, draw_damage, draw_depths, write_matrices
-from caploc.report.sentence import HeadlineVerdict, check_of, surviving_twin
+from caploc.report.sentence import HURT, HeadlineVerdict, Step, check_of, surviving_twin
 from caploc.report.templates import COMPARE, write_page
 from caploc.report.wording import (
     SPACE,
@@ -117,6 +118,7 @@ def write_comparison(
         several_models=len(models) > 1,
         held_out=any(run["held_out"] for run in told["runs"]),
         parts=parts,
+        steps_next=_steps(compared),
         figures=write_matrices(folder / FIGURES, told) if figures else [],
         command=visible(told["command"]),
     )
@@ -244,6 +246,36 @@ def _matrix(results: Sequence[Result]) -> dict[str, Any]:
             cells.append(cell | {"top": str(head) in result.top})
         rows.append((f"{task} · {inline(result.method.name)}" if several else task, cells))
     return {"model": called(results[0].model.shown), "heads": sorted(heads), "rows": rows}
+
+
+def _steps(compared: Sequence[ComparedRun]) -> list[Step]:
+    """Say what to do next: what heads have in common, what a run found, what one did not."""
+    steps, found, open_ = [], list[ComparedRun](), list[str]()
+    for one in compared:
+        sure = check_of(one.result).verdict in HURT
+        if sure:
+            found.append(one)
+        elif (task := called(one.result.task.name)) not in open_:
+            open_.append(task)
+
+    def place(one: ComparedRun) -> str:
+        return shlex.quote(visible(one.folder))
+
+    first = found[0] if found else None
+    alike = {one.result.task.name: one for one in found if first and one.weights == first.weights}
+    if len(alike) > 1:
+        why = "See which of these heads every task needs: they carry no single capability."
+        steps.append(Step(why, f"caploc universal {' '.join(map(place, alike.values()))}"))
+    if first is not None:
+        task = called(first.result.task.name)
+        why = f"Ask the model with and without the heads of {task}, on prompts of your own."
+        steps.append(Step(why, f"caploc ui {place(first)}"))
+        why = f"Write a model without the heads of {task}, to use or to share."
+        steps.append(Step(why, f"caploc export {place(first)} --to PATH"))
+    if open_:
+        why = "no heads are shown to matter: the end of that report says what may help."
+        steps.append(Step(f"For {name_list(open_)} {why}"))
+    return steps
 
 
 def _methods_part(question: Told, told: Told, results: Results) -> PagePart:

@@ -217,10 +217,7 @@ def _answer(result: Result) -> str:
         return _needed(result, check, names, few)
     match check.verdict:
         case HeadlineVerdict.NO_HEADS:
-            intact = "" if check.intact is None else f" (intact: {check.unit.score(check.intact)})"
-            if result.validation.frontier and result.validation.frontier.sets:
-                return _no_specific_set(result.validation.frontier, check.task, intact)
-            return f"None of {check.heads:,} heads was found that {check.task} needs{intact}."
+            return _nothing(result, check)
         case HeadlineVerdict.NOT_CHECKED:
             return _not_checked(check, names, few)
         case HeadlineVerdict.LIKE_RANDOM:
@@ -235,6 +232,17 @@ def _answer(result: Result) -> str:
         tail = f", surely by less than {100 * (check.slight or 0):.3g}\u00a0points"
     verb = "hardly touches" if tail else "does not hurt"
     return f"Knocking out {few}, {names}, {verb} {check.task}: its {_moves(check)}{tail}."
+
+
+def _nothing(result: Result, check: HeldOutClaim) -> str:
+    """Say that no heads are named, in the words of what was sought."""
+    intact = "" if check.intact is None else f" (intact: {check.unit.score(check.intact)})"
+    if result.validation.frontier and result.validation.frontier.sets:
+        return _no_specific_set(result.validation.frontier, check.task, intact)
+    if result.search.goal in ("set", "specific"):
+        none = f"No set among {check.heads:,} heads was found that surely breaks"
+        return f"{none} {check.task}{intact}."
+    return f"None of {check.heads:,} heads was found that {check.task} needs{intact}."
 
 
 def _no_specific_set(frontier: Frontier, task: str, intact: str) -> str:

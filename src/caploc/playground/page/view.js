@@ -146,7 +146,7 @@ class RunList {
     if (run.verdict) name.append(element("small", {}, visible(run.verdict)));
     const cells = COLUMNS.slice(1).map(({ title, text, key }) => {
       const shown = title === "State" ? state(run) : `${(text ?? key)(run)}`;
-      return element("td", { "data-label": title, class: shown === "" ? "empty" : "" }, shown);
+      return element("td", { "data-label": title, class: shown === "" ? "empty" : "" }, shown === "" ? "–" : shown);
     });
     return element("tr", {}, tick, name, ...cells);
   }
