@@ -10,7 +10,7 @@ import pytest
 import rich.console
 
 from caploc import console
-from caploc.progress import InTurn
+from caploc.progress import InTurn, Silent, tell_once
 
 
 @pytest.mark.parametrize("installed", [True, False])
@@ -197,6 +197,20 @@ def test_studies_in_turn_foresee_those_to_come_as_those_before(log):
     assert (lines.total, lines.goal) == (500, 5000.0)
     second.tell("so far: L0H1")
     assert "study 2 of 3, so far: L0H1" in log.getvalue()
+
+
+def test_what_every_study_of_a_run_would_say_is_said_once(log):
+    sizes = {}
+    for _ in range(2):  # of two runs each says it
+        lines = console.Lines()
+        for place in (1, 2, 3):
+            study = InTurn(console.Interruptible(lines), f"study{place}", place, 3, sizes)
+            tell_once(study, "Engine packed: chosen by --engine auto.")
+            tell_once(study, f"{place} rows")
+            tell_once(Silent(), "nobody hears")
+    assert log.getvalue().count("Engine packed") == 2
+    assert log.getvalue().count("study 1 of 3, Engine packed: chosen by --engine auto.") == 2
+    assert log.getvalue().count(" rows") == 6
 
 
 def test_a_terminal_has_one_bar_for_the_whole_once_its_rows_are_known(monkeypatch):

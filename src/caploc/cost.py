@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from caploc.engine import Answer
 from caploc.engine.asks import Way
 from caploc.engine.backends import describe_way
-from caploc.progress import Progress, tell
+from caploc.progress import Progress, tell_once
 from caploc.result import Answerer
 from caploc.store import Row
 from caploc.tasks.task import LogLikelihood, Task, prompt_of
@@ -55,11 +55,11 @@ class Cost:
         ]
 
     def count_ways(self, answers: Sequence[Answer], progress: Progress) -> None:
-        """Count who answered; who had not before is told."""
+        """Count who answered; who had not before is told, once in a run of several studies."""
         for answer in answers:
             if answer.way is not None:
                 if answer.way not in self.ways:
-                    tell(progress, describe_way(answer.way))
+                    tell_once(progress, describe_way(answer.way))
                 self.ways[answer.way] += 1
 
     def count(self, rows: Sequence[Row]) -> None:

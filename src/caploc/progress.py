@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
+from weakref import WeakKeyDictionary
 
 
 @runtime_checkable
@@ -53,6 +54,20 @@ def tell(progress: Progress, text: str) -> None:
     """Say a line to whoever watches a run."""
     if isinstance(progress, Overview):
         progress.tell(text)
+
+
+_told: WeakKeyDictionary[Progress, set[str]] = WeakKeyDictionary()
+
+
+def tell_once(progress: Progress, text: str) -> None:
+    """Say a line that several studies of a run would say, the first time alone."""
+    watcher = progress
+    while isinstance(inner := getattr(watcher, "shown", None), Progress):
+        watcher = inner
+    told = _told.setdefault(watcher, set())
+    if text not in told:
+        told.add(text)
+        tell(progress, text)
 
 
 @dataclass

@@ -109,7 +109,7 @@ class Tracked:
     """Progress that also draws curves in a tracker (None: nowhere)."""
 
     def __init__(self, begin: Callable[[], Tracker] | None, progress: Progress) -> None:
-        self.progress, self.tracker = progress, None
+        self.shown, self.tracker = progress, None
         self.trouble: list[str] = []
         self.rows, self.tokens, self.last = 0, 0.0, time.monotonic()
         if begin is not None:
@@ -131,20 +131,20 @@ class Tracked:
             self.tried(partial(what, self.tracker))
 
     def start(self, what: str, rows: int) -> None:
-        self.progress.start(what, rows)
+        self.shown.start(what, rows)
 
     def expect(self, rows: int, work: float) -> None:
-        expect(self.progress, rows, work)
+        expect(self.shown, rows, work)
 
     def weigh(self, weight: float) -> None:
-        tell_weight(self.progress, weight)
+        tell_weight(self.shown, weight)
 
     def tell(self, text: str) -> None:
-        tell(self.progress, text)
+        tell(self.shown, text)
 
     def advance(self, rows: int, tokens: float) -> None:
         """Pass it on, and add a point to the curves now and then."""
-        self.progress.advance(rows, tokens)
+        self.shown.advance(rows, tokens)
         self.rows, self.tokens = self.rows + rows, self.tokens + tokens
         if time.monotonic() - self.last >= EVERY:
             self.last = time.monotonic()

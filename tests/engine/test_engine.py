@@ -215,3 +215,12 @@ def test_a_pass_on_a_cpu_is_shorter_for_larger_models_but_never_tiny(loaded, mon
         monkeypatch.setattr(loaded.model, "num_parameters", lambda n=parameters: n)
         tokens[parameters] = sizer.sizes().most_tokens
     assert tokens == {10**6: 2048, 10**8: 750, 10**12: 512}
+
+
+def test_where_no_memory_is_left_to_halve_it_is_said(loaded, monkeypatch):
+    monkeypatch.setattr("caploc.engine.memory.free_memory", lambda device: 2**10)
+    sizer = BatchSizer(loaded.model)
+    error = torch.OutOfMemoryError("CUDA out of memory.")
+    with pytest.raises(OutOfMemory, match="Not even one row fits"):
+        for _ in range(11):
+            sizer.shrink(error, smallest=False)

@@ -1,6 +1,7 @@
 """What rows take on a large GPU, from configs alone."""
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -9,6 +10,7 @@ from transformers import AutoConfig
 from caploc.engine.memory import (
     CUDA_SHARE,
     INNER,
+    PASS_ELSEWHERE,
     QUERIES,
     RESIDUALS,
     SCORES_ELSEWHERE,
@@ -42,6 +44,7 @@ def test_250_long_rows_run_at_a_time_on_a_gpu_of_80_gigabytes():
         most_rows=1024,
         most_tokens=16384,
         drafted=16,
+        alone=PASS_ELSEWHERE,
     )
     drawn = np.random.default_rng(0)
     prompts = [
@@ -54,21 +57,32 @@ def test_250_long_rows_run_at_a_time_on_a_gpu_of_80_gigabytes():
         drawn.integers(4, size=300).tolist(),
         [PlannedRow(n, n, n) for n in range(300)],
     )
-    assert plan_batches(work, sizes).slots >= 250
+    allowed = plan_batches(work, sizes)
+    assert allowed.slots >= 250 and allowed.answers == 256
+    # answers that may be eight times as long, and are not
+    long = replace(work, answers=2048)
+    assert plan_batches(long, sizes).slots < 130
+    seen = plan_batches(replace(long, seen=[100] * 90 + [150] * 8 + [200] * 2), sizes)
+    assert seen.slots >= 250 and 150 <= seen.answers <= 200
+    for plan in (allowed, seen):
+        keys = sizes.keys * layers * (1299 + plan.answers)
+        assert plan.slots * keys <= 0.85 * free
 
 
 def test_the_table_of_what_fits_is_the_planners_own(monkeypatch):
     monkeypatch.setattr(sys, "path", [*sys.path, str(Path(__file__).parents[2] / "scripts")])
     import fits
 
-    (row,) = (
-        line
-        for line in fits.PAGE.read_text().splitlines()
-        if line.startswith("| 8B |") and "nothing shared" in line
-    )
-    rows = fits.cell(fits.SHAPES["8B"].model(), 80, fits.work(*fits.PROMPTS["nothing shared"]))
-    assert row.split("|")[5].strip() == rows
-    assert int(rows) >= 250
+    for answers, least in (("256", 250), ("2,048", 120)):
+        prompts = f"nothing shared, answers to {answers}"
+        (row,) = (
+            line
+            for line in fits.PAGE.read_text().splitlines()
+            if line.startswith("| 8B |") and prompts in line
+        )
+        rows = fits.cell(fits.SHAPES["8B"].model(), 80, fits.work(*fits.PROMPTS[prompts]))
+        assert row.split("|")[5].strip() == rows
+        assert int(rows.split(",")[0]) >= least and int(rows.split()[-1]) >= 250
 
 
 def test_the_table_for_neurons_is_the_plans_own(monkeypatch):

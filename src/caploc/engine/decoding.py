@@ -17,6 +17,7 @@ import torch
 from caploc.engine.asks import INTACT, NumberedMask
 from caploc.engine.attention import KeySlots, LayerShared, Segment
 from caploc.engine.encoding import Stops
+from caploc.engine.memory import PASS, PASS_ELSEWHERE
 from caploc.engine.packed import Chunk, FedRow, IntactRecords, PackedModel
 from caploc.engine.planning import BatchPlan, PlannedRow, PlanStage
 from caploc.engine.products import reads_stacks
@@ -156,23 +157,9 @@ def running_mean(before: float, new: float, share: float = 0.1) -> float:
     return new if not before else before + share * (new - before)
 
 
-@dataclass(frozen=True)
-class Drafting:
-    """What drafts are made from: answers by prompt, and the odds of first and of later drafts."""
-
-    answers: Callable[[int], AnswerTree]
-    first: DraftOdds
-    later: DraftOdds
-
-
 SECONDS = 0.5  # answers are handed on at least so often, so that little is lost if all is killed
 PADDING = 2  # times the tokens of a step that its attention may pad them to
 REFILL = 8  # new rows are read when a slot in so many is free: several in one pass cost less
-# Tokens through all layers that cost about as much as a pass of its own does: rows that could start
-# deeper join a pass while they lose no more than this, and it sets the price of a draft. On a CPU
-# measured (SmolLM2); elsewhere the tokens that are multiplied while the weights are read once, of a
-# GPU with 200 operations for each byte.
-PASS, PASS_ELSEWHERE = {"cpu": 24.0}, 200.0
 
 
 @dataclass(eq=False)
@@ -196,8 +183,25 @@ class DecodedRow:
     cost: float
 
 
+@dataclass(frozen=True)
+class Drafting:
+    """What drafts are made from: answers by prompt, and the odds of first and of later drafts.
+
+    A row that outgrew its slot, by its number, drafts all that it had said there.
+    """
+
+    answers: Callable[[int], AnswerTree]
+    first: DraftOdds
+    later: DraftOdds
+    outgrown: dict[int, DecodedRow] = field(default_factory=dict)
+
+
 class Decoder:
-    """Answers the rows of a plan; what drafts learn on the way outlives it."""
+    """Answers the rows of a plan; what drafts learn on the way outlives it.
+
+    A row whose answer is longer than its slot has room for stays open: it is put with the
+    `outgrown`, to be planned again.
+    """
 
     def __init__(
         self,
@@ -211,11 +215,12 @@ class Decoder:
         self.packed, self.plan, self.masks, self.stops = packed, plan, masks, stops
         self.answers = drafting.answers
         self.first_odds, self.later_odds = drafting.first, drafting.later
+        self.outgrown = drafting.outgrown
         self.own = [plan.own(number, tokens) for number, tokens in enumerate(prompts)]
         self.intact = IntactRecords(packed, plan, masks)
         self.queue: deque[PlannedRow] = deque()
         asked = {row.prompt for stage in plan.stages for row in stage.rows}
-        longest = max((len(self.own[prompt]) for prompt in asked), default=0) + stops.limit
+        longest = max((len(self.own[prompt]) for prompt in asked), default=0) + plan.answers
         spare = int(reads_stacks(packed.device))  # a slot for what pads a step
         self.room = KeySlots(plan.slots + spare, longest, packed.depth)
         self.alone = PASS.get(packed.device.type, PASS_ELSEWHERE)
@@ -246,7 +251,7 @@ class Decoder:
         """Record what the stage starts from, and queue its rows."""
         chunks = []
         for prompt in stage.recorded:
-            said = self.answers(prompt).draft([], self.stops.limit - 1)
+            said = self.answers(prompt).draft([], self.plan.answers - 1)
             tokens, segment = (*self.own[prompt], *said), self.intact.prefix_segment(prompt)
             chunks.append(Chunk(tokens, self.masks[INTACT], [len(tokens) - 1], segment))
         self.intact.record(stage.recorded, chunks, stage.depths)
@@ -293,11 +298,14 @@ class Decoder:
 
     def first_draft(self, row: PlannedRow, start: int) -> list[int]:
         """Draft the whole answer; a row that starts above the bottom needs it recorded."""
-        answers = self.answers(row.prompt)
-        if not answers.root.next:
+        answers, before = self.answers(row.prompt), self.outgrown.get(row.number)
+        if not answers.root.next and before is None:
             return []
-        room = min(self.stops.limit - 1, self.plan.tokens - len(self.own[row.prompt]))
-        draft = answers.draft([], min(self.first_odds.length(), room))
+        room = min(self.plan.answers - 1, self.plan.tokens - len(self.own[row.prompt]))
+        if before is not None:
+            draft = before.tokens[:room]
+        else:
+            draft = answers.draft([], min(self.first_odds.length(), room))
         if start:
             recorded = self.intact.records[row.prompt].tokens[len(self.own[row.prompt]) :]
             same = [a == b for a, b in zip(draft, recorded, strict=False)]
@@ -324,6 +332,8 @@ class Decoder:
             read = range(len(own) - 1, len(tokens))
             chunks.append(Chunk(tokens, self.masks[row.mask], read, segment, residual=residual))
             cost = self.intact.cost(len(tokens), start) + self.intact.pay()
+            if row.number in self.outgrown:
+                cost += self.outgrown[row.number].cost
             opened.append(RunningRow(row, segment, len(own), cost, draft=draft))
         keeper = self.packed.into_slots(self.room, slots, chunks)
         logits = self.packed.read(self.intact.table, chunks, start, keeper)
@@ -362,7 +372,8 @@ class Decoder:
         """Draft what other masks' answers to the same prompt say next."""
         longest, room = self.later_odds.length(), self.plan.tokens - len(rows)
         for row in rows:
-            left = min(longest, self.stops.limit - 1 - len(row.said), room)
+            places = self.room.length - 1 - row.kept
+            left = min(longest, self.stops.limit - 1 - len(row.said), places, room)
             row.draft = self.answers(row.row.prompt).draft(row.said, left) if left > 0 else []
             room -= len(row.draft)
         fed = [1 + len(row.draft) for row in rows]
@@ -400,7 +411,7 @@ class Decoder:
             accepted = 0
             while accepted < len(row.draft) and row.draft[accepted] == said[accepted]:
                 accepted += 1
-            if row.draft:
+            if row.draft and row.row.number not in self.outgrown:
                 odds.saw(len(row.draft), accepted)
             over = False
             for token in said[: accepted + 1]:
@@ -409,10 +420,13 @@ class Decoder:
                 if over:
                     break
             row.kept += accepted
-            self.running[slot] = None if over else row
+            full = row.kept >= self.room.length
+            self.running[slot] = None if over or full else row
             if over:
                 self.answers(row.row.prompt).add(row.said[:-1])
                 self.done.append(DecodedRow(row.row, row.said, row.cost + self.intact.pay()))
+            elif full:
+                self.outgrown[row.row.number] = DecodedRow(row.row, row.said, row.cost)
 
     @torch.inference_mode()
     def close_gaps(self) -> None:

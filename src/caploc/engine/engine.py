@@ -2,7 +2,7 @@
 
 import json
 import time
-from collections import Counter, defaultdict
+from collections import Counter, defaultdict, deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -45,6 +45,7 @@ from caploc.tasks.task import Generate, Generated, Request, Scored
 # rows wait for it, and where drafts do not hold it is no more than a sixteenth too much.
 ENOUGH = 16
 ALL, LATER = 10**6, 16  # most tokens of a first draft, and of one in a step, which pads its rows
+LENGTHS = 1000  # of answers, which say how long the next will be
 NOT_PACKED = "does not give this model's answers, whose attention it does not know"
 PromptAsk = tuple[Ask, TokenizedPrompt]
 Model = TypeVar("Model", bound=CutModel)
@@ -163,6 +164,9 @@ class Generation(_AskAnswerer):
         default_factory=lambda: defaultdict(lambda: (DraftOdds(ALL), DraftOdds(LATER)))
     )
     remembered: AnswerCache = field(default_factory=AnswerCache)
+    seen: dict[Settings, deque[int]] = field(  # lengths of the last answers
+        default_factory=lambda: defaultdict(lambda: deque(maxlen=LENGTHS))
+    )
     known: dict[str, bool] = field(default_factory=dict)  # options -> greedy and nothing else
 
     def refusal(self, ask: Ask) -> str | None:
@@ -227,11 +231,22 @@ class Generation(_AskAnswerer):
         }
         order = sorted(first) + [pair for pair in pairs if pair not in first]
         rows = [PlannedRow(number, *pair) for number, pair in enumerate(order)]
-        make = partial(self._decoder, settings, texts, masks, len(first))
+        tokens, hashes = [text.tokens for text in texts], list(map(hash, texts))
+        work = PlannedWork(
+            stems=[text[:-1] for text in tokens],
+            lengths=[len(text) for text in tokens],
+            answers=self.stopping(settings).limit,
+            cuts=[mask.first_layer for mask in masks.all],
+            wanted=rows,
+            first=range(len(first)),
+        )
+        drafting = Drafting(lambda prompt: self.remembered.of(hashes[prompt]), *self.odds[settings])
+        make = partial(self._decoder, settings, tokens, masks, work, drafting)
         due = 0.0  # intact answers that nobody asked for are paid by the next row
         for batch in run_to_end(rows, make, self.sizer):
             answers: list[Answer] = []
             for decoded in batch:
+                self.seen[settings].append(len(decoded.tokens))
                 prompt, due = texts[decoded.row.prompt], due + decoded.cost
                 askers = asked[decoded.row.prompt, decoded.row.mask]
                 cost = due / max(1, len(askers))
@@ -242,26 +257,28 @@ class Generation(_AskAnswerer):
     def _decoder(
         self,
         settings: Settings,
-        prompts: Sequence[TokenizedPrompt],
+        prompts: Sequence[tuple[int, ...]],
         masks: MaskNumbers,
-        first: int,
+        work: PlannedWork,
+        drafting: Drafting,
         rows: Sequence[PlannedRow],
     ) -> Decoder:
-        """Plan rows, the first so many of them before the others, and be ready to run them."""
+        """Plan open rows and be ready to run them; those not planned stay open.
+
+        Rows that outgrew their slots are planned when no others are left, with room for the longest
+        answer. Where slots are short and nothing was answered yet, the intact rows are planned
+        alone: they tell how long answers are.
+        """
         assert self.packed is not None
+        sizes, seen = self.sizer.sizes(drafted=LATER), self.seen[settings]
+        fresh = [row for row in rows if row.number not in drafting.outgrown]
+        wanted = replace(work, wanted=fresh or rows, seen=seen if fresh else ())
+        plan = plan_batches(wanted, sizes)
+        short = plan.slots < min(sizes.most_rows, len(rows))
+        if short and not seen and any(stage.waits for stage in plan.stages):
+            plan = replace(plan, stages=plan.stages[:1])
         stops = self.stopping(settings)
-        tokens, hashes = [prompt.tokens for prompt in prompts], list(map(hash, prompts))
-        work = PlannedWork(
-            stems=[text[:-1] for text in tokens],
-            lengths=[len(text) for text in tokens],
-            answers=stops.limit,
-            cuts=[mask.first_layer for mask in masks.all],
-            wanted=rows,
-            first=range(first),
-        )
-        plan = plan_batches(work, self.sizer.sizes(drafted=LATER))
-        drafting = Drafting(lambda prompt: self.remembered.of(hashes[prompt]), *self.odds[settings])
-        return Decoder(self.packed, plan, tokens, masks.all, stops, drafting)
+        return Decoder(self.packed, plan, prompts, masks.all, stops, drafting)
 
     def _answer(
         self, ask: Ask, prompt: TokenizedPrompt, tokens: list[int], forward_tokens: float

@@ -23,6 +23,11 @@ MOST_TOKENS = {"cpu": 2048, "mps": 4096, "cuda": 16384}  # of a pass; more make 
 # are handed on that often. A pass of fewer tokens than the least would spend its time on reading
 # weights.
 CPU_PRODUCTS, CPU_LEAST_TOKENS = 7.5e10, 512
+# Tokens through all layers that cost about as much as a pass of its own does: rows that could start
+# deeper join a pass while they lose no more than this, and it sets the price of a draft. On a CPU
+# measured (SmolLM2); elsewhere the tokens that are multiplied while the weights are read once, of a
+# GPU with 200 operations for each byte.
+PASS, PASS_ELSEWHERE = {"cpu": 24.0}, 200.0
 # Vectors alive per token while a layer runs: of the residual stream's size, of all heads' queries
 # (rotated, grouped and padded ones among them), and of the feed-forward block's inner size.
 RESIDUALS, QUERIES, INNER = 4, 6, 4
@@ -74,6 +79,7 @@ class BatchSizer:
             most_rows=self.most,
             most_tokens=self.most_tokens(),
             drafted=drafted,
+            alone=PASS.get(device, PASS_ELSEWHERE),
         )
 
     def most_tokens(self) -> int:
@@ -121,7 +127,7 @@ class BatchSizer:
                 f"A batch did not fit into the memory of process {self.team.rank}; start again "
                 f"with fewer rows at a time (--batch-size {max(1, self.most // 4)})."
             ) from error
-        if smallest:
+        if smallest or not self.budget():  # nothing is left to halve
             raise OutOfMemory(
                 f"Not even one row fits into the memory of {self.device}; use a smaller "
                 "dtype (--dtype bfloat16), fewer examples in the prompt, or a larger device."

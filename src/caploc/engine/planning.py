@@ -7,9 +7,11 @@ A *prompt* here is a row's tokens before anything is said, whatever the mask; it
 those after the prefix it shares with other prompts. A *depth* is a layer at which a pass can start.
 """
 
+from bisect import bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 from jaxtyping import Int
@@ -22,6 +24,7 @@ UPKEEP, SHORTEST = 256, 16
 MARGIN = 1.2  # a record must save this many times what it costs
 # Shares of the memory for records, and for running rows' keys, which have both without records.
 RECORDS, KEPT = 0.35, 0.5
+QUANTILES = 0.5, 0.7, 0.8, 0.9, 0.95, 0.98, 1.0  # of lengths seen: what slots may have room for
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +50,7 @@ class MemorySizes:
     most_rows: int
     most_tokens: int  # of one pass; more make it no faster
     drafted: int = 0  # most tokens drafted for a row in a step
+    alone: float = 0.0  # tokens through all layers that cost as much as a pass of its own
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +78,7 @@ class BatchPlan:
     prefix_depths: tuple[int, ...]
     stages: tuple[PlanStage, ...]
     slots: int  # rows that run at the same time, at most
+    answers: int  # tokens that each has room to say
     tokens: int  # most tokens of one pass that reads
     rows: int  # and most rows
     smallest: bool  # less memory would not make it any smaller
@@ -91,7 +96,8 @@ class PlannedWork:
     `stems` are each prompt's tokens that may be shared, `lengths` how many tokens a pass over the
     whole prompt has, `answers` how many more a row may come to say, `cuts` each mask's first
     knocked-out layer (the number of layers if none is). Rows whose numbers are in `first` are
-    answered before the others.
+    answered before the others. `seen` are the lengths of answers so far; where they say that it
+    pays, slots have room for less than `answers`, and rows that say more are to be planned again.
     """
 
     stems: Sequence[Tokens]
@@ -100,6 +106,7 @@ class PlannedWork:
     cuts: Sequence[int]
     wanted: Sequence[PlannedRow]
     first: Collection[int] = ()
+    seen: Sequence[int] = ()
 
 
 def plan_batches(work: PlannedWork, sizes: MemorySizes) -> BatchPlan:
@@ -110,7 +117,11 @@ def plan_batches(work: PlannedWork, sizes: MemorySizes) -> BatchPlan:
     for number, (_, members) in enumerate(group for group in groups if group[0]):
         for prompt in members:
             prefix[prompt] = number
-    return BatchPlanner(work, sizes, prefixes, tuple(prefix)).plan()
+    planner = BatchPlanner(work, sizes, prefixes, tuple(prefix))
+    room = planner.answer_room()
+    if room < work.answers:
+        planner = BatchPlanner(replace(work, answers=room), sizes, prefixes, tuple(prefix))
+    return planner.plan()
 
 
 def shared_prefixes(stems: Sequence[Tokens]) -> list[tuple[int, list[int]]]:
@@ -188,36 +199,65 @@ class BatchPlanner:
         self.own = [n - shared for n, shared in zip(work.lengths, self.before, strict=True)]
         self.memory = RECORDS * sizes.memory / 2  # for the records of prompts, and of prefixes
 
-    def plan(self) -> BatchPlan:
-        longest, sizes = max([1, *self.own, *map(len, self.prefixes)]), self.sizes
+    @cached_property
+    def longest(self) -> int:
+        """The most tokens that a pass must be able to read."""
+        return max([1, *self.own, *map(len, self.prefixes)])
+
+    @cached_property
+    def tokens(self) -> int:
+        """The most tokens of a pass: what memory allows, but the longest row must fit."""
+        sizes = self.sizes
         each = sizes.working + sizes.logits + sizes.scores * max(self.work.lengths, default=0)
         rest = (1 - RECORDS - KEPT) * sizes.memory
-        # what memory allows, but the longest row must fit
-        tokens = max(longest, min(sizes.most_tokens, int(rest / each)))
+        return max(self.longest, min(sizes.most_tokens, int(rest / each)))
+
+    def plan(self) -> BatchPlan:
         depths, stages = self.prefix_depths(), tuple(self.in_turn())
         recorded = bool(depths) or any(stage.recorded for stage in stages)
-        slots = self.slots(tokens, (KEPT if recorded else KEPT + RECORDS) * sizes.memory)
+        slots = self.slots(self.work.answers, recorded)
         return BatchPlan(
             self.prefixes,
             self.prefix,
             depths,
             stages,
             slots,
-            tokens,
-            sizes.most_rows,
-            smallest=slots == 1 and tokens == longest and not recorded,
+            self.work.answers,
+            self.tokens,
+            self.sizes.most_rows,
+            smallest=slots == 1 and self.tokens == self.longest and not recorded,
         )
 
-    def slots(self, tokens: int, memory: float) -> int:
+    def answer_room(self) -> int:
+        """Choose the tokens a slot has room to say: of the lengths seen, what costs a row least.
+
+        With room for r tokens s(r) rows run at a time, and each token said costs a(1 / s(r)) more
+        than its own share, a being what a pass costs beside its tokens. Of n answers seen m were
+        longer than r; such a row is read again with what it said, its chance (m + 1) / (n + 1).
+        """
+        allowed, seen, wanted = self.work.answers, sorted(self.work.seen), self.work.wanted
+        most = min(self.sizes.most_rows, len(wanted))
+        if not seen or self.slots(allowed, False) >= most:
+            return allowed
+        own = sum(self.own[row.prompt] for row in wanted) / len(wanted)
+        mean, costs = sum(seen) / len(seen), {}
+        for room in {*np.quantile(seen, QUANTILES, method="higher").tolist(), allowed}:
+            longer = len(seen) - bisect_right(seen, room)
+            again = (longer + 1) / (len(seen) + 1) * (own + room) if room < allowed else 0.0
+            costs[room] = mean * self.sizes.alone / self.slots(room, False) + again
+        return int(min(costs, key=lambda room: (costs[room], -room)))
+
+    def slots(self, answers: int, recorded: bool) -> int:
         """Count rows that can run at a time with their own keys and their masks' prefixes.
 
-        A pass reads so many tokens at most; `memory` is for the keys.
+        Each has room to say so many tokens; where prompts are `recorded`, keys have less memory.
         """
-        wanted, sizes = self.work.wanted, self.sizes
+        wanted, sizes, tokens = self.work.wanted, self.sizes, self.tokens
         if not wanted:
             return 1
+        memory = (KEPT if recorded else KEPT + RECORDS) * sizes.memory
         token, shared = sizes.keys * sizes.layers, max(self.before)
-        longest = max(self.own[row.prompt] for row in wanted) + self.work.answers
+        longest = max(self.own[row.prompt] for row in wanted) + answers
         each = token * longest + sizes.working + sizes.logits
         each += sizes.scores * (1 + sizes.drafted) * (longest + shared)
         # The intact prefix, the one before, and those that one pass reads for several masks.
