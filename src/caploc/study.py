@@ -339,12 +339,13 @@ def locate(
     hopeless = nothing_to_lose(problem, before)
     if hopeless and hopeless not in found.notes:  # the adaptive search has seen it itself
         found = replace(found, notes=[hopeless, *found.notes])
+    asked, likely = {key for meter in meters for _, key in meter.counted}, likelihood or task
     stages = Stages(
         loaded=bench.engine.loaded,
         task=task,
         examples=examples,
         kept=held_out,
-        seen=[*examples, *problem.fresh],
+        seen=[e for e in (*examples, *problem.fresh) if {task.key(e), likely.key(e)} & asked],
         intact=meters[0].score(intact),
         found=found,
         searched=bench.cost.rows,
