@@ -102,7 +102,7 @@ class Cutting:
 
     def problem(self, settings: Settings) -> Problem:
         """What a search is given."""
-        beside = [
+        sides = [
             OtherTask(
                 number, self.searching[number], number + self.count, twin=number < self.targets
             )
@@ -113,12 +113,12 @@ class Cutting:
             self.searching[0],
             settings,
             fresh=self.checking[0],
-            others=[
+            elsewhere=[
                 part[:ELSEWHERE] if number >= self.targets else []
                 for number, part in enumerate(self.searching[1:], start=1)
             ],
             likelihood=self.count,
-            beside=beside,
+            sides=sides,
         )
 
     def search(self, seed: int, goal: str) -> tuple[Found, int]:

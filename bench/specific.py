@@ -65,7 +65,7 @@ class Tasks:
             range(SEARCHED),
             settings,
             likelihood=count,
-            beside=[OtherTask(task, range(SEARCHED), task + count) for task in range(1, count)],
+            sides=[OtherTask(task, range(SEARCHED), task + count) for task in range(1, count)],
         )
         searching, rows = METHODS["adaptive"].search(problem), 0
         plan = next(searching)

@@ -71,15 +71,15 @@ class Study:
     `settings.budget`, in rows, is what an adaptive search may spend; for the other methods it
     decides the number of masks (or, for those that draw none, of examples). `examples` are those
     that heads are found on (None: as many as suits the method and the task). `other_tasks` are
-    scored before and after, to see what else breaks; so are those that a specific set must `spare`,
-    and its `twins`, the task in other words, which it must break as well (none named: those that
-    caploc brings; `none`: no such). `limit` caps the examples
-    of every final score; heads of `exclude` (names, files of heads, or `universal`) are left in and
-    never named; `controls` is the number of random sets of heads to compare with, and 0
-    leaves out that check and the held-out masks. `quick` leaves out the look for a more
-    specific part of the set, and the curve over its heads. `disjoint` keeps the examples that the
-    search saw out of the task's final score, in which the paper leaves them. `track` names a
-    tracker that is told of the run; see `caploc.tracking`.
+    scored before and after, to see what else breaks; so are those that a specific set must
+    `spare`, and its `twins`, the task in other words, which it must break as well (none named:
+    those that caploc brings; `none`: no such). `limit` caps the examples of every final score;
+    heads of `exclude` (names, files of heads, or `universal`) are left in and never named;
+    `controls` is the number of random sets of heads to compare with, and 0 leaves out that
+    check and the held-out masks. `quick` leaves out the look for a smaller, more specific
+    set, and the curve over its heads. `disjoint` keeps the examples that the search saw out of
+    the task's final score, in which the paper leaves them. `track` names a tracker that is told
+    of the run; see `caploc.tracking`.
     """
 
     model: ModelOptions
@@ -231,7 +231,7 @@ class Study:
     def curve_examples(self, tasks: Sequence[Task], subsets: Subsets | None) -> list[list[int]]:
         """Choose those of each task that its curve is drawn on: of the checks, `CURVED` at most.
 
-        `subsets` says whether a part of the set found is named, which leaves half of its examples.
+        `subsets` says whether a smaller set is named, which leaves half of its examples.
         """
         examples, kept = self.drawn(tasks[0].size)
         own = (held_back(kept) or examples)[: min(CHECKED, self.limit or CHECKED)]
@@ -304,15 +304,15 @@ def locate(
     likelihood = likelihood_of(task, examples) if looked else None
     if likelihood is not None:
         meters.append(bench.meter(likelihood))
-    beside = []
-    sides = dict.fromkeys((*study.twins, *study.spare)) if study.seeks_specific else {}
-    for number, name in enumerate(sides, 1):  # they are the first of those beside
+    sides = []
+    named = dict.fromkeys((*study.twins, *study.spare)) if study.seeks_specific else {}
+    for number, name in enumerate(named, 1):  # they are the first of those beside
         searched, _ = split_examples(tasks[number].size, study.settings.seed)
         likely = likelihood_of(tasks[number], searched) if looked else None
         meters += [] if likely is None else [bench.meter(likely)]
         place = number if likely is None else len(meters) - 1
         choices = choices_of(tasks[number], searched)
-        beside.append(OtherTask(number, searched, place, name in study.twins, choices))
+        sides.append(OtherTask(number, searched, place, name in study.twins, choices))
     grid = bench.engine.loaded.grid
     intact = meters[0].under(column_mask(grid.size, []), examples, progress, "intact")
     problem = Problem(
@@ -320,14 +320,14 @@ def locate(
         examples=examples,
         settings=study.settings,
         fresh=kept[len(held_out) :],
-        others=[  # what breaks a twin too is no universal head for that
+        elsewhere=[  # what breaks a twin too is no universal head for that
             [] if study.is_twin(name) else other.first(None)[:ELSEWHERE]
             for name, other in zip(study.beside, tasks[1:], strict=True)
         ],
         shared=shared_price(bench, meters[0], examples, progress),
         chance=task.chance,
         likelihood=None if likelihood is None else meters.index(bench.meter(likelihood)),
-        beside=beside,
+        sides=sides,
         choices=choices_of(task, examples),
         excluded=tuple(grid.column(head) for head in grid.named_in(study.exclude)),
         watch=Watch(grid, progress),
@@ -442,7 +442,7 @@ def draw_own_curve(
 
 
 def settled(study: Study, stages: Stages, check: Check) -> tuple[Stages, Check]:
-    """Name the part of the heads found that does more than all of them, if there is one.
+    """Name a smaller set of the heads found that does more than all of them, if there is one.
 
     A set that was searched for as such loses the heads that add nothing to it beyond doubt.
     """
@@ -496,7 +496,7 @@ def offering(
     meters: Sequence[Meter],
     others: Sequence[TaskComparison],
 ) -> Stages:
-    """Offer a part of the set that leaves other tasks alone, where all of it does not."""
+    """Offer a smaller set that leaves other tasks alone, where the whole does not."""
     if stages.subsets is None or study.quick:
         return stages
     names = zip(study.beside, others, strict=True)

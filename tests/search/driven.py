@@ -75,14 +75,16 @@ def with_holes(answer, share, seed=0):
     return holed
 
 
-def problem(heads, *, examples=SEARCHED, fresh=FRESH, others=(), shared=0.0, chance=0.0, **given):
+def problem(
+    heads, *, examples=SEARCHED, fresh=FRESH, elsewhere=(), shared=0.0, chance=0.0, **given
+):
     """A problem on so many heads; the rest are settings."""
     return Problem(
         heads,
         examples,
         Settings(**given),
         fresh=fresh,
-        others=others,
+        elsewhere=elsewhere,
         shared=shared,
         chance=chance,
     )

@@ -23,7 +23,7 @@ from caploc.simulate import KINDS, World
 
 
 def searched(world, *others, answer=None, ask=World.outcomes, **given):
-    given = {"top": 3, "others": [ELSEWHERE for _ in others]} | given
+    given = {"top": 3, "elsewhere": [ELSEWHERE for _ in others]} | given
     search = METHODS["adaptive"].search(problem(world.heads, **given))
     return drive(search, answer or inside(world, *others, ask=ask))
 
@@ -192,7 +192,7 @@ def test_no_search_costs_more_than_its_budget_or_breaks(
         world,
         examples=range(examples),
         fresh=range(100, 100 + fresh),
-        others=[range(elsewhere)],
+        elsewhere=[range(elsewhere)],
         answer=with_holes(inside(world, other, ask=ask), holes, seed),
         budget=rows_a_head * heads,
         top=top,

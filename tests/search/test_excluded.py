@@ -26,7 +26,7 @@ def world():
 def found_by(method, **given):
     asked = replace(problem(HEADS, examples=range(60), **SMALL | given), excluded=UNIVERSAL)
     if given.get("goal") == "specific":
-        asked = replace(asked, likelihood=2, beside=[OtherTask(1, range(60), 3)])
+        asked = replace(asked, likelihood=2, sides=[OtherTask(1, range(60), 3)])
     other = breaking(HEADS, UNIVERSAL)
     outcomes = inside(world(), other)
 

@@ -4,7 +4,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from driven import ELSEWHERE, SEARCHED, breaking, drive, inside, problem, with_holes
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from scipy.special import expit
 
@@ -44,7 +44,7 @@ def looked(world=WORLD, rows=160, answer=None, likelihood=1, **given):
 
 
 def searched(world, *others, answer=None, **given):
-    asked = problem(world.heads, others=[ELSEWHERE for _ in others], **{"top": 4} | given)
+    asked = problem(world.heads, elsewhere=[ELSEWHERE for _ in others], **{"top": 4} | given)
     asked = asked.__class__(**{**vars(asked), "likelihood": 1 + len(others)})
     search = METHODS["adaptive"].search(asked)
     return drive(search, answer or with_likelihood(world, *others))
@@ -248,6 +248,7 @@ def test_a_universal_head_is_in_no_set():
     elsewhere=st.integers(0, 24),
     holes=st.sampled_from([0.0, 0.3]),
 )
+@example(11, [0], 0, 5, 1, "set", 14, 1, 0.0)  # a critical head is found with the last row
 @settings(max_examples=60)
 def test_no_search_costs_more_than_its_budget_or_breaks(
     heads, critical, seed, rows_a_head, top, goal, examples, elsewhere, holes
@@ -261,7 +262,7 @@ def test_no_search_costs_more_than_its_budget_or_breaks(
         heads,
         examples=range(examples),
         fresh=range(500, 520),
-        others=[range(elsewhere)],
+        elsewhere=[range(elsewhere)],
         top=min(top, heads),
         goal=goal,
         budget=budget,

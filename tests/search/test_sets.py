@@ -14,7 +14,7 @@ HEADS = 40
 
 
 def searched(world, *others, ask=World.outcomes, **given):
-    given = {"goal": "set", "top": 3, "others": [ELSEWHERE for _ in others]} | given
+    given = {"goal": "set", "top": 3, "elsewhere": [ELSEWHERE for _ in others]} | given
     return drive(
         METHODS["adaptive"].search(problem(world.heads, **given)),
         inside(world, *others, ask=ask),

@@ -34,7 +34,7 @@ class Run:
 
 def search(worlds, *, twins=(), likelihood=True, **settings):
     count = len(worlds)
-    beside = [
+    sides = [
         OtherTask(n, range(100), n + count if likelihood else n, twin=n in twins)
         for n in range(1, count)
     ]
@@ -43,7 +43,7 @@ def search(worlds, *, twins=(), likelihood=True, **settings):
         range(100),
         Settings(goal="specific", **{"budget": 16 * HEADS, "top": 3} | settings),
         likelihood=count if likelihood else None,
-        beside=beside,
+        sides=sides,
     )
     asking, rows = METHODS["adaptive"].search(problem), 0
     plan = next(asking)

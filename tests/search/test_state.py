@@ -100,7 +100,7 @@ def test_a_suspect_that_does_no_harm_alone_is_cleared_for_good():
 def test_a_head_that_takes_half_of_another_task_is_universal():
     world = breaking(64, [5, 40])
     other, third = breaking(64, [40], seed=8), World(np.zeros(64), 3.0, 9)
-    state, screen = begun(world, others=[[], range(24), range(24)])
+    state, screen = begun(world, elsewhere=[[], range(24), range(24)])
     run = drive(state.screening(screen, 1500), inside(world, world, third, other))
     assert set(state.critical) == {5, 40} and state.universal == [40]
     assert {plan.task for plan in run.plans} == {0, 2, 3}
@@ -112,7 +112,7 @@ def test_to_be_universal_a_head_must_take_half_of_what_is_right_elsewhere():
     other = World(
         np.where(np.arange(64) == 5, 0.5, 0) + np.where(np.arange(64) == 40, 3.5, 0), 2.0, 3
     )
-    state, screen = begun(world, others=[range(40)])
+    state, screen = begun(world, elsewhere=[range(40)])
     drive(state.screening(screen, 1500), inside(world, other))
     assert set(state.critical) == {5, 40} and state.universal == [40]
 
@@ -128,7 +128,7 @@ def test_before_an_early_end_heads_that_may_be_critical_are_tried():
 
 def test_a_task_that_nothing_is_right_in_tells_nothing_of_a_head():
     world, hopeless = breaking(64, [5]), World(np.zeros(64), -30.0, 0)
-    state, screen = begun(world, others=[range(24)])
+    state, screen = begun(world, elsewhere=[range(24)])
     drive(state.screening(screen, 1000), inside(world, hopeless))
     assert state.critical == [5] and state.universal == []
 

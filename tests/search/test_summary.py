@@ -19,13 +19,13 @@ from caploc.simulate import World
 
 
 def found(world, *others, **given):
-    given = {"top": 3, "others": [ELSEWHERE for _ in others]} | given
+    given = {"top": 3, "elsewhere": [ELSEWHERE for _ in others]} | given
     search = METHODS["adaptive"].search(problem(world.heads, **given))
     return drive(search, inside(world, *others)).found
 
 
 def state(**known):
-    asked = problem(9, others=known.pop("others", ()))
+    asked = problem(9, elsewhere=known.pop("elsewhere", ()))
     return SearchState(asked, designs.generator(0), {}, **known)
 
 
@@ -85,7 +85,7 @@ def test_universal_heads_are_counted():
 
 def test_without_another_task_the_reader_is_told_how_to_know_what_else_breaks():
     assert "2 of the heads break this task alone" in unknown_elsewhere(state(critical=[1, 2]))
-    assert unknown_elsewhere(state(critical=[1, 2], others=[range(5)])) == ""
+    assert unknown_elsewhere(state(critical=[1, 2], elsewhere=[range(5)])) == ""
     assert unknown_elsewhere(state()) == ""
 
 

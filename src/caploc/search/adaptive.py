@@ -15,7 +15,7 @@ from caploc.search.screen import SPARE, Screen
 from caploc.search.sets import concluded_set, grown_by_looks, grown_by_screens
 from caploc.search.shortlist import LOOKS, Shortlist
 from caploc.search.specific import search_specific
-from caploc.search.state import SURVIVORS, TRIED_ALONE, TRIED_ELSEWHERE, SearchState, right_of
+from caploc.search.state import SURVIVORS, TRIED_ALONE, SearchState, right_of
 from caploc.search.steadiness import worth_a_look
 from caploc.search.summary import nothing_found, nothing_to_lose, summarize
 
@@ -117,7 +117,7 @@ def recognize_breaking(state: SearchState, shortlist: Shortlist) -> Asking[None]
     for head, (left, asked) in shortlist.survival().items():
         if head in state.critical or asked < TRIED_ALONE or left > asked * SURVIVORS / TRIED_ALONE:
             continue
-        if state.left < TRIED_ELSEWHERE * len(state.problem.others):
+        if not state.can_try_elsewhere:
             return
         state.critical.append(head)
         if (yield from state.breaks_others(head)):

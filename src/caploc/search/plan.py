@@ -71,7 +71,7 @@ class Problem:
     """Among how many heads, on which examples.
 
     Heads are searched for on `examples`; on `fresh` ones, disjoint, the search checks what it
-    found (validation has others). `others` holds some examples of each other task; `beside`
+    found (validation has others). `elsewhere` holds some examples of each other task; `sides`
     those that the goal `specific` is about. `shared` is the price of reading what all prompts
     begin with, as a multiple of the rest of a row; `chance` the score of guessing. `likelihood`
     is the number, in plans, of the same task with how likely the right answer is as its outcome
@@ -84,11 +84,11 @@ class Problem:
     examples: Sequence[int]
     settings: Settings
     fresh: Sequence[int] = ()
-    others: Sequence[Sequence[int]] = ()
+    elsewhere: Sequence[Sequence[int]] = ()
     shared: float = 0.0
     chance: float = 0.0
     likelihood: int | None = None
-    beside: Sequence[OtherTask] = ()
+    sides: Sequence[OtherTask] = ()
     choices: Mapping[int, int] = field(default_factory=dict, hash=False)
     excluded: tuple[int, ...] = ()
     watch: Callable[[Any], None] | None = field(default=None, compare=False)

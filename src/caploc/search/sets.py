@@ -108,7 +108,8 @@ def most_breaking(state: SearchState, look: FirstLook, examples: list[int]) -> A
         if falls(change[best], binary=is_binary(state.intact)) > LEVEL:
             # Several heads may share the work, so that none costs an answer alone.
             return next(c for c in candidates if c not in state.universal)
-        if look.base or not broken(tried[best], look.intact, SURVIVORS / TRIED_ALONE):
+        breaks = broken(tried[best], look.intact, SURVIVORS / TRIED_ALONE)
+        if look.base or not breaks or not state.can_try_elsewhere:
             return best
         state.critical.append(best)
         if not (yield from state.breaks_others(best)):

@@ -187,7 +187,7 @@ def search_specific(state: SearchState) -> Asking[Found]:
     problem = state.problem
     likelihood = problem.likelihood or 0
     first = OtherTask(0, problem.examples, likelihood, twin=True, choices=problem.choices)
-    sides = [Side(each, problem, state.random) for each in (first, *problem.beside)]
+    sides = [Side(each, problem, state.random) for each in (first, *problem.sides)]
     for side in sides:
         yield from side.prepare()
     # The twins come first; a task without a right answer has nothing to lose.

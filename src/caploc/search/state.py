@@ -152,7 +152,7 @@ class SearchState:
 
         Suspicions that the budget leaves no rows to confirm are dropped.
         """
-        most = TRIED_ALONE + TRIED_ELSEWHERE * len(self.problem.others)
+        most = TRIED_ALONE + TRIED_ELSEWHERE * len(self.problem.elsewhere)
         known = screen.avoid.copy()
         known[self.cleared] = True
         alive = survived(screen.seen, screen.intact)
@@ -170,9 +170,14 @@ class SearchState:
             if (yield from self.breaks_others(column)):
                 self.universal.append(column)
 
+    @property
+    def can_try_elsewhere(self) -> bool:
+        """Whether the budget has rows left to see what else a head breaks."""
+        return self.left >= TRIED_ELSEWHERE * len(self.problem.elsewhere)
+
     def breaks_others(self, column: int) -> Asking[bool]:
         """Does the head alone take half of what is right in another task?"""
-        for task, examples in enumerate(self.problem.others, start=1):
+        for task, examples in enumerate(self.problem.elsewhere, start=1):
             if not len(examples):
                 continue
             intact = (yield intact_plan(self.problem, examples, task=task)).by_example()

@@ -148,7 +148,7 @@ def universal_notes(state: SearchState) -> str:
 def unknown_elsewhere(state: SearchState) -> str:
     """Heads that break this task, and may break all."""
     own = len(state.critical) - len(state.universal)
-    if not own or any(len(examples) for examples in state.problem.others):
+    if not own or any(len(examples) for examples in state.problem.elsewhere):
         return ""
     return (
         f"{own} of the heads break this task alone. Whether they break every task is unknown: name "

@@ -1,9 +1,9 @@
-"""What each named head does alone and within the set of all, and whether a part does more.
+"""What each named head does alone and within the set of all, and whether a smaller set does more.
 
 A head whose work another one takes over does nothing alone, and much once that one is gone as well.
-Removing one head may rescue what removing another one broke, so that a set does less than a part of
-it. So its parts are tried before it is named. On half of the examples the most damaging one is
-picked; it is named instead of the whole if on the other half it does more beyond doubt.
+Removing one head may rescue what removing another one broke, so that a set does less than some of
+its heads. So smaller sets are tried before it is named: on half of the examples the most damaging
+is picked, which is named instead of the whole if on the other half it does more beyond doubt.
 """
 
 import math
@@ -61,7 +61,7 @@ def measure_members(check: Check, chosen: Sequence[int]) -> list[Member]:
 
 
 def drop_idle_members(check: Check, chosen: Sequence[int]) -> list[int]:
-    """Drop heads that add nothing to the set beyond doubt, the one that adds least first."""
+    """Drop heads that do not surely add to the set, the one that adds least first."""
     kept = list(chosen)
     while len(kept) > 1:
         shares = zip(kept, (member.within for member in measure_members(check, kept)), strict=True)
@@ -76,14 +76,14 @@ def drop_idle_members(check: Check, chosen: Sequence[int]) -> list[int]:
     return kept
 
 
-LEVEL = 0.05  # of the one-sided test that a part must pass to be named instead of the whole
+LEVEL = 0.05  # of the one-sided test that a smaller set must pass to be named instead
 
 
 @dataclass(frozen=True)
 class Judgement:
     """What became of a set: the columns to name, and what a result tells of it.
 
-    `examples` are those on which a part was found to do more; none if the whole is named.
+    `examples` are those on which a smaller set was found to do more; none if the whole is named.
     """
 
     named: list[int]
@@ -93,10 +93,10 @@ class Judgement:
 
 @dataclass(frozen=True)
 class Pick:
-    """A part that does more than the whole where it was picked, and how it did elsewhere.
+    """A smaller set that does more than the whole where it was picked, and how it did elsewhere.
 
     `left` holds what is left elsewhere of the mean outcome: intact, without the whole, without the
-    part; `p` is that of the part doing no more than the whole.
+    smaller set; `p` is that of the smaller set doing no more than the whole.
     """
 
     place: int
@@ -110,7 +110,7 @@ class Pick:
 
 
 def judge(check: Check, chosen: Sequence[int]) -> Judgement | None:
-    """Compare a set with its parts on the examples of a check; None if it has no parts."""
+    """Compare a set with smaller ones of its heads on a check's examples; None for one head."""
     if len(chosen) < 2:
         return None
     sets = subsets_to_try(chosen)
@@ -149,9 +149,9 @@ def subsets_to_try(chosen: Sequence[int]) -> list[tuple[int, ...]]:
 def picked(
     intact: Float[np.ndarray, " examples"], outcomes: Float[np.ndarray, "sets examples"]
 ) -> Pick | None:
-    """Pick the part that does most on every other example, tried on those between them.
+    """Pick the smaller set that does most on every other example, tried on those between them.
 
-    The first set is the whole; None if no part does more. Of equals the first is picked.
+    The first set is the whole; None if none does more. Of equals the first is picked.
     """
     known = np.isfinite(outcomes).all(axis=0) & np.isfinite(intact)
     choosing, judging = (known & (np.arange(intact.size) % 2 == half) for half in (0, 1))
