@@ -215,7 +215,8 @@ class Lines:
             with self.lock:
                 self.what = f"done, {self.all:,} rows measured"
                 self.rows, self.measured, self.total = 0, 0, None
-        self.write()
+        if done or self.first is not None:  # a mistake needs no line of its own
+            self.write()
 
 
 begun: list[Lines] = []  # of the command that runs, until its measurement takes them over

@@ -36,8 +36,8 @@ class Foreseen:
         tell(
             progress,
             f"{called(task)} in {called(title_of(model) or model)}: a search among {heads} heads "
-            f"with up to {self.search:,} rows (its budget) and {self.intact:,} of the intact "
-            f"model, then up to {self.checks:,} rows of checks.",
+            f"with up to {self.search:,} rows (as its budget counts them) and {self.intact:,} of "
+            f"the intact model, then up to {self.checks:,} rows of checks.",
         )
         expect(progress, self.search + self.intact + self.checks, self.work)
 

@@ -202,8 +202,8 @@ def test_a_run_says_beforehand_what_it_will_measure_and_again_when_its_search_en
     (before, whole), (searched, checks) = watched.expected
     foretold = whole - 5 - 4 * 5
     assert watched.told[0] == (
-        "demo/recall in demo: a search among 96 heads with up to 20 rows (its budget) and 5 of the "
-        f"intact model, then up to {foretold:,} rows of checks."
+        "demo/recall in demo: a search among 96 heads with up to 20 rows (as its budget "
+        f"counts them) and 5 of the intact model, then up to {foretold:,} rows of checks."
     )
     assert f"the search has ended: its checks take up to {checks:,} rows." in watched.told
     assert before == 0 and searched == 5 + 4 * 5 and 0 < checks <= foretold

@@ -233,7 +233,7 @@ def take_result(entry: RunEntry, result: Result) -> None:
     entry.method, entry.seed = inline(result.method.name)[:LONGEST], result.seed
     entry.goal = inline(result.search.goal or entry.goal)[:LONGEST]
     entry.heads = result.top[:1000]
-    entry.scores = [check.intact, check.knocked_out]
+    entry.scores = [check.intact, check.knocked_out if result.top else None]
     entry.shown_scores = ["" if each is None else check.unit.score(each) for each in entry.scores]
     entry.verdict = headline(result)[:1000]
     entry.rows = result.cost.rows

@@ -212,7 +212,7 @@ def _run(folder: Path, one: ComparedRun) -> dict[str, Any]:
         "model": called(result.model.shown),
         "method": inline(result.method.name),
         "intact": check.unit.score(check.intact),
-        "knocked_out": check.unit.score(check.knocked_out),
+        "knocked_out": check.unit.score(check.knocked_out) if check.top else "–",
         "verdict": VERDICTS[check.verdict]
         + ("; not for sure in other words" if surviving_twin(result) else ""),
         "general": general,  # each other task, before and after

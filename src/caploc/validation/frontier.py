@@ -37,7 +37,7 @@ def check_sides(task: str, spare: Sequence[str], twins: Sequence[str]) -> None:
     """Refuse a search for a specific set that has nothing to spare, or contradicts itself."""
     if not spare:
         raise BadOption(
-            "--goal specific needs a task to leave alone: --spare TASK, once for each of them."
+            "--goal specific needs a task to leave alone, or several: name them with --spare."
         )
     both = {task, *twins} & set(spare)
     if both:
