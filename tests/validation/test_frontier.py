@@ -109,7 +109,7 @@ def test_nothing_is_offered_where_every_part_costs_as_much(checking):
 @pytest.mark.parametrize(
     ("spare", "twins", "said"),
     [
-        ((), (), "--spare TASK"),
+        ((), (), "name them with --spare"),
         (("a",), (), "--spare a is the task"),
         (("b",), ("b",), "--spare b is the task to break, or its twin"),
         (("b",), ("a",), "--twin a is the task itself"),
