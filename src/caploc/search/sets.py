@@ -136,14 +136,9 @@ def grown_by_screens(state: SearchState, screen: Screen) -> Asking[list[list[int
             break
         yield from state.screening(conditional, state.spent + share - len(asked))
     alone = (own + strongest_first(screen))[:top]
-    full = without_repeats(grown + alone)[:top]
-    pool = without_repeats(full + alone + strongest_first(conditional))[: POOL * top]
+    full = list(dict.fromkeys(grown + alone))[:top]
+    pool = list(dict.fromkeys(full + alone + strongest_first(conditional)))[: POOL * top]
     return [full, alone, (yield from exchanged(state, pool, top))] if grown else []
-
-
-def without_repeats(columns: list[int]) -> list[int]:
-    """Each once, where it stands first."""
-    return list(dict.fromkeys(columns))
 
 
 def stages(heads: int) -> int:

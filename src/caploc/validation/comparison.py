@@ -56,6 +56,17 @@ def scored_everywhere(
     return outcomes[:, np.isfinite(outcomes).all(axis=0)]
 
 
+Outcomes = Float[np.ndarray, " examples"]
+Scored = Float[np.ndarray, " scored"]
+
+
+def scored_both(before: Outcomes, after: Outcomes) -> tuple[Scored, Scored, bool]:
+    """Keep the examples scored in both; tell whether all of these are right or wrong."""
+    both = np.isfinite(before) & np.isfinite(after)
+    before, after = before[both], after[both]
+    return before, after, bool(np.isin([before, after], (0.0, 1.0)).all())
+
+
 MARGIN = 0.03  # change of an accuracy that counts as none
 LEVEL = 0.05  # chance that as large a fall, or rise, is called none
 

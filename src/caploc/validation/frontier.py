@@ -4,7 +4,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from jaxtyping import Float
 
 from caploc import designs
 from caploc.errors import BadOption
@@ -13,7 +12,7 @@ from caploc.heads import Columns, HeadGrid
 from caploc.recovery import falls, falls_short
 from caploc.result import Frontier, FrontierSet, Subsets, TaskEffect
 from caploc.search import column_mask
-from caploc.validation.comparison import Check
+from caploc.validation.comparison import Check, Outcomes, scored_both
 from caploc.validation.members import effect_between
 
 SEARCHED = 60  # examples of a spared task or a twin that the search may use
@@ -99,7 +98,6 @@ def judge_frontier(
     return frontier, named
 
 
-Outcomes = Float[np.ndarray, " examples"]
 Changes = list[tuple[Outcomes, Outcomes]]
 
 
@@ -160,23 +158,16 @@ def offer_part(
     ]
 
 
-def scored_change(before: Outcomes, after: Outcomes) -> tuple[Outcomes, bool]:
-    """What outcomes scored in both changed by, and whether all of these are right or wrong."""
-    both = np.isfinite(before) & np.isfinite(after)
-    binary = bool(np.isin([before[both], after[both]], (0.0, 1.0)).all())
-    return after[both] - before[both], binary
-
-
 def keeps(before: Outcomes, after: Outcomes, price: float, level: float) -> bool:
     """Whether the mean falls by less than the price, by a one-sided test at the level."""
-    change, binary = scored_change(before, after)
-    return change.size > 0 and falls_short(change, price, binary=binary) <= level
+    before, after, binary = scored_both(before, after)
+    return before.size > 0 and falls_short(after - before, price, binary=binary) <= level
 
 
 def surely_falls(before: Outcomes, after: Outcomes, level: float) -> bool:
     """Whether the mean falls, by a one-sided test at the level."""
-    change, binary = scored_change(before, after)
-    return change.size > 0 and falls(change, binary=binary) <= level
+    before, after, binary = scored_both(before, after)
+    return before.size > 0 and falls(after - before, binary=binary) <= level
 
 
 def task_effects(

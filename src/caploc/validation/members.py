@@ -19,21 +19,17 @@ from caploc.recovery.paired import falls
 from caploc.result import Effect, Member, Subsets, TriedSet, number
 from caploc.search import column_mask
 from caploc.search.optimism import mean_loss
-from caploc.validation.comparison import Check
+from caploc.validation.comparison import Check, Outcomes, scored_both
 
 
-def effect_between(
-    before: Float[np.ndarray, " examples"], after: Float[np.ndarray, " examples"]
-) -> Effect:
+def effect_between(before: Outcomes, after: Outcomes) -> Effect:
     """Compare two outcomes of the same examples, as far as both could be scored.
 
     Where these are right or wrong, the interval goes no farther than the score before may change.
     """
-    both = np.isfinite(before) & np.isfinite(after)
-    if not both.any():
+    before, after, binary = scored_both(before, after)
+    if not before.size:
         return Effect(effect=None, low=None, high=None)
-    before, after = before[both], after[both]
-    binary = bool(np.isin([before, after], (0.0, 1.0)).all())
     effect, low, high, _ = paired(after - before, binary=binary)
     if binary:
         lowest, highest = true_scores(before)
