@@ -22,6 +22,14 @@ def find_unbroken(effects: Sequence[TaskEffect]) -> TaskEffect | None:
     return max(known, key=lambda each: each.effect.effect or 0.0, default=None)
 
 
+def say_spares(one: FrontierSet, price: float) -> str:
+    """Say whether a set keeps the price: surely (`yes`), surely not (`no`), or neither."""
+    if one.within:
+        return "yes"
+    ends = [each.effect.high for each in one.spared if each.effect.high is not None]
+    return "no" if any(high < -price for high in ends) else "not surely"
+
+
 def find_gentlest(frontier: Frontier) -> FrontierSet | None:
     """Find, of the sets of whole heads that surely break the task, what costs others least."""
     breaking = [each for each in frontier.sets if each.breaks and not has_amounts(each)]

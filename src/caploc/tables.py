@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from caploc.contents import TaskScores
-from caploc.report.headtable import frontier_rows, write_effects
+from caploc.report.headtable import tabulate_frontier, write_effects
 from caploc.report.method import ROWS, format_duration, split_rows
 from caploc.report.scores import Point, format_with_error, lost
 from caploc.report.wording import (
@@ -95,11 +95,7 @@ def heads_table(result: Result) -> Table:
 def frontier_table(result: Result) -> Table:
     """Tabulate the sets found for `--goal specific`."""
     frontier = result.validation.frontier or Frontier()
-    headings = ["set", "damage", "95 % interval", "its twin", "95 % interval"]
-    headings += ["worst elsewhere", "95 % interval", "in", "spares"]
-    rows = frontier_rows(result)
-    if not any(one.twins for one in frontier.sets):
-        headings, *rows = ([*row[:3], *row[5:]] for row in (headings, *rows))
+    headings, rows = tabulate_frontier(result)
     price = f"{100 * (frontier.price or 0):g} points"
     title = (
         f"{called(result.task.name)}: sets that break it; spared tasks should lose {price} at most"

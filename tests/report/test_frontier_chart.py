@@ -2,7 +2,7 @@
 
 from shaping import shaped
 
-from caploc.report.headtable import frontier_rows
+from caploc.report.headtable import count_frontier_examples, tabulate_frontier
 from caploc.report.plots import draw_frontier
 
 
@@ -36,7 +36,7 @@ def test_every_set_has_its_mark_and_says_what_it_costs_the_task_that_loses_most(
     assert drawn.summary.startswith("2 sets of heads")
     for said in ("L0H1: takes 50, and costs 10 elsewhere", f"{' '.join(named)}: takes 50"):
         assert said in drawn.wide and said in drawn.narrow
-    for kind in ("named", "within the price", "not surely"):
+    for kind in ("named", "within the price", "not surely within"):
         assert kind in drawn.wide
 
 
@@ -44,4 +44,24 @@ def test_heads_in_part_stand_with_their_amounts_in_the_picture_and_the_table(res
     part = ["L0H1:0.5", "L1H0"]
     shown = with_sets(result, (["L0H1"], -0.1, False), (part, -0.01, True))
     assert "L0H1:0.5 L1H0: takes 50, and costs 1 elsewhere" in draw_frontier(shown).wide
-    assert frontier_rows(shown)[1][0] == "L0H1:0.5 L1H0"
+    assert tabulate_frontier(shown)[1][1][0] == "L0H1:0.5 L1H0"
+
+
+def test_a_set_spares_surely_surely_not_or_neither(result):
+    with_sets(result, (["L0H1"], -0.005, True), (["L0H2"], -0.1, False), (["L0H3"], -0.1, False))
+    sets = result["validation"]["frontier"]["sets"]
+    sets[2]["spared"][0]["effect"]["high"] = -0.05
+    headings, rows = tabulate_frontier(shaped(result))
+    assert [row[-1] for row in rows] == ["yes", "not surely", "no"] and headings[-1] == "spares"
+    assert "its twin" not in headings and len(headings) == len(rows[0])
+
+
+def test_a_table_of_sets_says_on_how_many_examples(result):
+    shown = with_sets(result, (["L0H1"], -0.005, True))
+    assert count_frontier_examples(shown).startswith("fresh examples of the task")
+    frontier = result["validation"]["frontier"] | {"examples": 50}
+    for each, count in zip(frontier["sets"][0]["spared"], (110, 240), strict=True):
+        each["examples"] = count
+    result["validation"]["frontier"] = frontier
+    said = count_frontier_examples(shaped(result))
+    assert said == "50 fresh examples of the task, and on 110 to 240 of each other task"

@@ -98,7 +98,7 @@ def test_the_tasks_that_lose_most_are_said(result):
         tasks.append({"name": f"demo/{place}", "intact": {"score": 1.0},
                       "knocked_out": {"score": score}, "change": change})  # fmt: skip
     assert said(result).endswith(
-        "demo/0 goes from 100 % to 50 % and demo/2 goes from 100 % to 70 %."
+        "demo/0 goes from 100 % to 50 %, demo/2 goes from 100 % to 70 % and 1 more task loses too."
     )
 
 

@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from caploc.frontiers import find_unbroken, find_worst
+from caploc.frontiers import find_unbroken, find_worst, say_spares
 from caploc.heads import ALONE, WITHIN, Head
 from caploc.report import colours
 from caploc.report.wording import (
@@ -18,7 +18,7 @@ from caploc.report.wording import (
     unit_of,
     write_q,
 )
-from caploc.result import Effect, Estimand, HeadEffect, Result
+from caploc.result import Effect, Estimand, Frontier, HeadEffect, Result
 
 MEANINGS = {
     "named": "knocked out in the check",
@@ -367,20 +367,38 @@ def member_rows(result: Result) -> list[list[str]]:
     ]
 
 
-def frontier_rows(result: Result) -> list[list[str]]:
-    """Write the sets of a search for a specific one: damage, worst loss elsewhere, whether kept."""
-    frontier, unit = result.validation.frontier, unit_of(result)
+def tabulate_frontier(result: Result) -> tuple[list[str], list[list[str]]]:
+    """Tabulate the sets of a search for a specific one: headings, and a row for each set.
+
+    Each says what the set takes from the task and from the twin that loses least, and what it costs
+    the spared task that loses most. Without twins there are no columns of theirs.
+    """
+    frontier, unit = result.validation.frontier or Frontier(), unit_of(result)
+    headings = ["set", "damage", "95 % interval", "its twin", "95 % interval"]
+    headings += ["worst elsewhere", "95 % interval", "in", "spares"]
     rows = []
-    for one in frontier.sets if frontier else []:
+    for one in frontier.sets:
         worst, twin = find_worst(one.spared), find_unbroken(one.twins)
         told = (each.effect if each else Effect() for each in (twin, worst))
         effects = write_effects(unit, one.damage, *told)
-        elsewhere, kept = (
-            inline(worst.task) if worst else "–",
-            "yes" if one.within else "not surely",
-        )
+        elsewhere = inline(worst.task) if worst else "–"
+        kept = say_spares(one, frontier.price or 0.0)
         rows.append([inline(" ".join(one.heads)), *effects, elsewhere, kept])
-    return rows
+    if not any(one.twins for one in frontier.sets):
+        headings, *rows = ([*row[:3], *row[5:]] for row in (headings, *rows))
+    return headings, rows
+
+
+def count_frontier_examples(result: Result) -> str:
+    """Write on how many examples the sets of a search for a specific one were judged."""
+    frontier = result.validation.frontier or Frontier()
+    others = {each.examples for one in frontier.sets for each in (*one.spared, *one.twins)}
+    known = sorted(count for count in others if count)
+    own = f"{frontier.examples} " if frontier.examples else ""
+    if not known:
+        return f"{own}fresh examples of the task, and on examples of each other task"
+    ends = f"{known[0]}" if known[0] == known[-1] else f"{known[0]} to {known[-1]}"
+    return f"{own}fresh examples of the task, and on {ends} of each other task"
 
 
 def write_effects(unit: Unit, *effects: Effect | HeadEffect) -> list[str]:

@@ -92,8 +92,7 @@ def _fit(result: Result) -> str:
     return (
         f"{lead}{source}. An effect "
         f"is what the score{outcome} changes when the head is "
-        f"{describe_estimand(result.estimand)}; on this page, orange marks the heads that the task "
-        f"needs. {explained}"
+        f"{describe_estimand(result.estimand)}. {explained}"
     )
 
 

@@ -10,12 +10,13 @@ from caploc.report import colours
 from caploc.report.answers import Status, answer_rows
 from caploc.report.charts import chart
 from caploc.report.headtable import (
+    count_frontier_examples,
     describe_estimand,
     explain_unnamed,
-    frontier_rows,
     head_map,
     head_table,
     member_rows,
+    tabulate_frontier,
 )
 from caploc.report.method import facts, method_paragraphs
 from caploc.report.plots import (
@@ -85,7 +86,8 @@ def write_report(folder: Path, result: Result, answers: Sequence[AnswerPair]) ->
         estimand_name=result.estimand.heads,
         unnamed=explain_unnamed(result),
         members=member_rows(result),
-        frontier=frontier_rows(result),
+        frontier=tabulate_frontier(result),
+        frontier_examples=count_frontier_examples(result),
         frontier_chart=draw_frontier(result),
         goal=result.search.goal,
         members_on=counted(members.examples or 0, "example"),

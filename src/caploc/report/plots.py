@@ -78,7 +78,7 @@ def draw_frontier(result: Result) -> Chart | None:
     frontier, unit = result.validation.frontier, unit_of(result)
     if frontier is None or len(frontier.sets) < 2:
         return None
-    kinds = ["named", "within the price", "not surely"]
+    kinds = ["named", "within the price", "not surely within"]
     rows: list[Row] = []
     for one in frontier.sets:
         worst = find_worst(one.spared)

@@ -290,6 +290,8 @@ def _needed(result: Result, check: HeldOutClaim, names: str, few: str) -> str:
         return f"{told}. Whether other tasks need them was not measured."
     twins = _clauses(other_scores(result, twins=True), check.unit)
     others = _clauses(check.others[:MOST_OTHERS], check.unit)
+    if more := sum(each.is_hurt for each in check.others[MOST_OTHERS:]):
+        others.append(f"{more} more {'task loses' if more == 1 else 'tasks lose'} too")
     return f"{told}, while {name_list(twins[:1] + others)}."
 
 
