@@ -16,7 +16,7 @@ from tiny import random_tokens, tiny
 from caploc.engine import Ask, BatchEngine
 from caploc.engine import engine as engines
 from caploc.engine.attention import KeySlots
-from caploc.engine.decoding import Decoder
+from caploc.engine.decoding import Decoder, DraftOdds
 from caploc.engine.planning import BatchPlanner, plan_batches
 from caploc.errors import OutOfMemory
 from caploc.tasks.task import Generate, options_json
@@ -188,6 +188,16 @@ def test_what_a_row_had_said_is_read_at_once_and_not_said_again(monkeypatch):
     assert watch.fed <= len(asks) * (LONGEST - 1)  # as if none had
     for odds in engine.generation.odds.values():  # what a row says again proves no draft right
         assert not odds[0].right or odds[0].right[0] < len(asks)
+
+
+def test_no_draft_goes_beyond_its_rows_slot(monkeypatch):
+    asks, watch = asks_of([(4, mask) for mask in range(12)], [], LONGEST), Watch(monkeypatch)
+    monkeypatch.setattr(BatchPlanner, "answer_room", lambda one: 9 if one.work.seen else LONGEST)
+    monkeypatch.setattr(DraftOdds, "length", lambda odds: 3)  # the last must be shorter
+    engine = BatchEngine(loaded())
+    truth = responses(engine, asks)
+    assert responses(engine, asks) == truth  # all drafts are right now
+    assert [plan.answers for plan in watch.plans] == [LONGEST, 9, LONGEST]
 
 
 @pytest.mark.usefixtures("short_prefixes")
