@@ -92,7 +92,7 @@ def test_effects_found_by_log_probability_are_nats(result):
 
 def test_a_long_list_is_cut_and_says_by_how_much(result):
     result["grid"] = {"layers": 1, "heads": [HEADS_LISTED + 3]}
-    result["top"] = []
+    result["top"] = ["L0H0"]
     result["heads"] = [
         {**result["heads"][0], "head": f"L0H{index}", "index": index, "selected": True}
         for index in range(HEADS_LISTED + 3)

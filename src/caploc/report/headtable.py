@@ -267,7 +267,7 @@ class HeadTable:
 def head_table(result: Result) -> HeadTable:
     """List the top in its own order, the selected, and what else the search looked at closely.
 
-    If there are none of these, the ten most needed.
+    If no head is named, the ten most needed.
     """
     known_of, unit, entries = Standings(result), outcome_unit(result), result.heads
     by_name = {entry.head: entry for entry in entries}
@@ -277,12 +277,13 @@ def head_table(result: Result) -> HeadTable:
         for name, entry in by_name.items()
         if name not in known_of.top and known_of.of(name, entry).words
     ]
-    chosen = chosen or [entry for entry in entries if entry.effect is not None][:LIKELIEST]
+    if not known_of.top:
+        chosen = [entry for entry in entries if entry.effect is not None][:LIKELIEST]
     others = [entry for entry in entries if not any(entry is one for one in chosen)]
     every = [_row(number, e, known_of, unit) for number, e in enumerate([*chosen, *others], 1)]
     rows = every[: min(len(chosen), HEADS_LISTED)]
     named = any(row.standing.named for row in rows)
-    title = "The heads that count" if named else "The likeliest heads, none of them named"
+    title = "The heads that count" if named else "The heads most needed alone, none of them named"
     filled = {
         "intervals": any(row.interval != "–" for row in rows),
         "chances": any(row.standing.chance for row in rows),
