@@ -22,20 +22,17 @@ def find_unbroken(effects: Sequence[TaskEffect]) -> TaskEffect | None:
     return max(known, key=lambda each: each.effect.effect or 0.0, default=None)
 
 
-def say_spares(one: FrontierSet, price: float) -> str:
-    """Say whether a set keeps the price: surely (`yes`), surely not (`no`), or neither."""
-    if one.within:
-        return "yes"
-    ends = [each.effect.high for each in one.spared if each.effect.high is not None]
-    return "no" if any(high < -price for high in ends) else "not surely"
-
-
 def find_gentlest(frontier: Frontier) -> FrontierSet | None:
-    """Find, of the sets of whole heads that surely break the task, what costs others least."""
+    """Find, of the sets of whole heads that surely break the task, the one of the smallest price.
+
+    Where prices were not told it is the one that costs others least, by the mean; of equals the
+    most damaging.
+    """
     breaking = [each for each in frontier.sets if each.breaks and not has_amounts(each)]
 
-    def cost(one: FrontierSet) -> float:
-        worst = find_worst(one.spared)
-        return -(worst.effect.effect or 0.0) if worst else 0.0
+    def cost(one: FrontierSet) -> tuple[float, float]:
+        worst, damage = find_worst(one.spared), one.damage.effect or 0.0
+        mean = -(worst.effect.effect or 0.0) if worst else 0.0
+        return (mean if one.keeps is None else one.keeps), damage
 
     return min(breaking, key=cost, default=None)

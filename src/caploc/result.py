@@ -327,7 +327,8 @@ class FrontierSet(Record):
     """A set that was found, what it breaks, and what it costs the tasks to be spared.
 
     A head that is not knocked out wholly has its amount, as in `L16H21:0.5`. `within` tells whether
-    no spared task loses more than the price, beyond doubt at `level`.
+    each spared task loses less than the price, beyond doubt at `level`; `keeps` is the smallest
+    price of which that holds.
     """
 
     heads: list[AmountName]
@@ -336,6 +337,7 @@ class FrontierSet(Record):
     spared: list[TaskEffect] = []
     within: bool = False
     level: Number | None = None
+    keeps: Number | None = None
 
     @property
     def breaks(self) -> bool:

@@ -47,12 +47,13 @@ def test_heads_in_part_stand_with_their_amounts_in_the_picture_and_the_table(res
     assert tabulate_frontier(shown)[1][1][0] == "L0H1:0.5 L1H0"
 
 
-def test_a_set_spares_surely_surely_not_or_neither(result):
+def test_a_set_that_does_not_spare_says_from_which_price_on_it_would(result):
     with_sets(result, (["L0H1"], -0.005, True), (["L0H2"], -0.1, False), (["L0H3"], -0.1, False))
     sets = result["validation"]["frontier"]["sets"]
-    sets[2]["spared"][0]["effect"]["high"] = -0.05
+    sets[0]["keeps"], sets[2]["keeps"] = 0.011, 0.068
     headings, rows = tabulate_frontier(shaped(result))
-    assert [row[-1] for row in rows] == ["yes", "not surely", "no"] and headings[-1] == "spares"
+    assert [row[-1] for row in rows] == ["yes", "not surely", "from 6.8\u00a0points"]
+    assert headings[-1] == "spares"
     assert "its twin" not in headings and len(headings) == len(rows[0])
 
 

@@ -147,6 +147,8 @@ def falls_short(differences: PerExample, price: float, *, binary: bool) -> float
     if not binary:
         mean, _, _, p = paired(differences + price)
         return p / 2 if mean > 0 else 1 - p / 2
+    if price > 1:
+        return 0.0  # no accuracy falls by more
     count, gains = differences.size, int((differences > 0).sum())
     losses = int(np.count_nonzero(differences)) - gains
     # the likeliest share of gains, if the share of losses is larger by the price

@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from caploc.frontiers import find_unbroken, find_worst, say_spares
+from caploc.frontiers import find_unbroken, find_worst
 from caploc.heads import ALONE, WITHIN, Head
 from caploc.report import colours
 from caploc.report.wording import (
@@ -383,7 +383,8 @@ def tabulate_frontier(result: Result) -> tuple[list[str], list[list[str]]]:
         told = (each.effect if each else Effect() for each in (twin, worst))
         effects = write_effects(unit, one.damage, *told)
         elsewhere = inline(worst.task) if worst else "–"
-        kept = say_spares(one, frontier.price or 0.0)
+        kept = "not surely" if one.keeps is None else f"from {unit.effect(one.keeps).lstrip('+')}"
+        kept = "yes" if one.within else kept
         rows.append([inline(" ".join(one.heads)), *effects, elsewhere, kept])
     if not any(one.twins for one in frontier.sets):
         headings, *rows = ([*row[:3], *row[5:]] for row in (headings, *rows))

@@ -255,10 +255,11 @@ def _no_specific_set(frontier: Frontier, task: str, intact: str) -> str:
     worst = find_worst(one.spared) if one else None
     if one is None or worst is None:
         return f"{told}."
+    least = "" if one.keeps is None else f", and would keep a price of {100 * one.keeps:.1f} points"
     return (
         f"{told}: the gentlest that breaks it, {name_list(one.heads)}, takes "
         f"{-100 * (one.damage.effect or 0.0):.0f} points from it and "
-        f"{-100 * (worst.effect.effect or 0.0):.0f} from {called(worst.task)}."
+        f"{-100 * (worst.effect.effect or 0.0):.0f} from {called(worst.task)}{least}."
     )
 
 
@@ -422,8 +423,9 @@ def next_steps(result: Result, curve: Curve | None, place: str) -> list[Step]:
         )
     if verdict is HeadlineVerdict.NO_HEADS and result.validation.frontier:
         reasons.append(
-            "No set keeps its price; the table of sets shows what each costs. A higher --price, "
-            "more heads (--top), heads in part (--amount .5) or more rows may find one."
+            "No set keeps its price; the table of sets shows from which price on each would. Such "
+            "a --price (with another --seed, to be believed), more heads (--top), heads in part "
+            "(--amount .5) or more rows may find one."
         )
     elif verdict is HeadlineVerdict.NO_HEADS:
         finer = "A finer outcome shows smaller effects: take --outcome logprob. "

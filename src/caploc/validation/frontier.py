@@ -1,16 +1,18 @@
 """Which of the sets that a search for a specific one found keeps its promise, on fresh examples."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from scipy.optimize import brentq
 
 from caploc import designs
 from caploc.errors import BadOption
 from caploc.frontiers import find_gentlest, find_worst, has_amounts
 from caploc.heads import Columns, HeadGrid
 from caploc.recovery import falls, falls_short
-from caploc.result import Frontier, FrontierSet, Subsets, TaskEffect
+from caploc.result import Frontier, FrontierSet, Subsets, TaskEffect, number
 from caploc.search import column_mask
 from caploc.validation.comparison import Check, Outcomes, scored_both
 from caploc.validation.members import effect_between
@@ -19,6 +21,7 @@ SEARCHED = 60  # examples of a spared task or a twin that the search may use
 JUDGED = 240  # others, on which sets are judged, at most
 ENOUGH = 0.5  # of the damage of a set, that a part must do to be offered in its place
 OFFERED = 5  # parts that are judged, at most
+MOST = 1e6  # price beyond which none is looked for, in units of the outcome
 LEVEL = 0.05  # chance that any set is said to keep the price and does not
 
 
@@ -78,6 +81,7 @@ def judge_frontier(
             spared=task_effects(promise.spared, losses, place),
             within=all(keeps(*each[place], promise.price, level) for each in losses),
             level=level,
+            keeps=number(max(least_price(*each[place], level) for each in losses)),
         )
 
     levels = [LEVEL / 2 ** (place + 1) for place in range(len(every))]
@@ -164,6 +168,24 @@ def keeps(before: Outcomes, after: Outcomes, price: float, level: float) -> bool
     return before.size > 0 and falls_short(after - before, price, binary=binary) <= level
 
 
+def least_price(before: Outcomes, after: Outcomes, level: float) -> float:
+    """Find the smallest price of which `keeps` is true; NaN if too few outcomes are known."""
+    before, after, binary = scored_both(before, after)
+    if before.size == 0:
+        return math.nan
+    change = after - before
+    most = 1.0  # of an accuracy there is no more to lose
+
+    def excess(price: float) -> float:
+        return falls_short(change, price, binary=binary) - level
+
+    while not binary and excess(most) > 0 and most < MOST:
+        most *= 2
+    if not excess(most) <= 0:
+        return most if binary else math.nan
+    return 0.0 if excess(0.0) <= 0 else float(brentq(excess, 0.0, most, xtol=1e-5))
+
+
 def surely_falls(before: Outcomes, after: Outcomes, level: float) -> bool:
     """Whether the mean falls, by a one-sided test at the level."""
     before, after, binary = scored_both(before, after)
@@ -212,6 +234,12 @@ def frontier_note(frontier: Frontier, named: Sequence[int]) -> list[str]:
             f"{100 * (gentlest.damage.effect or 0.0):+.1f} points and {worst.task} by "
             f"{100 * (worst.effect.effect or 0.0):+.1f}."
         )
+        if gentlest.keeps is not None:
+            least = math.ceil(1000 * gentlest.keeps) / 1000
+            more += (
+                f" It would keep --price {least:g}; a price chosen after the fact needs another "
+                "--seed to be believed."
+            )
     return [
         *told,
         f"No set {'of whole heads ' if scaled else ''}that was found breaks the task and surely "
