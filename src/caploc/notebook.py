@@ -228,7 +228,7 @@ def locate(  # noqa: PLR0913  (what can be chosen is its parameters)
     else:
         name = str(write_task(wanted, folder, scored=score is not None))
         if not quiet:
-            warn_of_few(len(wanted))
+            warn_of_few_pairs(len(wanted))
     if isinstance(model, str):
         given["model"] = loading.name
     if isinstance(task, str):
@@ -260,7 +260,7 @@ def locate(  # noqa: PLR0913  (what can be chosen is its parameters)
     return Findings(found.result, found.folder, found.report, mine)
 
 
-def warn_of_few(count: int) -> None:
+def warn_of_few_pairs(count: int) -> None:
     """Say that so many examples leave none for a check that the search has not seen."""
     checked = round(FEWEST_FRESH / (1 - FINDING))
     if count < checked:
