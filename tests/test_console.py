@@ -4,6 +4,7 @@ import io
 import re
 import threading
 import time
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
@@ -230,3 +231,24 @@ def test_a_terminal_has_one_bar_for_the_whole_once_its_rows_are_known(monkeypatc
         shown.expect(50, 500.0)
         assert (bar.total, bar.fields["of"]) == (600, 100)
     assert "so far: L0H1" in drawing.file.getvalue()
+
+
+@dataclass
+class Told(Silent):
+    """Whoever watches need not be hashable, as no dataclass is."""
+
+    lines: list[str] = field(default_factory=list)
+
+    def expect(self, rows, work): ...
+    def weigh(self, weight): ...
+
+    def tell(self, text):
+        self.lines.append(text)
+
+
+def test_every_watcher_is_told_once_whatever_it_is():
+    for _ in range(2):
+        watcher = Told()
+        for _ in range(2):
+            tell_once(watcher, "a line")
+        assert watcher.lines == ["a line"]

@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
-from weakref import WeakKeyDictionary
 
 
 @runtime_checkable
@@ -56,15 +55,13 @@ def tell(progress: Progress, text: str) -> None:
         progress.tell(text)
 
 
-_told: WeakKeyDictionary[Progress, set[str]] = WeakKeyDictionary()
-
-
 def tell_once(progress: Progress, text: str) -> None:
     """Say a line that several studies of a run would say, the first time alone."""
     watcher = progress
     while isinstance(inner := getattr(watcher, "shown", None), Progress):
         watcher = inner
-    told = _told.setdefault(watcher, set())
+    # Kept with whoever watches, who need be neither hashable nor there for the next run.
+    told = vars(watcher).setdefault("_told_once", set()) if hasattr(watcher, "__dict__") else set()
     if text not in told:
         told.add(text)
         tell(progress, text)
