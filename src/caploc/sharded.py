@@ -89,6 +89,7 @@ def is_leader() -> Iterator[bool]:
     team = join_team()
     if not team.leads:
         follow_leader(team)
+        team.part()
         yield False
         return
     team.waiting = True
@@ -101,6 +102,7 @@ def is_leader() -> Iterator[bool]:
     finally:
         if not Conversation.broken:
             team.tell({"end": True})
+            team.part()
 
 
 def follow_leader(team: Team) -> None:

@@ -78,6 +78,11 @@ class Team:
         dist.all_reduce(told, dist.ReduceOp.MIN, group=self.talk)
         return float(told)
 
+    def part(self) -> None:
+        """End all connections: their threads must not run on while the process is taken down."""
+        _teams.clear()
+        dist.destroy_process_group()
+
 
 _teams: list[Team] = []  # at most one: a process is started once
 
