@@ -42,10 +42,13 @@ def test_what_else_loses_makes_heads_shared(result):
 
 def test_what_loses_as_much_is_needed_by_everything(result):
     other(result, 0.98, 0.48, "changed")
+    assert said(result).startswith("Two of 8 heads are needed for demo/addition, and not for it ")
+    first = result["validation"]["other_tasks"][0]
+    result["validation"]["other_tasks"].append({**first, "name": "demo/prose"})
     assert said(result) == (
         "Two of 8 heads are needed by every task that was scored: with L0H1 and L1H3 knocked out, "
         "demo/addition's score falls from 99 % to 12 %, while demo/sentences goes from 98 % to "
-        "48 %."
+        "48 % and demo/prose goes from 98 % to 48 %."
     )
 
 

@@ -43,7 +43,7 @@ class HeadlineVerdict(Enum):
     UNSURE = auto()  # none loses anything beyond doubt, and some may
     SPECIFIC = auto()  # none loses more than the margin, for sure
     SHARED = auto()  # some lose
-    EVERYTHING = auto()  # all lose, no less than half of what the task loses, in shares
+    EVERYTHING = auto()  # all of several lose, no less than half of what the task loses, in shares
 
 
 WEAK = {
@@ -102,7 +102,8 @@ class HeldOutClaim:
         before, after = self.intact or 0.0, self.knocked_out or 0.0
         enough = BROAD * abs(before - after) / before if before else 0.0
         broad = all(each.is_hurt and each.lost_share >= enough for each in self.others)
-        return HeadlineVerdict.EVERYTHING if broad else HeadlineVerdict.SHARED
+        several = len(self.others) > 1  # a single one may be of the same capability
+        return HeadlineVerdict.EVERYTHING if broad and several else HeadlineVerdict.SHARED
 
     @property
     def as_harmful(self) -> int | None:
