@@ -178,3 +178,7 @@ def test_mistakes_are_sentences_and_leave_nothing(tmp_path, model, task, given, 
 def test_a_folder_without_a_run_says_so(tmp_path):
     with pytest.raises(UserError, match="holds no result.json"):
         caploc.Findings.read(tmp_path)
+
+
+def test_a_public_function_is_the_same_each_time():
+    assert caploc.locate is caploc.locate and caploc.locate.__name__ == "locate"

@@ -4,7 +4,7 @@ import re
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from functools import wraps
+from functools import cache, wraps
 from typing import Any
 
 from caploc.errors import UserError
@@ -45,6 +45,7 @@ def as_arguments(text: str) -> str:
     return OPTION.sub(put, text)
 
 
+@cache
 def for_programs(function: Callable[..., Any]) -> Callable[..., Any]:
     """Have a function speak to a program: mistakes name its arguments, libraries draw no bars."""
 

@@ -95,8 +95,8 @@ def test_a_set_keeps_every_price_from_the_least_on_and_none_below(
     if not binary:
         before, after = before + random.normal(size=size), after + random.normal(size=size)
     least = least_price(before, after, level)
-    assert keeps(before, after, least + 0.001, level)
-    assert least == 0.0 or not keeps(before, after, least - 0.001, level)
+    assert keeps(before, after, least, level) or least == 1.0
+    assert least == 0.0 or not keeps(before, after, least - 0.001001, level)
 
 
 def test_every_set_says_which_price_it_would_keep(checking):
@@ -108,8 +108,15 @@ def test_every_set_says_which_price_it_would_keep(checking):
         assert own.within is within and (named == [OWN]) is within
     frontier, named = judge_frontier(promised(checking, spared, 0.05), [[OWN]])
     *_, note = frontier_note(frontier, named)
-    assert f"--price {np.ceil(1000 * own.keeps) / 1000:g}" in note
-    assert judge_frontier(promised(checking, spared, own.keeps + 0.001), [[OWN]])[1] == [OWN]
+    assert f"--price {own.keeps:g}; " in note
+    assert judge_frontier(promised(checking, spared, own.keeps), [[OWN]])[1] == [OWN]
+    assert not judge_frontier(promised(checking, spared, own.keeps - 0.002), [[OWN]])[1]
+
+
+def test_what_could_not_be_scored_names_no_price(checking):
+    unknown = lambda mask, example: float("nan")  # noqa: E731
+    frontier, named = judge_frontier(promised(checking, unknown), [[OWN]])
+    assert frontier.sets[0].keeps is None and not frontier.sets[0].within and not named
 
 
 def test_a_loss_that_may_exceed_the_price_is_not_within(checking):

@@ -395,7 +395,8 @@ def foresee(study: Study, tasks: Sequence[Task], folder: Path) -> Foreseen:
 
     def recount(stages: Stages) -> tuple[int, float]:
         known = KnownRows(path, study.settings.top)
-        absent = Absent(Unloaded(study.model.name, study.model.fingerprint(), engine.loaded.grid))
+        loaded = stages.loaded  # of a large model a second fingerprint would take minutes
+        absent = Absent(Unloaded(study.model.name, loaded.fingerprint, loaded.grid))
         bench = pretended_bench(study, tasks, absent, known)
         bench.meter(tasks[0])
         unplanned = go_through_checks(study, bench, stages, tasks, Silent())

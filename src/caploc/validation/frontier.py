@@ -74,6 +74,7 @@ def judge_frontier(
     twins = [change_of(each, every) for each in promise.twins]
 
     def judged(columns: Columns, place: int, level: float) -> FrontierSet:
+        prices = [least_price(*each[place], level) for each in losses]
         return FrontierSet(
             heads=name_columns(promise.check.grid, columns),
             damage=effect_between(*damage[place]),
@@ -81,7 +82,7 @@ def judge_frontier(
             spared=task_effects(promise.spared, losses, place),
             within=all(keeps(*each[place], promise.price, level) for each in losses),
             level=level,
-            keeps=number(max(least_price(*each[place], level) for each in losses)),
+            keeps=number(max(prices, default=0.0) if np.isfinite(prices).all() else math.nan),
         )
 
     levels = [LEVEL / 2 ** (place + 1) for place in range(len(every))]
@@ -169,7 +170,10 @@ def keeps(before: Outcomes, after: Outcomes, price: float, level: float) -> bool
 
 
 def least_price(before: Outcomes, after: Outcomes, level: float) -> float:
-    """Find the smallest price of which `keeps` is true; NaN if too few outcomes are known."""
+    """Find the smallest price, in thousandths, of which `keeps` is true.
+
+    NaN if too few outcomes are known to tell.
+    """
     before, after, binary = scored_both(before, after)
     if before.size == 0:
         return math.nan
@@ -183,7 +187,9 @@ def least_price(before: Outcomes, after: Outcomes, level: float) -> float:
         most *= 2
     if not excess(most) <= 0:
         return most if binary else math.nan
-    return 0.0 if excess(0.0) <= 0 else float(brentq(excess, 0.0, most, xtol=1e-5))
+    if excess(0.0) <= 0:
+        return 0.0
+    return math.ceil(1000 * float(brentq(excess, 0.0, most, xtol=1e-6))) / 1000
 
 
 def surely_falls(before: Outcomes, after: Outcomes, level: float) -> bool:
@@ -235,10 +241,9 @@ def frontier_note(frontier: Frontier, named: Sequence[int]) -> list[str]:
             f"{100 * (worst.effect.effect or 0.0):+.1f}."
         )
         if gentlest.keeps is not None:
-            least = math.ceil(1000 * gentlest.keeps) / 1000
             more += (
-                f" It would keep --price {least:g}; a price chosen after the fact needs another "
-                "--seed to be believed."
+                f" It would keep --price {gentlest.keeps:g}; a price chosen after the fact needs "
+                "another --seed to be believed."
             )
     return [
         *told,
