@@ -12,7 +12,10 @@ from caploc.cli.options import Model, ModelGroup, Out, OutputGroup, takes_groups
 from caploc.naming import default_folder, placed
 
 Facts = Annotated[
-    str, typer.Option(help="A file of facts, or demo/quiz, demo/statement of the demo model.")
+    str,
+    typer.Option(
+        help="A file of facts, words/facts, or the demo model's demo/quiz, demo/statement."
+    ),
 ]
 
 

@@ -9,6 +9,7 @@ from caploc import console
 from caploc.cli import completion
 from caploc.cli.options import CodeGroup, Limit, Out, OutputGroup, command_line, takes_groups
 from caploc.errors import BadOption
+from caploc.naming import placed
 
 CNL = "cnl"
 
@@ -31,7 +32,10 @@ def reproduce(
     ] = "demo",
     model: Annotated[
         list[str] | None,
-        typer.Option(help="Only this model of the preset, or LABEL=NAME, or a new one; repeat."),
+        typer.Option(
+            help="Only this model of the preset, or LABEL=NAME, or a new one; repeat. With cnl "
+            "one, in place of the preset's."
+        ),
     ] = None,
     only: Annotated[
         list[str] | None, typer.Option(help="Only this benchmark of the preset; repeat.")
@@ -49,7 +53,7 @@ def reproduce(
         caploc reproduce all --preset demo --out runs/paper
         caploc reproduce table2 --preset paper --plan
         caploc reproduce all --preset real --model SmolLM2 --plan
-        caploc reproduce cnl --preset real
+        caploc reproduce cnl --preset real --model gemma3-270m
         caploc reproduce cnl --preset paper --plan
 
     Writes:
@@ -60,17 +64,12 @@ def reproduce(
         run, neurons locate
     """
     if CNL in items:
-        given = {
-            "--model": model,
-            "--only": only,
-            "--limit": limit,
-            "--allow-code": code.allow_code or None,
-        }
+        given = {"--only": only, "--limit": limit, "--allow-code": code.allow_code or None}
         check_alone(items, given)
         if plan:
             plan_neurons(preset, output)
         else:
-            reproduce_neurons(preset, out, output)
+            reproduce_neurons(preset, model or [], out, output)
         return
     from caploc import tables
     from caploc.reproduce import plan_exhibits, read_preset
@@ -126,13 +125,24 @@ def plan_neurons(preset: str, output: OutputGroup) -> None:
     console.show_exhibits({}, [plan_cnl(chosen, chosen.shape)], output.as_json, None)
 
 
-def reproduce_neurons(preset: str, out: Path | None, output: OutputGroup) -> None:
-    """Every experiment of the neurons paper."""
+def reproduce_neurons(
+    preset: str, models: list[str], out: Path | None, output: OutputGroup
+) -> None:
+    """Make every experiment of the neurons paper, on the preset's model or another.
+
+    Raises:
+        BadOption: if several models are named.
+    """
     from caploc.reproduce.cnl import reproduce_cnl
     from caploc.reproduce.cnl_preset import read_cnl_preset
 
-    chosen = read_cnl_preset(preset)
-    folder = out or Path("runs") / f"reproduce-cnl-{Path(preset).stem}"
+    if len(models) > 1:
+        raise BadOption(f"cnl is reproduced on one model at a time; got {' '.join(models)}.")
+    chosen, name = read_cnl_preset(preset), f"reproduce-cnl-{Path(preset).stem}"
+    if models:
+        chosen = chosen.model_copy(update={"model": placed(models[0])})
+        name = f"{name}-{Path(models[0]).name}"
+    folder = out or Path("runs") / name
     with output.progress() as progress:
         exhibits = reproduce_cnl(chosen, folder, progress, command=command_line())
     print_tables(exhibits, 2, folder, output)  # checklist, verdicts; the others are in the index

@@ -42,7 +42,7 @@ from caploc.stats.threshold import best
 
 SHARE = 0.01  # of all neurons, at which scores are compared whatever their spread
 POINTS = (5, 10, 19, 40)
-JUDGED = ("main", "erasure", "enhancement", "runs_planned")
+JUDGED = ("main", "erasure", "enhancement", "runs_planned", "fidelity", "reliability")
 
 
 def points_exhibit(lab: NeuronLab, tasks: Sequence[str], examples: int) -> Exhibit:

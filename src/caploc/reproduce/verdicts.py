@@ -1,12 +1,14 @@
-"""CNL's three claims, judged on what was measured: sets are stable and specific, needed, and learn.
+"""CNL's claims, judged on what was measured: capabilities have neurons of their own, facts do not.
 
     1. Neurons of one capability are found again on other data of it, and others' are different.
     2. Erasing them breaks the capability, and erasing others as many does not.
     3. Tuning them improves it more than tuning others as many.
+    4. A single fact is not located: in other words it lies elsewhere.
 
 Each verdict is a rule over stored results, which is ours: the paper's own tables are not known to
 us. A claim *holds* if all of its parts do, each for five tasks of six (or as many of another
-number), holds *in part* if one does, else it *does not hold*.
+number), holds *in part* if one does, else it *does not hold*. The parts of the last are the ways to
+locate a fact, each of which is asked for what the first asks of a capability's neurons.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,6 +21,7 @@ from caploc.neurons.arms import LOCATED as TUNED
 from caploc.neurons.arms import RANDOM as TUNED_IN_LAYERS
 from caploc.neurons.enhancing import GOLD, METRIC
 from caploc.neurons.erasure import ACTIVE, LAYERS, LOCATED, OWN
+from caploc.neurons.fact_study import NAMES, margin_of
 from caploc.report.exhibits import NOTHING, Cell, Exhibit, Row, Value
 from caploc.report.tabulation import ranged
 from caploc.reproduce.checklist import ends
@@ -27,6 +30,7 @@ AGREE = 0.6  # overlap of halves, by the larger set
 DAMAGE = 0.2  # of the task's own score
 MOST = 5 / 6  # of the tasks
 SURE = 0.05  # p
+OF = "neurons of a capability are"
 Found = Mapping[str, Any]  # of one task, as the files hold it
 
 
@@ -62,20 +66,25 @@ def verdicts(results: Mapping[str, Any], kinds: Mapping[str, str]) -> list[Exhib
     judged: list[Row] = []
     shown: list[Exhibit] = []
     if "main" in results:
-        judged.append(("stable and specific", *judge_sets(results["main"])))
+        judged.append((f"{OF} stable and specific", *judge_sets(results["main"])))
         shown += [sets_verdict(results["main"]), *shared_verdict(results["main"])]
     if "erasure" in results:
-        judged.append(("needed", *judge_erasure(results["erasure"], kinds)))
+        judged.append((f"{OF} needed", *judge_erasure(results["erasure"], kinds)))
         shown.append(erasure_verdict(results["erasure"], kinds))
         shown += own_verdict(results["main"], results["erasure"], kinds)
     if "enhancement" in results:
-        judged.append(("learn best", *judge_tuning(results["enhancement"])))
+        judged.append((f"{OF} those that learn best", *judge_tuning(results["enhancement"])))
         shown.append(tuning_verdict(results["enhancement"], results["runs_planned"]))
+    if "fidelity" in results:
+        judged.append(("single facts are not located", *judge_facts(results["fidelity"])))
+        shown.append(facts_verdict(results["fidelity"]))
+    if "reliability" in results:
+        shown.append(changed_verdict(results["reliability"]))
     notes = [
         f"A claim holds if all of its parts do, each for at least {MOST:.0%} of the tasks, in part "
         "if one does. The rules are caploc's."
     ]
-    columns = ("neurons of a capability are", "verdict", "because")
+    columns = ("claim", "verdict", "because")
     return [Exhibit("verdicts", "The paper's claims", columns, judged, notes), *shown]
 
 
@@ -323,3 +332,88 @@ def of_changes(changes: Sequence[Found]) -> str:
     if len(changes) == 1:
         return ranged(changes[0]["change"])
     return of_draws([each["change"] for each in changes])
+
+
+def locators(fidelity: Mapping[str, Found]) -> Iterator[tuple[str, Found, str]]:
+    """List each way to locate the facts of each set, what it found, and by what wordings agree."""
+    for name, of_set in fidelity.items():
+        for method, found in of_set["methods"].items():
+            title = NAMES[method] if len(fidelity) == 1 else f"{NAMES[method]}, {name}"
+            yield title, found, "agreement" if "agreement" in found["margin"] else "largest"
+
+
+def judge_facts(fidelity: Mapping[str, Found]) -> tuple[str, str]:
+    """Judge whether no way to locate facts finds one again in other words, and it alone."""
+    parts, said = [], []
+    for title, found, measure in locators(fidelity):
+        own, related = (
+            found["arms"][arm][measure]["mean"] for arm in ("rewrites", "same_relation")
+        )
+        more = (margin_of(found)["low"] or 0) > 0
+        parts.append(not (own is not None and own >= AGREE and more))
+        said.append(
+            f"{title} {Value(own, digits=2)} (with other facts of the relation "
+            f"{Value(related, digits=2)}, {'less beyond doubt' if more else 'not surely less'})"
+        )
+    because = (
+        f"what is located for two wordings of a fact agrees, asked for {AGREE:g} and surely more "
+        f"than with other facts of the relation, at: {', '.join(said)}"
+    )
+    return word_of(*parts), because
+
+
+def facts_verdict(fidelity: Mapping[str, Found]) -> Exhibit:
+    """Show how alike the wordings of a fact are located, beside other facts and chance."""
+    arms = {
+        "another wording of it": "rewrites",
+        "other facts of its relation": "same_relation",
+        "unrelated facts": "unrelated",
+        "random": "random",
+    }
+    rows: list[dict[str, Cell]] = [
+        {
+            "located by": title,
+            "facts": str(found["facts"]),
+            "neurons or edges": NOTHING if found["size"] is None else f"{found['size']:,.0f}",
+            **{words: ranged(found["arms"][arm][measure]) for words, arm in arms.items()},
+            "its own less its relation's": ranged(margin_of(found)),
+        }
+        for title, found, measure in locators(fidelity)
+    ]
+    note = (
+        "Facts that the model answers rightly, and of their wordings those too. Overlap of the "
+        "prompt's neurons or edges, by the larger set, with those of each other prompt; of causal "
+        "tracing, how often both peak in the same layer. With 95 % intervals over facts."
+    )
+    return Exhibit.of("verdict-facts", "Single facts: located alike in other words?", rows, [note])
+
+
+def changed_verdict(reliability: Mapping[str, Found]) -> Exhibit:
+    """Show what changing what was located does to a fact, beside what changing others' does."""
+    rows: list[dict[str, Cell]] = []
+
+    def add(what: str, own: Any, other: Any = None, random: Any = None) -> None:
+        cells = {"of the fact itself": own, "of another fact": other, "random": random}
+        shown = {name: ranged(each) if each else NOTHING for name, each in cells.items()}
+        rows.append({"changed": what, **shown})
+
+    for name, of_set in reliability.items():
+        title, found = "" if len(reliability) == 1 else f", {name}", of_set["methods"]
+        if "neurons" in found:
+            for how, words in (("suppress", "set to zero"), ("enhance", "doubled")):
+                own = found["neurons"][how]["fact"]
+                what = f"knowledge neurons {words}: change of the answer's probability{title}"
+                add(what, own["located"], own["other_fact"], own["random"])
+        if "tracing" in found:
+            what = f"rank-one edits: correlation of success with tracing over layers{title}"
+            add(what, found["tracing"]["correlation"])
+        if "circuits" in found:
+            kept = {arm["name"]: arm["faithfulness"] for arm in found["circuits"]["arms"]}
+            what = f"all edges cut but a circuit's: share of the answer kept{title}"
+            add(what, kept["located"], kept["same relation"], kept["random"])
+    note = (
+        "Mean over facts with 95 % intervals. Probabilities change by a share of themselves; the "
+        "other fact of a circuit is of the same relation."
+    )
+    title = "Single facts: does changing what was located change them, and them alone?"
+    return Exhibit.of("verdict-changed", title, rows, [note])
