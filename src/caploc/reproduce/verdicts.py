@@ -24,6 +24,7 @@ from caploc.neurons.erasure import ACTIVE, LAYERS, LOCATED, OWN
 from caploc.neurons.fact_study import NAMES, margin_of
 from caploc.report.exhibits import NOTHING, Cell, Exhibit, Row, Value
 from caploc.report.tabulation import ranged
+from caploc.report.wording import write_q
 from caploc.reproduce.checklist import ends
 
 AGREE = 0.6  # overlap of halves, by the larger set
@@ -115,7 +116,7 @@ def judge_sets(located: Found) -> tuple[str, str]:
         shared = [Value(whole[name], digits=2) for name in ("same_kind", "across_kinds")]
         because += (
             f"; a task and its twin share {shared[0]} of their sets, different capabilities "
-            f"{shared[1]} (p {Value(whole['p'])})"
+            f"{shared[1]} (p {write_q(whole['p'])})"
         )
         parts.append(whole["p"] is not None and whole["p"] <= SURE)
     return word_of(*parts), because
