@@ -2,7 +2,7 @@
 
 from shaping import shaped
 
-from caploc.report.colours import STEPS
+from caploc.report.charts import STEPS
 from caploc.report.headtable import head_map
 
 

@@ -18,10 +18,9 @@ from caploc.neurons.erasure import ACTIVE, LAYERS, LOCATED, OWN
 from caploc.neurons.study import NeuronStudy
 from caploc.neurons.training import RIVALS
 from caploc.report.exhibits import NOTHING
-from caploc.reproduce.checklist import NOT_KNOWN, ROWS, checklist, ends
 from caploc.reproduce.cnl import check_cnl_options, reproduce_cnl
-from caploc.reproduce.cnl_preset import CnlPreset, read_cnl_preset
-from caploc.reproduce.neuron_plan import plan_cnl, plan_steps
+from caploc.reproduce.cnl_preset import CnlPreset, plan_cnl, plan_steps, read_cnl_preset
+from caploc.reproduce.verdicts import NOT_KNOWN, ROWS, checklist, ends
 from caploc.workbench import ModelOptions
 
 SMALL = Path(__file__).parent / "cnl_small.toml"

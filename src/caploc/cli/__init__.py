@@ -73,8 +73,8 @@ COMMANDS = {
         "offering.chat",
     ),
     "Hand on": ("models.export",),
-    "Reproduce": ("paper.reproduce",),
-    "Feed-forward neurons": ("facts.neurons",),
+    "Reproduce": ("studies.reproduce",),
+    "Feed-forward neurons": ("neurons.neurons",),
 }
 
 

@@ -12,6 +12,9 @@ from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
+
+import typer
 
 from caploc.pretrained import PRETRAINED
 
@@ -25,6 +28,7 @@ MODES = ("zero", "mean", "resample", "patch")
 GOALS = ("heads", "set", "specific")
 OPENINGS = ("auto", "likelihood", "masks")
 ESTIMATORS = ("lasso", "lasso-cv", "logistic", "means", "paired", "spike-slab")
+Completer = Callable[[str], list[str]]
 MARKS = ("run.json", "studies.json")  # what a run, or a folder of runs, holds
 
 
@@ -33,13 +37,23 @@ def starting(names: Iterable[str], incomplete: str) -> list[str]:
     return sorted(name for name in set(names) if name.startswith(incomplete))
 
 
-def offer(*names: str) -> Callable[[str], list[str]]:
+def offer(*names: str) -> Completer:
     """Return what completes one of these names."""
 
     def complete(incomplete: str) -> list[str]:
         return starting(names, incomplete)
 
     return complete
+
+
+def make_option(help: str, offered: Completer, *names: str, **more: Any) -> Any:
+    """Return an option whose values the shell offers; `more` is as typer has it."""
+    return typer.Option(*names, help=help, autocompletion=offered, **more)
+
+
+def make_argument(help: str, offered: Completer) -> Any:
+    """Return an argument whose values the shell offers."""
+    return typer.Argument(help=help, autocompletion=offered)
 
 
 methods = offer(*METHODS)

@@ -16,7 +16,7 @@ from caploc.errors import BadOption, CaplocError
 from caploc.files import is_regular
 from caploc.folder import ANSWERS, RESULT, rows_file
 from caploc.playground.runs import read_question, stamp_of
-from caploc.report.answers import Status, answer_rows, status_of
+from caploc.report.page import Status, answer_rows, status_of
 from caploc.report.wording import ScoreKind, Unit, clipped, inline, outcome_unit, visible
 from caploc.result import AnswerPair, Result, number
 from caploc.rowfiles import Own

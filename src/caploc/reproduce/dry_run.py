@@ -18,15 +18,13 @@ from caploc.cache import digest
 from caploc.heads import Head
 from caploc.recovery import Measurements
 from caploc.reproduce.laboratory import Heads, ScoredTask, Searched
-from caploc.reproduce.preset import Benchmark, Preset, PresetModel
+from caploc.reproduce.preset import PEAK, Benchmark, Preset, PresetModel
 from caploc.search import METHODS, Plan, Problem
 from caploc.store import pack
 
 UNIVERSAL = 3  # heads; the paper names three or four a model
 UNKNOWN_SIZE = 1000  # examples of a benchmark whose preset names no number
-# Of one NVIDIA H200: 989 dense bfloat16 TFLOP/s by its data sheet, and the shares of it that
-# reading and saying are assumed to reach. Assumed, not measured.
-PEAK, READING, SAYING = 989e12, 0.4, 0.1
+READING, SAYING = 0.4, 0.1  # of an H200's peak, which they are assumed to reach
 
 Asked = list[tuple[bytes, int]]  # masks, packed, and the examples of each as the bits of a number
 

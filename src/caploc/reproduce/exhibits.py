@@ -6,7 +6,7 @@ from functools import partial
 from itertools import cycle
 
 from caploc.heads import Head, HeadGrid
-from caploc.report import drawing
+from caploc.report import charts
 from caploc.report.exhibits import NOTHING, Cell, Exhibit, Row, Value
 from caploc.reproduce import published
 from caploc.reproduce.laboratory import Heads, Lab, Searched
@@ -305,7 +305,7 @@ def fig1(lab: Lab) -> Exhibit:
     scaled = ["In the picture every axis is a share of the intact score, guessing not taken off."]
     title = "score as a share of the intact score"
     shares = shares_of_first(rows)
-    draw = partial(drawing.radar, columns, shares, title=title, palette=palette(preset))
+    draw = partial(charts.radar, columns, shares, title=title, palette=palette(preset))
     return replace(fill_exhibit(lab, "fig1", rows, columns=columns, before=scaled), draw=draw)
 
 
@@ -322,7 +322,7 @@ def palette(preset: Preset) -> dict[str, str]:
         if kind in colours:
             drawn |= dict.fromkeys((benchmark.label, f"{benchmark.label} heads"), colours[kind])
             drawn.setdefault(benchmark.group, colours[kind])
-    return {drawing.drawable(name): colour for name, colour in drawn.items()}
+    return {charts.drawable(name): colour for name, colour in drawn.items()}
 
 
 def interval(value: Value) -> tuple[float | None, ...]:
@@ -372,7 +372,7 @@ def fig2(lab: Lab) -> Exhibit:
             curves[name].append((count, *interval(cells[-1])))
         rows.append((str(count), str(gone[-1]) if gone else NOTHING, *cells))
     across = f"{source.label} heads knocked out"
-    draw = partial(drawing.curves, curves, across=across, up=SCORE, zero=True)
+    draw = partial(charts.curves, curves, across=across, up=SCORE, zero=True)
     draw = partial(draw, palette=palette(preset))
     filled = fill_exhibit(lab, "fig2", rows, columns=lines, source=source.label)
     return replace(filled, draw=draw)
@@ -451,7 +451,7 @@ def knowledge_bars(lab: Lab, name: str, bars: Sequence[Bar], notes: list[str]) -
     if several:
         names, series, marks = by_model(bars, names, list(series.values()), marks)
     greys = GREYS | {bar.what: GREYS[bar.part] for bar in bars if bar.part in GREYS}
-    draw = partial(drawing.draw_bars, names, series, marks, up=SCORE, mark="guessing")
+    draw = partial(charts.draw_bars, names, series, marks, up=SCORE, mark="guessing")
     draw = partial(draw, palette=palette(preset) | greys)
     rows += [("guessing", *guessing)] if rows else []
     filled = fill_exhibit(lab, name, rows, columns=groups, before=notes)

@@ -6,9 +6,10 @@ from collections.abc import Iterator, Sequence
 from itertools import accumulate
 from math import ceil
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, TypeVar, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic.fields import FieldInfo
 
 from caploc import designs
 from caploc.errors import BadData, BadOption, CaplocError, UnknownName
@@ -24,6 +25,7 @@ from caploc.validation.comparison import check_limit
 from caploc.workbench import ModelOptions
 
 FRESH = 100  # examples that a search never chose on, to tell how much a choice flatters itself
+PEAK = 989e12  # dense bfloat16 operations a second of one NVIDIA H200, by its data sheet
 GENERAL, KNOWLEDGE = "general", "knowledge"  # groups that exhibits treat in ways of their own
 
 
@@ -325,8 +327,7 @@ def same_labels(kind: str, parts: Sequence[Labelled]) -> Iterator[str]:
 
 LONGEST = 2**20  # bytes of a preset
 FOLDER = Path(__file__).parent / "presets"
-TABLES: dict[str, type[PresetPart]] = {"model": PresetModel, "search": SearchSpec}
-TABLES |= {"benchmark": Benchmark, "tokens": Tokens}
+P = TypeVar("P", bound=PresetPart)
 
 
 def read_preset(name: str) -> Preset:
@@ -338,20 +339,16 @@ def read_preset(name: str) -> Preset:
         UnknownName: if there is no such preset or file.
         BadData: if the file is not a preset; every mistake is named.
     """
-    path, content = preset_file(name, FOLDER, "docs/reproduce.md")
-    try:
-        return resolve_paths(Preset.model_validate(content), path.parent)
-    except ValidationError as error:
-        mistakes = "; ".join(describe_mistake(dict(mistake), content) for mistake in error.errors())
-        raise BadData(f"{path} is not a preset: {mistakes}.") from error
+    path, preset = read_as(Preset, name, FOLDER, "docs/reproduce.md")
+    return resolve_paths(preset, path.parent)
 
 
-def preset_file(name: str, folder: Path, page: str) -> tuple[Path, dict[str, Any]]:
+def read_as(kind: type[P], name: str, folder: Path, page: str) -> tuple[Path, P]:
     """The file of a preset and what it holds: one of the folder's, or a path; `page` tells how.
 
     Raises:
         UnknownName: if there is no such preset or file.
-        BadData: if the file is not TOML.
+        BadData: if the file is not TOML, or not a preset; every mistake is named.
     """
     known = {path.stem: path for path in sorted(folder.glob("*.toml"))}
     path = known.get(name) or Path(name).expanduser()
@@ -361,10 +358,15 @@ def preset_file(name: str, folder: Path, page: str) -> tuple[Path, dict[str, Any
             f"TOML file such as those ({page})."
         )
     try:
-        return path, tomllib.loads(read_text(path, LONGEST, follow=True))
+        content = tomllib.loads(read_text(path, LONGEST, follow=True))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, OSError, RecursionError) as error:
         said = getattr(error, "strerror", None) or str(error).rstrip(".")
         raise BadData(f"{path} is not TOML: {said}.") from error
+    try:
+        return path, kind.model_validate(content)
+    except ValidationError as error:
+        found = (describe_mistake(dict(mistake), kind, content) for mistake in error.errors())
+        raise BadData(f"{path} is not a preset: {'; '.join(found)}.") from error
 
 
 def resolve_paths(preset: Preset, folder: Path) -> Preset:
@@ -390,18 +392,26 @@ def resolve_paths(preset: Preset, folder: Path) -> Preset:
     return preset.model_copy(update=changes)
 
 
-def describe_mistake(mistake: dict[str, Any], content: dict[str, Any]) -> str:
+def describe_mistake(
+    mistake: dict[str, Any], kind: type[BaseModel], content: dict[str, Any]
+) -> str:
     """One of pydantic's findings, and the place of it in the words of the file."""
     *tables, key = mistake["loc"] or ("",)
     if mistake["type"] == "extra_forbidden":
-        kinds = [table for table in tables if isinstance(table, str)]
-        fields = (TABLES[kinds[-1]] if kinds else Preset).model_fields
-        names = [field.alias or name for name, field in fields.items()]
-        return where(tables, content) + str(unknown(names, str(key), "key")).rstrip(".")
+        for table in (table for table in tables if isinstance(table, str)):
+            held = keys_of(kind)[table].annotation
+            kind = next(part for part in (held, *get_args(held)) if hasattr(part, "model_fields"))
+        refused = unknown(list(keys_of(kind)), str(key), "key")
+        return where(tables, content) + str(refused).rstrip(".")
     message = mistake["msg"].removeprefix("Value error, ").rstrip(".")
     if mistake["type"] == "missing":
         message = "is missing"
     return f"{where(tables, content)}{key} {message}".strip()
+
+
+def keys_of(kind: type[BaseModel]) -> dict[str, FieldInfo]:
+    """The fields of a table by the names that the file gives them."""
+    return {field.alias or name: field for name, field in kind.model_fields.items()}
 
 
 def where(tables: list[str | int], content: dict[str, Any]) -> str:
