@@ -102,7 +102,13 @@ def listed_tasks(incomplete: str) -> list[str]:
 
 def models(incomplete: str) -> list[str]:
     """The model inside the package, those with short names, and those in the Hub's cache."""
-    return starting(["demo", *PRETRAINED, *cached_models()], incomplete)
+    home = Path(os.environ.get("HF_HOME") or Path.home() / ".cache" / "huggingface")
+    hub = Path(os.environ.get("HF_HUB_CACHE") or home / "hub")
+    names = ["demo", *PRETRAINED]
+    with suppress(OSError):
+        folders = [folder.name.removeprefix("models--") for folder in hub.glob("models--*--*")]
+        names += [name.replace("--", "/", 1) for name in folders]
+    return starting(names, incomplete)
 
 
 def runs(incomplete: str) -> list[str]:
@@ -164,12 +170,3 @@ def named_in(folder: Path) -> Iterator[str]:
             yield from NAMED.findall(text) if named else ()
             for block in TAGGED.findall(text):
                 yield from (name.strip("\"'") for name in block.split() if name != "-")
-
-
-def cached_models() -> Iterator[str]:
-    """Models that were downloaded before."""
-    home = Path(os.environ.get("HF_HOME") or Path.home() / ".cache" / "huggingface")
-    hub = Path(os.environ.get("HF_HUB_CACHE") or home / "hub")
-    with suppress(OSError):
-        for folder in hub.glob("models--*--*"):
-            yield folder.name.removeprefix("models--").replace("--", "/", 1)

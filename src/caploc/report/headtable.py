@@ -120,11 +120,6 @@ class Cell:
     standing: Standing
     starts_group: bool  # the first head of a key-value group, not first in its layer
 
-    @property
-    def marks(self) -> str:
-        """CSS classes of its standing, each after a blank."""
-        return self.standing.marks
-
 
 @dataclass(frozen=True, slots=True)
 class HeadMap:

@@ -30,17 +30,11 @@ def fill_tables(page: str, results: Scope) -> list[Exhibit]:
     A table whose `when` is false, or that has no row, is left out.
     """
     found = []
-    for name, spec in read_tables()[page].items():
+    for name, spec in read_yaml(Path(__file__).with_name("tabulation.yaml"))[page].items():
         if "when" not in spec or work_out(spec["when"], results):
             exhibit = fill_table(name, spec, results)
             found += [exhibit] if exhibit.rows else []
     return found
-
-
-@cache
-def read_tables() -> dict[str, Any]:
-    """Read the description of every page's tables."""
-    return read_yaml(Path(__file__).with_name("tabulation.yaml"))
 
 
 def fill_table(name: str, spec: Scope, results: Scope) -> Exhibit:

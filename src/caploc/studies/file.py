@@ -319,7 +319,6 @@ TABLES: dict[str, type[BaseModel]] = {
 class Opened:
     """A study file that may run: its studies by the name of their folders."""
 
-    path: Path
     studies: dict[str, Study]
     out: Path
 
@@ -353,7 +352,7 @@ def read_studies(path: Path, allowed: Allowed | None = None) -> Opened:
         number = len(dict.fromkeys(mistakes))
         raise BadOption(f"{path} has {number} mistake{'s' * (number > 1)}:{lines}")
     out = path.parent / at_home(file.out) if file.out else Path("runs") / path.stem
-    return Opened(path, studies, out)
+    return Opened(studies, out)
 
 
 def parse_tables(path: Path) -> dict[str, Any]:
