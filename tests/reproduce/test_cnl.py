@@ -13,7 +13,7 @@ import pytest
 from labs import Measured
 
 from caploc.cache import ArrayCache, Cache
-from caploc.errors import BadData, CaplocError, UnknownName
+from caploc.errors import BadData, CaplocError, UnknownName, UserError
 from caploc.neurons.erasure import ACTIVE, LAYERS, LOCATED, OWN
 from caploc.neurons.study import NeuronStudy
 from caploc.neurons.training import RIVALS
@@ -119,7 +119,7 @@ def test_a_name_that_is_no_preset_and_text_that_is_no_toml(tmp_path):
     ):
         read_cnl_preset("papers")
     (tmp_path / "bad.toml").write_text("about = ")
-    with pytest.raises(BadData, match="bad.toml is not TOML: "):
+    with pytest.raises(UserError, match="bad.toml is no TOML: "):
         read_cnl_preset(str(tmp_path / "bad.toml"))
 
 

@@ -1,21 +1,19 @@
 """What is reproduced on what, from TOML files: models, benchmarks in their roles, searches."""
 
-import tomllib
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import accumulate
 from math import ceil
 from pathlib import Path
-from typing import Any, Literal, Self, TypeVar, get_args
+from typing import Any, Literal, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
-from pydantic.fields import FieldInfo
 
 from caploc import designs
 from caploc.errors import BadData, BadOption, CaplocError, UnknownName
-from caploc.files import read_text
+from caploc.files import read_toml
 from caploc.heads import Head, HeadGrid
-from caploc.lookup import pick, unknown
+from caploc.lookup import list_keys, pick, unknown
 from caploc.models.loading import model_shape
 from caploc.naming import placed
 from caploc.search import METHODS, Problem, Settings
@@ -325,7 +323,6 @@ def same_labels(kind: str, parts: Sequence[Labelled]) -> Iterator[str]:
             yield f"{times} tables [[{kind}]] have the label {label!r}"
 
 
-LONGEST = 2**20  # bytes of a preset
 FOLDER = Path(__file__).parent / "presets"
 P = TypeVar("P", bound=PresetPart)
 
@@ -348,7 +345,8 @@ def read_as(kind: type[P], name: str, folder: Path, page: str) -> tuple[Path, P]
 
     Raises:
         UnknownName: if there is no such preset or file.
-        BadData: if the file is not TOML, or not a preset; every mistake is named.
+        UserError: if the file is not TOML.
+        BadData: if it is not a preset; every mistake is named.
     """
     known = {path.stem: path for path in sorted(folder.glob("*.toml"))}
     path = known.get(name) or Path(name).expanduser()
@@ -357,11 +355,7 @@ def read_as(kind: type[P], name: str, folder: Path, page: str) -> tuple[Path, P]
             f"There is no preset {name!r}; choose one of {', '.join(known)}, or give the path of a "
             f"TOML file such as those ({page})."
         )
-    try:
-        content = tomllib.loads(read_text(path, LONGEST, follow=True))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, OSError, RecursionError) as error:
-        said = getattr(error, "strerror", None) or str(error).rstrip(".")
-        raise BadData(f"{path} is not TOML: {said}.") from error
+    content = read_toml(path)
     try:
         return path, kind.model_validate(content)
     except ValidationError as error:
@@ -398,20 +392,12 @@ def describe_mistake(
     """One of pydantic's findings, and the place of it in the words of the file."""
     *tables, key = mistake["loc"] or ("",)
     if mistake["type"] == "extra_forbidden":
-        for table in (table for table in tables if isinstance(table, str)):
-            held = keys_of(kind)[table].annotation
-            kind = next(part for part in (held, *get_args(held)) if hasattr(part, "model_fields"))
-        refused = unknown(list(keys_of(kind)), str(key), "key")
+        refused = unknown(list_keys(kind, tables), str(key), "key")
         return where(tables, content) + str(refused).rstrip(".")
     message = mistake["msg"].removeprefix("Value error, ").rstrip(".")
     if mistake["type"] == "missing":
         message = "is missing"
     return f"{where(tables, content)}{key} {message}".strip()
-
-
-def keys_of(kind: type[BaseModel]) -> dict[str, FieldInfo]:
-    """The fields of a table by the names that the file gives them."""
-    return {field.alias or name: field for name, field in kind.model_fields.items()}
 
 
 def where(tables: list[str | int], content: dict[str, Any]) -> str:

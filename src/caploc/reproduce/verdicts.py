@@ -196,9 +196,9 @@ def erasure_verdict(erasure: Found, kinds: Mapping[str, str]) -> Exhibit:
                 "nats lost": ranged(gold.own()[0]),
                 "nats, random in layers": of_draws(gold.own(LAYERS)),
                 "nats, random as active": of_draws(gold.own(ACTIVE)),
-                "nats lost by its twin": listed(gold.beside(kin=True)),
-                "by other capabilities": listed(gold.beside(kin=False)),
-                "score lost by those": listed(score.beside(kin=False)),
+                "nats lost by its twin": ranged(gold.beside(kin=True)),
+                "by other capabilities": ranged(gold.beside(kin=False)),
+                "score lost by those": ranged(score.beside(kin=False)),
             }
         )
     draws = sum(x["arm"] == LAYERS for x in erasure["tasks"][0]["own"]["arms"])
@@ -227,11 +227,11 @@ def own_verdict(located: Found, erasure: Found, kinds: Mapping[str, str]) -> lis
                     "task": task,
                     "neurons": str(len(names[task].difference(*strangers))),
                     "score lost": ranged(score.own(OWN)[0]),
-                    "by its twin": listed(score.beside(kin=True, arm=OWN)),
-                    "by other capabilities": listed(score.beside(kin=False, arm=OWN)),
+                    "by its twin": ranged(score.beside(kin=True, arm=OWN)),
+                    "by other capabilities": ranged(score.beside(kin=False, arm=OWN)),
                     "nats lost": ranged(gold.own(OWN)[0]),
-                    "nats, by its twin": listed(gold.beside(kin=True, arm=OWN)),
-                    "nats, by other capabilities": listed(gold.beside(kin=False, arm=OWN)),
+                    "nats, by its twin": ranged(gold.beside(kin=True, arm=OWN)),
+                    "nats, by other capabilities": ranged(gold.beside(kin=False, arm=OWN)),
                 }
             )
     title = "Without the neurons that no other capability has"
@@ -245,16 +245,7 @@ def own_verdict(located: Found, erasure: Found, kinds: Mapping[str, str]) -> lis
 
 def of_draws(draws: Sequence[Found]) -> str:
     """Write the mean of draws and their ends."""
-    return listed([each["mean"] for each in draws])
-
-
-def listed(values: Any) -> str:
-    """Write the mean of some numbers, and their ends where they are several."""
-    known = [value for value in values if value is not None]
-    if not known:
-        return NOTHING
-    mean = f"{np.mean(known):z.3f}"
-    return mean if len(known) == 1 else f"{mean} ({ends(known, 3)})"
+    return ranged([each["mean"] for each in draws])
 
 
 def judge_tuning(enhanced: Mapping[str, Mapping[str, Found]]) -> tuple[str, str]:
@@ -308,8 +299,8 @@ def tuning_verdict(enhanced: Mapping[str, Mapping[str, Found]], planned: int) ->
                         "tuned": name if len(each) == 1 else f"{name}, {len(each)} draws",
                         "parameters": NOTHING if count is None else f"{count:,}",
                         "score before": Value(score[name][0]["before"]),
-                        "score gained": of_changes(score[name]),
-                        "nats gained": of_changes(each),
+                        "score gained": ranged([each["change"] for each in score[name]]),
+                        "nats gained": ranged([one["change"] for one in each]),
                     }
                 )
     runs = sum(map(len, enhanced.values()))
@@ -319,13 +310,6 @@ def tuning_verdict(enhanced: Mapping[str, Mapping[str, Found]], planned: int) ->
         "is best for it on other examples."
     )
     return Exhibit.of("verdict-tuning", "Learn best?", rows, [note])
-
-
-def of_changes(changes: Sequence[Found]) -> str:
-    """Write one arm's change with its interval, or those of its draws."""
-    if len(changes) == 1:
-        return ranged(changes[0]["change"])
-    return of_draws([each["change"] for each in changes])
 
 
 NOT_KNOWN = "not published to our knowledge"

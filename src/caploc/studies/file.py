@@ -5,7 +5,6 @@ method and seed.
 """
 
 import re
-import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -17,11 +16,11 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 from pydantic_core import ErrorDetails
 
 from caploc.engine.backends import AUTO
-from caploc.errors import BadOption, CaplocError, OutOfMemory, UserError
-from caploc.files import read_text
+from caploc.errors import BadOption, CaplocError, OutOfMemory
+from caploc.files import read_toml
 from caploc.folder import JSON_FILES, LEDGER, ROWS
 from caploc.heads import HeadGrid
-from caploc.lookup import nearest, pick
+from caploc.lookup import list_keys, nearest, pick
 from caploc.models.placement import SPREAD
 from caploc.modes import PATCH, ZERO, Mode
 from caploc.naming import are_twins, at_home, default_others, folder_name, placed
@@ -301,18 +300,10 @@ def folder_names(places: list[Place]) -> list[str]:
     return names
 
 
-LONGEST = 2**20  # bytes of a file
 MOST = 10_000  # studies
 SHOWN = 60  # characters of a value that is wrong
 FILES = (*JSON_FILES, LEDGER, REPORT, COMPARE, FIGURES)  # of a folder of results; and ROWS...
 NAMED = 3  # studies named in a sentence that many of them share
-TABLES: dict[str, type[BaseModel]] = {
-    "models": ModelEntry,
-    "tasks": TaskEntry,
-    "methods": MethodEntry,
-    "overrides": Override,
-    "settings": SettingLists,
-}
 
 
 @dataclass(frozen=True)
@@ -330,7 +321,7 @@ def read_studies(path: Path, allowed: Allowed | None = None) -> Opened:
     folder for results, that is the file's name in `runs`. Raises UserError, naming every mistake,
     in a line each.
     """
-    content = parse_tables(path)
+    content = read_toml(path)
     allowed = allowed or Allowed()
     file, mistakes = understood(content)
     studies: dict[str, Study] = {}
@@ -353,24 +344,6 @@ def read_studies(path: Path, allowed: Allowed | None = None) -> Opened:
         raise BadOption(f"{path} has {number} mistake{'s' * (number > 1)}:{lines}")
     out = path.parent / at_home(file.out) if file.out else Path("runs") / path.stem
     return Opened(studies, out)
-
-
-def parse_tables(path: Path) -> dict[str, Any]:
-    """The file's tables; raises UserError if it is missing, too long, no text or no TOML."""
-    try:
-        return tomllib.loads(read_text(path, LONGEST, follow=True))
-    except FileNotFoundError:
-        raise UserError(f"There is no file {path}; give the path of a study file.") from None
-    except UnicodeDecodeError as error:
-        raise UserError(
-            f"{path} is no text in UTF-8 (byte {error.start}); save it as UTF-8."
-        ) from None
-    except (tomllib.TOMLDecodeError, RecursionError) as error:
-        raise UserError(f"{path} is no TOML: {error}.") from None
-    except OSError as error:
-        raise UserError(
-            f"{path} cannot be read ({error.strerror}); a study file is short text."
-        ) from None
 
 
 def understood(content: dict[str, Any]) -> tuple[StudyFile | None, list[str]]:
@@ -410,8 +383,7 @@ def describe_mistake_at(error: ErrorDetails) -> str:
     if error["type"] == "missing":
         return f"{place} is missing."
     if error["type"] == "extra_forbidden":
-        table = TABLES.get(str(error["loc"][0]), StudyFile) if len(error["loc"]) > 1 else StudyFile
-        known = list(table.model_fields)
+        known = list_keys(StudyFile, error["loc"][:-1])
         near = nearest(known, str(error["loc"][-1]))
         hint = f" Did you mean {near!r}?" if near else f" Known: {', '.join(known)}."
         return f"{place}: there is no such key.{hint}"
