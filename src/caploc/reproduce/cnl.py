@@ -28,9 +28,8 @@ from caploc.progress import Progress, Silent
 from caploc.report import exhibits as files
 from caploc.report.exhibits import Exhibit, Row, Value, write_exhibits
 from caploc.report.tabulation import Effects, as_text, fill_tables, ranged
-from caploc.reproduce.checklist import checklist, ends
 from caploc.reproduce.cnl_preset import CnlPreset
-from caploc.reproduce.verdicts import verdicts
+from caploc.reproduce.verdicts import checklist, ends, verdicts
 from caploc.stats.sets import (
     COMPARED,
     cohesion,

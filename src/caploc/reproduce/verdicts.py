@@ -11,11 +11,14 @@ number), holds *in part* if one does, else it *does not hold*. The parts of the 
 locate a fact, each of which is asked for what the first asks of a capability's neurons.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import yaml
+from jinja2 import Environment, StrictUndefined, UndefinedError
 
 from caploc.neurons.arms import LOCATED as TUNED
 from caploc.neurons.arms import RANDOM as TUNED_IN_LAYERS
@@ -23,9 +26,8 @@ from caploc.neurons.enhancing import GOLD, METRIC
 from caploc.neurons.erasure import ACTIVE, LAYERS, LOCATED, OWN
 from caploc.neurons.fact_study import NAMES, margin_of
 from caploc.report.exhibits import NOTHING, Cell, Exhibit, Row, Value
-from caploc.report.tabulation import ranged
+from caploc.report.tabulation import as_text, ranged
 from caploc.report.wording import write_q
-from caploc.reproduce.checklist import ends
 
 AGREE = 0.6  # overlap of halves, by the larger set
 DAMAGE = 0.2  # of the task's own score
@@ -203,9 +205,9 @@ def erasure_verdict(erasure: Found, kinds: Mapping[str, str]) -> Exhibit:
                 "nats lost": ranged(gold.own()[0]),
                 "nats, random in layers": of_draws(gold.own(LAYERS)),
                 "nats, random as active": of_draws(gold.own(ACTIVE)),
-                "nats lost by its twin": listed(gold.beside(kin=True)),
-                "by other capabilities": listed(gold.beside(kin=False)),
-                "score lost by those": listed(score.beside(kin=False)),
+                "nats lost by its twin": ranged(gold.beside(kin=True)),
+                "by other capabilities": ranged(gold.beside(kin=False)),
+                "score lost by those": ranged(score.beside(kin=False)),
             }
         )
     draws = sum(x["arm"] == LAYERS for x in erasure["tasks"][0]["own"]["arms"])
@@ -234,11 +236,11 @@ def own_verdict(located: Found, erasure: Found, kinds: Mapping[str, str]) -> lis
                     "task": task,
                     "neurons": str(len(names[task].difference(*strangers))),
                     "score lost": ranged(score.own(OWN)[0]),
-                    "by its twin": listed(score.beside(kin=True, arm=OWN)),
-                    "by other capabilities": listed(score.beside(kin=False, arm=OWN)),
+                    "by its twin": ranged(score.beside(kin=True, arm=OWN)),
+                    "by other capabilities": ranged(score.beside(kin=False, arm=OWN)),
                     "nats lost": ranged(gold.own(OWN)[0]),
-                    "nats, by its twin": listed(gold.beside(kin=True, arm=OWN)),
-                    "nats, by other capabilities": listed(gold.beside(kin=False, arm=OWN)),
+                    "nats, by its twin": ranged(gold.beside(kin=True, arm=OWN)),
+                    "nats, by other capabilities": ranged(gold.beside(kin=False, arm=OWN)),
                 }
             )
     title = "Without the neurons that no other capability has"
@@ -252,16 +254,7 @@ def own_verdict(located: Found, erasure: Found, kinds: Mapping[str, str]) -> lis
 
 def of_draws(draws: Sequence[Found]) -> str:
     """Write the mean of draws and their ends."""
-    return listed([each["mean"] for each in draws])
-
-
-def listed(values: Any) -> str:
-    """Write the mean of some numbers, and their ends where they are several."""
-    known = [value for value in values if value is not None]
-    if not known:
-        return NOTHING
-    mean = f"{np.mean(known):z.3f}"
-    return mean if len(known) == 1 else f"{mean} ({ends(known, 3)})"
+    return ranged([each["mean"] for each in draws])
 
 
 def judge_tuning(enhanced: Mapping[str, Mapping[str, Found]]) -> tuple[str, str]:
@@ -315,8 +308,8 @@ def tuning_verdict(enhanced: Mapping[str, Mapping[str, Found]], planned: int) ->
                         "tuned": name if len(each) == 1 else f"{name}, {len(each)} draws",
                         "parameters": NOTHING if count is None else f"{count:,}",
                         "score before": Value(score[name][0]["before"]),
-                        "score gained": of_changes(score[name]),
-                        "nats gained": of_changes(each),
+                        "score gained": ranged([each["change"] for each in score[name]]),
+                        "nats gained": ranged([one["change"] for one in each]),
                     }
                 )
     runs = sum(map(len, enhanced.values()))
@@ -326,13 +319,6 @@ def tuning_verdict(enhanced: Mapping[str, Mapping[str, Found]], planned: int) ->
         "is best for it on other examples."
     )
     return Exhibit.of("verdict-tuning", "Learn best?", rows, [note])
-
-
-def of_changes(changes: Sequence[Found]) -> str:
-    """Write one arm's change with its interval, or those of its draws."""
-    if len(changes) == 1:
-        return ranged(changes[0]["change"])
-    return of_draws([each["change"] for each in changes])
 
 
 def locators(fidelity: Mapping[str, Found]) -> Iterator[tuple[str, Found, str]]:
@@ -418,3 +404,55 @@ def changed_verdict(reliability: Mapping[str, Found]) -> Exhibit:
     )
     title = "Single facts: does changing what was located change them, and them alone?"
     return Exhibit.of("verdict-changed", title, rows, [note])
+
+
+NOT_KNOWN = "not published to our knowledge"
+ARMS = ("located", "complement", "same relation", "random")
+ROWS: list[list[Any]] = yaml.safe_load(
+    Path(__file__).with_name("checklist.yaml").read_text(encoding="utf-8")
+)
+
+
+def checklist(results: Mapping[str, Any]) -> Exhibit:
+    """Fill all rows from what was measured; what was not is a dash."""
+    rows: list[tuple[str, ...]] = []
+    for number, experiment, command, here, *published in ROWS:
+        try:
+            outcome = TEMPLATES.from_string(here).render(results)
+        except UndefinedError:
+            outcome = NOTHING
+        rows.append((str(number), experiment, command, outcome, *(published or [NOT_KNOWN])))
+    return Exhibit(
+        "checklist",
+        "Every experiment of CNL",
+        ("row", "experiment", "command", "here", "published"),
+        list(rows),
+        ["Recipes that are not published follow our defaults, named in docs/cnl.md."],
+    )
+
+
+def ends(values: Iterable[float | None], digits: int = 2) -> str:
+    """Write the lowest and the highest."""
+    known = [value for value in values if value is not None and np.isfinite(value)]
+    return f"{min(known):z.{digits}f} to {max(known):z.{digits}f}" if known else NOTHING
+
+
+def circuit_arms(circuit: Mapping[str, Any]) -> dict[str, str]:
+    """Write the faithfulness of each kind of circuit."""
+    found = {arm["name"]: ranged(arm["faithfulness"]) for arm in circuit["arms"]}
+    return {name: found[name] for name in ARMS if name in found}
+
+
+TEMPLATES = Environment(undefined=StrictUndefined)  # noqa: S701  (pages escape what they show)
+TEMPLATES.filters |= {
+    "added": lambda rows: np.array(list(rows)).sum(axis=0).tolist(),
+    "arms": circuit_arms,
+    "ends": ends,
+    "figure": as_text,
+    "gain": lambda value: NOTHING if value is None else f"{value:,.1f}",
+    "layers": lambda counts: ", ".join(f"L{layer} {count}" for layer, count in enumerate(counts)),
+    "margin": margin_of,
+    "mean": lambda values: sum(values) / len(values),
+    "percents": lambda shares: [100 * share for share in shares],
+    "ranged": ranged,
+}
