@@ -102,7 +102,7 @@ class Study:
     @property
     def seeks_set(self) -> bool:
         """Tell whether the search is to find a set; only an adaptive one has goals."""
-        return METHODS[self.method].scattered and self.settings.goal != "heads"
+        return METHODS[self.method].adaptive and self.settings.goal != "heads"
 
     @property
     def names_sets(self) -> bool:
@@ -221,8 +221,8 @@ class Study:
     def drawn(self, size: int) -> tuple[list[int], list[int]]:
         """Draw the examples to find heads on, and others kept for the checks, of so many."""
         usual = min(ADAPTIVE_EXAMPLES, max(1, round(FINDING * size)))
-        scattered = METHODS[self.method].scattered
-        count = self.examples or (usual if scattered else min(PAPER_EXAMPLES, size))
+        adaptive = METHODS[self.method].adaptive
+        count = self.examples or (usual if adaptive else min(PAPER_EXAMPLES, size))
         order = designs.draw_examples(size, count, seed=self.settings.seed)
         longer = designs.draw_examples(size, min(size, count + FRESH), seed=self.settings.seed)
         fresh = longer[count:]
@@ -300,7 +300,7 @@ def locate(
     held_out = held_back(kept)
     # What else a critical head breaks is judged in the other tasks' own metric.
     meters = [bench.meter(task), *(bench.meter(other.in_metric()) for other in tasks[1:])]
-    looked = METHODS[study.method].scattered and study.settings.opening != "masks"
+    looked = METHODS[study.method].adaptive and study.settings.opening != "masks"
     likelihood = likelihood_of(task, examples) if looked else None
     if likelihood is not None:
         meters.append(bench.meter(likelihood))

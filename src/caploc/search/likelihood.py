@@ -160,9 +160,9 @@ class FirstLook(First):
             share = np.full(len(both), min(max(low, 0.0), 1.0))
         return linked(likelihood, share)
 
-    def believe(self, found: Effects, alone: Effects) -> Posterior:
+    def believe(self, first: Effects, alone: Effects) -> Posterior:
         """Take what heads do alone as spread around these estimates, by as much as it shows."""
-        return spread_around(found, alone)
+        return spread_around(first, alone)
 
 
 def balance(order: Sequence[int], choices: Mapping[int, int]) -> list[int]:

@@ -65,7 +65,7 @@ class First(ABC):
         """Each head's effect, given the base, and its error; NaN where unknown."""
 
     @abstractmethod
-    def believe(self, found: Effects, alone: Effects) -> Posterior:
+    def believe(self, first: Effects, alone: Effects) -> Posterior:
         """What to believe of every head, given such estimates and those of heads alone."""
 
 
@@ -137,13 +137,13 @@ class Screen(First):
         state = (len(self.seen.outcome), int(self.avoid.sum()))
         if state not in self.known:
             # Every look asks several times; only the latest is worth its memory.
-            found = screened(self.rows()).only(self.free)
-            self.known = {state: (found, shrink(found.effect, found.stderr))}
+            first = screened(self.rows()).only(self.free)
+            self.known = {state: (first, shrink(first.effect, first.stderr))}
         return self.known[state][0]
 
-    def believe(self, found: Effects, alone: Effects) -> Posterior:
+    def believe(self, first: Effects, alone: Effects) -> Posterior:
         """Join and shrink estimates: most heads do nothing, and by chance some look needed."""
-        both = joined(found, alone)
+        both = joined(first, alone)
         return shrink(both.effect, both.stderr)
 
     def posterior(self) -> Posterior:

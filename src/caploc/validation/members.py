@@ -18,7 +18,7 @@ from caploc.recovery.estimate import true_scores
 from caploc.recovery.paired import falls
 from caploc.result import Effect, Member, Subsets, TriedSet, number
 from caploc.search import column_mask
-from caploc.search.optimism import mean_loss
+from caploc.search.published import mean_loss
 from caploc.validation.comparison import Check, Outcomes, scored_both
 
 
