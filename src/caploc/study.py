@@ -20,7 +20,7 @@ from caploc.modes import Intervention, Mode
 from caploc.naming import are_twins
 from caploc.outlook import Foresee, Watch
 from caploc.progress import Progress, Silent
-from caploc.recovery.rows import is_binary
+from caploc.recovery.estimate import is_binary
 from caploc.result import Members, Subsets, TaskComparison, Validation
 from caploc.search import METHODS, Problem, Settings, column_mask
 from caploc.search.plan import OtherTask
@@ -30,8 +30,7 @@ from caploc.tasks.catalog import LoadTasks, TaskOptions, check_task_name
 from caploc.tasks.registry import list_twins
 from caploc.tasks.task import Task
 from caploc.tracking import check_tracker, tracked
-from caploc.validation.comparison import Check, check_limit, score_both
-from caploc.validation.curve import CURVED, draw_curve
+from caploc.validation.comparison import CURVED, Check, check_limit, draw_curve, score_both
 from caploc.validation.failures import categorize_failures
 from caploc.validation.frontier import (
     Promise,

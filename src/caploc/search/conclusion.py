@@ -8,8 +8,7 @@ from jaxtyping import Bool
 
 from caploc.designs import generator
 from caploc.heads import ALONE, Mask
-from caploc.recovery import Estimate
-from caploc.recovery.estimate import PerHead
+from caploc.recovery.estimate import Estimate, PerHead
 from caploc.recovery.screening import Effects, Scale, calibrate, joined
 from caploc.recovery.shrinkage import Posterior, top_chances
 from caploc.search.plan import column_mask

@@ -11,8 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from caploc import designs
-from caploc.recovery import Measurements
-from caploc.recovery.estimate import survived
+from caploc.recovery.estimate import Measurements, survived
 from caploc.search.plan import Asking, Plan, Problem, column_mask, intact_plan
 from caploc.search.screen import Screen
 from caploc.search.sets import beyond_doubt

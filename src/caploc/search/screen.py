@@ -10,9 +10,7 @@ import numpy as np
 
 from caploc import designs
 from caploc.heads import Mask
-from caploc.recovery import Measurements
-from caploc.recovery.estimate import PerHead
-from caploc.recovery.rows import Rows
+from caploc.recovery.estimate import Measurements, PerHead, Rows
 from caploc.recovery.screening import Effects, joined, screened
 from caploc.recovery.shrinkage import Posterior, shrink, top_chances
 from caploc.search.plan import Plan, Problem, column_mask

@@ -12,8 +12,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from caploc.recovery import falls
-from caploc.recovery.rows import is_binary
+from caploc.recovery.estimate import is_binary
+from caploc.recovery.paired import falls
 from caploc.search.conclusion import LEVEL, Conclusion
 from caploc.search.likelihood import FirstLook
 from caploc.search.plan import Asking, Found, Plan, column_mask, intact_plan

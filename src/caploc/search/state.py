@@ -14,9 +14,7 @@ from scipy import sparse
 
 from caploc import designs
 from caploc.heads import Mask
-from caploc.recovery import Measurements
-from caploc.recovery.estimate import PerHead, survived
-from caploc.recovery.rows import is_binary
+from caploc.recovery.estimate import Measurements, PerHead, is_binary, survived
 from caploc.recovery.shrinkage import top_chances
 from caploc.search.plan import Asking, Plan, Problem, intact_plan
 from caploc.search.screen import Screen
