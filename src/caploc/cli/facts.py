@@ -162,7 +162,7 @@ def decouple(
         neurons fidelity, neurons locate
     """
     from caploc.neurons.decoupling import DecouplingStudy, measure_decoupling
-    from caploc.neurons.finding import Rule
+    from caploc.stats.threshold import Rule
 
     ways, rule = tuple(method or ["gradient"]), Rule(sigma, share)
     study = DecouplingStudy(loading.of(model), contrasts, items, ways, steps, rule, seed)

@@ -27,6 +27,7 @@ from caploc.cli.options import (
     Revision,
     Tasks,
     Trust,
+    WorkerGroup,
     command_line,
     kinds_of,
     numbers,
@@ -83,6 +84,19 @@ class AllowedGroup(CodeGroup):
     def allowed(self, tasks: Iterable[str] = ()) -> "Allowed":
         """Read them, once it is said what programs and the files of these tasks may do."""
         return permit(self.allow_code, self.trust_remote_code, tasks)
+
+
+@dataclass(frozen=True)
+class ScoringGroup(WorkerGroup):
+    """Who scores examples."""
+
+    workers: Annotated[
+        str | None,
+        typer.Option(
+            help="Score in N processes of this machine, or `ray`: on a cluster; what erasing costs "
+            "and what neurons fire on (--judged) is measured in this one."
+        ),
+    ] = None
 
 
 @dataclass(frozen=True)
@@ -187,6 +201,7 @@ def locate(
     ] = False,
     out: Out = None,
     *,
+    workers: ScoringGroup,
     code: CodeGroup,
     loading: ModelGroup,
     output: OutputGroup,
@@ -198,6 +213,7 @@ def locate(
     Examples:
         caploc neurons locate demo --task demo/addition --task demo/elements --share 0.01
         caploc neurons locate demo --task demo/code --method integrated --out runs/neurons
+        caploc neurons locate demo --task demo/code --workers 2 --judged 0
 
     Writes:
         neurons.json: the neurons of each task, and how tasks overlap
@@ -207,15 +223,15 @@ def locate(
         neurons erase, neurons controls, neurons enhance, neurons overlap
     """
     from caploc.neurons.attribution import Attribution
-    from caploc.neurons.finding import Rule
     from caploc.neurons.locating import foresee_scoring
     from caploc.neurons.locating import locate as run
     from caploc.neurons.study import NeuronStudy
+    from caploc.stats.threshold import Rule
     from caploc.tasks.catalog import TaskOptions, parse_data
 
     tasks = tuple(dict.fromkeys(map(placed, split_names(task))))
     study = NeuronStudy(
-        model=loading.of(model, batch_size=batch_size, quantize=quantize),
+        model=loading.of(model, batch_size=batch_size, quantize=quantize, workers=workers.parse()),
         tasks=tasks,
         attribution=Attribution(method, target, positions, steps, rule),
         rule=Rule(sigma, share, votes, per_layer, absolute, normalised),
