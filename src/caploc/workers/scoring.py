@@ -175,6 +175,11 @@ class PieceQueue:
             )
         self.open.appendleft(piece)
 
+    def excuse(self, seconds: float) -> None:
+        """Count no worker as silent for so long: nobody has listened."""
+        for held in self.held.values():
+            held.since += seconds
+
     def late(self, now: float) -> list[tuple[int, float]]:
         """Return workers that have been silent for too long, and for how long."""
         limit = self.patience.limit(self.gap)
@@ -235,4 +240,6 @@ class ScoringWorkers(WorkerSupervisor[NeuronGrid]):
                 figures = [each.figures for each in pieces[number] if each.figures is not None]
                 if len(figures) == len(pieces[number]):
                     del pieces[number]
+                    left = self.clock()
                     yield number, reduce(Moments.merged, figures)
+                    queue.excuse(self.clock() - left)
