@@ -149,7 +149,7 @@ def test_examples_that_cost_many_passes_come_in_smaller_pieces(passes, most):
     assert max(map(len, cut_pieces([span(n) for n in range(200)], passes))) == most
 
 
-@settings(max_examples=60)
+@settings(max_examples=30)
 @given(
     st.integers(1, 5),
     st.sampled_from([2, 100, 600]),
