@@ -108,19 +108,33 @@ class ArrayCache(Generic[T]):
 
         Raises StoreFailed if they cannot be read or written.
         """
-        path = self.folder / f"{digest(asked, COMPACT)}.npz"
+        known = self.find(asked)
+        return self.keep(asked, measure()) if known is None else known
+
+    def find(self, asked: dict[str, Any]) -> T | None:
+        """Return the answer to what is asked, or None if it is not there.
+
+        Raises StoreFailed if it cannot be read.
+        """
+        path = self.place(asked)
         try:
             return self._read(path)
         except (FileNotFoundError, BadData, *UNREADABLE):
-            pass  # not there, or not as it was written: a full disk cuts files short
+            return None  # not there, or not as it was written: a full disk cuts files short
         except OSError as error:
             raise StoreFailed(
                 f"{path} cannot be read ({error.strerror}); check the folder and its rights, or "
                 "choose another --out."
             ) from error
-        measured = measure()
-        self.write(path, measured)
+
+    def keep(self, asked: dict[str, Any], measured: T) -> T:
+        """Write the answer to what is asked, and return it; raises StoreFailed if that fails."""
+        self.write(self.place(asked), measured)
         return measured
+
+    def place(self, asked: dict[str, Any]) -> Path:
+        """Name the file of an answer."""
+        return self.folder / f"{digest(asked, COMPACT)}.npz"
 
     def write(self, path: Path, measured: T) -> None:
         """Write a file whole or not at all."""

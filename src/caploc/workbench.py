@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from copy import copy
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, ClassVar, Generic, Self
 
 from transformers import PreTrainedTokenizerBase
@@ -11,7 +11,7 @@ from transformers import PreTrainedTokenizerBase
 from caploc.cost import Cost
 from caploc.engine import BatchEngine, chat_template
 from caploc.engine.backends import AUTO, check_engine
-from caploc.errors import BadOption
+from caploc.errors import BadOption, ModelRefused, UserError
 from caploc.heads import HeadGrid
 from caploc.launching import launched
 from caploc.lookup import pick
@@ -24,6 +24,7 @@ from caploc.models.loading import (
     load_model,
     load_tokenizer,
 )
+from caploc.models.neurons import NeuronModel, has_experts
 from caploc.models.placement import SCHEMES, SHARD, SPREAD
 from caploc.models.sources import ModelSource, find_source
 from caploc.modes import MEAN, ZERO, Intervention, Mode, Sources
@@ -38,6 +39,7 @@ from caploc.tasks.taskfiles import code_in, permit_code, refusal
 from caploc.workers import DistributedEngine, Workers
 from caploc.workers.distributed import WorkerRecipe
 from caploc.workers.ray_backend import WorkerPool
+from caploc.workers.scoring import Scoring, ScoringRecipe, ScoringReplica, ScoringWorkers
 
 MOST_TASKS = 256  # of a study: its own and those beside it; each is loaded and scored
 
@@ -83,8 +85,50 @@ class ModelOptions:
         self.workers.check(self.device)
         if self.quantize is not None:
             pick(SCHEMES, self.quantize, "quantization")
-        # the workers' machines may have devices, memory and packages that this one has not
-        return check_model(**self.loading() | {"device": SPREAD, "quantize": None})
+        return self.weights().check(self.projections)
+
+    def check_here(self, why: str) -> None:
+        """Refuse, by a BadOption, a model of workers that this process, too, has to load."""
+        if self.workers is None:
+            return
+        try:
+            replace(self, workers=None).check()
+        except UserError as error:
+            raise BadOption(f"{error} This process itself {why}.") from error
+
+    def check_scorable(self, *, reads_weights: bool) -> None:
+        """Refuse, before weights are read, what cannot score neurons: where they lie, and how.
+
+        Raises BadOption if processes share the model, or a score reads weights that are packed;
+        ModelRefused if the experts of a model are packed or spread.
+        """
+        if self.device == SHARD:
+            raise BadOption(
+                "Neurons are not scored by processes that share a model; for one larger than a GPU "
+                "use --device spread or --quantize."
+            )
+        weights = self.weights()
+        quantized = self.quantize is not None or weights.quantized
+        if not quantized and not self.device.startswith(SPREAD):
+            return
+        how = "quantized" if quantized else "spread over devices"
+        if has_experts(weights.empty):
+            raise ModelRefused(
+                f"The neurons of {self.name} are those of routed experts, which are scored on "
+                f"plain weights on one device only, and not {how}; leave out --quantize and "
+                "--device spread."
+            )
+        here = self.workers is None and weights.where.device.type == "cpu"
+        if self.quantize == "4bit" and (here or self.device == "cpu"):
+            raise BadOption(
+                "Weights of --quantize 4bit compute without gradients on a CPU, and scores of "
+                "neurons need some; choose int8 or 8bit, or a GPU."
+            )
+        if reads_weights:
+            raise BadOption(
+                f"--method logit reads the weights of {self.name}, which are {how}; choose "
+                "gradient, integrated, joint or activation."
+            )
 
     def source(self) -> ModelSource:
         """Find the model's files; raises UserError if there is no such model."""
@@ -109,9 +153,12 @@ class ModelOptions:
         return fields
 
     def weights(self) -> Weights:
-        """Find the weights to be loaded; none is read."""
+        """Find the weights to be loaded; none is read. Those of workers as if plain and spread."""
         how = self.loading()
         del how["projections"]
+        if self.workers is not None:
+            # their machines may have devices, memory and packages that this one has not
+            how |= {"device": SPREAD, "quantize": None}
         return choose_weights(**how)
 
     def engine(self) -> BatchEngine[LoadedModel]:
@@ -129,6 +176,14 @@ class ModelOptions:
         recipe = WorkerRecipe(self.loading(), self.batch_size)
         with DistributedEngine(WorkerPool(self.workers, recipe, self.device)) as engine:
             yield engine
+
+    def scoring(
+        self, prepare: Callable[[NeuronModel, int | None, int | None], Scoring]
+    ) -> ScoringWorkers:
+        """Start the workers to score neurons; `prepare` is that of `ScoringRecipe`."""
+        assert self.workers is not None
+        recipe = ScoringRecipe(self.loading(), self.batch_size, prepare=prepare)
+        return ScoringWorkers(WorkerPool(self.workers, recipe, self.device, ScoringReplica))
 
     def tokenizer(self) -> PreTrainedTokenizerBase:
         """Load the tokenizer alone."""

@@ -18,9 +18,9 @@ from caploc.models.loading import load_model
 from caploc.models.neurons import as_neurons, find_sites, prove
 from caploc.neurons.attribution import INTEGRATED, Attribution
 from caploc.neurons.enhancing import Enhancing, enhance_located
-from caploc.neurons.finding import Rule
 from caploc.neurons.locating import locate
 from caploc.neurons.study import NeuronStudy
+from caploc.stats.threshold import Rule
 from caploc.tasks.demo import data
 from caploc.tasks.task import LogLikelihood
 from caploc.workbench import ModelOptions

@@ -9,9 +9,10 @@ from caploc.engine import BatchEngine
 from caploc.models.neurons import as_neurons
 from caploc.models.planted_neurons import WORDS, PlantedNeurons, write_planted_neurons
 from caploc.neurons.attribution import Attribution
-from caploc.neurons.finding import Finder, Rule, score_cache
+from caploc.neurons.finding import Finder, score_cache
 from caploc.neurons.study import load_source
 from caploc.progress import Silent
+from caploc.stats.threshold import Rule
 from caploc.tasks.catalog import TaskOptions
 from caploc.workbench import ModelOptions
 

@@ -10,10 +10,10 @@ import pytest
 from caploc.neurons import locating
 from caploc.neurons import study as studies
 from caploc.neurons.enhancing import Enhancing, enhance_located
-from caploc.neurons.finding import Rule
 from caploc.neurons.study import NeuronStudy, load_source
 from caploc.neurons.training import TuningRecipe
 from caploc.progress import Silent
+from caploc.stats.threshold import Rule
 from caploc.workbench import ModelOptions
 
 DEMO = ModelOptions("demo", device="cpu")

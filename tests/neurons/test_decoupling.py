@@ -25,9 +25,10 @@ from caploc.neurons.decoupling import (
     key,
     same_answer,
 )
-from caploc.neurons.finding import Rule, score_cache
+from caploc.neurons.finding import score_cache
 from caploc.neurons.study import NeuronBench
 from caploc.progress import Silent
+from caploc.stats.threshold import Rule
 from caploc.store import Store
 from caploc.tasks.contrasts import ARMS, ContrastSet, Item, kept, sums
 from caploc.tasks.task import LogLikelihood

@@ -15,8 +15,8 @@ from caploc.neurons.decoupling import (
     draw_contrasts,
     measure_decoupling,
 )
-from caploc.neurons.finding import Rule
 from caploc.report.tabulation import ranged
+from caploc.stats.threshold import Rule
 
 pytestmark = pytest.mark.slow  # whole studies
 

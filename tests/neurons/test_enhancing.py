@@ -25,10 +25,10 @@ from caploc.neurons.enhancing import (
     list_gains,
     tuning_headline,
 )
-from caploc.neurons.finding import Rule
 from caploc.neurons.locating import locate
 from caploc.neurons.study import open_study
 from caploc.neurons.training import RIVALS, TuningRecipe
+from caploc.stats.threshold import Rule
 
 pytestmark = pytest.mark.slow  # whole studies
 

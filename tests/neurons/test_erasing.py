@@ -8,10 +8,10 @@ from planted_models import TWO, Planter
 
 from caploc.errors import BadOption, UnknownName, UserError
 from caploc.neurons.erasure import ACTIVE_ON, DOSES, LAYERS, LOCATED, OWN, Erasing, erase
-from caploc.neurons.finding import Rule
 from caploc.neurons.locating import locate
 from caploc.neurons.study import NeuronStudy
 from caploc.progress import Silent
+from caploc.stats.threshold import Rule
 
 pytestmark = pytest.mark.slow  # whole studies
 

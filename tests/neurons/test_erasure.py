@@ -21,11 +21,12 @@ from caploc.neurons.erasure import (
     Erasing,
     erasure_headline,
 )
-from caploc.neurons.finding import Rule, score_cache
+from caploc.neurons.finding import score_cache
 from caploc.neurons.study import NeuronBench
 from caploc.progress import Silent
 from caploc.report.exhibits import NOTHING
 from caploc.report.tabulation import fill_tables
+from caploc.stats.threshold import Rule
 from caploc.store import Store
 
 pytestmark = pytest.mark.slow  # whole studies

@@ -10,11 +10,11 @@ from planted_models import SHARING, TWO, Planter
 from caploc.errors import BadOption
 from caploc.models.planted_neurons import PlantedNeurons
 from caploc.neurons.attribution import Attribution
-from caploc.neurons.finding import SIZES, Finder, Rule, score_cache, score_examples
+from caploc.neurons.finding import SIZES, Finder, score_cache, score_examples
 from caploc.neurons.locating import LocatedNeurons, read_sets
 from caploc.progress import Silent
 from caploc.stats.sets import overlap_rates
-from caploc.stats.threshold import best, cantelli
+from caploc.stats.threshold import Rule, best, cantelli
 
 OPPOSED = PlantedNeurons(needed=8, opposing=4, seed=7)
 CROWDED = PlantedNeurons(layers=2, width=64, needed=5, seed=8)

@@ -12,10 +12,10 @@ from caploc.engine.encoding import Span
 from caploc.engine.passes import Batch, Batcher, checkpointed, tuning_bytes
 from caploc.neurons.arms import TuningArm
 from caploc.neurons.attribution import METHODS, Attribution
-from caploc.neurons.finding import Rule
 from caploc.neurons.locating import foresee_scoring
 from caploc.neurons.study import NeuronStudy, load_source
 from caploc.neurons.training import TuningRecipe, find_best_rate, make_lessons
+from caploc.stats.threshold import Rule
 from caploc.workbench import ModelOptions
 
 FAMILIES = {

@@ -11,10 +11,10 @@ from caploc.cli.neurons import locate as locate_command
 from caploc.models.neurons import NeuronGrid
 from caploc.neurons.attribution import Attribution
 from caploc.neurons.erasure import DRAWS, Erasing
-from caploc.neurons.finding import Rule, TaskNeurons
+from caploc.neurons.finding import TaskNeurons
 from caploc.neurons.locating import LocatedNeurons, locate, locating_headline, warn_of_few
 from caploc.neurons.study import NeuronStudy
-from caploc.stats.threshold import Moments
+from caploc.stats.threshold import Moments, Rule
 from caploc.workbench import ModelOptions
 
 SKIPPED = {NeuronStudy: {"model", "rule"}, Attribution: set(), Rule: set()}

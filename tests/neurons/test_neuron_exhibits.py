@@ -8,7 +8,7 @@ from caploc.neurons import enhancing, erasure, locating
 from caploc.neurons import fact_study as pages
 from caploc.neurons.erasure import BOTTOM, LAYERS, LOCATED, UNIFORM, ArmLoss, Erased, ErasedTask
 from caploc.neurons.fidelity import ARMS as pages_arms
-from caploc.neurons.finding import Rule, TaskNeurons
+from caploc.neurons.finding import TaskNeurons
 from caploc.neurons.locating import LocatedNeurons
 from caploc.neurons.locating import locating_headline as located_headline
 from caploc.report import tabulation as cells
@@ -17,7 +17,7 @@ from caploc.result import Score
 from caploc.stats.chance import count_shared
 from caploc.stats.chance import specificity as specificity_of
 from caploc.stats.intervals import Interval, mean_interval
-from caploc.stats.threshold import Moments
+from caploc.stats.threshold import Moments, Rule
 
 NAN = float("nan")
 GRID = NeuronGrid((40, 30))

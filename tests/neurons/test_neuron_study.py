@@ -7,8 +7,8 @@ import pytest
 
 from caploc.errors import BadOption, UnknownName, UserError
 from caploc.neurons.attribution import Attribution
-from caploc.neurons.finding import Rule
 from caploc.neurons.study import NeuronLab, NeuronStudy, TaskSource, open_study, read_study
+from caploc.stats.threshold import Rule
 from caploc.store import Store
 from caploc.tasks.catalog import TaskOptions, load_task
 from caploc.workbench import ModelOptions

@@ -20,7 +20,6 @@ from caploc.neurons.attribution import METHODS, Attribution
 from caploc.neurons.finding import accumulate
 from caploc.neurons.study import NeuronStudy
 from caploc.workbench import ModelOptions
-from caploc.workers import Workers
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*meta.*")
 SHAPE = {**GROUPED, "num_hidden_layers": 4}
@@ -90,12 +89,7 @@ def test_what_reads_weights_is_refused(folder, away):
 @pytest.mark.parametrize(
     ("fields", "method", "words"),
     [
-        (
-            {"workers": Workers(2)},
-            "gradient",
-            "Neurons are scored in one process",
-        ),
-        ({"device": "shard"}, "gradient", "Neurons are scored in one process"),
+        ({"device": "shard"}, "gradient", "not scored by processes that share a model"),
         (
             {"device": "spread"},
             "logit",

@@ -7,11 +7,22 @@ import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from caploc.errors import ModelRefused
 from caploc.tasks.task import Scored
 from caploc.workers.distributed import AskBatch, Replica
+from caploc.workers.scoring import ScoringReplica
 
 FOREVER = 10_000
 MARK = "CAPLOC_TEST_MARK"
+
+
+def is_first():
+    """Whether none has failed before; the file at `MARK` says so from now on."""
+    try:
+        Path(os.environ[MARK]).touch(exist_ok=False)
+    except FileExistsError:
+        return False
+    return True
 
 
 @dataclass
@@ -22,17 +33,10 @@ class Failing(Replica):
 
     def answer(self, bundle, seconds):
         self.groups += 1
-        if self.groups == 2 and self.first():
+        if self.groups == 2 and is_first():
             yield from self.fail(bundle)
         else:
             yield from super().answer(bundle, seconds)
-
-    def first(self):
-        try:
-            Path(os.environ[MARK]).touch(exist_ok=False)
-        except FileExistsError:
-            return False
-        return True
 
     def fail(self, bundle):
         raise NotImplementedError
@@ -64,3 +68,24 @@ class Nan(Failing):
     def fail(self, bundle):
         for answers in Replica.answer(self, bundle, 0):
             yield [replace(a, response=Scored(math.nan, False, 1)) for a in answers]
+
+
+@dataclass
+class KilledScoring(ScoringReplica):
+    """Dies in its second piece, if none has before."""
+
+    pieces: int = 0
+
+    def answer(self, spans, seconds):
+        self.pieces += 1
+        if self.pieces == 2 and is_first():
+            os.kill(os.getpid(), signal.SIGKILL)
+        yield from super().answer(spans, seconds)
+
+
+@dataclass
+class Refusing(ScoringReplica):
+    """Finds no neurons."""
+
+    def open(self, loaded, memory):
+        raise ModelRefused(f"{loaded.name}: no feed-forward outputs were found.")

@@ -14,9 +14,12 @@ import psutil
 import pytest
 
 from caploc.engine import Ask
-from caploc.errors import UnknownName
+from caploc.errors import ModelRefused, UnknownName
+from caploc.neurons.locating import locate
+from caploc.neurons.study import NeuronStudy
 from caploc.progress import Silent
 from caploc.search import Settings
+from caploc.stats.threshold import Rule
 from caploc.store import Store
 from caploc.studies import run_studies
 from caploc.study import Study, run_study
@@ -317,3 +320,114 @@ def stored(folder):
         return 0
     finally:
         database.close()
+
+
+NEURONS = NeuronStudy(
+    DEMO,
+    ("demo/addition", "demo/elements"),
+    rule=Rule(share=0.01),
+    examples=80,
+    subsets=2,
+    judged=0,
+)
+
+
+class Counting(Silent):
+    """Counts the examples that are scored."""
+
+    def __init__(self):
+        self.done = 0
+
+    def advance(self, rows, tokens):
+        self.done += rows
+
+
+def counted(study, folder):
+    """What a run finds, and how many examples it scores for it."""
+    progress = Counting()
+    result, _ = locate(study, folder, progress)
+    return result, progress.done
+
+
+def means(folder):
+    """The mean scores that a run has kept, by file."""
+    return {path.name: np.load(path)["mean"] for path in (folder / "scores").iterdir()}
+
+
+def names(result):
+    return [
+        ({row["neuron"] for row in task["neurons"]}, list(map(set, task["subsets"])))
+        for task in result["tasks"]
+    ]
+
+
+def test_workers_of_which_one_is_killed_find_the_neurons_of_one_process(
+    cluster, tmp_path, monkeypatch
+):
+    import faulty
+
+    single, scored = counted(NEURONS, tmp_path / "single")
+    assert scored == 160
+    workers = Workers(None, cluster.address, cpus=1)
+    spread = replace(NEURONS, model=replace(DEMO, workers=workers))
+    with monkeypatch.context() as patch:
+        patch.setattr("caploc.workbench.ScoringReplica", faulty.KilledScoring)
+        double, scored = counted(spread, tmp_path / "double")
+    assert scored == 160
+    assert os.path.exists(os.environ[MARK])
+    assert names(double) == names(single)
+    one, other = means(tmp_path / "single"), means(tmp_path / "double")
+    assert one.keys() == other.keys()
+    for name, mean in one.items():
+        np.testing.assert_allclose(other[name], mean, atol=1e-6 * np.abs(mean).max())
+
+    # what is there is not scored again, whoever has scored it
+    lost = sorted((tmp_path / "double" / "scores").iterdir())[::2]
+    lacking = sum(int(np.load(path)["items"]) for path in lost)
+    for path in lost:
+        path.unlink()
+    again, scored = counted(spread, tmp_path / "double")
+    assert scored == lacking
+    assert names(again) == names(single)
+    assert all(np.array_equal(mean, other[n]) for n, mean in means(tmp_path / "double").items())
+    assert counted(NEURONS, tmp_path / "double")[1] == 0
+
+
+def test_workers_that_refuse_a_models_neurons_say_so_before_anything_is_scored(
+    cluster, tmp_path, monkeypatch
+):
+    import faulty
+
+    monkeypatch.setattr("caploc.workbench.ScoringReplica", faulty.Refusing)
+    spread = replace(NEURONS, model=replace(DEMO, workers=Workers(None, cluster.address, cpus=1)))
+    with pytest.raises(ModelRefused, match="no feed-forward outputs"):
+        locate(spread, tmp_path / "run")
+    assert not (tmp_path / "run" / "scores").exists()
+
+
+def test_ctrl_c_ends_scoring_and_the_same_command_goes_on(tmp_path):
+    command = [
+        str(Path(sys.executable).with_name("caploc")), "neurons", "locate", "demo", "--task",
+        "demo/addition", "--method", "integrated", "--examples", "200", "--judged", "0", "--out",
+        str(tmp_path), "--workers", "2", "--cpus-per-worker", "1", "--device", "cpu", "--quiet",
+    ]  # fmt: skip
+    process = subprocess.Popen(
+        command, stderr=subprocess.PIPE, text=True, start_new_session=True, env=os.environ
+    )
+    limit = time.monotonic() + 300
+    while not list(tmp_path.glob("scores/*.npz")) and time.monotonic() < limit:
+        time.sleep(0.1)
+    children = psutil.Process(process.pid).children(recursive=True)
+    os.killpg(process.pid, signal.SIGINT)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 130, errors
+    assert "Traceback" not in errors
+    _, alive = psutil.wait_procs(children, timeout=30)
+    assert not alive
+    begun = means(tmp_path)
+    assert begun and not (tmp_path / "neurons.json").exists()
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
+    assert done.returncode == 0, done.stderr
+    found = means(tmp_path)
+    assert all(np.array_equal(found[name], mean) for name, mean in begun.items())
+    assert len(found) == 15 and len(begun) < 15  # three stretches of each of five subsets

@@ -62,6 +62,19 @@ class AllowedGroup(options.CodeGroup):
 
 
 @dataclass(frozen=True)
+class ScoringGroup(options.WorkerGroup):
+    """Who scores examples."""
+
+    workers: Annotated[
+        str | None,
+        typer.Option(
+            help="Score in N processes of this machine, or `ray`: on a cluster; what erasing costs "
+            "and what neurons fire on (--judged) is measured in this one."
+        ),
+    ] = None
+
+
+@dataclass(frozen=True)
 class TuningGroup:
     """How neurons are tuned, and from what start."""
 
@@ -155,6 +168,7 @@ def locate(
     ] = False,
     out: options.Out = None,
     *,
+    workers: ScoringGroup,
     code: options.CodeGroup,
     loading: options.ModelGroup,
     output: options.OutputGroup,
@@ -166,6 +180,7 @@ def locate(
     Examples:
         caploc neurons locate demo --task demo/addition --task demo/elements --share 0.01
         caploc neurons locate demo --task demo/code --method integrated --out runs/neurons
+        caploc neurons locate demo --task demo/code --workers 2 --judged 0
 
     Writes:
         neurons.json: the neurons of each task, and how tasks overlap
@@ -175,15 +190,15 @@ def locate(
         neurons erase, neurons controls, neurons enhance, neurons overlap
     """
     from caploc.neurons.attribution import Attribution
-    from caploc.neurons.finding import Rule
     from caploc.neurons.locating import foresee_scoring
     from caploc.neurons.locating import locate as run
     from caploc.neurons.study import NeuronStudy
+    from caploc.stats.threshold import Rule
     from caploc.tasks.catalog import TaskOptions, parse_data
 
     tasks = tuple(dict.fromkeys(map(placed, options.split_names(task))))
     study = NeuronStudy(
-        model=loading.of(model, batch_size=batch_size, quantize=quantize),
+        model=loading.of(model, batch_size=batch_size, quantize=quantize, workers=workers.parse()),
         tasks=tasks,
         attribution=Attribution(method, target, positions, steps, rule),
         rule=Rule(sigma, share, votes, per_layer, absolute, normalised),
@@ -583,7 +598,7 @@ def decouple(
         neurons fidelity, neurons locate
     """
     from caploc.neurons.decoupling import DecouplingStudy, measure_decoupling
-    from caploc.neurons.finding import Rule
+    from caploc.stats.threshold import Rule
 
     ways, rule = tuple(method or ["gradient"]), Rule(sigma, share)
     study = DecouplingStudy(loading.of(model), contrasts, items, ways, steps, rule, seed)

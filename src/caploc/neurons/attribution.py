@@ -202,9 +202,11 @@ class Attribution:
         handed, gradients = self.method != "integrated", self.method not in BASELINES
         return PassMemory.of(model, handed=handed, gradients=gradients, checkpointing=waits)
 
-    def batcher(self, model: PreTrainedModel, most_rows: int | None = None) -> Batcher:
+    def batcher(
+        self, model: PreTrainedModel, most_rows: int | None = None, memory: int | None = None
+    ) -> Batcher:
         """Batch examples for this score of a loaded model."""
-        return Batcher(model, most_rows, needs=self.needs(model, waits=weights_wait(model)))
+        return Batcher(model, most_rows, memory, self.needs(model, waits=weights_wait(model)))
 
     def passes(self, layers: int) -> int:
         """Count what an example costs, in forward passes of a model with so many layers.

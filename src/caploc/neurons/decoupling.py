@@ -37,12 +37,13 @@ from caploc.models.edges import open_model, prune
 from caploc.neurons.attribution import METHODS, STEPS, Attribution
 from caploc.neurons.circuits import PromptPair, attribute, strongest
 from caploc.neurons.fidelity import peak
-from caploc.neurons.finding import Rule, score_examples
+from caploc.neurons.finding import score_examples
 from caploc.neurons.knowledge_neurons import KnowledgeNeurons, Tracer, noise_level
 from caploc.neurons.study import Finding, NeuronBench, Reported, run_command
 from caploc.progress import Progress, Silent
 from caploc.report.tabulation import fill_tables, ranged
 from caploc.stats.intervals import Interval, JsonRecord, mean_interval, paired_interval
+from caploc.stats.threshold import Rule
 from caploc.tasks import contrasts as kinds
 from caploc.tasks.contrasts import ARMS, CONTRASTS, ContrastSet, Item, draw_contrasts
 from caploc.tasks.facts import FactPrompt

@@ -11,7 +11,7 @@ goes on and no rule but those that change the scores has them computed again.
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import reduce
-from math import inf
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -22,82 +22,17 @@ from caploc.cache import ArrayCache
 from caploc.designs import generator
 from caploc.engine.encoding import Span
 from caploc.engine.passes import Batch, Batcher
-from caploc.errors import BadOption
-from caploc.grid import Grid
+from caploc.errors import BadOption, StoreFailed
 from caploc.models.neurons import Chosen, NeuronGrid, NeuronModel
 from caploc.neurons.attribution import Attribution
 from caploc.progress import Progress, Silent
 from caploc.stats.intervals import plain_value
 from caploc.stats.sets import Within, commonality_set, group, overlap_rates, within
-from caploc.stats.threshold import (
-    SETTINGS,
-    SIGMA,
-    Moments,
-    ThresholdCount,
-    above,
-    best,
-    strengths,
-    sweep,
-)
+from caploc.stats.threshold import Moments, Rule, ThresholdCount, strengths, sweep
+from caploc.workers.distributed import ModelIdentity
+from caploc.workers.scoring import Scoring
 
 Rows = Float64[np.ndarray, "examples neurons"]
-
-
-@dataclass(frozen=True)
-class Rule:
-    """Which neurons are chosen: by `sigma`, or a `share` of all, or `votes`.
-
-    The paper's is sigma = 6: scores more than 6 standard deviations above the mean. That both are
-    taken over all neurons, and the sign counts, is ours; `per_layer` and `absolute` change it.
-    `votes` is the share of examples in which a neuron must pass the sigma of that example's own
-    scores. `normalised` divides each example's scores by the sum of their sizes first, so that no
-    example outweighs others.
-    """
-
-    sigma: float = SIGMA
-    share: float | None = None
-    votes: float | None = None
-    per_layer: bool = False
-    absolute: bool = False
-    normalised: bool = True
-
-    def check(self) -> "Rule":
-        """Refuse what means nothing."""
-        if not 0 < self.sigma < inf:
-            raise BadOption(f"--sigma must be a number above 0; got {self.sigma:g}.")
-        for name in ("share", "votes"):
-            value = getattr(self, name)
-            if value is not None and not 0 < value <= 1:
-                raise BadOption(f"--{name} must be above 0 and at most 1; got {value:g}.")
-        if self.share is not None and (self.votes is not None or self.per_layer):
-            raise BadOption("--share chooses by rank over the whole model: no votes, no layers.")
-        if self.votes is not None and self.per_layer:
-            raise BadOption("--votes counts over the whole model: leave out --per-layer.")
-        return self
-
-    @property
-    def scoring(self) -> dict[str, Any]:
-        """What of the rule changes the scores that are kept."""
-        return {name: getattr(self, name) for name in SETTINGS}
-
-    def moments(self, neurons: int) -> Moments:
-        return Moments.empty(neurons, **self.scoring)
-
-    def choose(self, moments: Moments, grid: Grid) -> Chosen:
-        if self.votes is not None:
-            return moments.voted(self.votes)
-        if self.share is not None:
-            return best(moments.mean, self.share, absolute=self.absolute)
-        layers = grid if self.per_layer else None
-        return above(moments.mean, self.sigma, grid=layers, absolute=self.absolute)
-
-    def __str__(self) -> str:
-        if self.share is not None:
-            return f"the best {100 * self.share:g} %"
-        where = "of each layer" if self.per_layer else "of all neurons"
-        if self.votes is not None:
-            return f"{self.sigma:g} sigma {where} in {100 * self.votes:g} % of examples"
-        return f"{self.sigma:g} sigma {where}"
 
 
 def score_examples(
@@ -138,6 +73,14 @@ def accumulate(
     for _, rows in score_examples(model, spans, asked, **how):
         total = total.added(rows)
     return total
+
+
+def prepare_scoring(
+    asked: Attribution, rule: Rule, model: NeuronModel, most_rows: int | None, memory: int | None
+) -> Scoring:
+    """Make what scores a worker's pieces, in batches of so many rows and bytes at most."""
+    batcher, empty = asked.batcher(model.model, most_rows, memory), rule.moments(model.grid.size)
+    return lambda spans: accumulate(model, spans, asked, empty, batcher=batcher)
 
 
 def score_cache(folder: Path) -> ArrayCache[Moments]:
@@ -219,11 +162,43 @@ class TaskNeurons:
         }
 
 
+def deal_subsets(task: str, spans: Sequence[Span], subsets: int) -> list[Sequence[Span]]:
+    """Deal a task's examples into disjoint subsets, in the order given.
+
+    Raises BadOption if there are fewer than two subsets, or not an example for each.
+    """
+    if subsets < 2:
+        raise BadOption(f"--subsets must be 2 or more; got {subsets}.")
+    size = len(spans) // subsets
+    if not size:
+        raise BadOption(
+            f"Task {task} gives {len(spans)} examples to find neurons on, too few for "
+            f"{subsets} subsets; take more --examples or fewer --subsets."
+        )
+    return [spans[number * size : (number + 1) * size] for number in range(subsets)]
+
+
+def curve_steps(size: int) -> list[int]:
+    """List the numbers of examples at which a subset's curve has a point."""
+    return sorted({size, *(step for step in SIZES if step < size)})
+
+
+def cut_stretches(spans: Sequence[Span]) -> list[Sequence[Span]]:
+    """Cut a subset where its curve has a point, and every `STRETCH` examples between two."""
+    ends = [0]
+    for step in curve_steps(len(spans)):
+        ends += [*range(ends[-1] + STRETCH, step, STRETCH), step]
+    return [spans[start:end] for start, end in pairwise(ends)]
+
+
 @dataclass(frozen=True)
 class Finder:
-    """Scores examples of one model and chooses among its neurons."""
+    """Scores examples of one model and chooses among its neurons.
 
-    model: NeuronModel
+    Of a model whose weights workers have, all that is asked of it was scored before.
+    """
+
+    model: NeuronModel | ModelIdentity[NeuronGrid]
     asked: Attribution
     rule: Rule
     cache: ArrayCache[Moments]
@@ -233,33 +208,17 @@ class Finder:
     def find(
         self, task: str, spans: Sequence[Span], subsets: int, *, least: float = 1.0
     ) -> TaskNeurons:
-        """Locate on disjoint subsets of the examples, in the order given, and on all of them.
-
-        Raises BadOption if there are fewer than two subsets, or not an example for each.
-        """
-        if subsets < 2:
-            raise BadOption(f"--subsets must be 2 or more; got {subsets}.")
-        size = len(spans) // subsets
-        if not size:
-            raise BadOption(
-                f"Task {task} gives {len(spans)} examples to find neurons on, too few for "
-                f"{subsets} subsets; take more --examples or fewer --subsets."
-            )
-        steps = sorted({size, *(step for step in SIZES if step < size)})
-        running = [
-            self.growing(task, spans[number * size : (number + 1) * size], steps)
-            for number in range(subsets)
-        ]
+        """Locate on each of some subsets, see `deal_subsets`, and on all of them."""
+        dealt = deal_subsets(task, spans, subsets)
+        steps = curve_steps(len(dealt[0]))
+        running = [self.growing(task, part, steps) for part in dealt]
         sets = [np.stack(list(map(self.choose, each))) for each in zip(*running, strict=True)]
-        total = running[0][-1]
-        for each in running[1:]:
-            total = total.merged(each[-1])
-        pairwise = [group(each).pairwise for each in sets]
-        curve = [(step, each.largest, each.iou) for step, each in zip(steps, pairwise, strict=True)]
-        located = commonality_set(sets[-1], least)
         parts = tuple(each[-1] for each in running)
-        halves = self.halves(parts)
-        return TaskNeurons(task, subsets * size, located, sets[-1], total, curve, halves, parts)
+        pairs = [group(each).pairwise for each in sets]
+        curve = [(step, each.largest, each.iou) for step, each in zip(steps, pairs, strict=True)]
+        located, total = commonality_set(sets[-1], least), reduce(Moments.merged, parts)
+        halves, examples = self.halves(parts), subsets * steps[-1]
+        return TaskNeurons(task, examples, located, sets[-1], total, curve, halves, parts)
 
     def halves(self, parts: Sequence[Moments]) -> list[float]:
         """Deal the subsets into two halves, one left out of an odd number, and compare their sets.
@@ -278,31 +237,33 @@ class Finder:
 
     def growing(self, task: str, spans: Sequence[Span], steps: Sequence[int]) -> list[Moments]:
         """Accumulate the running figures after each number of examples."""
-        total, done, found = self.rule.moments(self.model.grid.size), 0, []
-        for step in steps:
-            while done < step:
-                end = min(step, done + STRETCH)
-                total = total.merged(self.stretch(task, spans[done:end]))
-                done = end
-            found.append(total)
+        total, found = self.rule.moments(self.model.grid.size), []
+        for each in cut_stretches(spans):
+            total = total.merged(self.stretch(task, each))
+            found += [total] if total.items in steps else []
         return found
 
-    def stretch(self, task: str, spans: Sequence[Span]) -> Moments:
-        """Accumulate the figures of some examples, from the cache if they were scored before."""
-        asked = {
+    def question(self, spans: Sequence[Span]) -> dict[str, Any]:
+        """Say what the figures of some examples depend on."""
+        return {
             "model": self.model.fingerprint,
             "dtype": self.model.dtype,
             "attribution": asdict(self.asked),
             "scoring": self.rule.scoring,
             "spans": [[list(span.inputs), list(span.continuation)] for span in spans],
         }
-        empty = self.rule.moments(self.model.grid.size)
+
+    def stretch(self, task: str, spans: Sequence[Span]) -> Moments:
+        """Accumulate the figures of some examples, from the cache if they were scored before."""
 
         def score() -> Moments:
+            if not isinstance(self.model, NeuronModel):
+                raise StoreFailed(f"{self.cache.folder} lacks scores; run the same command again.")
             how = {"progress": self.progress, "what": task, "batcher": self.batcher}
+            empty = self.rule.moments(self.model.grid.size)
             return accumulate(self.model, spans, self.asked, empty, **how)
 
-        return self.cache.recall(asked, score)
+        return self.cache.recall(self.question(spans), score)
 
     def choose(self, moments: Moments) -> Chosen:
         return self.rule.choose(moments, self.model.grid)

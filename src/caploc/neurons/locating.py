@@ -20,7 +20,7 @@ from caploc.models.placement import computing_dtype, free_memory
 from caploc.models.projections import text_config
 from caploc.neurons.attribution import METHODS, Attribution
 from caploc.neurons.erasure import LAYERS, LOCATED, ErasedTask, Eraser, Erasing
-from caploc.neurons.finding import Rule, TaskNeurons
+from caploc.neurons.finding import TaskNeurons
 from caploc.neurons.firing import watch_neurons
 from caploc.neurons.study import (
     Finding,
@@ -38,7 +38,7 @@ from caploc.report.tabulation import drop_empty, fill_tables, ranged
 from caploc.stats.chance import count_shared
 from caploc.stats.intervals import Interval, mean_interval
 from caploc.stats.sets import COMPARED, Cohesion, Overlaps, between, cohesion, rates_between
-from caploc.stats.threshold import cantelli
+from caploc.stats.threshold import Rule, cantelli
 
 NAMED = 8  # neurons that a table names
 
@@ -64,7 +64,7 @@ class LocatedNeurons:
         erased = {task: erase_own(lab, task) for task in found if lab.study.judged}
         known = {task: each for task, each in erased.items() if each is not None}
         fires = [row for task in found if lab.study.judged for row in watch_neurons(lab, task)]
-        return cls(lab.bench.neurons.grid, lab.study.rule, found, kinds, known, fires)
+        return cls(lab.model.grid, lab.study.rule, found, kinds, known, fires)
 
     @property
     def carried_by_few(self) -> dict[str, TaskNeurons]:
@@ -157,7 +157,7 @@ def locate(
 
     def find(lab: NeuronLab) -> Finding:
         located = LocatedNeurons.by(lab, kinds or {})
-        model = {"name": study.model.name, "fingerprint": lab.bench.neurons.fingerprint}
+        model = {"name": study.model.name, "fingerprint": lab.model.fingerprint}
         results = {
             "model": model,
             "rule": str(study.rule),
@@ -292,7 +292,7 @@ def foresee_scoring(study: NeuronStudy) -> tuple[dict[str, Any], list[Exhibit]]:
     Raises UserError if the study cannot be done.
     """
     study.check()
-    weights = study.model.weights()
+    weights = replace(study.model, workers=None).weights()
     model, device = weights.empty, weights.where.device
     wording = RequestEncoder(model, study.model.tokenizer())
     model.to(dtype=computing_dtype(model.config, weights.dtype))  # type: ignore[call-arg]

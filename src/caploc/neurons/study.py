@@ -11,7 +11,7 @@ rest to judging: no example is on both sides.
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict, dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -25,21 +25,28 @@ from caploc.cost import Cost
 from caploc.engine import BatchEngine
 from caploc.engine.encoding import RequestEncoder, Span
 from caploc.engine.neurons import Cutter, ErasureMode, NeuronEngine
-from caploc.errors import BadData, BadOption, ModelRefused, UserError
+from caploc.errors import BadData, BadOption, UserError
 from caploc.folder import NEURONS, RUN, claim, package_versions, write_json
 from caploc.measurement import Meter, outcomes_by_example
 from caploc.models.loading import LoadedModel
-from caploc.models.neurons import Chosen, NeuronModel, as_neurons, has_experts
-from caploc.models.placement import SHARD
+from caploc.models.neurons import Chosen, NeuronGrid, NeuronModel, as_neurons
 from caploc.neurons.attribution import Attribution
-from caploc.neurons.finding import Finder, Rule, TaskNeurons, score_cache
+from caploc.neurons.finding import (
+    Finder,
+    TaskNeurons,
+    cut_stretches,
+    deal_subsets,
+    prepare_scoring,
+    score_cache,
+)
 from caploc.progress import Progress, Silent
 from caploc.report.exhibits import Exhibit, write_exhibits
-from caploc.stats.threshold import Moments
+from caploc.stats.threshold import Moments, Rule
 from caploc.store import Question, Store
 from caploc.tasks.catalog import TaskOptions, can_train, check_task_name
 from caploc.tasks.task import Generate, LogLikelihood, Task
 from caploc.workbench import Allowed, ModelOptions
+from caploc.workers.distributed import ModelIdentity
 
 EXAMPLES = 400  # of each task, to find neurons on
 SUBSETS = 5  # ten pairs, which have an interval; two would make one pair and none
@@ -89,41 +96,11 @@ class NeuronStudy:
         self.options.check()
         for name in self.tasks:
             check_task_name(name, self.options)
-        check_scorable(self.model, self.attribution.method)
+        self.model.check_scorable(reads_weights=self.attribution.method == "logit")
         self.model.check()
+        if self.judged:
+            self.model.check_here("erases neurons; with --judged 0 none are")
         return self
-
-
-def check_scorable(asked: ModelOptions, method: str) -> None:
-    """Refuse, before weights are read, what cannot score neurons: where they lie, and how.
-
-    Raises BadOption if processes share the model, or a method reads weights that are packed;
-    ModelRefused if the experts of a model are packed or spread.
-    """
-    if asked.workers is not None or asked.device == SHARD:
-        raise BadOption(
-            "Neurons are scored in one process; leave out --workers, and for a model larger than "
-            "one GPU use --device spread or --quantize."
-        )
-    weights = asked.weights()
-    if not weights.quantized and not weights.where.spread:
-        return
-    how = "quantized" if weights.quantized else "spread over devices"
-    if has_experts(weights.empty):
-        raise ModelRefused(
-            f"The neurons of {asked.name} are those of routed experts, which are scored on plain "
-            f"weights on one device only, and not {how}; leave out --quantize and --device spread."
-        )
-    if weights.quantize == "4bit" and weights.where.device.type == "cpu":
-        raise BadOption(
-            "Weights of --quantize 4bit compute without gradients on a CPU, and scores of neurons "
-            "need some; choose int8 or 8bit, or a GPU."
-        )
-    if method == "logit":
-        raise BadOption(
-            f"--method logit reads the weights of {asked.name}, which are {how}; choose gradient, "
-            "integrated, joint or activation."
-        )
 
 
 @dataclass(frozen=True)
@@ -285,6 +262,7 @@ class NeuronLab:
     progress: Progress = field(default_factory=Silent)
     sources: dict[str, TaskSource] = field(default_factory=dict)
     kept: dict[str, TaskNeurons] = field(default_factory=dict)
+    scored: ModelIdentity[NeuronGrid] | None = None  # whose neurons workers have scored
 
     @cached_property
     def bench(self) -> NeuronBench:
@@ -295,13 +273,32 @@ class NeuronLab:
         for task in self.study.tasks:
             self.source(task)
         bench = NeuronBench.of(self.study.model.engine(), self.store, self.folder)
-        found, own = self.folder / NEURONS, bench.neurons.fingerprint
-        if found.exists() and read_contents(found)["model"]["fingerprint"] != own:
+        self.check_same(bench.neurons.fingerprint)
+        return bench
+
+    @property
+    def model(self) -> NeuronModel | ModelIdentity[NeuronGrid]:
+        """The model whose neurons are found: its grid, and what tells it from others."""
+        return self.scored or self.bench.neurons
+
+    @cached_property
+    def wording(self) -> RequestEncoder:
+        """What encodes examples; no weights are read for it where workers have them."""
+        if (model := self.study.model).workers is None:
+            return self.bench.wording
+        return RequestEncoder(model.weights().empty, model.tokenizer())
+
+    def check_same(self, own: str) -> None:
+        """Refuse, by a UserError, a model that is not the one whose neurons were located."""
+        found = self.folder / NEURONS
+        known = {self.scored.fingerprint} if self.scored else set()
+        if found.exists():
+            known.add(read_contents(found)["model"]["fingerprint"])
+        if known - {own}:
             raise UserError(
                 f"The model {self.study.model.name} has changed since neurons were located in "
                 f"{self.folder}; run `caploc neurons locate` into a new folder."
             )
-        return bench
 
     def source(self, task: str) -> TaskSource:
         if task not in self.sources:
@@ -312,20 +309,36 @@ class NeuronLab:
         return self.sources[task]
 
     def spans(self, task: str) -> list[Span]:
-        return self.source(task).spans(self.bench.wording)
+        return self.source(task).spans(self.wording)
 
     def finder(self, attribution: Attribution | None = None) -> Finder:
         """Make what finds neurons, by the study's score or another."""
-        study, bench = self.study, self.bench
-        asked = attribution or study.attribution
-        batcher = asked.batcher(bench.neurons.model, study.model.batch_size)
-        return Finder(bench.neurons, asked, study.rule, bench.scores, self.progress, batcher)
+        study, asked = self.study, attribution or self.study.attribution
+        model = self.model if asked == study.attribution else self.bench.neurons
+        batcher = None
+        if isinstance(model, NeuronModel):
+            batcher = asked.batcher(model.model, study.model.batch_size)
+        return Finder(model, asked, study.rule, score_cache(self.folder), self.progress, batcher)
 
     def found(self, task: str) -> TaskNeurons:
+        if self.study.model.workers is not None and self.scored is None:
+            self.score_by_workers()
         if task not in self.kept:
             subsets, least = self.study.subsets, self.study.least
             self.kept[task] = self.finder().find(task, self.spans(task), subsets, least=least)
         return self.kept[task]
+
+    def score_by_workers(self) -> None:
+        """Have workers score every task's examples, and end."""
+        study = self.study
+        dealt = [deal_subsets(task, self.spans(task), study.subsets) for task in study.tasks]
+        stretches = [each for parts in dealt for part in parts for each in cut_stretches(part)]
+        prepare = partial(prepare_scoring, study.attribution, study.rule)
+        with study.model.scoring(prepare) as workers:
+            self.check_same(workers.loaded.fingerprint)
+            self.scored, passes = workers.loaded, study.attribution.passes(workers.grid.layers)
+            finder = self.finder()
+            workers.fill(finder.cache, finder.question, stretches, passes, self.progress)
 
     def with_neurons(self, tasks: Sequence[str], purpose: str) -> list[str]:
         """List those of some tasks (none: all) that have a neuron; raises UserError if none has."""
@@ -370,7 +383,8 @@ def read_study(folder: Path, allowed: Allowed | None = None) -> tuple[NeuronStud
             f"{folder} holds no run of `caploc neurons locate`; name the folder of one."
         )
     try:
-        study = restore(NeuronStudy, fields)
+        # where a run's examples were scored says nothing of where to ask for more
+        study = restore(NeuronStudy, fields | {"model": fields["model"] | {"workers": None}})
     except (KeyError, TypeError, ValueError) as error:
         raise UserError(
             f"The run in {folder} was written by another version of caploc ({error}); run `caploc "

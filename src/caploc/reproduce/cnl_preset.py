@@ -24,12 +24,11 @@ from caploc.neurons.enhancing import Enhancing
 from caploc.neurons.erasure import ARMS as ERASED_ARMS
 from caploc.neurons.erasure import DOSES, LAYERS, LOCATED, Erasing
 from caploc.neurons.fact_study import FactStudy
-from caploc.neurons.finding import Rule
 from caploc.neurons.study import NeuronStudy
 from caploc.neurons.training import TuningRecipe
 from caploc.report.exhibits import Exhibit, Value
 from caploc.reproduce.preset import PEAK, PresetPart, read_as
-from caploc.stats.threshold import SIGMAS
+from caploc.stats.threshold import SIGMAS, Rule
 from caploc.tasks.catalog import TaskOptions, check_task_name
 from caploc.workbench import ModelOptions
 

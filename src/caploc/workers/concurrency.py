@@ -39,7 +39,7 @@ class SharedEngine:
     ahead: Sequence[Ask] = ()
 
     @property
-    def loaded(self) -> ModelIdentity:
+    def loaded(self) -> ModelIdentity[HeadGrid]:
         return self.engine.loaded
 
     @property

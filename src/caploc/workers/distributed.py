@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from hashlib import blake2b
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, Protocol, Self, TypeVar
 
 import numpy as np
 import torch
@@ -23,6 +23,7 @@ from filelock import FileLock, Timeout
 from caploc.engine import Answer, Ask, BatchEngine, Source
 from caploc.engine.memory import SHARE
 from caploc.errors import CaplocError, ModelRefused, OutOfMemory, RunFailed
+from caploc.grid import Grid
 from caploc.heads import HeadGrid, Mask
 from caploc.models.loading import LoadedModel, load_model
 from caploc.models.placement import free_memory
@@ -36,6 +37,7 @@ TICK = 1.0  # seconds; events are looked for at least so often
 REFRESH = 5.0  # seconds between two looks at what the cluster has
 LOADING = 3600.0  # seconds that there may be no worker with its model
 UNBORN = 5  # workers that may die one after another while they load, with none at work
+Parts = TypeVar("Parts", bound=Grid[Any])
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +91,7 @@ def read_mask(packed: bytes, parts: int) -> Mask:
 
 
 @dataclass(frozen=True)
-class ModelIdentity:
+class ModelIdentity(Generic[Parts]):
     """What the driver, which holds no weights, knows of the model that a worker has loaded.
 
     `release` is the version of caploc that the worker runs.
@@ -99,10 +101,10 @@ class ModelIdentity:
     fingerprint: str
     dtype: str
     device: str
-    grid: HeadGrid
+    grid: Parts
     release: str
 
-    def check_same(self, first: "ModelIdentity", node: str) -> None:
+    def check_same(self, first: "ModelIdentity[Parts]", node: str) -> None:
         """Refuse a worker whose answers would be another model's."""
         for what in ("fingerprint", "dtype", "grid", "release"):
             own, other = getattr(self, what), getattr(first, what)
@@ -148,13 +150,12 @@ def first_alone(what: str) -> Iterator[None]:
 
 
 @dataclass
-class Replica:
-    """A worker's model, which answers batches of asks."""
+class ModelReplica(Generic[Parts]):
+    """A worker's model, which a subclass puts to some use."""
 
     recipe: WorkerRecipe
-    engine: BatchEngine[LoadedModel] = field(init=False, repr=False)
 
-    def load(self) -> tuple[ModelIdentity | CaplocError, str]:
+    def load(self) -> tuple[ModelIdentity[Parts] | CaplocError, str]:
         """Load and prove the model; return who it is, and the id of Ray's node that this is on."""
         import ray
 
@@ -166,11 +167,34 @@ class Replica:
             if loaded.device.type == "cpu":  # this worker's part of what all of them may use
                 part = min(1.0, self.recipe.cpus / (os.cpu_count() or 1))
                 memory = int(SHARE * part * free_memory(loaded.device))
-            self.engine = BatchEngine(loaded, self.recipe.batch_size, memory)
+            grid = self.open(loaded, memory)
         except CaplocError as error:
             return error, node
-        who = loaded.name, loaded.fingerprint, loaded.dtype, str(loaded.device), loaded.grid
-        return ModelIdentity(*who, version("caploc")), node
+        who = loaded.name, loaded.fingerprint, loaded.dtype, str(loaded.device)
+        return ModelIdentity(*who, grid, version("caploc")), node
+
+    def open(self, loaded: LoadedModel, memory: int | None) -> Parts:
+        """Make ready for work beside which `memory` bytes are free (None: to be measured).
+
+        Returns the parts that the work is about. Raises CaplocError if the model is refused.
+        """
+        raise NotImplementedError
+
+
+@dataclass
+class Replica(ModelReplica[HeadGrid]):
+    """A worker's model, which answers batches of asks."""
+
+    engine: BatchEngine[LoadedModel] = field(init=False, repr=False)
+
+    def open(self, loaded: LoadedModel, memory: int | None) -> HeadGrid:
+        self.engine = BatchEngine(loaded, self.recipe.batch_size, memory)
+        return loaded.grid
+
+    @staticmethod
+    def pack(asks: Sequence[Ask]) -> AskBatch:
+        """Make a group's asks ready to travel."""
+        return AskBatch.of(asks)
 
     def answer(self, batch: AskBatch, seconds: float) -> Iterator[list[Answer] | CaplocError]:
         """Answer every ask, in lists about so many seconds apart."""
@@ -200,16 +224,16 @@ class WorkerJoined:
 
     worker: int
     node: str
-    identity: ModelIdentity | CaplocError
+    identity: ModelIdentity[Any] | CaplocError
 
 
 @dataclass(frozen=True)
 class AnswersCame:
-    """A worker has answered some of a group."""
+    """A worker has answered some of a group, or has made some of what else was asked of it."""
 
     worker: int
     group: int
-    answers: list[Answer]
+    answers: list[Any]
 
 
 @dataclass(frozen=True)
@@ -232,30 +256,42 @@ class WorkerLost:
 WorkerEvent = WorkerJoined | AnswersCame | GroupEnded | WorkerLost
 
 
-class DistributedEngine:
-    """Answers asks with the workers of a pool; it has no weights itself.
+class Work(Protocol):
+    """What the workers of a pool do, in numbered groups; `Dispatcher` says what each is told."""
 
-    `loaded` says which model it is. `grid` and `shared_tokens` are those of `BatchEngine`.
+    @property
+    def waiting(self) -> bool: ...
+    def give(
+        self, worker: int, present: Sequence[int], now: float
+    ) -> tuple[int, Sequence[Any]] | None: ...
+    def take(self, worker: int, number: int, answers: Sequence[Any], now: float) -> None: ...
+    def end(self, worker: int, number: int, now: float) -> None: ...
+    def refuse(self, worker: int, refusal: CaplocError) -> None: ...
+    def lose(self, worker: int, why: str, *, blame: bool = True) -> None: ...
+    def late(self, now: float) -> list[tuple[int, float]]: ...
+
+
+class WorkerSupervisor(Generic[Parts]):
+    """Looks after the workers of a pool: has them do its `work`, and takes in what happens.
+
+    `loaded` says which model they have; this process has no weights itself.
     """
 
     def __init__(
         self,
         pool: Any,  # a `ray_backend.WorkerPool`, which imports this module
-        patience: Patience | None = None,
+        work: Work,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Start the workers, and wait for the first to have its model.
 
         Raises UserError if a worker refuses the model; RunFailed if no worker comes up.
         """
-        self.pool, self.clock, self.rates = pool, clock, WorkerRates()
-        self.work = Dispatcher(self.rates, patience or Patience())
+        self.pool, self.work, self.clock = pool, work, clock
         self.idle: set[int] = set()
         self.busy: set[int] = set()
         self.news: deque[WorkerEvent] = deque()
-        self.shared: dict[tuple[Request, ...], float] = {}
-        self.guess, self.ahead = OpenBatch(guess=True), list[Ask]()
-        self.first: ModelIdentity | None = None
+        self.first: ModelIdentity[Parts] | None = None
         self.unborn = 0
         self.refreshed = -REFRESH  # when the cluster was looked at
         self.manned = self.clock()  # when there was a worker
@@ -264,57 +300,14 @@ class DistributedEngine:
             self.initial = pool.expected
             while self.first is None:
                 self.turn()
-            self.loaded: ModelIdentity = self.first
+            self.loaded: ModelIdentity[Parts] = self.first
         except BaseException:
             self.close()
             raise
-        self.grid: HeadGrid = self.loaded.grid
 
-    def shared_tokens(self, requests: Sequence[Request]) -> float:
-        """Count tokens that a mask reads once for all of these requests; see `BatchEngine`."""
-        while (counted := self.count_shared(tuple(requests))) is None:
-            self.turn()
-        return counted
-
-    def count_shared(self, requests: tuple[Request, ...]) -> float | None:
-        """Have an idle worker count the shared tokens of these requests; None if all are busy."""
-        while requests not in self.shared and self.idle:
-            worker = min(self.idle)
-            try:
-                self.shared[requests] = float(self.pool.shared_tokens(worker, requests))
-            except RunFailed as error:
-                self._lose(worker, str(error))
-        return self.shared.get(requests)
-
-    def expect(self, asks: Sequence[Ask]) -> None:
-        """Have these asks, which will probably come later, answered beside those that come next.
-
-        Only workers that have room for them do so, and what comes of them is kept until it is asked
-        in earnest: neither an answer nor a failure shows before.
-        """
-        self.ahead = list(asks)
-
-    def answer(self, asks: Iterable[Ask]) -> Iterator[list[Answer]]:
-        """Answer every ask once, in lists as workers send them.
-
-        Raises:
-            UserError: if a worker refuses an ask.
-            RunFailed: if several workers fail on the same rows, or none is left.
-        """
-        self.work.expect(self.ahead, self.guess)
-        batch = self.work.add(asks)
-        self.ahead = []
-        try:
-            while (answers := self.work.collect(batch)) != []:
-                if answers is None:
-                    self.turn()
-                    self.feed()  # before answers are stored: the workers need not wait for it
-                    continue
-                left = self.clock()
-                yield answers
-                self.work.excuse(self.clock() - left)
-        finally:
-            self.work.cancel(batch)
+    @property
+    def grid(self) -> Parts:
+        return self.loaded.grid
 
     def turn(self, seconds: float = TICK) -> None:
         """Look after the workers once: feed the idle, and take in what happens within seconds."""
@@ -322,7 +315,7 @@ class DistributedEngine:
         self.feed()
         for event in self.events(seconds):
             self.take(event)
-        self._drop_late_and_wrong()
+        self.drop_unsound()
 
     def events(self, seconds: float = TICK) -> Iterator[WorkerEvent]:
         """Yield what happened, each once, even if taking one in raises."""
@@ -395,17 +388,11 @@ class DistributedEngine:
         self.work.lose(worker, why, blame=blame)
         self.refreshed = -REFRESH
 
-    def _drop_late_and_wrong(self) -> None:
-        """Kill workers that hang, and those that were caught with a wrong answer."""
+    def drop_unsound(self) -> None:
+        """Kill workers that hang."""
         for worker, seconds in self.work.late(self.clock()):
             self.pool.dismiss(worker)
             self._lose(worker, f"it has answered nothing for {seconds:.0f} s")
-        while self.work.suspects:
-            worker = self.work.suspects.pop()
-            if worker in self.idle | self.busy:
-                self.pool.dismiss(worker)
-                why = "its answers were no numbers where another worker's were"
-                self._lose(worker, why, blame=False)
 
     def refresh(self) -> None:
         """Look every few seconds at which workers are missing."""
@@ -424,8 +411,85 @@ class DistributedEngine:
     def close(self) -> None:
         self.pool.close()
 
-    def __enter__(self) -> "DistributedEngine":
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+class DistributedEngine(WorkerSupervisor[HeadGrid]):
+    """Answers asks with the workers of a pool.
+
+    `grid` and `shared_tokens` are those of `BatchEngine`.
+    """
+
+    work: Dispatcher
+
+    def __init__(
+        self,
+        pool: Any,
+        patience: Patience | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Start the workers as `WorkerSupervisor` does; `patience` is for those that hang."""
+        self.rates = WorkerRates()
+        self.shared: dict[tuple[Request, ...], float] = {}
+        self.guess, self.ahead = OpenBatch(guess=True), list[Ask]()
+        super().__init__(pool, Dispatcher(self.rates, patience or Patience()), clock)
+
+    def shared_tokens(self, requests: Sequence[Request]) -> float:
+        """Count tokens that a mask reads once for all of these requests; see `BatchEngine`."""
+        while (counted := self.count_shared(tuple(requests))) is None:
+            self.turn()
+        return counted
+
+    def count_shared(self, requests: tuple[Request, ...]) -> float | None:
+        """Have an idle worker count the shared tokens of these requests; None if all are busy."""
+        while requests not in self.shared and self.idle:
+            worker = min(self.idle)
+            try:
+                self.shared[requests] = float(self.pool.shared_tokens(worker, requests))
+            except RunFailed as error:
+                self._lose(worker, str(error))
+        return self.shared.get(requests)
+
+    def expect(self, asks: Sequence[Ask]) -> None:
+        """Have these asks, which will probably come later, answered beside those that come next.
+
+        Only workers that have room for them do so, and what comes of them is kept until it is asked
+        in earnest: neither an answer nor a failure shows before.
+        """
+        self.ahead = list(asks)
+
+    def answer(self, asks: Iterable[Ask]) -> Iterator[list[Answer]]:
+        """Answer every ask once, in lists as workers send them.
+
+        Raises:
+            UserError: if a worker refuses an ask.
+            RunFailed: if several workers fail on the same rows, or none is left.
+        """
+        self.work.expect(self.ahead, self.guess)
+        batch = self.work.add(asks)
+        self.ahead = []
+        try:
+            while (answers := self.work.collect(batch)) != []:
+                if answers is None:
+                    self.turn()
+                    self.feed()  # before answers are stored: the workers need not wait for it
+                    continue
+                left = self.clock()
+                yield answers
+                self.work.excuse(self.clock() - left)
+        finally:
+            self.work.cancel(batch)
+
+    def drop_unsound(self) -> None:
+        """Kill workers that hang, and those that were caught with a wrong answer."""
+        super().drop_unsound()
+        while self.work.suspects:
+            worker = self.work.suspects.pop()
+            if worker in self.idle | self.busy:
+                self.pool.dismiss(worker)
+                why = "its answers were no numbers where another worker's were"
+                self._lose(worker, why, blame=False)

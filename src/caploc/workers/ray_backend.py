@@ -20,13 +20,11 @@ from typing import Any
 
 import torch
 
-from caploc.engine import Ask
 from caploc.errors import BadOption, CaplocError, RunFailed
 from caploc.models.placement import SPREAD
 from caploc.tasks.task import Request
 from caploc.workers.distributed import (
     AnswersCame,
-    AskBatch,
     GroupEnded,
     Replica,
     WorkerEvent,
@@ -340,7 +338,7 @@ class WorkerPool:
     options: Workers
     recipe: WorkerRecipe
     device: str = "auto"
-    replica: type[Replica] = Replica
+    replica: type[Any] = Replica  # a `ModelReplica` that packs and answers groups
     connection: Connection = field(init=False)
     reserved: Reservation = field(init=False)
     workers: dict[int, PoolWorker] = field(default_factory=dict)
@@ -417,13 +415,13 @@ class WorkerPool:
         self.workers[number] = PoolWorker(actor)
         self.calls[actor.load.remote()] = number
 
-    def give(self, worker: int, group: int, asks: Sequence[Ask]) -> None:
+    def give(self, worker: int, group: int, asks: Sequence[Any]) -> None:
         self.workers[worker].group = group
         # a stream: what is answered is kept, whatever becomes of the worker
         stream = (
             self.workers[worker]
             .actor.answer.options(num_returns="streaming")
-            .remote(AskBatch.of(asks), max(1.0, len(self.workers) / A_SECOND))
+            .remote(self.replica.pack(asks), max(1.0, len(self.workers) / A_SECOND))
         )
         self.calls[stream] = worker
 
