@@ -13,7 +13,7 @@ from caploc.measurement import HeadModel, Meter
 from caploc.models.sources import title_of
 from caploc.progress import Progress
 from caploc.redaction import redacted
-from caploc.report import write_report
+from caploc.report.page import write_report
 from caploc.result import (
     SCHEMA,
     AnswerPair,

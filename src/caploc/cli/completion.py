@@ -12,6 +12,9 @@ from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
+
+import typer
 
 from caploc.pretrained import PRETRAINED
 
@@ -25,6 +28,7 @@ MODES = ("zero", "mean", "resample", "patch")
 GOALS = ("heads", "set", "specific")
 OPENINGS = ("auto", "likelihood", "masks")
 ESTIMATORS = ("lasso", "lasso-cv", "logistic", "means", "paired", "spike-slab")
+Completer = Callable[[str], list[str]]
 MARKS = ("run.json", "studies.json")  # what a run, or a folder of runs, holds
 
 
@@ -33,13 +37,23 @@ def starting(names: Iterable[str], incomplete: str) -> list[str]:
     return sorted(name for name in set(names) if name.startswith(incomplete))
 
 
-def offer(*names: str) -> Callable[[str], list[str]]:
+def offer(*names: str) -> Completer:
     """Return what completes one of these names."""
 
     def complete(incomplete: str) -> list[str]:
         return starting(names, incomplete)
 
     return complete
+
+
+def make_option(help: str, offered: Completer, *names: str, **more: Any) -> Any:
+    """Return an option whose values the shell offers; `more` is as typer has it."""
+    return typer.Option(*names, help=help, autocompletion=offered, **more)
+
+
+def make_argument(help: str, offered: Completer) -> Any:
+    """Return an argument whose values the shell offers."""
+    return typer.Argument(help=help, autocompletion=offered)
 
 
 methods = offer(*METHODS)
@@ -88,7 +102,13 @@ def listed_tasks(incomplete: str) -> list[str]:
 
 def models(incomplete: str) -> list[str]:
     """The model inside the package, those with short names, and those in the Hub's cache."""
-    return starting(["demo", *PRETRAINED, *cached_models()], incomplete)
+    home = Path(os.environ.get("HF_HOME") or Path.home() / ".cache" / "huggingface")
+    hub = Path(os.environ.get("HF_HUB_CACHE") or home / "hub")
+    names = ["demo", *PRETRAINED]
+    with suppress(OSError):
+        folders = [folder.name.removeprefix("models--") for folder in hub.glob("models--*--*")]
+        names += [name.replace("--", "/", 1) for name in folders]
+    return starting(names, incomplete)
 
 
 def runs(incomplete: str) -> list[str]:
@@ -150,12 +170,3 @@ def named_in(folder: Path) -> Iterator[str]:
             yield from NAMED.findall(text) if named else ()
             for block in TAGGED.findall(text):
                 yield from (name.strip("\"'") for name in block.split() if name != "-")
-
-
-def cached_models() -> Iterator[str]:
-    """Models that were downloaded before."""
-    home = Path(os.environ.get("HF_HOME") or Path.home() / ".cache" / "huggingface")
-    hub = Path(os.environ.get("HF_HUB_CACHE") or home / "hub")
-    with suppress(OSError):
-        for folder in hub.glob("models--*--*"):
-            yield folder.name.removeprefix("models--").replace("--", "/", 1)

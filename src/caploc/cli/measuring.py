@@ -7,6 +7,7 @@ import typer
 
 from caploc import console
 from caploc.cli import completion, options
+from caploc.cli.completion import make_argument
 from caploc.naming import default_folder, placed
 
 
@@ -165,10 +166,7 @@ def interactions(
 def universal(
     folders: Annotated[
         list[Path],
-        typer.Argument(
-            help="Folders of finished runs of one model, a task each.",
-            autocompletion=completion.runs,
-        ),
+        make_argument("Folders of finished runs of one model, a task each.", completion.runs),
     ],
     family: Annotated[
         list[str] | None, typer.Option(help="NAME=TASK,TASK: tasks that count as one; repeat.")

@@ -7,6 +7,7 @@ import typer
 
 from caploc import console
 from caploc.cli import completion, options
+from caploc.cli.completion import make_argument, make_option
 from caploc.lookup import pick
 from caploc.naming import placed
 from caploc.pretrained import APACHE, DEMO, PRETRAINED, cache, is_fetched
@@ -17,10 +18,7 @@ DOWNLOADED = "What was downloaded is kept; the same command continues."
 def fetch(
     name: Annotated[
         list[str],
-        typer.Argument(
-            help="Names that `caploc models` lists; all: each of them.",
-            autocompletion=completion.fetched,
-        ),
+        make_argument("Names that `caploc models` lists; all: each of them.", completion.fetched),
     ],
     quiet: options.Quiet = False,
 ) -> None:
@@ -72,9 +70,9 @@ def size_of(count: int) -> str:
 def models(
     name: Annotated[
         str | None,
-        typer.Argument(
-            help="A model to look at; if absent, those that have a name of their own are listed.",
-            autocompletion=completion.models,
+        make_argument(
+            "A model to look at; if absent, those that have a name of their own are listed.",
+            completion.models,
         ),
     ] = None,
     quantize: options.Quantize = None,
@@ -121,11 +119,7 @@ def show_names(as_json: bool) -> None:
 @options.takes_groups
 def export(
     source: Annotated[
-        str,
-        typer.Argument(
-            help="A finished run's folder, or a model (with --heads).",
-            autocompletion=completion.runs,
-        ),
+        str, make_argument("A finished run's folder, or a model (with --heads).", completion.runs)
     ],
     to: Annotated[Path, typer.Option(help="Folder to write; new or empty.")],
     top: Annotated[
@@ -136,11 +130,7 @@ def export(
     ] = None,
     kind: Annotated[
         str,
-        typer.Option(
-            "--as",
-            help="checkpoint, lora, or heads (their names alone).",
-            autocompletion=completion.exports,
-        ),
+        make_option("checkpoint, lora, or heads (their names alone).", completion.exports, "--as"),
     ] = "checkpoint",
     push_to_hub: Annotated[
         str | None, typer.Option(help="Also upload to this repository of the Hugging Face Hub.")

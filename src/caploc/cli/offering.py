@@ -160,7 +160,7 @@ def chat(
     See also:
         ui, export
     """
-    from caploc.chatting import Chat
+    from caploc.playground.answers import Chat
 
     talk = Chat.of(folder, heads, tokens, may.allowed(), plain=plain)
     console.say(talk.opening())

@@ -6,7 +6,7 @@ from typing import Any
 
 from caploc.frontiers import find_unbroken, find_worst
 from caploc.heads import ALONE, WITHIN, Head
-from caploc.report import colours
+from caploc.report import charts
 from caploc.report.wording import (
     Unit,
     capital,
@@ -120,11 +120,6 @@ class Cell:
     standing: Standing
     starts_group: bool  # the first head of a key-value group, not first in its layer
 
-    @property
-    def marks(self) -> str:
-        """CSS classes of its standing, each after a blank."""
-        return self.standing.marks
-
 
 @dataclass(frozen=True, slots=True)
 class HeadMap:
@@ -160,8 +155,8 @@ def head_map(result: Result) -> HeadMap:
             notes.append(f"key-value group {group} (H{group * size}–H{last})")
         shade, text = "u", "–"
         if entry is not None and effect is not None:
-            step = colours.step(unit.harm(effect), limit)
-            shade = "o" if entry.is_open else colours.name(step)
+            step = charts.shade_number(unit.harm(effect), limit)
+            shade = "o" if entry.is_open else charts.shade_class(step)
             # of what may be nothing no number stands out: the note and the table have it
             quiet = entry.is_open and not standing.named
             text = QUIET if quiet else unit.short_effect(effect, limit)
