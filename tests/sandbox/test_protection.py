@@ -291,7 +291,7 @@ def test_the_doctor_says_the_same():
 
 
 FOLDER = Path(sandbox.__file__).parent
-DRIVER = {"__init__", "pool", "witness"}
+DRIVER = {"__init__", "pool"}
 INSIDE = sorted({path.stem for path in FOLDER.glob("*.py")} - DRIVER)
 
 

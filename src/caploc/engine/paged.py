@@ -1,7 +1,7 @@
 """transformers' continuous batching with a mask for every request: paged keys, shared by mask.
 
 A step is one packed sequence of tokens of many requests. Each token carries the number of its
-request's mask, and the packed engine's own hooks multiply by the row of a table. Blocks of keys are
+request's mask, and the packed engine's own hooks cut by the row of a table. Blocks of keys are
 found again by what they hold; here also by the mask that they were computed under.
 """
 
