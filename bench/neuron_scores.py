@@ -36,7 +36,7 @@ from caploc.models.neurons import Chosen, NeuronModel, as_neurons, list_projecti
 from caploc.neurons.attribution import Attribution
 from caploc.neurons.finding import score_examples
 from caploc.neurons.study import load_source
-from caploc.stats.chance import layer_matched
+from caploc.stats.chance import random_sets
 from caploc.stats.sets import commonality_set, overlap_rates
 from caploc.stats.threshold import above, best
 from caploc.tasks.catalog import TaskOptions
@@ -173,7 +173,7 @@ def erase(
         lowest = np.zeros_like(located)
         lowest[np.argsort(scores, kind="stable")[: located.sum()]] = True
         found["lowest"] = (intact - judge.outcomes(lowest)).mean(0).tolist()
-        sets = layer_matched(located, judge.model.grid, draws, seed=0)
+        sets = random_sets(located, judge.model.grid, draws, seed=0)
         drawn = np.array([(intact - judge.outcomes(each)).mean(0) for each in sets])
         found |= {"drawn": drawn.mean(0).tolist(), "most": drawn.max(0).tolist()}
         found["beats"] = [bool(a > b) for a, b in zip(lost, drawn.max(0), strict=True)]

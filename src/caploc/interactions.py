@@ -21,7 +21,7 @@ from caploc.folder import INTERACTIONS, write_json
 from caploc.heads import HeadGrid, Mask
 from caploc.measurement import Meter, search
 from caploc.progress import Progress, Silent
-from caploc.recovery import paired
+from caploc.recovery.paired import paired
 from caploc.recovery.screening import false_discovery_rates
 from caploc.report.page import rewrite_page
 from caploc.report.wording import name_list

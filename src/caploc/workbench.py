@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from copy import copy
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any, Generic, Self
+from typing import Any, ClassVar, Generic, Self
 
 from transformers import PreTrainedTokenizerBase
 
@@ -16,7 +16,6 @@ from caploc.heads import HeadGrid
 from caploc.launching import launched
 from caploc.lookup import pick
 from caploc.measurement import HeadModel, Meter, Model_co, RowEngine
-from caploc.models.experts import has_experts
 from caploc.models.loading import (
     LoadedModel,
     Weights,
@@ -25,7 +24,7 @@ from caploc.models.loading import (
     load_model,
     load_tokenizer,
 )
-from caploc.models.neurons import NeuronModel
+from caploc.models.neurons import NeuronModel, has_experts
 from caploc.models.placement import SCHEMES, SHARD, SPREAD
 from caploc.models.sources import ModelSource, find_source
 from caploc.modes import MEAN, ZERO, Intervention, Mode, Sources
@@ -64,6 +63,8 @@ class ModelOptions:
     quantize: str | None = None
     gguf: str | None = None
     backend: str = AUTO
+
+    score: ClassVar[Any] = None  # a `ScoreAnswer` for tasks that leave it to the program
 
     def check(self) -> HeadGrid:
         """Refuse, by a UserError, what shows before weights are read; return the model's grid."""
@@ -203,7 +204,7 @@ class ModelOptions:
             tokenizer = self.tokenizer()
             if options.chat_template or tokenizer.chat_template is not None:
                 chat = chat_template(tokenizer)
-        return [load_task(name, options, chat) for name in names]
+        return [load_task(name, options, chat, self.score) for name in names]
 
 
 @dataclass(frozen=True)

@@ -198,9 +198,9 @@ def test_the_script_for_a_shell_is_shown(shell, monkeypatch):
 
 @pytest.mark.slow
 def test_names_read_are_those_that_lm_eval_registers():
-    from caploc.tasks.registry import demo_manager, harness_manager, paper_manager
+    from caploc.tasks.registry import harness_manager, own_manager
 
-    own = {*demo_manager().all_tasks, *paper_manager().all_tasks}
+    own = {*own_manager("demo").all_tasks, *own_manager("paper").all_tasks}
     assert set(completion.named_in(completion.PACKAGE / "tasks")) == own
     registered = set(harness_manager().all_tasks)
     read = completion.harness_tasks()

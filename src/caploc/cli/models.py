@@ -125,9 +125,7 @@ def export(
     top: Annotated[
         int | None, typer.Option(help="Only the N most needed heads of the run; all if absent.")
     ] = None,
-    heads: Annotated[
-        str | None, typer.Option(help="Heads by name, such as L0H5,L1H3:0.5, instead of the run's.")
-    ] = None,
+    heads: options.HeadNames = None,
     kind: Annotated[
         str,
         make_option("checkpoint, lora, or heads (their names alone).", completion.exports, "--as"),

@@ -39,6 +39,9 @@ Model = Annotated[
     ),
 ]
 RunFolder = Annotated[Path, make_argument("A finished run's folder.", completion.runs)]
+HeadNames = Annotated[
+    str | None, typer.Option(help="Heads by name, such as L0H5,L1H3:0.5, instead of the run's.")
+]
 ONE_OR_MORE = "repeat, or with commas"
 
 

@@ -224,18 +224,15 @@ class HeadRow:
     interval: str
     q: str
     standing: Standing
-    number: float | None  # effect, its interval and q as they are, to sort by and to draw
-    low: float | None
-    high: float | None
-    q_number: float | None
-    chance: float | None
+    entry: HeadEffect  # numbers to sort by and to draw
 
     def as_list(self) -> list[Any]:
         """As the page's script reads it: eight texts to show, then three numbers to sort by."""
         stands = self.standing
         texts = [self.effect, self.interval, stands.chance, stands.alone, self.q]
         texts = [text or "–" for text in (*texts, ", ".join(stands.words))]
-        return [self.rank, self.head, *texts, self.number, self.chance, self.q_number]
+        chance = self.entry.top_chance if stands.chance else None
+        return [self.rank, self.head, *texts, self.entry.effect, chance, self.entry.q]
 
 
 @dataclass(frozen=True, slots=True)
@@ -298,7 +295,6 @@ def head_table(result: Result) -> HeadTable:
 
 def _row(rank: int, entry: HeadEffect, known_of: Standings, unit: Unit) -> HeadRow:
     standing = known_of.of(entry.head, entry)
-    known = None not in (entry.low, entry.high)
     return HeadRow(
         rank=str(rank) if standing.named or not known_of.top else "–",
         head=inline(entry.head),
@@ -306,11 +302,7 @@ def _row(rank: int, entry: HeadEffect, known_of: Standings, unit: Unit) -> HeadR
         interval=unit.interval(entry) or "–",
         q=write_q(entry.q),
         standing=standing,
-        number=entry.effect,
-        low=entry.low if known else None,
-        high=entry.high if known else None,
-        q_number=entry.q,
-        chance=entry.top_chance if standing.chance else None,
+        entry=entry,
     )
 
 

@@ -45,13 +45,14 @@ def effects_spec(rows: Sequence[HeadRow], unit: Unit, estimand: str) -> Spec | N
     """Return each listed head's effect with its interval, most needed first; None without any."""
     values: list[Row] = []
     for row in rows:
-        if row.number is not None and finite_numbers([row.number]):
-            ends = {"effect": row.number, "low": row.low, "high": row.high}
-            drawn = {name: None if x is None else unit.factor * x for name, x in ends.items()}
-            interval = "" if row.low is None else f"\n95\u00a0% interval {row.interval}"
-            series = "named" if row.standing.named else "not named"
-            words = {"name": row.head, "series": series}
-            values.append(drawn | words | {"noteOf": f"{row.head}: {row.effect}{interval}"})
+        for effect in finite_numbers([row.entry.effect]):
+            ends = [unit.factor * end for end in finite_numbers([row.entry.low, row.entry.high])]
+            low, high = ends if len(ends) == 2 else (None, None)
+            interval = "" if low is None else f"\n95\u00a0% interval {row.interval}"
+            named = "named" if row.standing.named else "not named"
+            drawn: Row = {"effect": unit.factor * effect, "low": low, "high": high}
+            drawn |= {"name": row.head, "series": named}
+            values.append(drawn | {"noteOf": f"{row.head}: {row.effect}{interval}"})
     if not values:
         return None
     return fill_spec(

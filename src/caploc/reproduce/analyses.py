@@ -24,7 +24,7 @@ from caploc.reproduce.selection import (
     search_own,
     universal_heads,
 )
-from caploc.search.optimism import tie_note
+from caploc.search.published import tie_note
 from caploc.stats.chance import Chance, overlaps
 from caploc.stats.localization import (
     WIDTH,

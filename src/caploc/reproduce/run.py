@@ -146,7 +146,7 @@ def asked_by(method: str, problem: Problem) -> Asked:
     own, fresh = tuple(problem.examples), tuple(problem.fresh)
     parts: list[tuple[int, ...]] = [own[::2], own[1::2], fresh[::2], fresh[1::2]]
     wanted = 2
-    if METHODS[method].scattered:
+    if METHODS[method].adaptive:
         parts, wanted = [(example,) for example in (*own, *fresh)], len(own)
     stands_for = [bits(part) for part in parts]  # disjoint, so that they can be added
     fewer = replace(problem, examples=range(wanted), fresh=range(wanted, len(parts)))

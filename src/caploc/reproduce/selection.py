@@ -86,7 +86,7 @@ def search_without(
     alike. Its masks are measured already; sets of heads are asked anew. An adaptive search sees for
     itself which heads break everything.
     """
-    adaptive = METHODS[lab.preset.search(label).method].scattered
+    adaptive = METHODS[lab.preset.search(label).method].adaptive
     return lab.search(model, benchmark, label, () if adaptive else struck)
 
 

@@ -6,7 +6,7 @@ method and seed.
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import partial
 from itertools import product
 from pathlib import Path
@@ -37,12 +37,7 @@ Seed = Annotated[int, Field(ge=0)]
 Rate = Annotated[float, Field(gt=0, lt=1)]
 Name = Annotated[str, Field(min_length=1)]
 
-IN_SETTINGS = (
-    "masks", "rate", "mask_counts", "rates", "budget", "goal", "price", "amounts", "opening",
-    "recall", "top", "estimator", "seed",
-)  # fmt: skip
 IN_MODE = ("corrupted", "positions")
-IN_OPTIONS = ("outcome", "metric", "fewshot", "chat_template")
 
 
 class StudiesPart(BaseModel):
@@ -223,13 +218,13 @@ def expanded(file: StudyFile, start: Path, allowed: Allowed) -> Iterator[tuple[P
 
 def model_options(entry: ModelEntry, start: Path, allowed: Allowed) -> ModelOptions:
     """Turn a model of the file into what every command takes."""
-    fields = entry.model_dump(exclude={"name", "label", "engine"})
+    loading = entry.model_dump(exclude={"name", "label", "engine"})
     return ModelOptions(
         placed(entry.name, start),
         trust_remote_code=allowed.remote_code,
         workers=allowed.workers,
         backend=entry.engine,
-        **fields,
+        **loading,
     )
 
 
@@ -252,8 +247,10 @@ def study_of(
         for key in ("also", "spare", "twins")
     }
     beside["spare"] = [name for name in beside["spare"] if not are_twins(name, task)]
-    settings = {name: said.pop(name) for name in IN_SETTINGS if name in said}
-    options = {name: said.pop(name) for name in IN_OPTIONS if name in said}
+    settings, options = (
+        {each.name: said.pop(each.name) for each in fields(kind) if each.name in said}
+        for kind in (Settings, TaskOptions)
+    )
     return Study(
         model=model,
         task=file_place(task, start),
