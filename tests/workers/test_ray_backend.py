@@ -1,11 +1,13 @@
 """The pool on Ray, with a Ray that only notes what it is told; test_cluster.py has real ones."""
 
+import sys
 import time
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 
 import pytest
 
+from caploc.errors import BadOption
 from caploc.workers import Workers, ray_backend
 from caploc.workers.distributed import WorkerLost, WorkerRecipe
 from caploc.workers.ray_backend import Connection, WorkerPool
@@ -115,3 +117,18 @@ def test_a_machine_is_named_by_its_node(ray):
     assert connection.name("b") == "b.local"
     ray.living = ["a"]
     assert connection.name("b") == "b"
+
+
+def test_a_cluster_that_does_not_start_is_one_sentence(monkeypatch, tmp_path):
+    def init(**told):
+        raise Exception("The current node timed out during startup. This could happen because ...")
+
+    constants = SimpleNamespace(ENABLE_RAY_CLUSTER=True)
+    private = SimpleNamespace(worker=SimpleNamespace(), ray_constants=constants)
+    never = SimpleNamespace(init=init, is_initialized=lambda: False, _private=private)
+    monkeypatch.setitem(sys.modules, "ray", never)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for name in ("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "RAY_worker_niceness"):
+        monkeypatch.setenv(name, "0")
+    with pytest.raises(BadOption, match=r"timed out during startup.*may need another try"):
+        ray_backend.connect_ray(Workers(1))

@@ -233,11 +233,13 @@ def connect_ray(workers: Workers) -> Connection:
                 runtime_env={"env_vars": ENVIRONMENT},
                 **own,
             )
-    except (ConnectionError, RuntimeError, OSError, ValueError) as error:
-        raise BadOption(
-            f"No connection to {where} ({_first_line(error)}); check that it runs, with the same "
-            "versions of Ray and Python as here."
-        ) from error
+    except Exception as error:  # Ray's own are of no class of theirs
+        hint = (
+            "check that it runs, with the same versions of Ray and Python as here"
+            if place
+            else "where a machine is very busy Ray may need another try, or fewer workers"
+        )
+        raise BadOption(f"No connection to {where} ({_first_line(error)}); {hint}.") from error
     return Connection(ray, owned=True)
 
 
