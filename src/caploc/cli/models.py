@@ -7,6 +7,7 @@ import typer
 
 from caploc import console
 from caploc.cli import completion, options
+from caploc.folder import check_source
 from caploc.lookup import pick
 from caploc.naming import placed
 from caploc.pretrained import APACHE, DEMO, PRETRAINED, cache, is_fetched
@@ -131,9 +132,7 @@ def export(
     top: Annotated[
         int | None, typer.Option(help="Only the N most needed heads of the run; all if absent.")
     ] = None,
-    heads: Annotated[
-        str | None, typer.Option(help="Heads by name, such as L0H5,L1H3:0.5, instead of the run's.")
-    ] = None,
+    heads: options.OtherHeads = None,
     kind: Annotated[
         str,
         typer.Option(
@@ -167,6 +166,8 @@ def export(
     See also:
         evaluate, ui
     """
+    if heads is None:
+        check_source(source)
     from caploc.export.export import Export
 
     wanted = Export.find(

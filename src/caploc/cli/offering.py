@@ -139,9 +139,7 @@ def go_on(context: typer.Context, folder: Path, result: "Result", report: Path |
 @options.takes_groups
 def chat(
     folder: options.RunFolder,
-    heads: Annotated[
-        str | None, typer.Option(help="Heads by name, such as L0H5,L1H3:0.5, instead of the run's.")
-    ] = None,
+    heads: options.OtherHeads = None,
     tokens: Annotated[int, typer.Option(help="Tokens of an answer at most.")] = TOKENS,
     plain: Annotated[
         bool,

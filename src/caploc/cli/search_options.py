@@ -47,8 +47,11 @@ class SpecificGroup:
         ),
     ] = None
 
-    def settings(self) -> dict[str, Any]:
-        """Return what the search may cost, and the amounts beside 1."""
+    def settings(self, goal: str) -> dict[str, Any]:
+        """Return what a search with this goal may cost, and the amounts beside 1."""
+        from caploc.search.settings import check_spared
+
+        check_spared(goal, split_names(self.spare))
         amounts = numbers(self.amounts, float) if self.amounts else ()
         return {"price": self.price, "amounts": amounts}
 
@@ -120,10 +123,10 @@ class PublishedGroup:
     ] = None
 
     def settings(self, search: SearchGroup, **more: Any) -> "Settings":
-        """Put the settings of a search together; `more` are further fields."""
+        """Put the settings of a search together, checked; `more` are further fields."""
         from caploc.search import Settings
 
-        return Settings(
+        settings = Settings(
             masks=self.masks,
             rate=self.rate,
             mask_counts=numbers(self.mask_counts, int),
@@ -135,6 +138,8 @@ class PublishedGroup:
             seed=search.seed,
             **more,
         )
+        settings.check()
+        return settings
 
 
 @dataclass(frozen=True)
