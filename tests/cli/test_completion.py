@@ -167,6 +167,7 @@ def test_the_version_waits_for_no_library_and_no_command():
         ("locate", "demo", "--task", "demo/addition", "--goal", "specific"),
         ("locate", "demo", "--task", "demo/addition", "--spare", "demo/sentences"),
         ("locate", "demo", "--task", "demo/addition", "--method", "css", "--rate", "1.5"),
+        ("locate", "demo", "--task", "demo/addition", "--exclude", "L0H1,L9H0"),
         ("export", "demo", "--heads", "L6H0", "--to", "cut"),
         ("export", "nowhere", "--to", "cut"),
         ("chat", "nowhere"),

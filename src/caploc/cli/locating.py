@@ -90,6 +90,10 @@ def locate(
     # an empty name is refused as a task
     tasks, others = options.split_names(task) or list(task), options.split_names(also)
     settings = published.settings(search, **specific.settings(goal), goal=goal, budget=budget)
+    named = [
+        one for one in search.exclude or () if one != "universal" and not one.endswith(".json")
+    ]
+    options.check_heads_of(model, *named)
     from caploc.modes import PATCH  # what needs PyTorch comes after what a mistake is seen without
     from caploc.studies import foresee, locate_all
     from caploc.study import Study

@@ -48,6 +48,7 @@ def evaluate(
     See also:
         locate, curve, export
     """
+    options.check_heads_of(model, heads)
     from caploc import tables
     from caploc.evaluation import Evaluation
     from caploc.evaluation import evaluate as run

@@ -168,6 +168,7 @@ def export(
     """
     if heads is None:
         check_source(source)
+    options.check_heads_of(source, heads)
     from caploc.export.export import Export
 
     wanted = Export.find(

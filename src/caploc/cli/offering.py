@@ -158,6 +158,7 @@ def chat(
     See also:
         ui, export
     """
+    options.check_heads_of(folder, heads)
     from caploc.chatting import Chat
 
     talk = Chat.of(folder, heads, tokens, may.allowed(), plain=plain)

@@ -64,19 +64,19 @@ def check_tasks(texts: list[str] | None) -> list[str] | None:
     return texts
 
 
-def check_heads(context: typer.Context, text: str | None) -> str | None:
-    """Refuse what is no head of the model before anything is loaded; the option's own value.
-
-    Of a model whose shape only loading tells, or that is named after the option, names alone are
-    checked.
-    """
+def check_heads(text: str | None) -> str | None:
+    """Refuse what is no name of a head before anything is loaded; the option's own value."""
     from caploc.heads import Head
 
-    heads, given = Head.parse_all(text or ""), context.params
-    place = next((given[each] for each in ("model", "source", "folder") if given.get(each)), None)
-    if heads and place and (grid := known_grid(str(place))):
-        grid.mask(heads)
+    Head.parse_all(text or "")
     return text
+
+
+def check_heads_of(place: str | Path, *texts: str | None) -> None:
+    """Refuse heads that a model, or a run's, lacks, before anything is loaded, where that shows."""
+    heads = [name for text in texts for name in (text or "").split(",") if name]
+    if heads and (grid := known_grid(str(place))):
+        grid.mask(heads)
 
 
 def known_grid(place: str) -> "HeadGrid | None":
