@@ -12,7 +12,7 @@ import numpy as np
 from pyarrow import parquet
 
 from caploc.heads import HeadGrid
-from caploc.report.charts import Picture, by_series, horizontal_channel, rows_of
+from caploc.report.charts import Picture, by_series, number_channel
 from census import CASES, FILES, Case
 
 DOCS = Path(__file__).parents[1] / "docs"
@@ -113,12 +113,12 @@ def strongest(truths: list[Truth]) -> dict[str, Any]:
         for truth in truths
         for rank, effect in enumerate(np.sort(truth.effect)[:SHOWN], 1)
     ]
-    x = horizontal_channel("rank", "heads, the most needed alone first", nice=False)
+    x = number_channel("rank", "heads, the most needed alone first", nice=False)
     series = by_series([truth.case.name for truth in truths])
     colour = {**series["color"], "legend": {"columns": 2}}
     y = {"field": "effect", "type": "quantitative", "title": "effect alone"}
     return {
-        "data": rows_of(values),
+        "data": {"values": values},
         "height": 220,
         "mark": {"type": "line", "point": True},
         "encoding": {"x": x, "y": y, "color": colour},
@@ -135,11 +135,11 @@ def likelihoods(truths: list[Truth]) -> dict[str, Any]:
     series = by_series([truth.case.name for truth in truths])
     colour = {**series["color"], "legend": {"columns": 2}}
     return {
-        "data": rows_of(values),
+        "data": {"values": values},
         "height": 260,
         "mark": {"type": "circle", "size": 20},
         "encoding": {
-            "x": horizontal_channel(
+            "x": number_channel(
                 "nats", "change of the right answer's log-probability (nats a token)"
             ),
             "y": {"field": "effect", "type": "quantitative", "title": "effect alone"},

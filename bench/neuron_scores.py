@@ -1,13 +1,15 @@
-"""Which score finds the neurons that a word task of a real network needs, and at what price.
+"""Which score finds the neurons that a task of a network needs, and at what price.
 
     python bench/neuron_scores.py                          SmolLM2, six tasks: an hour on one core
-    python bench/neuron_scores.py --tasks past,upper       some of them; others keep their results
+    python bench/neuron_scores.py --model gemma3-270m      another model; others keep their results
+    python bench/neuron_scores.py --tasks words/past       some of the tasks; so do others
 
 The same examples are scored in every way. Of each way stand here: CPU seconds for an example; how
 alike the neurons of five disjoint subsets and of ten random halves are; how few examples carry half
 of the score; and what held-out examples lose (log-probability of gold answers, and gold answers
 that the model would write) when its neurons are cut, beside 19 random sets with as many neurons in
-each layer. Each task replaces its own part of neuron_scores.json, and the page is written from all.
+each layer and beside as many neurons of the lowest scores. Each task of a model replaces its own
+part of neuron_scores.json, and the page is written from all.
 """
 
 import argparse
@@ -34,7 +36,7 @@ from caploc.models.neurons import Chosen, NeuronModel, as_neurons, list_projecti
 from caploc.neurons.attribution import Attribution
 from caploc.neurons.finding import score_examples
 from caploc.neurons.study import load_source
-from caploc.stats.chance import layer_matched
+from caploc.stats.chance import random_sets
 from caploc.stats.sets import commonality_set, overlap_rates
 from caploc.stats.threshold import above, best
 from caploc.tasks.catalog import TaskOptions
@@ -42,10 +44,21 @@ from caploc.workbench import ModelOptions
 from clock import Stopwatch
 
 PAGE = Path("docs/bench/neuron_scores.md")
-TASKS = ("past", "plural", "upper", "digits", "third_person", "capital")
+WORDS_TASKS = tuple(
+    f"words/{name}" for name in ("past", "plural", "upper", "digits", "third_person", "capital")
+)
+TASKS = {
+    "smollm2": WORDS_TASKS,
+    "gemma3-270m": WORDS_TASKS,
+    "demo": tuple(
+        f"demo/{name}" for name in ("addition", "sorting", "code", "capitals", "elements", "recall")
+    ),
+}
+TITLES = {"smollm2": "SmolLM2-135M", "gemma3-270m": "Gemma-3-270M", "demo": "the demo model"}
 ASKED = {
     "gradient": Attribution("gradient"),
     "joint": Attribution("joint", steps=3),
+    "integrated": Attribution("integrated", steps=3),
     "activation": Attribution("activation"),
     "logit": Attribution("logit"),
 }
@@ -148,14 +161,19 @@ def carriers(rows: np.ndarray) -> int:
     return int((sizes < sizes[-1] / 2).sum()) + 1
 
 
-def erase(judge: Judge, located: Chosen, intact: np.ndarray, draws: int) -> dict[str, Any]:
-    """Measure what a cut costs, and what random cuts of the same layers cost."""
+def erase(
+    judge: Judge, located: Chosen, scores: np.ndarray, intact: np.ndarray, draws: int
+) -> dict[str, Any]:
+    """Measure what a cut costs, and what as many random or lowest-scored neurons cost."""
     if not located.any():
         return {"neurons": 0}
     lost = (intact - judge.outcomes(located)).mean(0)
     found = {"neurons": int(located.sum()), "logprob": lost[0], "metric": lost[1]}
     if draws:
-        sets = layer_matched(located, judge.model.grid, draws, seed=0)
+        lowest = np.zeros_like(located)
+        lowest[np.argsort(scores, kind="stable")[: located.sum()]] = True
+        found["lowest"] = (intact - judge.outcomes(lowest)).mean(0).tolist()
+        sets = random_sets(located, judge.model.grid, draws, seed=0)
         drawn = np.array([(intact - judge.outcomes(each)).mean(0) for each in sets])
         found |= {"drawn": drawn.mean(0).tolist(), "most": drawn.max(0).tolist()}
         found["beats"] = [bool(a > b) for a, b in zip(lost, drawn.max(0), strict=True)]
@@ -163,14 +181,14 @@ def erase(judge: Judge, located: Chosen, intact: np.ndarray, draws: int) -> dict
 
 
 def report(
-    model: NeuronModel, wording: RequestEncoder, name: str, counts: tuple[int, int]
+    model: NeuronModel, wording: RequestEncoder, task: str, counts: tuple[int, int]
 ) -> dict[str, Any]:
     """Compare all ways on one task."""
-    source = load_source(ModelOptions("smollm2"), f"words/{name}", TaskOptions(), counts[0], 0)
+    source = load_source(ModelOptions(model.name), task, TaskOptions(), counts[0], 0)
     spans = source.spans(wording)
     judge = Judge.of(model, source.judged_spans(wording, counts[1]))
     intact = judge.outcomes(np.zeros(model.grid.size, dtype=bool))
-    print(name, len(spans), len(judge.spans), intact.mean(0).round(3), flush=True)
+    print(task, len(spans), len(judge.spans), intact.mean(0).round(3), flush=True)
     ways = {}
     for method, asked in ASKED.items():
         raw, seconds = score(model, spans, asked)
@@ -178,8 +196,8 @@ def report(
             told: dict[str, Any] = {"seconds": seconds, "carriers": carriers(rows), "rules": {}}
             for rule, choose in RULES.items():
                 found = agreement(rows, choose)
-                draws = DRAWS if rule == DRAWN and asked.method in ("gradient", "joint") else 0
-                lost = erase(judge, found.pop("located"), intact, draws)
+                draws = DRAWS if rule == DRAWN else 0
+                lost = erase(judge, found.pop("located"), rows.mean(0), intact, draws)
                 told["rules"][rule] = found | lost
                 print(" ", title, rule, found | lost, flush=True)
             ways[title] = told
@@ -187,31 +205,35 @@ def report(
     return parts | {"intact": intact.mean(0).tolist(), "ways": ways}
 
 
-def page(results: dict[str, Any]) -> str:
-    """Write the page of all tasks."""
-    missing = [name for name in TASKS if name not in results]
-    run = f"Run so far: {', '.join(results)}" + f"; not yet: {', '.join(missing)}" * bool(missing)
-    lines = ["# Which neuron score finds what a real network needs", "", WORDS, "", f"{run}.", ""]
-    titles = dict.fromkeys(title for told in results.values() for title in told["ways"])
-    for rule in RULES:
-        lines += [f"## {rule}, mean of the tasks", "", HEAD, RULER]
-        lines += [summary(results, title, rule) for title in titles] + [""]
-    for name, told in results.items():
-        lines += [f"## words/{name}", "", intact_words(told), "", HEAD, RULER]
+def page(results: dict[str, dict[str, Any]]) -> str:
+    """Write the page: models one after another, means of the tasks before single tasks."""
+    lines = ["# Which neuron score finds what a network needs", "", WORDS, ""]
+    for model, tasks in results.items():
+        missing = ", ".join(name for name in TASKS[model] if name not in tasks)
+        left = f" Not run: {missing}." if missing else ""
+        lines += [f"## {TITLES[model]}", "", f"{len(tasks)} tasks.{left}", ""]
+        titles = dict.fromkeys(title for told in tasks.values() for title in told["ways"])
         for rule in RULES:
-            one = {name: told}
-            lines += [summary(one, title, rule, f", {rule}") for title in told["ways"]]
-        lines.append("")
+            lines += [f"### {TITLES[model]}, {rule}, mean of the tasks", "", HEAD, RULER]
+            lines += [summary(tasks, title, rule) for title in titles] + [""]
+    for model, tasks in results.items():
+        for name, told in tasks.items():
+            lines += [f"## {TITLES[model]}, {name}", "", intact_words(told), "", HEAD, RULER]
+            for rule in RULES:
+                one = {name: told}
+                lines += [summary(one, title, rule, f", {rule}") for title in told["ways"]]
+            lines.append("")
     return "\n".join(lines)
 
 
 WORDS = f"""\
-Written by `bench/neuron_scores.py`; the numbers are in the JSON file beside it. SmolLM2-135M, word
-tasks with their usual examples in the prompt. A task's neurons are those chosen on {LEAST:.0%} of
+Written by `bench/neuron_scores.py`; the numbers are in the JSON file beside it. Tasks with their
+usual examples in the prompt. A task's neurons are those chosen on {LEAST:.0%} of
 {SUBSETS} disjoint subsets. Lost: by cutting them, on held-out examples, in nats for each gold token
 and in the share of gold answers that are the model's first choice; in brackets the mean of {DRAWS}
-random sets with as many neurons in each layer. Beats: tasks whose neurons cost more than every one
-of them. Half: how many examples carry half of all score sizes (over all neurons). `joint` takes
+random sets with as many neurons in each layer, and what as many neurons of the lowest scores cost.
+Beats: tasks whose neurons cost more than every one of the random sets. Half: how many examples
+carry half of all score sizes (over all neurons). `joint` and `integrated` take
 {ASKED["joint"].steps} points. Small samples: a difference of a tenth between two ways is none."""
 HEAD = (
     "| score | CPU s each | half | halves agree | subsets agree | neurons | nats lost |"
@@ -240,8 +262,10 @@ def summary(results: dict[str, Any], title: str, rule: str, beside: str = "") ->
 
     def loss(name: str, place: int) -> str:
         own = mean([row.get(name, 0.0) for row in rows])
-        drawn = mean([row["drawn"][place] for row in rows if "drawn" in row])
-        return f"{own:.3f}" + ("" if drawn is None else f" ({drawn:.3f})")
+        drawn, low = (
+            mean([row[kind][place] for row in rows if kind in row]) for kind in ("drawn", "lowest")
+        )
+        return f"{own:.3f}" + ("" if drawn is None else f" ({drawn:.3f}, {low:.3f})")
 
     def beaten(place: int) -> str:
         known = [row["beats"][place] for row in rows if "beats" in row]
@@ -258,19 +282,24 @@ def summary(results: dict[str, Any], title: str, rule: str, beside: str = "") ->
 def main() -> None:
     """Compare the scores on the tasks named, and write the page."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--tasks", default=",".join(TASKS))
-    parser.add_argument("--examples", type=int, default=60)
-    parser.add_argument("--judged", type=int, default=60)
+    parser.add_argument("--model", default="smollm2", choices=TASKS)
+    parser.add_argument("--tasks", help="by name, parted by commas; all of the model's if left out")
+    parser.add_argument("--examples", type=int, default=30)
+    parser.add_argument("--judged", type=int, default=30)
     asked = parser.parse_args()
     torch.set_num_threads(1)
-    loaded = caploc.load_model("smollm2")
+    loaded = caploc.load_model(asked.model)
     model, wording = as_neurons(loaded), RequestEncoder(loaded.model, loaded.tokenizer)
     numbers = PAGE.with_suffix(".json")
-    for name in asked.tasks.split(","):
+    for name in asked.tasks.split(",") if asked.tasks else TASKS[asked.model]:
         found = report(model, wording, name, (asked.examples, asked.judged))
         results = json.loads(numbers.read_text()) if numbers.exists() else {}
-        results[name] = found
-        ordered = {task: results[task] for task in TASKS if task in results}
+        results.setdefault(asked.model, {})[name] = found
+        ordered = {
+            model: {task: results[model][task] for task in tasks if task in results[model]}
+            for model, tasks in TASKS.items()
+            if model in results
+        }
         numbers.write_text(json.dumps(ordered, indent=1) + "\n")
         PAGE.write_text(page(ordered))
     print(f"Written: {PAGE}")

@@ -19,7 +19,7 @@ from matplotlib.figure import Figure
 
 import caploc
 from caploc.heads import HeadGrid
-from caploc.report import colours
+from caploc.report import charts
 from caploc.rowfiles import write_rows
 
 ROOT = Path(__file__).parents[1]
@@ -44,7 +44,7 @@ HOUSE_STYLE: dict[Any, Any] = {
     "xtick.color": INK,
     "ytick.color": INK,
 }
-NEEDED, IDLE = colours.shade(colours.STEPS), "#c9cdd3"
+NEEDED, IDLE = charts.shade(charts.STEPS), "#c9cdd3"
 
 
 def main() -> None:

@@ -4,7 +4,8 @@
     python scripts/results.py --cnl runs/reproduce-cnl-real
 
 Each study's result.json is kept beside the page, without blanks. With `--cnl` the page is
-docs/results/cnl.md instead, of what `caploc reproduce cnl --preset real` has so far.
+docs/results/cnl.md instead, of what `caploc reproduce cnl --preset real` has so far; it may be
+repeated, a folder for each model. Models that are not named keep what is stored of them.
 """
 
 import argparse
@@ -23,7 +24,8 @@ from caploc.result import Change, Result
 
 ROOT = Path(__file__).parents[1]
 PAGE, KEPT = ROOT / "docs" / "results" / "words.md", ROOT / "docs" / "results" / "raw"
-CNL_PAGE, CNL_KEPT = PAGE.with_name("cnl.md"), KEPT / "cnl-smollm2.json"
+CNL_PAGE, CNL_KEPT = PAGE.with_name("cnl.md"), "cnl-{}.json"  # of a model
+CNL_MODELS = ("smollm2", "gemma3-270m", "qwen2.5-coder-1.5b")  # in the page's order
 LEFT_OUT = ("subsets", "curve", "sweep", "group", "versions", "cost", "trials")
 BEGIN, END = "<!-- tables begin: made by scripts/results.py -->", "<!-- tables end -->"
 WORDS = {
@@ -146,10 +148,15 @@ def lighten(found: Any) -> Any:
     return found
 
 
-def cnl_tables(results: dict[str, Any]) -> str:
-    """Write the verdicts on CNL's claims, and what each rests on."""
-    kinds = read_cnl_preset("real").kinds
-    return "\n".join(markdown_page(each) for each in verdicts(results, kinds))
+def cnl_tables(kept: Path = KEPT) -> str:
+    """Write the verdicts on CNL's claims for each model, and what each rests on."""
+    kinds, parts = read_cnl_preset("real").kinds, list[str]()
+    for model in CNL_MODELS:
+        if (path := kept / CNL_KEPT.format(model)).exists():
+            shown = verdicts(json.loads(path.read_text()), kinds)
+            pages = (markdown_page(each).replace("## ", "### ", 1) for each in shown)
+            parts += [f"## {model}\n", *pages]
+    return "\n".join(parts)
 
 
 def replace_tables(page: Path, text: str) -> None:
@@ -162,13 +169,17 @@ def main() -> None:
     """Write a page's tables and the results beside it."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--runs", type=Path, default=ROOT / "build" / "results")
-    parser.add_argument("--cnl", type=Path, help="a folder of caploc reproduce cnl --preset real")
+    parser.add_argument(
+        "--cnl", type=Path, action="append", help="a folder of caploc reproduce cnl --preset real"
+    )
     asked = parser.parse_args()
     KEPT.mkdir(parents=True, exist_ok=True)
     if asked.cnl:
-        found = lighten(read_json(asked.cnl / "verdicts.json"))
-        CNL_KEPT.write_text(json.dumps(found, separators=(",", ":")) + "\n")
-        replace_tables(CNL_PAGE, cnl_tables(found))
+        for folder in asked.cnl:
+            found = lighten(read_json(folder / "verdicts.json"))
+            kept = KEPT / CNL_KEPT.format(found["main"]["model"]["name"])
+            kept.write_text(json.dumps(found, separators=(",", ":")) + "\n")
+        replace_tables(CNL_PAGE, cnl_tables())
         return
     results = finished(asked.runs)
     for name, result in results.items():

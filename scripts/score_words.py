@@ -17,7 +17,7 @@ from collections import Counter
 from pathlib import Path
 
 from caploc.tasks.datafiles import definition
-from caploc.tasks.registry import words_manager
+from caploc.tasks.registry import own_manager
 
 ROOT = Path(__file__).parents[1]
 TABLES = ROOT / "src/caploc/tasks/words"
@@ -66,7 +66,7 @@ def short(task: str) -> str:
 
 def rows(task: str) -> list[dict[str, str]]:
     """Read the examples of a task."""
-    table = definition(words_manager().task_index[task])["dataset_kwargs"]["table"]
+    table = definition(own_manager("words").task_index[task])["dataset_kwargs"]["table"]
     return list(csv.DictReader((TABLES / f"{table}.csv").read_text().splitlines()))
 
 
@@ -77,7 +77,7 @@ def order(task: str) -> tuple[int, str]:
 
 def measure(model: str, limit: int | None, folder: Path, chat: bool) -> dict[str, object]:
     """Score every task with `caploc evaluate`, and return the scores by task."""
-    tasks = ",".join(sorted(words_manager().all_tasks, key=order))
+    tasks = ",".join(sorted(own_manager("words").all_tasks, key=order))
     command = [sys.executable, "-m", "caploc", "evaluate", model, "--task", tasks]
     command += ["--out", str(folder)] + (["--limit", str(limit)] if limit else [])
     subprocess.run(command + (["--chat-template"] if chat else []), check=True)
@@ -118,7 +118,7 @@ def show_shares(task: str) -> str:
 
 def describe(task: str) -> str:
     """Write a row of the table of what is asked."""
-    config = definition(words_manager().task_index[task])
+    config = definition(own_manager("words").task_index[task])
     example = rows(task)[0]
     last = config["doc_to_text"].replace("{{question}}", example["question"]).replace("\n", " ⏎ ")
     chance = f"{CHANCE.get(short(task), 0):g}"
@@ -129,7 +129,7 @@ def describe(task: str) -> str:
 
 def write_tables(scores: Scores) -> str:
     """Return the page with its tables made anew."""
-    tasks = sorted(words_manager().all_tasks, key=order)
+    tasks = sorted(own_manager("words").all_tasks, key=order)
     asked = [
         "| task | what it measures | a prompt's last line, and the answer | examples | chance "
         "| kinds of answer |",
@@ -158,7 +158,7 @@ def show_chat(scores: Scores) -> list[str]:
     found = {model: scores.get(model, {}).get("chat", {}) for model in CHAT}
     head = [f"{model}, chat ({asked_of(scores, model, 'chat')}) | change" for model in CHAT]
     lines = [f"| task | {' | '.join(head)} |", "|---" * (2 * len(CHAT) + 1) + "|"]
-    for task in sorted(words_manager().all_tasks, key=order):
+    for task in sorted(own_manager("words").all_tasks, key=order):
         if not any(task in chat for chat in found.values()):
             continue
         cells = []

@@ -28,7 +28,7 @@ from scipy import stats
 from caploc.cli import hush
 from caploc.evaluation import Evaluation, curve, evaluate
 from caploc.heads import Head
-from caploc.report import rewrite_page
+from caploc.report.page import rewrite_page
 from caploc.search import Settings
 from caploc.study import Study, run_study
 from caploc.tasks.catalog import TaskOptions

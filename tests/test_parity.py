@@ -15,7 +15,7 @@ from caploc.models.loading import load_model
 from caploc.progress import Silent
 from caploc.store import Question, Store
 from caploc.tasks.catalog import TaskOptions, load_task
-from caploc.tasks.registry import demo_manager
+from caploc.tasks.registry import own_manager
 
 LIMIT = 40
 KINDS = {
@@ -53,7 +53,7 @@ def reference(loaded, heads):
             # The group brings its own tasks; lm-eval refuses to be given one twice.
             tasks=[name for name in KINDS if name != "demo/capitals"],
             limit=LIMIT,
-            task_manager=demo_manager(),
+            task_manager=own_manager("demo"),
             bootstrap_iters=0,
         )
     return results["results"]

@@ -18,8 +18,8 @@ from caploc.contents import Universal, read_file
 from caploc.errors import UserError
 from caploc.folder import COMPARISON, RESULT, UNIVERSAL, package_versions, refuse_links, write_json
 from caploc.heads import HeadGrid
-from caploc.report import ComparedRun, write_comparison
 from caploc.report.headtable import effects_by_head
+from caploc.report.overview import ComparedRun, write_comparison
 from caploc.report.sentence import check_of
 from caploc.report.wording import called_apart
 from caploc.result import Result
@@ -149,27 +149,22 @@ def one_model(runs: Sequence[ComparedRun], folders: Sequence[Path]) -> dict[str,
         for run in runs
         if first[run.result.task.name] is run and run.top_heads
     }
+    named = sorted({head for run in runs for head in run.top_heads})
+    rows = []
+    for run in runs:
+        effects = list(map(effects_by_head(run.result).get, named))
+        rows.append({"run": run.name, "task": run.result.task.name, "effects": effects})
     return {
         "model": runs[0].result.model.shown,
         "fingerprint": runs[0].result.model.fingerprint,
         "layers": grid.layers,
         "heads": list(grid.heads_per_layer),
         "runs": [run.name for run in runs],
-        "matrix": effects_by_run(runs),
+        "matrix": {"heads": [str(head) for head in named], "rows": rows},
         "shared": [each.as_dict() for each in chance.shared(found, grid, draws=DRAWS)],
         "overlaps": [each.as_dict() for each in chance.overlaps(found, grid, draws=DRAWS)],
         "universal": universal_heads(runs, folders),
     }
-
-
-def effects_by_run(runs: Sequence[ComparedRun]) -> dict[str, Any]:
-    """Each run's effects of all heads that any run names, in the order of layers."""
-    heads = sorted({head for run in runs for head in run.top_heads})
-    rows = []
-    for run in runs:
-        effects = list(map(effects_by_head(run.result).get, heads))
-        rows.append({"run": run.name, "task": run.result.task.name, "effects": effects})
-    return {"heads": [str(head) for head in heads], "rows": rows}
 
 
 def universal_heads(runs: Sequence[ComparedRun], folders: Sequence[Path]) -> list[dict[str, Any]]:

@@ -8,7 +8,6 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
-from pathlib import Path
 from types import FrameType
 from typing import Any
 
@@ -437,16 +436,16 @@ def show_table(headings: list[str], rows: list[list[str]], title: str = "") -> N
 
 
 def show_exhibits(
-    result: dict[str, Any], exhibits: list[Any], as_json: bool, page: Path | None
+    result: Any, exhibits: list[Any], as_json: bool, said: str = "", *, notes: bool = True
 ) -> None:
-    """Print a result's tables with their notes, and where its page lies; or the result as JSON."""
+    """Print a result's tables with their notes, and what is said of them; or the result as JSON."""
     if as_json:
         say_json(result)
         return
     for exhibit in exhibits:
         rows = [list(map(str, row)) for row in exhibit.shown()]
         show_table(list(exhibit.columns), rows, exhibit.title)
-        for note in exhibit.notes:
+        for note in exhibit.notes if notes else ():
             say(note)
-    if page is not None:
-        say(f"Report: {page / 'report.html'}")
+    if said:
+        say(said)

@@ -10,11 +10,10 @@ from caploc.folder import CURVE, EVALUATION, claim, package_versions, write_json
 from caploc.heads import Head
 from caploc.modes import Mode
 from caploc.progress import Progress, Silent
-from caploc.report import rewrite_page
+from caploc.report.page import rewrite_page
 from caploc.result import SCHEMA, RunCost, TaskComparison
 from caploc.tasks.catalog import TaskOptions, check_task_name
-from caploc.validation.comparison import Comparison, check_limit, score_both
-from caploc.validation.curve import draw_curve
+from caploc.validation.comparison import Comparison, check_limit, draw_curve, score_both
 from caploc.validation.failures import categorize_failures
 from caploc.workbench import Allowed, ModelOptions, Workbench, check_pairs, load_intervention
 

@@ -6,15 +6,16 @@ pipe on which a reader waits for ever, a device, or a file of holes that claims 
 
 import os
 import stat
+import tomllib
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from errno import EINVAL, ELOOP
 from pathlib import Path
-from typing import BinaryIO, TextIO
+from typing import Any, BinaryIO, TextIO
 from zipfile import BadZipFile
 
-from caploc.errors import StoreFailed
+from caploc.errors import StoreFailed, UserError
 
 KINDS = {
     stat.S_IFLNK: "a link",
@@ -32,6 +33,7 @@ CAREFULLY = NOT_WAITING | getattr(os, "O_NOFOLLOW", 0)  # nor through a link as 
 UNZIPPING = (
     BadZipFile, zlib.error, KeyError, EOFError, NotImplementedError, RuntimeError, ValueError,
 )  # fmt: skip
+TABLES = 2**20  # bytes of a file of tables, at most
 BYTES = getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0)
 
 
@@ -108,6 +110,24 @@ def read_text(path: Path | str, most: int, *, follow: bool = False, encoding: st
     Raises OSError as `read_bytes`; UnicodeDecodeError if it is no text in this encoding.
     """
     return read_bytes(path, most, follow=follow).decode(encoding)
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """Read a file's tables; raises UserError if it is missing, too long, no text or no TOML."""
+    try:
+        return tomllib.loads(read_text(path, TABLES, follow=True))
+    except FileNotFoundError:
+        raise UserError(f"There is no file {path}; give the path of a study file.") from None
+    except UnicodeDecodeError as error:
+        raise UserError(
+            f"{path} is no text in UTF-8 (byte {error.start}); save it as UTF-8."
+        ) from None
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
+        raise UserError(f"{path} is no TOML: {error}.") from None
+    except OSError as error:
+        raise UserError(
+            f"{path} cannot be read ({error.strerror}); such a file is short text."
+        ) from None
 
 
 @contextmanager

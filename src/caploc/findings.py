@@ -13,7 +13,7 @@ from caploc.measurement import HeadModel, Meter
 from caploc.models.sources import title_of
 from caploc.progress import Progress
 from caploc.redaction import redacted
-from caploc.report import write_report
+from caploc.report.page import write_report
 from caploc.result import (
     SCHEMA,
     AnswerPair,
@@ -38,9 +38,8 @@ from caploc.search import Found
 from caploc.store import Row
 from caploc.tasks.task import Task, responses_from_json
 from caploc.validation.categories import Category
-from caploc.validation.comparison import Comparison
+from caploc.validation.comparison import ROUNDED, Comparison, above_noise, measure_noise
 from caploc.validation.failures import answer_pair
-from caploc.validation.noise import ROUNDED, above_noise, measure_noise
 
 SHOWN = 10_000  # answers that the report shows at most
 

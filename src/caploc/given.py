@@ -19,7 +19,7 @@ import pandas as pd
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from caploc.engine import BatchEngine, chat_template
+from caploc.engine import BatchEngine
 from caploc.engine.backends import check_engine
 from caploc.errors import BadData, BadOption
 from caploc.heads import HeadGrid
@@ -29,8 +29,7 @@ from caploc.models.loading import LoadedModel
 from caploc.models.placement import dtype_label, input_device
 from caploc.models.sources import ModelSource
 from caploc.search.summary import FEWEST_RIGHT
-from caploc.tasks.catalog import GIVEN_SCORE, TaskOptions, load_task, wants_chat_template
-from caploc.tasks.task import Task
+from caploc.tasks.catalog import GIVEN_SCORE
 from caploc.workbench import ModelOptions
 
 Pairs = Sequence[tuple[str, str]]
@@ -47,7 +46,6 @@ class GivenModel(ModelOptions):
     """A model of transformers that the caller has loaded; `score` judges its examples, if given."""
 
     loaded: LoadedModel
-    score: "GivenScorer | None"
 
     @classmethod
     def of(
@@ -95,13 +93,6 @@ class GivenModel(ModelOptions):
                 yield self.engine()
         finally:
             self.loaded.model.train(training)
-
-    def tasks(self, names: Sequence[str], options: TaskOptions) -> list[Task]:
-        tokenizer = self.tokenizer()
-        wanted = options.chat_template or any(map(wants_chat_template, names))
-        chats = wanted and (options.chat_template or tokenizer.chat_template is not None)
-        chat = chat_template(tokenizer) if chats else None
-        return [load_task(name, options, chat, self.score) for name in names]
 
 
 def proved(model: Any, tokenizer: PreTrainedTokenizerBase | None) -> LoadedModel:

@@ -21,9 +21,9 @@ from caploc.folder import INTERACTIONS, write_json
 from caploc.heads import HeadGrid, Mask
 from caploc.measurement import Meter, search
 from caploc.progress import Progress, Silent
-from caploc.recovery import paired
+from caploc.recovery.paired import paired
 from caploc.recovery.screening import false_discovery_rates
-from caploc.report import rewrite_page
+from caploc.report.page import rewrite_page
 from caploc.report.wording import name_list
 from caploc.result import number
 from caploc.search import Plan, Problem, Settings, column_mask

@@ -1,8 +1,8 @@
 """A name in a table, or the nearest names that exist."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from difflib import get_close_matches
-from typing import TypeVar
+from typing import Any, TypeVar, get_args
 
 from caploc.errors import UnknownName
 
@@ -38,3 +38,17 @@ def unknown(names: Iterable[str], name: str, kind: str, where: str = "") -> Unkn
     hint = f" Did you mean {near!r}?" if near else ""
     listed = f" Known: {', '.join(known)}." if len(known) <= LISTED else ""
     return UnknownName(f"There is no {kind} {name!r}.{hint}{listed}{' ' + where if where else ''}")
+
+
+def list_keys(kind: Any, place: Sequence[int | str]) -> list[str]:
+    """List the keys that the tables at a place of a file may have, whose whole is of this model."""
+
+    def model_in(annotation: Any) -> Any:
+        if hasattr(annotation, "model_fields"):
+            return annotation
+        return next(filter(None, map(model_in, get_args(annotation))), None)
+
+    for step in (*place, None):
+        fields = {field.alias or name: field for name, field in kind.model_fields.items()}
+        kind = model_in(fields[step].annotation) if step in fields else kind
+    return list(fields)

@@ -115,7 +115,7 @@ class Meter:
 
     def ask(self, todo: Sequence[OpenRow], progress: Progress, ahead: Plan | None) -> None:
         """Have open rows answered, and store each the moment its batch ends."""
-        found = self.store.find(self.question, [key for key, _ in todo])  # by another study
+        found = self.store.load(self.question, [key for key, _ in todo])  # by another study
         self.known |= found
         progress.advance(len(found), 0)
         todo = [row for row in todo if row[0] not in found]

@@ -20,7 +20,7 @@ from caploc.modes import Intervention, Mode
 from caploc.naming import are_twins
 from caploc.outlook import Foresee, Watch
 from caploc.progress import Progress, Silent
-from caploc.recovery.rows import is_binary
+from caploc.recovery.estimate import is_binary
 from caploc.result import Members, Subsets, TaskComparison, Validation
 from caploc.search import METHODS, Problem, Settings, column_mask
 from caploc.search.plan import OtherTask
@@ -30,8 +30,7 @@ from caploc.tasks.catalog import LoadTasks, TaskOptions, check_task_name
 from caploc.tasks.registry import list_twins
 from caploc.tasks.task import Task
 from caploc.tracking import check_tracker, tracked
-from caploc.validation.comparison import Check, check_limit, score_both
-from caploc.validation.curve import CURVED, draw_curve
+from caploc.validation.comparison import CURVED, Check, check_limit, draw_curve, score_both
 from caploc.validation.failures import categorize_failures
 from caploc.validation.frontier import (
     Promise,
@@ -102,7 +101,7 @@ class Study:
     @property
     def seeks_set(self) -> bool:
         """Tell whether the search is to find a set; only an adaptive one has goals."""
-        return METHODS[self.method].scattered and self.settings.goal != "heads"
+        return METHODS[self.method].adaptive and self.settings.goal != "heads"
 
     @property
     def names_sets(self) -> bool:
@@ -221,8 +220,8 @@ class Study:
     def drawn(self, size: int) -> tuple[list[int], list[int]]:
         """Draw the examples to find heads on, and others kept for the checks, of so many."""
         usual = min(ADAPTIVE_EXAMPLES, max(1, round(FINDING * size)))
-        scattered = METHODS[self.method].scattered
-        count = self.examples or (usual if scattered else min(PAPER_EXAMPLES, size))
+        adaptive = METHODS[self.method].adaptive
+        count = self.examples or (usual if adaptive else min(PAPER_EXAMPLES, size))
         order = designs.draw_examples(size, count, seed=self.settings.seed)
         longer = designs.draw_examples(size, min(size, count + FRESH), seed=self.settings.seed)
         fresh = longer[count:]
@@ -300,7 +299,7 @@ def locate(
     held_out = held_back(kept)
     # What else a critical head breaks is judged in the other tasks' own metric.
     meters = [bench.meter(task), *(bench.meter(other.in_metric()) for other in tasks[1:])]
-    looked = METHODS[study.method].scattered and study.settings.opening != "masks"
+    looked = METHODS[study.method].adaptive and study.settings.opening != "masks"
     likelihood = likelihood_of(task, examples) if looked else None
     if likelihood is not None:
         meters.append(bench.meter(likelihood))

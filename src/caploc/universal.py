@@ -16,7 +16,7 @@ from caploc.heads import Head, HeadGrid
 from caploc.measurement import Meter
 from caploc.modes import ZERO
 from caploc.progress import Progress, Silent
-from caploc.recovery import paired_standard_error
+from caploc.recovery.paired import paired_standard_error
 from caploc.search import column_mask
 from caploc.stats import localization
 from caploc.tasks.task import Task

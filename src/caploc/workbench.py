@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from copy import copy
 from dataclasses import asdict, dataclass, field
-from typing import Any, Generic, Self
+from typing import Any, ClassVar, Generic, Self
 
 from transformers import PreTrainedTokenizerBase
 
@@ -61,6 +61,8 @@ class ModelOptions:
     quantize: str | None = None
     gguf: str | None = None
     backend: str = AUTO
+
+    score: ClassVar[Any] = None  # a `ScoreAnswer` for tasks that leave it to the program
 
     def check(self) -> HeadGrid:
         """Refuse, by a UserError, what shows before weights are read; return the model's grid."""
@@ -147,7 +149,7 @@ class ModelOptions:
             tokenizer = self.tokenizer()
             if options.chat_template or tokenizer.chat_template is not None:
                 chat = chat_template(tokenizer)
-        return [load_task(name, options, chat) for name in names]
+        return [load_task(name, options, chat, self.score) for name in names]
 
 
 @dataclass(frozen=True)

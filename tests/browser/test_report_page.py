@@ -15,7 +15,7 @@ import caploc
 from caploc.comparison import compare
 from caploc.contents import check_contents
 from caploc.evaluation import curve
-from caploc.report import write_report
+from caploc.report.page import write_report
 from caploc.search import Settings
 from caploc.study import Study
 from caploc.workbench import ModelOptions

@@ -200,7 +200,7 @@ def test_completion_waits_for_no_library_and_no_other_command():
     modules = imported_by(_CAPLOC_COMPLETE="complete_bash", **asked)
     assert not modules & LIBRARIES
     assert of_commands(modules) == {
-        "completion", "options", "search_options", "offering", "locating"
+        "completion", "options", "offering", "locating"
     }  # fmt: skip
     modules = imported_by(_CAPLOC_COMPLETE="complete_bash", COMP_WORDS="caploc cu", COMP_CWORD="1")
     assert of_commands(modules) == {"completion", "options", "measuring"}
@@ -215,9 +215,9 @@ def test_the_script_for_a_shell_is_shown(shell, monkeypatch):
 
 @pytest.mark.slow
 def test_names_read_are_those_that_lm_eval_registers():
-    from caploc.tasks.registry import demo_manager, harness_manager, paper_manager
+    from caploc.tasks.registry import harness_manager, own_manager
 
-    own = {*demo_manager().all_tasks, *paper_manager().all_tasks}
+    own = {*own_manager("demo").all_tasks, *own_manager("paper").all_tasks}
     assert set(task_names.own_tasks()) == own
     registered = set(harness_manager().all_tasks)
     read = task_names.harness_tasks()

@@ -12,10 +12,10 @@ import pytest
 from typer.testing import CliRunner
 
 import caploc
-from caploc.chatting import Chat
 from caploc.cli import app
 from caploc.cli.offering import choose, offers, search_on
 from caploc.errors import BadOption
+from caploc.playground.answers import Chat
 from caploc.workbench import Allowed
 
 

@@ -10,7 +10,7 @@ from caploc.evaluation import Evaluation, evaluate
 from caploc.export import Export
 from caploc.heads import Head
 from caploc.models.sources import DEMO_FOLDER
-from caploc.tasks.registry import demo_manager, own_names
+from caploc.tasks.registry import own_manager, own_names
 from caploc.workbench import ModelOptions
 
 PeftModel = pytest.importorskip("peft").PeftModel
@@ -69,7 +69,7 @@ def test_the_adapter_at_work_scores_within_its_stated_error(adapter, tmp_path, l
     model = HFLM(adapted(place).get_base_model(), tokenizer=tokenizer, batch_size=16)
     # the group brings its own tasks, which lm-eval refuses to be given twice
     names = [name for name in TASKS if name not in ("demo/capitals", "demo/elements")]
-    manager = demo_manager()
+    manager = own_manager("demo")
     told = simple_evaluate(
         model, tasks=names, limit=limit, task_manager=manager, bootstrap_iters=0
     )["results"]

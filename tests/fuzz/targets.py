@@ -35,10 +35,10 @@ from caploc.models.neurons import Neuron
 from caploc.models.placement import parse_placement
 from caploc.models.projections import find_projections
 from caploc.naming import default_folder, folder_name, placed
-from caploc.report.answers import answer_rows
 from caploc.report.headtable import head_map, head_table
 from caploc.report.method import facts as method_facts
 from caploc.report.method import method_paragraphs
+from caploc.report.page import answer_rows
 from caploc.report.scores import comparisons
 from caploc.report.sentence import headline, second_sentence
 from caploc.report.sureness import questions

@@ -17,7 +17,7 @@ from caploc.evaluation import Evaluation, evaluate
 from caploc.headfile import read_heads
 from caploc.integrations.lm_eval import KnockedOut
 from caploc.tasks.catalog import TaskOptions
-from caploc.tasks.registry import demo_manager
+from caploc.tasks.registry import own_manager
 from caploc.workbench import ModelOptions
 
 # the kinds of request, and the metric that caploc scores by
@@ -36,7 +36,7 @@ pytestmark = pytest.mark.filterwarnings("ignore")  # lm-eval's own evaluator war
 
 def theirs(kinds, limit, model):
     """What lm-eval's evaluator makes of the model's answers."""
-    manager = demo_manager()
+    manager = own_manager("demo")
     told = simple_evaluate(
         model, tasks=list(kinds), limit=limit, task_manager=manager, bootstrap_iters=0
     )

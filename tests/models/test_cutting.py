@@ -16,6 +16,7 @@ from tiny import (
 from caploc.errors import BadOption, ModelBusy
 from caploc.heads import HeadGrid
 from caploc.models.cutting import MaskTable, PackedCut, knocked_out, replaced
+from caploc.models.hooks import temporary_hooks
 from caploc.models.projections import find_projections
 
 DTYPES = [torch.float32, torch.bfloat16]
@@ -204,7 +205,9 @@ def test_a_table_scales_what_a_head_hands_on_by_any_amount(name):
         found = []
         for amount in (1.0, 0.0, 0.25):
             table = torch.where(masks[:1], amount, 1.0)
-            with cut.cutting(MaskTable(table), owners, torch.arange(7), (1 << grid.layers) - 1):
+            with cut.cutting(
+                MaskTable(table, partial=True), owners, torch.arange(7), (1 << grid.layers) - 1
+            ):
                 found.append(logits(model, tokens))
     finally:
         cut.remove()
@@ -213,3 +216,25 @@ def test_a_table_scales_what_a_head_hands_on_by_any_amount(name):
     with replaced(projections, grid, masks[:1], lambda site, handed: handed / 4):
         assert close(found[2], logits(model, tokens), torch.float32)
     assert torch.equal(found[0], logits(model, tokens))
+
+
+@pytest.mark.parametrize("amounts", [False, True])
+def test_what_a_cut_head_hands_on_is_exactly_zero_be_it_infinite(amounts):
+    grid, projection = HeadGrid((3,)), torch.nn.Linear(6, 6, bias=False)
+    mask = torch.tensor([[1.0, 0.25, 0.0]]) if amounts else torch.tensor([[True, False, False]])
+    mixed = torch.tensor([[[torch.inf, -torch.inf, 1.0, 2.0, torch.inf, 3.0]]])
+    read = []
+
+    def noting():
+        yield projection.register_forward_pre_hook(lambda _, args: read.append(args[0]))
+
+    with knocked_out([projection], grid, mask), temporary_hooks(noting()):
+        projection(mixed)
+    cut, token = PackedCut([projection], grid), torch.zeros(1, dtype=torch.long)
+    table = MaskTable(1 - mask.float(), partial=amounts)
+    with cut.cutting(table, token, token, 1), temporary_hooks(noting()):
+        projection(mixed)
+    left = 0.75 if amounts else 1.0
+    expected = torch.tensor([0.0, 0.0, left, 2 * left, torch.inf, 3.0])
+    assert torch.equal(read[0].flatten(), expected)
+    assert torch.equal(read[-1].flatten(), expected)

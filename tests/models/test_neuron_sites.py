@@ -10,8 +10,7 @@ from transformers.pytorch_utils import Conv1D
 
 from caploc.errors import ModelRefused
 from caploc.models.cutting import Beside, knocked_out
-from caploc.models.experts import Experts
-from caploc.models.neurons import count_neurons, find_sites, list_projections, prove
+from caploc.models.neurons import Experts, count_neurons, find_sites, list_projections, prove
 from caploc.models.proof import columns_zeroed
 
 WITHOUT = "nemotron_h, attention beside state spaces"  # its two layers have no feed-forward block

@@ -4,8 +4,13 @@ import numpy as np
 import pytest
 
 from caploc.neurons.decoupling import ContrastEffects
-from caploc.stats.sets import jaccards
 from caploc.tasks.contrasts import ARMS
+
+
+def jaccards(first, second):
+    """The IoU of each set with that in the same row of the other."""
+    both = (first & second).sum(axis=1)
+    return both / (first.sum(axis=1) + second.sum(axis=1) - both)
 
 
 def located(commonality, content, random):

@@ -28,13 +28,18 @@ from caploc.neurons.decoupling import (
 from caploc.neurons.finding import Rule, score_cache
 from caploc.neurons.study import NeuronBench
 from caploc.progress import Silent
-from caploc.stats.sets import jaccards
 from caploc.store import Store
 from caploc.tasks.contrasts import ARMS, ContrastSet, Item, kept, sums
 from caploc.tasks.task import LogLikelihood
 
 GRID = NeuronGrid((300, 500, 0, 200))
 BEST = ItemLocator(rule=Rule(share=0.01))
+
+
+def jaccards(first, second):
+    """The IoU of each set with that in the same row of the other."""
+    both = (first & second).sum(axis=1)
+    return both / (first.sum(axis=1) + second.sum(axis=1) - both)
 
 
 @pytest.fixture(scope="module")

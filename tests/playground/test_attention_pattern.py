@@ -6,7 +6,7 @@ import torch
 from caploc.errors import BadOption, UnknownName
 from caploc.heads import Head
 from caploc.models.knockout import knockout
-from caploc.playground.attention import LONGEST, of_head, pattern
+from caploc.playground.playground import LONGEST, of_head, pattern
 from caploc.playground.setting import AttentionRequest, ExampleRequest, PageQuestion
 
 HEADS = ["L0H13", "L0H14", "L3H12", "L5H1"]  # those of the fixture `zeroed`

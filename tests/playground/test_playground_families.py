@@ -12,7 +12,7 @@ from caploc.engine.encoding import TokenizedPrompt
 from caploc.errors import BadOption
 from caploc.heads import Head
 from caploc.playground.answers import SIDES, PairedGeneration
-from caploc.playground.attention import pattern
+from caploc.playground.playground import pattern
 
 TESTS = Path(__file__).parents[1]
 sys.path[:0] = [str(TESTS / "engine"), str(TESTS / "models")]  # for `import alone`, `import tiny`

@@ -3,8 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from caploc.recovery import Estimate, Measurements, noise_ceiling
-from caploc.recovery.estimate import survived
+from caploc.recovery.estimate import Estimate, Measurements, noise_ceiling, survived
 
 NAN = float("nan")
 

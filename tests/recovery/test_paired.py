@@ -4,8 +4,15 @@ from measured import crossed
 from scipy import stats
 
 from caploc import designs
-from caploc.recovery import Measurements, PairedDifferences, falls, falls_short
-from caploc.recovery.paired import REPEATABLE, matched_pairs, sign_test
+from caploc.recovery import Measurements
+from caploc.recovery.paired import (
+    REPEATABLE,
+    PairedDifferences,
+    falls,
+    falls_short,
+    matched_pairs,
+    sign_test,
+)
 from caploc.simulate import World
 
 

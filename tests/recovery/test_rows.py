@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from measured import one_score_a_mask, scattered
 
 from caploc.recovery import Measurements
-from caploc.recovery.rows import SHRINK, Rows, is_binary, kinds
+from caploc.recovery.estimate import SHRINK, Rows, is_binary, kinds
 from caploc.simulate import World
 
 

@@ -8,7 +8,7 @@ from measured import crossed, effects_on, scattered
 from scipy import sparse, stats
 
 from caploc import designs
-from caploc.recovery.rows import Rows
+from caploc.recovery.estimate import Rows
 from caploc.recovery.screening import (
     Effects,
     false_discovery_rates,

@@ -3,7 +3,7 @@
 import pytest
 from shaping import shaped_answers
 
-from caploc.report.answers import LONGEST, Status, answer_rows, status_of
+from caploc.report.page import LONGEST, Status, answer_rows, status_of
 from caploc.report.wording import ScoreKind, Unit, inline, visible
 from caploc.result import AnswerPair
 

@@ -15,8 +15,7 @@ from caploc.report.charts import (
     WIDE,
     by_series,
     chart,
-    horizontal_channel,
-    rows_of,
+    number_channel,
 )
 from caploc.report.headtable import head_table
 from caploc.report.plots import (
@@ -135,9 +134,9 @@ def test_hostile_names_stay_text_in_a_chart(sure):
 
 
 def test_a_chart_fits_its_width_and_uses_the_pages_colours():
-    values = rows_of([{"a": 1.0}, {"a": 2.0}])
+    values = {"values": [{"a": 1.0}, {"a": 2.0}]}
     drawn = chart(
-        "two", {"data": values, "mark": "point", "encoding": {"x": horizontal_channel("a", "a")}}
+        "two", {"data": values, "mark": "point", "encoding": {"x": number_channel("a", "a")}}
     )
     for svg, width in ((drawn.wide, WIDE), (drawn.narrow, NARROW)):
         assert float(ElementTree.fromstring(svg).get("width")) == pytest.approx(width, abs=1)

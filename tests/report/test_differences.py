@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from caploc.report.answers import MOST_WORDS, split_differences
+from caploc.report.page import MOST_WORDS, split_differences
 
 ANY = st.text(max_size=60)
 # Few letters and words, so that much is alike.

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from caploc.report import drawing
+from caploc.report import charts
 from caploc.report.exhibits import LINK, Exhibit, Value, lay_out, write_exhibits
 
 HOSTILE = (
@@ -51,7 +51,7 @@ def exhibit(text="plain", draw=None, rows=1):
 
 
 def drawn():
-    return drawing.draw_matrix(["a"], ["b"], np.array([[0.5]]), label="share")
+    return charts.draw_matrix(["a"], ["b"], np.array([[0.5]]), label="share")
 
 
 def written(folder, exhibits, text="plain"):

@@ -2,7 +2,7 @@
 
 from shaping import shaped
 
-from caploc.report.colours import STEPS
+from caploc.report.charts import STEPS
 from caploc.report.headtable import head_map
 
 
@@ -13,7 +13,7 @@ def cell(result, name):
 
 def test_a_needed_head_has_the_strongest_orange_and_tells_all(result):
     found = cell(result, "L0H1")
-    assert (found.shade, found.text, found.marks) == (f"n{STEPS}", "−41", " t")
+    assert (found.shade, found.text, found.standing.marks) == (f"n{STEPS}", "−41", " t")
     assert found.note.replace("\u00a0", " ").split("\n") == [
         "L0H1: −41.0 points",
         "95 % interval −46.0 to −36.0",
@@ -81,7 +81,9 @@ def test_a_cell_tells_what_the_search_says_of_its_head(sure):
 
 
 def test_critical_and_universal_heads_and_candidates_are_marked(sure):
-    marks = {name: cell(sure, name).marks for name in ("L0H1", "L1H3", "L0H0", "L1H0", "L0H2")}
+    marks = {
+        name: cell(sure, name).standing.marks for name in ("L0H1", "L1H3", "L0H0", "L1H0", "L0H2")
+    }
     assert marks == {"L0H1": " t", "L1H3": " t c", "L0H0": " d", "L1H0": " c x", "L0H2": ""}
     assert head_map(shaped(sure)).marks == {"named", "critical", "universal", "candidate", "tied"}
 

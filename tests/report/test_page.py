@@ -12,7 +12,7 @@ import pytest
 from shaping import shaped, shaped_answers
 
 from caploc.errors import UserError
-from caploc.report import write_report
+from caploc.report.page import write_report
 
 HOSTILE = "</script><script>alert(1)</script>\"'><img src=x onerror=alert(2)>\x00\x1b\u202e"
 LOADING = {"src", "srcset", "data", "poster", "background", "action", "formaction"}

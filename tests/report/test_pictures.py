@@ -7,8 +7,7 @@ import pytest
 from shaping import shaped, shaped_curve
 
 from caploc.heads import ALONE
-from caploc.report.charts import PRINT, Picture, shortened
-from caploc.report.colours import STEPS, shade
+from caploc.report.charts import PRINT, STEPS, Picture, shade, shortened
 from caploc.report.headtable import head_table
 from caploc.report.plots import (
     CELL,

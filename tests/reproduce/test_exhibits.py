@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
-from caploc.report import drawing
+from caploc.report import charts
 from caploc.report import exhibits as files
 from caploc.report import exhibits as writing
 from caploc.report.exhibits import Exhibit, Value
@@ -176,7 +176,7 @@ def test_a_wide_latex_table_fills_the_page_and_long_texts_are_broken():
 def test_latex_numbers_its_captions_itself_and_a_figure_holds_no_table():
     table = writing.latex_environment(Exhibit("table2", "Table 2: heads", ("a",), [("b",)]))
     assert r"\caption{heads}" in table and r"\label{tab:table2}" in table
-    draw = partial(drawing.curves, {"a": [(0, 1.0)]}, across="x", up="y")
+    draw = partial(charts.curves, {"a": [(0, 1.0)]}, across="x", up="y")
     figure = writing.latex_environment(
         Exhibit("fig1", "Figure 1: x", ("a",), [("b",)], ["n"], draw)
     )
@@ -221,7 +221,7 @@ def known(text: str) -> float | None:
 
 
 def test_a_figure_is_written_twice_with_the_same_bytes_and_removed_when_there_is_none(tmp_path):
-    draw = partial(drawing.curves, {"a $b$": [(0, 1.0, 0.1), (1, None, None)]}, across="x", up="y")
+    draw = partial(charts.curves, {"a $b$": [(0, 1.0, 0.1), (1, None, None)]}, across="x", up="y")
     figure = Exhibit("fig", "F", ("a",), [(Value(1.0, 0.1),), (Value(None),)], [], draw)
     written = files.write(figure, tmp_path)
     assert {path.suffix for path in written} == {".csv", ".md", ".tex", ".pdf", ".png"}

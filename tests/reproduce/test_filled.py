@@ -8,13 +8,12 @@ from labs import planted, written
 from caploc.heads import Head
 from caploc.report import exhibits as writing
 from caploc.report.exhibits import Value
-from caploc.reproduce import EXHIBITS, analyses, exhibits, published
-from caploc.reproduce.dry_run import PresetDryRun
+from caploc.reproduce import EXHIBITS, analyses, exhibits, selection
 from caploc.reproduce.laboratory import Searched
 from caploc.reproduce.preset import Benchmark, Preset, PresetModel, read_preset
-from caploc.reproduce.run import OF_LEADER, limited
+from caploc.reproduce.run import OF_LEADER, PresetDryRun, limited
 
-LLAMA = published.LEADER
+LLAMA = selection.LEADER
 
 
 def papers(**changes) -> Preset:

@@ -27,7 +27,7 @@ def test_every_item_is_in_the_guide():
 def test_the_demos_rows_are_those_reckoned(item):
     (told,) = [row for row in table("item") if f"`{item}`" in row[0]]
     (plan,) = plan_exhibits(read_preset("demo"), [item])
-    assert told[-1] == f"{plan.bill.rows:,}"
+    assert told[-1] == f"{plan.rows:,}"
 
 
 @pytest.mark.parametrize("kind", [Preset, PresetModel, SearchSpec, Benchmark, Tokens])

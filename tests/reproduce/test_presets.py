@@ -7,7 +7,7 @@ import pytest
 from labs import written
 from lm_eval.tasks import TaskManager
 
-from caploc.errors import BadData, BadOption, UnknownName
+from caploc.errors import BadData, BadOption, UnknownName, UserError
 from caploc.reproduce import read_preset
 from caploc.reproduce.preset import Preset
 from caploc.tasks.registry import leaf_entries
@@ -97,7 +97,7 @@ def test_all_mistakes_are_named_at_once(tmp_path):
 
 
 def test_what_is_no_toml_is_said(tmp_path):
-    with pytest.raises(BadData, match=r"mine.toml is not TOML: .*line 1"):
+    with pytest.raises(UserError, match=r"mine.toml is no TOML: .*line 1"):
         read(tmp_path, "= 3")
 
 

@@ -3,8 +3,8 @@
 import pytest
 
 from caploc.heads import Head
-from caploc.reproduce import published, read_preset
-from caploc.reproduce.published import PRINTED
+from caploc.reproduce import read_preset, selection
+from caploc.reproduce.selection import PRINTED
 
 LLAMA_8B, LLAMA_3B, LLAMA_1B = "Llama-3.1-8B", "Llama-3.2-3B", "Llama-3.2-1B"
 QWEN_7B, QWEN_3B = "Qwen-2.5-7B", "Qwen-2.5-3B"
@@ -34,17 +34,17 @@ def named() -> list[tuple[str, str, str]]:
 
 
 def test_general_in_figure_2_is_the_mean_of_figure_1():
-    curve = [int(value) / 10_000 for value in published.CURVES[published.GENERAL]]
+    curve = [int(value) / 10_000 for value in selection.CURVES[selection.GENERAL]]
     for count, source in ((0, ""), (5, "GSM8K")):
         row = dict(zip(PRINTED["figure_1"], PRINTED["five_heads"][source], strict=True))
         mean = sum(row[label] for label in GENERAL) / 4
         assert curve[count] == pytest.approx(mean, abs=6e-5)
-        assert published.published_score(LLAMA_8B, "GSM8K", count, GENERAL) == pytest.approx(mean)
+        assert selection.published_score(LLAMA_8B, "GSM8K", count, GENERAL) == pytest.approx(mean)
 
 
 @pytest.mark.parametrize("labels", [["GSM8K"], ["Arith"], ["MBPP", "HEval"]])
 def test_the_other_curves_of_figure_2_meet_figure_1(labels):
-    curve = published.CURVES[frozenset(labels)]
+    curve = selection.CURVES[frozenset(labels)]
     assert len(curve) == 11
     for count, source in ((0, ""), (5, "GSM8K")):
         row = dict(zip(PRINTED["figure_1"], PRINTED["five_heads"][source], strict=True))
@@ -55,9 +55,9 @@ def test_the_other_curves_of_figure_2_meet_figure_1(labels):
 def test_general_in_figure_4_is_the_mean_of_three():
     intact = dict(zip(PRINTED["figure_1"], PRINTED["five_heads"][""], strict=True))
     mean = sum(intact[label] for label in THREE) / 3
-    assert published.knowledge(LLAMA_8B, "", 0, THREE) == pytest.approx(mean, abs=6e-5)
-    assert published.knowledge(LLAMA_8B, "", 0, ["MMLU"]) == intact["MMLU"]
-    assert published.knowledge(LLAMA_8B, "", 0, GENERAL) is None
+    assert selection.published_knowledge(LLAMA_8B, "", 0, THREE) == pytest.approx(mean, abs=6e-5)
+    assert selection.published_knowledge(LLAMA_8B, "", 0, ["MMLU"]) == intact["MMLU"]
+    assert selection.published_knowledge(LLAMA_8B, "", 0, GENERAL) is None
 
 
 def test_every_head_exists_but_those_repeated_from_another_model():
@@ -86,7 +86,7 @@ def test_sizes_are_the_models_own_but_for_the_slip_that_is_noted():
         m for m, (layers, heads) in REAL.items() if PRINTED["sizes"][m] != [layers, layers * heads]
     ]
     assert wrong == [QWEN_3B]
-    (note,) = published.slips(1, REAL)
+    (note,) = selection.slips(1, REAL)
     assert "32 layers and 512 heads" in note and "36 layers" in note
 
 
@@ -117,16 +117,18 @@ def test_labels_are_those_of_the_preset():
     ],
 )
 def test_what_the_paper_does_not_print_is_not_known(model, source, count, labels):
-    assert published.published_score(model, source, count, labels) is None
-    assert published.drop(model, source, count, labels) is None
+    assert selection.published_score(model, source, count, labels) is None
+    assert selection.published_drop(model, source, count, labels) is None
 
 
 def test_a_drop_is_the_difference_of_two_printed_scores():
-    assert published.drop(LLAMA_8B, "GSM8K", 5, ["GSM8K"]) == pytest.approx(0.7847 - 0.3010)
-    assert published.drop(LLAMA_8B, "Swear", 5, ["Swear"]) == pytest.approx(1 - 0.1458)
+    assert selection.published_drop(LLAMA_8B, "GSM8K", 5, ["GSM8K"]) == pytest.approx(
+        0.7847 - 0.3010
+    )
+    assert selection.published_drop(LLAMA_8B, "Swear", 5, ["Swear"]) == pytest.approx(1 - 0.1458)
 
 
 def test_a_subjects_heads_are_five():
-    assert published.knowledge(LLAMA_8B, "W-Bio", 5, ["W-Bio"]) == 0.7196
-    assert published.knowledge(LLAMA_8B, "W-Bio", 3, ["W-Bio"]) is None
-    assert published.knowledge(LLAMA_3B, "L0H14", 1, ["MMLU"]) == 0.2371
+    assert selection.published_knowledge(LLAMA_8B, "W-Bio", 5, ["W-Bio"]) == 0.7196
+    assert selection.published_knowledge(LLAMA_8B, "W-Bio", 3, ["W-Bio"]) is None
+    assert selection.published_knowledge(LLAMA_3B, "L0H14", 1, ["MMLU"]) == 0.2371

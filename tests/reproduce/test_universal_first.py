@@ -7,7 +7,7 @@ from caploc.progress import Silent
 from caploc.reproduce.laboratory import open_laboratory
 from caploc.reproduce.preset import Preset
 from caploc.reproduce.selection import named_heads, universal_heads
-from caploc.search.optimism import tie_note
+from caploc.search.published import tie_note
 
 pytestmark = pytest.mark.slow  # 512 heads
 STRENGTHS = (0.25, 0.2, 0.18, 0.15, 0.12)

@@ -7,7 +7,14 @@ import pytest
 
 from caploc.report.exhibits import NOTHING, markdown_page
 from caploc.reproduce.cnl_preset import read_cnl_preset
-from caploc.reproduce.verdicts import judge_erasure, judge_sets, judge_tuning, verdicts, word_of
+from caploc.reproduce.verdicts import (
+    judge_erasure,
+    judge_facts,
+    judge_sets,
+    judge_tuning,
+    verdicts,
+    word_of,
+)
 
 KINDS = {"a": "one", "a_twin": "one", "b": "two", "c": "three"}
 
@@ -134,7 +141,7 @@ def test_tuning_is_judged_against_draws_and_against_other_arms(rival, drawn, ver
 def test_only_what_was_measured_is_judged_and_every_table_is_whole():
     results = {"main": sets([0.7], True)}
     first, *shown = verdicts(results, KINDS)
-    assert [row[0] for row in first.rows] == ["stable and specific"]
+    assert [row[0] for row in first.rows] == ["neurons of a capability are stable and specific"]
     assert [each.name for each in shown] == ["verdict-sets", "verdict-shared"]
     assert [[str(cell) for cell in row] for row in shown[1].rows] == [
         ["a", "0.50", "0.25"],
@@ -153,10 +160,60 @@ def test_only_what_was_measured_is_judged_and_every_table_is_whole():
     assert shown[2].rows[0][shown[2].columns.index("nats lost by its twin")] == NOTHING
 
 
-def test_the_page_of_results_is_made_of_the_results_beside_it():
+def located_facts(own, related, *, measure="largest"):
+    """What a way to locate facts found: how wordings agree, and with other facts."""
+    arms = {"rewrites": own, "same_relation": related, "unrelated": 0.1, "random": 0.0}
+    return {
+        "facts": 20, "size": 8.0 if measure == "largest" else None,
+        "arms": {arm: {measure: interval(mean)} for arm, mean in arms.items()},
+        "margin": {measure: interval(own - related)},
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("neurons", "tracing", "verdict"),
+    [
+        ((0.3, 0.1), (0.5, 0.3), "holds"),
+        ((0.7, 0.1), (0.5, 0.3), "holds in part"),  # neurons are located alike
+        ((0.7, 0.65), (0.5, 0.3), "holds"),  # as alike as those of other facts
+        ((0.7, 0.1), (0.9, 0.3), "does not hold"),
+    ],
+)
+def test_facts_are_located_where_wordings_agree_and_other_facts_do_not(neurons, tracing, verdict):
+    methods = {
+        "neurons": located_facts(*neurons),
+        "tracing": located_facts(*tracing, measure="agreement"),
+    }
+    results = {"fidelity": {"words/facts": {"methods": methods}}}
+    assert judge_facts(results["fidelity"])[0] == verdict
+    first, shown = verdicts(results, KINDS)
+    assert [row[0] for row in first.rows] == ["single facts are not located"]
+    assert [row[0] for row in shown.rows] == ["knowledge neurons", "causal tracing (ROME)"]
+    assert [row[2] for row in shown.rows] == ["8", NOTHING]
+
+
+def test_what_changing_the_located_does_stands_beside_other_facts():
+    watched = {"located": interval(-0.5), "other_fact": interval(-0.1), "random": interval(0.0)}
+    arms = [
+        {"name": name, "faithfulness": interval(mean)}
+        for name, mean in (("located", 0.8), ("same relation", 0.4), ("random", 0.0))
+    ]
+    methods = {
+        "neurons": {"suppress": {"fact": watched}, "enhance": {"fact": watched}},
+        "tracing": {"correlation": interval(0.1)},
+        "circuits": {"arms": arms},
+    }
+    _, shown = verdicts({"reliability": {"words/facts": {"methods": methods}}}, KINDS)
+    assert [len(row) for row in shown.rows] == [4, 4, 4, 4]
+    assert [row[1].split()[0] for row in shown.rows] == ["-0.500", "-0.500", "0.100", "0.800"]
+    assert [row[2].split()[0] for row in shown.rows] == ["-0.100", "-0.100", NOTHING, "0.400"]
+
+
+@pytest.mark.parametrize("model", ["smollm2"])
+def test_the_page_of_results_is_made_of_the_results_beside_it(model):
     docs = Path(__file__).parents[2] / "docs" / "results"
-    results = json.loads((docs / "raw" / "cnl-smollm2.json").read_text())
+    results = json.loads((docs / "raw" / f"cnl-{model}.json").read_text())
     page = (docs / "cnl.md").read_text()
     shown = verdicts(results, read_cnl_preset("real").kinds)
-    assert len(shown) == 6
-    assert all(markdown_page(each) in page for each in shown)
+    assert len(shown) >= 6
+    assert all(markdown_page(each).partition("## ")[2] in page for each in shown)

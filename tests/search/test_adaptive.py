@@ -15,7 +15,7 @@ from driven import (
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from caploc.recovery.rows import is_binary
+from caploc.recovery.estimate import is_binary
 from caploc.search import METHODS
 from caploc.search.settings import LEAST_BUDGET
 from caploc.search.summary import nothing_to_lose

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from caploc.search.optimism import choosing, excess, mean_loss, optimism
+from caploc.search.published import choosing, excess, mean_loss, optimism
 
 SOME = st.lists(st.sampled_from([-1.0, 0.0, 0.5, 1.0]), min_size=3, max_size=30)
 

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from caploc import designs
-from caploc.recovery.rows import Rows
+from caploc.recovery.estimate import Rows
 from caploc.recovery.screening import screened
 from caploc.search.plan import intact_plan
 from caploc.search.screen import CAP, FOCUS, NOISE_RATIO, SPARE, Screen, best_group

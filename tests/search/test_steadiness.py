@@ -5,7 +5,7 @@ import pytest
 from driven import drive, problem
 from test_likelihood import WORLD, of_budget, searched
 
-from caploc.search.steadiness import measure_unsteadiness
+from caploc.search.state import measure_unsteadiness
 
 TRIAL = "trial of likelihoods"
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from caploc import designs
 from caploc.errors import BadOption
 from caploc.search import METHODS, Settings, column_mask
-from caploc.search.tuned import MOST_CHECKED, RATES, Choices, check_choices, rates_to_try
+from caploc.search.published import MOST_CHECKED, RATES, Choices, check_choices, rates_to_try
 from caploc.simulate import KINDS, World
 
 DRAWS = {"css-search": designs.stratified, "csb-search": designs.bernoulli}

@@ -15,7 +15,7 @@ from caploc.errors import BadData, BadOption, FolderTaken, UserError
 from caploc.finished import FinishedRun
 from caploc.folder import claim, refuse_links
 from caploc.neurons.study import read_study
-from caploc.report import rewrite_page
+from caploc.report.page import rewrite_page
 from caploc.sandbox import Protection
 from caploc.search import Settings
 from caploc.studies import read_studies

@@ -12,7 +12,7 @@ from hypothesis.extra.numpy import arrays
 from caploc.errors import BadOption
 from caploc.heads import HeadGrid
 from caploc.stats.chance import count_shared
-from caploc.stats.sets import RATES, group, jaccards, overlap_rates, rate_matrices
+from caploc.stats.sets import RATES, group, overlap_rates, rate_matrices
 
 PAIRS = st.integers(1, 40).flatmap(lambda size: arrays(bool, (2, size)))
 MANY = st.tuples(st.integers(1, 8), st.integers(1, 30)).flatmap(lambda shape: arrays(bool, shape))
@@ -95,12 +95,6 @@ def test_matrices_hold_the_rates_of_every_two_sets(sets):
             for name in RATES:
                 value = matrices[name][row, column]
                 assert (None if np.isnan(value) else value) == pytest.approx(told[name])
-
-
-def test_jaccards_go_row_by_row():
-    first = np.array([members([1, 2]), members([]), members([])])
-    second = np.array([members([2, 3]), members([4]), members([])])
-    assert jaccards(first, second) == pytest.approx([1 / 3, 0, np.nan], nan_ok=True)
 
 
 def exact_tail(size, one, other, count):

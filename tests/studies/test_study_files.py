@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from caploc.errors import UserError
 from caploc.models import placement
 from caploc.studies import Allowed, read_studies
-from caploc.studies.file import SettingLists
-from caploc.studies.reading import describe_mistake_at, understood
+from caploc.studies.file import SettingLists, describe_mistake_at, understood
 from caploc.workbench import ModelOptions
 
 DOCS = Path(__file__).parents[2] / "docs" / "studies.md"

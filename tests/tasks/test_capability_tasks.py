@@ -8,7 +8,7 @@ import pytest
 from caploc.neurons.study import load_source
 from caploc.tasks.catalog import TaskOptions, can_train, load_task
 from caploc.tasks.paper.syntax import score_syntax
-from caploc.tasks.registry import paper_manager
+from caploc.tasks.registry import own_manager
 from caploc.tasks.task import Generated, LogLikelihood
 from caploc.workbench import ModelOptions
 
@@ -70,7 +70,7 @@ def test_the_hubs_data_set_is_loaded_from_a_folder_laid_out_as_it_is(tmp_path, n
     for split in SPLITS[name]:
         written(tmp_path / "data", name, split, "parquet")
     file = tmp_path / f"{name}_here.yaml"
-    known = paper_manager().task_index[name].yaml_path
+    known = own_manager("paper").task_index[name].yaml_path
     file.write_text(
         f"include: {known}\ntask: {name}_here\ndataset_path: {tmp_path / 'data'}\n"
         "dataset_name: null\n"

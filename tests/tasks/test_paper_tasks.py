@@ -14,12 +14,10 @@ from caploc.tasks.catalog import (
 )
 from caploc.tasks.registry import (
     all_names,
-    demo_manager,
     harness_manager,
     leaf_entries,
+    own_manager,
     own_names,
-    paper_manager,
-    words_manager,
 )
 from caploc.tasks.task import Generated, Scored
 from caploc.workbench import ModelOptions
@@ -128,12 +126,12 @@ def test_mmlu_and_wmdp_weigh_their_tasks_by_size(task_file, tmp_path):
 
 
 def test_the_papers_own_tasks_are_listed_and_clash_with_none():
-    own = set(paper_manager().all_tasks)
+    own = set(own_manager("paper").all_tasks)
     swearing = {"swearing", "swearing_identify", "swearing_lists", "swearing_lists_identify"}
     of_neurons = {"metamath", "code25k", "emotion", "imdb"}
     assert own == {"gen", "rhyming", "rhyming_easy"} | swearing | of_neurons
     assert not own & set(harness_manager().all_tasks)
-    brought = [*demo_manager().all_tasks, *sorted(own), *words_manager().all_tasks]
+    brought = [*own_manager("demo").all_tasks, *sorted(own), *own_manager("words").all_tasks]
     assert own_names() == brought
     assert all_names()[: len(own_names())] == own_names()
     for name in own:
@@ -141,7 +139,7 @@ def test_the_papers_own_tasks_are_listed_and_clash_with_none():
 
 
 def test_gens_parts_are_the_papers_four():
-    tasks = [entry.name for entry in leaf_entries(paper_manager(), "gen")]
+    tasks = [entry.name for entry in leaf_entries(own_manager("paper"), "gen")]
     assert tasks[:3] == ["hellaswag", "boolq", "arc_challenge"]
     assert len(tasks) == 3 + 57 and all(name.startswith("mmlu_") for name in tasks[3:])
 

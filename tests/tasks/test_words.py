@@ -12,17 +12,17 @@ from caploc.errors import UnknownName
 from caploc.tasks import words
 from caploc.tasks.catalog import TaskOptions, load_task
 from caploc.tasks.datafiles import definition
-from caploc.tasks.registry import find_task, words_manager
+from caploc.tasks.registry import find_task, own_manager
 from caploc.tasks.task import Generate, Generated
 
 HERE = Path(words.__file__).parent
-NAMES = words_manager().all_tasks
+NAMES = own_manager("words").all_tasks
 CHOSEN = ("words/sentiment", "words/odd_one_out")  # one of several answers is picked
 FEWER = {"capital": 130, "country": 130, "nationality": 104, "comparative": 265, "antonym": 250}
 TWINS = {
     name: twin_of
     for name in NAMES
-    if (twin_of := definition(words_manager().task_index[name])["metadata"].get("twin_of"))
+    if (twin_of := definition(own_manager("words").task_index[name])["metadata"].get("twin_of"))
 }
 
 
@@ -44,12 +44,12 @@ def score_words():
 
 def samples(name):
     """The examples that a task's prompts show."""
-    return definition(words_manager().task_index[name])["fewshot_config"]["samples"]
+    return definition(own_manager("words").task_index[name])["fewshot_config"]["samples"]
 
 
 def rows(name):
     """The rows of the table that a task asks from."""
-    table = definition(words_manager().task_index[name])["dataset_kwargs"]["table"]
+    table = definition(own_manager("words").task_index[name])["dataset_kwargs"]["table"]
     return list(csv.DictReader((HERE / f"{table}.csv").read_text().splitlines()))
 
 
@@ -57,7 +57,7 @@ def opening(task, example):
     """The part of a prompt before its last line: what all prompts of a task share."""
     request = task.requests(example)[0]
     prompt = request.prompt if isinstance(request, Generate) else request.context
-    frame = definition(words_manager().task_index[task.name])["doc_to_text"]
+    frame = definition(own_manager("words").task_index[task.name])["doc_to_text"]
     line = frame.replace("{{question}}", task.leaves[0].docs[example]["question"])
     assert prompt.endswith(line)
     return prompt.removesuffix(line)
@@ -129,7 +129,7 @@ def test_a_twin_asks_for_the_same_in_other_words_with_other_examples(loaded, nam
     mine, theirs = samples(name), samples(other)
     assert not {s["question"] for s in mine} & {s["question"] for s in theirs}
     frame, other_frame = (
-        definition(words_manager().task_index[task])["doc_to_text"] for task in (name, other)
+        definition(own_manager("words").task_index[task])["doc_to_text"] for task in (name, other)
     )
     said, other_said = (
         set(text.replace("{{question}}", "").split()) for text in (frame, other_frame)

@@ -13,7 +13,7 @@ from caploc.result import Noise
 from caploc.search import Found, Settings
 from caploc.store import Question
 from caploc.study import Study, run_study
-from caploc.validation.noise import REPEATED, above_noise
+from caploc.validation.comparison import REPEATED, above_noise
 from caploc.workbench import ModelOptions
 
 SMALL = Study(

@@ -73,8 +73,8 @@ COMMANDS = {
         "offering.chat",
     ),
     "Hand on": ("models.export",),
-    "Reproduce": ("paper.reproduce",),
-    "Feed-forward neurons": ("facts.neurons",),
+    "Reproduce": ("studies.reproduce",),
+    "Feed-forward neurons": ("neurons.neurons",),
 }
 
 
@@ -209,16 +209,12 @@ def run_or_follow() -> None:
             exit_after(command)
 
 
-def leave_values_unread() -> None:
-    """Keep typer from waiting for pydantic at the Tab key, which asks what stands where only."""
-    for kind in (TyperOption, TyperArgument):
-        kind.process_value = lambda self, ctx, value: value  # type: ignore[method-assign]
-
-
 def main() -> None:
     """Run a command, or follow the process that does."""
     if "_CAPLOC_COMPLETE" in os.environ:
-        leave_values_unread()
+        # typer would wait for pydantic at the Tab key, which asks what stands where only
+        for kind in (TyperOption, TyperArgument):
+            kind.process_value = lambda self, ctx, value: value  # type: ignore[method-assign]
     hush()
     exit_after(run_or_follow)
 

@@ -6,9 +6,12 @@ the cache of the Hugging Face Hub, runs from the folders below the one at hand. 
 """
 
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
+
+import typer
 
 from caploc.pretrained import PRETRAINED
 from caploc.tasks.names import harness_tasks, own_tasks
@@ -19,6 +22,7 @@ MODES = ("zero", "mean", "resample", "patch")
 GOALS = ("heads", "set", "specific")
 OPENINGS = ("auto", "likelihood", "masks")
 ESTIMATORS = ("lasso", "lasso-cv", "logistic", "means", "paired", "spike-slab")
+Completer = Callable[[str], list[str]]
 MARKS = ("run.json", "studies.json")  # what a run, or a folder of runs, holds
 
 
@@ -27,13 +31,23 @@ def starting(names: Iterable[str], incomplete: str) -> list[str]:
     return sorted(name for name in set(names) if name.startswith(incomplete))
 
 
-def offer(*names: str) -> Callable[[str], list[str]]:
+def offer(*names: str) -> Completer:
     """Return what completes one of these names."""
 
     def complete(incomplete: str) -> list[str]:
         return starting(names, incomplete)
 
     return complete
+
+
+def make_option(help: str, offered: Completer, *names: str, **more: Any) -> Any:
+    """Return an option whose values the shell offers; `more` is as typer has it."""
+    return typer.Option(*names, help=help, autocompletion=offered, **more)
+
+
+def make_argument(help: str, offered: Completer, **more: Any) -> Any:
+    """Return an argument whose values the shell offers; `more` is as typer has it."""
+    return typer.Argument(help=help, autocompletion=offered, **more)
 
 
 methods = offer(*METHODS)
@@ -82,7 +96,13 @@ def listed_tasks(incomplete: str) -> list[str]:
 
 def models(incomplete: str) -> list[str]:
     """The model inside the package, those with short names, and those in the Hub's cache."""
-    return starting(["demo", *PRETRAINED, *cached_models()], incomplete)
+    home = Path(os.environ.get("HF_HOME") or Path.home() / ".cache" / "huggingface")
+    hub = Path(os.environ.get("HF_HUB_CACHE") or home / "hub")
+    names = ["demo", *PRETRAINED]
+    with suppress(OSError):
+        folders = [folder.name.removeprefix("models--") for folder in hub.glob("models--*--*")]
+        names += [name.replace("--", "/", 1) for name in folders]
+    return starting(names, incomplete)
 
 
 def runs(incomplete: str) -> list[str]:
@@ -104,12 +124,3 @@ def runs(incomplete: str) -> list[str]:
 def is_run(folder: Path) -> bool:
     """Tell whether a command left its mark in the folder."""
     return any((folder / mark).is_file() for mark in MARKS)
-
-
-def cached_models() -> Iterator[str]:
-    """Models that were downloaded before."""
-    home = Path(os.environ.get("HF_HOME") or Path.home() / ".cache" / "huggingface")
-    hub = Path(os.environ.get("HF_HUB_CACHE") or home / "hub")
-    with suppress(OSError):
-        for folder in hub.glob("models--*--*"):
-            yield folder.name.removeprefix("models--").replace("--", "/", 1)

@@ -7,7 +7,7 @@ import typer
 
 from caploc import console
 from caploc.cli import completion, offering, options
-from caploc.cli.search_options import CheckGroup, PublishedGroup, SearchGroup, SpecificGroup
+from caploc.cli.completion import make_option
 from caploc.naming import default_folder, default_others, placed
 
 
@@ -18,18 +18,18 @@ def locate(
     task: options.Tasks,
     also: Annotated[
         list[str] | None,
-        typer.Option(
-            help=f"Another task to score before and after; {options.ONE_OR_MORE}.",
-            autocompletion=completion.listed_tasks,
+        make_option(
+            f"Another task to score before and after; {options.ONE_OR_MORE}.",
+            completion.listed_tasks,
             callback=options.check_tasks,
         ),
     ] = None,
     goal: Annotated[
         str,
-        typer.Option(
-            help="heads: those that matter most alone; set: the one that breaks most; specific: "
+        make_option(
+            "heads: those that matter most alone; set: the one that breaks most; specific: "
             "one that also leaves the tasks of --spare alone.",
-            autocompletion=completion.goals,
+            completion.goals,
         ),
     ] = "heads",
     budget: Annotated[
@@ -41,10 +41,10 @@ def locate(
     ] = None,
     out: options.Out = None,
     *,
-    specific: SpecificGroup,
-    search: SearchGroup,
-    published: PublishedGroup,
-    checks: CheckGroup,
+    specific: options.SpecificGroup,
+    search: options.SearchGroup,
+    published: options.PublishedGroup,
+    checks: options.CheckGroup,
     asking: options.TaskGroup,
     knockout: options.ModeGroup,
     code: options.CodeGroup,
@@ -56,9 +56,9 @@ def locate(
     output: options.OutputGroup,
     track: Annotated[
         str | None,
-        typer.Option(
-            help="Tell mlflow, trackio or wandb[:PROJECT] of the run.",
-            autocompletion=completion.trackers,
+        make_option(
+            "Tell mlflow, trackio or wandb[:PROJECT] of the run.",
+            completion.trackers,
             rich_help_panel="Output",
         ),
     ] = None,
@@ -93,7 +93,7 @@ def locate(
     named = [
         one for one in search.exclude or () if one != "universal" and not one.endswith(".json")
     ]
-    options.check_heads_of(model, *named)
+    options.check_heads(model, *named)
     from caploc.modes import PATCH  # what needs PyTorch comes after what a mistake is seen without
     from caploc.studies import foresee, locate_all
     from caploc.study import Study

@@ -10,18 +10,17 @@ import typer
 
 from caploc import console
 from caploc.cli import completion, options
+from caploc.cli.completion import make_argument, make_option
 from caploc.errors import BadOption, UserError
 from caploc.naming import default_folder, is_folder, placed
 
-PORT = 8750
+Port = Annotated[int, typer.Option(help="Where to listen; 0 takes any free port.")]
+Host = Annotated[str, typer.Option(help="Address to listen on.")]
 
 
 def report(
     folder: Annotated[
-        Path,
-        typer.Argument(
-            help="A finished run's folder, or one of runs.", autocompletion=completion.runs
-        ),
+        Path, make_argument("A finished run's folder, or one of runs.", completion.runs)
     ],
 ) -> None:
     """Write report.html and the figures of a finished run again; of runs, compare.html too.
@@ -46,10 +45,7 @@ def report(
 def compare(
     folders: Annotated[
         list[Path],
-        typer.Argument(
-            help="Folders of finished runs, or folders of such folders.",
-            autocompletion=completion.runs,
-        ),
+        make_argument("Folders of finished runs, or folders of such folders.", completion.runs),
     ],
     out: Annotated[
         Path | None,
@@ -109,9 +105,7 @@ def tasks(
 
 
 def doctor(
-    folder: Annotated[
-        Path | None, typer.Argument(help="A run folder to check.", autocompletion=completion.runs)
-    ] = None,
+    folder: Annotated[Path | None, make_argument("A run folder to check.", completion.runs)] = None,
     mend: Annotated[
         bool, typer.Option("--repair", help="Save every sound row of a damaged folder.")
     ] = False,
@@ -163,10 +157,7 @@ def show_facts(facts: dict[str, Any], as_json: bool) -> None:
 
 def rows(
     folder: Annotated[
-        Path,
-        typer.Argument(
-            help="A run's folder, or one of several studies.", autocompletion=completion.runs
-        ),
+        Path, make_argument("A run's folder, or one of several studies.", completion.runs)
     ],
     to: Annotated[Path, typer.Option(help="File to write: rows.parquet, or rows.csv.")],
     stages: Annotated[
@@ -200,26 +191,20 @@ def rows(
 def ui(
     folder: Annotated[
         Path | None,
-        typer.Argument(
-            help="A finished run, or a folder of runs of one model.", autocompletion=completion.runs
-        ),
+        make_argument("A finished run, or a folder of runs of one model.", completion.runs),
     ] = None,
     model: Annotated[
         str | None,
-        typer.Option(
-            help="Hugging Face id, local folder, or `demo`; else the run's.",
-            autocompletion=completion.models,
-        ),
+        make_option("Hugging Face id, local folder, or `demo`; else the run's.", completion.models),
     ] = None,
     task: Annotated[
         list[str] | None,
-        typer.Option(
-            help=f"A task to draw examples from; {options.ONE_OR_MORE}.",
-            autocompletion=completion.listed_tasks,
+        make_option(
+            f"A task to draw examples from; {options.ONE_OR_MORE}.", completion.listed_tasks
         ),
     ] = None,
-    port: Annotated[int, typer.Option(help="Where to listen; 0 takes any free port.")] = PORT,
-    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
+    port: Port = 8750,
+    host: Host = "127.0.0.1",
     data: options.Data = None,
     chat_template: options.Chat = False,
     *,
@@ -261,11 +246,11 @@ def ui(
 
 @options.takes_groups
 def view(
-    folder: Annotated[
-        Path, typer.Argument(help="A folder of runs, or one run.", autocompletion=completion.runs)
-    ] = Path("runs"),
-    port: Annotated[int, typer.Option(help="Where to listen; 0 takes any free port.")] = PORT,
-    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
+    folder: Annotated[Path, make_argument("A folder of runs, or one run.", completion.runs)] = Path(
+        "runs"
+    ),
+    port: Port = 8750,
+    host: Host = "127.0.0.1",
     device: options.Device = "auto",
     trust_remote_code: options.Trust = False,
     *,

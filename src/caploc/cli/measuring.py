@@ -7,6 +7,7 @@ import typer
 
 from caploc import console
 from caploc.cli import completion, options
+from caploc.cli.completion import make_argument
 from caploc.naming import default_folder, placed
 
 
@@ -15,11 +16,7 @@ def evaluate(
     model: options.Model,
     task: options.Tasks,
     heads: Annotated[
-        str,
-        typer.Option(
-            help="Heads to knock out, such as L0H5,L1H3:0.5 (half of it).",
-            callback=options.check_heads,
-        ),
+        str, typer.Option(help="Heads to knock out, such as L0H5,L1H3:0.5 (half of it).")
     ] = "",
     limit: options.Limit = None,
     quantize: options.Quantize = None,
@@ -48,7 +45,7 @@ def evaluate(
     See also:
         locate, curve, export
     """
-    options.check_heads_of(model, heads)
+    options.check_heads(model, heads)
     from caploc import tables
     from caploc.evaluation import Evaluation
     from caploc.evaluation import evaluate as run
@@ -166,10 +163,7 @@ def interactions(
 def universal(
     folders: Annotated[
         list[Path],
-        typer.Argument(
-            help="Folders of finished runs of one model, a task each.",
-            autocompletion=completion.runs,
-        ),
+        make_argument("Folders of finished runs of one model, a task each.", completion.runs),
     ],
     family: Annotated[
         list[str] | None, typer.Option(help="NAME=TASK,TASK: tasks that count as one; repeat.")

@@ -7,6 +7,7 @@ import typer
 
 from caploc import console
 from caploc.cli import completion, options
+from caploc.cli.completion import make_argument, make_option
 from caploc.folder import check_source
 from caploc.lookup import pick
 from caploc.naming import placed
@@ -18,10 +19,7 @@ DOWNLOADED = "What was downloaded is kept; the same command continues."
 def fetch(
     name: Annotated[
         list[str],
-        typer.Argument(
-            help="Names that `caploc models` lists; all: each of them.",
-            autocompletion=completion.fetched,
-        ),
+        make_argument("Names that `caploc models` lists; all: each of them.", completion.fetched),
     ],
     quiet: options.Quiet = False,
 ) -> None:
@@ -73,9 +71,9 @@ def size_of(count: int) -> str:
 def models(
     name: Annotated[
         str | None,
-        typer.Argument(
-            help="A model to look at; if absent, those that have a name of their own are listed.",
-            autocompletion=completion.models,
+        make_argument(
+            "A model to look at; if absent, those that have a name of their own are listed.",
+            completion.models,
         ),
     ] = None,
     quantize: options.Quantize = None,
@@ -122,24 +120,16 @@ def show_names(as_json: bool) -> None:
 @options.takes_groups
 def export(
     source: Annotated[
-        str,
-        typer.Argument(
-            help="A finished run's folder, or a model (with --heads).",
-            autocompletion=completion.runs,
-        ),
+        str, make_argument("A finished run's folder, or a model (with --heads).", completion.runs)
     ],
     to: Annotated[Path, typer.Option(help="Folder to write; new or empty.")],
     top: Annotated[
         int | None, typer.Option(help="Only the N most needed heads of the run; all if absent.")
     ] = None,
-    heads: options.OtherHeads = None,
+    heads: options.HeadNames = None,
     kind: Annotated[
         str,
-        typer.Option(
-            "--as",
-            help="checkpoint, lora, or heads (their names alone).",
-            autocompletion=completion.exports,
-        ),
+        make_option("checkpoint, lora, or heads (their names alone).", completion.exports, "--as"),
     ] = "checkpoint",
     push_to_hub: Annotated[
         str | None, typer.Option(help="Also upload to this repository of the Hugging Face Hub.")
@@ -168,7 +158,7 @@ def export(
     """
     if heads is None:
         check_source(source)
-    options.check_heads_of(source, heads)
+    options.check_heads(source, heads)
     from caploc.export.export import Export
 
     wanted = Export.find(

@@ -1,4 +1,4 @@
-"""Commands on feed-forward neurons (CNL)."""
+"""Commands on feed-forward neurons, and on single facts and items (CNL)."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -8,32 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 import typer
 
 from caploc import console
-from caploc.cli import completion
-from caploc.cli.options import (
-    ONE_OR_MORE,
-    Batch,
-    Chat,
-    CodeGroup,
-    Data,
-    Fewshot,
-    Gguf,
-    Json,
-    Model,
-    ModelGroup,
-    Out,
-    OutputGroup,
-    Quantize,
-    Quiet,
-    Revision,
-    Tasks,
-    Trust,
-    command_line,
-    kinds_of,
-    numbers,
-    permit,
-    split_names,
-    takes_groups,
-)
+from caploc.cli import completion, options
+from caploc.cli.completion import make_argument, make_option
 from caploc.lookup import pick
 from caploc.naming import default_folder, placed
 
@@ -41,7 +17,7 @@ if TYPE_CHECKING:
     from caploc.neurons.training import TuningRecipe
     from caploc.workbench import Allowed
 
-app = typer.Typer(
+neurons = typer.Typer(
     name="neurons",
     help="Find, erase, tune and question the feed-forward neurons of a capability (CNL).",
     no_args_is_help=True,
@@ -50,10 +26,7 @@ app = typer.Typer(
 )
 
 Folder = Annotated[
-    Path,
-    typer.Argument(
-        help="Folder of a finished `caploc neurons locate`.", autocompletion=completion.runs
-    ),
+    Path, make_argument("Folder of a finished `caploc neurons locate`.", completion.runs)
 ]
 Draws = Annotated[int, typer.Option(help="Draws of random neurons, 5 or more.")]
 Kinds = Annotated[
@@ -66,7 +39,7 @@ Sigma = Annotated[float, typer.Option(help="Standard deviations above the mean."
 Share = Annotated[float | None, typer.Option(help="Choose this share of all neurons instead.")]
 OfRun = Annotated[
     list[str] | None,
-    typer.Option("--task", help=f"Only this task of the run; {ONE_OR_MORE}."),
+    typer.Option("--task", help=f"Only this task of the run; {options.ONE_OR_MORE}."),
 ]
 Judged = Annotated[
     int | None, typer.Option("--limit", help="Examples of each task to judge on, at most.")
@@ -75,14 +48,17 @@ Seed = Annotated[int, typer.Option(help="Seed of everything that is drawn at ran
 
 
 @dataclass(frozen=True)
-class AllowedGroup(CodeGroup):
+class AllowedGroup(options.CodeGroup):
     """What a finished run of neurons may be asked to do, which its folder alone cannot say."""
 
-    trust_remote_code: Trust = False
+    trust_remote_code: options.Trust = False
 
     def allowed(self, tasks: Iterable[str] = ()) -> "Allowed":
         """Read them, once it is said what programs and the files of these tasks may do."""
-        return permit(self.allow_code, self.trust_remote_code, tasks)
+        from caploc.workbench import Allowed
+
+        self.check(tasks)
+        return Allowed(self.allow_code, self.trust_remote_code)
 
 
 @dataclass(frozen=True)
@@ -109,49 +85,41 @@ class TuningGroup:
         from caploc.neurons.weights import TRAINS
 
         pick(dict.fromkeys(TRAINS), trains, "choice of --trains")
-        rates = numbers(self.rates, float)
+        rates = options.numbers(self.rates, float)
         own = {"steps": self.steps, "rates": rates, "checkpointing": self.checkpointing}
         return TuningRecipe(**own, trains=trains, seed=seed)  # type: ignore[arg-type]
 
 
 def run_and_show(
-    run: Callable[..., Any], *asked: object, page: Path, output: OutputGroup, **options: object
+    run: Callable[..., Any], *asked: object, page: Path, output: options.OutputGroup, **more: object
 ) -> None:
     """Run what a command asks for, watched, and print its tables, or its result as JSON."""
     with output.progress() as progress:
-        result, shown = run(*asked, progress=progress, command=command_line(), **options)
-    console.show_exhibits(result, shown, output.as_json, page)
+        result, shown = run(*asked, progress=progress, command=options.command_line(), **more)
+    console.show_exhibits(result, shown, output.as_json, f"Report: {page / 'report.html'}")
 
 
-@app.command()
-@takes_groups
+@neurons.command()
+@options.takes_groups
 def locate(
-    model: Model,
-    task: Tasks,
+    model: options.Model,
+    task: options.Tasks,
     method: Annotated[
         str,
-        typer.Option(
-            help="gradient, integrated (the paper's), joint, activation, logit.",
-            autocompletion=completion.scores,
+        make_option(
+            "gradient, integrated (the paper's), joint, activation, logit.", completion.scores
         ),
     ] = "gradient",
     target: Annotated[
         str,
-        typer.Option(
-            help="logprob, logprob-sum, probability of the first token.",
-            autocompletion=completion.targets,
-        ),
+        make_option("logprob, logprob-sum, probability of the first token.", completion.targets),
     ] = "logprob",
     positions: Annotated[
-        str,
-        typer.Option(help="all, answer, last of the prompt.", autocompletion=completion.read_at),
+        str, make_option("all, answer, last of the prompt.", completion.read_at)
     ] = "all",
     steps: Points = 19,
     rule: Annotated[
-        str,
-        typer.Option(
-            help="Where these points lie: midpoint, left, right.", autocompletion=completion.rules
-        ),
+        str, make_option("Where these points lie: midpoint, left, right.", completion.rules)
     ] = "midpoint",
     sigma: Sigma = 6.0,
     share: Share = None,
@@ -176,20 +144,20 @@ def locate(
     ] = 60,
     kind: Kinds = None,
     seed: Seed = 0,
-    fewshot: Fewshot = None,
-    chat_template: Chat = False,
-    data: Data = None,
-    batch_size: Batch = None,
-    quantize: Quantize = None,
+    fewshot: options.Fewshot = None,
+    chat_template: options.Chat = False,
+    data: options.Data = None,
+    batch_size: options.Batch = None,
+    quantize: options.Quantize = None,
     plan: Annotated[
         bool,
         typer.Option("--plan", help="Say what scoring will take of tokens and memory, and stop."),
     ] = False,
-    out: Out = None,
+    out: options.Out = None,
     *,
-    code: CodeGroup,
-    loading: ModelGroup,
-    output: OutputGroup,
+    code: options.CodeGroup,
+    loading: options.ModelGroup,
+    output: options.OutputGroup,
 ) -> None:
     """Find the neurons that a task's examples have in common.
 
@@ -213,7 +181,7 @@ def locate(
     from caploc.neurons.study import NeuronStudy
     from caploc.tasks.catalog import TaskOptions, parse_data
 
-    tasks = tuple(dict.fromkeys(map(placed, split_names(task))))
+    tasks = tuple(dict.fromkeys(map(placed, options.split_names(task))))
     study = NeuronStudy(
         model=loading.of(model, batch_size=batch_size, quantize=quantize),
         tasks=tasks,
@@ -231,20 +199,19 @@ def locate(
     folder = out or default_folder("neurons", model, method, *task)
     code.check(tasks)
     if plan:
-        console.show_exhibits(*foresee_scoring(study), output.as_json, None)
+        console.show_exhibits(*foresee_scoring(study), output.as_json)
         return
-    run_and_show(run, study, folder, page=folder, output=output, kinds=kinds_of(kind))
+    run_and_show(run, study, folder, page=folder, output=output, kinds=options.kinds_of(kind))
 
 
-@app.command()
+@neurons.command()
 def overlap(
     folders: Annotated[
-        list[Path],
-        typer.Argument(help="Folders of `caploc neurons locate`.", autocompletion=completion.runs),
+        list[Path], make_argument("Folders of `caploc neurons locate`.", completion.runs)
     ],
     kind: Kinds = None,
     out: Annotated[Path | None, typer.Option(help="Folder; the first run's if absent.")] = None,
-    as_json: Json = False,
+    as_json: options.Json = False,
 ) -> None:
     """Hold the neurons of several runs of one model against each other.
 
@@ -262,13 +229,12 @@ def overlap(
     from caploc.neurons.locating import overlap as run
 
     place = out or folders[0]
-    console.show_exhibits(
-        *run(folders, kinds_of(kind), place, command=command_line()), as_json, None
-    )
+    found = run(folders, options.kinds_of(kind), place, command=options.command_line())
+    console.show_exhibits(*found, as_json)
 
 
-@app.command()
-@takes_groups
+@neurons.command()
+@options.takes_groups
 def erase(
     folder: Folder,
     mode: ModeName = "zero",
@@ -278,15 +244,13 @@ def erase(
     ] = "0.1,0.25,0.5,0.75,1",
     also: Annotated[
         list[str] | None,
-        typer.Option(
-            help=f"Another task to judge; {ONE_OR_MORE}.", autocompletion=completion.listed_tasks
-        ),
+        make_option(f"Another task to judge; {options.ONE_OR_MORE}.", completion.listed_tasks),
     ] = None,
     limit: Judged = None,
     seed: Seed = 0,
     *,
     may: AllowedGroup,
-    output: OutputGroup,
+    output: options.OutputGroup,
 ) -> None:
     """Erase located neurons, and others as many, and see what each task loses.
 
@@ -305,23 +269,23 @@ def erase(
     from caploc.neurons.erasure import Erasing
     from caploc.neurons.erasure import erase as run
 
-    asked = Erasing(ErasureMode.parse(mode), draws, numbers(doses, float), limit, seed)
-    others, page = split_names(also), folder / "erasure"
+    asked = Erasing(ErasureMode.parse(mode), draws, options.numbers(doses, float), limit, seed)
+    others, page = options.split_names(also), folder / "erasure"
     allowed = may.allowed(others)
     run_and_show(run, folder, asked, others, page=page, output=output, allowed=allowed)
 
 
-@app.command()
-@takes_groups
+@neurons.command()
+@options.takes_groups
 def controls(
     folder: Folder,
     task: OfRun = None,
     method: Annotated[
         list[str] | None,
-        typer.Option(
-            help="Another score: activation, logit, joint (all three if absent), gradient, "
-            f"integrated; {ONE_OR_MORE}.",
-            autocompletion=completion.scores,
+        make_option(
+            "Another score: activation, logit, joint (all three if absent), gradient, "
+            f"integrated; {options.ONE_OR_MORE}.",
+            completion.scores,
         ),
     ] = None,
     plain: Annotated[
@@ -333,7 +297,7 @@ def controls(
     seed: Seed = 0,
     *,
     may: AllowedGroup,
-    output: OutputGroup,
+    output: options.OutputGroup,
 ) -> None:
     """Hold located neurons against those of controls, and try other thresholds.
 
@@ -353,25 +317,25 @@ def controls(
     """
     from caploc.neurons.controls import OTHERS, Controlling, measure_controls
 
-    others = tuple(split_names(method) or OTHERS)
+    others = tuple(options.split_names(method) or OTHERS)
     text = None if plain is None else placed(plain)
-    levels, tasks = numbers(sigmas, float), tuple(split_names(task))
+    levels, tasks = options.numbers(sigmas, float), tuple(options.split_names(task))
     asked = Controlling(others, text, levels, draws, limit, seed, tasks)
     allowed, page = may.allowed(), folder / "controls"
     run_and_show(measure_controls, folder, asked, page=page, output=output, allowed=allowed)
 
 
-@app.command()
-@takes_groups
+@neurons.command()
+@options.takes_groups
 def enhance(
     folder: Folder,
     task: OfRun = None,
     arm: Annotated[
         list[str] | None,
-        typer.Option(
-            help="none, located, random-uniform, random-layer-matched, bottom, complement, full, "
-            f"lora; gradient-norm, active; if absent the first five and lora; {ONE_OR_MORE}.",
-            autocompletion=completion.arms,
+        make_option(
+            "none, located, random-uniform, random-layer-matched, bottom, complement, full, lora; "
+            f"gradient-norm, active; if absent the first five and lora; {options.ONE_OR_MORE}.",
+            completion.arms,
         ),
     ] = None,
     trains: Annotated[
@@ -383,7 +347,7 @@ def enhance(
     *,
     tuning: TuningGroup,
     may: AllowedGroup,
-    output: OutputGroup,
+    output: options.OutputGroup,
 ) -> None:
     """Tune located neurons alone, beside other arms, and see what gets better.
 
@@ -401,19 +365,21 @@ def enhance(
     from caploc.neurons.arms import USUAL
     from caploc.neurons.enhancing import Enhancing, enhance_located
 
-    recipe, tasks = tuning.recipe(seed, trains), tuple(split_names(task))
-    asked = Enhancing(recipe, tuple(split_names(arm) or USUAL), draws, tuning.noise, limit, tasks)
+    recipe, tasks = tuning.recipe(seed, trains), tuple(options.split_names(task))
+    asked = Enhancing(
+        recipe, tuple(options.split_names(arm) or USUAL), draws, tuning.noise, limit, tasks
+    )
     allowed, page = may.allowed(), folder / "enhancement"
     run_and_show(enhance_located, folder, asked, page=page, output=output, allowed=allowed)
 
 
-@app.command()
-@takes_groups
+@neurons.command()
+@options.takes_groups
 def keep(
     folder: Folder,
     task: Annotated[str, typer.Option(help="Task whose located neurons were tuned.")],
     to: Annotated[Path, typer.Option(help="File to write, such as addition.safetensors.")],
-    quiet: Quiet = False,
+    quiet: options.Quiet = False,
     *,
     may: AllowedGroup,
 ) -> None:
@@ -436,14 +402,14 @@ def keep(
         console.say(f"Delta: {run(folder, task, to, progress, allowed=allowed)}")
 
 
-@app.command()
+@neurons.command()
 def merge(
-    model: Model,
+    model: options.Model,
     delta: Annotated[Path, typer.Option(help="File of `caploc neurons keep`.")],
     to: Annotated[Path, typer.Option(help="New folder for the checkpoint.")],
-    revision: Revision = None,
-    gguf: Gguf = None,
-    trust_remote_code: Trust = False,
+    revision: options.Revision = None,
+    gguf: options.Gguf = None,
+    trust_remote_code: options.Trust = False,
 ) -> None:
     """Put tuned neurons into their model and write a checkpoint that plain transformers load.
 
@@ -460,5 +426,166 @@ def merge(
     from caploc.export.delta import merge as run
     from caploc.workbench import ModelOptions
 
-    options = ModelOptions(placed(model), "cpu", "auto", revision, trust_remote_code, gguf=gguf)
-    console.say(f"Checkpoint: {run(options, delta, to)}")
+    loading = ModelOptions(placed(model), "cpu", "auto", revision, trust_remote_code, gguf=gguf)
+    console.say(f"Checkpoint: {run(loading, delta, to)}")
+
+
+Facts = Annotated[
+    str,
+    typer.Option(
+        help="A file of facts, words/facts, or the demo model's demo/quiz, demo/statement."
+    ),
+]
+
+
+@dataclass(frozen=True)
+class FactGroup:
+    """Which facts are located, and how."""
+
+    panel: ClassVar = "Facts"
+    form: Annotated[str, typer.Option(help="lines (our JSON lines), counterfact, zsre.")] = "lines"
+    rewrites: Annotated[
+        str | None, typer.Option(help="JSON lines of further wordings: name and texts.")
+    ] = None
+    method: Annotated[
+        list[str] | None, typer.Option(help="neurons, tracing, circuits; all if absent; repeat.")
+    ] = None
+    count: Annotated[int | None, typer.Option(help="Facts that the model knows, at most.")] = 30
+    share: Annotated[float, typer.Option(help="Share of edges a circuit keeps.")] = 0.05
+    steps: Annotated[int, typer.Option(help="Steps of edge attribution.")] = 20
+    neuron_share: Annotated[
+        float, typer.Option(help="Share of the largest score that a knowledge neuron has.")
+    ] = 0.2
+    neuron_steps: Annotated[int, typer.Option(help="Points of a knowledge neuron's integral.")] = 20
+    neuron_rule: Annotated[
+        str,
+        make_option(
+            "Where these points lie: midpoint, left (the paper's), right.", completion.rules
+        ),
+    ] = "midpoint"
+
+    def study(self, loading: options.ModelGroup, model: str, facts: str, **more: Any) -> Any:
+        """Make the study of facts that these options ask for."""
+        from caploc.neurons.fact_study import METHODS, FactStudy
+
+        asked = vars(self) | more
+        methods = tuple(asked.pop("method") or METHODS)
+        return FactStudy(loading.of(model), placed(facts), methods=methods, **asked)
+
+
+@neurons.command()
+@options.takes_groups
+def fidelity(
+    model: options.Model,
+    facts: Facts,
+    seed: Seed = 0,
+    out: options.Out = None,
+    *,
+    locating: FactGroup,
+    loading: options.ModelGroup,
+    output: options.OutputGroup,
+) -> None:
+    """Is a single fact located alike however it is worded? Three families of methods.
+
+    Examples:
+        caploc neurons fidelity demo --facts demo/quiz --count 10
+        caploc neurons fidelity demo --facts demo/statement --method neurons --out runs/facts
+
+    Writes:
+        fidelity.json: how alike wordings of a fact are located, by method
+        fidelity/report.html: the page
+
+    See also:
+        neurons reliability, neurons decouple
+    """
+    from caploc.neurons.fact_study import measure_fidelity
+
+    folder = out or default_folder("facts", model, facts)
+    study = locating.study(loading, model, facts, seed=seed)
+    run_and_show(measure_fidelity, study, folder, page=folder / "fidelity", output=output)
+
+
+@neurons.command()
+@options.takes_groups
+def reliability(
+    model: options.Model,
+    facts: Facts,
+    draws: Annotated[int, typer.Option(help="Draws of random sets, 5 or more.")] = 20,
+    texts: Annotated[
+        str | None, typer.Option(help="Texts, one a line, for the covariance of an edit.")
+    ] = None,
+    seed: Seed = 0,
+    out: options.Out = None,
+    *,
+    locating: FactGroup,
+    loading: options.ModelGroup,
+    output: options.OutputGroup,
+) -> None:
+    """Does changing what was located, and nothing else, change the fact? Three families.
+
+    Examples:
+        caploc neurons reliability demo --facts demo/statement --count 10
+        caploc neurons reliability demo --facts demo/quiz --method tracing --draws 50
+
+    Writes:
+        reliability.json: what changing the located does, by method
+        reliability/report.html: the page
+
+    See also:
+        neurons fidelity, neurons decouple
+    """
+    from caploc.neurons.fact_study import measure_reliability
+
+    folder = out or default_folder("facts", model, facts)
+    study = locating.study(loading, model, facts, draws=draws, texts=texts, seed=seed)
+    run_and_show(measure_reliability, study, folder, page=folder / "reliability", output=output)
+
+
+@neurons.command()
+@options.takes_groups
+def decouple(
+    model: options.Model,
+    contrasts: Annotated[
+        str,
+        typer.Option(
+            help="arithmetic, sentiment; of the demo model demo/sums, demo/capitals, demo/elements."
+        ),
+    ] = "arithmetic",
+    items: Annotated[int, typer.Option(help="Base items, each with four partners.")] = 1000,
+    method: Annotated[
+        list[str] | None,
+        make_option(
+            "gradient (if absent), integrated, joint, activation, logit; of single facts "
+            "neurons, tracing, circuits; repeat.",
+            completion.locators,
+        ),
+    ] = None,
+    steps: Points = 19,
+    sigma: Sigma = 6.0,
+    share: Share = None,
+    seed: Seed = 0,
+    out: options.Out = None,
+    *,
+    loading: options.ModelGroup,
+    output: options.OutputGroup,
+) -> None:
+    """Do the neurons of single items follow the capability, the content, or the item?
+
+    Examples:
+        caploc neurons decouple demo --contrasts demo/sums --items 100
+        caploc neurons decouple demo --contrasts demo/capitals --method gradient --method activation
+
+    Writes:
+        decoupling.json: similarities of items' neurons, by what the items share
+        report.html: the page
+
+    See also:
+        neurons fidelity, neurons locate
+    """
+    from caploc.neurons.decoupling import DecouplingStudy, measure_decoupling
+    from caploc.neurons.finding import Rule
+
+    ways, rule = tuple(method or ["gradient"]), Rule(sigma, share)
+    study = DecouplingStudy(loading.of(model), contrasts, items, ways, steps, rule, seed)
+    folder = out or default_folder("decoupling", model, contrasts)
+    run_and_show(measure_decoupling, study, folder, page=folder, output=output)

@@ -139,7 +139,7 @@ def go_on(context: typer.Context, folder: Path, result: "Result", report: Path |
 @options.takes_groups
 def chat(
     folder: options.RunFolder,
-    heads: options.OtherHeads = None,
+    heads: options.HeadNames = None,
     tokens: Annotated[int, typer.Option(help="Tokens of an answer at most.")] = TOKENS,
     plain: Annotated[
         bool,
@@ -158,8 +158,8 @@ def chat(
     See also:
         ui, export
     """
-    options.check_heads_of(folder, heads)
-    from caploc.chatting import Chat
+    options.check_heads(folder, heads)
+    from caploc.playground.answers import Chat
 
     talk = Chat.of(folder, heads, tokens, may.allowed(), plain=plain)
     console.say(talk.opening())

@@ -15,6 +15,7 @@ import typer
 
 from caploc import console
 from caploc.cli import completion
+from caploc.cli.completion import make_argument, make_option
 from caploc.errors import BadOption, UserError
 from caploc.naming import at_home, check_model_name, is_file, placed
 from caploc.pretrained import DEMO, PRETRAINED
@@ -25,6 +26,7 @@ from caploc.tasks.names import check_listed
 if TYPE_CHECKING:
     from caploc.heads import HeadGrid
     from caploc.modes import Mode
+    from caploc.search import Settings
     from caploc.tasks.catalog import TaskOptions
     from caploc.workbench import Allowed, ModelOptions
     from caploc.workers.ray_backend import Workers
@@ -43,17 +45,17 @@ def check_run(folder: Path) -> Path:
 
 Model = Annotated[
     str,
-    typer.Argument(
-        help="Hugging Face id, folder, GGUF file, a name of `caploc models`, or `demo`.",
-        autocompletion=completion.models,
+    make_argument(
+        "Hugging Face id, folder, GGUF file, a name of `caploc models`, or `demo`.",
+        completion.models,
         callback=check_model_name,
     ),
 ]
 RunFolder = Annotated[
-    Path,
-    typer.Argument(
-        help="A finished run's folder.", autocompletion=completion.runs, callback=check_run
-    ),
+    Path, make_argument("A finished run's folder.", completion.runs, callback=check_run)
+]
+HeadNames = Annotated[
+    str | None, typer.Option(help="Heads by name, such as L0H5,L1H3:0.5, instead of the run's.")
 ]
 ONE_OR_MORE = "repeat, or with commas"
 
@@ -64,17 +66,14 @@ def check_tasks(texts: list[str] | None) -> list[str] | None:
     return texts
 
 
-def check_heads(text: str | None) -> str | None:
-    """Refuse what is no name of a head before anything is loaded; the option's own value."""
+def check_heads(place: str | Path, *texts: str | None) -> None:
+    """Refuse what is no head of a model, or of a run's, before anything is loaded.
+
+    Of a model whose shape only loading tells, names alone are checked.
+    """
     from caploc.heads import Head
 
-    Head.parse_all(text or "")
-    return text
-
-
-def check_heads_of(place: str | Path, *texts: str | None) -> None:
-    """Refuse heads that a model, or a run's, lacks, before anything is loaded, where that shows."""
-    heads = [name for text in texts for name in (text or "").split(",") if name]
+    heads = Head.parse_all(",".join(text for text in texts if text and not is_file(at_home(text))))
     if heads and (grid := known_grid(str(place))):
         grid.mask(heads)
 
@@ -97,43 +96,33 @@ def known_grid(place: str) -> "HeadGrid | None":
     return None
 
 
-OtherHeads = Annotated[
-    str | None,
-    typer.Option(
-        help="Heads by name, such as L0H5,L1H3:0.5, instead of the run's.", callback=check_heads
-    ),
-]
 Tasks = Annotated[
     list[str],
-    typer.Option(
+    make_option(
+        f"Task, group, tag or YAML; {ONE_OR_MORE}.",
+        completion.listed_tasks,
         "--task",
-        help=f"Task, group, tag or YAML; {ONE_OR_MORE}.",
-        autocompletion=completion.listed_tasks,
         callback=check_tasks,
     ),
 ]
 Out = Annotated[Path | None, typer.Option(help="Run folder; a run in it is continued.")]
 Device = Annotated[
     str,
-    typer.Option(
-        help="auto, cpu, cuda, cuda:1, mps; spread: layers over all devices, main memory and disk; "
+    make_option(
+        "auto, cpu, cuda, cuda:1, mps; spread: layers over all devices, main memory and disk; "
         "shard: among torchrun's processes.",
-        autocompletion=completion.devices,
+        completion.devices,
     ),
 ]
 Dtype = Annotated[
-    str,
-    typer.Option(
-        help="auto (the checkpoint's), float32, bfloat16, float16.",
-        autocompletion=completion.dtypes,
-    ),
+    str, make_option("auto (the checkpoint's), float32, bfloat16, float16.", completion.dtypes)
 ]
 Quantize = Annotated[
     str | None,
-    typer.Option(
-        help="Quantize weights: 8bit, 4bit (bitsandbytes), int8, int4 (torchao).",
+    make_option(
+        "Quantize weights: 8bit, 4bit (bitsandbytes), int8, int4 (torchao).",
+        completion.quantized,
         rich_help_panel="Model",
-        autocompletion=completion.quantized,
     ),
 ]
 Revision = Annotated[str | None, typer.Option(help="Branch, tag or commit on the Hub.")]
@@ -167,11 +156,11 @@ Projections = Annotated[
 ]
 EngineName = Annotated[
     str,
-    typer.Option(
+    make_option(
+        "auto, packed (caploc's own), paged (transformers' continuous batching) or vllm.",
+        completion.engines,
         "--engine",
-        help="auto, packed (caploc's own), paged (transformers' continuous batching) or vllm.",
         rich_help_panel="Model",
-        autocompletion=completion.engines,
     ),
 ]
 Batch = Annotated[
@@ -200,11 +189,11 @@ def set_isolation(name: str) -> str:
 
 IsolationName = Annotated[
     str,
-    typer.Option(
+    make_option(
+        "With --allow-code: full, or weak for the best that this machine gives.",
+        completion.isolations,
         "--isolation",
         callback=set_isolation,
-        autocompletion=completion.isolations,
-        help="With --allow-code: full, or weak for the best that this machine gives.",
     ),
 ]
 Chat = Annotated[bool, typer.Option("--chat-template", help="Use the model's chat template.")]
@@ -238,10 +227,7 @@ class TaskGroup:
 
     panel: ClassVar = "Task"
     outcome: Annotated[
-        str,
-        typer.Option(
-            help="metric, or logprob of the gold answer.", autocompletion=completion.outcomes
-        ),
+        str, make_option("metric, or logprob of the gold answer.", completion.outcomes)
     ] = "metric"
     metric: Annotated[str | None, typer.Option(help="The task's metric[,filter] to use.")] = None
     fewshot: Fewshot = None
@@ -262,17 +248,17 @@ class ModeGroup:
     panel: ClassVar = "Knockout"
     mode: Annotated[
         str,
-        typer.Option(
-            help="What replaces a head's output: zero, its mean over examples, its output on "
+        make_option(
+            "What replaces a head's output: zero, its mean over examples, its output on "
             "another example (resample) or on the corrupted prompt (patch).",
-            autocompletion=completion.modes,
+            completion.modes,
         ),
     ] = "zero"
     corrupted: Annotated[
         str | None,
-        typer.Option(
-            help="For --mode patch: the task whose examples are the corrupted counterparts.",
-            autocompletion=completion.tasks,
+        make_option(
+            "For --mode patch: the task whose examples are the corrupted counterparts.",
+            completion.tasks,
         ),
     ] = None
     positions: Annotated[
@@ -426,14 +412,6 @@ def tell_of_code(tasks: list[str]) -> None:
             )
 
 
-def permit(code: bool, remote_code: bool, tasks: Iterable[str] = ()) -> "Allowed":
-    """Say what may be run, once it is said what programs and these tasks' files may do."""
-    from caploc.workbench import Allowed
-
-    CodeGroup(code).check(tasks)
-    return Allowed(code, remote_code)
-
-
 def split_names(texts: Iterable[str] | None) -> list[str]:
     """Names that stand alone or with commas between them; a file's may have commas of its own."""
     found: list[str] = []
@@ -469,3 +447,150 @@ def kinds_of(texts: list[str] | None) -> dict[str, str]:
 def command_line() -> str:
     """The command as it was typed, without secrets."""
     return redacted(shlex.join(["caploc", *sys.argv[1:]]))
+
+
+@dataclass(frozen=True)
+class SpecificGroup:
+    """What a specific set must break and leave alone."""
+
+    panel: ClassVar = "A specific set"
+    spare: Annotated[
+        list[str] | None,
+        make_option(
+            f"A task that --goal specific must leave alone; {ONE_OR_MORE}.",
+            completion.listed_tasks,
+            callback=check_tasks,
+        ),
+    ] = None
+    twin: Annotated[
+        list[str] | None,
+        make_option(
+            "The task in other words, for --goal specific to break as well (if absent, the "
+            f"one that caploc brings; none: the task alone); {ONE_OR_MORE}.",
+            completion.listed_tasks,
+            callback=check_tasks,
+        ),
+    ] = None
+    price: Annotated[
+        float,
+        typer.Option(help="The most that --goal specific may cost a spared task; .02 is 2 points."),
+    ] = 0.02
+    amounts: Annotated[
+        str | None,
+        typer.Option(
+            "--amount",
+            help="Also knock out heads in part, by these amounts: .25,.5,.75 (1: all of it).",
+        ),
+    ] = None
+
+    def settings(self, goal: str) -> dict[str, Any]:
+        """Return what a search with this goal may cost, and the amounts beside 1."""
+        from caploc.search.settings import check_spared
+
+        check_spared(goal, split_names(self.spare))
+        amounts = numbers(self.amounts, float) if self.amounts else ()
+        return {"price": self.price, "amounts": amounts}
+
+    def tasks(self) -> dict[str, Any]:
+        """Return the tasks of both kinds, as a study names them."""
+        return {
+            "spare": tuple(map(placed, split_names(self.spare))),
+            "twins": tuple(map(placed, split_names(self.twin))),
+        }
+
+
+@dataclass(frozen=True)
+class SearchGroup:
+    """How heads are searched for."""
+
+    panel: ClassVar = "Search"
+    method: Annotated[
+        list[str] | None,
+        make_option(
+            "adaptive (if absent), css, csb, css-search, csb-search, one-shot, greedy; "
+            f"{ONE_OR_MORE}.",
+            completion.methods,
+        ),
+    ] = None
+    top: Annotated[int, typer.Option(help="Heads to name at most.")] = 5
+    examples: Annotated[
+        int | None,
+        typer.Option(help="Examples to find heads on; depends on method and task if absent."),
+    ] = None
+    exclude: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Heads never to knock out: L0H6,L3H1, a file of heads, or universal; "
+            "may be repeated."
+        ),
+    ] = None
+    opening: Annotated[
+        str,
+        make_option(
+            "How adaptive begins: auto, likelihood (of right answers), or masks (of heads).",
+            completion.openings,
+        ),
+    ] = "auto"
+    recall: Annotated[
+        float, typer.Option(help="Expected recall of the top at which adaptive stops.")
+    ] = 0.85
+    seed: Annotated[int, typer.Option(help="Seed of examples, masks and controls.")] = 0
+
+
+@dataclass(frozen=True)
+class PublishedGroup:
+    """What the paper's methods take besides."""
+
+    panel: ClassVar = "The paper's methods"
+    masks: Annotated[int, typer.Option(help="Masks to draw (css, csb).")] = 100
+    rate: Annotated[float, typer.Option(help="Share of heads in a mask (css, csb).")] = 0.02
+    mask_counts: Annotated[
+        str, typer.Option(help="Numbers of masks to try (css-search, csb-search).")
+    ] = "100,200,300,400"
+    rates: Annotated[
+        str | None, typer.Option(help="Rates to try (css-search, csb-search); .01 to .1 if absent.")
+    ] = None
+    estimator: Annotated[
+        str | None,
+        make_option(
+            "For css, csb, one-shot: lasso, lasso-cv, logistic, means, paired, spike-slab.",
+            completion.estimators,
+        ),
+    ] = None
+
+    def settings(self, search: SearchGroup, **more: Any) -> "Settings":
+        """Put the settings of a search together, checked; `more` are further fields."""
+        from caploc.search import Settings
+
+        settings = Settings(
+            masks=self.masks,
+            rate=self.rate,
+            mask_counts=numbers(self.mask_counts, int),
+            rates=numbers(self.rates, float) if self.rates else None,
+            estimator=self.estimator,
+            top=search.top,
+            opening=search.opening,
+            recall=search.recall,
+            seed=search.seed,
+            **more,
+        )
+        settings.check()
+        return settings
+
+
+@dataclass(frozen=True)
+class CheckGroup:
+    """How a finding is checked."""
+
+    panel: ClassVar = "Checks"
+    controls: Annotated[int, typer.Option(help="Random sets of heads to compare with.")] = 20
+    limit: Annotated[int | None, typer.Option(help="Score on the first N examples only.")] = None
+    disjoint: Annotated[
+        bool, typer.Option("--disjoint", help="Score only on examples that the search did not see.")
+    ] = False
+    quick: Annotated[
+        bool,
+        typer.Option(
+            "--quick", help="Skip the curve and the search for a more specific part of the set."
+        ),
+    ] = False

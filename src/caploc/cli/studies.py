@@ -1,23 +1,25 @@
-"""Many studies from one file: run them, or say what they will take; the demo is such a file."""
+"""Many studies from one file: run them, or say what they will take; the demo; both papers again."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from caploc import console
-from caploc.cli import options
+from caploc.cli import completion, options
+from caploc.cli.completion import make_option
 from caploc.cli.models import DOWNLOADED, announce
 from caploc.errors import BadOption, FetchFailed
+from caploc.naming import placed
 from caploc.pretrained import is_fetched
-
-if TYPE_CHECKING:
-    from caploc.studies import Opened, Ran
 
 MODEL = "smollm2"
 # study files beside the code that runs them
 REAL, TINY, QUICK = "smollm2.toml", "demo.toml", "quick.toml"
 FOLDERS = {REAL: "demo", TINY: "demo-tiny", QUICK: "demo-quick"}
+
+if TYPE_CHECKING:
+    from caploc.studies import Opened, Ran
 
 File = Annotated[Path, typer.Argument(help="TOML file of models, tasks, methods and seeds.")]
 Results = Annotated[
@@ -189,3 +191,126 @@ def plan(
     for study in expected["studies"]:
         if study["failure"] and not output.as_json:
             console.complain(f"{study['study']}: {study['failure']}")
+
+
+CNL = "cnl"
+
+
+@options.takes_groups
+def reproduce(
+    items: Annotated[
+        list[str],
+        typer.Argument(
+            help="table1 to table9, fig1 to fig4, sharing, scale, failures, choice, rules; "
+            "all; or cnl."
+        ),
+    ],
+    preset: Annotated[
+        str,
+        make_option(
+            "demo, real, paper, or the path of a TOML file such as theirs.", completion.presets
+        ),
+    ] = "demo",
+    model: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Only this model of the preset, or LABEL=NAME, or a new one; repeat. With cnl "
+            "one, in place of the preset's."
+        ),
+    ] = None,
+    only: Annotated[
+        list[str] | None, typer.Option(help="Only this benchmark of the preset; repeat.")
+    ] = None,
+    limit: options.Limit = None,
+    plan: Annotated[bool, typer.Option("--plan", help="Print what it takes, and stop.")] = False,
+    out: options.Out = None,
+    *,
+    code: options.CodeGroup,
+    output: options.OutputGroup,
+) -> None:
+    """Fill the tables and figures of the heads paper, or with `cnl` those of the neurons paper.
+
+    Examples:
+        caploc reproduce all --preset demo --out runs/paper
+        caploc reproduce table2 --preset paper --plan
+        caploc reproduce all --preset real --model SmolLM2 --plan
+        caploc reproduce cnl --preset real --model gemma3-270m
+        caploc reproduce cnl --preset paper --plan
+
+    Writes:
+        index.md: what there is
+        table1.md, .csv, .tex: each table; figures as PNG and PDF
+
+    See also:
+        run, neurons locate
+    """
+    if CNL in items:
+        given = {"--only": only, "--limit": limit, "--allow-code": code.allow_code or None}
+        if items != [CNL]:
+            raise BadOption(f"cnl is reproduced as a whole and by itself; got {' '.join(items)}.")
+        if named := [option for option, value in given.items() if value is not None]:
+            raise BadOption(f"{named[0]} is not for cnl, whose preset says it; copy the preset.")
+        reproduce_neurons(preset, model or [], plan, out, output)
+        return
+    from caploc import tables
+    from caploc.reproduce import plan_exhibits, read_preset
+    from caploc.reproduce import reproduce as run
+
+    chosen = read_preset(preset).narrowed(only or [], model or [], limit)
+    expected = [one.as_dict() for one in plan_exhibits(chosen, items)]
+    if plan and output.as_json:
+        console.say_json(expected)
+        return
+    if not output.as_json:
+        console.show_table(*tables.plan_table(expected))
+    if plan:
+        return
+    code.check()
+    folder = out or Path("runs") / f"reproduce-{chosen.name}"
+    with output.progress() as progress:
+        exhibits = run(
+            chosen,
+            items,
+            folder,
+            progress,
+            command=options.command_line(),
+            allow_code=code.allow_code,
+        )
+    show_first(exhibits, len(exhibits), folder, output)
+
+
+def reproduce_neurons(
+    preset: str, models: list[str], plan: bool, out: Path | None, output: options.OutputGroup
+) -> None:
+    """Make every experiment of the neurons paper, on the preset's model or the one named.
+
+    With `plan` only say what that takes, by the shape that the preset names.
+    """
+    from caploc.reproduce.cnl import reproduce_cnl
+    from caploc.reproduce.cnl_preset import plan_cnl, read_cnl_preset
+
+    if len(models) > 1:
+        raise BadOption(f"cnl is reproduced on one model at a time; got {' '.join(models)}.")
+    chosen, name = read_cnl_preset(preset), f"reproduce-cnl-{Path(preset).stem}"
+    if models:
+        chosen = chosen.model_copy(update={"model": placed(models[0])})
+        name = f"{name}-{Path(models[0]).name}"
+    if plan:
+        if chosen.shape is None:
+            raise BadOption(
+                f"Preset {preset} names no [shape] to plan for; add one, as the preset paper has "
+                "it."
+            )
+        planned = plan_cnl(chosen, chosen.shape)
+        console.show_exhibits(planned.as_dict(), [planned], output.as_json)
+        return
+    folder = out or Path("runs") / name
+    with output.progress() as progress:
+        exhibits = reproduce_cnl(chosen, folder, progress, command=options.command_line())
+    show_first(exhibits, 2, folder, output)  # checklist, verdicts; the others are in the index
+
+
+def show_first(exhibits: list[Any], count: int, folder: Path, output: options.OutputGroup) -> None:
+    """Print the first tables, and where all are written; or all of them as JSON."""
+    every, written = [each.as_dict() for each in exhibits], f"Written: {folder / 'index.md'}"
+    console.show_exhibits(every, exhibits[:count], output.as_json, written, notes=False)

@@ -17,7 +17,6 @@ ENGINES: dict[str, tuple[str, ...]] = {
     PAGED: (PAGED, PACKED, PLAIN),
     VLLM: (VLLM, PACKED, PLAIN),
 }
-REASONS = {AUTO: "chosen by --engine auto"}  # else it was asked for
 GPU_ONLY = (PAGED,)  # which auto leaves out on a CPU, where attention without a mask is slow
 SLOW = {PLAIN: ", transformers' generate on padded rows, which shares nothing and is slower"}
 
@@ -62,11 +61,6 @@ def backend_names(name: str, device: str) -> list[str]:
     """List the backends of an engine on a kind of device, in their order."""
     found = pick(ENGINES, name, "engine")
     return [each for each in found if name != AUTO or device != "cpu" or each not in GPU_ONLY]
-
-
-def reason(name: str) -> str:
-    """Say why the first backend of an engine answers, as the end of a sentence."""
-    return REASONS.get(name, "asked for")
 
 
 def route(backends: list[Backend], ask: Ask, why: str) -> tuple[int, str]:

@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any, Generic, TypeVar
 
 from caploc.engine.asks import INTACT, Answer, Ask, MaskNumbers, Source, Way, run_to_end
-from caploc.engine.backends import AUTO, PACKED, PLAIN, Backend, backend_names, reason, route
+from caploc.engine.backends import AUTO, PACKED, PLAIN, Backend, backend_names, route
 from caploc.engine.decoding import AnswerCache, Decoder, Drafting, DraftOdds
 from caploc.engine.encoding import (
     RequestEncoder,
@@ -81,7 +81,8 @@ class BatchEngine(Generic[Model]):
         for name in (PACKED, PLAIN):
             made[name] = LocalBackend(name, self.generation, self.likelihood)
         names = backend_names(backend, loaded.device.type)
-        self.backends, self.why = [made[name] for name in names], reason(backend)
+        self.backends = [made[name] for name in names]
+        self.why = "chosen by --engine auto" if backend == AUTO else "asked for"
 
     def shared_tokens(self, requests: Sequence[Request]) -> float:
         """Count tokens that a mask reads once for all of these requests, as a mean over requests.

@@ -125,10 +125,11 @@ class PackedModel:
         left = (left.pin_memory() if pinned(self.device) else left).to(
             self.device, non_blocking=True
         )
+        partial = any(mask.heads.is_floating_point() for mask in masks)
         sources, substitutes = number_substitutes([mask.substitute for mask in masks])
         if not substitutes.sources:
-            return MaskTable(left)
-        return MaskTable(left, sources.to(self.device), substitutes)
+            return MaskTable(left, partial)
+        return MaskTable(left, partial, sources.to(self.device), substitutes)
 
     def forward(self, one: Pass) -> Float[Tensor, "read vocabulary"]:
         # the last layer may be on another device than the first, and a place on the host fits any

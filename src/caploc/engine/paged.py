@@ -9,8 +9,9 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, reduce
 from hashlib import blake2b
+from operator import or_
 from typing import Any
 
 import torch
@@ -114,10 +115,10 @@ class PagedRun:
     def __post_init__(self) -> None:
         self.cost = [0] * len(self.rows)
         taken = torch.stack([mask.heads.double() for mask in self.masks])
-        self.table = MaskTable((1 - taken).to(self.loaded.model.dtype).to(self.loaded.device))
-        self.layers = 0
-        for mask in self.masks:
-            self.layers |= mask.layers
+        partial = any(mask.heads.is_floating_point() for mask in self.masks)
+        left = (1 - taken).to(self.loaded.device, self.loaded.model.dtype)
+        self.table = MaskTable(left, partial)
+        self.layers = reduce(or_, (mask.layers for mask in self.masks), 0)
 
     def run(self) -> Iterator[list[tuple[int, Continued]]]:
         """Yield numbers of rows that are over, with what they said, after each step."""

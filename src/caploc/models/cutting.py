@@ -151,10 +151,11 @@ class _Cut:
             rows, heads = self.masks.shape
             # writing the few cut slices costs a fraction of a pass over all with a mask
             slices = kept.view(rows, -1, heads, kept.shape[-1] // heads).transpose(1, 2)
+            left: Any = 0
             if self.masks.is_floating_point():
-                slices[self.pairs] *= 1 - self.masks[self.pairs][:, None, None].to(mixed)
-            else:
-                slices[self.pairs] = 0
+                left = 1 - self.masks[self.pairs][:, None, None].to(mixed)
+                left = torch.where(left == 0, 0, slices[self.pairs] * left)
+            slices[self.pairs] = left  # a product with 0 would make NaN of what is infinite
         return kept
 
     def replaced(self, mixed: Tensor) -> Tensor:
@@ -186,11 +187,13 @@ class _Cut:
 class MaskTable:
     """A row for each numbered mask: what is left of each head, and what fills up the rest.
 
-    What is `left` is 0 of a head that is knocked out and 1 of one that is not. The rest is
-    filled up from the mask's source among the `substitutes`; without them it is zero.
+    What is `left` is 0 of a head that is knocked out and 1 of one that is not, or of an amount, if
+    there is any `partial` one, what lies between. The rest is filled up from the mask's source
+    among the `substitutes`; without them it is zero.
     """
 
     left: Float[Tensor, "masks heads"]
+    partial: bool = False
     sources: Int[Tensor, " masks"] | None = None
     substitutes: Substitutes | None = None
 
@@ -250,7 +253,9 @@ class PackedCut:
             mixed, *rest = args
             token = self.now.under(mixed, narrow=last)
             kept = token.kept[:, columns, None]
-            per_head = mixed.reshape(*kept.shape[:2], -1) * kept  # tokens x heads x width
+            per_head = mixed.reshape(*kept.shape[:2], -1)  # tokens x heads x width
+            per_head = per_head * kept if self.now.table.partial else per_head
+            per_head = torch.where(token.gone[:, columns, None], 0, per_head)  # infinity as well
             if token.entries is not None and self.now.table.substitutes is not None:
                 values = self.now.table.substitutes.values(layer, per_head)[:, inside]
                 per_head = torch.addcmul(per_head, values[token.entries], 1 - kept)
@@ -264,6 +269,7 @@ class _TokenCut:
     """What is left of each head for each token, and the entries that fill up the rest, if any."""
 
     kept: Float[Tensor, "tokens heads"]
+    gone: Bool[Tensor, "tokens heads"]  # where nothing is left
     entries: Int[Tensor, " tokens"] | None
 
 
@@ -291,5 +297,6 @@ class _PassCut:
                 where = table.substitutes.entries(table.sources[owners], self.positions[some])
                 kept = torch.where(table.substitutes.takes(where)[:, None], kept, 1)
                 entries = where.to(like.device)
-            self.known[key] = _TokenCut(kept.to(like), entries)
+            kept = kept.to(like)
+            self.known[key] = _TokenCut(kept, kept == 0, entries)
         return self.known[key]

@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -24,7 +23,7 @@ from caploc.neurons.weights import (
     require_peft_to_train,
     shares_by_projection,
 )
-from caploc.stats.chance import FEWEST, bottom, layer_matched, uniform
+from caploc.stats.chance import FEWEST, bottom, random_sets
 from caploc.stats.threshold import Scores
 
 LOCATED = "located"
@@ -114,10 +113,10 @@ def make_arms(
     if "bottom" in names and scores is None:
         raise BadOption("The arm 'bottom' needs the neurons' scores; give them.")
     found: list[TuningArm] = []
-    random = {DRAWN[0]: partial(uniform, located), RANDOM: partial(layer_matched, located, grid)}
+    within = dict(zip(DRAWN, (None, grid), strict=True))
     for name in dict.fromkeys(names):
-        if name in random:
-            drawn = random[name](draws, seed=seed)
+        if name in within:
+            drawn = random_sets(located, within[name], draws, seed=seed)
             found += [TuningArm(name, each, number) for number, each in enumerate(drawn)]
         elif name == "bottom" and scores is not None:
             found.append(TuningArm(name, bottom(scores, located)))

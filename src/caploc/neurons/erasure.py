@@ -40,9 +40,8 @@ from caploc.stats.chance import (
     Specificity,
     activity_matched,
     bottom,
-    layer_matched,
+    random_sets,
     specificity,
-    uniform,
 )
 from caploc.stats.intervals import Interval, JsonRecord, mean_interval, paired_interval
 from caploc.stats.threshold import Scores
@@ -185,8 +184,8 @@ class Eraser:
             )
         grid, moments = self.bench.neurons.grid, self.found.moments
         drawn = {
-            UNIFORM: uniform(located, self.asked.draws, seed=seed),
-            LAYERS: layer_matched(located, grid, self.asked.draws, seed=seed),
+            UNIFORM: random_sets(located, None, self.asked.draws, seed=seed),
+            LAYERS: random_sets(located, grid, self.asked.draws, seed=seed),
         }
         if self.activity is not None:
             drawn[ACTIVE] = activity_matched(
@@ -243,7 +242,7 @@ class Eraser:
             lost = {name: mean_interval(intact[name] - cut[name]).as_dict() for name in MEASURES}
             drawn = [
                 intact["logprob"] - self.outcomes(likely, each, examples)["logprob"]
-                for each in layer_matched(neurons, grid, CURVE_DRAWS, seed=self.asked.seed)
+                for each in random_sets(neurons, grid, CURVE_DRAWS, seed=self.asked.seed)
             ]
             random = mean_interval(np.mean(drawn, axis=0)).as_dict()
             curve.append({"dose": dose, "neurons": count, **lost, "random": random})

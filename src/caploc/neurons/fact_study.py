@@ -45,9 +45,14 @@ from caploc.tasks.facts import (
     read_rewrites,
     with_rewrites,
 )
+from caploc.tasks.words.facts import word_facts
 from caploc.workbench import ModelOptions
 
 DEMO = {"demo/quiz": "quiz", "demo/statement": "statement"}
+PACKAGED: dict[str, Callable[..., tuple[Fact, ...]]] = {
+    **{name: partial(demo_facts, form) for name, form in DEMO.items()},
+    "words/facts": word_facts,
+}
 METHODS = ("neurons", "tracing", "circuits")
 FACTS = 30
 CIRCUIT_SHARE = 0.05  # of all edges that a circuit keeps
@@ -58,8 +63,8 @@ FEWEST_TEXTS = 20  # for the covariance of a rank-one edit
 class FactStudy:
     """Which facts of which model, and how they are located.
 
-    `facts` is a file of the `form` named, or the demo model's `demo/quiz` or `demo/statement`;
-    `rewrites` a file of further wordings. `count` facts that the model knows are used (None: all).
+    `facts` is a file of the `form` named or one of `PACKAGED`; `rewrites` a file of further
+    wordings. `count` facts that the model knows are used (None: all).
     A circuit keeps a `share` of the edges, scored in `steps`. A knowledge neuron scores at least
     `neuron_share` of the prompt's largest, by an integral of `neuron_steps` points that lie as
     `neuron_rule` says. `texts` is a file of texts, one a line, for the
@@ -108,12 +113,8 @@ class FactStudy:
 
     def read(self) -> tuple[Fact, ...]:
         """Read the facts; raises BadData if the file is not there or a line of it is no fact."""
-        if self.facts in DEMO:
-            return demo_facts(DEMO[self.facts], seed=self.seed)
-        if self.facts.startswith("demo/"):
-            raise BadOption(
-                f"There are no facts {self.facts!r}; the demo model's are {', '.join(DEMO)}."
-            )
+        if self.facts.startswith(("demo/", "words/")):
+            return pick(PACKAGED, self.facts, "set of facts")(seed=self.seed)
         return read_facts(Path(self.facts), self.form)
 
     def covariance_texts(self, facts: Sequence[Fact]) -> list[str]:

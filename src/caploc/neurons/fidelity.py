@@ -25,7 +25,7 @@ from caploc.designs import generator
 from caploc.errors import BadData
 from caploc.grid import Grid
 from caploc.progress import Progress, Silent
-from caploc.stats.chance import layer_matched
+from caploc.stats.chance import random_sets
 from caploc.stats.intervals import Interval, JsonRecord, mean_interval
 from caploc.stats.sets import overlap_rates, rank_correlation
 from caploc.tasks.facts import Fact, FactPrompt, check_names
@@ -220,7 +220,7 @@ def random_like(located: Located, grid: Grid, seed: int) -> Located:
     """Draw a set as large in every layer, or deal a profile's effects to layers anew."""
     if _is_profile(located):
         return generator(seed).permutation(located)
-    return layer_matched(located, grid, 1, seed=seed, excluding=False)[0]
+    return random_sets(located, grid, 1, seed=seed, excluding=False)[0]
 
 
 def compare_located(first: Located | None, second: Located | None) -> dict[str, float]:

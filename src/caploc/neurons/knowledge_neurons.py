@@ -45,15 +45,14 @@ from caploc.engine.plain import last_logits
 from caploc.errors import BadData, BadOption
 from caploc.lookup import pick
 from caploc.models.cutting import Beside, Site
-from caploc.models.experts import Experts
 from caploc.models.hooks import temporary_hooks
-from caploc.models.neurons import Chosen, NeuronGrid, NeuronModel
+from caploc.models.neurons import Chosen, Experts, NeuronGrid, NeuronModel
 from caploc.models.projections import layer_part, module_name
 from caploc.neurons.attribution import POINTS, Attribution, Gates
 from caploc.neurons.facts import Encoded, Encoder
 from caploc.neurons.fidelity import are_related
 from caploc.progress import Progress, Silent
-from caploc.stats.chance import Specificity, layer_matched, specificity
+from caploc.stats.chance import Specificity, random_sets, specificity
 from caploc.stats.intervals import Interval, JsonRecord, mean_interval
 from caploc.tasks.facts import Fact, FactPrompt, check_names
 
@@ -239,7 +238,7 @@ def _changes(
     for number, fact in enumerate(facts):
         others = [other for other in range(len(facts)) if other != number]
         other = others[int(random.integers(len(others)))]
-        drawn = layer_matched(located[number], loaded.grid, draws, seed=seed + number)
+        drawn = random_sets(located[number], loaded.grid, draws, seed=seed + number)
         sets = np.stack([located[number], located[other], *drawn])
         pool = [each for each in facts if are_related(fact, each) is False]
         unrelated = [pool[place].prompt for place in random.permutation(len(pool))[:WATCHED]]

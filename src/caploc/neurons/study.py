@@ -28,9 +28,8 @@ from caploc.engine.neurons import Cutter, ErasureMode, NeuronEngine
 from caploc.errors import BadData, BadOption, ModelRefused, UserError
 from caploc.folder import NEURONS, RUN, claim, package_versions, write_json
 from caploc.measurement import Meter, outcomes_by_example
-from caploc.models.experts import has_experts
 from caploc.models.loading import LoadedModel
-from caploc.models.neurons import Chosen, NeuronModel, as_neurons
+from caploc.models.neurons import Chosen, NeuronModel, as_neurons, has_experts
 from caploc.models.placement import SHARD
 from caploc.neurons.attribution import Attribution
 from caploc.neurons.finding import Finder, Rule, TaskNeurons, score_cache

@@ -26,9 +26,8 @@ from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
 from caploc.errors import BadOption, ModelRefused
-from caploc.models.experts import Experts
 from caploc.models.hooks import temporary_hooks
-from caploc.models.neurons import Chosen, find_sites, list_projections
+from caploc.models.neurons import Chosen, Experts, find_sites, list_projections
 from caploc.models.projections import input_width, text_config
 from caploc.models.proof import Call, reads_first
 

@@ -4,9 +4,8 @@ import sqlite3
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
-from threading import Lock
 from typing import Any
 
 import numpy as np
@@ -15,8 +14,8 @@ from caploc.contents import Answers, read_file
 from caploc.errors import BadOption, CaplocError
 from caploc.files import is_regular
 from caploc.folder import ANSWERS, RESULT, rows_file
-from caploc.playground.runs import read_question, stamp_of
-from caploc.report.answers import Status, answer_rows, status_of
+from caploc.playground.runs import Stamp, read_question, stamp_of
+from caploc.report.page import Status, answer_rows, status_of
 from caploc.report.wording import ScoreKind, Unit, clipped, inline, outcome_unit, visible
 from caploc.result import AnswerPair, Result, number
 from caploc.rowfiles import Own
@@ -137,27 +136,17 @@ class RunExamples:
         }
 
 
-class ExampleCache:
-    """The examples of runs, read again where a file has changed. For several threads."""
+def examples_of(folder: Path) -> RunExamples:
+    """Return a run's examples; raises UserError if it has none, or they cannot be read."""
+    return read_examples(folder, stamp_of(folder, RESULT, ANSWERS))
 
-    def __init__(self) -> None:
-        self.lock = Lock()
-        self.kept: dict[Path, tuple[Any, RunExamples]] = {}
 
-    def of(self, folder: Path) -> RunExamples:
-        """Return a run's examples; raises UserError if it has none, or they cannot be read."""
-        stamp = stamp_of(folder, RESULT, ANSWERS)
-        with self.lock:
-            found = self.kept.pop(folder, None)
-            if found is None or found[0] != stamp:
-                result = read_file(folder / RESULT, Result)
-                there = is_regular(folder / ANSWERS)
-                answers = read_file(folder / ANSWERS, Answers).root if there else []
-                found = stamp, RunExamples(result, answers)
-            self.kept[folder] = found
-            for oldest in list(self.kept)[:-KEPT]:
-                del self.kept[oldest]
-        return found[1]
+@lru_cache(maxsize=KEPT)
+def read_examples(folder: Path, stamp: Stamp) -> RunExamples:
+    """Read a run's examples, once for each stamp of its files."""
+    there = is_regular(folder / ANSWERS)
+    answers = read_file(folder / ANSWERS, Answers).root if there else []
+    return RunExamples(read_file(folder / RESULT, Result), answers)
 
 
 def stored_of(folder: Path, result: Result, example: int | None) -> dict[str, Any]:

@@ -308,7 +308,7 @@ def count_stored(rows: Path, task: str) -> tuple[int, bool]:
             numbers = [
                 number
                 for number, text in database.execute(wanted)
-                if not task or called(task_of(text)) == task
+                if not task or (found := read_question(text)) and called(found.task) == task
             ]
             total = 0
             for number in numbers:
@@ -318,12 +318,6 @@ def count_stored(rows: Path, task: str) -> tuple[int, bool]:
     except (CaplocError, sqlite3.Error):
         return 0, False
     return min(total, MOST_COUNTED), total > MOST_COUNTED
-
-
-def task_of(text: Any) -> str:
-    """Return the task that a question in a store is about; nothing if it is none."""
-    question = read_question(text)
-    return question.task if question else ""
 
 
 def read_question(text: Any) -> Question | None:

@@ -22,7 +22,7 @@ from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from caploc.errors import BadOption, CaplocError
-from caploc.report import colours
+from caploc.report import charts
 
 LOG = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -135,7 +135,7 @@ def assets() -> list[BaseRoute]:
     """What all pages share: scripts and styles."""
 
     async def shades(request: Request) -> Response:
-        return Response(colours.stylesheet(), media_type="text/css")
+        return Response(charts.stylesheet(), media_type="text/css")
 
     return [Route("/shades.css", shades), Mount("/page", StaticFiles(directory=PAGE))]
 

@@ -9,6 +9,7 @@ import re
 import stat
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
+from functools import lru_cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -24,8 +25,8 @@ from starlette.routing import BaseRoute, Route
 from caploc.errors import BadOption, UserError
 from caploc.files import is_regular, read_bytes
 from caploc.folder import RESULT
-from caploc.playground.examples import ExampleCache
-from caploc.playground.runs import RunIndex, stamp_of
+from caploc.playground.examples import examples_of
+from caploc.playground.runs import RunIndex, Stamp, stamp_of
 from caploc.playground.serving import (
     PAGE,
     Guard,
@@ -44,6 +45,7 @@ from caploc.report.wording import called_apart, inline
 
 LONGEST = 64 * 2**20  # bytes of a report or figure
 MOST_COMPARED = 24  # runs side by side
+DRAWN = 8  # reports, and comparisons, that are kept in memory
 FIGURE = re.compile(r"[a-z0-9][a-z0-9_-]{0,80}\.(png|pdf)")
 FIGURE_TYPES = {"png": "image/png", "pdf": "application/pdf"}
 # Without an origin of its own a report can neither read nor ask anything of this server.
@@ -68,8 +70,7 @@ class View:
     """What each address of the view answers; nothing is written into the folders."""
 
     def __init__(self, root: Path) -> None:
-        self.index, self.examples = RunIndex(root), ExampleCache()
-        self.pages: dict[Any, bytes] = {}  # reports and comparisons that were drawn here
+        self.index = RunIndex(root)
 
     def routes(self) -> list[BaseRoute]:
         answers = {
@@ -103,14 +104,14 @@ class View:
         first = asked.get("first", "0")
         if not first.isdecimal() or len(first) > 9:
             raise BadOption(f"first must be a number from 0; got {first[:20]!r}.")
-        found = self.examples.of(folder).page(
+        found = examples_of(folder).page(
             asked.get("only", "all"), asked.get("text", ""), int(first)
         )
         return JSONResponse(found)
 
     def example(self, request: Request) -> Response:
         folder = self.index.folder(request.path_params["run"])
-        return JSONResponse(self.examples.of(folder).whole(request.path_params["place"], folder))
+        return JSONResponse(examples_of(folder).whole(request.path_params["place"], folder))
 
     def report(self, request: Request) -> Response:
         """Return the report that lies there; of a run without one it is drawn, and not kept."""
@@ -118,12 +119,7 @@ class View:
         for name in (REPORT, COMPARE):
             if is_regular(folder / name):
                 return framed(read_bytes(folder / name, LONGEST))
-        key = folder, stamp_of(folder, RESULT)
-        if key not in self.pages:
-            found = self.examples.of(folder)
-            with TemporaryDirectory() as place:
-                self.keep(key, write_report(Path(place), found.result, found.answers))
-        return framed(self.pages[key])
+        return framed(draw_report(folder, stamp_of(folder, RESULT)))
 
     def figure(self, request: Request) -> Response:
         folder = self.index.folder(request.path_params["run"]) / FIGURES
@@ -136,33 +132,37 @@ class View:
 
     def compare(self, request: Request) -> Response:
         """Return the page of several runs side by side, as `caploc compare` writes it."""
-        from caploc.comparison import compare_runs  # loads scipy
-
         names = list(dict.fromkeys(request.query_params.get("runs", "").split(",")))
         if not 2 <= len(names) <= MOST_COMPARED:
             raise BadOption(f"Choose 2 to {MOST_COMPARED} runs to compare; got {len(names)}.")
-        folders = [self.index.folder(name) for name in names]
-        key = tuple((folder, stamp_of(folder, RESULT)) for folder in folders)
-        if key not in self.pages:
-            called = called_apart([folder.absolute().as_posix() for folder in folders])
-            with TemporaryDirectory() as place:
-                runs = [
-                    ComparedRun(
-                        called[folder.absolute().as_posix()],
-                        Path(place) / name,  # how the page links to it
-                        self.examples.of(folder).result,
-                    )
-                    for name, folder in zip(names, folders, strict=True)
-                ]
-                compare_runs(runs, folders, Path(place), figures=False)
-                self.keep(key, Path(place) / COMPARE)
-        return framed(self.pages[key])
+        folders = {name: self.index.folder(name) for name in names}
+        stamps = tuple(stamp_of(folder, RESULT) for folder in folders.values())
+        return framed(draw_comparison(tuple(folders.items()), stamps))
 
-    def keep(self, key: Any, page: Path) -> None:
-        """Keep a drawn page in memory, and of such pages the last few."""
-        self.pages[key] = page.read_bytes()
-        for oldest in list(self.pages)[:-8]:
-            self.pages.pop(oldest, None)
+
+@lru_cache(maxsize=DRAWN)
+def draw_report(folder: Path, stamp: Stamp) -> bytes:
+    """Draw the report of a run, once for each stamp of its result."""
+    found = examples_of(folder)
+    with TemporaryDirectory() as place:
+        return write_report(Path(place), found.result, found.answers).read_bytes()
+
+
+@lru_cache(maxsize=DRAWN)
+def draw_comparison(runs: tuple[tuple[str, Path], ...], stamps: tuple[Stamp, ...]) -> bytes:
+    """Draw the page over runs, which addresses know by these names, once for each of the stamps."""
+    from caploc.comparison import compare_runs  # loads scipy
+
+    folders = [folder for _, folder in runs]
+    paths = [folder.absolute().as_posix() for folder in folders]
+    called = called_apart(paths)
+    with TemporaryDirectory() as place:
+        compared = [  # the page links to a run by the name of its folder
+            ComparedRun(called[path], Path(place) / name, examples_of(folder).result)
+            for path, (name, folder) in zip(paths, runs, strict=True)
+        ]
+        compare_runs(compared, folders, Path(place), figures=False)
+        return (Path(place) / COMPARE).read_bytes()
 
 
 def framed(page: bytes) -> Response:

@@ -1,17 +1,14 @@
 """From rows and outcomes to an estimate of every head's effect."""
 
-from caploc.recovery.estimate import Estimate, Estimator, Measurements, noise_ceiling
-from caploc.recovery.lasso import PaperLasso
-from caploc.recovery.paired import (
-    PairedDifferences,
-    falls,
-    falls_short,
-    paired,
-    paired_standard_error,
-    right_or_wrong,
-    single_head_differences,
+from caploc.recovery.estimate import Estimate, Estimator, Measurements
+from caploc.recovery.paired import PairedDifferences
+from caploc.recovery.regression import (
+    ChosenLasso,
+    DifferenceOfMeans,
+    Logistic,
+    PaperLasso,
+    SpikeAndSlab,
 )
-from caploc.recovery.rowwise import ChosenLasso, DifferenceOfMeans, Logistic, SpikeAndSlab
 
 ESTIMATORS: dict[str, type[Estimator]] = {
     "lasso": PaperLasso,
@@ -22,22 +19,4 @@ ESTIMATORS: dict[str, type[Estimator]] = {
     "spike-slab": SpikeAndSlab,
 }
 
-__all__ = [
-    "ESTIMATORS",
-    "ChosenLasso",
-    "DifferenceOfMeans",
-    "Estimate",
-    "Estimator",
-    "Logistic",
-    "Measurements",
-    "PairedDifferences",
-    "PaperLasso",
-    "SpikeAndSlab",
-    "single_head_differences",
-    "falls",
-    "falls_short",
-    "noise_ceiling",
-    "paired",
-    "right_or_wrong",
-    "paired_standard_error",
-]
+__all__ = ["ESTIMATORS", "Estimate", "Estimator", "Measurements"]

@@ -19,8 +19,7 @@ from jaxtyping import Bool, Float
 from scipy import sparse, stats
 from scipy.optimize import minimize
 
-from caploc.recovery.estimate import PerHead, PerRow
-from caploc.recovery.rows import Rows
+from caploc.recovery.estimate import PerHead, PerRow, Rows
 
 SWEEPS = 20  # coordinate sweeps between two updates of noise, slab and share
 UPDATES = 15

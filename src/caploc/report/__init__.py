@@ -2,8 +2,3 @@
 
 A page is one file: style and script are inside, nothing is fetched, and it prints.
 """
-
-from caploc.report.overview import ComparedRun, write_comparison
-from caploc.report.page import rewrite_page, write_report
-
-__all__ = ["ComparedRun", "rewrite_page", "write_comparison", "write_report"]

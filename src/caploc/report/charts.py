@@ -3,23 +3,30 @@
 They are drawn once, while the page is written. It then needs no plotting script: it opens at once,
 prints, and works with scripts forbidden. Colours are the page's own variables, so a chart follows
 its reader's dark or light scheme.
+
+Charts of exhibits, which tables' descriptions name, are here as well: matrices, points with
+intervals, curves, bars, a radar. What is not known, None or NaN, is left out of them.
 """
 
 import json
 import re
 from base64 import b64encode
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property, lru_cache
 from importlib.util import find_spec
+from math import cos, pi, sin
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
+import numpy as np
 import vl_convert
+from jaxtyping import Float
 from markupsafe import Markup
 
 from caploc.report.wording import inline, read_yaml
+from caploc.result import number as known
 
 SVG = "http://www.w3.org/2000/svg"
 # Data come with the specification: no address is ever read.
@@ -118,15 +125,10 @@ def learn_font() -> None:
     vl_convert.register_font_directory(str(fonts))
 
 
-def rows_of(values: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return the data of a chart or of one of its layers."""
-    return {"values": list(values)}
-
-
-def horizontal_channel(field: str, title: str, **scale: Any) -> dict[str, Any]:
-    """Return a channel of numbers."""
-    scale = {"nice": True, **scale}
-    return {"field": field, "type": "quantitative", "title": title, "scale": scale}
+def number_channel(field: str, title: str, **scale: Any) -> dict[str, Any]:
+    """Return a channel of numbers, with few ticks."""
+    scale, axis = {"nice": True, **scale}, {"tickCount": 6, "labelOverlap": True}
+    return {"field": field, "type": "quantitative", "title": title, "scale": scale, "axis": axis}
 
 
 def by_series(names: Sequence[str], palette: Mapping[str, str] | None = None) -> dict[str, Any]:
@@ -196,3 +198,269 @@ def shortened(text: Any, limit: int = LONGEST) -> str:
     name = inline(text)
     half = limit // 2
     return name if len(name) <= limit else f"{name[:half]}…{name[1 - limit + half :]}"
+
+
+# The colours of effects, the same on the page and in the figures. Orange is a head that the task
+# needs, blue one whose knockout helps; the two stay apart in every common kind of colour blindness.
+# Shades go from the middle (no effect) outwards, on dark pages from dark to bright.
+STEPS = 16  # shades a side; so many look continuous
+NEEDED = ("#f3f1ec", "#eb9a57", "#8a2d04")
+HELPED = ("#f3f1ec", "#74a9d8", "#0d3b70")
+NEEDED_DARK = ("#2b2f36", "#b05a20", "#ffb680")
+HELPED_DARK = ("#2b2f36", "#2f6fae", "#a3d2ff")
+
+
+def shade_number(harm: float, limit: float) -> int:
+    """Return the shade, -STEPS to STEPS: 0 for next to no effect, positive for a needed head."""
+    return round(STEPS * min(1.0, max(-1.0, harm / limit))) if limit > 0 else 0
+
+
+def shade(number: int, *, dark: bool = False) -> str:
+    """Return the colour of a shade as `#rrggbb`."""
+    anchors = (NEEDED_DARK if dark else NEEDED) if number > 0 else (HELPED_DARK if dark else HELPED)
+    low, middle, high = (_parse(anchor) for anchor in anchors)
+    share = 2 * abs(number) / STEPS
+    start, end = (low, middle) if share <= 1 else (middle, high)
+    weight = share if share <= 1 else share - 1
+    mixed = (a + weight * (b - a) for a, b in zip(start, end, strict=True))
+    return "#" + "".join(f"{round(255 * channel):02x}" for channel in mixed)
+
+
+def ink(background: str) -> str:
+    """Return the text colour, black or white, that stands out more from the background."""
+    return max(("#000000", "#ffffff"), key=lambda text: contrast(text, background))
+
+
+def contrast(one: str, other: str) -> float:
+    """Return the contrast ratio of two colours, 1 to 21, as WCAG 2 defines it."""
+    darker, lighter = sorted((_luminance(one), _luminance(other)))
+    return (lighter + 0.05) / (darker + 0.05)
+
+
+def shade_class(number: int) -> str:
+    """Return the CSS class of a shade: n1, n2 ... needed, p1 ... helped, z none."""
+    if number == 0:
+        return "z"
+    return f"n{number}" if number > 0 else f"p{-number}"
+
+
+@cache
+def stylesheet() -> str:
+    """The CSS rules of all shades, light and dark."""
+    rules = {False: "", True: ""}
+    for dark in rules:
+        for number in range(-STEPS, STEPS + 1):
+            fill = shade(number, dark=dark)
+            rule = f"background:{fill};color:{ink(fill)};fill:{fill}"
+            rules[dark] += f".{shade_class(number)}{{{rule}}}"
+    return f"{rules[False]}\n@media screen and (prefers-color-scheme:dark){{{rules[True]}}}"
+
+
+def _parse(colour: str) -> list[float]:
+    return [channel / 255 for channel in bytes.fromhex(colour[1:])]
+
+
+def _luminance(colour: str) -> float:
+    linear = [c / 12.92 if c <= 0.03928 else ((c + 0.055) / 1.055) ** 2.4 for c in _parse(colour)]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+NAME = 40  # characters of a name in an exhibit
+RINGS = (0.25, 0.5, 0.75, 1.0)
+Interval = tuple[float | None, float | None, float | None]  # mean, low, high
+# x, y and, where they are known, y's error, or the ends of its interval
+Curve = Sequence[tuple[float | None, ...]]
+Palette = Mapping[str, str]  # colours of series, by name
+Row = dict[str, Any]
+
+
+def drawable(text: str) -> str:
+    """Shorten a name to one line, □ for characters that break where the picture cuts them."""
+    return "".join(sign if ord(sign) < 0x10000 else "□" for sign in shortened(text, NAME))
+
+
+def _names(field: str, names: Sequence[str], **axis: Any) -> Row:
+    """Make the channel of a place in a list of names, which may be of any text, and equal."""
+    shown = json.dumps([drawable(name) for name in names], ensure_ascii=False)
+    axis = {"labelExpr": f"{shown}[datum.value] || ''", "labelLimit": 220, **axis}
+    domain = list(range(max(1, len(names))))
+    return {"field": field, "type": "ordinal", "scale": {"domain": domain}, "axis": axis}
+
+
+def _series(names: Iterable[str]) -> list[str]:
+    """List names as they are drawn, each once; one empty name where there are none."""
+    return list(dict.fromkeys(names)) or [""]
+
+
+def _offset(shown: Sequence[str]) -> Row:
+    """Make the channel that sets series beside one another."""
+    return {"field": "series", "type": "nominal", "sort": shown, "scale": {"domain": shown}}
+
+
+def draw_matrix(
+    rows: Sequence[str],
+    columns: Sequence[str],
+    values: Float[np.ndarray, "rows columns"],
+    *,
+    label: str,
+    digits: int = 2,
+    diverging: bool = False,
+) -> Spec:
+    """Write numbers in a table of shades; `diverging` centres the shades at 0, for changes."""
+    finite = np.abs(values[np.isfinite(values)])
+    most = float(finite.max()) if finite.size and finite.max() > 0 else 1.0
+    steps = range(-STEPS if diverging else 0, STEPS + 1)
+    flat = {"ticks": False, "domain": False, "title": None}
+    return fill_spec(
+        "table",
+        cells=[
+            {
+                "row": int(row),
+                "column": int(column),
+                "value": float(values[row, column]),
+                "text": f"{values[row, column]:z.{digits}f}",
+                "ink": ink(shade(-shade_number(float(values[row, column]), most))),
+            }
+            for row, column in np.argwhere(np.isfinite(values))
+        ],
+        domain=[most * number / STEPS for number in steps],
+        range=[shade(-number) for number in steps],
+        label=drawable(label),
+        columns=_names("column", columns, labelAngle=-60, **flat),
+        rows=_names("row", rows, **flat),
+    )
+
+
+def draw_points(
+    names: Sequence[str], series: Mapping[str, Sequence[Interval]], *, label: str
+) -> Spec:
+    """Draw a mark with its interval for each name and series, names from top to bottom."""
+    cells: list[Row] = [
+        {"name": place, "series": drawable(kind)}
+        | {"mean": known(mean), "low": known(low), "high": known(high)}
+        for kind, values in series.items()
+        for place, (mean, low, high) in enumerate(values)
+        if known(mean) is not None
+    ]
+    shown = _series(cell["series"] for cell in cells)
+    x = number_channel("mean", label)
+    return fill_spec(
+        "points",
+        rows=cells,
+        names=_names("name", names, title=None),
+        offset=_offset(shown),
+        mean=x,
+        low={**x, "field": "low"},
+        step=14 * max(2, len(shown)),
+        **by_series(shown),
+    )
+
+
+def curves(
+    series: Mapping[str, Curve],
+    *,
+    across: str,
+    up: str,
+    logarithmic: bool = False,
+    zero: bool = False,
+    palette: Palette | None = None,
+) -> Spec:
+    """Draw a line through the known points of each series, with one error each way.
+
+    The scale of `up` holds 0 with `zero`. Lines of a colour that another one has are dashed.
+    """
+    cells: list[Row] = []
+    for kind, values in series.items():
+        for across_, up_, *error in values:
+            x, y = known(across_), known(up_)
+            if x is not None and y is not None and (x > 0 or not logarithmic):
+                cells.append({"series": drawable(kind), "x": x, "y": y} | _ends(y, *error))
+    shown = _series(cell["series"] for cell in cells)
+    looks, height = by_series(shown, palette), number_channel("y", up, zero=zero)
+    breadth = number_channel("x", across)
+    breadth["scale"] = {"type": "log"} if logarithmic else {"nice": True, "zero": False}
+    if all(cell["x"] == round(cell["x"]) for cell in cells):
+        breadth["axis"]["tickMinStep"] = 1
+    drawn = looks["color"]["scale"]["range"]
+    dashes = [[4, 2] if drawn.index(one) < place else [1, 0] for place, one in enumerate(drawn)]
+    dash = {**looks["color"], "scale": {"domain": shown, "range": dashes}}
+    low = {**height, "field": "low"}
+    return fill_spec("curves", rows=cells, x=breadth, y=height, low=low, dash=dash, **looks)
+
+
+def _ends(y: float | None, *error: float | None) -> Row:
+    """Give the ends of an interval: one error each way, or both ends; nothing of no width."""
+    if y is None or None in error or not any(error):
+        return {}
+    low, high = error if error[1:] else (y - error[0], y + error[0])  # type: ignore[operator]
+    return {"low": low, "high": high}
+
+
+def draw_bars(
+    names: Sequence[str],
+    series: Mapping[str, Curve],
+    marks: Sequence[float | None],
+    *,
+    up: str,
+    mark: str,
+    palette: Palette | None = None,
+) -> Spec:
+    """Draw a group of bars for each name, one bar with its error a series; a line at `marks`."""
+    y, offset = number_channel("y", up, zero=True), _offset(_series(map(drawable, series)))
+    return fill_spec(
+        "bars",
+        rows=[
+            {"name": place, "series": drawable(kind), "y": known(y)} | _ends(known(y), *error)
+            for kind, values in series.items()
+            for place, (y, *error) in enumerate(values)
+        ],
+        marks=[{"name": n, "at": at, "series": mark} for n, at in enumerate(marks) if at],
+        names=_names("name", names, labelAngle=-30, title=None),
+        y=y,
+        low={**y, "field": "low"},
+        at={**y, "field": "at"},
+        offset=offset,
+        middle={**offset, "bandPosition": 0.5},
+        color=by_series(offset["sort"], palette)["color"],
+    )
+
+
+def radar(
+    axes: Sequence[str],
+    series: Mapping[str, Sequence[float | None]],
+    *,
+    title: str = "",
+    palette: Palette | None = None,
+) -> Spec:
+    """Draw each series as a ring of shares; the first axis is at the top, others clockwise.
+
+    The title says of what they are shares.
+    """
+    most = max([1.05, *(known(share) or 0.0 for each in series.values() for share in each)])
+
+    def place(number: float, radius: float | None) -> Row:
+        angle, at = 2 * pi * number / len(axes), known(radius)
+        if at is None:
+            return {"x": None, "y": None}
+        return {"x": at * sin(angle), "y": at * cos(angle)}
+
+    def ring(values: Sequence[float | None], **fields: Any) -> list[Row]:
+        closed = enumerate([*values, values[0]])
+        return [{**place(number, each), "order": number, **fields} for number, each in closed]
+
+    rings = [row for name, each in series.items() for row in ring(each, series=drawable(name))]
+    labels = [{**place(0.5, radius), "text": f"{100 * radius:.0f} %"} for radius in RINGS]
+    labels += [{**place(n, most * 1.08), "text": drawable(name)} for n, name in enumerate(axes)]
+    ends = [place(number, most) for number in range(len(axes))]
+    shown = list(map(drawable, series))
+    looks = by_series(shown, palette)
+    return fill_spec(
+        "radar",
+        title=title,
+        domain=[-1.3 * most, 1.3 * most],
+        grid=[row for radius in RINGS for row in ring([radius] * len(axes), ring=radius)],
+        spokes=[{**place(0, 0), "x2": end["x"], "y2": end["y"]} for end in ends],
+        rings=rings,
+        labels=labels,
+        **looks,
+    )

@@ -6,7 +6,7 @@ from typing import Any
 
 from caploc.frontiers import find_unbroken, find_worst
 from caploc.heads import ALONE, WITHIN, Head
-from caploc.report import colours
+from caploc.report import charts
 from caploc.report.wording import (
     Unit,
     called,
@@ -121,11 +121,6 @@ class Cell:
     standing: Standing
     starts_group: bool  # the first head of a key-value group, not first in its layer
 
-    @property
-    def marks(self) -> str:
-        """CSS classes of its standing, each after a blank."""
-        return self.standing.marks
-
 
 @dataclass(frozen=True, slots=True)
 class HeadMap:
@@ -161,8 +156,8 @@ def head_map(result: Result) -> HeadMap:
             notes.append(f"key-value group {group} (H{group * size}–H{last})")
         shade, text = "u", "–"
         if entry is not None and effect is not None:
-            step = colours.step(unit.harm(effect), limit)
-            shade = "o" if entry.is_open else colours.name(step)
+            step = charts.shade_number(unit.harm(effect), limit)
+            shade = "o" if entry.is_open else charts.shade_class(step)
             # of what may be nothing no number stands out: the note and the table have it
             quiet = entry.is_open and not standing.named
             text = QUIET if quiet else unit.short_effect(effect, limit)
@@ -230,18 +225,15 @@ class HeadRow:
     interval: str
     q: str
     standing: Standing
-    number: float | None  # effect, its interval and q as they are, to sort by and to draw
-    low: float | None
-    high: float | None
-    q_number: float | None
-    chance: float | None
+    entry: HeadEffect  # numbers to sort by and to draw
 
     def as_list(self) -> list[Any]:
         """As the page's script reads it: eight texts to show, then three numbers to sort by."""
         stands = self.standing
         texts = [self.effect, self.interval, stands.chance, stands.alone, self.q]
         texts = [text or "–" for text in (*texts, ", ".join(stands.words))]
-        return [self.rank, self.head, *texts, self.number, self.chance, self.q_number]
+        chance = self.entry.top_chance if stands.chance else None
+        return [self.rank, self.head, *texts, self.entry.effect, chance, self.entry.q]
 
 
 @dataclass(frozen=True, slots=True)
@@ -304,7 +296,6 @@ def head_table(result: Result) -> HeadTable:
 
 def _row(rank: int, entry: HeadEffect, known_of: Standings, unit: Unit) -> HeadRow:
     standing = known_of.of(entry.head, entry)
-    known = None not in (entry.low, entry.high)
     return HeadRow(
         rank=str(rank) if standing.named or not known_of.top else "–",
         head=inline(entry.head),
@@ -312,11 +303,7 @@ def _row(rank: int, entry: HeadEffect, known_of: Standings, unit: Unit) -> HeadR
         interval=unit.interval(entry) or "–",
         q=write_q(entry.q),
         standing=standing,
-        number=entry.effect,
-        low=entry.low if known else None,
-        high=entry.high if known else None,
-        q_number=entry.q,
-        chance=entry.top_chance if standing.chance else None,
+        entry=entry,
     )
 
 

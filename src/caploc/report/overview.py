@@ -9,7 +9,7 @@ from typing import Any
 from urllib.parse import quote
 
 from caploc.heads import Head
-from caploc.report import colours
+from caploc.report import charts
 from caploc.report.charts import Chart
 from caploc.report.headtable import effects_by_head, head_map
 from caploc.report.method import format_duration
@@ -240,7 +240,7 @@ def _matrix(results: Sequence[Result]) -> dict[str, Any]:
         for head in sorted(heads):
             effect, shade, text = effects.get(head), "u", "–"
             if effect is not None:
-                shade = colours.name(colours.step(unit.harm(effect), limit))
+                shade = charts.shade_class(charts.shade_number(unit.harm(effect), limit))
                 text = unit.short_effect(effect, limit)
             cell = {"shade": shade, "text": text, "note": f"{head}: {unit.effect(effect)}"}
             cells.append(cell | {"top": str(head) in result.top})

@@ -6,7 +6,7 @@ from typing import Any
 
 from caploc.contents import Curve
 from caploc.frontiers import find_worst
-from caploc.report import colours
+from caploc.report import charts
 from caploc.report.charts import Chart, Picture, Spec, by_series, chart, fill_spec, shortened
 from caploc.report.headtable import HeadRow, Standing, Standings, by_head, head_table
 from caploc.report.scores import ScoreRow, comparisons
@@ -36,7 +36,7 @@ MARKS = (
     "dot: breaks the task alone",
     "cross: breaks another task too",
 )
-SHARED = range(-colours.STEPS, colours.STEPS + 1)  # shades of a scale centred on 0
+SHARED = range(-charts.STEPS, charts.STEPS + 1)  # shades of a scale centred on 0
 
 Row = dict[str, Any]
 
@@ -45,13 +45,14 @@ def effects_spec(rows: Sequence[HeadRow], unit: Unit, estimand: str) -> Spec | N
     """Return each listed head's effect with its interval, most needed first; None without any."""
     values: list[Row] = []
     for row in rows:
-        if row.number is not None and finite_numbers([row.number]):
-            ends = {"effect": row.number, "low": row.low, "high": row.high}
-            drawn = {name: None if x is None else unit.factor * x for name, x in ends.items()}
-            interval = "" if row.low is None else f"\n95\u00a0% interval {row.interval}"
-            series = "named" if row.standing.named else "not named"
-            words = {"name": row.head, "series": series}
-            values.append(drawn | words | {"noteOf": f"{row.head}: {row.effect}{interval}"})
+        for effect in finite_numbers([row.entry.effect]):
+            ends = [unit.factor * end for end in finite_numbers([row.entry.low, row.entry.high])]
+            low, high = ends if len(ends) == 2 else (None, None)
+            interval = "" if low is None else f"\n95\u00a0% interval {row.interval}"
+            named = "named" if row.standing.named else "not named"
+            drawn: Row = {"effect": unit.factor * effect, "low": low, "high": high}
+            drawn |= {"name": row.head, "series": named}
+            values.append(drawn | {"noteOf": f"{row.head}: {row.effect}{interval}"})
     if not values:
         return None
     return fill_spec(
@@ -243,8 +244,8 @@ def heads_spec(result: Result) -> Spec:
         size=step**2 / 8,
         small=step / 2,
         # orange stands for needed heads
-        domain=[limit * number / colours.STEPS for number in SHARED],
-        range=[colours.shade(int(unit.harm(number))) for number in SHARED],
+        domain=[limit * number / charts.STEPS for number in SHARED],
+        range=[charts.shade(int(unit.harm(number))) for number in SHARED],
         legend=f"change ({unit.axis})",
     )
 
@@ -281,7 +282,7 @@ def matrix_spec(matrix: Mapping[str, Any], tops: Mapping[str, Sequence[str]]) ->
             share = None if effect is None else effect / limit
             own = head in tops[row["run"]]
             cells.append({"run": run, "head": inline(head), "own": own, "share": share})
-    domain, shades = [n / colours.STEPS for n in SHARED], [colours.shade(-n) for n in SHARED]
+    domain, shades = [n / charts.STEPS for n in SHARED], [charts.shade(-n) for n in SHARED]
     return fill_spec("matrix", rows=cells, domain=domain, range=shades)
 
 

@@ -200,10 +200,12 @@ def read_curve(curve: Curve, units: Mapping[str, Unit]) -> str:
     Empty where the task's score is no share, or was nothing to begin with.
     """
     scores = {task: [one.score for one in points] for task, points in curve.curves.items()}
-    if not scores or not (curve.heads and _is_share(units.get(next(iter(scores))))):
+    unit = units.get(next(iter(scores), ""))
+    shares = unit is not None and unit.kind is ScoreKind.SHARE and unit.higher_is_better
+    if unit is None or not (curve.heads and shares):
         return ""
     (task, own), *others = scores.items()
-    unit, last = units[task], len(curve.heads)
+    last = len(curve.heads)
     if not own[0]:
         return ""
 
@@ -235,10 +237,6 @@ def read_curve(curve: Curve, units: Mapping[str, Unit]) -> str:
     if kept or not others:
         return f"{told}: what further heads do to it cannot be seen."
     return f"{told}, nor half of any other task: there the model breaks, not this capability alone."
-
-
-def _is_share(unit: Unit | None) -> bool:
-    return unit is not None and unit.kind is ScoreKind.SHARE and unit.higher_is_better
 
 
 def tabulate_curve(curve: Curve, units: Mapping[str, Unit]) -> tuple[list[str], list[list[str]]]:

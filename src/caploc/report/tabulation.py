@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from jinja2 import Environment, Undefined
 
-from caploc.report import drawing
+from caploc.report import charts
 from caploc.report.charts import Spec
 from caploc.report.exhibits import NOTHING, Cell, Exhibit, Value
 from caploc.report.wording import read_yaml
@@ -30,17 +30,11 @@ def fill_tables(page: str, results: Scope) -> list[Exhibit]:
     A table whose `when` is false, or that has no row, is left out.
     """
     found = []
-    for name, spec in read_tables()[page].items():
+    for name, spec in read_yaml(Path(__file__).with_name("tabulation.yaml"))[page].items():
         if "when" not in spec or work_out(spec["when"], results):
             exhibit = fill_table(name, spec, results)
             found += [exhibit] if exhibit.rows else []
     return found
-
-
-@cache
-def read_tables() -> dict[str, Any]:
-    """Read the description of every page's tables."""
-    return read_yaml(Path(__file__).with_name("tabulation.yaml"))
 
 
 def fill_table(name: str, spec: Scope, results: Scope) -> Exhibit:
@@ -89,7 +83,7 @@ def draw_spec(
             for name, each in picture["series"].items()
         }
         known = {n: each for n, each in series.items() if any(m is not None for m, *_ in each)}
-        return drawing.draw_points(names, known, label=words["label"]) if known else None
+        return charts.draw_points(names, known, label=words["label"]) if known else None
     if picture["kind"] == "curves":
         lines = {
             name + also: [tuple(point[:2]) for point in work_out(points, scope) or []]
@@ -98,7 +92,7 @@ def draw_spec(
         }
         words["logarithmic"] = bool(picture.get("logarithmic"))
         longest = max(map(len, lines.values()))  # a single point is no curve
-        return drawing.curves(lines, **words) if longest > 1 else None
+        return charts.curves(lines, **words) if longest > 1 else None
     heads = list(rows[0])[int(picture.get("skip", 1)) :]
     table = np.array([[number_of(row[head]) for head in heads] for row in rows], dtype=float)
     if "value" in picture:
@@ -108,7 +102,7 @@ def draw_spec(
     if not np.nan_to_num(table).any():
         return None
     words |= {"digits": int(picture.get("digits", 2)), "diverging": "value" in picture}
-    return drawing.draw_matrix(names, heads, table, **words)
+    return charts.draw_matrix(names, heads, table, **words)
 
 
 def drop_empty(exhibit: Exhibit) -> Exhibit:
@@ -146,10 +140,10 @@ def as_cell(value: Any) -> Cell:
 
 
 Known = Interval | Scope | float | None
-NOT_KNOWN: drawing.Interval = (None, None, None)
+NOT_KNOWN: charts.Interval = (None, None, None)
 
 
-def bounds(interval: Known | Sequence[Known]) -> drawing.Interval:
+def bounds(interval: Known | Sequence[Known]) -> charts.Interval:
     """Take mean, low and high of an interval, fresh or from a file; None for what is not known.
 
     Of several draws these are their mean, the least and the most.

@@ -12,7 +12,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from caploc.files import whole_text
-from caploc.report import colours
+from caploc.report import charts
 
 PACKAGE = "caploc.report"
 REPORT, COMPARE = "report.html", "compare.html"
@@ -78,7 +78,7 @@ def write_page(folder: Path, template: str, *, name: str = REPORT, **context: An
         _environment()
         .get_template(template)
         .render(
-            style=_asset("page.css") + colours.stylesheet(),
+            style=_asset("page.css") + charts.stylesheet(),
             script=script,
             policy=security_policy(script),
             **context,

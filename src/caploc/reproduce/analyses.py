@@ -7,7 +7,7 @@ from math import hypot
 from typing import Any
 
 from caploc.errors import BadOption
-from caploc.report import drawing
+from caploc.report import charts
 from caploc.report.exhibits import NOTHING, Exhibit, Row, Value
 from caploc.reproduce.exhibits import SHARED, costs, palette
 from caploc.reproduce.laboratory import Heads, Lab
@@ -24,7 +24,7 @@ from caploc.reproduce.selection import (
     search_own,
     universal_heads,
 )
-from caploc.search.optimism import tie_note
+from caploc.search.published import tie_note
 from caploc.stats.chance import Chance, overlaps
 from caploc.stats.localization import (
     WIDTH,
@@ -96,7 +96,7 @@ def scale(lab: Lab) -> Exhibit:
         name: [(sizes[label] / 1e9, each.strength, each.stderr) for label, each in points.items()]
         for name, points in every.items()
     }
-    draw = partial(drawing.curves, curves, across="billions of parameters", up=STRENGTH, zero=True)
+    draw = partial(charts.curves, curves, across="billions of parameters", up=STRENGTH, zero=True)
     draw = partial(draw, logarithmic=True, palette=palette(lab.preset))
     return replace(exhibit, draw=draw if len(models) > 1 else None)
 

@@ -28,9 +28,8 @@ from caploc.progress import Progress, Silent
 from caploc.report import exhibits as files
 from caploc.report.exhibits import Exhibit, Row, Value, write_exhibits
 from caploc.report.tabulation import Effects, as_text, fill_tables, ranged
-from caploc.reproduce.checklist import checklist, ends
 from caploc.reproduce.cnl_preset import CnlPreset
-from caploc.reproduce.verdicts import verdicts
+from caploc.reproduce.verdicts import checklist, ends, verdicts
 from caploc.stats.sets import (
     COMPARED,
     cohesion,
@@ -42,7 +41,7 @@ from caploc.stats.threshold import best
 
 SHARE = 0.01  # of all neurons, at which scores are compared whatever their spread
 POINTS = (5, 10, 19, 40)
-JUDGED = ("main", "erasure", "enhancement", "runs_planned")
+JUDGED = ("main", "erasure", "enhancement", "runs_planned", "fidelity", "reliability")
 
 
 def points_exhibit(lab: NeuronLab, tasks: Sequence[str], examples: int) -> Exhibit:

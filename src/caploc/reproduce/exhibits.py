@@ -6,12 +6,13 @@ from functools import partial
 from itertools import cycle
 
 from caploc.heads import Head, HeadGrid
-from caploc.report import drawing
+from caploc.report import charts
 from caploc.report.exhibits import NOTHING, Cell, Exhibit, Row, Value
-from caploc.reproduce import published
 from caploc.reproduce.laboratory import Heads, Lab, Searched
 from caploc.reproduce.preset import KNOWLEDGE, Benchmark, Preset, PresetModel
 from caploc.reproduce.selection import (
+    LEADER,
+    PRINTED,
     able,
     average,
     drop_value,
@@ -24,8 +25,14 @@ from caploc.reproduce.selection import (
     lost_share,
     mean,
     named_heads,
+    published_drop,
+    published_heads,
+    published_knowledge,
+    published_score,
+    published_universal,
     read_exhibit_texts,
     score_value,
+    slips,
     universal_heads,
 )
 
@@ -42,15 +49,15 @@ def table1(lab: Lab) -> Exhibit:
     rows: list[Row] = []
     for model in lab.preset.models:
         grid = model.grid
-        layers, heads = published.PRINTED["sizes"].get(model.label, (None, None))
+        layers, heads = PRINTED["sizes"].get(model.label, (None, None))
         counts = sorted(set(grid.heads_per_layer))
         a_layer = "-".join(map(str, dict.fromkeys((counts[0], counts[-1]))))
         groups, size = Value(len(grid.groups), digits=0), Value(grid.size, None, heads, digits=0)
         rows.append(
             (model.label, Value(grid.layers, None, layers, digits=0), a_layer, groups, size)
         )
-    slips = published.slips(1, [model.label for model in lab.preset.models])
-    return fill_exhibit(lab, "table1", rows, after=slips)
+    notes = slips(1, [model.label for model in lab.preset.models])
+    return fill_exhibit(lab, "table1", rows, after=notes)
 
 
 def table2(lab: Lab) -> Exhibit:
@@ -89,8 +96,8 @@ def costs(
     task = rest = None
     if found_on is not None:
         key = (model.label, found_on.label, len(heads))
-        task = published.drop(*key, [judged.label])
-        rest = published.drop(*key, [benchmark.label for benchmark in lab.preset.general])
+        task = published_drop(*key, [judged.label])
+        rest = published_drop(*key, [benchmark.label for benchmark in lab.preset.general])
     return drop_value(on_task, task), lost_share(on_task), drop_value(in_general, rest)
 
 
@@ -130,7 +137,7 @@ def table4(lab: Lab) -> Exhibit:
 def spent(model: PresetModel, label: str, found: Searched) -> tuple[Cell, Cell, Cell]:
     """Masks that the heads follow from, all masks, rows."""
     masks = found.told["masks"] if "settings" in found.told else found.masks
-    known = published.PRINTED["evaluations"] if model.label == published.LEADER else {}
+    known = PRINTED["evaluations"] if model.label == LEADER else {}
     followed = Value(masks, None, known.get(label), digits=0)
     return followed, Value(found.masks, digits=0), Value(found.rows, digits=0)
 
@@ -144,9 +151,7 @@ def table6(lab: Lab) -> Exhibit:
         for count in range(len(heads) + 1):
             gone = heads[:count]
             key = (model.label, benchmark.label, count, [benchmark.label])
-            score = score_value(
-                format_score(lab, model, benchmark, gone), published.published_score(*key)
-            )
+            score = score_value(format_score(lab, model, benchmark, gone), published_score(*key))
             if gone:
                 task, _, rest = costs(lab, model, benchmark, benchmark, gone)
                 rows.append((benchmark.label, str(count), str(gone[-1]), score, task, rest))
@@ -168,19 +173,19 @@ def table9(lab: Lab) -> Exhibit:
                 beside = printed_heads(model, label, benchmark, heads)
                 rows.append((model.label, benchmark.label, label, names, beside))
         struck = " ".join(map(str, sorted(universal_heads(lab, model))))
-        paper = " ".join(published.published_universal(model.label))
+        paper = " ".join(published_universal(model.label))
         rows.append((model.label, "universal", NOTHING, struck or NOTHING, paper or NOTHING))
-    slips = published.slips(9, [model.label for model in preset.models])
+    notes = slips(9, [model.label for model in preset.models])
     filtered = read_exhibit_texts()["universal heads left out"]
-    return fill_exhibit(lab, "table9", rows, after=[*slips, filtered, *left_out(lab)])
+    return fill_exhibit(lab, "table9", rows, after=[*notes, filtered, *left_out(lab)])
 
 
 def printed_heads(model: PresetModel, label: str, benchmark: Benchmark, heads: Heads) -> str:
     """What the paper names, and how many of these heads are ours too."""
-    printed = published.published_heads(model.label, label, benchmark.label)
+    printed = published_heads(model.label, label, benchmark.label)
     if not printed:
         return NOTHING
-    if benchmark.label in published.PRINTED["repeated"].get(model.label, []):
+    if benchmark.label in PRINTED["repeated"].get(model.label, []):
         return f"{' '.join(printed)} (another model's)"
     both = len({str(head) for head in heads} & set(printed))
     return f"{' '.join(printed)} ({both} in common)"
@@ -252,20 +257,16 @@ def scores(lab: Lab, model: PresetModel, benchmarks: Sequence[Benchmark], heads:
     name = " ".join(map(str, heads))
     cells = []
     for benchmark in benchmarks:
-        printed = published.knowledge(model.label, name, len(heads), [benchmark.label])
+        printed = published_knowledge(model.label, name, len(heads), [benchmark.label])
         if printed is None and not heads:
-            printed = published.published_score(model.label, "", 0, [benchmark.label])
+            printed = published_score(model.label, "", 0, [benchmark.label])
         cells.append(score_value(format_score(lab, model, benchmark, heads), printed))
     return (*cells, score_value(mean(lab, model, benchmarks, heads)))
 
 
 def named_by_paper(model: PresetModel, head: Head) -> str:
     """The head, and whether the paper names it too."""
-    return (
-        f"{head} (paper too)"
-        if str(head) in published.published_universal(model.label)
-        else str(head)
-    )
+    return f"{head} (paper too)" if str(head) in published_universal(model.label) else str(head)
 
 
 def universal_notes(lab: Lab) -> list[str]:
@@ -275,7 +276,7 @@ def universal_notes(lab: Lab) -> list[str]:
         ours = {str(head) for head in universal_heads(lab, model)}
         if not ours:
             notes.append(f"No head of {model.label} is universal.")
-        theirs = published.published_universal(model.label)
+        theirs = published_universal(model.label)
         if missing := [name for name in theirs if name not in ours]:
             notes.append(f"{model.label}: the paper also names {' '.join(missing)}.")
     return notes
@@ -293,7 +294,7 @@ def fig1(lab: Lab) -> Exhibit:
         values = (
             score_value(
                 format_score(lab, model, benchmark, heads),
-                published.published_score(model.label, source, len(heads), [benchmark.label]),
+                published_score(model.label, source, len(heads), [benchmark.label]),
             )
             for benchmark in axes
         )
@@ -305,7 +306,7 @@ def fig1(lab: Lab) -> Exhibit:
     scaled = ["In the picture every axis is a share of the intact score, guessing not taken off."]
     title = "score as a share of the intact score"
     shares = shares_of_first(rows)
-    draw = partial(drawing.radar, columns, shares, title=title, palette=palette(preset))
+    draw = partial(charts.radar, columns, shares, title=title, palette=palette(preset))
     return replace(fill_exhibit(lab, "fig1", rows, columns=columns, before=scaled), draw=draw)
 
 
@@ -322,7 +323,7 @@ def palette(preset: Preset) -> dict[str, str]:
         if kind in colours:
             drawn |= dict.fromkeys((benchmark.label, f"{benchmark.label} heads"), colours[kind])
             drawn.setdefault(benchmark.group, colours[kind])
-    return {drawing.drawable(name): colour for name, colour in drawn.items()}
+    return {charts.drawable(name): colour for name, colour in drawn.items()}
 
 
 def interval(value: Value) -> tuple[float | None, ...]:
@@ -368,11 +369,11 @@ def fig2(lab: Lab) -> Exhibit:
         for name, group in lines.items():
             key = (model.label, source.label, count, [benchmark.label for benchmark in group])
             found = mean(lab, model, group, gone)
-            cells.append(score_value(found, published.published_score(*key)))
+            cells.append(score_value(found, published_score(*key)))
             curves[name].append((count, *interval(cells[-1])))
         rows.append((str(count), str(gone[-1]) if gone else NOTHING, *cells))
     across = f"{source.label} heads knocked out"
-    draw = partial(drawing.curves, curves, across=across, up=SCORE, zero=True)
+    draw = partial(charts.curves, curves, across=across, up=SCORE, zero=True)
     draw = partial(draw, palette=palette(preset))
     filled = fill_exhibit(lab, "fig2", rows, columns=lines, source=source.label)
     return replace(filled, draw=draw)
@@ -441,7 +442,7 @@ def knowledge_bars(lab: Lab, name: str, bars: Sequence[Bar], notes: list[str]) -
         for group in groups.values():
             key = (bar.model.label, bar.key, len(bar.heads), [b.label for b in group])
             found = mean(lab, bar.model, group, bar.heads)
-            cells.append(score_value(found, published.knowledge(*key)))
+            cells.append(score_value(found, published_knowledge(*key)))
             # guessing has a mean if there is something to guess among in every benchmark
             chances = (lab.score(bar.model, b, bar.heads).chance or None for b in group)
             guessing.append(Value(average(chances)))
@@ -451,7 +452,7 @@ def knowledge_bars(lab: Lab, name: str, bars: Sequence[Bar], notes: list[str]) -
     if several:
         names, series, marks = by_model(bars, names, list(series.values()), marks)
     greys = GREYS | {bar.what: GREYS[bar.part] for bar in bars if bar.part in GREYS}
-    draw = partial(drawing.draw_bars, names, series, marks, up=SCORE, mark="guessing")
+    draw = partial(charts.draw_bars, names, series, marks, up=SCORE, mark="guessing")
     draw = partial(draw, palette=palette(preset) | greys)
     rows += [("guessing", *guessing)] if rows else []
     filled = fill_exhibit(lab, name, rows, columns=groups, before=notes)

@@ -1,20 +1,19 @@
 """What is reproduced on what, from TOML files: models, benchmarks in their roles, searches."""
 
-import tomllib
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import accumulate
 from math import ceil
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from caploc import designs
 from caploc.errors import BadData, BadOption, CaplocError, UnknownName
-from caploc.files import read_text
+from caploc.files import read_toml
 from caploc.heads import Head, HeadGrid
-from caploc.lookup import pick, unknown
+from caploc.lookup import list_keys, pick, unknown
 from caploc.models.loading import model_shape
 from caploc.naming import placed
 from caploc.search import METHODS, Problem, Settings
@@ -24,6 +23,7 @@ from caploc.validation.comparison import check_limit
 from caploc.workbench import ModelOptions
 
 FRESH = 100  # examples that a search never chose on, to tell how much a choice flatters itself
+PEAK = 989e12  # dense bfloat16 operations a second of one NVIDIA H200, by its data sheet
 GENERAL, KNOWLEDGE = "general", "knowledge"  # groups that exhibits treat in ways of their own
 
 
@@ -323,10 +323,8 @@ def same_labels(kind: str, parts: Sequence[Labelled]) -> Iterator[str]:
             yield f"{times} tables [[{kind}]] have the label {label!r}"
 
 
-LONGEST = 2**20  # bytes of a preset
 FOLDER = Path(__file__).parent / "presets"
-TABLES: dict[str, type[PresetPart]] = {"model": PresetModel, "search": SearchSpec}
-TABLES |= {"benchmark": Benchmark, "tokens": Tokens}
+P = TypeVar("P", bound=PresetPart)
 
 
 def read_preset(name: str) -> Preset:
@@ -338,20 +336,17 @@ def read_preset(name: str) -> Preset:
         UnknownName: if there is no such preset or file.
         BadData: if the file is not a preset; every mistake is named.
     """
-    path, content = preset_file(name, FOLDER, "docs/reproduce.md")
-    try:
-        return resolve_paths(Preset.model_validate(content), path.parent)
-    except ValidationError as error:
-        mistakes = "; ".join(describe_mistake(dict(mistake), content) for mistake in error.errors())
-        raise BadData(f"{path} is not a preset: {mistakes}.") from error
+    path, preset = read_as(Preset, name, FOLDER, "docs/reproduce.md")
+    return resolve_paths(preset, path.parent)
 
 
-def preset_file(name: str, folder: Path, page: str) -> tuple[Path, dict[str, Any]]:
+def read_as(kind: type[P], name: str, folder: Path, page: str) -> tuple[Path, P]:
     """The file of a preset and what it holds: one of the folder's, or a path; `page` tells how.
 
     Raises:
         UnknownName: if there is no such preset or file.
-        BadData: if the file is not TOML.
+        UserError: if the file is not TOML.
+        BadData: if it is not a preset; every mistake is named.
     """
     known = {path.stem: path for path in sorted(folder.glob("*.toml"))}
     path = known.get(name) or Path(name).expanduser()
@@ -360,11 +355,12 @@ def preset_file(name: str, folder: Path, page: str) -> tuple[Path, dict[str, Any
             f"There is no preset {name!r}; choose one of {', '.join(known)}, or give the path of a "
             f"TOML file such as those ({page})."
         )
+    content = read_toml(path)
     try:
-        return path, tomllib.loads(read_text(path, LONGEST, follow=True))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, OSError, RecursionError) as error:
-        said = getattr(error, "strerror", None) or str(error).rstrip(".")
-        raise BadData(f"{path} is not TOML: {said}.") from error
+        return path, kind.model_validate(content)
+    except ValidationError as error:
+        found = (describe_mistake(dict(mistake), kind, content) for mistake in error.errors())
+        raise BadData(f"{path} is not a preset: {'; '.join(found)}.") from error
 
 
 def resolve_paths(preset: Preset, folder: Path) -> Preset:
@@ -390,14 +386,14 @@ def resolve_paths(preset: Preset, folder: Path) -> Preset:
     return preset.model_copy(update=changes)
 
 
-def describe_mistake(mistake: dict[str, Any], content: dict[str, Any]) -> str:
+def describe_mistake(
+    mistake: dict[str, Any], kind: type[BaseModel], content: dict[str, Any]
+) -> str:
     """One of pydantic's findings, and the place of it in the words of the file."""
     *tables, key = mistake["loc"] or ("",)
     if mistake["type"] == "extra_forbidden":
-        kinds = [table for table in tables if isinstance(table, str)]
-        fields = (TABLES[kinds[-1]] if kinds else Preset).model_fields
-        names = [field.alias or name for name, field in fields.items()]
-        return where(tables, content) + str(unknown(names, str(key), "key")).rstrip(".")
+        refused = unknown(list_keys(kind, tables), str(key), "key")
+        return where(tables, content) + str(refused).rstrip(".")
     message = mistake["msg"].removeprefix("Value error, ").rstrip(".")
     if mistake["type"] == "missing":
         message = "is missing"

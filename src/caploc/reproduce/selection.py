@@ -1,4 +1,4 @@
-"""Which heads an exhibit is about, and scores as the cells of tables."""
+"""Which heads an exhibit is about, scores as the cells of tables, and what the paper prints."""
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -86,7 +86,7 @@ def search_without(
     alike. Its masks are measured already; sets of heads are asked anew. An adaptive search sees for
     itself which heads break everything.
     """
-    adaptive = METHODS[lab.preset.search(label).method].scattered
+    adaptive = METHODS[lab.preset.search(label).method].adaptive
     return lab.search(model, benchmark, label, () if adaptive else struck)
 
 
@@ -283,3 +283,67 @@ def left_out(lab: Lab) -> list[str]:
                 f"or no better than guessing: {', '.join(scores)}."
             )
     return notes
+
+
+# Figures that the heads paper prints, to stand beside ours.
+PRINTED = read_yaml(Path(__file__).with_name("published.yaml"))
+LEADER = "Llama-3.1-8B"  # the model of which it prints scores task by task, and every search
+GENERAL = frozenset("HellaSwag BoolQ ARC-C MMLU".split())
+CURVES = {frozenset(names.split()): row.split() for names, row in PRINTED["curves"].items()}
+FIGURE_3 = [frozenset(names.split()) for names in PRINTED["figure_3"]]
+
+
+def published_score(model: str, source: str, count: int, benchmarks: Iterable[str]) -> float | None:
+    """Return the printed mean score of benchmarks with `count` heads gone, found on `source`.
+
+    With no head gone it is the intact model's. None where the paper prints nothing of the kind.
+    """
+    wanted, source = frozenset(benchmarks), source if count else ""
+    if model != LEADER or not wanted:
+        return None
+    columns, rows = PRINTED["figure_1"], PRINTED["five_heads"]
+    if count in (0, 5) and source in rows and wanted <= set(columns):
+        printed = dict(zip(columns, rows[source], strict=True))
+        total: float = sum(printed[label] for label in columns if label in wanted)
+        return total / len(wanted)
+    curve = CURVES.get(wanted, []) if source == "GSM8K" else []
+    return int(curve[count]) / 10_000 if count < len(curve) else None
+
+
+def published_drop(model: str, source: str, count: int, benchmarks: Sequence[str]) -> float | None:
+    """Return what the printed scores say the knockout takes."""
+    intact = published_score(model, "", 0, benchmarks)
+    left = published_score(model, source, count, benchmarks)
+    return None if intact is None or left is None else intact - left
+
+
+def published_knowledge(
+    model: str, heads: str, count: int, benchmarks: Iterable[str]
+) -> float | None:
+    """Return the printed mean score of benchmarks in figures 3 and 4, with `count` heads gone.
+
+    `heads` names a subject, whose five heads are gone, or one head; "" is the intact model.
+    """
+    printed: list[float] | None = PRINTED["knowledge"].get(model, {}).get(heads)
+    wanted, subjects = frozenset(benchmarks), PRINTED["figure_3"][:3]
+    if printed is None or wanted not in FIGURE_3 or (heads in subjects and count != 5):
+        return None
+    return printed[FIGURE_3.index(wanted)]
+
+
+def published_heads(model: str, search: str, benchmark: str) -> list[str]:
+    """Return the heads of its Table 9; none where it names none."""
+    names: str = PRINTED["heads"].get(model, {}).get(search, {}).get(benchmark, "")
+    return names.split()
+
+
+def published_universal(model: str) -> list[str]:
+    """Return the universal heads that it names."""
+    names: str = PRINTED["universal"].get(model, "")
+    return names.split()
+
+
+def slips(table: int, models: Iterable[str]) -> list[str]:
+    """Tell what it prints by mistake in a table about these models."""
+    said: dict[str, str] = PRINTED["slips"][table]
+    return [said[model] for model in models if model in said]

@@ -1,32 +1,39 @@
-"""CNL's three claims, judged on what was measured: sets are stable and specific, needed, and learn.
+"""CNL's claims, judged on what was measured: capabilities have neurons of their own, facts do not.
 
     1. Neurons of one capability are found again on other data of it, and others' are different.
     2. Erasing them breaks the capability, and erasing others as many does not.
     3. Tuning them improves it more than tuning others as many.
+    4. A single fact is not located: in other words it lies elsewhere.
 
 Each verdict is a rule over stored results, which is ours: the paper's own tables are not known to
 us. A claim *holds* if all of its parts do, each for five tasks of six (or as many of another
-number), holds *in part* if one does, else it *does not hold*.
+number), holds *in part* if one does, else it *does not hold*. The parts of the last are the ways to
+locate a fact, each of which is asked for what the first asks of a capability's neurons.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import yaml
+from jinja2 import Environment, StrictUndefined, UndefinedError
 
 from caploc.neurons.arms import LOCATED as TUNED
 from caploc.neurons.arms import RANDOM as TUNED_IN_LAYERS
 from caploc.neurons.enhancing import GOLD, METRIC
 from caploc.neurons.erasure import ACTIVE, LAYERS, LOCATED, OWN
+from caploc.neurons.fact_study import NAMES, margin_of
 from caploc.report.exhibits import NOTHING, Cell, Exhibit, Row, Value
-from caploc.report.tabulation import ranged
-from caploc.reproduce.checklist import ends
+from caploc.report.tabulation import as_text, ranged
+from caploc.report.wording import write_q
 
 AGREE = 0.6  # overlap of halves, by the larger set
 DAMAGE = 0.2  # of the task's own score
 MOST = 5 / 6  # of the tasks
 SURE = 0.05  # p
+OF = "neurons of a capability are"
 Found = Mapping[str, Any]  # of one task, as the files hold it
 
 
@@ -62,20 +69,25 @@ def verdicts(results: Mapping[str, Any], kinds: Mapping[str, str]) -> list[Exhib
     judged: list[Row] = []
     shown: list[Exhibit] = []
     if "main" in results:
-        judged.append(("stable and specific", *judge_sets(results["main"])))
+        judged.append((f"{OF} stable and specific", *judge_sets(results["main"])))
         shown += [sets_verdict(results["main"]), *shared_verdict(results["main"])]
     if "erasure" in results:
-        judged.append(("needed", *judge_erasure(results["erasure"], kinds)))
+        judged.append((f"{OF} needed", *judge_erasure(results["erasure"], kinds)))
         shown.append(erasure_verdict(results["erasure"], kinds))
         shown += own_verdict(results["main"], results["erasure"], kinds)
     if "enhancement" in results:
-        judged.append(("learn best", *judge_tuning(results["enhancement"])))
+        judged.append((f"{OF} those that learn best", *judge_tuning(results["enhancement"])))
         shown.append(tuning_verdict(results["enhancement"], results["runs_planned"]))
+    if "fidelity" in results:
+        judged.append(("single facts are not located", *judge_facts(results["fidelity"])))
+        shown.append(facts_verdict(results["fidelity"]))
+    if "reliability" in results:
+        shown.append(changed_verdict(results["reliability"]))
     notes = [
         f"A claim holds if all of its parts do, each for at least {MOST:.0%} of the tasks, in part "
         "if one does. The rules are caploc's."
     ]
-    columns = ("neurons of a capability are", "verdict", "because")
+    columns = ("claim", "verdict", "because")
     return [Exhibit("verdicts", "The paper's claims", columns, judged, notes), *shown]
 
 
@@ -106,7 +118,7 @@ def judge_sets(located: Found) -> tuple[str, str]:
         shared = [Value(whole[name], digits=2) for name in ("same_kind", "across_kinds")]
         because += (
             f"; a task and its twin share {shared[0]} of their sets, different capabilities "
-            f"{shared[1]} (p {Value(whole['p'])})"
+            f"{shared[1]} (p {write_q(whole['p'])})"
         )
         parts.append(whole["p"] is not None and whole["p"] <= SURE)
     return word_of(*parts), because
@@ -193,9 +205,9 @@ def erasure_verdict(erasure: Found, kinds: Mapping[str, str]) -> Exhibit:
                 "nats lost": ranged(gold.own()[0]),
                 "nats, random in layers": of_draws(gold.own(LAYERS)),
                 "nats, random as active": of_draws(gold.own(ACTIVE)),
-                "nats lost by its twin": listed(gold.beside(kin=True)),
-                "by other capabilities": listed(gold.beside(kin=False)),
-                "score lost by those": listed(score.beside(kin=False)),
+                "nats lost by its twin": ranged(gold.beside(kin=True)),
+                "by other capabilities": ranged(gold.beside(kin=False)),
+                "score lost by those": ranged(score.beside(kin=False)),
             }
         )
     draws = sum(x["arm"] == LAYERS for x in erasure["tasks"][0]["own"]["arms"])
@@ -224,11 +236,11 @@ def own_verdict(located: Found, erasure: Found, kinds: Mapping[str, str]) -> lis
                     "task": task,
                     "neurons": str(len(names[task].difference(*strangers))),
                     "score lost": ranged(score.own(OWN)[0]),
-                    "by its twin": listed(score.beside(kin=True, arm=OWN)),
-                    "by other capabilities": listed(score.beside(kin=False, arm=OWN)),
+                    "by its twin": ranged(score.beside(kin=True, arm=OWN)),
+                    "by other capabilities": ranged(score.beside(kin=False, arm=OWN)),
                     "nats lost": ranged(gold.own(OWN)[0]),
-                    "nats, by its twin": listed(gold.beside(kin=True, arm=OWN)),
-                    "nats, by other capabilities": listed(gold.beside(kin=False, arm=OWN)),
+                    "nats, by its twin": ranged(gold.beside(kin=True, arm=OWN)),
+                    "nats, by other capabilities": ranged(gold.beside(kin=False, arm=OWN)),
                 }
             )
     title = "Without the neurons that no other capability has"
@@ -242,16 +254,7 @@ def own_verdict(located: Found, erasure: Found, kinds: Mapping[str, str]) -> lis
 
 def of_draws(draws: Sequence[Found]) -> str:
     """Write the mean of draws and their ends."""
-    return listed([each["mean"] for each in draws])
-
-
-def listed(values: Any) -> str:
-    """Write the mean of some numbers, and their ends where they are several."""
-    known = [value for value in values if value is not None]
-    if not known:
-        return NOTHING
-    mean = f"{np.mean(known):z.3f}"
-    return mean if len(known) == 1 else f"{mean} ({ends(known, 3)})"
+    return ranged([each["mean"] for each in draws])
 
 
 def judge_tuning(enhanced: Mapping[str, Mapping[str, Found]]) -> tuple[str, str]:
@@ -305,8 +308,8 @@ def tuning_verdict(enhanced: Mapping[str, Mapping[str, Found]], planned: int) ->
                         "tuned": name if len(each) == 1 else f"{name}, {len(each)} draws",
                         "parameters": NOTHING if count is None else f"{count:,}",
                         "score before": Value(score[name][0]["before"]),
-                        "score gained": of_changes(score[name]),
-                        "nats gained": of_changes(each),
+                        "score gained": ranged([each["change"] for each in score[name]]),
+                        "nats gained": ranged([one["change"] for one in each]),
                     }
                 )
     runs = sum(map(len, enhanced.values()))
@@ -318,8 +321,138 @@ def tuning_verdict(enhanced: Mapping[str, Mapping[str, Found]], planned: int) ->
     return Exhibit.of("verdict-tuning", "Learn best?", rows, [note])
 
 
-def of_changes(changes: Sequence[Found]) -> str:
-    """Write one arm's change with its interval, or those of its draws."""
-    if len(changes) == 1:
-        return ranged(changes[0]["change"])
-    return of_draws([each["change"] for each in changes])
+def locators(fidelity: Mapping[str, Found]) -> Iterator[tuple[str, Found, str]]:
+    """List each way to locate the facts of each set, what it found, and by what wordings agree."""
+    for name, of_set in fidelity.items():
+        for method, found in of_set["methods"].items():
+            title = NAMES[method] if len(fidelity) == 1 else f"{NAMES[method]}, {name}"
+            yield title, found, "agreement" if "agreement" in found["margin"] else "largest"
+
+
+def judge_facts(fidelity: Mapping[str, Found]) -> tuple[str, str]:
+    """Judge whether no way to locate facts finds one again in other words, and it alone."""
+    parts, said = [], []
+    for title, found, measure in locators(fidelity):
+        own, related = (
+            found["arms"][arm][measure]["mean"] for arm in ("rewrites", "same_relation")
+        )
+        more = (margin_of(found)["low"] or 0) > 0
+        parts.append(not (own is not None and own >= AGREE and more))
+        said.append(
+            f"{title} {Value(own, digits=2)} (with other facts of the relation "
+            f"{Value(related, digits=2)}, {'less beyond doubt' if more else 'not surely less'})"
+        )
+    because = (
+        f"what is located for two wordings of a fact agrees, asked for {AGREE:g} and surely more "
+        f"than with other facts of the relation, at: {', '.join(said)}"
+    )
+    return word_of(*parts), because
+
+
+def facts_verdict(fidelity: Mapping[str, Found]) -> Exhibit:
+    """Show how alike the wordings of a fact are located, beside other facts and chance."""
+    arms = {
+        "another wording of it": "rewrites",
+        "other facts of its relation": "same_relation",
+        "unrelated facts": "unrelated",
+        "random": "random",
+    }
+    rows: list[dict[str, Cell]] = [
+        {
+            "located by": title,
+            "facts": str(found["facts"]),
+            "neurons or edges": NOTHING if found["size"] is None else f"{found['size']:,.0f}",
+            **{words: ranged(found["arms"][arm][measure]) for words, arm in arms.items()},
+            "its own less its relation's": ranged(margin_of(found)),
+        }
+        for title, found, measure in locators(fidelity)
+    ]
+    note = (
+        "Facts that the model answers rightly, and of their wordings those too. Overlap of the "
+        "prompt's neurons or edges, by the larger set, with those of each other prompt; of causal "
+        "tracing, how often both peak in the same layer. With 95 % intervals over facts."
+    )
+    return Exhibit.of("verdict-facts", "Single facts: located alike in other words?", rows, [note])
+
+
+def changed_verdict(reliability: Mapping[str, Found]) -> Exhibit:
+    """Show what changing what was located does to a fact, beside what changing others' does."""
+    rows: list[dict[str, Cell]] = []
+
+    def add(what: str, own: Any, other: Any = None, random: Any = None) -> None:
+        cells = {"of the fact itself": own, "of another fact": other, "random": random}
+        shown = {name: ranged(each) if each else NOTHING for name, each in cells.items()}
+        rows.append({"changed": what, **shown})
+
+    for name, of_set in reliability.items():
+        title, found = "" if len(reliability) == 1 else f", {name}", of_set["methods"]
+        if "neurons" in found:
+            for how, words in (("suppress", "set to zero"), ("enhance", "doubled")):
+                own = found["neurons"][how]["fact"]
+                what = f"knowledge neurons {words}: change of the answer's probability{title}"
+                add(what, own["located"], own["other_fact"], own["random"])
+        if "tracing" in found:
+            what = f"rank-one edits: correlation of success with tracing over layers{title}"
+            add(what, found["tracing"]["correlation"])
+        if "circuits" in found:
+            kept = {arm["name"]: arm["faithfulness"] for arm in found["circuits"]["arms"]}
+            what = f"all edges cut but a circuit's: share of the answer kept{title}"
+            add(what, kept["located"], kept["same relation"], kept["random"])
+    note = (
+        "Mean over facts with 95 % intervals. Probabilities change by a share of themselves; the "
+        "other fact of a circuit is of the same relation."
+    )
+    title = "Single facts: does changing what was located change them, and them alone?"
+    return Exhibit.of("verdict-changed", title, rows, [note])
+
+
+NOT_KNOWN = "not published to our knowledge"
+ARMS = ("located", "complement", "same relation", "random")
+ROWS: list[list[Any]] = yaml.safe_load(
+    Path(__file__).with_name("checklist.yaml").read_text(encoding="utf-8")
+)
+
+
+def checklist(results: Mapping[str, Any]) -> Exhibit:
+    """Fill all rows from what was measured; what was not is a dash."""
+    rows: list[tuple[str, ...]] = []
+    for number, experiment, command, here, *published in ROWS:
+        try:
+            outcome = TEMPLATES.from_string(here).render(results)
+        except UndefinedError:
+            outcome = NOTHING
+        rows.append((str(number), experiment, command, outcome, *(published or [NOT_KNOWN])))
+    return Exhibit(
+        "checklist",
+        "Every experiment of CNL",
+        ("row", "experiment", "command", "here", "published"),
+        list(rows),
+        ["Recipes that are not published follow our defaults, named in docs/cnl.md."],
+    )
+
+
+def ends(values: Iterable[float | None], digits: int = 2) -> str:
+    """Write the lowest and the highest."""
+    known = [value for value in values if value is not None and np.isfinite(value)]
+    return f"{min(known):z.{digits}f} to {max(known):z.{digits}f}" if known else NOTHING
+
+
+def circuit_arms(circuit: Mapping[str, Any]) -> dict[str, str]:
+    """Write the faithfulness of each kind of circuit."""
+    found = {arm["name"]: ranged(arm["faithfulness"]) for arm in circuit["arms"]}
+    return {name: found[name] for name in ARMS if name in found}
+
+
+TEMPLATES = Environment(undefined=StrictUndefined)  # noqa: S701  (pages escape what they show)
+TEMPLATES.filters |= {
+    "added": lambda rows: np.array(list(rows)).sum(axis=0).tolist(),
+    "arms": circuit_arms,
+    "ends": ends,
+    "figure": as_text,
+    "gain": lambda value: NOTHING if value is None else f"{value:,.1f}",
+    "layers": lambda counts: ", ".join(f"L{layer} {count}" for layer, count in enumerate(counts)),
+    "margin": margin_of,
+    "mean": lambda values: sum(values) / len(values),
+    "percents": lambda shares: [100 * share for share in shares],
+    "ranged": ranged,
+}

@@ -1,8 +1,8 @@
 """Ways out: a program that tries them in the very isolation that programs get, as one of them.
 
-They lead to what `caploc.sandbox.witness` offers. This text runs by itself, with nothing but the
-standard library beside it. What the filter refuses whatever the machine (it is read and proved in
-the tests) is tried by a few calls, which show that it is in force.
+They lead to what the `Witness` of `caploc.sandbox.pool` offers. This text runs by itself, with
+nothing but the standard library beside it. What the filter refuses whatever the machine (it is read
+and proved in the tests) is tried by a few calls, which show that it is in force.
 """
 
 import ctypes

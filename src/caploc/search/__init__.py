@@ -12,9 +12,8 @@ from functools import partial
 from caploc import designs
 from caploc.search.adaptive import adaptive
 from caploc.search.plan import Found, Plan, Problem, Search, column_mask
-from caploc.search.published import greedy, one_shot, random_masks, rounds
+from caploc.search.published import check_choices, greedy, one_shot, random_masks, rounds, tuned
 from caploc.search.settings import Settings
-from caploc.search.tuned import check_choices, tuned
 
 
 @dataclass(frozen=True)
@@ -22,15 +21,16 @@ class Method:
     """A way to find heads: how it searches, and what its rows are spent on.
 
     `masks` is the number of masks that it measures on every example; None for a search that spends
-    a budget of rows as it sees fit, whose `check` refuses settings and budgets it cannot use. A
-    `scattered` search asks little of each example, and wants more of them than the paper's.
+    a budget of rows as it sees fit, whose `check` refuses settings and budgets it cannot use. One
+    that is `adaptive` decides row by row what to ask next: it alone has goals, may begin with
+    likelihoods, draws on more examples than the paper's, and has a budget if none is named.
     """
 
     about: str
     search: Callable[[Problem], Search]
     masks: Callable[[Problem], int] | None = None
     draws_masks: bool = False  # uses --masks and --rate
-    scattered: bool = False
+    adaptive: bool = False
     names_sets: bool = False  # names heads for what they do together, whatever the goal
     check: Callable[[Problem], None] = lambda problem: None
 
@@ -39,7 +39,7 @@ METHODS = {
     "adaptive": Method(
         "a look at every head alone, then rows where the question is open",
         adaptive,
-        scattered=True,
+        adaptive=True,
         check=lambda problem: problem.settings.check_budget(problem.heads),
     ),
     "css": Method(

@@ -15,8 +15,7 @@ from caploc.search.screen import SPARE, Screen
 from caploc.search.sets import concluded_set, grown_by_looks, grown_by_screens
 from caploc.search.shortlist import LOOKS, Shortlist
 from caploc.search.specific import search_specific
-from caploc.search.state import SURVIVORS, TRIED_ALONE, SearchState, right_of
-from caploc.search.steadiness import worth_a_look
+from caploc.search.state import SURVIVORS, TRIED_ALONE, SearchState, right_of, worth_a_look
 from caploc.search.summary import nothing_found, nothing_to_lose, summarize
 
 CHECKING = 0.2  # share of the rows kept for the shortlist alone on fresh examples

@@ -8,8 +8,7 @@ from jaxtyping import Bool
 
 from caploc.designs import generator
 from caploc.heads import ALONE, Mask
-from caploc.recovery import Estimate
-from caploc.recovery.estimate import PerHead
+from caploc.recovery.estimate import Estimate, PerHead
 from caploc.recovery.screening import Effects, Scale, calibrate, joined
 from caploc.recovery.shrinkage import Posterior, top_chances
 from caploc.search.plan import column_mask
@@ -218,12 +217,12 @@ class Conclusion:
         truth = self.posterior.draws(FORECASTS, seed=1)[:, known]
         noise = generator(2).standard_normal(truth.shape)
         best = np.argpartition(truth, top - 1, axis=1)[:, :top]
-        found = {}
+        recall = {}
         for factor in FACTORS:
             fresh = error / np.sqrt(factor - 1)
             prior = 1 / np.maximum(spread, 1e-9) ** 2
             updated = (prior * mean + (truth + fresh * noise) / fresh**2) / (prior + 1 / fresh**2)
             chosen = np.argpartition(updated, top - 1, axis=1)[:, :top]
             hits = (best[:, :, None] == chosen[:, None, :]).sum(axis=(1, 2))
-            found[str(factor)] = float(hits.mean() / top)
-        return found
+            recall[str(factor)] = float(hits.mean() / top)
+        return recall

@@ -18,8 +18,7 @@ from sklearn.linear_model import LogisticRegression
 
 from caploc import designs
 from caploc.heads import Mask
-from caploc.recovery import Measurements
-from caploc.recovery.estimate import PerExample
+from caploc.recovery.estimate import Measurements, PerExample
 from caploc.recovery.screening import Effects
 from caploc.recovery.shrinkage import Posterior, spread_around
 from caploc.search.plan import Asking, Plan, Problem, column_mask
@@ -160,9 +159,9 @@ class FirstLook(First):
             share = np.full(len(both), min(max(low, 0.0), 1.0))
         return linked(likelihood, share)
 
-    def believe(self, found: Effects, alone: Effects) -> Posterior:
+    def believe(self, first: Effects, alone: Effects) -> Posterior:
         """Take what heads do alone as spread around these estimates, by as much as it shows."""
-        return spread_around(found, alone)
+        return spread_around(first, alone)
 
 
 def balance(order: Sequence[int], choices: Mapping[int, int]) -> list[int]:

@@ -1,17 +1,40 @@
-"""The published searches and their rivals: masks known beforehand, or one head after another."""
+"""The published searches and their rivals: masks known beforehand, or one head after another.
 
-from collections.abc import Callable
-from itertools import pairwise
+The paper's own search for a setting, how many masks at which rate, is one of them. Each setting is
+fitted on the same examples, the heads that it finds are knocked out together, and the setting whose
+heads cost most is kept, still on those examples (arXiv 2603.03335, appendix A.1). A choice made and
+judged on the same examples flatters itself; examples that had no part in it tell by how much. A
+budget may not pay for all settings: then some are tried.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise, product
+from math import ceil
+from typing import Any
 
 import numpy as np
+from jaxtyping import Float
+from scipy import stats
 
 from caploc import designs
+from caploc.errors import BadOption
 from caploc.heads import Masks
-from caploc.recovery import ESTIMATORS, Estimate, Measurements, PairedDifferences
-from caploc.search.plan import Found, Plan, Problem, Search, intact_plan
+from caploc.recovery import ESTIMATORS
+from caploc.recovery.estimate import Estimate, Measurements, PerExample
+from caploc.recovery.paired import PairedDifferences
+from caploc.search.plan import Asking, Found, Plan, Problem, Search, intact_plan
+
+RATES = (0.01, 0.02, 0.03, 0.05, 0.07, 0.1)  # arXiv 2603.03335, appendix A.1, gives both ends
+KEPT = 10  # one row of so many is kept for the check on fresh examples, of a budget
+MOST_CHECKED = 300  # fresh examples that every set of heads is tried on, at most
+CONFIDENCE = 0.95
+FIGURES = ("drop", "stderr", "held_out_drop", "held_out_stderr")
+
+Draw = Callable[..., Masks]  # of `designs`: heads and masks, by rate and seed
 
 
-def random_masks(problem: Problem, draw: Callable[..., Masks]) -> Search:
+def random_masks(problem: Problem, draw: Draw) -> Search:
     """Compressed sensing with random masks and the Lasso, as published; `draw` is of `designs`."""
     settings = problem.settings
     masks = draw(problem.heads, settings.masks, rate=settings.rate, seed=settings.seed)
@@ -38,33 +61,401 @@ def greedy(problem: Problem) -> Search:
     """Knock out every head alone, keep the one with the largest drop, repeat with it gone."""
     intact = (yield intact_plan(problem, problem.examples)).by_example()
     seen = Measurements.none(problem.heads)
-    found: list[int] = []
+    gone: list[int] = []
     lowest: list[float] = []
-    while len(found) < min(problem.settings.top, len(problem.eligible)):
-        others = [column for column in problem.eligible if column not in found]
+    while len(gone) < min(problem.settings.top, len(problem.eligible)):
+        others = [column for column in problem.eligible if column not in gone]
         masks = designs.singles(problem.heads)
-        masks[:, found] = True
+        masks[:, gone] = True
         measured = yield Plan.crossed(masks[others], problem.examples)
         seen = seen.joined(measured)
         # A mask that could not be scored is no candidate; the lowest column wins a tie.
         means = np.nan_to_num(measured.mask_means(), nan=np.inf)
-        found.append(others[int(np.argmin(means))])
+        gone.append(others[int(np.argmin(means))])
         lowest.append(float(means.min()))
     estimate = PairedDifferences().fit(seen, intact)
-    chosen = found[: lowering(found, lowest, estimate)]
+    falls = [*(estimate.effect[gone[:1]] < 0), *(b < a for a, b in pairwise(lowest)), False]
+    chosen = gone[: falls.index(False)]  # as far as each lowered the score further
     rest = [column for column in estimate.order() if column not in chosen]
     return Found(chosen, problem.rank(chosen + rest), estimate, seen)
-
-
-def lowering(found: list[int], lowest: list[float], estimate: Estimate) -> int:
-    """How many of the heads found each lowered the score further."""
-    if not found or not estimate.effect[found[0]] < 0:
-        return 0
-    falls = [after < before for before, after in pairwise(lowest)]
-    return 1 + (falls.index(False) if False in falls else len(falls))
 
 
 def rounds(problem: Problem) -> int:
     """Masks of all rounds: one round of heads after another, each one head shorter."""
     heads = len(problem.eligible)
-    return sum(heads - found for found in range(min(problem.settings.top, heads)))
+    return sum(heads - gone for gone in range(min(problem.settings.top, heads)))
+
+
+@dataclass(frozen=True)
+class Choices:
+    """Numbers of masks, and the masks of each rate; a setting with fewer uses the first of them."""
+
+    counts: list[int]
+    drawn: dict[float, Masks]
+
+    @classmethod
+    def published(cls, problem: Problem, draw: Draw) -> "Choices":
+        """All that the problem's settings name, each design once.
+
+        Raises BadOption if a rate named is less than a head a mask.
+        """
+        settings = problem.settings
+        counts = list(settings.mask_counts)
+        drawn: dict[float, Masks] = {}
+        for rate in rates_to_try(problem):
+            masks = draw(problem.heads, counts[-1], rate=rate, seed=settings.seed)
+            if not any(np.array_equal(masks, other) for other in drawn.values()):
+                drawn[rate] = masks
+        return cls(counts, drawn)
+
+    @property
+    def settings(self) -> list[tuple[int, float]]:
+        """Masks and rate of every setting, the fewest masks first."""
+        return list(product(self.counts, self.drawn))
+
+    def rows(self, examples: int) -> int:
+        """The most rows that trying all of them takes: different masks, and a set a setting."""
+        masks = {mask.tobytes() for drawn in self.drawn.values() for mask in drawn if mask.any()}
+        return (len(masks) + len(self.settings)) * examples
+
+    def thinner(self) -> Iterator["Choices"]:
+        """Fewer and fewer settings: the largest numbers of masks go first, then rates.
+
+        As long as several rates are left these are the middle ones of as many equal runs.
+        """
+        for kept in range(len(self.counts), 0, -1):
+            counts = self.counts[:kept]
+            yield Choices(counts, {rate: m[: counts[-1]] for rate, m in self.drawn.items()})
+        every = list(self.drawn)
+        for kept in range(len(every) - 1, 1, -1):
+            middle = [every[int((run + 0.5) * len(every) / kept)] for run in range(kept)]
+            yield Choices(
+                self.counts[:1], {rate: self.drawn[rate][: self.counts[0]] for rate in middle}
+            )
+
+    def bought(self, problem: Problem) -> "Choices":
+        """All of them, or the first thinner ones that nine tenths of the budget pay for.
+
+        Raises BadOption if it does not pay for two rates with the fewest masks.
+        """
+        budget, examples = problem.settings.budget, len(problem.examples)
+        if budget is None:
+            return self
+        needed = []
+        for choices in self.thinner():
+            needed.append(choices.rows(examples))
+            if needed[-1] <= budget - budget // KEPT:
+                return choices
+        least = min(needed) + (min(needed) - 1) // (KEPT - 1)
+        raise BadOption(
+            f"--budget {budget} is too small: a search for the setting needs {least} rows or more "
+            f"on {examples} examples; use fewer --examples, or css or csb with one setting."
+        )
+
+
+def rates_to_try(problem: Problem) -> list[float]:
+    """The rates named, or the paper's, raised to one head a mask on a small model.
+
+    Raises BadOption if a rate named is less than that.
+    """
+    lowest = ceil(10_000 / problem.heads) / 10_000
+    named = problem.settings.rates
+    if named is None:
+        return list(dict.fromkeys(max(rate, lowest) for rate in RATES))
+    if int(named[0] * problem.heads) == 0:
+        raise BadOption(
+            f"--rates {named[0]:g} of {problem.heads} heads is less than one head a mask; "
+            f"use {lowest:.4f} or more."
+        )
+    return list(named)
+
+
+def check_choices(problem: Problem, draw: Draw) -> None:
+    """Refuse settings that cannot be tried, before anything is measured.
+
+    Raises BadOption if a rate named is less than a head a mask, or the budget is too small.
+    """
+    Choices.published(problem, draw).bought(problem)
+
+
+@dataclass
+class Sheet:
+    """Outcomes of masks on the same examples; each mask is asked once.
+
+    `rows` counts all that was asked but the intact rows, which every method needs.
+    """
+
+    problem: Problem
+    examples: Sequence[int]
+    known: dict[bytes, PerExample] = field(default_factory=dict)
+    rows: int = 0
+
+    def begin(self) -> Asking[None]:
+        """Ask what the intact model does."""
+        measured = yield intact_plan(self.problem, self.examples)
+        self.known[self.problem.empty().tobytes()] = measured.outcome
+
+    def ask(self, masks: Masks, what: str) -> Asking[None]:
+        """Have every mask measured on every example, unless it has been."""
+        fresh = {mask.tobytes(): mask for mask in masks if mask.tobytes() not in self.known}
+        if fresh:
+            measured = yield Plan.crossed(np.stack(list(fresh.values())), self.examples, what=what)
+            self.rows += len(measured.outcome)
+            outcomes = measured.outcome.reshape(len(fresh), -1)
+            self.known |= dict(zip(fresh, outcomes, strict=True))
+
+    def measured(self, masks: Masks) -> Measurements:
+        """The outcomes of masks that were asked, as an estimator takes them."""
+        plan = Plan.crossed(masks, self.examples)
+        outcome = np.concatenate([self.known[mask.tobytes()] for mask in masks])
+        return Measurements(masks, plan.mask, plan.example, outcome)
+
+    def losses(self, sets: Sequence[Sequence[int]]) -> Asking[Float[np.ndarray, "sets examples"]]:
+        """What each example loses with all heads of a set gone; NaN where it was not scored."""
+        masks = self.problem.without_each(sets)
+        yield from self.ask(masks, "whole sets")
+        intact = self.known[self.problem.empty().tobytes()]
+        return np.stack([intact - self.known[mask.tobytes()] for mask in masks])
+
+
+@dataclass(frozen=True)
+class Tried:
+    """One setting and what it found."""
+
+    masks: int
+    rate: float
+    estimate: Estimate
+    seen: Measurements
+    heads: list[int]
+
+    @property
+    def set(self) -> tuple[int, ...]:
+        """The heads in the order of their columns: settings may name the same in another order."""
+        return tuple(sorted(self.heads))
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """The setting kept, beside all that were tried, and what each set of heads costs.
+
+    `place` is each setting's place among the different sets; `fresh` has no columns where no
+    fresh example is left.
+    """
+
+    tried: list[Tried]
+    place: list[int]
+    losses: Float[np.ndarray, "sets examples"]
+    fresh: Float[np.ndarray, "sets checked"]
+
+    @property
+    def number(self) -> int:
+        """The setting whose heads cost most; of equals the fewest masks, then the lowest rate."""
+        drops = [mean_loss(self.losses[number])[0] for number in self.place]
+        return int(np.argmax(np.nan_to_num(drops, nan=-np.inf)))
+
+    def heads(self) -> list[int]:
+        """The chosen setting's heads, the most needed first; none if they cost nothing."""
+        drop, _ = mean_loss(self.losses[self.place[self.number]])
+        return self.tried[self.number].heads if drop > 0 else []
+
+    def described(self) -> list[dict[str, Any]]:
+        """Every setting in figures; heads by column, None for what is not known."""
+        told = []
+        for setting, number in zip(self.tried, self.place, strict=True):
+            here, there = mean_loss(self.losses[number]), mean_loss(self.fresh[number])
+            figures = dict(zip(FIGURES, (*here, *there), strict=True))
+            told.append(
+                {"masks": setting.masks, "rate": setting.rate, "heads": setting.heads}
+                | {name: None if np.isnan(figure) else figure for name, figure in figures.items()}
+            )
+        return told
+
+
+def tuned(problem: Problem, draw: Draw) -> Search:
+    """Fit every setting, keep the one whose heads cost most, and see what they cost elsewhere.
+
+    Rates are asked one after another, each with the masks of its largest setting; a smaller one
+    uses the first of them, which are those that it would have drawn alone.
+    """
+    offered = Choices.published(problem, draw)
+    choices = offered.bought(problem)
+    sheet = Sheet(problem, problem.examples)
+    yield from sheet.begin()
+    for rate, masks in choices.drawn.items():
+        allowed = problem.without_excluded(masks)
+        yield from sheet.ask(allowed, f"masks of {100 * rate:.3g} % of the heads")
+    tried = fit_settings(problem, choices, sheet)
+    sets = list(dict.fromkeys(setting.set for setting in tried))
+    losses = yield from sheet.losses(sets)
+    checked, budget = list(problem.fresh)[:MOST_CHECKED], problem.settings.budget
+    if budget is not None:
+        checked = checked[: max(budget - sheet.rows, 0) // len(sets)]
+    fresh = Sheet(problem, checked)
+    elsewhere = np.zeros((len(sets), 0))
+    if fresh.examples:
+        yield from fresh.begin()
+        elsewhere = yield from fresh.losses(sets)
+    place = [sets.index(setting.set) for setting in tried]
+    told = {
+        "offered": len(offered.settings),
+        "budget": most_rows(problem, choices),
+        "rows": sheet.rows + fresh.rows,
+        "chosen_on": len(sheet.examples),
+        "checked_on": len(fresh.examples),
+    }
+    return summarize_tuned(problem, Chosen(tried, place, losses, elsewhere), told)
+
+
+def fit_settings(problem: Problem, choices: Choices, sheet: Sheet) -> list[Tried]:
+    """Each setting's estimate of its own masks, as `css` and `csb` make it."""
+    estimator = ESTIMATORS[problem.settings.estimator or "lasso"]()
+    intact = sheet.measured(problem.empty()[None]).by_example()
+    tried = []
+    for count, rate in choices.settings:
+        seen = sheet.measured(problem.without_excluded(choices.drawn[rate][:count]))
+        estimate = estimator.fit(seen, intact)
+        heads = estimate.needed(problem.settings.top)
+        tried.append(Tried(count, rate, estimate, seen, heads))
+    return tried
+
+
+def most_rows(problem: Problem, choices: Choices) -> int:
+    """The budget, or without one, the most rows that the search may plan."""
+    fresh = len(choices.settings) * min(MOST_CHECKED, len(problem.fresh))
+    return problem.settings.budget or choices.rows(len(problem.examples)) + fresh
+
+
+def summarize_tuned(problem: Problem, chosen: Chosen, told: dict[str, Any]) -> Found:
+    """What the search hands back: the chosen setting's fit, and all of them in figures."""
+    kept = chosen.tried[chosen.number]
+    sets = chosen.losses, chosen.fresh, chosen.place[chosen.number]
+    told = told | {
+        "settings": chosen.described(),
+        "chosen": chosen.number,
+        "masks": kept.masks,
+        "rate": kept.rate,
+        "optimism": optimism(*sets),
+        "choosing": choosing(*sets),
+    }
+    ranking = problem.rank(kept.estimate.order())
+    return Found(
+        chosen.heads(), ranking, kept.estimate, kept.seen, diagnostics=told, notes=notes(told)
+    )
+
+
+def mean_loss(losses: Float[np.ndarray, " examples"]) -> tuple[float, float]:
+    """Mean over the examples scored, and its standard error; NaN where there are too few."""
+    scored = losses[np.isfinite(losses)]
+    if not scored.size:
+        return float("nan"), float("nan")
+    error = scored.std(ddof=1) / scored.size**0.5 if scored.size > 1 else float("nan")
+    return float(scored.mean()), float(error)
+
+
+def excess(
+    used: Float[np.ndarray, " used"], fresh: Float[np.ndarray, " fresh"]
+) -> dict[str, float] | None:
+    """Mean loss on the examples of the choice less that on fresh ones, with its interval.
+
+    The standard error is `sqrt(s1²/n1 + s2²/n2)`, the 95 % interval Welch's; None with fewer than
+    two scored examples of either kind.
+    """
+    used, fresh = used[np.isfinite(used)], fresh[np.isfinite(fresh)]
+    if min(used.size, fresh.size) < 2:
+        return None
+    value = float(used.mean() - fresh.mean())
+    shares = [values.var(ddof=1) / values.size for values in (used, fresh)]
+    stderr = float(sum(shares) ** 0.5)
+    half = 0.0
+    if stderr > 0:
+        parts = zip(shares, (used.size, fresh.size), strict=True)
+        freedom = sum(shares) ** 2 / sum(share**2 / (size - 1) for share, size in parts)
+        half = float(stats.t.ppf((1 + CONFIDENCE) / 2, freedom)) * stderr
+    return {"value": value, "stderr": stderr, "low": value - half, "high": value + half}
+
+
+def optimism(
+    used: Float[np.ndarray, "sets used"], fresh: Float[np.ndarray, "sets fresh"], chosen: int
+) -> dict[str, float] | None:
+    """How much more the chosen set costs where it was found and chosen than on fresh examples.
+
+    Three things add up in it: heads were fitted to these examples, a set was chosen on them, and
+    they may be others than most. None without fresh examples.
+    """
+    return excess(used[chosen], fresh[chosen])
+
+
+def choosing(
+    used: Float[np.ndarray, "sets used"], fresh: Float[np.ndarray, "sets fresh"], chosen: int
+) -> dict[str, float] | None:
+    """The part of the optimism that choosing alone adds.
+
+    The chosen set's loss less the mean loss of all sets, example by example, on the examples of
+    the choice and on fresh ones: the sets share examples and fits, so only the choice is left.
+    None with a single set, or without fresh examples.
+    """
+    if len(used) < 2:
+        return None
+    return excess(*(losses[chosen] - losses.mean(axis=0) for losses in (used, fresh)))
+
+
+def notes(told: dict[str, Any]) -> list[str]:
+    """What a reader should know of the choice, in sentences; the weightiest first."""
+    best = told["settings"][told["chosen"]]
+    sentences = [tie_note(told), flattery(told, best)]
+    if best["drop"] is None or best["drop"] <= 0:
+        sentences[0] = (
+            "No setting found heads that lower the score when knocked out together: none is named."
+        )
+    if not told["checked_on"]:
+        sentences.append(
+            "No fresh examples were left to tell how much the choice among "
+            f"{count(told['settings'])} flatters itself."
+        )
+    return [sentence for sentence in (*sentences, thinned(told)) if sentence]
+
+
+def tie_note(told: dict[str, Any]) -> str:
+    """Say that other heads cost the same, so that the drop did not choose between them."""
+    tried = told["settings"]
+    best = tried[told["chosen"]]
+    same = [setting for setting in tried if setting["drop"] == best["drop"]]
+    sets = {frozenset(setting["heads"]) for setting in same}
+    if len(sets) < 2:
+        return ""
+    return (
+        f"{len(same)} of {count(tried)} found heads that cost as much as those named, in "
+        f"{len(sets)} different sets: the fewest masks, then the lowest rate, decided between "
+        "them, and a few heads that break everything may hide what the others do."
+    )
+
+
+def flattery(told: dict[str, Any], best: dict[str, Any]) -> str:
+    """The drop is beyond doubt larger where the heads were chosen than elsewhere."""
+    surplus = told["optimism"]
+    if surplus is None or not surplus["low"] > 0:
+        return ""
+    return (
+        f"The heads named lower the score by {best['drop']:.3f} on the {told['chosen_on']} "
+        f"examples that they were found and chosen on, by {best['held_out_drop']:.3f} on "
+        f"{told['checked_on']} others: the choice among {count(told['settings'])} flatters itself "
+        f"by {surplus['value']:.3f} (95 % interval {surplus['low']:.3f} to {surplus['high']:.3f})."
+    )
+
+
+def thinned(told: dict[str, Any]) -> str:
+    """The budget bought some of the settings only."""
+    tried = told["settings"]
+    if len(tried) == told["offered"]:
+        return ""
+    masks = sorted({setting["masks"] for setting in tried})
+    rates = sorted({setting["rate"] for setting in tried})
+    return (
+        f"The budget bought {len(tried)} of {told['offered']} settings: "
+        f"{', '.join(map(str, masks))} masks at rates of {', '.join(f'{r:.3g}' for r in rates)}."
+    )
+
+
+def count(tried: Sequence[dict[str, Any]]) -> str:
+    """How many settings, in words that fit one as well."""
+    return f"{len(tried)} settings" if len(tried) > 1 else "one setting"

@@ -11,8 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from caploc import designs
-from caploc.recovery import Measurements
-from caploc.recovery.estimate import survived
+from caploc.recovery.estimate import Measurements, survived
 from caploc.search.plan import Asking, Plan, Problem, column_mask, intact_plan
 from caploc.search.screen import Screen
 from caploc.search.sets import beyond_doubt
@@ -56,11 +55,11 @@ def search_rescuers(
     pays = None if rows is None else rows // max(problem.heads - 1, 1)  # examples for all pairs
     asked = len(broken) if pays is None else min(len(broken), pays)
     few = FEW if pays is None else min(FEW, pays // max(asked, 1))
-    found = []
+    rescues = []
     for breaker, without in list(broken.items())[:asked]:
         lost = dict(list(without.items())[:few])
-        found.append((yield from promising(problem, breaker, lost, intact)))
-    return found + [Rescue(breaker) for breaker in list(broken)[asked:]]
+        rescues.append((yield from promising(problem, breaker, lost, intact)))
+    return rescues + [Rescue(breaker) for breaker in list(broken)[asked:]]
 
 
 def broken_by(
@@ -68,12 +67,12 @@ def broken_by(
 ) -> dict[int, dict[int, float]]:
     """The outcomes that each suspect breaks alone, by example, of those that break enough."""
     lost = ~survived(alone, intact) & np.isfinite(alone.outcome)
-    found = {}
+    taken = {}
     for place, column in enumerate(suspects):
         own = alone.mask == place
         if lost[own].sum() >= BREAKS * own.sum():
-            found[column] = alone.where(own & lost).by_example()
-    return dict(sorted(found.items(), key=lambda item: -len(item[1])))
+            taken[column] = alone.where(own & lost).by_example()
+    return dict(sorted(taken.items(), key=lambda item: -len(item[1])))
 
 
 def promising(

@@ -10,9 +10,7 @@ import numpy as np
 
 from caploc import designs
 from caploc.heads import Mask
-from caploc.recovery import Measurements
-from caploc.recovery.estimate import PerHead
-from caploc.recovery.rows import Rows
+from caploc.recovery.estimate import Measurements, PerHead, Rows
 from caploc.recovery.screening import Effects, joined, screened
 from caploc.recovery.shrinkage import Posterior, shrink, top_chances
 from caploc.search.plan import Plan, Problem, column_mask
@@ -65,7 +63,7 @@ class First(ABC):
         """Each head's effect, given the base, and its error; NaN where unknown."""
 
     @abstractmethod
-    def believe(self, found: Effects, alone: Effects) -> Posterior:
+    def believe(self, first: Effects, alone: Effects) -> Posterior:
         """What to believe of every head, given such estimates and those of heads alone."""
 
 
@@ -137,13 +135,13 @@ class Screen(First):
         state = (len(self.seen.outcome), int(self.avoid.sum()))
         if state not in self.known:
             # Every look asks several times; only the latest is worth its memory.
-            found = screened(self.rows()).only(self.free)
-            self.known = {state: (found, shrink(found.effect, found.stderr))}
+            first = screened(self.rows()).only(self.free)
+            self.known = {state: (first, shrink(first.effect, first.stderr))}
         return self.known[state][0]
 
-    def believe(self, found: Effects, alone: Effects) -> Posterior:
+    def believe(self, first: Effects, alone: Effects) -> Posterior:
         """Join and shrink estimates: most heads do nothing, and by chance some look needed."""
-        both = joined(found, alone)
+        both = joined(first, alone)
         return shrink(both.effect, both.stderr)
 
     def posterior(self) -> Posterior:

@@ -12,8 +12,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from caploc.recovery import falls
-from caploc.recovery.rows import is_binary
+from caploc.recovery.estimate import is_binary
+from caploc.recovery.paired import falls
 from caploc.search.conclusion import LEVEL, Conclusion
 from caploc.search.likelihood import FirstLook
 from caploc.search.plan import Asking, Found, Plan, column_mask, intact_plan
@@ -169,9 +169,9 @@ def under(state: SearchState, before: Screen, base: list[int], asked: list[int])
 
 def beyond_doubt(screen: Screen, count: int) -> list[int]:
     """The heads with the largest expected drops, as far as they are beyond doubt."""
-    found, mean = screen.effects(), screen.posterior().mean
+    seen, mean = screen.effects(), screen.posterior().mean
     with np.errstate(invalid="ignore"):
-        sure = screen.free & (found.effect < -BEYOND_DOUBT * found.stderr)
+        sure = screen.free & (seen.effect < -BEYOND_DOUBT * seen.stderr)
     order = np.argsort(np.where(sure, mean, np.inf), kind="stable")[:count]
     return [int(column) for column in order if sure[column]]
 

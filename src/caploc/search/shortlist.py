@@ -8,16 +8,14 @@ import numpy as np
 from jaxtyping import Bool
 
 from caploc import designs
-from caploc.recovery import (
-    Estimate,
-    Measurements,
+from caploc.recovery.estimate import Estimate, Measurements, survived
+from caploc.recovery.paired import (
     PairedDifferences,
     falls,
     paired_standard_error,
     right_or_wrong,
     single_head_differences,
 )
-from caploc.recovery.estimate import survived
 from caploc.recovery.screening import Effects
 from caploc.search.plan import Asking, Plan, Problem, intact_plan
 from caploc.search.state import right_of

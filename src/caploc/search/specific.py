@@ -169,16 +169,16 @@ class GrownSet:
 
 def weigh(likely: Sequence[float], seen: Sequence[float]) -> float:
     """The change of a score by what was expected and what was seen, each with its error."""
-    expected, found = (np.array([x for x in part if np.isfinite(x)]) for part in (likely, seen))
+    expected, known = (np.array([x for x in part if np.isfinite(x)]) for part in (likely, seen))
     precision = total = 0.0
     if expected.size > 1:
         mean = float(expected.mean())
         error = expected.var(ddof=1) / expected.size + LINKED**2 + (MISLED * mean) ** 2
         precision, total = 1 / error, mean / error
-    if found.size > 1:
+    if known.size > 1:
         # Half a change of either kind more: where none was seen, some may come.
-        error = ((found**2).sum() + 1) / (found.size + 1) / found.size
-        precision, total = precision + 1 / error, total + float(found.mean()) / error
+        error = ((known**2).sum() + 1) / (known.size + 1) / known.size
+        precision, total = precision + 1 / error, total + float(known.mean()) / error
     return total / precision if precision else 0.0
 
 
@@ -201,7 +201,8 @@ def search_specific(state: SearchState) -> Asking[Found]:
     sets = yield from grow(state, targets, looks)
     candidates = yield from try_candidates(state, sides, sets, looks)
     whole = [each for each in candidates if not isinstance(each.columns, dict)]
-    chosen = pick_best(whole, problem.settings.price)
+    best = best_of(whole, problem.settings.price, 1)
+    chosen = tuple(best[0].columns) if best and best[0].damage > 2 * LINKED else ()  # or no harm
     shortlist = Shortlist(problem, list(chosen), state.random)
     yield from shortlist.more(list(chosen), min(20, state.left // max(len(chosen), 1)))
     state.spent += shortlist.rows
@@ -273,8 +274,8 @@ def surely_lost(spared: Sequence[Side], heads: int) -> PerHead:
     """
     least = np.zeros(heads)
     for side in spared:
-        found = side.look.effects()
-        least = np.fmax(least, -found.effect - DOUBT * found.stderr)
+        alone = side.look.effects()
+        least = np.fmax(least, -alone.effect - DOUBT * alone.stderr)
     return least
 
 
@@ -293,7 +294,7 @@ def grow(state: SearchState, targets: Sequence[Side], looks: Looks) -> Asking[li
     count = int(np.clip(share, FEWEST_ASKED, MOST_ASKED))
     grown: list[Whole] = [() for _ in looks.limits]
     damage: dict[Whole, float] = {(): 0.0}
-    found: dict[Whole, None] = {}
+    every: dict[Whole, None] = {}
     for _ in range(top):
         larger: list[dict[Whole, float]] = []
         for current, heads in zip(grown, allowed, strict=True):
@@ -316,8 +317,8 @@ def grow(state: SearchState, targets: Sequence[Side], looks: Looks) -> Asking[li
                 both = {each: (total + expected[each]) / 2 for each, total in sums.items()}
                 grown[place] = best = max(both, key=both.__getitem__)
                 damage[best] = both[best]
-                found[best] = None
-    return list(found)
+                every[best] = None
+    return list(every)
 
 
 def try_candidates(
@@ -327,17 +328,17 @@ def try_candidates(
 
     Where there are amounts, sets with them that were made of these follow.
     """
-    found = untried(sides, sets)
-    if not found:
+    whole = untried(sides, sets)
+    if not whole:
         return []
     price = state.problem.settings.price
-    yield from try_further(state, sides, found, int(TRIALS[0] * state.left))
-    scaled = yield from scale(state, sides, found, looks)
+    yield from try_further(state, sides, whole, int(TRIALS[0] * state.left))
+    scaled = yield from scale(state, sides, whole, looks)
     for share in TRIALS[1:]:
-        best = best_of(found, price, KEPT) + best_of(scaled, price, KEPT_SCALED)
+        best = best_of(whole, price, KEPT) + best_of(scaled, price, KEPT_SCALED)
         rows = int(share * state.left)
         yield from try_further(state, sides, best, rows, outcomes=share == TRIALS[-1])
-    return [*found, *scaled]
+    return [*whole, *scaled]
 
 
 def untried(sides: Sequence[Side], sets: Sequence[Whole | dict[int, float]]) -> list[GrownSet]:
@@ -376,16 +377,16 @@ def scale(
     state: SearchState, sides: Sequence[Side], whole: Sequence[GrownSet], looks: Looks
 ) -> Asking[list[GrownSet]]:
     """Sets with amounts, made of the best sets of whole heads; none if there are no amounts."""
-    settings, found = state.problem.settings, list[GrownSet]()
+    settings, scaled = state.problem.settings, list[GrownSet]()
     rows, state.reserved = state.reserved // ROUNDS, 0
     for _ in range(ROUNDS if settings.amounts else 0):
-        bases = best_of(frontier([*whole, *found]), settings.price, BASES)
-        known = {frozenset(dict(each.columns).items()) for each in found}  # type: ignore[arg-type]
+        bases = best_of(frontier([*whole, *scaled]), settings.price, BASES)
+        known = {frozenset(dict(each.columns).items()) for each in scaled}  # type: ignore[arg-type]
         varied = {frozenset(each.items()): each for each in vary(bases, looks, settings)}
         further = untried(sides, [varied[each] for each in varied if each not in known])
         yield from try_further(state, sides, further, rows)
-        found += further
-    return found
+        scaled += further
+    return scaled
 
 
 def vary(bases: Sequence[GrownSet], looks: Looks, settings: Settings) -> list[dict[int, float]]:
@@ -412,12 +413,6 @@ def vary(bases: Sequence[GrownSet], looks: Looks, settings: Settings) -> list[di
         for amount in settings.amounts
         if amount != amounts.get(column)
     ]
-
-
-def pick_best(candidates: Sequence[GrownSet], price: float) -> Whole:
-    """The set that does most within the price, or comes nearest; none if none surely does harm."""
-    best = max(candidates, key=lambda each: each.worth(price), default=None)
-    return tuple(best.columns) if best is not None and best.damage > 2 * LINKED else ()
 
 
 def frontier(candidates: Sequence[GrownSet]) -> list[GrownSet]:

@@ -6,8 +6,7 @@ import numpy as np
 from scipy import stats
 
 from caploc.heads import ALONE
-from caploc.recovery import Estimate, Measurements
-from caploc.recovery.rows import is_binary
+from caploc.recovery.estimate import Estimate, Measurements, is_binary
 from caploc.search.conclusion import LEVEL, Conclusion
 from caploc.search.likelihood import FirstLook
 from caploc.search.plan import Found, Problem

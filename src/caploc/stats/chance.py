@@ -136,22 +136,34 @@ def permutation_p(value: float | int, drawn: Num[np.ndarray, " draws"]) -> float
     return float((1 + np.count_nonzero(drawn >= value)) / (1 + len(drawn)))
 
 
-def uniform(located: Chosen, draws: int, *, seed: int, excluding: bool = True) -> Sets:
-    """Draw random sets of as many neurons, from the whole model.
-
-    Raises BadOption if `draws` is below 1.
-    """
-    return draw_in_blocks(located, blocks(len(located), None), draws, seed, excluding)
-
-
-def layer_matched(
-    located: Chosen, grid: Grid[Any], draws: int, *, seed: int, excluding: bool = True
+def random_sets(
+    located: Chosen, grid: Grid[Any] | None, draws: int, *, seed: int, excluding: bool = True
 ) -> Sets:
-    """Draw random sets with as many neurons in each layer as the located set has.
+    """Draw random sets with as many neurons in each layer of the grid as the located set has.
 
-    Raises BadOption if `draws` is below 1, or the grid is not that of so many neurons.
+    Without a grid from the whole model. Raises BadOption if `draws` is below 1, or the grid is not
+    that of so many neurons.
     """
     return draw_in_blocks(located, blocks(len(located), grid), draws, seed, excluding)
+
+
+def draw_in_blocks(
+    located: Chosen, slices: list[slice], draws: int, seed: int, excluding: bool
+) -> Sets:
+    """Draw random sets with as many neurons in each block as the located set has."""
+    check_draws(draws)
+    sets = np.zeros((draws, len(located)), dtype=bool)
+    counts = block_counts(located, slices)
+    pools = [
+        pool(located[block], count, excluding) for block, count in zip(slices, counts, strict=True)
+    ]
+    for number, chosen in enumerate(sets):
+        random = np.random.Generator(np.random.PCG64([seed, number]))
+        for block, (sure, columns, count) in zip(slices, pools, strict=True):
+            inside = chosen[block]
+            inside[sure] = True
+            inside[random.choice(columns, size=count, replace=False)] = True
+    return sets
 
 
 def activity_matched(
@@ -205,25 +217,6 @@ def check_draws(draws: int) -> None:
     """Refuse a number of draws that tells nothing; raises BadOption if it is below 1."""
     if draws < 1:
         raise BadOption(f"The number of random draws must be 1 or more; got {draws}.")
-
-
-def draw_in_blocks(
-    located: Chosen, slices: list[slice], draws: int, seed: int, excluding: bool
-) -> Sets:
-    """Draw random sets with as many neurons in each block as the located set has."""
-    check_draws(draws)
-    sets = np.zeros((draws, len(located)), dtype=bool)
-    counts = block_counts(located, slices)
-    pools = [
-        pool(located[block], count, excluding) for block, count in zip(slices, counts, strict=True)
-    ]
-    for number, chosen in enumerate(sets):
-        random = np.random.Generator(np.random.PCG64([seed, number]))
-        for block, (sure, columns, count) in zip(slices, pools, strict=True):
-            inside = chosen[block]
-            inside[sure] = True
-            inside[random.choice(columns, size=count, replace=False)] = True
-    return sets
 
 
 def pool(located: Chosen, count: int, excluding: bool) -> tuple[np.ndarray, np.ndarray, int]:

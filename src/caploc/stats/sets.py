@@ -84,13 +84,6 @@ def rate_matrices(sets: Sets) -> dict[str, Matrix]:
     return rates_of(in_common, sizes[:, None], sizes[None, :])
 
 
-def jaccards(first: Sets, second: Sets) -> Float64[np.ndarray, " sets"]:
-    """Compute the IoU of each set with that in the same row of `second`; NaN if both are empty."""
-    in_common = np.count_nonzero(first & second, axis=1)
-    sizes = (np.count_nonzero(each, axis=1) for each in (first, second))
-    return rates_of(in_common, *sizes)["iou"]
-
-
 def rates_of(
     in_common: Int[np.ndarray, "..."], first: Int[np.ndarray, "..."], second: Int[np.ndarray, "..."]
 ) -> dict[str, Float64[np.ndarray, "..."]]:

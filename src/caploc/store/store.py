@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import asdict
+from itertools import chain
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -125,31 +126,19 @@ class Store:
             return str(digest)
         raise StoreFailed(damaged(self.path, "a question is lost"))
 
-    def load(self, question: int) -> dict[tuple[bytes, str], Row]:
-        """Every row of a question by mask and example.
+    def load(self, question: int, keys: Iterable[tuple[bytes, str]] | None = None) -> "Known":
+        """The rows of a question by mask and example: all, or those of the keys that are there.
 
         Raises StoreFailed if the file cannot be read, or a row is not what was written.
         """
+        every = f"SELECT {fields_of(SCHEMA)} FROM rows WHERE question = ?"
+        one = f"{every} AND mask = ? AND example = ?"
+        asked = [(every, ())] if keys is None else ((one, key) for key in keys)
         with self.guarded():
             digest = self.digest_of(question)
-            found = self.database.execute(
-                f"SELECT {fields_of(SCHEMA)} FROM rows WHERE question = ?", (question,)
-            )
-            return {(row[0], row[1]): sealed_row(self.path, digest, row) for row in found}
-
-    def find(self, question: int, keys: Iterable[tuple[bytes, str]]) -> "Known":
-        """Those rows of a question, by mask and example, that are there; raises as `load` does."""
-        rows: Known = {}
-        with self.guarded():
-            digest = self.digest_of(question)
-            for key in keys:
-                for row in self.database.execute(
-                    f"SELECT {fields_of(SCHEMA)} FROM rows WHERE question = ? AND mask = ? "
-                    "AND example = ?",
-                    (question, *key),
-                ):
-                    rows[key] = sealed_row(self.path, digest, row)
-        return rows
+            found = (self.database.execute(ask, (question, *key)) for ask, key in asked)
+            rows = chain.from_iterable(found)
+            return {(row[0], row[1]): sealed_row(self.path, digest, row) for row in rows}
 
     def add(self, question: int, rows: Sequence[Row]) -> None:
         """Keep rows, all or none; on return they survive a crash of the program.

@@ -1,8 +1,7 @@
 """Many tasks, models, methods and seeds from one file: checked whole, planned, run together."""
 
-from caploc.studies.file import StudyFile
+from caploc.studies.file import Opened, StudyFile, read_studies
 from caploc.studies.planning import Planned, StudiesPlan, dry_run, foresee
-from caploc.studies.reading import Opened, read_studies
 from caploc.studies.running import Outcome, Ran, locate_all, run_studies
 from caploc.workbench import Allowed
 

@@ -417,7 +417,7 @@ def left_of_search(study: Study, stages: Stages, meters: Sequence[Meter]) -> tup
     pretended answers gave it nothing to look for.
     """
     budget = stages.found.diagnostics.get("budget")
-    if budget is None and METHODS[study.method].scattered:
+    if budget is None and METHODS[study.method].adaptive:
         budget = study.settings.most_rows(stages.loaded.grid.size)
     if budget is None:
         return 0, 0

@@ -31,7 +31,7 @@ from caploc.measurement import HeadModel, RowEngine
 from caploc.naming import folder_name
 from caploc.outlook import Foresee
 from caploc.progress import InTurn, Progress, SideBySide, Silent, tell
-from caploc.report import rewrite_page
+from caploc.report.page import rewrite_page
 from caploc.report.sentence import headline
 from caploc.report.templates import COMPARE, REPORT
 from caploc.result import Result

@@ -18,22 +18,15 @@ confine_templates()
 HERE = Path(__file__).parent
 
 
-@cache
-def demo_manager() -> TaskManager:
-    """Return the tasks of the model inside the package."""
-    return TaskManager(include_path=HERE / "demo", include_defaults=False)
+# Tasks that caploc brings: of the model inside the package, both papers' that lm-eval lacks, and
+# few-shot ones on words, countries and numbers for pretrained models. Every YAML there is one.
+OWN = ("demo", "paper", "words")
 
 
 @cache
-def paper_manager() -> TaskManager:
-    """Return both papers' tasks that lm-eval lacks; every YAML in the folder is one."""
-    return TaskManager(include_path=HERE / "paper", include_defaults=False)
-
-
-@cache
-def words_manager() -> TaskManager:
-    """Few-shot tasks on words, countries and numbers, for pretrained models."""
-    return TaskManager(include_path=HERE / "words", include_defaults=False)
+def own_manager(folder: str) -> TaskManager:
+    """Return the tasks of a folder of `OWN`."""
+    return TaskManager(include_path=HERE / folder, include_defaults=False)
 
 
 @cache
@@ -49,8 +42,7 @@ def all_names() -> list[str]:
 
 def own_names() -> list[str]:
     """Return every task that caploc brings: the demo's, the paper's, then those on words."""
-    managers = demo_manager(), paper_manager(), words_manager()
-    return [name for manager in managers for name in manager.all_tasks]
+    return [name for folder in OWN for name in own_manager(folder).all_tasks]
 
 
 def list_twins(name: str) -> list[str]:
@@ -64,12 +56,12 @@ def find_task(name: str) -> tuple[TaskManager, str]:
     Raises UnknownName, naming the nearest task there is; BadData if it is a file that defines no
     task.
     """
-    for manager in (demo_manager(), paper_manager(), words_manager()):
-        if name in manager.task_index:
-            return manager, name
-    for prefix, manager in (("demo/", demo_manager()), ("words/", words_manager())):
-        if name.startswith(prefix):
-            raise unknown(manager.all_tasks, name, "task")
+    for folder in OWN:
+        if name in own_manager(folder).task_index:
+            return own_manager(folder), name
+    folder, slash, _ = name.partition("/")
+    if slash and folder in ("demo", "words"):
+        raise unknown(own_manager(folder).all_tasks, name, "task")
     if name.endswith(ENDINGS):
         return open_family(at_home(name))
     if name not in harness_manager().task_index:

@@ -1,18 +1,37 @@
-"""What a finding is checked on, and a task's score intact and with the chosen heads knocked out."""
+"""What a finding is checked on, and a task's score intact and with the chosen heads knocked out.
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+With all of them, and with the first 0, 1, 2 ...; and how often answers change though nothing else
+did, the same rows being asked in other batches. In bfloat16 and float16 the last digits of a sum
+depend on the order of its terms, and so on the batch that a row is in; where two answers are nearly
+tied, that decides between them.
+"""
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 from jaxtyping import Float
 
+from caploc import designs
+from caploc.contents import Curve
+from caploc.cost import Cost
 from caploc.errors import BadOption
-from caploc.heads import HeadGrid, Mask, Masks
+from caploc.heads import Columns, HeadGrid, Mask, Masks
 from caploc.measurement import Meter, outcomes_by_example
 from caploc.progress import Progress
-from caploc.recovery import falls_short, paired
-from caploc.result import Change, Failures, Score, TaskComparison, number
-from caploc.search import Plan
+from caploc.recovery.paired import falls_short, paired
+from caploc.result import (
+    SCHEMA,
+    Change,
+    Failures,
+    Noise,
+    RunCost,
+    Score,
+    TaskComparison,
+    number,
+)
+from caploc.search import Found, Plan, column_mask
 from caploc.store import Row
 from caploc.tasks.task import Task
 
@@ -36,17 +55,23 @@ class Check:
     def scores(self, masks: Masks, what: str) -> list[float | None]:
         plan = Plan.crossed(masks, self.examples, what=what)
         rows = self.meter.measure(plan, self.progress, what)
-        count = len(self.examples)
-        return [
-            self.meter.score(rows[first : first + count]).score
-            for first in range(0, len(rows), count)
-        ]
+        return [self.meter.score(each).score for each in by_mask(rows, len(self.examples))]
 
     def outcomes(self, masks: Masks, what: str) -> Float[np.ndarray, "masks examples"]:
         """Outcomes of every mask on every example; NaN where one could not be scored."""
         rows = self.meter.measure(Plan.crossed(masks, self.examples), self.progress, what)
         values = np.array([row.outcome for row in rows], dtype=float)
         return values.reshape(len(masks), len(self.examples))
+
+    def without(self, sets: Sequence[Columns], what: str) -> list["Outcomes"]:
+        """Outcomes of every example without each of the sets."""
+        return [*self.outcomes(np.stack([column_mask(self.grid.size, s) for s in sets]), what)]
+
+
+def by_mask(rows: list[Row], examples: int) -> Iterator[list[Row]]:
+    """Yield the rows of each mask, of a plan that crosses masks and so many examples."""
+    for first in range(0, len(rows), examples):
+        yield rows[first : first + examples]
 
 
 def scored_everywhere(
@@ -155,3 +180,68 @@ def check_limit(limit: int | None) -> None:
     """Refuse a limit that leaves nothing; raises BadOption if it is below 1."""
     if limit is not None and limit < 1:
         raise BadOption(f"--limit must be 1 or more; got {limit}.")
+
+
+CURVED = 100  # examples of each task, at most, that a run draws its own curve on
+
+
+def draw_curve(
+    grid: HeadGrid,
+    heads: Sequence[str],
+    judged: Sequence[tuple[Meter, Sequence[int]]],
+    progress: Progress,
+) -> Curve:
+    """Score each task with the first 0, 1, ... of the heads out, on the examples beside its meter.
+
+    The cost is that of these rows, whether they were measured now or before. Raises RunFailed if
+    the machine gives up; rows already measured are kept.
+    """
+    masks = np.stack([grid.mask(heads[:count]) for count in range(len(heads) + 1)])
+    curves: dict[str, list[Score]] = {}
+    cost = Cost()
+    for meter, examples in judged:
+        what = f"{meter.task.name}, curve"
+        rows = meter.measure(Plan.crossed(masks, examples, what=what), progress, what)
+        curves[meter.task.name] = list(map(meter.score, by_mask(rows, len(examples))))
+        cost.count(list({(row.mask, row.example): row for row in rows}.values()))  # each once
+    counted = RunCost.model_validate(cost.as_dict())
+    return Curve(schema=SCHEMA, heads=list(heads), curves=curves, cost=counted)
+
+
+ROUNDED = ("bfloat16", "float16")  # number formats in which it is worth asking
+REPEATED = 50  # rows
+
+
+def measure_noise(
+    intact: Sequence[Row], again: Meter, heads: int, seed: int, progress: Progress
+) -> Noise | None:
+    """Ask some of the intact rows once more, in another order; None if none could be scored."""
+    scored = [row for row in intact if not math.isnan(row.outcome)]
+    order = designs.generator(seed + designs.REPEATS).permutation(len(scored))[:REPEATED]
+    first = [scored[number] for number in order]
+    if not first:
+        return None
+    examples = [row.number for row in first]
+    second = again.under(column_mask(heads, []), examples, progress, "noise of rounding")
+    both = zip(first, second, strict=True)
+    change = np.abs([one.outcome - other.outcome for one, other in both])
+    change = change[np.isfinite(change)]
+    if not len(change):
+        return None
+    return Noise(rows=len(change), changed=int((change > 0).sum()), floor=float(change.mean()))
+
+
+def above_noise(found: Found, noise: Noise | None) -> Found:
+    """Name no head whose effect is as small as what changes by rounding alone; say so."""
+    if noise is None:
+        return found
+    kept = [c for c in found.chosen if abs(found.estimate.effect[c]) > noise.floor]
+    if dropped := len(found.chosen) - len(kept):
+        heads = "One head is" if dropped == 1 else f"{dropped} heads are"
+        note = (
+            f"{heads} not named for an effect no larger than what rounding does: asked again in "
+            f"other batches, {noise.changed} of {noise.rows} intact answers changed. Use "
+            "--dtype float32 to see smaller effects."
+        )
+        return replace(found, chosen=kept, notes=[note, *found.notes])
+    return found

@@ -11,9 +11,8 @@ from caploc import designs
 from caploc.errors import BadOption
 from caploc.frontiers import find_gentlest, find_worst, has_amounts
 from caploc.heads import Columns, HeadGrid
-from caploc.recovery import falls, falls_short
+from caploc.recovery.paired import falls, falls_short
 from caploc.result import Frontier, FrontierSet, Subsets, TaskEffect, number
-from caploc.search import column_mask
 from caploc.validation.comparison import Check, Outcomes, scored_both
 from caploc.validation.members import effect_between
 
@@ -123,8 +122,7 @@ def name_columns(grid: HeadGrid, columns: Columns) -> list[str]:
 
 def change_of(check: Check, sets: Sequence[Columns]) -> Changes:
     """Outcomes of a check's examples before and without each of the sets."""
-    masks = np.stack([column_mask(check.grid.size, columns) for columns in ((), *sets)])
-    intact, *without = check.outcomes(masks, "specific sets")
+    intact, *without = check.without([(), *sets], "specific sets")
     return [(intact, each) for each in without]
 
 

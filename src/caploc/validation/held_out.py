@@ -11,7 +11,7 @@ import numpy as np
 
 from caploc import designs
 from caploc.heads import Mask
-from caploc.recovery import noise_ceiling
+from caploc.recovery.estimate import noise_ceiling
 from caploc.result import Controls, HeldOut, JointDrop, Prediction, Spread, number
 from caploc.search import Found, column_mask
 from caploc.validation.comparison import Check, score_both, scored_everywhere

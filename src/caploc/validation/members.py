@@ -13,12 +13,10 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Float
 
-from caploc.recovery import paired
 from caploc.recovery.estimate import true_scores
-from caploc.recovery.paired import falls
+from caploc.recovery.paired import falls, paired
 from caploc.result import Effect, Member, Subsets, TriedSet, number
-from caploc.search import column_mask
-from caploc.search.optimism import mean_loss
+from caploc.search.published import mean_loss
 from caploc.validation.comparison import Check, Outcomes, scored_both
 
 
@@ -43,8 +41,7 @@ def measure_members(check: Check, chosen: Sequence[int]) -> list[Member]:
         return []
     sets = [(), tuple(chosen), *((column,) for column in chosen)]
     sets += [tuple(other for other in chosen if other != column) for column in chosen]
-    masks = np.stack([column_mask(check.grid.size, columns) for columns in sets])
-    intact, whole, *rest = check.outcomes(masks, "members of the set")
+    intact, whole, *rest = check.without(sets, "members of the set")
     alone, without = rest[: len(chosen)], rest[len(chosen) :]
     return [
         Member(
@@ -110,8 +107,7 @@ def judge(check: Check, chosen: Sequence[int]) -> Judgement | None:
     if len(chosen) < 2:
         return None
     sets = subsets_to_try(chosen)
-    masks = np.stack([column_mask(check.grid.size, columns) for columns in ((), *sets)])
-    intact, *outcomes = check.outcomes(masks, "parts of the set")
+    intact, *outcomes = check.without([(), *sets], "parts of the set")
     pick = picked(intact, np.stack(outcomes))
     replaced = pick is not None and pick.replaces
     named = list(sets[pick.place] if pick is not None and replaced else chosen)
