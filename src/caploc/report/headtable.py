@@ -372,8 +372,11 @@ def tabulate_frontier(result: Result, *, others: bool = False) -> tuple[list[str
         told = (each.effect if each else Effect() for each in (twin, worst))
         effects = write_effects(unit, one.damage, *told)
         elsewhere = called(worst.task) if worst else "–"
-        rest = [each for each in one.spared if others and each is not worst]
-        rest = [f"{called(each.task)} {unit.effect(each.effect.effect)}" for each in rest]
+        rest = [
+            f"{called(each.task)} {unit.effect(each.effect.effect)}"
+            for each in one.spared
+            if others and each is not worst
+        ]
         elsewhere += f"; {', '.join(rest)}" if rest else ""
         kept = "not surely" if one.keeps is None else f"from {unit.effect(one.keeps).lstrip('+')}"
         kept = "yes" if one.within else kept
