@@ -19,7 +19,7 @@ from caploc.console import interruptible
 from caploc.errors import BadOption, UserError
 from caploc.models.planted import Planted, write_planted
 from caploc.progress import Silent
-from caploc.result import HeldOut, LocatedTask, Result, Score, TaskComparison, Validation
+from caploc.result import GridShape, HeldOut, LocatedTask, Result, Score, TaskComparison, Validation
 from caploc.sandbox import Protection
 from caploc.workbench import ModelOptions
 
@@ -165,7 +165,11 @@ def test_the_table_shows_scores_of_the_examples_that_random_heads_are_scored_on(
         validation = Validation(task=task, held_out=held_out)
         located = LocatedTask.model_construct(name="x", metric="acc", outcome="metric")
         result = Result.model_construct(
-            top=["L0H1"], task=located, intact=Score(score=0.9), validation=validation
+            top=["L0H1"],
+            task=located,
+            intact=Score(score=0.9),
+            validation=validation,
+            grid=GridShape(layers=1, heads=[2]),
         )
         assert tables.summary_row(result) == ["L0H1", *shown, "–", "–"]
 

@@ -263,6 +263,7 @@ SPECIFIC = {"method": "adaptive", "settings": Settings(goal="specific")}
         ({"settings": Settings(goal="pairs")}, BadOption, "must be one of heads, set, specific"),
         ({"settings": Settings(price=0.0)}, BadOption, "--price must lie above 0"),
         ({"spare": ("demo/sentence",)}, UnknownName, "demo/sentences"),
+        ({"spare": ("demo/sentences",)}, BadOption, "--spare is for --goal specific; got"),
         (SPECIFIC, BadOption, "needs a task to leave alone, or several"),
         (SPECIFIC | {"spare": ("demo/addition",)}, BadOption, "--spare demo/addition is the task"),
         ({"settings": Settings(recall=0.0)}, BadOption, "--recall must lie above 0"),

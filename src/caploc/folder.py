@@ -8,7 +8,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from caploc.errors import FolderTaken, StoreFailed, UserError
+from caploc.errors import BadOption, FolderTaken, StoreFailed, UserError
 from caploc.files import UnfitFile, check_regular, read_text, whole_text, writing
 from caploc.naming import is_file
 from caploc.redaction import redacted, without_secrets
@@ -76,6 +76,15 @@ def claim(folder: Path, study: dict[str, Any], command: str) -> Store:
         store.close()
         raise
     return store
+
+
+def check_source(source: str) -> None:
+    """Refuse what is no run's folder, where heads are those of a run; raises BadOption."""
+    if not any(is_file(Path(source) / mark) for mark in (RESULT, RUN)):
+        raise BadOption(
+            f"{source} is no finished run; name the folder of one, or a model with the heads to "
+            "cut: --heads L0H5,L1H3."
+        )
 
 
 def rows_file(folder: Path) -> Path:

@@ -21,8 +21,14 @@ def pick(table: Mapping[str, T], name: str, kind: str) -> T:
 
 
 def nearest(names: Iterable[str], name: str) -> str | None:
-    """The name that is spelled most like another, None if none is."""
-    return next(iter(get_close_matches(name, list(names), n=1)), None)
+    """The name that ends in another, or is spelled most like it, in whatever case; None if none is.
+
+    `past` is short for `words/past`.
+    """
+    known = {each.lower(): each for each in names}
+    whole = sorted(each for each in known if name and each.endswith(f"/{name.lower()}"))
+    near = whole or get_close_matches(name.lower(), list(known), n=1)
+    return known[near[0]] if near else None
 
 
 def unknown(names: Iterable[str], name: str, kind: str, where: str = "") -> UnknownName:

@@ -4,7 +4,8 @@ import os
 from hashlib import blake2b
 from pathlib import Path
 
-from caploc.pretrained import DEMO, PRETRAINED
+from caploc.errors import UnknownName
+from caploc.pretrained import DEMO, PRETRAINED, hint
 
 LONGEST = 200  # bytes of a folder's name; disks take 255
 TWIN = "_twin"  # ends the name of a task in other words
@@ -31,6 +32,19 @@ def placed(name: str, start: Path = Path()) -> str:
         return name
     path = start / at_home(name)
     return str(path.absolute()) if name.strip() and (is_folder(path) or is_file(path)) else name
+
+
+def check_model_name(name: str) -> str:
+    """Return a model's name; one that is nearly in `caploc models` is refused, and no Hub asked.
+
+    There all but a few old models have their owner's name and a slash before their own. Raises
+    UnknownName.
+    """
+    known = name == DEMO or name in PRETRAINED or "/" in name
+    path = at_home(name)
+    if not (known or is_folder(path) or is_file(path)) and (near := hint(name)):
+        raise UnknownName(f"There is no model {name!r}.{near} `caploc models` lists those by name.")
+    return name
 
 
 def at_home(name: str) -> Path:

@@ -37,6 +37,7 @@ from caploc.search import Settings
 from caploc.studies import foresee
 from caploc.study import FEWEST_FRESH, FINDING, Study, run_study
 from caploc.tasks.catalog import TaskOptions
+from caploc.tasks.names import check_listed
 from caploc.workbench import ModelOptions
 
 SHOWN = 8  # heads that the summary lists
@@ -251,6 +252,7 @@ def locate(  # noqa: PLR0913  (what can be chosen is its parameters)
         limit=limit,
         track=track,
     )
+    check_listed(study.named_tasks)
     with console.progress(quiet) as progress:
         found = run_study(study, folder, progress, command=call_of(given), foresee=foresee)
     if not quiet:

@@ -30,6 +30,7 @@ class Foreseen:
     checks: int
     work: float
     recount: Callable[[Any], tuple[int, float]]  # of the Stages that a search leaves
+    stored: int = 0  # rows that lie in the folder, beside all these
 
     def announce(self, task: str, model: str, heads: int, progress: Progress) -> None:
         """Say what will be done, and how many rows it takes."""
@@ -37,7 +38,8 @@ class Foreseen:
             progress,
             f"{called(task)} in {called(title_of(model) or model)}: a search among {heads} heads "
             f"with up to {self.search:,} rows (as its budget counts them) and {self.intact:,} of "
-            f"the intact model, then up to {self.checks:,} rows of checks.",
+            f"the intact model, then up to {self.checks:,} rows of checks."
+            + (f" {self.stored:,} rows more are here from before." if self.stored else ""),
         )
         expect(progress, self.search + self.intact + self.checks, self.work)
 

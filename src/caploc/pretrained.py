@@ -122,5 +122,8 @@ def is_fetched(name: str) -> bool:
 
 def hint(name: str) -> str:
     """A sentence on the model of the table that is spelled most like `name`, or nothing."""
-    near = nearest(PRETRAINED, name)
-    return f" Did you mean {near!r}, which `caploc fetch {near}` gets?" if near else ""
+    near = nearest([DEMO, *PRETRAINED], name)
+    if near is None:
+        return ""
+    here = near == DEMO or is_fetched(near)
+    return f" Did you mean {near!r}{'' if here else f', which `caploc fetch {near}` gets'}?"

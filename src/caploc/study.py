@@ -24,7 +24,7 @@ from caploc.recovery.estimate import is_binary
 from caploc.result import Members, Subsets, TaskComparison, Validation
 from caploc.search import METHODS, Problem, Settings, column_mask
 from caploc.search.plan import OtherTask
-from caploc.search.settings import MOST_MASKS, MOST_ROWS
+from caploc.search.settings import MOST_MASKS, MOST_ROWS, check_spared
 from caploc.search.summary import nothing_to_lose
 from caploc.tasks.catalog import LoadTasks, TaskOptions, check_task_name
 from caploc.tasks.registry import list_twins
@@ -151,8 +151,8 @@ class Study:
         self.mode.check_beside(self.beside)
         for name in self.named_tasks:
             check_task_name(name, self.options)
-        if self.seeks_specific:
-            check_sides(self.task, self.spare, self.twins)
+        check_spared(self.settings.goal, self.spare)
+        check_sides(self.task, self.spare, self.twins)
         grid = self.model.check()
         sized = self.sized(grid.size)
         if not self.exclude:

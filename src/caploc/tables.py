@@ -7,6 +7,7 @@ from caploc.contents import TaskScores
 from caploc.report.headtable import tabulate_frontier, write_effects
 from caploc.report.method import ROWS, format_duration, split_rows
 from caploc.report.scores import Point, format_with_error, lost
+from caploc.report.sentence import check_of
 from caploc.report.wording import (
     called,
     outcome_unit,
@@ -50,15 +51,10 @@ def locate_table(results: Sequence[Result]) -> Table:
 def summary_row(result: Result) -> list[str]:
     """The named heads, the scores intact, without them and without random ones, and the rows.
 
-    Scores are those on held-out examples, as of the controls, where there are any.
+    Scores are those of the headline: on held-out examples, as of the controls, where there are any.
     """
-    validation = result.validation
-    held_out, controls = validation.held_out, validation.controls
-    pair = validation.task.scores
-    if held_out and held_out.fresh:
-        pair = held_out.intact, held_out.knocked_out
-    if not result.top:  # nothing was knocked out
-        pair = pair[0], None
+    check, controls = check_of(result), result.validation.controls
+    pair = check.intact, check.knocked_out if result.top else None
     unit, figures = unit_of(result), [*pair, controls.mean if controls else None]
     counts = split_rows(result)
     rows = " + ".join(f"{count:,}" for count in counts) if counts else f"{result.cost.rows or '–'}"

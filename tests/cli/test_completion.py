@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from caploc.cli import app, completion, options
 from caploc.cli.options import split_names
-from caploc.errors import UnknownName
+from caploc.errors import BadOption, UnknownName
 from caploc.export.export import KINDS
 from caploc.models.sources import DEMO
 from caploc.neurons.attribution import METHODS as NEURON_METHODS
@@ -19,6 +19,7 @@ from caploc.neurons.enhancing import ARMS
 from caploc.recovery import ESTIMATORS
 from caploc.search import METHODS
 from caploc.search.settings import GOALS, OPENINGS
+from caploc.tasks import names as task_names
 from caploc.tasks.catalog import OUTCOMES
 from caploc.tracking import TRACKERS
 
@@ -110,13 +111,13 @@ def test_methods_are_those_there_are():
 
 def keep(*names: str) -> None:
     """Names of lm-eval's tasks, as if they were read before."""
-    completion.cache_file().parent.mkdir(parents=True)
-    completion.cache_file().write_text("\n".join(names))
+    task_names.cache_file().parent.mkdir(parents=True)
+    task_names.cache_file().write_text("\n".join(names))
 
 
 def test_names_of_lm_eval_are_read_once(own_cache):
     keep("gsm8k", "gsm8k_cot", "hellaswag")
-    assert own_cache in completion.cache_file().parents
+    assert own_cache in task_names.cache_file().parents
     assert offered("locate", "demo", "--also", "gsm") == ["gsm8k", "gsm8k_cot"]
     assert offered("evaluate", "demo", "--task", "gsm8k,hella") == ["gsm8k,hellaswag"]
 
@@ -128,7 +129,7 @@ def test_yaml_files_name_tasks_groups_and_tags(tmp_path):
     (tmp_path / "_shared").write_text("tag:\n  - base\ntask: no\n")  # what others include
     (tmp_path / "read.me").write_text("tag: no\n")
     named = {"one", "two", "both", "many", "all", "few", "base"}
-    assert set(completion.named_in(tmp_path)) == named
+    assert set(task_names.named_in(tmp_path)) == named
 
 
 def imported_by(*words: str, fails: bool = False, **env: str) -> set[str]:
@@ -159,9 +160,21 @@ def test_the_version_waits_for_no_library_and_no_command():
         ("locate", "demo", "--task", "demo/additon"),
         ("locate", "demo", "--task", "demo/addition", "--also", "hellasvag"),
         ("evaluate", "demo", "--task", "demo/addition", "--heads", "L0X1"),
+        ("evaluate", "smollm2", "--task", "words/past", "--heads", "L99H0"),
+        ("evaluate", "demo", "--task", "demo/addition", "--heads", "L0H16"),
+        ("evaluate", "smolm2", "--task", "words/past"),
+        ("locate", "demo", "--task", "demo/addition", "--goal", "specfic"),
+        ("locate", "demo", "--task", "demo/addition", "--goal", "specific"),
+        ("locate", "demo", "--task", "demo/addition", "--spare", "demo/sentences"),
+        ("locate", "demo", "--task", "demo/addition", "--method", "css", "--rate", "1.5"),
+        ("locate", "demo", "--task", "demo/addition", "--exclude", "L0H1,L9H0"),
+        ("export", "demo", "--heads", "L6H0", "--to", "cut"),
+        ("export", "nowhere", "--to", "cut"),
+        ("chat", "nowhere"),
+        ("curve", "nowhere"),
     ],
 )
-def test_a_name_that_is_none_is_refused_before_anything_is_loaded(words):
+def test_a_mistake_is_told_before_anything_is_loaded(words):
     keep("gsm8k", "hellaswag")
     assert not imported_by(*words, fails=True) & {"torch", "lm_eval", "transformers"}
 
@@ -173,8 +186,12 @@ def test_names_files_and_what_lm_eval_has_are_let_through(tmp_path):
     assert options.check_tasks(names) == names
     with pytest.raises(UnknownName, match="Did you mean 'gsm8k'"):
         options.check_tasks(["gsm8"])
-    with pytest.raises(UnknownName, match="Did you mean 'words/past'"):
-        options.check_tasks(["words/pats"])
+    for wrong in ("words/pats", "past", "Words/Past"):
+        with pytest.raises(UnknownName, match="Did you mean 'words/past'"):
+            options.check_tasks([wrong])
+    (tmp_path / "pairs.jsonl").write_text("{}")
+    with pytest.raises(BadOption, match="pairs.jsonl holds examples"):
+        options.check_tasks([str(tmp_path / "pairs.jsonl")])
 
 
 def test_completion_waits_for_no_library_and_no_other_command():
@@ -201,9 +218,9 @@ def test_names_read_are_those_that_lm_eval_registers():
     from caploc.tasks.registry import harness_manager, own_manager
 
     own = {*own_manager("demo").all_tasks, *own_manager("paper").all_tasks}
-    assert set(completion.named_in(completion.PACKAGE / "tasks")) == own
+    assert set(task_names.own_tasks()) == own
     registered = set(harness_manager().all_tasks)
-    read = completion.harness_tasks()
-    assert read == set(completion.cache_file().read_text().split())
+    read = task_names.harness_tasks()
+    assert read == set(task_names.cache_file().read_text().split())
     assert registered <= read
     assert len(read - registered) < 0.001 * len(read)

@@ -17,6 +17,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from ggufs import END, STOP, logits, original, write_gguf, write_index, write_wheel
+from huggingface_hub import HfApi
 
 from caploc.doctor.replay import rebuild_grid
 from caploc.errors import BadOption, FetchFailed, ModelRefused, StoreFailed, UnknownName
@@ -357,11 +358,13 @@ def test_options_of_the_hub_are_refused(index, option):
         check_model(NAME, **option)
 
 
-def test_a_name_that_is_misspelt_gets_the_nearest():
+def test_a_name_that_is_misspelt_gets_the_nearest_without_the_hub(monkeypatch):
     with pytest.raises(UnknownName, match="There is no model 'smolm2'. Did you mean 'smollm2'"):
         fetch_model("smolm2")
-    with pytest.raises(ModelRefused, match="Did you mean 'smollm2', which `caploc fetch smollm2`"):
-        check_model("smollm")
+    monkeypatch.setattr(HfApi, "model_info", lambda *_, **__: pytest.fail("the Hub was asked"))
+    for name in ("smollm", "SmolLM2", "SmolLM2-135M"):
+        with pytest.raises(UnknownName, match="'smollm2', which `caploc fetch smollm2` gets"):
+            check_model(name)
 
 
 def test_the_cache_follows_the_environment(tmp_path, monkeypatch):

@@ -73,10 +73,10 @@ def test_no_effect_at_all_leaves_the_scale_out(result):
 def test_a_cell_tells_what_the_search_says_of_its_head(sure):
     assert cell(sure, "L1H3").note.replace("\u00a0", " ").split("\n")[2:5] == [
         "belongs to the top 3 with a chance of 90 %",
-        "checked alone on up to 53 fresh examples",
+        "tried alone on up to 53 fresh examples",
         "named (knocked out in the check), critical (breaks the task alone)",
     ]
-    assert "not checked alone" in cell(sure, "L0H2").note
+    assert "not tried alone" in cell(sure, "L0H2").note
     assert "left out: universal (breaks another task too)" in cell(sure, "L1H0").note
 
 

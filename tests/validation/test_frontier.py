@@ -156,7 +156,6 @@ def test_nothing_is_offered_where_every_part_costs_as_much(checking):
 @pytest.mark.parametrize(
     ("spare", "twins", "said"),
     [
-        ((), (), "name them with --spare"),
         (("a",), (), "--spare a is the task"),
         (("b",), ("b",), "--spare b is the task to break, or its twin"),
         (("b",), ("a",), "--twin a is the task itself"),

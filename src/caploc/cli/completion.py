@@ -6,23 +6,17 @@ the cache of the Hugging Face Hub, runs from the folders below the one at hand. 
 """
 
 import os
-import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from contextlib import suppress
-from importlib.metadata import PackageNotFoundError, version
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import typer
 
 from caploc.pretrained import PRETRAINED
+from caploc.tasks.names import harness_tasks, own_tasks
 
 PACKAGE = Path(__file__).parents[1]
-NAMED = re.compile(
-    r"""^["']?(?:task|group|tag)["']?:[ \t]*["']?([^\s"'#\[|>]+)["']?[ \t]*$""", re.M
-)
-TAGGED = re.compile(r"^[\"']?tag[\"']?:[ \t]*((?:\n[ \t]*-[ \t]*\S+[ \t]*)+|\S+[ \t]*$)", re.M)
 METHODS = ("adaptive", "css", "csb", "css-search", "csb-search", "one-shot", "greedy")
 MODES = ("zero", "mean", "resample", "patch")
 GOALS = ("heads", "set", "specific")
@@ -51,9 +45,9 @@ def make_option(help: str, offered: Completer, *names: str, **more: Any) -> Any:
     return typer.Option(*names, help=help, autocompletion=offered, **more)
 
 
-def make_argument(help: str, offered: Completer) -> Any:
-    """Return an argument whose values the shell offers."""
-    return typer.Argument(help=help, autocompletion=offered)
+def make_argument(help: str, offered: Completer, **more: Any) -> Any:
+    """Return an argument whose values the shell offers; `more` is as typer has it."""
+    return typer.Argument(help=help, autocompletion=offered, **more)
 
 
 methods = offer(*METHODS)
@@ -88,7 +82,7 @@ def tasks(incomplete: str) -> list[str]:
     """Tasks, groups and tags, caploc's and lm-eval's; nothing for a path, which the shell knows."""
     if incomplete.startswith((".", "/", "~")):
         return []
-    own = starting(named_in(PACKAGE / "tasks"), incomplete)
+    own = starting(own_tasks(), incomplete)
     if incomplete.startswith("demo") or not incomplete:
         return own
     return own + starting(harness_tasks(), incomplete)
@@ -130,43 +124,3 @@ def runs(incomplete: str) -> list[str]:
 def is_run(folder: Path) -> bool:
     """Tell whether a command left its mark in the folder."""
     return any((folder / mark).is_file() for mark in MARKS)
-
-
-def harness_tasks() -> set[str]:
-    """Names that lm-eval registers, from a file that is written at the first time."""
-    spec = find_spec("lm_eval")
-    places = spec.submodule_search_locations if spec else None
-    if not places:
-        return set()
-    kept = cache_file()
-    with suppress(OSError, UnicodeDecodeError):
-        return set(kept.read_text(encoding="utf-8").split())
-    names = set(named_in(Path(places[0]) / "tasks"))
-    with suppress(OSError):
-        kept.parent.mkdir(parents=True, exist_ok=True)
-        part = kept.with_suffix(f".{os.getpid()}")
-        part.write_text("\n".join(sorted(names)), encoding="utf-8")
-        part.replace(kept)
-    return names
-
-
-def cache_file() -> Path:
-    """Where the names of the installed lm-eval are kept."""
-    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    release = "none"
-    with suppress(PackageNotFoundError):
-        release = version("lm_eval")
-    return Path(base) / "caploc" / f"lm-eval-{release}-names.txt"
-
-
-def named_in(folder: Path) -> Iterator[str]:
-    """Every name that a YAML file below the folder gives to a task, group or tag."""
-    for place, _, files in os.walk(folder):
-        for file in files:
-            named = file.endswith((".yaml", ".yml"))
-            if not named and "." in file:  # what YAML files include has no ending, and tags only
-                continue
-            text = Path(place, file).read_text(encoding="utf-8", errors="replace")
-            yield from NAMED.findall(text) if named else ()
-            for block in TAGGED.findall(text):
-                yield from (name.strip("\"'") for name in block.split() if name != "-")

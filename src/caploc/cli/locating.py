@@ -27,8 +27,8 @@ def locate(
     goal: Annotated[
         str,
         make_option(
-            "heads that matter most alone, the set that breaks most, or a specific set: one "
-            "that leaves the tasks of --spare alone.",
+            "heads: those that matter most alone; set: the one that breaks most; specific: "
+            "one that also leaves the tasks of --spare alone.",
             completion.goals,
         ),
     ] = "heads",
@@ -86,14 +86,18 @@ def locate(
     See also:
         curve, interactions, universal, export, ui, run
     """
-    from caploc.modes import PATCH
-    from caploc.studies import foresee, locate_all
-    from caploc.study import Study
-
     methods = options.split_names(search.method) or ["adaptive"]
     # an empty name is refused as a task
     tasks, others = options.split_names(task) or list(task), options.split_names(also)
-    settings = published.settings(search, **specific.settings(), goal=goal, budget=budget)
+    settings = published.settings(search, **specific.settings(goal), goal=goal, budget=budget)
+    named = [
+        one for one in search.exclude or () if one != "universal" and not one.endswith(".json")
+    ]
+    options.check_heads(model, *named)
+    from caploc.modes import PATCH  # what needs PyTorch comes after what a mistake is seen without
+    from caploc.studies import foresee, locate_all
+    from caploc.study import Study
+
     asked, mode = asking.options(code.allow_code), knockout.parse()
     loaded = loading.of(
         model, quantize=quantize, batch_size=batch_size, workers=workers.parse(), backend=engine

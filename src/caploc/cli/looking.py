@@ -94,9 +94,10 @@ def tasks(
     See also:
         locate, evaluate
     """
-    from caploc.tasks.registry import all_names, own_names
+    from caploc.tasks.names import harness_tasks, own_tasks
 
-    found = own_names() if text is None else [name for name in all_names() if text in name]
+    own = sorted(set(own_tasks()))
+    found = own if text is None else [n for n in (*own, *sorted(harness_tasks())) if text in n]
     for name in found:
         console.say(name)
     if not found:

@@ -16,11 +16,7 @@ def evaluate(
     model: options.Model,
     task: options.Tasks,
     heads: Annotated[
-        str,
-        typer.Option(
-            help="Heads to knock out, such as L0H5,L1H3:0.5 (half of it).",
-            callback=options.check_heads,
-        ),
+        str, typer.Option(help="Heads to knock out, such as L0H5,L1H3:0.5 (half of it).")
     ] = "",
     limit: options.Limit = None,
     quantize: options.Quantize = None,
@@ -49,6 +45,7 @@ def evaluate(
     See also:
         locate, curve, export
     """
+    options.check_heads(model, heads)
     from caploc import tables
     from caploc.evaluation import Evaluation
     from caploc.evaluation import evaluate as run

@@ -8,6 +8,7 @@ import typer
 from caploc import console
 from caploc.cli import completion, options
 from caploc.cli.completion import make_argument, make_option
+from caploc.folder import check_source
 from caploc.lookup import pick
 from caploc.naming import placed
 from caploc.pretrained import APACHE, DEMO, PRETRAINED, cache, is_fetched
@@ -155,6 +156,9 @@ def export(
     See also:
         evaluate, ui
     """
+    if heads is None:
+        check_source(source)
+    options.check_heads(source, heads)
     from caploc.export.export import Export
 
     wanted = Export.find(

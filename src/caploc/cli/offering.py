@@ -158,6 +158,7 @@ def chat(
     See also:
         ui, export
     """
+    options.check_heads(folder, heads)
     from caploc.playground.answers import Chat
 
     talk = Chat.of(folder, heads, tokens, may.allowed(), plain=plain)

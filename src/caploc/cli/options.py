@@ -4,7 +4,7 @@ import inspect
 import shlex
 import sys
 from collections.abc import Callable, Iterable
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from copy import copy
 from dataclasses import dataclass, fields, is_dataclass
 from functools import wraps
@@ -16,13 +16,15 @@ import typer
 from caploc import console
 from caploc.cli import completion
 from caploc.cli.completion import make_argument, make_option
-from caploc.errors import BadOption
-from caploc.lookup import unknown
-from caploc.naming import at_home, is_file, placed
+from caploc.errors import BadOption, UserError
+from caploc.naming import at_home, check_model_name, is_file, placed
+from caploc.pretrained import DEMO, PRETRAINED
 from caploc.redaction import redacted
 from caploc.sandbox import choose_profile, protection, require_isolation
+from caploc.tasks.names import check_listed
 
 if TYPE_CHECKING:
+    from caploc.heads import HeadGrid
     from caploc.modes import Mode
     from caploc.search import Settings
     from caploc.tasks.catalog import TaskOptions
@@ -31,14 +33,27 @@ if TYPE_CHECKING:
 
 Number = TypeVar("Number", int, float)
 
+
+def check_run(folder: Path) -> Path:
+    """Refuse a folder without a finished run before anything is loaded; the argument itself."""
+    from caploc.folder import RESULT, read_json
+
+    if not is_file(folder / RESULT):
+        read_json(folder / RESULT)  # says what is amiss
+    return folder
+
+
 Model = Annotated[
     str,
     make_argument(
         "Hugging Face id, folder, GGUF file, a name of `caploc models`, or `demo`.",
         completion.models,
+        callback=check_model_name,
     ),
 ]
-RunFolder = Annotated[Path, make_argument("A finished run's folder.", completion.runs)]
+RunFolder = Annotated[
+    Path, make_argument("A finished run's folder.", completion.runs, callback=check_run)
+]
 HeadNames = Annotated[
     str | None, typer.Option(help="Heads by name, such as L0H5,L1H3:0.5, instead of the run's.")
 ]
@@ -46,31 +61,39 @@ ONE_OR_MORE = "repeat, or with commas"
 
 
 def check_tasks(texts: list[str] | None) -> list[str] | None:
-    """Refuse names that no task has before anything is loaded; the option's own value.
-
-    Whether a file is a task, and what it may do, is seen where tasks are read.
-    """
-    own: list[str] = []
-    for name in split_names(texts):
-        if name == "none" or name.endswith((".yaml", ".yml")) or is_file(at_home(name)):
-            continue
-        own = own or list(completion.named_in(completion.PACKAGE / "tasks"))
-        kind = next((one for one in ("demo/", "words/") if name.startswith(one)), "")
-        if name in own or not kind and name in (others := completion.harness_tasks()):
-            continue
-        if kind:
-            raise unknown([one for one in own if one.startswith(kind)], name, "task")
-        where = "`caploc tasks` lists them all; a path to a YAML works too."
-        raise unknown([*own, *others], name, "task", where)
+    """Refuse names that no task has before anything is loaded; the option's own value."""
+    check_listed(split_names(texts))
     return texts
 
 
-def check_heads(text: str | None) -> str | None:
-    """Refuse what is no name of a head before anything is loaded; the option's own value."""
+def check_heads(place: str | Path, *texts: str | None) -> None:
+    """Refuse what is no head of a model, or of a run's, before anything is loaded.
+
+    Of a model whose shape only loading tells, names alone are checked.
+    """
     from caploc.heads import Head
 
-    Head.parse_all(text or "")
-    return text
+    heads = Head.parse_all(",".join(text for text in texts if text and not is_file(at_home(text))))
+    if heads and (grid := known_grid(str(place))):
+        grid.mask(heads)
+
+
+def known_grid(place: str) -> "HeadGrid | None":
+    """Return the heads of a run's model, or of one whose shape its name or config.json tells."""
+    from caploc.folder import RESULT, read_json
+    from caploc.heads import HeadGrid
+
+    if place in PRETRAINED:
+        return HeadGrid((PRETRAINED[place].heads,) * PRETRAINED[place].layers)
+    folder = completion.PACKAGE / "models" / DEMO if place == DEMO else at_home(place)
+    with suppress(UserError, AttributeError, KeyError, TypeError):
+        if is_file(folder / RESULT):
+            return HeadGrid(tuple(map(int, read_json(folder / RESULT)["grid"]["heads"])))
+        said = read_json(folder / "config.json").get
+        layers, heads = said("num_hidden_layers"), said("num_attention_heads")
+        if isinstance(layers, int) and isinstance(heads, int) and 0 < layers * heads < 10**6:
+            return HeadGrid((heads,) * layers)
+    return None
 
 
 Tasks = Annotated[
@@ -460,8 +483,11 @@ class SpecificGroup:
         ),
     ] = None
 
-    def settings(self) -> dict[str, Any]:
-        """Return what the search may cost, and the amounts beside 1."""
+    def settings(self, goal: str) -> dict[str, Any]:
+        """Return what a search with this goal may cost, and the amounts beside 1."""
+        from caploc.search.settings import check_spared
+
+        check_spared(goal, split_names(self.spare))
         amounts = numbers(self.amounts, float) if self.amounts else ()
         return {"price": self.price, "amounts": amounts}
 
@@ -533,10 +559,10 @@ class PublishedGroup:
     ] = None
 
     def settings(self, search: SearchGroup, **more: Any) -> "Settings":
-        """Put the settings of a search together; `more` are further fields."""
+        """Put the settings of a search together, checked; `more` are further fields."""
         from caploc.search import Settings
 
-        return Settings(
+        settings = Settings(
             masks=self.masks,
             rate=self.rate,
             mask_counts=numbers(self.mask_counts, int),
@@ -548,6 +574,8 @@ class PublishedGroup:
             seed=search.seed,
             **more,
         )
+        settings.check()
+        return settings
 
 
 @dataclass(frozen=True)

@@ -35,7 +35,7 @@ from caploc.export.weights import (
     write_weights,
 )
 from caploc.finished import FinishedRun
-from caploc.folder import RESULT, RUN, write_json
+from caploc.folder import RESULT, RUN, check_source, write_json
 from caploc.headfile import NAME, HeadFile, write_heads
 from caploc.heads import Head, HeadGrid
 from caploc.models.loading import convert, load_model
@@ -216,12 +216,9 @@ class Export:
         if top is not None and heads is not None:
             raise BadOption("--top takes a run's heads and --heads names others; give one of both.")
         folder, named = Path(source), tuple(Head.parse_all(heads or ""))
+        if heads is None:
+            check_source(source)
         if not (folder / RESULT).is_file() and not (folder / RUN).is_file():
-            if heads is None:
-                raise BadOption(
-                    f"{source} is no finished run; name the folder of one, or a model with the "
-                    "heads to cut: --heads L0H5,L1H3."
-                )
             return cls(replace(model, name=source), named, **how)
         # no task is asked, so that no program is run
         run = FinishedRun.read(folder, Allowed(code=True, remote_code=model.trust_remote_code))

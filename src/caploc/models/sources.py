@@ -22,7 +22,7 @@ from safetensors import SafetensorError, safe_open
 from caploc.errors import BadOption, ModelRefused, UnknownName
 from caploc.lookup import unknown
 from caploc.models.gguf import Header, check_gguf
-from caploc.naming import at_home, is_file, is_folder
+from caploc.naming import at_home, check_model_name, is_file, is_folder
 from caploc.pretrained import DEMO, DIGEST, PRETRAINED, hint, home, is_fetched
 
 DEMO_FOLDER = Path(__file__).parent / "demo"
@@ -120,6 +120,7 @@ def find_source(name: str, revision: str | None = None, gguf: str | None = None)
             "on the Hugging Face Hub (such as Qwen/Qwen3-4B), one that `caploc models` lists, or "
             "'demo'."
         )
+    check_model_name(name)
     _refuse_outside(name, gguf)
     return _on_hub(name, revision, gguf)
 

@@ -9,6 +9,7 @@ from caploc.heads import ALONE, WITHIN, Head
 from caploc.report import charts
 from caploc.report.wording import (
     Unit,
+    called,
     capital,
     finite_numbers,
     inline,
@@ -205,8 +206,8 @@ def _notes(head: Head, entry: HeadEffect | None, unit: Unit, known_of: Standings
     if standing.chance:
         lines.append(f"belongs to {known_of.place} with a chance of {standing.chance}")
     if standing.alone:
-        plain = {"no": "not checked alone", "yes": "checked alone"}
-        lines.append(plain.get(standing.alone, f"checked alone on {standing.alone} examples"))
+        plain = {"no": "not tried alone", "yes": "tried alone"}
+        lines.append(plain.get(standing.alone, f"tried alone on {standing.alone} examples"))
     words = []
     for word in standing.words:
         meaning = MEANINGS.get(word.removeprefix("left out: "))
@@ -355,11 +356,12 @@ def member_rows(result: Result) -> list[list[str]]:
     ]
 
 
-def tabulate_frontier(result: Result) -> tuple[list[str], list[list[str]]]:
+def tabulate_frontier(result: Result, *, others: bool = False) -> tuple[list[str], list[list[str]]]:
     """Tabulate the sets of a search for a specific one: headings, and a row for each set.
 
     Each says what the set takes from the task and from the twin that loses least, and what it costs
-    the spared task that loses most. Without twins there are no columns of theirs.
+    the spared task that loses most, and with `others` all of them. Without twins there are no
+    columns of theirs.
     """
     frontier, unit = result.validation.frontier or Frontier(), unit_of(result)
     headings = ["set", "damage", "95 % interval", "its twin", "95 % interval"]
@@ -369,7 +371,13 @@ def tabulate_frontier(result: Result) -> tuple[list[str], list[list[str]]]:
         worst, twin = find_worst(one.spared), find_unbroken(one.twins)
         told = (each.effect if each else Effect() for each in (twin, worst))
         effects = write_effects(unit, one.damage, *told)
-        elsewhere = inline(worst.task) if worst else "–"
+        elsewhere = called(worst.task) if worst else "–"
+        rest = [
+            f"{called(each.task)} {unit.effect(each.effect.effect)}"
+            for each in one.spared
+            if others and each is not worst
+        ]
+        elsewhere += f"; {', '.join(rest)}" if rest else ""
         kept = "not surely" if one.keeps is None else f"from {unit.effect(one.keeps).lstrip('+')}"
         kept = "yes" if one.within else kept
         rows.append([inline(" ".join(one.heads)), *effects, elsewhere, kept])

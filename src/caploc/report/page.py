@@ -101,7 +101,7 @@ def write_report(folder: Path, result: Result, answers: Sequence[AnswerPair]) ->
         estimand_name=result.estimand.heads,
         unnamed=explain_unnamed(result),
         members=member_rows(result),
-        frontier=tabulate_frontier(result),
+        frontier=tabulate_frontier(result, others=True),
         frontier_examples=count_frontier_examples(result),
         frontier_chart=draw_frontier(result),
         goal=result.search.goal,

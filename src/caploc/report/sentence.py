@@ -224,7 +224,7 @@ def _answer(result: Result) -> str:
         case HeadlineVerdict.LIKE_RANDOM:
             return (
                 f"No few heads stand out for {check.task}: knocking out {few}, {names}, hurts it "
-                f"no more than random heads do. Its {_moves(check)}."
+                f"no more than some random heads do. Its {_moves(check)}."
             )
     tail = ""
     if check.verdict is HeadlineVerdict.NOISE:

@@ -23,6 +23,8 @@ UNSEEN = re.compile(
     "\u2060-\u206f\ufeff\ufff9-\ufffb\ud800-\udfff\U000e0000-\U000e007f]"
 )
 
+GIVEN_PAIRS = re.compile(r"/examples-[0-9a-f]{8}/examples\.yaml$")  # as `given` writes them
+
 
 def visible(text: Any) -> str:
     """Return the text with each unseen character drawn: `\\x00` as ␀, U+202E as ⟨U+202E⟩.
@@ -43,8 +45,13 @@ def inline(text: Any) -> str:
 
 
 def called(name: Any) -> str:
-    """Return the name of a task or model as a sentence calls it: of a path, its last part."""
+    """Return the name of a task or model as a sentence calls it: of a path, its last part.
+
+    The task that `caploc.locate` makes of pairs has no name of its own.
+    """
     text = inline(name)
+    if GIVEN_PAIRS.search(text):
+        return "your task"
     return text.rstrip("/").rsplit("/", 1)[-1] or text if text.startswith("/") else text
 
 

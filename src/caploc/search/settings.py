@@ -133,6 +133,19 @@ class Settings:
             )
 
 
+def check_spared(goal: str, spare: Sequence[str]) -> None:
+    """Refuse a goal of `GOALS` without the tasks it is about, and tasks without their goal."""
+    if goal == "specific" and not spare:
+        raise BadOption(
+            "--goal specific needs a task to leave alone, or several: name them with --spare."
+        )
+    if goal in GOALS and goal != "specific" and spare:
+        raise BadOption(
+            f"--spare is for --goal specific; got --goal {goal}. Add that goal, or name the tasks "
+            "with --also, to see what they lose."
+        )
+
+
 def rising(values: Sequence[int] | Sequence[float]) -> bool:
     """Whether there are any, each larger than the one before."""
     return len(values) > 0 and all(first < second for first, second in pairwise(values))

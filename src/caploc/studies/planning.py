@@ -406,7 +406,8 @@ def foresee(study: Study, tasks: Sequence[Task], folder: Path) -> Foreseen:
 
     counts = count_rows(study, tasks, engine, KnownRows(path, study.settings.top))
     search, checks = counts.searched, counts.fresh + counts.unplanned - counts.searched
-    return Foreseen(search - counts.intact, counts.intact, checks, counts.work, recount)
+    searched = search - counts.intact
+    return Foreseen(searched, counts.intact, checks, counts.work, recount, counts.stored)
 
 
 def left_of_search(study: Study, stages: Stages, meters: Sequence[Meter]) -> tuple[int, int]:

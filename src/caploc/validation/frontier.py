@@ -35,11 +35,7 @@ class Promise:
 
 
 def check_sides(task: str, spare: Sequence[str], twins: Sequence[str]) -> None:
-    """Refuse a search for a specific set that has nothing to spare, or contradicts itself."""
-    if not spare:
-        raise BadOption(
-            "--goal specific needs a task to leave alone, or several: name them with --spare."
-        )
+    """Refuse a search for a specific set that contradicts itself."""
     both = {task, *twins} & set(spare)
     if both:
         raise BadOption(f"--spare {min(both)} is the task to break, or its twin.")
