@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from caploc import cli
 from caploc.cli import app
-from caploc.cli.neurons import app as neurons
+from caploc.cli.neurons import neurons
 from caploc.export.delta import apply_delta, load_delta
 from caploc.models.loading import load_model
 from caploc.workbench import ModelOptions
