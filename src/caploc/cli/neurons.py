@@ -62,19 +62,6 @@ class AllowedGroup(options.CodeGroup):
 
 
 @dataclass(frozen=True)
-class ScoringGroup(options.WorkerGroup):
-    """Who scores examples."""
-
-    workers: Annotated[
-        str | None,
-        typer.Option(
-            help="Score in N processes of this machine, or `ray`: on a cluster; what erasing costs "
-            "and what neurons fire on (--judged) is measured in this one."
-        ),
-    ] = None
-
-
-@dataclass(frozen=True)
 class TuningGroup:
     """How neurons are tuned, and from what start."""
 
@@ -168,7 +155,7 @@ def locate(
     ] = False,
     out: options.Out = None,
     *,
-    workers: ScoringGroup,
+    workers: options.ScoringGroup,
     code: options.CodeGroup,
     loading: options.ModelGroup,
     output: options.OutputGroup,

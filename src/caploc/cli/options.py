@@ -318,6 +318,19 @@ class WorkerGroup:
 
 
 @dataclass(frozen=True)
+class ScoringGroup(WorkerGroup):
+    """Who scores neurons on examples."""
+
+    workers: Annotated[
+        str | None,
+        typer.Option(
+            help="Score in N processes of this machine, or `ray`: on a cluster; what erasing costs "
+            "and what neurons fire on (--judged) is measured in this one."
+        ),
+    ] = None
+
+
+@dataclass(frozen=True)
 class PermissionGroup(WorkerGroup, CodeGroup):
     """What a finished run may be asked to do, which its folder alone cannot say."""
 
