@@ -60,7 +60,7 @@ def test_a_set_that_does_not_spare_says_from_which_price_on_it_would(result):
 def test_a_table_of_sets_tells_of_every_spared_task_where_there_is_room(result):
     shown = with_sets(result, (["L0H1"], -0.1, False))
     assert tabulate_frontier(shown)[1][0][-2] == "a"
-    assert tabulate_frontier(shown, others=True)[1][0][-2] == "a; b 0 points"
+    assert tabulate_frontier(shown, others=True)[1][0][-2] == "a; b 0\u00a0points"
 
 
 def test_a_table_of_sets_says_on_how_many_examples(result):
