@@ -36,12 +36,12 @@ from caploc.workers.distributed import (
 from caploc.workers.scheduling import Patience
 from caploc.workers.scoring import (
     PIECE,
-    Piece,
     PieceQueue,
+    ScoringPiece,
     ScoringRecipe,
     ScoringReplica,
     ScoringWorkers,
-    cut_pieces,
+    divide_stretch,
 )
 
 NEURONS = 7
@@ -135,7 +135,7 @@ STRETCHES = [
 def test_pieces_are_all_examples_once_the_longest_first_about_equally_many():
     for count in (1, 5, PIECE, PIECE + 1, 50, 500):
         spans = [span(number) for number in range(count)]
-        pieces = cut_pieces(spans, 2)
+        pieces = divide_stretch(spans, 2)
         told = [each for piece in pieces for each in piece]
         assert sorted(told, key=spans.index) == spans
         lengths = [len(each.inputs) for each in told]
@@ -146,7 +146,7 @@ def test_pieces_are_all_examples_once_the_longest_first_about_equally_many():
 
 @pytest.mark.parametrize(("passes", "most"), [(1, 16), (38, 13), (100, 5), (533, 1), (9999, 1)])
 def test_examples_that_cost_many_passes_come_in_smaller_pieces(passes, most):
-    assert max(map(len, cut_pieces([span(n) for n in range(200)], passes))) == most
+    assert max(map(len, divide_stretch([span(n) for n in range(200)], passes))) == most
 
 
 @settings(max_examples=30)
@@ -186,13 +186,13 @@ def test_figures_depend_neither_on_the_workers_nor_on_what_befalls_them(size, pa
 
 def test_a_stretch_is_its_pieces_merged_in_their_order():
     (found,) = scored(ScoringPool(3), [STRETCHES[1]])
-    pieces = [figures_of(piece) for piece in cut_pieces(STRETCHES[1], 2)]
+    pieces = [figures_of(piece) for piece in divide_stretch(STRETCHES[1], 2)]
     assert len(pieces) == 4
     assert same(found, reduce(Moments.merged, pieces))
 
 
 def test_a_lost_workers_piece_is_the_next_to_be_given_to_another():
-    pieces = [Piece([span(n)]) for n in range(3)]
+    pieces = [ScoringPiece([span(n)]) for n in range(3)]
     queue = PieceQueue(pieces)
     assert queue.give(1, [1, 2], 0.0) == (1, pieces[0].spans)
     queue.lose(1, "it died")
@@ -215,7 +215,7 @@ def test_a_worker_that_hangs_is_killed():
 
 
 def test_while_nobody_listens_no_worker_is_late():
-    queue = PieceQueue([Piece([span(1)])], PATIENCE)
+    queue = PieceQueue([ScoringPiece([span(1)])], PATIENCE)
     queue.give(1, [1], 0.0)
     assert queue.late(4.0) == [] and queue.late(6.0) == [(1, 6.0)]
     queue.excuse(2.0)

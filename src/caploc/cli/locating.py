@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from caploc import console
-from caploc.cli import completion, offering, options
+from caploc.cli import completion, offering, options, search_options
 from caploc.cli.completion import make_option
 from caploc.naming import default_folder, default_others, placed
 
@@ -41,10 +41,10 @@ def locate(
     ] = None,
     out: options.Out = None,
     *,
-    specific: options.SpecificGroup,
-    search: options.SearchGroup,
-    published: options.PublishedGroup,
-    checks: options.CheckGroup,
+    specific: search_options.SpecificGroup,
+    search: search_options.SearchGroup,
+    published: search_options.PublishedGroup,
+    checks: search_options.CheckGroup,
     asking: options.TaskGroup,
     knockout: options.ModeGroup,
     code: options.CodeGroup,

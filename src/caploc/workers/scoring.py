@@ -66,7 +66,7 @@ class ScoringReplica(ModelReplica[NeuronGrid]):
             yield error
 
 
-def cut_pieces(spans: Sequence[Span], passes: float) -> list[list[Span]]:
+def divide_stretch(spans: Sequence[Span], passes: float) -> list[list[Span]]:
     """Cut examples that cost so many passes into pieces of about equally many, longest first."""
     ordered = sorted(spans, key=lambda span: -len(span.inputs))
     most = max(1, min(PIECE, int(PASSES / passes)))
@@ -75,7 +75,7 @@ def cut_pieces(spans: Sequence[Span], passes: float) -> list[list[Span]]:
 
 
 @dataclass(eq=False)
-class Piece:
+class ScoringPiece:
     """Examples that one worker scores.
 
     `failed` are the workers that did not manage; `figures` come once all examples are scored.
@@ -91,7 +91,7 @@ class HeldPiece:
     """A piece that a worker scores, since when, and its figures once they have come."""
 
     number: int
-    piece: Piece
+    piece: ScoringPiece
     since: float
     figures: Moments | None = None
 
@@ -104,7 +104,7 @@ class PieceQueue:
 
     def __init__(
         self,
-        pieces: Iterable[Piece] = (),
+        pieces: Iterable[ScoringPiece] = (),
         patience: Patience | None = None,
         numbers: "count[int] | None" = None,
         progress: Progress | None = None,
@@ -226,7 +226,7 @@ class ScoringWorkers(WorkerSupervisor[NeuronGrid]):
     ) -> Iterator[tuple[int, Moments]]:
         """Yield each stretch's number and figures as soon as all of its examples are scored."""
         pieces = {
-            number: [Piece(part) for part in cut_pieces(spans, passes)]
+            number: [ScoringPiece(part) for part in divide_stretch(spans, passes)]
             for number, spans in enumerate(stretches)
         }
         every = chain.from_iterable(pieces.values())

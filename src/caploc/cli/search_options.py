@@ -1,0 +1,161 @@
+"""Options of `caploc locate` that most runs leave as they are, grouped as its help shows them."""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+
+import typer
+
+from caploc.cli import completion
+from caploc.cli.completion import make_option
+from caploc.cli.options import ONE_OR_MORE, check_tasks, numbers, split_names
+from caploc.naming import placed
+
+if TYPE_CHECKING:
+    from caploc.search import Settings
+
+
+@dataclass(frozen=True)
+class SpecificGroup:
+    """What a specific set must break and leave alone."""
+
+    panel: ClassVar = "A specific set"
+    spare: Annotated[
+        list[str] | None,
+        make_option(
+            f"A task that --goal specific must leave alone; {ONE_OR_MORE}.",
+            completion.listed_tasks,
+            callback=check_tasks,
+        ),
+    ] = None
+    twin: Annotated[
+        list[str] | None,
+        make_option(
+            "The task in other words, for --goal specific to break as well (if absent, the "
+            f"one that caploc brings; none: the task alone); {ONE_OR_MORE}.",
+            completion.listed_tasks,
+            callback=check_tasks,
+        ),
+    ] = None
+    price: Annotated[
+        float,
+        typer.Option(help="The most that --goal specific may cost a spared task; .02 is 2 points."),
+    ] = 0.02
+    amounts: Annotated[
+        str | None,
+        typer.Option(
+            "--amount",
+            help="Also knock out heads in part, by these amounts: .25,.5,.75 (1: all of it).",
+        ),
+    ] = None
+
+    def settings(self, goal: str) -> dict[str, Any]:
+        """Return what a search with this goal may cost, and the amounts beside 1."""
+        from caploc.search.settings import check_spared
+
+        check_spared(goal, split_names(self.spare))
+        amounts = numbers(self.amounts, float) if self.amounts else ()
+        return {"price": self.price, "amounts": amounts}
+
+    def tasks(self) -> dict[str, Any]:
+        """Return the tasks of both kinds, as a study names them."""
+        return {
+            "spare": tuple(map(placed, split_names(self.spare))),
+            "twins": tuple(map(placed, split_names(self.twin))),
+        }
+
+
+@dataclass(frozen=True)
+class SearchGroup:
+    """How heads are searched for."""
+
+    panel: ClassVar = "Search"
+    method: Annotated[
+        list[str] | None,
+        make_option(
+            "adaptive (if absent), css, csb, css-search, csb-search, one-shot, greedy; "
+            f"{ONE_OR_MORE}.",
+            completion.methods,
+        ),
+    ] = None
+    top: Annotated[int, typer.Option(help="Heads to name at most.")] = 5
+    examples: Annotated[
+        int | None,
+        typer.Option(help="Examples to find heads on; depends on method and task if absent."),
+    ] = None
+    exclude: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Heads never to knock out: L0H6,L3H1, a file of heads, or universal; "
+            "may be repeated."
+        ),
+    ] = None
+    opening: Annotated[
+        str,
+        make_option(
+            "How adaptive begins: auto, likelihood (of right answers), or masks (of heads).",
+            completion.openings,
+        ),
+    ] = "auto"
+    recall: Annotated[
+        float, typer.Option(help="Expected recall of the top at which adaptive stops.")
+    ] = 0.85
+    seed: Annotated[int, typer.Option(help="Seed of examples, masks and controls.")] = 0
+
+
+@dataclass(frozen=True)
+class PublishedGroup:
+    """What the paper's methods take besides."""
+
+    panel: ClassVar = "The paper's methods"
+    masks: Annotated[int, typer.Option(help="Masks to draw (css, csb).")] = 100
+    rate: Annotated[float, typer.Option(help="Share of heads in a mask (css, csb).")] = 0.02
+    mask_counts: Annotated[
+        str, typer.Option(help="Numbers of masks to try (css-search, csb-search).")
+    ] = "100,200,300,400"
+    rates: Annotated[
+        str | None, typer.Option(help="Rates to try (css-search, csb-search); .01 to .1 if absent.")
+    ] = None
+    estimator: Annotated[
+        str | None,
+        make_option(
+            "For css, csb, one-shot: lasso, lasso-cv, logistic, means, paired, spike-slab.",
+            completion.estimators,
+        ),
+    ] = None
+
+    def settings(self, search: SearchGroup, **more: Any) -> "Settings":
+        """Put the settings of a search together, checked; `more` are further fields."""
+        from caploc.search import Settings
+
+        settings = Settings(
+            masks=self.masks,
+            rate=self.rate,
+            mask_counts=numbers(self.mask_counts, int),
+            rates=numbers(self.rates, float) if self.rates else None,
+            estimator=self.estimator,
+            top=search.top,
+            opening=search.opening,
+            recall=search.recall,
+            seed=search.seed,
+            **more,
+        )
+        settings.check()
+        return settings
+
+
+@dataclass(frozen=True)
+class CheckGroup:
+    """How a finding is checked."""
+
+    panel: ClassVar = "Checks"
+    controls: Annotated[int, typer.Option(help="Random sets of heads to compare with.")] = 20
+    limit: Annotated[int | None, typer.Option(help="Score on the first N examples only.")] = None
+    disjoint: Annotated[
+        bool, typer.Option("--disjoint", help="Score only on examples that the search did not see.")
+    ] = False
+    quick: Annotated[
+        bool,
+        typer.Option(
+            "--quick", help="Skip the curve and the search for a more specific part of the set."
+        ),
+    ] = False
