@@ -15,15 +15,16 @@ from made_up import HerePool
 sys.path.append(str(Path(__file__).parents[1] / "neurons"))  # for `import small_runs`
 from small_runs import DEMO, STUDY, lasting, quick
 
-from caploc.cache import ArrayCache
 from caploc.engine.encoding import Span
 from caploc.errors import BadData, ModelRefused, OutOfMemory, RunFailed, UserError
 from caploc.models.loading import load_model
 from caploc.models.neurons import NeuronGrid
+from caploc.neurons.attribution import Attribution
+from caploc.neurons.finding import Finder, score_cache
 from caploc.neurons.locating import locate
 from caploc.neurons.study import NeuronStudy, read_study
 from caploc.progress import Silent
-from caploc.stats.threshold import Moments
+from caploc.stats.threshold import Moments, Rule
 from caploc.workbench import ModelOptions
 from caploc.workers import Workers
 from caploc.workers.distributed import (
@@ -237,23 +238,23 @@ def test_examples_that_nobody_can_score_end_the_run_in_a_sentence(fate, error, s
 
 
 def test_what_a_cache_has_is_not_scored_and_what_is_scored_is_kept_at_once(tmp_path):
-    kept = ArrayCache(tmp_path / "scores", Moments)
-
-    def question(spans):
-        return {"spans": [list(each.inputs) for each in spans]}
+    def finder(progress):
+        return Finder(IDENTITY, Attribution(), Rule(), score_cache(tmp_path), progress)
 
     def fill(progress):
         pool = ScoringPool(1)
         with ScoringWorkers(pool, clock=pool.clock) as workers:
-            workers.fill(kept, question, STRETCHES, 2, progress)
+            finder(progress).fill(workers, STRETCHES)
         return progress
 
+    asked = finder(Silent()).question
+    kept = score_cache(tmp_path)
     with pytest.raises(KeyboardInterrupt):
         fill(Noting(after=70))
-    assert [kept.find(question(each)) is not None for each in STRETCHES] == [True, True, False]
+    assert [kept.find(asked(each)) is not None for each in STRETCHES] == [True, True, False]
     assert fill(Noting()).expected == [23]
     alone = scored(ScoringPool(1), STRETCHES)
-    assert all(same(kept.find(question(s)), a) for s, a in zip(STRETCHES, alone, strict=True))
+    assert all(same(kept.find(asked(s)), a) for s, a in zip(STRETCHES, alone, strict=True))
     assert fill(Noting()).expected == [0]
 
 

@@ -30,7 +30,7 @@ from caploc.stats.intervals import plain_value
 from caploc.stats.sets import Within, commonality_set, group, overlap_rates, within
 from caploc.stats.threshold import Moments, Rule, ThresholdCount, strengths, sweep
 from caploc.workers.distributed import ModelIdentity
-from caploc.workers.scoring import Scoring
+from caploc.workers.scoring import Scoring, ScoringWorkers
 
 Rows = Float64[np.ndarray, "examples neurons"]
 
@@ -242,6 +242,13 @@ class Finder:
             total = total.merged(self.stretch(task, each))
             found += [total] if total.items in steps else []
         return found
+
+    def fill(self, workers: ScoringWorkers, stretches: Sequence[Sequence[Span]]) -> None:
+        """Have workers score those stretches that the cache lacks, and keep them there."""
+        passes = self.asked.passes(self.model.grid.layers)
+        lacking = [each for each in stretches if self.cache.find(self.question(each)) is None]
+        for number, figures in workers.score(lacking, passes, self.progress):
+            self.cache.keep(self.question(lacking[number]), figures)
 
     def question(self, spans: Sequence[Span]) -> dict[str, Any]:
         """Say what the figures of some examples depend on."""

@@ -336,9 +336,8 @@ class NeuronLab:
         prepare = partial(prepare_scoring, study.attribution, study.rule)
         with study.model.scoring(prepare) as workers:
             self.check_same(workers.loaded.fingerprint)
-            self.scored, passes = workers.loaded, study.attribution.passes(workers.grid.layers)
-            finder = self.finder()
-            workers.fill(finder.cache, finder.question, stretches, passes, self.progress)
+            self.scored = workers.loaded
+            self.finder().fill(workers, stretches)
 
     def with_neurons(self, tasks: Sequence[str], purpose: str) -> list[str]:
         """List those of some tasks (none: all) that have a neuron; raises UserError if none has."""

@@ -11,11 +11,9 @@ from dataclasses import dataclass, field
 from functools import reduce
 from itertools import chain, count
 from math import ceil
-from typing import Any
 
 import numpy as np
 
-from caploc.cache import ArrayCache
 from caploc.engine.encoding import Span
 from caploc.errors import CaplocError, RunFailed
 from caploc.models.loading import LoadedModel
@@ -200,36 +198,23 @@ class ScoringWorkers(WorkerSupervisor[NeuronGrid]):
         self.patience, self.numbers = patience, count(1)
         super().__init__(pool, PieceQueue(), clock)
 
-    def fill(
-        self,
-        cache: ArrayCache[Moments],
-        question: Callable[[Sequence[Span]], dict[str, Any]],
-        stretches: Sequence[Sequence[Span]],
-        passes: float,
-        progress: Progress,
-    ) -> None:
-        """Score those stretches of examples whose figures a cache lacks, and keep these there.
-
-        A stretch is asked for by its `question`; an example costs so many `passes`.
-
-        Raises:
-            UserError: if a worker refuses an example, or figures cannot be written.
-            RunFailed: if several workers fail on the same examples, or none is left.
-        """
-        lacking = [spans for spans in stretches if cache.find(question(spans)) is None]
-        progress.start("neuron scores", sum(map(len, lacking)))
-        for number, figures in self.score(lacking, passes, progress):
-            cache.keep(question(lacking[number]), figures)
-
     def score(
         self, stretches: Sequence[Sequence[Span]], passes: float, progress: Progress
     ) -> Iterator[tuple[int, Moments]]:
-        """Yield each stretch's number and figures as soon as all of its examples are scored."""
+        """Yield each stretch's number and figures as soon as all of its examples are scored.
+
+        An example costs so many `passes`.
+
+        Raises:
+            UserError: if a worker refuses an example.
+            RunFailed: if several workers fail on the same examples, or none is left.
+        """
         pieces = {
             number: [ScoringPiece(part) for part in divide_stretch(spans, passes)]
             for number, spans in enumerate(stretches)
         }
         every = chain.from_iterable(pieces.values())
+        progress.start("neuron scores", sum(map(len, stretches)))
         self.work = queue = PieceQueue(every, self.patience, self.numbers, progress)
         while pieces:
             self.turn()
