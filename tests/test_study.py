@@ -265,6 +265,7 @@ SPECIFIC = {"method": "adaptive", "settings": Settings(goal="specific")}
         ({"spare": ("demo/sentence",)}, UnknownName, "demo/sentences"),
         ({"spare": ("demo/sentences",)}, BadOption, "--spare is for --goal specific; got"),
         (SPECIFIC, BadOption, "needs a task to leave alone, or several"),
+        (SPECIFIC | {"method": "css"}, BadOption, "--goal specific is for --method adaptive"),
         (SPECIFIC | {"spare": ("demo/addition",)}, BadOption, "--spare demo/addition is the task"),
         ({"settings": Settings(recall=0.0)}, BadOption, "--recall must lie above 0"),
         ({"settings": Settings(recall=1.5)}, BadOption, "got 1.5"),

@@ -151,7 +151,8 @@ class Study:
         self.mode.check_beside(self.beside)
         for name in self.named_tasks:
             check_task_name(name, self.options)
-        check_spared(self.settings.goal, self.spare)
+        adaptive = METHODS[self.method].adaptive
+        check_spared(self.settings.goal, self.spare, adaptive=adaptive)
         check_sides(self.task, self.spare, self.twins)
         grid = self.model.check()
         sized = self.sized(grid.size)

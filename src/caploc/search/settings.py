@@ -133,8 +133,13 @@ class Settings:
             )
 
 
-def check_spared(goal: str, spare: Sequence[str]) -> None:
-    """Refuse a goal of `GOALS` without the tasks it is about, and tasks without their goal."""
+def check_spared(goal: str, spare: Sequence[str], *, adaptive: bool = True) -> None:
+    """Refuse a specific set without tasks to spare or an `adaptive` search, and the reverse."""
+    if goal == "specific" and not adaptive:
+        raise BadOption(
+            "--goal specific is for --method adaptive: no other method looks for sets that leave "
+            "tasks alone. Leave out the method or the goal."
+        )
     if goal == "specific" and not spare:
         raise BadOption(
             "--goal specific needs a task to leave alone, or several: name them with --spare."
