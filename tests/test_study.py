@@ -478,7 +478,7 @@ def test_only_the_adaptive_search_has_a_goal():
         ({"twins": ("none",)}, ()),
         ({"twins": ("words/plural",)}, ("words/plural",)),
         ({"spare": ("words/upper", "words/past_twin")}, ()),
-        ({"settings": Settings(goal="set")}, ()),
+        ({"settings": Settings(goal="set"), "spare": ()}, ()),
     ],
 )
 def test_a_specific_set_must_break_the_twin_that_caploc_brings(change, twins):

@@ -200,7 +200,7 @@ def test_completion_waits_for_no_library_and_no_other_command():
     modules = imported_by(_CAPLOC_COMPLETE="complete_bash", **asked)
     assert not modules & LIBRARIES
     assert of_commands(modules) == {
-        "completion", "options", "offering", "locating"
+        "completion", "options", "search_options", "offering", "locating"
     }  # fmt: skip
     modules = imported_by(_CAPLOC_COMPLETE="complete_bash", COMP_WORDS="caploc cu", COMP_CWORD="1")
     assert of_commands(modules) == {"completion", "options", "measuring"}

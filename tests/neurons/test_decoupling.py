@@ -38,9 +38,9 @@ BEST = ItemLocator(rule=Rule(share=0.01))
 
 
 def jaccards(first, second):
-    """The IoU of each set with that in the same row of the other."""
-    both = (first & second).sum(axis=1)
-    return both / (first.sum(axis=1) + second.sum(axis=1) - both)
+    """The IoU of each set with that in the same row of the other; NaN if both are empty."""
+    both, either = (first & second).sum(axis=1), (first | second).sum(axis=1)
+    return np.divide(both, either, out=np.full(len(both), np.nan), where=either > 0)
 
 
 @pytest.fixture(scope="module")

@@ -57,7 +57,7 @@ def test_the_real_preset_plans_the_default_command_and_the_controls(monkeypatch)
     study, asked, start = preset.study(None), preset.cuts(), preset.start
     assert study == NeuronStudy(ModelOptions("smollm2"), preset.tasks, judged=0)
     assert preset.share is None and set(preset.kinds) == set(preset.tasks)
-    assert len(asked.tasks) == len({preset.kinds[task] for task in asked.tasks}) == 6
+    assert len(asked.tasks) == len({preset.kinds[task] for task in asked.tasks}) == 7
     assert asked.draws == 19 and asked.arms == (LOCATED, OWN, LAYERS, ACTIVE)
     assert asked.beside == (LOCATED, OWN) and set(asked.tasks) < set(preset.tasks)
     assert start.tasks == preset.tuning.tasks and start.options.fewshot == 1

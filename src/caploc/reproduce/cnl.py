@@ -213,6 +213,7 @@ class Reproduction:
                 place = self.folder / f"facts-{last_part(name)}"
                 found = measure(study, place, self.progress, command=self.command)
                 self.results[what][name] = self.keep(found, last_part(name))
+                self.write()  # each takes half an hour
 
     def decoupled(self) -> None:
         """Capability and content apart (9, 10)."""
