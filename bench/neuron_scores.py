@@ -211,7 +211,7 @@ def page(results: dict[str, dict[str, Any]]) -> str:
     for model, tasks in results.items():
         missing = ", ".join(name for name in TASKS[model] if name not in tasks)
         left = f" Not run: {missing}." if missing else ""
-        lines += [f"## {TITLES[model]}", "", f"{len(tasks)} tasks.{left}", ""]
+        lines += [f"## {TITLES[model]}", "", f"{len(tasks)} of {len(TASKS[model])} tasks.{left}", ""]
         titles = dict.fromkeys(title for told in tasks.values() for title in told["ways"])
         for rule in RULES:
             lines += [f"### {TITLES[model]}, {rule}, mean of the tasks", "", HEAD, RULER]
@@ -265,7 +265,8 @@ def summary(results: dict[str, Any], title: str, rule: str, beside: str = "") ->
         drawn, low = (
             mean([row[kind][place] for row in rows if kind in row]) for kind in ("drawn", "lowest")
         )
-        return f"{own:.3f}" + ("" if drawn is None else f" ({drawn:.3f}, {low:.3f})")
+        beside = [f"{each:.3f}" for each in (drawn, low) if each is not None]
+        return f"{own:.3f}" + (f" ({', '.join(beside)})" if beside else "")
 
     def beaten(place: int) -> str:
         known = [row["beats"][place] for row in rows if "beats" in row]
