@@ -8,6 +8,7 @@ import typer.main
 from typer.testing import CliRunner
 
 from caploc.cli import EVERYWHERE, app, options, unwrap
+from caploc.folder import RESULT
 from caploc.modes import Mode
 from caploc.search import Settings
 from caploc.study import Study
@@ -50,7 +51,7 @@ def test_every_command_is_a_manual_page(words):
 
 @pytest.mark.parametrize("words", ALL, ids=" ".join)
 def test_every_example_calls_its_command_with_options_that_exist(words, monkeypatch):
-    monkeypatch.setattr(options, "is_file", lambda path: True)  # the runs that examples name
+    monkeypatch.setattr(options, "is_file", lambda path: path.name == RESULT)  # runs that are named
     command = ALL[words]
     found = section(command, "Examples")
     assert len(found) >= 2
