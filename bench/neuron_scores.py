@@ -210,8 +210,8 @@ def page(results: dict[str, dict[str, Any]]) -> str:
     lines = ["# Which neuron score finds what a network needs", "", WORDS, ""]
     for model, tasks in results.items():
         missing = ", ".join(name for name in TASKS[model] if name not in tasks)
-        run = f"{len(tasks)} of {len(TASKS[model])} tasks." + f" Not run: {missing}." * bool(missing)
-        lines += [f"## {TITLES[model]}", "", run, ""]
+        run = f"{len(tasks)} of {len(TASKS[model])} tasks."
+        lines += [f"## {TITLES[model]}", "", run + f" Not run: {missing}." * bool(missing), ""]
         titles = dict.fromkeys(title for told in tasks.values() for title in told["ways"])
         for rule in RULES:
             lines += [f"### {TITLES[model]}, {rule}, mean of the tasks", "", HEAD, RULER]
