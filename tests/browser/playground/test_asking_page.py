@@ -27,9 +27,8 @@ def test_heads_picked_by_hand_are_knocked_out(visit, playground):
         assert text(page, side) == joined(events)
     page.locator("[data-head=L0H13]").click()
     answered(page)
-    expect(page.locator("#knocked_out .text")).to_have_text(
-        joined(truth(playground, ["L0H14"])["knocked_out"])
-    )
+    said = joined(truth(playground, ["L0H14"])["knocked_out"])
+    expect(page.locator("#knocked_out .text")).to_have_text(said, timeout=60_000)
 
 
 def test_the_slider_takes_the_first_heads_of_the_run(visit, playground):
