@@ -206,7 +206,7 @@ def test_a_table_scales_what_a_head_hands_on_by_any_amount(name):
         for amount in (1.0, 0.0, 0.25):
             table = torch.where(masks[:1], amount, 1.0)
             with cut.cutting(
-                MaskTable(table, partial=True), owners, torch.arange(7), (1 << grid.layers) - 1
+                MaskTable(table), owners, torch.arange(7), (1 << grid.layers) - 1
             ):
                 found.append(logits(model, tokens))
     finally:
@@ -231,7 +231,7 @@ def test_what_a_cut_head_hands_on_is_exactly_zero_be_it_infinite(amounts):
     with knocked_out([projection], grid, mask), temporary_hooks(noting()):
         projection(mixed)
     cut, token = PackedCut([projection], grid), torch.zeros(1, dtype=torch.long)
-    table = MaskTable(1 - mask.float(), partial=amounts)
+    table = MaskTable(1 - mask if amounts else ~mask)
     with cut.cutting(table, token, token, 1), temporary_hooks(noting()):
         projection(mixed)
     left = 0.75 if amounts else 1.0

@@ -49,6 +49,13 @@ Residual = Float[Tensor, "tokens hidden"]
 Residuals = Float[Tensor, "rows tokens hidden"]
 
 
+def tabulate_left(masks: Sequence[NumberedMask], dtype: torch.dtype) -> Tensor:
+    """Say what masks leave of each head: whether they do, or how much if any leaves a part."""
+    if any(mask.heads.is_floating_point() for mask in masks):
+        return (1 - torch.stack([mask.heads.double() for mask in masks])).to(dtype)
+    return ~torch.stack([mask.heads for mask in masks])
+
+
 @dataclass(eq=False)
 class Chunk:
     """A row's tokens in a pass that reads it from its beginning, after its segment.
@@ -120,16 +127,14 @@ class PackedModel:
 
     def table(self, masks: Sequence[NumberedMask]) -> MaskTable:
         """Put masks on the device, each in the row of its number."""
-        taken = torch.stack([mask.heads.double() for mask in masks])
-        left = (1 - taken).to(self.model.dtype)
+        left = tabulate_left(masks, self.model.dtype)
         left = (left.pin_memory() if pinned(self.device) else left).to(
             self.device, non_blocking=True
         )
-        partial = any(mask.heads.is_floating_point() for mask in masks)
         sources, substitutes = number_substitutes([mask.substitute for mask in masks])
         if not substitutes.sources:
-            return MaskTable(left, partial)
-        return MaskTable(left, partial, sources.to(self.device), substitutes)
+            return MaskTable(left)
+        return MaskTable(left, sources.to(self.device), substitutes)
 
     def forward(self, one: Pass) -> Float[Tensor, "read vocabulary"]:
         # the last layer may be on another device than the first, and a place on the host fits any

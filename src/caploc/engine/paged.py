@@ -21,6 +21,7 @@ from transformers import GenerationConfig
 from caploc.engine.asks import Answer, Ask, MaskNumbers, NumberedMask
 from caploc.engine.encoding import Settings, Stops, TokenizedPrompt, group_prompts
 from caploc.engine.memory import BatchSizer, DecoderShape
+from caploc.engine.packed import tabulate_left
 from caploc.engine.plain import moves_rotary
 from caploc.engine.proving import Continued, Limit, ProvenBackend, gives_plain_tokens
 from caploc.errors import OutOfMemory, RunFailed
@@ -114,10 +115,8 @@ class PagedRun:
 
     def __post_init__(self) -> None:
         self.cost = [0] * len(self.rows)
-        taken = torch.stack([mask.heads.double() for mask in self.masks])
-        partial = any(mask.heads.is_floating_point() for mask in self.masks)
-        left = (1 - taken).to(self.loaded.device, self.loaded.model.dtype)
-        self.table = MaskTable(left, partial)
+        left = tabulate_left(self.masks, self.loaded.model.dtype)
+        self.table = MaskTable(left.to(self.loaded.device))
         self.layers = reduce(or_, (mask.layers for mask in self.masks), 0)
 
     def run(self) -> Iterator[list[tuple[int, Continued]]]:

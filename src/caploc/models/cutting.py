@@ -187,13 +187,11 @@ class _Cut:
 class MaskTable:
     """A row for each numbered mask: what is left of each head, and what fills up the rest.
 
-    What is `left` is 0 of a head that is knocked out and 1 of one that is not, or of an amount, if
-    there is any `partial` one, what lies between. The rest is filled up from the mask's source
-    among the `substitutes`; without them it is zero.
+    A head is `left` as it is or not at all, or, where numbers say so, as much of it. The rest is
+    filled up from the mask's source among the `substitutes`; without them it is zero.
     """
 
-    left: Float[Tensor, "masks heads"]
-    partial: bool = False
+    left: Bool[Tensor, "masks heads"] | Float[Tensor, "masks heads"]
     sources: Int[Tensor, " masks"] | None = None
     substitutes: Substitutes | None = None
 
@@ -254,11 +252,13 @@ class PackedCut:
             token = self.now.under(mixed, narrow=last)
             kept = token.kept[:, columns, None]
             per_head = mixed.reshape(*kept.shape[:2], -1)  # tokens x heads x width
-            per_head = per_head * kept if self.now.table.partial else per_head
-            per_head = torch.where(token.gone[:, columns, None], 0, per_head)  # infinity as well
+            if kept.is_floating_point():
+                per_head, kept = per_head * kept, kept != 0
+            per_head = torch.where(kept, per_head, 0)  # infinity as well
             if token.entries is not None and self.now.table.substitutes is not None:
                 values = self.now.table.substitutes.values(layer, per_head)[:, inside]
-                per_head = torch.addcmul(per_head, values[token.entries], 1 - kept)
+                gone = 1 - token.kept[:, columns, None].to(per_head)
+                per_head = torch.addcmul(per_head, values[token.entries], gone)
             return per_head.reshape(mixed.shape), *rest
 
         return cut
@@ -268,8 +268,7 @@ class PackedCut:
 class _TokenCut:
     """What is left of each head for each token, and the entries that fill up the rest, if any."""
 
-    kept: Float[Tensor, "tokens heads"]
-    gone: Bool[Tensor, "tokens heads"]  # where nothing is left
+    kept: Bool[Tensor, "tokens heads"] | Float[Tensor, "tokens heads"]
     entries: Int[Tensor, " tokens"] | None
 
 
@@ -295,8 +294,8 @@ class _PassCut:
             kept, entries = table.left[owners], None
             if table.substitutes is not None and table.sources is not None:
                 where = table.substitutes.entries(table.sources[owners], self.positions[some])
-                kept = torch.where(table.substitutes.takes(where)[:, None], kept, 1)
+                kept = torch.where(table.substitutes.takes(where)[:, None], kept, True)
                 entries = where.to(like.device)
-            kept = kept.to(like)
-            self.known[key] = _TokenCut(kept, kept == 0, entries)
+            kept = kept.to(like) if kept.is_floating_point() else kept.to(like.device)
+            self.known[key] = _TokenCut(kept, entries)
         return self.known[key]
