@@ -231,9 +231,9 @@ Written by `bench/neuron_scores.py`; the numbers are in the JSON file beside it.
 usual examples in the prompt. A task's neurons are those chosen on {LEAST:.0%} of
 {SUBSETS} disjoint subsets. Lost: by cutting them, on held-out examples, in nats for each gold token
 and in the share of gold answers that are the model's first choice; in brackets the mean of {DRAWS}
-random sets with as many neurons in each layer, and what as many neurons of the lowest scores cost.
-Beats: tasks whose neurons cost more than every one of the random sets. Half: how many examples
-carry half of all score sizes (over all neurons). `joint` and `integrated` take
+random sets with as many neurons in each layer and, where measured, of as many neurons of the lowest
+scores. Beats: tasks whose neurons cost more than every one of the random sets. Half: how many
+examples carry half of all score sizes (over all neurons). `joint` and `integrated` take
 {ASKED["joint"].steps} points. Small samples: a difference of a tenth between two ways is none."""
 HEAD = (
     "| score | CPU s each | half | halves agree | subsets agree | neurons | nats lost |"

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, TextIO
 from zipfile import BadZipFile
 
-from caploc.errors import StoreFailed, UserError
+from caploc.errors import BadData, StoreFailed
 
 KINDS = {
     stat.S_IFLNK: "a link",
@@ -113,19 +113,19 @@ def read_text(path: Path | str, most: int, *, follow: bool = False, encoding: st
 
 
 def read_toml(path: Path) -> dict[str, Any]:
-    """Read a file's tables; raises UserError if it is missing, too long, no text or no TOML."""
+    """Read a file's tables; raises BadData if it is missing, too long, no text or no TOML."""
     try:
         return tomllib.loads(read_text(path, TABLES, follow=True))
     except FileNotFoundError:
-        raise UserError(f"There is no file {path}; give the path of a study file.") from None
+        raise BadData(f"There is no file {path}; give the path of a study file.") from None
     except UnicodeDecodeError as error:
-        raise UserError(
+        raise BadData(
             f"{path} is no text in UTF-8 (byte {error.start}); save it as UTF-8."
         ) from None
     except (tomllib.TOMLDecodeError, RecursionError) as error:
-        raise UserError(f"{path} is no TOML: {error}.") from None
+        raise BadData(f"{path} is no TOML: {error}.") from None
     except OSError as error:
-        raise UserError(
+        raise BadData(
             f"{path} cannot be read ({error.strerror}); such a file is short text."
         ) from None
 

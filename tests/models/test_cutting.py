@@ -205,9 +205,7 @@ def test_a_table_scales_what_a_head_hands_on_by_any_amount(name):
         found = []
         for amount in (1.0, 0.0, 0.25):
             table = torch.where(masks[:1], amount, 1.0)
-            with cut.cutting(
-                MaskTable(table), owners, torch.arange(7), (1 << grid.layers) - 1
-            ):
+            with cut.cutting(MaskTable(table), owners, torch.arange(7), (1 << grid.layers) - 1):
                 found.append(logits(model, tokens))
     finally:
         cut.remove()

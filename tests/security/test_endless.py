@@ -48,7 +48,7 @@ def test_an_include_of_a_device_is_not_read(tmp_path):
 
 def test_a_long_file_is_not_read_whole(tmp_path):
     (tmp_path / "preset.toml").write_bytes(b"#" * (2**20 + 1))
-    with pytest.raises(UserError, match="longer than 1,048,576 bytes"):
+    with pytest.raises(BadData, match="longer than 1,048,576 bytes"):
         read_preset(str(tmp_path / "preset.toml"))
     assert len(read_bytes(tmp_path / "preset.toml", 2**21)) == 2**20 + 1
 

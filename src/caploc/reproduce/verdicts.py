@@ -321,7 +321,7 @@ def tuning_verdict(enhanced: Mapping[str, Mapping[str, Found]], planned: int) ->
     return Exhibit.of("verdict-tuning", "Learn best?", rows, [note])
 
 
-def locators(fidelity: Mapping[str, Found]) -> Iterator[tuple[str, Found, str]]:
+def list_locators(fidelity: Mapping[str, Found]) -> Iterator[tuple[str, Found, str]]:
     """List each way to locate the facts of each set, what it found, and by what wordings agree."""
     for name, of_set in fidelity.items():
         for method, found in of_set["methods"].items():
@@ -332,7 +332,7 @@ def locators(fidelity: Mapping[str, Found]) -> Iterator[tuple[str, Found, str]]:
 def judge_facts(fidelity: Mapping[str, Found]) -> tuple[str, str]:
     """Judge whether no way to locate facts finds one again in other words, and it alone."""
     parts, said = [], []
-    for title, found, measure in locators(fidelity):
+    for title, found, measure in list_locators(fidelity):
         own, related = (
             found["arms"][arm][measure]["mean"] for arm in ("rewrites", "same_relation")
         )
@@ -365,7 +365,7 @@ def facts_verdict(fidelity: Mapping[str, Found]) -> Exhibit:
             **{words: ranged(found["arms"][arm][measure]) for words, arm in arms.items()},
             "its own less its relation's": ranged(margin_of(found)),
         }
-        for title, found, measure in locators(fidelity)
+        for title, found, measure in list_locators(fidelity)
     ]
     note = (
         "Facts that the model answers rightly, and of their wordings those too. Overlap of the "

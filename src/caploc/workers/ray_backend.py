@@ -233,7 +233,7 @@ def connect_ray(workers: Workers) -> Connection:
                 runtime_env={"env_vars": ENVIRONMENT},
                 **own,
             )
-    except Exception as error:  # Ray's own are of no class of theirs
+    except Exception as error:  # what Ray raises here has no class in common
         hint = (
             "check that it runs, with the same versions of Ray and Python as here"
             if place
