@@ -160,7 +160,7 @@ def asks_of(plan: Plan, task: str, length: int) -> Iterator[Ask]:
     """The asks of a plan's rows; likelihoods are of a right answer's tokens."""
     likely = "likelihood" in plan.what
     for row, (mask, example) in enumerate(zip(plan.mask, plan.example, strict=True)):
-        text = f"{example:{length}} {task}"
+        text = f"{example:{length}} {task}, {plan.task}"
         request: Request = LogLikelihood(text, " 42") if likely else Generate(text, "{}")
         yield Ask((row, 0), request, plan.masks[mask])
 
@@ -174,13 +174,13 @@ def job_of(plans: Replay, task: str, length: int) -> Callable[[SharedEngine], in
     def job(engine: SharedEngine) -> int:
         known = set[tuple[Request, bytes]]()
 
-        def unknown(plan: Plan | None) -> dict[tuple[Request, bytes], Ask]:
-            asks = [] if plan is None else asks_of(plan, task, length)
+        def unknown(plans: Sequence[Plan]) -> dict[tuple[Request, bytes], Ask]:
+            asks = (ask for plan in plans for ask in asks_of(plan, task, length))
             found = {(ask.request, ask.knocked_out.tobytes()): ask for ask in asks}
             return {row: ask for row, ask in found.items() if row not in known}
 
         for plan in plans:
-            new = unknown(plan)
+            new = unknown([plan])
             known.update(new)
             engine.expect([*unknown(plan.ahead).values()])
             assert sum(len(batch) for batch in engine.answer(new.values())) == len(new)
@@ -227,7 +227,7 @@ def simulate(
         "studies": len(studies),
         "workers": workers,
         "abreast": abreast,
-        "beforehand": any(plan.ahead is not None for plans in studies for plan in plans),
+        "beforehand": any(plan.ahead for plans in studies for plan in plans),
         "rows": rows,
         "asked": pool.rows,
         "groups": pool.groups,

@@ -386,18 +386,20 @@ def page(found: dict[str, Any]) -> str:
             "Made-up GPUs that take as long as an engine would, driven by the real scheduler on a "
             "clock of its own (`bench/fleet.py`): each study asks, round by round, the rows of one "
             f"of {part['plans']} adaptive searches in simulated worlds of 192 heads, on a task of "
-            "its own; a row that was answered is not asked again. *Beforehand* says whether rows "
-            "that a search will probably want are asked while it waits for others: *rows* are "
-            "those that it wanted in the end, *asked* all. *Busy* is the share of the time that a "
+            "its own (64 workers are cards with a model of 8 billion parameters, 8 are eight cards "
+            "each with one of 70); a row that was answered is not asked again. *Beforehand* says "
+            "whether rows that a search will probably want are asked while it waits for others: "
+            "*rows* are those that it wanted in the end, *asked* all. *Busy* is the share of the "
+            "time that a "
             "GPU had rows; *best* what came of it in rows wanted, over what a GPU does with "
             "groups of ten thousand. The driver's own computing "
             f"takes no time on this clock; {place(part)}:",
             "",
-            "| studies | at a time | workers | beforehand | rows | asked | groups | seconds | busy "
-            "| best |",
-            "| ---: | ---: | ---: | --- | ---: | ---: | ---: | ---: | ---: | ---: |",
+            "| studies | of world | at a time | workers | beforehand | rows | asked | groups "
+            "| seconds | busy | best |",
+            "| ---: | --- | ---: | ---: | --- | ---: | ---: | ---: | ---: | ---: | ---: |",
             *(
-                f"| {one['studies']} | {one['abreast']} | {one['workers']} | "
+                f"| {one['studies']} | {one['world']} | {one['abreast']} | {one['workers']} | "
                 f"{'yes' if one['beforehand'] else 'no'} | {one['rows']:,} | "
                 f"{one['asked']:,} | {one['groups']:,} | {one['seconds']:,.0f} | "
                 f"{100 * one['busy']:.1f} % | {100 * one['of_best']:.0f} % |"
@@ -420,11 +422,16 @@ def fleet(repeats: int) -> dict[str, Any]:
         for seed, kind in enumerate(KINDS_SEEN)
     ]
     many = [plans[n % len(plans)] for n in range(STUDIES)]
-    waiting = [replace(plan, ahead=None) for plan in plans[0]]
+    waiting = [[replace(plan, ahead=()) for plan in each] for each in plans]
+    single = [
+        simulate([each], 8, SEVENTY, abreast=1) | {"world": kind}
+        for kind, *both in zip(KINDS_SEEN, waiting, plans, strict=True)
+        for each in both
+    ]
     found = [
-        simulate(many[: STUDIES // 10], 64, EIGHT, abreast=1),
-        simulate(many, 64, EIGHT, abreast=256),
-        *(simulate([each], 8, SEVENTY, abreast=1) for each in (waiting, plans[0])),
+        simulate(many[: STUDIES // 10], 64, EIGHT, abreast=1) | {"world": "all"},
+        simulate(many, 64, EIGHT, abreast=256) | {"world": "all"},
+        *single,
     ]
     return {"runs": found, "plans": len(plans)}
 

@@ -118,6 +118,12 @@ def typed(monkeypatch, capsys, tmp_path):
         ([*LOCATE, "--budget", "-3"], "--budget -3 is too small"),
         ([*LOCATE, "--method", "one-shot", "--budget", "95"], "one-shot needs 96 rows or more."),
         ([*LOCATE, "--controls", "-1"], "--controls must be 0 or more; got -1."),
+        ([*LOCATE, "--rate", ".1"], "--rate is for --method css, csb; got --method adaptive,"),
+        ([*LOCATE, "--method", "css,csb", "--rates", ".1,.2"], "for --method css-search, csb-"),
+        ([*LOCATE, "--method", "css", "--goal", "set"], "--goal is for --method adaptive; got"),
+        ([*LOCATE, "--method", "cs", "--rate", ".1"], "no method 'cs'"),
+        ([*LOCATE, "--price", ".1"], "--price is for --goal specific; got --goal heads."),
+        ([*LOCATE, "--twin", "demo/prose"], "--twin is for --goal specific; got --goal heads."),
     ],
 )
 def test_mistakes_are_one_sentence_and_exit_code_2(typed, tmp_path, arguments, said):
@@ -125,6 +131,18 @@ def test_mistakes_are_one_sentence_and_exit_code_2(typed, tmp_path, arguments, s
     assert code == 2
     assert printed.startswith("caploc: ") and said in printed
     assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--method", "css,adaptive", "--rate", ".1", "--goal", "set"],  # each is read by one
+        ["--rate", ".02"],  # it is the default
+    ],
+)
+def test_options_that_a_method_reads_are_taken(typed, arguments):
+    _, printed = typed("locate", "demo", "--task", "demo/additon", *arguments)
+    assert "Did you mean 'demo/addition'?" in printed  # the task is what is wrong
 
 
 def test_a_mistake_shows_no_traceback(tmp_path):

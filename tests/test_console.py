@@ -117,6 +117,9 @@ def test_stages_are_told_in_plain_words_and_tasks_without_their_folders():
     )
     assert console.explain("/runs/a/sums.yaml, curve") == "sums.yaml, one more head out each time"
     assert console.explain("words/past, knocked out") == "words/past, knocked out"
+    assert console.explain("intact likelihood, /runs/a/sums.yaml") == (
+        "likelihood of right answers, intact: sums.yaml"
+    )
 
 
 def test_every_stage_that_is_told_in_plain_words_is_one():

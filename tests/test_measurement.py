@@ -4,6 +4,7 @@ import os
 import threading
 import time
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -27,8 +28,8 @@ def row(number, outcome):
 class Noted(Meter):
     """A meter without an engine, whose rows all have the same outcome."""
 
-    def __init__(self, outcome):
-        self.outcome, self.asked = outcome, []
+    def __init__(self, outcome, task="sums"):
+        self.outcome, self.asked, self.task = outcome, [], SimpleNamespace(name=task)
 
     def measure(self, plan, progress, what):
         self.asked.append((plan, what))
@@ -48,6 +49,9 @@ def test_every_plan_goes_to_the_meter_of_its_task_and_its_rows_come_back():
     meters = [Noted(1.0), Noted(0.0)]
     first, second = search(meters, asking(), Silent())
     assert [[what for _, what in meter.asked] for meter in meters] == [["one"], ["two"]]
+    meters = [Noted(1.0), Noted(0.0, "plurals")]  # a stage of another task bears its name
+    assert search(meters, asking(), Silent())[1].example.tolist() == [7, 7]
+    assert [what for _, what in meters[1].asked] == ["two, plurals"]
     assert first.example.tolist() == [3, 4, 3, 4] and first.mask.tolist() == [0, 0, 1, 1]
     assert (first.outcome == 1).all() and (second.outcome == 0).all()
     assert (first.masks == np.eye(2, dtype=bool)).all()
@@ -193,15 +197,24 @@ def test_a_failure_in_scoring_ends_the_run_and_keeps_the_batches_before(meter_of
 
 
 def test_rows_ahead_of_a_plan_are_expected_once_and_neither_stored_nor_counted(meter_of):
-    meter = meter_of(Squares(False, lambda _: None))
-    meter.engine = Foreseeing()
+    meter, other = (meter_of(Squares(False, lambda _: None)) for _ in range(2))
+    other.known = {}
+    meter.engine = other.engine = Foreseeing()
     masks = np.array([[True, False]])
-    plan = Plan.crossed(masks, [1, 2])
-    rows = meter.measure(replace(plan, ahead=Plan.crossed(masks, [2, 3])), Silent(), "")
-    assert [row.number for row in rows] == [1, 2] and meter.cost.rows == 2
-    both = [([True, False], meter.task.requests(n)[0].prompt) for n in (2, 3)]
-    assert meter.engine.expected == both
-    more = Plan.crossed(masks, [4])
-    meter.measure(replace(more, ahead=Plan.crossed(masks, [2, 3])), Silent(), "")
-    assert meter.engine.expected == both[1:]
-    assert len(meter.store.load(meter.question)) == 3
+    later = [Plan.crossed(masks, [2, 3]), Plan.crossed(masks, [5], task=1)]
+    both, elsewhere = (
+        [([True, False], meter.task.requests(n)[0].prompt) for n in numbers]
+        for numbers in ((2, 3), (5,))
+    )
+
+    def asking():
+        rows = yield replace(Plan.crossed(masks, [1, 2]), ahead=later)
+        assert [*rows.example] == [1, 2] and meter.cost.rows == 2
+        assert meter.engine.expected == both + elsewhere
+        yield replace(Plan.crossed(masks, [4]), ahead=later)
+        assert meter.engine.expected == both[1:] + elsewhere
+        yield Plan.crossed(masks, [6])
+        assert meter.engine.expected == []
+
+    search([meter, other], asking(), Silent())
+    assert len(meter.store.load(meter.question)) == 4

@@ -275,9 +275,11 @@ def explain(what: str) -> str:
     """Say in plain words what a stage does, without the folders of the task's file."""
     study, colon, stage = what.rpartition(": ")
     stage = stage.rpartition("/")[2] if stage.startswith("/") else stage
-    task, comma, kind = stage.rpartition(", ")
-    if kind == "curve":
-        stage = f"{task}{comma}one more head out each time"
+    first, comma, last = stage.rpartition(", ")
+    if last == "curve":
+        stage = f"{first}{comma}one more head out each time"
+    elif first in STAGES:
+        stage = f"{STAGES[first]}: {last.rpartition('/')[2] if last.startswith('/') else last}"
     return f"{study}{colon}{STAGES.get(stage, stage)}"
 
 

@@ -5,12 +5,13 @@ import os
 from collections.abc import Generator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 
 from caploc.cost import Cost, weigh_rows
-from caploc.engine import Answer, Engine
+from caploc.engine import Answer, Ask, Engine
 from caploc.engine.backends import Expectant
 from caploc.grid import Grid
 from caploc.heads import HeadGrid, Mask
@@ -96,7 +97,7 @@ class Meter:
         progress.start(what, len(set(keys)))
         progress.advance(len(set(keys)) - len(todo), 0)
         for first in range(0, len(todo), ASKED_AT_ONCE):
-            self.ask(todo[first : first + ASKED_AT_ONCE], progress, plan.ahead)
+            self.ask(todo[first : first + ASKED_AT_ONCE], progress)
         self.cost.count([self.known[key] for key in set(keys) - self.counted])
         self.counted.update(keys)
         # A stored row may have been another example's number: the data may have been reordered.
@@ -113,15 +114,16 @@ class Meter:
         rows = {key: (plan.masks[mask], example) for key, mask, example in asked}
         return keys, [row for row in rows.items() if row[0] not in self.known]
 
-    def ask(self, todo: Sequence[OpenRow], progress: Progress, ahead: Plan | None) -> None:
+    def list_open(self, plan: Plan) -> list[Ask]:
+        """List what the rows of a plan would ask that are not known."""
+        return [*asks_of(self.task, self.sources, [row for _, row in self.planned(plan)[1]])]
+
+    def ask(self, todo: Sequence[OpenRow], progress: Progress) -> None:
         """Have open rows answered, and store each the moment its batch ends."""
         found = self.store.load(self.question, [key for key, _ in todo])  # by another study
         self.known |= found
         progress.advance(len(found), 0)
         todo = [row for row in todo if row[0] not in found]
-        if ahead is not None and isinstance(self.engine, Expectant):
-            likely = [row for _, row in self.planned(ahead)[1]]
-            self.engine.expect([*asks_of(self.task, self.sources, likely)])
         waiting = [Waiting(key, example) for key, (_, example) in todo]
         asks = list(asks_of(self.task, self.sources, [row for _, row in todo]))
         for ask in asks:
@@ -198,12 +200,20 @@ def search(
 ) -> Result:
     """Let a search plan and look until it has found what it can; return what it found.
 
-    `meters` are those of the task and of the tasks beside it, as plans number them.
+    `meters` are those of the task and of the tasks beside it, as plans number them; a stage that
+    asks another task than the first is called after it. An engine that can is told what will
+    probably be asked next.
     """
     try:
         plan = next(search)
         while True:
-            rows = meters[plan.task].measure(plan, progress, plan.what)
+            meter, own = meters[plan.task], meters[0].task.name
+            what = plan.what if meter.task.name == own else f"{plan.what}, {meter.task.name}"
+            engine = getattr(meter, "engine", None)  # a meter that makes rows up has none
+            if isinstance(engine, Expectant):
+                likely = (meters[each.task].list_open(each) for each in plan.ahead)
+                engine.expect([*chain.from_iterable(likely)])
+            rows = meter.measure(plan, progress, what)
             plan = search.send(as_measurements(plan, rows))
     except StopIteration as end:
         result: Result = end.value

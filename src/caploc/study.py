@@ -1,6 +1,6 @@
 """A study from end to end: the one file that knows the order of the stages."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
@@ -23,7 +23,7 @@ from caploc.progress import Progress, Silent
 from caploc.recovery.estimate import is_binary
 from caploc.result import Members, Subsets, TaskComparison, Validation
 from caploc.search import METHODS, Problem, Settings, column_mask
-from caploc.search.plan import OtherTask
+from caploc.search.plan import OtherTask, ask_once, opening_plan
 from caploc.search.settings import MOST_MASKS, MOST_ROWS, check_spared
 from caploc.search.summary import nothing_to_lose
 from caploc.tasks.catalog import LoadTasks, TaskOptions, check_task_name
@@ -304,16 +304,10 @@ def locate(
     likelihood = likelihood_of(task, examples) if looked else None
     if likelihood is not None:
         meters.append(bench.meter(likelihood))
-    sides = []
-    named = dict.fromkeys((*study.twins, *study.spare)) if study.seeks_specific else {}
-    for number, name in enumerate(named, 1):  # they are the first of those beside
-        searched, _ = split_examples(tasks[number].size, study.settings.seed)
-        likely = likelihood_of(tasks[number], searched) if looked else None
-        meters += [] if likely is None else [bench.meter(likely)]
-        place = number if likely is None else len(meters) - 1
-        choices = choices_of(tasks[number], searched)
-        sides.append(OtherTask(number, searched, place, name in study.twins, choices))
+    likely = None if likelihood is None else meters.index(bench.meter(likelihood))
+    sides = [*other_tasks(study, bench, tasks, meters)] if study.seeks_specific else []
     grid = bench.engine.loaded.grid
+    search(meters, ask_once(opening_plan(grid.size, examples, likely)), progress)
     intact = meters[0].under(column_mask(grid.size, []), examples, progress, "intact")
     problem = Problem(
         heads=grid.size,
@@ -326,7 +320,7 @@ def locate(
         ],
         shared=shared_price(bench, meters[0], examples, progress),
         chance=task.chance,
-        likelihood=None if likelihood is None else meters.index(bench.meter(likelihood)),
+        likelihood=likely,
         sides=sides,
         choices=choices_of(task, examples),
         excluded=tuple(grid.column(head) for head in grid.named_in(study.exclude)),
@@ -339,13 +333,13 @@ def locate(
     hopeless = nothing_to_lose(problem, before)
     if hopeless and hopeless not in found.notes:  # the adaptive search has seen it itself
         found = replace(found, notes=[hopeless, *found.notes])
-    asked, likely = {key for meter in meters for _, key in meter.counted}, likelihood or task
+    asked, linked = {key for meter in meters for _, key in meter.counted}, likelihood or task
     stages = Stages(
         loaded=bench.engine.loaded,
         task=task,
         examples=examples,
         kept=held_out,
-        seen=[e for e in (*examples, *problem.fresh) if {task.key(e), likely.key(e)} & asked],
+        seen=[e for e in (*examples, *problem.fresh) if {task.key(e), linked.key(e)} & asked],
         intact=meters[0].score(intact),
         found=found,
         searched=bench.cost.rows,
@@ -358,6 +352,23 @@ def locate(
         seed=study.settings.seed,
         progress=progress,
     )
+
+
+def other_tasks(
+    study: Study, bench: Workbench[HeadModel], tasks: Sequence[Task], meters: list[Meter]
+) -> Iterator[OtherTask]:
+    """Yield the tasks that a specific set must break or spare; meters of their likelihoods join."""
+    named = dict.fromkeys((*study.twins, *study.spare))
+    for number, name in enumerate(named, 1):  # they are the first of those beside
+        examples, _ = split_examples(tasks[number].size, study.settings.seed)
+        likelihood = None
+        if study.settings.opening != "masks":
+            likelihood = likelihood_of(tasks[number], examples)
+        if likelihood is not None:
+            meters.append(bench.meter(likelihood))
+        place = number if likelihood is None else len(meters) - 1
+        choices = choices_of(tasks[number], examples)
+        yield OtherTask(number, examples, place, name in study.twins, choices)
 
 
 def validated(

@@ -90,6 +90,7 @@ def locate(
     # an empty name is refused as a task
     tasks, others = options.split_names(task) or list(task), options.split_names(also)
     settings = published.settings(search, **specific.settings(goal), goal=goal, budget=budget)
+    search_options.check_read(context, methods, goal)
     named = [
         one for one in search.exclude or () if one != "universal" and not one.endswith(".json")
     ]

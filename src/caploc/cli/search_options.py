@@ -1,5 +1,6 @@
 """Options of `caploc locate` that most runs leave as they are, grouped as its help shows them."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
@@ -8,10 +9,55 @@ import typer
 from caploc.cli import completion
 from caploc.cli.completion import make_option
 from caploc.cli.options import ONE_OR_MORE, check_tasks, numbers, split_names
+from caploc.errors import BadOption
+from caploc.lookup import pick
 from caploc.naming import placed
 
 if TYPE_CHECKING:
     from caploc.search import Settings
+
+READ_BY = {  # which methods read an option that the others would pass over in silence
+    "goal": ("adaptive",),
+    "opening": ("adaptive",),
+    "recall": ("adaptive",),
+    "masks": ("css", "csb"),
+    "rate": ("css", "csb"),
+    "mask_counts": ("css-search", "csb-search"),
+    "rates": ("css-search", "csb-search"),
+    "estimator": ("css", "csb", "one-shot"),
+}
+OF_SPECIFIC = ("price", "twin")
+
+
+def check_read(context: typer.Context, methods: Sequence[str], goal: str) -> None:
+    """Refuse an option that none of these methods, or not this goal, would read.
+
+    Raises:
+        UnknownName: for a method that is none.
+        BadOption: with the option, and what reads it.
+    """
+    from caploc.search import METHODS
+
+    for method in methods:
+        pick(METHODS, method, "method")
+    changed = {
+        each.name: each.opts[0]
+        for each in context.command.params
+        if each.name is not None and context.params.get(each.name) not in (None, each.default)
+    }
+    for name, readers in READ_BY.items():
+        if name in changed and not set(methods) & set(readers):
+            raise BadOption(
+                f"{changed[name]} is for --method {', '.join(readers)}; got --method "
+                f"{', '.join(methods)}, which does not read it. Leave it out, or name a method "
+                "that does."
+            )
+    for name in OF_SPECIFIC:
+        if name in changed and goal != "specific":
+            raise BadOption(
+                f"{changed[name]} is for --goal specific; got --goal {goal}. Leave it out, or name "
+                "that goal."
+            )
 
 
 @dataclass(frozen=True)

@@ -63,7 +63,7 @@ class Recorded(Meter):
         self.task, self.cost, self.known = task, cost, stored_rows(path, question)
         self.counted = set()
 
-    def ask(self, todo: Sequence[OpenRow], progress: Progress, ahead: Plan | None) -> None:
+    def ask(self, todo: Sequence[OpenRow], progress: Progress) -> None:
         """Refuse to have rows measured; raises RowsMissing, or NotRecomputed if there is none."""
         if self.task.outcome_kind == "margin" and not self.known:
             raise NotRecomputed("it was found by the log-probabilities of choices, not by margins")

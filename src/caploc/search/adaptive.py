@@ -1,26 +1,25 @@
 """The adaptive search: a look at every head alone, then rows where the question is open.
 
 Mostly (`looked`) the look is at how likely right answers are without each head, and open heads are
-then tried on more examples. Where likelihoods do not help, a screen comes first: random masks, each
-on a row of its own; its shortlist is then tried alone on examples that the screen never used.
+then tried on more examples. Where likelihoods do not help, random masks come first (`screened`).
 """
+
+from collections.abc import Sequence
 
 import numpy as np
 
 from caploc import designs
 from caploc.search.conclusion import ENOUGH, LEVEL, Conclusion
 from caploc.search.likelihood import MOST_LINKED, FirstLook
-from caploc.search.plan import Asking, Found, Problem, Search, intact_plan
-from caploc.search.screen import SPARE, Screen
+from caploc.search.plan import Asking, Found, Plan, Problem, Search, opening_plan
+from caploc.search.screen import Screen
+from caploc.search.screened import screened
 from caploc.search.sets import concluded_set, grown_by_looks, grown_by_screens
-from caploc.search.shortlist import LOOKS, Shortlist
+from caploc.search.shortlist import AHEAD, Shortlist
 from caploc.search.specific import search_specific
 from caploc.search.state import SURVIVORS, TRIED_ALONE, SearchState, right_of, worth_a_look
 from caploc.search.summary import nothing_found, nothing_to_lose, summarize
 
-CHECKING = 0.2  # share of the rows kept for the shortlist alone on fresh examples
-FEWEST_CHECKED = 40  # examples that each head of the shortlist is tried on, rows permitting
-FEWEST_JOINED = 10  # examples for a head that rises later, or it is not tried
 LOOKING = 0.35  # share of the budget that the look at likelihoods may take
 SURVEYING = 0.2  # share of it for trying every head alone, whatever likelihoods lead one to expect
 SURVEYED = 3  # examples for each of them then, at most
@@ -32,7 +31,8 @@ CHECKED = 70  # examples that each head of the top is tried on, if there are so 
 
 def adaptive(problem: Problem) -> Search:
     """The heads that matter most alone, or with the goal `set` those that do most together."""
-    intact = (yield intact_plan(problem, problem.examples)).by_example()
+    opening = opening_plan(problem.heads, problem.examples, problem.likelihood)
+    intact = (yield opening).by_example()
     hopeless = nothing_to_lose(problem, intact)
     if hopeless:
         return nothing_found(problem, intact, hopeless)
@@ -44,11 +44,7 @@ def adaptive(problem: Problem) -> Search:
     screen = Screen(problem, right_of(intact), intact, state.random)
     if problem.settings.goal == "set":
         return (yield from concluded_set(state, screen, grown_by_screens(state, screen)))
-    yield from state.screening(screen, int((1 - CHECKING) * state.budget))
-    shortlist = Shortlist(problem, choose_shortlist(state, screen), state.random)
-    yield from check_shortlist(state, screen, shortlist)
-    conclusion = Conclusion(screen, shortlist, state.struck)
-    return summarize(state, conclusion, conclusion.named, conclusion.ranking)
+    return (yield from screened(state, screen))
 
 
 def looked(state: SearchState) -> Asking[Found]:
@@ -88,7 +84,8 @@ def tried_alone(
     before = shortlist.rows
     yield from shortlist.more(heads, count)
     state.spent += shortlist.rows - before
-    yield from recognize_breaking(state, shortlist)
+    likely = [shortlist.plan_further(heads, AHEAD * count)] if heads else []
+    yield from recognize_breaking(state, shortlist, likely)
 
 
 def unsettled(state: SearchState, conclusion: Conclusion) -> list[int]:
@@ -111,63 +108,19 @@ def unsettled(state: SearchState, conclusion: Conclusion) -> list[int]:
     return list(dict.fromkeys(heads))[:AT_A_TURN] or list(unchecked)
 
 
-def recognize_breaking(state: SearchState, shortlist: Shortlist) -> Asking[None]:
-    """Note heads that alone leave hardly any right answer, and which break another task too."""
-    for head, (left, asked) in shortlist.survival().items():
-        if head in state.critical or asked < TRIED_ALONE or left > asked * SURVIVORS / TRIED_ALONE:
-            continue
-        if not state.can_try_elsewhere:
-            return
-        state.critical.append(head)
-        if (yield from state.breaks_others(head)):
-            state.universal.append(head)
-
-
-def choose_shortlist(state: SearchState, screen: Screen) -> list[int]:
-    """The shortlist: critical heads of this task, and those the screen has highest."""
-    own = [column for column in state.critical if column not in state.universal]
-    mean = np.where(screen.free, screen.posterior().mean, np.inf)
-    order = np.argsort(mean, kind="stable")[: state.problem.settings.top + SPARE]
-    return own + [int(column) for column in order if np.isfinite(mean[column])]
-
-
-def check_shortlist(state: SearchState, screen: Screen, shortlist: Shortlist) -> Asking[None]:
-    """Knock out the shortlist alone: all its heads, those to confirm, those at the border.
-
-    A share of the rows is for these; what is left of the budget may go to all top heads that are
-    not yet beyond doubt, half as many examples again at each look.
-    """
-    struck = state.struck
-    least = FEWEST_CHECKED * len(shortlist.heads)
-    share = CHECKING / (1 - CHECKING) * state.spent
-    left = state.left
-    rows = int(min(left, max(share, least)))
-    yield from shortlist.even(rows)
-    yield from complete(screen, shortlist, struck, left)
-    for limit, which in ((rows, "unconfirmed"), (rows, "contested"), (left, "doubtful")):
-        for _ in range(LOOKS):
-            heads = shortlist.unfinished(getattr(Conclusion(screen, shortlist, struck), which))
-            step = -(-shortlist.examples // 2)
-            count = min((limit - shortlist.first - shortlist.rows) // max(len(heads), 1), step)
-            if not heads or count < 1:
-                break
-            yield from shortlist.more(heads, count)
-            yield from complete(screen, shortlist, struck, left)
-    state.spent += shortlist.rows
-
-
-def complete(
-    screen: Screen, shortlist: Shortlist, struck: tuple[int, ...], rows: int
+def recognize_breaking(
+    state: SearchState, shortlist: Shortlist, ahead: Sequence[Plan]
 ) -> Asking[None]:
-    """Knock out alone whichever head has risen to the top untried, until there is none.
+    """Note heads that alone leave hardly any right answer, and which break another task too.
 
-    As heads of the shortlist fall, others rise that only the screen speaks for: it flatters those
-    that it picks.
+    `ahead` are plans that will probably come next.
     """
-    fewest = min(FEWEST_JOINED, shortlist.first)
-    while fewest and shortlist.rows < rows:
-        untried = Conclusion(screen, shortlist, struck).untried
-        affordable = untried[: (rows - shortlist.rows) // fewest]
-        if not affordable:
-            return
-        yield from shortlist.join(affordable, rows - shortlist.rows)
+    breaking = [
+        head
+        for head, (left, asked) in shortlist.survival().items()
+        if asked >= TRIED_ALONE and left <= asked * SURVIVORS / TRIED_ALONE
+    ]
+    new = [head for head in breaking if head not in state.critical][: state.triable_elsewhere]
+    if new:
+        state.critical += new
+        state.universal += yield from state.find_universal(new, ahead)

@@ -7,7 +7,8 @@ tells much at once. A few examples a head are enough to see which heads can matt
 import warnings
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from operator import itemgetter
 from typing import ClassVar
 
@@ -92,14 +93,14 @@ class FirstLook(First):
         examples = list(dict.fromkeys([*asked, *known]))
         if not examples:
             return
-        measured = yield Plan.crossed(under[None], examples, task=task, what="intact likelihood")
-        self.before = measured.by_example()
+        masks = designs.singles(self.problem.heads)[heads] | under
+        each_alone = partial(Plan.crossed, masks, task=task, what="likelihood of right answers")
+        plan = Plan.crossed(under[None], examples, task=task, what="intact likelihood")
+        self.before = (yield replace(plan, ahead=[each_alone(asked)])).by_example()
         asked = [example for example in asked if example in self.before]
         if not asked or not len(heads):
             return
-        masks = designs.singles(self.problem.heads)[heads] | under
-        plan = Plan.crossed(masks, asked, task=task, what="likelihood of right answers")
-        measured = yield plan
+        measured = yield each_alone(asked)
         self.seen = measured
         self.change = np.full((self.problem.heads, len(asked)), np.nan)
         likelihood = measured.outcome.reshape(len(heads), len(asked))

@@ -1,7 +1,7 @@
 """What a search is given, what it asks for, and what it hands back."""
 
 from collections.abc import Callable, Generator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 import numpy as np
@@ -19,8 +19,8 @@ class Plan:
 
     Task 0 is the one that heads are searched for; then come those beside it, then the same with
     likelihoods as outcomes (`measurement.search` has their meters). `what` says what the rows are
-    for. `ahead` are rows that will probably be asked after them: workers with room may answer them
-    now, and the search is not told.
+    for. `ahead` are plans, of any task, that will probably come after it: workers with room may
+    answer their rows now, and the search is not told.
     """
 
     masks: Masks
@@ -28,7 +28,7 @@ class Plan:
     example: Int[np.ndarray, " rows"]
     task: int = 0
     what: str = "masks"
-    ahead: "Plan | None" = None
+    ahead: "Sequence[Plan]" = ()
 
     @classmethod
     def crossed(
@@ -151,6 +151,18 @@ def column_mask(heads: int, columns: Columns) -> Mask:
     mask = np.zeros(heads, dtype=float if isinstance(columns, Mapping) else bool)
     mask[list(columns)] = list(columns.values()) if isinstance(columns, Mapping) else True
     return mask
+
+
+def ask_once(plan: Plan) -> Asking[Measurements]:
+    """Have the rows of one plan measured."""
+    return (yield plan)
+
+
+def opening_plan(heads: int, examples: Sequence[int], likelihood: int | None) -> Plan:
+    """Examples with no head knocked out; how likely right answers are probably comes next."""
+    plan = Plan.crossed(np.zeros((1, heads), dtype=bool), examples, what="intact")
+    linked = replace(plan, task=likelihood or 0, what="intact likelihood")
+    return replace(plan, ahead=[linked] if likelihood else [])
 
 
 def intact_plan(problem: Problem, examples: Sequence[int], *, task: int = 0) -> Plan:

@@ -109,12 +109,13 @@ def most_breaking(state: SearchState, look: FirstLook, examples: list[int]) -> A
             # Several heads may share the work, so that none costs an answer alone.
             return next(c for c in candidates if c not in state.universal)
         breaks = broken(tried[best], look.intact, SURVIVORS / TRIED_ALONE)
-        if look.base or not breaks or not state.can_try_elsewhere:
+        if look.base or not breaks or not state.triable_elsewhere:
             return best
         state.critical.append(best)
-        if not (yield from state.breaks_others(best)):
+        universal = yield from state.find_universal([best])
+        if not universal:
             return best
-        state.universal.append(best)
+        state.universal += universal
     return None
 
 

@@ -95,9 +95,13 @@ class Shortlist:
         if self.examples > reached:
             new = self.order[reached : self.examples]
             self.intact |= (yield intact_plan(self.problem, new)).by_example()
-        later = [self.order[self.asked[head] : self.asked[head] + AHEAD * count] for head in heads]
-        plan = replace(self.alone(heads, parts), ahead=self.alone(heads, later))
+        plan = replace(self.alone(heads, parts), ahead=[self.plan_further(heads, AHEAD * count)])
         self.seen = self.seen.joined((yield plan))
+
+    def plan_further(self, heads: list[int], count: int) -> Plan:
+        """Plan what `more` would ask of these heads."""
+        asked = (self.asked[head] for head in heads)
+        return self.alone(heads, [self.order[first : first + count] for first in asked])
 
     def alone(self, heads: list[int], examples: Sequence[Sequence[int]]) -> Plan:
         """Each of the heads alone, on examples of its own."""

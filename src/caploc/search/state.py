@@ -5,7 +5,9 @@ do: it is found while screening, confirmed alone, and set aside.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
+from itertools import chain, compress
 from math import log
 
 import numpy as np
@@ -166,27 +168,42 @@ class SearchState:
                 continue
             self.critical.append(column)
             screen.avoid[column] = True
-            if (yield from self.breaks_others(column)):
-                self.universal.append(column)
+            self.universal += yield from self.find_universal([column])
 
     @property
-    def can_try_elsewhere(self) -> bool:
-        """Whether the budget has rows left to see what else a head breaks."""
-        return self.left >= TRIED_ELSEWHERE * len(self.problem.elsewhere)
+    def triable_elsewhere(self) -> int:
+        """Of how many heads the budget has rows left to see what else they break."""
+        each = TRIED_ELSEWHERE * len(self.problem.elsewhere)
+        return self.left // each if each else self.problem.heads
 
-    def breaks_others(self, column: int) -> Asking[bool]:
-        """Does the head alone take half of what is right in another task?"""
-        for task, examples in enumerate(self.problem.elsewhere, start=1):
-            if not len(examples):
-                continue
-            intact = (yield intact_plan(self.problem, examples, task=task)).by_example()
+    def find_universal(
+        self, columns: Sequence[int], ahead: Sequence[Plan] = ()
+    ) -> Asking[list[int]]:
+        """Which of these heads, each alone, takes half of what is right in another task?
+
+        What is asked of one task need not wait for another's answers; `ahead` comes after it.
+        """
+        elsewhere, alone = self.problem.elsewhere, partial(single_head_plan, self.problem.heads)
+        tasks = [task for task, examples in enumerate(elsewhere, start=1) if len(examples)]
+        plans = {task: intact_plan(self.problem, elsewhere[task - 1], task=task) for task in tasks}
+        guesses = {  # nearly all are right
+            task: alone([*columns], plan.example[:TRIED_ELSEWHERE].tolist(), task)
+            for task, plan in plans.items()
+        }
+        left = [*columns]
+        for place, task in enumerate(tasks):
+            others = ((plans[each], guesses[each]) for each in tasks[place + 1 :])
+            later = [*chain(*others), *ahead]
+            plan = replace(plans[task], ahead=[guesses[task], *later])
+            intact = (yield plan).by_example()
             tried = right_of(intact)[:TRIED_ELSEWHERE]
-            if not tried:
-                continue
-            rows = yield from self.ask(single_head_plan(self.problem.heads, [column], tried, task))
-            if broken(rows, intact, ELSEWHERE):
-                return True
-        return False
+            if tried and left:
+                plan = replace(alone(left, tried, task), ahead=later)
+                rows = yield from self.ask(plan)
+                each = [rows.where(rows.mask == number) for number in range(len(left))]
+                kept = [not broken(one, intact, ELSEWHERE) for one in each]
+                left = [*compress(left, kept)]
+        return [column for column in columns if column not in left]
 
 
 def right_of(intact: dict[int, float]) -> list[int]:

@@ -252,7 +252,7 @@ class DryRunMeter(Meter):
         random = designs.generator(crc32(self.salt.encode()))
         self.needed = random.permutation(heads)[: known.needed]
 
-    def ask(self, todo: Sequence[OpenRow], progress: Progress, ahead: Plan | None) -> None:
+    def ask(self, todo: Sequence[OpenRow], progress: Progress) -> None:
         """Answer rows out of nothing."""
         for key, (mask, example) in todo:
             self.fresh.append((mask, example))

@@ -1,0 +1,77 @@
+"""The adaptive search that begins with masks: a screen, then its shortlist alone.
+
+It serves where likelihoods of right answers do not help. Each random mask stands on a row of its
+own; the shortlist is tried alone on examples that the screen never used.
+"""
+
+import numpy as np
+
+from caploc.search.conclusion import Conclusion
+from caploc.search.plan import Asking, Found
+from caploc.search.screen import SPARE, Screen
+from caploc.search.shortlist import LOOKS, Shortlist
+from caploc.search.state import SearchState
+from caploc.search.summary import summarize
+
+CHECKING = 0.2  # share of the rows kept for the shortlist alone on fresh examples
+FEWEST_CHECKED = 40  # examples that each head of the shortlist is tried on, rows permitting
+FEWEST_JOINED = 10  # examples for a head that rises later, or it is not tried
+
+
+def screened(state: SearchState, screen: Screen) -> Asking[Found]:
+    """Screen with random masks, then try alone what the screen has highest."""
+    yield from state.screening(screen, int((1 - CHECKING) * state.budget))
+    shortlist = Shortlist(state.problem, choose_shortlist(state, screen), state.random)
+    yield from check_shortlist(state, screen, shortlist)
+    conclusion = Conclusion(screen, shortlist, state.struck)
+    return summarize(state, conclusion, conclusion.named, conclusion.ranking)
+
+
+def choose_shortlist(state: SearchState, screen: Screen) -> list[int]:
+    """The shortlist: critical heads of this task, and those the screen has highest."""
+    own = [column for column in state.critical if column not in state.universal]
+    mean = np.where(screen.free, screen.posterior().mean, np.inf)
+    order = np.argsort(mean, kind="stable")[: state.problem.settings.top + SPARE]
+    return own + [int(column) for column in order if np.isfinite(mean[column])]
+
+
+def check_shortlist(state: SearchState, screen: Screen, shortlist: Shortlist) -> Asking[None]:
+    """Knock out the shortlist alone: all its heads, those to confirm, those at the border.
+
+    A share of the rows is for these; what is left of the budget may go to all top heads that are
+    not yet beyond doubt, half as many examples again at each look.
+    """
+    struck = state.struck
+    least = FEWEST_CHECKED * len(shortlist.heads)
+    share = CHECKING / (1 - CHECKING) * state.spent
+    left = state.left
+    rows = int(min(left, max(share, least)))
+    yield from shortlist.even(rows)
+    yield from complete(screen, shortlist, struck, left)
+    for limit, which in ((rows, "unconfirmed"), (rows, "contested"), (left, "doubtful")):
+        for _ in range(LOOKS):
+            heads = shortlist.unfinished(getattr(Conclusion(screen, shortlist, struck), which))
+            step = -(-shortlist.examples // 2)
+            count = min((limit - shortlist.first - shortlist.rows) // max(len(heads), 1), step)
+            if not heads or count < 1:
+                break
+            yield from shortlist.more(heads, count)
+            yield from complete(screen, shortlist, struck, left)
+    state.spent += shortlist.rows
+
+
+def complete(
+    screen: Screen, shortlist: Shortlist, struck: tuple[int, ...], rows: int
+) -> Asking[None]:
+    """Knock out alone whichever head has risen to the top untried, until there is none.
+
+    As heads of the shortlist fall, others rise that only the screen speaks for: it flatters those
+    that it picks.
+    """
+    fewest = min(FEWEST_JOINED, shortlist.first)
+    while fewest and shortlist.rows < rows:
+        untried = Conclusion(screen, shortlist, struck).untried
+        affordable = untried[: (rows - shortlist.rows) // fewest]
+        if not affordable:
+            return
+        yield from shortlist.join(affordable, rows - shortlist.rows)
