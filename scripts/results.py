@@ -5,7 +5,8 @@
 
 Each study's result.json is kept beside the page, without blanks. With `--cnl` the page is
 docs/results/cnl.md instead, of what `caploc reproduce cnl --preset real` has so far; it may be
-repeated, a folder for each model. Models that are not named keep what is stored of them.
+repeated, a folder for each model or for each part of what was measured on one. Models that are not
+named, and parts that a folder does not have, keep what is stored of them.
 """
 
 import argparse
@@ -26,7 +27,7 @@ ROOT = Path(__file__).parents[1]
 PAGE, KEPT = ROOT / "docs" / "results" / "words.md", ROOT / "docs" / "results" / "raw"
 CNL_PAGE, CNL_KEPT = PAGE.with_name("cnl.md"), "cnl-{}.json"  # of a model
 CNL_MODELS = ("smollm2", "gemma3-270m", "qwen2.5-coder-1.5b")  # in the page's order
-LEFT_OUT = ("subsets", "curve", "sweep", "group", "versions", "cost", "trials")
+LEFT_OUT = ("command", "subsets", "curve", "sweep", "group", "versions", "cost", "trials")
 BEGIN, END = "<!-- tables begin: made by scripts/results.py -->", "<!-- tables end -->"
 WORDS = {
     HeadlineVerdict.NO_HEADS: "no head found",
@@ -148,6 +149,24 @@ def lighten(found: Any) -> Any:
     return found
 
 
+def join_parts(stored: dict[str, Any], found: dict[str, Any]) -> dict[str, Any]:
+    """Put what was found in place of what is stored of it; of tuning, run by run."""
+    tuned = {seed: {**runs} for seed, runs in stored.get("enhancement", {}).items()}
+    for seed, runs in found.get("enhancement", {}).items():
+        tuned.setdefault(seed, {}).update(runs)
+    joined = stored | found
+    return joined | ({"enhancement": dict(sorted(tuned.items()))} if tuned else {})
+
+
+def model_of(found: dict[str, Any]) -> str:
+    """Name the model of what `caploc reproduce cnl` measured, by the first part that has it."""
+    for part in (*found.values(), *found.get("fidelity", {}).values()):
+        if isinstance(part, dict) and "model" in part:
+            model = part["model"]
+            return str(model["name"] if isinstance(model, dict) else model)
+    raise SystemExit("No part of verdicts.json names a model.")
+
+
 def cnl_tables(kept: Path = KEPT) -> str:
     """Write the verdicts on CNL's claims for each model, and what each rests on."""
     kinds, parts = read_cnl_preset("real").kinds, list[str]()
@@ -177,8 +196,9 @@ def main() -> None:
     if asked.cnl:
         for folder in asked.cnl:
             found = lighten(read_json(folder / "verdicts.json"))
-            kept = KEPT / CNL_KEPT.format(found["main"]["model"]["name"])
-            kept.write_text(json.dumps(found, separators=(",", ":")) + "\n")
+            kept = KEPT / CNL_KEPT.format(model_of(found))
+            joined = join_parts(json.loads(kept.read_text()) if kept.exists() else {}, found)
+            kept.write_text(json.dumps(joined, separators=(",", ":")) + "\n")
         replace_tables(CNL_PAGE, cnl_tables())
         return
     results = finished(asked.runs)
