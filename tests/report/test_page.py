@@ -273,3 +273,18 @@ def test_next_steps_follow_from_the_verdict(tmp_path, sure, answers, read_page):
     assert "Do not build on these heads yet" in said() and "caploc export" not in said()
     sure["top"] = []
     assert "No head stands out" in said()
+
+
+@pytest.mark.parametrize(
+    ("fresh", "said"),
+    [(True, "are of other examples"), (False, "saw these too"), (None, "the ones to quote.")],
+)
+def test_the_check_is_of_other_examples_than_the_search_only_where_it_is(
+    tmp_path, result, answers, read_page, fresh, said
+):
+    effect = {"effect": -0.5, "low": -0.7, "high": -0.3}
+    heads = [{"head": head, "alone": effect, "within": effect} for head in ("L0H1", "L1H3")]
+    result["validation"]["members"] = {"fresh": fresh, "examples": 11, "heads": heads}
+    page = read_page(write_report(tmp_path, shaped(result), shaped_answers(answers)))
+    assert said in " ".join(page.text.split())
+    assert ("other examples" in page.text.partition("ones to quote")[2][:60]) == (fresh is True)

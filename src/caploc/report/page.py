@@ -106,6 +106,7 @@ def write_report(folder: Path, result: Result, answers: Sequence[AnswerPair]) ->
         frontier_chart=draw_frontier(result),
         goal=result.search.goal,
         members_on=counted(members.examples or 0, "example"),
+        members_fresh=members.fresh,
         unit=outcome_unit(result),
         steps=charts.STEPS,
         answers=rows,
