@@ -1,7 +1,8 @@
 """The adaptive search: a look at every head alone, then rows where the question is open.
 
 Mostly (`looked`) the look is at how likely right answers are without each head, and open heads are
-then tried on more examples. Where likelihoods do not help, random masks come first (`screened`).
+then tried on more examples. Where likelihoods do not help, random masks come first
+(`search_by_screen`).
 """
 
 from collections.abc import Sequence
@@ -13,7 +14,7 @@ from caploc.search.conclusion import ENOUGH, LEVEL, Conclusion
 from caploc.search.likelihood import MOST_LINKED, FirstLook
 from caploc.search.plan import Asking, Found, Plan, Problem, Search, opening_plan
 from caploc.search.screen import Screen
-from caploc.search.screened import screened
+from caploc.search.screened import search_by_screen
 from caploc.search.sets import concluded_set, grown_by_looks, grown_by_screens
 from caploc.search.shortlist import AHEAD, Shortlist
 from caploc.search.specific import search_specific
@@ -44,7 +45,7 @@ def adaptive(problem: Problem) -> Search:
     screen = Screen(problem, right_of(intact), intact, state.random)
     if problem.settings.goal == "set":
         return (yield from concluded_set(state, screen, grown_by_screens(state, screen)))
-    return (yield from screened(state, screen))
+    return (yield from search_by_screen(state, screen))
 
 
 def looked(state: SearchState) -> Asking[Found]:

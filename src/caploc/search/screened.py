@@ -18,7 +18,7 @@ FEWEST_CHECKED = 40  # examples that each head of the shortlist is tried on, row
 FEWEST_JOINED = 10  # examples for a head that rises later, or it is not tried
 
 
-def screened(state: SearchState, screen: Screen) -> Asking[Found]:
+def search_by_screen(state: SearchState, screen: Screen) -> Asking[Found]:
     """Screen with random masks, then try alone what the screen has highest."""
     yield from state.screening(screen, int((1 - CHECKING) * state.budget))
     shortlist = Shortlist(state.problem, choose_shortlist(state, screen), state.random)
