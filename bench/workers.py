@@ -390,9 +390,8 @@ def page(found: dict[str, Any]) -> str:
             "each with one of 70); a row that was answered is not asked again. *Beforehand* says "
             "whether rows that a search will probably want are asked while it waits for others: "
             "*rows* are those that it wanted in the end, *asked* all. *Busy* is the share of the "
-            "time that a "
-            "GPU had rows; *best* what came of it in rows wanted, over what a GPU does with "
-            "groups of ten thousand. The driver's own computing "
+            "time that a GPU had rows; *best* what came of it in rows wanted, over what a GPU does "
+            "with groups of ten thousand. The driver's own computing "
             f"takes no time on this clock; {place(part)}:",
             "",
             "| studies | of world | at a time | workers | beforehand | rows | asked | groups "

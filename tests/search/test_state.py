@@ -106,6 +106,17 @@ def test_a_head_that_takes_half_of_another_task_is_universal():
     assert {plan.task for plan in run.plans} == {0, 2, 3}
 
 
+def test_heads_are_tried_elsewhere_together_and_no_longer_than_it_is_open():
+    """Head 40 breaks the second task and 5 the third, so that nothing is asked of the fourth."""
+    others = breaking(64, [40], seed=8), breaking(64, [5], seed=9), World(np.zeros(64), 3.0, 9)
+    state, _ = begun(breaking(64, [5, 40]), elsewhere=[range(24)] * 3)
+    run = drive(state.find_universal([5, 40]), inside(breaking(64, [5, 40]), *others))
+    tried = [(plan.task, plan.masks.nonzero()[1].tolist()) for plan in run.of("critical heads")]
+    assert tried == [(1, [5, 40]), (2, [5])]
+    assert [plan.task for plan in run.of("intact")] == [1, 2]
+    assert run.found == [5, 40]
+
+
 def test_to_be_universal_a_head_must_take_half_of_what_is_right_elsewhere():
     world = breaking(64, [5, 40])
     # Of right answers with margins around 2, the one takes about a tenth, the other three quarters.

@@ -197,12 +197,13 @@ class SearchState:
             plan = replace(plans[task], ahead=[guesses[task], *later])
             intact = (yield plan).by_example()
             tried = right_of(intact)[:TRIED_ELSEWHERE]
-            if tried and left:
-                plan = replace(alone(left, tried, task), ahead=later)
-                rows = yield from self.ask(plan)
-                each = [rows.where(rows.mask == number) for number in range(len(left))]
-                kept = [not broken(one, intact, ELSEWHERE) for one in each]
-                left = [*compress(left, kept)]
+            if not tried:
+                continue
+            rows = yield from self.ask(replace(alone(left, tried, task), ahead=later))
+            each = [rows.where(rows.mask == number) for number in range(len(left))]
+            left = [*compress(left, (not broken(one, intact, ELSEWHERE) for one in each))]
+            if not left:
+                break
         return [column for column in columns if column not in left]
 
 
