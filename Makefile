@@ -60,8 +60,8 @@ test-faults: $(BIN)/.installed-ray  ## kills, full disks, jumping clocks: half a
 
 # nothing but an attack may write to Python's library meanwhile
 test-attacks: export PYTHONDONTWRITEBYTECODE := 1
-test-attacks: $(INSTALLED_DEV)  ## hostile programs, run folders, task files and arguments by the hundred
-	$(BIN)/pytest $(BESIDE) -m attacks tests/attacks $(TESTS)
+test-attacks: $(INSTALLED_DEV)  ## hostile programs, run folders, task files, arguments by the hundred; SHARE=3: a third a day
+	SHARE=$(SHARE) $(BIN)/pytest $(BESIDE) -m attacks tests/attacks $(TESTS)
 
 test-real: $(INSTALLED_DEV)  ## pretrained models, fetched first; MODELS=all: all three, not SmolLM2 alone
 	$(BIN)/caploc fetch $(subst $(comma), ,$(MODELS))

@@ -1,7 +1,8 @@
 """Ten minutes on one GPU: are answers right there, and how fast are they?
 
     python bench/gpu_check.py                   on the first CUDA device; ends with 1 without one
-    python bench/gpu_check.py --shapes llama-3.2-1b
+    python bench/gpu_check.py --shapes llama-3.2-1b --repeats 1
+    python bench/gpu_check.py --profile build       where the time goes, operation by operation
 
 Three things in bfloat16 on the shapes of Llama 3. *Right*: caploc's packed rows say what rows read
 one at a time say, under masks, as often as batches of rows do: in bfloat16 near ties fall either
@@ -16,32 +17,38 @@ import json
 import sys
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 import torch
+from torch.profiler import ProfilerActivity
 
 import gpu
 import models
 import workloads
 from caploc.engine import Ask
 from caploc.models.loading import LoadedModel
+from caploc.tasks.task import Generate, options_json
+from clock import Stopwatch
 from contenders import Batched, Caploc, Contender
 from measuring import Responses, compare, measure, pinned, say
 from workloads import Size, Workload
 
-SLACK = 0.05  # of the answers, by which packed rows may agree less than batches of rows do
-PLANS = {"a": Size(8, 64), "l": Size(8, 32)}
-CHECKED = Size(3, 8)  # rows read one at a time take longest
-BATCH, REPEATS = 64, 2
+SLACK = 0.05  # of the words, by which packed rows may agree less than batches of rows do
+PLANS = {"a": Size(8, 64), "l": Size(8, 16)}
+CHECKED, WORDS = Size(3, 16), 8  # few and short: rows read one at a time take longest
+BATCH, PROFILED = 64, 128  # rows
 
 
 @dataclass(frozen=True)
 class Agreements:
-    """The share of answers that are those of rows read one at a time; log-probabilities' gap."""
+    """How many words are those of rows read one at a time; log-probabilities' gap, in nats.
+
+    Words after the first other one are not counted: they continue another text.
+    """
 
     packed: float
     batched: float
@@ -57,22 +64,38 @@ class Agreements:
 
 def agreements(loaded: LoadedModel, caploc: Contender, size: Size) -> Agreements:
     """Hold packed and batched rows against single ones, texts (a) and choices (c)."""
+    texts = [shortened(ask) for ask in workloads.build("a", loaded, size).asks]
+    choices = workloads.build("c", loaded, size).asks
     found = []
-    for name in ("a", "c"):
-        asks = workloads.build(name, loaded, size).asks
+    for asks in (texts, choices):
         alone = pinned(1, Batched(loaded, one_mask=False, batch=1), asks).responses
         each: list[Responses] = [
             pinned(1, contender, asks).responses
             for contender in (caploc, Batched(loaded, one_mask=False, batch=BATCH))
         ]
-        found.append([compare(responses, alone) for responses in each])
-    (packed, batched), (scored, batch_scored) = found
-    return Agreements(
-        packed.equal / packed.texts,
-        batched.equal / batched.texts,
-        scored.difference,
-        batch_scored.difference,
-    )
+        found.append((alone, each))
+    (alone, (packed, batched)), (scored, by_batch) = found
+    gaps = [compare(responses, scored).difference for responses in by_batch]
+    return Agreements(same_words(packed, alone), same_words(batched, alone), *gaps)
+
+
+def shortened(ask: Ask) -> Ask:
+    """The same ask, for an answer of WORDS tokens."""
+    assert isinstance(ask.request, Generate)
+    options = json.loads(ask.request.options) | {"max_gen_toks": WORDS}
+    return replace(ask, request=Generate(ask.request.prompt, options_json(options)))
+
+
+def same_words(responses: Responses, standard: Responses) -> float:
+    """The share of words that are the standard's, up to each answer's first other one."""
+    same = compared = 0
+    for key, said in responses.items():
+        expected: Any = standard[key]
+        pairs = list(zip(said.text.split(), expected.text.split(), strict=False))
+        alike = [one == other for one, other in pairs]
+        first = alike.index(False) if False in alike else len(alike)
+        same, compared = same + first, compared + min(first + 1, len(alike))
+    return same / compared
 
 
 def waits(loaded: LoadedModel, caploc: Contender, asks: Sequence[Ask]) -> int:
@@ -87,6 +110,26 @@ def waits(loaded: LoadedModel, caploc: Contender, asks: Sequence[Ask]) -> int:
     finally:
         torch.cuda.set_sync_debug_mode("default")
     return len(caught)
+
+
+def profile(
+    loaded: LoadedModel, caploc: Contender, asks: Sequence[Ask], table: Path | None
+) -> float:
+    """The share of the time for which the device worked while some rows were answered.
+
+    The `table` says how long each operation took, on the device and on the host.
+    """
+    activities = [ProfilerActivity.CPU]
+    if loaded.device.type == "cuda":
+        activities.append(ProfilerActivity.CUDA)
+    watch = Stopwatch()
+    with torch.profiler.profile(activities=activities) as seen:
+        caploc.run(asks)
+    wall = watch.read().wall
+    found: Any = seen.key_averages()
+    by_host = found.table(sort_by="self_cpu_time_total", row_limit=25)
+    table.write_text(found.table(sort_by="self_device_time_total", row_limit=25) + by_host)
+    return float(sum(each.self_device_time_total for each in found) / 1e6 / wall)
 
 
 def speeds(loaded: LoadedModel, caploc: Contender, workload: Workload, repeats: int) -> Any:
@@ -110,8 +153,6 @@ def vllm_intact(loaded: LoadedModel, workload: Workload, folder: Path) -> float 
         return None
     from vllm import LLM, SamplingParams
 
-    from clock import Stopwatch
-
     model: Any = loaded.model
     model.save_pretrained(folder)
     loaded.tokenizer.save_pretrained(folder)
@@ -123,8 +164,14 @@ def vllm_intact(loaded: LoadedModel, workload: Workload, folder: Path) -> float 
     return workload.rows / watch.read().wall
 
 
-def check(name: str, loaded: LoadedModel, plans: dict[str, Size], repeats: int) -> dict[str, Any]:
-    """All three things of one model."""
+def check(
+    name: str,
+    loaded: LoadedModel,
+    plans: dict[str, Size],
+    repeats: int,
+    tables: Path | None = None,
+) -> dict[str, Any]:
+    """All three things of one model; profiles go into the folder `tables`."""
     caploc = Caploc(loaded)
     say(f"{name}: are answers right?")
     agreed = agreements(loaded, caploc, CHECKED)
@@ -134,6 +181,10 @@ def check(name: str, loaded: LoadedModel, plans: dict[str, Size], repeats: int) 
         say(f"{name}: {workload.title}")
         speed = speeds(loaded, caploc, workload, repeats)
         speed["waits"] = waits(loaded, caploc, workload.asks)
+        if tables is not None:
+            table = tables / f"profile-{name}-{workload_name}.txt"
+            speed["busy"] = profile(loaded, caploc, workload.asks[:PROFILED], table)
+        say(f"{name} {workload_name}: {json.dumps(speed)}")
         found["workloads"][workload_name] = speed
     return found
 
@@ -141,23 +192,25 @@ def check(name: str, loaded: LoadedModel, plans: dict[str, Size], repeats: int) 
 def page(found: dict[str, Any]) -> str:
     """The results as a table."""
     lines = [
-        "| shape | workload | caploc, rows/s | rows | hook loop | over rows | share of peak |",
-        "|---|---|--:|--:|--:|--:|--:|",
+        "| shape | workload | caploc, rows/s | rows | hook loop | over rows | share of peak "
+        "| device busy | waits |",
+        "|---|---|--:|--:|--:|--:|--:|--:|--:|",
     ]
     for name, one in found.items():
         for workload, speed in one["workloads"].items():
             rate = speed["rows_per_second"]
-            share = speed.get("shares", {}).get("caploc")
+            share, busy = speed.get("shares", {}).get("caploc"), speed.get("busy")
             lines.append(
                 f"| {name} | {workload} | {rate['caploc']:.2f} | {rate['rows']:.2f} | "
                 f"{rate['hook loop']:.2f} | {speed['over_rows']:.2f} | "
-                f"{'-' if share is None else f'{share:.1%}'} |"
+                f"{'-' if share is None else f'{share:.1%}'} | "
+                f"{'-' if busy is None else f'{busy:.0%}'} | {speed['waits']} |"
             )
     for name, one in found.items():
         agreed = one["agreements"]
         lines.append(
-            f"\n{name}: {agreed['packed']:.1%} of packed and {agreed['batched']:.1%} of batched "
-            f"answers are those of single rows; log-probabilities differ by at most "
+            f"\n{name}: {agreed['packed']:.1%} of packed rows' words and {agreed['batched']:.1%} "
+            f"of batched rows' are those of single rows; log-probabilities differ by at most "
             f"{agreed['scores']:.3f} and {agreed['batched_scores']:.3f}: "
             f"{'right' if one['sound'] else 'WRONG'}."
         )
@@ -168,13 +221,15 @@ def main() -> None:
     """Check and time each shape; end with 1 if answers are wrong."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--shapes", default=",".join(models.ON_DEVICE))
+    parser.add_argument("--repeats", type=int, default=2)
+    parser.add_argument("--profile", type=Path, help="a folder for profiles")
     parser.add_argument("--out", type=Path, default=Path("docs/bench/gpu.json"))
     arguments = parser.parse_args()
     gpu.check()
     found: dict[str, Any] = {}
     for name in arguments.shapes.split(","):
         loaded = models.load(name)
-        found[name] = check(name, loaded, PLANS, REPEATS)
+        found[name] = check(name, loaded, PLANS, arguments.repeats, arguments.profile)
         folder = arguments.out.parent / "vllm"
         workload = workloads.build("a", loaded, PLANS["a"])
         found[name]["vllm_intact"] = vllm_intact(loaded, workload, folder)

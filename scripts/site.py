@@ -10,15 +10,19 @@ import os
 import re
 import tempfile
 from collections.abc import Iterator
-from contextlib import redirect_stdout
+from contextlib import chdir, redirect_stdout
 from io import StringIO
 from pathlib import Path
 from typing import Any
 
 import jupytext
+from IPython.core.displayhook import DisplayHook
+from IPython.core.interactiveshell import InteractiveShell
+from IPython.utils.capture import capture_output
 from mkdocs.structure.files import File, Files
-from nbclient import NotebookClient
 from nbconvert import MarkdownExporter
+from nbformat.v4 import new_output
+from traitlets import Type
 
 LOG = logging.getLogger("mkdocs.hooks.site")  # a strict building ends at its warnings
 MANUAL = "manual.md"
@@ -73,27 +77,38 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str
     return LINK.sub(shown, markdown)
 
 
+class Published(DisplayHook):
+    """Shows a cell's last value as whatever else is shown."""
+
+    def __call__(self, result: Any = None) -> None:
+        if result is not None:
+            self.shell.display_pub.publish(*self.compute_format_data(result))
+
+
+class Shell(InteractiveShell):
+    """Runs cells in this process: a kernel of its own would sometimes wait for a lost message."""
+
+    displayhook_class = Type(Published)
+
+    def enable_gui(self, gui: str | None = None) -> None:
+        """Do nothing: there is no window here."""
+
+
 def executed(path: Path) -> tuple[str, dict[str, bytes]]:
     """A tutorial's page and its pictures, after every cell has run in a folder of its own.
 
     Raises:
-        nbclient.exceptions.CellExecutionError: if a cell fails.
+        Exception: whatever a cell raises.
     """
     notebook = jupytext.read(path)
     os.environ["TQDM_DISABLE"] = "1"
-    with tempfile.TemporaryDirectory() as folder:
-        place = {"metadata": {"path": folder}}
-        # interrupted, a cell that takes too long fails with a traceback to where it was
-        client = NotebookClient(notebook, timeout=250, interrupt_on_timeout=True, resources=place)
-        client.execute()
-    for cell in notebook.cells:
-        if "outputs" in cell:
-            warned = [each.text for each in cell.outputs if each.get("name") == "stderr"]
-            if "Warning" in "".join(warned):
-                LOG.warning("%s: %s", path.name, "".join(warned))
-            cell.outputs = [output for output in cell.outputs if is_kept(output)]
-            for output in cell.outputs:
-                flatten(output)
+    shell = Shell.instance()
+    shell.reset()
+    shell.enable_matplotlib("inline")
+    with tempfile.TemporaryDirectory() as folder, chdir(folder):
+        for cell in notebook.cells:
+            if cell.cell_type == "code":
+                cell.outputs = list(run(shell, cell.source, path.name))
     text, resources = MarkdownExporter().from_notebook_node(notebook)
     pictures = resources.get("outputs", {})
     names = {name: f"{path.stem}_{name}" for name in pictures}
@@ -102,17 +117,33 @@ def executed(path: Path) -> tuple[str, dict[str, bytes]]:
     return text, {names[name]: content for name, content in pictures.items()}
 
 
+def run(shell: InteractiveShell, source: str, name: str) -> Iterator[Any]:
+    """Run a cell; what it printed and showed that is worth a place on a page."""
+    with capture_output() as said:
+        result = shell.run_cell(source)
+    if not result.success:
+        print(said.stdout)
+    result.raise_error()
+    if "Warning" in said.stderr:
+        LOG.warning("%s: %s", name, said.stderr)
+    if said.stdout:
+        yield new_output("stream", text=said.stdout)
+    for each in said.outputs:
+        output = new_output("display_data", data=each.data, metadata=each.metadata or {})
+        if is_kept(output):
+            flatten(output)
+            yield output
+
+
 def is_kept(output: Any) -> bool:
-    """Whether an output is worth a place on a page: bars of progress are not."""
-    data = output.get("data")
-    if data is None:
-        return bool(output.get("name") != "stderr")
+    """Whether what is shown is worth a place on a page: bars of progress are not."""
+    data = output["data"]
     return WIDGET not in data and bool("".join(data.get("text/plain", " . ")).strip())
 
 
 def flatten(output: Any) -> None:
     """Make HTML one line: Markdown would take a blank line for its end."""
-    data = output.get("data", {})
+    data = output["data"]
     if "text/html" in data:
         html = TABLE.sub(lambda found: " ".join(found[0].split()), "".join(data["text/html"]))
         data["text/html"] = "\n".join(line.strip() for line in html.splitlines() if line.strip())

@@ -190,7 +190,7 @@ def test_running_rows_read_their_own_segments(loaded, masks, monkeypatch, slots)
     def watched(decoder, rows):
         got = shared(decoder, rows)
         fresh = shared_layers([row.segment for row in rows], decoder.packed.depth)
-        for layer, own in zip(got, fresh, strict=True):
+        for layer, own in zip(got.layers(got.sent), fresh, strict=True):
             assert [(id(p.keys), str(p.rows)) for p in layer] == [
                 (id(p.keys), str(p.rows)) for p in own
             ]

@@ -38,6 +38,12 @@ def copied(segments):
     return [None if each is None else known[id(each)] for each in segments]
 
 
+def read_by(stacks, segments):
+    """What each layer reads for rows of these segments."""
+    readers = stacks.readers(segments)
+    return readers.layers(readers.sent)
+
+
 def attended(room, segments, shared, fed, before):
     """What each layer reads for rows that are fed so many tokens each."""
     slots = torch.tensor([row for row, count in enumerate(fed) for _ in range(count)])
@@ -74,7 +80,7 @@ def test_rows_read_stacked_segments_as_they_read_each(seed, monkeypatch):
     monkeypatch.setattr("caploc.engine.products.ONE_BY_ONE", set())
     stacks = SegmentStacks(LAYERS)
     stacks.keep([*segments, intact])
-    got = attended(KeySlots(12, 8, LAYERS), segments, stacks.readers(segments), fed, before)
+    got = attended(KeySlots(12, 8, LAYERS), segments, read_by(stacks, segments), fed, before)
     for ours, theirs in zip(got, expected, strict=True):
         torch.testing.assert_close(ours, theirs)
 
@@ -85,7 +91,7 @@ def test_all_masks_are_read_in_one_product_and_shared_keys_once():
     rows = [intact, *(segment(5, intact) for _ in range(3))] * 2
     stacks = SegmentStacks(LAYERS)
     stacks.keep(rows)
-    readers = stacks.readers(rows)
+    readers = read_by(stacks, rows)
     assert [len(layer) for layer in readers] == [1] * LAYERS
     assert [len(layer[0].keys) for layer in readers] == [1, 4, 4]
     assert all(isinstance(layer[0], StackedKeys) for layer in readers)
@@ -97,7 +103,7 @@ def test_masks_with_very_different_numbers_of_rows_are_read_one_by_one():
     rows = [few[0]] * 30 + few[1:]
     stacks = SegmentStacks(LAYERS)
     stacks.keep(rows)
-    assert all(isinstance(each, SharedKeys) for layer in stacks.readers(rows) for each in layer)
+    assert all(isinstance(each, SharedKeys) for layer in read_by(stacks, rows) for each in layer)
 
 
 @pytest.mark.usefixtures("stacked")
@@ -121,3 +127,32 @@ def test_what_no_row_reads_is_let_go_and_nothing_stands_twice():
 @pytest.mark.usefixtures("stacked", "short_prefixes")
 def test_stacked_rows_say_what_one_row_says_alone(loaded, masks, truth, slots):  # noqa: F811
     assert texts(BatchEngine(loaded, slots), asks_for(PROMPTS, masks)) == truth
+
+
+@pytest.mark.usefixtures("stacked")
+def test_a_newcomer_takes_a_free_place_and_no_other_segment_moves():
+    first, second, third = (segment(5) for _ in range(3))
+    values = {id(each): each.copied() for each in (first, second, third)}
+    stacks = SegmentStacks(LAYERS)
+    stacks.keep([first, second])
+    before = [layer.stacks[5].keys.data_ptr() for layer in stacks.layers]
+    stacks.keep([second, third])  # the first is still held here, and keeps its keys
+    assert [layer.stacks[5].keys.data_ptr() for layer in stacks.layers] == before
+    for each in (first, second, third):
+        for layer in range(LAYERS):
+            torch.testing.assert_close(each.keys[layer], values[id(each)].keys[layer])
+            torch.testing.assert_close(each.values[layer], values[id(each)].values[layer])
+    assert first.keys[0].untyped_storage().nbytes() == GROUPS * 5 * WIDTH * 4
+
+
+@pytest.mark.usefixtures("stacked")
+def test_rows_of_one_form_differ_in_indices_alone():
+    segments = [segment(5) for _ in range(2)]
+    stacks = SegmentStacks(LAYERS)
+    stacks.keep(segments)
+    one, other = (stacks.readers([segments[n] for n in rows], 8) for rows in ([0, 1, 1], [1, 0, 0]))
+    assert one.form == other.form is not None
+    assert [each.shape for each in one.sent] == [each.shape for each in other.sent]
+    assert any((a != b).any() for a, b in zip(one.sent, other.sent, strict=True))
+    assert stacks.readers([segments[0]] * 3, 8).form != one.form  # more places for one segment
+    assert stacks.readers([segments[0], None, segments[1]], 8).form != one.form

@@ -14,7 +14,8 @@ from caploc.engine.stacks import SegmentStacks
 SHARED, OWN = 800, 100
 CASES = [(59, 8), (253, 32)]  # running rows, and the masks that they are under
 ROOM = 257  # slots, one of them for what pads a step
-A_LAYER = 50  # operations; 38 of them are the model's own and the cut
+# Operations: 38 of them are the model's own and the cut, 3 keep scores in float32.
+A_LAYER = 53
 
 
 @pytest.fixture(scope="module")
@@ -67,7 +68,7 @@ def test_a_step_awaits_no_copy_and_starts_so_many_operations_a_layer(models, row
     assert few[WAITED] == many[WAITED] == 0
     drafted = 4 if fed > 1 else 0  # queries are padded to the longest, and packed again
     assert many[STARTED] - few[STARTED] <= 2 * (A_LAYER + drafted)
-    assert few[STARTED] - 2 * A_LAYER <= 40  # outside the layers
+    assert few[STARTED] - 2 * (A_LAYER + drafted) <= 40  # outside the layers
 
 
 @pytest.mark.parametrize("rows", [64, 256])

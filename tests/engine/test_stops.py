@@ -140,3 +140,11 @@ def test_a_limit_ends_an_answer():
 
 def test_an_empty_stop_string_stops_nothing_before_its_time():
     assert not Stops(tokenizer("demo"), ["", "\n"], [], 9).over([70])
+
+
+def test_a_vocabulary_without_letters_has_its_plain_tokens_too():
+    """Its encoding of a letter is an unknown token, whose text must not count as the next one's."""
+    tokenizer = word_tokenizer()
+    tokenizer.add_special_tokens({"unk_token": "<unk>"})
+    stops = Stops(tokenizer, ["<end>"], [1], 8)
+    assert not stops.stopped([5]) and stops.suspects == {5: False}

@@ -27,7 +27,8 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from transformers import AttentionInterface, PreTrainedModel
 
-from caploc.engine.products import StackedKeys, attend_stacked, reads_stacks
+from caploc.engine.products import StackedKeys, attend_stacked, multiply, reads_stacks
+from caploc.engine.ragged import RaggedRows, reads_ragged
 from caploc.errors import ModelBusy
 
 CONTIGUOUS = torch.contiguous_format
@@ -252,6 +253,7 @@ class PrefillAttention:
     keeper: KeyKeeper | None = None
     narrow: int | None = None
     known: tuple[Keys, Keys] | None = field(init=False, default=None)
+    ragged: dict[tuple[bool, torch.device], RaggedRows] = field(init=False, default_factory=dict)
 
     def attend(
         self, layer: int, queries: Queries, keys: Keys, values: Keys, scale: float
@@ -269,6 +271,8 @@ class PrefillAttention:
         if narrow and self.known is None:
             self.known = keys, values
             raise KeysKnown
+        if reads_ragged(queries, values) and self.like():
+            return self._ragged(queries.device, narrow).attend(layer, queries, keys, values, scale)
         heads, tokens, _ = queries.shape
         read, first = values.new_empty((tokens, heads, values.shape[-1])), 0
         for block in self.blocks:
@@ -284,6 +288,22 @@ class PrefillAttention:
             _split(read[asked], 0, (block.rows, asking)).copy_(out.transpose(1, 2))
             first = asked.stop
         return read
+
+    def like(self) -> bool:
+        """Say whether no row branches, and either all rows read a segment or none does."""
+        kinds = {block.segment is None for block in self.blocks}
+        return len(kinds) == 1 and all(block.tree is None for block in self.blocks)
+
+    def _ragged(self, device: torch.device, narrow: bool) -> RaggedRows:
+        """Describe the pass's rows on a device, made once for all its layers."""
+        if (narrow, device) not in self.ragged:
+            rows = [
+                (block.tail if narrow else block.length, block.length, block.segment)
+                for block in self.blocks
+                for _ in range(block.rows)
+            ]
+            self.ragged[narrow, device] = RaggedRows.of(rows, device)
+        return self.ragged[narrow, device]
 
 
 @dataclass(eq=False)
@@ -397,7 +417,7 @@ class DecodeAttention:
         """Return `_mask` with a row's groups one after another, made once for all layers."""
         groups = asked.shape[1]
         if groups not in self.repeated:
-            self.repeated[groups] = self._mask(asked).flatten(0, 1)
+            self.repeated[groups] = self._mask(asked).flatten(0, 1).float()
         return self.repeated[groups]
 
     def _padded(self, queries: Queries) -> Float[Tensor, "rows heads new width"]:
@@ -435,7 +455,8 @@ def _attend_part(
         return torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
             queries, keys, values, 0.0, False, attn_mask=bias, scale=scale
         )
-    scores = ((queries * scale) @ keys.transpose(-1, -2)).float()
+    products = multiply(queries.flatten(0, 1), keys.flatten(0, 1))
+    scores = _split(products.mul_(scale), 0, (len(queries), -1))
     if bias is not None:
         scores += bias
     weights = scores.softmax(-1).to(values.dtype)
@@ -455,8 +476,8 @@ def _attend_segment(
 def _merged(first: tuple[Tensor, Tensor], second: tuple[Tensor, Tensor]) -> Tensor:
     """Join the attention to two parts; a part of weight -inf counts nothing."""
     (read, weight), (other, other_weight) = first, second
-    share = torch.sigmoid(weight - other_weight)[..., None].to(read.dtype)
-    return other + share * (read - other)
+    share = torch.sigmoid(weight - other_weight)[..., None]
+    return (other + share * (read - other)).to(other.dtype)
 
 
 def _split(tensor: Tensor, axis: int, shape: tuple[int, int]) -> Tensor:

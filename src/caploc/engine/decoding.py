@@ -15,13 +15,13 @@ from dataclasses import dataclass, field
 import torch
 
 from caploc.engine.asks import INTACT, NumberedMask
-from caploc.engine.attention import KeySlots, LayerShared, Segment
+from caploc.engine.attention import KeySlots, Segment
 from caploc.engine.encoding import Stops
 from caploc.engine.memory import PASS, PASS_ELSEWHERE
 from caploc.engine.packed import Chunk, FedRow, IntactRecords, PackedModel
 from caploc.engine.planning import BatchPlan, PlannedRow, PlanStage
 from caploc.engine.products import reads_stacks
-from caploc.engine.stacks import SegmentStacks
+from caploc.engine.stacks import Readers, SegmentStacks
 
 PROBES = 16  # where drafts do not pay, one in so many is still made, to see if they do now
 REMEMBERED = 256  # drafts; what was seen before them counts half, then a quarter, and so on
@@ -226,8 +226,8 @@ class Decoder:
         self.alone = PASS.get(packed.device.type, PASS_ELSEWHERE)
         self.running: list[RunningRow | None] = []
         self.done: list[DecodedRow] = []
-        self.sharing: tuple[list[int], list[LayerShared]] = [], []
-        self.stacks = SegmentStacks(packed.depth)
+        self.stacks, self.graphs = SegmentStacks(packed.depth), packed.graphs(masks)
+        self.sharing: tuple[list[int], Readers] = [], self.stacks.readers([])
 
     def run(self) -> Iterator[list[DecodedRow]]:
         """Answer every row once, in lists as they end."""
@@ -337,7 +337,7 @@ class Decoder:
             opened.append(RunningRow(row, segment, len(own), cost, draft=draft))
         keeper = self.packed.into_slots(self.room, slots, chunks)
         logits = self.packed.read(self.intact.table, chunks, start, keeper)
-        best = self.packed.decided(logits)
+        best = self.packed.agreed(logits.argmax(-1))
         lengths = [len(chunk.tokens) for chunk in chunks]
         if start:  # the keys of the layers below are the intact model's
             alike: dict[tuple[int, int], list[int]] = {}
@@ -359,8 +359,9 @@ class Decoder:
             FedRow([row.said[-1], *row.draft], self.masks[row.row.mask], row.kept, row.segment)
             for row in rows
         ]
-        logits = self.packed.step(self.intact.table, self.room, fed, self.shared(rows))
-        best = self.packed.decided(logits)
+        best = self.packed.next_tokens(
+            self.intact.table, self.room, fed, self.shared(rows), self.graphs
+        )
         for odds in (self.first_odds, self.later_odds):
             odds.fed(len(rows), self.alone)
         for row in rows:
@@ -381,7 +382,7 @@ class Decoder:
             for row in rows:
                 row.draft = []
 
-    def shared(self, rows: Sequence[RunningRow]) -> list[LayerShared]:
+    def shared(self, rows: Sequence[RunningRow]) -> Readers:
         """Return the segments that rows read; looked up anew only when other rows run."""
         now = [id(row) for row in rows]
         if now != self.sharing[0]:
@@ -392,7 +393,7 @@ class Decoder:
 
     def stack_segments(self) -> None:
         """Stack the segments of running rows, and those that are kept for rows to come."""
-        self.sharing = [], []
+        self.sharing = [], self.stacks.readers([])
         running = [row.segment for row in self.running if row is not None]
         self.stacks.keep([*running, *self.intact.kept_segments()])
 

@@ -164,6 +164,7 @@ class Stops:
         self.ends = frozenset(ends)
         self.last = {stop[-1] for stop in self.stops}
         self.plain = tokenizer.encode(PLAIN, add_special_tokens=False)
+        self.before = self._text(self.plain)  # PLAIN, or what a small vocabulary has in its place
         self.special = frozenset(tokenizer.all_special_ids)
         self.suspects: dict[int, bool] = {}
 
@@ -194,7 +195,7 @@ class Stops:
         # Any token may show that the bytes before it were no character.
         if token in self.special or UNFINISHED in self.last:
             return True
-        text = self._text([token]) + self._text([*self.plain, token])[len(PLAIN) :]
+        text = self._text([token]) + self._text([*self.plain, token]).removeprefix(self.before)
         return UNFINISHED in text or any(character in text for character in self.last)
 
     def _text(self, tokens: Sequence[int]) -> str:

@@ -8,7 +8,7 @@ recorded once, and read once for each mask from the depth where that mask begins
 
 import inspect
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import reduce
@@ -27,17 +27,17 @@ from caploc.engine.attention import (
     KeyKeeper,
     KeysKnown,
     KeySlots,
-    LayerShared,
     PrefillAttention,
     PrefillBlock,
     Segment,
     SegmentKeeper,
     SlotKeeper,
 )
+from caploc.engine.graphs import StepGraphs
 from caploc.engine.memory import model_devices
 from caploc.engine.planning import BatchPlan, PlannedRow
 from caploc.engine.products import reads_stacks, round_up
-from caploc.engine.stacks import pinned, send
+from caploc.engine.stacks import Readers, pinned, send
 from caploc.models.cutting import MaskTable, PackedCut
 from caploc.models.hooks import forward_as
 from caploc.models.loading import CutModel
@@ -198,12 +198,34 @@ class PackedModel:
         table: MaskTable,
         room: KeySlots,
         rows: Sequence[FedRow],
-        shared: Sequence[LayerShared],
+        shared: Readers,
     ) -> Float[Tensor, "tokens vocabulary"]:
         """Feed running rows, row i in slot i, and return the logits after each token fed.
 
         Where steps are padded, logits that belong to nobody come after them.
         """
+        step = self._fed(table, room, rows, shared, _layers_cut([row.mask for row in rows]))
+        return step.logits(step.inputs)
+
+    def next_tokens(
+        self,
+        table: MaskTable,
+        room: KeySlots,
+        rows: Sequence[FedRow],
+        shared: Readers,
+        graphs: StepGraphs,
+    ) -> list[int]:
+        """Feed running rows as `step` does, and choose the likeliest token after each token fed."""
+        layers = graphs.layers
+        if layers is None:
+            layers = _layers_cut([row.mask for row in rows])
+        step = self._fed(table, room, rows, shared, layers)
+        best = graphs.run(step.form, step.inputs, lambda inputs: step.logits(inputs).argmax(-1))
+        return self.agreed(best)
+
+    def _fed(
+        self, table: MaskTable, room: KeySlots, rows: Sequence[FedRow], shared: Readers, layers: int
+    ) -> "_Step":
         fed = [
             (token, row.segment.length if row.segment else 0, row.kept + n, row.mask.number, slot)
             for slot, row in enumerate(rows)
@@ -220,10 +242,12 @@ class PackedModel:
         positions = [first + place for first, place in zip(before, places, strict=True)]
         here = self.here(tokens, positions, owners, slots, places)
         kept = self.here([*(row.kept for row in rows), *[0] * (size - len(rows))])[0]
-        attention = DecodeAttention(room, here[3], here[4], kept, shared, longest, reach)
-        layers = _layers_cut([row.mask for row in rows])
-        read = torch.arange(len(slots), device=self.device)
-        return self.forward(Pass(here[0], here[1], table, here[2], layers, attention, read))
+        return _Step(self, table, room, shared, layers, longest, reach, (here, kept, *shared.sent))
+
+    def graphs(self, masks: Sequence[NumberedMask]) -> StepGraphs:
+        """Return what captures steps under these masks, for one plan."""
+        whole = not self.spread and self.loaded.team is None
+        return StepGraphs(self.device, _layers_cut(masks), wanted=whole)
 
     def rows_run(self, rows: Sequence[Any], room: KeySlots) -> int:
         """Count the rows of a step of running rows: on a CPU they alone.
@@ -251,16 +275,52 @@ class PackedModel:
             return None
         return self.here([place for block in blocks for place in block.tails])[0]
 
-    def decided(self, logits: Float[Tensor, "read vocabulary"]) -> list[int]:
-        """Choose the likeliest tokens, as a team's leader does."""
-        best: list[int] = logits.argmax(-1).tolist()
+    def agreed(self, best: Int[Tensor, " read"]) -> list[int]:
+        """Bring chosen tokens to the host: where a team runs the model, those of its leader."""
+        tokens: list[int] = best.tolist()
         if self.loaded.team is None:
-            return best
-        return [int(token) for token in self.loaded.team.agree([float(token) for token in best])]
+            return tokens
+        return [int(token) for token in self.loaded.team.agree([float(each) for each in tokens])]
 
     def here(self, *numbers: Sequence[int]) -> Int[Tensor, "lists numbers"]:
         """Put lists of numbers, equally long, on the model's device in one copy."""
         return send([list(each) for each in numbers], self.device)
+
+
+@dataclass(frozen=True, eq=False)
+class _Step:
+    """A step of running rows. `inputs` are what differs between steps of one form, on the device.
+
+    They are the tokens fed with their positions, masks, slots and places there; the own tokens that
+    each row had; and who reads which segments.
+    """
+
+    packed: PackedModel
+    table: MaskTable
+    room: KeySlots
+    shared: Readers
+    layers: int
+    longest: int
+    reach: int
+    inputs: Sequence[Tensor]
+
+    @property
+    def form(self) -> Hashable:
+        """What else a step depends on; None where that cannot be said."""
+        if self.shared.form is None:
+            return None
+        shapes = tuple(tuple(each.shape) for each in self.inputs)
+        return shapes, self.layers, self.longest, self.reach, self.shared.form
+
+    def logits(self, inputs: Sequence[Tensor]) -> Float[Tensor, "tokens vocabulary"]:
+        (tokens, positions, owners, slots, places), kept, *sent = inputs
+        attention = DecodeAttention(
+            self.room, slots, places, kept, self.shared.layers(sent), self.longest, self.reach
+        )
+        read = torch.arange(len(slots), device=slots.device)
+        return self.packed.forward(
+            Pass(tokens, positions, self.table, owners, self.layers, attention, read)
+        )
 
 
 def _layers_cut(masks: Sequence[NumberedMask]) -> int:

@@ -37,10 +37,11 @@ from transformers import (
 )
 
 from caploc.engine.asks import INTACT, MaskNumbers
-from caploc.engine.attention import KeySlots, Unsupported, shared_layers
+from caploc.engine.attention import KeySlots, Unsupported
 from caploc.engine.encoding import Stops, TokenizedPrompt
 from caploc.engine.packed import Chunk, FedRow, IntactRecords, PackedModel
 from caploc.engine.planning import BatchPlan, PlannedRow
+from caploc.engine.stacks import SegmentStacks
 from caploc.grid import Mask
 from caploc.models.cutting import knocked_out, replaced
 from caploc.models.knockout import Positions, source_replacement
@@ -431,6 +432,7 @@ def packed_logits(
         FedRow(again[number], numbers.all[row.mask], len(own[number]), segments[number])
         for number, row in enumerate(rows)
     ]
-    logits = packed.step(intact.table, room, fed, shared_layers(segments, packed.depth))
+    shared = SegmentStacks(packed.depth).readers(segments)
+    logits = packed.step(intact.table, room, fed, shared)
     more = logits.reshape(len(own), AGAIN, -1)
     return [torch.cat(pair) for pair in zip(first, more, strict=True)]

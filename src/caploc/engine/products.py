@@ -5,7 +5,7 @@ Axes as in `attention.py`; `places` are those that a product has for the rows th
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import reduce
+from functools import lru_cache, reduce
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -19,6 +19,29 @@ ONE_BY_ONE = {"cpu"}
 def reads_stacks(device: torch.device) -> bool:
     """Say whether running rows read stacked segments on a device."""
     return device.type not in ONE_BY_ONE
+
+
+@lru_cache
+def multiplies_exactly(device: torch.device, dtype: torch.dtype) -> bool:
+    """Say whether a device can hand on in 32 bits what it multiplies in 16."""
+    one = torch.zeros((1, 1, 1), device=device, dtype=dtype)
+    try:
+        return dtype.itemsize == 2 and torch.bmm(one, one, out_dtype=torch.float32) is not None
+    except (NotImplementedError, RuntimeError):
+        return False
+
+
+def multiply(
+    queries: Float[Tensor, "batch asked width"], keys: Float[Tensor, "batch tokens width"]
+) -> Float[Tensor, "batch asked tokens"]:
+    """Return the products of queries and keys, in float32.
+
+    They are large: rounded to 16 bits they would be off by more than all else together.
+    """
+    pair = queries, keys.transpose(1, 2)
+    if multiplies_exactly(queries.device, queries.dtype):
+        return torch.bmm(*pair, out_dtype=torch.float32)
+    return torch.bmm(*pair).float()
 
 
 def round_up(count: int, fine: int = 1) -> int:
@@ -48,11 +71,9 @@ class StackedKeys:
     place: Int[Tensor, " rows"]
     apart: Bool[Tensor, " rows"] | None  # rows that read none of them; None: there are none
 
-    def scores(self, asked: Tensor, scale: float) -> Float[Tensor, "rows groups asked tokens"]:
-        """Return what each row's queries score with the keys of its segment."""
-        queries, keys = self._spread(asked), self.keys.flatten(0, 1).transpose(1, 2)
-        nothing = keys[:1, :1, :1]  # anything: it counts 0 times
-        found = self._of_rows(torch.baddbmm(nothing, queries, keys, beta=0, alpha=scale), asked)
+    def products(self, asked: Tensor) -> Float[Tensor, "rows groups asked tokens"]:
+        """Return the products of each row's queries with the keys of its segment."""
+        found = self._of_rows(multiply(self._spread(asked), self.keys.flatten(0, 1)), asked)
         return found if self.apart is None else found.masked_fill(self._apart, -torch.inf)
 
     def read(self, weights: Tensor) -> Float[Tensor, "rows groups asked read"]:
@@ -89,13 +110,11 @@ def attend_stacked(
     As many operations whatever the number of segments and rows: for devices where the host, which
     starts each of them, is what a step waits for.
     """
-    own = torch.baddbmm(
-        bias, asked.flatten(0, 1), keys.flatten(0, 1).transpose(1, 2), alpha=scale
-    ).unflatten(0, asked.shape[:2])
-    scores = [*(part.scores(asked, scale) for part in shared), own]
-    # a GPU's kernel adds up in float32 whatever the type
-    weights = (torch.cat(scores, -1) if shared else own).softmax(-1)
-    *before, now = weights.split([each.shape[-1] for each in scores], -1)
+    own = multiply(asked.flatten(0, 1), keys.flatten(0, 1)).add_(bias)
+    products = [*(part.products(asked) for part in shared), own.unflatten(0, asked.shape[:2])]
+    together = torch.cat(products, -1) if shared else products[0]
+    weights = together.mul_(scale).softmax(-1).to(values.dtype)
+    *before, now = weights.split([each.shape[-1] for each in products], -1)
     here = now.flatten(0, 1), values.flatten(0, 1)
     if not shared:
         return torch.bmm(*here).unflatten(0, asked.shape[:2])

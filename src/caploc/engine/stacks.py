@@ -2,26 +2,27 @@
 
 A prefix has keys and values of its own under each mask. A product for each would have the host
 start more operations, the more masks run. So on a GPU the segments' tensors of a layer are put into
-one, again whenever others run, and the segments become views of it: nothing stands twice.
+one, and the segments become views of it: nothing stands twice. A stack stays in its place while
+segments come and go, so that a captured step may read it again.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TypeAlias
 from weakref import WeakSet
 
 import torch
-from jaxtyping import Int
+from jaxtyping import Float, Int
 from torch import Tensor
 
-from caploc.engine.attention import LayerShared, Segment, shared_layers
+from caploc.engine.attention import LayerShared, Segment, SharedKeys, shared_layers
 from caploc.engine.products import StackedKeys, reads_stacks, round_up
 
 # Times the running rows that a product's places may be; where masks differ more in the number of
 # their rows, each is read in a product of its own.
 PLACES = 4
 Place: TypeAlias = tuple[int, int]  # a segment's length, and its number in the stack of that length
-Indices: TypeAlias = tuple[Tensor, Tensor, Tensor, Tensor, Tensor | None]  # of `StackedKeys`
 
 
 def pinned(device: torch.device) -> bool:
@@ -36,58 +37,107 @@ def send(numbers: Sequence[Sequence[int]], device: torch.device) -> Int[Tensor, 
 
 
 @dataclass(eq=False)
-class LayerStack:
-    """One layer of all segments: their stacks by length, and where each segment's keys stand."""
+class Stack:
+    """One layer of segments of one length; `held` says whose keys stand at which number.
 
-    stacks: dict[int, tuple[Tensor, Tensor]] = field(default_factory=dict)
-    places: dict[int, Place] = field(default_factory=dict)  # by id of a segment's keys
+    It holds the keys too: another tensor could get the id of one that is gone.
+    """
+
+    keys: Float[Tensor, "segments groups tokens width"]
+    values: Float[Tensor, "segments groups tokens read"]
+    held: dict[int, tuple[int, Tensor]] = field(default_factory=dict)  # by id of a segment's keys
+
+
+@dataclass(eq=False)
+class LayerStacks:
+    """One layer of all segments: a stack for each length."""
+
+    number: int
+    stacks: dict[int, Stack] = field(default_factory=dict)
+
+    def place(self, segment: Segment) -> Place | None:
+        """Find a segment's keys; None where they are not stacked."""
+        stack = self.stacks.get(segment.length)
+        found = None if stack is None else stack.held.get(id(segment.keys[self.number]))
+        return None if found is None else (segment.length, found[0])
+
+    def keep(self, segments: Iterable[Segment]) -> None:
+        """Stack these segments, and let go what is none of theirs.
+
+        Below masks' first cuts several segments have the same tensors.
+        """
+        by_length: dict[int, dict[int, list[Segment]]] = {}
+        for segment in segments:
+            keys = segment.keys[self.number]
+            if keys is not None and reads_stacks(keys.device):
+                by_length.setdefault(segment.length, {}).setdefault(id(keys), []).append(segment)
+        self.stacks = {
+            length: self._kept(self.stacks.get(length), owners)
+            for length, owners in by_length.items()
+        }
+
+    def _kept(self, before: Stack | None, owners: Mapping[int, Sequence[Segment]]) -> Stack:
+        """Put newcomers in the places of those that are gone, or all into a new stack."""
+        stack = before
+        if stack is None or not len(stack.keys) / 2 < len(owners) <= len(stack.keys):
+            one, count = next(iter(owners.values()))[0], round_up(len(owners))
+            keys, values = one.keys[self.number], one.values[self.number]
+            assert keys is not None and values is not None
+            stack = Stack(
+                keys.new_zeros(count, *keys.shape), values.new_zeros(count, *values.shape)
+            )
+        held = {keys: place for keys, place in stack.held.items() if keys in owners}
+        taken = {number for number, _ in held.values()}
+        free = iter([number for number in range(len(stack.keys)) if number not in taken])
+        for segments in (each for keys, each in owners.items() if keys not in held):
+            number = next(free)
+            views = stack.keys[number], stack.values[number]
+            for view, new in zip(views, self.read(segments[0]), strict=True):
+                view.copy_(new)
+            for segment in segments:
+                segment.keys[self.number], segment.values[self.number] = views
+            held[id(views[0])] = number, views[0]
+        stack.held = held
+        return stack
+
+    def read(self, segment: Segment) -> tuple[Tensor, Tensor]:
+        """Return a segment's keys and values in this layer, which has some."""
+        keys, values = segment.keys[self.number], segment.values[self.number]
+        assert keys is not None and values is not None
+        return keys, values
 
 
 class SegmentStacks:
     """Stacks of the segments that running rows read."""
 
     def __init__(self, layers: int) -> None:
-        self.layers = [LayerStack() for _ in range(layers)]
+        self.layers = [LayerStacks(number) for number in range(layers)]
         self.known: WeakSet[Segment] = WeakSet()
         self.count = 0
 
     def keep(self, segments: Iterable[Segment | None]) -> None:
-        """Stack these segments anew if they are others than before; what is no more is let go.
+        """Stack these segments if they are others than before; what is no more is let go.
 
         Rows may come to read the keys of some only: the ones they read should come first.
         """
         living = list(dict.fromkeys(each for each in segments if each is not None))
         if set(living) == set(self.known) and len(living) == self.count:
             return
-        for layer in range(len(self.layers)):
-            self.layers[layer] = LayerStack()
-            self._stack(layer, living)
+        for layer in self.layers:
+            self._part(layer, living)
+            layer.keep(living)
         self.known, self.count = WeakSet(living), len(living)
 
-    def _stack(self, layer: int, segments: Sequence[Segment]) -> None:
-        """Stack one layer; below masks' first cuts several segments have the same tensors."""
-        stack, by_length = self.layers[layer], dict[int, dict[int, list[Segment]]]()
-        for segment in segments:
-            keys = segment.keys[layer]
-            if keys is not None and reads_stacks(keys.device):
-                by_length.setdefault(segment.length, {}).setdefault(id(keys), []).append(segment)
-        for length, owners in by_length.items():
-            stacked = []
-            for kind in ("keys", "values"):
-                first = [getattr(each[0], kind)[layer] for each in owners.values()]
-                stacked.append(torch.stack(first))
-                del first
-                for each, view in zip(owners.values(), stacked[-1].unbind(), strict=True):
-                    for segment in each:
-                        getattr(segment, kind)[layer] = view
-            stack.stacks[length] = stacked[0], stacked[1]
-            for number, each in enumerate(owners.values()):
-                stack.places[id(each[0].keys[layer])] = length, number
+    def _part(self, layer: LayerStacks, living: Collection[Segment]) -> None:
+        """Give segments that somebody still holds, and no row reads, tensors of their own."""
+        kept = {id(each.keys[layer.number]) for each in living}
+        for each in self.known:
+            if layer.place(each) is not None and id(each.keys[layer.number]) not in kept:
+                own = (tensor.clone() for tensor in layer.read(each))
+                each.keys[layer.number], each.values[layer.number] = own
 
-    def readers(
-        self, segments: Sequence[Segment | None], rows_run: int | None = None
-    ) -> list[LayerShared]:
-        """Return for each layer what rows read whose segments these are; None reads nothing.
+    def readers(self, segments: Sequence[Segment | None], rows_run: int | None = None) -> "Readers":
+        """Return what rows read whose segments these are; None reads nothing.
 
         Up to `rows_run` come rows that pad a step, and may read anything. Where nothing is
         stacked, or masks have very different numbers of rows, each segment is read for itself.
@@ -96,54 +146,144 @@ class SegmentStacks:
         for row, segment in enumerate(segments):
             if segment is not None:
                 rows.setdefault(segment, []).append(row)
-        found = [self._patterns(layer, rows) for layer in range(len(self.layers))]
         most, size = PLACES * len(segments), rows_run or len(segments)
+        found = [self._patterns(layer, rows, most) for layer in self.layers]
         kept = [layer if all(each.needed <= most for each in layer) else [] for layer in found]
-        patterns = [each for layer in kept for each in layer]
-        indices = _send_patterns(patterns, len(segments), size)
-        alone = None if all(kept) else shared_layers(segments, len(self.layers))
-        return [
-            [self._stacked(number, each, indices[each]) for each in layer]
-            if layer or alone is None
-            else alone[number]
-            for number, layer in enumerate(kept)
+        stacked_all = all(kept) or not rows
+        alone = None if stacked_all else shared_layers(segments, len(self.layers))
+        stacked = [
+            [self._read(layer, each) for each in patterns]
+            for layer, patterns in zip(self.layers, kept, strict=True)
         ]
+        return Readers(stacked, kept, alone, len(segments), size)
 
-    def _patterns(self, layer: int, rows: Mapping[Segment, Sequence[int]]) -> list["Pattern"]:
+    def _patterns(
+        self, layer: LayerStacks, rows: Mapping[Segment, Sequence[int]], most: int
+    ) -> list["Pattern"]:
         """Find who reads which stack of a layer."""
         readers: dict[int, dict[int, list[int]]] = {}
         for segment, members in rows.items():
-            where = self.layers[layer].places.get(id(segment.keys[layer]))
+            where = layer.place(segment)
             if where is not None:
                 readers.setdefault(where[0], {}).setdefault(where[1], []).extend(members)
-        stacks = self.layers[layer].stacks
-        return [
-            Pattern(
-                length,
-                (len(stacks[length][0]), stacks[length][0].shape[1]),
-                stacks[length][0].device,
-                tuple((number, tuple(found[number])) for number in sorted(found)),
-            )
-            for length, found in readers.items()
+        found = []
+        for length, by_number in readers.items():
+            keys = layer.stacks[length].keys
+            each = tuple((number, tuple(by_number[number])) for number in sorted(by_number))
+            found.append(Pattern(length, (len(keys), keys.shape[1]), keys.device, each, most))
+        return found
+
+    def _read(self, layer: LayerStacks, pattern: "Pattern") -> tuple[Tensor, Tensor]:
+        used = slice(pattern.first, pattern.first + pattern.segments)
+        stack = layer.stacks[pattern.length]
+        return stack.keys[used], stack.values[used]
+
+
+class Readers:
+    """What running rows read of segments, layer by layer.
+
+    `stacked` are the keys and values of each layer's products, and `patterns` who reads which; a
+    layer that has none is read as `alone` says. Of `size` rows the first `rows` are no padding.
+    `sent` are all patterns' indices, for each device.
+    """
+
+    def __init__(
+        self,
+        stacked: Sequence[Sequence[tuple[Tensor, Tensor]]],
+        patterns: Sequence[Sequence["Pattern"]],
+        alone: Sequence[Sequence[SharedKeys]] | None,
+        rows: int,
+        size: int,
+    ) -> None:
+        self.stacked, self.patterns, self.alone = stacked, patterns, alone
+        self.rows, self.size = rows, size
+        self.by_device: dict[torch.device, list[Pattern]] = {}
+        for pattern in dict.fromkeys(each for layer in patterns for each in layer):
+            self.by_device.setdefault(pattern.device, []).append(pattern)
+        self.sent = [
+            send([[n for each in known for n in each.numbers(rows, size)]], device)[0]
+            for device, known in self.by_device.items()
         ]
 
-    def _stacked(self, layer: int, pattern: "Pattern", index: "Indices") -> StackedKeys:
-        used = slice(pattern.first, pattern.first + pattern.segments)
-        keys, values = self.layers[layer].stacks[pattern.length]
-        return StackedKeys(keys[used], values[used], *index)
+    @property
+    def form(self) -> Hashable:
+        """What is the same wherever rows read the same stacks in products of the same shapes.
+
+        None where a layer is read one segment after another.
+        """
+        if self.alone is not None:
+            return None
+        layers = zip(self.stacked, self.patterns, strict=True)
+        return tuple(
+            (keys.data_ptr(), pattern.shape, pattern.anybody_apart(self.rows))
+            for stacked, patterns in layers
+            for (keys, _), pattern in zip(stacked, patterns, strict=True)
+        )
+
+    def layers(self, sent: Sequence[Tensor]) -> list[LayerShared]:
+        """Say what each layer reads, by these indices."""
+        if len(sent) == len(self.sent) and all(
+            a is b for a, b in zip(sent, self.sent, strict=True)
+        ):
+            return self._layers
+        return self._by(sent)
+
+    @cached_property
+    def _layers(self) -> list[LayerShared]:
+        return self._by(self.sent)
+
+    def _by(self, sent: Sequence[Tensor]) -> list[LayerShared]:
+        indices = {
+            pattern: index
+            for known, numbers in zip(self.by_device.values(), sent, strict=True)
+            for pattern, index in zip(known, self._split(known, numbers), strict=True)
+        }
+        layers = enumerate(zip(self.stacked, self.patterns, strict=True))
+        return [
+            [
+                StackedKeys(keys, values, *indices[each])
+                for (keys, values), each in zip(stacked, patterns, strict=True)
+            ]
+            if self.alone is None or patterns
+            else self.alone[number]
+            for number, (stacked, patterns) in layers
+        ]
+
+    def _split(self, known: Sequence["Pattern"], numbers: Tensor) -> Iterable["Indices"]:
+        lengths = [length for each in known for length in each.lengths(self.size)]
+        parts = iter(numbers.split(lengths))
+        for pattern in known:
+            members, groups, segment, place, apart = (next(parts) for _ in range(5))
+            yield (
+                members.view(pattern.segments, 1, pattern.most),
+                groups.view(1, -1, 1),
+                segment,
+                place,
+                apart.bool() if pattern.anybody_apart(self.rows) else None,
+            )
+
+
+Indices: TypeAlias = tuple[Tensor, Tensor, Tensor, Tensor, Tensor | None]  # of `StackedKeys`
 
 
 @dataclass(frozen=True)
 class Pattern:
     """Which rows read which segments of a stack, by the segments' numbers there.
 
-    The product is given some segments and places more than are read: see `round_up`.
+    The product is given some segments and places more than are read: see `round_up`; and the whole
+    stack, so that others may run next, where that takes at most `places` places.
     """
 
     length: int
     stacked: tuple[int, int]  # segments in the stack, and their key-value heads
     device: torch.device
     readers: tuple[tuple[int, tuple[int, ...]], ...]
+    places: int
+
+    @property
+    def shape(self) -> Hashable:
+        """What the product's shapes depend on."""
+        return self.length, self.stacked, self.first, self.segments, self.most
 
     @property
     def first(self) -> int:
@@ -155,7 +295,8 @@ class Pattern:
 
     @property
     def segments(self) -> int:
-        return min(round_up(self.read), self.stacked[0])
+        every = self.stacked[0]
+        return every if every * self.most <= self.places else min(round_up(self.read), every)
 
     @property
     def most(self) -> int:
@@ -167,10 +308,18 @@ class Pattern:
         """The places of a product that is given no more than is read."""
         return self.read * max(len(rows) for _, rows in self.readers)
 
-    def numbers(self, rows: int, size: int) -> tuple[list[int], ...]:
+    def anybody_apart(self, rows: int) -> bool:
+        """Say whether some of so many rows read none of the segments."""
+        return sum(len(readers) for _, readers in self.readers) < rows
+
+    def lengths(self, size: int) -> tuple[int, ...]:
+        """Count the numbers of each kind that `numbers` returns."""
+        return self.segments * self.most, self.stacked[1], size, size, size
+
+    def numbers(self, rows: int, size: int) -> list[int]:
         """Return members and groups, and each row's segment and place and whether it is apart.
 
-        From `rows` up to `size` come rows that may read anything.
+        They come one after another. From `rows` up to `size` come rows that may read anything.
         """
         members = [0] * (self.segments * self.most)
         segment, place, apart = [0] * size, [0] * size, [1] * rows + [0] * (size - rows)
@@ -179,24 +328,4 @@ class Pattern:
             members[begin : begin + self.most] = readers + readers[:1] * (self.most - len(readers))
             for n, row in enumerate(readers):
                 segment[row], place[row], apart[row] = number - self.first, n, 0
-        return members, list(range(self.stacked[1])), segment, place, apart
-
-
-def _send_patterns(patterns: Iterable[Pattern], rows: int, size: int) -> dict[Pattern, Indices]:
-    """Put the indices of patterns on their devices, in one copy for each device."""
-    by_device: dict[torch.device, dict[Pattern, tuple[list[int], ...]]] = {}
-    for pattern in patterns:
-        known = by_device.setdefault(pattern.device, {})
-        if pattern not in known:  # most layers have the readers of the layer below
-            known[pattern] = pattern.numbers(rows, size)
-    found: dict[Pattern, Indices] = {}
-    for device, known in by_device.items():
-        lists = [each for numbers in known.values() for each in numbers]
-        (sent,) = send([[number for each in lists for number in each]], device)
-        parts = iter(sent.split([len(each) for each in lists]))
-        for pattern, (*_, apart) in known.items():
-            members, groups, segment, place, alone = (next(parts) for _ in range(5))
-            members = members.view(pattern.segments, 1, pattern.most)
-            groups = groups.view(1, -1, 1)
-            found[pattern] = members, groups, segment, place, alone.bool() if any(apart) else None
-    return found
+        return [*members, *range(self.stacked[1]), *segment, *place, *apart]

@@ -1,0 +1,99 @@
+"""Rows that are read end to end by a kernel say what rows read one at a time say."""
+
+import pytest
+import torch
+from alone import around
+from test_decoding import PROMPTS, asks_for, loaded, masks, texts, truth  # noqa: F401
+from test_tails import agree
+from tiny import tiny
+
+from caploc.engine import BatchEngine, attention, ragged
+from caploc.engine.ragged import Lengths, Pairs, RaggedRows, attend_pairs, reads_ragged
+
+
+def slowly(queries, keys, values, pairs, scale, *, causal):
+    """What the kernel does, row by row, on any device."""
+    heads = queries.shape[0]
+    keys, values = (x.repeat_interleave(heads // x.shape[0], 0) for x in (keys, values))
+    ends = [each.ends.tolist() for each in (pairs.asking, pairs.read)]
+    assert pairs.asking.longest == max(b - a for a, b in zip(ends[0], ends[0][1:], strict=False))
+    assert pairs.read.longest == max(b - a for a, b in zip(ends[1], ends[1][1:], strict=False))
+    read, weight = [], []
+    for row in range(len(ends[0]) - 1):
+        asking, own = (slice(each[row], each[row + 1]) for each in ends)
+        scores = queries[:, asking] @ keys[:, own].transpose(1, 2) * scale
+        if causal:
+            ones = torch.ones(scores.shape[1:], dtype=torch.bool)
+            scores = scores.masked_fill(~ones.tril(scores.shape[2] - scores.shape[1]), -torch.inf)
+        read.append((scores.softmax(-1) @ values[:, own]).transpose(0, 1))
+        weight.append(scores.logsumexp(-1).T)
+    return torch.cat(read), torch.cat(weight)
+
+
+@pytest.fixture
+def by_kernel(monkeypatch):
+    """Let the CPU read rows as a GPU does, and count how often."""
+    calls = []
+
+    def counted(*args, **kwargs):
+        calls.append(kwargs["causal"])
+        return slowly(*args, **kwargs)
+
+    monkeypatch.setattr(attention, "reads_ragged", lambda queries, values: True)
+    monkeypatch.setattr(ragged, "attend_pairs", counted)
+    return calls
+
+
+@pytest.mark.parametrize("slots", [None, 3])
+@pytest.mark.usefixtures("short_prefixes")
+def test_texts_are_those_of_single_rows(loaded, masks, truth, slots, by_kernel):  # noqa: F811
+    assert texts(BatchEngine(loaded, slots), asks_for(PROMPTS, masks)) == truth
+    assert {True, False} == set(by_kernel)
+
+
+@pytest.mark.usefixtures("short_prefixes")
+def test_scores_are_those_of_single_rows(by_kernel):
+    model = around(tiny("qwen2"))
+    agree(model, BatchEngine(model))
+    assert by_kernel
+
+
+def test_a_part_of_the_tokens_asks_and_runs_of_rows_share_a_segment():
+    class Kept:
+        def __init__(self, length):
+            self.length = length
+
+    one, two = Kept(7), Kept(3)
+    rows = RaggedRows.of([(1, 4, one), (2, 2, one), (3, 5, two), (1, 1, one)], torch.device("cpu"))
+    assert rows.own.asking.ends.tolist() == [0, 1, 3, 6, 7]
+    assert rows.own.read.ends.tolist() == [0, 4, 6, 11, 12]
+    assert rows.shared.asking.ends.tolist() == [0, 3, 6, 7]
+    assert rows.shared.read.ends.tolist() == [0, 7, 10, 17]
+    assert rows.segments == [one, two, one]
+    assert rows.own.asking.ends.dtype == torch.int32
+    assert RaggedRows.of([(2, 2, None)], torch.device("cpu")).shared is None
+
+
+def test_what_the_kernel_cannot_read_is_read_otherwise():
+    half = torch.zeros(4, 2, 64, dtype=torch.bfloat16)
+    assert not reads_ragged(half, half)  # on a CPU
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("causal", [True, False])
+def test_the_kernel_itself_reads_as_one_row_at_a_time(causal):
+    torch.manual_seed(0)
+    asking, read = [3, 1, 17], [9, 30, 17]
+    queries = torch.randn(8, sum(asking), 64)
+    keys, values = torch.randn(2, 2, sum(read), 64)
+    sides = []
+    for lengths in (asking, read):
+        ends = torch.tensor([0, *lengths], dtype=torch.int32).cumsum(0, dtype=torch.int32)
+        sides.append(Lengths(ends, max(lengths)))
+    expected = slowly(queries, keys, values, Pairs(*sides), 0.125, causal=causal)
+    there = Pairs(*(Lengths(side.ends.cuda(), side.longest) for side in sides))
+    on_device = (x.cuda().bfloat16() for x in (queries, keys, values))
+    for ours, theirs in zip(
+        attend_pairs(*on_device, there, 0.125, causal=causal), expected, strict=True
+    ):
+        torch.testing.assert_close(ours.float().cpu(), theirs, rtol=0.03, atol=0.03)
