@@ -327,6 +327,12 @@ def upper() -> list[Row]:
     return [(word, word.capitalize(), "") for word in nouns]
 
 
+def copy() -> list[Row]:
+    """List verbs, nouns and adjectives, each as its own answer."""
+    kinds = {"verb": gerund(), "noun": plural(), "adjective": comparative()}
+    return [(word, word, kind) for kind, rows in kinds.items() for word, *_ in rows]
+
+
 def american(number: int) -> str:
     """Write a number in words as Americans do, without `and`."""
     return str(num2words(number)).replace(" and ", " ").replace(",", "")
@@ -494,6 +500,7 @@ TABLES: dict[str, Callable[[], list[Row]]] = {
     "spanish": lambda: translation(2),
     "next": following,
     "upper": upper,
+    "copy": copy,
     "number_word": number_word,
     "digits": digits,
     "ordinal": ordinal,
@@ -503,7 +510,7 @@ TABLES: dict[str, Callable[[], list[Row]]] = {
     "addition": addition,
     "subtraction": subtraction,
 }
-INFLECTED = {"past", "plural", "singular", "comparative", "third_person", "gerund", "upper"}
+INFLECTED = {"past", "plural", "singular", "comparative", "third_person", "gerund", "upper", "copy"}
 
 
 def shown_examples(name: str) -> set[str]:

@@ -19,7 +19,7 @@ from playwright.sync_api import Page, expect, sync_playwright
 CHROMIUM = os.environ.get("CHROMIUM", "/usr/bin/chromium")
 CAPLOC = Path(sys.executable).with_name("caploc")
 DOCS = Path(__file__).parents[1] / "docs"
-RUN = "words-past"
+RUN = "words-antonym"
 DESK = {"viewport": {"width": 1100, "height": 1460}}
 DARK = {"viewport": {"width": 1100, "height": 1250}, "color_scheme": "dark"}
 PHONE = {"viewport": {"width": 380, "height": 844}, "device_scale_factor": 2}

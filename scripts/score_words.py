@@ -47,6 +47,7 @@ MEASURES = {
     "spanish": "English word to Spanish",
     "next": "next item of a sequence",
     "upper": "first letter in upper case",
+    "copy": "the word itself, a control",
     "number_word": "number in words",
     "digits": "number words to digits",
     "ordinal": "number to ordinal",

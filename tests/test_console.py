@@ -188,6 +188,18 @@ def test_the_time_left_counts_slow_rows_as_slow(monkeypatch):
     assert lines.line().endswith("100 of at most 200 rows in all, about 0:01:30 left at this speed")
 
 
+def test_the_first_rows_say_nothing_of_the_time_that_is_left(monkeypatch):
+    lines, now = console.Lines(), 60.0
+    monkeypatch.setattr(console.time, "monotonic", lambda: now)
+    lines.start("search", 1000)
+    lines.expect(1000, 1000)
+    lines.advance(19, 1)
+    now = 90.0
+    assert lines.line().endswith("19 of at most 1,000 rows in all")
+    lines.advance(1, 1)
+    assert "left at this speed" in lines.line()
+
+
 def test_studies_in_turn_foresee_those_to_come_as_those_before(log):
     lines, sizes = console.Lines(), {}
     first, second = (InTurn(lines, name, place, 3, sizes) for place, name in ((1, "a"), (2, "b")))

@@ -16,6 +16,8 @@ def test_a_folder_is_named_after_the_run_and_stays_below_runs():
 def test_the_demos_tasks_are_compared_with_its_sentences():
     assert default_others("demo/addition") == ["demo/sentences"]
     assert default_others("demo/sentences") == []
+    assert default_others("words/past") == ["words/copy"]
+    assert default_others("words/copy") == default_others("words/copy_twin") == []
     assert default_others("gsm8k") == []
 
 

@@ -34,6 +34,7 @@ from caploc.redaction import redacted
 HANGUP = getattr(signal, "SIGHUP", None)  # Windows has none
 ENDING = tuple(each for each in (signal.SIGINT, signal.SIGTERM, HANGUP) if each is not None)
 SHOWN = 12  # bars
+EARLY = 0.02  # of the work: until then the first rows say little of the time that is left
 LINE_SECONDS = 20.0  # between lines of progress where no bars can be drawn
 READY = "getting ready"  # before the first stage: tasks are read, a model is loaded and proved
 KEPT = "What was measured is kept; the same command continues."
@@ -192,7 +193,8 @@ class Lines:
                 seconds = (now - self.first) / self.work * max(self.goal - self.work, 0)
                 parts.append(f"{self.all:,} of at most {max(self.total, self.all):,} rows in all")
                 known = f"about {format_clock(seconds)} left at this speed"
-                parts.append(known if seconds >= 1 else "nearly done")
+                if self.work >= EARLY * self.goal:
+                    parts.append(known if seconds >= 1 else "nearly done")
         return ", ".join(parts)
 
     def write(self) -> None:

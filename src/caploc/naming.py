@@ -11,10 +11,14 @@ LONGEST = 200  # bytes of a folder's name; disks take 255
 TWIN = "_twin"  # ends the name of a task in other words
 
 
+# What packaged tasks are held against where no other task is named, by the folder that is theirs.
+GENERAL = {"demo": "demo/sentences", "words": "words/copy"}
+
+
 def default_others(task: str) -> list[str]:
-    """The demo's general benchmark goes with the demo's tasks; others are named by the user."""
-    general = "demo/sentences"
-    return [general] if task.startswith("demo/") and task != general else []
+    """Name the general task that goes with a packaged one; others are named by the user."""
+    general = GENERAL.get(task.partition("/")[0])
+    return [general] if general and not are_twins(task, general) else []
 
 
 def are_twins(one: str, other: str) -> bool:

@@ -37,8 +37,8 @@ class Pretrained:
     """A model as GGUF in wheels, and what becomes of it.
 
     `wheel_bytes` are those of all wheels, `gguf_bytes` and `sha256` belong to the file that the
-    pieces make, one after another. `parameters` counts shared ones once; they are stored in
-    `dtype`. At any token of `ends` the model has ended its answer or the document.
+    pieces make, one after another. `parameters` counts shared ones once; `quantized` in the file,
+    they are stored in `dtype`. At any token of `ends` the model has ended its answer or document.
     """
 
     title: str
@@ -53,6 +53,7 @@ class Pretrained:
     wheel_bytes: int
     gguf_bytes: int
     sha256: str
+    quantized: str
     dtype: str
     ends: tuple[str, ...]
 

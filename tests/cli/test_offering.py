@@ -115,6 +115,10 @@ def test_a_chat_begins_with_an_example_that_the_heads_decide(run):
     intact, without = talk.broken.intact, talk.broken.knocked_out
     assert said[3] == f"(intact {intact!r}, without {without!r})"
     assert first["intact"].startswith(intact) and without.startswith(first["without"])
+    assert talk.end == "\n" and "Answers end with their line" in said[0]
+    talk = replace(talk, tokens=30)
+    long, short = (dict(replace(talk, end=end).answer("hello\n")) for end in ("", ";"))
+    assert short["intact"] == long["intact"].partition(";")[0] + ";" != long["intact"]
     other = Chat.of(run, "L3H1", 4, Allowed())
     assert "example" not in other.opening()
     templated = replace(talk, templated=True)

@@ -148,6 +148,7 @@ def write_index(folder: Path, content: bytes) -> Pretrained:
         wheel_bytes=sum(wheel.stat().st_size for wheel in wheels),
         gguf_bytes=len(content),
         sha256=hashlib.sha256(content).hexdigest(),
+        quantized="F32",
         dtype="float32",
         ends=("<end>", "<stop>"),
     )

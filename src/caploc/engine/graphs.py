@@ -77,8 +77,9 @@ class StepGraphs:
         recorded.
         """
         kept, graph = [each.clone() for each in inputs], torch.cuda.CUDAGraph()
-        aside = torch.cuda.Stream()  # the usual stream cannot record
-        aside.wait_stream(torch.cuda.current_stream())
+        device = kept[0].device
+        aside = torch.cuda.Stream(device)  # the usual stream cannot record
+        aside.wait_stream(torch.cuda.current_stream(device))
         try:
             # not `torch.cuda.graph`, which gives all cached memory back first
             with torch.cuda.stream(aside):

@@ -220,7 +220,7 @@ def write_model(file: Path, target: Path, model: Pretrained) -> None:
         f"---\nlicense: {model.licence_id}\n---\n\n# {model.title}\n\nLicence: {model.licence}. "
         f"Converted by caploc to {model.dtype} safetensors from the GGUF file of SHA-256 "
         f"{model.sha256}, which the package index carries in {packages}. Its weights were "
-        "quantized there: scores may lie below the original's.\n"
+        f"quantized there ({model.quantized}): scores may lie below the original's.\n"
     )
     (target / "README.md").write_text(card, encoding="utf-8")
     (target / DIGEST).write_text(folder_fingerprint(target) + "\n", encoding="utf-8")

@@ -338,6 +338,7 @@ class Chat:
     heads: list[str]
     tokens: int
     templated: bool  # whether it is talked to in its chat template
+    end: str  # a text that ends an answer: that of its line, where the task's answers have one
     broken: AnswerPair | None  # an example of the task, asked without one, that the heads decide
 
     @classmethod
@@ -364,12 +365,16 @@ class Chat:
         loaded = run.engine().loaded
         loaded.grid.mask(names)
         templated = not plain and loaded.tokenizer.chat_template is not None
-        own = set(names) == set(run.result.top)
-        return cls(loaded, names, tokens, templated, find_broken(run) if own else None)
+        example, own = find_broken(run), set(names) == set(run.result.top)
+        lined = not templated and example is not None and "\n" not in (example.intact or "")
+        end = "\n" if lined else ""
+        return cls(loaded, names, tokens, templated, end, example if own else None)
 
     def opening(self) -> str:
         """Say what is missing, and of a task that is asked otherwise than a chat, how it is."""
         said = f"Without {', '.join(self.heads)}. An empty line ends it; \\n begins a new line."
+        if self.end:
+            said += " Answers end with their line, as the task's do."
         if self.broken is None:
             return said
         text = (self.broken.prompt or "").replace("\n", "\\n")
@@ -393,6 +398,7 @@ class Chat:
         prompt = told.to(self.loaded.device)
         model: Any = self.loaded.model
         cut = knockout(self.loaded, self.heads)
+        ends: dict[str, Any] = {"stop_strings": [self.end], "tokenizer": tokenizer}
         for side, without in (("intact", nullcontext()), ("without", cut)):
             with without:
                 said = model.generate(
@@ -400,6 +406,7 @@ class Chat:
                     max_new_tokens=self.tokens,
                     do_sample=False,
                     pad_token_id=tokenizer.pad_token_id,
+                    **(ends if self.end else {}),
                 )
             new = said[0, prompt["input_ids"].shape[1] :]
             yield side, tokenizer.decode(new, skip_special_tokens=True).strip()

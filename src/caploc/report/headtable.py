@@ -364,7 +364,7 @@ def tabulate_frontier(result: Result, *, others: bool = False) -> tuple[list[str
     columns of theirs.
     """
     frontier, unit = result.validation.frontier or Frontier(), unit_of(result)
-    headings = ["set", "damage", "95 % interval", "its twin", "95 % interval"]
+    headings = ["set", "damage", "95 % interval", "in other words", "95 % interval"]
     headings += ["worst elsewhere", "95 % interval", "in", "spares"]
     rows = []
     for one in frontier.sets:

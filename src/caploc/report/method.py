@@ -1,5 +1,6 @@
 """How the heads were found, in words with the run's numbers filled in."""
 
+from caploc.pretrained import PRETRAINED
 from caploc.report.headtable import describe_estimand
 from caploc.report.wording import (
     ScoreKind,
@@ -11,7 +12,7 @@ from caploc.report.wording import (
     read_texts,
     significant,
 )
-from caploc.result import HeldOut, Result
+from caploc.result import HeldOut, Model, Result
 
 
 def method_paragraphs(result: Result) -> list[str]:
@@ -138,9 +139,16 @@ def _software(result: Result) -> str:
     seed, rows, model = result.seed, result.cost.rows, result.model
     text = f"Computed with {name_list(names)}"
     text += f", seed {seed}" if seed is not None else ""
-    text += f", {called(model.shown)} in {inline(model.dtype)}" if model.dtype else ""
+    text += f", {called(model.shown)} in {number_format(model)}" if model.dtype else ""
     text += f" (weights {inline(model.fingerprint)})" if model.fingerprint else ""
     return text + (f"; {counted(rows, 'row')} in all." if rows else ".")
+
+
+def number_format(model: Model) -> str:
+    """Tell a model's number format, and what its weights were before."""
+    known = PRETRAINED.get(model.name)
+    before = "" if known is None else f", dequantized from {known.quantized}"
+    return inline(model.dtype or "") + before
 
 
 ROWS = ("search", "intact", "checks")  # what rows are for
@@ -168,7 +176,7 @@ def facts(result: Result) -> list[tuple[str, str]]:
     rows: list[tuple[str, object]] = [
         ("Model", model.name),
         ("Fingerprint", model.fingerprint),
-        ("Number format", model.dtype),
+        ("Number format", number_format(model) if model.dtype else None),
         ("Task", task.name),
         ("Metric", task.metric),
         ("Examples of the task", _count(task.examples)),

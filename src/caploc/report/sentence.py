@@ -327,9 +327,12 @@ def _moves(check: HeldOutClaim) -> str:
     return f"{noun} {verb} from {unit.score(before)} to {unit.score(after)}{better}"
 
 
+CHANCE = ", which may be chance"
+
+
 def _clauses(entries: Sequence[TaskComparison], main: Unit) -> list[str]:
-    """Say of each task what its score does."""
-    clauses = []
+    """Say of each task what its score does; of neighbours that may be chance, once."""
+    clauses: list[str] = []
     for entry in entries:
         before, after = entry.scores
         unit = unit_of_other(entry, main)
@@ -337,9 +340,11 @@ def _clauses(entries: Sequence[TaskComparison], main: Unit) -> list[str]:
         same = texts[0] == texts[1]
         moves = f"stays at {texts[1]}" if same else f"goes from {' to '.join(texts)}"
         open_ = not same and entry.change and entry.change.verdict == "open"
-        kind = "its twin " if entry.twin else ""
-        chance = ", which may be chance" if open_ else ""
-        clauses.append(f"{kind}{called(entry.name)} {moves}{chance}")
+        who = called(entry.name)
+        who = f"in other words ({who}) it" if entry.twin else who
+        if open_ and clauses:
+            clauses[-1] = clauses[-1].removesuffix(CHANCE)
+        clauses.append(f"{who} {moves}{CHANCE if open_ else ''}")
     return clauses
 
 
