@@ -209,13 +209,16 @@ class Readers:
     def form(self) -> Hashable:
         """What is the same wherever rows read the same stacks in products of the same shapes.
 
-        None where a layer is read one segment after another.
+        Where layers share indices, others must share them too. None where a layer is read one
+        segment after another.
         """
         if self.alone is not None:
             return None
+        unlike = (pattern for known in self.by_device.values() for pattern in known)
+        numbers = {pattern: number for number, pattern in enumerate(unlike)}
         layers = zip(self.stacked, self.patterns, strict=True)
         return tuple(
-            (keys.data_ptr(), pattern.shape, pattern.anybody_apart(self.rows))
+            (keys.data_ptr(), pattern.shape, pattern.anybody_apart(self.rows), numbers[pattern])
             for stacked, patterns in layers
             for (keys, _), pattern in zip(stacked, patterns, strict=True)
         )
