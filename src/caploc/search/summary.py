@@ -129,9 +129,10 @@ def incomplete_set(conclusion: Conclusion, chosen: list[int]) -> str:
             "here as far as this budget can see."
         )
     if len(chosen) < conclusion.top:
+        found = f"{len(chosen)} were" if len(chosen) > 1 else "one was"
         return (
-            f"A set of up to {conclusion.top} heads was sought, and {len(chosen)} make it: with "
-            "these gone, no further head lowers the score beyond doubt."
+            f"A set of up to {conclusion.top} heads was sought, and {found} found: with it gone, no "
+            "further head lowers the score beyond doubt."
         )
     return ""
 
