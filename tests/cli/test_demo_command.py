@@ -23,12 +23,13 @@ def test_the_tiny_demo_finds_every_capability_and_compares_methods_on_one():
     assert {study.model.name for study in asked} == {"demo"}
 
 
-def test_the_demo_asks_a_pretrained_model_with_a_twin_and_another_task_beside_each():
+def test_the_demo_asks_a_pretrained_model_with_a_twin_another_task_and_a_control_beside_each():
     asked = list(studies.read_studies(FOLDER / REAL).studies.values())
     assert {study.model.name for study in asked} == {MODEL} and len(asked) >= 3
     for study in asked:
-        twin, other = study.other_tasks
-        assert twin == f"{study.task}_twin" and other not in (study.task, twin)
+        twin, other, control = study.other_tasks
+        assert twin == f"{study.task}_twin" and control == "words/copy"
+        assert other not in (study.task, twin, control)
 
 
 @pytest.mark.slow
