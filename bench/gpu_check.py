@@ -19,6 +19,7 @@ import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
+from itertools import zip_longest
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -91,11 +92,11 @@ def same_words(responses: Responses, standard: Responses) -> float:
     same = compared = 0
     for key, said in responses.items():
         expected: Any = standard[key]
-        pairs = list(zip(said.text.split(), expected.text.split(), strict=False))
+        pairs = list(zip_longest(said.text.split(), expected.text.split()))
         alike = [one == other for one, other in pairs]
         first = alike.index(False) if False in alike else len(alike)
         same, compared = same + first, compared + min(first + 1, len(alike))
-    return same / compared
+    return same / max(compared, 1)
 
 
 def waits(loaded: LoadedModel, caploc: Contender, asks: Sequence[Ask]) -> int:
@@ -182,6 +183,7 @@ def check(
         speed = speeds(loaded, caploc, workload, repeats)
         speed["waits"] = waits(loaded, caploc, workload.asks)
         if tables is not None:
+            tables.mkdir(parents=True, exist_ok=True)
             table = tables / f"profile-{name}-{workload_name}.txt"
             speed["busy"] = profile(loaded, caploc, workload.asks[:PROFILED], table)
         say(f"{name} {workload_name}: {json.dumps(speed)}")

@@ -72,6 +72,8 @@ def test_a_part_of_the_tokens_asks_and_runs_of_rows_share_a_segment():
     assert rows.segments == [one, two, one]
     assert rows.own.asking.ends.dtype == torch.int32
     assert RaggedRows.of([(2, 2, None)], torch.device("cpu")).shared is None
+    with pytest.raises(AssertionError, match="others none"):
+        RaggedRows.of([(2, 2, None), (2, 2, one)], torch.device("cpu"))
 
 
 def test_what_the_kernel_cannot_read_is_read_otherwise():
@@ -81,9 +83,9 @@ def test_what_the_kernel_cannot_read_is_read_otherwise():
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 @pytest.mark.parametrize("causal", [True, False])
-def test_the_kernel_itself_reads_as_one_row_at_a_time(causal):
+@pytest.mark.parametrize(("asking", "read"), [([3, 1, 17], [9, 30, 17]), ([1] * 3, [700, 1, 40])])
+def test_the_kernel_itself_reads_as_one_row_at_a_time(causal, asking, read):
     torch.manual_seed(0)
-    asking, read = [3, 1, 17], [9, 30, 17]
     queries = torch.randn(8, sum(asking), 64)
     keys, values = torch.randn(2, 2, sum(read), 64)
     sides = []

@@ -10,7 +10,7 @@ from test_decoding import PROMPTS, asks_for, loaded, masks, texts, truth  # noqa
 
 from caploc.engine import BatchEngine
 from caploc.engine.attention import DecodeAttention, KeySlots, Segment, SharedKeys, shared_layers
-from caploc.engine.products import StackedKeys
+from caploc.engine.products import StackedKeys, attend_stacked
 from caploc.engine.stacks import PLACES, Pattern, Readers, SegmentStacks
 
 GROUPS, HEADS, WIDTH, LAYERS = 2, 6, 8, 3
@@ -173,3 +173,14 @@ def test_layers_that_share_indices_are_part_of_a_form():
     ]
     assert [each.shape for each in forms[0].sent] == [each.shape for each in forms[1].sent]
     assert forms[0].form != forms[1].form and forms[0].form == forms[2].form
+
+
+@pytest.mark.usefixtures("stacked")
+def test_large_half_precision_products_stay_finite():
+    """Where a device cannot hand products on in 32 bits, queries are scaled before."""
+    large = torch.full((1, 1, 1, 64), 40.0, dtype=torch.float16)
+    keys = torch.cat([large, -large], 2)
+    values = torch.tensor([[[[1.0] + [0.0] * 63, [0.0] * 64]]], dtype=torch.float16)
+    bias = torch.zeros(1, 1, 2)
+    read = attend_stacked(large, keys, values, bias, [], 0.125)
+    assert read[0, 0, 0, :2].tolist() == [1.0, 0.0]

@@ -54,10 +54,12 @@ def counted(packed, rows, masks, fed=1, own=OWN):
     ]
     stacks, size = SegmentStacks(packed.depth), packed.rows_run(running, room)
     stacks.keep(segments)
-    packed.step(table, room, running, stacks.readers([row.segment for row in running], size))
+    graphs = packed.step_graphs(numbered)
+    shared = stacks.readers([row.segment for row in running], size)
+    packed.step(table, room, running, shared, graphs)
     with Counted() as seen:
         shared = stacks.readers([row.segment for row in running], size)
-        packed.step(table, room, running, shared)
+        packed.step(table, room, running, shared, graphs)
     return seen
 
 

@@ -27,7 +27,13 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from transformers import AttentionInterface, PreTrainedModel
 
-from caploc.engine.products import StackedKeys, attend_stacked, multiply, reads_stacks
+from caploc.engine.products import (
+    StackedKeys,
+    attend_stacked,
+    multiply,
+    reads_stacks,
+    scale_first,
+)
 from caploc.engine.ragged import RaggedRows, reads_ragged
 from caploc.errors import ModelBusy
 
@@ -271,7 +277,7 @@ class PrefillAttention:
         if narrow and self.known is None:
             self.known = keys, values
             raise KeysKnown
-        if reads_ragged(queries, values) and self.like():
+        if reads_ragged(queries, values) and self.uniform():
             return self._ragged(queries.device, narrow).attend(layer, queries, keys, values, scale)
         heads, tokens, _ = queries.shape
         read, first = values.new_empty((tokens, heads, values.shape[-1])), 0
@@ -289,7 +295,7 @@ class PrefillAttention:
             first = asked.stop
         return read
 
-    def like(self) -> bool:
+    def uniform(self) -> bool:
         """Say whether no row branches, and either all rows read a segment or none does."""
         kinds = {block.segment is None for block in self.blocks}
         return len(kinds) == 1 and all(block.tree is None for block in self.blocks)
@@ -455,6 +461,7 @@ def _attend_part(
         return torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
             queries, keys, values, 0.0, False, attn_mask=bias, scale=scale
         )
+    queries, scale = scale_first(queries, scale)
     products = multiply(queries.flatten(0, 1), keys.flatten(0, 1))
     scores = _split(products.mul_(scale), 0, (len(queries), -1))
     if bias is not None:

@@ -226,7 +226,7 @@ class Decoder:
         self.alone = PASS.get(packed.device.type, PASS_ELSEWHERE)
         self.running: list[RunningRow | None] = []
         self.done: list[DecodedRow] = []
-        self.stacks, self.graphs = SegmentStacks(packed.depth), packed.graphs(masks)
+        self.stacks, self.graphs = SegmentStacks(packed.depth), packed.step_graphs(masks)
         self.sharing: tuple[list[int], Readers] = [], self.stacks.readers([])
 
     def run(self) -> Iterator[list[DecodedRow]]:
@@ -395,7 +395,8 @@ class Decoder:
         """Stack the segments of running rows, and those that are kept for rows to come."""
         self.sharing = [], self.stacks.readers([])
         running = [row.segment for row in self.running if row is not None]
-        self.stacks.keep([*running, *self.intact.kept_segments()])
+        if self.stacks.keep([*running, *self.intact.kept_segments()]):
+            self.graphs.clear()  # they would hold the stacks that they read
 
     def hear(
         self,

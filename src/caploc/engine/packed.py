@@ -33,7 +33,7 @@ from caploc.engine.attention import (
     SegmentKeeper,
     SlotKeeper,
 )
-from caploc.engine.graphs import StepGraphs
+from caploc.engine.graphs import Recordable, StepGraphs, has_graphs
 from caploc.engine.memory import model_devices
 from caploc.engine.planning import BatchPlan, PlannedRow
 from caploc.engine.products import reads_stacks, round_up
@@ -118,6 +118,9 @@ class PackedModel:
         self.narrows = narrows
         self.device = loaded.device
         self.spread = len(model_devices(loaded.model)) > 1
+        offloaded = {"cpu", "disk"} & set(getattr(loaded.model, "hf_device_map", {}).values())
+        whole = not self.spread and not offloaded and loaded.team is None
+        self.recordable = Recordable(whole and has_graphs(loaded.device))
         self.depth = len(loaded.projections)
         self.stack = DecoderStack(decoder_layers(loaded.model, loaded.projections))
         self.switch = AttentionSwitch(loaded.model)
@@ -199,13 +202,14 @@ class PackedModel:
         room: KeySlots,
         rows: Sequence[FedRow],
         shared: Readers,
+        graphs: StepGraphs,
     ) -> Float[Tensor, "tokens vocabulary"]:
         """Feed running rows, row i in slot i, and return the logits after each token fed.
 
         Where steps are padded, logits that belong to nobody come after them.
         """
-        step = self._fed(table, room, rows, shared, _layers_cut([row.mask for row in rows]))
-        return step.logits(step.inputs)
+        step = self._fed(table, room, rows, shared, graphs)
+        return graphs.run(step.form, step.inputs, step.logits)
 
     def next_tokens(
         self,
@@ -216,16 +220,21 @@ class PackedModel:
         graphs: StepGraphs,
     ) -> list[int]:
         """Feed running rows as `step` does, and choose the likeliest token after each token fed."""
-        layers = graphs.layers
-        if layers is None:
-            layers = _layers_cut([row.mask for row in rows])
-        step = self._fed(table, room, rows, shared, layers)
+        step = self._fed(table, room, rows, shared, graphs)
         best = graphs.run(step.form, step.inputs, lambda inputs: step.logits(inputs).argmax(-1))
         return self.agreed(best)
 
     def _fed(
-        self, table: MaskTable, room: KeySlots, rows: Sequence[FedRow], shared: Readers, layers: int
+        self,
+        table: MaskTable,
+        room: KeySlots,
+        rows: Sequence[FedRow],
+        shared: Readers,
+        graphs: StepGraphs,
     ) -> "_Step":
+        layers = graphs.layers
+        if layers is None:
+            layers = _layers_cut([row.mask for row in rows])
         fed = [
             (token, row.segment.length if row.segment else 0, row.kept + n, row.mask.number, slot)
             for slot, row in enumerate(rows)
@@ -244,10 +253,9 @@ class PackedModel:
         kept = self.here([*(row.kept for row in rows), *[0] * (size - len(rows))])[0]
         return _Step(self, table, room, shared, layers, longest, reach, (here, kept, *shared.sent))
 
-    def graphs(self, masks: Sequence[NumberedMask]) -> StepGraphs:
-        """Return what captures steps under these masks, for one plan."""
-        whole = not self.spread and self.loaded.team is None
-        return StepGraphs(self.device, _layers_cut(masks), wanted=whole)
+    def step_graphs(self, masks: Sequence[NumberedMask]) -> StepGraphs:
+        """Return what records steps under these masks, for one plan."""
+        return StepGraphs(self.recordable, _layers_cut(masks))
 
     def rows_run(self, rows: Sequence[Any], room: KeySlots) -> int:
         """Count the rows of a step of running rows: on a CPU they alone.

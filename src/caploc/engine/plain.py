@@ -41,6 +41,7 @@ from caploc.engine.attention import KeySlots, Unsupported
 from caploc.engine.encoding import Stops, TokenizedPrompt
 from caploc.engine.packed import Chunk, FedRow, IntactRecords, PackedModel
 from caploc.engine.planning import BatchPlan, PlannedRow
+from caploc.engine.products import reads_stacks
 from caploc.engine.stacks import SegmentStacks
 from caploc.grid import Mask
 from caploc.models.cutting import knocked_out, replaced
@@ -280,6 +281,7 @@ HARMLESS = frozenset(
 MOVING_ROTARY = frozenset({"dynamic", "longrope"})
 LAYERS_KNOWN = frozenset({"full_attention", "sliding_attention"})
 PREFIX, OWN, AGAIN = 4, (3, 5), 2  # tokens of the proof: shared, each row's own, a step's
+RECORDED = 2  # times that the step is repeated, so that the last is what a recorded one says
 # Rows and padding of plain batches that show what rounding does. In bfloat16 they differ from a row
 # by itself by .03 to .14 of the logits' spread (SmolLM2, Gemma 3 270M), packed rows by up to 1.8
 # times as much; rows whose mask is not heeded by .24 to 2.1.
@@ -419,7 +421,8 @@ def packed_logits(
     before = intact.prefix_segment(0)
     recorded = [Chunk(tokens, numbers.all[INTACT], [len(tokens) - 1], before) for tokens in own]
     intact.record(range(len(own)), recorded, every)
-    room = KeySlots(len(own), max(map(len, own)) + AGAIN, packed.depth)
+    spare = int(reads_stacks(packed.device))  # a slot for what pads a step
+    room = KeySlots(len(own) + spare, max(map(len, own)) + AGAIN, packed.depth)
     segments, first = intact.segments(rows), []
     for number, row in enumerate(rows):
         record, length, start = intact.records[number], len(own[number]), intact.start(row)
@@ -432,7 +435,11 @@ def packed_logits(
         FedRow(again[number], numbers.all[row.mask], len(own[number]), segments[number])
         for number, row in enumerate(rows)
     ]
-    shared = SegmentStacks(packed.depth).readers(segments)
-    logits = packed.step(intact.table, room, fed, shared)
-    more = logits.reshape(len(own), AGAIN, -1)
+    stacks, graphs = SegmentStacks(packed.depth), packed.step_graphs(numbers.all)
+    stacks.keep([*segments, before])
+    shared = stacks.readers(segments, packed.rows_run(fed, room))
+    logits = packed.step(intact.table, room, fed, shared, graphs)
+    for _ in range(RECORDED if graphs.recordable.may else 0):
+        logits = packed.step(intact.table, room, fed, shared, graphs)
+    more = logits[: len(own) * AGAIN].reshape(len(own), AGAIN, -1)
     return [torch.cat(pair) for pair in zip(first, more, strict=True)]

@@ -27,6 +27,8 @@ def multiplies_exactly(device: torch.device, dtype: torch.dtype) -> bool:
     one = torch.zeros((1, 1, 1), device=device, dtype=dtype)
     try:
         return dtype.itemsize == 2 and torch.bmm(one, one, out_dtype=torch.float32) is not None
+    except torch.OutOfMemoryError:
+        raise  # it says nothing of the device
     except (NotImplementedError, RuntimeError):
         return False
 
@@ -42,6 +44,12 @@ def multiply(
     if multiplies_exactly(queries.device, queries.dtype):
         return torch.bmm(*pair, out_dtype=torch.float32)
     return torch.bmm(*pair).float()
+
+
+def scale_first(queries: Tensor, scale: float) -> tuple[Tensor, float]:
+    """Scale queries where their products would not fit into 16 bits; also what is left to scale."""
+    exact = multiplies_exactly(queries.device, queries.dtype)
+    return (queries, scale) if exact else (queries * scale, 1.0)
 
 
 def round_up(count: int, fine: int = 1) -> int:
@@ -110,6 +118,7 @@ def attend_stacked(
     As many operations whatever the number of segments and rows: for devices where the host, which
     starts each of them, is what a step waits for.
     """
+    asked, scale = scale_first(asked, scale)
     own = multiply(asked.flatten(0, 1), keys.flatten(0, 1)).add_(bias)
     products = [*(part.products(asked) for part in shared), own.unflatten(0, asked.shape[:2])]
     together = torch.cat(products, -1) if shared else products[0]

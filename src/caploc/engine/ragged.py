@@ -29,7 +29,9 @@ def reads_ragged(queries: Tensor, values: Tensor) -> bool:
     width = queries.shape[-1]
     return (
         queries.device.type == "cuda"
+        and torch.version.hip is None  # whose kernel gives weights in another layout
         and queries.dtype in HALVES
+        and queries.stride(-1) == values.stride(-1) == 1
         and width == values.shape[-1]
         and width <= WIDEST
         and width % STEP == 0
@@ -93,7 +95,7 @@ class RaggedRows:
 
     @classmethod
     def of(cls, rows: Sequence[tuple[int, int, Any]], device: torch.device) -> "RaggedRows":
-        """Describe rows of so many asking tokens, so many tokens and a segment each, or None."""
+        """Describe rows: asking tokens, tokens, and a segment, which each row has or none."""
         runs: list[list[Any]] = []
         for asking, _, segment in rows:
             if runs and runs[-1][1] is segment:
@@ -102,6 +104,7 @@ class RaggedRows:
                 runs.append([asking, segment])
         counts = [[row[0] for row in rows], [row[1] for row in rows]]
         segments = [segment for _, segment in runs if segment is not None]
+        assert len(segments) in (0, len(runs)), "some rows read a segment and others none"
         if segments:
             counts += [[run[0] for run in runs], [segment.length for segment in segments]]
         every = [place for each in counts for place in (0, *accumulate(each))]

@@ -61,8 +61,8 @@ class LayerStacks:
         found = None if stack is None else stack.held.get(id(segment.keys[self.number]))
         return None if found is None else (segment.length, found[0])
 
-    def keep(self, segments: Iterable[Segment]) -> None:
-        """Stack these segments, and let go what is none of theirs.
+    def keep(self, segments: Iterable[Segment]) -> bool:
+        """Stack these segments, let go what is none of theirs, and say whether stacks are others.
 
         Below masks' first cuts several segments have the same tensors.
         """
@@ -71,10 +71,11 @@ class LayerStacks:
             keys = segment.keys[self.number]
             if keys is not None and reads_stacks(keys.device):
                 by_length.setdefault(segment.length, {}).setdefault(id(keys), []).append(segment)
+        before = self.stacks
         self.stacks = {
-            length: self._kept(self.stacks.get(length), owners)
-            for length, owners in by_length.items()
+            length: self._kept(before.get(length), owners) for length, owners in by_length.items()
         }
+        return {*map(id, before.values())} != {*map(id, self.stacks.values())}
 
     def _kept(self, before: Stack | None, owners: Mapping[int, Sequence[Segment]]) -> Stack:
         """Put newcomers in the places of those that are gone, or all into a new stack."""
@@ -115,18 +116,21 @@ class SegmentStacks:
         self.known: WeakSet[Segment] = WeakSet()
         self.count = 0
 
-    def keep(self, segments: Iterable[Segment | None]) -> None:
+    def keep(self, segments: Iterable[Segment | None]) -> bool:
         """Stack these segments if they are others than before; what is no more is let go.
 
-        Rows may come to read the keys of some only: the ones they read should come first.
+        Return whether there are other stacks now. Rows may come to read the keys of some segments
+        only: the ones they read should come first.
         """
         living = list(dict.fromkeys(each for each in segments if each is not None))
         if set(living) == set(self.known) and len(living) == self.count:
-            return
+            return False
+        changed = False
         for layer in self.layers:
             self._part(layer, living)
-            layer.keep(living)
+            changed |= layer.keep(living)
         self.known, self.count = WeakSet(living), len(living)
+        return changed
 
     def _part(self, layer: LayerStacks, living: Collection[Segment]) -> None:
         """Give segments that somebody still holds, and no row reads, tensors of their own."""
@@ -146,11 +150,14 @@ class SegmentStacks:
         for row, segment in enumerate(segments):
             if segment is not None:
                 rows.setdefault(segment, []).append(row)
-        most, size = PLACES * len(segments), rows_run or len(segments)
-        found = [self._patterns(layer, rows, most) for layer in self.layers]
-        kept = [layer if all(each.needed <= most for each in layer) else [] for layer in found]
-        stacked_all = all(kept) or not rows
-        alone = None if stacked_all else shared_layers(segments, len(self.layers))
+        places, size = PLACES * len(segments), rows_run or len(segments)
+        found = [self._patterns(layer, rows, places) for layer in self.layers]
+        kept = [layer if all(each.needed <= places for each in layer) else [] for layer in found]
+        # a layer without attention has nothing to read
+        every = any(found) and all(
+            layer or not each for layer, each in zip(kept, found, strict=True)
+        )
+        alone = None if every or not rows else shared_layers(segments, len(self.layers))
         stacked = [
             [self._read(layer, each) for each in patterns]
             for layer, patterns in zip(self.layers, kept, strict=True)
@@ -158,19 +165,20 @@ class SegmentStacks:
         return Readers(stacked, kept, alone, len(segments), size)
 
     def _patterns(
-        self, layer: LayerStacks, rows: Mapping[Segment, Sequence[int]], most: int
+        self, layer: LayerStacks, rows: Mapping[Segment, Sequence[int]], places: int
     ) -> list["Pattern"]:
         """Find who reads which stack of a layer."""
         readers: dict[int, dict[int, list[int]]] = {}
         for segment, members in rows.items():
             where = layer.place(segment)
+            assert where is not None or not layer.stacks, "a segment that was not kept is read"
             if where is not None:
                 readers.setdefault(where[0], {}).setdefault(where[1], []).extend(members)
         found = []
         for length, by_number in readers.items():
             keys = layer.stacks[length].keys
             each = tuple((number, tuple(by_number[number])) for number in sorted(by_number))
-            found.append(Pattern(length, (len(keys), keys.shape[1]), keys.device, each, most))
+            found.append(Pattern(length, (len(keys), keys.shape[1]), keys.device, each, places))
         return found
 
     def _read(self, layer: LayerStacks, pattern: "Pattern") -> tuple[Tensor, Tensor]:
@@ -205,12 +213,12 @@ class Readers:
             for device, known in self.by_device.items()
         ]
 
-    @property
+    @cached_property
     def form(self) -> Hashable:
         """What is the same wherever rows read the same stacks in products of the same shapes.
 
-        Where layers share indices, others must share them too. None where a layer is read one
-        segment after another.
+        Two readings have one form only if the same layers share indices. None where a layer is read
+        one segment after another.
         """
         if self.alone is not None:
             return None

@@ -131,8 +131,8 @@ def incomplete_set(conclusion: Conclusion, chosen: list[int]) -> str:
     if len(chosen) < conclusion.top:
         found = f"{len(chosen)} were" if len(chosen) > 1 else "one was"
         return (
-            f"A set of up to {conclusion.top} heads was sought, and {found} found: with it gone, no "
-            "further head lowers the score beyond doubt."
+            f"A set of up to {conclusion.top} heads was sought, and {found} found: with it gone, "
+            "no further head lowers the score beyond doubt."
         )
     return ""
 
