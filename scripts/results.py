@@ -44,11 +44,18 @@ WORDS = {
 }
 
 
-def finished(runs: Path) -> dict[str, Result]:
-    """Read every study's result, by the name of its folder."""
-    return {
-        path.parent.name: read_file(path, Result) for path in sorted(runs.glob("*/result.json"))
+def finished(runs: Path, kept: Path = KEPT) -> dict[str, Result]:
+    """Read every study's result, by model and name: those kept, and instead what ran since."""
+    found = {
+        path.stem: Result.model_validate(read_json(path))
+        for path in kept.glob("*.json")
+        if not path.stem.startswith("cnl-")
     }
+    for path in runs.glob("*/result.json"):
+        result, name = read_file(path, Result), path.parent.name
+        model = f"{result.model.name}-"
+        found[name if name.startswith(model) else model + name] = result
+    return dict(sorted(found.items()))
 
 
 def points(change: Change | None) -> str:
