@@ -129,10 +129,11 @@ def incomplete_set(conclusion: Conclusion, chosen: list[int]) -> str:
             "here as far as this budget can see."
         )
     if len(chosen) < conclusion.top:
-        found = f"{len(chosen)} were" if len(chosen) > 1 else "one was"
+        many = len(chosen) > 1
+        found, gone = (f"{len(chosen)} were", "them") if many else ("one was", "it")
         return (
-            f"A set of up to {conclusion.top} heads was sought, and {found} found: with it gone, "
-            "no further head lowers the score beyond doubt."
+            f"A set of up to {conclusion.top} heads was sought, and {found} found: with {gone} "
+            "gone, no further head lowers the score beyond doubt."
         )
     return ""
 
