@@ -299,3 +299,9 @@ def test_a_model_that_does_not_fit_is_no_mistake_of_the_file(tmp_path, monkeypat
     path.write_text(path.read_text() + "\nsettings = {top = 97}")
     (line,) = mistakes(path)
     assert "97 is more than the 96 heads" in line
+
+
+def test_every_study_of_the_project_asks_for_what_can_be_had():
+    """A study that is refused only when its turn comes would fail after hours of others."""
+    for study in read_studies(DOCS.parents[1] / "studies" / "real.toml").studies.values():
+        study.check()
