@@ -113,9 +113,7 @@ def waits(loaded: LoadedModel, caploc: Contender, asks: Sequence[Ask]) -> int:
     return len(caught)
 
 
-def profile(
-    loaded: LoadedModel, caploc: Contender, asks: Sequence[Ask], table: Path | None
-) -> float:
+def profile(loaded: LoadedModel, caploc: Contender, asks: Sequence[Ask], table: Path) -> float:
     """The share of the time for which the device worked while some rows were answered.
 
     The `table` says how long each operation took, on the device and on the host.

@@ -54,12 +54,13 @@ def counted(packed, rows, masks, fed=1, own=OWN):
     ]
     stacks, size = SegmentStacks(packed.depth), packed.rows_run(running, room)
     stacks.keep(segments)
-    graphs = packed.step_graphs(numbered)
     shared = stacks.readers([row.segment for row in running], size)
-    packed.step(table, room, running, shared, graphs)
+    before = packed.step(table, room, running, shared)
+    before.logits(before.inputs)
     with Counted() as seen:
         shared = stacks.readers([row.segment for row in running], size)
-        packed.step(table, room, running, shared, graphs)
+        step = packed.step(table, room, running, shared)
+        step.logits(step.inputs)
     return seen
 
 

@@ -359,9 +359,10 @@ class Decoder:
             FedRow([row.said[-1], *row.draft], self.masks[row.row.mask], row.kept, row.segment)
             for row in rows
         ]
-        best = self.packed.next_tokens(
-            self.intact.table, self.room, fed, self.shared(rows), self.graphs
+        step = self.packed.step(
+            self.intact.table, self.room, fed, self.shared(rows), self.graphs.layers
         )
+        best = self.packed.agreed(self.graphs.run(step.form, step.inputs, step.best))
         for odds in (self.first_odds, self.later_odds):
             odds.fed(len(rows), self.alone)
         for row in rows:

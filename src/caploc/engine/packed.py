@@ -118,7 +118,8 @@ class PackedModel:
         self.narrows = narrows
         self.device = loaded.device
         self.spread = len(model_devices(loaded.model)) > 1
-        offloaded = {"cpu", "disk"} & set(getattr(loaded.model, "hf_device_map", {}).values())
+        placed = getattr(loaded.model, "hf_device_map", None) or {}
+        offloaded = {"cpu", "disk"} & set(placed.values())
         whole = not self.spread and not offloaded and loaded.team is None
         self.recordable = Recordable(whole and has_graphs(loaded.device))
         self.depth = len(loaded.projections)
@@ -202,37 +203,12 @@ class PackedModel:
         room: KeySlots,
         rows: Sequence[FedRow],
         shared: Readers,
-        graphs: StepGraphs,
-    ) -> Float[Tensor, "tokens vocabulary"]:
-        """Feed running rows, row i in slot i, and return the logits after each token fed.
+        layers: int | None = None,
+    ) -> "Step":
+        """Return the step that feeds running rows, row i in slot i.
 
-        Where steps are padded, logits that belong to nobody come after them.
+        It cuts `layers`, as bits, or those that the rows' masks cut.
         """
-        step = self._fed(table, room, rows, shared, graphs)
-        return graphs.run(step.form, step.inputs, step.logits)
-
-    def next_tokens(
-        self,
-        table: MaskTable,
-        room: KeySlots,
-        rows: Sequence[FedRow],
-        shared: Readers,
-        graphs: StepGraphs,
-    ) -> list[int]:
-        """Feed running rows as `step` does, and choose the likeliest token after each token fed."""
-        step = self._fed(table, room, rows, shared, graphs)
-        best = graphs.run(step.form, step.inputs, lambda inputs: step.logits(inputs).argmax(-1))
-        return self.agreed(best)
-
-    def _fed(
-        self,
-        table: MaskTable,
-        room: KeySlots,
-        rows: Sequence[FedRow],
-        shared: Readers,
-        graphs: StepGraphs,
-    ) -> "_Step":
-        layers = graphs.layers
         if layers is None:
             layers = _layers_cut([row.mask for row in rows])
         fed = [
@@ -251,7 +227,7 @@ class PackedModel:
         positions = [first + place for first, place in zip(before, places, strict=True)]
         here = self.here(tokens, positions, owners, slots, places)
         kept = self.here([*(row.kept for row in rows), *[0] * (size - len(rows))])[0]
-        return _Step(self, table, room, shared, layers, longest, reach, (here, kept, *shared.sent))
+        return Step(self, table, room, shared, layers, longest, reach, (here, kept, *shared.sent))
 
     def step_graphs(self, masks: Sequence[NumberedMask]) -> StepGraphs:
         """Return what records steps under these masks, for one plan."""
@@ -296,11 +272,12 @@ class PackedModel:
 
 
 @dataclass(frozen=True, eq=False)
-class _Step:
+class Step:
     """A step of running rows. `inputs` are what differs between steps of one form, on the device.
 
     They are the tokens fed with their positions, masks, slots and places there; the own tokens that
-    each row had; and who reads which segments.
+    each row had; and who reads which segments. Where steps are padded, what belongs to nobody comes
+    after what is computed for the tokens fed.
     """
 
     packed: PackedModel
@@ -320,7 +297,12 @@ class _Step:
         shapes = tuple(tuple(each.shape) for each in self.inputs)
         return shapes, self.layers, self.longest, self.reach, self.shared.form
 
+    def best(self, inputs: Sequence[Tensor]) -> Int[Tensor, " tokens"]:
+        """Choose the likeliest token after each token fed."""
+        return self.logits(inputs).argmax(-1)
+
     def logits(self, inputs: Sequence[Tensor]) -> Float[Tensor, "tokens vocabulary"]:
+        """Compute the logits after each token fed."""
         (tokens, positions, owners, slots, places), kept, *sent = inputs
         attention = DecodeAttention(
             self.room, slots, places, kept, self.shared.layers(sent), self.longest, self.reach

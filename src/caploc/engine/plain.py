@@ -438,8 +438,9 @@ def packed_logits(
     stacks, graphs = SegmentStacks(packed.depth), packed.step_graphs(numbers.all)
     stacks.keep([*segments, before])
     shared = stacks.readers(segments, packed.rows_run(fed, room))
-    logits = packed.step(intact.table, room, fed, shared, graphs)
+    step = packed.step(intact.table, room, fed, shared, graphs.layers)
+    logits = graphs.run(step.form, step.inputs, step.logits)
     for _ in range(RECORDED if graphs.recordable.may else 0):
-        logits = packed.step(intact.table, room, fed, shared, graphs)
+        logits = graphs.run(step.form, step.inputs, step.logits)
     more = logits[: len(own) * AGAIN].reshape(len(own), AGAIN, -1)
     return [torch.cat(pair) for pair in zip(first, more, strict=True)]

@@ -232,18 +232,7 @@ class Readers:
         )
 
     def layers(self, sent: Sequence[Tensor]) -> list[LayerShared]:
-        """Say what each layer reads, by these indices."""
-        if len(sent) == len(self.sent) and all(
-            a is b for a, b in zip(sent, self.sent, strict=True)
-        ):
-            return self._layers
-        return self._by(sent)
-
-    @cached_property
-    def _layers(self) -> list[LayerShared]:
-        return self._by(self.sent)
-
-    def _by(self, sent: Sequence[Tensor]) -> list[LayerShared]:
+        """Say what each layer reads, by such indices as were sent."""
         indices = {
             pattern: index
             for known, numbers in zip(self.by_device.values(), sent, strict=True)
