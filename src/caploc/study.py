@@ -1,6 +1,6 @@
 """A study from end to end: the one file that knows the order of the stages."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
@@ -134,26 +134,44 @@ class Study:
         specific set must break those that caploc brings, if none is named and none is spared.
         """
         pick(METHODS, self.method, "method")
+        return self.with_twins().checked()
+
+    def with_twins(self) -> "Study":
+        """Return the study with the tasks in other words that a specific set must break too."""
         twins = [name for name in self.twins if name != "none"]
         if self.seeks_specific and not self.twins:
             twins = [name for name in list_twins(self.task) if name not in self.spare]
-        return replace(self, twins=tuple(twins)).checked()
+        return replace(self, twins=tuple(twins))
 
-    def checked(self) -> "Study":
-        self.settings.check()
-        self.options.check()
+    def checks(self) -> tuple[Callable[[], object], ...]:
+        """List what may refuse it by a UserError, whatever its model, method and tasks."""
+        return (
+            self.settings.check,
+            self.options.check,
+            self.check_controls,
+            partial(check_limit, self.limit),
+            partial(check_task_count, "The study", 1 + len(self.beside)),
+            partial(check_tracker, self.track),
+            partial(self.mode.check, self.model.device),
+            partial(self.mode.check_beside, self.beside),
+        )
+
+    def check_controls(self) -> None:
         if self.controls < 0:
             raise BadOption(f"--controls must be 0 or more; got {self.controls}.")
-        check_limit(self.limit)
-        check_task_count("The study", 1 + len(self.beside))
-        check_tracker(self.track)
-        self.mode.check(self.model.device)
-        self.mode.check_beside(self.beside)
-        for name in self.named_tasks:
-            check_task_name(name, self.options)
+
+    def check_sparing(self) -> None:
+        """Refuse tasks to spare, or their lack, that the method and its goal make no sense of."""
         adaptive = METHODS[self.method].adaptive
         check_spared(self.settings.goal, self.spare, adaptive=adaptive)
         check_sides(self.task, self.spare, self.twins)
+
+    def checked(self) -> "Study":
+        for check in self.checks():
+            check()
+        for name in self.named_tasks:
+            check_task_name(name, self.options)
+        self.check_sparing()
         grid = self.model.check()
         sized = self.sized(grid.size)
         if not self.exclude:

@@ -301,7 +301,22 @@ def test_a_model_that_does_not_fit_is_no_mistake_of_the_file(tmp_path, monkeypat
     assert "97 is more than the 96 heads" in line
 
 
-def test_every_study_of_the_project_asks_for_what_can_be_had():
-    """A study that is refused only when its turn comes would fail after hours of others."""
-    for study in read_studies(DOCS.parents[1] / "studies" / "real.toml").studies.values():
-        study.check()
+def test_what_a_study_alone_would_be_refused_for_is_named_before_any_runs(tmp_path):
+    text = """
+        models = ["demo"]
+        tasks = ["demo/addition"]
+        methods = [
+            {name = "adaptive", label = "set", goal = "set"}, {name = "css", goal = "specific"},
+        ]
+        [settings]
+        spare = ["demo/sentences"]
+        controls = -1
+    """
+    found = "\n".join(mistakes(written(tmp_path, text)))
+    assert "spare is for goal specific; got goal set" in found
+    assert "goal specific is for method adaptive" in found
+    assert "controls = -1" in found
+
+
+def test_the_projects_own_studies_can_be_had():
+    assert len(read_studies(DOCS.parents[1] / "studies" / "real.toml").studies) > 100

@@ -438,14 +438,10 @@ def check_study(place: Place, study: Study, grid: HeadGrid | None, found: Mistak
     seed = f" with seed {place.seeds}" if place.seeds else ""
     about = f"{place.methods} for {place.tasks} on {place.models}{seed}"
     before = len(found.about)
-    attempts = (
-        study.settings.check,
-        study.options.check,
-        partial(study.mode.check, study.model.device),
-        partial(study.mode.check_beside, study.beside),
-    )
-    for attempt in attempts:
-        found.of(about, attempt)
+    for check in study.checks():
+        found.of(about, check)
+    if study.method in METHODS:
+        found.of(about, study.with_twins().check_sparing)
     names: Mapping[str, str] = {name: f"also of {place.tasks}" for name in study.named_tasks[1:]}
     for name, where in {**names, study.task: f"tasks: {place.tasks}"}.items():
         found.of(where, partial(check_task_name, name, study.options))
