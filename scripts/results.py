@@ -49,7 +49,7 @@ def finished(runs: Path, kept: Path = KEPT) -> dict[str, Result]:
     found = {
         path.stem: Result.model_validate(read_json(path))
         for path in kept.glob("*.json")
-        if not path.stem.startswith("cnl-")
+        if not path.name.startswith(CNL_KEPT.partition("{")[0])
     }
     for path in runs.glob("*/result.json"):
         result, name = read_file(path, Result), path.parent.name

@@ -9,8 +9,6 @@ from caploc.pretrained import DEMO, PRETRAINED, hint
 
 LONGEST = 200  # bytes of a folder's name; disks take 255
 TWIN = "_twin"  # ends the name of a task in other words
-
-
 # What packaged tasks are held against where no other task is named, by the folder that is theirs.
 GENERAL = {"demo": "demo/sentences", "words": "words/copy"}
 

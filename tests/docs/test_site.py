@@ -52,10 +52,7 @@ def build(place: Path) -> subprocess.CompletedProcess[str]:
 @pytest.fixture(scope="module")
 def site(tmp_path_factory):
     place = tmp_path_factory.mktemp("site")
-    try:
-        built = build(place)
-    except subprocess.TimeoutExpired:  # a Jupyter kernel lost a message: a cell's own hang fails
-        built = build(place)
+    built = build(place)
     assert built.returncode == 0, built.stderr
     assert not re.search(r"^(WARNING|ERROR)", built.stderr, re.M)
     return place
