@@ -11,6 +11,7 @@ from transformers import AutoModelForCausalLM
 
 import plain
 from answering import Ask, BatchEngine
+from caploc.engine.packed import PackedModel
 from caploc.heads import Mask
 from caploc.models.cutting import knocked_out
 from caploc.models.loading import LoadedModel
@@ -186,10 +187,12 @@ class Caploc:
     def __init__(self, loaded: LoadedModel) -> None:
         """Answer with this model, which no other contender touches."""
         self.loaded = loaded
+        self.packed: PackedModel | None = None  # of the run before
 
     def run(self, asks: Sequence[Ask]) -> Run:
         """Answer with an engine made anew, before the clock starts, so that nothing is kept."""
         engine = BatchEngine(self.loaded)
+        self.packed = engine.packed
         watch = Stopwatch()
         answers = [answer for batch in engine.answer(asks) for answer in batch]
         seconds = watch.read()

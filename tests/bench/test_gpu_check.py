@@ -36,7 +36,7 @@ def test_the_check_runs_where_there_is_no_gpu_and_finds_the_engine_right(loaded,
         "hook loop",
         "caploc",
     }
-    assert "tiny: " in gpu_check.page(found) and "right." in gpu_check.page(found)
+    assert "tiny, against" in gpu_check.page(found) and "right." in gpu_check.page(found)
 
 
 def test_an_engine_that_ignores_masks_is_found_wrong(loaded):

@@ -143,3 +143,13 @@ def test_a_graph_computes_from_its_inputs():
         found = graphs.run("form", [one], lambda inputs: inputs[0] + kept)
         assert found.tolist() == [number + 10] * 2
     assert graphs.graphs
+
+
+@cuda
+def test_a_recording_that_fails_leaves_random_numbers_to_be_had():
+    graphs, one = StepGraphs(Recordable(True, watched=True), 3), torch.ones(1, device="cuda")
+    for _ in range(3):
+        found = graphs.run("form", [one], lambda inputs: inputs[0] * float(inputs[0].item()))
+        assert found.tolist() == [1.0]
+    assert not graphs.recordable.may
+    assert torch.randn(1, device="cuda").isfinite()

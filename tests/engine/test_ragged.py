@@ -7,7 +7,7 @@ from test_decoding import PROMPTS, asks_for, loaded, masks, texts, truth  # noqa
 from test_tails import agree
 from tiny import tiny
 
-from caploc.engine import BatchEngine, attention, ragged
+from caploc.engine import BatchEngine, attention, products, ragged
 from caploc.engine.ragged import Lengths, Pairs, RaggedRows, attend_pairs, reads_ragged
 
 
@@ -16,11 +16,15 @@ def slowly(queries, keys, values, pairs, scale, *, causal):
     heads = queries.shape[0]
     keys, values = (x.repeat_interleave(heads // x.shape[0], 0) for x in (keys, values))
     ends = [each.ends.tolist() for each in (pairs.asking, pairs.read)]
-    assert pairs.asking.longest == max(b - a for a, b in zip(ends[0], ends[0][1:], strict=False))
-    assert pairs.read.longest == max(b - a for a, b in zip(ends[1], ends[1][1:], strict=False))
+    used = pairs.read.used
+    counts = [b - a for a, b in zip(ends[1], ends[1][1:], strict=False)]
+    counts = counts if used is None else used.tolist()
+    assert max(b - a for a, b in zip(ends[0], ends[0][1:], strict=False)) <= pairs.asking.longest
+    assert max(counts) <= pairs.read.longest
     read, weight = [], []
     for row in range(len(ends[0]) - 1):
-        asking, own = (slice(each[row], each[row + 1]) for each in ends)
+        asking = slice(ends[0][row], ends[0][row + 1])
+        own = slice(ends[1][row], ends[1][row] + counts[row])
         scores = queries[:, asking] @ keys[:, own].transpose(1, 2) * scale
         if causal:
             ones = torch.ones(scores.shape[1:], dtype=torch.bool)
@@ -44,11 +48,24 @@ def by_kernel(monkeypatch):
     return calls
 
 
+@pytest.fixture
+def stacked(monkeypatch):
+    """Let the CPU read segments in stacks, as a GPU does."""
+    monkeypatch.setattr(products, "ONE_BY_ONE", set())
+
+
 @pytest.mark.parametrize("slots", [None, 3])
 @pytest.mark.usefixtures("short_prefixes")
 def test_texts_are_those_of_single_rows(loaded, masks, truth, slots, by_kernel):  # noqa: F811
     assert texts(BatchEngine(loaded, slots), asks_for(PROMPTS, masks)) == truth
     assert {True, False} == set(by_kernel)
+
+
+@pytest.mark.parametrize("slots", [None, 3])
+@pytest.mark.usefixtures("short_prefixes", "stacked")
+def test_steps_say_what_single_rows_say(loaded, masks, truth, slots, by_kernel):  # noqa: F811
+    assert texts(BatchEngine(loaded, slots), asks_for(PROMPTS, masks)) == truth
+    assert len(by_kernel) > 100
 
 
 @pytest.mark.usefixtures("short_prefixes")
@@ -98,4 +115,22 @@ def test_the_kernel_itself_reads_as_one_row_at_a_time(causal, asking, read):
     for ours, theirs in zip(
         attend_pairs(*on_device, there, 0.125, causal=causal), expected, strict=True
     ):
+        torch.testing.assert_close(ours.float().cpu(), theirs, rtol=0.03, atol=0.03)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_the_kernel_itself_begins_where_it_is_told_and_reads_what_is_used():
+    torch.manual_seed(0)
+    begins, used, asked = [100, 0, 50, 150, 50], [5, 40, 1, 50, 17], 4
+    queries = torch.randn(1, len(used) * asked, 64)
+    keys, values = torch.randn(2, 1, 200, 64)
+    ends = torch.arange(len(used) + 1, dtype=torch.int32) * asked
+    starts = torch.tensor([*begins, 0], dtype=torch.int32)
+    count = torch.tensor(used, dtype=torch.int32)
+    pairs = Pairs(Lengths(ends, asked), Lengths(starts, 50, count))
+    expected = slowly(queries, keys, values, pairs, 0.125, causal=False)
+    there = Pairs(Lengths(ends.cuda(), asked), Lengths(starts.cuda(), 50, count.cuda()))
+    on_device = (x.cuda().bfloat16() for x in (queries, keys, values))
+    found = attend_pairs(*on_device, there, 0.125, causal=False)
+    for ours, theirs in zip(found, expected, strict=True):
         torch.testing.assert_close(ours.float().cpu(), theirs, rtol=0.03, atol=0.03)

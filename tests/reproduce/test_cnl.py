@@ -113,6 +113,23 @@ def test_a_task_that_is_not_located_is_told_before_hours_are_spent(tmp_path, no_
         reproduce_cnl(read_cnl_preset(path), tmp_path / "out")
 
 
+@pytest.mark.parametrize("step", ["erased", "scored", "tuned"])
+def test_steps_that_go_on_from_neurons_need_the_step_that_locates_them(tmp_path, step):
+    path = changed(tmp_path, ("limit = 4", f'limit = 4\nsteps = ["{step}", "facts"]'))
+    with pytest.raises(BadData, match=f'steps has {step} without "located"'):
+        read_cnl_preset(path)
+
+
+def test_tuning_from_a_start_of_its_own_needs_no_other_step(tmp_path):
+    path = changed(
+        tmp_path,
+        ("limit = 4", 'limit = 4\nsteps = ["tuned"]'),
+        ("noise = 1.0", "fewshot = 0\nextensions = 0\narms = ['located', 'random-uniform']"),
+    )
+    exhibits = reproduce_cnl(read_cnl_preset(path), tmp_path / "run", Measured())
+    assert "verdict-tuning" in {each.name for each in exhibits}
+
+
 def test_a_name_that_is_no_preset_and_text_that_is_no_toml(tmp_path):
     with pytest.raises(
         UnknownName, match="no preset 'papers'.*demo, paper, real, or give the path"

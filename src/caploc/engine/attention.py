@@ -34,7 +34,7 @@ from caploc.engine.products import (
     reads_stacks,
     scale_first,
 )
-from caploc.engine.ragged import RaggedRows, reads_ragged
+from caploc.engine.ragged import RaggedRows, RunningTokens, reads_ragged
 from caploc.errors import ModelBusy
 
 CONTIGUOUS = torch.contiguous_format
@@ -104,16 +104,16 @@ class KeySlots:
         values: Keys,
     ) -> None:
         """Put each token's key and value into its row's slot, at its place there."""
-        for kept, new in ((self.keys, keys), (self.values, values)):
-            self._room(kept, layer, new)[slots, :, places] = new.transpose(0, 1)
+        for room, new in zip(self._rooms(layer, keys, values), (keys, values), strict=True):
+            room[slots, :, places] = new.transpose(0, 1)
 
     def share(self, layers: int, slots: Sequence[int], segment: Segment) -> None:
         """Copy a segment's first `layers` layers to the beginning of some slots."""
         for layer in range(layers):
-            for kept, source in ((self.keys, segment.keys), (self.values, segment.values)):
-                new = source[layer]
-                if new is not None:
-                    room = self._room(kept, layer, new)
+            keys, values = segment.keys[layer], segment.values[layer]
+            if keys is not None and values is not None:
+                rooms = self._rooms(layer, keys, values)
+                for room, new in zip(rooms, (keys, values), strict=True):
                     for slot in slots:
                         room[slot, :, : segment.length] = new
 
@@ -126,12 +126,15 @@ class KeySlots:
                 here = targets.to(room.device), sources.to(room.device)  # layers may lie elsewhere
                 room[here[0], :, :length] = room[here[1], :, :length]
 
-    def _room(self, kept: list[Tensor | None], layer: int, new: Keys) -> Tensor:
-        room = kept[layer]
-        if room is None:
-            groups, _, width = new.shape
-            room = kept[layer] = new.new_zeros((self.rows, groups, self.length, width))
-        return room
+    def _rooms(self, layer: int, keys: Keys, values: Keys) -> tuple[Tensor, Tensor]:
+        """Return a layer's room for keys and for values, made like these where there is none."""
+        kept, kept_values = self.keys[layer], self.values[layer]
+        if kept is None or kept_values is None:
+            kept, kept_values = self.keys[layer], self.values[layer] = tuple(
+                new.new_zeros((self.rows, len(new), self.length, new.shape[-1]))
+                for new in (keys, values)
+            )
+        return kept, kept_values
 
 
 @dataclass(eq=False)
@@ -375,6 +378,7 @@ class DecodeAttention:
     bias: Tensor | None = field(init=False, default=None)
     turns: Tensor | None = field(init=False, default=None)
     repeated: dict[int, Tensor] = field(init=False, default_factory=dict)
+    running: RunningTokens | None = field(init=False, default=None)
 
     def attend(
         self, layer: int, queries: Queries, keys: Keys, values: Keys, scale: float
@@ -385,16 +389,23 @@ class DecodeAttention:
                 numbers.to(here) for numbers in (self.slots, self.places, self.before)
             )
             self.bias = None if self.bias is None else self.bias.to(here)
-            self.turns = None
+            self.turns = self.running = None
             self.repeated.clear()
         self.room.write(layer, self.slots, self.places, keys, values)
         kept, kept_values = self.room.keys[layer], self.room.values[layer]
         assert kept is not None and kept_values is not None
         rows = len(self.before)
+        parts = [part for part in self.shared[layer] if isinstance(part, StackedKeys)]
+        stacked = len(parts) == len(self.shared[layer])
+        if stacked and reads_ragged(queries, values):
+            if self.running is None:
+                self.running = RunningTokens(
+                    self.slots, self.places, self._turns(), self.longest, self.reach
+                )
+            return self.running.attend(queries, kept, kept_values, parts, scale)
         own_keys, own_values = (x[:rows, :, : self.reach] for x in (kept, kept_values))
         asked = _grouped(self._padded(queries), keys.shape[0])
-        parts = [part for part in self.shared[layer] if isinstance(part, StackedKeys)]
-        if reads_stacks(asked.device) and len(parts) == len(self.shared[layer]):
+        if stacked and reads_stacks(asked.device):
             bias = self._repeated_mask(asked)
             read = attend_stacked(asked, own_keys, own_values, bias, parts, scale)
             return self._packed(_ungrouped(read, self.longest))

@@ -18,6 +18,9 @@ MOST = 64  # graphs kept; those run longest ago are let go first
 # Times that a form is computed without a graph. What comes once is not worth one; and the first
 # time makes tensors that later steps find, which a recording would make without filling them.
 EAGER = 1
+# Bytes that shall be free before a recording: it takes none of those that torch keeps at hand for
+# other work, and cannot have them given back once it has begun.
+FREE = 1 << 31
 Compute = Callable[[Sequence[Tensor]], Tensor]
 
 
@@ -30,6 +33,16 @@ def has_graphs(device: torch.device) -> bool:
 def recording_stream(device: torch.device) -> torch.cuda.Stream:
     """Return the stream that records: memory is shared among the graphs of one stream alone."""
     return torch.cuda.Stream(device)
+
+
+def renew_generator(device: torch.device, state: Tensor) -> None:
+    """Give a device a random generator in this state, in place of one that a recording left open.
+
+    Torch would refuse random numbers there from then on.
+    """
+    fresh = torch.Generator(device)
+    fresh.set_state(state)
+    torch.cuda.default_generators[fresh.device.index].graphsafe_set_state(fresh)
 
 
 @dataclass
@@ -120,8 +133,12 @@ class StepGraphs:
     def record(self, inputs: Sequence[Tensor], compute: Compute) -> StepGraph | None:
         """Record a step without running it; None if it cannot be: then no step is any more."""
         kept, graph = [each.clone() for each in inputs], torch.cuda.CUDAGraph()
-        aside = recording_stream(kept[0].device)  # the usual stream cannot record
-        aside.wait_stream(torch.cuda.current_stream(kept[0].device))
+        device = kept[0].device
+        aside = recording_stream(device)  # the usual stream cannot record
+        if torch.cuda.mem_get_info(device)[0] < FREE:
+            torch.cuda.empty_cache()
+        aside.wait_stream(torch.cuda.current_stream(device))
+        random = torch.cuda.get_rng_state(device)
         try:
             # not `torch.cuda.graph`, which gives all cached memory back first
             with torch.cuda.stream(aside):
@@ -133,5 +150,6 @@ class StepGraphs:
         except RuntimeError:  # out of memory too: without graphs less is needed
             self.recordable.may = False
             self.clear()
+            renew_generator(device, random)
             return None
         return StepGraph(graph.replay, kept, output, compute)

@@ -1,21 +1,24 @@
 """Attention of rows of any lengths to themselves and to shared segments, in two kernels for all.
 
 A product for each row would have the host start more operations, the more rows a pass has. So on a
-GPU rows that are read from their beginning are given, end to end and with the places where each
-ends, to the flash attention that torch brings. It also says the logarithm of the weight that each
-part deserves, by which two parts become one.
+GPU rows are given, end to end and with the places where each ends, to the flash attention that
+torch brings. It also says the logarithm of the weight that each part deserves, by which two parts
+become one.
 
 Axes as in `attention.py`.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import Any
 
 import torch
-from jaxtyping import Float, Int
+import torch.nn.functional as F
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
+
+from caploc.engine.products import StackedKeys
 
 HALVES = (torch.float16, torch.bfloat16)
 WIDEST, STEP = 256, 8  # of a head: what the kernel knows
@@ -41,10 +44,14 @@ def reads_ragged(queries: Tensor, values: Tensor) -> bool:
 
 @dataclass(frozen=True, eq=False)
 class Lengths:
-    """Where rows that stand end to end begin and end, and how long the longest is."""
+    """Where rows that stand end to end begin and end, and how long the longest is.
 
-    ends: Int[Tensor, " rows_and_one"]  # the first is 0
+    Where it is said how many tokens of each are `used`, `ends` say only where each begins.
+    """
+
+    ends: Int[Tensor, " rows_and_one"]  # the first is 0, or where the first begins
     longest: int
+    used: Int[Tensor, " rows"] | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,6 +85,7 @@ def attend_pairs(
         causal,
         False,
         scale=scale,
+        seqused_k=pairs.read.used,
     )
     return read, weight.transpose(0, 1)
 
@@ -123,6 +131,132 @@ class RaggedRows:
         kept = torch.cat([each.keys[layer] for each in self.segments], 1)
         kept_values = torch.cat([each.values[layer] for each in self.segments], 1)
         read, before = attend_pairs(queries, kept, kept_values, self.shared, scale, causal=False)
-        share = torch.sigmoid(before - weight)[..., None]
-        merged: Read = (own + share * (read - own)).to(own.dtype)
-        return merged
+        return join_parts(own, weight, read, before)
+
+
+def join_parts(
+    own: Float[Tensor, "*tokens heads width"],
+    weight: Float[Tensor, "*tokens heads"],
+    read: Float[Tensor, "*tokens heads width"],
+    before: Float[Tensor, "*tokens heads"],
+) -> Float[Tensor, "*tokens heads width"]:
+    """Join what was read of two parts; a part of weight -inf counts nothing."""
+    share = torch.sigmoid(before - weight)[..., None]
+    return torch.addcmul(own, share, read - own).to(own.dtype)
+
+
+@dataclass(frozen=True, eq=False)
+class Spread:
+    """Which tokens ask each segment of a stack, and where what each of them read then stands."""
+
+    asking: Int[Tensor, " places"]
+    found: Int[Tensor, "tokens groups"]
+    apart: Bool[Tensor, "tokens 1 1"] | None  # those that read no segment; None: there are none
+
+
+@dataclass(eq=False)
+class RunningTokens:
+    """Tokens of running rows, for all layers of a step on one device; row i's keys are in slot i.
+
+    To the kernel each key-value head of a row is a row of its own with one head: then all queries
+    that read a key are in one product, and keys are read where they stand. `slots` says which row's
+    each token is, `places` where its key is there, `turns` how many of its row come before it.
+    """
+
+    slots: Int[Tensor, " tokens"]
+    places: Int[Tensor, " tokens"]
+    turns: Int[Tensor, " tokens"]
+    longest: int  # most tokens of a row in this pass
+    reach: int  # most own tokens of a row, those of this pass included
+    found: dict[Any, Any] = field(init=False, default_factory=dict)  # made once for all layers
+
+    def attend(
+        self,
+        queries: Float[Tensor, "heads tokens width"],
+        keys: Float[Tensor, "slots groups length width"],
+        values: Float[Tensor, "slots groups length width"],
+        parts: Sequence[StackedKeys],
+        scale: float,
+    ) -> Read:
+        """Return what each head reads for each token: of its row's own keys, and of the parts."""
+        heads, count, width = queries.shape
+        groups = keys.shape[1]
+        asked = queries.transpose(0, 1).reshape(count * groups, heads // groups, width)
+        pairs = self.once(("own", *asked.shape[:2]), lambda: self.own(keys, heads // groups))
+        read, weight = self.read(asked, keys, values, pairs, scale)
+        read, weight = (each.unflatten(0, (count, groups)) for each in (read, weight))
+        for number, part in enumerate(parts, 1):
+            before, its_weight = self.read_segments(asked, part, scale)
+            read = join_parts(read, weight, before, its_weight)
+            if number < len(parts):
+                weight = torch.logaddexp(weight, its_weight)
+        return read.flatten(1, 2)
+
+    def read(
+        self, asked: Tensor, keys: Tensor, values: Tensor, pairs: Pairs, scale: float
+    ) -> tuple[Float[Tensor, "asking asked width"], Float[Tensor, "asking asked"]]:
+        """Read keys and values that stand end to end, `asked` queries in each place."""
+        flat, end_to_end, its_values = (
+            each[None] for each in (asked.flatten(0, 1), keys.flatten(0, 2), values.flatten(0, 2))
+        )
+        read, weight = attend_pairs(flat, end_to_end, its_values, pairs, scale, causal=False)
+        return read[:, 0].unflatten(0, asked.shape[:2]), weight[:, 0].unflatten(0, asked.shape[:2])
+
+    def once(self, key: Any, make: Callable[[], Any]) -> Any:
+        """Return what was made under a key, made now if it was not yet."""
+        if key not in self.found:
+            self.found[key] = make()
+        return self.found[key]
+
+    def own(self, keys: Float[Tensor, "slots groups length width"], asked: int) -> Pairs:
+        """Pair each key-value head of a token with the keys of its row up to its own."""
+        _, groups, length, _ = keys.shape
+        head = torch.arange(groups, device=keys.device)
+        starts = (self.slots[:, None] * groups + head).flatten() * length
+        used = (self.places + 1).repeat_interleave(groups).int()
+        return Pairs(
+            Lengths(self.evenly(len(starts), asked), asked),
+            Lengths(F.pad(starts.int(), (0, 1)), self.reach, used),
+        )
+
+    def evenly(self, rows: int, length: int) -> Int[Tensor, " rows_and_one"]:
+        """Say where rows of one length end."""
+        ends = torch.arange(rows + 1, device=self.slots.device, dtype=torch.int32)
+        return ends * length
+
+    def spread(self, part: StackedKeys) -> Spread:
+        """Spread tokens over a stack's places."""
+        segments, _, most = part.members.shape
+        groups = part.groups.numel()
+        asking, segment, place, apart = part.members, part.segment, part.place, part.apart
+        if self.longest > 1:  # a row's tokens stand side by side, as many as the most has
+            first = torch.searchsorted(self.slots, asking.flatten())
+            new = torch.arange(self.longest, device=asking.device)
+            every = (first[:, None] + new).clamp_(max=len(self.slots) - 1)
+            asking = every.view(segments, 1, most * self.longest)
+            segment, place = segment[self.slots], place[self.slots] * self.longest + self.turns
+            apart = None if apart is None else apart[self.slots]
+        head = part.groups.flatten()
+        found = (segment[:, None] * groups + head) * asking.shape[-1] + place[:, None]
+        unread = None if apart is None else apart[:, None, None]
+        return Spread((asking * groups + part.groups).flatten(), found, unread)
+
+    def read_segments(
+        self, asked: Float[Tensor, "tokens_groups asked width"], part: StackedKeys, scale: float
+    ) -> tuple[Float[Tensor, "tokens groups asked width"], Float[Tensor, "tokens groups asked"]]:
+        """Return what each token reads of its row's segment, and the logarithm of its weight."""
+        # layers that share indices share what is made of them
+        spread = self.once(id(part.members), lambda: self.spread(part))
+        segments, groups, tokens, _ = part.keys.shape
+        queries = asked[spread.asking]
+        each = queries.shape[0] * queries.shape[1] // (segments * groups)
+        sizes = segments * groups, each, tokens
+        pairs = self.once(
+            sizes,
+            lambda: Pairs(*(Lengths(self.evenly(sizes[0], n), n) for n in sizes[1:])),
+        )
+        found = self.read(queries, part.keys, part.values, pairs, scale)
+        read, weight = (of_places[spread.found] for of_places in found)
+        if spread.apart is not None:
+            weight = weight.masked_fill(spread.apart, -torch.inf)
+        return read, weight

@@ -154,8 +154,10 @@ class Reproduction:
 
     def tuned(self) -> None:
         """Enhancement (16) and, with the erasure, cross-data (18)."""
-        preset, place, located = self.preset, self.neurons, self.results["main"]
-        if preset.tuning.fewshot is not None:
+        preset = self.preset
+        if preset.tuning.fewshot is None:
+            place, located = self.neurons, self.results["main"]
+        else:
             place = self.folder / "neurons-start"
             located = self.locate(preset.start, place, "start")
         seeds, asked_for = preset.tuning.seeds, preset.tuning.tasks or preset.tasks

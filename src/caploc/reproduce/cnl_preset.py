@@ -10,9 +10,9 @@ are at a speed that is assumed, not measured.
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Literal, Self, get_args
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from caploc.engine.neurons import ErasureMode
 from caploc.errors import BadOption
@@ -134,6 +134,17 @@ class CnlPreset(PresetPart):
     facts: Facts = Facts()
     decoupling: DecouplingPreset = DecouplingPreset()
     shape: ModelShape | None = None
+
+    @model_validator(mode="after")
+    def consistent(self) -> Self:
+        """Refuse steps that go on from neurons without the step that locates them."""
+        needed = {"scored", "erased"}
+        if self.tuning.fewshot is None:
+            needed.add("tuned")
+        if "located" not in self.steps and (orphans := needed & {*self.steps}):
+            names = ", ".join(sorted(orphans))
+            raise ValueError(f'steps has {names} without "located", whose neurons they take')
+        return self
 
     @property
     def options(self) -> ModelOptions:
