@@ -66,7 +66,7 @@ def test_what_is_offered_is_a_command_that_exists():
     for _, words in offers(Path("runs/x"), ["L0H1"], again):
         assert words[0] in CliRunner().invoke(app, ["--help"]).output
         assert "runs/x" in words
-    assert [words[0] for _, words in offers(Path("runs/x"), [])] == ["ui"]
+    assert [words[0] for _, words in offers(Path("runs/x"), [])] == ["view"]
 
 
 def test_numbers_choose_until_an_empty_line(monkeypatch, capsys):
@@ -75,7 +75,7 @@ def test_numbers_choose_until_an_empty_line(monkeypatch, capsys):
     assert [words[0] for words in chosen] == ["export", "chat"]
     assert chosen[0][-1] == "heads"
     shown = capsys.readouterr().out
-    assert "'9' is no number from 0 to 6." in shown and "caploc ui runs/x" in shown
+    assert "'9' is no number from 0 to 6." in shown and "caploc view runs/x" in shown
 
 
 def test_a_repository_is_asked_for_when_a_checkpoint_is_to_be_pushed(monkeypatch, capsys):

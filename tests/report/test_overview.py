@@ -46,7 +46,7 @@ def test_the_page_says_what_to_do_next_with_the_runs_that_found_heads(tmp_path, 
     steps = page(a=sure, b=changed(sure), c=lost).text
     place = tmp_path / "runs"
     assert f"caploc universal {place / 'a'} {place / 'b'}" in steps
-    assert f"caploc ui {place / 'a'}" in steps and "For demo/none no heads are shown" in steps
+    assert f"caploc view {place / 'a'}" in steps and "For demo/none no heads are shown" in steps
 
 
 def changed(result, task="demo/rhymes", top=("L0H1", "L1H0"), **fields):

@@ -217,7 +217,7 @@ def test_commands_on_a_page_name_its_folder_as_a_shell_takes_it(
     tmp_path, result, answers, read_page
 ):
     page = read_page(write_report(tmp_path / "my runs", shaped(result), shaped_answers(answers)))
-    assert f"caploc ui '{tmp_path}/my runs'" in page.text and " DIR" not in page.text
+    assert f"caploc view '{tmp_path}/my runs'" in page.text and " DIR" not in page.text
 
 
 def test_commands_and_the_report_load_neither_torch_nor_matplotlib():

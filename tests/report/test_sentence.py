@@ -126,6 +126,10 @@ def test_without_another_task_it_is_open_what_else_needs_them(result):
     )
 
 
+    result["top"] = ["L0H1"]
+    assert said(result).endswith("Whether other tasks need it was not measured.")
+
+
 def test_another_task_without_scores_is_not_mentioned(result):
     result["validation"]["other_tasks"][0]["knocked_out"] = None
     assert "demo/sentences" not in said(result)

@@ -84,7 +84,7 @@ def test_universal_heads_are_counted():
 
 
 def test_without_another_task_the_reader_is_told_how_to_know_what_else_breaks():
-    assert "2 of the heads break this task alone" in unknown_elsewhere(state(critical=[1, 2]))
+    assert "2 heads break this task alone" in unknown_elsewhere(state(critical=[1, 2]))
     assert unknown_elsewhere(state(critical=[1, 2], elsewhere=[range(5)])) == ""
     assert unknown_elsewhere(state()) == ""
 

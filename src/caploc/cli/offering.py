@@ -72,7 +72,7 @@ def offers(
     `again` are the words that search with more rows.
     """
     place = str(folder)
-    found = [("pick heads in a page, see both answers stream", ["ui", place])]
+    found = [("see every example, and pick heads in the playground", ["view", place])]
     if top:
         found += [
             ("talk to the model with and without these heads", ["chat", place]),

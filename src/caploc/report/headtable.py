@@ -82,9 +82,9 @@ class Standings:
         self.top, self.shortlist = result.top, search.shortlist or []
         self.tied, self.critical = set(search.tied or []), set(search.critical)
         self.universal, self.excluded = set(search.universal), set(search.excluded)
-        place = f"the top {wanted:,}" if wanted else "the top"
-        # where a set is named, the chances are of single heads
-        self.place = f"{place} alone" if search.goal in ("set", "specific") else place
+        self.place = f"the top {wanted:,}" if wanted else "the top"
+        # chances are of single heads' effects, and say nothing of a set that is named
+        self.of_set = search.goal in ("set", "specific")
         # the heads at the border of the top are tried on more examples than the others
         count = search.checked_on
         kind = "" if search.fresh is None else " fresh" if search.fresh else " used before"
@@ -94,7 +94,8 @@ class Standings:
         """Return where the head of this name and entry stands."""
         named, universal = name in self.top, entry.universal if entry else None
         left_out = (universal is True or name in self.universal) and not named
-        chance = None if left_out or not entry else entry.top_chance
+        silent = left_out or self.of_set or not entry
+        chance = None if silent or not entry else entry.top_chance
         never = "no" if self.shortlist else ""
         tried = self.alone if name in self.shortlist else never
         return Standing(

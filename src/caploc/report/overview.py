@@ -269,7 +269,7 @@ def _steps(compared: Sequence[ComparedRun]) -> list[Step]:
     if first is not None:
         task = called(first.result.task.name)
         why = f"Ask the model with and without the heads of {task}, on prompts of your own."
-        steps.append(Step(why, f"caploc ui {place(first)}"))
+        steps.append(Step(why, f"caploc view {place(first)}"))
         why = f"Write a model without the heads of {task}, to use or to share."
         steps.append(Step(why, f"caploc export {place(first)} --to PATH"))
     if open_:

@@ -289,7 +289,8 @@ def _needed(result: Result, check: HeldOutClaim, names: str, few: str) -> str:
         parts = [f"{inline(one.head)} alone {alone.effect(one.alone.effect)}" for one in leading]
         told += f" ({name_list(parts)})"
     if check.verdict is HeadlineVerdict.NEEDED:
-        return f"{told}. Whether other tasks need them was not measured."
+        them = "it" if len(check.top) == 1 else "them"
+        return f"{told}. Whether other tasks need {them} was not measured."
     twins = _clauses(other_scores(result, twins=True), check.unit)
     others = _clauses(check.others[:MOST_OTHERS], check.unit)
     if more := sum(each.is_hurt for each in check.others[MOST_OTHERS:]):
@@ -512,7 +513,10 @@ def _uses(result: Result, curve: Curve | None, place: str) -> list[Step]:
         steps.append(Step(why, f"caploc interactions {place}"))
     return [
         *steps,
-        Step("Try the knockout on prompts of your own.", f"caploc ui {place}"),
+        Step(
+            "See every example, and try the knockout on prompts of your own in the playground.",
+            f"caploc view {place}",
+        ),
         Step(
             "Write a model without these heads, to use or to share.",
             f"caploc export {place} --to PATH",

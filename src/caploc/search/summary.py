@@ -151,9 +151,12 @@ def unknown_elsewhere(state: SearchState) -> str:
     own = len(state.critical) - len(state.universal)
     if not own or any(len(examples) for examples in state.problem.elsewhere):
         return ""
+    heads, they = (
+        (f"{own} heads break", "they break") if own > 1 else ("One head breaks", "it breaks")
+    )
     return (
-        f"{own} of the heads break this task alone. Whether they break every task is unknown: name "
-        "another one with --also."
+        f"{heads} this task alone. Whether {they} every task is unknown: name another one with "
+        "--also."
     )
 
 
