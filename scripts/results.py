@@ -162,7 +162,10 @@ def join_parts(stored: dict[str, Any], found: dict[str, Any]) -> dict[str, Any]:
     for seed, runs in found.get("enhancement", {}).items():
         tuned.setdefault(seed, {}).update(runs)
     joined = stored | found
-    return joined | ({"enhancement": dict(sorted(tuned.items()))} if tuned else {})
+    # a run of some of the preset's seeds or tasks plans fewer
+    planned = max(each.get("runs_planned", 0) for each in (stored, found))
+    together = {"enhancement": dict(sorted(tuned.items())), "runs_planned": planned}
+    return joined | (together if tuned else {})
 
 
 def model_of(found: dict[str, Any]) -> str:

@@ -59,3 +59,23 @@ def _one_thread():
     """Tests run beside each other; each uses one core."""
     torch = pytest.importorskip("torch")
     torch.set_num_threads(1)
+
+
+# Whose tests may use models that `caploc fetch` has put on this machine.
+WITH_MODELS = {"real", "slow", "docs", "vllm"}
+
+
+@pytest.fixture(autouse=True)
+def _no_fetched_models(request, monkeypatch, tmp_path_factory):
+    """Let default tests see no fetched model, here as on a machine that has none."""
+    if not any(mark.name in WITH_MODELS for mark in request.node.iter_markers()):
+        monkeypatch.setenv("CAPLOC_CACHE", str(tmp_path_factory.getbasetemp() / "no models"))
+
+
+@pytest.fixture
+def as_if_fetched(monkeypatch):
+    """Let every model of the table look as if it had been fetched: as the model inside caploc."""
+    from caploc.models import sources
+
+    monkeypatch.setattr("caploc.models.sources.is_fetched", lambda name: True)
+    monkeypatch.setattr("caploc.models.sources.home", lambda name: sources.DEMO_FOLDER)

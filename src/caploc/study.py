@@ -162,8 +162,7 @@ class Study:
 
     def check_sparing(self) -> None:
         """Refuse tasks to spare, or their lack, that the method and its goal make no sense of."""
-        adaptive = METHODS[self.method].adaptive
-        check_spared(self.settings.goal, self.spare, adaptive=adaptive)
+        check_spared(self.settings.goal, self.spare, adaptive=METHODS[self.method].adaptive)
         check_sides(self.task, self.spare, self.twins)
 
     def checked(self) -> "Study":
@@ -203,8 +202,7 @@ class Study:
         if budget is None:
             return self
         need = examples if method.draws_masks else method.masks(Problem(heads, (), self.settings))
-        bought = budget // need
-        if bought < 1:
+        if (bought := budget // need) < 1:
             raise BadOption(
                 f"--budget {budget} is too small: {self.method} needs {need} rows or more."
             )
@@ -229,8 +227,7 @@ class Study:
 
     def check_examples(self, size: int) -> None:
         """Refuse a task with fewer examples than the search takes, or none left to judge on."""
-        used = len(self.drawn(size)[0])
-        if self.disjoint and used == size:
+        if self.disjoint and len(self.drawn(size)[0]) == size:
             raise BadOption(
                 f"--disjoint leaves none of the {size} examples of {self.task} to judge on; lower "
                 "--examples."
@@ -379,9 +376,8 @@ def other_tasks(
     named = dict.fromkeys((*study.twins, *study.spare))
     for number, name in enumerate(named, 1):  # they are the first of those beside
         examples, _ = split_examples(tasks[number].size, study.settings.seed)
-        likelihood = None
-        if study.settings.opening != "masks":
-            likelihood = likelihood_of(tasks[number], examples)
+        looked = study.settings.opening != "masks"
+        likelihood = likelihood_of(tasks[number], examples) if looked else None
         if likelihood is not None:
             meters.append(bench.meter(likelihood))
         place = number if likelihood is None else len(meters) - 1
@@ -484,8 +480,7 @@ def settled(study: Study, stages: Stages, check: Check) -> tuple[Stages, Check]:
         notes = [judgement.subsets.note, *notes]
     if study.seeks_set:
         kept = drop_idle_members(check, found.chosen)
-        idle = [str(check.grid.heads[c]) for c in found.chosen if c not in kept]
-        if idle:
+        if idle := [str(check.grid.heads[c]) for c in found.chosen if c not in kept]:
             notes = [left_out(idle, check.fresh), *notes]
         found = replace(found, chosen=kept)
     return replace(stages, found=replace(found, notes=notes), subsets=judgement.subsets), check
@@ -528,8 +523,7 @@ def offering(
     """Offer a smaller set that leaves other tasks alone, where the whole does not."""
     if stages.subsets is None or study.quick:
         return stages
-    names = zip(study.beside, others, strict=True)
-    spared = [name for name, each in names if not each.twin]
+    spared = [name for name, each in zip(study.beside, others, strict=True) if not each.twin]
     promise = promised(study, check, meters, (), spared)
     frontier, notes = offer_part(promise, stages.subsets, stages.found.chosen)
     found = replace(stages.found, notes=[*notes, *stages.found.notes])

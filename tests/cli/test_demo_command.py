@@ -23,6 +23,7 @@ def test_the_tiny_demo_finds_every_capability_and_compares_methods_on_one():
     assert {study.model.name for study in asked} == {"demo"}
 
 
+@pytest.mark.usefixtures("as_if_fetched")
 def test_the_demo_asks_a_pretrained_model_with_a_twin_another_task_and_a_control_beside_each():
     asked = list(studies.read_studies(FOLDER / REAL).studies.values())
     assert {study.model.name for study in asked} == {MODEL} and len(asked) >= 3

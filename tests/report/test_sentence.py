@@ -125,7 +125,6 @@ def test_without_another_task_it_is_open_what_else_needs_them(result):
         "its score falls from 99 % to 12 %. Whether other tasks need them was not measured."
     )
 
-
     result["top"] = ["L0H1"]
     assert said(result).endswith("Whether other tasks need it was not measured.")
 

@@ -50,8 +50,8 @@ def test_presets_that_come_with_caploc_pass_every_check(no_model_is_loaded):
     assert (preset.scores.method, preset.scores.steps) == ("integrated", 19)
 
 
-def test_the_real_preset_plans_the_default_command_and_the_controls(monkeypatch):
-    monkeypatch.setattr(ModelOptions, "check", lambda self: None)  # its weights may not be here
+@pytest.mark.usefixtures("as_if_fetched")
+def test_the_real_preset_plans_the_default_command_and_the_controls():
     preset = read_cnl_preset("real")
     check_cnl_options(preset)
     study, asked, start = preset.study(None), preset.cuts(), preset.start

@@ -318,5 +318,6 @@ def test_what_a_study_alone_would_be_refused_for_is_named_before_any_runs(tmp_pa
     assert "controls = -1" in found
 
 
+@pytest.mark.usefixtures("as_if_fetched")
 def test_the_projects_own_studies_can_be_had():
     assert len(read_studies(DOCS.parents[1] / "studies" / "real.toml").studies) > 100
