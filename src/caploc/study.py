@@ -227,7 +227,8 @@ class Study:
 
     def check_examples(self, size: int) -> None:
         """Refuse a task with fewer examples than the search takes, or none left to judge on."""
-        if self.disjoint and len(self.drawn(size)[0]) == size:
+        used = len(self.drawn(size)[0])
+        if self.disjoint and used == size:
             raise BadOption(
                 f"--disjoint leaves none of the {size} examples of {self.task} to judge on; lower "
                 "--examples."
@@ -417,9 +418,7 @@ def validated(
         score_both(meter, mask, examples, progress)
         for meter, examples in zip(meters, judged, strict=True)
     ]
-    found = [
-        categorize_failures(each.task, each.intact_rows, each.knocked_out_rows) for each in compared
-    ]
+    found = [categorize_failures(e.task, e.intact_rows, e.knocked_out_rows) for e in compared]
     parts = [each.result(lost.plain()) for each, lost in zip(compared, found, strict=True)]
     others = [
         each.model_copy(update={"twin": study.is_twin(name)})

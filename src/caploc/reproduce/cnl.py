@@ -200,6 +200,7 @@ class Reproduction:
         for exhibit in exhibits:
             files.write(exhibit, self.folder)
         kept = {name: self.results[name] for name in JUDGED if name in self.results}
+        kept["model"] = {"name": self.preset.model}
         write_result(self.folder / "verdicts.json", kept, self.command)
         about = self.preset.about
         files.write_index(self.folder, about, WORDS, exhibits, self.command)
