@@ -8,7 +8,14 @@ from test_tails import agree
 from tiny import tiny
 
 from caploc.engine import BatchEngine, attention, products, ragged
-from caploc.engine.ragged import Lengths, Pairs, RaggedRows, attend_pairs, reads_ragged
+from caploc.engine.ragged import (
+    Lengths,
+    Pairs,
+    RaggedRows,
+    RunningTokens,
+    attend_pairs,
+    reads_ragged,
+)
 
 
 def slowly(queries, keys, values, pairs, scale, *, causal):
@@ -66,6 +73,18 @@ def test_texts_are_those_of_single_rows(loaded, masks, truth, slots, by_kernel):
 def test_steps_say_what_single_rows_say(loaded, masks, truth, slots, by_kernel):  # noqa: F811
     assert texts(BatchEngine(loaded, slots), asks_for(PROMPTS, masks)) == truth
     assert len(by_kernel) > 100
+
+
+@pytest.mark.usefixtures("short_prefixes", "stacked", "by_kernel")
+def test_more_rows_than_the_kernel_takes_are_read_otherwise(
+    loaded,  # noqa: F811
+    masks,  # noqa: F811
+    truth,  # noqa: F811
+    monkeypatch,
+):
+    monkeypatch.setattr(ragged, "MOST", 0)
+    monkeypatch.setattr(RunningTokens, "attend", lambda *given: pytest.fail("too many rows"))
+    assert texts(BatchEngine(loaded), asks_for(PROMPTS, masks)) == truth
 
 
 @pytest.mark.usefixtures("short_prefixes")

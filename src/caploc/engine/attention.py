@@ -402,7 +402,8 @@ class DecodeAttention:
                 self.running = RunningTokens(
                     self.slots, self.places, self._turns(), self.longest, self.reach
                 )
-            return self.running.attend(queries, kept, kept_values, parts, scale)
+            if self.running.fit(len(keys)):
+                return self.running.attend(queries, kept, kept_values, parts, scale)
         own_keys, own_values = (x[:rows, :, : self.reach] for x in (kept, kept_values))
         asked = _grouped(self._padded(queries), keys.shape[0])
         if stacked and reads_stacks(asked.device):

@@ -204,7 +204,7 @@ class PackedModel:
         rows: Sequence[FedRow],
         shared: Readers,
         layers: int | None = None,
-    ) -> "Step":
+    ) -> "DecodeStep":
         """Return the step that feeds running rows, row i in slot i.
 
         It cuts `layers`, as bits, or those that the rows' masks cut.
@@ -227,7 +227,9 @@ class PackedModel:
         positions = [first + place for first, place in zip(before, places, strict=True)]
         here = self.here(tokens, positions, owners, slots, places)
         kept = self.here([*(row.kept for row in rows), *[0] * (size - len(rows))])[0]
-        return Step(self, table, room, shared, layers, longest, reach, (here, kept, *shared.sent))
+        return DecodeStep(
+            self, table, room, shared, layers, longest, reach, (here, kept, *shared.sent)
+        )
 
     def step_graphs(self, masks: Sequence[NumberedMask]) -> StepGraphs:
         """Return what records steps under these masks, for one plan."""
@@ -272,7 +274,7 @@ class PackedModel:
 
 
 @dataclass(frozen=True, eq=False)
-class Step:
+class DecodeStep:
     """A step of running rows. `inputs` are what differs between steps of one form, on the device.
 
     They are the tokens fed with their positions, masks, slots and places there; the own tokens that

@@ -23,6 +23,7 @@ from caploc.engine.products import StackedKeys
 HALVES = (torch.float16, torch.bfloat16)
 WIDEST, STEP = 256, 8  # of a head: what the kernel knows
 OLDEST = (8, 0)  # compute capability
+MOST = 65_535  # rows: one side of CUDA's grid of blocks
 Read = Float[Tensor, "tokens heads width"]
 Weight = Float[Tensor, "tokens heads"]
 
@@ -146,7 +147,7 @@ def join_parts(
 
 
 @dataclass(frozen=True, eq=False)
-class Spread:
+class PlacedTokens:
     """Which tokens ask each segment of a stack, and where what each of them read then stands."""
 
     asking: Int[Tensor, " places"]
@@ -169,6 +170,10 @@ class RunningTokens:
     longest: int  # most tokens of a row in this pass
     reach: int  # most own tokens of a row, those of this pass included
     found: dict[Any, Any] = field(init=False, default_factory=dict)  # made once for all layers
+
+    def fit(self, groups: int) -> bool:
+        """Say whether the kernel takes so many rows, with so many key-value heads each."""
+        return len(self.slots) * groups <= MOST
 
     def attend(
         self,
@@ -224,8 +229,8 @@ class RunningTokens:
         ends = torch.arange(rows + 1, device=self.slots.device, dtype=torch.int32)
         return ends * length
 
-    def spread(self, part: StackedKeys) -> Spread:
-        """Spread tokens over a stack's places."""
+    def spread(self, part: StackedKeys) -> PlacedTokens:
+        """PlacedTokens tokens over a stack's places."""
         segments, _, most = part.members.shape
         groups = part.groups.numel()
         asking, segment, place, apart = part.members, part.segment, part.place, part.apart
@@ -239,7 +244,7 @@ class RunningTokens:
         head = part.groups.flatten()
         found = (segment[:, None] * groups + head) * asking.shape[-1] + place[:, None]
         unread = None if apart is None else apart[:, None, None]
-        return Spread((asking * groups + part.groups).flatten(), found, unread)
+        return PlacedTokens((asking * groups + part.groups).flatten(), found, unread)
 
     def read_segments(
         self, asked: Float[Tensor, "tokens_groups asked width"], part: StackedKeys, scale: float
