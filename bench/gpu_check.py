@@ -98,12 +98,7 @@ def in_full(loaded: LoadedModel) -> LoadedModel:
 def error_of(responses: Responses, standard: Responses) -> float:
     """How far log-probabilities are from the standard's, root mean square, in nats."""
     pairs: list[tuple[Any, Any]] = [(said, standard[key]) for key, said in responses.items()]
-    return rms([said.logprob - expected.logprob for said, expected in pairs])
-
-
-def rms(errors: Sequence[float]) -> float:
-    """The root of the mean square."""
-    return fmean(error * error for error in errors) ** 0.5
+    return fmean((said.logprob - expected.logprob) ** 2 for said, expected in pairs) ** 0.5
 
 
 def shortened(ask: Ask) -> Ask:

@@ -170,7 +170,7 @@ def join_parts(stored: dict[str, Any], found: dict[str, Any]) -> dict[str, Any]:
 
 def model_of(found: dict[str, Any]) -> str:
     """Name the model of what `caploc reproduce cnl` measured, by the first part that has it."""
-    for part in (found, *found.values(), *found.get("fidelity", {}).values()):
+    for part in (*found.values(), *found.get("fidelity", {}).values(), found):
         if isinstance(part, dict) and "model" in part:
             model = part["model"]
             return str(model["name"] if isinstance(model, dict) else model)

@@ -4,6 +4,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from kernel import slowly
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "models"))  # for `import tiny`
 
@@ -13,3 +14,23 @@ def short_prefixes(monkeypatch):
     """Let prefixes be shared however little that saves."""
     monkeypatch.setattr("caploc.engine.planning.UPKEEP", 0)
     monkeypatch.setattr("caploc.engine.planning.SHORTEST", 8)
+
+
+@pytest.fixture
+def stacked(monkeypatch):
+    """Let the CPU read segments in stacks, as a GPU does."""
+    monkeypatch.setattr("caploc.engine.products.ONE_BY_ONE", set())
+
+
+@pytest.fixture
+def by_kernel(monkeypatch):
+    """Let the CPU read rows as a GPU does in 16 bits; says of each reading if it was causal."""
+    calls = []
+
+    def counted(*args, **kwargs):
+        calls.append(kwargs["causal"])
+        return slowly(*args, **kwargs)
+
+    monkeypatch.setattr("caploc.engine.attention.reads_ragged", lambda queries, values: True)
+    monkeypatch.setattr("caploc.engine.ragged.attend_pairs", counted)
+    return calls

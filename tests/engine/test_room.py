@@ -220,14 +220,14 @@ class Pool:
     """Memory for so many tokens' keys; more in one decoder's slots is too much."""
 
     def __init__(self, monkeypatch, most):
-        made = KeySlots._rooms
+        made = KeySlots._room
 
         def taking(room, *given):
             if room.rows * room.length > most:
                 raise torch.OutOfMemoryError("CUDA out of memory.")
             return made(room, *given)
 
-        monkeypatch.setattr(KeySlots, "_rooms", taking)
+        monkeypatch.setattr(KeySlots, "_room", taking)
 
 
 OWN = 11  # tokens of the prompt asked below

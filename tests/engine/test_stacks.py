@@ -16,12 +16,6 @@ from caploc.engine.stacks import PLACES, Pattern, Readers, SegmentStacks
 GROUPS, HEADS, WIDTH, LAYERS = 2, 6, 8, 3
 
 
-@pytest.fixture
-def stacked(monkeypatch):
-    """Let the CPU read segments as a GPU does."""
-    monkeypatch.setattr("caploc.engine.products.ONE_BY_ONE", set())
-
-
 def segment(length, below=None):
     """A segment of its own, but for the layers that it has of another."""
 
@@ -64,8 +58,9 @@ def attended(room, segments, shared, fed, before):
     ]
 
 
+@pytest.mark.parametrize("ways", [["stacked"], ["stacked", "by_kernel"]])
 @pytest.mark.parametrize("seed", range(8))
-def test_rows_read_stacked_segments_as_they_read_each(seed, monkeypatch):
+def test_rows_read_stacked_segments_as_they_read_each(seed, ways, request):
     torch.manual_seed(seed)
     drawn = random.Random(seed)
     intact = segment(5)
@@ -77,7 +72,8 @@ def test_rows_read_stacked_segments_as_they_read_each(seed, monkeypatch):
     expected = attended(
         KeySlots(12, 8, LAYERS), one_by_one, shared_layers(one_by_one, LAYERS), fed, before
     )
-    monkeypatch.setattr("caploc.engine.products.ONE_BY_ONE", set())
+    for way in ways:
+        request.getfixturevalue(way)
     stacks = SegmentStacks(LAYERS)
     stacks.keep([*segments, intact])
     got = attended(KeySlots(12, 8, LAYERS), segments, read_by(stacks, segments), fed, before)

@@ -104,16 +104,16 @@ class KeySlots:
         values: Keys,
     ) -> None:
         """Put each token's key and value into its row's slot, at its place there."""
-        for room, new in zip(self._rooms(layer, keys, values), (keys, values), strict=True):
-            room[slots, :, places] = new.transpose(0, 1)
+        for kept, new in ((self.keys, keys), (self.values, values)):
+            self._room(kept, layer, new)[slots, :, places] = new.transpose(0, 1)
 
     def share(self, layers: int, slots: Sequence[int], segment: Segment) -> None:
         """Copy a segment's first `layers` layers to the beginning of some slots."""
         for layer in range(layers):
-            keys, values = segment.keys[layer], segment.values[layer]
-            if keys is not None and values is not None:
-                rooms = self._rooms(layer, keys, values)
-                for room, new in zip(rooms, (keys, values), strict=True):
+            for kept, source in ((self.keys, segment.keys), (self.values, segment.values)):
+                new = source[layer]
+                if new is not None:
+                    room = self._room(kept, layer, new)
                     for slot in slots:
                         room[slot, :, : segment.length] = new
 
@@ -126,15 +126,12 @@ class KeySlots:
                 here = targets.to(room.device), sources.to(room.device)  # layers may lie elsewhere
                 room[here[0], :, :length] = room[here[1], :, :length]
 
-    def _rooms(self, layer: int, keys: Keys, values: Keys) -> tuple[Tensor, Tensor]:
-        """Return a layer's room for keys and for values, made like these where there is none."""
-        kept, kept_values = self.keys[layer], self.values[layer]
-        if kept is None or kept_values is None:
-            kept, kept_values = self.keys[layer], self.values[layer] = tuple(
-                new.new_zeros((self.rows, len(new), self.length, new.shape[-1]))
-                for new in (keys, values)
-            )
-        return kept, kept_values
+    def _room(self, kept: list[Tensor | None], layer: int, new: Keys) -> Tensor:
+        room = kept[layer]
+        if room is None:
+            groups, _, width = new.shape
+            room = kept[layer] = new.new_zeros((self.rows, groups, self.length, width))
+        return room
 
 
 @dataclass(eq=False)
@@ -402,7 +399,7 @@ class DecodeAttention:
                 self.running = RunningTokens(
                     self.slots, self.places, self._turns(), self.longest, self.reach
                 )
-            if self.running.fit(len(keys)):
+            if self.running.fits(len(keys)):
                 return self.running.attend(queries, kept, kept_values, parts, scale)
         own_keys, own_values = (x[:rows, :, : self.reach] for x in (kept, kept_values))
         asked = _grouped(self._padded(queries), keys.shape[0])

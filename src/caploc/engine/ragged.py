@@ -169,9 +169,9 @@ class RunningTokens:
     turns: Int[Tensor, " tokens"]
     longest: int  # most tokens of a row in this pass
     reach: int  # most own tokens of a row, those of this pass included
-    found: dict[Any, Any] = field(init=False, default_factory=dict)  # made once for all layers
+    made: dict[Any, Any] = field(init=False, default_factory=dict)  # once for all layers
 
-    def fit(self, groups: int) -> bool:
+    def fits(self, groups: int) -> bool:
         """Say whether the kernel takes so many rows, with so many key-value heads each."""
         return len(self.slots) * groups <= MOST
 
@@ -209,9 +209,9 @@ class RunningTokens:
 
     def once(self, key: Any, make: Callable[[], Any]) -> Any:
         """Return what was made under a key, made now if it was not yet."""
-        if key not in self.found:
-            self.found[key] = make()
-        return self.found[key]
+        if key not in self.made:
+            self.made[key] = make()
+        return self.made[key]
 
     def own(self, keys: Float[Tensor, "slots groups length width"], asked: int) -> Pairs:
         """Pair each key-value head of a token with the keys of its row up to its own."""
@@ -229,8 +229,8 @@ class RunningTokens:
         ends = torch.arange(rows + 1, device=self.slots.device, dtype=torch.int32)
         return ends * length
 
-    def spread(self, part: StackedKeys) -> PlacedTokens:
-        """PlacedTokens tokens over a stack's places."""
+    def place(self, part: StackedKeys) -> PlacedTokens:
+        """Place tokens as a stack's product has them."""
         segments, _, most = part.members.shape
         groups = part.groups.numel()
         asking, segment, place, apart = part.members, part.segment, part.place, part.apart
@@ -251,9 +251,9 @@ class RunningTokens:
     ) -> tuple[Float[Tensor, "tokens groups asked width"], Float[Tensor, "tokens groups asked"]]:
         """Return what each token reads of its row's segment, and the logarithm of its weight."""
         # layers that share indices share what is made of them
-        spread = self.once(id(part.members), lambda: self.spread(part))
+        placed = self.once(id(part.members), lambda: self.place(part))
         segments, groups, tokens, _ = part.keys.shape
-        queries = asked[spread.asking]
+        queries = asked[placed.asking]
         each = queries.shape[0] * queries.shape[1] // (segments * groups)
         sizes = segments * groups, each, tokens
         pairs = self.once(
@@ -261,7 +261,7 @@ class RunningTokens:
             lambda: Pairs(*(Lengths(self.evenly(sizes[0], n), n) for n in sizes[1:])),
         )
         found = self.read(queries, part.keys, part.values, pairs, scale)
-        read, weight = (of_places[spread.found] for of_places in found)
-        if spread.apart is not None:
-            weight = weight.masked_fill(spread.apart, -torch.inf)
+        read, weight = (of_places[placed.found] for of_places in found)
+        if placed.apart is not None:
+            weight = weight.masked_fill(placed.apart, -torch.inf)
         return read, weight

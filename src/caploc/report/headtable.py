@@ -16,6 +16,7 @@ from caploc.report.wording import (
     name_list,
     outcome_unit,
     percent,
+    seeks_set,
     unit_of,
     write_q,
 )
@@ -84,7 +85,7 @@ class Standings:
         self.universal, self.excluded = set(search.universal), set(search.excluded)
         self.place = f"the top {wanted:,}" if wanted else "the top"
         # chances are of single heads' effects, and say nothing of a set that is named
-        self.of_set = search.goal in ("set", "specific")
+        self.of_set = seeks_set(search)
         # the heads at the border of the top are tried on more examples than the others
         count = search.checked_on
         kind = "" if search.fresh is None else " fresh" if search.fresh else " used before"
@@ -94,8 +95,7 @@ class Standings:
         """Return where the head of this name and entry stands."""
         named, universal = name in self.top, entry.universal if entry else None
         left_out = (universal is True or name in self.universal) and not named
-        silent = left_out or self.of_set or not entry
-        chance = None if silent or not entry else entry.top_chance
+        chance = entry.top_chance if entry and not (left_out or self.of_set) else None
         never = "no" if self.shortlist else ""
         tried = self.alone if name in self.shortlist else never
         return Standing(

@@ -17,6 +17,7 @@ from caploc.report.wording import (
     inline,
     name_list,
     numeral,
+    seeks_set,
     unit_of,
     unit_of_other,
     unit_of_outcomes,
@@ -240,7 +241,7 @@ def _nothing(result: Result, check: HeldOutClaim) -> str:
     intact = "" if check.intact is None else f" (intact: {check.unit.score(check.intact)})"
     if result.validation.frontier and result.validation.frontier.sets:
         return _no_specific_set(result.validation.frontier, check.task, intact)
-    if result.search.goal in ("set", "specific"):
+    if seeks_set(result.search):
         none = f"No set among {check.heads:,} heads was found that surely breaks"
         return f"{none} {check.task}{intact}."
     return f"None of {check.heads:,} heads was found that {check.task} needs{intact}."
@@ -270,7 +271,7 @@ def _needed(result: Result, check: HeldOutClaim, names: str, few: str) -> str:
     if leading:
         first = f"most of all {inline(leading[0].head)}"
         few += f", {first if len(leading) == 1 else 'each alone most of the way'},"
-    elif len(check.top) > 1 and result.search.goal in ("set", "specific"):
+    elif len(check.top) > 1 and seeks_set(result.search):
         are = "together are"
     task = check.task
     if surviving_twin(result):
@@ -420,7 +421,7 @@ class Step:
 
 def next_steps(result: Result, curve: Curve | None, place: str) -> list[Step]:
     """Return what to do next, what mends a doubt first; `place` is the run's folder, quoted."""
-    verdict, of_set = check_of(result).verdict, result.search.goal in ("set", "specific")
+    verdict, of_set = check_of(result).verdict, seeks_set(result.search)
     reasons = []
     if twin := surviving_twin(result):
         reasons.append(

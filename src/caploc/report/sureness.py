@@ -22,6 +22,7 @@ from caploc.report.wording import (
     name_list,
     percent,
     read_texts,
+    seeks_set,
     significant,
     unit_of,
     unit_of_other,
@@ -117,7 +118,7 @@ def _rows_signs(result: Result) -> Iterator[Sign]:
     search = result.search
     if result.top and search.expected_recall is None:
         yield _again(result)
-    elif search.goal in ("set", "specific"):
+    elif seeks_set(search):
         yield _fixed("another set")
     yield from _forecast(search)
     if search.rows is not None:
@@ -136,7 +137,7 @@ def _rows_signs(result: Result) -> Iterator[Sign]:
 def _forecast(search: Search) -> Iterator[Sign]:
     forecasts = [(f, value) for f, value in (search.forecast or {}).items() if value is not None]
     now, wanted = search.expected_recall, search.wanted_recall
-    of_heads = search.goal not in ("set", "specific") and search.stopped_by != "examples"
+    of_heads = not seeks_set(search) and search.stopped_by != "examples"
     if not forecasts or now is None or not of_heads:  # nor can rows help where all were asked
         return
     words = {"2": "twice", "4": "four times"}
