@@ -6,7 +6,7 @@ from dataclasses import asdict
 import pytest
 
 from caploc.errors import FolderTaken
-from caploc.folder import LATER, claim, flat, question
+from caploc.folder import LATER, STUDIES, claim, flat, question
 from caploc.study import Study
 from caploc.workbench import ModelOptions
 
@@ -38,3 +38,13 @@ def test_an_older_run_goes_on_and_another_study_is_refused(tmp_path):
     claim(tmp_path, STUDY, "caploc locate").close()
     with pytest.raises(FolderTaken, match=r"belongs to another run \(exclude None, not \['L0H1'\]"):
         claim(tmp_path, STUDY | {"exclude": ["L0H1"]}, "caploc locate")
+    other = STUDY | {"exclude": ["L0H1"], "task": "another"}
+    with pytest.raises(FolderTaken, match=r"another run \(task '.*', not 'another', exclude"):
+        claim(tmp_path, other, "caploc locate")
+
+
+def test_the_folder_of_several_studies_is_no_run(tmp_path):
+    (tmp_path / STUDIES).write_text("{}")
+    with pytest.raises(FolderTaken, match="holds several studies"):
+        claim(tmp_path, STUDY, "caploc locate")
+    claim(tmp_path / "one", STUDY, "caploc locate").close()

@@ -51,6 +51,11 @@ def claim(folder: Path, study: dict[str, Any], command: str) -> Store:
     rows = rows_file(folder)
     if rows.parent != folder:
         refuse_links(rows.parent, below=False)
+    if is_file(folder / STUDIES):
+        raise FolderTaken(
+            f"{folder} holds several studies, each in a folder of its own, and their rows; choose "
+            "another --out."
+        )
     store = Store(rows)
     try:
         make(folder)
@@ -64,6 +69,7 @@ def claim(folder: Path, study: dict[str, Any], command: str) -> Store:
         old, new = question(written), question(study)
         if earlier is not None and old != new:
             changed = [key for key in sorted(old | new) if old.get(key) != new.get(key)]
+            changed.sort(key=lambda key: not key.startswith(("model.", "task")))  # tells most
             told = ", ".join(f"{key} {old.get(key)!r}, not {new.get(key)!r}" for key in changed[:3])
             raise FolderTaken(
                 f"{folder} belongs to another run ({told}); "

@@ -70,6 +70,6 @@ class Watch:
         effect = np.where(conclusion.tried, conclusion.checked.effect, conclusion.posterior.mean)
         heads = [
             f"{self.grid.heads[c]} {effect[c]:+.2f} [{low[c]:+.2f}, {high[c]:+.2f}]"
-            for c in columns
+            for c in sorted(columns, key=lambda column: effect[column])
         ]
         tell(self.progress, f"so far: {', '.join(heads)}")

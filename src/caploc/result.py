@@ -594,6 +594,7 @@ class Result(Document):
         return self
 
     def ranking(self) -> list[str]:
-        """Return the heads to knock out one after another: those named, then the next needed."""
-        needed = [entry.head for entry in self.heads if (entry.effect or 0) < 0]
-        return list(dict.fromkeys([*self.top, *needed]))
+        """Return the heads to knock out in turn: those named, needed for sure, maybe needed."""
+        needed = [entry for entry in self.heads if (entry.effect or 0) < 0]
+        needed.sort(key=lambda entry: entry.is_open)
+        return list(dict.fromkeys([*self.top, *(entry.head for entry in needed)]))

@@ -60,8 +60,8 @@ def told(own, *others, unit=ACCURACY):
 
 def test_a_curve_says_how_many_heads_it_takes_and_where_it_says_no_more():
     assert told([0.8, 0.7, 0.3], [0.9, 0.9, 0.8]) == (
-        "Half of own is lost with 2 heads knocked out (30 % of 80 % left), while other 0 goes from "
-        "90 % to 80 %."
+        "Half of own or more is lost with 2 heads knocked out (from 80 % to 30 %), while other 0 "
+        "goes from 90 % to 80 %."
     )
     assert told([0.8, 0.7, 0.6]) == (
         "With all 2 heads knocked out, own still scores 60 % of 80 %: most of it does not depend "

@@ -2,7 +2,7 @@
 
 from shaping import shaped
 
-from caploc.report.headtable import HEADS_LISTED, explain_unnamed, head_table
+from caploc.report.headtable import HEADS_LISTED, explain_unnamed, head_map, head_table
 
 
 def rows(result):
@@ -39,8 +39,26 @@ def test_why_a_head_of_a_larger_effect_is_not_named_is_said(result):
     assert told.startswith("Not named, though of larger effect than a named head: L0H1. How sure")
     result["heads"][0].update(low=-0.9, high=0.1)
     assert "L0H1. An interval that holds 0" in explain_unnamed(shaped(result))
+
+
+def test_what_is_needed_beside_a_set_is_said_and_marked(result):
+    """A set of one head does not mean that the task needs no other."""
     result["estimand"] = {"heads": "alone", "top": "within the set"}
-    assert "the set was chosen for what its heads do together." in explain_unnamed(shaped(result))
+    assert explain_unnamed(shaped(result)) == ""
+    result["top"] = ["L0H1"]
+    assert explain_unnamed(shaped(result)) == ""  # L1H3 does less than half as much
+    result["heads"][1].update(effect=-0.3, low=-0.4, high=-0.2)
+    result["heads"][2].update(effect=-0.4, low=-0.9, high=0.1)
+    told = explain_unnamed(shaped(result)).replace("\u00a0", " ")
+    assert told == (
+        "Not in the set, though much is lost without one of them: L1H3 −30.0 points (−40.0 to "
+        "−20.0). Not in it, with estimates that are large and not sure: L0H0 −40.0 points (−90.0 "
+        "to +10.0). An effect here is of one head knocked out alone; the set was chosen for what "
+        "its heads do together."
+    )
+    drawn = head_map(shaped(result))
+    marked = [str(cell.head) for row in drawn.layers for cell in row if cell.text == "?"]
+    assert marked == ["L0H0"] and drawn.unsure == 1
 
 
 def test_the_named_come_first_in_their_order_then_candidates_and_those_left_out(sure):

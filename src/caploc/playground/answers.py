@@ -383,7 +383,7 @@ class Chat:
             return f"{said}\nAn example of the task, to begin with:\n{example}"
         return (
             f"{said}\nThe heads were found on plain text, and this talks in the model's chat "
-            "template, where they may hardly show. With --plain the model goes on with what is "
+            "template, where less of it may show. With --plain the model goes on with what is "
             f"typed, as in this example of the task:\n{example}"
         )
 

@@ -30,6 +30,8 @@ MEANINGS = {
 DENSE = 24  # columns from which a cell is too narrow for its number
 HEADS_LISTED = 24  # rows without a script, which shows all heads a page at a time
 QUIET = "·"  # in the place of an effect that may be none
+UNSURE = "?"  # and of one that may be none, and may as well be as large as those of named heads
+SIZEABLE = 0.5  # of the largest effect of a named head, from which on another one's is large
 LIKELIEST = 10  # rows if no head stands out
 
 
@@ -137,6 +139,7 @@ class HeadMap:
     marks: set[str]  # the words of all standings that some cell has
     unmeasured: int
     open: int  # heads whose interval holds zero
+    unsure: int  # those of them whose effect may be large
     grouped: bool  # some heads share keys and values
     uneven: bool  # some layer has fewer heads than another
 
@@ -145,6 +148,7 @@ def head_map(result: Result) -> HeadMap:
     """Lay the heads of a result out by layer, coloured by effect around zero."""
     unit, grid, known_of = outcome_unit(result), result.grid.grid(), Standings(result)
     entries, limit = by_head(result), largest_effect(result)
+    unsure = {each.head for each in sizeable_unnamed(result) if each.is_open}
     cells = []
     for head in grid.heads:
         entry = entries.get(head)
@@ -162,6 +166,7 @@ def head_map(result: Result) -> HeadMap:
             # of what may be nothing no number stands out: the note and the table have it
             quiet = entry.is_open and not standing.named
             text = QUIET if quiet else unit.short_effect(effect, limit)
+            text = UNSURE if str(head) in unsure else text
         starts = bool(group) and grid.group(Head(head.layer, head.index - 1)) != group
         cells.append(Cell(head, shade, text, "\n".join(notes), standing, starts))
     columns = max(grid.heads_per_layer, default=0)
@@ -176,6 +181,7 @@ def head_map(result: Result) -> HeadMap:
         marks={word.removeprefix("left out: ") for cell in cells for word in cell.standing.words},
         unmeasured=sum(cell.shade == "u" for cell in cells),
         open=sum(entry.is_open and entry.effect is not None for entry in result.heads),
+        unsure=len(unsure),
         grouped=any(cell.starts_group for cell in cells),
         uneven=any(size < columns for size in grid.heads_per_layer),
     )
@@ -316,24 +322,53 @@ def describe_estimand(estimand: Estimand) -> str:
     return f"knocked out among others ({share}, drawn at random)"
 
 
+def sizeable_unnamed(result: Result) -> list[HeadEffect]:
+    """List heads that are not named and do as much, as estimated; the largest effect first."""
+    effects = {each.head: each.effect for each in result.heads if each.effect is not None}
+    bar = SIZEABLE * min((effects.get(head, 0.0) for head in result.top), default=0.0)
+    larger = {head for head, effect in effects.items() if effect < min(bar, 0.0)}
+    beside = [each for each in result.heads if each.head in larger - set(result.top)]
+    return sorted(beside, key=lambda each: each.effect or 0.0)
+
+
 def explain_unnamed(result: Result) -> str:
-    """Say why heads with larger effects than a named one are not named; "" if there are none."""
+    """Say why heads of large effects are not named; "" if there are none."""
+    if result.estimand.top == WITHIN:
+        return _beside_the_set(result)
     effects = {each.head: each.effect for each in result.heads if each.effect is not None}
     named = [effects.pop(head) for head in result.top if head in effects]
     larger = [head for head, effect in effects.items() if named and effect < max(named)]
     if not larger:
         return ""
     told = f"Not named, though of larger effect than a named head: {name_list(larger, 5)}."
-    if result.estimand.top == WITHIN:
-        spare = " and for what it leaves alone" if result.search.goal == "specific" else ""
-        return (
-            f"{told} An effect here is of one head "
-            f"{describe_estimand(result.estimand)}; the set was chosen for what its heads do "
-            f"together{spare}."
-        )
     by_name = {each.head: each for each in result.heads}
     reasons = [_why_not(by_name[head]) for head in larger]
     return f"{told} {capital(name_list(list(dict.fromkeys(reasons))))}."
+
+
+def _beside_the_set(result: Result) -> str:
+    """Say which heads beside a set the task may need too; "" if none is known to."""
+    unit, others = outcome_unit(result), sizeable_unnamed(result)
+    sure, unsure = (
+        name_list(
+            [
+                f"{each.head} {unit.effect(each.effect)} ({unit.interval(each) or 'not sure'})"
+                for each in others
+                if each.is_open is is_open
+            ],
+            5,
+        )
+        for is_open in (False, True)
+    )
+    if not others:
+        return ""
+    first = f"Not in the set, though much is lost without one of them: {sure}. " if sure else ""
+    second = f"Not in it, with estimates that are large and not sure: {unsure}. " if unsure else ""
+    spare = " and for what it leaves alone" if result.search.goal == "specific" else ""
+    return (
+        f"{first}{second}An effect here is of one head {describe_estimand(result.estimand)}; the "
+        f"set was chosen for what its heads do together{spare}."
+    )
 
 
 def _why_not(entry: HeadEffect) -> str:

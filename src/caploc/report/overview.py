@@ -41,8 +41,8 @@ VERDICTS = {
     HeadlineVerdict.SLIGHT: "hardly touched",
     HeadlineVerdict.LIKE_RANDOM: "no more than random heads",
     HeadlineVerdict.NEEDED: "needs these heads",
-    HeadlineVerdict.UNSURE: "needs these heads, and nothing else does for sure",
-    HeadlineVerdict.SPECIFIC: "needs these heads, and nothing else does",
+    HeadlineVerdict.UNSURE: "needs these heads, and none of the others scored for sure",
+    HeadlineVerdict.SPECIFIC: "needs these heads, and none of the others scored does",
     HeadlineVerdict.SHARED: "needs these heads, as others do",
     HeadlineVerdict.EVERYTHING: "needs these heads, as does every other task scored",
 }

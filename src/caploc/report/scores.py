@@ -180,7 +180,10 @@ def format_with_error(point: Point, unit: Unit) -> str:
 
 
 def lost(failures: Failures | None) -> str:
-    """Write `content is lost: 58 % wrong content, 25 % format`; empty if nothing was lost."""
+    """Write what became of the answers; empty if nothing was lost.
+
+    Such as `content is lost, of 46 % of the answers; in all, 90 % wrong content, 2 % format`.
+    """
     words = LOST.get(failures.verdict or "") if failures else None
     if failures is None or words is None:
         return ""
@@ -188,7 +191,10 @@ def lost(failures: Failures | None) -> str:
     shares = {kind: part.share for kind, part in kinds if kind != "right" and part.share}
     first = sorted(shares, key=lambda kind: -shares[kind])[:MOST]
     parts = ", ".join(f"{percent(shares[kind])} {inline(kind)}" for kind in first)
-    return f"{words}: {parts}" if parts else words
+    share = failures.harmed.share if failures.harmed else None
+    words += "" if share is None else f", of {percent(share)} of the answers"
+    between = ": " if share is None else "; in all, "
+    return f"{words}{between}{parts}" if parts else words
 
 
 GONE = 0.05  # of a task's score, below which hardly anything is left of it
@@ -224,8 +230,8 @@ def read_curve(curve: Curve, units: Mapping[str, Unit]) -> str:
         if name in units
     ]
     told = (
-        f"Half of {called(task)} is lost with {counted(half, 'head')} knocked out "
-        f"({unit.score(own[half])} of {unit.score(own[0])} left)"
+        f"Half of {called(task)} or more is lost with {counted(half, 'head')} knocked out (from "
+        f"{unit.score(own[0])} to {unit.score(own[half])})"
         + (f", while {name_list(moves)}." if moves else ".")
     )
     if gone is None:

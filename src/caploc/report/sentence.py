@@ -28,6 +28,7 @@ from caploc.result import Change, Frontier, JointDrop, Member, Result, Score, Ta
 # difference is smaller; we would rather call a real drop noise than the reverse.
 NOISE_WIDTH = 1.96
 MOST_OTHERS = 2  # tasks that a headline names, those that lose most
+FEW_OTHERS = 3  # other tasks, below which the first next steps are to score more
 
 
 class HeadlineVerdict(Enum):
@@ -144,7 +145,8 @@ def leading_members(result: Result) -> list[Member]:
     if whole is None or not members or len(members.heads) < 2:
         return []
     known = [(one.alone.effect, one) for one in members.heads if one.alone.effect is not None]
-    most = sorted((each for each in known if each[0] < 0), key=lambda each: each[0])
+    sure = [each for each in known if (each[1].alone.high or 0.0) < 0]
+    most = sorted(sure, key=lambda each: each[0])
     return [one for effect, one in most if effect <= MOST_OF_IT * whole]
 
 
@@ -267,36 +269,42 @@ def _no_specific_set(frontier: Frontier, task: str, intact: str) -> str:
 
 def _needed(result: Result, check: HeldOutClaim, names: str, few: str) -> str:
     """Say what the heads are needed for, and what else loses without them."""
-    are, leading = "is" if len(check.top) == 1 else "are", leading_members(result)
+    single, leading = len(check.top) == 1, leading_members(result)
+    are, who = "is" if single else "are", f"{names}, {few},"
     if leading:
-        first = f"most of all {inline(leading[0].head)}"
-        few += f", {first if len(leading) == 1 else 'each alone most of the way'},"
-    elif len(check.top) > 1 and seeks_set(result.search):
+        first = name_list([one.head for one in leading if len(leading) < len(check.top)])
+        who += f" most of all {first}," if first else ""
+        who += " each alone most of the way," if len(leading) > 1 else ""
+    elif not single and seeks_set(result.search):
         are = "together are"
     task = check.task
     if surviving_twin(result):
         task += " as this prompt asks it, not for sure in other words"
+    count = len(check.others)
+    others = "not for sure for the other task scored"
+    if count > 1:
+        others = f"for none of the {count} other tasks scored for sure"
     claim = {
-        HeadlineVerdict.UNSURE: f"{are} needed for {task}, and for no other task for sure",
-        HeadlineVerdict.SPECIFIC: f"{are} specific to {task}",
+        HeadlineVerdict.UNSURE: f"{are} needed for {task}, and {others}",
+        HeadlineVerdict.SPECIFIC: f"{are} specific to {task} among the {count + 1} tasks scored",
         HeadlineVerdict.SHARED: f"{are} needed for {task}, and not for it alone",
         HeadlineVerdict.EVERYTHING: f"{are} needed by every task that was scored",
         HeadlineVerdict.NEEDED: f"{are} needed for {task}",
     }[check.verdict]
     its = f"{check.task}'s" if check.verdict is HeadlineVerdict.EVERYTHING else "its"
-    told = f"{capital(few)} {claim}: with {names} knocked out, {its} {_moves(check)}"
+    them = "it" if single else "them"
+    told = f"{capital(who)} {claim}: with {them} knocked out, {its} {_moves(check)}"
     if leading:
         alone = unit_of_outcomes(check.unit)
         parts = [f"{inline(one.head)} alone {alone.effect(one.alone.effect)}" for one in leading]
         told += f" ({name_list(parts)})"
     if check.verdict is HeadlineVerdict.NEEDED:
-        them = "it" if len(check.top) == 1 else "them"
         return f"{told}. Whether other tasks need {them} was not measured."
     twins = _clauses(other_scores(result, twins=True), check.unit)
-    others = _clauses(check.others[:MOST_OTHERS], check.unit)
+    beside = _clauses(check.others[:MOST_OTHERS], check.unit)
     if more := sum(each.is_hurt for each in check.others[MOST_OTHERS:]):
-        others.append(f"{more} more {'task loses' if more == 1 else 'tasks lose'} too")
-    return f"{told}, while {name_list(twins[:1] + others)}."
+        beside.append(f"{more} more {'task loses' if more == 1 else 'tasks lose'} too")
+    return f"{told}, while {name_list(twins[:1] + beside)}."
 
 
 def _not_checked(check: HeldOutClaim, names: str, few: str) -> str:
@@ -449,7 +457,7 @@ def next_steps(result: Result, curve: Curve | None, place: str) -> list[Step]:
             f"random heads would. {'Spend more rows.' if of_set else look}"
         )
     steps = [Step(why) for why in (*reasons, *_doubts(result, of_set))]
-    return steps + (_uses(result, curve, place) if verdict in HURT else [])
+    return [*steps, *(_uses(result, curve, place) if verdict in HURT else ())]
 
 
 def _doubts(result: Result, of_set: bool) -> Iterator[str]:
@@ -479,47 +487,51 @@ def _doubts(result: Result, of_set: bool) -> Iterator[str]:
         )
 
 
-def _uses(result: Result, curve: Curve | None, place: str) -> list[Step]:
-    """Tell what heads that the task needs are good for."""
-    validation, steps = result.validation, []
-    others = [entry for entry in validation.other_tasks if entry.change]
-    spoilt = [e.name for e in others if not e.twin and e.change and e.change.verdict == "changed"]
-    hurt = [called(name) for name in spoilt]
-    model, task = result.model.name, result.task.name
+def _elsewhere(result: Result, place: str) -> Iterator[Step]:
+    """Tell what to ask of other tasks, and of heads that leave them alone."""
+    beside = [e for e in result.validation.other_tasks if e.change and not e.twin]
+    hurt = [e for e in beside if e.change and e.change.verdict == "changed"]
+    spared = name_list([called(entry.name) for entry in hurt or beside])
     scripted = (result.command or "").startswith("caploc.locate(")  # then names may mean nothing
-    if hurt and result.search.goal != "specific":
-        why = f"Look for heads whose loss leaves {name_list(hurt)} alone."
-        spare = ["--goal", "specific", "--spare", ",".join(spoilt)]
-        specific = ["caploc", "locate", model, "--task", task, *spare]
-        steps.append(Step(why, "" if scripted else inline(shlex.join(specific))))
-    if not others:
-        why = "What else breaks without them was not measured: score other tasks."
-        judged = ["evaluate", model, "--heads", ",".join(result.top), "--task", "OTHER-TASK"]
-        steps.append(Step(why, "" if scripted else inline(shlex.join(["caploc", *judged]))))
+
+    def command(*words: str) -> str:
+        return "" if scripted else inline(shlex.join(["caploc", *words]))
+
+    if beside and result.search.goal != "specific":
+        why = f"Look for heads whose loss leaves {spared} alone."
+        if not hurt:
+            why = f"Look for a set that takes more of it and leaves {spared} alone for sure."
+        spare = ["--goal", "specific", "--spare", ",".join(entry.name for entry in hurt or beside)]
+        yield Step(why, command("locate", result.model.name, "--task", result.task.name, *spare))
+    if len(beside) < FEW_OTHERS:
+        few = counted(len(beside), "other task")
+        why = f"What else breaks was measured on {few} alone: score what must not break."
+        if not beside:
+            why = "What else breaks without them was not measured: score other tasks."
+        heads = ["--heads", ",".join(result.top), "--task", "OTHER-TASK"]
+        yield Step(why, command("evaluate", result.model.name, *heads))
     if hurt:
         why = (
-            f"Knocking these heads out also changes {name_list(hurt)}. Locate other tasks in "
-            "the same model, then ask which heads all of them need."
+            f"Knocking these heads out also changes {spared}. Locate other tasks in the same "
+            "model, then ask which heads all of them need."
         )
-        steps.append(Step(why, f"caploc universal {place} OTHER-RUN"))
+        yield Step(why, f"caploc universal {place} OTHER-RUN")
+
+
+def _uses(result: Result, curve: Curve | None, place: str) -> Iterator[Step]:
+    """Tell what heads that the task needs are good for."""
+    yield from _elsewhere(result, place)
     if curve is None:
-        steps.append(Step("See how many of these heads it takes.", f"caploc curve {place}"))
-    held_out, subsets = validation.held_out, validation.subsets
+        yield Step("See how many of these heads it takes.", f"caploc curve {place}")
+    held_out, subsets = result.validation.held_out, result.validation.subsets
     together = (held_out and held_out.together) or JointDrop()
     if subsets and subsets.found != subsets.named:
         why = "Fewer heads do more than all that were found: see whose absence rescues what."
-        steps.append(Step(why, f"caploc interactions {place}"))
+        yield Step(why, f"caploc interactions {place}")
     elif (together.low or 0) > 1 or (together.high is not None and together.high < 1):
         why = "Effects do not add up: see which heads stand in for each other."
-        steps.append(Step(why, f"caploc interactions {place}"))
-    return [
-        *steps,
-        Step(
-            "See every example, and try the knockout on prompts of your own in the playground.",
-            f"caploc view {place}",
-        ),
-        Step(
-            "Write a model without these heads, to use or to share.",
-            f"caploc export {place} --to PATH",
-        ),
-    ]
+        yield Step(why, f"caploc interactions {place}")
+    look = "See every example, and try the knockout on prompts of your own in the playground."
+    yield Step(look, f"caploc view {place}")
+    write = "Write a model without these heads, to use or to share."
+    yield Step(write, f"caploc export {place} --to PATH")

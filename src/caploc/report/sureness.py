@@ -94,9 +94,9 @@ def _search_signs(result: Result) -> Iterator[Sign]:
         yield Sign(
             "Ties",
             counted(len(search.tied), "head"),
-            f"{name_list(search.tied)} lie at the border of the top and differ by less "
-            "than a point: which of them is named is next to chance, and no budget would settle "
-            "it.",
+            f"{name_list(search.tied)} lie at the border of the top and differ by less than a "
+            "point by all that is known of them, likelihoods as well as what each does alone: "
+            "which of them is named is next to chance, and no budget would settle it.",
         )
     elif search.tied is not None and not of_set:
         yield _fixed("no ties")
@@ -289,7 +289,12 @@ def _adding_signs(result: Result) -> Iterator[Sign]:
     if subsets:
         count = len(subsets.named)
         figure = counted(count, "head") if count < len(subsets.found) else "the whole"
-        yield Sign("Most damaging part", figure, inline(subsets.note))
+        told = inline(subsets.note)
+        if idle := [head for head in subsets.named if head not in result.top]:
+            adds = "adds" if len(idle) == 1 else "add"
+            told += f" Of them {name_list(idle)} {adds} nothing beyond doubt, and the set is named "
+            told += f"without {'it' if len(idle) == 1 else 'them'}."
+        yield Sign("Most damaging part", figure, told)
 
 
 def _prediction(prediction: Prediction, r2: float) -> Sign:

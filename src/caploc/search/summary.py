@@ -114,8 +114,9 @@ def ties(conclusion: Conclusion) -> str:
     """Heads at the border that hardly differ."""
     count = len(conclusion.tied)
     return (
-        f"{count} heads at the border of the top {conclusion.top} differ by less than a point: "
-        "which of them is named is next to chance, and no budget would settle it."
+        f"{count} heads at the border of the top {conclusion.top} differ by less than a point by "
+        "all that is known of them, likelihoods as well as what each does alone: which of them is "
+        "named is next to chance, and no budget would settle it."
         if count
         else ""
     )
@@ -133,7 +134,8 @@ def incomplete_set(conclusion: Conclusion, chosen: list[int]) -> str:
         found, gone = (f"{len(chosen)} were", "them") if many else ("one was", "it")
         return (
             f"A set of up to {conclusion.top} heads was sought, and {found} found: with {gone} "
-            "gone, no further head lowers the score beyond doubt."
+            "gone, no further head lowers the score beyond doubt. Others may be needed too, and "
+            "have nothing left to take then."
         )
     return ""
 
