@@ -25,7 +25,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int
 from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
@@ -36,8 +35,15 @@ from caploc.errors import BadOption, ModelRefused
 from caploc.heads import Mask
 from caploc.models.cutting import knocked_out, standing
 from caploc.models.loading import LoadedModel
-from caploc.models.projections import module_name
-from caploc.models.proof import TOLERANCE, logits_of, random_tokens
+from caploc.models.projections import input_width, module_name
+from caploc.models.proof import (
+    TOLERANCE,
+    Logits,
+    Tokens,
+    logits_of,
+    random_tokens,
+    reads_first,
+)
 
 try:
     import peft
@@ -79,14 +85,12 @@ class CutProjection:
 def cut_projections(loaded: LoadedModel, mask: Mask) -> list[CutProjection]:
     """Find the projections that read a knocked-out head, bottom up."""
     found = []
-    for site, columns in zip(loaded.projections, loaded.grid.layer_slices, strict=True):
-        for module, inside in standing(site, columns):
-            cut = mask[columns][inside]
-            if cut.any():
-                reads = module.weight.shape[0 if isinstance(module, Conv1D) else 1]
-                name = module_name(loaded.model, module)
-                taken = np.repeat(cut.astype(float), reads // len(cut))
-                found.append(CutProjection(name, module, taken))
+    for _, columns, module in standing(loaded.projections, loaded.grid):
+        cut = mask[columns]
+        if cut.any():
+            name = module_name(loaded.model, module)
+            taken = np.repeat(cut.astype(float), input_width(module) // len(cut))
+            found.append(CutProjection(name, module, taken))
     return found
 
 
@@ -260,22 +264,18 @@ def write_adapter(target: Path, projections: Sequence[CutProjection], base: str)
 
 def _factors(projection: CutProjection) -> tuple[Tensor, Tensor]:
     """Return `A` of shape (rank, reads) and `B` of shape (writes, rank), in the weight's dtype."""
-    weight = projection.weight.detach().cpu()
-    by_reads = weight if projection.reads_first else weight.T
+    by_reads = reads_first(projection.module).cpu()
     taken = torch.from_numpy(projection.taken)
     chosen = taken.nonzero().flatten()
-    selector = torch.zeros(len(chosen), len(taken), dtype=weight.dtype)
+    selector = torch.zeros(len(chosen), len(taken), dtype=by_reads.dtype)
     selector[torch.arange(len(chosen)), chosen] = 1
-    written = by_reads[chosen] * taken[chosen, None].to(weight.dtype)
+    written = by_reads[chosen] * taken[chosen, None].to(by_reads.dtype)
     return selector, -written.T.contiguous()
 
 
 PROMPT_TOKENS = 64  # of each prompt, its last ones: all logits of a comparison are held in memory
 PROMPTS = 8
 SEED = 0
-
-Tokens = Int[Tensor, "rows tokens"]
-Logits = Float[Tensor, "rows tokens vocabulary"]
 
 
 @dataclass(frozen=True)

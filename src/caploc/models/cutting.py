@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import accumulate
 from typing import Any
 
 import torch
@@ -88,12 +89,11 @@ def replaced(
     on_host = masks.cpu()  # asking each layer in turn whether it is cut would wait for the device
     handles = []
     try:
-        for layer, columns in enumerate(grid.layer_slices):
-            for projection, inside in standing(projections[layer], columns):
-                cut = on_host[:, columns][:, inside]
-                if every_layer or bool(cut.any()):
-                    hook = _Cut(CutSite(layer, inside), cut, replacement)
-                    handles.append(projection.register_forward_pre_hook(hook))
+        for site, columns, projection in standing(projections, grid):
+            cut = on_host[:, columns]
+            if every_layer or bool(cut.any()):
+                hook = _Cut(site, cut, replacement)
+                handles.append(projection.register_forward_pre_hook(hook))
         # a compiled graph runs on as it was traced, without hooks that came later (torch's
         # skip_nnmodule_hook_guards): the model would be intact without a word
         with torch.compiler.set_stance("force_eager"):
@@ -103,20 +103,21 @@ def replaced(
             handle.remove()
 
 
-def standing(site: Site | None, columns: slice) -> Iterator[tuple[Any, slice]]:
-    """Yield a layer's projections, each with the parts it reads, counted within the layer."""
-    if site is None:
-        return
-    if isinstance(site, Shard):
-        yield site.module, site.inside
-        return
-    if not isinstance(site, Beside):
-        yield site, slice(0, columns.stop - columns.start)
-        return
-    start = 0
-    for module, width in zip(site.modules, site.widths, strict=True):
-        yield module, slice(start, start + width)
-        start += width
+def standing(projections: Projections, grid: Grid) -> Iterator[tuple[CutSite, slice, Any]]:
+    """Yield each projection by itself, after the parts it reads and their columns in the grid."""
+    for layer, columns in enumerate(grid.layer_slices):
+        site = projections[layer]
+        if isinstance(site, Shard):
+            held = [(site.module, site.inside)]
+        elif isinstance(site, Beside):
+            ends = zip(site.widths, accumulate(site.widths), strict=True)
+            insides = (slice(end - width, end) for width, end in ends)
+            held = list(zip(site.modules, insides, strict=True))
+        else:
+            held = [] if site is None else [(site, slice(0, columns.stop - columns.start))]
+        for module, inside in held:
+            within = slice(columns.start + inside.start, columns.start + inside.stop)
+            yield CutSite(layer, inside), within, module
 
 
 class _Cut:
@@ -208,9 +209,8 @@ class PackedCut:
         self.grid = grid
         self.now: _PassCut | None = None
         self.handles = [
-            projection.register_forward_pre_hook(self._hook(layer, columns.start, inside))
-            for layer, columns in enumerate(grid.layer_slices)
-            for projection, inside in standing(projections[layer], columns)
+            projection.register_forward_pre_hook(self._hook(site, columns))
+            for site, columns, projection in standing(projections, grid)
         ]
 
     def remove(self) -> None:
@@ -240,36 +240,31 @@ class PackedCut:
         finally:
             self.now = before
 
-    def _hook(self, layer: int, start: int, inside: slice) -> Callable:
-        columns = slice(start + inside.start, start + inside.stop)
-        last = layer == self.grid.layers - 1
+    def _hook(self, site: CutSite, columns: slice) -> Callable:
+        layer, last = site.layer, site.layer == self.grid.layers - 1
 
         def cut(module: nn.Module, args: tuple[Tensor, ...]) -> tuple[Tensor, ...] | None:
             if self.now is None or not self.now.cut_layers >> layer & 1:
                 return None
             check_thread(self.now.thread)
             mixed, *rest = args
-            token = self.now.under(mixed, narrow=last)
-            kept = token.kept[:, columns, None]
+            left, entries = self.now.under(mixed, narrow=last)
+            kept = left[:, columns, None]
             per_head = mixed.reshape(*kept.shape[:2], -1)  # tokens x heads x width
             if kept.is_floating_point():
                 per_head, kept = per_head * kept, kept != 0
             per_head = torch.where(kept, per_head, 0)  # infinity as well
-            if token.entries is not None and self.now.table.substitutes is not None:
-                values = self.now.table.substitutes.values(layer, per_head)[:, inside]
-                gone = 1 - token.kept[:, columns, None].to(per_head)
-                per_head = torch.addcmul(per_head, values[token.entries], gone)
+            if entries is not None and self.now.table.substitutes is not None:
+                values = self.now.table.substitutes.values(layer, per_head)[:, site.inside]
+                gone = 1 - left[:, columns, None].to(per_head)
+                per_head = torch.addcmul(per_head, values[entries], gone)
             return per_head.reshape(mixed.shape), *rest
 
         return cut
 
 
-@dataclass(frozen=True, eq=False)
-class _TokenCut:
-    """What is left of each head for each token, and the entries that fill up the rest, if any."""
-
-    kept: Bool[Tensor, "tokens heads"] | Float[Tensor, "tokens heads"]
-    entries: Int[Tensor, " tokens"] | None
+# What is left of each head for each token, and the entries that fill up the rest, if any.
+TokenCut = tuple[Tensor, Tensor | None]
 
 
 @dataclass
@@ -282,9 +277,9 @@ class _PassCut:
     cut_layers: int
     tails: Int[Tensor, " tails"] | None
     thread: int = field(default_factory=threading.get_ident)
-    known: dict[tuple[torch.device, torch.dtype, bool], _TokenCut] = field(default_factory=dict)
+    known: dict[tuple[torch.device, torch.dtype, bool], TokenCut] = field(default_factory=dict)
 
-    def under(self, like: Tensor, narrow: bool) -> _TokenCut:
+    def under(self, like: Tensor, narrow: bool) -> TokenCut:
         """Return the cut of the pass's tokens, or with `narrow` of the tails, beside `like`."""
         narrow &= self.tails is not None
         key = like.device, like.dtype, narrow
@@ -297,5 +292,5 @@ class _PassCut:
                 kept = torch.where(table.substitutes.takes(where)[:, None], kept, True)
                 entries = where.to(like.device)
             kept = kept.to(like) if kept.is_floating_point() else kept.to(like.device)
-            self.known[key] = _TokenCut(kept, entries)
+            self.known[key] = kept, entries
         return self.known[key]

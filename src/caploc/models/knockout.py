@@ -238,17 +238,16 @@ def _heads_outputs(
     """Return, on the host, what each layer's heads hand on at each token of the text."""
     seen: list[dict[int, Tensor]] = [{} for _ in range(grid.layers)]
 
-    def listen(layer: int, inside: slice) -> Any:
+    def listen(site: CutSite) -> Any:
         def hook(module: nn.Module, args: tuple[Tensor, ...]) -> None:
-            parts = inside.stop - inside.start
-            seen[layer][inside.start] = args[0].detach().reshape(len(text), parts, -1).cpu()
+            first, parts = site.inside.start, site.inside.stop - site.inside.start
+            seen[site.layer][first] = args[0].detach().reshape(len(text), parts, -1).cpu()
 
         return hook
 
     listening = (
-        projection.register_forward_pre_hook(listen(layer, inside))
-        for layer, columns in enumerate(grid.layer_slices)
-        for projection, inside in standing(projections[layer], columns)
+        projection.register_forward_pre_hook(listen(site))
+        for site, _, projection in standing(projections, grid)
     )
     with temporary_hooks(listening):
         ids = torch.tensor([list(text)], device=input_device(model))

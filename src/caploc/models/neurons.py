@@ -320,7 +320,7 @@ def prove(
     proof = CutProof(
         projections,
         grid,
-        lambda mask: zeroed(projections, grid, mask),
+        zeroed,
         lambda mask: f"{int(mask.sum())} neurons",
         "the feed-forward outputs",
     )

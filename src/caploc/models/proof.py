@@ -87,20 +87,17 @@ def prove_heads(
                     "its projections are hooked, or from one run to the next."
                 )
         zeroed = columns_zeroed
-        sites = zip(projections, grid.layer_slices, strict=True)
-        reading = (module for site, columns in sites for module, _ in standing(site, columns))
-        if not all(map(is_writable, reading)):
+        if not all(is_writable(module) for *_, module in standing(projections, grid)):
             zeroed = inputs_zeroed
             _prove_products(model, calls)
             prove_each_layer(model, projections, grid, tokens)
         proof = CutProof(
             projections,
             grid,
-            lambda mask: zeroed(projections, grid, mask),
+            zeroed,
             lambda mask: ", ".join(map(str, grid.named(mask.numpy()))) or "no head",
             "the attention's outputs",
             BY_HAND,
-            tolerance(model),
         )
         proof.hold(model, masks_to_prove(grid, seed), tokens, intact)
 
@@ -226,17 +223,15 @@ class CutProof:
     """A cut by masks held against the weights that read the cut parts set to zero.
 
     `zeroed` sets them for a block, `named` tells a mask's parts, `outputs` what the projections
-    should be, and `remedy` what a user can do if they are not. `tolerance` is the largest error, as
-    a share of the cut's effect; None is that of the model's dtype.
+    should be, and `remedy` what a user can do if they are not.
     """
 
     projections: Projections
     grid: Grid
-    zeroed: Callable[[Tensor], AbstractContextManager[None]]
+    zeroed: Callable[[Projections, Grid, Tensor], AbstractContextManager[None]]
     named: Callable[[Tensor], str]
     outputs: str
     remedy: str = ""
-    tolerance: float | None = None
 
     def hold(
         self,
@@ -252,7 +247,7 @@ class CutProof:
         with knocked_out(self.projections, self.grid, masks):
             cut = logits_of(model, tokens)
         for row, mask in enumerate(masks):
-            with self.zeroed(mask):
+            with self.zeroed(self.projections, self.grid, mask):
                 truth = logits_of(model, tokens)[row]
             effect = _size(truth - intact[row])
             if bool(mask.any()) and not effect > 0:
@@ -263,8 +258,7 @@ class CutProof:
                 )
             error = _size(cut[row] - truth)
             scale = effect if bool(mask.any()) else _size(intact[row])
-            allowed = tolerance(model) if self.tolerance is None else self.tolerance
-            if not error <= allowed * scale:
+            if not error <= tolerance(model) * scale:
                 raise ModelRefused(
                     f"{type(model).__name__}: with {self.named(mask)} knocked out by a mask the "
                     f"logits differ from those with their weights set to zero, by "
@@ -279,8 +273,7 @@ def tolerance(model: PreTrainedModel) -> float:
 
 def _prove_products(model: PreTrainedModel, calls: dict[str, Call]) -> None:
     """Hold every module against the columns of weights it shows; every second value is cut."""
-    quantized = is_quantized(model.config)
-    allowed = PRODUCT_TOLERANCE if quantized else TOLERANCE.get(model.dtype, 1e-3)
+    allowed = PRODUCT_TOLERANCE if is_quantized(model.config) else tolerance(model)
     for name, call in calls.items():
         cut = torch.arange(call.read[0].shape[-1]) % 2 == 0
         error = product_error(call.projection, call.read[0], cut)
@@ -408,11 +401,9 @@ def _cut_modules(
     projections: Projections, grid: Grid, mask: Bool[Tensor, " parts"]
 ) -> Iterator[tuple[Any, Bool[Tensor, " held"]]]:
     """Yield the modules that read a cut part, each with which of the parts it holds are cut."""
-    for projection, columns in zip(projections, grid.layer_slices, strict=True):
-        for module, inside in standing(projection, columns):
-            cut = mask[columns][inside]
-            if bool(cut.any()):
-                yield module, cut
+    for _, columns, module in standing(projections, grid):
+        if bool(mask[columns].any()):
+            yield module, mask[columns]
 
 
 def is_writable(module: Any) -> bool:
