@@ -24,9 +24,10 @@ from caploc.engine.backends import check_engine
 from caploc.errors import BadData, BadOption
 from caploc.heads import HeadGrid
 from caploc.measurement import HeadModel, RowEngine
-from caploc.models import find_projections, prove_heads
 from caploc.models.loading import LoadedModel
 from caploc.models.placement import dtype_label, input_device
+from caploc.models.projections import find_projections
+from caploc.models.proof import prove_heads
 from caploc.models.sources import ModelSource
 from caploc.search.summary import FEWEST_RIGHT
 from caploc.tasks.catalog import GIVEN_SCORE

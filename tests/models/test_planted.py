@@ -9,7 +9,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from caploc.errors import BadOption
 from caploc.evaluation import Evaluation, evaluate
-from caploc.models import knocked_out, load_model
+from caploc.models.cutting import knocked_out
+from caploc.models.loading import load_model
 from caploc.models.planted import Backup, Planted, write_planted
 from caploc.study import Study, run_study
 from caploc.workbench import ModelOptions

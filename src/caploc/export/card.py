@@ -159,13 +159,7 @@ def write_card(content: CardContent) -> str:
 
 
 class _Figure(str):
-    """Numbers and their unit, which Markdown shows as they are."""
-
-    __slots__ = ()
-
-
-class _Code(str):
-    """A line of a code block."""
+    """Numbers and their unit, or a line of code, which Markdown shows as they are."""
 
     __slots__ = ()
 
@@ -187,15 +181,13 @@ def _interval(unit: Unit, part: Mapping[str, Any]) -> _Figure:
     return _Figure(f"{text} ({unit.bare_effect(low)} to {unit.bare_effect(high)})")
 
 
-def _code(command: Any) -> _Code:
+def _code(command: Any) -> _Figure:
     """Write a command on one line, set in: nothing in it can end the block."""
-    return _Code(" ".join(visible(command or "not recorded").split()))
+    return _Figure("    " + " ".join(visible(command or "not recorded").split()))
 
 
 def _escaped(value: Any) -> Any:
     """Write a value as Markdown shows it: text is text, whatever is in it."""
-    if isinstance(value, _Code):
-        return f"    {value}"
     if isinstance(value, _Figure):
         return value
     if isinstance(value, float):

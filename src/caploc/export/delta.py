@@ -21,14 +21,8 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from caploc.contents import read_contents
-from caploc.errors import (
-    BadData,
-    BadOption,
-    CaplocError,
-    ModelRefused,
-    UserError,
-)
-from caploc.export.export import staged, writing_out
+from caploc.errors import BadData, CaplocError, ModelRefused, UserError
+from caploc.export.export import check_new, staged, writing_out
 from caploc.folder import ENHANCEMENT
 from caploc.models.loading import load_model
 from caploc.models.neurons import find_sites
@@ -201,8 +195,7 @@ def merge(options: ModelOptions, delta: Path, target: Path) -> Path:
     Raises BadOption if the target exists and holds something; ModelRefused if the neurons belong to
     another model; StoreFailed if it cannot be written.
     """
-    if target.exists() and (target.is_file() or any(target.iterdir())):
-        raise BadOption(f"{target} exists and is not empty; name a new folder with --to.")
+    check_new(target)
     tuned = load_delta(delta)
     loaded = load_model(**replace(options, dtype=tuned.dtype).loading())
     apply_delta(loaded.model, tuned)

@@ -62,6 +62,12 @@ def check_space(target: Path, needed: int) -> None:
         )
 
 
+def check_new(target: Path) -> None:
+    """Refuse a target that is a file, or a folder that holds something."""
+    if target.is_file() or (target.is_dir() and any(target.iterdir())):
+        raise BadOption(f"{target} exists and is not empty; name a new folder with --to.")
+
+
 @contextmanager
 def staged(target: Path) -> Iterator[Path]:
     """Give a folder to write into, which takes the target's place at the end of the block.
@@ -152,11 +158,6 @@ def _short(error: Exception) -> str:
     return " ".join(str(error).split()).rstrip(".")[:200]
 
 
-try:
-    import peft
-except ImportError:  # an extra, of which only adapters have need
-    peft = None  # type: ignore[assignment]
-
 KINDS = ("checkpoint", "lora", "heads")
 QUANTIZED = "quantization_config"  # the key under which a config says so
 CARD, CHECKED = "README.md", "export.json"
@@ -242,8 +243,7 @@ class Export:
             raise BadOption("--private says how to upload; name a repository with --push-to-hub.")
         if not self.heads:
             raise BadOption("There is no head to export; name some with --heads L0H5,L1H3.")
-        if self.target.is_file() or (self.target.is_dir() and any(self.target.iterdir())):
-            raise BadOption(f"{self.target} exists and is not empty; name a new folder with --to.")
+        check_new(self.target)
         if self.kind == "lora":
             require_peft()
         grid = self.model.check()
@@ -367,6 +367,8 @@ class _Writing:
 
     def adapter(self) -> list[LogitAgreement]:
         """Write an adapter; put it on the model and merge it, and compare in several dtypes."""
+        from peft import PeftModel  # an extra, of which only adapters have need
+
         agreements, heads = [], self.export.heads
         stored = load_model(**self.export.model.loading())
         own, dtypes = stored.dtype, dict.fromkeys((*ADAPTER_DTYPES, stored.dtype))
@@ -380,7 +382,7 @@ class _Writing:
         for dtype in dtypes:
             loaded = load_model(**replace(self.export.model, dtype=dtype).loading())
             reference = KnockoutLogits.take(loaded, loaded.grid.mask(heads), self.prompts())
-            adapted: Any = peft.PeftModel.from_pretrained(loaded.model, str(self.stage))
+            adapted: Any = PeftModel.from_pretrained(loaded.model, str(self.stage))
             plain = adapted.get_base_model()
             agreements.append(reference.agreement(plain, "adapter on the base model"))
             merged = adapted.merge_and_unload()

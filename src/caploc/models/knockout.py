@@ -6,7 +6,7 @@ the model is asked, and hold none of the examples asked.
 
 import inspect
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 from weakref import WeakKeyDictionary
@@ -70,12 +70,10 @@ def knockout(
     """
     causal, projections, grid = _parts(model)
     masks = _masks(grid, heads)
-    with ExitStack() as stack:
-        positions = Positions(causal)
-        replacement = _replacement(grid, len(masks), mode, reference, positions, seed)
-        if replacement is not None:
-            stack.enter_context(positions.followed())
-        stack.enter_context(replaced(projections, grid, masks, replacement))
+    positions = Positions(causal)
+    replacement = _replacement(grid, len(masks), mode, reference, positions, seed)
+    following = nullcontext() if replacement is None else positions.followed()
+    with following, replaced(projections, grid, masks, replacement):
         yield
 
 
@@ -299,19 +297,17 @@ class Positions:
 
 def mean_replacement(reference: ReferenceOutputs, positions: Positions | None) -> Replacement:
     """Replace by each head's mean; with `positions` at the position, or overall past all texts."""
-    if positions is None:
+    tables = reference.means
+    if positions is not None:
+        tables = [reference.mean_at(layer) for layer in range(reference.grid.layers)]
 
-        def overall(place: CutSite, per_head: Tensor) -> Tensor:
-            return _like(reference.means[place.layer], per_head)[place.inside]
-
-        return overall
-    tables = [reference.mean_at(layer) for layer in range(reference.grid.layers)]
-
-    def at_position(place: CutSite, per_head: Tensor) -> Tensor:
-        table = _like(tables[place.layer], per_head)[:, place.inside]
+    def mean(place: CutSite, per_head: Tensor) -> Tensor:
+        table = _like(tables[place.layer], per_head)[..., place.inside, :]
+        if positions is None:
+            return table
         return _shaped(table[positions.now(table).clamp(max=len(table) - 1)], per_head)
 
-    return at_position
+    return mean
 
 
 def resample_replacement(
