@@ -12,7 +12,7 @@ from transformers import DynamicCache
 import models
 import workloads
 from answering import Ask
-from caploc.models.cutting import replaced
+from caploc.models.cutting import knocked_out
 from caploc.models.loading import LoadedModel
 from clock import Stopwatch
 from contenders import Caploc
@@ -64,7 +64,7 @@ def overhead(loaded: LoadedModel, work: Callable[[], object]) -> float:
     for number in range(HOOK_RUNS + 1):
         seconds = {}
         for hooked in (True, False) if number % 2 else (False, True):
-            hooking = replaced(loaded.projections, loaded.grid, empty, None, every_layer=True)
+            hooking = knocked_out(loaded.projections, loaded.grid, empty, every_layer=True)
             with hooking if hooked else nullcontext():
                 seconds[hooked] = timed(loaded, work)
         ratios.append(seconds[True] / seconds[False])

@@ -15,7 +15,7 @@ from tiny import (
 
 from caploc.errors import BadOption, ModelBusy
 from caploc.heads import HeadGrid
-from caploc.models.cutting import MaskTable, PackedCut, knocked_out, replaced
+from caploc.models.cutting import MaskTable, PackedCut, knocked_out
 from caploc.models.hooks import temporary_hooks
 from caploc.models.projections import find_projections
 
@@ -211,7 +211,7 @@ def test_a_table_scales_what_a_head_hands_on_by_any_amount(name):
         cut.remove()
     with knocked_out(projections, grid, masks[:1]):
         assert close(found[1], logits(model, tokens), torch.float32)
-    with replaced(projections, grid, masks[:1], lambda site, handed: handed / 4):
+    with knocked_out(projections, grid, masks[:1], lambda site, handed: handed / 4):
         assert close(found[2], logits(model, tokens), torch.float32)
     assert torch.equal(found[0], logits(model, tokens))
 

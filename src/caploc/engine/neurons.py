@@ -20,7 +20,7 @@ from caploc.engine.asks import Answer, Ask
 from caploc.engine.encoding import Span
 from caploc.engine.engine import BatchEngine
 from caploc.errors import BadData, BadOption
-from caploc.models.cutting import CutSite, Replacement, replaced
+from caploc.models.cutting import CutSite, Replacement, knocked_out
 from caploc.models.knockout import mean_replacement, record_outputs
 from caploc.models.neurons import Chosen, NeuronGrid, NeuronModel
 from caploc.tasks.task import Request
@@ -98,7 +98,7 @@ class Cutter:
 
     def cut(self, chosen: Chosen) -> AbstractContextManager[None]:
         masks = torch.from_numpy(np.ascontiguousarray(chosen))[None]
-        return replaced(self.neurons.projections, self.neurons.grid, masks, self.replacement)
+        return knocked_out(self.neurons.projections, self.neurons.grid, masks, self.replacement)
 
 
 def _draw(

@@ -44,7 +44,7 @@ from caploc.engine.planning import BatchPlan, PlannedRow
 from caploc.engine.products import reads_stacks
 from caploc.engine.stacks import SegmentStacks
 from caploc.grid import Mask
-from caploc.models.cutting import knocked_out, replaced
+from caploc.models.cutting import knocked_out
 from caploc.models.knockout import Positions, source_replacement
 from caploc.models.loading import CutModel
 from caploc.models.projections import stated, text_config
@@ -155,7 +155,7 @@ def _cut(loaded: CutModel, rows: Sequence[tuple[Mask, Substitute | None]]) -> It
             positions = Positions(loaded.model)
             stack.enter_context(positions.followed())
             replacement = source_replacement(substitutes, numbers, positions)
-        stack.enter_context(replaced(loaded.projections, loaded.grid, masks, replacement))
+        stack.enter_context(knocked_out(loaded.projections, loaded.grid, masks, replacement))
         yield
 
 

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
+from types import SimpleNamespace
 from typing import Any
 
 from huggingface_hub import ModelCard, ModelCardData
@@ -174,11 +175,9 @@ def _measured(unit: Unit, part: Mapping[str, Any] | None) -> _Figure:
 
 
 def _interval(unit: Unit, part: Mapping[str, Any]) -> _Figure:
-    effect, low, high = (part[name] for name in ("effect", "low", "high"))
-    text = unit.effect(effect)
-    if low is None or high is None:
-        return _Figure(text)
-    return _Figure(f"{text} ({unit.bare_effect(low)} to {unit.bare_effect(high)})")
+    text = unit.effect(part["effect"])
+    ends = unit.interval(SimpleNamespace(low=part["low"], high=part["high"]))
+    return _Figure(f"{text} ({ends})" if ends else text)
 
 
 def _code(command: Any) -> _Figure:

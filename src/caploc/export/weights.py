@@ -36,14 +36,7 @@ from caploc.heads import Mask
 from caploc.models.cutting import knocked_out, standing
 from caploc.models.loading import LoadedModel
 from caploc.models.projections import input_width, module_name
-from caploc.models.proof import (
-    TOLERANCE,
-    Logits,
-    Tokens,
-    logits_of,
-    random_tokens,
-    reads_first,
-)
+from caploc.models.proof import TOLERANCE, Logits, Tokens, logits_of, random_tokens, reads_first
 
 try:
     import peft

@@ -53,32 +53,24 @@ Replacement = Callable[[CutSite, Tensor], Tensor]
 
 
 @contextmanager
-def knocked_out(projections: Projections, grid: Grid, masks: Tensor) -> Iterator[None]:
+def knocked_out(
+    projections: Projections,
+    grid: Grid,
+    masks: Tensor,
+    replacement: Replacement | None = None,
+    *,
+    every_layer: bool = False,
+) -> Iterator[None]:
     """Silence heads, for a block: row i of the batch loses the heads of `masks[i]`.
 
     `masks` is of shape (rows, heads), on any device; True, or 1, is knocked out. A head writes to
     the residual stream only through its own slice of the projection's input, so zeroing it removes
-    the head and nothing else. One mask serves a batch of any size. Layers that no mask cuts carry
-    no hook. Only the thread that entered may run the model. Raises BadOption here if `masks` does
-    not fit the grid; in a forward pass if the batch has another number of rows than `masks`;
-    ModelBusy in a forward pass from another thread.
-    """
-    with replaced(projections, grid, masks, None):
-        yield
-
-
-@contextmanager
-def replaced(
-    projections: Projections,
-    grid: Grid,
-    masks: Tensor,
-    replacement: Replacement | None,
-    *,
-    every_layer: bool = False,
-) -> Iterator[None]:
-    """Put `replacement` (None: zero) in place of what the cut heads hand on; see `knocked_out`.
-
-    `every_layer` puts a hook on uncut layers too, for the proof that an empty cut changes nothing.
+    the head and nothing else; `replacement` says what takes the place of that slice where it is not
+    zero. One mask serves a batch of any size. Layers that no mask cuts carry no hook, unless
+    `every_layer` wants one, to prove that an empty cut changes nothing. Only the thread that
+    entered may run the model. Raises BadOption here if `masks` does not fit the grid; in a forward
+    pass if the batch has another number of rows than `masks`; ModelBusy in a forward pass from
+    another thread.
     """
     if masks.ndim != 2 or masks.shape[1] != grid.size:
         raise BadOption(
@@ -234,7 +226,7 @@ class PackedCut:
         """
         before, self.now = self.now, _PassCut(table, owners, positions, cut_layers, tails)
         try:
-            # see `replaced`
+            # see `knocked_out`
             with torch.compiler.set_stance("force_eager"):
                 yield
         finally:

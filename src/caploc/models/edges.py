@@ -283,9 +283,7 @@ class OpenModel:
 def open_model(loaded: LoadedModel) -> OpenModel:
     """Find the edges of a model and prove that they are all there is.
 
-    Raises:
-        ModelRefused: if its type is not known here, or its residual stream holds more than what
-            its input, heads and MLPs write.
+    Raises ModelRefused if its type is not known here, its layers differ, or the proof fails.
     """
     model, config = loaded.model, text_config(loaded.model)
     if config.model_type not in FAMILIES:
@@ -423,9 +421,8 @@ class _Inside:
 def prove_edges(opened: OpenModel) -> None:
     """Show on random tokens that opening changes nothing and that every edge's source is known.
 
-    Raises:
-        ModelRefused: if the logits change, or the residual stream at some target is not the sum of
-            what the sources before it write and the biases of the output projections.
+    The residual stream at every target must be the sum of what the sources before it write and the
+    biases of the output projections.
     """
     generator = torch.Generator().manual_seed(0)
     vocabulary = text_config(opened.model).vocab_size

@@ -21,7 +21,7 @@ from caploc.errors import BadData, BadOption
 from caploc.grid import Grid
 from caploc.headfile import HeadFile
 from caploc.heads import Head, HeadGrid
-from caploc.models.cutting import CutSite, Projections, Replacement, Shard, replaced, standing
+from caploc.models.cutting import CutSite, Projections, Replacement, Shard, knocked_out, standing
 from caploc.models.hooks import temporary_hooks
 from caploc.models.loading import LoadedModel
 from caploc.models.placement import input_device
@@ -73,7 +73,7 @@ def knockout(
     positions = Positions(causal)
     replacement = _replacement(grid, len(masks), mode, reference, positions, seed)
     following = nullcontext() if replacement is None else positions.followed()
-    with following, replaced(projections, grid, masks, replacement):
+    with following, knocked_out(projections, grid, masks, replacement):
         yield
 
 

@@ -30,7 +30,7 @@ from transformers.pytorch_utils import Conv1D
 
 from caploc.errors import ModelRefused
 from caploc.grid import Grid, Part
-from caploc.models.cutting import Beside, Projections, Site, replaced
+from caploc.models.cutting import Beside, Projections, Site, knocked_out
 from caploc.models.hooks import temporary_hooks
 from caploc.models.loading import CutModel
 from caploc.models.placement import is_whole
@@ -403,7 +403,7 @@ def _prove_empty(
     intact: Float[Tensor, "rows tokens vocabulary"],
 ) -> None:
     empty = torch.zeros(1, grid.size, dtype=torch.bool)
-    with replaced(projections, grid, empty, None, every_layer=True):
+    with knocked_out(projections, grid, empty, every_layer=True):
         hooked = logits_of(model, tokens)
     routed = any(isinstance(module, Experts) for _, _, module in list_projections(projections))
     allowed = ROUNDING.get(model.dtype, 1e-4) * float(intact.abs().max()) if routed else 0.0
@@ -417,7 +417,7 @@ def _prove_empty(
 
 @contextmanager
 def _zero_weights_plainly(
-    projections: Projections, grid: NeuronGrid, mask: Bool[Tensor, " neurons"]
+    projections: Projections, grid: Grid, mask: Bool[Tensor, " neurons"]
 ) -> Iterator[None]:
     """Zero weights, experts computed plainly as under a cut, so that only the cut differs."""
     looking = (

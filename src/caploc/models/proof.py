@@ -44,7 +44,7 @@ from transformers.pytorch_utils import Conv1D
 from caploc.errors import ModelRefused
 from caploc.grid import Grid
 from caploc.heads import HeadGrid
-from caploc.models.cutting import Projections, knocked_out, replaced, standing
+from caploc.models.cutting import Projections, knocked_out, standing
 from caploc.models.hooks import forward_as, temporary_hooks
 from caploc.models.placement import input_device, is_quantized, local, rows_mix
 from caploc.models.projections import BY_HAND, layer_part, module_name, module_of, text_config
@@ -80,7 +80,7 @@ def prove_heads(
     with resting(model, seed) as (tokens, intact):
         calls = _prove_attention(model, projections, tokens)
         empty = torch.zeros(1, grid.size, dtype=torch.bool)
-        with replaced(projections, grid, empty, None, every_layer=True):
+        with knocked_out(projections, grid, empty, every_layer=True):
             if not torch.equal(logits_of(model, tokens), intact):
                 raise ModelRefused(
                     f"{type(model).__name__} gives other logits when no head is knocked out but "
@@ -287,11 +287,7 @@ def _prove_products(model: PreTrainedModel, calls: dict[str, Call]) -> None:
 def product_error(
     module: nn.Module, mixed: Float[Tensor, "... width"], cut: Bool[Tensor, " heads"]
 ) -> float:
-    """Measure how far a module is from a product with columns of weights, as a share.
-
-    What it makes of a one in a single place is that place's column; what the cut parts add to its
-    output must be the product of what they hand on and their columns.
-    """
+    """Measure how far what cut parts add is from their product with the columns, as a share."""
     forward: Callable[[Tensor], Tensor] = module.forward
     kept = mixed * _kept(cut, mixed)
     places = torch.nonzero(~_kept(cut, mixed).bool())[:, 0]

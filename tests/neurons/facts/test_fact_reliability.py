@@ -8,7 +8,7 @@ import torch
 from tiny import FAMILIES
 
 from caploc.errors import BadData, BadOption
-from caploc.models.cutting import CutSite, replaced
+from caploc.models.cutting import CutSite, knocked_out
 from caploc.neurons.knowledge_neurons import (
     KnowledgeNeurons,
     intervention_reliability,
@@ -58,7 +58,7 @@ def test_scaled_neurons_are_those_of_a_plain_cut_at_the_last_position(as_tiny, a
             return each.reshape(handed.shape)
 
         mask = torch.from_numpy(chosen)[None]
-        with torch.no_grad(), replaced(loaded.projections, loaded.grid, mask, last_scaled):
+        with torch.no_grad(), knocked_out(loaded.projections, loaded.grid, mask, last_scaled):
             logits = loaded.model(input_ids=ids, use_cache=False).logits[0, -1]
         return float(logits.softmax(-1)[encoded.answer[0]])
 
