@@ -18,12 +18,12 @@ Three things are shown before anything is measured, on short random token ids, e
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Int
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
@@ -303,8 +303,7 @@ def as_neurons(loaded: CutModel, *, whole: bool = True) -> NeuronModel:
         )
     sites, grid = find_sites(loaded.model)
     prove(loaded.model, sites, grid)
-    same = {field.name: getattr(loaded, field.name) for field in fields(CutModel)}
-    return NeuronModel(**same | {"grid": grid, "projections": sites})
+    return NeuronModel(**vars(loaded) | {"grid": grid, "projections": sites})
 
 
 @torch.no_grad()
@@ -326,7 +325,16 @@ def prove(
     )
     with resting(model, seed) as (tokens, intact):
         _prove_one_position(model, projections, tokens)
-        _prove_empty(model, projections, grid, tokens, intact)
+        empty = torch.zeros(1, grid.size, dtype=torch.bool)
+        with knocked_out(projections, grid, empty, every_layer=True):
+            error = float((logits_of(model, tokens) - intact).abs().max())
+        routed = any(isinstance(module, Experts) for *_, module in list_projections(projections))
+        allowed = ROUNDING.get(model.dtype, 1e-4) * float(intact.abs().max()) if routed else 0.0
+        if not error <= allowed:
+            raise ModelRefused(
+                f"{type(model).__name__}: with nothing knocked out and a hook at every "
+                f"feed-forward output the logits differ from the intact model's, by {error:.2g}."
+            )
         if not writable:
             prove_each_layer(model, projections, grid, tokens, "neurons")
             _prove_gradients(model, projections, tokens)
@@ -392,26 +400,6 @@ def _prove_gradients(
         raise ModelRefused(
             f"The packed weights of {type(model).__name__} compute without gradients here, which "
             "scores of neurons need; choose --quantize int8 or 8bit, or use a GPU."
-        )
-
-
-def _prove_empty(
-    model: PreTrainedModel,
-    projections: Projections,
-    grid: NeuronGrid,
-    tokens: Tensor,
-    intact: Float[Tensor, "rows tokens vocabulary"],
-) -> None:
-    empty = torch.zeros(1, grid.size, dtype=torch.bool)
-    with knocked_out(projections, grid, empty, every_layer=True):
-        hooked = logits_of(model, tokens)
-    routed = any(isinstance(module, Experts) for _, _, module in list_projections(projections))
-    allowed = ROUNDING.get(model.dtype, 1e-4) * float(intact.abs().max()) if routed else 0.0
-    error = float((hooked - intact).abs().max())
-    if not error <= allowed:
-        raise ModelRefused(
-            f"{type(model).__name__}: with nothing knocked out and a hook at every feed-forward "
-            f"output the logits differ from the intact model's, by {error:.2g}."
         )
 
 
