@@ -159,9 +159,8 @@ def check_model_files(source: ModelSource) -> None:
     if source.gguf is not None:
         check_gguf(source.name, source.gguf)
         return
-    has_config, has_weights = "config.json" in source.files, _any_file(source.files, WEIGHTS)
-    if not (has_config and has_weights) and _any_file(source.files, GGUF):
-        found = sorted(file for file in source.files if _any_file([file], GGUF))
+    has_config, has_weights = "config.json" in source.files, _matching(source.files, WEIGHTS)
+    if not (has_config and has_weights) and (found := sorted(_matching(source.files, GGUF))):
         listed = ", ".join(found[:4]) + (", ..." if len(found) > 4 else "")
         raise ModelRefused(
             f"{source.name} has its weights as GGUF; say which file to read: --gguf ({listed})."
@@ -172,7 +171,7 @@ def check_model_files(source: ModelSource) -> None:
             "that holds one beside the weights."
         )
     if not has_weights:
-        if _any_file(source.files, PICKLED):
+        if _matching(source.files, PICKLED):
             raise ModelRefused(
                 f"{source.name} has only pickled weights, which can run code when they are read; "
                 "if you trust them, convert them once: AutoModelForCausalLM.from_pretrained(name)"
@@ -181,19 +180,18 @@ def check_model_files(source: ModelSource) -> None:
         raise ModelRefused(
             f"{source.name} has no weights (*.safetensors); get them, or name another folder."
         )
-    if not _any_file(source.files, TOKENIZER):
+    if not _matching(source.files, TOKENIZER):
         raise ModelRefused(
             f"{source.name} has no tokenizer; save the one it was trained with beside the weights."
         )
 
 
-def _any_file(files: Iterable[str], patterns: Iterable[str]) -> bool:
-    return any(fnmatchcase(file, pattern) for file in files for pattern in patterns)
+def _matching(files: Iterable[str], patterns: Iterable[str]) -> list[str]:
+    return [file for file in files if any(fnmatchcase(file, each) for each in patterns)]
 
 
 def _no_gguf(name: str, files: Iterable[str], gguf: str) -> UnknownName:
-    found = [file for file in files if _any_file([file], GGUF)]
-    return unknown(found, gguf, f"GGUF file of {name} named")
+    return unknown(_matching(files, GGUF), gguf, f"GGUF file of {name} named")
 
 
 def _refuse_outside(name: str, gguf: str | None) -> None:
