@@ -8,7 +8,8 @@ from caploc.errors import UnknownName
 from caploc.pretrained import DEMO, PRETRAINED, hint
 
 LONGEST = 200  # bytes of a folder's name; disks take 255
-TWIN = "_twin"  # ends the name of a task in other words
+# What ends the name of a task in other words, with other examples in its prompt or with none.
+TWIN, ZERO_SHOT = "_twin", "_zero_shot"
 # What packaged tasks are held against where no other task is named, by the folder that is theirs.
 GENERAL = {"demo": "demo/sentences", "words": "words/copy"}
 
@@ -21,7 +22,8 @@ def default_others(task: str) -> list[str]:
 
 def are_twins(one: str, other: str) -> bool:
     """Tell whether two of the packaged tasks are one in other words, as `words/past_twin` is."""
-    return one.removesuffix(TWIN) == other.removesuffix(TWIN)
+    first, second = (name.removesuffix(TWIN).removesuffix(ZERO_SHOT) for name in (one, other))
+    return first == second
 
 
 def placed(name: str, start: Path = Path()) -> str:

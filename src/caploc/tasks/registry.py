@@ -46,7 +46,7 @@ def own_names() -> list[str]:
 
 
 def list_twins(name: str) -> list[str]:
-    """Return a task that caploc brings in other words: `words/past_twin` for `words/past`."""
+    """List a task's twins that caploc brings, such as `words/past_twin` of `words/past`."""
     return [other for other in own_names() if other != name and are_twins(other, name)]
 
 
