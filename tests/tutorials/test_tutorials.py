@@ -11,7 +11,7 @@ from caploc.pretrained import is_fetched
 
 TUTORIALS = Path(__file__).parents[2] / "docs" / "tutorials"
 FINDINGS = {
-    "demo": ["of 96 heads are", "intact:", "demo/capitals"],
+    "demo": ["of 96 heads, ", "intact:", "demo/capitals"],
     "own_task": ["of 96 heads", "There is no task file 'runs/own-task/eazy.yaml'"],
     "own_model": ["first: L", "fifth: L", "without the two heads of 'first'"],
     "own_pairs": ["of 270 heads", "walked: intact 'walked'", "its score falls from", "vegaEmbed("],
