@@ -6,7 +6,6 @@ standard library, which know `protocol` and the rest of this folder only.
 
 from caploc.sandbox.pool import (
     REASONS,
-    Isolation,
     Program,
     Protection,
     Sandbox,
@@ -18,6 +17,6 @@ from caploc.sandbox.pool import (
 from caploc.sandbox.protocol import Limits
 
 __all__ = [
-    "REASONS", "Isolation", "Limits", "Program", "Protection", "Sandbox", "Verdict",
+    "REASONS", "Limits", "Program", "Protection", "Sandbox", "Verdict",
     "choose_profile", "protection", "require_isolation",
 ]  # fmt: skip

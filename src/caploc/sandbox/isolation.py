@@ -175,7 +175,7 @@ def isolate(
     if os.getppid() != parent:
         os._exit(1)
     if profile == "landlock":
-        restrict_paths([*python_folders(), os.devnull], ["."])
+        restrict_paths()
     install_filter(read_only=profile == "filter")
     os.environ.clear()
     sys.argv[:] = [""]
@@ -223,12 +223,6 @@ def shed_rights(user: int | None) -> None:
     control_process(PR_SET_NO_NEW_PRIVS, 1)
 
 
-def check_machine() -> None:
-    """Raise OSError where the numbers of system calls are unknown."""
-    if platform.machine() not in MACHINES:
-        raise OSError(errno.ENOSYS, f"no system-call filter is known for {platform.machine()}")
-
-
 def install_filter(*, read_only: bool) -> None:
     """Filter the system calls of this process and all it starts, for good; needs no_new_privs.
 
@@ -246,8 +240,8 @@ def python_folders() -> list[str]:
     return [path for path in sys.path if os.path.isdir(path)]
 
 
-def restrict_paths(readable: Sequence[str], writable: Sequence[str]) -> None:
-    """Keep this process, by Landlock and for good, to reading some paths and to writing some.
+def restrict_paths() -> None:
+    """Keep this process, by Landlock and for good, to reading Python and to writing in its folder.
 
     Sockets and signals, which later versions of it know too, are the filter's.
     """
@@ -255,8 +249,8 @@ def restrict_paths(readable: Sequence[str], writable: Sequence[str]) -> None:
     every = (1 << RIGHTS[min(version, max(RIGHTS))]) - 1
     ruleset = call("syscall", CREATE_RULES, struct.pack("Q", every), 8, 0)
     try:
-        granted = dict.fromkeys(readable, READ_FILE | READ_FOLDER)
-        for path, rights in (granted | dict.fromkeys(writable, every & ~EXECUTE)).items():
+        readable = dict.fromkeys([*python_folders(), os.devnull], READ_FILE | READ_FOLDER)
+        for path, rights in {**readable, ".": every & ~EXECUTE}.items():
             opened = os.open(path, os.O_PATH | os.O_CLOEXEC)
             try:
                 allowed = rights if os.path.isdir(path) else rights & (READ_FILE | WRITE_FILE)
@@ -318,8 +312,8 @@ def map_users(process: int) -> int:
 
 def mount(source: str | None, target: str, kind: str | None, flags: int, options: str = "") -> None:
     """Call mount(2)."""
-    source_, kind_ = (text and text.encode() for text in (source, kind))
-    call("mount", source_, target.encode(), kind_, flags, options.encode() or None)
+    texts = [text and text.encode() for text in (source, target, kind)]
+    call("mount", *texts, flags, options.encode() or None)
 
 
 def build_root() -> None:

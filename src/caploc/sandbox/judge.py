@@ -16,6 +16,7 @@ import traceback
 import types
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, NoReturn
 
 from caploc.sandbox import protocol
@@ -306,14 +307,10 @@ OPERATIONS: dict[str, Callable[..., Any]] = {
 
 def serve_program(channel_file: int) -> None:
     """Be the program: run its text when told to, do what the judge asks, end when it leaves."""
-    with socket.socket(fileno=channel_file) as channel:
+    with socket.socket(fileno=channel_file) as channel, suppress(Gone, Malformed):
         candidate = ProgramServer()
         while True:
-            try:
-                request = protocol.receive(channel)
-            except (Gone, Malformed):
-                break
-            protocol.send(channel, candidate.answer(request))
+            protocol.send(channel, candidate.answer(protocol.receive(channel)))
     os._exit(0)
 
 

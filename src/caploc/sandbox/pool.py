@@ -18,7 +18,7 @@ from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from caploc.errors import BadOption, RunFailed
 from caploc.sandbox import protocol
@@ -95,7 +95,6 @@ class NotIsolated(WorkerFailed):
     """A program did not run, because its process could not be isolated."""
 
 
-KINDS = (socket.SOCK_STREAM, socket.SOCK_DGRAM, socket.SOCK_SEQPACKET)
 # It ends by the first signal that reaches it, or with us, and then leaves nothing behind.
 BYSTANDER = ["sh", "-c", 'read line; rm -rf "$0"']
 
@@ -105,13 +104,12 @@ class Witness(ExitStack):
 
     Attributes:
         offer: "folders", the first of which everyone may write, a "file" in it that everyone may
-            read, "sockets" and "ports" of this machine (kind and address), a "process" of the user.
+            read, "sockets" of this machine (family, kind and address), a "process" of the user.
     """
 
     def __init__(self) -> None:
         """Open all of it; raises OSError if it cannot."""
         super().__init__()
-        self._sockets: list[socket.socket] = []
         folder = self.enter_context(tempfile.TemporaryDirectory(prefix="caploc-"))
         os.chmod(folder, 0o777)
         command = [*BYSTANDER, folder]
@@ -120,20 +118,18 @@ class Witness(ExitStack):
         )
         self.callback(self._bystander.kill)
         file = f"{folder}/file"
-        os.close(os.open(file, os.O_CREAT | os.O_WRONLY))
+        Path(file).touch()
         os.chmod(file, 0o644)
+        kinds = (socket.SOCK_STREAM, socket.SOCK_DGRAM, socket.SOCK_SEQPACKET)
+        addresses: list[Any] = [(kind, ("127.0.0.1", 0)) for kind in kinds[:2]]
+        addresses += [(kind, f"{at}{folder}/{int(kind)}") for kind in kinds for at in ("", "\0")]
+        self._sockets = [self._listen(*each) for each in addresses]
         self.offer: dict[str, Any] = {
             "folders": [folder, "/etc", os.path.expanduser("~")],
             "file": file,
             "process": self._bystander.pid,
-            "ports": [
-                (int(kind), self._listen(socket.AF_INET, kind, ("127.0.0.1", 0)))
-                for kind in KINDS[:2]
-            ],
             "sockets": [
-                (int(kind), self._listen(socket.AF_UNIX, kind, address))
-                for kind in KINDS
-                for address in (f"{folder}/{int(kind)}", f"\0{folder}/{int(kind)}")
+                (int(each.family), int(each.type), each.getsockname()) for each in self._sockets
             ],
         }
         self._before = self._read_state()
@@ -149,7 +145,8 @@ class Witness(ExitStack):
             reached.add("signals")
         return reached | ({"modes and attributes"} if self._read_state() != self._before else set())
 
-    def _listen(self, family: int, kind: int, address: Any) -> Any:
+    def _listen(self, kind: int, address: Any) -> socket.socket:
+        family = socket.AF_UNIX if isinstance(address, str) else socket.AF_INET
         each = self.enter_context(socket.socket(family, kind))
         each.setblocking(False)
         each.bind(address)
@@ -157,8 +154,7 @@ class Witness(ExitStack):
             each.listen(9)
         if address[0] == "/":
             os.chmod(address, 0o777)
-        self._sockets.append(each)
-        return address if family == socket.AF_UNIX else each.getsockname()
+        return each
 
     def _read_state(self) -> list[Any]:
         found = os.stat(self.offer["file"])
@@ -333,8 +329,6 @@ def conclude(report: Any, record: dict[str, Any], limits: Limits) -> Verdict:
     return write_verdict("killed", f"{who} was ended by {signal.Signals(-code).name}")
 
 
-# "full": namespaces beside the filter. "weak": the best that the machine gives.
-Isolation = Literal["full", "weak"]
 # Profile → the capabilities of a rehearsal that it may leave open, and what is said of them.
 SEEN = {"names and dates of files": "names, sizes and dates of files can be seen"}
 EXPOSED: dict[Profile, dict[str, str]] = {
@@ -352,7 +346,7 @@ REMEDY = (
     "kernel.apparmor_restrict_unprivileged_userns set to 0, or accept it by name: "
     "--isolation weak (docs/security.md)."
 )
-required: Isolation = "full"
+required = "full"  # isolation: namespaces beside the filter; "weak": the best the machine gives
 
 
 @dataclass(frozen=True, slots=True)
@@ -389,7 +383,7 @@ def require_isolation(isolation: str) -> None:
     global required
     if isolation not in ("full", "weak"):
         raise BadOption(f"--isolation must be full or weak; got {isolation!r}.")
-    required = "full" if isolation == "full" else "weak"
+    required = isolation
 
 
 @cache

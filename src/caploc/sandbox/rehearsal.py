@@ -37,13 +37,15 @@ def find_open_ways(
     paths = [file, "/etc/passwd", offer["package"], f"/proc/{process}/environ"]
     capabilities: dict[str, dict[str, Callable[[], object]]] = {
         "the network": {
-            f"{kind} to {address}": partial(send, "socket", socket.AF_INET, kind, tuple(address))
-            for kind, address in offer["ports"]
+            f"{kind} to {address}": partial(send, "socket", family, kind, address)
+            for family, kind, address in offer["sockets"]
+            if family == socket.AF_INET
         },
         "local sockets": {
-            f"{way} {kind} {address!r}": partial(send, way, socket.AF_UNIX, kind, address)
+            f"{way} {kind} {address!r}": partial(send, way, family, kind, address)
             for way in ("socket", "socketpair")
-            for kind, address in offer["sockets"]
+            for family, kind, address in offer["sockets"]
+            if family == socket.AF_UNIX
         },
         "the user's files": {
             **{f"open {path}": partial(open_file, path, os.O_RDONLY) for path in paths},

@@ -8,6 +8,7 @@ import errno
 import gc
 import json
 import os
+import platform
 import select
 import signal
 import socket
@@ -21,7 +22,7 @@ from typing import Any
 from caploc.sandbox import isolation, protocol
 from caploc.sandbox.isolation import PR_SET_PDEATHSIG, control_process, isolate
 from caploc.sandbox.judge import serve_program, serve_tests
-from caploc.sandbox.protocol import Limits, Profile, remove_folder
+from caploc.sandbox.protocol import CHUNK, Gone, Limits, Profile, remove_folder
 
 # What programs import most, loaded once. In the small root, and under Landlock, shared libraries
 # are out of sight: a module that needs one can only be imported if it has been loaded here.
@@ -40,11 +41,6 @@ OWN_TASKS = 3
 ROOM = 256
 # Seconds that the program has to end by itself once the judge has: how it ends is asked then.
 GRACE = 0.1
-CHUNK = 1 << 16
-
-
-class DriverGone(Exception):
-    """The driver closed its connection in the middle of a program, or ended."""
 
 
 def main(control_file: int, settings: str) -> None:
@@ -63,7 +59,7 @@ def main(control_file: int, settings: str) -> None:
             protocol.send(control, {"error": str(error)})
             return
         gc.freeze()  # what every program inherits need not be copied to be looked at
-        with suppress(DriverGone, OSError):
+        with suppress(Gone, OSError):
             protocol.send(control, {})
             while True:
                 data, files, _, _ = socket.recv_fds(control, 1, 1)
@@ -79,7 +75,8 @@ class Zygote:
         self, control: socket.socket, limits: Limits, profile: Profile, folder: str | None
     ) -> None:
         """Isolate this process, in a new one if need be; raises OSError if that cannot be had."""
-        isolation.check_machine()
+        if (machine := platform.machine()) not in isolation.MACHINES:
+            raise OSError(errno.ENOSYS, f"no system-call filter is known for {machine}")
         self._control, self._limits, self._profile = control, limits, profile
         self._folder = folder
         self._fork: Callable[[], int] = os.fork
@@ -98,11 +95,9 @@ class Zygote:
         # Programs of the same user may not look into us.
         control_process(isolation.PR_SET_DUMPABLE, 0)
         self._tasks = limits.processes + (0 if self._users else own_tasks)
-        self._woken, self._wake = socket.socketpair()
-        self._woken.setblocking(False)
-        self._wake.setblocking(False)
+        self._woken, wake = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         signal.signal(signal.SIGCHLD, lambda number, frame: None)
-        signal.set_wakeup_fd(self._wake.fileno(), warn_on_full_buffer=False)
+        signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
 
     def run(self, driver: int) -> dict[str, Any]:
         """Run one program, whose text and tests the judge gets from the open socket `driver`.
@@ -116,7 +111,7 @@ class Zygote:
         with ExitStack() as stack:
             for file in (printed, isolated):
                 stack.callback(os.close, file)
-            watch = ChildWatch(self._limits, printed, self._woken.fileno(), self._control.fileno())
+            watch = ChildWatch(self._limits, printed, self._woken, self._control.fileno())
             folders = {role: self._make_folder(role, stack) for role in ROLES}
             stack.callback(watch.end)
             for role, files, serve in (
@@ -186,7 +181,7 @@ class ChildWatch:
             left = self._over - time.monotonic()
             ready = {file for file, _ in self._poll.poll(max(0, int(1000 * left)) + 1)}
             if self._control in ready:
-                raise DriverGone
+                raise Gone
             self._drain()
             self._reap()
             if time.monotonic() >= self._over:
