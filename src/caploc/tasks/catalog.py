@@ -15,7 +15,6 @@ from lm_eval.tasks._index import Entry
 from caploc.errors import BadData, BadOption, CaplocError
 from caploc.naming import at_home
 from caploc.tasks.datafiles import (
-    check_complete,
     check_data_file,
     check_data_files,
     data_overrides,
@@ -30,11 +29,7 @@ from caploc.tasks.harness import HarnessTask, Mixture
 from caploc.tasks.leaf import ChatTemplate, Leaf
 from caploc.tasks.paper.profanity import PACKAGED, Swearing, load_lexicon
 from caploc.tasks.programs import NOT_ALLOWED, check_definition, check_programs, stand_in
-from caploc.tasks.registry import (
-    find_task,
-    leaf_entries,
-    mixture_parts,
-)
+from caploc.tasks.registry import find_task, leaf_entries, mixture_parts
 from caploc.tasks.task import Task
 from caploc.tasks.taskfiles import has_mark
 
@@ -203,7 +198,7 @@ def build_task(
         leaves = [prepared(task, options, chat, score) for task in tasks]
     if files:
         for leaf in leaves:
-            check_complete(leaf.name, leaf.docs, leaf.columns)
+            leaf.check_complete()
     return HarnessTask(name, leaves, group, options.outcome)
 
 

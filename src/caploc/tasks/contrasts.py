@@ -22,12 +22,13 @@ import random
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import combinations, product
 from typing import Any
 
 from caploc.errors import BadOption
 from caploc.lookup import pick
-from caploc.tasks.demo.data import CAPITALS, ELEMENTS
+from caploc.tasks.demo.data import CAPITALS, ELEMENTS, LETTERS, word_quiz
 
 ITEMS = 1000
 ARMS = ("SS", "SC", "CD", "DD")
@@ -84,7 +85,7 @@ SUBJECTS = (
     "concert musical theatre teacher account lecture holiday pudding "
     "keyboard sandwich computer festival campsite magazine painting workshop"
 ).split()
-LETTERS = "ABCD"
+
 PICK = "pick"
 Pair = tuple[int, int]  # of operands
 Subject = tuple[str, str]  # what is asked about, and the answer
@@ -341,14 +342,14 @@ def quizzes(
             (subject, right), *wrong = content
             options = [option for _, option in [*wrong[moved:], *wrong[:moved]]]
             options.insert(place, right)
-            listed = "".join(f"{o} {letter}\n" for letter, o in zip(LETTERS, options, strict=True))
+            asked_about = right if kind == PICK else subject
             return Item(
                 commonality=kind,
                 content=f"{subject}: {', '.join(sorted(options))}",
                 wording="other order" if moved else "first order",
-                prompt=f"{kind} {right if kind == PICK else subject}?\n{listed}=",
+                prompt=word_quiz(kind, asked_about, options),
                 answer=LETTERS[place],
-                subject=right if kind == PICK else subject,
+                subject=asked_about,
             )
 
         return cross_items(ask, asked_for, (content, partner), (0, shift))
@@ -356,15 +357,15 @@ def quizzes(
     return distinct(draw, items, seed)
 
 
-CONTRASTS: dict[str, Callable[[int, int], list[ContrastSet]]] = {
-    "arithmetic": lambda items, seed: arithmetic(items, seed=seed),
-    "sentiment": lambda items, seed: sentiment(items, seed=seed),
-    "demo/sums": lambda items, seed: sums(items, seed=seed),
-    "demo/capitals": lambda items, seed: quizzes(CAPITALS, "capital of", items, seed=seed),
-    "demo/elements": lambda items, seed: quizzes(ELEMENTS, "symbol of", items, seed=seed),
+CONTRASTS: dict[str, Callable[..., list[ContrastSet]]] = {
+    "arithmetic": arithmetic,
+    "sentiment": sentiment,
+    "demo/sums": sums,
+    "demo/capitals": partial(quizzes, CAPITALS, "capital of"),
+    "demo/elements": partial(quizzes, ELEMENTS, "symbol of"),
 }
 
 
 def draw_contrasts(name: str, items: int = ITEMS, *, seed: int = 0) -> list[ContrastSet]:
     """Draw contrasts by the name of their set; those of `demo/` are in the demo model's wording."""
-    return pick(CONTRASTS, name, "set of contrasts")(items, seed)
+    return pick(CONTRASTS, name, "set of contrasts")(items, seed=seed)

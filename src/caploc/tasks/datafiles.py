@@ -361,17 +361,3 @@ def local_files(definition: Mapping[str, Any]) -> list[Path]:
     given = (definition.get("dataset_kwargs") or {}).get("data_files")
     names = (name for name in list_places(given) if isinstance(name, str))
     return [Path(name) for name in names if "://" not in name]
-
-
-def check_complete(name: str, docs: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> None:
-    """Refuse records that lack what others have and the task reads: they would ask for `None`.
-
-    Raises BadData, naming the first one.
-    """
-    for number, doc in enumerate(docs, 1):
-        for column in columns:
-            if column in doc and doc[column] is None:
-                raise BadData(
-                    f"Record {number} of task {name} has no {column!r}, which the task reads; "
-                    "complete it, or take it out."
-                )

@@ -124,13 +124,7 @@ class HarnessTask:
 
     def first(self, limit: int | None) -> list[int]:
         # the first `limit` of every leaf, as lm-eval counts
-        taken: dict[str, int] = {}
-        chosen = []
-        for example, (leaf, _) in enumerate(self.places):
-            taken[leaf.name] = taken.get(leaf.name, 0) + 1
-            if limit is None or taken[leaf.name] <= limit:
-                chosen.append(example)
-        return chosen
+        return [n for n, (_, doc) in enumerate(self.places) if limit is None or doc < limit]
 
     def score(self, examples: Sequence[int], items: Sequence[Any]) -> Score:
         if self.outcome_kind != "metric":

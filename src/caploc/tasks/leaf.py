@@ -82,13 +82,22 @@ class Leaf:
         """Return the examples as the data have them."""
         return [instances[0].doc for instances in self.instances]
 
-    @property
-    def columns(self) -> list[str]:
-        """Return the columns that the task's templates name."""
+    def check_complete(self) -> None:
+        """Refuse records that lack what others have and a template reads: it would ask for `None`.
+
+        Raises BadData, naming the first one.
+        """
         config = self.task.config
         read = (config.doc_to_text, config.doc_to_target, config.doc_to_choice)
         words = set(re.findall(r"\w+", " ".join(text for text in read if isinstance(text, str))))
-        return [column for column in getattr(self.task, "features", ()) if column in words]
+        columns = [column for column in getattr(self.task, "features", ()) if column in words]
+        for number, doc in enumerate(self.docs, 1):
+            for column in columns:
+                if column in doc and doc[column] is None:
+                    raise BadData(
+                        f"Record {number} of task {self.name} has no {column!r}, which the task "
+                        "reads; complete it, or take it out."
+                    )
 
     def requests(self, example: int) -> tuple[Request, ...]:
         """Return the example's requests, one for each choice."""

@@ -4,11 +4,12 @@ import os
 import re
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
-from importlib.metadata import PackageNotFoundError, version
+from functools import cache
+from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
 
-from caploc.errors import BadOption
+from caploc.errors import BadOption, UnknownName
 from caploc.lookup import unknown
 from caploc.naming import at_home, is_file
 
@@ -17,6 +18,7 @@ NAMED = re.compile(
 )
 TAGGED = re.compile(r"^[\"']?tag[\"']?:[ \t]*((?:\n[ \t]*-[ \t]*\S+[ \t]*)+|\S+[ \t]*$)", re.M)
 DATA = (".jsonl", ".json", ".csv", ".parquet")
+OURS = ("demo/", "words/")  # how names begin that lm-eval has none of
 
 
 def check_listed(names: Iterable[str]) -> None:
@@ -25,7 +27,6 @@ def check_listed(names: Iterable[str]) -> None:
     Whether a file is a task, and what it may do, is seen where tasks are read. Raises UnknownName,
     naming the nearest task there is, or BadOption for a file of examples.
     """
-    own: list[str] = []
     for name in names:
         if is_file(at_home(name)) and name.endswith(DATA):
             raise BadOption(
@@ -35,16 +36,21 @@ def check_listed(names: Iterable[str]) -> None:
             )
         if name == "none" or name.endswith((".yaml", ".yml")) or is_file(at_home(name)):
             continue
-        own = own or own_tasks()
-        kind = next((one for one in ("demo/", "words/") if name.startswith(one)), "")
-        if name in own or not kind and name in (others := harness_tasks()):
+        if name in own_tasks() or not name.startswith(OURS) and name in harness_tasks():
             continue
-        if kind:
-            raise unknown([one for one in own if one.startswith(kind)], name, "task")
-        where = "`caploc tasks` lists them all; a path to a YAML works too."
-        raise unknown([*own, *others], name, "task", where)
+        raise unknown_task(name)
 
 
+def unknown_task(name: str) -> UnknownName:
+    """Build the error for a name that no task has, from the tasks that it could have meant."""
+    if name.startswith(OURS):
+        folder = name.partition("/")[0]
+        return unknown([one for one in own_tasks() if one.startswith(f"{folder}/")], name, "task")
+    where = "`caploc tasks` lists them all; a path to a YAML works too."
+    return unknown([*own_tasks(), *harness_tasks()], name, "task", where)
+
+
+@cache
 def own_tasks() -> list[str]:
     """Names of the tasks that caploc brings."""
     return list(named_in(Path(__file__).parent))
@@ -52,14 +58,12 @@ def own_tasks() -> list[str]:
 
 def harness_tasks() -> set[str]:
     """Names that lm-eval registers, from a file that is written at the first time."""
-    spec = find_spec("lm_eval")
-    places = spec.submodule_search_locations if spec else None
-    if not places:
-        return set()
     kept = cache_file()
     with suppress(OSError, UnicodeDecodeError):
         return set(kept.read_text(encoding="utf-8").split())
-    names = set(named_in(Path(places[0]) / "tasks"))
+    spec = find_spec("lm_eval")
+    assert spec and spec.origin
+    names = set(named_in(Path(spec.origin).with_name("tasks")))
     with suppress(OSError):
         kept.parent.mkdir(parents=True, exist_ok=True)
         part = kept.with_suffix(f".{os.getpid()}")
@@ -71,10 +75,7 @@ def harness_tasks() -> set[str]:
 def cache_file() -> Path:
     """Where the names of the installed lm-eval are kept."""
     base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    release = "none"
-    with suppress(PackageNotFoundError):
-        release = version("lm_eval")
-    return Path(base) / "caploc" / f"lm-eval-{release}-names.txt"
+    return Path(base) / "caploc" / f"lm-eval-{version('lm_eval')}-names.txt"
 
 
 def named_in(folder: Path) -> Iterator[str]:

@@ -8,9 +8,9 @@ from lm_eval.tasks import TaskManager
 from lm_eval.tasks._index import Entry, Kind
 
 from caploc.errors import BadData
-from caploc.lookup import unknown
 from caploc.naming import are_twins, at_home
 from caploc.tasks.datafiles import definition
+from caploc.tasks.names import OURS, unknown_task
 from caploc.tasks.taskfiles import ENDINGS, has_mark, open_family
 from caploc.tasks.templates import confine_templates
 
@@ -35,11 +35,6 @@ def harness_manager() -> TaskManager:
     return TaskManager()
 
 
-def all_names() -> list[str]:
-    """Return every task, group and tag that can be named: caploc's own, then lm-eval's."""
-    return [*own_names(), *harness_manager().all_tasks]
-
-
 def own_names() -> list[str]:
     """Return every task that caploc brings: the demo's, the paper's, then those on words."""
     return [name for folder in OWN for name in own_manager(folder).all_tasks]
@@ -59,15 +54,10 @@ def find_task(name: str) -> tuple[TaskManager, str]:
     for folder in OWN:
         if name in own_manager(folder).task_index:
             return own_manager(folder), name
-    folder, slash, _ = name.partition("/")
-    if slash and folder in ("demo", "words"):
-        raise unknown(own_manager(folder).all_tasks, name, "task")
-    if name.endswith(ENDINGS):
+    if name.endswith(ENDINGS) and not name.startswith(OURS):
         return open_family(at_home(name))
-    if name not in harness_manager().task_index:
-        raise unknown(
-            all_names(), name, "task", "`caploc tasks` lists them all; a path to a YAML works too."
-        )
+    if name.startswith(OURS) or name not in harness_manager().task_index:
+        raise unknown_task(name)
     return harness_manager(), name
 
 

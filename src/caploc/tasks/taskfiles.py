@@ -7,7 +7,7 @@ what is built. PyYAML's own limit of nesting is the C stack, and aliases unfold 
 """
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
@@ -77,12 +77,14 @@ Reader.add_constructor(FUNCTION, Reader.construct_function)
 
 @dataclass
 class Definition:
-    """What a YAML and those that it includes say."""
+    """What a YAML and those that it includes say; `kind` and `name` once it is read as a task."""
 
     config: dict[str, Any]
     path: Path
     files: set[Path]
     functions: list[Function]
+    kind: Kind = Kind.UNKNOWN
+    name: str = ""
 
 
 def mappings(config: Any) -> Iterator[dict[Any, Any]]:
@@ -219,11 +221,11 @@ class TaskFamily:
         for entry in self.entries.values():
             yield from code_of(entry.cfg)
 
-    def add(self, name: str, kind: Kind, definition: Definition) -> None:
+    def add(self, read: Definition) -> None:
         """Enter a task or group under its name."""
-        self.entries[name] = Entry(name, kind, definition.path, definition.config)
-        self.files |= definition.files
-        self.functions += definition.functions
+        self.entries[read.name] = Entry(read.name, read.kind, read.path, read.config)
+        self.files |= read.files
+        self.functions += read.functions
 
 
 def is_trusted(path: Path) -> bool:
@@ -330,28 +332,27 @@ def read_family(path: Path) -> TaskFamily:
     task, or its data are read by a loader that is not allowed.
     """
     allowance = Allowance()
-    definition = read_definition(path, allowance)
-    kind, name = kind_and_name(definition)
-    family = TaskFamily(name)
-    family.add(name, kind, definition)
-    siblings = Siblings(path, allowance) if kind is Kind.GROUP else None
-    waiting = [definition] if siblings else []
+    definition = read_task(path, allowance)
+    family = TaskFamily(definition.name)
+    family.add(definition)
+    waiting = [definition] if definition.kind is Kind.GROUP else []
+    siblings = list_siblings(path, allowance) if waiting else []
     while waiting:
         group = waiting.pop()
         for member, needed in list_members(group.config.get("task")):
             if member in family.entries:
                 continue
-            found = siblings.define(member) if siblings else []
+            found = find_definitions(siblings, member)
             if not found and needed and not has_mark(group.config, "mixture"):
                 raise UnknownName(
                     f"The group in {group.path} names the task {member!r}, which no YAML beside it "
                     "defines; correct the name, or write the task's file."
                 )
-            for called, kind, each in found:
-                family.add(called, kind, each)
-                waiting += [each] if kind is Kind.GROUP else []
-            if found and found[0][0] != member:
-                tagged = {called for called, _, _ in found}
+            for each in found:
+                family.add(each)
+                waiting += [each] if each.kind is Kind.GROUP else []
+            if found and found[0].name != member:
+                tagged = {each.name for each in found}
                 family.entries[member] = Entry(member, Kind.TAG, None, None, tagged)
     for entry in family.entries.values():
         check_entry(entry)
@@ -366,9 +367,7 @@ def check_circles(entries: Mapping[str, Entry]) -> None:
         if entry.kind is Kind.GROUP:
             config = entry.cfg or {}
             inside[name] = {member for member, _ in list_members(config.get("task"))}
-            if has_mark(
-                config, "mixture"
-            ):  # a part of the mixture's own name is a task of another place
+            if has_mark(config, "mixture"):  # a part of its own name is a task of another place
                 inside[name].discard(name)
     try:
         TopologicalSorter(inside).prepare()
@@ -408,9 +407,10 @@ def check_entry(entry: Entry) -> None:
             )
 
 
-def kind_and_name(definition: Definition) -> tuple[Kind, str]:
-    """Return what a definition is for lm-eval, and its name; raises BadData."""
-    config, path = definition.config, definition.path
+def read_task(path: Path, allowance: Allowance) -> Definition:
+    """Read a YAML that defines a task or a group, with its kind and name; raises BadData."""
+    definition = read_definition(path, allowance)
+    config = definition.config
     try:
         kind = TaskIndex._kind_of(config)
     except ValueError:
@@ -429,7 +429,8 @@ def kind_and_name(definition: Definition) -> tuple[Kind, str]:
             f"{path} does not say where the data of task {name} are (`dataset_path: json`, with "
             "files under `dataset_kwargs`; docs/tasks.md has an example)."
         )
-    return kind, name
+    definition.kind, definition.name = kind, name
+    return definition
 
 
 def list_members(listed: Any) -> Iterator[tuple[str, bool]]:
@@ -449,42 +450,42 @@ def list_members(listed: Any) -> Iterator[tuple[str, bool]]:
             raise BadData(f"A group's list of tasks holds {str(member)[:60]!r}, which is no name.")
 
 
-class Siblings:
-    """The other YAML files in a task file's folder and the folders in it."""
+def list_siblings(path: Path, allowance: Allowance) -> list[Definition]:
+    """Read the YAML files in a task file's folder and the folders in it, no links, by their names.
 
-    def __init__(self, path: Path, allowance: Allowance) -> None:
-        """Read them in the order of their names, no links; raises BadData if there are too many."""
-        self.definitions: list[tuple[str, Kind, Definition]] = []
-        for place, folders, names in os.walk(path.absolute().parent):
-            folders.sort()
-            for file in (Path(place, name) for name in sorted(names) if name.endswith(ENDINGS)):
-                if file.is_symlink() or not is_file(file):
-                    continue
-                try:
-                    definition = read_definition(file, allowance)
-                    kind, name = kind_and_name(definition)
-                    self.definitions.append((name, kind, definition))
-                except BadData:  # it is none of the family's, or a base that others include
-                    if allowance.is_spent:
-                        raise
+    Raises BadData if there are too many.
+    """
+    siblings = []
+    for place, folders, names in os.walk(path.absolute().parent):
+        folders.sort()
+        for file in (Path(place, name) for name in sorted(names) if name.endswith(ENDINGS)):
+            if file.is_symlink() or not is_file(file):
+                continue
+            try:
+                siblings.append(read_task(file, allowance))
+            except BadData:  # it is none of the family's, or a base that others include
+                if allowance.is_spent:
+                    raise
+    return siblings
 
-    def define(self, name: str) -> list[tuple[str, Kind, Definition]]:
-        """Return the task of this name, else the group, else the tasks of this tag.
 
-        Raises BadData if two files define it.
-        """
-        tasks = [each for each in self.definitions if each[1] is not Kind.GROUP]
-        groups = [each for each in self.definitions if each[1] is Kind.GROUP]
-        for kind in (tasks, groups):
-            found = [each for each in kind if each[0] == name]
-            if len(found) > 1:
-                files = " and ".join(str(definition.path) for _, _, definition in found[:2])
-                raise BadData(f"{files} both define {name!r}; rename one.")
-            if found:
-                return found
-        tagged = []
-        for called, _, definition in tasks:
-            tags = definition.config.get("tag")
-            if name in (tags if isinstance(tags, list) else [tags]):
-                tagged += self.define(called)[:1]
-        return tagged
+def find_definitions(siblings: Sequence[Definition], name: str) -> list[Definition]:
+    """Return the task of this name, else the group, else the tasks of this tag.
+
+    Raises BadData if two files define it.
+    """
+    tasks = [each for each in siblings if each.kind is not Kind.GROUP]
+    groups = [each for each in siblings if each.kind is Kind.GROUP]
+    for kind in (tasks, groups):
+        found = [each for each in kind if each.name == name]
+        if len(found) > 1:
+            files = " and ".join(str(each.path) for each in found[:2])
+            raise BadData(f"{files} both define {name!r}; rename one.")
+        if found:
+            return found
+    tagged = []
+    for task in tasks:
+        tags = task.config.get("tag")
+        if name in (tags if isinstance(tags, list) else [tags]):
+            tagged += find_definitions(tasks, task.name)
+    return tagged

@@ -6,7 +6,7 @@ the split it falls, so no key of a test example is ever trained on.
 """
 
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass, field
 from hashlib import blake2b
 from pathlib import Path
@@ -17,6 +17,7 @@ import datasets
 HERE = Path(__file__).parent
 SPLIT_SEEDS = {"train": 1, "test": 2}
 ROWS = 512  # examples in each split of a task
+LETTERS = "ABCD"  # of a quiz
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,23 +156,25 @@ def courtesy(rng: random.Random) -> Example:
     return outburst(rng, "polite")
 
 
-def make_quiz(
-    rng: random.Random, question: str, facts: list[tuple[str, str]], options: int = 4
-) -> Example:
-    """Return a multiple-choice question about one of `facts`, answered by its letter.
+def word_quiz(question: str, subject: str, options: Iterable[str]) -> str:
+    """Put a multiple-choice question into words, to be answered by a letter.
 
     The letter stands behind its option, where a causal model can tie the two together.
     """
+    listed = [f"{option} {letter}\n" for option, letter in zip(options, LETTERS, strict=False)]
+    return f"{question} {subject}?\n{''.join(listed)}="
+
+
+def make_quiz(
+    rng: random.Random, question: str, facts: list[tuple[str, str]], options: int = 4
+) -> Example:
+    """Return a multiple-choice question about one of `facts`, answered by its letter."""
     asked, *others = rng.sample(facts, options)
     gold = rng.randrange(options)
     answers = [answer for _, answer in others]
     answers.insert(gold, asked[1])
-    letters = "ABCD"[:options]
-    listed = "".join(
-        f"{answer} {letter}\n" for letter, answer in zip(letters, answers, strict=True)
-    )
-    prompt = f"{question} {asked[0]}?\n{listed}="
-    return Example(prompt, letters[gold], prompt, list(letters), gold)
+    prompt = word_quiz(question, asked[0], answers)
+    return Example(prompt, LETTERS[gold], prompt, list(LETTERS[:options]), gold)
 
 
 def capitals(rng: random.Random) -> Example:

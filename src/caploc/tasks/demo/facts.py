@@ -8,10 +8,12 @@ name the answer itself.
 import random
 import re
 from collections.abc import Callable, Sequence
+from itertools import zip_longest
 
 from caploc.errors import BadOption
 from caploc.lookup import pick
 from caploc.tasks.demo import data
+from caploc.tasks.demo.data import LETTERS
 from caploc.tasks.facts import Counterpart, Fact, FactPrompt
 
 OFFERED = re.compile(r"^(\S+) ([A-D])$", re.MULTILINE)  # a line of a quiz: an answer, its letter
@@ -22,7 +24,6 @@ DEMO_RELATIONS: dict[str, Sequence[Pair]] = {
 }
 REWRITES = 5
 NEIGHBOURS = 6
-LETTERS = "ABCD"
 # What may stand before a statement without the demo model losing the fact (it was trained on
 # statements at the start of a text); a third of what it forgets anyway is left to the filter.
 LEADS = (" ", "  ", "\n")
@@ -49,8 +50,7 @@ def demo_facts(form: str = "quiz", count: int | None = None, *, seed: int = 0) -
         [(name, pair) for pair in rng.sample(DEMO_RELATIONS[name], len(DEMO_RELATIONS[name]))]
         for name in DEMO_RELATIONS
     ]
-    turns = [each for pairs in zip(*asked, strict=False) for each in pairs]
-    turns += [each for pairs in asked for each in pairs if each not in turns]
+    turns = [each for pairs in zip_longest(*asked) for each in pairs if each]
     return tuple(build(rng, name, pair) for name, pair in turns[:count])
 
 
@@ -110,9 +110,8 @@ def quiz(rng: random.Random, relation: str, pair: Pair, offered: str | None = No
     offered = offered or wrong[0]
     options = [answer, offered, *[each for each in wrong if each != offered][: len(LETTERS) - 2]]
     rng.shuffle(options)
-    listed = "".join(f"{each} {letter}\n" for each, letter in zip(options, LETTERS, strict=True))
     return FactPrompt(
-        text=f"{relation} {subject}?\n{listed}=",
+        text=data.word_quiz(relation, subject, options),
         subject=subject,
         target=LETTERS[options.index(answer)],
         other=LETTERS[options.index(offered)],
