@@ -60,8 +60,8 @@ def run_tests(text: str, tests: str, link: "Link") -> tuple[str, str]:
     except (SyntaxError, ValueError, RecursionError) as error:
         return "error", f"the tests cannot be read: {describe(error)}"
     try:
-        link.names = frozenset(map(str, link.ask("load", text)))
-        exec(code, Names(link, override=name_only_builtins(tree)))
+        names = set(map(str, link.ask("load", text)))
+        exec(code, Names(link, names if name_only_builtins(tree) else set()))
     except Unfit as error:
         return "refused", str(error)
     except BaseException as error:  # SystemExit too: nothing but reaching the end is a pass
@@ -112,7 +112,7 @@ class Link:
     def __init__(self, channel: socket.socket) -> None:
         self._channel = channel
         self._known: dict[int, Remote] = {}
-        self.names: frozenset[str] = frozenset()  # the program's globals after it ran
+
         # "lost" once the program's process is gone, "refused" once it sent something malformed.
         # What the tests do afterwards counts no more.
         self.trouble = ""
@@ -271,14 +271,13 @@ class Names(dict[str, Any]):
     `assert sum(10, 15) == 6`, mean the program's.
     """
 
-    def __init__(self, link: Link, *, override: bool) -> None:
-        """Look names up over the link; `override` lets the program's hide builtins."""
+    def __init__(self, link: Link, hiding: set[str]) -> None:
+        """Look names up over the link; those in `hiding` hide builtins."""
         super().__init__(__name__="tests", __builtins__=builtins)
-        self._link, self._override = link, override
+        self._link, self._hiding = link, hiding
 
     def __missing__(self, name: str) -> Any:
-        hidden = self._override and name in self._link.names
-        if name.startswith("__") or (hasattr(builtins, name) and not hidden):
+        if name.startswith("__") or (hasattr(builtins, name) and name not in self._hiding):
             raise KeyError(name)
         try:
             return self._link.ask("fetch", name)

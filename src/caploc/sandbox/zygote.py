@@ -30,7 +30,7 @@ PRELOADED = """
     bisect bz2 cmath collections copy dataclasses datetime decimal enum fractions functools hashlib
     heapq itertools json lzma math operator random re statistics string typing unicodedata zlib
 """.split()
-ROLES = ("candidate", "judge")
+
 # Users inside the namespaces, where root could lend any. Without namespaces each worker takes two
 # from here, far from any real one.
 INNER_USERS = {"judge": 1, "candidate": 2}
@@ -112,17 +112,18 @@ class Zygote:
             for file in (printed, isolated):
                 stack.callback(os.close, file)
             watch = ChildWatch(self._limits, printed, self._woken, self._control.fileno())
-            folders = {role: self._make_folder(role, stack) for role in ROLES}
+            roles: dict[str, tuple[list[int], Callable[..., None]]] = {
+                "candidate": ([answering.fileno()], serve_program),
+                "judge": ([asking.fileno(), driver], serve_tests),
+            }
+            folders = {role: self._make_folder(role, stack) for role in roles}
             stack.callback(watch.end)
-            for role, files, serve in (
-                ("candidate", [answering.fileno()], serve_program),
-                ("judge", [asking.fileno(), driver], serve_tests),
-            ):
+            for role, (files, serve) in roles.items():
                 passed = [0, printing, printing, *files, announce]
                 watch.running[self._start(role, passed, folders[role], serve)] = role
             for file in (asking.detach(), answering.detach(), driver, printing, announce):
                 os.close(file)
-            return {**watch.wait(), "isolated": len(os.read(isolated, len(ROLES)))}
+            return {**watch.wait(), "isolated": len(os.read(isolated, len(roles)))}
 
     def _make_folder(self, role: str, stack: ExitStack) -> str | None:
         if self._folder is None:

@@ -1,16 +1,16 @@
 """Where a task's data come from: readers that only read, files that end, and the user's own.
 
 `datasets` has readers that unpickle (`pandas` before version 5), speak to databases (`sql`) or
-unpack archives; a task file may name any of them, with any settings.
+unpack archives; a task file may name any of them, with any settings. What is refused here raises
+BadData, and BadOption where an option of the command line is at fault.
 """
 
 import glob
-import itertools
 import json
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from itertools import chain
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain, takewhile
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -39,7 +39,7 @@ SETTINGS = frozenset(
 
 
 def check_settings(file: str, settings: Any) -> None:
-    """Refuse `dataset_kwargs` that do more than say which text is read and how; raises BadData."""
+    """Refuse `dataset_kwargs` that do more than say which text is read and how."""
     if not isinstance(settings, dict):
         raise BadData(f"{file}: dataset_kwargs must hold settings by name, such as data_files.")
     if strange := [str(key) for key in settings if key not in SETTINGS]:
@@ -55,10 +55,7 @@ def check_settings(file: str, settings: Any) -> None:
 
 
 def check_named(file: str, config: Mapping[str, Any]) -> None:
-    """Refuse a task that names a reader and no files: `datasets` would take what lies around.
-
-    Raises BadData.
-    """
+    """Refuse a task that names a reader and no files: `datasets` would take what lies around."""
     settings = config.get("dataset_kwargs")
     named = isinstance(settings, dict) and (settings.get("data_files") or settings.get("data_dir"))
     if config.get("dataset_path") in READERS and not named:
@@ -69,10 +66,7 @@ def check_named(file: str, config: Mapping[str, Any]) -> None:
 
 
 def check_path(file: str, path: Any) -> None:
-    """Refuse a `dataset_path` that is no reader, data set of the Hub or folder of plain data.
-
-    Raises BadData, naming what is allowed.
-    """
+    """Refuse a `dataset_path` that is no reader, data set of the Hub or folder of plain data."""
     allowed = (
         f"allowed are {', '.join(READERS)}, a data set of the Hub (`owner/name`), and a folder of "
         f"such files ({', '.join(DATA_ENDINGS)})."
@@ -92,7 +86,7 @@ def check_path(file: str, path: Any) -> None:
 
 
 def check_folder(file: str, folder: Path) -> None:
-    """Refuse a folder of data that holds anything but plain data, or too much; raises BadData."""
+    """Refuse a folder of data that holds anything but plain data, or too much."""
     for number, each in enumerate(folder.rglob("*")):
         if number >= MOST_FILES:
             raise BadData(f"{file}: the folder {folder} has more than {MOST_FILES:,} files.")
@@ -114,10 +108,7 @@ def list_places(value: Any) -> Iterator[Any]:
 
 
 def check_place(file: str, place: Any) -> None:
-    """Refuse a data file behind a chain of file systems, of another protocol, or without an end.
-
-    Raises BadData.
-    """
+    """Refuse a data file behind a chain of file systems, of another protocol, or without an end."""
     if not isinstance(place, str):
         raise BadData(f"{file}: the data file {str(place)[:60]!r} is no path.")
     try:
@@ -132,21 +123,20 @@ def check_place(file: str, place: Any) -> None:
     if scheme:
         return
     try:
+        found: Iterable[str] = [place]
         if glob.has_magic(place):
             check_pattern(file, place)
-        for each in glob.iglob(place, recursive=True) if glob.has_magic(place) else [place]:
+            found = glob.iglob(place, recursive=True)
+        for each in found:
             check_readable(file, Path(each))
     except ValueError as error:
         raise BadData(f"{file}: the data file {place[:200]!r} is no path ({error}).") from error
 
 
 def check_pattern(file: str, pattern: str) -> None:
-    """Refuse a pattern of data files that leads through too many: `/**/*.json` reads the disk.
-
-    Raises BadData.
-    """
+    """Refuse a pattern of data files that leads through too many: `/**/*.json` reads the disk."""
     parts = Path(pattern).parts
-    plain = list(itertools.takewhile(lambda part: not glob.has_magic(part), parts))
+    plain = list(takewhile(lambda part: not glob.has_magic(part), parts))
     start, looked = Path(*plain), 0
     for place, folders, files in os.walk(start, followlinks=True):
         looked += len(folders) + len(files)
@@ -161,10 +151,7 @@ def check_pattern(file: str, pattern: str) -> None:
 
 
 def check_readable(file: str, path: Path) -> None:
-    """Refuse a pipe, device or socket; what is missing is missed where it is read.
-
-    Raises BadData.
-    """
+    """Refuse a pipe, device or socket; what is missing is missed where it is read."""
     if is_folder(path):
         return
     try:
@@ -194,7 +181,7 @@ def data_format(file: Path) -> str:
 
 
 def check_data_file(name: str, file: Path) -> None:
-    """Refuse a file that is not there or holds nothing; raises BadData in one sentence."""
+    """Refuse a file that is not there or holds nothing."""
     if not is_file(file):
         raise BadData(f"--data {name}={file}: there is no such file.")
     if file.stat().st_size == 0:
@@ -202,10 +189,7 @@ def check_data_file(name: str, file: Path) -> None:
 
 
 def check_data_files(files: Mapping[str, str]) -> None:
-    """Refuse files that are missing, empty, or of a format that is unknown or not the others'.
-
-    Raises BadOption or BadData.
-    """
+    """Refuse files that are missing, empty, or of a format that is unknown or not the others'."""
     formats = {data_format(Path(file)) for file in files.values()}
     for split, file in files.items():
         check_data_file(split, Path(file))
@@ -270,9 +254,9 @@ def has_training(entries: Sequence[Entry], files: Mapping[str, str]) -> bool:
 def training_instead(
     name: str, entries: Sequence[Entry], files: Mapping[str, str]
 ) -> dict[str, Any]:
-    """Return the change to a task's definition that makes it ask its training examples.
+    """Return the change to a definition that makes a task ask its training examples.
 
-    Raises BadOption if it has none.
+    A task that has none is refused.
     """
     if not has_training(entries, files):
         raise BadOption(

@@ -72,6 +72,7 @@ class Leaf:
         """
         self.task, self.name = task, task.task_name
         self.metric, self.filter = choose_metric(task, metric)
+        self.aggregation: Callable[[Sequence[Any]], float] = task.aggregation()[self.metric]
         self.executes_code = executes_code(task)
         self.chat = chat
         self.instances = build_instances(task, chat)
@@ -132,11 +133,6 @@ class Leaf:
         except OverflowError:  # the perplexity of a model that is broken beyond numbers
             return None, None
 
-    @property
-    def aggregation(self) -> Callable[[Sequence[Any]], float]:
-        """Return the task's own aggregate of its items."""
-        aggregation: Callable[[Sequence[Any]], float] = self.task.aggregation()[self.metric]
-        return aggregation
 
     def stderr(self, items: Sequence[Any]) -> float | None:
         """Return the formula for a mean, a seeded bootstrap where items are cheap to aggregate."""
