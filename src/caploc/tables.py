@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 from caploc.contents import TaskScores
 from caploc.report.headtable import tabulate_frontier, write_effects
 from caploc.report.method import ROWS, format_duration, split_rows
-from caploc.report.scores import Point, format_with_error, lost
+from caploc.report.scores import format_with_error, lost
 from caploc.report.sentence import check_of
 from caploc.report.wording import (
     called,
@@ -106,7 +106,7 @@ def evaluation_table(found: TaskScores) -> Table:
     for row in found.tasks:
         unit = unit_of_metric(row.metric or "score", row.scores, row.higher_is_better is not False)
         pair = row.intact or Score(), row.knocked_out or Score()
-        scores = [format_with_error(Point(each.score, each.stderr), unit) for each in pair]
+        scores = [format_with_error(each, unit) for each in pair]
         change, moved = row.change, "–"  # of the outcome, and its standard error
         if change is not None and change.outcome is not None:
             own = unit_of_outcomes(unit)

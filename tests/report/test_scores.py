@@ -19,7 +19,7 @@ def test_the_task_random_heads_and_other_tasks_are_compared(result):
         ("98 % ± 1", "97 % ± 1", "−1.0 points"),
     ]
     assert rows[1].draws == (0.9, 0.98, 0.97) and rows[0].draws == ()
-    assert [(point.score, point.error) for point in rows[0].points] == [(0.99, 0.01), (0.12, 0.01)]
+    assert [(point.score, point.stderr) for point in rows[0].points] == [(0.99, 0.01), (0.12, 0.01)]
 
 
 def test_missing_scores_draw_nothing_and_say_so(result):

@@ -133,7 +133,7 @@ def scores_specs(rows: Sequence[ScoreRow]) -> list[Spec]:
                 score, knocked_out = unit.factor * before, unit.factor * after
                 ends.append({"name": row.short, "score": score, "after": knocked_out})
             points += [
-                _span(unit, point.score, point.error)
+                _span(unit, point.score, point.stderr)
                 | {"name": row.short, "series": when, "noteOf": f"{row.short}\n{when}: {text}"}
                 for (when, text), point in zip(texts.items(), row.points, strict=True)
                 if point.score is not None and finite_numbers([point.score])

@@ -41,14 +41,6 @@ MOST = 3  # kinds of answers that are named
 
 
 @dataclass(frozen=True, slots=True)
-class Point:
-    """A score as a chart draws it; what was not measured is None."""
-
-    score: float | None
-    error: float | None = None  # one standard error, or standard deviation of the draws
-
-
-@dataclass(frozen=True, slots=True)
 class ScoreRow:
     """One row of the table that compares scores before and after."""
 
@@ -56,7 +48,7 @@ class ScoreRow:
     short: str  # the name where the task is known
     detail: str
     unit: Unit
-    points: tuple[Point, Point]  # intact and knocked out
+    points: tuple[Score, Score]  # intact and knocked out; the error of draws is their deviation
     interval: str = ""  # of the change, 95 %; empty where it is not known
     verdict: str = ""
     draws: tuple[float, ...] = ()  # scores of the random draws
@@ -118,7 +110,7 @@ def _held_out(name: str, held_out: HeldOut, unit: Unit) -> ScoreRow:
         short="held-out examples" if held_out.fresh else "search examples",
         detail=f"{counted(examples, 'example')} {kind}" if examples else kind,
         unit=unit,
-        points=(Point(held_out.intact), Point(held_out.knocked_out)),
+        points=(Score(score=held_out.intact), Score(score=held_out.knocked_out)),
         interval=format_interval(held_out.change, unit),
         verdict=describe_verdict(held_out.change),
     )
@@ -154,7 +146,7 @@ def _compared(name: str, entry: TaskComparison, unit: Unit) -> ScoreRow:
         short=name,
         detail=f"{examples:,} examples" if examples else "",
         unit=unit,
-        points=(Point(before.score, before.stderr), Point(after.score, after.stderr)),
+        points=(before, after),
         interval=format_interval(entry.change, unit),
         verdict=describe_verdict(entry.change),
         lost=lost(entry.failures),
@@ -168,15 +160,15 @@ def _drawn(
     scores = finite_numbers(draws.scores)
     detail = f"{counted(draws.draws or len(scores), 'draw')} {kind}"
     detail += "" if draws.sd is None else "; ± is their standard deviation"
-    points = Point(intact), Point(draws.mean, draws.sd)
+    points = Score(score=intact), Score(score=draws.mean, stderr=draws.sd)
     return ScoreRow(name, short, detail, unit, points, draws=tuple(scores))
 
 
-def format_with_error(point: Point, unit: Unit) -> str:
+def format_with_error(point: Score, unit: Unit) -> str:
     """Write a score and its error."""
-    if point.score is None or point.error is None:
+    if point.score is None or point.stderr is None:
         return unit.score(point.score)
-    return f"{unit.score(point.score)} ±\u00a0{unit.error(point.error)}"
+    return f"{unit.score(point.score)} ±\u00a0{unit.error(point.stderr)}"
 
 
 def lost(failures: Failures | None) -> str:
@@ -257,6 +249,6 @@ def tabulate_curve(curve: Curve, units: Mapping[str, Unit]) -> tuple[list[str], 
         for task, points in curve.curves.items():
             score = points[count] if count < len(points) else Score()
             unit = units.get(task) or Unit(ScoreKind.PLAIN, "score")
-            row.append(format_with_error(Point(score.score, score.stderr), unit))
+            row.append(format_with_error(score, unit))
         rows.append(row)
     return list(called_apart(curve.curves).values()), rows
