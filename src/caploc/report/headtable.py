@@ -154,7 +154,7 @@ def head_map(result: Result) -> HeadMap:
         entry = entries.get(head)
         effect = entry.effect if entry else None
         standing, group = known_of.of(str(head), entry), grid.group(head)
-        notes = _notes(head, entry, unit, known_of)
+        notes = _notes(head, entry, unit, standing, known_of.place)
         if group is not None:
             size = grid.group_sizes[head.layer]
             last = min((group + 1) * size, grid.heads_per_layer[head.layer]) - 1
@@ -204,14 +204,15 @@ def effects_by_head(result: Result) -> dict[Head, float | None]:
     return {entry.place: entry.effect for entry in result.heads}
 
 
-def _notes(head: Head, entry: HeadEffect | None, unit: Unit, known_of: Standings) -> list[str]:
+def _notes(
+    head: Head, entry: HeadEffect | None, unit: Unit, standing: Standing, place: str
+) -> list[str]:
     """What a cell says of its effect and its standing."""
-    standing = known_of.of(str(head), entry)
     lines = [f"{head}: {unit.effect(entry.effect if entry else None)}"]
     if interval := unit.interval(entry):
         lines.append(f"95 % interval {interval}")
     if standing.chance:
-        lines.append(f"belongs to {known_of.place} with a chance of {standing.chance}")
+        lines.append(f"belongs to {place} with a chance of {standing.chance}")
     if standing.alone:
         plain = {"no": "not tried alone", "yes": "tried alone"}
         lines.append(plain.get(standing.alone, f"tried alone on {standing.alone} examples"))

@@ -17,9 +17,8 @@ from caploc.result import HeldOut, Model, Result
 
 def method_paragraphs(result: Result) -> list[str]:
     """The knockout, the design, the choice, the fit, the check, the software: paragraphs."""
-    parts = (_design, _choosing, _fit, _check, _engines, _software)
-    texts = (_knockout(result), *(part(result) for part in parts))
-    return [text for text in texts if text]
+    parts = (_knockout, _design, _choosing, _fit, _check, _engines, _software)
+    return [text for part in parts if (text := part(result))]
 
 
 def _knockout(result: Result) -> str:

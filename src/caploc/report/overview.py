@@ -167,15 +167,17 @@ def _methods_headline(told: Told, task: str, methods: Sequence[str]) -> str:
     if None not in [run["damage"] for run in runs] and len({run["held_out"] for run in runs}) == 1:
         first, second = sorted(runs, key=lambda run: -run["damage"])[:2]
         if first["damage"] > max(0.0, second["damage"]):
-            text += f"; the heads of {_label(first, runs)} break most"
+            labels = _labels(runs, [inline(run["method"]) for run in runs])
+            text += f"; the heads of {labels[first['name']]} break most"
     return f"{text}."
 
 
-def _label(row: Told, rows: Sequence[Told]) -> str:
-    """Return the method, and where another run has the same one, the run's name."""
-    method = inline(row["method"])
-    alone = sum(one["method"] == row["method"] for one in rows) == 1
-    return method if alone else f"{method}, {inline(row['name'])}"
+def _labels(rows: Sequence[Told], shown: Sequence[str]) -> dict[str, str]:
+    """Label runs, by name, as `shown`; those that are shown alike with their names besides."""
+    return {
+        row["name"]: text if shown.count(text) == 1 else f"{text}, {inline(row['name'])}"
+        for row, text in zip(rows, shown, strict=True)
+    }
 
 
 def _rows_of(told: Told, names: Sequence[str]) -> list[Told]:
@@ -250,38 +252,35 @@ def _matrix(results: Sequence[Result]) -> dict[str, Any]:
 
 def _steps(compared: Sequence[ComparedRun]) -> list[Step]:
     """Say what to do next: what heads have in common, what a run found, what one did not."""
-    steps, found, open_ = [], list[ComparedRun](), list[str]()
+    found: list[ComparedRun] = []
+    open_: list[str] = []
     for one in compared:
-        sure = check_of(one.result).verdict in HURT
-        if sure:
+        if check_of(one.result).verdict in HURT:
             found.append(one)
-        elif (task := called(one.result.task.name)) not in open_:
-            open_.append(task)
-
-    def place(one: ComparedRun) -> str:
-        return shlex.quote(visible(one.folder))
-
-    first = found[0] if found else None
-    alike = {one.result.task.name: one for one in found if first and one.weights == first.weights}
-    if len(alike) > 1:
-        why = "See which of these heads every task needs: they carry no single capability."
-        steps.append(Step(why, f"caploc universal {' '.join(map(place, alike.values()))}"))
-    if first is not None:
-        task = called(first.result.task.name)
+        else:
+            open_.append(called(one.result.task.name))
+    steps = []
+    if found:
+        weights, task = found[0].weights, called(found[0].result.task.name)
+        alike = {one.result.task.name: one.folder for one in found if one.weights == weights}
+        places = [shlex.quote(visible(folder)) for folder in (found[0].folder, *alike.values())]
+        if len(alike) > 1:
+            why = "See which of these heads every task needs: they carry no single capability."
+            steps.append(Step(why, f"caploc universal {' '.join(places[1:])}"))
         why = f"Ask the model with and without the heads of {task}, on prompts of your own."
-        steps.append(Step(why, f"caploc view {place(first)}"))
+        steps.append(Step(why, f"caploc view {places[0]}"))
         why = f"Write a model without the heads of {task}, to use or to share."
-        steps.append(Step(why, f"caploc export {place(first)} --to PATH"))
+        steps.append(Step(why, f"caploc export {places[0]} --to PATH"))
     if open_:
         why = "no heads are shown to matter: the end of that report says what may help."
-        steps.append(Step(f"For {name_list(open_)} {why}"))
+        steps.append(Step(f"For {name_list(list(dict.fromkeys(open_)))} {why}"))
     return steps
 
 
 def _methods_part(question: Told, told: Told, results: Results) -> PagePart:
     """Hold several runs of one task in one model together: damage for rows, heads in common."""
     runs = _rows_of(told, question["runs"])
-    labels = {run["name"]: _label(run, runs) for run in runs}
+    labels = _labels(runs, [inline(run["method"]) for run in runs])
     lines = []
     for run in runs:
         scores, spent = _scores(run, results), _cost(run["rows"], run["seconds"])
@@ -367,11 +366,7 @@ def _shared_part(model: Told) -> PagePart:
 def _models_part(task: Told, told: Told, results: Results) -> PagePart:
     """Hold runs of one task in several models together."""
     runs = _rows_of(told, [each["run"] for each in task["models"]])
-    models = [called(run["model"]) for run in runs]
-    labels = [
-        model if models.count(model) == 1 else f"{model}, {inline(run['name'])}"
-        for model, run in zip(models, runs, strict=True)
-    ]
+    labels = list(_labels(runs, [called(run["model"]) for run in runs]).values())
     lines = []
     for run, each, label in zip(runs, task["models"], labels, strict=True):
         shape = f"{each['layers']} x {each['heads'] // max(1, each['layers'])}"

@@ -163,38 +163,24 @@ def split_differences(before: str, after: str) -> tuple[Parts, Parts]:
         return [before], [after]
     start = len(commonprefix([before, after]))
     rest = before[start:], after[start:]
-    end = min(len(commonprefix([rest[0][::-1], rest[1][::-1]])), *map(len, rest))
+    end = len(commonprefix([rest[0][::-1], rest[1][::-1]]))
     middles = tuple(text[: len(text) - end] for text in rest)
     tail = rest[0][len(rest[0]) - end :]
-    parts: tuple[Parts, Parts] = ([before[:start]], [after[:start]])
-    for alike, old, new in _changed(*middles):
-        for side, text in zip(parts, (old, new), strict=True):
-            side += [text, alike]
-    for side in parts:
-        side[-1] += tail
-        if not side[-1]:
-            side.pop()
-    return parts
+    changed = [*_changed(*middles), *([(tail, tail)] if tail else [])]
+    old, new = zip((before[:start], after[:start]), *changed, strict=True)
+    return list(old), list(new)
 
 
-def _changed(before: str, after: str) -> list[tuple[str, str, str]]:
-    """Pairs of different parts, each with what is alike after it."""
+def _changed(before: str, after: str) -> list[tuple[str, str]]:
+    """Pairs of parts, different and alike in turn; neither the first nor the last is alike."""
     short = max(len(before), len(after)) <= SHORT and not (" " in before or " " in after)
     words = [list(text) if short else WORDS.findall(text) for text in (before, after)]
     if not all(words) or sum(map(len, words)) > MOST_WORDS:
-        return [("", before, after)]
+        return [(before, after)]
     matcher = SequenceMatcher(None, words[0], words[1], autojunk=False)
-    blocks = matcher.get_matching_blocks()
-    changed, old, new = [], 0, 0
-    for block in blocks:
-        gap = "".join(words[0][old : block.a]), "".join(words[1][new : block.b])
-        old, new = block.a + block.size, block.b + block.size
-        alike = "".join(words[0][block.a : old])
-        if any(gap):
-            changed.append((alike, *gap))
-        elif changed and alike:
-            changed[-1] = (changed[-1][0] + alike, *changed[-1][1:])
-    return changed
+    return [
+        ("".join(words[0][a:b]), "".join(words[1][c:d])) for _, a, b, c, d in matcher.get_opcodes()
+    ]
 
 
 class Status(Enum):

@@ -172,8 +172,7 @@ def check_of(result: Result) -> HeldOutClaim:
         intact=intact,
         knocked_out=after.score,
         held_out=held_out,
-        noise=_noise(change, intact, after.score, finite_numbers((before.stderr, after.stderr)))
-        or _rounded_away(result, intact, after.score),
+        noise=_may_be_noise(result, change, intact, before.stderr, after),
         slight=change.margin if change.verdict == "unchanged" else None,
         beside=beside,
         random=finite_numbers(controls.scores or [controls.mean]) if controls else [],
@@ -181,22 +180,21 @@ def check_of(result: Result) -> HeldOutClaim:
     )
 
 
-def _noise(
-    change: Change, intact: float | None, knocked_out: float | None, errors: list[float]
+def _may_be_noise(
+    result: Result, change: Change, intact: float | None, error: float | None, after: Score
 ) -> bool:
-    """Outcomes are better when higher: an interval that reaches above 0 is no sure loss."""
-    if change.high is not None:
-        return change.high >= 0
-    if not errors or intact is None or knocked_out is None:
-        return False
-    return abs(knocked_out - intact) <= NOISE_WIDTH * math.hypot(*errors)
+    """Tell whether the choice of examples, or rounding in another batch, changes as much.
 
-
-def _rounded_away(result: Result, intact: float | None, knocked_out: float | None) -> bool:
-    """Whether rounding alone, in another batch, changes as much."""
-    if result.noise is None or intact is None or knocked_out is None:
+    Outcomes are better when higher: an interval that reaches above 0 is no sure loss.
+    """
+    if change.high is not None and change.high >= 0:
+        return True
+    if intact is None or after.score is None:
         return False
-    return abs(knocked_out - intact) <= result.noise.floor
+    widths = [result.noise.floor] if result.noise else []
+    if change.high is None and (errors := finite_numbers((error, after.stderr))):
+        widths.append(NOISE_WIDTH * math.hypot(*errors))
+    return any(abs(after.score - intact) <= width for width in widths)
 
 
 # What knocked-out heads hand on where it is not zero.

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from jaxtyping import Float
@@ -178,7 +179,7 @@ def _again(result: Result) -> Sign:
     )
 
 
-def stability(result: Result, *, seed: int = 0) -> list[tuple[float, float]]:
+def stability(result: Result) -> list[tuple[float, float]]:
     """Return the share of the named heads that a run of other rows would name again.
 
     Of another run with `f` times the rows, the effect of head i is taken as normal about this
@@ -198,19 +199,17 @@ def stability(result: Result, *, seed: int = 0) -> list[tuple[float, float]]:
     if not named.any() or any(value is None for column in columns for value in column):
         return []
     effect, low, high = (np.array(column, dtype=float) for column in columns)
-    return named_again(effect, (high - low) / (2 * NORMAL_WIDTH), named, seed=seed)
+    return named_again(effect, (high - low) / (2 * NORMAL_WIDTH), named)
 
 
 def named_again(
     effect: Float[np.ndarray, " heads"],
     stderr: Float[np.ndarray, " heads"],
     named: np.ndarray,
-    *,
-    seed: int = 0,
 ) -> list[tuple[float, float]]:
     """Return for each factor the expected share of the heads `named` (True) named again."""
     count = int(named.sum())
-    noise = generator(seed).standard_normal((DRAWS, len(effect)))
+    noise = generator(0).standard_normal((DRAWS, len(effect)))
     shares = []
     for factor in FACTORS:
         seen = effect + noise * stderr * np.sqrt(1 + 1 / factor)
@@ -351,18 +350,8 @@ def _other_signs(result: Result) -> Iterator[Sign]:
             yield Sign(called(each.name), describe_verdict(change) or "not measured", reading)
 
 
-@dataclass(frozen=True, slots=True)
-class Contrasts:
-    """What `caploc interactions` found; `tested` is the number of all contrasts."""
-
-    summary: list[str]
-    rows: list[list[str]]  # heads, and, contrast, interval, q, meaning: the surest first
-    named: int
-    tested: int
-
-
-def contrasts_of(found: Interactions, result: Result) -> Contrasts:
-    """Write the content of interactions.json in the units of the run's score."""
+def contrasts_of(found: Interactions, result: Result) -> dict[str, Any]:
+    """Write the content of interactions.json in the units of the run's score, the surest first."""
     unit = unit_of_outcomes(unit_of(result))
     named = [each for each in found.interactions if each.q is not None and each.q < LEVEL]
     rows = [
@@ -377,4 +366,5 @@ def contrasts_of(found: Interactions, result: Result) -> Contrasts:
         for each in named[:MOST_SHOWN]
     ]
     summary = [inline(sentence) for sentence in found.summary]
-    return Contrasts(summary, rows, len(named), len(found.interactions))
+    tested = len(found.interactions)
+    return {"summary": summary, "rows": rows, "named": len(named), "tested": tested}

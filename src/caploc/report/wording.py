@@ -289,7 +289,12 @@ def unit_of_metric(
     metric: str, scores: Iterable[float | None], higher_is_better: bool = True
 ) -> Unit:
     """Return how the scores of a metric are written, of which these are some."""
-    return Unit(_kind(metric, scores), metric, higher_is_better)
+    kind, words = ScoreKind.PLAIN, set(re.split(r"[^a-z0-9]+", metric.lower()))
+    if metric == "logprob":
+        kind = ScoreKind.NATS
+    elif words & SHARE_WORDS and _fit_a_share(scores):
+        kind = ScoreKind.SHARE
+    return Unit(kind, metric, higher_is_better)
 
 
 def unit_of_other(entry: TaskComparison, main: Unit) -> Unit:
@@ -303,13 +308,6 @@ def unit_of_other(entry: TaskComparison, main: Unit) -> Unit:
         return unit_of_metric(entry.metric, scores, higher_is_better)
     is_share = main.kind is ScoreKind.SHARE and _fit_a_share(scores)
     return Unit(ScoreKind.SHARE if is_share else ScoreKind.PLAIN, "score", higher_is_better)
-
-
-def _kind(metric: str, scores: Iterable[float | None]) -> ScoreKind:
-    if metric == "logprob":
-        return ScoreKind.NATS
-    words = set(re.split(r"[^a-z0-9]+", metric.lower()))
-    return ScoreKind.SHARE if words & SHARE_WORDS and _fit_a_share(scores) else ScoreKind.PLAIN
 
 
 def _fit_a_share(scores: Iterable[float | None]) -> bool:
