@@ -72,10 +72,9 @@ class ScoredTask:
             if n and value in (0.0, 1.0) and not getattr(self, error):
                 share = (value * n + 2) / (n + 4)
                 changes[error] = sqrt(share * (1 - share) / (n + 4))
-                whole = binomtest(round(value * n), n).proportion_ci(method="wilson")
-                changes |= (
-                    {"ends": (float(whole.low), float(whole.high))} if error[0] == "s" else {}
-                )
+        if "stderr" in changes and self.score is not None:
+            whole = binomtest(round(self.score * n), n).proportion_ci(method="wilson")
+            changes["ends"] = float(whole.low), float(whole.high)
         if heads and n and self.drop in (-1.0, 0.0, 1.0) and not self.drop_stderr:
             changes["drop_stderr"] = smoothed(np.full(n, -self.drop))[1]
         return replace(self, **changes)

@@ -9,7 +9,7 @@ a model they agree more often, and take the rows of fewer sets.
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from functools import cache, lru_cache, partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,7 @@ from caploc.report.exhibits import Exhibit, Value, escape_markdown, write, write
 from caploc.reproduce import analyses, exhibits
 from caploc.reproduce.laboratory import Heads, Lab, ScoredTask, Searched, open_laboratory
 from caploc.reproduce.preset import PEAK, Benchmark, Preset, PresetModel, SearchSpec
-from caploc.search import METHODS, Plan, Problem
+from caploc.search import METHODS, Problem
 from caploc.store import pack
 from caploc.tasks.catalog import check_task_name
 
@@ -125,7 +125,7 @@ class PresetDryRun:
         problem = self.preset.problem(spec, grid, sizes, excluded)
         asked = asked_by(spec.method, problem)
         self.ask(model, benchmark, benchmark.searched, asked)
-        own = bits(tuple(problem.examples))
+        own = bits(problem.examples)
         rows = sum((examples & own).bit_count() for mask, examples in asked if any(mask))
         usual = list(range(UNIVERSAL + (benchmark in self.preset.subjects)))
         random = designs.generator(int(digest({"asked": (model.label, benchmark.label)})[:8], 16))
@@ -143,8 +143,8 @@ def asked_by(method: str, problem: Problem) -> Asked:
     Most ask all examples whatever they ask one: they are driven on two to find heads on and two
     fresh ones, each of which stands for half of the real ones.
     """
-    own, fresh = tuple(problem.examples), tuple(problem.fresh)
-    parts: list[tuple[int, ...]] = [own[::2], own[1::2], fresh[::2], fresh[1::2]]
+    own, fresh = problem.examples, problem.fresh
+    parts: list[Sequence[int]] = [own[::2], own[1::2], fresh[::2], fresh[1::2]]
     wanted = 2
     if METHODS[method].adaptive:
         parts, wanted = [(example,) for example in (*own, *fresh)], len(own)
@@ -165,8 +165,9 @@ def driven(method: str, problem: Problem) -> Asked:
     asked: dict[bytes, int] = {}
     plan = next(generator)
     while True:
-        for mask, examples in group_by_mask(plan):
-            asked[mask] = asked.get(mask, 0) | examples
+        packed = [pack(mask) for mask in plan.masks]
+        for number, example in zip(plan.mask.tolist(), plan.example.tolist(), strict=True):
+            asked[packed[number]] = asked.get(packed[number], 0) | 1 << example
         outcomes = random.integers(0, 2, len(plan.mask)).astype(float)
         if not plan.masks.any():
             outcomes = np.ones(len(plan.mask))
@@ -176,19 +177,9 @@ def driven(method: str, problem: Problem) -> Asked:
             return list(asked.items())
 
 
-def group_by_mask(plan: Plan) -> Asked:
-    """The masks of a plan and the examples of each."""
-    order = np.argsort(plan.mask, kind="stable")
-    ends = np.searchsorted(plan.mask[order], np.arange(len(plan.masks)), side="right")
-    parts = np.split(plan.example[order], ends[:-1])
-    pairs = zip(plan.masks, parts, strict=True)
-    return [(pack(mask), bits(tuple(part.tolist()))) for mask, part in pairs]
-
-
-@lru_cache(maxsize=4096)
-def bits(examples: tuple[int, ...]) -> int:
-    """Examples as the bits of a number."""
-    return sum(1 << example for example in set(examples))
+def bits(examples: Sequence[int]) -> int:
+    """Write examples, each of them once, as the bits of a number."""
+    return sum(1 << example for example in examples)
 
 
 Fill = Callable[[Lab], Exhibit]
