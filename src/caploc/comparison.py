@@ -31,12 +31,9 @@ DRAWS = 1_999  # random sets of heads, to tell chance; no p is below 1 / (1 + DR
 def compare(folders: Sequence[Path], out: Path, *, command: str = "") -> dict[str, Any]:
     """Hold finished runs against each other; write `compare.json`, `compare.html` and figures.
 
-    A folder is a run's, or one of runs. What `caploc universal` left in one is read as well.
-
-    Raises:
-        UserError: if a folder holds no finished run, or there is none.
-        StoreFailed: if the result cannot be written.
-        OSError: if the page or a figure cannot be written.
+    A folder is a run's, or one of runs. What `caploc universal` left in one is read as well. Raises
+    UserError if a folder holds no finished run, or there is none; StoreFailed if the result cannot
+    be written; OSError if the page or a figure cannot be.
     """
     refuse_links(out)
     return compare_runs(read_runs(folders), folders, out, command=command)
@@ -75,11 +72,7 @@ def compare_runs(
 
 
 def read_runs(folders: Sequence[Path]) -> list[ComparedRun]:
-    """The runs of the folders, in their order; a folder of runs stands for all of them.
-
-    Raises:
-        UserError: if a folder holds no finished run, or there is none.
-    """
+    """The runs of the folders, in their order; a folder of runs stands for all of them."""
     found: dict[Path, Path] = {}
     for folder in folders:
         below = sorted(path.parent for path in folder.glob(f"*/{RESULT}"))

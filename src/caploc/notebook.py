@@ -277,18 +277,12 @@ def opened(
 ) -> tuple[ModelOptions, str | Pairs]:
     """Tell models by name from those handed over; return the model, and the task or its examples.
 
-    Raises:
-        BadOption: if what was handed over is not a model, a tokenizer and a task, in this order.
-        ModelRefused: if the model's heads are not found or fail the proof.
+    Raises BadOption if what was handed over is not a model, a tokenizer and a task, in this order;
+    ModelRefused if the model's heads are not found or fail the proof.
     """
-    if isinstance(model, str | ModelOptions):
-        if asked is not None:
-            raise BadOption(
-                "A model by its name is followed by the task alone: locate(name, task)."
-            )
-        tokenizer, wanted = None, task
-    else:
-        tokenizer, wanted = (None, task) if asked is None else (task, asked)
+    if isinstance(model, str | ModelOptions) and asked is not None:
+        raise BadOption("A model by its name is followed by the task alone: locate(name, task).")
+    tokenizer, wanted = (None, task) if asked is None else (task, asked)
     if not isinstance(wanted, str | list | tuple):
         raise BadOption(
             f"The task is {type(wanted).__name__}; give a name, or a list of (prompt, answer)."
@@ -297,9 +291,9 @@ def opened(
         raise BadOption("score= is for a list of (prompt, answer); a task by name has its metric.")
     if isinstance(model, str):
         model = ModelOptions(placed(model))
-    if isinstance(model, ModelOptions) and score is None:
-        return model, wanted
     if isinstance(model, ModelOptions):
+        if score is None:
+            return model, wanted
         model = load_model(**model.loading())
     return GivenModel.of(model, tokenizer, score), wanted
 

@@ -89,9 +89,8 @@ TRACKERS: dict[str, Begin] = {"mlflow": MLflow, "trackio": Likewise, "wandb": Li
 def check_tracker(where: str | None) -> None:
     """Refuse a tracker that there is not, before anything runs.
 
-    Raises:
-        UnknownName: if it is none of those known.
-        BadOption: if its package is not installed, or no project is named after the colon.
+    Raises UnknownName if it is none of those known; BadOption if its package is not installed, or
+    no project is named after the colon.
     """
     if where is None:
         return

@@ -80,11 +80,7 @@ class Chart:
 
 
 def chart(summary: str, spec: Spec) -> Chart:
-    """Draw a specification twice; it says its size, axis and legend by the theme.
-
-    Raises:
-        ValueError: if it is no Vega-Lite.
-    """
+    """Draw a specification twice, in the theme; raises ValueError if it is no Vega-Lite."""
     written = json.dumps(spec, sort_keys=True)
     return Chart(summary, render_svg(written, WIDE), render_svg(written, NARROW))
 

@@ -248,8 +248,7 @@ PICTURES = (".pdf", ".png")
 def write(exhibit: Exhibit, folder: Path) -> list[Path]:
     """Write an exhibit into a folder; the files. A picture that it no longer has is removed.
 
-    Raises:
-        OSError: if the folder or a file cannot be written.
+    Raises OSError if the folder or a file cannot be written.
     """
     files = [folder / f"{exhibit.name}{ending}" for ending in (".csv", ".md", ".tex")]
     with files[0].open("w", newline="", encoding="utf-8") as file:
@@ -286,8 +285,7 @@ def write_index(
 ) -> None:
     """Write one page with the exhibits of a command, under a title and some words of Markdown.
 
-    Raises:
-        OSError: if it cannot be written.
+    Raises OSError if it cannot be written.
     """
     told = [f"    {line}" for line in command.splitlines()]
     head = [f"# {escape_markdown(title)}", "", *told, "", words, ""]
@@ -326,8 +324,7 @@ def write_exhibits(
 ) -> Path:
     """Write `folder/report.html`: a headline, some lines, the exhibits, and the command.
 
-    Raises:
-        OSError: if it cannot be written.
+    Raises OSError if it cannot be written.
     """
     return write_page(
         folder,

@@ -77,40 +77,40 @@ class Standing:
         return "".join(sign for sign, holds in signs.items() if holds)
 
 
-class Standings:
-    """What the search says of all heads; results without a search say little."""
-
-    def __init__(self, result: Result) -> None:
-        search, wanted = result.search, result.method.top
-        self.top, self.shortlist = result.top, search.shortlist or []
-        self.tied, self.critical = set(search.tied or []), set(search.critical)
-        self.universal, self.excluded = set(search.universal), set(search.excluded)
-        self.place = f"the top {wanted:,}" if wanted else "the top"
+def standings(result: Result) -> dict[Head, Standing]:
+    """Return where each head of the grid stands; results without a search say little."""
+    search, entries, found = result.search, by_head(result), {}
+    shortlist, tied, excluded = search.shortlist or [], search.tied or [], search.excluded
+    # the heads at the border of the top are tried on more examples than the others
+    count = search.checked_on
+    kind = "" if search.fresh is None else " fresh" if search.fresh else " used before"
+    alone = f"up to {count:,}{kind}" if count else "no" if count == 0 else "yes"
+    for head in result.grid.grid().heads:
+        name, entry = str(head), entries.get(head)
+        named, universal = name in result.top, entry.universal if entry else None
+        if name in search.universal:
+            universal = True
+        left_out = universal is True and not named
         # chances are of single heads' effects, and say nothing of a set that is named
-        self.of_set = seeks_set(search)
-        # the heads at the border of the top are tried on more examples than the others
-        count = search.checked_on
-        kind = "" if search.fresh is None else " fresh" if search.fresh else " used before"
-        self.alone = f"up to {count:,}{kind}" if count else "no" if count == 0 else "yes"
-
-    def of(self, name: str, entry: HeadEffect | None) -> Standing:
-        """Return where the head of this name and entry stands."""
-        named, universal = name in self.top, entry.universal if entry else None
-        left_out = (universal is True or name in self.universal) and not named
-        chance = entry.top_chance if entry and not (left_out or self.of_set) else None
-        never = "no" if self.shortlist else ""
-        tried = self.alone if name in self.shortlist else never
-        return Standing(
+        chance = entry.top_chance if entry and not (left_out or seeks_set(search)) else None
+        tried = alone if name in shortlist else "no" if shortlist else ""
+        found[head] = Standing(
             named=named,
             selected=bool(entry and entry.selected),
-            candidate=name in self.shortlist and not named,
-            tied=name in self.tied,
-            critical=bool(entry and entry.critical) or name in self.critical,
-            universal=True if name in self.universal else universal,
-            excluded=name in self.excluded,
+            candidate=name in shortlist and not named,
+            tied=name in tied,
+            critical=bool(entry and entry.critical) or name in search.critical,
+            universal=universal,
+            excluded=name in excluded,
             chance="" if chance is None else percent(chance),
             alone="" if left_out else tried,
         )
+    return found
+
+
+def name_top(result: Result) -> str:
+    """Return what chances are chances to belong to."""
+    return f"the top {result.method.top:,}" if result.method.top else "the top"
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,15 +146,14 @@ class HeadMap:
 
 def head_map(result: Result) -> HeadMap:
     """Lay the heads of a result out by layer, coloured by effect around zero."""
-    unit, grid, known_of = outcome_unit(result), result.grid.grid(), Standings(result)
+    unit, grid, place = outcome_unit(result), result.grid.grid(), name_top(result)
     entries, limit = by_head(result), largest_effect(result)
     unsure = {each.head for each in sizeable_unnamed(result) if each.is_open}
     cells = []
-    for head in grid.heads:
-        entry = entries.get(head)
+    for head, standing in standings(result).items():
+        entry, group = entries.get(head), grid.group(head)
         effect = entry.effect if entry else None
-        standing, group = known_of.of(str(head), entry), grid.group(head)
-        notes = _notes(head, entry, unit, standing, known_of.place)
+        notes = _notes(head, entry, unit, standing, place)
         if group is not None:
             size = grid.group_sizes[head.layer]
             last = min((group + 1) * size, grid.heads_per_layer[head.layer]) - 1
@@ -270,18 +269,15 @@ def head_table(result: Result) -> HeadTable:
 
     If no head is named, the ten most needed.
     """
-    known_of, unit, entries = Standings(result), outcome_unit(result), result.heads
-    by_name = {entry.head: entry for entry in entries}
-    chosen = [by_name[name] for name in known_of.top if name in by_name]
-    chosen += [
-        entry
-        for name, entry in by_name.items()
-        if name not in known_of.top and known_of.of(name, entry).words
-    ]
-    if not known_of.top:
-        chosen = [entry for entry in entries if entry.effect is not None][:LIKELIEST]
-    others = [entry for entry in entries if not any(entry is one for one in chosen)]
-    every = [_row(number, e, known_of, unit) for number, e in enumerate([*chosen, *others], 1)]
+    stands, top = standings(result), result.top
+    by_name = {entry.head: entry for entry in result.heads}
+    chosen = [by_name[name] for name in top if name in by_name]
+    chosen += [e for name, e in by_name.items() if name not in top and stands[e.place].words]
+    if not top:
+        chosen = [entry for entry in result.heads if entry.effect is not None][:LIKELIEST]
+    others = [entry for entry in result.heads if not any(entry is one for one in chosen)]
+    unit, ranked = outcome_unit(result), enumerate([*chosen, *others], 1)
+    every = [_row(str(n), e, stands[e.place], unit, bool(top)) for n, e in ranked]
     rows = every[: min(len(chosen), HEADS_LISTED)]
     named = any(row.standing.named for row in rows)
     title = "The heads that count" if named else "The heads most needed alone, none of them named"
@@ -297,15 +293,14 @@ def head_table(result: Result) -> HeadTable:
         every=every,
         count=len(chosen),
         named=named,
-        place=known_of.place,
+        place=name_top(result),
         columns={name for name, holds in filled.items() if holds},
     )
 
 
-def _row(rank: int, entry: HeadEffect, known_of: Standings, unit: Unit) -> HeadRow:
-    standing = known_of.of(entry.head, entry)
+def _row(rank: str, entry: HeadEffect, standing: Standing, unit: Unit, some_named: bool) -> HeadRow:
     return HeadRow(
-        rank=str(rank) if standing.named or not known_of.top else "–",
+        rank=rank if standing.named or not some_named else "–",
         head=inline(entry.head),
         effect=unit.effect(entry.effect),
         interval=unit.interval(entry) or "–",

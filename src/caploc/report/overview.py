@@ -95,13 +95,8 @@ def write_comparison(
 ) -> Path:
     """Write `folder/compare.html`, and the matrix of tasks and heads as figures if wanted.
 
-    `told` is the content of compare.json; its runs are those of `compared`, in their order.
-
-    Returns:
-        The path of the page.
-
-    Raises:
-        OSError: if the folder or a file cannot be written.
+    `told` is the content of compare.json; its runs are those of `compared`, in their order. Returns
+    the path of the page; raises OSError if the folder or a file cannot be written.
     """
     results = {one.name: one.result for one in compared}
     models = list(dict.fromkeys(one.weights for one in compared))

@@ -56,20 +56,11 @@ CURVES = "Scores with 0, 1, 2 and more heads knocked out; the numbers are in the
 
 
 def write_report(folder: Path, result: Result, answers: Sequence[AnswerPair]) -> Path:
-    """Write the page of a run, `report.html`; it shows what else lies in the folder.
+    """Write the page of a run, `report.html`, and return its path.
 
-    That is the curve of `caploc curve`, the contrasts of `caploc interactions`, and links to
-    figures.
-
-    `result` is the content of result.json; `answers` holds what the model said to each example
-    before and after.
-
-    Returns:
-        The path of the page.
-
-    Raises:
-        OSError: if the folder or a file in it cannot be written.
-        UserError: if curve.json or interactions.json cannot be read.
+    It also shows what else lies in the folder: the curve of `caploc curve`, the contrasts of
+    `caploc interactions`, and links to figures. Raises OSError if it cannot be written; UserError
+    if curve.json or interactions.json cannot be read.
     """
     curve, together = curve_of(folder), folder / INTERACTIONS
     found = read_file(together, Interactions) if together.exists() else None
@@ -124,9 +115,7 @@ def write_report(folder: Path, result: Result, answers: Sequence[AnswerPair]) ->
 def rewrite_page(folder: Path) -> Path:
     """Write the figures and the page of a finished run from its files.
 
-    Raises:
-        UserError: if the folder holds no finished run.
-        OSError: if a file cannot be written.
+    Raises UserError if the folder holds no finished run; OSError if a file cannot be written.
     """
     refuse_links(folder)
     result, answers = read_file(folder / RESULT, Result), read_file(folder / ANSWERS, Answers)
@@ -135,11 +124,7 @@ def rewrite_page(folder: Path) -> Path:
 
 
 def curve_of(folder: Path) -> Curve | None:
-    """The content of curve.json, where there is one.
-
-    Raises:
-        UserError: if it cannot be read.
-    """
+    """Read curve.json, where there is one; raises UserError if it cannot be read."""
     path = folder / CURVE
     return read_file(path, Curve) if path.exists() else None
 

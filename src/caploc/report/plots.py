@@ -8,7 +8,7 @@ from caploc.contents import Curve
 from caploc.frontiers import find_worst
 from caploc.report import charts
 from caploc.report.charts import Chart, Picture, Spec, by_series, chart, fill_spec, shortened
-from caploc.report.headtable import HeadRow, Standing, Standings, by_head, head_table
+from caploc.report.headtable import HeadRow, Standing, by_head, head_table, standings
 from caploc.report.scores import ScoreRow, comparisons
 from caploc.report.wording import (
     ScoreKind,
@@ -220,13 +220,13 @@ def draw_ratio(ratio: float, low: float | None, high: float | None) -> Chart:
 def heads_spec(result: Result) -> Spec:
     """Return the map of effects, layers by heads; marks say what is known of a head besides."""
     unit, grid, entries = outcome_unit(result), result.grid.grid(), by_head(result)
-    known_of, cells, effects = Standings(result), [], []
-    for head in grid.heads:
+    cells, effects = [], []
+    for head, standing in standings(result).items():
         entry = entries.get(head)
         effect = entry.effect if entry else None
-        mark = _mark(known_of.of(str(head), entry))
         known = 0.0 if entry and entry.is_open else effect
         effects.append(None if effect is None or known is None else unit.factor * known)
+        mark = _mark(standing)
         cell = {"layer": head.layer, "head": head.index, "mark": mark, "effect": effects[-1]}
         cells.append(cell)
     step = CELL if max(grid.layers, *grid.heads_per_layer, 1) <= MOST_LARGE else SMALL_CELL
@@ -326,10 +326,8 @@ def write_figures(folder: Path, result: Result, curve: Curve | None) -> None:
     """Write the figures of a run into `folder`, each as PNG and as PDF.
 
     `heads` is the map, `effects` the listed heads with intervals, `scores` the task before and
-    after beside random heads and other tasks, and `curve` what `caploc curve` measured.
-
-    Raises:
-        OSError: if the folder or a file cannot be written.
+    after beside random heads and other tasks, and `curve` what `caploc curve` measured. Raises
+    OSError if the folder or a file cannot be written.
     """
     unit, estimand = outcome_unit(result), result.estimand.heads
     effects = effects_spec(head_table(result).rows, unit, estimand)
@@ -347,8 +345,7 @@ def write_figures(folder: Path, result: Result, curve: Curve | None) -> None:
 def write_matrices(folder: Path, told: Mapping[str, Any]) -> list[str]:
     """Write a picture for each model whose runs name a head; their names, without endings.
 
-    Raises:
-        OSError: if the folder or a file cannot be written.
+    Raises OSError if the folder or a file cannot be written.
     """
     tops = {run["name"]: run["top"] for run in told["runs"]}
     matrices = [each["matrix"] for each in told["models"] if each["matrix"]["heads"]]

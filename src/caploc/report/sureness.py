@@ -185,11 +185,8 @@ def stability(result: Result) -> list[tuple[float, float]]:
     Of another run with `f` times the rows, the effect of head i is taken as normal about this
     one's, with variance `s_i² (1 + 1/f)`: `s_i²` for what this run leaves open, and `s_i² / f` for
     the other's own error. It names as many heads, those of the lowest effects. With `f` growing,
-    what remains is this run's own doubt.
-
-    Returns:
-        Pairs of factor and share, for `FACTORS`; empty where heads are not named by their effects
-        alone, or where effects have no intervals.
+    what remains is this run's own doubt. Returns pairs of factor and share, for `FACTORS`; none
+    where heads are not named by their effects alone, or where effects have no intervals.
     """
     if result.method.name not in BY_EFFECT:
         return []

@@ -41,8 +41,7 @@ def _asset(name: str) -> str:
 def as_data(content: Any) -> Markup:
     """Write JSON that can stand in a script element as data, whatever its texts hold.
 
-    Raises:
-        ValueError: if a number in it is not finite.
+    Raises ValueError if a number in it is not finite.
     """
     text = json.dumps(content, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     for character, escaped in ESCAPES.items():
@@ -50,37 +49,30 @@ def as_data(content: Any) -> Markup:
     return Markup(text)  # noqa: S704
 
 
-def security_policy(script: str) -> str:
-    """Return the content security policy of a page: this one script, and nothing from outside.
+def page_policy() -> str:
+    """Return the content security policy of a page: its one script, and nothing from outside.
 
     Escaping already keeps what a model says from being run; this holds should it ever fail.
     """
-    digest = base64.b64encode(sha256(script.encode()).digest()).decode()
+    digest = base64.b64encode(sha256(_asset("page.js").encode()).digest()).decode()
     return (
         f"default-src 'none'; script-src 'sha256-{digest}'; style-src 'unsafe-inline'; "
         "img-src data:; base-uri 'none'; form-action 'none'"
     )
 
 
-def page_policy() -> str:
-    """Return the policy of the pages that this version writes."""
-    return security_policy(_asset("page.js"))
-
-
 def write_page(folder: Path, template: str, *, name: str = REPORT, **context: Any) -> Path:
     """Write `folder/name` from a template of this package and return its path.
 
-    Raises:
-        OSError: if the folder or the file cannot be written.
+    Raises OSError if the folder or the file cannot be written.
     """
-    script = _asset("page.js")
     page = (
         _environment()
         .get_template(template)
         .render(
             style=_asset("page.css") + charts.stylesheet(),
-            script=script,
-            policy=security_policy(script),
+            script=_asset("page.js"),
+            policy=page_policy(),
             **context,
         )
     )

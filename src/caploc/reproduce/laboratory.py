@@ -143,8 +143,7 @@ class Laboratory:
     def identify(self, model: PresetModel) -> None:
         """Write down which weights the model's label stands for here, and in which dtype.
 
-        Raises:
-            UserError: if it stands for others: their answers must not be taken for its own.
+        Raises UserError if it stands for others: their answers must not be taken for its own.
         """
         fingerprint = find_source(model.name, model.revision).fingerprint()
         here = {"weights": fingerprint, "dtype": model.dtype}
@@ -177,8 +176,7 @@ class Laboratory:
     def task(self, model: PresetModel, benchmark: Benchmark, name: str) -> Task:
         """A benchmark's task, or the one that heads are found on, as this model is asked it.
 
-        Raises:
-            UserError: if it cannot be loaded, or what it measures is better when lower.
+        Raises UserError if it cannot be loaded, or what it measures is better when lower.
         """
         chatting = benchmark.chat_template or wants_chat_template(name)
         key = (model.label if chatting else "", benchmark.label, name)
@@ -304,10 +302,9 @@ def score_with_change(comparison: Comparison) -> ScoredTask:
 def open_laboratory(
     preset: Preset, folder: Path, progress: Progress, command: str, *, allow_code: bool = False
 ) -> Iterator[Laboratory]:
-    """A laboratory in a folder; rows and answers that lie there are used.
+    """Open a laboratory in a folder; rows and answers that lie there are used.
 
-    Raises:
-        UserError: if the folder belongs to something else, or a model's label to other weights.
+    Raises UserError if the folder belongs to something else, or a model's label to other weights.
     """
     with claim(folder, {"reproduce": preset.name}, command) as store:
         laboratory = Laboratory(preset, folder, store, Cache(folder / LEDGER), progress, allow_code)

@@ -55,8 +55,7 @@ class PresetModel(Labelled):
     def grid(self) -> HeadGrid:
         """Its heads, from its configuration.
 
-        Raises:
-            UnknownName: if there is no such model. ModelRefused: if its heads are not found.
+        Raises UnknownName if there is no such model; ModelRefused if its heads are not found.
         """
         return model_shape(self.name, self.revision)[0]
 
@@ -276,9 +275,8 @@ class Preset(PresetPart):
     def narrowed(self, labels: list[str], models: list[str], limit: int | None) -> "Preset":
         """Only some benchmarks (by label), other models (`LABEL=NAME`, or a name), another limit.
 
-        Raises:
-            UnknownName: for a label that no benchmark has.
-            BadOption: if what is left does not fit together, or the limit leaves nothing.
+        Raises UnknownName for a label that no benchmark has; BadOption if what is left does not fit
+        together, or the limit leaves nothing.
         """
         check_limit(limit)
         changes: dict[str, Any] = {"limit": self.limit if limit is None else limit}
@@ -298,8 +296,7 @@ class Preset(PresetPart):
     def renamed(self, text: str) -> PresetModel:
         """`LABEL=NAME`: a model of the preset loaded from elsewhere, or a new one.
 
-        Raises:
-            BadOption: if it names none.
+        Raises BadOption if it names none.
         """
         known = {model.label: model for model in self.models}
         if text in known:
@@ -330,11 +327,7 @@ P = TypeVar("P", bound=PresetPart)
 def read_preset(name: str) -> Preset:
     """A preset that comes with caploc (`paper`, `real`, `demo`), or one from a TOML file.
 
-    Files and folders that it names are looked for beside it first.
-
-    Raises:
-        UnknownName: if there is no such preset or file.
-        BadData: if the file is not a preset; every mistake is named.
+    Files and folders that it names are looked for beside it first. Raises what `read_as` does.
     """
     path, preset = read_as(Preset, name, FOLDER, "docs/reproduce.md")
     return resolve_paths(preset, path.parent)
@@ -343,10 +336,8 @@ def read_preset(name: str) -> Preset:
 def read_as(kind: type[P], name: str, folder: Path, page: str) -> tuple[Path, P]:
     """The file of a preset and what it holds: one of the folder's, or a path; `page` tells how.
 
-    Raises:
-        UnknownName: if there is no such preset or file.
-        UserError: if the file is not TOML.
-        BadData: if it is not a preset; every mistake is named.
+    Raises UnknownName if there is no such preset or file; UserError if the file is not TOML;
+    BadData if it is not a preset, and names every mistake.
     """
     known = {path.stem: path for path in sorted(folder.glob("*.toml"))}
     path = known.get(name) or Path(name).expanduser()

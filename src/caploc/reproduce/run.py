@@ -218,11 +218,7 @@ READING = (
 
 
 def choose_exhibits(names: Sequence[str]) -> dict[str, Fill]:
-    """The exhibits of these names; `all` is every one.
-
-    Raises:
-        UnknownName: naming the nearest there is.
-    """
+    """The exhibits of these names, or all; raises UnknownName, naming the nearest there is."""
     wanted = list(EXHIBITS) if ALL in names else list(names)
     return {name: pick(EXHIBITS, name, "table or figure") for name in wanted}
 
@@ -230,8 +226,7 @@ def choose_exhibits(names: Sequence[str]) -> dict[str, Fill]:
 def plan_exhibits(preset: Preset, names: Sequence[str]) -> list[Bill]:
     """What filling the exhibits would take, model by model; no weights are read.
 
-    Raises:
-        UserError: if an exhibit is unknown or a configuration cannot be read.
+    Raises UserError if an exhibit is unknown or a configuration cannot be read.
     """
     dry_run = PresetDryRun(preset)
     for fill in choose_exhibits(names).values():
@@ -248,14 +243,11 @@ def reproduce(
     command: str = "",
     allow_code: bool = False,
 ) -> list[Exhibit]:
-    """Measure what the exhibits need and write them into the folder; see `files.write`.
+    """Measure what the exhibits need and write them into the folder.
 
     Whatever was measured there before is used. Models are taken one after another, so that each is
-    loaded once.
-
-    Raises:
-        UserError: for a mistake, before a model is loaded where possible.
-        RunFailed: if the machine gives up; what was measured is kept.
+    loaded once. Raises UserError for a mistake, before a model is loaded where possible; RunFailed
+    if the machine gives up, and then what was measured is kept.
     """
     fills = choose_exhibits(names)
     asking = set(fills) != {UNASKED}
@@ -289,11 +281,7 @@ def limited(exhibit: Exhibit, preset: Preset) -> Exhibit:
 
 
 def check_preset(preset: Preset, benchmarks: Sequence[Benchmark], *, allow_code: bool) -> None:
-    """Refuse models, tasks, searches and options that cannot be, all of them at once.
-
-    Raises:
-        UserError: naming every one.
-    """
+    """Refuse models, tasks, searches and options that cannot be; raises UserError, naming all."""
     attempts: list[Callable[[], object]] = [
         partial(check_preset_model, preset, model) for model in preset.models
     ]
@@ -308,8 +296,7 @@ def check_preset(preset: Preset, benchmarks: Sequence[Benchmark], *, allow_code:
 def check_preset_model(preset: Preset, model: PresetModel) -> None:
     """Refuse a model that cannot be loaded, or that is too small for one of the searches.
 
-    Raises:
-        UserError: in one sentence for each.
+    Raises UserError in one sentence for each.
     """
     grid = model.options().check()
 
