@@ -34,7 +34,7 @@ def named() -> list[tuple[str, str, str]]:
 
 
 def test_general_in_figure_2_is_the_mean_of_figure_1():
-    curve = [int(value) / 10_000 for value in selection.CURVES[selection.GENERAL]]
+    curve = [int(value) / 10_000 for value in selection.CURVES[frozenset(GENERAL)]]
     for count, source in ((0, ""), (5, "GSM8K")):
         row = dict(zip(PRINTED["figure_1"], PRINTED["five_heads"][source], strict=True))
         mean = sum(row[label] for label in GENERAL) / 4

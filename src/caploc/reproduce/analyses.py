@@ -13,13 +13,13 @@ from caploc.reproduce.exhibits import SHARED, costs, palette
 from caploc.reproduce.laboratory import Heads, Lab
 from caploc.reproduce.preset import Benchmark, PresetModel
 from caploc.reproduce.selection import (
+    TEXTS,
     able,
     fill_exhibit,
     format_score,
     general,
     left_out,
     named_heads,
-    read_exhibit_texts,
     score_value,
     search_own,
     universal_heads,
@@ -89,7 +89,7 @@ def scale(lab: Lab) -> Exhibit:
             notes.append(f"{name}: {said}")
     if len(models) < FEWEST_MODELS:
         notes.append(f"A trend with size takes {FEWEST_MODELS} models or more.")
-    filtered = read_exhibit_texts()["universal heads left out"]
+    filtered = TEXTS["universal heads left out"]
     notes += [filtered, *left_out(lab)]
     exhibit = fill_exhibit(lab, "scale", rows, after=notes)
     curves = {

@@ -13,6 +13,7 @@ from caploc.reproduce.preset import KNOWLEDGE, Benchmark, Preset, PresetModel
 from caploc.reproduce.selection import (
     LEADER,
     PRINTED,
+    TEXTS,
     able,
     average,
     drop_value,
@@ -30,7 +31,6 @@ from caploc.reproduce.selection import (
     published_knowledge,
     published_score,
     published_universal,
-    read_exhibit_texts,
     score_value,
     slips,
     universal_heads,
@@ -176,7 +176,7 @@ def table9(lab: Lab) -> Exhibit:
         paper = " ".join(published_universal(model.label))
         rows.append((model.label, "universal", NOTHING, struck or NOTHING, paper or NOTHING))
     notes = slips(9, [model.label for model in preset.models])
-    filtered = read_exhibit_texts()["universal heads left out"]
+    filtered = TEXTS["universal heads left out"]
     return fill_exhibit(lab, "table9", rows, after=[*notes, filtered, *left_out(lab)])
 
 

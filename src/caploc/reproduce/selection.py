@@ -5,7 +5,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from math import sqrt
 from pathlib import Path
-from typing import Any
 
 from caploc.heads import Head
 from caploc.report.exhibits import Exhibit, Row, Value
@@ -17,6 +16,7 @@ from caploc.stats.chance import common_to_all
 from caploc.stats.localization import CLEAR, LEVEL, HeadCost, Intact, Universality, share_error
 from caploc.stats.localization import judge_universality as find_universal
 
+TEXTS = read_yaml(Path(__file__).with_name("exhibits.yaml"))  # titles, columns and notes
 TRIED = 100  # examples of each task of a benchmark that a candidate is tried on alone
 
 
@@ -229,11 +229,6 @@ def lost_share(found: ScoredTask) -> Value:
     return Value(lost, error, digits=0)
 
 
-def read_exhibit_texts() -> dict[str, Any]:
-    """Read `exhibits.yaml`: titles, columns and notes."""
-    return read_yaml(Path(__file__).with_name("exhibits.yaml"))
-
-
 def fill_exhibit(
     lab: Lab,
     name: str,
@@ -245,7 +240,7 @@ def fill_exhibit(
     **words: object,
 ) -> Exhibit:
     """Fill the table or figure of that name, with more columns, and notes before and after."""
-    preset, texts = lab.preset, read_exhibit_texts()[name]
+    preset, texts = lab.preset, TEXTS[name]
     leader = preset.leader.label
     words |= {"top": preset.top, "leader": leader, "main": preset.main, "tried": TRIED}
     title, *told = (text.format(**words) for text in (texts["title"], *texts["notes"]))
@@ -288,7 +283,6 @@ def left_out(lab: Lab) -> list[str]:
 # Figures that the heads paper prints, to stand beside ours.
 PRINTED = read_yaml(Path(__file__).with_name("published.yaml"))
 LEADER = "Llama-3.1-8B"  # the model of which it prints scores task by task, and every search
-GENERAL = frozenset("HellaSwag BoolQ ARC-C MMLU".split())
 CURVES = {frozenset(names.split()): row.split() for names, row in PRINTED["curves"].items()}
 FIGURE_3 = [frozenset(names.split()) for names in PRINTED["figure_3"]]
 
