@@ -102,8 +102,7 @@ def describe_run(run: ComparedRun) -> dict[str, Any]:
     """What one run found; missing is None."""
     result, check = run.result, check_of(run.result)
     controls, others = result.validation.controls, result.validation.other_tasks
-    known = check.intact is not None and check.knocked_out is not None
-    change = check.knocked_out - check.intact if known else None  # type: ignore[operator]
+    before, after = check.intact, check.knocked_out
     return {
         "name": run.name,
         "folder": str(run.folder),
@@ -115,11 +114,11 @@ def describe_run(run: ComparedRun) -> dict[str, Any]:
         "seed": result.seed,
         "top": result.top,
         "heads": result.grid.grid().size,
-        "intact": check.intact,
-        "knocked_out": check.knocked_out,
+        "intact": before,
+        "knocked_out": after,
         "held_out": check.held_out,
         "random_heads": controls.mean if controls else None,
-        "damage": None if change is None else check.unit.harm(change),
+        "damage": None if before is None or after is None else check.unit.harm(after - before),
         "verdict": check.verdict.name.lower(),
         "other_tasks": [
             dict(zip(("name", "intact", "knocked_out"), (each.name, *each.scores), strict=True))

@@ -181,8 +181,7 @@ def describe_search(stages: Stages, excluded: Sequence[str]) -> Search:
     def names(columns: Sequence[int]) -> list[str]:
         return [str(heads[column]) for column in columns]
 
-    unsaid = ("candidates", "scaled")
-    said = {key: value for key, value in found.diagnostics.items() if key not in unsaid}
+    said = dict(found.diagnostics)
     for key in said.keys() & {"shortlist", "tied"}:
         said[key] = names(said[key])
     if "settings" in said:

@@ -11,7 +11,7 @@ from functools import partial
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from caploc.errors import BadOption
 from caploc.folder import flat
@@ -25,14 +25,6 @@ LOG.setLevel(logging.WARNING)
 PROJECT = "caploc"
 EVERY = 5.0  # seconds between two points of a curve
 LONGEST = 500  # characters of a setting; MLflow refuses 6,000
-
-
-class Tracker(Protocol):
-    """One run in a tracker: it gets points of curves and copies of files, and is closed."""
-
-    def log(self, figures: Mapping[str, float], step: int) -> None: ...
-    def keep(self, files: Sequence[Path]) -> None: ...
-    def end(self, failed: bool) -> None: ...
 
 
 class Likewise:
@@ -82,8 +74,8 @@ class MLflow:
         self.module.end_run("FAILED" if failed else "FINISHED")
 
 
-Begin = Callable[[str, str, str, dict[str, Any]], Tracker]
-TRACKERS: dict[str, Begin] = {"mlflow": MLflow, "trackio": Likewise, "wandb": Likewise}
+Tracker = Likewise | MLflow  # one run: it gets points of curves and copies of files, and is closed
+TRACKERS: dict[str, type[Tracker]] = {"mlflow": MLflow, "trackio": Likewise, "wandb": Likewise}
 
 
 def check_tracker(where: str | None) -> None:

@@ -5,7 +5,6 @@ from dataclasses import dataclass, replace
 
 from caploc.contents import Curve
 from caploc.report.wording import (
-    NOT_MEASURED,
     SPACE,
     ScoreKind,
     Unit,
@@ -68,8 +67,7 @@ class ScoreRow:
     def change(self) -> str:
         """What the knockout changes."""
         before, after = (point.score for point in self.points)
-        known = before is not None and after is not None
-        return self.unit.effect(after - before) if known else NOT_MEASURED  # type: ignore[operator]
+        return self.unit.effect(None if before is None or after is None else after - before)
 
 
 def comparisons(result: Result) -> list[ScoreRow]:

@@ -89,8 +89,7 @@ def scale(lab: Lab) -> Exhibit:
             notes.append(f"{name}: {said}")
     if len(models) < FEWEST_MODELS:
         notes.append(f"A trend with size takes {FEWEST_MODELS} models or more.")
-    filtered = TEXTS["universal heads left out"]
-    notes += [filtered, *left_out(lab)]
+    notes += [TEXTS["universal heads left out"], *left_out(lab)]
     exhibit = fill_exhibit(lab, "scale", rows, after=notes)
     curves = {
         name: [(sizes[label] / 1e9, each.strength, each.stderr) for label, each in points.items()]

@@ -176,8 +176,8 @@ def table9(lab: Lab) -> Exhibit:
         paper = " ".join(published_universal(model.label))
         rows.append((model.label, "universal", NOTHING, struck or NOTHING, paper or NOTHING))
     notes = slips(9, [model.label for model in preset.models])
-    filtered = TEXTS["universal heads left out"]
-    return fill_exhibit(lab, "table9", rows, after=[*notes, filtered, *left_out(lab)])
+    notes += [TEXTS["universal heads left out"], *left_out(lab)]
+    return fill_exhibit(lab, "table9", rows, after=notes)
 
 
 def printed_heads(model: PresetModel, label: str, benchmark: Benchmark, heads: Heads) -> str:
