@@ -86,16 +86,11 @@ class Exhibit:
 
     @classmethod
     def of(
-        cls,
-        name: str,
-        title: str,
-        rows: Sequence[dict[str, Cell]],
-        notes: Sequence[str] = (),
-        draw: Callable[[], Spec] | None = None,
+        cls, name: str, title: str, rows: Sequence[dict[str, Cell]], notes: Sequence[str]
     ) -> "Exhibit":
         """Fill a table from rows that name their columns, all alike."""
         columns = tuple(rows[0]) if rows else ()
-        return cls(name, title, columns, [tuple(row.values()) for row in rows], list(notes), draw)
+        return cls(name, title, columns, [tuple(row.values()) for row in rows], list(notes))
 
     def as_dict(self) -> dict[str, Any]:
         """Describe it as JSON has it: cells are texts, or numbers with their errors."""

@@ -27,6 +27,7 @@ from caploc.reproduce.selection import (
 from caploc.search.published import tie_note
 from caploc.stats.chance import Chance, overlaps
 from caploc.stats.localization import (
+    FEWEST_MODELS,
     WIDTH,
     Scores,
     Strength,
@@ -37,7 +38,6 @@ from caploc.stats.localization import (
 
 LONGEST = 90  # characters of an answer shown in a cell
 KINDS = 4  # of answers shown in a cell
-FEWEST_MODELS = 3  # of a trend with size
 STRENGTH = "localization strength"
 
 
