@@ -42,7 +42,7 @@ from caploc.validation.frontier import (
 )
 from caploc.validation.held_out import held_out
 from caploc.validation.members import drop_idle_members, judge, measure_members
-from caploc.validation.wording import left_out
+from caploc.validation.wording import tell_left_out
 from caploc.workbench import (
     ModelOptions,
     Workbench,
@@ -480,7 +480,7 @@ def settled(study: Study, stages: Stages, check: Check) -> tuple[Stages, Check]:
     if study.seeks_set:
         kept = drop_idle_members(check, found.chosen)
         if idle := [str(check.grid.heads[c]) for c in found.chosen if c not in kept]:
-            notes = [left_out(idle, check.fresh), *notes]
+            notes = [tell_left_out(idle, check.fresh), *notes]
         found = replace(found, chosen=kept)
     return replace(stages, found=replace(found, notes=notes), subsets=judgement.subsets), check
 

@@ -133,7 +133,6 @@ class Leaf:
         except OverflowError:  # the perplexity of a model that is broken beyond numbers
             return None, None
 
-
     def stderr(self, items: Sequence[Any]) -> float | None:
         """Return the formula for a mean, a seeded bootstrap where items are cheap to aggregate."""
         if len(items) < 2:

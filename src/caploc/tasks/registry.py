@@ -8,7 +8,7 @@ from lm_eval.tasks import TaskManager
 from lm_eval.tasks._index import Entry, Kind
 
 from caploc.errors import BadData
-from caploc.naming import are_twins, at_home
+from caploc.naming import ZERO_SHOT, are_twins, at_home
 from caploc.tasks.datafiles import definition
 from caploc.tasks.names import OURS, unknown_task
 from caploc.tasks.taskfiles import ENDINGS, has_mark, open_family
@@ -41,8 +41,12 @@ def own_names() -> list[str]:
 
 
 def list_twins(name: str) -> list[str]:
-    """List a task's twins that caploc brings, such as `words/past_twin` of `words/past`."""
-    return [other for other in own_names() if other != name and are_twins(other, name)]
+    """List a task's twins that caploc brings, but those without examples.
+
+    Of `words/past` it is `words/past_twin`.
+    """
+    twins = [other for other in own_names() if other != name and are_twins(other, name)]
+    return [other for other in twins if not other.endswith(ZERO_SHOT)]
 
 
 def find_task(name: str) -> tuple[TaskManager, str]:

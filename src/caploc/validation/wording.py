@@ -194,8 +194,8 @@ def end_periods(text: str) -> list[int]:
     return [length - known for length, known in enumerate(agree, start=1)]
 
 
-def left_out(heads: Sequence[str], fresh: bool) -> str:
-    """Which heads of a set are not named, and why."""
+def tell_left_out(heads: Sequence[str], fresh: bool) -> str:
+    """Say which heads of a set are not named, and why."""
     where = "fresh examples" if fresh else "the examples at hand"
     adds = "adds" if len(heads) == 1 else "add"
     return (
