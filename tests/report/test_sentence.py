@@ -89,6 +89,18 @@ def test_a_twin_is_said_first_and_is_nothing_else(result):
     assert told in (said(result))
 
 
+def test_of_several_twins_the_one_that_loses_least_is_told(result):
+    other(result, 0.98, 0.1, "changed", twin=True)
+    first = result["validation"]["other_tasks"][0]
+    change = {**first["change"], "outcome": 0.0, "verdict": "unchanged"}
+    kept = {**first, "name": "demo/kept", "knocked_out": {"score": 0.98}, "change": change}
+    prose = {"name": "demo/prose", "intact": {"score": 0.9}, "knocked_out": {"score": 0.9}}
+    result["validation"]["other_tasks"] += [kept, prose]
+    told = said(result)
+    assert "in other words (demo/kept) it stays at 98 % and demo/prose" in told
+    assert "demo/sentences" not in told and "as this prompt asks it" in told
+
+
 @pytest.mark.parametrize("verdict", ["open", "unchanged"])
 def test_heads_without_which_a_twin_survives_are_this_prompts(result, verdict):
     other(result, 0.98, 0.97, verdict, twin=True)

@@ -27,7 +27,7 @@ from caploc.result import Change, Frontier, JointDrop, Member, Result, Score, Ta
 # 95 % of a normal distribution. The two runs share their examples, so the true error of their
 # difference is smaller; we would rather call a real drop noise than the reverse.
 NOISE_WIDTH = 1.96
-MOST_OTHERS = 2  # tasks that a headline names, and twins; those that lose most
+MOST_OTHERS = 2  # tasks that a headline names, those that lose most
 FEW_OTHERS = 3  # other tasks, below which the first next steps are to score more
 
 
@@ -281,7 +281,7 @@ def _needed(result: Result, check: HeldOutClaim, names: str, few: str) -> str:
     count = len(check.others)
     others = "not for sure for the other task scored"
     if count > 1:
-        others = f"for none of the {count} other tasks scored for sure"
+        others = f"for sure for none of the {count} other tasks scored"
     claim = {
         HeadlineVerdict.UNSURE: f"{are} needed for {task}, and {others}",
         HeadlineVerdict.SPECIFIC: f"{are} specific to {task} among the {count + 1} tasks scored",
@@ -298,11 +298,11 @@ def _needed(result: Result, check: HeldOutClaim, names: str, few: str) -> str:
         told += f" ({name_list(parts)})"
     if check.verdict is HeadlineVerdict.NEEDED:
         return f"{told}. Whether other tasks need {them} was not measured."
-    twins = _clauses(other_scores(result, twins=True), check.unit)
+    twins = _clauses(other_scores(result, twins=True)[-1:], check.unit)  # that loses least
     beside = _clauses(check.others[:MOST_OTHERS], check.unit)
     if more := sum(each.is_hurt for each in check.others[MOST_OTHERS:]):
         beside.append(f"{more} more {'task loses' if more == 1 else 'tasks lose'} too")
-    return f"{told}, while {name_list(twins[:MOST_OTHERS] + beside)}."
+    return f"{told}, while {name_list(twins + beside)}."
 
 
 def _not_checked(check: HeldOutClaim, names: str, few: str) -> str:
