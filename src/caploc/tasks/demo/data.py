@@ -286,7 +286,7 @@ def draw_distinct(draw: Draw, split: str, count: int = ROWS) -> list[Example]:
     return list(examples.values())
 
 
-def load(kind: str, **_: Any) -> dict[str, datasets.Dataset]:
+def load_kind(kind: str, **_: Any) -> dict[str, datasets.Dataset]:
     """Make both splits of a kind of text; lm-eval calls it with a task's `dataset_kwargs`."""
     draw = next(each for each in HELD_OUT if each.__name__ == kind)
     return {
