@@ -106,7 +106,7 @@ def stand_in(task: str, allowed: bool) -> Iterator[None]:
         name: module
         for name, module in list(sys.modules.items())
         if isinstance(module, ModuleType) and "__mtime__" in vars(module)
-        if holds_metric(module, is_real)
+        if holds_metric(vars(module), is_real)
     }
     for name in real:
         del sys.modules[name]
@@ -118,24 +118,16 @@ def stand_in(task: str, allowed: bool) -> Iterator[None]:
         evaluate.load = load
         for name, module in list(sys.modules.items()):
             new = isinstance(module, ModuleType) and module is not before.get(name)
-            if new and holds_metric(module, is_ours):
+            if new and holds_metric(vars(module), is_ours):
                 del sys.modules[name]
         sys.modules.update(real)
 
 
-def holds_metric(module: ModuleType, kind: Callable[[Any], bool]) -> bool:
-    """Tell whether a module, or a function that it took from another, has such a metric at hand."""
-    return any(kind(value) for value in widened(vars(module)))
-
-
-def widened(names: dict[str, Any]) -> Iterator[Any]:
-    """Yield what a module's names stand for, and what the functions among them see in turn."""
-    yield from names.values()
-    seen = {id(names)}
-    for value in list(names.values()):
-        if isfunction(value) and id(value.__globals__) not in seen:
-            seen.add(id(value.__globals__))
-            yield from value.__globals__.values()
+def holds_metric(names: dict[str, Any], kind: Callable[[Any], bool]) -> bool:
+    """Tell whether such a metric is in a module's names, or in those that its functions see."""
+    functions = filter(isfunction, list(names.values()))
+    seen = {id(each.__globals__): each.__globals__ for each in functions} | {id(names): names}
+    return any(kind(value) for each in seen.values() for value in list(each.values()))
 
 
 def is_ours(value: Any) -> bool:
@@ -157,7 +149,7 @@ def reaches(function: Callable[..., Any], kind: Callable[[Any], bool]) -> bool:
     if kind(function) or kind(owner):
         return True
     seen = owner if isfunction(owner) else getattr(function, "__func__", function)
-    return isfunction(seen) and any(kind(value) for value in widened(seen.__globals__))
+    return isfunction(seen) and holds_metric(seen.__globals__, kind)
 
 
 def scorers(task: HarnessLeaf) -> list[Callable[..., Any]]:
