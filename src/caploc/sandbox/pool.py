@@ -95,10 +95,6 @@ class NotIsolated(WorkerFailed):
     """A program did not run, because its process could not be isolated."""
 
 
-# It ends by the first signal that reaches it, or with us, and then leaves nothing behind.
-BYSTANDER = ["sh", "-c", 'read line; rm -rf "$0"']
-
-
 class Witness(ExitStack):
     """What a program could be after: offered to everyone while it is open; and what was reached.
 
@@ -112,7 +108,8 @@ class Witness(ExitStack):
         super().__init__()
         folder = self.enter_context(tempfile.TemporaryDirectory(prefix="caploc-"))
         os.chmod(folder, 0o777)
-        command = [*BYSTANDER, folder]
+        # It ends by the first signal that reaches it, or with us, and then leaves nothing behind.
+        command = ["sh", "-c", 'read line; rm -rf "$0"', folder]
         self._bystander = self.enter_context(
             subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True)
         )

@@ -168,7 +168,7 @@ class ChildWatch:
         for file in (printed, woken, control):
             self._poll.register(file, select.POLLIN)
         self._over = time.monotonic() + limits.wall_seconds
-        self._judged, self._stopped = False, ""
+        self._stopped = ""
         self._scratch, self._count = bytearray(CHUNK), 0
         self._ends: dict[str, tuple[int | None, float]] = {}
 
@@ -186,7 +186,7 @@ class ChildWatch:
             self._drain()
             self._reap()
             if time.monotonic() >= self._over:
-                self._stop("" if self._judged else "timeout")
+                self._stop("" if "judge" in self._ends else "timeout")
         self._drain()
         self._scratch[:] = bytes(CHUNK)  # later programs inherit our memory
         return {"stopped": self._stopped, **self._ends}
@@ -222,11 +222,10 @@ class ChildWatch:
             ended, status, used = os.wait4(process, os.WNOHANG)
             if ended:
                 del self.running[process]
-                stayed = self._judged and time.monotonic() >= self._over
+                stayed = "judge" in self._ends and time.monotonic() >= self._over
                 code = None if stayed else os.waitstatus_to_exitcode(status)
                 self._ends[role] = code, used.ru_utime + used.ru_stime
                 if role == "judge":
-                    self._judged = True
                     self._over = min(self._over, time.monotonic() + GRACE)
 
 

@@ -180,21 +180,20 @@ def build_task(
     overrides = data_overrides(spec, entries, options.splits, options.fewshot)
     if options.training:
         overrides = (overrides or {}) | training_instead(name, entries, options.splits)
-    remedy = how_to_read_files(entries)
     files = [*map(Path, options.splits.values())]
     files = files or [file for entry in entries for file in local_files(definition(entry))]
-    with loading(name, remedy, files), stand_in(name, options.allow_code):
-        for entry in entries:
-            if entry.yaml_path and definition(entry).get("unsafe_code"):
-                check_definition(entry.name, manager._factory._load_full_config(entry))
-        built = manager._factory.build(
-            manager.task_index[spec], overrides=overrides, registry=manager.task_index
-        )
-    group = built if isinstance(built, Group) else None
-    tasks = built.get_all_tasks() if group else built if isinstance(built, list) else [built]
-    for task in tasks:
-        check_programs(task, options.allow_code)
-    with loading(name, remedy, files):
+    with loading(name, entries, files):
+        with stand_in(name, options.allow_code):
+            for entry in entries:
+                if entry.yaml_path and definition(entry).get("unsafe_code"):
+                    check_definition(entry.name, manager._factory._load_full_config(entry))
+            built = manager._factory.build(
+                manager.task_index[spec], overrides=overrides, registry=manager.task_index
+            )
+        group = built if isinstance(built, Group) else None
+        tasks = built.get_all_tasks() if group else built if isinstance(built, list) else [built]
+        for task in tasks:
+            check_programs(task, options.allow_code)
         leaves = [prepared(task, options, chat, score) for task in tasks]
     if files:
         for leaf in leaves:
@@ -203,10 +202,7 @@ def build_task(
 
 
 def prepared(
-    task: HarnessLeaf,
-    options: TaskOptions,
-    chat: ChatTemplate | None,
-    score: ScoreAnswer | None = None,
+    task: HarnessLeaf, options: TaskOptions, chat: ChatTemplate | None, score: ScoreAnswer | None
 ) -> Leaf:
     """One task set up as the options and its YAML's `metadata` say, with its requests."""
     metadata = task.get_config("metadata") or {}
@@ -226,15 +222,8 @@ def prepared(
     return Leaf(task, options.metric, chat if chatting else None)
 
 
-def how_to_read_files(entries: Sequence[Entry]) -> str:
-    """Return what to do where the Hub cannot be reached."""
-    if len(entries) != 1:
-        return "write a YAML that reads your own files (docs/tasks.md)"
-    return f"pass the files: --data {evaluated_split(definition(entries[0])) or 'test'}=FILE"
-
-
 @contextmanager
-def loading(name: str, remedy: str, files: Sequence[Path] = ()) -> Iterator[None]:
+def loading(name: str, entries: Sequence[Entry], files: Sequence[Path]) -> Iterator[None]:
     """Turn the many ways in which loading data fails into one sentence; `files` are looked at."""
     try:
         yield
@@ -257,6 +246,10 @@ def loading(name: str, remedy: str, files: Sequence[Path] = ()) -> Iterator[None
                     f"The data of task {name} could not be read: {file}: {fault}."
                 ) from error
         said = (str(error).strip() or type(error).__name__).splitlines()[0]
+        remedy = "write a YAML that reads your own files (docs/tasks.md)"
+        if len(entries) == 1:  # where the Hub cannot be reached
+            split = evaluated_split(definition(entries[0])) or "test"
+            remedy = f"pass the files: --data {split}=FILE"
         raise BadData(
             f"The data of task {name} could not be loaded ({type(error).__name__}: {said}). "
             f"Check the network, or {remedy}."
