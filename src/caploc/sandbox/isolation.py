@@ -46,8 +46,6 @@ class Bpf(NamedTuple):
     operand: int
 
 
-# Steps as prctl(2) takes them.
-STEP = struct.Struct("HBBI")
 PERMIT, DENY = Bpf(RETURN, 0, 0, ALLOW), Bpf(RETURN, 0, 0, REFUSE)
 
 
@@ -229,7 +227,7 @@ def install_filter(*, read_only: bool) -> None:
     With `read_only` no file may be written at all.
     """
     listed = list_steps(platform.machine(), os.getpid(), read_only=read_only)
-    steps = [STEP.pack(*step) for step in listed]
+    steps = [struct.pack("HBBI", *step) for step in listed]
     code = ctypes.create_string_buffer(b"".join(steps))
     program = struct.pack("HP", len(steps), ctypes.addressof(code))
     call("prctl", PR_SET_SECCOMP, 2, program, 0, 0)
