@@ -53,7 +53,7 @@ def test_a_loaded_model_loses_the_past_tense_with_its_heads(tmp_path, monkeypatc
     text, _ = shown(executed("own_pairs", tmp_path))
     assert [word for word in FINDINGS["own_pairs"] if word not in text] == []
     assert "Warning" not in text and "Traceback" not in text
-    assert text.count("intact") == 6 and text.count('"effect":') == 270
+    assert text.count(": intact '") == 6 and text.count('"effect":') == 270
 
 
 def test_every_tutorial_is_run():
