@@ -123,14 +123,6 @@ def test_errors_have_the_freedom_of_their_cuts_or_examples():
     assert screened(few).freedom.tolist() == [7, 7]
 
 
-def test_other_units_scale_effects_and_errors_and_keep_the_test():
-    found = Effects(np.array([-0.3, 0.1]), np.array([0.1, 0.1]), np.array([4.0, 9.0]))
-    other = found.scaled(3.0)
-    assert other.effect.tolist() == pytest.approx([-0.9, 0.3])
-    assert other.half_width() == pytest.approx(3 * found.half_width())
-    assert other.p() == pytest.approx(found.p())
-
-
 def test_heads_left_out_are_unknown():
     found = Effects(np.array([-0.3, 0.1]), np.array([0.1, 0.1])).only(np.array([False, True]))
     assert np.isnan([found.effect[0], found.stderr[0], found.p()[0]]).all()

@@ -6,7 +6,6 @@ Those on rows take any design, crossed or scattered.
 import warnings
 
 import numpy as np
-from jaxtyping import Float
 from scipy import sparse
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import Lasso, LassoCV, LogisticRegression
@@ -14,7 +13,6 @@ from sklearn.metrics import r2_score
 from sklearn.model_selection import GroupKFold, KFold, cross_val_predict
 
 from caploc.errors import BadOption
-from caploc.heads import Masks
 from caploc.recovery.estimate import (
     Estimate,
     Measurements,
@@ -25,6 +23,7 @@ from caploc.recovery.estimate import (
 )
 from caploc.recovery.screening import Effects, false_discovery_rates, means_apart, screened
 
+ALPHA, ITERATIONS = 0.01, 5000  # of the paper's Lasso
 FOLDS = 5
 PENALTIES = 30  # that cross-validation chooses from
 SETTLED = 1e-4
@@ -42,53 +41,35 @@ class PaperLasso:
     they rank heads better than they measure them.
     """
 
-    alpha = 0.01
-    iterations = 5000
-
     def fit(self, seen: Measurements, intact: dict[int, float]) -> Estimate:
-        """Fit on the mask means; `r2_held_out` is cross-validated over masks in five folds."""
+        """Fit on the mask means; all effects are 0 if these do not vary.
+
+        `r2_held_out` is that of predictions for masks left out of the fit, in five folds; NaN with
+        too few or equal scores.
+        """
         scores = seen.mask_means()
         measured = ~np.isnan(scores)
-        masks, scores = seen.masks[measured], scores[measured]
-        unknown = np.full(seen.masks.shape[1], np.nan)
-        effect = np.where(masks.any(axis=0), self.coefficients(masks, scores), np.nan)
+        masks, scores = seen.masks[measured].astype(float), scores[measured]
+        coefficients, r2 = np.zeros(masks.shape[1]), float("nan")
+        spread = scores.std() if scores.size else 0.0
+        if spread != 0:
+            target = (scores - scores.mean()) / spread
+            model = Lasso(alpha=ALPHA, max_iter=ITERATIONS)
+            with warnings.catch_warnings():
+                # The paper stops after 5,000 iterations whether or not the fit has settled.
+                warnings.simplefilter("ignore", ConvergenceWarning)
+                coefficients = model.fit(masks, target).coef_ * spread
+                if len(scores) >= 2 * FOLDS:
+                    folds = KFold(FOLDS, shuffle=True, random_state=0)
+                    r2 = float(r2_score(target, cross_val_predict(model, masks, target, cv=folds)))
         table = seen.table()
         return Estimate(
             "lasso",
-            effect,
-            *(unknown, unknown, unknown),
-            r2_held_out=self.held_out(masks, scores),
+            np.where(masks.any(axis=0), coefficients, np.nan),
+            *(np.full(masks.shape[1], np.nan),) * 3,
+            r2_held_out=r2,
             ceiling=float("nan") if table is None else noise_ceiling(table),
         )
-
-    def coefficients(self, masks: Masks, scores: Float[np.ndarray, " masks"]) -> np.ndarray:
-        """Effects in score units; all 0 if the scores do not vary."""
-        if not scores.size:
-            return np.full(masks.shape[1], np.nan)
-        spread = scores.std()
-        if spread == 0:
-            return np.zeros(masks.shape[1])
-        with warnings.catch_warnings():
-            # The paper stops after 5,000 iterations whether or not the fit has settled.
-            warnings.simplefilter("ignore", ConvergenceWarning)
-            fitted = self.model().fit(masks.astype(float), (scores - scores.mean()) / spread)
-        return fitted.coef_ * spread
-
-    def model(self) -> Lasso:
-        """The scikit-learn model with the paper's settings."""
-        return Lasso(alpha=self.alpha, max_iter=self.iterations)
-
-    def held_out(self, masks: Masks, scores: Float[np.ndarray, " masks"]) -> float:
-        """R² of predictions for masks left out of the fit; NaN with too few or equal scores."""
-        if len(scores) < 2 * FOLDS or scores.std() == 0:
-            return float("nan")
-        spread = scores.std()
-        folds = KFold(FOLDS, shuffle=True, random_state=0)
-        target = (scores - scores.mean()) / spread
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", ConvergenceWarning)
-            predicted = cross_val_predict(self.model(), masks.astype(float), target, cv=folds)
-        return float(r2_score(target, predicted))
 
 
 class DifferenceOfMeans:
@@ -114,8 +95,7 @@ class SpikeAndSlab:
 
 
 class ChosenLasso:
-    """The Lasso on rows, its penalty chosen by cross-validation over masks (scikit-learn's
-    LassoCV).
+    """The Lasso on rows, its penalty chosen by cross-validation over masks.
 
     Outcomes have their example's difficulty removed. Like every Lasso it pulls effects towards zero
     and has no intervals.

@@ -137,10 +137,6 @@ class Effects:
         """Half of the 95 % interval."""
         return stats.t.ppf(0.975, self.known_freedom) * self.stderr
 
-    def scaled(self, factor: float) -> "Effects":
-        """The same in other units."""
-        return replace(self, effect=factor * self.effect, stderr=factor * self.stderr)
-
     def only(self, heads: Bool[np.ndarray, " heads"]) -> "Effects":
         """Unknown for all other heads."""
         return replace(

@@ -102,12 +102,12 @@ class Posterior:
 def shrink(effect: PerHead, stderr: PerHead) -> Posterior:
     """The posterior of every head's effect; without an estimate (NaN) a head has the prior."""
     known = np.isfinite(effect) & np.isfinite(stderr) & (stderr > 0)
-    precision = np.where(known, 1 / np.where(known, stderr, 1.0) ** 2, 0.0)
-    data = np.where(known, effect, 0.0)
-    widths = ladder(effect[known], stderr[known])
     if not known.any():
         shape = (len(effect), 1)
         return Posterior(np.ones(shape), np.zeros(shape), np.zeros(shape))
+    precision = np.where(known, 1 / np.where(known, stderr, 1.0) ** 2, 0.0)
+    data = np.where(known, effect, 0.0)
+    widths = ladder(effect[known], stderr[known])
     fit = np.where(known[:, None], likelihood(data, np.where(known, stderr, 1.0), widths), 1.0)
     # 10 heads more at zero, as Stephens (2017) has it, make the prior expect idle heads unless the
     # estimates speak against it.
@@ -163,8 +163,6 @@ def ladder(
     effect: Float[np.ndarray, " known"], stderr: Float[np.ndarray, " known"]
 ) -> Float[np.ndarray, " parts"]:
     """Widths of the prior's parts: zero, then from below the errors to beyond the effects."""
-    if not len(effect):
-        return np.zeros(1)
     low = float(np.median(stderr)) / 4
     high = max(2 * float(np.abs(effect).max()), 2 * low)
     return np.concatenate([[0.0], low * 2 ** np.arange(0, np.log2(high / low) + 0.5, 0.5)])
