@@ -1,7 +1,6 @@
 """Heads together: pairs, backups and groups, on a model whose backups were planted."""
 
 import json
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -11,17 +10,18 @@ from caploc.finished import FinishedRun
 from caploc.heads import HeadGrid
 from caploc.interactions import (
     Contrast,
-    OutcomeTable,
     behind,
+    contrast_rescues,
     describe_contrasts,
     groups,
     interactions,
     pairs,
 )
-from caploc.measurement import Meter
+from caploc.measurement import search
 from caploc.models.planted import Planted, write_planted
 from caploc.progress import Silent
-from caploc.search import Settings, column_mask
+from caploc.search import Problem, Settings, column_mask
+from caploc.search.published import Sheet
 from caploc.search.rescue import Rescue
 from caploc.study import Study, run_study
 from caploc.workbench import ModelOptions
@@ -133,15 +133,19 @@ def test_a_small_budget_says_what_was_not_asked(rescuable):
     assert "--budget is too small" in told["summary"][1]
 
 
-def table_of(outcomes, examples):
-    """A table whose outcomes are known: 4 heads, `outcomes` by the columns cut."""
+def sheet_of(outcomes, examples):
+    """A sheet whose outcomes are known: 4 heads, `outcomes` by the columns cut."""
     known = {
         column_mask(4, columns).tobytes(): np.asarray(values, dtype=float)
         for columns, values in outcomes.items()
     }
-    meter = object.__new__(Meter)  # nothing is left to ask it
-    meter.engine = SimpleNamespace(grid=HeadGrid((4,)))
-    return OutcomeTable(meter, examples, Silent(), known)
+    return Sheet(Problem(4, examples, Settings()), examples, known)
+
+
+def rescued(outcomes, examples, rescue):
+    """The one contrast of a rescue on a sheet that nothing is left to ask for."""
+    (row,) = search([], contrast_rescues(sheet_of(outcomes, examples), [rescue]), Silent())
+    return row
 
 
 def test_a_rescue_of_log_probabilities_leaves_out_what_was_screened_and_what_is_unknown():
@@ -150,8 +154,7 @@ def test_a_rescue_of_log_probabilities_leaves_out_what_was_screened_and_what_is_
         (1,): [-9.0, -8.0, -7.0, np.nan, -6.0],
         (1, 3): [-1.0, -2.5, -1.0, -1.0, -2.0],
     }
-    table = table_of(outcomes, [10, 11, 12, 13, 14])
-    (row,) = table.rescues([Rescue(1, (3,), (10, 99))], "rescues")
+    row = rescued(outcomes, [10, 11, 12, 13, 14], Rescue(1, (3,), (10, 99)))
     assert row["contrast"] == Contrast("rescue", (1,), (3,))
     assert row["effect"] == pytest.approx((5.5 + 6 + 4) / 3)
     assert row["cost_alone"] == pytest.approx((6 + 5.5 + 4.8) / 3)
@@ -161,10 +164,10 @@ def test_a_rescue_of_log_probabilities_leaves_out_what_was_screened_and_what_is_
 
 def test_a_rescue_of_two_answers_is_no_proof():
     """Of right and wrong answers few may change: two of two brought back come by chance."""
-    table = table_of({(): [1, 1], (1,): [0, 0], (1, 3): [1, 1]}, [0, 1])
-    (row,) = table.rescues([Rescue(1, (3,), (7,))], "rescues")
+    outcomes = {(): [1, 1], (1,): [0, 0], (1, 3): [1, 1]}
+    row = rescued(outcomes, [0, 1], Rescue(1, (3,), (7,)))
     assert row["effect"] == 1 and row["p"] > 0.05
-    (row,) = table.rescues([Rescue(1, (3,), (0, 1))], "rescues")
+    row = rescued(outcomes, [0, 1], Rescue(1, (3,), (0, 1)))
     assert np.isnan(row["effect"]) and np.isnan(row["cost_alone"])
 
 

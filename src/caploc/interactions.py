@@ -8,7 +8,7 @@ is `y(both gone) - y(the one gone)`.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -18,15 +18,17 @@ import numpy as np
 from caploc.errors import BadOption, UserError
 from caploc.finished import FinishedRun
 from caploc.folder import INTERACTIONS, write_json
-from caploc.heads import HeadGrid, Mask
-from caploc.measurement import Meter, search
+from caploc.heads import HeadGrid
+from caploc.measurement import search
 from caploc.progress import Progress, Silent
 from caploc.recovery.paired import paired
 from caploc.recovery.screening import false_discovery_rates
 from caploc.report.page import rewrite_page
 from caploc.report.wording import name_list
 from caploc.result import number
-from caploc.search import Plan, Problem, Settings, column_mask
+from caploc.search import Problem, Settings
+from caploc.search.plan import Asking
+from caploc.search.published import Sheet
 from caploc.search.rescue import Rescue, search_rescuers, standing_in
 from caploc.workbench import Allowed, shared_price
 
@@ -48,66 +50,37 @@ class Contrast:
     first: tuple[int, ...]
     second: tuple[int, ...]
 
-    def masks(self, heads: int) -> list[Mask]:
-        """Both gone, the first, the second."""
-        both = (*self.first, *self.second)
-        return [column_mask(heads, columns) for columns in (both, self.first, self.second)]
+
+def contrasts(sheet: Sheet, wanted: Sequence[Contrast], what: str) -> Asking[list[dict[str, Any]]]:
+    """Mean, interval and p of each contrast over the examples of a sheet."""
+    sets = [s for each in wanted for s in (each.first + each.second, each.first, each.second)]
+    intact, *cut = yield from sheet.without([(), *sets], what)
+    return [
+        {"contrast": each} | estimate_contrast(both - first - second + intact)
+        for each, both, first, second in zip(wanted, cut[::3], cut[1::3], cut[2::3], strict=True)
+    ]
 
 
-@dataclass
-class OutcomeTable:
-    """Outcomes of masks on the same examples; each mask is measured once."""
+def contrast_rescues(sheet: Sheet, found: Sequence[Rescue]) -> Asking[list[dict[str, Any]]]:
+    """What each rescuer's absence brings back, on examples by which it was not picked.
 
-    meter: Meter
-    examples: Sequence[int]
-    progress: Progress
-    known: dict[bytes, np.ndarray] = field(default_factory=dict)
-
-    def measure(self, masks: Sequence[Mask], what: str) -> None:
-        """Measure those that are not known."""
-        fresh = {mask.tobytes(): mask for mask in masks if mask.tobytes() not in self.known}
-        if not fresh:
-            return
-        rows = self.meter.measure(
-            Plan.crossed(np.stack(list(fresh.values())), self.examples), self.progress, what
-        )
-        values = np.array([row.outcome for row in rows]).reshape(len(fresh), -1)
-        self.known |= dict(zip(fresh, values, strict=True))
-
-    def contrasts(self, wanted: Sequence[Contrast], what: str) -> list[dict[str, Any]]:
-        """Mean, interval and p of each contrast over the examples."""
-        heads = self.meter.engine.grid.size
-        empty = np.zeros(heads, dtype=bool)
-        self.measure([empty, *(mask for each in wanted for mask in each.masks(heads))], what)
-        found = []
-        for each in wanted:
-            both, first, second = (self.known[mask.tobytes()] for mask in each.masks(heads))
-            value = both - first - second + self.known[empty.tobytes()]
-            found.append({"contrast": each} | estimate_contrast(value))
-        return found
-
-    def rescues(self, found: Sequence[Rescue], what: str) -> list[dict[str, Any]]:
-        """What each rescuer's absence brings back, on examples by which it was not picked.
-
-        Beside the contrast stand the costs of the head alone and of both together.
-        """
-        heads = self.meter.engine.grid.size
-        empty = np.zeros(heads, dtype=bool)
-        pairs = [(each, column) for each in found for column in each.rescuers]
-        masks = [column_mask(heads, [each.breaker, column]) for each, column in pairs]
-        alone = [column_mask(heads, [each.breaker]) for each, _ in pairs]
-        self.measure([empty, *alone, *masks], what)
-        told = []
-        for (each, column), *cut in zip(pairs, alone, masks, strict=True):
-            fresh = ~np.isin(self.examples, each.examples)
-            outcomes = np.stack([self.known[mask.tobytes()][fresh] for mask in (empty, *cut)])
-            intact, one, both = outcomes[:, np.isfinite(outcomes).all(axis=0)]
-            binary = bool(np.isin(outcomes, (0.0, 1.0)).all())
-            costs = [float((intact - y).mean()) if intact.size else np.nan for y in (one, both)]
-            row: dict[str, Any] = {"contrast": Contrast("rescue", (each.breaker,), (column,))}
-            row |= dict(zip(COSTS, costs, strict=True))
-            told.append(row | estimate_contrast(both - one, binary=binary))
-        return told
+    Beside the contrast stand the costs of the head alone and of both together.
+    """
+    pairs = [(each, column) for each in found for column in each.rescuers]
+    alone = [(each.breaker,) for each, _ in pairs]
+    together = [(each.breaker, column) for each, column in pairs]
+    intact, *cut = yield from sheet.without([(), *alone, *together], "rescues")
+    told = []
+    for (each, column), *without in zip(pairs, cut[: len(pairs)], cut[len(pairs) :], strict=True):
+        fresh = ~np.isin(sheet.examples, each.examples)
+        outcomes = np.stack([intact, *without])[:, fresh]
+        before, one, both = outcomes[:, np.isfinite(outcomes).all(axis=0)]
+        binary = bool(np.isin(outcomes, (0.0, 1.0)).all())
+        costs = [float((before - y).mean()) if before.size else np.nan for y in (one, both)]
+        row: dict[str, Any] = {"contrast": Contrast("rescue", (each.breaker,), (column,))}
+        row |= dict(zip(COSTS, costs, strict=True))
+        told.append(row | estimate_contrast(both - one, binary=binary))
+    return told
 
 
 def estimate_contrast(values: np.ndarray, *, binary: bool = False) -> dict[str, float]:
@@ -145,39 +118,41 @@ def interactions(
         grid = bench.engine.loaded.grid
         chosen = columns(grid, run.result.top[:most])
         found, kept = run.study.drawn(task.size)
-        table = OutcomeTable(bench.meter(task), (kept or found)[:examples], progress or Silent())
+        meter, progress = bench.meter(task), progress or Silent()
         problem = Problem(
             heads=grid.size,
             examples=found,
             settings=Settings(seed=run.study.settings.seed, recall=1.0, top=most),
-            shared=shared_price(bench, table.meter, found, table.progress),
+            shared=shared_price(bench, meter, found, progress),
         )
         critical = columns(grid, run.result.search.critical)
         generator = standing_in(problem, chosen, critical, budget or PER_HEAD * grid.size)
-        stand_ins = search([table.meter], generator, table.progress)
-        screened = [example for example in found if example not in table.examples] or found
+        stand_ins = search([meter], generator, progress)
+        sheet = Sheet(problem, (kept or found)[:examples])
+        screened = [example for example in found if example not in sheet.examples] or found
         suspects = list(dict.fromkeys(chosen + critical))
         asking = search_rescuers(replace(problem, examples=screened), suspects, budget)
-        rescues = search([table.meter], asking, table.progress)
+        rescues = search([meter], asking, progress)
         backups = list(behind(chosen, stand_ins))
-        asked = [{each.first, each.second} for each in backups]
+        known = [{each.first, each.second} for each in backups]
         # A head's backup may be all the rest of its group: that pair is asked once.
-        wholes = [w for w in groups(grid, chosen) if {w.first, w.second} not in asked]
-        rows = [
-            *table.contrasts(list(pairs(chosen)), "pairs"),
-            *table.contrasts(backups, "backups"),
-            *table.contrasts(wholes, "key-value groups"),
-            *table.rescues(rescues, "rescues"),
+        wholes = [w for w in groups(grid, chosen) if {w.first, w.second} not in known]
+        asked = [
+            contrasts(sheet, list(pairs(chosen)), "pairs"),
+            contrasts(sheet, backups, "backups"),
+            contrasts(sheet, wholes, "key-value groups"),
+            contrast_rescues(sheet, rescues),
         ]
-        contrasts = describe_contrasts(rows, grid)
+        rows = [row for each in asked for row in search([meter], each, progress)]
+        described = describe_contrasts(rows, grid)
         told = {
             "schema": 1,
             "heads": [str(grid.heads[column]) for column in chosen],
             "stand_ins": [str(grid.heads[column]) for column in stand_ins],
             "breaking": [str(grid.heads[each.breaker]) for each in rescues],
-            "examples": len(table.examples),
-            "interactions": contrasts,
-            "summary": [summary(each, grid, contrasts) for each in rescues],
+            "examples": len(sheet.examples),
+            "interactions": described,
+            "summary": [summary(each, grid, described) for each in rescues],
             "limits": LIMITS,
             "cost": bench.cost.as_dict(),
         }

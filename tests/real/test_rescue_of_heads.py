@@ -2,11 +2,12 @@
 
 import pytest
 
-from caploc.interactions import OutcomeTable, describe_contrasts
+from caploc.interactions import contrast_rescues, describe_contrasts
 from caploc.measurement import search
 from caploc.pretrained import is_fetched
 from caploc.progress import Silent
 from caploc.search import Problem, Settings
+from caploc.search.published import Sheet
 from caploc.search.rescue import search_rescuers
 from caploc.store import Store
 from caploc.tasks.catalog import TaskOptions
@@ -41,9 +42,8 @@ def test_without_l0h0_the_model_does_without_l0h6(bench, meter):
     problem = Problem(grid.size, SEARCHED, Settings())
     (found,) = search([meter], search_rescuers(problem, [BREAKER], None), Silent())
     assert found.breaker == BREAKER and RESCUER in found.rescuers and IDLE not in found.rescuers
-    told = describe_contrasts(
-        OutcomeTable(meter, JUDGED, Silent()).rescues([found], "rescues"), grid
-    )
+    asking = contrast_rescues(Sheet(problem, JUDGED), [found])
+    told = describe_contrasts(search([meter], asking, Silent()), grid)
     (row,) = [row for row in told if row["second"] == ["L0H0"]]
     assert row["meaning"].startswith("rescue") and row["q"] < 1e-3
     assert row["cost_alone"] > 0.7 and row["cost_together"] < 0.4

@@ -19,7 +19,7 @@ from scipy import stats
 
 from caploc import designs
 from caploc.errors import BadOption
-from caploc.heads import Masks
+from caploc.heads import Columns, Masks
 from caploc.recovery import ESTIMATORS
 from caploc.recovery.estimate import Estimate, Measurements, PerExample
 from caploc.recovery.paired import PairedDifferences
@@ -210,12 +210,18 @@ class Sheet:
         outcome = np.concatenate([self.known[mask.tobytes()] for mask in masks])
         return Measurements(masks, plan.mask, plan.example, outcome)
 
-    def losses(self, sets: Sequence[Sequence[int]]) -> Asking[Float[np.ndarray, "sets examples"]]:
-        """What each example loses with all heads of a set gone; NaN where it was not scored."""
+    def without(
+        self, sets: Sequence[Columns], what: str
+    ) -> Asking[Float[np.ndarray, "sets examples"]]:
+        """Every example's outcome with all heads of a set gone; NaN where it was not scored."""
         masks = self.problem.without_each(sets)
-        yield from self.ask(masks, "whole sets")
-        intact = self.known[self.problem.empty().tobytes()]
-        return np.stack([intact - self.known[mask.tobytes()] for mask in masks])
+        yield from self.ask(masks, what)
+        return np.stack([self.known[mask.tobytes()] for mask in masks])
+
+    def losses(self, sets: Sequence[Columns]) -> Asking[Float[np.ndarray, "sets examples"]]:
+        """What each example loses with all heads of a set gone; intact outcomes must be known."""
+        left = yield from self.without(sets, "whole sets")
+        return self.known[self.problem.empty().tobytes()] - left
 
 
 @dataclass(frozen=True)
