@@ -51,7 +51,7 @@ def crossed(problem: Problem, masks: Masks, usual: str) -> Search:
     masks = problem.without_excluded(masks)
     estimator = ESTIMATORS[problem.settings.estimator or usual]()
     intact = (yield intact_plan(problem, problem.examples)).by_example()
-    seen = Measurements.none(problem.heads).joined((yield Plan.crossed(masks, problem.examples)))
+    seen = yield Plan.crossed(masks, problem.examples)
     estimate = estimator.fit(seen, intact)
     top = problem.settings.top
     return Found(estimate.needed(top), problem.rank(estimate.order()), estimate, seen)
@@ -240,43 +240,6 @@ class Tried:
         return tuple(sorted(self.heads))
 
 
-@dataclass(frozen=True)
-class Chosen:
-    """The setting kept, beside all that were tried, and what each set of heads costs.
-
-    `place` is each setting's place among the different sets; `fresh` has no columns where no
-    fresh example is left.
-    """
-
-    tried: list[Tried]
-    place: list[int]
-    losses: Float[np.ndarray, "sets examples"]
-    fresh: Float[np.ndarray, "sets checked"]
-
-    @property
-    def number(self) -> int:
-        """The setting whose heads cost most; of equals the fewest masks, then the lowest rate."""
-        drops = [mean_loss(self.losses[number])[0] for number in self.place]
-        return int(np.argmax(np.nan_to_num(drops, nan=-np.inf)))
-
-    def heads(self) -> list[int]:
-        """The chosen setting's heads, the most needed first; none if they cost nothing."""
-        drop, _ = mean_loss(self.losses[self.place[self.number]])
-        return self.tried[self.number].heads if drop > 0 else []
-
-    def described(self) -> list[dict[str, Any]]:
-        """Every setting in figures; heads by column, None for what is not known."""
-        told = []
-        for setting, number in zip(self.tried, self.place, strict=True):
-            here, there = mean_loss(self.losses[number]), mean_loss(self.fresh[number])
-            figures = dict(zip(FIGURES, (*here, *there), strict=True))
-            told.append(
-                {"masks": setting.masks, "rate": setting.rate, "heads": setting.heads}
-                | {name: None if np.isnan(figure) else figure for name, figure in figures.items()}
-            )
-        return told
-
-
 def tuned(problem: Problem, draw: Draw) -> Search:
     """Fit every setting, keep the one whose heads cost most, and see what they cost elsewhere.
 
@@ -294,6 +257,7 @@ def tuned(problem: Problem, draw: Draw) -> Search:
     sets = list(dict.fromkeys(setting.set for setting in tried))
     losses = yield from sheet.losses(sets)
     checked, budget = list(problem.fresh)[:MOST_CHECKED], problem.settings.budget
+    most = choices.rows(len(sheet.examples)) + len(choices.settings) * len(checked)
     if budget is not None:
         checked = checked[: max(budget - sheet.rows, 0) // len(sets)]
     fresh = Sheet(problem, checked)
@@ -304,12 +268,12 @@ def tuned(problem: Problem, draw: Draw) -> Search:
     place = [sets.index(setting.set) for setting in tried]
     told = {
         "offered": len(offered.settings),
-        "budget": most_rows(problem, choices),
+        "budget": budget or most,
         "rows": sheet.rows + fresh.rows,
         "chosen_on": len(sheet.examples),
         "checked_on": len(fresh.examples),
     }
-    return summarize_tuned(problem, Chosen(tried, place, losses, elsewhere), told)
+    return summarize_tuned(problem, tried, place, (losses, elsewhere), told)
 
 
 def fit_settings(problem: Problem, choices: Choices, sheet: Sheet) -> list[Tried]:
@@ -325,28 +289,46 @@ def fit_settings(problem: Problem, choices: Choices, sheet: Sheet) -> list[Tried
     return tried
 
 
-def most_rows(problem: Problem, choices: Choices) -> int:
-    """The budget, or without one, the most rows that the search may plan."""
-    fresh = len(choices.settings) * min(MOST_CHECKED, len(problem.fresh))
-    return problem.settings.budget or choices.rows(len(problem.examples)) + fresh
+def summarize_tuned(
+    problem: Problem,
+    tried: Sequence[Tried],
+    place: Sequence[int],
+    losses: tuple[Float[np.ndarray, "sets examples"], Float[np.ndarray, "sets checked"]],
+    told: dict[str, Any],
+) -> Found:
+    """What the search hands back: the chosen setting's fit, and all of them in figures.
 
-
-def summarize_tuned(problem: Problem, chosen: Chosen, told: dict[str, Any]) -> Found:
-    """What the search hands back: the chosen setting's fit, and all of them in figures."""
-    kept = chosen.tried[chosen.number]
-    sets = chosen.losses, chosen.fresh, chosen.place[chosen.number]
+    `place` is each setting's place among the different sets, and `losses` what these cost on the
+    examples of the choice, and on fresh ones. Chosen is the setting whose heads cost most; of
+    equals the one of the fewest masks, then of the lowest rate.
+    """
+    settings = [
+        describe_setting(setting, losses[0][number], losses[1][number])
+        for setting, number in zip(tried, place, strict=True)
+    ]
+    drops = [-np.inf if each["drop"] is None else each["drop"] for each in settings]
+    chosen = int(np.argmax(drops))
+    kept, sets = tried[chosen], (*losses, place[chosen])
     told = told | {
-        "settings": chosen.described(),
-        "chosen": chosen.number,
+        "settings": settings,
+        "chosen": chosen,
         "masks": kept.masks,
         "rate": kept.rate,
         "optimism": optimism(*sets),
         "choosing": choosing(*sets),
     }
+    heads = kept.heads if drops[chosen] > 0 else []
     ranking = problem.rank(kept.estimate.order())
-    return Found(
-        chosen.heads(), ranking, kept.estimate, kept.seen, diagnostics=told, notes=notes(told)
-    )
+    return Found(heads, ranking, kept.estimate, kept.seen, diagnostics=told, notes=notes(told))
+
+
+def describe_setting(
+    setting: Tried, losses: Float[np.ndarray, " examples"], fresh: Float[np.ndarray, " checked"]
+) -> dict[str, Any]:
+    """A setting and what its heads cost; heads by column, None for what is not known."""
+    figures = dict(zip(FIGURES, (*mean_loss(losses), *mean_loss(fresh)), strict=True))
+    told = {"masks": setting.masks, "rate": setting.rate, "heads": setting.heads}
+    return told | {name: None if np.isnan(value) else value for name, value in figures.items()}
 
 
 def mean_loss(losses: Float[np.ndarray, " examples"]) -> tuple[float, float]:
