@@ -164,18 +164,14 @@ class Conclusion:
         tied = [column for column in self.ranking if near[column] and open_[column]]
         return tied if len(tied) > 1 else []
 
-    @cached_property
-    def interval(self) -> tuple[PerHead, PerHead]:
-        """Ends of the interval that holds a head's effect alone with a probability of 95 %.
-
-        Those of a head tried alone on enough examples are what these say and nothing else:
-        likelihoods may mislead about several heads at once, and among others that are gone a head
-        may do what it does not do alone.
-        """
-        return self.bound(np.ones(len(self.kept), bool))
-
     def bound(self, heads: Mask) -> tuple[PerHead, PerHead]:
-        """Ends of the intervals of some heads; of the others, only if tried, else NaN."""
+        """Ends of the intervals that hold these heads' effects alone with a probability of 95 %.
+
+        Those of a head tried alone on enough examples, which are told whether it is asked for or
+        not, are what these say and nothing else: likelihoods may mislead about several heads at
+        once, and among others that are gone a head may do what it does not do alone. NaN for other
+        heads that are not asked for.
+        """
         low, high = np.full(len(heads), np.nan), np.full(len(heads), np.nan)
         if heads.any():
             low[heads], high[heads] = self.posterior.of(heads).interval()
@@ -190,7 +186,7 @@ class Conclusion:
 
     def estimate(self) -> Estimate:
         """Every head's effect alone, by all that was seen of it; of a struck head, alone only."""
-        alone, (low, high) = self.checked, self.interval
+        alone, (low, high) = self.checked, self.bound(np.ones(len(self.kept), dtype=bool))
         known = np.isfinite(self.both.effect)
         return Estimate(
             self.first.ESTIMATOR,

@@ -12,7 +12,7 @@ import numpy as np
 
 from caploc import designs
 from caploc.recovery.estimate import Measurements, survived
-from caploc.search.plan import Asking, Plan, Problem, column_mask, intact_plan
+from caploc.search.plan import Asking, Plan, Problem, intact_plan
 from caploc.search.screen import Screen
 from caploc.search.sets import beyond_doubt
 from caploc.search.state import SearchState, right_of
@@ -112,9 +112,8 @@ def standing_in(
     base: list[int] = []
     left = intact
     for column in found:
-        mask = column_mask(problem.heads, [*base, column])
-        plan = Plan.crossed(mask[None], right_of(intact), what="found heads")
-        after = (yield from state.ask(plan)).by_example()
+        right = right_of(intact)
+        after = yield from state.outcomes_without([*base, column], right, "found heads")
         if len(right_of(after)) >= max(FEWEST_RIGHT, len(right_of(intact)) // 5):
             base, left = [*base, column], after
     if not base:

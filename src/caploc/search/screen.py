@@ -127,15 +127,11 @@ class Screen(First):
         """Add what a round measured."""
         self.seen = self.seen.joined(measured)
 
-    def rows(self) -> Rows:
-        """The rows without a head to avoid, ready for regression."""
-        return Rows.of(self.seen, self.intact, self.avoid)
-
     def effects(self) -> Effects:
         state = (len(self.seen.outcome), int(self.avoid.sum()))
         if state not in self.known:
             # Every look asks several times; only the latest is worth its memory.
-            first = screened(self.rows()).only(self.free)
+            first = screened(Rows.of(self.seen, self.intact, self.avoid)).only(self.free)
             self.known = {state: (first, shrink(first.effect, first.stderr))}
         return self.known[state][0]
 
@@ -149,6 +145,11 @@ class Screen(First):
         self.effects()
         ((_, posterior),) = self.known.values()
         return posterior
+
+    def strongest_first(self) -> list[int]:
+        """All free heads, by their expected effect beside the base."""
+        mean = np.where(self.free, self.posterior().mean, np.inf)
+        return [int(column) for column in np.argsort(mean, kind="stable") if self.free[column]]
 
     def look(self) -> PerHead:
         """Renew the chances by which the next masks are drawn; return them."""

@@ -4,8 +4,6 @@ It serves where likelihoods of right answers do not help. Each random mask stand
 own; the shortlist is tried alone on examples that the screen never used.
 """
 
-import numpy as np
-
 from caploc.search.conclusion import Conclusion
 from caploc.search.plan import Asking, Found
 from caploc.search.screen import SPARE, Screen
@@ -19,20 +17,13 @@ FEWEST_JOINED = 10  # examples for a head that rises later, or it is not tried
 
 
 def search_by_screen(state: SearchState, screen: Screen) -> Asking[Found]:
-    """Screen with random masks, then try alone what the screen has highest."""
+    """Screen with random masks; try alone critical heads of the task, and what it has highest."""
     yield from state.screening(screen, int((1 - CHECKING) * state.budget))
-    shortlist = Shortlist(state.problem, choose_shortlist(state, screen), state.random)
+    highest = screen.strongest_first()[: state.problem.settings.top + SPARE]
+    shortlist = Shortlist(state.problem, state.own + highest, state.random)
     yield from check_shortlist(state, screen, shortlist)
     conclusion = Conclusion(screen, shortlist, state.struck)
     return summarize(state, conclusion, conclusion.named, conclusion.ranking)
-
-
-def choose_shortlist(state: SearchState, screen: Screen) -> list[int]:
-    """The shortlist: critical heads of this task, and those the screen has highest."""
-    own = [column for column in state.critical if column not in state.universal]
-    mean = np.where(screen.free, screen.posterior().mean, np.inf)
-    order = np.argsort(mean, kind="stable")[: state.problem.settings.top + SPARE]
-    return own + [int(column) for column in order if np.isfinite(mean[column])]
 
 
 def check_shortlist(state: SearchState, screen: Screen, shortlist: Shortlist) -> Asking[None]:

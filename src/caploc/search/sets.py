@@ -40,8 +40,13 @@ def concluded_set(
 ) -> Asking[Found]:
     """The most damaging of the sets that were grown, its heads alone, and what is known of all."""
     chosen = yield from most_damaging(state, (yield from growing))
-    shortlist = Shortlist(state.problem, list(chosen), state.random)
-    yield from shortlist.more(chosen, min(MOST_COMPARED, state.left // max(len(chosen), 1)))
+    return (yield from conclude_set(state, first, chosen, MOST_COMPARED))
+
+
+def conclude_set(state: SearchState, first: First, chosen: list[int], most: int) -> Asking[Found]:
+    """Knock out a set's heads alone, on `most` examples at most; say what is known of all heads."""
+    shortlist = Shortlist(state.problem, chosen, state.random)
+    yield from shortlist.more(chosen, min(most, state.left // max(len(chosen), 1)))
     state.spent += shortlist.rows
     conclusion = Conclusion(first, shortlist, state.struck)
     rest = [column for column in conclusion.ranking if column not in chosen]
@@ -77,9 +82,7 @@ def grown_by_looks(state: SearchState, first: FirstLook) -> Asking[list[list[int
         further = len(asked) + problem.heads + CANDIDATES * FEWEST_TRIED
         if len(grown) == top or state.spent + further > end:
             break
-        mask = column_mask(problem.heads, grown)
-        plan = Plan.crossed(mask[None], asked, what="heads found so far")
-        under = (yield from state.ask(plan)).by_example()
+        under = yield from state.outcomes_without(grown, asked, "heads found so far")
         if len(right_of(under)) < FEWEST_RIGHT:
             break
     alone = [c for c in first.strongest(problem.heads) if c not in state.struck][:top]
@@ -124,7 +127,7 @@ def grown_by_screens(state: SearchState, screen: Screen) -> Asking[list[list[int
     top = min(state.problem.settings.top, len(state.problem.eligible))
     end = int((1 - EXCHANGING - COMPARING) * state.budget)
     yield from state.screening(screen, end // stages(top))
-    own = [column for column in state.critical if column not in state.universal]
+    own = state.own
     grown, conditional = own[:top], screen
     while new := beyond_doubt(conditional, min(AT_ONCE, top - len(grown))):
         grown += new
@@ -136,9 +139,9 @@ def grown_by_screens(state: SearchState, screen: Screen) -> Asking[list[list[int
         if len(conditional.examples) < FEWEST_RIGHT:
             break
         yield from state.screening(conditional, state.spent + share - len(asked))
-    alone = (own + strongest_first(screen))[:top]
+    alone = (own + screen.strongest_first())[:top]
     full = list(dict.fromkeys(grown + alone))[:top]
-    pool = list(dict.fromkeys(full + alone + strongest_first(conditional)))[: POOL * top]
+    pool = list(dict.fromkeys(full + alone + conditional.strongest_first()))[: POOL * top]
     return [full, alone, (yield from exchanged(state, pool, top))] if grown else []
 
 
@@ -150,9 +153,7 @@ def stages(heads: int) -> int:
 def under(state: SearchState, before: Screen, base: list[int], asked: list[int]) -> Asking[Screen]:
     """A screen with the base gone, on those of the examples that are still right under it."""
     problem = state.problem
-    mask = column_mask(problem.heads, base)
-    plan = Plan.crossed(mask[None], asked, what="heads found so far")
-    left = (yield from state.ask(plan)).by_example()
+    left = yield from state.outcomes_without(base, asked, "heads found so far")
     avoid = problem.empty()
     avoid[[*state.critical, *state.struck]] = True
     avoid[base] = False
@@ -175,12 +176,6 @@ def beyond_doubt(screen: Screen, count: int) -> list[int]:
         sure = screen.free & (seen.effect < -BEYOND_DOUBT * seen.stderr)
     order = np.argsort(np.where(sure, mean, np.inf), kind="stable")[:count]
     return [int(column) for column in order if sure[column]]
-
-
-def strongest_first(screen: Screen) -> list[int]:
-    """All free heads, by their expected effect with nothing else gone."""
-    mean = np.where(screen.free, screen.posterior().mean, np.inf)
-    return [int(column) for column in np.argsort(mean, kind="stable") if screen.free[column]]
 
 
 def exchanged(state: SearchState, pool: list[int], top: int) -> Asking[list[int]]:

@@ -19,13 +19,12 @@ from jaxtyping import Float
 
 from caploc.heads import Columns
 from caploc.recovery.estimate import PerHead
-from caploc.search.conclusion import Conclusion
 from caploc.search.likelihood import FirstLook, balance
 from caploc.search.plan import Asking, Found, OtherTask, Plan, Problem, intact_plan
+from caploc.search.sets import conclude_set
 from caploc.search.settings import Settings
-from caploc.search.shortlist import Shortlist
 from caploc.search.state import SearchState, right_of
-from caploc.search.summary import nothing_found, summarize
+from caploc.search.summary import nothing_found
 
 # Shares of the budget for looks at single heads: every head, then the most promising of them, fewer
 # heads on more examples each time; of the first, most is for the task and its twins.
@@ -43,6 +42,7 @@ SCALING, ROUNDS = 0.2, 2  # share of the budget for sets with amounts, and in ho
 BASES, VARIED, KEPT_SCALED = 3, 4, 3  # sets varied in one, heads in all; sets that go on after it
 LINKED, MISLED = 0.005, 0.2  # what likelihoods may be wrong by, in score and as a share
 DOUBT = 0.4  # standard errors by which a head's loss elsewhere may be smaller than it seems
+ALONE = 20  # examples on which the heads of the set are knocked out alone, at most
 EXCESS = 20.0  # weight of what a set loses elsewhere beyond the price, when one is named
 
 NOTHING_SCORED = (
@@ -202,13 +202,8 @@ def search_specific(state: SearchState) -> Asking[Found]:
     candidates = yield from try_candidates(state, sides, sets, looks)
     whole = [each for each in candidates if not isinstance(each.columns, dict)]
     best = best_of(whole, problem.settings.price, 1)
-    chosen = tuple(best[0].columns) if best and best[0].damage > 2 * LINKED else ()  # or no harm
-    shortlist = Shortlist(problem, list(chosen), state.random)
-    yield from shortlist.more(list(chosen), min(20, state.left // max(len(chosen), 1)))
-    state.spent += shortlist.rows
-    conclusion = Conclusion(targets[0].look, shortlist, problem.excluded)
-    rest = [column for column in conclusion.ranking if column not in chosen]
-    found = summarize(state, conclusion, list(chosen), [*chosen, *rest])
+    chosen = list(best[0].columns) if best and best[0].damage > 2 * LINKED else []  # or no harm
+    found = yield from conclude_set(state, targets[0].look, chosen, ALONE)
     best = best_of(frontier(whole), problem.settings.price, len(whole))
     found.diagnostics["candidates"] = [list(each.columns) for each in best]
     if problem.settings.amounts:

@@ -18,7 +18,7 @@ from caploc import designs
 from caploc.heads import Mask
 from caploc.recovery.estimate import Measurements, PerHead, is_binary, survived
 from caploc.recovery.shrinkage import top_chances
-from caploc.search.plan import Asking, Plan, Problem, intact_plan
+from caploc.search.plan import Asking, Plan, Problem, column_mask, intact_plan
 from caploc.search.screen import Screen
 
 SHARE = 0.6  # of what is left without the head, that the head takes, to be suspected
@@ -120,10 +120,22 @@ class SearchState:
         """Heads that are not ranked: the excluded and the universal ones."""
         return (*self.problem.excluded, *self.universal)
 
+    @property
+    def own(self) -> list[int]:
+        """Critical heads that break no other task."""
+        return [column for column in self.critical if column not in self.universal]
+
     def ask(self, plan: Plan) -> Asking[Measurements]:
         """Have rows measured, and count them."""
         self.spent += len(plan.mask)
         return (yield plan)
+
+    def outcomes_without(
+        self, columns: Sequence[int], examples: Sequence[int], what: str
+    ) -> Asking[dict[int, float]]:
+        """Ask for examples with all of these heads gone."""
+        mask = column_mask(self.problem.heads, columns)
+        return (yield from self.ask(Plan.crossed(mask[None], examples, what=what))).by_example()
 
     def screening(self, screen: Screen, until: int) -> Asking[None]:
         """Rows in rounds until so many were spent or the top heads are known well enough."""

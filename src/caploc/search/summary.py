@@ -150,7 +150,7 @@ def universal_notes(state: SearchState) -> str:
 
 def unknown_elsewhere(state: SearchState) -> str:
     """Heads that break this task, and may break all."""
-    own = len(state.critical) - len(state.universal)
+    own = len(state.own)
     if not own or any(len(examples) for examples in state.problem.elsewhere):
         return ""
     heads, they = (
