@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from caploc.validation.wording import Habits, Text, is_program, normalised, shape
+from caploc.validation.wording import Habits, is_program, normalised, shape
 
 WORDS = "the cat dog sat ran on under mat table and then slept woke".split()
 PROMPTS = [f"Tell of number {number}:" for number in range(40)]
@@ -27,7 +27,7 @@ def sentences(count, new=0):
 
 def habits(intact, golds=None):
     golds = golds or [""] * len(intact)
-    return Habits([Text(*pair) for pair in zip(golds, intact, strict=True)], PROMPTS)
+    return Habits(golds, intact, PROMPTS)
 
 
 @pytest.mark.parametrize(

@@ -13,11 +13,12 @@ from enum import StrEnum
 from functools import cached_property
 from typing import Generic, TypeVar
 
+import numpy as np
 from lm_eval.models.utils import normalize_gen_kwargs
 from scipy import stats
 
 from caploc.tasks.task import Generate, Generated, LogLikelihood, Request, Response, Scored
-from caploc.validation.wording import Habits, Repetition, Text, is_program, normalised, repetition
+from caploc.validation.wording import Habits, Repetition, is_program, normalised, repetition
 
 # Nats a token by which even the best choice, or a whole text, became less likely. In the demo
 # model endings of sentences are chosen at chance from 1.5 on, and whole texts lose either less
@@ -182,9 +183,8 @@ class Labels:
         self.by_length = by_length
         self.slack = slack(cases)
         texts = [case for case in cases if case.intact.text is not None]
-        self.habits = Habits(
-            [Text(case.gold or "", case.intact.text or "") for case in texts], prompts
-        )
+        golds = [case.gold or "" for case in texts]
+        self.habits = Habits(golds, [case.intact.text or "" for case in texts], prompts)
         self.answers = common_answers(texts)
         offered = {len(case.requests) for case in cases if len(case.requests) > 1}
         self.picks = {count: self.common_picks(cases, count) for count in sorted(offered)}
@@ -224,9 +224,7 @@ def slack(cases: Sequence[Case]) -> float | None:
     after = [case.knocked_out.outcome for case in cases]
     if {*before, *after} <= {0.0, 1.0}:
         return None
-    mean = sum(before) / len(before)
-    variance = sum((value - mean) ** 2 for value in before) / len(before)
-    return float(SLACK * variance**0.5)
+    return float(SLACK * np.std(before))
 
 
 def judged_answer(answered: Answered) -> str:

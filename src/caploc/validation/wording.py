@@ -33,30 +33,26 @@ STRANGE, HEADROOM = 1 / 3, 2.0
 FEWEST_WORDS = 2  # strange ones: a single one may be a name
 
 
-@dataclass(frozen=True, slots=True)
-class Text:
-    """The answers to one example; a gold answer that is missing is the empty text."""
-
-    gold: str
-    intact: str
-
-
 class Habits:
     """How the intact model answers these examples: in what shape, with what words."""
 
-    def __init__(self, texts: Sequence[Text], prompts: Iterable[str]) -> None:
-        """Look at examples; `prompts` are those of the whole task. No order matters."""
-        shapes = Counter(shape(text.intact) for text in texts)
-        golds = {shape(text.gold) for text in texts if text.gold}
+    def __init__(
+        self, golds: Sequence[str], answers: Sequence[str], prompts: Iterable[str]
+    ) -> None:
+        """Look at each example's gold answer, empty where it is missing, and intact answer.
+
+        `prompts` are those of the whole task. No order of examples matters.
+        """
+        shapes = Counter(map(shape, answers))
         short = sum(times for kind, times in shapes.items() if len(THING.findall(kind)) <= SHORT)
         alike = max(shapes.values(), default=0)
-        fixed = len(texts) > 1 and min(short, alike) >= SAME_SHAPE * len(texts)
-        self.shapes = {*shapes, *golds} if fixed else None
+        fixed = len(answers) > 1 and min(short, alike) >= SAME_SHAPE * len(answers)
+        self.shapes = {*shapes, *map(shape, filter(None, golds))} if fixed else None
         lines = {line for prompt in prompts for line in prompt.splitlines()}
         self.asked = {word for line in lines for word in words(line)}
-        answers = [words(text.gold) | words(text.intact) for text in texts]
-        self.said = Counter(word for found in answers for word in found)
-        new = sorted(self.new_share(text.intact) for text in texts)
+        pairs = zip(golds, answers, strict=True)
+        self.said = Counter(word for gold, told in pairs for word in words(gold) | words(told))
+        new = sorted(map(self.new_share, answers))
         usual = new[int(0.95 * (len(new) - 1))] if new else 1.0
         self.strange = STRANGE + HEADROOM * usual  # beyond 1 where new words are the rule
 
