@@ -116,7 +116,8 @@ class Estimate:
 
         An interval's ends may go as far as the true score may lie from the one seen.
         """
-        level, (lower, upper) = outcomes.mean(), true_scores(outcomes)
+        level = outcomes.mean()
+        lower, upper = true_scores(round(float(outcomes.sum())), len(outcomes))
         effect = np.clip(self.effect, -level, 1 - level)
         low, high = (np.clip(end, -upper, 1 - lower) for end in (self.low, self.high))
         return replace(self, effect=effect, low=low, high=high)
@@ -131,10 +132,9 @@ class Estimate:
         return [column for column in self.order()[:top] if self.effect[column] < 0]
 
 
-def true_scores(outcomes: PerExample) -> tuple[float, float]:
-    """Ends of the 95 % interval (Wilson's) of the mean of outcomes that are right or wrong."""
-    test = stats.binomtest(round(float(outcomes.sum())), len(outcomes))
-    low, high = test.proportion_ci(method="wilson")
+def true_scores(right: int, count: int) -> tuple[float, float]:
+    """Ends of the 95 % interval (Wilson's) of a share of which so many of a count were seen."""
+    low, high = stats.binomtest(right, count).proportion_ci(method="wilson")
     return float(low), float(high)
 
 

@@ -36,7 +36,7 @@ def adaptive(problem: Problem) -> Search:
     intact = (yield opening).by_example()
     hopeless = nothing_to_lose(problem, intact)
     if hopeless:
-        return nothing_found(problem, intact, hopeless)
+        return nothing_found(problem, hopeless)
     state = SearchState(problem, designs.generator(problem.settings.seed), intact)
     if problem.settings.goal == "specific":
         return (yield from search_specific(state))

@@ -195,7 +195,7 @@ def search_specific(state: SearchState) -> Asking[Found]:
     targets = [side for side in sides if side.beside.twin]
     spared = [side for side in sides if not side.beside.twin]
     if not targets:
-        return nothing_found(problem, state.intact, NOTHING_SCORED)
+        return nothing_found(problem, NOTHING_SCORED)
     state.reserved = int(SCALING * state.budget) if problem.settings.amounts else 0
     looks = yield from look_at_heads(state, targets, spared)
     sets = yield from grow(state, targets, looks)

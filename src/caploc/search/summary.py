@@ -201,7 +201,7 @@ def nothing_to_lose(problem: Problem, intact: dict[int, float]) -> str | None:
     return None
 
 
-def nothing_found(problem: Problem, intact: dict[int, float], why: str) -> Found:
+def nothing_found(problem: Problem, why: str) -> Found:
     """No head, and the reason."""
     unknown = np.full(problem.heads, np.nan)
     estimate = Estimate("spike-slab", *(unknown,) * 4, estimand=ALONE)

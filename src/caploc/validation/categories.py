@@ -11,12 +11,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cached_property
-from typing import Generic, TypeVar
+from typing import TypeVar
 
 import numpy as np
 from lm_eval.models.utils import normalize_gen_kwargs
 from scipy import stats
 
+from caploc.result import Common
 from caploc.tasks.task import Generate, Generated, LogLikelihood, Request, Response, Scored
 from caploc.validation.wording import Habits, Repetition, is_program, normalised, repetition
 
@@ -110,7 +111,7 @@ class Case:
         return max(limits, default=None)
 
     def pick(self, answered: Answered, by_length: bool) -> int | None:
-        """The position of the likeliest of several texts, the first of equals."""
+        """The position, from 1, of the likeliest of several texts, the first of equals."""
         scored = [r for r in answered.responses if isinstance(r, Scored)]
         if len(scored) < 2:
             return None
@@ -119,7 +120,7 @@ class Case:
             for r in self.requests
         ]
         worth = [r.logprob / max(n, 1) for r, n in zip(scored, lengths, strict=True)]
-        return worth.index(max(worth))
+        return worth.index(max(worth)) + 1
 
 
 def written_text(responses: Iterable[Response]) -> str | None:
@@ -128,23 +129,15 @@ def written_text(responses: Iterable[Response]) -> str | None:
     return "\n".join(texts) if texts else None
 
 
-Answer = TypeVar("Answer", str, int)  # in words, or as the position of a choice
+Answer = TypeVar("Answer", str, int)  # in words, or as the position of a choice, from 1
 
 EXCESS = 0.5  # share beyond the usual one, of the room above it
 CHANCE = 0.001  # of a share that large, were the usual one true
 
 
-@dataclass(frozen=True, slots=True)
-class Overused(Generic[Answer]):
-    """An answer, how many examples got it, what share that is and what share is usual."""
-
-    answer: Answer
-    count: int
-    share: float
-    usual: float
-
-
-def overused(answers: Sequence[Answer], usual: Mapping[Answer, float]) -> list[Overused[Answer]]:
+def overused(
+    answers: Sequence[Answer], usual: Mapping[Answer, float], choices: int | None = None
+) -> list[Common]:
     """Answers whose share is far above their usual one, the most frequent first.
 
     The excess is measured as kappa measures agreement, (share - usual) / (1 - usual): an answer
@@ -161,7 +154,9 @@ def overused(answers: Sequence[Answer], usual: Mapping[Answer, float]) -> list[O
         share, normal = times / count, max(usual.get(answer, 0.0), rare)
         excess = (share - normal) / (1 - normal) if normal < 1 else 0.0
         if excess >= EXCESS and float(stats.binom.sf(times - 1, count, normal)) < CHANCE:
-            found.append(Overused(answer, times, share, normal))
+            found.append(
+                Common(answer=answer, choices=choices, count=times, share=share, usual=normal)
+            )
     return found
 
 
@@ -189,14 +184,15 @@ class Labels:
         offered = {len(case.requests) for case in cases if len(case.requests) > 1}
         self.picks = {count: self.common_picks(cases, count) for count in sorted(offered)}
 
-    def common_picks(self, cases: Sequence[Case], count: int) -> list[Overused[int]]:
+    def common_picks(self, cases: Sequence[Case], count: int) -> list[Common]:
         """Positions among `count` choices that are picked too often, against intact and chance."""
         several = [case for case in cases if len(case.requests) == count]
         before = [case.pick(case.intact, self.by_length) for case in several]
         after = [case.pick(case.knocked_out, self.by_length) for case in several]
         usual = answer_shares(pick for pick in before if pick is not None)
         picks = [pick for pick in after if pick is not None]
-        return overused(picks, {pick: max(1 / count, usual.get(pick, 0.0)) for pick in picks})
+        floor = {pick: max(1 / count, usual.get(pick, 0.0)) for pick in picks}
+        return overused(picks, floor, count)
 
     def worse(self, case: Case) -> bool:
         """Whether the outcome is not right, or, where it is no 0 or 1, lower than intact."""
@@ -236,7 +232,7 @@ def judged_answer(answered: Answered) -> str:
     return normalised(judged if judged is not None and judged in text else text)
 
 
-def common_answers(cases: Sequence[Case]) -> list[Overused[str]]:
+def common_answers(cases: Sequence[Case]) -> list[Common]:
     """Answers given far more often than intact, and than they are right; empty ones aside."""
     answers = [judged_answer(case.knocked_out) for case in cases]
     intact = answer_shares(judged_answer(case.intact) for case in cases)

@@ -8,15 +8,16 @@ question the same or finds every choice absurd. This module reads the answers: e
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from itertools import chain
 from statistics import fmean as mean
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 from pydantic import Field
-from scipy import stats
 from scipy.special import log_softmax
 
-from caploc.result import AnswerPair, BeforeAfter, Common, Failures, Likelihoods, Share
+from caploc.recovery.estimate import true_scores
+from caploc.result import AnswerPair, BeforeAfter, Failures, Likelihoods, Share
 from caploc.store import Row
 from caploc.tasks.task import Generate, Response, Scored, Task, responses_from_json
 from caploc.validation.categories import (
@@ -25,7 +26,6 @@ from caploc.validation.categories import (
     Case,
     Category,
     Labels,
-    Overused,
     written_text,
 )
 from caploc.validation.comparison import MARGIN
@@ -80,7 +80,7 @@ def categorize_failures(
         harmed=part(harmed, len(scored)),
         broken=part(broken, harmed),
         categories={c.value: part(counts[c], len(scored), broken=c in BROKEN) for c in kinds},
-        common=commons(labels),
+        common=[*labels.answers, *chain(*labels.picks.values())],
         likelihoods=likelihoods(scored),
         samples={
             c.value: [
@@ -170,20 +170,8 @@ def part(count: int, whole: int, **kind: bool) -> Share:
     """Give a count as a share of a whole."""
     if not whole:
         return Share(**kind, count=count, share=None, low=None, high=None)
-    interval = stats.binomtest(count, whole).proportion_ci(0.95, method="wilson")
-    low, high = float(interval.low), float(interval.high)
+    low, high = true_scores(count, whole)
     return Share(**kind, count=count, share=count / whole, low=low, high=high)
-
-
-def commons(labels: Labels) -> list[Common]:
-    """List the answers and choices that are given far too often."""
-    found: list[tuple[str | int, int | None, Overused[Any]]]
-    found = [(each.answer, None, each) for each in labels.answers]
-    found += [(each.answer + 1, n, each) for n, every in labels.picks.items() for each in every]
-    return [
-        Common(answer=answer, choices=n, count=each.count, share=each.share, usual=each.usual)
-        for answer, n, each in found
-    ]
 
 
 def likelihoods(cases: Sequence[Case]) -> Likelihoods | None:

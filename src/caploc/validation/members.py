@@ -30,7 +30,7 @@ def effect_between(before: Outcomes, after: Outcomes) -> Effect:
         return Effect(effect=None, low=None, high=None)
     effect, low, high, _ = paired(after - before, binary=binary)
     if binary:
-        lowest, highest = true_scores(before)
+        lowest, highest = true_scores(round(float(before.sum())), len(before))
         low, high = np.clip([low, high], -highest, 1 - lowest).tolist()
     return Effect(effect=number(effect), low=number(low), high=number(high))
 
