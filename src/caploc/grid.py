@@ -94,7 +94,6 @@ class Grid(ABC, Generic[P]):
         return int(self.layer_slices[part.layer].start) + part.index
 
     def part(self, column: int) -> P:
-        """The part of a column."""
         starts = [columns.start for columns in self.layer_slices]
         layer = int(np.searchsorted(starts, column, side="right")) - 1
         return self.PART(layer, int(column) - starts[layer])  # type: ignore[return-value]

@@ -93,7 +93,6 @@ class HeadGrid(Grid[Head]):
 
     @property
     def per_layer(self) -> tuple[int, ...]:
-        """Number of heads of each layer."""
         return self.heads_per_layer
 
     @cached_property

@@ -67,7 +67,7 @@ class Measurements:
     def table(self) -> Float[np.ndarray, "masks examples"] | None:
         """Outcomes by mask and example, if every mask was measured on the same examples."""
         numbers, place = np.unique(self.example, return_inverse=True)
-        if len(self.outcome) != len(self.masks) * len(numbers) or np.isnan(self.outcome).any():
+        if len(self.outcome) != len(self.masks) * len(numbers):
             return None
         outcomes = np.full((len(self.masks), len(numbers)), np.nan)
         outcomes[self.mask, place] = self.outcome
@@ -222,7 +222,6 @@ class Rows:
 
     @property
     def count(self) -> int:
-        """Number of rows."""
         return len(self.outcome)
 
     def residuals(self) -> PerRow:

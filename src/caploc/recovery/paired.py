@@ -25,7 +25,6 @@ class PairedDifferences:
     """
 
     def fit(self, seen: Measurements, intact: dict[int, float]) -> Estimate:
-        """Compare every single-head mask with the intact model."""
         heads = seen.masks.shape[1]
         effect, low, high, p = (np.full(heads, np.nan) for _ in range(4))
         binary = right_or_wrong(seen, intact)

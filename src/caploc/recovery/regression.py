@@ -106,7 +106,7 @@ class ChosenLasso:
         rows = Rows.of(seen, intact)
         unknown = np.full(rows.cuts.shape[1], np.nan)
         measured = np.asarray(rows.cuts.sum(axis=0)).ravel() > 0
-        outcome = rows.residuals() if rows.count else np.zeros(0)
+        outcome = rows.residuals()
         folds = min(FOLDS, len(np.unique(rows.mask)))
         if folds < 2 or np.ptp(outcome) == 0:
             effect = np.where(measured, 0.0, np.nan)

@@ -117,7 +117,6 @@ class Effects:
 
     @classmethod
     def unknown(cls, heads: int) -> "Effects":
-        """Nothing known of any head."""
         return cls(np.full(heads, np.nan), np.full(heads, np.nan))
 
     @property
@@ -216,7 +215,6 @@ class Centred:
 
     @classmethod
     def of(cls, rows: Rows) -> "Centred":
-        """Centre the cuts of rows."""
         member, weight = indicator(rows.round), rows.weight
         total = member @ weight
         share = (member @ rows.cuts.multiply(weight[:, None])).toarray() / total[:, None]

@@ -40,13 +40,11 @@ class Posterior:
     resolution: float = 0.0
 
     def of(self, heads: Bool[np.ndarray, " all"]) -> "Posterior":
-        """Of some of the heads."""
         parts = self.weight[heads], self.centre[heads], self.spread[heads]
         return Posterior(*parts, self.resolution)
 
     @property
     def mean(self) -> PerHead:
-        """The expected effect."""
         return (self.weight * self.centre).sum(axis=1)
 
     @property

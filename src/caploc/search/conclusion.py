@@ -69,7 +69,6 @@ class Conclusion:
 
     @property
     def kept(self) -> Mask:
-        """Heads that are not struck."""
         return ~column_mask(self.first.problem.heads, self.struck)
 
     @cached_property

@@ -45,7 +45,6 @@ class Shortlist:
     seen: Measurements = field(init=False)
 
     def __post_init__(self) -> None:
-        """Shuffle the examples."""
         self.heads = list(self.heads)
         self.seen = Measurements.none(self.problem.heads)
         examples = list(self.pool or self.problem.fresh or self.problem.examples)
@@ -125,7 +124,7 @@ class Shortlist:
         """Of each head, how many answers that were right are still, and how many were asked."""
         right = self.seen.where(np.isin(self.seen.example, right_of(self.intact)))
         head = right.masks.argmax(axis=1)[right.mask]
-        alive = survived(right, self.intact) if len(right.mask) else np.zeros(0, dtype=bool)
+        alive = survived(right, self.intact)
         return {
             int(each): (int(alive[head == each].sum()), int((head == each).sum()))
             for each in np.unique(head)

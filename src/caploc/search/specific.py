@@ -42,7 +42,7 @@ SCALING, ROUNDS = 0.2, 2  # share of the budget for sets with amounts, and in ho
 BASES, VARIED, KEPT_SCALED = 3, 4, 3  # sets varied in one, heads in all; sets that go on after it
 LINKED, MISLED = 0.005, 0.2  # what likelihoods may be wrong by, in score and as a share
 DOUBT = 0.4  # standard errors by which a head's loss elsewhere may be smaller than it seems
-ALONE = 20  # examples on which the heads of the set are knocked out alone, at most
+CHECKED = 20  # examples on which the heads of the set are knocked out alone, at most
 EXCESS = 20.0  # weight of what a set loses elsewhere beyond the price, when one is named
 
 NOTHING_SCORED = (
@@ -101,11 +101,6 @@ class Side:
         further[list(heads)] = yield from self.expect([(head,) for head in heads], count)
         self.look.change = np.concatenate([self.look.change, further], axis=1)
         return len(heads) * count
-
-    @property
-    def change(self) -> PerHead:
-        """The expected change of the score by each head alone; 0 where none is known."""
-        return np.nan_to_num(self.look.effects().effect)
 
     def expect_each(
         self, sets: Sequence[Columns], count: int
@@ -203,7 +198,7 @@ def search_specific(state: SearchState) -> Asking[Found]:
     whole = [each for each in candidates if not isinstance(each.columns, dict)]
     best = best_of(whole, problem.settings.price, 1)
     chosen = list(best[0].columns) if best and best[0].damage > 2 * LINKED else []  # or no harm
-    found = yield from conclude_set(state, targets[0].look, chosen, ALONE)
+    found = yield from conclude_set(state, targets[0].look, chosen, CHECKED)
     best = best_of(frontier(whole), problem.settings.price, len(whole))
     found.diagnostics["candidates"] = [list(each.columns) for each in best]
     if problem.settings.amounts:
@@ -240,7 +235,8 @@ def look_at_heads(
             count = max(1, round(each if side.beside.twin else elsewhere * each))
             if side.beside.twin or elsewhere:
                 state.spent += yield from side.ask(pool, count)
-        gain = -np.mean([side.change for side in targets], axis=0)
+        changed = [np.nan_to_num(side.look.effects().effect) for side in targets]
+        gain = -np.mean(changed, axis=0)
         lost = surely_lost(spared, problem.heads)
         if place < len(NARROWED):
             count = max(problem.heads // NARROWED[place], FEWEST[place])
