@@ -16,6 +16,7 @@ import sys
 from collections import Counter
 from pathlib import Path
 
+from caploc.naming import capability
 from caploc.tasks.datafiles import definition
 from caploc.tasks.registry import own_manager
 
@@ -65,11 +66,6 @@ def short(task: str) -> str:
     return task.removeprefix("words/")
 
 
-def capability(task: str) -> str:
-    """Name what a task and its twins ask for."""
-    return short(task).removesuffix("_twin").removesuffix("_zero_shot")
-
-
 def rows(task: str) -> list[dict[str, str]]:
     """Read the examples of a task."""
     table = definition(own_manager("words").task_index[task])["dataset_kwargs"]["table"]
@@ -78,7 +74,7 @@ def rows(task: str) -> list[dict[str, str]]:
 
 def order(task: str) -> tuple[int, str]:
     """Sort tasks as `MEASURES` lists them, a twin behind its task."""
-    return list(MEASURES).index(capability(task)), task
+    return list(MEASURES).index(short(capability(task))), task
 
 
 def measure(model: str, limit: int | None, folder: Path, chat: bool) -> dict[str, object]:
@@ -128,7 +124,7 @@ def describe(task: str) -> str:
     example = rows(task)[0]
     last = config["doc_to_text"].replace("{{question}}", example["question"]).replace("\n", " ⏎ ")
     chance = f"{CHANCE.get(short(task), 0):g}"
-    meaning = MEASURES[capability(task)]
+    meaning = MEASURES[short(capability(task))]
     cells = [f"`{task}`", meaning, f"`{last}` → `{example['answer']}`", str(len(rows(task)))]
     return f"| {' | '.join([*cells, chance, show_shares(task)])} |"
 

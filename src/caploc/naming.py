@@ -22,8 +22,12 @@ def default_others(task: str) -> list[str]:
 
 def are_twins(one: str, other: str) -> bool:
     """Tell whether two of the packaged tasks are one in other words, as `words/past_twin` is."""
-    first, second = (name.removesuffix(TWIN).removesuffix(ZERO_SHOT) for name in (one, other))
-    return first == second
+    return capability(one) == capability(other)
+
+
+def capability(task: str) -> str:
+    """Return what a packaged task and its twins ask for: the name that all of them begin with."""
+    return task.removesuffix(TWIN).removesuffix(ZERO_SHOT)
 
 
 def placed(name: str, start: Path = Path()) -> str:

@@ -59,6 +59,8 @@ def test_what_is_needed_beside_a_set_is_said_and_marked(result):
     drawn = head_map(shaped(result))
     marked = [str(cell.head) for row in drawn.layers for cell in row if cell.text == "?"]
     assert marked == ["L0H0"] and drawn.unsure == 1
+    result["heads"][1]["universal"] = True  # which is why it is left out
+    assert "L1H3" not in explain_unnamed(shaped(result))
 
 
 def test_the_named_come_first_in_their_order_then_candidates_and_those_left_out(sure):

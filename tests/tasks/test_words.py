@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from caploc.errors import UnknownName
+from caploc.naming import capability
 from caploc.tasks import words
 from caploc.tasks.catalog import TaskOptions, load_task
 from caploc.tasks.datafiles import definition
@@ -76,8 +77,7 @@ def test_at_least_fourteen_capabilities_and_six_twins_are_there():
 @pytest.mark.parametrize("name", NAMES)
 def test_a_task_has_300_examples_or_all_there_are(loaded, name):
     task = loaded[name]
-    table = name.removeprefix("words/").removesuffix("_twin").removesuffix("_zero_shot")
-    assert FEWER.get(table, 300) <= task.size <= 300
+    assert FEWER.get(capability(name).removeprefix("words/"), 300) <= task.size <= 300
     asked = [doc["question"] for doc in task.leaves[0].docs]
     assert len(set(asked)) == len(asked)
     for row in rows(name):

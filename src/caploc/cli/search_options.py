@@ -77,7 +77,7 @@ class SpecificGroup:
         list[str] | None,
         make_option(
             "The task in other words, for --goal specific to break as well (if absent, the "
-            f"the one that caploc brings; none: the task alone); {ONE_OR_MORE}.",
+            f"one that caploc brings; none: the task alone); {ONE_OR_MORE}.",
             completion.listed_tasks,
             callback=check_tasks,
         ),

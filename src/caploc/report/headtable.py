@@ -319,11 +319,15 @@ def describe_estimand(estimand: Estimand) -> str:
 
 
 def sizeable_unnamed(result: Result) -> list[HeadEffect]:
-    """List heads that are not named and do as much, as estimated; the largest effect first."""
+    """List heads that do much, as estimated, and are not named; the largest effect first.
+
+    Those that are left out because they break other tasks are not among them.
+    """
     effects = {each.head: each.effect for each in result.heads if each.effect is not None}
     bar = SIZEABLE * min((effects.get(head, 0.0) for head in result.top), default=0.0)
     larger = {head for head, effect in effects.items() if effect < min(bar, 0.0)}
-    beside = [each for each in result.heads if each.head in larger - set(result.top)]
+    larger -= {*result.top, *result.search.universal, *result.search.excluded}
+    beside = [each for each in result.heads if each.head in larger and not each.universal]
     return sorted(beside, key=lambda each: each.effect or 0.0)
 
 
