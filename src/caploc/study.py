@@ -59,7 +59,7 @@ ADAPTIVE_EXAMPLES = 400  # that the adaptive search draws on, at most
 FINDING = 2 / 3  # of a small task's examples, to find heads on; the rest is for the check
 FRESH = 600  # examples kept for the check, at most
 CHECKED = 100  # of them that no search sees: the finding, controls and held-out masks are on them
-FEWEST_FRESH = 20  # below which there is no check on fresh examples
+FEWEST_FRESH = 20  # below which there is no check on fresh examples; so few no search sees
 ELSEWHERE = 24  # examples of each other task, to tell heads that break everything
 
 
@@ -264,8 +264,8 @@ class Study:
 
 
 def held_back(kept: list[int]) -> list[int]:
-    """Choose those of the examples kept for the checks that no search sees."""
-    return kept[: min(CHECKED, len(kept) // 2)]
+    """Choose those of the examples kept for the checks that no search sees: half, or a few."""
+    return kept[: min(CHECKED, max(len(kept) // 2, FEWEST_FRESH))]
 
 
 def run_study(

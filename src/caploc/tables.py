@@ -9,6 +9,7 @@ from caploc.report.method import ROWS, format_duration, split_rows
 from caploc.report.scores import format_with_error, lost
 from caploc.report.sentence import check_of
 from caploc.report.wording import (
+    SPACE,
     called,
     outcome_unit,
     unit_of,
@@ -17,35 +18,54 @@ from caploc.report.wording import (
     unit_of_outcomes,
     write_q,
 )
-from caploc.result import Effect, Frontier, Members, Result, Score
+from caploc.result import Change, Effect, Frontier, Members, Result, Score
 
 if TYPE_CHECKING:  # it would load torch, which help and completion do without
     from caploc.studies.running import Outcome
 
 MOST_SHOWN = 25  # interactions
 MOST_HEADS = 10
+INTERVAL = "95 % interval"  # the heading of a column
 
 Table = tuple[list[str], list[list[str]], str]  # headings, rows and title
 
 
 def locate_table(results: Sequence[Result]) -> Table:
     """Tabulate what `locate` found."""
-    others = [other.name for other in results[0].validation.other_tasks]
     headings = ["task", "method", "top heads", "intact", "knocked out", "random heads"]
-    headings += others + [f"rows: {' + '.join(ROWS)}"]
     rows = []
     for result in results:
-        top, *figures, count = summary_row(result)
-        main = unit_of(result)
-        then = [
-            " → ".join(
-                map(unit_of_other(other, main).score, other.scores[: 2 if result.top else 1])
-            )
-            for other in result.validation.other_tasks
-        ]
-        task = called(result.task.name)
-        rows.append([task, result.method.name, top, *figures, *then, count])
-    return headings, rows, called(results[0].model.shown)
+        top, *figures = summary_row(result)
+        rows.append([called(result.task.name), result.method.name, top, *figures])
+    return [*headings, f"rows: {' + '.join(ROWS)}"], rows, called(results[0].model.shown)
+
+
+def others_table(result: Result) -> Table:
+    """Tabulate what the named heads do to other tasks, and to this one in other words."""
+    rows, main = [], unit_of(result)
+    for other in result.validation.other_tasks:
+        unit, change = unit_of_other(other, main), other.change or Change()
+        name = f"{called(other.name)}{', in other words' if other.twin else ''}"
+        moved = Effect(effect=change.outcome, low=change.low, high=change.high)
+        changes = write_effects(unit_of_outcomes(unit), moved)
+        rows.append([name, *map(unit.score, other.scores), *changes])
+    headings, rows = join_intervals(["task", "intact", "knocked out", "change", INTERVAL], rows)
+    return headings, rows, f"The other tasks without {' '.join(result.top)}"
+
+
+def join_intervals(headings: list[str], rows: list[list[str]]) -> tuple[list[str], list[list[str]]]:
+    """Put each interval behind its effect, in one column of both: a terminal is narrow."""
+    joined = []
+    for row in (headings, *rows):
+        cells: list[str] = []
+        for heading, cell in zip(headings, row, strict=True):
+            if heading == INTERVAL:
+                end = "95 %" if row is headings else cell
+                cells[-1] += "" if end in ("", "–") else f" ({end})"
+            else:
+                cells.append(cell.replace(f"{SPACE}points", ""))
+        joined.append(cells)
+    return joined[0], joined[1:]
 
 
 def summary_row(result: Result) -> list[str]:
@@ -72,9 +92,9 @@ def heads_table(result: Result) -> Table:
     listed = [each for each in result.heads if each.head in checked or each.effect is not None]
     listed.sort(key=lambda each: each.head not in checked)
     shown = 2 * min(len(checked), 2)  # of one head its effect alone is that within the set
-    headings = ["alone", "95 % interval", "within the set", "95 % interval"][:shown]
+    headings = ["alone", INTERVAL, "within the set", INTERVAL][:shown]
     search = "search: " if checked else ""
-    headings += [f"{search}{result.estimand.heads}", "95 % interval", "q"]
+    headings += [f"{search}{result.estimand.heads}", INTERVAL, "q"]
     rows, unit, own = [], outcome_unit(result), unit_of(result)
     for place, entry in enumerate(listed[: max(MOST_HEADS, len(checked))], 1):
         known = write_effects(own, *checked.get(entry.head, ())) or ["–"] * shown
@@ -85,18 +105,16 @@ def heads_table(result: Result) -> Table:
     if checked:
         named = "named head" if len(checked) == 1 else f"{len(checked)} named heads"
         note = f"the {named}, checked on {members.examples} {kind}, and the next, by the search"
-    return ["", "head", *headings], rows, f"{called(result.task.name)}: {note}"
+    title = f"{called(result.task.name)}, {unit.axis}: {note}"
+    return *join_intervals(["", "head", *headings], rows), title
 
 
 def frontier_table(result: Result) -> Table:
     """Tabulate the sets found for `--goal specific`."""
     frontier = result.validation.frontier or Frontier()
-    headings, rows = tabulate_frontier(result)
-    price = f"{100 * (frontier.price or 0):g} points"
-    title = (
-        f"{called(result.task.name)}: sets that break it; spared tasks should lose {price} at most"
-    )
-    return headings, rows, title
+    headings, rows = join_intervals(*tabulate_frontier(result))
+    task, price = called(result.task.name), f"{100 * (frontier.price or 0):g} at most"
+    return headings, rows, f"{task}, points: sets that break it; others should lose {price}"
 
 
 def evaluation_table(found: TaskScores) -> Table:
@@ -121,7 +139,7 @@ def evaluation_table(found: TaskScores) -> Table:
 def interaction_table(told: dict[str, Any], result: Result) -> Table:
     """Tabulate what `interactions` found in a run with this result, the surest first."""
     unit = unit_of_outcomes(unit_of(result))
-    headings = ["heads", "and", "contrast", "95 % interval", "q", "meaning"]
+    headings = ["heads", "and", "contrast", INTERVAL, "q", "meaning"]
     rows = [
         [
             " ".join(row["first"]),
@@ -134,7 +152,7 @@ def interaction_table(told: dict[str, Any], result: Result) -> Table:
     ]
     left = len(told["interactions"]) - len(rows)
     more = f"; {left} more in the file" if left else ""
-    return headings, rows, f"{told['examples']} examples{more}"
+    return *join_intervals(headings, rows), f"{unit.axis}, on {told['examples']} examples{more}"
 
 
 def universal_table(told: dict[str, Any]) -> Table:

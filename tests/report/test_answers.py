@@ -29,6 +29,13 @@ def test_a_log_probability_that_moves_under_the_same_text_is_no_change():
     assert status_of(AnswerPair(**answer), Unit(ScoreKind.NATS, "acc")) is Status.UNCHANGED
 
 
+@pytest.mark.parametrize("after, status", [(1.0, Status.UNCHANGED), (0.0, Status.BROKEN)])
+def test_an_answer_that_is_a_log_probability_was_not_put_in_other_words(after, status):
+    pair = AnswerPair(intact="log-probability -0.26 (its first choice)", intact_outcome=1.0,
+                      knocked_out="log-probability -0.31", knocked_out_outcome=after)  # fmt: skip
+    assert status_of(pair, SHARE) is status
+
+
 def test_answers_that_differ_come_first(answers):
     rows = answer_rows(shaped_answers(answers), SHARE)
     assert [(row.example, row.status) for row in rows] == [

@@ -27,7 +27,8 @@ from caploc.launching import launched
 
 os.environ.setdefault("TQDM_DISABLE", "1")  # lm-eval and datasets draw bars of their own
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")  # read when it is first imported
+for library in ("TRANSFORMERS", "HF_HUB"):  # read when it is first imported
+    os.environ.setdefault(f"{library}_VERBOSITY", "error")
 # GNU OpenMP's threads spin between two small matrices, and on a shared machine spin the others'
 # time away: twice the rows a second beside another program, read when torch is first imported.
 os.environ.setdefault("GOMP_SPINCOUNT", "1000")

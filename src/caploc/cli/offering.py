@@ -52,6 +52,8 @@ def show_results(results: "list[Result]") -> None:
     for result in results:
         said = f"{headline(result)} {second_sentence(result)}".rstrip()
         console.say(f"{called(result.task.name)}: {said}" if several else said)
+        if result.top and result.validation.other_tasks:
+            console.show_table(*tables.others_table(result))
         console.show_table(*tables.heads_table(result))
         if unnamed := explain_unnamed(result):
             console.say(unnamed)

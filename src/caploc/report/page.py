@@ -50,6 +50,7 @@ from caploc.report.wording import (
     visible,
 )
 from caploc.result import AnswerPair, Members, Result
+from caploc.tasks.task import READ_OFF
 
 SCORES = "Scores before and after the knockout; the numbers are in the table below."
 CURVES = "Scores with 0, 1, 2 and more heads knocked out; the numbers are in the table below."
@@ -214,13 +215,14 @@ def status_of(answer: AnswerPair, unit: Unit) -> Status:
     """Compare the two answers to one example.
 
     Log-probabilities never come out exactly alike, so there an answer whose text is the same is
-    unchanged whatever its outcome.
+    unchanged whatever its outcome, and so is one that is itself a log-probability and scores alike.
     """
     before, after = answer.intact_outcome, answer.knocked_out_outcome
     texts = answer.intact, answer.knocked_out
     if None in texts and (before is None or after is None):
         return Status.UNKNOWN
-    same_text = texts[0] == texts[1] and None not in texts
+    read_off = all(text is not None and text.startswith(READ_OFF) for text in texts)
+    same_text = read_off or (texts[0] == texts[1] and None not in texts)
     if same_text and (unit.kind is ScoreKind.NATS or before == after):
         return Status.UNCHANGED
     harm = unit.harm(after - before) if before is not None and after is not None else 0.0

@@ -24,6 +24,7 @@ from caploc.errors import BadData, BadOption, UserError
 from caploc.lookup import unknown
 from caploc.tasks.programs import executes_code, judgement
 from caploc.tasks.task import (
+    READ_OFF,
     Generate,
     Generated,
     LogLikelihood,
@@ -263,7 +264,7 @@ class Leaf:
             return first.text
         if len(responses) == 1:
             greedy = " (its first choice)" if first.greedy else ""
-            return f"log-probability {first.logprob:.2f}{greedy}"
+            return f"{READ_OFF}{first.logprob:.2f}{greedy}"
         likelihoods = [r.logprob for r in responses if isinstance(r, Scored)]
         best = likelihoods.index(max(likelihoods))
         choices = self.choices(example)

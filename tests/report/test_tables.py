@@ -1,0 +1,31 @@
+"""The tables that commands print."""
+
+import pytest
+from shaping import shaped
+
+from caploc.study import held_back
+from caploc.tables import INTERVAL, join_intervals, others_table
+
+
+def test_an_interval_stands_behind_its_effect_and_none_where_there_is_none():
+    headings, rows = join_intervals(
+        ["head", "alone", INTERVAL, "q"],
+        [["L1H2", "−5.0\u00a0points", "−9.0 to −1.0", "0.01"], ["L0H1", "–", "–", "–"]],
+    )
+    assert headings == ["head", "alone (95 %)", "q"]
+    assert rows == [["L1H2", "−5.0 (−9.0 to −1.0)", "0.01"], ["L0H1", "–", "–"]]
+
+
+def test_every_other_task_has_a_line_with_its_change(result):
+    change = {"outcome": -0.01, "low": -0.03, "high": 0.01}
+    result["validation"]["other_tasks"][0] |= {"change": change, "twin": True}
+    headings, rows, title = others_table(shaped(result))
+    assert headings == ["task", "intact", "knocked out", "change (95 %)"]
+    assert rows[0][0] == "demo/sentences, in other words"
+    assert rows[0][-1] == "−1.0 (−3.0 to +1.0)"
+    assert title.endswith(" ".join(shaped(result).top))
+
+
+@pytest.mark.parametrize("kept, held", [(0, 0), (20, 20), (30, 20), (60, 30), (600, 100)])
+def test_of_few_examples_kept_for_the_checks_no_search_sees_twenty(kept, held):
+    assert held_back(list(range(kept))) == list(range(held))
