@@ -171,6 +171,7 @@ def test_a_rescue_of_two_answers_is_no_proof():
     assert np.isnan(row["effect"]) and np.isnan(row["cost_alone"])
 
 
+@pytest.mark.slow
 def test_the_backup_of_a_found_head_is_named(planted):
     truth, folder = planted
     told = interactions(folder, most=3, examples=100)

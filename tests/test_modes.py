@@ -136,7 +136,10 @@ def test_rows_of_one_mode_are_never_those_of_another(tmp_path, pair):
             assert [row.outcome for row in rows] == before
 
 
-@pytest.mark.parametrize("mode", ["mean", "resample", "patch"])
+@pytest.mark.parametrize(
+    "mode",
+    ["resample", *(pytest.param(mode, marks=pytest.mark.slow) for mode in ("mean", "patch"))],
+)
 def test_a_study_goes_through_in_every_mode_and_comes_out_of_its_rows_again(tmp_path, pair, mode):
     if mode == "patch":
         asked = study(Mode("patch", pair[1], "all"), pair[0])

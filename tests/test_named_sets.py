@@ -122,10 +122,12 @@ def test_a_run_repeated_measures_nothing_and_finds_the_same(planted, replaced):
 
 SEARCHES = [
     ("css", {"masks": 12, "rate": 0.25}),
-    ("csb", {"masks": 12, "rate": 0.25}),
+    pytest.param("csb", {"masks": 12, "rate": 0.25}, marks=pytest.mark.slow),
     ("css-search", {"mask_counts": (6, 8), "rates": (0.2, 0.3)}),
-    ("csb-search", {"mask_counts": (6, 8), "rates": (0.2, 0.3)}),
-    ("one-shot", {}),
+    pytest.param(
+        "csb-search", {"mask_counts": (6, 8), "rates": (0.2, 0.3)}, marks=pytest.mark.slow
+    ),
+    pytest.param("one-shot", {}, marks=pytest.mark.slow),
     ("greedy", {}),
     ("adaptive", {"budget": 400}),
     ("adaptive", {"budget": 400, "goal": "set"}),

@@ -27,6 +27,7 @@ def loaded():
     )
 
 
+@pytest.mark.slow
 def test_the_check_runs_where_there_is_no_gpu_and_finds_the_engine_right(loaded, monkeypatch):
     monkeypatch.setattr(gpu_check, "CHECKED", Size(2, 3))
     found = {"tiny": gpu_check.check("tiny", loaded, {"l": Size(2, 2)}, 1)}

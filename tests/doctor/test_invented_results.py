@@ -67,7 +67,7 @@ def again(runs):
 
 @pytest.mark.parametrize(
     "method",
-    [pytest.param(m, marks=[pytest.mark.slow] * (m == "css-search")) for m in STUDIES],
+    [pytest.param(m, marks=[pytest.mark.slow] * (m not in ("adaptive", "css"))) for m in STUDIES],
 )
 def test_the_result_of_every_method_is_what_its_rows_give(runs, method):
     found = examine_folder(runs(method))

@@ -60,7 +60,7 @@ def test_graphs_say_what_one_row_says_alone(loaded, masks, truth, slots, replaye
     assert replayed() > 0
 
 
-@pytest.mark.parametrize("slots", [2, 7, 20])
+@pytest.mark.parametrize("slots", [*(pytest.param(n, marks=pytest.mark.slow) for n in (2, 7)), 20])
 @pytest.mark.usefixtures("short_prefixes")
 def test_segments_that_come_and_go_are_found_where_they_are(
     loaded,  # noqa: F811
@@ -92,6 +92,7 @@ def test_a_form_seen_once_is_computed_and_old_graphs_are_let_go(replayed, monkey
     assert not graphs.graphs and not graphs.seen
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("short_prefixes")
 def test_no_graph_holds_a_stack_that_is_no_more(loaded, masks, monkeypatch, replayed):  # noqa: F811
     """Prefixes of different length make and drop stacks, and what reads them goes with them."""

@@ -166,7 +166,9 @@ def test_answers_are_those_of_plain_generation_whatever_the_room(
 EVERY = [(prompt, mask) for prompt in range(5) for mask in range(18)]
 
 
-@pytest.mark.parametrize("stops", STOPS)
+@pytest.mark.parametrize(
+    "stops", [*(pytest.param(s, marks=pytest.mark.slow) for s in STOPS[:2]), STOPS[2]]
+)
 @pytest.mark.usefixtures("short_prefixes")
 def test_rows_that_outgrow_their_slots_are_planned_again_and_say_the_same(monkeypatch, stops):
     asks, memory = asks_of(EVERY, stops, LONGEST), 800_000
@@ -233,7 +235,7 @@ class Pool:
 OWN = 11  # tokens of the prompt asked below
 
 
-@pytest.mark.parametrize("spare", [0, 1, 40])
+@pytest.mark.parametrize("spare", [0, *(pytest.param(n, marks=pytest.mark.slow) for n in (1, 40))])
 def test_rows_get_through_a_pool_that_takes_one_at_its_longest(monkeypatch, spare):
     asks = asks_of([(4, mask) for mask in range(12)], [], LONGEST)
     truth = responses(BatchEngine(loaded()), asks)

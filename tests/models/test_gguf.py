@@ -233,6 +233,7 @@ def test_more_layers_than_tensors_are_refused(sound, tmp_path):
         check_model(str(file))
 
 
+@pytest.mark.slow
 def test_python_without_assertions_checks_files_too(tmp_path):
     (tmp_path / "bad.gguf").write_bytes(llama(tensors=1000))
     code = (

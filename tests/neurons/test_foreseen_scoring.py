@@ -61,7 +61,13 @@ def foreseen(of, dtype, asked, tokens, rows, **how):
     return needs.fixed + asked.copies * rows * needs.row(tokens, 4)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["float32", "bfloat16"])
+@pytest.mark.parametrize(
+    "dtype",
+    [
+        pytest.param(torch.float32, id="float32"),
+        pytest.param(torch.bfloat16, id="bfloat16", marks=pytest.mark.slow),
+    ],
+)
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize(
     ("method", "layers", "tokens", "rows"),
@@ -86,7 +92,7 @@ def test_the_peak_without_gradients_is_foreseen_from_above(method):
     assert peak <= foreseen(of, torch.bfloat16, asked, 256, 2) <= 1.6 * peak
 
 
-@pytest.mark.parametrize("layers", [4, 16])
+@pytest.mark.parametrize("layers", [4, pytest.param(16, marks=pytest.mark.slow)])
 def test_layers_run_again_keep_what_is_foreseen_of_them(layers):
     of, asked = config("mistral", layers), Attribution()
     peak = counted(of, torch.bfloat16, asked, 256, 2, checkpointed)
@@ -95,7 +101,7 @@ def test_layers_run_again_keep_what_is_foreseen_of_them(layers):
     assert plan < foreseen(of, torch.bfloat16, asked, 256, 2) / (layers / 4)
 
 
-@pytest.mark.parametrize("layers", [4, 8, 16])
+@pytest.mark.parametrize("layers", [4, pytest.param(16, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("method", METHODS)
 def test_forward_passes_are_counted_by_depth(method, layers):
     """In multiplications of the layers: the unembedding, once a pass, is made small."""

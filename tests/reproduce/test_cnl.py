@@ -120,6 +120,7 @@ def test_steps_that_go_on_from_neurons_need_the_step_that_locates_them(tmp_path,
         read_cnl_preset(path)
 
 
+@pytest.mark.slow
 def test_tuning_from_a_start_of_its_own_needs_no_other_step(tmp_path):
     path = changed(
         tmp_path,

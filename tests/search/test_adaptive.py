@@ -71,6 +71,7 @@ def test_without_another_task_no_head_is_universal():
     assert set(found.critical) == {7, 20} == set(found.chosen) and found.universal == []
 
 
+@pytest.mark.slow
 def test_heads_are_rarely_named_in_a_world_where_none_matters():
     """At a false discovery rate of 5 %, one of twenty worlds is expected to name a head."""
     named = 0

@@ -200,6 +200,7 @@ def test_heads_that_hardly_differ_at_the_border_are_tied():
     assert len(concluded.tied) > 1 and set(concluded.tied) <= {3, 8, 20, 31}
 
 
+@pytest.mark.slow
 def test_where_nothing_matters_no_head_has_a_small_q():
     """The few heads of the shortlist do not tell how far the errors of all others are wrong."""
     sure = 0

@@ -195,6 +195,7 @@ def test_heads_that_break_the_task_are_critical_and_those_that_break_another_uni
     assert found.estimate.effect[20] < -0.8 and found.estimate.top_chance[20] == 0
 
 
+@pytest.mark.slow
 def test_heads_are_rarely_named_where_none_matters():
     named = 0
     for seed in range(20):
@@ -203,6 +204,7 @@ def test_heads_are_rarely_named_where_none_matters():
     assert named <= 3
 
 
+@pytest.mark.slow
 def test_intervals_of_all_heads_hold_the_truth():
     inside_ = []
     for seed in range(8):

@@ -189,6 +189,7 @@ class ModelPool(HerePool):
         return self.engine.shared_tokens(requests)
 
 
+@pytest.mark.slow
 def test_studies_side_by_side_on_workers_find_what_each_finds_alone(tmp_path, monkeypatch):
     settings = Settings(budget=200, top=2)
     adaptive = replace(CSS, method="adaptive", settings=settings, examples=8, quick=True)

@@ -140,6 +140,7 @@ def test_what_is_asked_beforehand_changes_no_answer_and_leaves_nothing_behind(fa
         assert not engine.work.rows
 
 
+@pytest.mark.slow
 def test_a_single_study_takes_less_time_when_rows_are_asked_beforehand():
     plans = fleet.recorded(World.of_kind("real", seed=0, layers=24, width=8), 0)
     usual = fleet.simulate([[replace(p, ahead=()) for p in plans]], 8, fleet.SEVENTY, abreast=1)

@@ -114,6 +114,7 @@ def test_only_planted_neurons_score(as_tiny, asked):
     assert named == {(layer, column) for layer, kept in planted.items() for column in kept}
 
 
+@pytest.mark.slow
 def test_left_points_tend_to_the_same_integral(neurons):
     middle, left = (
         KnowledgeNeurons(neurons, steps=400, points=points).score(FRANCE)
