@@ -164,7 +164,9 @@ def test_a_peft_model_is_another_one_with_another_adapter(model):
 
 
 @pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing:FutureWarning")  # peft's
-@pytest.mark.parametrize("target", [["q_proj", "v_proj"], "all-linear"])
+@pytest.mark.parametrize(
+    "target", [["q_proj", "v_proj"], pytest.param("all-linear", marks=pytest.mark.slow)]
+)
 def test_a_peft_model_is_asked_with_its_adapter(model, tokenizer, target, tmp_path):
     torch.manual_seed(0)
     lora = LoraConfig(target_modules=target, r=4, init_lora_weights=False)

@@ -186,6 +186,7 @@ def test_the_backup_of_a_found_head_is_named(planted):
     assert named == {(str(pair.behind), str(backup))}
 
 
+@pytest.mark.slow
 def test_heads_whose_costs_add_up_have_no_interaction(planted):
     """Costs are shares of the examples that add up, as long as there is something left to lose."""
     _, folder = planted

@@ -59,7 +59,7 @@ def alike(one, other, rel):
     return near and (one.greedy, one.tokens) == (other.greedy, other.tokens)
 
 
-@pytest.mark.parametrize("shares", [True, False])
+@pytest.mark.parametrize("shares", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_paged_gives_the_answers_of_packed(loaded, shares):
     asks = questions(loaded)
     truth = responses(BatchEngine(loaded, backend="packed"), asks)

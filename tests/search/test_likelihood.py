@@ -251,7 +251,7 @@ def test_a_universal_head_is_in_no_set():
     holes=st.sampled_from([0.0, 0.3]),
 )
 @example(11, [0], 0, 5, 1, "set", 14, 1, 0.0)  # a critical head is found with the last row
-@settings(max_examples=60)
+@settings(max_examples=30)
 def test_no_search_costs_more_than_its_budget_or_breaks(
     heads, critical, seed, rows_a_head, top, goal, examples, elsewhere, holes
 ):

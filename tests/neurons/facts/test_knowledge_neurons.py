@@ -85,7 +85,7 @@ def test_all_layers_at_once_are_each_layer_by_definition(as_tiny, asked, name):
     np.testing.assert_allclose(found, truth, atol=2e-4 * np.abs(truth).max())
 
 
-@pytest.mark.parametrize("number", range(2))
+@pytest.mark.parametrize("number", [0, pytest.param(1, marks=pytest.mark.slow)])
 def test_a_layers_scores_add_up_to_what_the_layer_is_worth(neurons, number):
     prompt = demo_facts("statement", 2)[number].prompt
     locator = KnowledgeNeurons(neurons, steps=200)

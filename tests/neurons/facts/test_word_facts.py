@@ -41,6 +41,7 @@ def test_wordings_differ_and_neighbours_ask_for_other_facts():
         assert all(each.target != each.other == fact.prompt.other for each in fact.neighbours)
 
 
+@pytest.mark.slow
 def test_seeds_shuffle_and_a_study_reads_them():
     def read(seed: int) -> list[str]:
         study = FactStudy(ModelOptions("demo"), "words/facts", seed=seed)
