@@ -18,12 +18,14 @@ comma := ,
 INSTALL_CHROMIUM := (apt-get update -qq; apt-get install --yes -qq --no-install-recommends chromium) || true
 # two processes, a file's tests in one: what its fixtures prepare is prepared once
 BESIDE := -n 2 --dist loadfile
+# whose signatures `make test-shapes` checks at every call
+SHAPED := caploc.heads,caploc.designs,caploc.recovery,caploc.search,caploc.simulate,caploc.tasks,caploc.models,caploc.engine,caploc.store,caploc.measurement,caploc.validation,caploc.interactions,caploc.grid,caploc.stats,caploc.neurons,caploc.playground
 # where a Python keeps its packages
 SITE := python -c 'import site; print(*site.getsitepackages())'
 # Compiled files are kept, whatever the machine's habit: each process would compile all sources anew.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo test test-slow test-browser test-cluster test-faults test-attacks test-real soak test-sharded test-quantized test-vllm test-trackers test-mistakes fuzz audit check bench bench-recovery bench-ideas bench-neurons bench-workers bench-gpu gpu-check bench-peers \
+.PHONY: demo test test-shapes test-slow test-browser test-cluster test-faults test-attacks test-real soak test-sharded test-quantized test-vllm test-trackers test-mistakes fuzz audit check bench bench-recovery bench-ideas bench-neurons bench-workers bench-gpu gpu-check bench-peers \
 	demo-model truth truth-real bench-real docs test-docs wheel test-wheel clean
 
 demo: $(INSTALLED)  ## install, fetch SmolLM2, localize some of its capabilities, write reports
@@ -31,6 +33,9 @@ demo: $(INSTALLED)  ## install, fetch SmolLM2, localize some of its capabilities
 
 test: $(INSTALLED_DEV)  ## the default tests: offline, minutes
 	$(BIN)/pytest $(BESIDE) $(TESTS)
+
+test-shapes: $(INSTALLED_DEV)  ## the default tests again, array shapes and types checked at every call: twice as long
+	$(BIN)/pytest $(BESIDE) --jaxtyping-packages=$(SHAPED),beartype.beartype $(TESTS)
 
 test-slow: $(INSTALLED_DEV)  ## the tests that take longer
 	$(BIN)/pytest $(BESIDE) -m slow $(TESTS)
