@@ -64,8 +64,8 @@ def test_a_curve_says_how_many_heads_it_takes_and_where_it_says_no_more():
         "goes from 90 % to 80 %."
     )
     assert told([0.8, 0.7, 0.6]) == (
-        "With all 2 heads knocked out, own still scores 60 % of 80 %: most of it does not depend "
-        "on them."
+        "With all 2 heads knocked out, own scores 60 %, with none 80 %: more than half of it is "
+        "left."
     )
     fallen = told([0.8, 0.3, 0.0], [0.9, 0.9, 0.1])
     assert fallen.endswith(

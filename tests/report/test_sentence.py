@@ -97,7 +97,7 @@ def test_of_several_twins_the_one_that_loses_least_is_told(result):
     prose = {"name": "demo/prose", "intact": {"score": 0.9}, "knocked_out": {"score": 0.9}}
     result["validation"]["other_tasks"] += [kept, prose]
     told = said(result)
-    assert "in other words (demo/kept) it stays at 98 % and demo/prose" in told
+    assert "in other words (demo/kept, which loses least) it stays at 98 % and demo/prose" in told
     assert "demo/sentences" not in told and "as this prompt asks it" in told
 
 

@@ -360,10 +360,17 @@ def _beside_the_set(result: Result) -> str:
         )
         for is_open in (False, True)
     )
-    if not others:
+    struck = [
+        f"{each.head} {unit.effect(each.effect)}"
+        for each in result.heads
+        if each.universal and each.head not in result.top and each.effect is not None
+    ]
+    if not others and not struck:
         return ""
     first = f"Not in the set, though much is lost without one of them: {sure}. " if sure else ""
     second = f"Not in it, with estimates that are large and not sure: {unsure}. " if unsure else ""
+    if struck:
+        second += f"Left out, for other tasks break without it too: {name_list(struck, 5)}. "
     spare = " and for what it leaves alone" if result.search.goal == "specific" else ""
     return (
         f"{first}{second}An effect here is of one head {describe_estimand(result.estimand)}; the "

@@ -211,8 +211,8 @@ def read_curve(curve: Curve, units: Mapping[str, Unit]) -> str:
     half, gone = first_below(0.5), first_below(GONE)
     if half is None:
         return (
-            f"With all {last} heads knocked out, {called(task)} still scores {unit.score(own[-1])} "
-            f"of {unit.score(own[0])}: most of it does not depend on them."
+            f"With all {last} heads knocked out, {called(task)} scores {unit.score(own[-1])}, "
+            f"with none {unit.score(own[0])}: more than half of it is left."
         )
     moves = [
         f"{called(name)} goes from {units[name].score(each[0])} to {units[name].score(each[half])}"

@@ -298,7 +298,10 @@ def _needed(result: Result, check: HeldOutClaim, names: str, few: str) -> str:
         told += f" ({name_list(parts)})"
     if check.verdict is HeadlineVerdict.NEEDED:
         return f"{told}. Whether other tasks need {them} was not measured."
-    twins = _clauses(other_scores(result, twins=True)[-1:], check.unit)  # that loses least
+    reworded = other_scores(result, twins=True)
+    twins = _clauses(reworded[-1:], check.unit)  # that loses least
+    if len(reworded) > 1:
+        twins = [twins[0].replace(") it", ", which loses least) it")]
     beside = _clauses(check.others[:MOST_OTHERS], check.unit)
     if more := sum(each.is_hurt for each in check.others[MOST_OTHERS:]):
         beside.append(f"{more} more {'task loses' if more == 1 else 'tasks lose'} too")

@@ -48,6 +48,9 @@ def conclude_set(state: SearchState, first: First, chosen: list[int], most: int)
     shortlist = Shortlist(state.problem, chosen, state.random)
     yield from shortlist.more(chosen, min(most, state.left // max(len(chosen), 1)))
     state.spent += shortlist.rows
+    if state.tried is not None:
+        others = np.flatnonzero(~state.tried.masks[:, chosen].any(axis=1))
+        shortlist.take(state.tried.where(np.isin(state.tried.mask, others)), state.intact)
     conclusion = Conclusion(first, shortlist, state.struck)
     rest = [column for column in conclusion.ranking if column not in chosen]
     return summarize(state, conclusion, chosen, chosen + rest)
@@ -93,14 +96,22 @@ def most_breaking(state: SearchState, look: FirstLook, examples: list[int]) -> A
     """The candidate that costs most with the base gone; None if there is no candidate.
 
     If none costs anything for sure, it is the one without which right answers get least likely. A
-    candidate that alone breaks another task too is universal, and none of the set.
+    candidate that alone breaks another task too is universal, and none of the set. Without a base,
+    examples that the model gets wrong are asked too, as many as there are for so many right ones:
+    what a candidate does alone is told of all of them.
     """
     strongest = look.strongest(CANDIDATES + len(state.struck))
     candidates = [c for c in strongest if c not in state.struck][:CANDIDATES]
-    if not candidates or state.left < len(candidates) * len(examples):
+    right = right_of(look.intact)
+    wrong = [] if look.base else [each for each in look.intact if each not in set(right)]
+    wrong = wrong[: round(len(examples) * len(wrong) / max(len(right), 1))]
+    if not candidates or state.left < len(candidates) * len([*examples, *wrong]):
         return None
     masks = state.problem.without_each([[*look.base, c] for c in candidates])
-    measured = yield from state.ask(Plan.crossed(masks, examples, what="candidates"))
+    measured = yield from state.ask(Plan.crossed(masks, [*examples, *wrong], what="candidates"))
+    if not look.base:
+        state.tried = measured if state.tried is None else state.tried.joined(measured)
+    measured = measured.where(~np.isin(measured.example, wrong))
     tried = {c: measured.where(measured.mask == n) for n, c in enumerate(candidates)}
     change = {
         c: np.array([outcome - look.intact[e] for e, outcome in rows.by_example().items()])

@@ -1,7 +1,7 @@
 """The shortlist: each of its heads alone, on examples that a screen never used."""
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -96,6 +96,14 @@ class Shortlist:
             self.intact |= (yield intact_plan(self.problem, new)).by_example()
         plan = replace(self.alone(heads, parts), ahead=[self.plan_further(heads, AHEAD * count)])
         self.seen = self.seen.joined((yield plan))
+
+    def take(self, measured: Measurements, intact: Mapping[int, float]) -> None:
+        """Add what is known of further heads, one in each mask, from examples drawn like these."""
+        heads = measured.masks.argmax(axis=1)[measured.mask]
+        for head, count in zip(*np.unique(heads, return_counts=True), strict=True):
+            self.heads.append(int(head))
+            self.asked[int(head)] = int(count)
+        self.seen, self.intact = self.seen.joined(measured), {**intact, **self.intact}
 
     def plan_further(self, heads: list[int], count: int) -> Plan:
         """Plan what `more` would ask of these heads."""

@@ -100,6 +100,7 @@ class SearchState:
     critical: list[int] = field(default_factory=list)
     cleared: list[int] = field(default_factory=list)
     universal: list[int] = field(default_factory=list)
+    tried: Measurements | None = None  # candidates for a set, each alone
     spent: int = 0
     reserved: int = 0  # rows of the budget that are for something later
     promised: float = 0.0

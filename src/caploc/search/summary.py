@@ -54,7 +54,7 @@ def diagnose(state: SearchState, conclusion: Conclusion) -> dict[str, Any]:
         "scale": conclusion.scale.factor,
         "signal_to_noise": signal_to_noise(conclusion),
         "shortlist": conclusion.shortlist.candidates,
-        "checked_on": len(conclusion.shortlist.intact),
+        "checked_on": conclusion.shortlist.examples,
         "fresh": None if looked else bool(len(state.problem.fresh)),
         "tied": conclusion.tied if settings.goal == "heads" else [],
     }
@@ -164,7 +164,7 @@ def unknown_elsewhere(state: SearchState) -> str:
 
 def check_notes(state: SearchState, conclusion: Conclusion) -> str:
     """A check on few examples, or on those that the heads were found on."""
-    count = len(conclusion.shortlist.intact)
+    count = conclusion.shortlist.examples
     if conclusion.first.OPENING != FirstLook.OPENING and not len(state.problem.fresh):
         return (
             "The task has no examples left that the search did not use: the shortlist was checked "
