@@ -239,6 +239,31 @@ def test_a_universal_head_is_in_no_set():
     assert found.universal == [20] and 20 not in found.chosen and found.chosen
 
 
+def test_what_candidates_do_alone_is_told_of_them_and_of_universal_ones():
+    """The likelihoods mislead about two heads, which were tried alone: the rows are believed."""
+    shifts = np.zeros(40)
+    shifts[[7, 20]] = 9.0, 9.0
+    world = World(shifts, 3.0, 1)
+    answer = with_likelihood(world, breaking(40, [20]))
+
+    def misled(plan):
+        found = np.array(answer(plan))
+        return (
+            found - 3.0 * plan.masks[plan.mask][:, [3, 5]].any(axis=1) if plan.task == 2 else found
+        )
+
+    run = searched(world, breaking(40, [20]), answer=misled, goal="set", top=2, budget=1500)
+    found, estimate = run.found, run.found.estimate
+    (tried,) = [plan for plan in run.plans if plan.what == "candidates" and plan.masks.sum() == 4]
+    asked = [int(column) for column in tried.masks.argmax(axis=1)]
+    assert {3, 5, 20} <= set(asked) and set(found.diagnostics["shortlist"]) >= set(asked)
+    intact = world.outcomes(np.zeros((len(tried.example), 40), dtype=bool), tried.example)
+    assert 0 < intact.mean() < 1  # wrong answers are asked too
+    assert found.universal == [20] and estimate.high[20] < -0.5
+    truth = world.single_effects()
+    assert all(-0.1 < estimate.low[c] <= truth[c] <= estimate.high[c] for c in (3, 5))
+
+
 @given(
     heads=st.integers(1, 24),
     critical=st.lists(st.integers(0, 23), max_size=5),
