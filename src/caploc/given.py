@@ -2,6 +2,7 @@
 
 import json
 import re
+import reprlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
@@ -224,6 +225,13 @@ def source_of(value: Any) -> str:
         return repr(getattr(value, "__code__", value))
 
 
+def name_examples(pairs: Pairs, scored: bool) -> str:
+    """Return a folder's name for these examples; other ones have another."""
+    examples = [example_of(number, pair) for number, pair in enumerate(pairs)]
+    data = ("scored" if scored else "exact") + json.dumps(examples)
+    return f"examples-{blake2b(data.encode(), digest_size=4).hexdigest()}"
+
+
 def write_task(pairs: Pairs, folder: Path, scored: bool) -> Path:
     """Write examples as a task in lm-eval's form below the folder; return its YAML.
 
@@ -243,8 +251,7 @@ def write_task(pairs: Pairs, folder: Path, scored: bool) -> Path:
             f"{count} too few to tell a needed head from chance; give {FEWEST_RIGHT} or more that "
             "the model gets right."
         )
-    data = ("scored" if scored else "exact") + json.dumps(examples)
-    place = folder / f"examples-{blake2b(data.encode(), digest_size=4).hexdigest()}"
+    place = folder / name_examples(pairs, scored)
     place.mkdir(parents=True, exist_ok=True)
     # a table that says what is text: of JSON a reader would make times of dates
     pd.DataFrame(examples, dtype="string").to_parquet(place / "examples.parquet", index=False)
@@ -282,7 +289,8 @@ def example_of(number: int, pair: Any) -> dict[str, str]:
     fits = isinstance(pair, tuple | list) and len(pair) == 2
     if not fits or not all(isinstance(text, str) and text for text in pair):
         raise BadData(
-            f"Example {number} is {pair!r:.80}; each must be a pair of texts, (prompt, answer)."
+            f"Example {number} is {reprlib.repr(pair)}; each must be a pair of texts, (prompt, "
+            "answer)."
         )
     prompt, answer = pair
     apart = not answer[0].isspace() and wants_space(prompt, answer[0].isalnum())

@@ -22,7 +22,7 @@ from caploc.errors import BadOption
 from caploc.evaluation import curve as measure_curve
 from caploc.findings import StudyFindings as Record
 from caploc.folder import RESULT
-from caploc.given import GivenModel, Pairs, Score, write_task
+from caploc.given import GivenModel, Pairs, Score, name_examples, write_task
 from caploc.lookup import pick
 from caploc.models.knockout import knockout
 from caploc.models.loading import load_model
@@ -220,7 +220,7 @@ def locate(  # noqa: PLR0913  (what can be chosen is its parameters)
         pick({field.name: field for field in fields(Settings)}, each, "setting")
     loading, wanted = opened(model, task, asked, score)
     loading = loading.answered_by(engine)
-    called = wanted if isinstance(wanted, str) else "examples"
+    called = wanted if isinstance(wanted, str) else name_examples(wanted, score is not None)
     short = title_of(loading.name) or loading.name
     short = Path(short).name if is_folder(Path(short)) else short
     folder = Path(out) if out else default_folder(short, method, called)

@@ -10,9 +10,9 @@ import numpy as np
 from caploc.heads import HeadGrid
 from caploc.models.sources import title_of
 from caploc.progress import Progress, expect, tell
+from caploc.recovery.estimate import is_binary
 from caploc.report.wording import called
 from caploc.search.conclusion import Conclusion
-from caploc.search.plan import column_mask
 from caploc.tasks.task import Task
 
 
@@ -65,11 +65,14 @@ class Watch:
         if columns == self.last:
             return
         self.last = columns
-        mask = column_mask(self.grid.size, columns)
-        low, high = conclusion.bound(mask)
-        effect = np.where(conclusion.tried, conclusion.checked.effect, conclusion.posterior.mean)
+        estimate, intact = conclusion.estimate(), conclusion.first.intact
+        factor, unit = 1, ""
+        if is_binary(intact):
+            estimate = estimate.within(np.array([*intact.values()]))
+            factor, unit = 100, " points"
+        effect, low, high = (factor * e for e in (estimate.effect, estimate.low, estimate.high))
         heads = [
-            f"{self.grid.heads[c]} {effect[c]:+.2f} [{low[c]:+.2f}, {high[c]:+.2f}]"
+            f"{self.grid.heads[c]} {effect[c]:+.3g} ({low[c]:+.3g} to {high[c]:+.3g})"
             for c in sorted(columns, key=lambda column: effect[column])
         ]
-        tell(self.progress, f"so far: {', '.join(heads)}")
+        tell(self.progress, f"so far: {', '.join(heads)}{unit}")

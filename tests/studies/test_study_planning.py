@@ -236,4 +236,4 @@ def test_a_search_tells_its_first_heads_whenever_they_change(tmp_path):
     run_study(study, tmp_path, watched, foresee=foresee)
     best = [text for text in watched.told if text.startswith("so far: L")]
     assert best and len(set(best)) == len(best)
-    assert all(text.count("[") == 2 for text in best)
+    assert all(text.count(" to ") == 2 and text.endswith(" points") for text in best)

@@ -298,14 +298,18 @@ def _needed(result: Result, check: HeldOutClaim, names: str, few: str) -> str:
         told += f" ({name_list(parts)})"
     if check.verdict is HeadlineVerdict.NEEDED:
         return f"{told}. Whether other tasks need {them} was not measured."
-    reworded = other_scores(result, twins=True)
-    twins = _clauses(reworded[-1:], check.unit)  # that loses least
-    if len(reworded) > 1:
-        twins = [twins[0].replace(") it", ", which loses least) it")]
+    twins = _gentlest_twin(result, check.unit)
     beside = _clauses(check.others[:MOST_OTHERS], check.unit)
     if more := sum(each.is_hurt for each in check.others[MOST_OTHERS:]):
         beside.append(f"{more} more {'task loses' if more == 1 else 'tasks lose'} too")
     return f"{told}, while {name_list(twins + beside)}."
+
+
+def _gentlest_twin(result: Result, unit: Unit) -> list[str]:
+    """Say what the task does in the other words in which it loses least, if there are any."""
+    twins = other_scores(result, twins=True)
+    told = _clauses(twins[-1:], unit)
+    return [one.replace(") it", ", which loses least) it") for one in told] if twins[1:] else told
 
 
 def _not_checked(check: HeldOutClaim, names: str, few: str) -> str:

@@ -25,7 +25,8 @@ NOISE_RATIO = 10.0  # variance within masks over that between: 9 to 19 on simula
 class First(ABC):
     """A first estimate of every head: from masks of several heads, or from likelihoods.
 
-    All masks knock out `base`; heads of `avoid` are never drawn.
+    All masks knock out `base`, under which the outcomes are `intact`; heads of `avoid` are never
+    drawn.
     """
 
     OPENING: ClassVar[str]  # likelihood or masks
@@ -33,6 +34,7 @@ class First(ABC):
     # Standard deviation of the logarithm of what its errors have to be multiplied by.
     DOUBT: ClassVar[float]
     problem: Problem
+    intact: dict[int, float]
     base: list[int]
     avoid: Mask
     seen: Measurements
