@@ -9,9 +9,8 @@ from typing import Any
 from urllib.parse import quote
 
 from caploc.heads import Head
-from caploc.report import charts
 from caploc.report.charts import Chart
-from caploc.report.headtable import effects_by_head, head_map
+from caploc.report.headtable import head_map
 from caploc.report.method import format_duration
 from caploc.report.plots import FIGURES, draw_damage, draw_depths, write_matrices
 from caploc.report.sentence import HURT, HeadlineVerdict, Step, check_of, surviving_twin
@@ -21,11 +20,9 @@ from caploc.report.wording import (
     called,
     capital,
     counted,
-    finite_numbers,
     inline,
     name_list,
     numeral,
-    outcome_unit,
     percent,
     significant,
     unit_of_other,
@@ -221,26 +218,14 @@ def _run(folder: Path, one: ComparedRun) -> dict[str, Any]:
 
 
 def _matrix(results: Sequence[Result]) -> dict[str, Any]:
-    """Hold runs of one model against all heads that are among the top of any of them.
-
-    Shades are relative to the largest effect of the whole run.
-    """
+    """Hold runs of one model against all heads that are among the top of any of them."""
     names = {name for result in results for name in result.top}
     heads = {entry.place for result in results for entry in result.heads if entry.head in names}
     several = len({result.method.name for result in results}) > 1
     rows = []
     for result in results:
-        unit, effects = outcome_unit(result), effects_by_head(result)
         task = called(result.task.name)
-        limit = max(map(abs, finite_numbers(effects.values())), default=0.0)
-        cells = []
-        for head in sorted(heads):
-            effect, shade, text = effects.get(head), "u", "–"
-            if effect is not None:
-                shade = charts.shade_class(charts.shade_number(unit.harm(effect), limit))
-                text = unit.short_effect(effect, limit)
-            cell = {"shade": shade, "text": text, "note": f"{head}: {unit.effect(effect)}"}
-            cells.append(cell | {"top": str(head) in result.top})
+        cells = [cell for layer in head_map(result).layers for cell in layer if cell.head in heads]
         rows.append((f"{task} · {inline(result.method.name)}" if several else task, cells))
     return {"model": called(results[0].model.shown), "heads": sorted(heads), "rows": rows}
 
