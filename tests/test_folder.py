@@ -48,3 +48,12 @@ def test_the_folder_of_several_studies_is_no_run(tmp_path):
     with pytest.raises(FolderTaken, match="holds several studies"):
         claim(tmp_path, STUDY, "caploc locate")
     claim(tmp_path / "one", STUDY, "caploc locate").close()
+
+
+def test_a_run_does_not_go_on_with_other_examples(tmp_path):
+    """Its rows would be of some, and its report of others."""
+    claim(tmp_path, STUDY, "caploc locate", {"a.yaml": "1"}).close()
+    claim(tmp_path, STUDY, "caploc locate", {"a.yaml": "1", "b.yaml": "2"}).close()
+    claim(tmp_path, STUDY, "caploc locate").close()
+    with pytest.raises(FolderTaken, match="The examples of a.yaml are not those that"):
+        claim(tmp_path, STUDY, "caploc locate", {"a.yaml": "3"})

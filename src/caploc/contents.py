@@ -52,6 +52,7 @@ class RunFile(Record):
 
     study: dict[str, Any]
     command: str = ""
+    data: dict[str, str] | None = None  # a digest of the examples of each task that is a file
     versions: dict[str, str | None] | None = None
 
 

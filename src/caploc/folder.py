@@ -3,6 +3,7 @@
 import json
 import os
 import stat
+from collections.abc import Mapping
 from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -40,11 +41,14 @@ LATER: dict[str, Any] = {
 PACKAGES = ("caploc", "torch", "transformers", "lm_eval", "scikit-learn", "numpy")
 
 
-def claim(folder: Path, study: dict[str, Any], command: str) -> Store:
+def claim(
+    folder: Path, study: dict[str, Any], command: str, data: Mapping[str, str] | None = None
+) -> Store:
     """Open a run folder for a study, making it if it does not exist.
 
-    Raises FolderTaken if it holds another study, or links, or another process has it open;
-    StoreFailed if it cannot be written.
+    `data` has a digest of the examples of each task whose file is the user's. Raises FolderTaken if
+    the folder holds another study, one on other examples, or links, or another process has it
+    open; StoreFailed if it cannot be written.
     """
     study, command = without_secrets(json.loads(json.dumps(study))), redacted(command)
     refuse_links(folder)
@@ -60,28 +64,41 @@ def claim(folder: Path, study: dict[str, Any], command: str) -> Store:
     try:
         make(folder)
         earlier = read_json(folder / RUN) if (folder / RUN).exists() else None
-        written = earlier.get("study") if isinstance(earlier, dict) else None
-        if earlier is not None and not isinstance(written, dict):
-            raise UserError(
-                f"{folder / RUN} is not what a run writes; was it edited by hand? Choose another "
-                "--out, or delete the folder."
-            )
-        old, new = question(written), question(study)
-        if earlier is not None and old != new:
-            changed = [key for key in sorted(old | new) if old.get(key) != new.get(key)]
-            changed.sort(key=lambda key: not key.startswith(("model.", "task")))  # tells most
-            told = ", ".join(f"{key} {old.get(key)!r}, not {new.get(key)!r}" for key in changed[:3])
-            raise FolderTaken(
-                f"{folder} belongs to another run ({told}); "
-                "choose another --out, or delete the folder."
-            )
+        if earlier is not None:
+            check_same(folder, earlier, study, data or {})
         if earlier is None:
             run = {"study": study, "command": command, "versions": package_versions()}
+            run |= {"data": dict(data)} if data else {}
             write_json(folder / RUN, run)
     except BaseException:
         store.close()
         raise
     return store
+
+
+def check_same(folder: Path, earlier: Any, study: dict[str, Any], data: Mapping[str, str]) -> None:
+    """Refuse a folder whose run.json is of another study, or of one on other examples."""
+    written = earlier.get("study") if isinstance(earlier, dict) else None
+    if not isinstance(written, dict):
+        raise UserError(
+            f"{folder / RUN} is not what a run writes; was it edited by hand? Choose another "
+            "--out, or delete the folder."
+        )
+    old, new = question(written), question(study)
+    if old != new:
+        changed = [key for key in sorted(old | new) if old.get(key) != new.get(key)]
+        changed.sort(key=lambda key: not key.startswith(("model.", "task")))  # tells most
+        told = ", ".join(f"{key} {old.get(key)!r}, not {new.get(key)!r}" for key in changed[:3])
+        raise FolderTaken(
+            f"{folder} belongs to another run ({told}); choose another --out, or delete the folder."
+        )
+    before = earlier.get("data")
+    for name, digest in data.items() if isinstance(before, dict) else ():
+        if before.get(name, digest) != digest:
+            raise FolderTaken(
+                f"The examples of {name} are not those that {folder} was begun with; choose "
+                "another --out, or delete the folder."
+            )
 
 
 def check_source(source: str) -> None:

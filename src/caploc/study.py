@@ -27,6 +27,7 @@ from caploc.search.plan import OtherTask, ask_once, opening_plan
 from caploc.search.settings import MOST_MASKS, MOST_ROWS, check_spared
 from caploc.search.summary import nothing_to_lose
 from caploc.tasks.catalog import LoadTasks, TaskOptions, check_task_name
+from caploc.tasks.harness import digest_data
 from caploc.tasks.registry import list_twins
 from caploc.tasks.task import Task
 from caploc.tracking import check_tracker, tracked
@@ -287,7 +288,7 @@ def run_study(
     tasks, intervention = study.tasks(), study.intervention()
     study.check_examples(tasks[0].size)
     check_pairs(study.model, intervention, tasks[0])
-    with claim(folder, asdict(study), command) as store:
+    with claim(folder, asdict(study), command, digest_data(tasks)) as store:
         if rows := foresee and foresee(study, tasks, folder):
             rows.announce(study.task, study.model.name, study.model.check().size, progress)
         fields = asdict(study) | {"draws_masks": METHODS[study.method].draws_masks}

@@ -5,14 +5,25 @@ from collections.abc import Sequence
 from functools import cached_property
 from hashlib import blake2b
 from itertools import accumulate
+from pathlib import Path
 from typing import Any
 
 from lm_eval.api.group import Group
 
 from caploc.errors import BadOption
+from caploc.naming import is_file
 from caploc.result import Score
 from caploc.tasks.leaf import LIKELIHOOD_METRICS, PAIR_METRICS, Leaf
-from caploc.tasks.task import Generate, LogLikelihood, Request, Response, Rolling, Scored, Shown
+from caploc.tasks.task import (
+    Generate,
+    LogLikelihood,
+    Request,
+    Response,
+    Rolling,
+    Scored,
+    Shown,
+    Task,
+)
 
 
 class HarnessTask:
@@ -307,6 +318,12 @@ def mean_score(items: Sequence[float]) -> Score:
     squares = sum((item - mean) ** 2 for item in items)
     stderr = (squares / (count - 1) / count) ** 0.5 if count > 1 else None
     return Score.of(mean, stderr, count)
+
+
+def digest_data(tasks: Sequence[Task]) -> dict[str, str]:
+    """Digest all examples of those tasks that come from a file of the user's."""
+    own = [task for task in tasks if is_file(Path(task.name))]
+    return {task.name: digest_json([task.key(e) for e in range(task.size)]) for task in own}
 
 
 def digest_json(value: Any) -> str:
