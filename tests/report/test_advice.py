@@ -54,3 +54,31 @@ def test_a_set_that_leaves_what_was_hurt_alone_is_looked_for(sure):
 def test_where_nothing_else_was_scored_that_is_advised(sure):
     sure["validation"]["other_tasks"] = []
     assert "caploc evaluate" in told(sure) and "--task OTHER-TASK" in told(sure)
+
+
+def test_a_part_that_costs_other_tasks_less_comes_first(result):
+    def effect(value):
+        return {"effect": value, "low": value - 0.1, "high": value + 0.1}
+
+    part = {
+        "heads": ["L1H3"],
+        "damage": effect(-0.4),
+        "breaks": True,
+        "within": False,
+        "keeps": 0.05,
+        "twins": [],
+        "spared": [{"task": "demo/sentences", "effect": effect(-0.01), "examples": 40}],
+    }
+    result["validation"]["frontier"] = {"price": 0.02, "examples": 40, "sets": [part]}
+    change = {"outcome": -0.3, "low": -0.4, "high": -0.2, "verdict": "changed"}
+    result["validation"]["other_tasks"][0]["change"] = change
+    first, *_ = next_steps(shaped(result), None, "runs/a")
+    assert first.why.replace("\u00a0", " ").startswith(
+        "L1H3 alone does most of it: −40.0 points, and at worst −1.0 points elsewhere "
+        "(demo/sentences), where all named heads take −30.0 points (demo/sentences)."
+    )
+    assert first.command == (
+        "caploc evaluate demo --heads L1H3 --task demo/addition,demo/sentences"
+    )
+    change["outcome"] = -0.01  # all of them cost no more
+    assert "alone does" not in next_steps(shaped(result), None, "runs/a")[0].why

@@ -462,7 +462,40 @@ def next_steps(result: Result, curve: Curve | None, place: str) -> list[Step]:
             f"random heads would. {'Spend more rows.' if of_set else look}"
         )
     steps = [Step(why) for why in (*reasons, *_doubts(result, of_set))]
-    return [*steps, *(_uses(result, curve, place) if verdict in HURT else ())]
+    return [
+        *_gentler_part(result),
+        *steps,
+        *(_uses(result, curve, place) if verdict in HURT else ()),
+    ]
+
+
+def _gentler_part(result: Result) -> Iterator[Step]:
+    """Tell of a part of the named heads that costs other tasks less, where parts were tried."""
+    frontier, unit = result.validation.frontier, unit_of(result)
+    part = find_gentlest(frontier) if frontier and result.search.goal != "specific" else None
+    worst, others = find_worst(part.spared) if part else None, other_scores(result, twins=False)
+    whole = others[0].change.outcome if others and others[0].change else None
+    if not part or not worst or not set(part.heads) < set(result.top):
+        return
+    least = worst.effect.effect or 0.0
+    if whole is None or least <= whole / 2:
+        return
+    alone = "alone does" if len(part.heads) == 1 else "alone do"
+    why = (
+        f"{name_list(part.heads)} {alone} most of it: {unit.effect(part.damage.effect)}, and at "
+        f"worst {unit.effect(least)} elsewhere ({called(worst.task)}), where all named heads take "
+        f"{unit.effect(whole)} ({called(others[0].name)}). Score that on every example, and export "
+        "it by --heads."
+    )
+    tasks = ",".join([result.task.name, *(each.name for each in others)])
+    words = ["evaluate", result.model.name, "--heads", ",".join(part.heads), "--task", tasks]
+    yield Step(why, _typed(result, *words))
+
+
+def _typed(result: Result, *words: str) -> str:
+    """Write a command; none for what a program asked for, whose names may mean nothing to it."""
+    scripted = (result.command or "").startswith("caploc.locate(")
+    return "" if scripted else inline(shlex.join(["caploc", *words]))
 
 
 def _doubts(result: Result, of_set: bool) -> Iterator[str]:
@@ -497,24 +530,21 @@ def _elsewhere(result: Result, place: str) -> Iterator[Step]:
     beside = [e for e in result.validation.other_tasks if e.change and not e.twin]
     hurt = [e for e in beside if e.change and e.change.verdict == "changed"]
     spared = name_list([called(entry.name) for entry in hurt or beside])
-    scripted = (result.command or "").startswith("caploc.locate(")  # then names may mean nothing
-
-    def command(*words: str) -> str:
-        return "" if scripted else inline(shlex.join(["caploc", *words]))
-
     if beside and result.search.goal != "specific":
         why = f"Look for heads whose loss leaves {spared} alone."
         if not hurt:
             why = f"Look for a set that takes more of it and leaves {spared} alone for sure."
         spare = ["--goal", "specific", "--spare", ",".join(entry.name for entry in hurt or beside)]
-        yield Step(why, command("locate", result.model.name, "--task", result.task.name, *spare))
+        yield Step(
+            why, _typed(result, "locate", result.model.name, "--task", result.task.name, *spare)
+        )
     if len(beside) < FEW_OTHERS:
         few = counted(len(beside), "other task")
         why = f"What else breaks was measured on {few} alone: score what must not break."
         if not beside:
             why = "What else breaks without them was not measured: score other tasks."
         heads = ["--heads", ",".join(result.top), "--task", "OTHER-TASK"]
-        yield Step(why, command("evaluate", result.model.name, *heads))
+        yield Step(why, _typed(result, "evaluate", result.model.name, *heads))
     if hurt:
         why = (
             f"Knocking these heads out also changes {spared}. Locate other tasks in the same "
