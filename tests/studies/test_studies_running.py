@@ -66,7 +66,8 @@ class Counter(Silent):
 
 def steady(result):
     """A result without what hangs on which rows ran together, and on the command."""
-    kept = {k: v for k, v in result.as_dict().items() if k not in ("command", "engines")}
+    content = result if isinstance(result, dict) else result.as_dict()
+    kept = {k: v for k, v in content.items() if k not in ("command", "engines")}
     return kept | {"cost": {k: v for k, v in kept["cost"].items() if k not in UNSTEADY}}
 
 

@@ -88,8 +88,9 @@ def test_a_row_that_is_not_what_was_written_is_told_before_the_run(tmp_path, dam
 
 @pytest.mark.slow
 def test_the_rows_of_the_curve_are_planned_as_they_are_asked(tmp_path):
-    """Two tasks and four heads: two beginnings more of the other task, as the run asks."""
-    study = replace(CSS, method="one-shot", settings=Settings(top=4), other_tasks=("demo/code",))
+    """Of the task itself the check has asked them; of the other one each further head is new."""
+    settings = Settings(top=4, seed=1)  # of its four heads three are named
+    study = replace(CSS, method="one-shot", settings=settings, other_tasks=("demo/code",))
     studies = {"whole": study, "quick": replace(study, quick=True)}
     planned = {
         name: dry_run({"a": each}, tmp_path / name, seconds=None).total()["rows"]
@@ -99,7 +100,7 @@ def test_the_rows_of_the_curve_are_planned_as_they_are_asked(tmp_path):
     drawn = read_file(tmp_path / "whole" / "curve.json", Curve)
     more = (len(drawn.heads) - 1) * study.limit
     assert ran["whole"].cost.rows - ran["quick"].cost.rows == more > 0
-    assert planned["whole"] - planned["quick"] == 3 * study.limit >= more
+    assert planned["whole"] - planned["quick"] >= more
     assert planned["whole"] >= ran["whole"].cost.rows
 
 
