@@ -34,7 +34,7 @@ demo: $(INSTALLED)  ## install, fetch SmolLM2, localize some of its capabilities
 test: $(INSTALLED_DEV)  ## the default tests: offline, minutes
 	$(BIN)/pytest $(BESIDE) $(TESTS)
 
-test-shapes: $(INSTALLED_DEV)  ## the default tests again, array shapes and types checked at every call: twice as long
+test-shapes: $(INSTALLED_DEV)  ## the default tests again, array shapes and types checked at every call: a third longer
 	$(BIN)/pytest $(BESIDE) --jaxtyping-packages=$(SHAPED),beartype.beartype $(TESTS)
 
 test-slow: $(INSTALLED_DEV)  ## the tests that take longer

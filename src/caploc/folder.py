@@ -66,7 +66,7 @@ def claim(
         earlier = read_json(folder / RUN) if (folder / RUN).exists() else None
         if earlier is not None:
             check_same(folder, earlier, study, data or {})
-        if earlier is None:
+        else:
             run = {"study": study, "command": command, "versions": package_versions()}
             run |= {"data": dict(data)} if data else {}
             write_json(folder / RUN, run)

@@ -61,7 +61,7 @@ def test_what_is_needed_beside_a_set_is_said_and_marked(result):
     assert marked == ["L0H0"] and drawn.unsure == 1
     result["heads"][1]["universal"] = True  # which is why it is left out
     told = explain_unnamed(shaped(result)).replace("\u00a0", " ")
-    assert "Left out, for other tasks break without it too: L1H3 −30.0 points." in told
+    assert "Left out, for other tasks break too: L1H3 −30.0 points." in told
     assert "not in the set, though" not in told.lower()
 
 

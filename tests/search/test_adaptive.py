@@ -180,7 +180,7 @@ worlds = st.tuples(
     holes=st.sampled_from([0.0, 0.3]),
     ask=st.sampled_from([World.outcomes, World.logprobs]),
 )
-@settings(max_examples=30)
+@settings(max_examples=50)
 def test_no_search_costs_more_than_its_budget_or_breaks(
     drawn, rows_a_head, top, goal, sizes, holes, ask
 ):

@@ -276,7 +276,7 @@ def test_what_candidates_do_alone_is_told_of_them_and_of_universal_ones():
     holes=st.sampled_from([0.0, 0.3]),
 )
 @example(11, [0], 0, 5, 1, "set", 14, 1, 0.0)  # a critical head is found with the last row
-@settings(max_examples=30)
+@settings(max_examples=60)
 def test_no_search_costs_more_than_its_budget_or_breaks(
     heads, critical, seed, rows_a_head, top, goal, examples, elsewhere, holes
 ):

@@ -370,7 +370,7 @@ def _beside_the_set(result: Result) -> str:
     first = f"Not in the set, though much is lost without one of them: {sure}. " if sure else ""
     second = f"Not in it, with estimates that are large and not sure: {unsure}. " if unsure else ""
     if struck:
-        second += f"Left out, for other tasks break without it too: {name_list(struck, 5)}. "
+        second += f"Left out, for other tasks break too: {name_list(struck, 5)}. "
     spare = " and for what it leaves alone" if result.search.goal == "specific" else ""
     return (
         f"{first}{second}An effect here is of one head {describe_estimand(result.estimand)}; the "

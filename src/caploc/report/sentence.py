@@ -308,8 +308,7 @@ def _needed(result: Result, check: HeldOutClaim, names: str, few: str) -> str:
 def _gentlest_twin(result: Result, unit: Unit) -> list[str]:
     """Say what the task does in the other words in which it loses least, if there are any."""
     twins = other_scores(result, twins=True)
-    told = _clauses(twins[-1:], unit)
-    return [one.replace(") it", ", which loses least) it") for one in told] if twins[1:] else told
+    return _clauses(twins[-1:], unit, ", which loses least" if twins[1:] else "")
 
 
 def _not_checked(check: HeldOutClaim, names: str, few: str) -> str:
@@ -345,8 +344,11 @@ def _moves(check: HeldOutClaim) -> str:
 CHANCE = ", which may be chance"
 
 
-def _clauses(entries: Sequence[TaskComparison], main: Unit) -> list[str]:
-    """Say of each task what its score does; of neighbours that may be chance, once."""
+def _clauses(entries: Sequence[TaskComparison], main: Unit, which: str = "") -> list[str]:
+    """Say of each task what its score does; of neighbours that may be chance, once.
+
+    `which` is said of every twin.
+    """
     clauses: list[str] = []
     for entry in entries:
         before, after = entry.scores
@@ -356,7 +358,7 @@ def _clauses(entries: Sequence[TaskComparison], main: Unit) -> list[str]:
         moves = f"stays at {texts[1]}" if same else f"goes from {' to '.join(texts)}"
         open_ = not same and entry.change and entry.change.verdict == "open"
         who = called(entry.name)
-        who = f"in other words ({who}) it" if entry.twin else who
+        who = f"in other words ({who}{which}) it" if entry.twin else who
         if open_ and clauses:
             clauses[-1] = clauses[-1].removesuffix(CHANCE)
         clauses.append(f"{who} {moves}{CHANCE if open_ else ''}")

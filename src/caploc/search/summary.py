@@ -82,7 +82,7 @@ def write_notes(state: SearchState, conclusion: Conclusion, chosen: list[int]) -
     if goal == "heads":
         sentences = [confidence_notes(state, conclusion), ties(conclusion), *sentences]
     if goal != "specific":
-        sentences.append(check_notes(state, conclusion))
+        sentences.append(check_notes(state, conclusion, chosen))
     return [sentence for sentence in sentences if sentence]
 
 
@@ -162,9 +162,11 @@ def unknown_elsewhere(state: SearchState) -> str:
     )
 
 
-def check_notes(state: SearchState, conclusion: Conclusion) -> str:
+def check_notes(state: SearchState, conclusion: Conclusion, chosen: list[int]) -> str:
     """A check on few examples, or on those that the heads were found on."""
-    count = conclusion.shortlist.examples
+    asked = conclusion.shortlist.asked
+    # candidates for a set may have been tried on more examples than those that are of it
+    count = max((asked[c] for c in chosen or asked), default=0)
     if conclusion.first.OPENING != FirstLook.OPENING and not len(state.problem.fresh):
         return (
             "The task has no examples left that the search did not use: the shortlist was checked "
