@@ -332,7 +332,6 @@ def test_workers_find_the_neurons_of_one_process_which_loads_no_weights(
     assert [pool.closed for pool in pools] == [True]
 
 
-@pytest.mark.slow
 def test_a_run_begun_here_is_finished_by_workers_and_the_other_way_round(
     by_workers, alone, tmp_path
 ):
