@@ -242,6 +242,20 @@ def test_a_killed_driver_leaves_nothing(driver, tmp_path):
     assert soon(lambda: not list(tmp_path.glob("*/*")))
 
 
+def test_a_driver_killed_while_a_rehearsal_ends_leaves_nothing(tmp_path):
+    code = """
+import os, signal
+from caploc.sandbox import pool
+witness = pool.Witness()
+witness._bystander.wait = lambda: os.kill(os.getpid(), signal.SIGKILL)
+witness.close()
+"""
+    environment = {**os.environ, "TMPDIR": str(tmp_path)}
+    ended = subprocess.run([sys.executable, "-c", code], env=environment, check=False)
+    assert ended.returncode == -signal.SIGKILL
+    assert soon(lambda: not list(tmp_path.iterdir()))
+
+
 def test_ctrl_c_stops_at_once_and_leaves_nothing(driver, tmp_path):
     started = time.monotonic()
     driver.send_signal(signal.SIGINT)
