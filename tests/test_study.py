@@ -75,7 +75,7 @@ def test_a_result_has_every_field(done):
     assert result["search"] == {"critical": [], "universal": [], "excluded": [], "notes": []}
     assert {row["top_chance"] for row in result["heads"]} == {None}
     assert set(result["cost"]) == {
-        "rows", "search_rows", "forward_tokens", "plain_tokens", "seconds",
+        "rows", "search_rows", "intact_rows", "forward_tokens", "plain_tokens", "seconds",
     }  # fmt: skip
 
 
@@ -143,6 +143,7 @@ def test_the_cost_counts_every_row_once(done):
     assert done.result.cost.rows == stored
     offered = (5 + 1) * 240  # parts of the set on another task, and that task intact
     assert done.result.cost.search_rows == search
+    assert done.result.cost.intact_rows == 6
     assert search < stored <= search + scores + check + offered
 
 

@@ -10,6 +10,7 @@ from caploc.engine.backends import describe_way
 from caploc.progress import Progress, tell_once
 from caploc.result import Answerer
 from caploc.store import Row
+from caploc.store.rows import unpack
 from caploc.tasks.task import LogLikelihood, Task, prompt_of
 
 SAMPLED = 8  # examples that tell how long a task's rows are
@@ -34,6 +35,7 @@ class Cost:
     """What the rows of a run took, whether they were measured now or before."""
 
     rows: int = 0
+    intact: int = 0  # of them, those with nothing knocked out
     forward_tokens: float = 0.0  # run, in units of a pass through all layers
     plain_tokens: int = 0  # of reading and saying every row alone
     seconds: float = 0.0
@@ -64,6 +66,7 @@ class Cost:
 
     def count(self, rows: Sequence[Row]) -> None:
         self.rows += len(rows)
+        self.intact += sum(not len(unpack(row.mask)) for row in rows)
         self.forward_tokens += sum(row.tokens for row in rows)
         self.plain_tokens += sum(row.plain_tokens for row in rows)
         self.seconds += sum(row.seconds for row in rows)

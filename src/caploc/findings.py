@@ -56,6 +56,7 @@ class Stages:
     intact: Score
     found: Found
     searched: int = 0  # rows that the search took
+    looked: int = 0  # of them, those with nothing knocked out
     subsets: Subsets | None = None  # the set as found beside its parts, if it has any
     frontier: Frontier | None = None  # the sets of a search for a specific one
     comparison: Comparison | None = None  # of the task itself
@@ -151,7 +152,9 @@ def build_result(study: dict[str, Any], stages: Stages, cost: Cost, command: str
         search=describe_search(stages, study.get("exclude", ())),
         validation=stages.validation,
         engines=cost.answerers(),
-        cost=RunCost.model_validate(cost.as_dict() | {"search_rows": stages.searched}),
+        cost=RunCost.model_validate(
+            cost.as_dict() | {"search_rows": stages.searched, "intact_rows": stages.looked}
+        ),
         command=redacted(command),
         versions=package_versions(),
     )

@@ -360,6 +360,7 @@ def locate(
         intact=meters[0].score(intact),
         found=found,
         searched=bench.cost.rows,
+        looked=bench.cost.intact,
     )
     return without_noise(
         stages,

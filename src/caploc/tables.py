@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 from caploc.contents import TaskScores
 from caploc.report.headtable import tabulate_frontier, write_effects
 from caploc.report.method import ROWS, format_duration, split_rows
-from caploc.report.scores import format_with_error, lost
+from caploc.report.scores import describe_verdict, format_with_error, lost
 from caploc.report.sentence import check_of
 from caploc.report.wording import (
     SPACE,
@@ -118,22 +118,26 @@ def frontier_table(result: Result) -> Table:
 
 
 def evaluation_table(found: TaskScores) -> Table:
-    """Tabulate what `evaluate` measured."""
-    headings = ["task", "intact", "knocked out", "change", "examples", "lost"]
+    """Tabulate what `evaluate` measured; what of the answers is lost is told beside it."""
     rows = []
     for row in found.tasks:
         unit = unit_of_metric(row.metric or "score", row.scores, row.higher_is_better is not False)
         pair = row.intact or Score(), row.knocked_out or Score()
-        scores = [format_with_error(each, unit) for each in pair]
-        change, moved = row.change, "–"  # of the outcome, and its standard error
-        if change is not None and change.outcome is not None:
-            own = unit_of_outcomes(unit)
-            error = "" if change.stderr is None else f" ± {own.error(change.stderr)}"
-            moved = f"{own.effect(change.outcome)}{error}"
+        change = row.change or Change()
+        moved = Effect(effect=change.outcome, low=change.low, high=change.high)
+        cells = [called(row.name), *(format_with_error(each, unit) for each in pair)]
+        cells += write_effects(unit_of_outcomes(unit), moved)
         examples = str(row.intact.examples if row.intact else None)
-        rows.append([called(row.name), *scores, moved, examples, lost(row.failures) or "–"])
+        rows.append([*cells, describe_verdict(change) or "–", examples])
+    headings = ["task", "intact", "knocked out", "change", INTERVAL, "verdict", "examples"]
     heads = ", ".join(found.heads) or "nothing"
-    return headings, rows, f"{found.model}, knocked out: {heads}"
+    return *join_intervals(headings, rows), f"{found.model}, knocked out: {heads}"
+
+
+def tell_losses(found: TaskScores) -> list[str]:
+    """Say for each task what of its answers is lost, where anything is."""
+    told = [(called(row.name), lost(row.failures)) for row in found.tasks]
+    return [f"{name}: {text}" for name, text in told if text]
 
 
 def interaction_table(told: dict[str, Any], result: Result) -> Table:

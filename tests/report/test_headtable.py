@@ -41,6 +41,13 @@ def test_why_a_head_of_a_larger_effect_is_not_named_is_said(result):
     assert "L0H1. An interval that holds 0" in explain_unnamed(shaped(result))
 
 
+def test_a_small_q_beside_an_interval_that_holds_zero_is_explained(result):
+    result["heads"][1].update(low=-0.4, high=0.1, q=0.01)
+    assert explain_unnamed(shaped(result)).startswith("q of L1H3 is small though")
+    result["heads"][1].update(q=0.2)
+    assert explain_unnamed(shaped(result)) == ""
+
+
 def test_what_is_needed_beside_a_set_is_said_and_marked(result):
     """A set of one head does not mean that the task needs no other."""
     result["estimand"] = {"heads": "alone", "top": "within the set"}

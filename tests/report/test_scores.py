@@ -36,7 +36,7 @@ def test_held_out_examples_come_first_and_the_whole_task_after_the_random_heads(
         "demo/addition, other heads of the same groups", "demo/addition", "demo/sentences",
     ]  # fmt: skip
     assert [row.short for row in rows] == [
-        "held-out examples", "random heads", "same groups", "all examples", "demo/sentences",
+        "held-out examples", "random heads", "same groups", "all 100 examples", "demo/sentences",
     ]  # fmt: skip
     assert "that no search saw" in rows[0].detail
     assert "those of the search among them" in rows[3].detail

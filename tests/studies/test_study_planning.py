@@ -1,6 +1,7 @@
 """Plans: rows are counted as a run would ask for them, shared ones once."""
 
 import json
+import re
 import sqlite3
 from dataclasses import asdict, replace
 
@@ -214,6 +215,22 @@ def test_a_run_says_beforehand_what_it_will_measure_and_again_when_its_search_en
     again = Watched()
     run_study(CSS, tmp_path, again, foresee=foresee)
     assert again.measured == 0 and again.expected[0] == (0, 0)
+
+
+@pytest.mark.slow
+def test_checks_of_a_set_are_no_more_than_foreseen(tmp_path):
+    """Three heads of a layer are named, of which a random draw has many more than of one."""
+    watched = Watched()
+    settings = Settings(top=5, budget=2000, goal="set")
+    study = replace(CSS, task="demo/capitals", method="adaptive", settings=settings, limit=85)
+    study = replace(study, examples=None, controls=20, quick=True).check()
+    found = run_study(study, tmp_path, watched, foresee=foresee)
+    (_, _), (searched, checks) = watched.expected
+    assert watched.measured <= searched + checks
+    cost = found.result.cost
+    (intact,) = re.findall(r"and ([\d,]+) of the intact model", watched.told[0])
+    assert cost.intact_rows <= int(intact.replace(",", ""))
+    assert cost.rows - cost.search_rows <= checks
 
 
 def test_checks_are_foreseen_also_where_few_rows_confirm_no_head(tmp_path):

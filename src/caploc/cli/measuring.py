@@ -71,7 +71,8 @@ def evaluate(
     with output.progress() as progress:
         result = run(evaluation, folder, progress, command=options.command_line())
     written = f"Written: {folder / 'evaluation.json'}"
-    output.show(result.as_dict(), tables.evaluation_table(result), written)
+    told = *tables.tell_losses(result), written
+    output.show(result.as_dict(), tables.evaluation_table(result), *told)
 
 
 @options.takes_groups

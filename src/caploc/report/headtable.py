@@ -33,6 +33,7 @@ QUIET = "·"  # in the place of an effect that may be none
 UNSURE = "?"  # and of one that may be none, and may as well be as large as those of named heads
 SIZEABLE = 0.5  # of the largest effect of a named head, from which on another one's is large
 LIKELIEST = 10  # rows if no head stands out
+SMALL = 0.05  # q below which a reader takes a head for sure
 
 
 @dataclass(frozen=True, slots=True)
@@ -332,7 +333,24 @@ def sizeable_unnamed(result: Result) -> list[HeadEffect]:
 
 
 def explain_unnamed(result: Result) -> str:
-    """Say why heads of large effects are not named; "" if there are none."""
+    """Say why heads of large effects are not named, and what a small q is worth; "" if no need."""
+    return f"{_unnamed(result)} {_doubtful(result)}".strip()
+
+
+def _doubtful(result: Result) -> str:
+    """Say why q may be small of a head whose own interval holds zero, if one that is shown does."""
+    shown = [each for each in result.heads if each.effect is not None][:LIKELIEST]
+    sure = [each for each in shown if each.is_open and each.q is not None and each.q < SMALL]
+    if not sure:
+        return ""
+    return (
+        f"q of {name_list([each.head for each in sure], 3)} is small though the interval holds 0: "
+        "it is the share of heads that do nothing to be expected among all down to this one, and "
+        "rests on likelihoods too."
+    )
+
+
+def _unnamed(result: Result) -> str:
     if result.estimand.top == WITHIN:
         return _beside_the_set(result)
     effects = {each.head: each.effect for each in result.heads if each.effect is not None}

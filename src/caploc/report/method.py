@@ -154,15 +154,19 @@ ROWS = ("search", "intact", "checks")  # what rows are for
 
 
 def split_rows(result: Result) -> tuple[int, int, int] | None:
-    """Count the rows of the search with heads knocked out, as a budget does, its intact rows, and
-    those of the checks; None where they were not recorded.
+    """Count the rows of the search with heads knocked out, its intact ones, and those of checks.
+
+    None where they were not recorded.
     """
-    every, searched = result.cost.rows, result.cost.search_rows
-    cut = result.fit.rows if result.search.rows is None else result.search.rows
-    if every is None or searched is None or cut is None:
+    every, searched, intact = result.cost.rows, result.cost.search_rows, result.cost.intact_rows
+    if every is None or searched is None:
         return None
-    cut = min(cut, searched)  # a search that asks a row twice spends it twice
-    return cut, searched - cut, every - searched
+    if intact is None:  # as older runs have it: what the budget did not count
+        cut = result.fit.rows if result.search.rows is None else result.search.rows
+        if cut is None:
+            return None
+        intact = max(searched - cut, 0)
+    return searched - intact, intact, every - searched
 
 
 def facts(result: Result) -> list[tuple[str, str]]:

@@ -96,7 +96,7 @@ def comparisons(result: Result) -> list[ScoreRow]:
             rows.append(_drawn(long, "same groups", same, before, f"{kind}key-value groups", unit))
     if held_out:
         detail = f"{whole.detail}, those of the search among them".removeprefix(", ")
-        rows.append(replace(whole, short="all examples", detail=detail))
+        rows.append(replace(whole, short=f"all {whole.detail or 'examples'}", detail=detail))
     return rows + _others(others, unit)
 
 

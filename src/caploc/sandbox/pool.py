@@ -108,8 +108,8 @@ class Witness(ExitStack):
         super().__init__()
         folder = self.enter_context(tempfile.TemporaryDirectory(prefix="caploc-"))
         os.chmod(folder, 0o777)
-        # It ends by the first signal that reaches it; else when we close it or die, and then removes
-        # the folder, so that nothing is left whenever we are killed.
+        # It ends by the first signal that reaches it; else when we close it or die, removing the
+        # folder, so that nothing is left whenever we are killed.
         command = ["sh", "-c", 'read line; rm -rf "$0"', folder]
         self._bystander = self.enter_context(
             subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True)

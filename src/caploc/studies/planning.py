@@ -222,11 +222,12 @@ class Planner:
 class KnownRows:
     """The rows that there are, and those that studies counted before this one will have left.
 
-    `needed` is the number of heads that pretended answers need.
+    Pretended answers need as many heads as `needed` says, those that are `named` first.
     """
 
     path: Path
     needed: int
+    named: Sequence[int] = ()
     rows: dict[Question, Known] = field(default_factory=dict)
     stored: dict[Question, set[tuple[bytes, str]]] = field(default_factory=dict)
 
@@ -250,7 +251,8 @@ class DryRunMeter(Meter):
         self.fresh: list[tuple[Mask, int]] = []
         self.salt = replace(question, repeat=0).digest()  # what is repeated is answered alike
         random = designs.generator(crc32(self.salt.encode()))
-        self.needed = random.permutation(heads)[: known.needed]
+        order = [*known.named, *random.permutation(heads).tolist()]
+        self.needed = list(dict.fromkeys(order))[: known.needed]
 
     def ask(self, todo: Sequence[OpenRow], progress: Progress) -> None:
         """Answer rows out of nothing."""
@@ -269,7 +271,8 @@ class DryRunMeter(Meter):
         right = pseudorandom_number(self.salt, key[1]) < RIGHT
         # one luck for all masks: else a part of a set might seem to do more than the whole
         luck = pseudorandom_number(self.salt, key[1], "harm")
-        harmed = bool(mask[self.needed].any()) and luck < HARMED
+        # each does its part: else one alone would seem to do what the set does, and be named alone
+        harmed = luck < HARMED * np.asarray(mask[self.needed], dtype=float).mean()
         if self.task.outcome_kind != "metric":
             return -1.0 - luck - 3.0 * harmed
         return float(right and not harmed)
@@ -394,7 +397,7 @@ def foresee(study: Study, tasks: Sequence[Task], folder: Path) -> Foreseen:
     engine = Absent(Unloaded(study.model.name, print_of, study.model.check()))
 
     def recount(stages: Stages) -> tuple[int, float]:
-        known = KnownRows(path, study.settings.top)
+        known = KnownRows(path, study.settings.top, stages.found.chosen)
         loaded = stages.loaded  # of a large model a second fingerprint would take minutes
         absent = Absent(Unloaded(study.model.name, loaded.fingerprint, loaded.grid))
         bench = pretended_bench(study, tasks, absent, known)
@@ -428,14 +431,17 @@ def left_of_search(study: Study, stages: Stages, meters: Sequence[Meter]) -> tup
 
 
 def left_of_checks(study: Study, stages: Stages, checked: Stages) -> int:
-    """Count rows that the check of a specific set might ask for beyond those gone through.
+    """Count rows that the checks might ask for beyond those gone through.
 
     `stages` are those before the checks, `checked` those after them: any of the sets found may be
-    named, and random heads are tried only where one is.
+    named, or a part of one, and random heads are tried only where one is.
     """
-    if not study.seeks_specific or not stages.found.diagnostics.get("candidates"):
-        return 0
     examples = min(CHECKED, study.limit or CHECKED, len(stages.kept or stages.examples))
+    if not study.seeks_specific:
+        part = len(stages.found.chosen) - 1  # its heads are tried alone, and all but each
+        return part * examples if part > 2 else 0
+    if not stages.found.diagnostics.get("candidates"):
+        return 0
     named = len(checked.found.chosen)
     few = 2 * max(study.settings.top - named, 0) * examples  # alone, and all but each
     return few if named else few + 2 * study.controls * examples + MASKS * EXAMPLES
