@@ -1,11 +1,11 @@
 """Scores against the number of heads, as a figure and as a table."""
 
 import pytest
-from shaping import shaped_curve
+from shaping import shaped, shaped_curve
 
 from caploc.report.charts import Picture
 from caploc.report.plots import curve_specs
-from caploc.report.scores import read_curve, tabulate_curve
+from caploc.report.scores import read_curve, tabulate_curve, tell_doubtful
 from caploc.report.wording import ScoreKind, Unit
 
 POINTS = [
@@ -131,3 +131,14 @@ def test_a_task_with_fewer_points_leaves_its_cells_empty():
         "not measured",
         "0.900 ±\u00a00.010",
     ]
+
+
+def test_heads_of_a_curve_that_may_do_nothing_are_told(result):
+    entry = next(each for each in result["heads"] if each["head"] not in result["top"])
+    drawn = shaped_curve({"heads": [*result["top"], entry["head"]], "curves": {}})
+    entry.update(effect=-0.2, low=-0.4, high=-0.1)
+    assert tell_doubtful(drawn, shaped(result)) == ""
+    entry.update(high=0.1)
+    assert tell_doubtful(drawn, shaped(result)) == (
+        f"Alone, {entry['head']} may do nothing: its interval holds 0 in the search."
+    )

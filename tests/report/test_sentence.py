@@ -284,8 +284,7 @@ def test_held_out_examples_carry_the_verdict_where_there_are_any(sure):
     )
     assert second_sentence(shaped(sure)).replace(NBSP, " ") == (
         "With two random heads knocked out instead (as many in each layer, 3 draws), it is 95 % on "
-        "average, and each of the 3 draws hurts less than the named heads. The search for "
-        "candidates used other examples."
+        "average, and each of the 3 draws hurts less than the named heads."
     )
 
 
@@ -322,7 +321,7 @@ def test_a_head_that_does_most_of_it_alone_is_named_with_its_own_figure(sure):
     assert "falls from 100 % to 22 % (L1H3 alone −70.0 points), while" in said(sure)
     assert (
         "Knocked out alone, L1H3 changes it by −70.0 points (95 % interval −80.0 to −60.0): most "
-        "of what all do. The search" in second_sentence(shaped(sure)).replace(NBSP, " ")
+        "of what all do." in second_sentence(shaped(sure)).replace(NBSP, " ")
     )
     sure["validation"]["members"] = {"heads": [member("L0H1", -0.6), member("L1H3", -0.7)]}
     assert said(sure).startswith(

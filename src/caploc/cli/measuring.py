@@ -103,15 +103,17 @@ def curve(
     from caploc.evaluation import curve as run
     from caploc.finished import FinishedRun
     from caploc.report.plots import units_by_task
-    from caploc.report.scores import read_curve, tabulate_curve
+    from caploc.report.scores import read_curve, tabulate_curve, tell_doubtful
 
     allowed = may.allowed()
     with output.progress() as progress:
         drawn = run(folder, most, limit, progress, allowed)
     figure = f"Figure: {folder / 'figures' / 'curve.png'}"
-    units = units_by_task(FinishedRun.read(folder, allowed).result)
+    result = FinishedRun.read(folder, allowed).result
+    units = units_by_task(result)
     names, rows = tabulate_curve(drawn, units)
-    told = [text for text in (read_curve(drawn, units), figure) if text]
+    sentences = read_curve(drawn, units), tell_doubtful(drawn, result), figure
+    told = [text for text in sentences if text]
     output.show(drawn.as_dict(), (["knocked out", "the last", *names], rows), *told)
 
 

@@ -147,8 +147,7 @@ def chat(
         bool,
         typer.Option("--plain", help="Go on with what is typed, without the chat template."),
     ] = False,
-    *,
-    may: options.PermissionGroup,
+    trust_remote_code: options.Trust = False,
 ) -> None:
     """Talk to a run's model, as it is and without the heads that were found.
 
@@ -162,8 +161,10 @@ def chat(
     """
     options.check_heads(folder, heads)
     from caploc.playground.answers import Chat
+    from caploc.workbench import Allowed
 
-    talk = Chat.of(folder, heads, tokens, may.allowed(), plain=plain)
+    allowed = Allowed(code=True, remote_code=trust_remote_code)  # no program is judged
+    talk = Chat.of(folder, heads, tokens, allowed, plain=plain)
     console.say(talk.opening())
     while said := hear():
         for side, answer in talk.answer(said.replace("\\n", "\n")):
@@ -176,4 +177,6 @@ def hear() -> str:
         said: str = typer.prompt("", default="", show_default=False, prompt_suffix="> ")
     except typer.Abort:
         return ""
+    if not sys.stdin.isatty():  # no terminal has shown it
+        console.say(said)
     return said

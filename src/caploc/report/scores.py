@@ -235,6 +235,16 @@ def read_curve(curve: Curve, units: Mapping[str, Unit]) -> str:
     return f"{told}, nor half of any other task: there the model breaks, not this capability alone."
 
 
+def tell_doubtful(curve: Curve, result: Result) -> str:
+    """Say which heads of a curve, beyond those named, may do nothing; "" if none may."""
+    open_ones = {entry.head for entry in result.heads if entry.is_open} - {*result.top}
+    heads = [head for head in curve.heads if head in open_ones]
+    if not heads:
+        return ""
+    an = "its interval holds 0" if len(heads) == 1 else "their intervals hold 0"
+    return f"Alone, {name_list(heads)} may do nothing: {an} in the search."
+
+
 def tabulate_curve(curve: Curve, units: Mapping[str, Unit]) -> tuple[list[str], list[list[str]]]:
     """Name the tasks of curve.json, and write a row for each number of heads.
 

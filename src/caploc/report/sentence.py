@@ -371,9 +371,7 @@ def second_sentence(result: Result) -> str:
     if check.verdict in (HeadlineVerdict.NO_HEADS, HeadlineVerdict.NOT_CHECKED):
         return ""
     used, held_out = "", result.validation.held_out
-    if check.held_out:
-        used = " The search for candidates used other examples."
-    elif held_out and held_out.fresh is False:
+    if not check.held_out and held_out and held_out.fresh is False:
         used = " The heads were found on some of these examples: the drop may be overstated."
     return _random(check, result) + _alone(check, result) + used
 

@@ -272,7 +272,7 @@ class DryRunMeter(Meter):
         # one luck for all masks: else a part of a set might seem to do more than the whole
         luck = pseudorandom_number(self.salt, key[1], "harm")
         # each does its part: else one alone would seem to do what the set does, and be named alone
-        harmed = luck < HARMED * np.asarray(mask[self.needed], dtype=float).mean()
+        harmed = luck < HARMED * float(np.mean(mask[self.needed], dtype=float))
         if self.task.outcome_kind != "metric":
             return -1.0 - luck - 3.0 * harmed
         return float(right and not harmed)
