@@ -17,10 +17,11 @@ where editing works is known from Hase et al. (2023). Probabilities of answers o
 geometric means over the tokens.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -50,6 +51,7 @@ SHRINKAGES = (0.0, 1e-6, 1e-4, 1e-2, 0.1, 1.0)
 MEASURES = ("efficacy", "generalization", "specificity", "score", "rise")
 Table = Float64[np.ndarray, "facts layers"]
 CONDITION = 1e10  # of the moments, above which more is mixed in
+Recall = Callable[[str, Callable[[], Any]], Any]  # what was measured under a name, or measures it
 
 
 @dataclass(frozen=True)
@@ -357,27 +359,29 @@ class EditReliability(JsonRecord):
 
 
 def edit_reliability(
-    loaded: NeuronModel,
     facts: Sequence[Fact],
     *,
     editor: Editor,
     profiler: FactLocator,
     seed: int,
     progress: Progress | None = None,
+    recall: Recall = lambda _, measure: measure(),
 ) -> EditReliability:
     """Edit each fact at each of the editor's layers and hold success against the traced effects.
 
-    Raises BadData if no fact can be used, or one does not fit the model's window.
+    A fact takes minutes, so that `recall` may know what was measured on it before. Raises BadData
+    if no fact can be used, or one does not fit the model's window.
     """
     facts, shown = check_names(facts), progress or Silent()
-    layers, asker = sorted(editor.covariances), FactAnswers(loaded)
+    layers, asker = sorted(editor.covariances), FactAnswers(editor.loaded)
     shown.start("edits of facts", len(facts))
     profiles, tables = [], []
     for fact in facts:
         profile = profiler.locate(fact.prompt) if _can_be_edited(fact) else None
         if profile is not None:
             profiles.append(profile[layers])
-            tables.append(_edit_all_layers(loaded, asker, editor, fact))
+            edits = partial(_edit_all_layers, asker, editor, fact)
+            tables.append(recall(f"edits of {json.dumps(fact.as_dict())}", edits))
         shown.advance(1, len(layers))
     if not profiles:
         raise BadData(
@@ -396,23 +400,21 @@ def _can_be_edited(fact: Fact) -> bool:
     return bool(given and probes and fact.rewrites and fact.neighbours)
 
 
-def _edit_all_layers(
-    loaded: NeuronModel, asker: FactAnswers, editor: Editor, fact: Fact
-) -> Float64[np.ndarray, "layers measures"]:
+def _edit_all_layers(asker: FactAnswers, editor: Editor, fact: Fact) -> list[list[float]]:
     """Measure the fact after the edit of each layer."""
     asked = [fact.prompt, *fact.rewrites]
     before = _leads(asker, asked)
     rows = []
     for edit in editor.edits(fact.prompt):
-        with edited(loaded, edit):
+        with edited(editor.loaded, edit):
             own = _leads(asker, asked)
             # of a neighbour the other answer is the fact's false one
             spared = _leads(asker, fact.neighbours)[:, 0] < 0
         won = own[:, 0] > 0
         shares = (float(won[0]), float(won[1:].mean()), float(spared.mean()))
         score = float(stats.hmean(shares)) if min(shares) > 0 else 0.0
-        rows.append((*shares, score, float((own[:, 1] - before[:, 1]).mean())))
-    return np.array(rows)
+        rows.append([*shares, score, float((own[:, 1] - before[:, 1]).mean())])
+    return rows
 
 
 def _leads(asker: FactAnswers, prompts: Sequence[FactPrompt]) -> Float64[np.ndarray, "prompts two"]:

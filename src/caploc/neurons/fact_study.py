@@ -252,9 +252,8 @@ class FactLab:
         texts = self.study.covariance_texts(self.facts)
         moments = covariances(self.neurons, texts, layers, progress=self.progress)
         editor = Editor(self.neurons, moments)
-        return edit_reliability(
-            self.neurons, self.facts, editor=editor, profiler=self.tracer, **asked
-        )
+        told: dict[str, Any] = {"editor": editor, "profiler": self.tracer, "recall": self.recall}
+        return edit_reliability(self.facts, **told, **asked)
 
 
 @contextmanager

@@ -7,6 +7,7 @@ from typing import ClassVar
 import numpy as np
 import pytest
 
+from caploc.cache import Cache
 from caploc.errors import BadData
 from caploc.neurons.editing import Descent, Editor, covariances, edit_reliability
 from caploc.tasks.demo.facts import demo_facts, demo_texts
@@ -40,14 +41,34 @@ def editor(neurons):
 
 @pytest.fixture(scope="module")
 def lowest(neurons, editor):
-    return edit_reliability(neurons, FACTS, editor=editor, profiler=Planted(0), seed=0)
+    return edit_reliability(FACTS, editor=editor, profiler=Planted(0), seed=0)
 
 
 @pytest.fixture(scope="module")
 def highest(neurons, editor):
     return edit_reliability(
-        neurons, FACTS, editor=editor, profiler=Planted(5, FACTS[0].prompt.subject), seed=0
+        FACTS, editor=editor, profiler=Planted(5, FACTS[0].prompt.subject), seed=0
     )
+
+
+def test_a_fact_that_was_edited_is_not_edited_again(neurons, editor, tmp_path):
+    measured = []
+
+    def edit(facts):
+        cache = Cache(tmp_path / "ledger")
+
+        def recall(what, measure):
+            return cache.recall({"what": what}, lambda: measured.append(what) or measure())
+
+        told = {"editor": editor, "profiler": Planted(0), "seed": 0, "recall": recall}
+        return edit_reliability(facts, **told)
+
+    edit(FACTS[:2])
+    assert len(set(measured)) == 2
+    again = edit(FACTS[:3])
+    assert len(set(measured)) == len(measured) == 3
+    alone = edit_reliability(FACTS[:3], editor=editor, profiler=Planted(0), seed=0)
+    assert again.as_dict() == alone.as_dict()
 
 
 def test_the_last_layer_cannot_be_edited_at_the_subject(lowest):
@@ -86,4 +107,4 @@ def test_facts_that_cannot_be_used_are_counted(neurons, editor, lowest, highest)
     assert (highest.facts, highest.skipped) == (3, 1)  # one has no profile
     bare = [replace(FACTS[0], neighbours=()), replace(FACTS[1], rewrites=())]
     with pytest.raises(BadData, match="None of the 2 facts can be edited"):
-        edit_reliability(neurons, bare, editor=editor, profiler=Planted(0), seed=0)
+        edit_reliability(bare, editor=editor, profiler=Planted(0), seed=0)
