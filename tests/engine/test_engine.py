@@ -52,7 +52,8 @@ def same(first, second):
     if isinstance(first, Generated):
         return first == second
     near = first.logprob == pytest.approx(second.logprob, abs=1e-4)
-    return near and (first.greedy, first.tokens) == (second.greedy, second.tokens)
+    said = [(each.greedy, each.tokens, each.instead) for each in (first, second)]
+    return near and said[0] == said[1]
 
 
 def test_answers_do_not_depend_on_how_rows_were_batched(loaded, asks):
@@ -108,6 +109,24 @@ def test_log_likelihoods_are_sums_over_the_continuation(loaded):
     expected = sum(float(logprobs[-3 + i, ids[0, -2 + i]].detach()) for i in range(2))
     assert answer.response.logprob == pytest.approx(expected, abs=1e-5)
     assert answer.response.tokens == 2
+
+
+def test_where_a_continuation_is_not_the_likeliest_what_is_instead_is_told(loaded, masks):
+    """It begins as what the model goes on to say, up to where the continuation leaves it."""
+    prompt = "capital of Peru is"
+    options = options_json({"until": ["@@"], "max_gen_toks": 9, "do_sample": False})
+    engine, told = BatchEngine(loaded), set()
+    for number, mask in enumerate(masks):
+        asked = [Ask((number, 0), Generate(prompt, options), mask)]
+        (said,) = answers(engine, asked).values()
+        whole = said.response.text
+        for text in (whole, whole[:3], whole[:2] + "Q", " Qx"):
+            asked = [Ask((number, 0), LogLikelihood(prompt, text), mask)]
+            (scored,) = (answer.response for answer in answers(engine, asked).values())
+            assert scored.greedy is (scored.instead == "") is whole.startswith(text)
+            assert whole.startswith(scored.instead)
+            told.add(scored.instead)
+    assert len(told) > 2
 
 
 def test_choices_that_differ_in_one_token_share_a_pass_but_masks_never_do(loaded, masks):

@@ -70,6 +70,12 @@ def test_the_outcome_can_be_the_log_probability_of_the_gold_answer():
         load_task("demo/addition").requests(0)[0].prompt,
         addition.show(0, [Scored(-1.0, True, 2)]).gold,
     )
+    said = [Scored(-1.0, True, 2), Scored(-3.0, False, 2, " 9"), Scored(-3.0, False, 2)]
+    assert [addition.show(0, [each]).answer for each in said] == [
+        "log-probability -1.00 (its first choice)",
+        "log-probability -3.00 (its first choice is ' 9')",
+        "log-probability -3.00",  # by an engine that does not tell
+    ]
     item = addition.item(0, [Scored(-3.0, False, 2)])
     assert addition.outcome(item) == -1.5
     assert addition.score([0, 1], [-1.5, -0.5]).score == -1.0

@@ -68,6 +68,7 @@ class RequestEncoder:
         self.end = self.harness.tok_decode(self.harness.eot_token_id, skip_special_tokens=False)
         self.spans = lru_cache(REMEMBERED)(self._spans)
         self.prompt = lru_cache(REMEMBERED)(self._prompt)
+        self.decode = lru_cache(REMEMBERED)(self._decode)
 
     def _spans(self, request: LogLikelihood | Rolling) -> tuple[Span, ...]:
         """Encode what must be read to score a request: several spans beyond the model's window."""
@@ -138,6 +139,10 @@ class RequestEncoder:
         return TokenizedPrompt(
             tuple(tokens), tuple(stops), new_tokens, json.dumps(options, sort_keys=True)
         )
+
+    def _decode(self, tokens: tuple[int, ...]) -> str:
+        """Return the text of tokens, the model's own signs among them."""
+        return str(self.harness.tok_decode(list(tokens), skip_special_tokens=False))
 
     def cut(self, tokens: Sequence[int], stops: Sequence[str]) -> str:
         """Decode an answer and cut it at its first stop string."""

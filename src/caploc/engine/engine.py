@@ -23,6 +23,7 @@ from caploc.engine.memory import BatchSizer
 from caploc.engine.packed import PackedModel
 from caploc.engine.paged import PAGED, PagedBackend
 from caploc.engine.plain import (
+    ContinuationScore,
     PaddedText,
     PaddingCheck,
     end_tokens,
@@ -39,7 +40,7 @@ from caploc.engine.vllm import VLLM, VllmBackend
 from caploc.grid import Grid
 from caploc.models.loading import CutModel
 from caploc.models.substitutes import Substitute
-from caploc.tasks.task import Generate, Generated, Request, Scored
+from caploc.tasks.task import Generate, Generated, LogLikelihood, Request, Scored
 
 # Masks under which a prompt must be asked for its intact answer to be worth having first: all other
 # rows wait for it, and where drafts do not hold it is no more than a sixteenth too much.
@@ -303,7 +304,7 @@ class Likelihood(_AskAnswerer):
         pending = []
         for ask in asks:
             assert not isinstance(ask.request, Generate)
-            pending.append(PendingScore(ask, self.encoder.spans(ask.request)))
+            pending.append(PendingScore(ask, self.encoder))
         # an empty text has nothing to be read
         yield [one.answer() for one in pending if not one.spans]
         rows: dict[tuple[int, bytes, Source | None], list[PendingScore]] = defaultdict(list)
@@ -339,8 +340,8 @@ class Likelihood(_AskAnswerer):
                 readers = asked[scored.row.prompt, scored.row.mask]
                 cost = scored.cost / len(readers) / len(scored.spans)
                 for owners in readers:
-                    for span, logprob, greedy in scored.spans:
-                        answers += owners[span].take(logprob, greedy, cost)
+                    for span, found in scored.spans:
+                        answers += owners[span].take(found, cost)
             yield answers
 
     def _scorer(
@@ -378,29 +379,36 @@ class Likelihood(_AskAnswerer):
                 answers: list[Answer] = []
                 for (text, owners), scores in zip(batch, results, strict=True):
                     cost = len(text.inputs) / len(owners)
-                    for one, (logprob, greedy) in zip(owners, scores, strict=True):
-                        answers += one.take(logprob, greedy, cost)
+                    for one, found in zip(owners, scores, strict=True):
+                        answers += one.take(found, cost)
                 yield answers
 
 
 class PendingScore:
     """An ask some of whose spans have yet to be scored."""
 
-    def __init__(self, ask: Ask, spans: tuple[Span, ...]) -> None:
-        self.ask, self.spans, self.missing = ask, spans, len(spans)
+    def __init__(self, ask: Ask, encoder: RequestEncoder) -> None:
+        assert not isinstance(ask.request, Generate)
+        self.ask, self.encoder, self.spans = ask, encoder, encoder.spans(ask.request)
+        self.missing = len(self.spans)
         self.logprob, self.greedy, self.cost = 0.0, True, 0.0
+        self.instead: tuple[int, ...] = ()
 
-    def take(self, logprob: float, greedy: bool, cost: float) -> list[Answer]:
+    def take(self, found: ContinuationScore, cost: float) -> list[Answer]:
         """Take one span's result; return the answer once none is missing."""
-        self.logprob, self.greedy = self.logprob + logprob, self.greedy and greedy
+        self.logprob, self.greedy = self.logprob + found.logprob, self.greedy and found.greedy
+        self.instead = found.instead
         self.cost, self.missing = self.cost + cost, self.missing - 1
         return [] if self.missing else [self.answer()]
 
     def answer(self) -> Answer:
         tokens = sum(len(span.continuation) for span in self.spans)
+        # of a whole text it is not asked what the model would have written
+        known = self.instead and isinstance(self.ask.request, LogLikelihood)
+        instead = self.encoder.decode(self.instead) if known else ""
         alone = sum(len(span.inputs) for span in self.spans)
         return Answer(
-            self.ask.key, Scored(self.logprob, self.greedy, tokens), 0.0, self.cost, alone
+            self.ask.key, Scored(self.logprob, self.greedy, tokens, instead), 0.0, self.cost, alone
         )
 
 

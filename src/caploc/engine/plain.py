@@ -21,7 +21,7 @@ from copy import deepcopy
 from dataclasses import dataclass
 from functools import partial
 from itertools import groupby
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -128,9 +128,20 @@ def greedy_options(options: dict[str, Any]) -> dict[str, Any]:
     return {k: v for k, v in options.items() if k not in unused} | {"do_sample": False}
 
 
+class ContinuationScore(NamedTuple):
+    """A continuation's log-probability, and whether each of its tokens was the likeliest.
+
+    If not, `instead` are its tokens up to where another is likelier, and that one.
+    """
+
+    logprob: float
+    greedy: bool
+    instead: tuple[int, ...]
+
+
 @torch.inference_mode()
-def score_padded(loaded: CutModel, batch: Sequence[PaddedText]) -> list[list[tuple[float, bool]]]:
-    """Sum each continuation's log-probability; also tell whether every token was the likeliest."""
+def score_padded(loaded: CutModel, batch: Sequence[PaddedText]) -> list[list[ContinuationScore]]:
+    """Sum each continuation's log-probability."""
     first = min(len(row.inputs) - max(map(len, row.wanted)) for row in batch)
     # on the right: a causal model's earlier positions never see it
     ids, _ = _pad([row.inputs for row in batch], 0, left=False)
@@ -159,14 +170,16 @@ def _cut(loaded: CutModel, rows: Sequence[tuple[Mask, Substitute | None]]) -> It
         yield
 
 
-def sum_logprobs(logits: Tensor, wanted: Tensor) -> tuple[float, bool]:
-    """Sum the log-probabilities of the tokens wanted; also tell whether each was the likeliest.
+def sum_logprobs(logits: Tensor, wanted: Tensor) -> ContinuationScore:
+    """Sum the log-probabilities of the tokens wanted.
 
     In float32 whatever the model's dtype: in bfloat16 choices would tie.
     """
     read = torch.log_softmax(logits.float(), dim=-1)
-    chosen = read.gather(1, wanted[:, None])
-    return float(chosen.double().sum()), bool((read.argmax(-1) == wanted).all())
+    chosen, best = read.gather(1, wanted[:, None]), read.argmax(-1)
+    others = (best != wanted).nonzero()
+    instead = best[: int(others[0]) + 1].tolist() if len(others) else ()
+    return ContinuationScore(float(chosen.double().sum()), not instead, tuple(instead))
 
 
 def last_logits(model: torch.nn.Module, ids: Tensor, first: int) -> Tensor:

@@ -12,7 +12,7 @@ from torch import Tensor
 from caploc.engine.asks import INTACT, NumberedMask
 from caploc.engine.encoding import Span
 from caploc.engine.packed import Chunk, IntactRecords, PackedModel
-from caploc.engine.plain import sum_logprobs
+from caploc.engine.plain import ContinuationScore, sum_logprobs
 from caploc.engine.planning import BatchPlan, PlannedRow, PlanStage
 
 
@@ -97,10 +97,10 @@ def merge_spans(spans: Sequence[Span]) -> list[TokenTree]:
 
 @dataclass(frozen=True, slots=True)
 class ScoredRow:
-    """A row's spans, each with its summed log-probability and whether it was the likeliest."""
+    """A row's spans, each with its likelihood."""
 
     row: PlannedRow
-    spans: list[tuple[int, float, bool]]
+    spans: list[tuple[int, ContinuationScore]]
     cost: float  # tokens run for it, in units of a pass through all layers
 
 
@@ -178,12 +178,12 @@ class Scorer:
 
     def _spans(
         self, row: PlannedRow, read: Sequence[int], logits: Tensor
-    ) -> list[tuple[int, float, bool]]:
+    ) -> list[tuple[int, ContinuationScore]]:
         """Return each span's result, from the logits at the places read."""
         at = {place: number for number, place in enumerate(read)}
         results = []
         for ending in self.own[row.prompt].endings:
             chosen = logits[[at[place] for place in ending.places]]
             wanted = torch.tensor(ending.tokens, device=logits.device)
-            results.append((ending.span, *sum_logprobs(chosen, wanted)))
+            results.append((ending.span, sum_logprobs(chosen, wanted)))
         return results

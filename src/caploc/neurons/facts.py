@@ -150,7 +150,7 @@ class FactAnswers:
                 some = [encoded[place] for place in places]
                 asked = [PaddedText(each.tokens, intact, [each.answer]) for each in some]
                 read = score_padded(self.loaded, asked)
-                for place, each, ((logprob, greedy),) in zip(places, some, read, strict=True):
+                for place, each, ((logprob, greedy, _),) in zip(places, some, read, strict=True):
                     results[place] = FactAnswer(logprob / len(each.answer), greedy)
         return [results[place] for place in range(len(encoded))]
 

@@ -263,8 +263,9 @@ class Leaf:
         if isinstance(first, Generated):
             return first.text
         if len(responses) == 1:
-            greedy = " (its first choice)" if first.greedy else ""
-            return f"{READ_OFF}{first.logprob:.2f}{greedy}"
+            instead = f" (its first choice is {first.instead!r})" if first.instead else ""
+            said = " (its first choice)" if first.greedy else instead
+            return f"{READ_OFF}{first.logprob:.2f}{said}"
         likelihoods = [r.logprob for r in responses if isinstance(r, Scored)]
         best = likelihoods.index(max(likelihoods))
         choices = self.choices(example)

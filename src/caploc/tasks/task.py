@@ -53,11 +53,15 @@ class Generated:
 
 @dataclass(frozen=True, slots=True)
 class Scored:
-    """Summed log-probability, in nats, of `tokens` tokens; `greedy`: each was the likeliest."""
+    """Summed log-probability, in nats, of `tokens` tokens; `greedy`: each was the likeliest.
+
+    If not, `instead` is the text that was likelier, up to its first other token, where it is known.
+    """
 
     logprob: float
     greedy: bool
     tokens: int
+    instead: str = ""
 
 
 Response = Generated | Scored
