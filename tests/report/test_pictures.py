@@ -173,3 +173,10 @@ def test_long_names_lose_their_middle():
     assert shortened("q" * 60 + "_one", 40) == "q" * 20 + "…" + "q" * 15 + "_one"
     assert shortened("a\nb") == "a␊b"
     assert sys.getsizeof(shortened("x" * 10_000)) < 500
+
+
+def test_a_picture_says_what_to_do_with_it_and_is_saved_under_any_name(result, tmp_path):
+    picture = Picture.of([heads_spec(shaped(result))])
+    assert len(repr(picture)) < 100 and ".save(" in repr(picture)
+    picture.save(str(tmp_path / "heads.png"))
+    assert {path.name for path in tmp_path.iterdir()} == {"heads.png", "heads.pdf"}

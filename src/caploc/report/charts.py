@@ -154,6 +154,10 @@ class Picture:
 
     spec: Spec
 
+    def __repr__(self) -> str:
+        """Say what to do with it: printed, the chart would be pages of numbers."""
+        return "<Picture: look at it in a notebook, or .save('NAME') as NAME.png and NAME.pdf>"
+
     @classmethod
     def of(cls, specs: Sequence[Spec]) -> "Picture":
         """Print charts below one another, all equally wide."""
@@ -177,8 +181,10 @@ class Picture:
         """Return the picture as PDF."""
         return vl_convert.svg_to_pdf(self.svg)
 
-    def save(self, stem: Path) -> None:
+    def save(self, stem: Path | str) -> None:
         """Write `stem.png` and `stem.pdf`; raises OSError if that cannot be."""
+        stem = Path(stem)
+        stem = stem.with_suffix("") if stem.suffix in (".png", ".pdf") else stem
         stem.parent.mkdir(parents=True, exist_ok=True)
         stem.with_name(f"{stem.name}.png").write_bytes(self.png())
         stem.with_name(f"{stem.name}.pdf").write_bytes(self.pdf())
