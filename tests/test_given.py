@@ -11,11 +11,15 @@ from peft import LoraConfig, get_peft_model
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import caploc
-from caploc.errors import BadData, BadOption
+from caploc.errors import BadData, BadOption, UserError
+from caploc.export.export import Export
+from caploc.finished import FinishedRun
 from caploc.given import GivenScorer, digest_weights, example_of, write_task
 from caploc.models.sources import find_source
+from caploc.playground.answers import Chat
+from caploc.progress import Silent
 from caploc.tasks.catalog import TaskOptions, load_task
-from caploc.workbench import ModelOptions
+from caploc.workbench import Allowed, ModelOptions
 
 SMALL = {"method": "css", "masks": 12, "rate": 0.05, "examples": 8, "limit": 8, "controls": 0}
 SMALL |= {"also": [], "quiet": True}
@@ -51,6 +55,33 @@ def test_rows_of_a_loaded_model_are_not_asked_again(model, tokenizer, tmp_path, 
     first = caploc.locate(model, tokenizer, PAIRS, **SMALL, out=tmp_path)
     monkeypatch.setattr("caploc.engine.BatchEngine.answer", lambda *_: pytest.fail("asked again"))
     assert caploc.locate(model, tokenizer, PAIRS, **SMALL, out=tmp_path).heads == first.heads
+
+
+def test_a_run_of_a_loaded_model_is_gone_on_with_by_its_name(
+    model, tokenizer, tmp_path, monkeypatch
+):
+    """Chat, export and further questions load the model from where it came, and know its rows."""
+    caploc.locate(model, tokenizer, PAIRS, **SMALL, out=tmp_path / "run")
+    result = json.loads((tmp_path / "run" / "result.json").read_text())
+    result["top"] = ["L0H10"]
+    (tmp_path / "run" / "result.json").write_text(json.dumps(result))
+    run = FinishedRun.read(tmp_path / "run")
+    assert run.engine().loaded.fingerprint == digest_weights(model)
+    monkeypatch.setattr("caploc.engine.BatchEngine.answer", lambda *_: pytest.fail("asked again"))
+    with run.workbench() as bench:
+        task = run.tasks()[0]
+        bench.meter(task).under(np.zeros(96, dtype=bool), task.first(8), Silent(), "intact")
+    assert "Without L0H10." in Chat.of(tmp_path / "run", None, 4, Allowed()).opening()
+    asked = {"model": ModelOptions(""), "top": None, "heads": None, "kind": "checkpoint"}
+    Export.find(str(tmp_path / "run"), target=tmp_path / "cut", **asked).write()
+    cut = AutoModelForCausalLM.from_pretrained(tmp_path / "cut")
+    assert not torch.equal(*(m.model.layers[0].self_attn.o_proj.weight for m in (cut, model)))
+    with torch.no_grad():
+        model.model.layers[0].mlp.up_proj.weight[0, 0] += 1
+    result["model"]["fingerprint"] = digest_weights(model)
+    (tmp_path / "run" / "result.json").write_text(json.dumps(result))
+    with pytest.raises(UserError, match="or was another when it was handed to caploc.locate"):
+        FinishedRun.read(tmp_path / "run").engine()
 
 
 def test_a_function_scores_what_the_model_writes(model, tokenizer, tmp_path):

@@ -10,6 +10,7 @@ from caploc.contents import RunFile, read_file, typed
 from caploc.engine import BatchEngine
 from caploc.errors import UserError
 from caploc.folder import RESULT, RUN, claim
+from caploc.given import digest_weights
 from caploc.measurement import HeadModel, RowEngine
 from caploc.models.loading import LoadedModel
 from caploc.modes import Mode
@@ -59,8 +60,7 @@ class FinishedRun:
     def engine(self) -> BatchEngine[LoadedModel]:
         """Load the run's model in this process, and prove it to be the same (`check_same`)."""
         self.study.model.check()
-        engine = self.study.model.engine()
-        self.check_same(engine.loaded)
+        engine: BatchEngine[LoadedModel] = self._known(self.study.model.engine())
         return engine
 
     @contextmanager
@@ -68,16 +68,35 @@ class FinishedRun:
         """Have the run's model answer here or in workers, once it is proved to be the same."""
         self.study.model.check()
         with self.study.model.answering() as engine:
-            self.check_same(engine.loaded)
-            yield engine
+            yield self._known(engine)
 
     def check_same(self, loaded: HeadModel) -> None:
         """Refuse another model than the run's; raises UserError if it is another."""
-        if loaded.fingerprint != self.result.model.fingerprint:
+        if not self.is_of(loaded):
             raise UserError(
-                f"The model {self.study.model.name} has changed since the run in {self.folder}; "
-                "run `caploc locate` into a new folder."
+                f"The model {self.study.model.name} has changed since the run in {self.folder}, or "
+                "was another when it was handed to caploc.locate; run `caploc locate` into a new "
+                "folder."
             )
+
+    def is_of(self, loaded: HeadModel) -> bool:
+        """Tell whether this is the run's model; one handed over in Python is known by its weights.
+
+        What it is called loads it, unless it was changed beforehand.
+        """
+        wanted = self.result.model.fingerprint
+        if wanted == loaded.fingerprint:
+            return True
+        return isinstance(loaded, LoadedModel) and digest_weights(loaded.model) == wanted
+
+    def _known(self, engine: Any) -> Any:
+        """Return the engine with the model as the run has called it, by which its rows are kept."""
+        self.check_same(engine.loaded)
+        wanted = self.result.model.fingerprint
+        if wanted == engine.loaded.fingerprint:
+            return engine
+        loaded, model = replace(engine.loaded, fingerprint=wanted), self.study.model
+        return BatchEngine(loaded, model.batch_size, backend=model.backend)
 
     @contextmanager
     def workbench(self) -> Iterator[Workbench[HeadModel]]:

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import caploc
-from caploc.errors import BadOption, ModelRefused, UnknownName, UserError
+from caploc.errors import BadOption, UnknownName, UserError
 from caploc.export.export import Export
 from caploc.heads import Head
 from caploc.workbench import ModelOptions
@@ -131,7 +131,7 @@ def test_a_model_needs_heads_and_a_run_must_name_some(finished, tmp_path):
 
 def test_a_model_that_has_changed_since_the_run_is_refused(finished, tmp_path):
     run = finished(model={"name": "demo", "fingerprint": "another"})
-    with pytest.raises(ModelRefused, match="has changed since the run"):
+    with pytest.raises(UserError, match="has changed since the run"):
         asked(run, tmp_path / "out").write()
 
 

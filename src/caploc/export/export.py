@@ -263,10 +263,7 @@ class Export:
                 "to what is exported; merge it (merge_and_unload) and export the merged model."
             )
         if self.run and self.run.result.model.fingerprint != source.fingerprint():
-            raise ModelRefused(
-                f"The model {source.name} has changed since the run in {self.run.folder}; run "
-                "`caploc locate` into a new folder."
-            )
+            self.run.check_same(self.model.engine().loaded)  # it may have been handed over
 
     def _check_weights(self, source: ModelSource) -> None:
         if self.run and (mode := self.run.result.method.mode) != ZERO:
