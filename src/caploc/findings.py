@@ -35,6 +35,7 @@ from caploc.result import (
     number,
 )
 from caploc.search import Found
+from caploc.search.summary import tell_universal
 from caploc.store import Row
 from caploc.tasks.task import Task, responses_from_json
 from caploc.validation.categories import Category
@@ -190,7 +191,8 @@ def describe_search(stages: Stages, excluded: Sequence[str]) -> Search:
     if "settings" in said:
         said["settings"] = [each | {"heads": names(each["heads"])} for each in said["settings"]]
     named = {"critical": names(found.critical), "universal": names(found.universal)}
-    named |= {"excluded": list(excluded), "notes": list(found.notes)}
+    notes = [*tell_universal(named["universal"]), *found.notes]
+    named |= {"excluded": list(excluded), "notes": notes}
     return Search.model_validate(said | named)
 
 

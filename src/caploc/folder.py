@@ -2,6 +2,7 @@
 
 import json
 import os
+import reprlib
 import stat
 from collections.abc import Mapping
 from contextlib import suppress
@@ -29,6 +30,7 @@ JSON_FILES = (
     ENHANCEMENT, FIDELITY, RELIABILITY, OVERLAP, DECOUPLING,
     CONTROLS, STUDIES,
 )  # fmt: skip
+TOLD = 6  # differences that a sentence names
 LONGEST = 256 * 2**20  # bytes of a JSON file that is read; a folder may come from anyone
 # Which command leaves a file that others read; `locate` the rest.
 WRITERS = {NEURONS: "neurons locate", ENHANCEMENT: "neurons enhance"}
@@ -88,7 +90,11 @@ def check_same(folder: Path, earlier: Any, study: dict[str, Any], data: Mapping[
     if old != new:
         changed = [key for key in sorted(old | new) if old.get(key) != new.get(key)]
         changed.sort(key=lambda key: not key.startswith(("model.", "task")))  # tells most
-        told = ", ".join(f"{key} {old.get(key)!r}, not {new.get(key)!r}" for key in changed[:3])
+        pairs = [[reprlib.repr(each.get(key)) for each in (old, new)] for key in changed[:TOLD]]
+        names = [key.removeprefix("settings.") for key in changed]
+        told = ", ".join(
+            f"{k} {', not '.join(pair)}" for k, pair in zip(names, pairs, strict=False)
+        )
         raise FolderTaken(
             f"{folder} belongs to another run ({told}); choose another --out, or delete the folder."
         )

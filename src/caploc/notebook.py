@@ -202,13 +202,13 @@ def locate(  # noqa: PLR0913  (what can be chosen is its parameters)
         found = caploc.locate(model, tokenizer, [("The capital of France is", "Paris"), ...])
         found.top
 
-    An example of a list is right if the answer is what the model would say next; with
-    `score(prompt, answer, text)` it is worth what that function returns, higher being better, for
-    the text that the model wrote. `setting` are fields of `Settings` by name, such as
-    `budget=2000`, `top=3`, `seed=1`, `goal="set"`; the other arguments are those of `Study`; `mode`
-    is a name such as "mean", or a `modes.Mode`; `engine` auto, packed, paged or vllm. `also` names
-    tasks to score before and after. Files go to `out` (a folder below runs/ if absent), and the
-    same call goes on where an earlier one stopped.
+    An example of a list is right if the answer is what the model would say next, token by token
+    as its tokenizer writes the answer; with `score(prompt, answer, text)` it is worth what that
+    function returns, higher being better, for the text that the model wrote. `setting` are fields
+    of `Settings` by name, such as `budget=2000`, `top=3`, `seed=1`, `goal="set"`; the other
+    arguments are those of `Study`; `mode` is a name such as "mean", or a `modes.Mode`; `engine`
+    auto, packed, paged or vllm. `also` names tasks to score before and after. Files go to `out` (a
+    folder below runs/ if absent), and the same call goes on where an earlier one stopped.
 
     Raises:
         UserError: for a mistake, before the model is loaded where possible.

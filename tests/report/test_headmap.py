@@ -76,7 +76,7 @@ def test_a_cell_tells_what_the_search_says_of_its_head(sure):
         "tried alone on up to 53 fresh examples",
         "named (knocked out in the check), critical (breaks the task alone)",
     ]
-    assert "not tried alone" in cell(sure, "L0H2").note
+    assert "no answers were asked without it alone" in cell(sure, "L0H2").note
     assert "left out: universal (breaks another task too)" in cell(sure, "L1H0").note
 
 

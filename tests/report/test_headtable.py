@@ -1,4 +1,4 @@
-"""The table of the heads that count."""
+"""The table of named heads and candidates."""
 
 from shaping import shaped
 
@@ -14,7 +14,7 @@ def test_top_and_selected_heads_are_listed_with_what_is_known(result):
     assert [row.head for row in table.rows] == ["L0H1", "L1H3"]
     assert table.columns == {"intervals"}
     assert table.rows[0].interval == "−46.0 to −36.0"
-    assert table.title == "The heads that count"
+    assert table.title == "Named heads and candidates"
 
 
 def test_without_a_choice_the_most_needed_are_listed(result):
@@ -39,6 +39,20 @@ def test_why_a_head_of_a_larger_effect_is_not_named_is_said(result):
     assert told.startswith("Not named, though of larger effect than a named head: L0H1. How sure")
     result["heads"][0].update(low=-0.9, high=0.1)
     assert "L0H1. An interval that holds 0" in explain_unnamed(shaped(result))
+
+
+def test_named_heads_that_the_check_leaves_in_doubt_are_told(result):
+    alone = {"effect": -0.2, "low": -0.378, "high": 0.015}
+    sure = {"effect": -0.4, "low": -0.5, "high": -0.3}
+    heads = [{"head": "L0H1", "alone": alone, "within": sure}]
+    heads += [{"head": "L1H3", "alone": sure, "within": alone}]
+    result["validation"]["members"] = {"fresh": True, "examples": 25, "heads": heads}
+    assert explain_unnamed(shaped(result)).replace("\u00a0", " ") == (
+        "The check does not confirm L0H1 −20.0 points (−37.8 to +1.5) alone: on its 25 examples "
+        "its interval holds 0."
+    )
+    result["validation"]["members"]["fresh"] = False  # then it has seen what the search saw
+    assert explain_unnamed(shaped(result)) == ""
 
 
 def test_a_small_q_beside_an_interval_that_holds_zero_is_explained(result):

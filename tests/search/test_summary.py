@@ -10,8 +10,8 @@ from caploc.search import METHODS
 from caploc.search.state import SearchState
 from caploc.search.summary import (
     incomplete_set,
+    tell_universal,
     ties,
-    universal_notes,
     unknown_elsewhere,
     write_notes,
 )
@@ -73,14 +73,14 @@ def test_heads_that_no_budget_would_tell_apart_are_said_to_be_tied():
     assert ties(looked()) == ""
 
 
-def test_universal_heads_are_counted():
-    assert universal_notes(state()) == ""
-    assert universal_notes(state(universal=[4])) == (
-        "One head breaks another task as well: it is universal and is left out of the top."
-    )
-    assert universal_notes(state(universal=[4, 5])) == (
-        "2 heads break another task as well: they are universal and are left out of the top."
-    )
+def test_universal_heads_are_named():
+    assert tell_universal([]) == []
+    assert tell_universal(["L0H4"]) == [
+        "L0H4 breaks another task as well: it is universal, and left out."
+    ]
+    assert tell_universal(["L0H4", "L1H1"]) == [
+        "L0H4, L1H1 break another task as well: they are universal, and left out."
+    ]
 
 
 def test_without_another_task_the_reader_is_told_how_to_know_what_else_breaks():

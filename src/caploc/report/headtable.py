@@ -11,6 +11,7 @@ from caploc.report.wording import (
     Unit,
     called,
     capital,
+    counted,
     finite_numbers,
     inline,
     name_list,
@@ -214,7 +215,7 @@ def _notes(
     if standing.chance:
         lines.append(f"belongs to {place} with a chance of {standing.chance}")
     if standing.alone:
-        plain = {"no": "not tried alone", "yes": "tried alone"}
+        plain = {"no": "no answers were asked without it alone", "yes": "tried alone"}
         lines.append(plain.get(standing.alone, f"tried alone on {standing.alone} examples"))
     words = []
     for word in standing.words:
@@ -281,7 +282,9 @@ def head_table(result: Result) -> HeadTable:
     every = [_row(str(n), e, stands[e.place], unit, bool(top)) for n, e in ranked]
     rows = every[: min(len(chosen), HEADS_LISTED)]
     named = any(row.standing.named for row in rows)
-    title = "The heads that count" if named else "The heads most needed alone, none of them named"
+    title = (
+        "Named heads and candidates" if named else "The heads most needed alone, none of them named"
+    )
     filled = {
         "intervals": any(row.interval != "–" for row in rows),
         "chances": any(row.standing.chance for row in rows),
@@ -333,8 +336,32 @@ def sizeable_unnamed(result: Result) -> list[HeadEffect]:
 
 
 def explain_unnamed(result: Result) -> str:
-    """Say why heads of large effects are not named, and what a small q is worth; "" if no need."""
-    return f"{_unnamed(result)} {_doubtful(result)}".strip()
+    """Say which named heads the check leaves in doubt, why others are not named, what q is worth.
+
+    Empty if there is no need.
+    """
+    told = _unconfirmed(result), _unnamed(result), _doubtful(result)
+    return " ".join(text for text in told if text)
+
+
+def _unconfirmed(result: Result) -> str:
+    """Say which heads, named for what they do alone, may do nothing by the check's examples."""
+    members = result.validation.members
+    if members is None or result.estimand.top == WITHIN or not members.fresh:
+        return ""
+    unit = unit_of(result)
+    doubted = [
+        f"{one.head} {unit.effect(one.alone.effect)} ({unit.interval(one.alone)})"
+        for one in members.heads
+        if unit.interval(one.alone) and (one.alone.low or 0.0) <= 0 <= (one.alone.high or 0.0)
+    ]
+    if not doubted:
+        return ""
+    what = "its interval holds" if len(doubted) == 1 else "their intervals hold"
+    return (
+        f"The check does not confirm {name_list(doubted, 5)} alone: on its "
+        f"{counted(members.examples or 0, 'example')} {what} 0."
+    )
 
 
 def _doubtful(result: Result) -> str:

@@ -27,6 +27,7 @@ from caploc.result import Change, Frontier, JointDrop, Member, Result, Score, Ta
 # 95 % of a normal distribution. The two runs share their examples, so the true error of their
 # difference is smaller; we would rather call a real drop noise than the reverse.
 NOISE_WIDTH = 1.96
+SINGLE = "not for sure for the other task scored"
 MOST_OTHERS = 2  # tasks that a headline names, those that lose most
 FEW_OTHERS = 3  # other tasks, below which the first next steps are to score more
 
@@ -101,11 +102,16 @@ class HeldOutClaim:
         if not any(each.is_hurt for each in self.others):
             sure = all(each.change and each.change.verdict != "open" for each in self.others)
             return HeadlineVerdict.SPECIFIC if sure else HeadlineVerdict.UNSURE
-        before, after = self.intact or 0.0, self.knocked_out or 0.0
-        enough = BROAD * abs(before - after) / before if before else 0.0
+        enough = BROAD * self.lost_share
         broad = all(each.is_hurt and each.lost_share >= enough for each in self.others)
         several = len(self.others) > 1  # a single one may be of the same capability
         return HeadlineVerdict.EVERYTHING if broad and several else HeadlineVerdict.SHARED
+
+    @property
+    def lost_share(self) -> float:
+        """The share of the score by which it changes; 0 of none."""
+        before, after = self.intact or 0.0, self.knocked_out or 0.0
+        return abs(before - after) / before if before else 0.0
 
     @property
     def as_harmful(self) -> int | None:
@@ -278,17 +284,7 @@ def _needed(result: Result, check: HeldOutClaim, names: str, few: str) -> str:
     task = check.task
     if surviving_twin(result):
         task += " as this prompt asks it, not for sure in other words"
-    count = len(check.others)
-    others = "not for sure for the other task scored"
-    if count > 1:
-        others = f"for sure for none of the {count} other tasks scored"
-    claim = {
-        HeadlineVerdict.UNSURE: f"{are} needed for {task}, and {others}",
-        HeadlineVerdict.SPECIFIC: f"{are} specific to {task} among the {count + 1} tasks scored",
-        HeadlineVerdict.SHARED: f"{are} needed for {task}, and not for it alone",
-        HeadlineVerdict.EVERYTHING: f"{are} needed by every task that was scored",
-        HeadlineVerdict.NEEDED: f"{are} needed for {task}",
-    }[check.verdict]
+    claim = f"{are} {_claim(check, task)}"
     its = f"{check.task}'s" if check.verdict is HeadlineVerdict.EVERYTHING else "its"
     them = "it" if single else "them"
     told = f"{capital(who)} {claim}: with {them} knocked out, {its} {_moves(check)}"
@@ -303,6 +299,24 @@ def _needed(result: Result, check: HeldOutClaim, names: str, few: str) -> str:
     if more := sum(each.is_hurt for each in check.others[MOST_OTHERS:]):
         beside.append(f"{more} more {'task loses' if more == 1 else 'tasks lose'} too")
     return f"{told}, while {name_list(twins + beside)}."
+
+
+def _claim(check: HeldOutClaim, task: str) -> str:
+    """Say what heads that are needed are needed for."""
+    count = len(check.others)
+    if check.verdict is HeadlineVerdict.NEEDED:
+        return f"needed for {task}"
+    if check.verdict is HeadlineVerdict.EVERYTHING:
+        return "needed by every task that was scored"
+    if check.verdict is HeadlineVerdict.SPECIFIC:
+        return f"specific to {task} among the {count + 1} tasks scored"
+    if check.verdict is HeadlineVerdict.SHARED:
+        worst = check.others[0]
+        as_much = worst.is_hurt and worst.lost_share >= check.lost_share
+        shared = f"no less for {called(worst.name)}" if as_much else "not for it alone"
+        return f"needed for {task}, and {shared}"
+    others = f"for sure for none of the {count} other tasks scored"
+    return f"needed for {task}, and {others if count > 1 else SINGLE}"
 
 
 def _gentlest_twin(result: Result, unit: Unit) -> list[str]:
@@ -440,7 +454,7 @@ def next_steps(result: Result, curve: Curve | None, place: str) -> list[Step]:
         reasons.append(
             f"Do not take these heads for those of the capability: in other words "
             f"({called(twin.name)}) it survives without them, so they may serve this prompt's form "
-            "alone. --goal specific with --twin looks for heads that both need."
+            f"alone. --goal specific --twin {called(twin.name)} looks for heads that both need."
         )
     if verdict is HeadlineVerdict.NO_HEADS and result.validation.frontier:
         reasons.append(

@@ -127,10 +127,11 @@ def _rows_signs(result: Result) -> Iterator[Sign]:
         reasons: dict[str, str] = read_texts()["stopped_by"]
         why = reasons.get(search.stopped_by or "", "What stopped the search is not recorded.")
         if counts := split_rows(result):
-            _, intact, checks = counts
+            knocked_out, intact, checks = counts
+            twice = f" ({knocked_out:,} different ones)" if knocked_out != search.rows else ""
             why += (
-                " Its budget is of rows with heads knocked out; beside them it asked the intact "
-                f"model {counted(intact, 'row')}, and the checks took {checks:,}."
+                f" Its budget is of rows with heads knocked out{twice}; beside them it asked the "
+                f"intact model {counted(intact, 'row')}, and the checks took {checks:,}."
             )
         yield Sign("Rows of the search", f"{search.rows:,}{of}", why)
 

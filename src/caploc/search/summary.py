@@ -1,5 +1,6 @@
 """What an adaptive search has to say beside its heads: figures for files, sentences for people."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -76,7 +77,7 @@ def write_notes(state: SearchState, conclusion: Conclusion, chosen: list[int]) -
     Of a specific set its frontier says how sure it is, and no single head was to be named.
     """
     goal = state.problem.settings.goal
-    sentences = [universal_notes(state), unknown_elsewhere(state)]
+    sentences = [unknown_elsewhere(state)]
     if goal == "set":
         sentences = [incomplete_set(conclusion, chosen), *sentences]
     if goal == "heads":
@@ -140,12 +141,11 @@ def incomplete_set(conclusion: Conclusion, chosen: list[int]) -> str:
     return ""
 
 
-def universal_notes(state: SearchState) -> str:
-    """Heads that break another task too."""
-    count = len(state.universal)
-    heads = f"{count} heads break" if count > 1 else "One head breaks"
-    left = "they are universal and are" if count > 1 else "it is universal and is"
-    return f"{heads} another task as well: {left} left out of the top." if count else ""
+def tell_universal(heads: Sequence[str]) -> list[str]:
+    """Say which heads are not named since they break another task too, if any are."""
+    breaks, left = ("break", "they are") if len(heads) > 1 else ("breaks", "it is")
+    told = f"{', '.join(heads)} {breaks} another task as well: {left} universal, and left out."
+    return [told] if heads else []
 
 
 def unknown_elsewhere(state: SearchState) -> str:
