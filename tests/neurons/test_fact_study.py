@@ -259,7 +259,7 @@ def test_counterfact_as_it_is_distributed_is_read_by_the_command(tmp_path):
         ({"steps": 0}, BadOption, "--steps and --neuron-steps must be 1 or more; got 0 and 20."),
         ({"neuron_share": 2.0}, BadOption, "--neuron-share must be above 0 and at most 1; got 2."),
         ({"neuron_rule": "middle"}, UnknownName, "no rule for the points"),
-        ({"facts": "demo/riddles"}, BadOption, "the demo model's are demo/quiz, demo/statement"),
+        ({"facts": "demo/riddles"}, UnknownName, "Known: demo/quiz, demo/statement, words/facts"),
         ({"facts": "nowhere.jsonl"}, BadData, "nowhere.jsonl cannot be read"),
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",

@@ -58,19 +58,28 @@ Recall = Callable[[str, Callable[[], Any]], Any]  # what was measured under a na
 class Covariance:
     """Uncentred second moments of the neurons of one layer, over the positions of some texts.
 
-    With fewer positions than neurons, or neurons that move together, they have no inverse; then
-    `(1 - s) C + s mean(diag C) I` takes their place, with `s` the `shrinkage`.
+    Where positions are not many times the neurons their inverse is mostly noise, and an edit would
+    act at one key and no rewrite. So `(1 - s) C + s m I` takes their place, with m the mean of C's
+    diagonal and `s` the `shrinkage`: that of least expected error, of Ledoit & Wolf (2004),
+
+        (E|k|^4 - |C|^2) / (n |C - m I|^2)
+
+    or the next of `SHRINKAGES` with which there is an inverse.
     """
 
     moments: Float[Tensor, "neurons neurons"]
     positions: int
+    fourth: float = 0.0  # E|k|^4; 0 where the moments are to be believed
 
     @cached_property
     def _factored(self) -> tuple[float, Tensor]:
-        """The smallest shrinkage that will do, and Cholesky's factor."""
+        """The shrinkage, and Cholesky's factor."""
         level = self.moments.diagonal().mean()
         identity = torch.eye(len(self.moments), dtype=torch.float64, device=self.moments.device)
-        for shrinkage in SHRINKAGES:
+        error = (self.fourth - float(self.moments.square().sum())) / self.positions
+        spread = float((self.moments - level * identity).square().sum())
+        least = min(max(error / spread, 0.0), 1.0) if spread else 0.0
+        for shrinkage in (least, *(each for each in SHRINKAGES if each > least)):
             mixed = (1 - shrinkage) * self.moments + shrinkage * level * identity
             factor, failed = torch.linalg.cholesky_ex(mixed)
             pivots = factor.diagonal()
@@ -127,11 +136,13 @@ def covariances(
     encoder, shown = Encoder(loaded), progress or Silent()
     shown.start("covariance of neurons", len(texts))
     totals: dict[int, Tensor] = {}
+    fourth = dict.fromkeys(layers, 0.0)
     positions = 0
 
     def add_moments(layer: int, args: tuple[Tensor, ...]) -> None:
         keys = args[0].reshape(-1, args[0].shape[-1]).double()
         totals[layer] = totals.get(layer, 0) + keys.T @ keys
+        fourth[layer] += float(keys.square().sum(1).square().sum())
 
     adding = (
         module.register_forward_pre_hook(lambda _, args, at=layer: add_moments(at, args))
@@ -145,7 +156,8 @@ def covariances(
                 last_logits(loaded.model, ids, len(tokens) - 1)
             positions += len(tokens)
             shown.advance(1, len(tokens))
-    return {layer: Covariance(totals[layer] / positions, positions) for layer in layers}
+    means = {layer: (totals[layer] / positions, fourth[layer] / positions) for layer in layers}
+    return {layer: Covariance(own, positions, of_four) for layer, (own, of_four) in means.items()}
 
 
 @dataclass(frozen=True)

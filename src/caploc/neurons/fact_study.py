@@ -36,6 +36,7 @@ from caploc.neurons.study import Finding, Reported, run_command
 from caploc.progress import Progress, Silent
 from caploc.report.tabulation import fill_tables, ranged
 from caploc.stats.intervals import JsonRecord
+from caploc.tasks.catalog import load_task
 from caploc.tasks.demo.facts import demo_counterparts, demo_facts, demo_texts
 from caploc.tasks.facts import (
     FORMS,
@@ -45,6 +46,7 @@ from caploc.tasks.facts import (
     read_rewrites,
     with_rewrites,
 )
+from caploc.tasks.task import prompt_of
 from caploc.tasks.words.facts import word_facts
 from caploc.workbench import ModelOptions
 
@@ -57,6 +59,9 @@ METHODS = ("neurons", "tracing", "circuits")
 FACTS = 30
 CIRCUIT_SHARE = 0.05  # of all edges that a circuit keeps
 FEWEST_TEXTS = 20  # for the covariance of a rank-one edit
+# Whose prompts serve beside those of the packaged facts, which alone have too few positions.
+TEXT_TASKS = "past plural capital antonym category country french next".split()
+TEXTS = 60  # of each
 
 
 @dataclass(frozen=True)
@@ -67,8 +72,8 @@ class FactStudy:
     wordings. `count` facts that the model knows are used (None: all).
     A circuit keeps a `share` of the edges, scored in `steps`. A knowledge neuron scores at least
     `neuron_share` of the prompt's largest, by an integral of `neuron_steps` points that lie as
-    `neuron_rule` says. `texts` is a file of texts, one a line, for the
-    covariance that a rank-one edit needs; without it the facts' own prompts serve.
+    `neuron_rule` says. `texts` is a file of texts, one a line, for the covariance that a rank-one
+    edit needs; without it the facts' prompts serve, and of packaged facts those of word tasks too.
     """
 
     model: ModelOptions
@@ -133,6 +138,9 @@ class FactStudy:
         else:
             prompts = [p for f in facts for p in (f.prompt, *f.rewrites, *f.neighbours)]
             found = [prompt.text + prompt.target for prompt in prompts]
+            if self.facts in PACKAGED:
+                tasks = [load_task(f"words/{name}") for name in TEXT_TASKS]
+                found += [prompt_of(t.requests(n)[0]) for t in tasks for n in t.first(TEXTS)]
         if len(found) < FEWEST_TEXTS:
             raise BadData(
                 f"A rank-one edit needs {FEWEST_TEXTS} texts or more for the covariance of "
@@ -251,9 +259,10 @@ class FactLab:
         layers = [n for n, site in enumerate(self.neurons.projections) if site is not None]
         texts = self.study.covariance_texts(self.facts)
         moments = covariances(self.neurons, texts, layers, progress=self.progress)
-        editor = Editor(self.neurons, moments)
-        told: dict[str, Any] = {"editor": editor, "profiler": self.tracer, "recall": self.recall}
-        return edit_reliability(self.facts, **told, **asked)
+        asked |= {"editor": Editor(self.neurons, moments), "profiler": self.tracer}
+        read = digest({"texts": texts})
+        asked["recall"] = lambda what, measure: self.recall(f"{what} with {read}", measure)
+        return edit_reliability(self.facts, **asked)
 
 
 @contextmanager

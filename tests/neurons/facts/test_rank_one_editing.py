@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from sklearn.covariance import ledoit_wolf_shrinkage
 from torch.nn.functional import kl_div
 
 from caploc.errors import BadData, BadOption
@@ -66,6 +67,22 @@ def test_solving_undoes_the_moments():
     torch.testing.assert_close(
         covariance.solve(covariance.moments @ wanted.double()), wanted.double()
     )
+
+
+@pytest.mark.parametrize("positions", [8, 60, 4000])
+def test_few_positions_are_believed_less_as_ledoit_and_wolf_have_it(positions):
+    """scikit-learn is the second implementation; one column in five is the sum of two others."""
+    keys = np.random.default_rng(positions).normal(size=(positions, 20))
+    keys[:, ::5] = keys[:, 1::5] + keys[:, 2::5]
+    fourth = float(((keys**2).sum(1) ** 2).mean())
+    moments = torch.from_numpy(keys.T @ keys / positions)
+    expected = ledoit_wolf_shrinkage(keys, assume_centered=True)
+    assert Covariance(moments, positions, fourth).shrinkage == pytest.approx(expected)
+
+
+def test_texts_shrink_little_where_they_are_many(neurons):
+    few, many = (covariances(neurons, demo_texts(count), LAYERS) for count in (2, 60))
+    assert all(0 < many[layer].shrinkage < few[layer].shrinkage <= 1 for layer in LAYERS)
 
 
 def test_moments_without_an_inverse_are_shrunk():
