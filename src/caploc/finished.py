@@ -87,7 +87,10 @@ class FinishedRun:
         wanted = self.result.model.fingerprint
         if wanted == loaded.fingerprint:
             return True
-        return isinstance(loaded, LoadedModel) and digest_weights(loaded.model) == wanted
+        if not isinstance(loaded, LoadedModel) or loaded.team is not None:
+            return False
+        on_disk = any(each.is_meta for each in loaded.model.parameters())
+        return not on_disk and digest_weights(loaded.model) == wanted
 
     def _known(self, engine: Any) -> Any:
         """Return the engine with the model as the run has called it, by which its rows are kept."""

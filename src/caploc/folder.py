@@ -31,6 +31,8 @@ JSON_FILES = (
     CONTROLS, STUDIES,
 )  # fmt: skip
 TOLD = 6  # differences that a sentence names
+BRIEF = reprlib.Repr()  # a path is told whole, of a long list the first ones
+BRIEF.maxstring = 200
 LONGEST = 256 * 2**20  # bytes of a JSON file that is read; a folder may come from anyone
 # Which command leaves a file that others read; `locate` the rest.
 WRITERS = {NEURONS: "neurons locate", ENHANCEMENT: "neurons enhance"}
@@ -90,7 +92,7 @@ def check_same(folder: Path, earlier: Any, study: dict[str, Any], data: Mapping[
     if old != new:
         changed = [key for key in sorted(old | new) if old.get(key) != new.get(key)]
         changed.sort(key=lambda key: not key.startswith(("model.", "task")))  # tells most
-        pairs = [[reprlib.repr(each.get(key)) for each in (old, new)] for key in changed[:TOLD]]
+        pairs = [[BRIEF.repr(each.get(key)) for each in (old, new)] for key in changed[:TOLD]]
         names = [key.removeprefix("settings.") for key in changed]
         told = ", ".join(
             f"{k} {', not '.join(pair)}" for k, pair in zip(names, pairs, strict=False)

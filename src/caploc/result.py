@@ -547,13 +547,11 @@ class Noise(Record):
 
 
 class RunCost(Record):
-    """What the rows took; of those of the search some have nothing knocked out.
-
-    Tokens are in units of a pass through all layers."""
+    """What the rows took; tokens in units of a pass through all layers."""
 
     rows: Count | None = None
-    search_rows: Count | None = None
-    intact_rows: Count | None = None
+    search_rows: Count | None = None  # of them, those that the search asked for
+    intact_rows: Count | None = None  # of these, those with nothing knocked out
     forward_tokens: Count | Number | None = None
     plain_tokens: Count | Number | None = None
     seconds: Number | None = None

@@ -2,7 +2,7 @@
 
 from shaping import shaped
 
-from caploc.report.headtable import HEADS_LISTED, explain_unnamed, head_map, head_table
+from caploc.report.headtable import HEADS_LISTED, explain_standings, head_map, head_table
 
 
 def rows(result):
@@ -33,12 +33,12 @@ def test_a_selected_head_beyond_the_top_says_so(result):
 
 
 def test_why_a_head_of_a_larger_effect_is_not_named_is_said(result):
-    assert explain_unnamed(shaped(result)) == ""
+    assert explain_standings(shaped(result)) == ""
     result["top"] = ["L1H3"]
-    told = explain_unnamed(shaped(result))
+    told = explain_standings(shaped(result))
     assert told.startswith("Not named, though of larger effect than a named head: L0H1. How sure")
     result["heads"][0].update(low=-0.9, high=0.1)
-    assert "L0H1. An interval that holds 0" in explain_unnamed(shaped(result))
+    assert "L0H1. An interval that holds 0" in explain_standings(shaped(result))
 
 
 def test_named_heads_that_the_check_leaves_in_doubt_are_told(result):
@@ -47,30 +47,30 @@ def test_named_heads_that_the_check_leaves_in_doubt_are_told(result):
     heads = [{"head": "L0H1", "alone": alone, "within": sure}]
     heads += [{"head": "L1H3", "alone": sure, "within": alone}]
     result["validation"]["members"] = {"fresh": True, "examples": 25, "heads": heads}
-    assert explain_unnamed(shaped(result)).replace("\u00a0", " ") == (
+    assert explain_standings(shaped(result)).replace("\u00a0", " ") == (
         "The check does not confirm L0H1 −20.0 points (−37.8 to +1.5) alone: on its 25 examples "
         "its interval holds 0."
     )
     result["validation"]["members"]["fresh"] = False  # then it has seen what the search saw
-    assert explain_unnamed(shaped(result)) == ""
+    assert explain_standings(shaped(result)) == ""
 
 
 def test_a_small_q_beside_an_interval_that_holds_zero_is_explained(result):
     result["heads"][1].update(low=-0.4, high=0.1, q=0.01)
-    assert explain_unnamed(shaped(result)).startswith("q of L1H3 is small though")
+    assert explain_standings(shaped(result)).startswith("q of L1H3 is small though")
     result["heads"][1].update(q=0.2)
-    assert explain_unnamed(shaped(result)) == ""
+    assert explain_standings(shaped(result)) == ""
 
 
 def test_what_is_needed_beside_a_set_is_said_and_marked(result):
     """A set of one head does not mean that the task needs no other."""
     result["estimand"] = {"heads": "alone", "top": "within the set"}
-    assert explain_unnamed(shaped(result)) == ""
+    assert explain_standings(shaped(result)) == ""
     result["top"] = ["L0H1"]
-    assert explain_unnamed(shaped(result)) == ""  # L1H3 does less than half as much
+    assert explain_standings(shaped(result)) == ""  # L1H3 does less than half as much
     result["heads"][1].update(effect=-0.3, low=-0.4, high=-0.2)
     result["heads"][2].update(effect=-0.4, low=-0.9, high=0.1)
-    told = explain_unnamed(shaped(result)).replace("\u00a0", " ")
+    told = explain_standings(shaped(result)).replace("\u00a0", " ")
     assert told == (
         "Not in the set, though much is lost without one of them: L1H3 −30.0 points (−40.0 to "
         "−20.0). Not in it, with estimates that are large and not sure: L0H0 −40.0 points (−90.0 "
@@ -81,7 +81,7 @@ def test_what_is_needed_beside_a_set_is_said_and_marked(result):
     marked = [str(cell.head) for row in drawn.layers for cell in row if cell.text == "?"]
     assert marked == ["L0H0"] and drawn.unsure == 1
     result["heads"][1]["universal"] = True  # which is why it is left out
-    told = explain_unnamed(shaped(result)).replace("\u00a0", " ")
+    told = explain_standings(shaped(result)).replace("\u00a0", " ")
     assert "Left out, for other tasks break too: L1H3 −30.0 points." in told
     assert "not in the set, though" not in told.lower()
 

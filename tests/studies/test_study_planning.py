@@ -222,7 +222,7 @@ def test_checks_of_a_set_are_no_more_than_foreseen(tmp_path):
     """Three heads of a layer are named, of which a random draw has many more than of one."""
     watched = Watched()
     settings = Settings(top=5, budget=2000, goal="set")
-    study = replace(CSS, task="demo/capitals", method="adaptive", settings=settings, limit=85)
+    study = replace(CSS, task="demo/capitals", method="adaptive", settings=settings, limit=None)
     study = replace(study, examples=None, controls=20, quick=True).check()
     found = run_study(study, tmp_path, watched, foresee=foresee)
     (_, _), (searched, checks) = watched.expected

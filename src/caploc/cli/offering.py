@@ -43,7 +43,7 @@ def ask_words() -> list[str]:
 def show_results(results: "list[Result]") -> None:
     """Print what was found: scores, the answer in words, heads, sets, and what to know."""
     from caploc import tables
-    from caploc.report.headtable import explain_unnamed
+    from caploc.report.headtable import explain_standings
     from caploc.report.sentence import headline, next_steps, second_sentence
     from caploc.report.wording import called
 
@@ -55,8 +55,8 @@ def show_results(results: "list[Result]") -> None:
         if result.top and result.validation.other_tasks:
             console.show_table(*tables.others_table(result))
         console.show_table(*tables.heads_table(result))
-        if unnamed := explain_unnamed(result):
-            console.say(unnamed)
+        if standings := explain_standings(result):
+            console.say(standings)
     for result in (each for each in results if each.validation.frontier):
         console.show_table(*tables.frontier_table(result))
     for result in results:

@@ -335,7 +335,7 @@ def sizeable_unnamed(result: Result) -> list[HeadEffect]:
     return sorted(beside, key=lambda each: each.effect or 0.0)
 
 
-def explain_unnamed(result: Result) -> str:
+def explain_standings(result: Result) -> str:
     """Say which named heads the check leaves in doubt, why others are not named, what q is worth.
 
     Empty if there is no need.

@@ -17,7 +17,7 @@ from caploc.report.charts import chart
 from caploc.report.headtable import (
     count_frontier_examples,
     describe_estimand,
-    explain_unnamed,
+    explain_standings,
     head_map,
     head_table,
     member_rows,
@@ -91,7 +91,7 @@ def write_report(folder: Path, result: Result, answers: Sequence[AnswerPair]) ->
         effects_chart=draw_effects(table.rows, outcome_unit(result), result.estimand.heads),
         estimand=describe_estimand(result.estimand),
         estimand_name=result.estimand.heads,
-        unnamed=explain_unnamed(result),
+        unnamed=explain_standings(result),
         members=member_rows(result),
         frontier=tabulate_frontier(result, others=True),
         frontier_examples=count_frontier_examples(result),

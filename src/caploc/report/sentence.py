@@ -454,7 +454,7 @@ def next_steps(result: Result, curve: Curve | None, place: str) -> list[Step]:
         reasons.append(
             f"Do not take these heads for those of the capability: in other words "
             f"({called(twin.name)}) it survives without them, so they may serve this prompt's form "
-            f"alone. --goal specific --twin {called(twin.name)} looks for heads that both need."
+            f"alone. --goal specific --twin {inline(twin.name)} looks for heads that both need."
         )
     if verdict is HeadlineVerdict.NO_HEADS and result.validation.frontier:
         reasons.append(

@@ -35,8 +35,9 @@ from caploc.measurement import HeadModel, Meter, OpenRow
 from caploc.outlook import Foreseen
 from caploc.progress import Progress, Silent
 from caploc.result import Score
-from caploc.search import METHODS, Plan
+from caploc.search import METHODS, Plan, column_mask
 from caploc.store import Question, Row, Store
+from caploc.store.rows import pack
 from caploc.store.store import Known, stored_rows
 from caploc.studies.running import finished
 from caploc.study import CHECKED, Study, draw_own_curve, locate, validated
@@ -356,8 +357,9 @@ def go_through_checks(
     """Go through all stages after a search; count rows that they might ask for beyond these."""
     checked = validated(study, bench, stages, tasks, progress)
     draw_own_curve(study, bench, checked, tasks, progress)
+    meter = cast(DryRunMeter, bench.meter(tasks[0].in_metric()))
     return (
-        left_of_checks(study, stages, checked)
+        left_of_checks(study, stages, checked, meter)
         + left_of_offer(study, checked, tasks)
         + left_of_curve(study, checked, tasks)
     )
@@ -430,8 +432,8 @@ def left_of_search(study: Study, stages: Stages, meters: Sequence[Meter]) -> tup
     return max(int(budget) - asked, 0), len(unseen)
 
 
-def left_of_checks(study: Study, stages: Stages, checked: Stages) -> int:
-    """Count rows that the checks might ask for beyond those gone through.
+def left_of_checks(study: Study, stages: Stages, checked: Stages, meter: "DryRunMeter") -> int:
+    """Count rows that the checks might ask for beyond those gone through, by the task's `meter`.
 
     `stages` are those before the checks, `checked` those after them: any of the sets found may be
     named, or a part of one, and random heads are tried only where one is.
@@ -439,7 +441,11 @@ def left_of_checks(study: Study, stages: Stages, checked: Stages) -> int:
     examples = min(CHECKED, study.limit or CHECKED, len(stages.kept or stages.examples))
     if not study.seeks_specific:
         part = len(stages.found.chosen) - 1  # its heads are tried alone, and all but each
-        return part * examples if part > 2 else 0
+        if part <= 2:
+            return 0
+        whole = pack(column_mask(stages.loaded.grid.size, checked.found.chosen))
+        # what is known of the set need not be of the part
+        return part * examples + sum(mask == whole for mask, _ in meter.stored)
     if not stages.found.diagnostics.get("candidates"):
         return 0
     named = len(checked.found.chosen)
