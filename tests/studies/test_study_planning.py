@@ -18,7 +18,7 @@ from caploc.store import Question, Row, Store
 from caploc.store.store import UNKNOWN, stored_rows
 from caploc.studies import dry_run, foresee, run_studies
 from caploc.studies.planning import DryRunMeter, KnownRows, measure_pace
-from caploc.study import Study, run_study
+from caploc.study import ELSEWHERE, Study, held_back, run_study
 from caploc.validation.frontier import OFFERED
 from caploc.workbench import ModelOptions, Workbench
 
@@ -240,6 +240,19 @@ def test_checks_are_foreseen_also_where_few_rows_confirm_no_head(tmp_path):
     rows = foresee(study, study.tasks(), tmp_path)
     assert rows.checks >= masks * examples + controls * examples
     assert (rows.search, rows.work > 0) == (200, True)
+
+
+def test_every_example_that_a_search_may_ask_the_intact_model_is_foreseen(tmp_path):
+    """Those that it finds heads on, those that check its first heads, and some of other tasks."""
+    settings = Settings(top=2, budget=200, opening="masks")
+    study = replace(CSS, method="adaptive", settings=settings, examples=40, limit=None)
+    study = replace(study, other_tasks=("demo/sentences", "demo/code"), twins=("none",)).check()
+    tasks = study.tasks()
+    examples, kept = study.drawn(tasks[0].size)
+    fresh = kept[len(held_back(kept)) :]
+    assert len(fresh) > 0
+    intact = len(examples) + len(fresh) + 2 * ELSEWHERE
+    assert foresee(study, tasks, tmp_path).intact == intact
 
 
 def test_a_folder_of_another_study_is_refused_before_anything_is_promised(tmp_path):

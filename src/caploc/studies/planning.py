@@ -40,7 +40,7 @@ from caploc.store import Question, Row, Store
 from caploc.store.rows import pack
 from caploc.store.store import Known, stored_rows
 from caploc.studies.running import finished
-from caploc.study import CHECKED, Study, draw_own_curve, locate, validated
+from caploc.study import CHECKED, ELSEWHERE, Study, draw_own_curve, held_back, locate, validated
 from caploc.tasks.catalog import TaskOptions
 from caploc.tasks.task import Generate, Generated, Response, Scored, Task, responses_json
 from caploc.validation.frontier import OFFERED, split_examples
@@ -315,16 +315,15 @@ def count_rows(study: Study, tasks: Sequence[Task], engine: Any, known: KnownRow
     """
     bench = pretended_bench(study, tasks, engine, known)
     endless = replace(study, settings=replace(study.settings, recall=NEVER))
-    progress = Silent()
-    stages = locate(endless, bench, tasks, progress)
+    stages = locate(endless, bench, tasks, Silent())
     bench.meter(tasks[0])  # the first of all, also where nothing was asked
     pretended = cast(list[DryRunMeter], list(bench.meters.values()))
-    cut, unseen = left_of_search(study, stages, pretended)
+    cut, unseen = left_of_search(study, stages, bench, tasks)
     searched = sum(len(meter.fresh) for meter in pretended) + cut + unseen
     intact = sum(not mask.any() for meter in pretended for mask, _ in meter.fresh) + unseen
     if searched:
         stages = name_in_full(endless, stages)
-    unplanned = cut + unseen + go_through_checks(endless, bench, stages, tasks, progress)
+    unplanned = cut + unseen + go_through_checks(endless, bench, stages, tasks)
     pretended = cast(list[DryRunMeter], list(bench.meters.values()))
     used = sum(len(meter.counted) for meter in pretended)
     stored = sum(len(meter.counted & meter.stored) for meter in pretended)
@@ -348,15 +347,11 @@ def pretended_bench(
 
 
 def go_through_checks(
-    study: Study,
-    bench: Workbench[HeadModel],
-    stages: Stages,
-    tasks: Sequence[Task],
-    progress: Progress,
+    study: Study, bench: Workbench[HeadModel], stages: Stages, tasks: Sequence[Task]
 ) -> int:
     """Go through all stages after a search; count rows that they might ask for beyond these."""
-    checked = validated(study, bench, stages, tasks, progress)
-    draw_own_curve(study, bench, checked, tasks, progress)
+    checked = validated(study, bench, stages, tasks, Silent())
+    draw_own_curve(study, bench, checked, tasks, Silent())
     meter = cast(DryRunMeter, bench.meter(tasks[0].in_metric()))
     return (
         left_of_checks(study, stages, checked, meter)
@@ -404,7 +399,7 @@ def foresee(study: Study, tasks: Sequence[Task], folder: Path) -> Foreseen:
         absent = Absent(Unloaded(study.model.name, loaded.fingerprint, loaded.grid))
         bench = pretended_bench(study, tasks, absent, known)
         bench.meter(tasks[0])
-        unplanned = go_through_checks(study, bench, stages, tasks, Silent())
+        unplanned = go_through_checks(study, bench, stages, tasks)
         meters = cast(list[DryRunMeter], list(bench.meters.values()))
         rows = sum(len(meter.fresh) for meter in meters) + unplanned
         return rows, add_work(meters, unplanned)
@@ -415,21 +410,30 @@ def foresee(study: Study, tasks: Sequence[Task], folder: Path) -> Foreseen:
     return Foreseen(searched, counts.intact, checks, counts.work, recount, counts.stored)
 
 
-def left_of_search(study: Study, stages: Stages, meters: Sequence[Meter]) -> tuple[int, int]:
+def left_of_search(
+    study: Study, stages: Stages, bench: Workbench[HeadModel], tasks: Sequence[Task]
+) -> tuple[int, int]:
     """Count rows that a search might ask for beyond these, with heads knocked out and without.
 
-    One that spends a budget may spend all of it, and look at every example intact; also where
-    pretended answers gave it nothing to look for.
+    One that spends a budget may spend all of it, and look at every example intact, those that check
+    its first heads and those of other tasks among them; also where pretended answers gave it
+    nothing to look for.
     """
     budget = stages.found.diagnostics.get("budget")
     if budget is None and METHODS[study.method].adaptive:
         budget = study.settings.most_rows(stages.loaded.grid.size)
     if budget is None:
         return 0, 0
-    asked = sum(any(mask) for meter in meters for mask, _ in meter.counted)
-    looked = {example for mask, example in meters[0].counted if not any(mask)}
-    unseen = {meters[0].task.key(example) for example in stages.seen} - looked
-    return max(int(budget) - asked, 0), len(unseen)
+    asked = sum(any(mask) for meter in bench.meters.values() for mask, _ in meter.counted)
+    kept = study.drawn(tasks[0].size)[1]
+    wanted = [(tasks[0], [*stages.seen, *kept[len(held_back(kept)) :]])]
+    beside = zip(study.beside, tasks[1:], strict=True)
+    wanted += [(t.in_metric(), t.first(ELSEWHERE)) for name, t in beside if not study.is_twin(name)]
+    unseen = 0
+    for task, examples in wanted:
+        looked = {example for mask, example in bench.meter(task).known if not any(mask)}
+        unseen += len({task.key(example) for example in examples} - looked)
+    return max(int(budget) - asked, 0), unseen
 
 
 def left_of_checks(study: Study, stages: Stages, checked: Stages, meter: "DryRunMeter") -> int:
