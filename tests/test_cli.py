@@ -54,7 +54,7 @@ def test_help_does_not_wait_for_torch():
 
 
 def test_a_command_says_that_it_has_begun_before_it_waits_for_torch():
-    command = ["-X", "importtime", "-m", "caploc", *LOCATE, "--budget", "1"]
+    command = ["-X", "importtime", "-m", "caploc", *LOCATE, "--budget", "1000"]
     imported = re.compile(r"\| +torch$", re.MULTILINE)
     said = ""
     with subprocess.Popen([sys.executable, *command], stderr=subprocess.PIPE, text=True) as process:

@@ -185,7 +185,9 @@ def test_the_time_left_counts_slow_rows_as_slow(monkeypatch):
     lines.start("words", 100)
     lines.advance(100, 400.0)
     now = 70.0
-    assert lines.line().endswith("100 of at most 200 rows in all, about 0:01:30 left at this speed")
+    assert lines.line().endswith(
+        "100 of at most 200 rows in all, at most 0:01:30 left at this speed"
+    )
 
 
 def test_the_first_rows_say_nothing_of_the_time_that_is_left(monkeypatch):

@@ -73,10 +73,12 @@ class FinishedRun:
     def check_same(self, loaded: HeadModel) -> None:
         """Refuse another model than the run's; raises UserError if it is another."""
         if not self.is_of(loaded):
+            whole = isinstance(loaded, LoadedModel) and loaded.team is None
             raise UserError(
                 f"The model {self.study.model.name} has changed since the run in {self.folder}, or "
                 "was another when it was handed to caploc.locate; run `caploc locate` into a new "
                 "folder."
+                + ("" if whole else " One that was handed over is known again in one process only.")
             )
 
     def is_of(self, loaded: HeadModel) -> bool:

@@ -521,6 +521,7 @@ class Search(Record):
     shortlist: list[PartName] | None = None
     chosen_on: Count | None = None
     checked_on: Count | None = None
+    checked_each: list[Count] | None = None  # in the shortlist's order
     fresh: bool | None = None
     tied: list[PartName] | None = None
     settings: list[SettingOutcome] | None = None

@@ -170,7 +170,7 @@ def universal_table(told: dict[str, Any]) -> Table:
             star = "*" if trial and trial["verdict"] == "needed" else ""
             costs.append(f"{round(100 * trial['share'])} %{star}" if trial else "–")
         rows.append([candidate["head"], candidate["verdict"], *costs])
-    title = f"{told['model']}: share of the score that one head alone costs; * beyond doubt"
+    title = f"{told['model']}: share of the score that one head alone costs; * interval above zero"
     return ["head", "", *names], rows, title
 
 

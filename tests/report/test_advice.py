@@ -2,7 +2,7 @@
 
 from shaping import shaped
 
-from caploc.report.sentence import next_steps
+from caploc.report.advice import next_steps
 
 
 def told(result):
@@ -42,11 +42,18 @@ def test_a_set_that_leaves_what_was_hurt_alone_is_looked_for(sure):
     other = sure["validation"]["other_tasks"][0]
     other |= {"name": "words/plural", "change": {"outcome": -0.5, "verdict": "changed"}}
     wanted = (
-        "caploc locate 'a model; rm x' --task demo/addition --goal specific --spare words/plural"
+        "caploc locate 'a model; rm x' --task demo/addition --goal specific --spare words/plural "
+        "--out runs/a-specific"
     )
     assert wanted in told(sure)
+    sure["command"] = "caploc.locate('demo', 'demo/addition', budget=900)"
+    assert wanted in told(sure)
+    more = "goal='specific', spare=['words/plural'], out='runs/a-specific')"
     sure["command"] = "caploc.locate(model, tokenizer, examples)"
-    assert wanted not in told(sure) and "leaves words/plural alone" in told(sure)
+    assert wanted not in told(sure)
+    assert f"caploc.locate(model, tokenizer, examples, {more}" in told(sure)
+    sure["command"] = "caploc.locate(model, tokenizer, examples, goal='set', out='a')"
+    assert f"caploc.locate(..., {more}" in told(sure)
     other["twin"] = True
     assert "--goal specific" not in told(sure)
 

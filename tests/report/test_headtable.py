@@ -110,6 +110,9 @@ def test_chances_are_not_rounded_to_certainty_and_a_head_left_out_has_none(sure)
 
 def test_what_was_checked_alone_says_on_what(sure):
     assert rows(sure)["L0H0"].standing.alone == "up to 53 fresh"
+    sure["search"]["checked_each"] = [53, 40, 12]  # of L0H1, L1H3, L0H0
+    assert rows(sure)["L0H0"].standing.alone == "12 fresh"
+    del sure["search"]["checked_each"]
     sure["search"]["fresh"] = False
     assert rows(sure)["L0H0"].standing.alone == "up to 53 used before"
     sure["search"]["shortlist"] = ["L0H1"]

@@ -162,6 +162,11 @@ def test_two_checkpoints_of_one_name_are_two_models(page, result):
     assert "Two models on two tasks" in page(a=result, b=other).text
 
 
+def test_a_model_that_was_handed_over_is_said_to_be_kept_apart(page, result):
+    other = other_model(result, command="caploc.locate(model, tokenizer, 'demo/addition')")
+    assert "even if their weights are the same" in page(a=result, b=other).text
+
+
 def test_models_are_compared_by_depth_and_share_no_matrix(tmp_path, runs, result, read_page):
     told = compare([runs(small=result, large=other_model(result, seed=1))], tmp_path)
     (task,) = told["across"]

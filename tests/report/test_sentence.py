@@ -3,7 +3,8 @@
 import pytest
 from shaping import shaped
 
-from caploc.report.sentence import headline, next_steps, second_sentence, surviving_twin
+from caploc.report.advice import next_steps
+from caploc.report.sentence import headline, second_sentence, surviving_twin
 
 NBSP = "\u00a0"
 

@@ -96,7 +96,7 @@ def test_the_check_has_its_interval_and_how_many_random_draws_do_as_much(sure):
     assert said["Held-out examples"] == (
         "100 % → 22 %",
         "On 90 examples that the search for candidates never used, the change is −78.0 points "
-        "(95 % interval −86.0 to −70.0): it is beyond doubt.",
+        "(95 % interval −86.0 to −70.0): chance alone would seldom do so.",
     )
     assert said["Random heads"][0] == "none of 3 draws"
     assert "3 draws leave a score of 95 % ± 3.6" in said["Random heads"][1]
@@ -153,7 +153,7 @@ def test_the_drop_together_is_read_by_its_interval(sure, low, high, words):
 
 @pytest.mark.parametrize(
     ("verdict", "figure", "words"),
-    [("open", "open", "too few examples"), ("changed", "changed", "beyond doubt"),
+    [("open", "open", "too few examples"), ("changed", "changed", "chance alone would seldom"),
      ("unchanged", "unchanged within 3 points", "unchanged within 3 points."),
      (None, "not measured", "the change is −1.0 points")],
 )  # fmt: skip
@@ -161,3 +161,16 @@ def test_what_else_breaks_has_a_verdict_for_each_task(sure, verdict, figure, wor
     sure["validation"]["other_tasks"][0]["change"]["verdict"] = verdict
     said = signs(sure)["demo/sentences"]
     assert said[0] == figure and words in said[1]
+
+
+def test_a_head_that_finds_nothing_left_to_lose_is_told_from_one_that_does_nothing(sure):
+    sure["validation"]["subsets"] = {
+        "found": [*sure["top"], "L1H0"],
+        "named": [*sure["top"], "L1H0"],
+    }
+    held_out = sure["validation"]["held_out"]
+    for left, told in ((0.1, True), (0.4, False)):
+        held_out |= {"intact": 1.0, "knocked_out": left}
+        reading = signs(sure)["Most damaging part"][1]
+        assert "L1H0 adds nothing beyond doubt" in reading
+        assert ("leave too little to lose" in reading) is told

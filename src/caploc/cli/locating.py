@@ -95,6 +95,8 @@ def locate(
         one for one in search.exclude or () if one != "universal" and not one.endswith(".json")
     ]
     options.check_heads(model, *named)
+    if "adaptive" in methods and (grid := options.known_grid(model)):
+        settings.check_budget(grid.size)
     from caploc.modes import PATCH  # what needs PyTorch comes after what a mistake is seen without
     from caploc.studies import foresee, locate_all
     from caploc.study import Study

@@ -43,8 +43,9 @@ def ask_words() -> list[str]:
 def show_results(results: "list[Result]") -> None:
     """Print what was found: scores, the answer in words, heads, sets, and what to know."""
     from caploc import tables
+    from caploc.report.advice import next_steps
     from caploc.report.headtable import explain_standings
-    from caploc.report.sentence import headline, next_steps, second_sentence
+    from caploc.report.sentence import headline, second_sentence
     from caploc.report.wording import called
 
     console.show_table(*tables.locate_table(results))

@@ -83,8 +83,9 @@ def standings(result: Result) -> dict[Head, Standing]:
     """Return where each head of the grid stands; results without a search say little."""
     search, entries, found = result.search, by_head(result), {}
     shortlist, tied, excluded = search.shortlist or [], search.tied or [], search.excluded
-    # the heads at the border of the top are tried on more examples than the others
-    count = search.checked_on
+    # heads at the border of the top are tried on more examples than the others; older results
+    # have the largest number alone
+    count, each = search.checked_on, dict(zip(shortlist, search.checked_each or [], strict=False))
     kind = "" if search.fresh is None else " fresh" if search.fresh else " used before"
     alone = f"up to {count:,}{kind}" if count else "no" if count == 0 else "yes"
     for head in result.grid.grid().heads:
@@ -95,7 +96,8 @@ def standings(result: Result) -> dict[Head, Standing]:
         left_out = universal is True and not named
         # chances are of single heads' effects, and say nothing of a set that is named
         chance = entry.top_chance if entry and not (left_out or seeks_set(search)) else None
-        tried = alone if name in shortlist else "no" if shortlist else ""
+        tried = f"{each[name]:,}{kind}" if name in each else alone
+        tried = tried if name in shortlist else "no" if shortlist else ""
         found[head] = Standing(
             named=named,
             selected=bool(entry and entry.selected),

@@ -9,11 +9,12 @@ from typing import Any
 from urllib.parse import quote
 
 from caploc.heads import Head
+from caploc.report.advice import Step, is_handed_over
 from caploc.report.charts import Chart
 from caploc.report.headtable import head_map
 from caploc.report.method import format_duration
 from caploc.report.plots import FIGURES, draw_damage, draw_depths, write_matrices
-from caploc.report.sentence import HURT, HeadlineVerdict, Step, check_of, surviving_twin
+from caploc.report.sentence import HURT, HeadlineVerdict, check_of, surviving_twin
 from caploc.report.templates import COMPARE, write_page
 from caploc.report.wording import (
     SPACE,
@@ -108,6 +109,7 @@ def write_comparison(
         runs=[_run(folder, one) for one in compared],
         matrices=[_matrix([o.result for o in compared if o.weights == key]) for key in models],
         several_models=len(models) > 1,
+        handed_over=len(models) > 1 and any(is_handed_over(one.result) for one in compared),
         held_out=any(run["held_out"] for run in told["runs"]),
         parts=parts,
         steps_next=_steps(compared),

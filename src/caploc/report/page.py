@@ -13,6 +13,7 @@ from typing import Any
 from caploc.contents import Answers, Curve, Interactions, read_file
 from caploc.folder import ANSWERS, CURVE, INTERACTIONS, RESULT, refuse_links
 from caploc.report import charts
+from caploc.report.advice import next_steps
 from caploc.report.charts import chart
 from caploc.report.headtable import (
     count_frontier_examples,
@@ -35,7 +36,7 @@ from caploc.report.plots import (
     write_figures,
 )
 from caploc.report.scores import comparisons, read_curve, tabulate_curve
-from caploc.report.sentence import headline, next_steps, second_sentence
+from caploc.report.sentence import headline, second_sentence
 from caploc.report.sureness import contrasts_of, questions
 from caploc.report.templates import write_page
 from caploc.report.wording import (

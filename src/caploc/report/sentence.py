@@ -1,12 +1,10 @@
-"""The answer in a sentence or two, worded by what was found, and what to do next."""
+"""The answer in a sentence or two, worded by what was found."""
 
 import math
-import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
 
-from caploc.contents import Curve
 from caploc.frontiers import find_gentlest, find_worst
 from caploc.report.wording import (
     Unit,
@@ -22,14 +20,13 @@ from caploc.report.wording import (
     unit_of_other,
     unit_of_outcomes,
 )
-from caploc.result import Change, Frontier, JointDrop, Member, Result, Score, TaskComparison
+from caploc.result import Change, Frontier, Member, Result, Score, TaskComparison
 
 # 95 % of a normal distribution. The two runs share their examples, so the true error of their
 # difference is smaller; we would rather call a real drop noise than the reverse.
 NOISE_WIDTH = 1.96
 SINGLE = "not for sure for the other task scored"
 MOST_OTHERS = 2  # tasks that a headline names, those that lose most
-FEW_OTHERS = 3  # other tasks, below which the first next steps are to score more
 
 
 class HeadlineVerdict(Enum):
@@ -436,151 +433,3 @@ def _beside_random(check: HeldOutClaim) -> str:
         f", and {alike or 'none'} of {counted(draws, 'draw')} {verb} as much as {named}: {why}, so "
         f"{matters} is not shown"
     )
-
-
-@dataclass(frozen=True, slots=True)
-class Step:
-    """One thing to do: why, and the command."""
-
-    why: str
-    command: str = ""
-
-
-def next_steps(result: Result, curve: Curve | None, place: str) -> list[Step]:
-    """Return what to do next, what mends a doubt first; `place` is the run's folder, quoted."""
-    verdict, of_set = check_of(result).verdict, seeks_set(result.search)
-    reasons = []
-    if twin := surviving_twin(result):
-        reasons.append(
-            f"Do not take these heads for those of the capability: in other words "
-            f"({called(twin.name)}) it survives without them, so they may serve this prompt's form "
-            f"alone. --goal specific --twin {inline(twin.name)} looks for heads that both need."
-        )
-    if verdict is HeadlineVerdict.NO_HEADS and result.validation.frontier:
-        reasons.append(
-            "No set keeps its price; the table of sets shows from which price on each would. Such "
-            "a --price (with another --seed, to be believed), more heads (--top), heads in part "
-            "(--amount .5) or more rows may find one."
-        )
-    elif verdict is HeadlineVerdict.NO_HEADS:
-        finer = "A finer outcome shows smaller effects: take --outcome logprob. "
-        reasons.append(
-            f"No head stands out. {'' if result.task.outcome == 'logprob' else finer}More rows "
-            "(--budget) show smaller effects. If that finds none either, the task may be "
-            f"spread over many heads{'' if of_set else '; --goal set looks for those'}."
-        )
-    if verdict in WEAK:
-        look = "Look for a set with --goal set, or spend more rows."
-        reasons.append(
-            "Do not build on these heads yet: knocking them out does no more than chance or "
-            f"random heads would. {'Spend more rows.' if of_set else look}"
-        )
-    steps = [Step(why) for why in (*reasons, *_doubts(result, of_set))]
-    return [
-        *_gentler_part(result),
-        *steps,
-        *(_uses(result, curve, place) if verdict in HURT else ()),
-    ]
-
-
-def _gentler_part(result: Result) -> Iterator[Step]:
-    """Tell of a part of the named heads that costs other tasks less, where parts were tried."""
-    frontier, unit = result.validation.frontier, unit_of(result)
-    part = find_gentlest(frontier) if frontier and result.search.goal != "specific" else None
-    worst, others = find_worst(part.spared) if part else None, other_scores(result, twins=False)
-    whole = others[0].change.outcome if others and others[0].change else None
-    if not part or not worst or not set(part.heads) < set(result.top):
-        return
-    least = worst.effect.effect or 0.0
-    if whole is None or least <= whole / 2:
-        return
-    alone = "alone does" if len(part.heads) == 1 else "alone do"
-    why = (
-        f"{name_list(part.heads)} {alone} most of it: {unit.effect(part.damage.effect)}, and at "
-        f"worst {unit.effect(least)} elsewhere ({called(worst.task)}), where all named heads take "
-        f"{unit.effect(whole)} ({called(others[0].name)}). Score that on every example, and export "
-        "it by --heads."
-    )
-    tasks = ",".join([result.task.name, *(each.name for each in others)])
-    words = ["evaluate", result.model.name, "--heads", ",".join(part.heads), "--task", tasks]
-    yield Step(why, _typed(result, *words))
-
-
-def _typed(result: Result, *words: str) -> str:
-    """Write a command; none for what a program asked for, whose names may mean nothing to it."""
-    scripted = (result.command or "").startswith("caploc.locate(")
-    return "" if scripted else inline(shlex.join(["caploc", *words]))
-
-
-def _doubts(result: Result, of_set: bool) -> Iterator[str]:
-    """Tell what would make the finding surer."""
-
-    def once_more(option: str) -> str:
-        if (result.command or "").startswith("caploc locate "):
-            return f"add {option} and a new --out to the command below"
-        return f"as `caploc locate` does with {option}"
-
-    search, validation = result.search, result.validation
-    expected, wanted, budget = search.expected_recall, search.wanted_recall, search.budget
-    unsure = expected is not None and wanted is not None and expected < wanted
-    if unsure and budget is not None and not of_set:  # the expected recall is of single heads
-        option = f"--budget {2 * budget}"
-        more = f"twice the rows: {once_more(option)}."
-        if search.stopped_by == "examples":
-            more = "more examples of the task: each was asked, so that more rows cannot help."
-        yield f"The ranking is less sure than was wanted. Run again with {more}"
-    if result.top and not validation.controls:
-        option = "--controls 20"
-        yield f"Random heads were not tried. Run again to see what they do: {once_more(option)}."
-    elif result.top and validation.held_out and validation.held_out.fresh is False:
-        yield (
-            "The check used examples that the search had seen. Run again with more examples of "
-            "the task, so that some are left over."
-        )
-
-
-def _elsewhere(result: Result, place: str) -> Iterator[Step]:
-    """Tell what to ask of other tasks, and of heads that leave them alone."""
-    beside = [e for e in result.validation.other_tasks if e.change and not e.twin]
-    hurt = [e for e in beside if e.change and e.change.verdict == "changed"]
-    spared = name_list([called(entry.name) for entry in hurt or beside])
-    if beside and result.search.goal != "specific":
-        why = f"Look for heads whose loss leaves {spared} alone."
-        if not hurt:
-            why = f"Look for a set that takes more of it and leaves {spared} alone for sure."
-        spare = ["--goal", "specific", "--spare", ",".join(entry.name for entry in hurt or beside)]
-        yield Step(
-            why, _typed(result, "locate", result.model.name, "--task", result.task.name, *spare)
-        )
-    if len(beside) < FEW_OTHERS:
-        few = counted(len(beside), "other task")
-        why = f"What else breaks was measured on {few} alone: score what must not break."
-        if not beside:
-            why = "What else breaks without them was not measured: score other tasks."
-        heads = ["--heads", ",".join(result.top), "--task", "OTHER-TASK"]
-        yield Step(why, _typed(result, "evaluate", result.model.name, *heads))
-    if hurt:
-        why = (
-            f"Knocking these heads out also changes {spared}. Locate other tasks in the same "
-            "model, then ask which heads all of them need."
-        )
-        yield Step(why, f"caploc universal {place} OTHER-RUN")
-
-
-def _uses(result: Result, curve: Curve | None, place: str) -> Iterator[Step]:
-    """Tell what heads that the task needs are good for."""
-    yield from _elsewhere(result, place)
-    if curve is None:
-        yield Step("See how many of these heads it takes.", f"caploc curve {place}")
-    held_out, subsets = result.validation.held_out, result.validation.subsets
-    together = (held_out and held_out.together) or JointDrop()
-    if subsets and subsets.found != subsets.named:
-        why = "Fewer heads do more than all that were found: see whose absence rescues what."
-        yield Step(why, f"caploc interactions {place}")
-    elif (together.low or 0) > 1 or (together.high is not None and together.high < 1):
-        why = "Effects do not add up: see which heads stand in for each other."
-        yield Step(why, f"caploc interactions {place}")
-    look = "See every example, and try the knockout on prompts of your own in the playground."
-    yield Step(look, f"caploc view {place}")
-    write = "Write a model without these heads, to use or to share."
-    yield Step(write, f"caploc export {place} --to PATH")

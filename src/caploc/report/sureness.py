@@ -34,12 +34,13 @@ from caploc.result import Change, HeldOut, JointDrop, Prediction, Result, Search
 LITTLE = 0.05  # a share of the heads by which an answer hardly changes
 FACTORS = (0.25, 0.5, 1.0, 2.0, 4.0)  # rows of another run, as multiples of this one's
 DRAWS = 2_000
+NEARLY_GONE = 0.2  # of the intact score: where no more is left, further heads can show little
 NORMAL_WIDTH = 1.959964  # standard errors on either side of a 95 % interval
 BY_EFFECT = ("css", "csb", "css-search", "csb-search", "one-shot")  # name the strongest alone
 LEVEL = 0.05  # false discovery rate at which a contrast is named
 MOST_SHOWN = 25  # contrasts
 READINGS = {
-    "changed": "it is beyond doubt.",
+    "changed": "chance alone would seldom do so.",
     "open": "too few examples to tell a change from none.",
 }
 
@@ -291,6 +292,8 @@ def _adding_signs(result: Result) -> Iterator[Sign]:
             adds = "adds" if len(idle) == 1 else "add"
             told += f" Of them {name_list(idle)} {adds} nothing beyond doubt, and the set is named "
             told += f"without {'it' if len(idle) == 1 else 'them'}."
+            if held_out.intact and (held_out.knocked_out or 0) < NEARLY_GONE * held_out.intact:
+                told += " The others leave too little to lose for it to be seen."
         yield Sign("Most damaging part", figure, told)
 
 

@@ -56,6 +56,7 @@ def diagnose(state: SearchState, conclusion: Conclusion) -> dict[str, Any]:
         "signal_to_noise": signal_to_noise(conclusion),
         "shortlist": conclusion.shortlist.candidates,
         "checked_on": conclusion.shortlist.examples,
+        "checked_each": [conclusion.shortlist.asked[c] for c in conclusion.shortlist.candidates],
         "fresh": None if looked else bool(len(state.problem.fresh)),
         "tied": conclusion.tied if settings.goal == "heads" else [],
     }
