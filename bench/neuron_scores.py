@@ -181,17 +181,21 @@ def erase(
 
 
 def report(
-    model: NeuronModel, wording: RequestEncoder, task: str, counts: tuple[int, int]
+    model: NeuronModel,
+    wording: RequestEncoder,
+    task: str,
+    counts: tuple[int, int],
+    methods: list[str],
 ) -> dict[str, Any]:
-    """Compare all ways on one task."""
+    """Compare these scores, as they are and normalised, on one task."""
     source = load_source(ModelOptions(model.name), task, TaskOptions(), counts[0], 0)
     spans = source.spans(wording)
     judge = Judge.of(model, source.judged_spans(wording, counts[1]))
     intact = judge.outcomes(np.zeros(model.grid.size, dtype=bool))
     print(task, len(spans), len(judge.spans), intact.mean(0).round(3), flush=True)
     ways = {}
-    for method, asked in ASKED.items():
-        raw, seconds = score(model, spans, asked)
+    for method in methods:
+        raw, seconds = score(model, spans, ASKED[method])
         for title, rows in ((method, raw), (f"{method}, normalised", normalise(raw))):
             told: dict[str, Any] = {"seconds": seconds, "carriers": carriers(rows), "rules": {}}
             for rule, choose in RULES.items():
@@ -253,7 +257,8 @@ def intact_words(told: dict[str, Any]) -> str:
 
 def summary(results: dict[str, Any], title: str, rule: str, beside: str = "") -> str:
     """Write the row of one way and rule over some tasks; a set of no neuron loses nothing."""
-    ways = [told["ways"][title] for told in results.values()]
+    ways = [told["ways"][title] for told in results.values() if title in told["ways"]]
+    beside += f", of {len(ways)} alone" if len(ways) < len(results) else ""
     rows = [way["rules"][rule] for way in ways]
 
     def average(name: str, digits: int = 2) -> str:
@@ -287,13 +292,16 @@ def main() -> None:
     parser.add_argument("--tasks", help="by name, parted by commas; all of the model's if left out")
     parser.add_argument("--examples", type=int, default=30)
     parser.add_argument("--judged", type=int, default=30)
+    parser.add_argument("--scores", default=",".join(ASKED), help="some of the five")
     asked = parser.parse_args()
     torch.set_num_threads(1)
     loaded = caploc.load_model(asked.model)
     model, wording = as_neurons(loaded), RequestEncoder(loaded.model, loaded.tokenizer)
     numbers = PAGE.with_suffix(".json")
     for name in asked.tasks.split(",") if asked.tasks else TASKS[asked.model]:
-        found = report(model, wording, name, (asked.examples, asked.judged))
+        found = report(
+            model, wording, name, (asked.examples, asked.judged), asked.scores.split(",")
+        )
         results = json.loads(numbers.read_text()) if numbers.exists() else {}
         results.setdefault(asked.model, {})[name] = found
         ordered = {
