@@ -186,7 +186,7 @@ def test_the_time_left_counts_slow_rows_as_slow(monkeypatch):
     lines.advance(100, 400.0)
     now = 70.0
     assert lines.line().endswith(
-        "100 of at most 200 rows in all, at most 0:01:30 left at this speed"
+        "100 of at most 200 rows in all, about 0:01:30 left at this speed, or less"
     )
 
 

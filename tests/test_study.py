@@ -265,6 +265,15 @@ SPECIFIC = {"method": "adaptive", "settings": Settings(goal="specific")}
         ({"settings": Settings(price=0.0)}, BadOption, "--price must lie above 0"),
         ({"spare": ("demo/sentence",)}, UnknownName, "demo/sentences"),
         ({"spare": ("demo/sentences",)}, BadOption, "--spare is for --goal specific; got"),
+        (
+            {
+                "method": "adaptive",
+                "spare": ("demo/sentences",),
+                "settings": Settings(goal="specific", budget=200),
+            },
+            BadOption,
+            "--goal specific needs 274 rows or more before it has tried a set",
+        ),
         (SPECIFIC, BadOption, "needs a task to leave alone, or several"),
         (SPECIFIC | {"method": "css"}, BadOption, "--goal specific is for --method adaptive"),
         (SPECIFIC | {"spare": ("demo/addition",)}, BadOption, "--spare demo/addition is the task"),

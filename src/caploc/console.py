@@ -192,7 +192,7 @@ class Lines:
             if self.total and self.work and self.first is not None:
                 seconds = (now - self.first) / self.work * max(self.goal - self.work, 0)
                 parts.append(f"{self.all:,} of at most {max(self.total, self.all):,} rows in all")
-                known = f"at most {format_clock(seconds)} left at this speed"
+                known = f"about {format_clock(seconds)} left at this speed, or less"
                 if self.work >= EARLY * self.goal:
                     parts.append(known if seconds >= 1 else "nearly done")
         return ", ".join(parts)

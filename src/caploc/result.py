@@ -516,6 +516,7 @@ class Search(Record):
     forecast: dict[Name, Number | None] | None = None
     rate: Number | None = None
     group: Count | None = None
+    most_each: Count | None = None  # examples of a mask, of which `group` is the least
     scale: Number | None = None
     signal_to_noise: Number | None = None
     shortlist: list[PartName] | None = None

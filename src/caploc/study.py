@@ -25,6 +25,7 @@ from caploc.result import Members, Subsets, TaskComparison, Validation
 from caploc.search import METHODS, Problem, Settings, column_mask
 from caploc.search.plan import OtherTask, ask_once, opening_plan
 from caploc.search.settings import MOST_MASKS, MOST_ROWS, check_spared
+from caploc.search.specific import check_rows
 from caploc.search.summary import nothing_to_lose
 from caploc.tasks.catalog import LoadTasks, TaskOptions, check_task_name
 from caploc.tasks.harness import digest_data
@@ -197,6 +198,8 @@ class Study:
         examples = self.examples or PAPER_EXAMPLES
         if method.masks is None:
             method.check(Problem(heads, range(examples), self.settings))
+            if self.seeks_specific:
+                check_rows(self.settings, heads, len(self.twins), len(self.spare))
             return self
         if method.draws_masks:
             designs.check_mask_size(heads, self.settings.rate)

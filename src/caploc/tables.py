@@ -171,7 +171,7 @@ def universal_table(told: dict[str, Any]) -> Table:
             costs.append(f"{round(100 * trial['share'])} %{star}" if trial else "–")
         rows.append([candidate["head"], candidate["verdict"], *costs])
     title = f"{told['model']}: share of the score that one head alone costs; * interval above zero"
-    return ["head", "", *names], rows, title
+    return ["head", "needed by every task?", *names], rows, title
 
 
 def comparison_table(told: dict[str, Any]) -> Table:

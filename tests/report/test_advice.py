@@ -43,7 +43,7 @@ def test_a_set_that_leaves_what_was_hurt_alone_is_looked_for(sure):
     other |= {"name": "words/plural", "change": {"outcome": -0.5, "verdict": "changed"}}
     wanted = (
         "caploc locate 'a model; rm x' --task demo/addition --goal specific --spare words/plural "
-        "--out runs/a-specific"
+        "--quick --out runs/a-specific"
     )
     assert wanted in told(sure)
     sure["command"] = "caploc.locate('demo', 'demo/addition', budget=900)"

@@ -58,6 +58,12 @@ def told(own, *others, unit=ACCURACY):
     return read_curve(drawn, dict.fromkeys(curves, unit)).replace("\u00a0", " ")
 
 
+def test_a_curve_says_on_how_many_examples_it_was_drawn():
+    points = {"own": [{"score": one, "examples": 20} for one in (0.8, 0.2)]}
+    drawn = shaped_curve({"heads": ["L0H0"], "curves": points})
+    assert "(from 80\u00a0% to 20\u00a0% on 20 examples)" in read_curve(drawn, {"own": ACCURACY})
+
+
 def test_a_curve_says_how_many_heads_it_takes_and_where_it_says_no_more():
     assert told([0.8, 0.7, 0.3], [0.9, 0.9, 0.8]) == (
         "Half of own or more is lost with 2 heads knocked out (from 80 % to 30 %), while other 0 "

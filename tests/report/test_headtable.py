@@ -113,6 +113,7 @@ def test_what_was_checked_alone_says_on_what(sure):
     sure["search"]["checked_each"] = [53, 40, 12]  # of L0H1, L1H3, L0H0
     assert rows(sure)["L0H0"].standing.alone == "12 fresh"
     del sure["search"]["checked_each"]
+    assert rows(sure)["L1H0"].standing.alone == "yes"  # left out, and not on the shortlist
     sure["search"]["fresh"] = False
     assert rows(sure)["L0H0"].standing.alone == "up to 53 used before"
     sure["search"]["shortlist"] = ["L0H1"]

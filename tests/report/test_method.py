@@ -62,7 +62,14 @@ def test_the_adaptive_search_is_told_in_its_own_numbers(sure):
         assert wanted in text, wanted
     sure["search"].update(group=7, fresh=False)
     assert "each on 7 examples" in paragraphs(sure)
+    sure["search"].update(group=2, most_each=7)  # of the strongest heads alone
+    assert "each on 2 to 7 examples" in paragraphs(sure)
     assert "on 53 examples that the groups were tried on too" in paragraphs(sure)
+
+
+def test_a_specific_set_that_was_not_tried_is_not_told_to_have_been(sure):
+    sure["search"]["goal"] = "specific"
+    assert "no set came out of it, and none was knocked out" in paragraphs(sure)
 
 
 def test_the_goal_of_a_set_has_words_of_its_own(sure):

@@ -151,6 +151,13 @@ def test_the_drop_together_is_read_by_its_interval(sure, low, high, words):
     assert (figure == "not measured") == (ratio is None)
 
 
+def test_losses_that_sum_to_more_than_there_is_are_not_said_to_add_up(sure):
+    held_out = sure["validation"]["held_out"]
+    held_out["together"] |= {"sum_of_drops": 1.2, "ratio": 0.65, "low": 0.5, "high": 1.0}
+    held_out["intact"] = 1.0
+    assert "their losses must overlap" in signs(sure)["Drop together over drops alone"][1]
+
+
 @pytest.mark.parametrize(
     ("verdict", "figure", "words"),
     [("open", "open", "too few examples"), ("changed", "changed", "chance alone would seldom"),

@@ -208,8 +208,12 @@ def test_no_search_costs_more_than_its_budget_or_breaks(
 
 HOPELESS = [
     ({}, 0.0, "None of the intact model's answers could be scored"),
-    (dict.fromkeys(range(30), 0.0), 0.0, "gets 0 of 30 examples right: there is nothing"),
-    ({e: float(e < 9) for e in range(30)}, 0.0, "gets 9 of 30 examples right: there is nothing"),
+    (dict.fromkeys(range(30), 0.0), 0.0, "gets 0 of the 30 examples for the search right, too few"),
+    (
+        {e: float(e < 9) for e in range(30)},
+        0.0,
+        "gets 9 of the 30 examples for the search right, too few",
+    ),
     ({e: float(e < 60) for e in range(100)}, 0.55, "no better than guessing (55%)"),
     (dict.fromkeys(range(30), -0.7), 0.0, "outcomes do not differ: nothing to measure"),
 ]

@@ -38,14 +38,19 @@ def next_steps(result: Result, curve: Curve | None, place: str) -> list[Step]:
     if twin := surviving_twin(result):
         reasons.append(
             f"Do not take these heads for those of the capability: in other words "
-            f"({called(twin.name)}) it survives without them, so they may serve this prompt's form "
-            f"alone. --goal specific --twin {inline(twin.name)} looks for heads that both need."
+            f"({called(twin.name)}) it may survive without them, so they may serve this prompt's "
+            f"form alone. --goal specific --twin {inline(twin.name)} looks for what both need."
         )
     if verdict is HeadlineVerdict.NO_HEADS and result.validation.frontier:
         reasons.append(
             "No set keeps its price; the table of sets shows from which price on each would. Such "
             "a --price (with another --seed, to be believed), more heads (--top), heads in part "
             "(--amount .5) or more rows may find one."
+        )
+    elif verdict is HeadlineVerdict.NO_HEADS and result.search.goal == "specific":
+        reasons.append(
+            "More rows (--budget) may grow a set, and a higher --price lets heads in that cost "
+            "other tasks more."
         )
     elif verdict is HeadlineVerdict.NO_HEADS:
         finer = "A finer outcome shows smaller effects: take --outcome logprob. "
@@ -106,7 +111,7 @@ def _locate_specific(result: Result, spare: list[str], place: str) -> str:
     """Write how to look for a set that leaves these tasks alone, into a folder of its own."""
     folder = f"{''.join(shlex.split(place))}-specific"
     if not is_handed_over(result):
-        wanted = ["--goal", "specific", "--spare", ",".join(spare), "--out", folder]
+        wanted = ["--goal", "specific", "--spare", ",".join(spare), "--quick", "--out", folder]
         return _typed(result, "locate", result.model.name, "--task", result.task.name, *wanted)
     call, settings = (result.command or "").removesuffix(")"), ("goal=", "spare=", "out=")
     if any(each in call for each in settings):

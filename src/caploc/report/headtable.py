@@ -97,7 +97,8 @@ def standings(result: Result) -> dict[Head, Standing]:
         # chances are of single heads' effects, and say nothing of a set that is named
         chance = entry.top_chance if entry and not (left_out or seeks_set(search)) else None
         tried = f"{each[name]:,}{kind}" if name in each else alone
-        tried = tried if name in shortlist else "no" if shortlist else ""
+        # one that is left out was tried alone on this task and another
+        tried = tried if name in shortlist else "yes" if left_out else "no" if shortlist else ""
         found[head] = Standing(
             named=named,
             selected=bool(entry and entry.selected),
@@ -107,7 +108,7 @@ def standings(result: Result) -> dict[Head, Standing]:
             universal=universal,
             excluded=name in excluded,
             chance="" if chance is None else percent(chance),
-            alone="" if left_out else tried,
+            alone=tried,
         )
     return found
 

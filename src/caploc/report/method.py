@@ -36,6 +36,8 @@ def _design(result: Result) -> str:
     rate = method.rate or search.rate
     examples = method.examples or result.task.examples
     group = search.group or 1
+    some = f"{group} to " if (search.most_each or 0) > group else ""
+    many = counted(search.most_each or group, "example")
     name = "likelihood" if search.opening == "likelihood" else method.name
     texts = read_texts()
     text: str = texts["designs"].get(name, texts["unlisted"])
@@ -44,7 +46,7 @@ def _design(result: Result) -> str:
         masks=counted(masks, "random group") if masks else "Random groups",
         masks_in_all=f", {counted(masks, 'group')} in all" if masks else "",
         rate=f" ({100 * rate:.3g}\u00a0% of all heads each)" if rate is not None else "",
-        each="each on one example" if group == 1 else f"each on {counted(group, 'example')}",
+        each=f"each on {some}{many}" if many != "1 example" else "each on one example",
         examples=counted(examples, "example") if examples else "the task's examples",
     )
 
@@ -58,6 +60,8 @@ def _choosing(result: Result) -> str:
     kind = {True: "that the groups were not tried on", False: "that the groups were tried on too"}
     where = "" if search.fresh is None else kind[search.fresh]
     goal = f"{search.goal}{', likelihood' if search.opening == 'likelihood' else ''}"
+    if search.goal == "specific" and not result.validation.frontier:
+        goal = "specific, untried"
     texts: dict[str, str] = read_texts()["choosing"]
     return texts.get(goal, texts["heads"]).format(
         shortlist=f", {len(shortlist)} of them," if shortlist else "",

@@ -172,7 +172,8 @@ def format_with_error(point: Score, unit: Unit) -> str:
 def lost(failures: Failures | None) -> str:
     """Write what became of the answers; empty if nothing was lost.
 
-    Such as `content is lost, of 46 % of the answers; in all, 90 % wrong content, 2 % format`.
+    Such as `content is lost: 46 % of the answers are worse (newly wrong, or broken); in all,
+    90 % wrong content, 2 % format`.
     """
     words = LOST.get(failures.verdict or "") if failures else None
     if failures is None or words is None:
@@ -182,7 +183,8 @@ def lost(failures: Failures | None) -> str:
     first = sorted(shares, key=lambda kind: -shares[kind])[:MOST]
     parts = ", ".join(f"{percent(shares[kind])} {inline(kind)}" for kind in first)
     share = failures.harmed.share if failures.harmed else None
-    words += "" if share is None else f", of {percent(share)} of the answers"
+    if share is not None:
+        words += f": {percent(share)} of the answers are worse (newly wrong, or broken)"
     between = ": " if share is None else "; in all, "
     return f"{words}{between}{parts}" if parts else words
 
@@ -208,10 +210,12 @@ def read_curve(curve: Curve, units: Mapping[str, Unit]) -> str:
     def first_below(share: float) -> int | None:
         return next((n for n, one in enumerate(own) if (one or 0) <= share * (own[0] or 0)), None)
 
+    count = curve.curves[task][0].examples
+    few = f" on {counted(count, 'example')}" if count else ""
     half, gone = first_below(0.5), first_below(GONE)
     if half is None:
         return (
-            f"With all {last} heads knocked out, {called(task)} scores {unit.score(own[-1])}, "
+            f"With all {last} heads knocked out, {called(task)} scores {unit.score(own[-1])}{few}, "
             f"with none {unit.score(own[0])}: more than half of it is left."
         )
     moves = [
@@ -221,7 +225,7 @@ def read_curve(curve: Curve, units: Mapping[str, Unit]) -> str:
     ]
     told = (
         f"Half of {called(task)} or more is lost with {counted(half, 'head')} knocked out (from "
-        f"{unit.score(own[0])} to {unit.score(own[half])})"
+        f"{unit.score(own[0])} to {unit.score(own[half])}{few})"
         + (f", while {name_list(moves)}." if moves else ".")
     )
     if gone is None:

@@ -212,7 +212,31 @@ def headline(result: Result) -> str:
     """The answer: which heads, and what the task scores with and without them."""
     instead = MODES.get(result.method.mode) if result.top else None
     tail = f" (Knocked-out heads hand on {instead}.)" if instead else ""
-    return _answer(result) + tail
+    return _answer(result) + _seen(result) + _left_out(result) + tail
+
+
+def _seen(result: Result) -> str:
+    """Say so where the examples of the check are those that the heads were found on."""
+    check, held_out = check_of(result), result.validation.held_out
+    if not result.top or check.held_out or not held_out or held_out.fresh is not False:
+        return ""
+    return " The heads were found on some of these examples: the drop may be overstated."
+
+
+def _left_out(result: Result) -> str:
+    """Tell of the head that is left out for other tasks' sake, if it takes as much as those named.
+
+    Half as much counts, of what all named heads take.
+    """
+    check = check_of(result)
+    struck = [e for e in result.heads if e.universal and e.head not in result.top and not e.is_open]
+    most = min(struck, key=lambda entry: entry.effect or 0.0, default=None)
+    if most is None or check.verdict not in HURT or check.intact is None:
+        return ""
+    if 2 * (most.effect or 0.0) > (check.knocked_out or 0.0) - check.intact:
+        return ""
+    alone = unit_of_outcomes(check.unit).effect(most.effect)
+    return f" Left out is {most.head}, which breaks another task too: alone {alone}."
 
 
 def _answer(result: Result) -> str:
@@ -244,6 +268,11 @@ def _nothing(result: Result, check: HeldOutClaim) -> str:
     intact = "" if check.intact is None else f" (intact: {check.unit.score(check.intact)})"
     if result.validation.frontier and result.validation.frontier.sets:
         return _no_specific_set(result.validation.frontier, check.task, intact)
+    if all(entry.effect is None for entry in result.heads):
+        return f"No head was sought for {check.task}{intact}: nothing there for a knockout to show."
+    if result.search.goal == "specific":
+        told = f"No set of heads was tried that may break {check.task}{intact} and spare others"
+        return f"{told}: none came into question."
     if seeks_set(result.search):
         none = f"No set among {check.heads:,} heads was found that surely breaks"
         return f"{none} {check.task}{intact}."
@@ -280,7 +309,8 @@ def _needed(result: Result, check: HeldOutClaim, names: str, few: str) -> str:
         are = "together are"
     task = check.task
     if surviving_twin(result):
-        task += " as this prompt asks it, not for sure in other words"
+        every = any(each.is_hurt for each in other_scores(result, twins=True))
+        task += f" as this prompt asks it, not for sure in {'all ' if every else ''}other words"
     claim = f"{are} {_claim(check, task)}"
     its = f"{check.task}'s" if check.verdict is HeadlineVerdict.EVERYTHING else "its"
     them = "it" if single else "them"
@@ -317,9 +347,14 @@ def _claim(check: HeldOutClaim, task: str) -> str:
 
 
 def _gentlest_twin(result: Result, unit: Unit) -> list[str]:
-    """Say what the task does in the other words in which it loses least, if there are any."""
+    """Say what the task does in the other words in which it loses least, if there are any.
+
+    Where it may lose nothing there, also in those in which it loses most.
+    """
     twins = other_scores(result, twins=True)
-    return _clauses(twins[-1:], unit, ", which loses least" if twins[1:] else "")
+    first = twins[:1] if twins[1:] and twins[0].is_hurt and not twins[-1].is_hurt else []
+    least = ", which loses least" if twins[1:] else ""
+    return _clauses(first, unit) + _clauses(twins[-1:], unit, least)
 
 
 def _not_checked(check: HeldOutClaim, names: str, few: str) -> str:
@@ -381,10 +416,7 @@ def second_sentence(result: Result) -> str:
     check = check_of(result)
     if check.verdict in (HeadlineVerdict.NO_HEADS, HeadlineVerdict.NOT_CHECKED):
         return ""
-    used, held_out = "", result.validation.held_out
-    if not check.held_out and held_out and held_out.fresh is False:
-        used = " The heads were found on some of these examples: the drop may be overstated."
-    return _random(check, result) + _alone(check, result) + used
+    return _random(check, result) + _alone(check, result)
 
 
 def _alone(check: HeldOutClaim, result: Result) -> str:

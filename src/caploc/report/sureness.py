@@ -15,6 +15,7 @@ from caploc.report.plots import draw_ratio, draw_shares
 from caploc.report.scores import describe_verdict, format_interval
 from caploc.report.wording import (
     SPACE,
+    ScoreKind,
     Unit,
     called,
     counted,
@@ -283,7 +284,9 @@ def _adding_signs(result: Result) -> Iterator[Sign]:
     if prediction and prediction.r2 is not None:
         yield _prediction(prediction, prediction.r2)
     if together and together.joint_drop is not None:
-        yield _together(together, together.joint_drop, unit_of_outcomes(unit_of(result)))
+        share = unit_of(result).kind is ScoreKind.SHARE
+        most = held_out.intact if share else None
+        yield _together(together, together.joint_drop, unit_of_outcomes(unit_of(result)), most)
     if subsets:
         count = len(subsets.named)
         figure = counted(count, "head") if count < len(subsets.found) else "the whole"
@@ -317,7 +320,8 @@ def _prediction(prediction: Prediction, r2: float) -> Sign:
     )
 
 
-def _together(together: JointDrop, joint: float, unit: Unit) -> Sign:
+def _together(together: JointDrop, joint: float, unit: Unit, most: float | None) -> Sign:
+    """Tell whether losses add up, which they cannot where alone they sum to more than `most`."""
     ratio, low, high = together.ratio, together.low, together.high
     figure = "not measured" if ratio is None else significant(ratio, 2)
     if low is None or high is None:
@@ -331,6 +335,8 @@ def _together(together: JointDrop, joint: float, unit: Unit) -> Sign:
             )
         elif high < 1:
             reading = "The heads' losses overlap."
+        elif most is not None and (together.sum_of_drops or 0.0) > most:
+            reading = "Alone they take more than there is, so that their losses must overlap."
     summed = None if together.sum_of_drops is None else -together.sum_of_drops
     return Sign(
         "Drop together over drops alone",

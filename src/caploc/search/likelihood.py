@@ -71,7 +71,19 @@ class FirstLook(First):
 
     @property
     def group(self) -> int:
-        return 0 if self.change is None else self.change.shape[1]
+        return min(self.looks, default=0)
+
+    @property
+    def most_each(self) -> int:
+        return max(self.looks, default=0)
+
+    @property
+    def looks(self) -> list[int]:
+        """Examples that each head looked at was tried on."""
+        if self.change is None:
+            return []
+        counts = np.isfinite(self.change).sum(axis=1)
+        return [int(count) for count in counts if count]
 
     def ask(self, right: list[int], rows: int, known: Sequence[int] = ()) -> Asking[None]:
         """Try every free head on as many of the right examples as so many rows buy, at least one.

@@ -58,7 +58,12 @@ class First(ABC):
     @property
     @abstractmethod
     def group(self) -> int:
-        """Examples that one mask is used for."""
+        """Examples that one mask is used for, at least."""
+
+    @property
+    def most_each(self) -> int:
+        """Examples that one mask is used for, at most."""
+        return self.group
 
     @abstractmethod
     def effects(self) -> Effects:

@@ -17,6 +17,7 @@ from itertools import zip_longest
 import numpy as np
 from jaxtyping import Float
 
+from caploc.errors import BadOption
 from caploc.heads import Columns
 from caploc.recovery.estimate import PerHead
 from caploc.search.likelihood import FirstLook, balance
@@ -175,6 +176,26 @@ def weigh(likely: Sequence[float], seen: Sequence[float]) -> float:
         error = ((known**2).sum() + 1) / (known.size + 1) / known.size
         precision, total = precision + 1 / error, total + float(known.mean()) / error
     return total / precision if precision else 0.0
+
+
+def check_rows(settings: Settings, heads: int, twins: int, spared: int) -> None:
+    """Refuse a budget that would be spent before a set is tried.
+
+    Looks at single heads take at least one example of each task, the next head of a set is sought
+    among a few for every tolerance, and the sets are tried on each task.
+    """
+    targets, budget = 1 + twins, settings.budget
+    narrowed = sum(
+        min(heads, max(heads // part, few)) for part, few in zip(NARROWED, FEWEST, strict=True)
+    )
+    least = heads * targets + narrowed * (targets + spared)
+    least += len(TOLERANCES) * ADDED * FEWEST_ASKED * targets + KEPT * (targets + spared)
+    if budget is not None and budget < least:
+        raise BadOption(
+            f"--budget {budget} is too small: --goal specific needs {least:,} rows or more before "
+            f"it has tried a set of these {heads} heads on {targets + spared} tasks; leave "
+            "--budget out for what suits them."
+        )
 
 
 def search_specific(state: SearchState) -> Asking[Found]:

@@ -38,7 +38,9 @@ def diagnose(state: SearchState, conclusion: Conclusion) -> dict[str, Any]:
     """Describe the search in figures, as `result.json` keeps them."""
     first, settings = conclusion.first, state.problem.settings
     looked = first.OPENING == FirstLook.OPENING
-    more = looked and state.left > len(conclusion.shortlist.candidates)  # rows, and none to spend
+    # rows, and none to spend; a search for a specific set has a use for each
+    more = looked and state.left > len(conclusion.shortlist.candidates)
+    more = more and settings.goal != "specific"
     stopped = "recall" if state.promised >= settings.recall else "examples" if more else "budget"
     return {
         "goal": settings.goal,
@@ -52,6 +54,7 @@ def diagnose(state: SearchState, conclusion: Conclusion) -> dict[str, Any]:
         "forecast": conclusion.forecast(),
         "rate": first.size / max(state.problem.heads, 1),
         "group": first.group,
+        "most_each": first.most_each,
         "scale": conclusion.scale.factor,
         "signal_to_noise": signal_to_noise(conclusion),
         "shortlist": conclusion.shortlist.candidates,
@@ -188,10 +191,10 @@ def nothing_to_lose(problem: Problem, intact: dict[int, float]) -> str | None:
     right = int(sum(intact.values()))
     if right < min(FEWEST_RIGHT, len(intact)):
         return (
-            f"The intact model gets {right} of {len(intact)} examples right: there is nothing a "
-            "knockout could take away. See whether it is asked as it should be (does the model "
-            "begin its answers as yours begin?); use a task that it can do, more examples, or "
-            "--outcome logprob."
+            f"The intact model gets {right} of the {len(intact)} examples for the search right, "
+            f"too few ({FEWEST_RIGHT} are needed) for a knockout to take anything away. See "
+            "whether it is asked as it should be (does the model begin its answers as yours "
+            "begin?); use a task that it can do, more examples, or --outcome logprob."
         )
     if problem.chance:
         test = stats.binomtest(right, len(intact), problem.chance, alternative="greater")
