@@ -34,10 +34,9 @@ from caploc.progress import Silent
 from caploc.search import METHODS, Found, Problem, Settings, column_mask
 from caploc.search.plan import OtherTask, Plan
 from caploc.store import Store
-from caploc.tasks.catalog import TaskOptions
-from caploc.tasks.registry import list_twins
+from caploc.tasks.catalog import TaskOptions, list_twins
 from caploc.tasks.task import LogLikelihood, Task
-from caploc.validation.comparison import Check
+from caploc.validation import Check
 from caploc.validation.frontier import Promise, judge_frontier
 from caploc.workbench import ModelOptions, Workbench
 from measuring import say

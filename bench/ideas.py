@@ -16,11 +16,12 @@ from unittest.mock import patch
 
 import models
 import workloads
-from caploc.engine import decoding, engine, planning
+from caploc import engine
+from caploc.engine import decoding, planning
 from caploc.engine.decoding import DraftOdds
 from caploc.engine.encoding import Span
 from caploc.engine.packed import PackedModel
-from caploc.engine.scoring import TokenTree, merge_spans
+from caploc.engine.reading import TokenTree, merge_spans
 from contenders import Caploc, Run
 from engine import quiet
 from measuring import compare, pinned, say

@@ -30,7 +30,7 @@ import torch
 
 import models
 from caploc.engine.encoding import RequestEncoder, Span
-from caploc.engine.passes import Batch, Batcher, gold_logprobs
+from caploc.engine.neurons import Batch, Batcher, gold_logprobs
 from caploc.models.neurons import NeuronModel, as_neurons
 from caploc.neurons.attribution import METHODS, Attribution
 from caploc.neurons.finding import accumulate

@@ -27,7 +27,7 @@ from caploc.result import Effect, Member
 from caploc.search import METHODS, Found, Problem, Settings, column_mask
 from caploc.store import Store
 from caploc.tasks.catalog import TaskOptions
-from caploc.validation.comparison import Check
+from caploc.validation import Check
 from caploc.validation.members import drop_idle_members, judge, measure_members
 from caploc.workbench import ModelOptions, Workbench, choices_of
 from census import CASES, FILES, ROWS, Case, wanted

@@ -13,7 +13,7 @@ from sklearn.linear_model import RidgeCV
 
 from caploc import designs
 from caploc.recovery import ESTIMATORS, Estimate, Estimator, Measurements, PaperLasso
-from caploc.recovery.shrinkage import shrink
+from caploc.recovery.screening import shrink
 from caploc.search import Found, Plan, Problem, Search, column_mask
 from caploc.search.plan import intact_plan
 

@@ -15,8 +15,8 @@ from matplotlib.axes import Axes
 from matplotlib.patches import Patch, Rectangle
 
 import caploc
-from caploc import designs
-from caploc.engine import Ask, BatchEngine, decoding, engine
+from caploc import designs, engine
+from caploc.engine import Ask, BatchEngine, decoding
 from caploc.engine.decoding import Decoder, DraftOdds, RunningRow
 from caploc.tasks.catalog import load_task
 

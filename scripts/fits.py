@@ -18,15 +18,17 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from caploc.engine.encoding import Span
-from caploc.engine.memory import (
+from caploc.engine.neurons import Batcher, PassMemory, tuning_bytes
+from caploc.engine.planning import (
     CUDA_SHARE,
     MOST_ROWS,
     MOST_TOKENS,
     PASS_ELSEWHERE,
     BatchSizer,
+    PlannedRow,
+    PlannedWork,
+    plan_batches,
 )
-from caploc.engine.passes import Batcher, PassMemory, tuning_bytes
-from caploc.engine.planning import PlannedRow, PlannedWork, plan_batches
 from caploc.neurons.attribution import METHODS, Attribution
 
 PAGE = Path(__file__).parents[1] / "docs" / "large_models.md"

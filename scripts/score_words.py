@@ -17,8 +17,8 @@ from collections import Counter
 from pathlib import Path
 
 from caploc.naming import capability
+from caploc.tasks.catalog import own_manager
 from caploc.tasks.datafiles import definition
-from caploc.tasks.registry import own_manager
 
 ROOT = Path(__file__).parents[1]
 TABLES = ROOT / "src/caploc/tasks/words"

@@ -78,4 +78,4 @@ def as_if_fetched(monkeypatch):
     from caploc.models import sources
 
     monkeypatch.setattr("caploc.models.sources.is_fetched", lambda name: True)
-    monkeypatch.setattr("caploc.models.sources.home", lambda name: sources.DEMO_FOLDER)
+    monkeypatch.setattr("caploc.models.sources.model_folder", lambda name: sources.DEMO_FOLDER)

@@ -12,7 +12,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import caploc
 from caploc.errors import BadData, BadOption, UserError
-from caploc.export.export import Export
+from caploc.export import Export
 from caploc.finished import FinishedRun
 from caploc.given import GivenScorer, digest_weights, example_of, write_task
 from caploc.models.sources import find_source

@@ -10,6 +10,7 @@ from caploc.finished import FinishedRun
 from caploc.heads import HeadGrid
 from caploc.interactions import (
     Contrast,
+    Rescue,
     behind,
     contrast_rescues,
     describe_contrasts,
@@ -22,7 +23,6 @@ from caploc.models.planted import Planted, write_planted
 from caploc.progress import Silent
 from caploc.search import Problem, Settings, column_mask
 from caploc.search.published import Sheet
-from caploc.search.rescue import Rescue
 from caploc.study import Study, run_study
 from caploc.workbench import ModelOptions
 

@@ -5,7 +5,7 @@ from functools import partial
 import pytest
 
 from caploc.contents import read_file
-from caploc.export.export import Export
+from caploc.export import Export
 from caploc.models.planted import Planted, write_planted
 from caploc.recovery import Measurements, PairedDifferences
 from caploc.result import Result

@@ -12,8 +12,7 @@ from IPython.core.interactiveshell import InteractiveShell
 
 import caploc
 from caploc import notebook
-from caploc.calling import as_arguments, for_programs
-from caploc.errors import BadOption, UnknownName, UserError
+from caploc.errors import BadOption, UnknownName, UserError, as_arguments, for_programs
 from caploc.result import Result
 from caploc.workbench import ModelOptions
 from caploc.workers.ray_backend import Workers

@@ -14,8 +14,7 @@ from caploc.measurement import Meter
 from caploc.models.loading import load_model
 from caploc.progress import Silent
 from caploc.store import Question, Store
-from caploc.tasks.catalog import TaskOptions, load_task
-from caploc.tasks.registry import own_manager
+from caploc.tasks.catalog import TaskOptions, load_task, own_manager
 
 LIMIT = 40
 KINDS = {

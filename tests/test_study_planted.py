@@ -13,7 +13,7 @@ from caploc.models.planted import Planted, write_planted
 from caploc.progress import Silent
 from caploc.search import Settings
 from caploc.study import Study, run_study
-from caploc.validation.comparison import CURVED
+from caploc.validation import CURVED
 from caploc.workbench import ModelOptions
 
 pytestmark = pytest.mark.slow  # whole studies

@@ -4,7 +4,7 @@ from importlib import import_module
 from inspect import isfunction
 from typing import Any
 
-from caploc.calling import for_programs
+from caploc.errors import for_programs
 
 # Where each public name lives. They are imported when first used: designs, estimators and the
 # command line's help must not wait for torch.

@@ -3,7 +3,7 @@
 import sys
 from types import TracebackType
 
-from caploc.interrupts import install_interrupt
+from caploc.process import install_interrupt
 
 
 def report_error(

@@ -19,7 +19,7 @@ import numpy as np
 
 from caploc.errors import BadData, StoreFailed
 from caploc.files import UNZIPPING, UnfitFile, open_regular, whole_path, writing
-from caploc.stats.intervals import JsonRecord
+from caploc.stats import JsonRecord
 
 LONGEST = 2**30  # bytes of a file of answers that are read
 LONGEST_ARRAYS = 16 * 2**30  # a hundred bytes for each of 160 million neurons

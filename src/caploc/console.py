@@ -27,9 +27,8 @@ from rich.table import Table
 from rich.text import Text
 
 from caploc.errors import HungUp, Stopped, Terminated
-from caploc.interrupts import importing
+from caploc.process import importing, redacted
 from caploc.progress import Silent, expect, tell, tell_weight
-from caploc.redaction import redacted
 
 HANGUP = getattr(signal, "SIGHUP", None)  # Windows has none
 ENDING = tuple(each for each in (signal.SIGINT, signal.SIGTERM, HANGUP) if each is not None)

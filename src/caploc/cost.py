@@ -4,9 +4,8 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from caploc.engine import Answer
+from caploc.engine import Answer, describe_way
 from caploc.engine.asks import Way
-from caploc.engine.backends import describe_way
 from caploc.progress import Progress, tell_once
 from caploc.result import Answerer
 from caploc.store import Row

@@ -1,4 +1,4 @@
-"""Every exception that caploc raises on purpose.
+"""Every exception that caploc raises on purpose, and how it is worded: near names, arguments.
 
 CaplocError
 ├── UserError            a mistake in what was asked; the command line exits with 2
@@ -17,7 +17,13 @@ CaplocError
     └── StoreFailed      the disk is full, read-only or corrupt
 """
 
-from collections.abc import Callable, Iterable
+import re
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from difflib import get_close_matches
+from functools import cache, wraps
+from typing import Any, TypeVar, get_args
 
 
 class CaplocError(Exception):
@@ -99,3 +105,124 @@ def raise_together(attempts: Iterable[Callable[[], object]]) -> None:
             mistakes.append(error)
     if mistakes:
         raise type(mistakes[0])(" ".join(dict.fromkeys(map(str, mistakes))))
+
+
+T = TypeVar("T")
+LISTED = 20  # names beyond this would bury the sentence
+
+
+def pick(table: Mapping[str, T], name: str, kind: str) -> T:
+    """Return `table[name]`.
+
+    Raises UnknownName, naming the nearest entry and what the table holds.
+    """
+    if name in table:
+        return table[name]
+    raise unknown(table, name, kind)
+
+
+def nearest(names: Iterable[str], name: str) -> str | None:
+    """The name that ends in another, or is spelled most like it, in whatever case; None if none is.
+
+    `past` is short for `words/past`.
+    """
+    known = {each.lower(): each for each in names}
+    whole = sorted(each for each in known if name and each.endswith(f"/{name.lower()}"))
+    near = whole or get_close_matches(name.lower(), list(known), n=1)
+    return known[near[0]] if near else None
+
+
+def unknown(names: Iterable[str], name: str, kind: str, where: str = "") -> UnknownName:
+    """Build the error for a name that is not among `names`; `where` says how to list them all."""
+    known = sorted(names)
+    near = nearest(known, name)
+    hint = f" Did you mean {near!r}?" if near else ""
+    listed = f" Known: {', '.join(known)}." if len(known) <= LISTED else ""
+    return UnknownName(f"There is no {kind} {name!r}.{hint}{listed}{' ' + where if where else ''}")
+
+
+def list_keys(kind: Any, place: Sequence[int | str]) -> list[str]:
+    """List the keys that the tables at a place of a file may have, whose whole is of this model."""
+
+    def model_in(annotation: Any) -> Any:
+        if hasattr(annotation, "model_fields"):
+            return annotation
+        return next(filter(None, map(model_in, get_args(annotation))), None)
+
+    for step in (*place, None):
+        fields = {field.alias or name: field for name, field in kind.model_fields.items()}
+        kind = model_in(fields[step].annotation) if step in fields else kind
+    return list(fields)
+
+
+# Options whose argument has another name, and those that are fields of what an argument takes.
+ARGUMENTS = {"twin": "twins", "amount": "amounts", "family": "families"}
+FIELDS = {
+    "TaskOptions": ("outcome", "metric", "fewshot", "chat-template", "data", "allow-code"),
+    "ModelOptions": (
+        "device", "dtype", "revision", "gguf", "trust-remote-code", "projections", "quantize",
+        "batch-size", "workers",
+    ),
+    "Mode": ("corrupted", "positions"),
+}  # fmt: skip
+HOLDERS = {option: kind for kind, options in FIELDS.items() for option in options}
+WORDS = "heads|set|specific|zero|mean|resample|patch|logprob|auto|packed|paged|vllm|masks|cpu|cuda"
+OPTION = re.compile(
+    rf"`[^`]*`|(?<![\w-])--([a-z][a-z-]*)(?: (\d[\d,]*(?:\.\d+)?|\.\d+|(?:{WORDS})(?![\w-])))?"
+)
+
+
+def as_arguments(text: str) -> str:
+    """Name arguments of `caploc.locate` where a sentence names options of commands.
+
+    What stands in backticks is a command and stays one.
+    """
+
+    def put(match: re.Match[str]) -> str:
+        option, value = match[1], match[2]
+        if option is None:
+            return match[0]
+        name = ARGUMENTS.get(option, option.replace("-", "_"))
+        given = f"{name}={value if value[0] in '.0123456789' else repr(value)}" if value else name
+        if kind := HOLDERS.get(option):
+            return f"{given} of {kind}"
+        return given
+
+    return OPTION.sub(put, text)
+
+
+@cache
+def for_programs(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Have a function speak to a program: mistakes name its arguments, libraries draw no bars."""
+
+    @wraps(function)
+    def call(*args: Any, **given: Any) -> Any:
+        try:
+            with without_bars():
+                return function(*args, **given)
+        except UserError as error:
+            error.args = tuple(as_arguments(str(each)) for each in error.args)
+            raise
+
+    return call
+
+
+@contextmanager
+def without_bars() -> Iterator[None]:
+    """Keep transformers and datasets, where they are loaded, from drawing bars of their own.
+
+    Downloads from the Hub keep theirs: they may take long.
+    """
+    logging, hub, datasets = (
+        sys.modules.get(name)
+        for name in ("transformers.utils.logging", "huggingface_hub.utils", "datasets")
+    )
+    with ExitStack() as after:
+        if logging and hub and logging.is_progress_bar_enabled():
+            logging.disable_progress_bar()
+            hub.enable_progress_bars()
+            after.callback(logging.enable_progress_bar)
+        if datasets and not datasets.are_progress_bars_disabled():
+            datasets.disable_progress_bars()
+            after.callback(datasets.enable_progress_bars)
+        yield

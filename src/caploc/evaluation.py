@@ -13,7 +13,7 @@ from caploc.progress import Progress, Silent
 from caploc.report.page import rewrite_page
 from caploc.result import SCHEMA, RunCost, TaskComparison
 from caploc.tasks.catalog import TaskOptions, check_task_name
-from caploc.validation.comparison import Comparison, check_limit, draw_curve, score_both
+from caploc.validation import Comparison, check_limit, draw_curve, score_both
 from caploc.validation.failures import categorize_failures
 from caploc.workbench import Allowed, ModelOptions, Workbench, check_pairs, load_intervention
 

@@ -8,14 +8,14 @@ from caploc.folder import make
 from caploc.headfile import HeadFile, read_heads, write_heads
 from caploc.heads import Head, HeadGrid
 from caploc.models.sources import ModelSource
-from caploc.pretrained import cache
+from caploc.naming import cache_folder
 
 UNIVERSAL = "universal"  # the word for the model's universal heads
 
 
 def universal_file(fingerprint: str) -> Path:
     """Return where a model's universal heads are kept, among what caploc keeps of models."""
-    return cache() / "universal" / f"{fingerprint}.json"
+    return cache_folder() / "universal" / f"{fingerprint}.json"
 
 
 def keep_universal(file: HeadFile) -> Path:

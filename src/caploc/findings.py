@@ -11,8 +11,8 @@ from caploc.folder import ANSWERS, RESULT, package_versions, write_json
 from caploc.heads import AMONG, WITHIN
 from caploc.measurement import HeadModel, Meter
 from caploc.models.sources import title_of
+from caploc.process import redacted
 from caploc.progress import Progress
-from caploc.redaction import redacted
 from caploc.report.page import write_report
 from caploc.result import (
     SCHEMA,
@@ -38,8 +38,8 @@ from caploc.search import Found
 from caploc.search.summary import tell_universal
 from caploc.store import Row
 from caploc.tasks.task import Task, responses_from_json
+from caploc.validation import ROUNDED, Comparison, above_noise, measure_noise
 from caploc.validation.categories import Category
-from caploc.validation.comparison import ROUNDED, Comparison, above_noise, measure_noise
 from caploc.validation.failures import answer_pair
 
 SHOWN = 10_000  # answers that the report shows at most

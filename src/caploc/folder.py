@@ -13,7 +13,7 @@ from typing import Any
 from caploc.errors import BadOption, FolderTaken, StoreFailed, UserError
 from caploc.files import UnfitFile, check_regular, read_text, whole_text, writing
 from caploc.naming import is_file
-from caploc.redaction import redacted, without_secrets
+from caploc.process import redacted, without_secrets
 from caploc.store import Store
 
 RUN, RESULT, ANSWERS, ROWS = "run.json", "result.json", "answers.json", "rows.sqlite"

@@ -20,8 +20,7 @@ import pandas as pd
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from caploc.engine import BatchEngine
-from caploc.engine.backends import check_engine
+from caploc.engine import BatchEngine, check_engine
 from caploc.errors import BadData, BadOption
 from caploc.heads import HeadGrid
 from caploc.measurement import HeadModel, RowEngine

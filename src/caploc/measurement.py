@@ -11,8 +11,7 @@ from typing import Any, Protocol, TypeVar, runtime_checkable
 import numpy as np
 
 from caploc.cost import Cost, weigh_rows
-from caploc.engine import Answer, Ask, Engine
-from caploc.engine.backends import Expectant
+from caploc.engine import Answer, Ask, Engine, Expectant
 from caploc.grid import Grid
 from caploc.heads import HeadGrid, Mask
 from caploc.modes import Sources, asks_of

@@ -7,10 +7,9 @@ from zlib import crc32
 from caploc import designs
 from caploc.cache import COMPACT, digest
 from caploc.engine import Ask, Source
-from caploc.engine.sources import parse_positions
-from caploc.errors import BadOption
+from caploc.engine.reading import parse_positions
+from caploc.errors import BadOption, pick
 from caploc.heads import Mask
-from caploc.lookup import pick
 from caploc.models.placement import SHARD
 from caploc.tasks.task import Request, Task
 

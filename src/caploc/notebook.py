@@ -16,19 +16,17 @@ from torch.nn import Module
 from transformers import PreTrainedTokenizerBase
 
 from caploc import console
-from caploc.calling import as_arguments, for_programs
 from caploc.contents import read_file
-from caploc.errors import BadOption
+from caploc.errors import BadOption, as_arguments, for_programs, pick
 from caploc.evaluation import curve as measure_curve
 from caploc.findings import StudyFindings as Record
 from caploc.folder import RESULT
 from caploc.given import GivenModel, Pairs, Score, name_examples, write_task
-from caploc.lookup import pick
 from caploc.models.knockout import knockout
 from caploc.models.loading import load_model
 from caploc.models.sources import title_of
 from caploc.modes import PATCH, Mode
-from caploc.naming import default_folder, default_others, is_folder, placed
+from caploc.naming import check_listed, default_folder, default_others, is_folder, placed
 from caploc.report.charts import Picture
 from caploc.report.plots import curve_specs, heads_spec, units_by_task
 from caploc.report.sentence import headline
@@ -37,7 +35,6 @@ from caploc.search import Settings
 from caploc.studies import foresee
 from caploc.study import FEWEST_FRESH, FINDING, Study, run_study
 from caploc.tasks.catalog import TaskOptions
-from caploc.tasks.names import check_listed
 from caploc.workbench import ModelOptions
 
 SHOWN = 8  # heads that the summary lists

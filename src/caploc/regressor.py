@@ -12,8 +12,7 @@ from numpy.typing import ArrayLike
 from sklearn.base import BaseEstimator, RegressorMixin
 from sklearn.utils.validation import check_array, check_is_fitted, validate_data
 
-from caploc.errors import BadData, BadOption
-from caploc.lookup import pick
+from caploc.errors import BadData, BadOption, pick
 from caploc.recovery import ESTIMATORS, Measurements
 
 NEEDS_INTACT = ("logistic", "paired")

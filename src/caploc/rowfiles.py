@@ -19,9 +19,8 @@ from caploc.folder import RESULT, ROWS, STUDIES, rows_file
 from caploc.heads import HeadGrid
 from caploc.progress import Progress, Silent
 from caploc.result import Result
-from caploc.store import Question, unpack
+from caploc.store import Question, damaged, reading, unpack
 from caploc.store.rows import fields_of, matches, seal, unpack_amounts
-from caploc.store.store import damaged, reading
 
 AT_ONCE = 10_000  # rows in memory
 COLUMNS = pa.schema(

@@ -15,9 +15,8 @@ from jaxtyping import Bool, Float, Int
 from scipy.special import expit, ndtri
 
 from caploc.designs import generator
-from caploc.errors import BadOption
+from caploc.errors import BadOption, pick
 from caploc.heads import Mask
-from caploc.lookup import pick
 
 SPREAD = 2.0  # standard deviation of the examples' margins
 NOISE = 0.3  # scale of the logistic noise of a row

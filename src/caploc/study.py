@@ -10,11 +10,10 @@ import numpy as np
 
 from caploc import designs
 from caploc.contents import Curve
-from caploc.errors import BadOption
+from caploc.errors import BadOption, pick
 from caploc.exclusion import resolve_excluded
 from caploc.findings import Stages, StudyFindings, estimand_of, without_noise, write_findings
 from caploc.folder import CURVE, RESULT, claim, write_json
-from caploc.lookup import pick
 from caploc.measurement import HeadModel, Meter, RowEngine, outcomes_by_example, search
 from caploc.modes import Intervention, Mode
 from caploc.naming import are_twins
@@ -27,12 +26,12 @@ from caploc.search.plan import OtherTask, ask_once, opening_plan
 from caploc.search.settings import MOST_MASKS, MOST_ROWS, check_spared
 from caploc.search.specific import check_rows
 from caploc.search.summary import nothing_to_lose
-from caploc.tasks.catalog import LoadTasks, TaskOptions, check_task_name
+from caploc.tasks.catalog import LoadTasks, TaskOptions, check_task_name, list_twins
 from caploc.tasks.harness import digest_data
-from caploc.tasks.registry import list_twins
 from caploc.tasks.task import Task
 from caploc.tracking import check_tracker, tracked
-from caploc.validation.comparison import CURVED, Check, check_limit, draw_curve, score_both
+from caploc.validation import CURVED, Check, check_limit, draw_curve, held_out, score_both
+from caploc.validation.categories import tell_left_out
 from caploc.validation.failures import categorize_failures
 from caploc.validation.frontier import (
     Promise,
@@ -42,9 +41,7 @@ from caploc.validation.frontier import (
     offer_part,
     split_examples,
 )
-from caploc.validation.held_out import held_out
 from caploc.validation.members import drop_idle_members, judge, measure_members
-from caploc.validation.wording import tell_left_out
 from caploc.workbench import (
     ModelOptions,
     Workbench,

@@ -13,9 +13,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from caploc.errors import BadOption
+from caploc.errors import BadOption, pick
 from caploc.folder import flat
-from caploc.lookup import pick
 from caploc.progress import Progress, expect, tell, tell_weight
 from caploc.result import Result
 

@@ -16,11 +16,11 @@ from caploc.heads import Head, HeadGrid
 from caploc.measurement import Meter
 from caploc.modes import ZERO
 from caploc.progress import Progress, Silent
-from caploc.recovery.paired import paired_standard_error
+from caploc.recovery import paired_standard_error
 from caploc.search import column_mask
 from caploc.stats import localization
 from caploc.tasks.task import Task
-from caploc.validation.comparison import score_both, scored_differences
+from caploc.validation import score_both, scored_differences
 from caploc.workbench import Workbench
 
 EXAMPLES = 100  # of each task that a candidate is tried on

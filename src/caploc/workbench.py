@@ -9,12 +9,9 @@ from typing import Any, ClassVar, Generic, Self
 from transformers import PreTrainedTokenizerBase
 
 from caploc.cost import Cost
-from caploc.engine import BatchEngine, chat_template
-from caploc.engine.backends import AUTO, check_engine
-from caploc.errors import BadOption, ModelRefused, UserError
+from caploc.engine import AUTO, BatchEngine, chat_template, check_engine
+from caploc.errors import BadOption, ModelRefused, UserError, pick
 from caploc.heads import HeadGrid
-from caploc.launching import launched
-from caploc.lookup import pick
 from caploc.measurement import HeadModel, Meter, Model_co, RowEngine
 from caploc.models.loading import (
     LoadedModel,
@@ -28,15 +25,14 @@ from caploc.models.neurons import NeuronModel, has_experts
 from caploc.models.placement import SCHEMES, SHARD, SPREAD
 from caploc.models.sources import ModelSource, find_source
 from caploc.modes import MEAN, ZERO, Intervention, Mode, Sources
+from caploc.process import launched
 from caploc.progress import Progress
 from caploc.search import column_mask
-from caploc.sharded import LeadingEngine
-from caploc.store import Question, Store
-from caploc.store.store import UNKNOWN
+from caploc.store import UNKNOWN, Question, Store
 from caploc.tasks.catalog import TaskOptions, load_task, wants_chat_template
 from caploc.tasks.task import Request, Task, prompt_of
 from caploc.tasks.taskfiles import code_in, permit_code, refusal
-from caploc.workers import DistributedEngine, Workers
+from caploc.workers import DistributedEngine, LeadingEngine, Workers
 from caploc.workers.distributed import WorkerRecipe
 from caploc.workers.ray_backend import WorkerPool
 from caploc.workers.scoring import Scoring, ScoringRecipe, ScoringReplica, ScoringWorkers

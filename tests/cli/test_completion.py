@@ -8,10 +8,11 @@ import sys
 import pytest
 from typer.testing import CliRunner
 
+from caploc import naming as task_names
 from caploc.cli import app, completion, options
 from caploc.cli.options import split_names
 from caploc.errors import BadOption, UnknownName
-from caploc.export.export import KINDS
+from caploc.export import KINDS
 from caploc.models.sources import DEMO
 from caploc.neurons.attribution import METHODS as NEURON_METHODS
 from caploc.neurons.attribution import POINTS, POSITIONS, TARGETS
@@ -19,7 +20,6 @@ from caploc.neurons.enhancing import ARMS
 from caploc.recovery import ESTIMATORS
 from caploc.search import METHODS
 from caploc.search.settings import GOALS, OPENINGS
-from caploc.tasks import names as task_names
 from caploc.tasks.catalog import OUTCOMES
 from caploc.tracking import TRACKERS
 
@@ -215,7 +215,7 @@ def test_the_script_for_a_shell_is_shown(shell, monkeypatch):
 
 @pytest.mark.slow
 def test_names_read_are_those_that_lm_eval_registers():
-    from caploc.tasks.registry import harness_manager, own_names
+    from caploc.tasks.catalog import harness_manager, own_names
 
     assert set(task_names.own_tasks()) == set(own_names())
     registered = set(harness_manager().all_tasks)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from caploc.errors import BadOption
-from caploc.launching import TOLD, launched, processes
+from caploc.process import TOLD, launched, processes
 
 ALL = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1"}
 

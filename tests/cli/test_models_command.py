@@ -12,7 +12,7 @@ from caploc.cli import app
 from caploc.errors import FolderTaken
 from caploc.finished import FinishedRun
 from caploc.models.planted import Planted, write_planted
-from caploc.pretrained import PRETRAINED, home
+from caploc.naming import PRETRAINED, model_folder
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "models"))
 from ggufs import write_gguf  # noqa: E402  (after the path is set)
@@ -43,7 +43,7 @@ def run(*arguments):
 
 
 def test_models_lists_names_and_what_is_here(folder):
-    home("smollm2").mkdir(parents=True)
+    model_folder("smollm2").mkdir(parents=True)
     rows = {row["name"]: row for row in json.loads(run("models", "--json"))}
     assert list(rows) == ["demo", *PRETRAINED]
     assert rows["smollm2"]["here"] is True

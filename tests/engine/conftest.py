@@ -19,7 +19,7 @@ def short_prefixes(monkeypatch):
 @pytest.fixture
 def stacked(monkeypatch):
     """Let the CPU read segments in stacks, as a GPU does."""
-    monkeypatch.setattr("caploc.engine.products.ONE_BY_ONE", set())
+    monkeypatch.setattr("caploc.engine.kernels.ONE_BY_ONE", set())
 
 
 @pytest.fixture
@@ -32,5 +32,5 @@ def by_kernel(monkeypatch):
         return slowly(*args, **kwargs)
 
     monkeypatch.setattr("caploc.engine.attention.reads_ragged", lambda queries, values: True)
-    monkeypatch.setattr("caploc.engine.ragged.attend_pairs", counted)
+    monkeypatch.setattr("caploc.engine.kernels.attend_pairs", counted)
     return calls

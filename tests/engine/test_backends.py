@@ -6,11 +6,10 @@ import torch
 from alone import around, responses, words
 from tiny import GROUPED, build
 
-from caploc.engine import Ask, BatchEngine
-from caploc.engine import paged as paging
-from caploc.engine.backends import check_engine, describe_way
-from caploc.engine.paged import missing_api
-from caploc.engine.sources import Source
+from caploc.engine import Ask, BatchEngine, check_engine, describe_way
+from caploc.engine import backends as paging
+from caploc.engine.backends import missing_api
+from caploc.engine.reading import Source
 from caploc.errors import BadOption, UnknownName
 from caploc.tasks.task import Generate, LogLikelihood, Scored, options_json
 

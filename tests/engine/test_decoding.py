@@ -8,10 +8,9 @@ import numpy as np
 import pytest
 from alone import answers, responses, said
 
-from caploc.engine import Ask, BatchEngine
+from caploc.engine import ENOUGH, Ask, BatchEngine
 from caploc.engine.attention import shared_layers
 from caploc.engine.decoding import Decoder
-from caploc.engine.engine import ENOUGH
 from caploc.engine.packed import IntactRecords, PackedModel
 from caploc.models.loading import load_model
 from caploc.tasks.task import Generate, options_json

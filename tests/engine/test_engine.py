@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from caploc.engine import Ask, BatchEngine
-from caploc.engine.memory import BatchSizer
 from caploc.engine.packed import PackedModel
+from caploc.engine.planning import BatchSizer
 from caploc.errors import BadOption, OutOfMemory
 from caploc.models.cutting import knocked_out
 from caploc.models.loading import load_model
@@ -186,7 +186,7 @@ def test_out_of_memory_halves_the_batch_and_loses_no_row(loaded):
 
 
 def test_batches_after_out_of_memory_are_smaller(loaded, monkeypatch):
-    monkeypatch.setattr("caploc.engine.memory.free_memory", lambda device: 2**24)
+    monkeypatch.setattr("caploc.engine.planning.free_memory", lambda device: 2**24)
     sizer = BatchSizer(loaded.model)
     before = sizer.rows(50)
 
@@ -200,7 +200,7 @@ def test_batches_after_out_of_memory_are_smaller(loaded, monkeypatch):
 
 
 def test_logits_that_are_kept_count(loaded, monkeypatch):
-    monkeypatch.setattr("caploc.engine.memory.free_memory", lambda device: 2**28)
+    monkeypatch.setattr("caploc.engine.planning.free_memory", lambda device: 2**28)
     sizer = BatchSizer(loaded.model)
     sizer.scored_bytes = 128_000 * 8  # a vocabulary of today's size
     assert 1 == sizer.rows(500, scored=500) < sizer.rows(500, scored=1)
@@ -223,7 +223,7 @@ def test_other_errors_are_not_taken_for_lack_of_memory(loaded):
 
 
 def test_longer_rows_make_smaller_batches(loaded, monkeypatch):
-    monkeypatch.setattr("caploc.engine.memory.free_memory", lambda device: 10 * 2**20)
+    monkeypatch.setattr("caploc.engine.planning.free_memory", lambda device: 10 * 2**20)
     sizer = BatchSizer(loaded.model)
     assert sizer.rows(10) > sizer.rows(100) >= sizer.rows(10**6) == 1
 
@@ -237,7 +237,7 @@ def test_a_pass_on_a_cpu_is_shorter_for_larger_models_but_never_tiny(loaded, mon
 
 
 def test_where_no_memory_is_left_to_halve_it_is_said(loaded, monkeypatch):
-    monkeypatch.setattr("caploc.engine.memory.free_memory", lambda device: 2**10)
+    monkeypatch.setattr("caploc.engine.planning.free_memory", lambda device: 2**10)
     sizer = BatchSizer(loaded.model)
     error = torch.OutOfMemoryError("CUDA out of memory.")
     with pytest.raises(OutOfMemory, match="Not even one row fits"):

@@ -9,7 +9,7 @@ from test_decoding import PROMPTS, asks_for, loaded, masks, texts, truth  # noqa
 
 from caploc.engine import BatchEngine, packed
 from caploc.engine.decoding import Decoder
-from caploc.engine.graphs import Recordable, StepGraph, StepGraphs, has_graphs
+from caploc.engine.kernels import Recordable, StepGraph, StepGraphs, has_graphs
 
 LONG = 24  # tokens of an answer, so that steps of one form come again
 
@@ -44,7 +44,7 @@ def replayed(monkeypatch):
         self.watched = True
         return compute(inputs)
 
-    monkeypatch.setattr("caploc.engine.products.ONE_BY_ONE", set())
+    monkeypatch.setattr("caploc.engine.kernels.ONE_BY_ONE", set())
     monkeypatch.setattr(packed, "has_graphs", lambda device: True)
     monkeypatch.setattr(Recordable, "watch", watch)
     monkeypatch.setattr(StepGraphs, "record", record)
@@ -72,13 +72,13 @@ def test_segments_that_come_and_go_are_found_where_they_are(
     got = texts(BatchEngine(loaded, slots), asks)
     assert replayed() > 10
     with pytest.MonkeyPatch.context() as plain:
-        plain.setattr("caploc.engine.products.ONE_BY_ONE", {"cpu"})
+        plain.setattr("caploc.engine.kernels.ONE_BY_ONE", {"cpu"})
         plain.setattr(StepGraphs, "run", lambda self, form, inputs, compute: compute(inputs))
         assert got == texts(BatchEngine(loaded, slots), asks)
 
 
 def test_a_form_seen_once_is_computed_and_old_graphs_are_let_go(replayed, monkeypatch):
-    monkeypatch.setattr("caploc.engine.graphs.MOST", 2)
+    monkeypatch.setattr("caploc.engine.kernels.MOST_GRAPHS", 2)
     graphs = StepGraphs(Recordable(True, watched=True))
 
     def doubled(number):

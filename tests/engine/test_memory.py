@@ -12,8 +12,8 @@ from torch.utils._pytree import tree_leaves
 from transformers import AutoConfig
 
 from caploc.engine import Ask, BatchEngine
-from caploc.engine.memory import DecoderShape, inner_size
 from caploc.engine.packed import PackedModel
+from caploc.engine.planning import DecoderShape, inner_size
 from caploc.errors import OutOfMemory
 from caploc.models.loading import load_model
 from caploc.tasks.task import Generate, Generated, LogLikelihood, options_json

@@ -8,8 +8,8 @@ from test_decoding import PROMPTS, asks_for, loaded, masks, texts, truth  # noqa
 from test_tails import agree
 from tiny import tiny
 
-from caploc.engine import BatchEngine, ragged
-from caploc.engine.ragged import (
+from caploc.engine import BatchEngine, kernels
+from caploc.engine.kernels import (
     Lengths,
     Pairs,
     RaggedRows,
@@ -40,7 +40,7 @@ def test_more_rows_than_the_kernel_takes_are_read_otherwise(
     truth,  # noqa: F811
     monkeypatch,
 ):
-    monkeypatch.setattr(ragged, "MOST", 0)
+    monkeypatch.setattr(kernels, "MOST_ROWS", 0)
     monkeypatch.setattr(RunningTokens, "attend", lambda *given: pytest.fail("too many rows"))
     assert texts(BatchEngine(loaded), asks_for(PROMPTS, masks)) == truth
 

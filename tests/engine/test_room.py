@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from test_planning import SIZES, separate, work_of
 from tiny import random_tokens, tiny
 
+from caploc import engine as engines
 from caploc.engine import Ask, BatchEngine
-from caploc.engine import engine as engines
 from caploc.engine.attention import KeySlots
 from caploc.engine.decoding import Decoder, DraftOdds
 from caploc.engine.planning import BatchPlanner, plan_batches

@@ -13,8 +13,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from caploc.engine import plain
-from caploc.engine.memory import model_devices
 from caploc.engine.packed import PackedModel
+from caploc.engine.planning import model_devices
 
 LAYERS = 4
 HOME, AWAY = torch.device("cpu"), torch.device("meta")

@@ -7,16 +7,19 @@ from pathlib import Path
 import numpy as np
 from transformers import AutoConfig
 
-from caploc.engine.memory import (
+from caploc.engine.planning import (
     CUDA_SHARE,
     INNER,
     PASS_ELSEWHERE,
     QUERIES,
     RESIDUALS,
     SCORES_ELSEWHERE,
+    MemorySizes,
+    PlannedRow,
+    PlannedWork,
     head_widths,
+    plan_batches,
 )
-from caploc.engine.planning import MemorySizes, PlannedRow, PlannedWork, plan_batches
 
 
 def test_latent_attention_keeps_whole_keys_and_values_for_every_head():

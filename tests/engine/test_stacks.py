@@ -10,7 +10,7 @@ from test_decoding import PROMPTS, asks_for, loaded, masks, texts, truth  # noqa
 
 from caploc.engine import BatchEngine
 from caploc.engine.attention import DecodeAttention, KeySlots, Segment, SharedKeys, shared_layers
-from caploc.engine.products import StackedKeys, attend_stacked
+from caploc.engine.kernels import StackedKeys, attend_stacked
 from caploc.engine.stacks import PLACES, Pattern, Readers, SegmentStacks
 
 GROUPS, HEADS, WIDTH, LAYERS = 2, 6, 8, 3

@@ -8,8 +8,8 @@ from counting import STARTED, WAITED, Counted, meta_model
 from caploc.engine import attention
 from caploc.engine.asks import MaskNumbers
 from caploc.engine.attention import KeySlots, Segment
+from caploc.engine.kernels import round_up
 from caploc.engine.packed import FedRow
-from caploc.engine.products import round_up
 from caploc.engine.stacks import SegmentStacks
 
 SHARED, OWN = 800, 100

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from caploc.engine.encoding import Span
-from caploc.engine.scoring import merge_spans
+from caploc.engine.reading import merge_spans
 
 tokens = st.integers(0, 2)  # few, so that spans often begin alike
 

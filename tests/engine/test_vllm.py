@@ -70,7 +70,7 @@ def test_a_second_time_all_is_kept_and_answers_stay(loaded, engine, truth):
 
 def test_a_plain_vllm_is_left_alone(monkeypatch):
     from caploc.integrations import vllm_masks
-    from caploc.launching import MASKED_VLLM
+    from caploc.process import MASKED_VLLM
 
     monkeypatch.delenv(MASKED_VLLM, raising=False)
     monkeypatch.setattr(vllm_masks, "_cut_attention", None)  # would fail if it were called

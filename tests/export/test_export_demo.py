@@ -10,7 +10,7 @@ from caploc.evaluation import Evaluation, evaluate
 from caploc.export import Export
 from caploc.heads import Head
 from caploc.models.sources import DEMO_FOLDER
-from caploc.tasks.registry import own_manager, own_names
+from caploc.tasks.catalog import own_manager, own_names
 from caploc.workbench import ModelOptions
 
 PeftModel = pytest.importorskip("peft").PeftModel

@@ -25,7 +25,7 @@ def export(target, **changes):
     [("a/b/c", "is no repository"), ("me/..", "is no repository"), ("me/x", "needs a token")],
 )
 def test_mistakes_are_seen_before_anything_is_written(repository, words, tmp_path, monkeypatch):
-    monkeypatch.setattr("caploc.export.export.get_token", lambda: None)
+    monkeypatch.setattr("caploc.export.get_token", lambda: None)
     with pytest.raises(BadOption, match=words):
         export(tmp_path / "out", repository=repository).write()
     assert not (tmp_path / "out").exists()
@@ -33,7 +33,7 @@ def test_mistakes_are_seen_before_anything_is_written(repository, words, tmp_pat
 
 def test_no_network_is_one_sentence(tmp_path, monkeypatch):
     monkeypatch.setattr(
-        "caploc.export.export.get_token", lambda: "hf_made_up"
+        "caploc.export.get_token", lambda: "hf_made_up"
     )  # HF_HUB_OFFLINE is set in tests
     with pytest.raises(RunFailed, match="me/x could not be put on .* Nothing was written"):
         export(tmp_path / "out", repository="me/x").write()

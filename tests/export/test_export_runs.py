@@ -7,7 +7,7 @@ import torch
 
 import caploc
 from caploc.errors import BadOption, UnknownName, UserError
-from caploc.export.export import Export
+from caploc.export import Export
 from caploc.heads import Head
 from caploc.workbench import ModelOptions
 

@@ -4,9 +4,9 @@ import shutil
 
 import pytest
 
+from caploc import export
 from caploc.errors import StoreFailed
-from caploc.export import Export, export
-from caploc.export.export import check_space, staged
+from caploc.export import Export, check_space, staged
 from caploc.heads import Head
 from caploc.workbench import ModelOptions
 

@@ -5,7 +5,7 @@ import torch
 from safetensors.torch import save_file
 
 from caploc.errors import StoreFailed
-from caploc.export.export import writing_out
+from caploc.export import writing_out
 
 
 @pytest.mark.parametrize("place", ["folder", "file/below"])

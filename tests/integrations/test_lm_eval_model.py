@@ -16,8 +16,7 @@ from caploc.errors import BadData, BadOption, UnknownName
 from caploc.evaluation import Evaluation, evaluate
 from caploc.headfile import read_heads
 from caploc.integrations.lm_eval import KnockedOut
-from caploc.tasks.catalog import TaskOptions
-from caploc.tasks.registry import own_manager
+from caploc.tasks.catalog import TaskOptions, own_manager
 from caploc.workbench import ModelOptions
 
 # the kinds of request, and the metric that caploc scores by

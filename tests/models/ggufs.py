@@ -10,7 +10,7 @@ import torch
 from tiny import GROUPED, build
 from transformers.convert_slow_tokenizer import bytes_to_unicode
 
-from caploc.pretrained import Piece, Pretrained
+from caploc.naming import Piece, Pretrained
 
 LETTERS = list(bytes_to_unicode().values())
 MERGES = ["Ċ Ċ", "Ġ Ġ", "o n", "on e"]

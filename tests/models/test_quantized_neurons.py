@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from caploc.engine.encoding import RequestEncoder
-from caploc.engine.passes import Batch
+from caploc.engine.neurons import Batch
 from caploc.errors import BadOption, ModelRefused
 from caploc.models.loading import load_model
 from caploc.models.neurons import as_neurons, find_sites, prove

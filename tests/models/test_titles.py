@@ -5,7 +5,7 @@ import json
 import pytest
 
 from caploc.models.sources import title_of
-from caploc.pretrained import home
+from caploc.naming import model_folder
 
 
 @pytest.mark.parametrize("name", ["demo", "smollm2", "ORG/NAME", "no/such/folder"])
@@ -15,8 +15,8 @@ def test_a_name_says_itself(name):
 
 def test_a_fetched_model_has_its_short_name_and_one_of_the_hubs_cache_its_id(tmp_path, monkeypatch):
     monkeypatch.setenv("CAPLOC_CACHE", str(tmp_path))
-    home("smollm2").mkdir(parents=True)
-    assert title_of(str(home("smollm2"))) == "smollm2"
+    model_folder("smollm2").mkdir(parents=True)
+    assert title_of(str(model_folder("smollm2"))) == "smollm2"
     kept = tmp_path / "models--Org--Some-1B" / "snapshots" / ("0" * 40)
     kept.mkdir(parents=True)
     assert title_of(str(kept)) == "Org/Some-1B"

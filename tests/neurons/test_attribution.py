@@ -7,7 +7,7 @@ from tiny import random_tokens, tiny
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from caploc.engine.encoding import Span
-from caploc.engine.passes import Batch, Batcher
+from caploc.engine.neurons import Batch, Batcher
 from caploc.errors import BadOption, OutOfMemory, UnknownName
 from caploc.models.cutting import knocked_out
 from caploc.models.loading import load_tokenizer

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from caploc.engine import BatchEngine
-from caploc.engine.passes import Batch
+from caploc.engine.neurons import Batch
 from caploc.errors import BadData, BadOption, UnknownName
 from caploc.models.neurons import NeuronGrid
 from caploc.neurons.attribution import Attribution

@@ -6,7 +6,7 @@ import torch
 
 from caploc.engine.encoding import Span
 from caploc.models.proof import reads_first
-from caploc.neurons.firing import activations_of, describe_neuron, mark_blanks
+from caploc.neurons.locating import activations_of, describe_neuron, mark_blanks
 
 TEXTS = ("47+38=85", "capital of Peru is Lima", "sort 3 1 2")
 

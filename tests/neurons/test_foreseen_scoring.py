@@ -9,12 +9,11 @@ from torch.utils.flop_counter import FlopCounterMode
 from transformers import AutoModelForCausalLM
 
 from caploc.engine.encoding import Span
-from caploc.engine.passes import Batch, Batcher, checkpointed, tuning_bytes
-from caploc.neurons.arms import TuningArm
+from caploc.engine.neurons import Batch, Batcher, checkpointed, tuning_bytes
 from caploc.neurons.attribution import METHODS, Attribution
 from caploc.neurons.locating import foresee_scoring
 from caploc.neurons.study import NeuronStudy, load_source
-from caploc.neurons.training import TuningRecipe, find_best_rate, make_lessons
+from caploc.neurons.training import TuningArm, TuningRecipe, find_best_rate, make_lessons
 from caploc.stats.threshold import Rule
 from caploc.workbench import ModelOptions
 

@@ -7,16 +7,16 @@ from caploc.models.neurons import NeuronGrid
 from caploc.neurons import enhancing, erasure, locating
 from caploc.neurons import fact_study as pages
 from caploc.neurons.erasure import BOTTOM, LAYERS, LOCATED, UNIFORM, ArmLoss, Erased, ErasedTask
-from caploc.neurons.fidelity import ARMS as pages_arms
+from caploc.neurons.facts import ARMS as pages_arms
 from caploc.neurons.finding import TaskNeurons
 from caploc.neurons.locating import LocatedNeurons
 from caploc.neurons.locating import locating_headline as located_headline
 from caploc.report import tabulation as cells
 from caploc.report.tabulation import fill_tables
 from caploc.result import Score
+from caploc.stats import Interval, mean_interval
 from caploc.stats.chance import count_shared
 from caploc.stats.chance import specificity as specificity_of
-from caploc.stats.intervals import Interval, mean_interval
 from caploc.stats.threshold import Moments, Rule
 
 NAN = float("nan")

@@ -5,7 +5,7 @@ import tracemalloc
 import pytest
 from planted_models import Planter
 
-from caploc.engine.passes import Batcher
+from caploc.engine.neurons import Batcher
 from caploc.models.planted_neurons import PlantedNeurons
 from caploc.neurons.attribution import Attribution
 from caploc.neurons.finding import accumulate, score_examples

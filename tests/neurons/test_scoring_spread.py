@@ -11,7 +11,7 @@ from test_attribution import spans
 from test_loading import save
 from tiny import FAMILIES, GROUPED, build
 
-from caploc.engine.passes import Batch
+from caploc.engine.neurons import Batch
 from caploc.errors import BadOption, ModelRefused
 from caploc.models.cutting import knocked_out
 from caploc.models.loading import load_model

@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from caploc.pretrained import PRETRAINED, is_fetched
+from caploc.naming import PRETRAINED, is_fetched
 
 ASKED = os.environ.get("MODELS", "smollm2")
 

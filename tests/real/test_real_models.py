@@ -8,7 +8,7 @@ import torch
 
 from caploc.models.knockout import knockout
 from caploc.models.sources import find_source
-from caploc.pretrained import PRETRAINED
+from caploc.naming import PRETRAINED
 
 pytestmark = pytest.mark.real
 

@@ -2,16 +2,15 @@
 
 import pytest
 
-from caploc.interactions import contrast_rescues, describe_contrasts
+from caploc.interactions import contrast_rescues, describe_contrasts, search_rescuers
 from caploc.measurement import search
-from caploc.pretrained import is_fetched
+from caploc.naming import is_fetched
 from caploc.progress import Silent
 from caploc.search import Problem, Settings
 from caploc.search.published import Sheet
-from caploc.search.rescue import search_rescuers
 from caploc.store import Store
 from caploc.tasks.catalog import TaskOptions
-from caploc.validation.comparison import Check
+from caploc.validation import Check
 from caploc.validation.members import judge
 from caploc.workbench import ModelOptions, Workbench
 

@@ -11,12 +11,12 @@ from scipy.stats import binom
 
 from caploc import designs
 from caploc.measurement import search
-from caploc.pretrained import is_fetched
+from caploc.naming import is_fetched
 from caploc.progress import Silent
 from caploc.search import METHODS, Problem, Settings
 from caploc.store import Store
 from caploc.tasks.catalog import TaskOptions
-from caploc.validation.comparison import Check
+from caploc.validation import Check
 from caploc.workbench import ModelOptions, Workbench
 
 pytestmark = pytest.mark.real

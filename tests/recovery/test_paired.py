@@ -4,9 +4,9 @@ from measured import crossed
 from scipy import stats
 
 from caploc import designs
-from caploc.recovery import Measurements
-from caploc.recovery.paired import (
+from caploc.recovery import (
     REPEATABLE,
+    Measurements,
     PairedDifferences,
     falls,
     falls_short,

@@ -9,9 +9,16 @@ from sklearn.linear_model import LassoCV
 
 from caploc import designs
 from caploc.errors import BadOption
-from caploc.recovery import ChosenLasso, DifferenceOfMeans, Logistic, Measurements, SpikeAndSlab
+from caploc.recovery import (
+    EXAMPLE_PRIOR,
+    HEAD_PRIOR,
+    ChosenLasso,
+    DifferenceOfMeans,
+    Logistic,
+    Measurements,
+    SpikeAndSlab,
+)
 from caploc.recovery.estimate import Rows
-from caploc.recovery.regression import EXAMPLE_PRIOR, HEAD_PRIOR
 from caploc.recovery.screening import false_discovery_rates, means_apart, screened
 from caploc.simulate import World
 

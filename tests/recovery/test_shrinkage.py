@@ -4,7 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from caploc.recovery.shrinkage import (
+from caploc.recovery.screening import (
     Posterior,
     fitted_shares,
     ladder,

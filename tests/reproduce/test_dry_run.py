@@ -12,10 +12,9 @@ from typer.testing import CliRunner
 from caploc import designs
 from caploc.cli import app
 from caploc.progress import Silent
-from caploc.reproduce import EXHIBITS, plan_exhibits
+from caploc.reproduce import EXHIBITS, Bill, PresetDryRun, asked_by, bits, plan_exhibits
 from caploc.reproduce.laboratory import Laboratory, open_laboratory
 from caploc.reproduce.preset import FRESH, Preset
-from caploc.reproduce.run import Bill, PresetDryRun, asked_by, bits
 from caploc.reproduce.selection import search_own, universal_heads
 from caploc.search import METHODS, Problem, Settings
 from caploc.store import pack

@@ -8,10 +8,17 @@ from labs import planted, written
 from caploc.heads import Head
 from caploc.report import exhibits as writing
 from caploc.report.exhibits import Value
-from caploc.reproduce import EXHIBITS, analyses, exhibits, selection
+from caploc.reproduce import (
+    EXHIBITS,
+    OF_LEADER,
+    PresetDryRun,
+    analyses,
+    exhibits,
+    limited,
+    selection,
+)
 from caploc.reproduce.laboratory import Searched
 from caploc.reproduce.preset import Benchmark, Preset, PresetModel, read_preset
-from caploc.reproduce.run import OF_LEADER, PresetDryRun, limited
 
 LLAMA = selection.LEADER
 

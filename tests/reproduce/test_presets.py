@@ -10,7 +10,7 @@ from lm_eval.tasks import TaskManager
 from caploc.errors import BadData, BadOption, UnknownName, UserError
 from caploc.reproduce import read_preset
 from caploc.reproduce.preset import Preset
-from caploc.tasks.registry import leaf_entries
+from caploc.tasks.catalog import leaf_entries
 
 HEAD = 'name = "mine"\nabout = "mine"\nmain = "CSS"\n'
 MODEL = '[[model]]\nlabel = "demo"\nname = "demo"\n'

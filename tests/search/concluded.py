@@ -7,8 +7,7 @@ from caploc import designs
 from caploc.search.conclusion import Conclusion
 from caploc.search.plan import intact_plan
 from caploc.search.screen import Screen
-from caploc.search.shortlist import Shortlist
-from caploc.search.state import right_of
+from caploc.search.state import Shortlist, right_of
 from caploc.simulate import World
 
 WORLD = World.planted(40, 4, drop=0.35, seed=1)

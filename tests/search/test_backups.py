@@ -1,7 +1,7 @@
 import numpy as np
 from driven import SEARCHED, breaking, drive, inside, problem
 
-from caploc.search.rescue import standing_in
+from caploc.interactions import standing_in
 from caploc.simulate import Interaction, World
 
 

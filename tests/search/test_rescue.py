@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from driven import SEARCHED, drive, inside, problem
 
+from caploc.interactions import BREAKS, FEW, MOST, TRIED, search_rescuers
 from caploc.recovery.estimate import survived
-from caploc.search.rescue import BREAKS, FEW, MOST, TRIED, search_rescuers
 from caploc.simulate import Interaction, World
 
 HEADS = 30

@@ -4,9 +4,8 @@ from driven import FRESH, SEARCHED, drive, inside, problem, with_holes
 from scipy.stats import norm
 
 from caploc import designs
-from caploc.recovery import PairedDifferences
-from caploc.recovery.paired import matched_pairs
-from caploc.search.shortlist import Shortlist
+from caploc.recovery import PairedDifferences, matched_pairs
+from caploc.search.state import Shortlist
 from caploc.simulate import World
 
 WORLD = World.planted(20, 3, drop=0.4, seed=1)

@@ -6,7 +6,7 @@ from driven import answered, breaking, drive, inside, problem
 
 from caploc import designs
 from caploc.recovery import Measurements
-from caploc.recovery.shrinkage import top_chances
+from caploc.recovery.screening import top_chances
 from caploc.search.plan import intact_plan
 from caploc.search.screen import Screen
 from caploc.search.state import ALIVE, MOST, SearchState, expected_recall, retune, right_of

@@ -149,7 +149,7 @@ def test_ctrl_c_pressed_on_prints_no_traceback(tmp_path, wait):
 IMPORTING = """
 import signal, sys
 signal.signal(signal.SIGINT, signal.default_int_handler)
-from caploc.interrupts import install_interrupt
+from caploc.process import install_interrupt
 install_interrupt()
 try:
     import interrupted

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from caploc import console
 from caploc.cli.options import command_line
 from caploc.folder import RUN, claim
-from caploc.redaction import HIDDEN, redacted, without_secrets
+from caploc.process import HIDDEN, redacted, without_secrets
 
 TOKEN = "hf_" + "aB3dE5gH7jK9mN1pQ3sT5vX7zA9cE1gI3k"
 SECRETS = {

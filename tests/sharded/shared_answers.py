@@ -13,11 +13,11 @@ import numpy as np
 import torch
 
 from caploc.engine import Ask, BatchEngine
-from caploc.launching import launched
 from caploc.models.loading import load_model
 from caploc.models.placement import join_team
-from caploc.sharded import LeadingEngine, is_leader
+from caploc.process import launched
 from caploc.tasks.task import Generate, LogLikelihood, Rolling, options_json
+from caploc.workers import LeadingEngine, is_leader
 
 SHARED = "w05 w06 w07 w08 w09 w10 w11 w12 w13 w14 w15 w16"  # a prefix that rows have in common
 OPTIONS = options_json({"until": [], "max_gen_toks": 8})

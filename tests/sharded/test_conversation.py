@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 
 from caploc.errors import RunFailed, UserError
-from caploc.sharded import Conversation
+from caploc.workers import Conversation
 
 
 @pytest.fixture

@@ -3,7 +3,7 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
-from caploc.stats.intervals import JsonRecord, plain_value
+from caploc.stats import JsonRecord, plain_value
 
 
 @dataclass(frozen=True)

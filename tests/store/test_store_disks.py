@@ -11,9 +11,8 @@ from filled import QUESTIONS, alike, fill, held, rows
 from caploc.errors import StoreFailed
 from caploc.folder import write_json
 from caploc.rowfiles import write_rows
-from caploc.store import Store, folder_lock
+from caploc.store import Store, folder_lock, journal
 from caploc.store.repair import check_store
-from caploc.store.store import journal
 
 
 @pytest.fixture

@@ -7,9 +7,8 @@ import pytest
 from filled import QUESTIONS, alike, fill, held, rows, write_former
 
 from caploc.errors import StoreFailed
-from caploc.store import SCHEMA, Store, pages
+from caploc.store import SCHEMA, Store, pages, reading
 from caploc.store import rows as store_rows
-from caploc.store.store import reading
 
 HOSTILE = [
     "CREATE TRIGGER t AFTER INSERT ON rows BEGIN DELETE FROM rows; END",

@@ -10,9 +10,8 @@ import pytest
 from filled import QUESTIONS, fill
 
 from caploc.errors import FolderTaken, StoreFailed
-from caploc.store import Store
+from caploc.store import Store, folder_lock, hold_folder, reading, stored_rows
 from caploc.store.pages import connect, is_open
-from caploc.store.store import folder_lock, hold_folder, reading, stored_rows
 
 HERE = Path(__file__).parent
 WRITER = f"""
@@ -21,7 +20,7 @@ sys.path.insert(0, {str(HERE)!r})
 from pathlib import Path
 from filled import QUESTIONS, rows
 from caploc.store import Store
-from caploc.store.store import stored_rows
+from caploc.store import stored_rows
 
 path = Path(sys.argv[1])
 with Store(path) as store:

@@ -21,12 +21,15 @@ from caploc.cache import Cache  # noqa: E402
 from caploc.errors import FolderTaken, StoreFailed, UserError  # noqa: E402
 from caploc.files import UnfitFile, open_regular  # noqa: E402
 from caploc.folder import claim, read_json, refuse_links, rows_file, write_json  # noqa: E402
-from caploc.store import Store, pages  # noqa: E402
+from caploc.store import (  # noqa: E402
+    Store,
+    pages,
+    reading,  # noqa: E402
+)
 from caploc.store.repair import (
     check_store,  # noqa: E402
     salvage,  # noqa: E402
 )
-from caploc.store.store import reading  # noqa: E402
 
 REFUSED = {
     "journal_that_deletes": "names another file",

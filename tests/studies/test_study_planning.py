@@ -14,8 +14,7 @@ from caploc.errors import FolderTaken, StoreFailed
 from caploc.folder import claim
 from caploc.progress import Silent
 from caploc.search import Settings
-from caploc.store import Question, Row, Store
-from caploc.store.store import UNKNOWN, stored_rows
+from caploc.store import UNKNOWN, Question, Row, Store, stored_rows
 from caploc.studies import dry_run, foresee, run_studies
 from caploc.studies.planning import DryRunMeter, KnownRows, measure_pace
 from caploc.study import ELSEWHERE, Study, held_back, run_study

@@ -6,9 +6,8 @@ import pandas
 import pytest
 
 from caploc.neurons.study import load_source
-from caploc.tasks.catalog import TaskOptions, can_train, load_task
+from caploc.tasks.catalog import TaskOptions, can_train, load_task, own_manager
 from caploc.tasks.paper.syntax import score_syntax
-from caploc.tasks.registry import own_manager
 from caploc.tasks.task import Generated, LogLikelihood
 from caploc.workbench import ModelOptions
 

@@ -14,9 +14,8 @@ from hypothesis import strategies as st
 from lm_eval.tasks._yaml_loader import _load_module_with_cache
 
 from caploc.errors import BadOption
-from caploc.tasks.catalog import TaskOptions, check_task_name, load_task
+from caploc.tasks.catalog import TaskOptions, check_task_name, harness_manager, load_task
 from caploc.tasks.programs import CodeEval, pass_rates, stand_in
-from caploc.tasks.registry import harness_manager
 from caploc.tasks.task import Generated, LogLikelihood
 
 MODULE = "lm_eval.tasks.humaneval.utils"

@@ -9,14 +9,12 @@ from lm_eval.tasks._yaml_loader import load_yaml
 from caploc.tasks.catalog import (
     TaskOptions,
     check_task_name,
-    load_task,
-    wants_chat_template,
-)
-from caploc.tasks.registry import (
     harness_manager,
     leaf_entries,
+    load_task,
     own_manager,
     own_names,
+    wants_chat_template,
 )
 from caploc.tasks.task import Generated, Scored
 from caploc.workbench import ModelOptions

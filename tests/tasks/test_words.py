@@ -11,9 +11,8 @@ import pytest
 from caploc.errors import UnknownName
 from caploc.naming import capability
 from caploc.tasks import words
-from caploc.tasks.catalog import TaskOptions, load_task
+from caploc.tasks.catalog import TaskOptions, find_task, load_task, own_manager
 from caploc.tasks.datafiles import definition
-from caploc.tasks.registry import find_task, own_manager
 from caploc.tasks.task import Generate, Generated, Scored
 
 HERE = Path(words.__file__).parent

@@ -7,7 +7,7 @@ import nbformat
 import pytest
 from nbclient import NotebookClient
 
-from caploc.pretrained import is_fetched
+from caploc.naming import is_fetched
 
 TUTORIALS = Path(__file__).parents[2] / "docs" / "tutorials"
 FINDINGS = {

@@ -15,7 +15,7 @@ from caploc.result import Score
 from caploc.search import Found
 from caploc.store import Question, Store
 from caploc.tasks.task import Generate, Generated
-from caploc.validation.comparison import Check
+from caploc.validation import Check
 
 NAN = "not scored"
 GRID = HeadGrid((8, 8))

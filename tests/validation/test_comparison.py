@@ -7,7 +7,7 @@ import pytest
 from scipy import stats
 
 from caploc.store import Row
-from caploc.validation.comparison import MARGIN, judge_change, measure_change
+from caploc.validation import MARGIN, judge_change, measure_change
 
 
 def rows(outcomes):

@@ -24,8 +24,8 @@ from caploc.progress import Silent
 from caploc.store import Store
 from caploc.tasks.catalog import TaskOptions
 from caploc.tasks.task import Scored
+from caploc.validation import score_both
 from caploc.validation.categories import BROKEN, Category
-from caploc.validation.comparison import score_both
 from caploc.validation.failures import categorize_failures
 from caploc.workbench import ModelOptions, Workbench
 

@@ -6,7 +6,7 @@ import pytest
 from caploc.heads import HeadGrid
 from caploc.result import JointDrop
 from caploc.search import column_mask
-from caploc.validation.held_out import controls, describe_controls, held_out, joint_ratio
+from caploc.validation import controls, describe_controls, held_out, joint_ratio
 
 GROUPED = HeadGrid((8, 8), (4, 1))
 

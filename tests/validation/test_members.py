@@ -5,7 +5,7 @@ import pytest
 from scipy import stats
 
 from caploc.heads import HeadGrid
-from caploc.recovery.paired import paired
+from caploc.recovery import paired
 from caploc.validation.members import drop_idle_members, effect_between, measure_members
 
 GRID = HeadGrid((8, 8))

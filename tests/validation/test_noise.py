@@ -7,13 +7,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from caploc.doctor.examination import examine_folder
+from caploc.doctor import examine_folder
 from caploc.recovery import Estimate, Measurements
 from caploc.result import Noise
 from caploc.search import Found, Settings
 from caploc.store import Question
 from caploc.study import Study, run_study
-from caploc.validation.comparison import REPEATED, above_noise
+from caploc.validation import REPEATED, above_noise
 from caploc.workbench import ModelOptions
 
 SMALL = Study(

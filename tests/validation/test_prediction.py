@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from caploc.validation.held_out import EXAMPLES, MASKS, draw_masks, predicted
+from caploc.validation import EXAMPLES, MASKS, draw_masks, predicted
 
 EFFECTS = {0: -0.35, 1: -0.25, 5: -0.15, 9: -0.1, 12: 0.08, 3: -0.05, 7: 0.04, 14: -0.02}
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from caploc.validation.wording import LEAST_LENGTH, end_periods, repeated_end, repetition
+from caploc.validation.categories import LEAST_LENGTH, end_periods, repeated_end, repetition
 
 LETTERS = st.characters(categories=["L"])
 WORDS = st.lists(st.text(LETTERS, min_size=1, max_size=8), min_size=1, max_size=5)

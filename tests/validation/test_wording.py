@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from caploc.validation.wording import Habits, is_program, normalised, shape
+from caploc.validation.categories import Habits, is_program, normalised, shape
 
 WORDS = "the cat dog sat ran on under mat table and then slept woke".split()
 PROMPTS = [f"Tell of number {number}:" for number in range(40)]

@@ -23,7 +23,7 @@ from typer.core import TyperArgument, TyperCommand, TyperGroup, TyperOption
 
 from caploc import console
 from caploc.errors import CaplocError, Stopped, UserError
-from caploc.launching import launched
+from caploc.process import launched
 
 os.environ.setdefault("TQDM_DISABLE", "1")  # lm-eval and datasets draw bars of their own
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
@@ -203,7 +203,7 @@ def run_or_follow() -> None:
     command = partial(app, prog_name="caploc", standalone_mode=False)
     if not launched():
         exit_after(command)
-    from caploc.sharded import is_leader
+    from caploc.workers import is_leader
 
     with is_leader() as leads:
         if leads:

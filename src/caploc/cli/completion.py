@@ -13,8 +13,7 @@ from typing import Any
 
 import typer
 
-from caploc.pretrained import PRETRAINED
-from caploc.tasks.names import harness_tasks, own_tasks
+from caploc.naming import PRETRAINED, harness_tasks, own_tasks
 
 PACKAGE = Path(__file__).parents[1]
 METHODS = ("adaptive", "css", "csb", "css-search", "csb-search", "one-shot", "greedy")

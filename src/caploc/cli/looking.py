@@ -94,7 +94,7 @@ def tasks(
     See also:
         locate, evaluate
     """
-    from caploc.tasks.names import harness_tasks, own_tasks
+    from caploc.naming import harness_tasks, own_tasks
 
     own = sorted(set(own_tasks()))
     found = own if text is None else [n for n in (*own, *sorted(harness_tasks())) if text in n]

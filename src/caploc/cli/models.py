@@ -8,10 +8,10 @@ import typer
 from caploc import console
 from caploc.cli import completion, options
 from caploc.cli.completion import make_argument, make_option
+from caploc.errors import pick
 from caploc.folder import check_source
-from caploc.lookup import pick
-from caploc.naming import placed
-from caploc.pretrained import APACHE, DEMO, PRETRAINED, cache, is_fetched
+from caploc.naming import APACHE, DEMO, PRETRAINED, is_fetched, placed
+from caploc.naming import cache_folder as cache
 
 DOWNLOADED = "What was downloaded is kept; the same command continues."
 
@@ -160,7 +160,7 @@ def export(
     if heads is None:
         check_source(source)
     options.check_heads(source, heads)
-    from caploc.export.export import Export
+    from caploc.export import Export
 
     wanted = Export.find(
         placed(source),

@@ -10,7 +10,7 @@ import typer
 from caploc import console
 from caploc.cli import completion, options
 from caploc.cli.completion import make_argument, make_option
-from caploc.lookup import pick
+from caploc.errors import pick
 from caploc.naming import default_folder, placed
 
 if TYPE_CHECKING:
@@ -364,8 +364,8 @@ def enhance(
     See also:
         neurons keep, neurons erase
     """
-    from caploc.neurons.arms import USUAL
     from caploc.neurons.enhancing import Enhancing, enhance_located
+    from caploc.neurons.training import USUAL
 
     recipe, tasks = tuning.recipe(seed, trains), tuple(options.split_names(task))
     asked = Enhancing(

@@ -12,7 +12,7 @@ import typer
 from caploc import console
 from caploc.cli import options
 from caploc.errors import CaplocError
-from caploc.pretrained import DEMO, is_fetched
+from caploc.naming import DEMO, is_fetched
 
 if TYPE_CHECKING:
     from caploc.result import Result

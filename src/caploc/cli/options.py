@@ -17,11 +17,9 @@ from caploc import console
 from caploc.cli import completion
 from caploc.cli.completion import make_argument, make_option
 from caploc.errors import BadOption, UserError
-from caploc.naming import at_home, check_model_name, is_file, placed
-from caploc.pretrained import DEMO, PRETRAINED
-from caploc.redaction import redacted
+from caploc.naming import DEMO, PRETRAINED, at_home, check_listed, check_model_name, is_file, placed
+from caploc.process import redacted
 from caploc.sandbox import choose_profile, protection, require_isolation
-from caploc.tasks.names import check_listed
 
 if TYPE_CHECKING:
     from caploc.heads import HeadGrid

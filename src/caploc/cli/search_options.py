@@ -9,8 +9,7 @@ import typer
 from caploc.cli import completion
 from caploc.cli.completion import make_option
 from caploc.cli.options import ONE_OR_MORE, check_tasks, numbers, split_names
-from caploc.errors import BadOption
-from caploc.lookup import pick
+from caploc.errors import BadOption, pick
 from caploc.naming import placed
 
 if TYPE_CHECKING:

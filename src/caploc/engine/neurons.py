@@ -1,28 +1,41 @@
-"""How neurons are cut while a model answers, and what stands in for what they hand on.
+"""Neurons in the engine: cut while a model answers, and read in passes over examples side by side.
 
-That is zero, their mean over reference examples, what they handed on in one of them, or themselves
-times a factor; in every position, of prompt and answer alike.
+What stands in for what a cut neuron hands on is zero, their mean over reference examples, what they
+handed on in one of them, or themselves times a factor; in every position, of prompt and answer
+alike.
+
+Passes are with gradients or without, in batches that fit into memory. What a pass takes is foreseen
+from the model's shape, tensor by tensor, as transformers' layers make them and autograd keeps them;
+no weight is read, so that a model on torch's `meta` device, which has no values, will do.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from math import isfinite
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
-from jaxtyping import Float
-from torch import Tensor
+from accelerate.utils.memory import clear_device_cache
+from jaxtyping import Bool, Float, Float64, Int
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+from transformers import PreTrainedModel
 
 from caploc.designs import generator
+from caploc.engine import BatchEngine
 from caploc.engine.asks import Answer, Ask
 from caploc.engine.encoding import Span
-from caploc.engine.engine import BatchEngine
+from caploc.engine.planning import MOST_ROWS, BatchSizer, head_widths, largest
 from caploc.errors import BadData, BadOption
-from caploc.models.cutting import CutSite, Replacement, knocked_out
+from caploc.models.cutting import CutSite, Projections, Replacement, knocked_out
+from caploc.models.hooks import forward_as, temporary_hooks
 from caploc.models.knockout import mean_replacement, record_outputs
-from caploc.models.neurons import Chosen, NeuronGrid, NeuronModel
+from caploc.models.neurons import Chosen, NeuronGrid, NeuronModel, find_sites
+from caploc.models.placement import input_device, is_quantized
+from caploc.models.projections import decoder_layers, text_config
 from caploc.tasks.task import Request
 
 MODES = ("zero", "mean", "resample", "scale")
@@ -149,3 +162,308 @@ class NeuronEngine:
         for members in sets.values():
             with self.cutter.cut(members[0].knocked_out):
                 yield from self.inner.answer([replace(ask, knocked_out=intact) for ask in members])
+
+
+# Vectors as wide as the feed-forward block that a backward pass keeps of a token in one layer: the
+# gate before and after its nonlinearity and the other input; one more of a nonlinearity written in
+# Python; and what the output projection reads, where that is multiplied or the projection trained.
+INNER, STEPWISE, HANDED = 3, ("gelu_new", "gelu_fast", "gelu_python"), 1
+HEADS = 4  # likewise as wide as all heads: queries, keys, values and what attention hands on
+PASSING_INNER, PASSING_HIDDEN = 3, 4  # vectors alive beside these while one layer is run backward
+FLOAT = 4  # bytes: norms and losses are computed in float32 whatever the dtype
+# Float32 values that tuning keeps of each that it trains: itself, its gradient, two of the
+# optimizer, where every learning rate starts, and the best one's.
+TRAINED = 6
+
+
+@dataclass(frozen=True)
+class PassMemory:
+    """Bytes that a pass takes beside the weights.
+
+    Of each `token` of a row what all layers keep, and while one is run (`passing`); of each `pair`
+    of a row's tokens; of each token that is `predicted`; and `fixed`, whatever the batch.
+    """
+
+    token: int
+    passing: int
+    pair: int
+    predicted: int
+    fixed: int = 0
+
+    @classmethod
+    def of(
+        cls,
+        model: PreTrainedModel,
+        *,
+        handed: bool = True,
+        gradients: bool = True,
+        checkpointing: bool = False,
+    ) -> "PassMemory":
+        """Foresee a forward pass and, with `gradients`, one back that ends at activations.
+
+        What output projections read is kept where it is `handed` on by gates in every layer, or
+        recorded. With `checkpointing` a layer keeps what goes into it, and is run again on the way
+        back.
+        """
+        config: Any = text_config(model)
+        size, layers, hidden = model.dtype.itemsize, config.num_hidden_layers, config.hidden_size
+        heads = largest(config, "num_attention_heads") or 1
+        inner = find_sites(model)[1].neurons_per_layer
+        vectors = INNER + (activation_name(config) in STEPWISE)
+        kept = vectors * sum(inner) // layers + HEADS * heads * max(head_widths(config))
+        each = size * kept + norm_bytes(model, hidden, heads) // layers
+        # nothing below the first gates has a gradient
+        token = (layers - 1) * each + HANDED * handed * size * sum(inner)
+        # each layer makes its own of the mask; without a kernel, weights before and after softmax
+        plain = getattr(model.config, "_attn_implementation", "sdpa") == "eager"
+        pair = heads * (FLOAT + 2 * size) if plain else size
+        if not gradients:
+            token = HANDED * handed * size * sum(inner)
+        elif checkpointing:
+            token, pair = each + (layers * hidden + HANDED * handed * max(inner)) * size, pair * 2
+        else:
+            pair = pair * layers
+        vocabulary = config.vocab_size
+        return cls(
+            token=token,
+            passing=size * (PASSING_INNER * max(inner) + PASSING_HIDDEN * hidden),
+            pair=pair + 1,
+            predicted=vocabulary * (2 * size + 3 * FLOAT),
+            # one projection's weights at a time are unpacked
+            fixed=2 * size * hidden * max(inner) if is_quantized(model.config) else 0,
+        )
+
+    def row(self, tokens: int, predicted: int) -> int:
+        """Foresee what one row adds to a pass."""
+        ends = max(self.passing * tokens, self.predicted * predicted)
+        return self.token * tokens + self.pair * tokens**2 + ends
+
+
+def tuning_bytes(trained: int, model: PreTrainedModel) -> int:
+    """Foresee what tuning so many values takes beside the weights and a pass: once as they were."""
+    return trained * (TRAINED * FLOAT + model.dtype.itemsize)
+
+
+def activation_name(config: Any) -> str:
+    """Name the nonlinearity of the feed-forward blocks."""
+    names = ("hidden_act", "activation_function", "hidden_activation")
+    return next((str(name) for each in names if (name := getattr(config, each, None))), "")
+
+
+def norm_bytes(model: PreTrainedModel, hidden: int, heads: int) -> int:
+    """Count what all norms keep of a token; each is as wide as the model, or as every head.
+
+    Those written in Python compute in float32.
+    """
+    total = 0
+    for module in model.modules():
+        weight: Any = getattr(module, "weight", None)
+        if "norm" in type(module).__name__.lower() and weight is not None:
+            width = hidden if weight.numel() >= hidden else weight.numel() * heads
+            own = isinstance(module, nn.LayerNorm)
+            total += width * (model.dtype.itemsize if own else FLOAT)
+    return total
+
+
+@contextmanager
+def checkpointed(model: nn.Module, projections: Projections) -> Iterator[None]:
+    """Have every layer keep no more than its input for a backward pass, for a block."""
+    with ExitStack() as back:
+        for layer in decoder_layers(model, projections):
+            again = partial(checkpoint, layer.forward, use_reentrant=False)
+            back.enter_context(forward_as(layer, again))
+        yield
+
+
+R = TypeVar("R")
+MOST_TOKENS = {"cpu": 4096, "mps": 8192}
+MOST_TOKENS_ELSEWHERE = 32768
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Examples side by side, padded on the right: a causal model's positions never see padding.
+
+    Row i reads `tokens[i, : lengths[i]]`; the tokens `gold` are to be predicted at positions
+    `places`, `rows` says whose they are. So many copies of the batch fit into a pass `at_once`
+    (None: as many as are wanted).
+    """
+
+    tokens: Int[Tensor, "rows time"]
+    lengths: Int[Tensor, " rows"]
+    rows: Int[Tensor, " predicted"]
+    places: Int[Tensor, " predicted"]
+    gold: Int[Tensor, " predicted"]
+    at_once: int | None = None
+
+    @classmethod
+    def of(cls, spans: Sequence[Span], device: torch.device, at_once: int | None = None) -> "Batch":
+        """Pad the inputs of some spans; their continuations are what is to be predicted."""
+        lengths = [len(span.inputs) for span in spans]
+        tokens = torch.zeros((len(spans), max(lengths)), dtype=torch.long)
+        rows: list[int] = []
+        places: list[int] = []
+        gold: list[int] = []
+        for number, span in enumerate(spans):
+            tokens[number, : len(span.inputs)] = torch.tensor(span.inputs)
+            count = len(span.continuation)
+            rows += [number] * count
+            places += range(len(span.inputs) - count, len(span.inputs))
+            gold += span.continuation
+        read, at_rows, at_places, golden = (
+            torch.tensor(each, device=device) for each in (lengths, rows, places, gold)
+        )
+        return cls(tokens.to(device), read, at_rows, at_places, golden, at_once)
+
+    @property
+    def size(self) -> int:
+        return len(self.tokens)
+
+    @property
+    def real(self) -> Bool[Tensor, "rows time"]:
+        """Positions that are no padding."""
+        time = torch.arange(self.tokens.shape[1], device=self.tokens.device)
+        return time < self.lengths[:, None]
+
+    @property
+    def predicting(self) -> Bool[Tensor, "rows time"]:
+        """Positions at which an answer's tokens are predicted."""
+        chosen = torch.zeros_like(self.tokens, dtype=torch.bool)
+        chosen[self.rows, self.places] = True
+        return chosen
+
+    @property
+    def last_of_prompt(self) -> Bool[Tensor, "rows time"]:
+        """The position at which each answer's first token is predicted."""
+        first = torch.full((self.size,), self.tokens.shape[1], device=self.tokens.device)
+        first = first.scatter_reduce(0, self.rows, self.places, "amin")
+        chosen = torch.zeros_like(self.tokens, dtype=torch.bool)
+        chosen[torch.arange(self.size, device=first.device), first] = True
+        return chosen
+
+    def repeated(self, times: int) -> "Batch":
+        """Repeat the whole batch, copy after copy."""
+        copies = torch.arange(times, device=self.rows.device).repeat_interleave(len(self.rows))
+        return Batch(
+            self.tokens.repeat(times, 1),
+            self.lengths.repeat(times),
+            self.rows.repeat(times) + copies * self.size,
+            self.places.repeat(times),
+            self.gold.repeat(times),
+        )
+
+
+class Batcher:
+    """Cuts examples into batches that fit, and halves them for good when one did not.
+
+    Where not even one example fits as often as it is to stand in a pass, its copies are shared
+    among several.
+    """
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        most_rows: int | None = None,
+        memory: int | None = None,
+        needs: PassMemory | None = None,
+        device: torch.device | None = None,
+    ) -> None:
+        """Batch for passes of this model that need so much (None: for scores of every layer).
+
+        They take `memory` bytes beside the weights at most (None: half of what is free, or nearly
+        all on a GPU). `device` is where a model without values would be.
+        """
+        self.device = device or input_device(model)
+        most_rows = most_rows or MOST_ROWS.get(self.device.type)
+        self.sizer = BatchSizer(model, most_rows, memory)
+        self.needs = needs or PassMemory.of(model)
+        self.most_tokens = MOST_TOKENS.get(self.device.type, MOST_TOKENS_ELSEWHERE)
+
+    def row_bytes(self, span: Span) -> int:
+        """Predict what a pass takes of memory for an example."""
+        return self.needs.row(len(span.inputs), len(span.continuation))
+
+    def fitting(self, span: Span) -> int:
+        """Count the rows as long as this one that a pass may have."""
+        by_memory = (self.sizer.budget() - self.needs.fixed) // self.row_bytes(span)
+        return int(min(by_memory, self.most_tokens // len(span.inputs), self.sizer.most))
+
+    def rows(self, span: Span, copies: int) -> int:
+        """Count the examples as long as this one that fit, each `copies` times."""
+        return max(1, self.fitting(span) // copies)
+
+    def at_once(self, span: Span, rows: int, copies: int) -> int:
+        """Count the copies of so many rows as long as this one that fit into a pass."""
+        return max(1, min(copies, self.fitting(span) // rows))
+
+    def peak(self, span: Span, copies: int, examples: int) -> int:
+        """Predict the bytes that a batch of examples as long as this one takes at most."""
+        rows = min(examples, self.rows(span, copies))
+        return self.needs.fixed + rows * self.at_once(span, rows, copies) * self.row_bytes(span)
+
+    def run(
+        self, spans: Sequence[Span], work: Callable[[Batch], list[R]], copies: int = 1
+    ) -> Iterator[tuple[list[int], list[R]]]:
+        """Work on every example once, longest first; yields their numbers and results."""
+        order = sorted(range(len(spans)), key=lambda number: -len(spans[number].inputs))
+        done = 0
+        while done < len(order):
+            chosen = order[done : done + self.rows(spans[order[done]], copies)]
+            done += len(chosen)
+            results = self.sizer.run(
+                lambda part: self.work(work, [spans[number] for number in part], copies), chosen
+            )
+            yield chosen, results
+
+    def work(self, work: Callable[[Batch], list[R]], spans: Sequence[Span], copies: int) -> list[R]:
+        """Work on a batch; on a single example with fewer copies in a pass until these fit."""
+        at_once = self.at_once(spans[0], len(spans), copies)
+        try:
+            return work(Batch.of(spans, self.device, at_once))
+        except Exception as error:
+            if len(spans) > 1 or at_once == 1:
+                raise
+            self.sizer.shrink(error, smallest=False)
+        # Outside the handler: the failed pass's tensors are held by the exception until here.
+        clear_device_cache(garbage_collection=True)
+        return self.work(work, spans, at_once // 2)
+
+
+def gold_logprobs(model: PreTrainedModel, batch: Batch) -> Float[Tensor, " predicted"]:
+    """Compute the log-probability of every gold token, in nats, in float32 whatever the dtype."""
+    head = model.get_output_embeddings()
+
+    def pick_predicting(_: nn.Module, args: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        read, *rest = args
+        # a row for each token that is predicted, so that no logits are made of any other place
+        return (read[batch.rows.to(read.device), batch.places.to(read.device)][None], *rest)
+
+    with temporary_hooks([head.register_forward_pre_hook(pick_predicting)]):
+        logits = model(
+            input_ids=batch.tokens, attention_mask=batch.real.long(), use_cache=False
+        ).logits[0]
+    gold = batch.gold.to(logits.device)[:, None]
+    return logits.float().log_softmax(-1).gather(1, gold)[:, 0].to(batch.rows.device)
+
+
+def mean_logprob(batch: Batch, logprobs: Float[Tensor, " predicted"]) -> Float[Tensor, " rows"]:
+    """Average the log-probability of gold tokens: minus the loss that tuning minimises, in nats."""
+    return sum_logprob(batch, logprobs) / sum_logprob(batch, torch.ones_like(logprobs))
+
+
+def sum_logprob(batch: Batch, logprobs: Float[Tensor, " predicted"]) -> Float[Tensor, " rows"]:
+    """Add up the log-probabilities of the whole answer, in nats."""
+    return logprobs.new_zeros(batch.size).index_add(0, batch.rows, logprobs)
+
+
+@torch.no_grad()
+def gold_means(model: PreTrainedModel, spans: Sequence[Span]) -> Float64[np.ndarray, " examples"]:
+    """Average each span's log-probability over its continuation's tokens, in the given order."""
+    means = np.full(len(spans), np.nan)
+
+    def work(batch: Batch) -> list[float]:
+        return mean_logprob(batch, gold_logprobs(model, batch).double()).tolist()
+
+    for numbers, found in Batcher(model).run(spans, work):
+        means[numbers] = found
+    return means

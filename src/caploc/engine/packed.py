@@ -33,10 +33,8 @@ from caploc.engine.attention import (
     SegmentKeeper,
     SlotKeeper,
 )
-from caploc.engine.graphs import Recordable, StepGraphs, has_graphs
-from caploc.engine.memory import model_devices
-from caploc.engine.planning import BatchPlan, PlannedRow
-from caploc.engine.products import reads_stacks, round_up
+from caploc.engine.kernels import Recordable, StepGraphs, has_graphs, reads_stacks, round_up
+from caploc.engine.planning import BatchPlan, PlannedRow, model_devices
 from caploc.engine.stacks import Readers, pinned, send
 from caploc.models.cutting import MaskTable, PackedCut
 from caploc.models.hooks import forward_as

@@ -17,7 +17,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from caploc.engine.attention import LayerShared, Segment, SharedKeys, shared_layers
-from caploc.engine.products import StackedKeys, reads_stacks, round_up
+from caploc.engine.kernels import StackedKeys, reads_stacks, round_up
 
 # Times the running rows that a product's places may be; where masks differ more in the number of
 # their rows, each is read in a product of its own.

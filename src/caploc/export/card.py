@@ -18,7 +18,7 @@ from caploc.folder import ANSWERS, CURVE
 from caploc.headfile import HeadFile
 from caploc.heads import Head
 from caploc.models.sources import ModelSource
-from caploc.pretrained import PRETRAINED
+from caploc.naming import PRETRAINED
 from caploc.report.exhibits import escape_markdown
 from caploc.report.wording import Unit, outcome_unit, significant, unit_of, unit_of_other, visible
 from caploc.result import Record, Result, Score

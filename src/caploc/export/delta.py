@@ -22,7 +22,7 @@ from transformers import PreTrainedModel
 
 from caploc.contents import read_contents
 from caploc.errors import BadData, CaplocError, ModelRefused, UserError
-from caploc.export.export import check_new, staged, writing_out
+from caploc.export import check_new, staged, writing_out
 from caploc.folder import ENHANCEMENT
 from caploc.models.loading import load_model
 from caploc.models.neurons import find_sites

@@ -6,10 +6,9 @@ from inspect import Parameter, signature
 from typing import Any
 
 from caploc.engine import BatchEngine
-from caploc.errors import BadOption
+from caploc.errors import BadOption, unknown
 from caploc.headfile import read_heads
 from caploc.heads import Mask
-from caploc.lookup import unknown
 from caploc.models.loading import LoadedModel, load_model
 
 LOADING = [

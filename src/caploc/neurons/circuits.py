@@ -56,8 +56,8 @@ from caploc.models.edges import (
 )
 from caploc.models.loading import LoadedModel
 from caploc.progress import Progress, Silent
+from caploc.stats import Interval, JsonRecord, mean_interval
 from caploc.stats.chance import FEWEST, Specificity, draw_in_blocks, specificity
-from caploc.stats.intervals import Interval, JsonRecord, mean_interval
 from caploc.tasks.facts import Counterpart, Fact, FactPrompt
 from caploc.tasks.task import LogLikelihood
 

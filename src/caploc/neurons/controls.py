@@ -16,10 +16,9 @@ from typing import Any
 import numpy as np
 
 from caploc.engine.encoding import Span
-from caploc.errors import BadOption
+from caploc.errors import BadOption, pick
 from caploc.files import read_text
 from caploc.folder import CONTROLS
-from caploc.lookup import pick
 from caploc.models.neurons import Chosen
 from caploc.naming import is_file
 from caploc.neurons.attribution import METHODS
@@ -29,7 +28,7 @@ from caploc.neurons.locating import subsets_of
 from caploc.neurons.study import Finding, NeuronLab, Reported, reopen_study, run_command
 from caploc.progress import Progress
 from caploc.report.tabulation import as_text, bounds, fill_tables, ranged
-from caploc.stats.intervals import mean_interval
+from caploc.stats import mean_interval
 from caploc.stats.sets import (
     COMPARED,
     between,

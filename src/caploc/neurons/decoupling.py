@@ -30,19 +30,18 @@ from jaxtyping import Bool, Float64, UInt8
 from caploc.cache import Cache
 from caploc.designs import generator
 from caploc.engine import Ask
-from caploc.errors import BadData, BadOption
+from caploc.errors import BadData, BadOption, pick
 from caploc.folder import DECOUPLING, LEDGER, claim
-from caploc.lookup import pick
 from caploc.models.edges import open_model, prune
 from caploc.neurons.attribution import METHODS, STEPS, Attribution
 from caploc.neurons.circuits import PromptPair, attribute, strongest
-from caploc.neurons.fidelity import peak
+from caploc.neurons.facts import peak
 from caploc.neurons.finding import score_examples
 from caploc.neurons.knowledge_neurons import KnowledgeNeurons, Tracer, noise_level
 from caploc.neurons.study import Finding, NeuronBench, Reported, run_command
 from caploc.progress import Progress, Silent
 from caploc.report.tabulation import fill_tables, ranged
-from caploc.stats.intervals import Interval, JsonRecord, mean_interval, paired_interval
+from caploc.stats import Interval, JsonRecord, mean_interval, paired_interval
 from caploc.stats.threshold import Rule
 from caploc.tasks import contrasts as kinds
 from caploc.tasks.contrasts import ARMS, CONTRASTS, ContrastSet, Item, draw_contrasts

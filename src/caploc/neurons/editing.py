@@ -32,16 +32,15 @@ from torch import Tensor, nn
 from transformers.pytorch_utils import Conv1D
 
 from caploc.engine.encoding import Span
-from caploc.engine.passes import Batch
+from caploc.engine.neurons import Batch
 from caploc.engine.plain import last_logits
 from caploc.errors import BadData, BadOption
 from caploc.models.hooks import temporary_hooks
 from caploc.models.neurons import NeuronModel
 from caploc.models.proof import reads_first
-from caploc.neurons.facts import Encoded, Encoder, FactAnswers
-from caploc.neurons.fidelity import FactLocator, Profile, peak
+from caploc.neurons.facts import Encoded, Encoder, FactAnswers, FactLocator, Profile, peak
 from caploc.progress import Progress, Silent
-from caploc.stats.intervals import Interval, JsonRecord, mean_interval
+from caploc.stats import Interval, JsonRecord, mean_interval
 from caploc.stats.sets import rank_correlation
 from caploc.tasks.facts import Fact, FactPrompt, check_names
 

@@ -22,13 +22,11 @@ from caploc.contents import restore
 from caploc.cost import Cost
 from caploc.engine import BatchEngine
 from caploc.engine.encoding import Span
-from caploc.engine.passes import gold_means
-from caploc.errors import BadOption, OutOfMemory
+from caploc.engine.neurons import gold_means
+from caploc.errors import BadOption, OutOfMemory, pick
 from caploc.folder import ENHANCEMENT, LEDGER, ROWS
-from caploc.lookup import pick
 from caploc.measurement import Meter
 from caploc.models.loading import CutModel
-from caploc.neurons.arms import ARMS, DRAWN, LOCATED, RANDOM, USUAL, TuningArm, make_arms
 from caploc.neurons.erasure import Erasing
 from caploc.neurons.study import (
     Finding,
@@ -40,12 +38,19 @@ from caploc.neurons.study import (
     run_command,
 )
 from caploc.neurons.training import (
+    ARMS,
+    DRAWN,
+    LOCATED,
+    RANDOM,
     RIVALS,
+    USUAL,
     Lessons,
+    TuningArm,
     TuningFit,
     TuningRecipe,
     check_tunable,
     find_best_rate,
+    make_arms,
     make_lessons,
     rival_scores,
 )
@@ -53,8 +58,8 @@ from caploc.neurons.weights import degraded
 from caploc.progress import Progress
 from caploc.report.exhibits import Exhibit
 from caploc.report.tabulation import Effects, bounds, fill_tables, view_effects
+from caploc.stats import Interval, JsonRecord, paired_interval, plain_value
 from caploc.stats.chance import FEWEST, specificity
-from caploc.stats.intervals import Interval, JsonRecord, paired_interval, plain_value
 from caploc.stats.threshold import best
 from caploc.store import Question, Store
 from caploc.workbench import Allowed

@@ -15,9 +15,8 @@ import numpy as np
 from jaxtyping import Float64
 
 from caploc.engine.neurons import ErasureMode
-from caploc.errors import BadOption
+from caploc.errors import BadOption, pick
 from caploc.folder import ERASURE
-from caploc.lookup import pick
 from caploc.measurement import Meter
 from caploc.models.neurons import Chosen
 from caploc.neurons.attribution import Attribution
@@ -35,6 +34,7 @@ from caploc.neurons.study import (
 from caploc.progress import Progress
 from caploc.report.tabulation import Effects, bounds, fill_tables, known_of, ranged, view_effects
 from caploc.result import Score
+from caploc.stats import Interval, JsonRecord, mean_interval, paired_interval
 from caploc.stats.chance import (
     FEWEST,
     Specificity,
@@ -43,7 +43,6 @@ from caploc.stats.chance import (
     random_sets,
     specificity,
 )
-from caploc.stats.intervals import Interval, JsonRecord, mean_interval, paired_interval
 from caploc.stats.threshold import Scores
 from caploc.workbench import Allowed
 

@@ -13,17 +13,15 @@ from pathlib import Path
 from typing import Any
 
 from caploc.cache import Cache, digest
-from caploc.errors import BadData, BadOption
+from caploc.errors import BadData, BadOption, pick
 from caploc.files import read_text
 from caploc.folder import FIDELITY, LEDGER, RELIABILITY, claim
-from caploc.lookup import pick
 from caploc.models.loading import LoadedModel, load_model
 from caploc.models.neurons import NeuronModel, as_neurons
 from caploc.neurons.attribution import POINTS
 from caploc.neurons.circuits import CircuitLocator, circuit_reliability, others_of
 from caploc.neurons.editing import Editor, covariances, edit_reliability
-from caploc.neurons.facts import FactAnswers, known_facts
-from caploc.neurons.fidelity import FactLocator, wording_fidelity
+from caploc.neurons.facts import FactAnswers, FactLocator, known_facts, wording_fidelity
 from caploc.neurons.knowledge_neurons import (
     SHARE,
     STEPS,
@@ -35,19 +33,21 @@ from caploc.neurons.knowledge_neurons import (
 from caploc.neurons.study import Finding, Reported, run_command
 from caploc.progress import Progress, Silent
 from caploc.report.tabulation import fill_tables, ranged
-from caploc.stats.intervals import JsonRecord
+from caploc.stats import JsonRecord
 from caploc.tasks.catalog import load_task
-from caploc.tasks.demo.facts import demo_counterparts, demo_facts, demo_texts
 from caploc.tasks.facts import (
     FORMS,
     LONGEST,
     Fact,
+    demo_counterparts,
+    demo_facts,
+    demo_texts,
     read_facts,
     read_rewrites,
     with_rewrites,
+    word_facts,
 )
 from caploc.tasks.task import prompt_of
-from caploc.tasks.words.facts import word_facts
 from caploc.workbench import ModelOptions
 
 DEMO = {"demo/quiz": "quiz", "demo/statement": "statement"}

@@ -1,17 +1,38 @@
-"""A fact's prompt as tokens, and what a model makes of its answer."""
+"""What a model makes of a fact, and whether what is located is faithful to it, however worded.
 
-from collections.abc import Sequence
+A fact's prompt is read as tokens with its answer. That the same must come out however a fact is
+worded is the idea of Huang et al. (ICLR 2025); its formulas are not known to us, and these are
+ours. For a fact's prompt q and a rewrite r, with P the located set (of neurons, of edges):
+
+    reference |P(q) & P(r)| / |P(q)|,   largest (by the larger set),   iou
+
+and where a method gives a profile of effects over layers: do both peak in one layer (`agreement`),
+how many layers lie between their peaks (`distance`), and how alike are they (`spearman`)?
+
+A high rate alone says little: it is held against prompts of other facts, and the *margin* is the
+rate with the fact's own rewrites less that with rewrites of other facts of the same relation. Only
+a margin clearly above 0 speaks for single facts being located; a high rate with no margin is what
+the relation's, or the form's, prompts have in common.
+"""
+
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Protocol, runtime_checkable
 
 import numpy as np
-from jaxtyping import Float64
+from jaxtyping import Bool, Float64
 
+from caploc.designs import generator
 from caploc.engine.encoding import RequestEncoder
 from caploc.engine.plain import PaddedText, PaddingCheck, score_padded
 from caploc.errors import BadData, ModelRefused
+from caploc.grid import Grid
 from caploc.models.loading import CutModel
 from caploc.progress import Progress, Silent
-from caploc.tasks.facts import Fact, FactPrompt
+from caploc.stats import Interval, JsonRecord, mean_interval
+from caploc.stats.chance import random_sets
+from caploc.stats.sets import overlap_rates, rank_correlation
+from caploc.tasks.facts import Fact, FactPrompt, check_names
 
 TOGETHER = 64  # prompts in a forward pass
 
@@ -187,3 +208,218 @@ def known_facts(
         )
     counts = {"facts": len(facts), "facts_known": len(kept), "rewrites": given}
     return tuple(kept), {**counts, "rewrites_known": rewrites_known if rewrites else None}
+
+
+ARMS = ("rewrites", "same_relation", "unrelated", "random")
+SET_MEASURES = ("reference", "largest", "iou")
+LAYER_MEASURES = ("agreement", "distance", "spearman")
+Profile = Float64[np.ndarray, " layers"]
+Located = Bool[np.ndarray, " units"] | Profile  # a set, or effects by layer
+Intervals = dict[str, Interval]  # of means over facts, facts resampled, by measure
+
+
+@runtime_checkable
+class FactLocator(Protocol):
+    """Finds what a prompt's answer rests on, the same for the same prompt.
+
+    That is a set of `units`, drawn at random within a layer of the `grid`, or an effect for each
+    layer (NaN where there is none to have); None where the prompt is of no use.
+    """
+
+    name: str
+    units: str
+
+    @property
+    def grid(self) -> Grid: ...
+    def locate(self, prompt: FactPrompt) -> Located | None: ...
+
+
+@dataclass(frozen=True)
+class WordingPair:
+    """A fact's prompt beside one of its own rewrites and rewrites of other facts, by number.
+
+    `fact` and `rewrite` are numbers; `related` is a fact of the same relation and `unrelated` one
+    of another, each with the number of one of its rewrites; None where there is none. That all are
+    rewrites keeps differences of form out of the comparison.
+    """
+
+    fact: int
+    rewrite: int
+    related: tuple[int, int] | None
+    unrelated: tuple[int, int] | None
+
+    def partner(self, arm: str) -> tuple[int, int] | None:
+        """Name the fact and the rewrite that an arm holds the prompt against."""
+        others = {"same_relation": self.related, "unrelated": self.unrelated}
+        return others.get(arm, (self.fact, self.rewrite))
+
+
+def pair_wordings(facts: Sequence[Fact], seed: int) -> list[WordingPair]:
+    """Make one pair for each rewrite of each fact, its partners drawn at random.
+
+    A partner's rewrite has the same number, counted round. A fact whose relation is not known has
+    no related facts, and is unrelated only to facts of a known relation. Raises BadData if no fact
+    has a rewrite.
+    """
+    random = generator(seed)
+    usable = [number for number, fact in enumerate(facts) if fact.rewrites]
+    if not usable:
+        raise BadData("No fact has a rewrite to compare it with; give some.")
+
+    def partner(fact: int, rewrite: int, same: bool) -> tuple[int, int] | None:
+        pool = [
+            other
+            for other in usable
+            if other != fact and are_related(facts[fact], facts[other]) is same
+        ]
+        if not pool:
+            return None
+        other = pool[int(random.integers(len(pool)))]
+        return other, rewrite % len(facts[other].rewrites)
+
+    return [
+        WordingPair(fact, rewrite, partner(fact, rewrite, True), partner(fact, rewrite, False))
+        for fact in usable
+        for rewrite in range(len(facts[fact].rewrites))
+    ]
+
+
+def are_related(first: Fact, second: Fact) -> bool | None:
+    """Ask whether two facts are of one relation; None where that of both is unknown."""
+    if first.relation is None and second.relation is None:
+        return None
+    return first.relation == second.relation
+
+
+def mean_by_fact(
+    owners: Sequence[int], values: Sequence[float], facts: int
+) -> Float64[np.ndarray, " facts"]:
+    """Average each fact's values that are not missing; NaN where it has none."""
+    owned, given = np.asarray(owners, dtype=int), np.asarray(values, dtype=float)
+    known = ~np.isnan(given)
+    counts = np.bincount(owned[known], minlength=facts)
+    sums = np.bincount(owned[known], given[known], minlength=facts)
+    return np.divide(sums, counts, out=np.full(facts, np.nan), where=counts > 0)
+
+
+@dataclass(frozen=True)
+class Fidelity(JsonRecord):
+    """How well what is located agrees between wordings of a fact, beside what other prompts give.
+
+    `arms` holds each measure's mean over facts: a fact's prompt beside its `rewrites`, rewrites of
+    other facts (`same_relation`, `unrelated`), and what is as large as the rewrites' in each layer,
+    or the same profile with its layers dealt anew (`random`). `margin` is `rewrites` less
+    `same_relation`, paired by fact (of `distance`, below 0 is better). `size` is the mean number of
+    units of the `prompts`; at `missing` ones nothing was located, or the model answers wrongly.
+    `peaks` counts the facts whose profile peaks in each layer.
+    """
+
+    locator: str
+    units: str
+    facts: int
+    without_rewrites: int
+    prompts: int
+    missing: int
+    size: float | None
+    peaks: tuple[int, ...] | None
+    arms: dict[str, Intervals]
+    margin: Intervals
+
+
+def wording_fidelity(
+    locator: FactLocator, facts: Sequence[Fact], *, seed: int, progress: Progress | None = None
+) -> Fidelity:
+    """Locate every prompt and every rewrite, and compare what comes out.
+
+    Raises BadData if there is no fact, two have one name, none has a rewrite, or a profile has no
+    layer with an effect.
+    """
+    compared = pair_wordings(facts := check_names(facts), seed)
+    located = _locate_wordings(locator, facts, compared, progress or Silent())
+
+    def measure(arm: str, number: int, pair: WordingPair) -> dict[str, float]:
+        place = pair.partner(arm)
+        second = None if place is None else located[place[0]][1 + place[1]]
+        if arm == "random" and second is not None:
+            second = random_like(second, locator.grid, seed + number)
+        return compare_located(located[pair.fact][0], second)
+
+    rows = {arm: [measure(arm, *each) for each in enumerate(compared)] for arm in ARMS}
+    names = next((tuple(row) for row in rows["rewrites"] if row), SET_MEASURES)
+    owners = [pair.fact for pair in compared]
+    means = {
+        arm: {
+            name: mean_by_fact(owners, [row.get(name, np.nan) for row in each], len(facts))
+            for name in names
+        }
+        for arm, each in rows.items()
+    }
+    margin = {name: means["rewrites"][name] - means["same_relation"][name] for name in names}
+    every = [each for found in located.values() for each in found]
+    sets = [each for each in every if each is not None and each.dtype == bool]
+    firsts = (found[0] for found in located.values())
+    profiles = [each for each in firsts if each is not None and each.dtype != bool]
+    layers, peaks = max(map(len, profiles), default=0), list(map(peak, profiles))
+    return Fidelity(
+        locator=locator.name,
+        units=locator.units,
+        facts=len(located),
+        without_rewrites=len(facts) - len(located),
+        prompts=len(every),
+        missing=sum(each is None or (each.dtype == bool and not each.any()) for each in every),
+        size=float(np.mean([each.sum() for each in sets])) if sets else None,
+        peaks=tuple(np.bincount(peaks, minlength=layers).tolist()) if layers else None,
+        arms={arm: _intervals(each, seed) for arm, each in means.items()},
+        margin=_intervals(margin, seed),
+    )
+
+
+def _locate_wordings(
+    locator: FactLocator, facts: Sequence[Fact], compared: Sequence[WordingPair], shown: Progress
+) -> dict[int, list[Located | None]]:
+    """Locate the prompt and each rewrite of each fact that is compared."""
+    used = sorted({pair.fact for pair in compared})
+    shown.start(f"{locator.name} of rewrites", sum(1 + len(facts[n].rewrites) for n in used))
+    found: dict[int, list[Located | None]] = {number: [] for number in used}
+    for number in used:
+        for prompt in (facts[number].prompt, *facts[number].rewrites):
+            found[number].append(locator.locate(prompt))
+            shown.advance(1, 1)
+    return found
+
+
+def _intervals(means: Mapping[str, Float64[np.ndarray, " facts"]], seed: int) -> Intervals:
+    return {name: mean_interval(each, seed=seed) for name, each in means.items()}
+
+
+def _is_profile(located: Located | None) -> bool:
+    return located is not None and located.dtype != bool
+
+
+def random_like(located: Located, grid: Grid, seed: int) -> Located:
+    """Draw a set as large in every layer, or deal a profile's effects to layers anew."""
+    if _is_profile(located):
+        return generator(seed).permutation(located)
+    return random_sets(located, grid, 1, seed=seed, excluding=False)[0]
+
+
+def compare_located(first: Located | None, second: Located | None) -> dict[str, float]:
+    """Compare two sets, or two profiles; empty where one is missing, NaN where undefined."""
+    if first is None or second is None:
+        return {}
+    if not _is_profile(first):
+        found = vars(overlap_rates(first, second))
+        return {name: np.nan if found[name] is None else found[name] for name in SET_MEASURES}
+    apart, rho = abs(peak(first) - peak(second)), rank_correlation(first, second)
+    figures = float(apart == 0), float(apart), np.nan if rho is None else rho
+    return dict(zip(LAYER_MEASURES, figures, strict=True))
+
+
+def peak(profile: Profile) -> int:
+    """Find the layer of the largest effect; of equal ones the lowest.
+
+    Raises BadData if no layer has an effect.
+    """
+    if np.isnan(profile).all():
+        raise BadData("A traced profile has no layer with an effect; widen the window.")
+    return int(np.nanargmax(profile))

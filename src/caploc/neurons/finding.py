@@ -21,12 +21,12 @@ from jaxtyping import Bool, Float64
 from caploc.cache import ArrayCache
 from caploc.designs import generator
 from caploc.engine.encoding import Span
-from caploc.engine.passes import Batch, Batcher
+from caploc.engine.neurons import Batch, Batcher
 from caploc.errors import BadOption, StoreFailed
 from caploc.models.neurons import Chosen, NeuronGrid, NeuronModel
 from caploc.neurons.attribution import Attribution
 from caploc.progress import Progress, Silent
-from caploc.stats.intervals import plain_value
+from caploc.stats import plain_value
 from caploc.stats.sets import Within, commonality_set, group, overlap_rates, within
 from caploc.stats.threshold import Moments, Rule, ThresholdCount, strengths, sweep
 from caploc.workers.distributed import ModelIdentity

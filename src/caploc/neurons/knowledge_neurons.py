@@ -40,20 +40,18 @@ from torch import Tensor, nn
 
 from caploc.designs import generator
 from caploc.engine.encoding import Span
-from caploc.engine.passes import Batch, gold_logprobs
+from caploc.engine.neurons import Batch, gold_logprobs
 from caploc.engine.plain import last_logits
-from caploc.errors import BadData, BadOption
-from caploc.lookup import pick
+from caploc.errors import BadData, BadOption, pick
 from caploc.models.cutting import Beside, Site
 from caploc.models.hooks import temporary_hooks
 from caploc.models.neurons import Chosen, Experts, NeuronGrid, NeuronModel
 from caploc.models.projections import layer_part, module_name
 from caploc.neurons.attribution import POINTS, Attribution, Gates
-from caploc.neurons.facts import Encoded, Encoder
-from caploc.neurons.fidelity import are_related
+from caploc.neurons.facts import Encoded, Encoder, are_related
 from caploc.progress import Progress, Silent
+from caploc.stats import Interval, JsonRecord, mean_interval
 from caploc.stats.chance import Specificity, random_sets, specificity
-from caploc.stats.intervals import Interval, JsonRecord, mean_interval
 from caploc.tasks.facts import Fact, FactPrompt, check_names
 
 STEPS = 20

@@ -19,9 +19,8 @@ from caploc.report.page import Status, answer_rows, status_of
 from caploc.report.wording import ScoreKind, Unit, clipped, inline, outcome_unit, visible
 from caploc.result import AnswerPair, Result, number
 from caploc.rowfiles import Own
-from caploc.store import Question, Row, pack
+from caploc.store import Question, Row, pack, reading, sealed_row
 from caploc.store.rows import fields_of, matches
-from caploc.store.store import reading, sealed_row
 from caploc.tasks.task import Generated, Scored, responses_from_json
 
 AT_ONCE = 50  # examples of a page

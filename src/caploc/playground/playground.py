@@ -57,7 +57,7 @@ from caploc.tasks.task import (
     Task,
     options_json,
 )
-from caploc.validation.comparison import measure_change
+from caploc.validation import measure_change
 
 SCORED_AT_ONCE = 16  # examples between two visitors' turns
 

@@ -39,8 +39,8 @@ from caploc.report.sentence import check_of, headline
 from caploc.report.templates import REPORT
 from caploc.report.wording import called, inline, name_list, unit_of_metric
 from caploc.result import Result
+from caploc.store import LOCK, journal, reading
 from caploc.store.rows import Question
-from caploc.store.store import LOCK, journal, reading
 
 DEEPEST, MOST_FOLDERS = 8, 20_000  # levels below the folder, and folders that are looked at
 MOST_COUNTED = 100_000  # rows of a run without a result; more are not counted to the end

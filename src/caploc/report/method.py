@@ -1,6 +1,6 @@
 """How the heads were found, in words with the run's numbers filled in."""
 
-from caploc.pretrained import PRETRAINED
+from caploc.naming import PRETRAINED
 from caploc.report.headtable import describe_estimand
 from caploc.report.wording import (
     ScoreKind,

@@ -18,7 +18,7 @@ from caploc.report import charts
 from caploc.report.charts import Spec
 from caploc.report.exhibits import NOTHING, Cell, Exhibit, Value
 from caploc.report.wording import read_yaml
-from caploc.stats.intervals import Interval
+from caploc.stats import Interval
 
 YES_NO = {True: "yes", False: "no", None: NOTHING}
 Scope = Mapping[str, Any]  # what an expression may name

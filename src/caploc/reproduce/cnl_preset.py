@@ -16,7 +16,6 @@ from pydantic import Field, model_validator
 
 from caploc.engine.neurons import ErasureMode
 from caploc.errors import BadOption
-from caploc.neurons.arms import ARMS as TUNED_ARMS
 from caploc.neurons.attribution import METHODS, Attribution
 from caploc.neurons.controls import Controlling
 from caploc.neurons.decoupling import DecouplingStudy
@@ -25,6 +24,7 @@ from caploc.neurons.erasure import ARMS as ERASED_ARMS
 from caploc.neurons.erasure import DOSES, LAYERS, LOCATED, Erasing
 from caploc.neurons.fact_study import FactStudy
 from caploc.neurons.study import NeuronStudy
+from caploc.neurons.training import ARMS as TUNED_ARMS
 from caploc.neurons.training import TuningRecipe
 from caploc.report.exhibits import Exhibit, Value
 from caploc.reproduce.preset import PEAK, PresetPart, read_as

@@ -19,7 +19,7 @@ from caploc.measurement import search
 from caploc.models.loading import LoadedModel
 from caploc.models.sources import find_source
 from caploc.progress import Progress
-from caploc.recovery.paired import smoothed
+from caploc.recovery import smoothed
 from caploc.reproduce.preset import Benchmark, Preset, PresetModel
 from caploc.result import Change, number
 from caploc.search import METHODS, Found, Problem, Search
@@ -27,7 +27,7 @@ from caploc.stats.chance import DRAWS
 from caploc.store import Store
 from caploc.tasks.catalog import wants_chat_template
 from caploc.tasks.task import Task
-from caploc.validation.comparison import Comparison, score_both
+from caploc.validation import Comparison, score_both
 from caploc.validation.failures import categorize_failures
 from caploc.workbench import Workbench
 

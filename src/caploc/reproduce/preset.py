@@ -10,16 +10,15 @@ from typing import Any, Literal, Self, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from caploc import designs
-from caploc.errors import BadData, BadOption, CaplocError, UnknownName
+from caploc.errors import BadData, BadOption, CaplocError, UnknownName, list_keys, pick, unknown
 from caploc.files import read_toml
 from caploc.heads import Head, HeadGrid
-from caploc.lookup import list_keys, pick, unknown
 from caploc.models.loading import model_shape
 from caploc.naming import placed
 from caploc.search import METHODS, Problem, Settings
 from caploc.tasks.catalog import TaskOptions
 from caploc.tasks.paper.profanity import PACKAGED
-from caploc.validation.comparison import check_limit
+from caploc.validation import check_limit
 from caploc.workbench import ModelOptions
 
 FRESH = 100  # examples that a search never chose on, to tell how much a choice flatters itself

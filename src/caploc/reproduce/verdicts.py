@@ -20,11 +20,11 @@ import numpy as np
 import yaml
 from jinja2 import Environment, StrictUndefined, UndefinedError
 
-from caploc.neurons.arms import LOCATED as TUNED
-from caploc.neurons.arms import RANDOM as TUNED_IN_LAYERS
 from caploc.neurons.enhancing import GOLD, METRIC
 from caploc.neurons.erasure import ACTIVE, LAYERS, LOCATED, OWN
 from caploc.neurons.fact_study import NAMES, margin_of
+from caploc.neurons.training import LOCATED as TUNED
+from caploc.neurons.training import RANDOM as TUNED_IN_LAYERS
 from caploc.report.exhibits import NOTHING, Cell, Exhibit, Row, Value
 from caploc.report.tabulation import as_text, ranged
 from caploc.report.wording import write_q

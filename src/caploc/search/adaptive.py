@@ -16,9 +16,16 @@ from caploc.search.plan import Asking, Found, Plan, Problem, Search, opening_pla
 from caploc.search.screen import Screen
 from caploc.search.screened import search_by_screen
 from caploc.search.sets import concluded_set, grown_by_looks, grown_by_screens
-from caploc.search.shortlist import AHEAD, Shortlist
 from caploc.search.specific import search_specific
-from caploc.search.state import SURVIVORS, TRIED_ALONE, SearchState, right_of, worth_a_look
+from caploc.search.state import (
+    AHEAD,
+    SURVIVORS,
+    TRIED_ALONE,
+    SearchState,
+    Shortlist,
+    right_of,
+    worth_a_look,
+)
 from caploc.search.summary import nothing_found, nothing_to_lose, summarize
 
 LOOKING = 0.35  # share of the budget that the look at likelihoods may take

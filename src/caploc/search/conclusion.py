@@ -9,11 +9,10 @@ from jaxtyping import Bool
 from caploc.designs import generator
 from caploc.heads import ALONE, Mask
 from caploc.recovery.estimate import Estimate, PerHead
-from caploc.recovery.screening import Effects, Scale, calibrate, joined
-from caploc.recovery.shrinkage import Posterior, top_chances
+from caploc.recovery.screening import Effects, Posterior, Scale, calibrate, joined, top_chances
 from caploc.search.plan import column_mask
 from caploc.search.screen import First
-from caploc.search.shortlist import Shortlist
+from caploc.search.state import Shortlist
 
 LEVEL = 0.05  # false discovery rate at which a head is named
 ENOUGH = 20  # examples of a head alone from which on they speak for themselves

@@ -20,8 +20,7 @@ from sklearn.linear_model import LogisticRegression
 from caploc import designs
 from caploc.heads import Mask
 from caploc.recovery.estimate import Measurements, PerExample
-from caploc.recovery.screening import Effects
-from caploc.recovery.shrinkage import Posterior, spread_around
+from caploc.recovery.screening import Effects, Posterior, spread_around
 from caploc.search.plan import Asking, Plan, Problem, column_mask
 from caploc.search.screen import First
 

@@ -20,9 +20,8 @@ from scipy import stats
 from caploc import designs
 from caploc.errors import BadOption
 from caploc.heads import Columns, Masks
-from caploc.recovery import ESTIMATORS
+from caploc.recovery import ESTIMATORS, PairedDifferences
 from caploc.recovery.estimate import Estimate, Measurements, PerExample
-from caploc.recovery.paired import PairedDifferences
 from caploc.search.plan import Asking, Found, Plan, Problem, Search, intact_plan
 
 RATES = (0.01, 0.02, 0.03, 0.05, 0.07, 0.1)  # arXiv 2603.03335, appendix A.1, gives both ends

@@ -11,8 +11,7 @@ import numpy as np
 from caploc import designs
 from caploc.heads import Mask
 from caploc.recovery.estimate import Measurements, PerHead, Rows
-from caploc.recovery.screening import Effects, joined, screened
-from caploc.recovery.shrinkage import Posterior, shrink, top_chances
+from caploc.recovery.screening import Effects, Posterior, joined, screened, shrink, top_chances
 from caploc.search.plan import Plan, Problem, column_mask
 
 FOCUS = 0.7  # share of each mask that is drawn by the chance to belong to the top

@@ -7,8 +7,7 @@ own; the shortlist is tried alone on examples that the screen never used.
 from caploc.search.conclusion import Conclusion
 from caploc.search.plan import Asking, Found
 from caploc.search.screen import SPARE, Screen
-from caploc.search.shortlist import LOOKS, Shortlist
-from caploc.search.state import SearchState
+from caploc.search.state import LOOKS, SearchState, Shortlist
 from caploc.search.summary import summarize
 
 CHECKING = 0.2  # share of the rows kept for the shortlist alone on fresh examples

@@ -12,14 +12,13 @@ from dataclasses import replace
 
 import numpy as np
 
+from caploc.recovery import falls
 from caploc.recovery.estimate import is_binary
-from caploc.recovery.paired import falls
 from caploc.search.conclusion import LEVEL, Conclusion
 from caploc.search.likelihood import FirstLook
 from caploc.search.plan import Asking, Found, Plan, column_mask, intact_plan
 from caploc.search.screen import First, Screen
-from caploc.search.shortlist import Shortlist
-from caploc.search.state import SURVIVORS, TRIED_ALONE, SearchState, broken, right_of
+from caploc.search.state import SURVIVORS, TRIED_ALONE, SearchState, Shortlist, broken, right_of
 from caploc.search.summary import summarize
 
 AT_ONCE = 2  # heads that one screen adds

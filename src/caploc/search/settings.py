@@ -6,8 +6,7 @@ from itertools import pairwise
 from math import inf
 
 from caploc import designs
-from caploc.errors import BadOption
-from caploc.lookup import pick
+from caploc.errors import BadOption, pick
 from caploc.recovery import ESTIMATORS
 
 MOST_MASKS = 100_000  # drawn at once, each a byte a head

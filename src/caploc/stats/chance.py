@@ -29,7 +29,7 @@ from caploc.errors import BadOption, UnknownName
 from caploc.grid import Grid
 from caploc.heads import Head, HeadGrid, Masks
 from caploc.search import column_mask
-from caploc.stats.intervals import Interval, JsonRecord, mean_interval, paired_interval
+from caploc.stats import Interval, JsonRecord, mean_interval, paired_interval
 from caploc.stats.threshold import Chosen, Scores, Sets, blocks, strengths
 
 SMALLEST = np.finfo(float).tiny  # chances below it are dropped: no sum of them shows

@@ -16,7 +16,7 @@ from scipy import stats
 from caploc.designs import generator
 from caploc.errors import BadOption, UnknownName
 from caploc.heads import Head
-from caploc.stats.intervals import JsonRecord
+from caploc.stats import JsonRecord
 
 WIDTH = 1.96  # standard errors on either side of a 95 % interval
 CLEAR = 2.0  # standard errors that an intact score must lie above chance

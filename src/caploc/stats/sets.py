@@ -22,9 +22,8 @@ from jaxtyping import Bool, Float64, Int
 from scipy import sparse, stats
 
 from caploc.designs import generator
-from caploc.errors import BadData, BadOption
-from caploc.lookup import pick
-from caploc.stats.intervals import LEVEL, RESAMPLES, Interval, JsonRecord
+from caploc.errors import BadData, BadOption, pick
+from caploc.stats import LEVEL, RESAMPLES, Interval, JsonRecord
 from caploc.stats.threshold import Chosen, Sets, Unchecked, votes_needed
 
 RATES = ("reference", "largest", "smallest", "dice", "iou")

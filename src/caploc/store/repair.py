@@ -15,6 +15,7 @@ from typing import Any
 
 from caploc.errors import StoreFailed
 from caploc.files import UnfitFile
+from caploc.store import folder_lock, reading, unusable
 from caploc.store.pages import INDEX, JOURNAL, LOG, Record, companion_file, connect, records
 from caploc.store.rows import (
     AT_ONCE,
@@ -28,7 +29,6 @@ from caploc.store.rows import (
     prepare,
     seal,
 )
-from caploc.store.store import folder_lock, reading, unusable
 from caploc.tasks.task import responses_from_json
 
 DIGEST = re.compile("[0-9a-f]{32}")

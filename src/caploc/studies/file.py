@@ -15,12 +15,11 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 from pydantic_core import ErrorDetails
 
-from caploc.engine.backends import AUTO
-from caploc.errors import BadOption, CaplocError, OutOfMemory
+from caploc.engine import AUTO
+from caploc.errors import BadOption, CaplocError, OutOfMemory, list_keys, nearest, pick
 from caploc.files import read_toml
 from caploc.folder import JSON_FILES, LEDGER, ROWS
 from caploc.heads import HeadGrid
-from caploc.lookup import list_keys, nearest, pick
 from caploc.models.placement import SPREAD
 from caploc.modes import PATCH, ZERO, Mode
 from caploc.naming import are_twins, at_home, default_others, folder_name, placed

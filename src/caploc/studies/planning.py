@@ -36,15 +36,14 @@ from caploc.outlook import Foreseen
 from caploc.progress import Progress, Silent
 from caploc.result import Score
 from caploc.search import METHODS, Plan, column_mask
-from caploc.store import Question, Row, Store
+from caploc.store import Known, Question, Row, Store, stored_rows
 from caploc.store.rows import pack
-from caploc.store.store import Known, stored_rows
 from caploc.studies.running import finished
 from caploc.study import CHECKED, ELSEWHERE, Study, draw_own_curve, held_back, locate, validated
 from caploc.tasks.catalog import TaskOptions
 from caploc.tasks.task import Generate, Generated, Response, Scored, Task, responses_json
+from caploc.validation import EXAMPLES, MASKS
 from caploc.validation.frontier import OFFERED, split_examples
-from caploc.validation.held_out import EXAMPLES, MASKS
 from caploc.workbench import Absent, ModelOptions, Unloaded, Workbench, check_pairs
 
 SECONDS = 4.0  # of measuring, for each task of a study

@@ -35,7 +35,7 @@ from caploc.report.page import rewrite_page
 from caploc.report.sentence import headline
 from caploc.report.templates import COMPARE, REPORT
 from caploc.result import Result
-from caploc.store.store import hold_folder
+from caploc.store import hold_folder
 from caploc.studies.file import grid_of
 from caploc.study import Study, run_study
 from caploc.workers import DistributedEngine

@@ -26,8 +26,7 @@ from functools import partial
 from itertools import combinations, product
 from typing import Any
 
-from caploc.errors import BadOption
-from caploc.lookup import pick
+from caploc.errors import BadOption, pick
 from caploc.tasks.demo.data import CAPITALS, ELEMENTS, LETTERS, word_quiz
 
 ITEMS = 1000

@@ -4,20 +4,31 @@ COUNTERFACT and zsRE are read as they are distributed with ROME (Meng et al. 202
 a fact on each line, as `Fact.as_dict` writes it. A line of a file of rewrites, which a language
 model or a person wrote, is `{"fact": "17", "prompts": ["...", "..."]}`; `fact` is the fact's name.
 That a prompt means the same cannot be seen by a program; what can is checked here.
+
+Our own facts are the demo model's (capitals and elements, asked as quizzes or said as statements)
+and those that pretrained models know: countries and their capitals, each in several wordings. A
+quiz names its answer by a letter that changes from rewrite to rewrite, so that what the rewrites of
+a fact have in common is the fact and not the token to come. Statements are for editing: they name
+the answer itself.
 """
 
 import json
+import random
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 from pydantic import TypeAdapter, ValidationError
 
-from caploc.errors import BadData
+from caploc.errors import BadData, BadOption, pick
 from caploc.files import read_text
-from caploc.lookup import pick
-from caploc.stats.intervals import JsonRecord
+from caploc.stats import JsonRecord
+from caploc.tasks.demo import data
+from caploc.tasks.demo.data import LETTERS
 
 
 @dataclass(frozen=True)
@@ -271,3 +282,203 @@ def with_rewrites(
 
 def _plain(text: str) -> str:
     return " ".join(text.casefold().split())
+
+
+OFFERED = re.compile(r"^(\S+) ([A-D])$", re.MULTILINE)  # a line of a quiz: an answer, its letter
+Pair = tuple[str, str]  # subject and answer
+DEMO_RELATIONS: dict[str, Sequence[Pair]] = {
+    "capital of": data.CAPITALS,
+    "symbol of": data.ELEMENTS,
+}
+REWRITES = 5
+NEIGHBOURS = 6
+# What may stand before a statement without the demo model losing the fact (it was trained on
+# statements at the start of a text); a third of what it forgets anyway is left to the filter.
+LEADS = (" ", "  ", "\n")
+
+
+def demo_facts(form: str = "quiz", count: int | None = None, *, seed: int = 0) -> tuple[Fact, ...]:
+    """Make facts of both relations by turns, in random order; all of them, or the first `count`.
+
+    In the form `quiz` the prompt and its rewrites are quizzes that differ in the wrong answers and
+    in the place of the right one. In the form `statement` the prompt is `capital of France is `,
+    the rewrites are three statements with another lead and three quizzes that offer both answers,
+    and the neighbours are statements about other subjects.
+
+    Raises:
+        UnknownName: if there is no such form.
+        BadOption: if `count` is below 1, or above the number there are.
+    """
+    build = pick(DEMO_FORMS, form, "form of demo facts")
+    total = sum(map(len, DEMO_RELATIONS.values()))
+    if count is not None and not 1 <= count <= total:
+        raise BadOption(f"The demo model knows {total} facts; ask for 1 to {total}, not {count}.")
+    rng = random.Random(seed)
+    asked = [
+        [(name, pair) for pair in rng.sample(DEMO_RELATIONS[name], len(DEMO_RELATIONS[name]))]
+        for name in DEMO_RELATIONS
+    ]
+    turns = [each for pairs in zip_longest(*asked) for each in pairs if each]
+    return tuple(build(rng, name, pair) for name, pair in turns[:count])
+
+
+def demo_texts(count: int = 300, *, seed: int = 0) -> list[str]:
+    """Draw texts of the demo model's world, of every kind, for statistics over any text."""
+    rng = random.Random(seed)
+    kinds = (*data.HELD_OUT, data.courtesy, data.choose_named, data.statement)
+    drawn = [rng.choice(kinds)(rng) for _ in range(count)]
+    return [example.prompt + example.answer for example in drawn]
+
+
+def _quizzed(rng: random.Random, relation: str, pair: Pair) -> Fact:
+    """Ask the fact as quizzes."""
+    prompts: dict[str, FactPrompt] = {}
+    while len(prompts) <= REWRITES:
+        prompt = quiz(rng, relation, pair)
+        prompts.setdefault(prompt.text, prompt)
+    prompt, *rewrites = prompts.values()
+    others = _others(rng, relation, pair, NEIGHBOURS)
+    return Fact(
+        name=f"{relation} {pair[0]}",
+        relation=relation,
+        prompt=prompt,
+        rewrites=tuple(rewrites),
+        neighbours=tuple(quiz(rng, relation, other) for other in others),
+    )
+
+
+def _stated(rng: random.Random, relation: str, pair: Pair) -> Fact:
+    """State the fact, with a false answer of the same kind."""
+    (_, other), *around = _others(rng, relation, pair, NEIGHBOURS + 1, apart=True)
+
+    def said(subject: str, target: str, lead: str = "") -> FactPrompt:
+        return FactPrompt(f"{lead}{relation} {subject} is ", subject, target, other)
+
+    return Fact(
+        name=f"{relation} {pair[0]}",
+        relation=relation,
+        prompt=said(*pair),
+        rewrites=(
+            *(said(*pair, lead) for lead in LEADS),
+            *(quiz(rng, relation, pair, other) for _ in LEADS),
+        ),
+        neighbours=tuple(said(*each) for each in around),
+    )
+
+
+def quiz(rng: random.Random, relation: str, pair: Pair, offered: str | None = None) -> FactPrompt:
+    """Ask a multiple-choice question, in the demo task's form, whose answer is a letter.
+
+    `other` is the letter of the false answer `offered`, or of any.
+    """
+    subject, answer = pair
+    wrong = rng.sample(
+        sorted({each for _, each in DEMO_RELATIONS[relation]} - {answer, offered}), len(LETTERS) - 1
+    )
+    offered = offered or wrong[0]
+    options = [answer, offered, *[each for each in wrong if each != offered][: len(LETTERS) - 2]]
+    rng.shuffle(options)
+    return FactPrompt(
+        text=data.word_quiz(relation, subject, options),
+        subject=subject,
+        target=LETTERS[options.index(answer)],
+        other=LETTERS[options.index(offered)],
+    )
+
+
+def _others(
+    rng: random.Random, relation: str, pair: Pair, count: int, *, apart: bool = False
+) -> list[Pair]:
+    """Other facts of the relation; with `apart`, the first answer begins like none of the others.
+
+    Of answers that begin alike (H, He) the shorter is likelier whatever the model believes.
+    """
+    pool = [each for each in DEMO_RELATIONS[relation] if each != pair]
+    first, *rest = rng.sample(pool, len(pool))
+    while apart and first[1][0] == pair[1][0]:
+        rest.append(first)
+        first, *rest = rest
+    if apart:
+        rest = [each for each in rest if each[1][0] != first[1][0]]
+    return [first, *rest][:count]
+
+
+DEMO_FORMS: dict[str, Callable[[random.Random, str, Pair], Fact]] = {
+    "quiz": _quizzed,
+    "statement": _stated,
+}
+
+
+def demo_counterparts(prompt: FactPrompt) -> list[Counterpart]:
+    """Take other countries or elements with their answers.
+
+    In a quiz the answer is the letter of what is offered; a subject whose answer is not offered
+    is no right question, and stands for the letter of the prompt's own false answer.
+    """
+    letters = dict(OFFERED.findall(prompt.text))
+    facts = next((facts for name, facts in DEMO_RELATIONS.items() if name in prompt.text), [])
+    found = []
+    for subject, answer in facts:
+        if subject == prompt.subject:
+            continue
+        if not letters:
+            found.append(Counterpart(subject, answer))
+        elif answer in letters:
+            found.append(Counterpart(subject, letters[answer]))
+        elif prompt.other:
+            found.append(Counterpart(subject, prompt.other, right=False))
+    return found
+
+
+# The first wording is a fact's prompt, the others its rewrites; all of them end where the answer
+# follows. Of the wordings tried, those that SmolLM2 and Gemma complete most often.
+WORDINGS = {
+    "capital": (
+        "The capital city of {} is",
+        "The capital of {} is",
+        "The name of the capital of {} is",
+        "The government of {} sits in its capital,",
+        "What is the capital of {}? It is",
+        "{}'s capital is",
+    ),
+    "country": (
+        "The capital {} belongs to the country of",
+        "The city of {} is the capital of",
+        "{} is the capital city of",
+        "{} is the capital of",
+        "Where is {}? It is in",
+    ),
+}
+
+
+def word_facts(*, seed: int = 0) -> tuple[Fact, ...]:
+    """Make the facts of both relations, capital of a country and country of a capital, shuffled.
+
+    A fact's false answer is another subject's; its neighbours are prompts about further subjects,
+    which an edit must leave as they are.
+    """
+    rng, found = random.Random(seed), list[Fact]()
+    for relation, wordings in WORDINGS.items():
+        path = Path(__file__).parent / "words" / f"{relation}.csv"
+        rows = pd.read_csv(path, dtype=str, keep_default_na=False)
+        pairs = list(zip(rows["question"], rows["answer"], strict=True))
+        found += [_word(rng, relation, wordings, pair, pairs) for pair in pairs]
+    rng.shuffle(found)
+    return tuple(found)
+
+
+def _word(
+    rng: random.Random, relation: str, wordings: Sequence[str], pair: Pair, pairs: Sequence[Pair]
+) -> Fact:
+    """Put one fact into words; no answer beside its own begins with the same letter."""
+    apart = [each for each in pairs if each[1][0] != pair[1][0] and each[0] != pair[0]]
+    (_, other), *around = rng.sample(apart, NEIGHBOURS + 1)
+
+    def say(wording: str, subject: str, answer: str) -> FactPrompt:
+        return FactPrompt(wording.format(subject), subject, f" {answer}", f" {other}")
+
+    prompt, *rewrites = (say(wording, *pair) for wording in wordings)
+    neighbours = (say(wordings[0], *each) for each in around if each[1] != other)
+    return Fact(
+        f"{relation} of {pair[0]}", f"{relation} of", prompt, tuple(rewrites), tuple(neighbours)
+    )

@@ -20,8 +20,7 @@ from lm_eval.api.metrics import mean, mean_stderr
 from lm_eval.api.task import Task as HarnessLeaf
 from lm_eval.models.utils import normalize_gen_kwargs
 
-from caploc.errors import BadData, BadOption, UserError
-from caploc.lookup import unknown
+from caploc.errors import BadData, BadOption, UserError, unknown
 from caploc.tasks.programs import executes_code, judgement
 from caploc.tasks.task import (
     READ_OFF,

@@ -20,6 +20,7 @@ from caploc.recovery.estimate import true_scores
 from caploc.result import AnswerPair, BeforeAfter, Failures, Likelihoods, Share
 from caploc.store import Row
 from caploc.tasks.task import Generate, Response, Scored, Task, responses_from_json
+from caploc.validation import MARGIN
 from caploc.validation.categories import (
     BROKEN,
     Answered,
@@ -28,7 +29,6 @@ from caploc.validation.categories import (
     Labels,
     written_text,
 )
-from caploc.validation.comparison import MARGIN
 
 MOSTLY = 2 / 3  # of the harm, for a verdict that names one kind
 FEWEST = 5  # examples harmed, below which their kinds are no majority of anything

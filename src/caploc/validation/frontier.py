@@ -11,9 +11,9 @@ from caploc import designs
 from caploc.errors import BadOption
 from caploc.frontiers import find_gentlest, find_worst, has_amounts
 from caploc.heads import Columns, HeadGrid
-from caploc.recovery.paired import falls, falls_short
+from caploc.recovery import falls, falls_short
 from caploc.result import Frontier, FrontierSet, Subsets, TaskEffect, number
-from caploc.validation.comparison import Check, Outcomes, scored_both
+from caploc.validation import Check, Outcomes, scored_both
 from caploc.validation.members import effect_between
 
 SEARCHED = 60  # examples of a spared task or a twin that the search may use

@@ -13,11 +13,11 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Float
 
+from caploc.recovery import falls, paired
 from caploc.recovery.estimate import true_scores
-from caploc.recovery.paired import falls, paired
 from caploc.result import Effect, Member, Subsets, TriedSet, number
 from caploc.search.published import mean_loss
-from caploc.validation.comparison import Check, Outcomes, scored_both
+from caploc.validation import Check, Outcomes, scored_both
 
 
 def effect_between(before: Outcomes, after: Outcomes) -> Effect:

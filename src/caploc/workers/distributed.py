@@ -21,7 +21,7 @@ import torch
 from filelock import FileLock, Timeout
 
 from caploc.engine import Answer, Ask, BatchEngine, Source
-from caploc.engine.memory import SHARE
+from caploc.engine.planning import SHARE
 from caploc.errors import CaplocError, ModelRefused, OutOfMemory, RunFailed
 from caploc.grid import Grid
 from caploc.heads import HeadGrid, Mask

@@ -5,8 +5,7 @@ import pytest
 from caploc.engine.encoding import RequestEncoder
 from caploc.neurons.circuits import find_pair, others_of
 from caploc.tasks.demo.data import CAPITALS, ELEMENTS
-from caploc.tasks.demo.facts import demo_counterparts
-from caploc.tasks.facts import Counterpart, FactPrompt
+from caploc.tasks.facts import Counterpart, FactPrompt, demo_counterparts
 
 QUIZ = "capital of Peru?\nRome A\nLima B\nBaghdad C\nParis D\n="
 

@@ -8,10 +8,9 @@ import pytest
 
 from caploc.errors import BadData
 from caploc.models.neurons import NeuronGrid
-from caploc.neurons.fidelity import mean_by_fact, pair_wordings, wording_fidelity
+from caploc.neurons.facts import mean_by_fact, pair_wordings, wording_fidelity
 from caploc.neurons.knowledge_neurons import KnowledgeNeurons
-from caploc.tasks.demo.facts import demo_facts
-from caploc.tasks.facts import Fact, FactPrompt
+from caploc.tasks.facts import Fact, FactPrompt, demo_facts
 
 pytestmark = pytest.mark.slow  # whole studies
 

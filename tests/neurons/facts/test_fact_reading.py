@@ -5,8 +5,7 @@ import json
 import pytest
 
 from caploc.errors import BadData, UnknownName
-from caploc.tasks.demo.facts import demo_facts
-from caploc.tasks.facts import Fact, FactPrompt, check_names, read_facts
+from caploc.tasks.facts import Fact, FactPrompt, check_names, demo_facts, read_facts
 
 COUNTERFACT = {
     "case_id": 3,

@@ -12,8 +12,7 @@ from caploc.errors import BadOption, UnknownName
 from caploc.models.neurons import list_projections
 from caploc.neurons.facts import Encoded
 from caploc.neurons.knowledge_neurons import KnowledgeNeurons
-from caploc.tasks.demo.facts import demo_facts
-from caploc.tasks.facts import FactPrompt
+from caploc.tasks.facts import FactPrompt, demo_facts
 
 # one family has no feed-forward block in its two layers
 WITH_NEURONS = [name for name in FAMILIES if not name.startswith("nemotron_h")]

@@ -10,10 +10,10 @@ import pytest
 
 from caploc.errors import BadData
 from caploc.models.neurons import NeuronGrid
-from caploc.neurons.fidelity import compare_located, peak, wording_fidelity
+from caploc.neurons.facts import compare_located, peak, wording_fidelity
 from caploc.neurons.knowledge_neurons import Tracer, noise_level
 from caploc.stats.sets import rank_correlation
-from caploc.tasks.demo.facts import demo_facts
+from caploc.tasks.facts import demo_facts
 
 pytestmark = pytest.mark.slow  # whole studies
 

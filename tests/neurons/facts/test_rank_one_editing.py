@@ -18,8 +18,7 @@ from caploc.neurons.editing import (
     edited,
 )
 from caploc.neurons.facts import Encoder, FactAnswers
-from caploc.tasks.demo.facts import demo_facts, demo_texts
-from caploc.tasks.facts import FactPrompt
+from caploc.tasks.facts import FactPrompt, demo_facts, demo_texts
 
 LAYERS = (0, 2, 4)
 

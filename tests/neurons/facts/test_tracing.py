@@ -8,8 +8,7 @@ from tiny import FAMILIES, build, count_hooks
 from caploc.errors import BadData, BadOption
 from caploc.neurons.facts import Encoded, Encoder
 from caploc.neurons.knowledge_neurons import Tracer, noise_level
-from caploc.tasks.demo.facts import demo_facts
-from caploc.tasks.facts import FactPrompt
+from caploc.tasks.facts import FactPrompt, demo_facts
 
 # one family has no feed-forward block in its two layers
 WITH_NEURONS = [name for name in FAMILIES if not name.startswith("nemotron_h")]

@@ -8,8 +8,7 @@ import pytest
 import caploc.tasks.words
 from caploc.errors import UnknownName
 from caploc.neurons.fact_study import FactStudy
-from caploc.tasks.facts import check_names
-from caploc.tasks.words.facts import NEIGHBOURS, WORDINGS, word_facts
+from caploc.tasks.facts import NEIGHBOURS, WORDINGS, check_names, word_facts
 from caploc.workbench import ModelOptions
 
 TABLES = Path(caploc.tasks.words.__file__).parent

@@ -16,8 +16,16 @@ from tiny import random_tokens, tiny
 from caploc.errors import BadOption, ModelRefused, UnknownName
 from caploc.models.neurons import find_sites
 from caploc.neurons import weights as trainable
-from caploc.neurons.arms import ARMS, DRAWN, TuningArm, make_arms, parameter_count
-from caploc.neurons.training import TuningRecipe, find_best_rate, make_lessons
+from caploc.neurons.training import (
+    ARMS,
+    DRAWN,
+    TuningArm,
+    TuningRecipe,
+    find_best_rate,
+    make_arms,
+    make_lessons,
+    parameter_count,
+)
 from caploc.neurons.weights import TrainableLora, TrainableWhole, ranks
 
 RECIPE = TuningRecipe(steps=4, batch_size=4, warmup=1, rates=(1e-3, 1e-2), extensions=0)

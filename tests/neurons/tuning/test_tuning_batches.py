@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from tiny import FAMILIES, VOCABULARY, tiny
 
 from caploc.engine.encoding import Span
-from caploc.engine.passes import Batch, gold_logprobs, gold_means
+from caploc.engine.neurons import Batch, gold_logprobs, gold_means
 from caploc.engine.plain import PaddedText, score_padded
 from caploc.errors import BadData
 from caploc.neurons.training import deal, split_validation

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from caploc.engine.passes import gold_means
+from caploc.engine.neurons import gold_means
 from caploc.errors import BadData, BadOption, ModelRefused
 from caploc.neurons.enhancing import (
     ARMS,
@@ -19,7 +19,7 @@ from caploc.neurons.enhancing import (
 )
 from caploc.neurons.training import TuningRecipe
 from caploc.neurons.weights import degraded, shares_by_projection
-from caploc.stats.intervals import paired_interval
+from caploc.stats import paired_interval
 from caploc.tasks.demo import data
 
 pytestmark = pytest.mark.slow  # whole studies

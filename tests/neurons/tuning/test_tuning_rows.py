@@ -9,7 +9,7 @@ from test_tuning_batches import random_spans
 from tiny import FAMILIES, random_tokens, tiny
 
 import caploc
-from caploc.engine.passes import Batch, gold_logprobs
+from caploc.engine.neurons import Batch, gold_logprobs
 from caploc.errors import BadOption, ModelRefused
 from caploc.models.neurons import find_sites
 from caploc.neurons.training import gradient_norms

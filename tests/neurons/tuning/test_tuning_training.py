@@ -10,7 +10,7 @@ from test_tuning_batches import random_spans
 from tiny import tiny
 
 from caploc.engine.encoding import Span
-from caploc.engine.passes import Batch
+from caploc.engine.neurons import Batch
 from caploc.errors import BadOption, OutOfMemory, RunFailed
 from caploc.models.neurons import find_sites
 from caploc.neurons import training

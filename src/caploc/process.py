@@ -1,0 +1,123 @@
+"""The process that runs: one of several or not, how Ctrl-C ends it, and which secrets it keeps.
+
+Secrets are taken out of what is written down (commands with tokens in them, addresses with
+passwords). They are known by their form (Hugging Face, GitHub, OpenAI and others), by the place
+where they stand (`https://user:password@host`, `token=...`, `--api-key ...`), or because a variable
+of the environment that is named like a secret holds them. What is read may come from anyone: no
+expression here takes longer than in proportion to the text.
+"""
+
+import os
+import re
+import signal
+import threading
+from collections.abc import Mapping
+from types import FrameType
+from typing import Any
+
+from caploc.errors import BadOption
+
+SIZE = "WORLD_SIZE"
+TOLD = ("RANK", "LOCAL_RANK", SIZE, "MASTER_ADDR")  # what torchrun says in the environment
+# In the environment: caploc starts vLLM's processes. In a request's extra arguments: what is left
+# of the heads that it cuts.
+MASKED_VLLM = "CAPLOC_MASKED_VLLM"
+
+
+def launched() -> bool:
+    """Tell whether this process is one of several."""
+    return processes() > 1
+
+
+def processes() -> int:
+    """Count the processes that were started; 1 for one by itself.
+
+    Raises BadOption if the environment does not say it in a number.
+    """
+    if not all(name in os.environ for name in TOLD):
+        return 1
+    said = os.environ[SIZE]
+    try:
+        return int(said)
+    except ValueError:
+        raise BadOption(
+            f"{SIZE} is {said!r} in the environment, which is no number of processes; start caploc "
+            f"by torchrun, or without {SIZE}."
+        ) from None
+
+
+def importing(frame: FrameType | None) -> bool:
+    """Tell whether a module is being imported in this frame or one that called it."""
+    while frame is not None:
+        if frame.f_code.co_filename == "<frozen importlib._bootstrap>":
+            return True
+        frame = frame.f_back
+    return False
+
+
+def interrupt(_: int, frame: FrameType | None) -> None:
+    """Handle SIGINT: end at once while a module is imported, raise KeyboardInterrupt otherwise.
+
+    C++ code that runs Python while it initializes (as torch and matplotlib do) aborts the process
+    or reports something else when that Python raises.
+    """
+    if importing(frame):
+        os.write(2, b"Stopped.\n")
+        os._exit(128 + signal.SIGINT)
+    raise KeyboardInterrupt
+
+
+def install_interrupt() -> None:
+    """Handle Ctrl-C so, unless it is ignored or the program that imported caploc handles it."""
+    if (
+        threading.current_thread() is threading.main_thread()
+        and signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    ):
+        signal.signal(signal.SIGINT, interrupt)
+
+
+HIDDEN = "[hidden]"
+SHORTEST = 8  # characters of a variable's value that is taken for a secret
+NAMED = r"token|secret|passw(?:or)?d|api[_-]?key|access[_-]?key|credentials?|authorization"
+FORMS = (
+    re.compile(
+        r"\b(?:hf|api_org)_[A-Za-z0-9]{16,}|\bgh[pousr]_[A-Za-z0-9]{20,}|\bgithub_pat_\w{20,}"
+        r"|\bglpat-[\w-]{16,}|\bsk-[\w-]{20,}|\bxox[abprs]-[\w-]{10,}|\bA(?:KI|SI)A[A-Z0-9]{16}\b"
+        r"|\beyJ[\w-]{8,1000}+\.[\w-]{8,}+\.[\w-]*"
+    ),
+    re.compile(r"(?<=://)[^\s/@'\"]+(?=@)"),
+    re.compile(rf"(?i)(?:{NAMED})(?:=|:\s?)(?:(?:bearer|basic)\s+)?([^\s,'\"&]+)"),
+    # in a sentence a blank parts words; behind an option, the option from its value
+    re.compile(rf"(?i)(?<![\w-])--[\w-]*(?:{NAMED})\s+(?:(?:bearer|basic)\s+)?([^\s,'\"&]+)"),
+)
+VARIABLE = re.compile(rf"(?i)(?:^|_)(?:{NAMED}|key)(?:$|_)")
+
+
+def redacted(text: str, environment: Mapping[str, str] = os.environ) -> str:
+    """The text with every secret in it replaced by `[hidden]`."""
+    for name, value in environment.items():
+        if VARIABLE.search(name) and len(value) >= SHORTEST:
+            text = text.replace(value, HIDDEN)
+    for form in FORMS:
+        text = form.sub(hide, text)
+    return text
+
+
+def hide(match: re.Match[str]) -> str:
+    """What stands in a secret's place: where only a part of the match is one, the rest stays."""
+    if not match.re.groups:
+        return HIDDEN
+    start, end = match.span(1)
+    whole = match[0]
+    return whole[: start - match.start()] + HIDDEN + whole[end - match.start() :]
+
+
+def without_secrets(content: Any) -> Any:
+    """A file's content with secrets taken out of every text in it."""
+    if isinstance(content, str):
+        return redacted(content)
+    if isinstance(content, dict):
+        return {key: without_secrets(value) for key, value in content.items()}
+    if isinstance(content, list | tuple):
+        return [without_secrets(value) for value in content]
+    return content
