@@ -69,20 +69,10 @@ class FirstLook(First):
         return max(1, round(RATE * self.problem.heads))
 
     @property
-    def group(self) -> int:
-        return min(self.looks, default=0)
-
-    @property
-    def most_each(self) -> int:
-        return max(self.looks, default=0)
-
-    @property
-    def looks(self) -> list[int]:
-        """Examples that each head looked at was tried on."""
-        if self.change is None:
-            return []
-        counts = np.isfinite(self.change).sum(axis=1)
-        return [int(count) for count in counts if count]
+    def examples_each(self) -> tuple[int, int]:
+        counts = [] if self.change is None else np.isfinite(self.change).sum(axis=1).tolist()
+        looked = [count for count in counts if count] or [0]
+        return min(looked), max(looked)
 
     def ask(self, right: list[int], rows: int, known: Sequence[int] = ()) -> Asking[None]:
         """Try every free head on as many of the right examples as so many rows buy, at least one.

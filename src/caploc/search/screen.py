@@ -56,13 +56,8 @@ class First(ABC):
 
     @property
     @abstractmethod
-    def group(self) -> int:
-        """Examples that one mask is used for, at least."""
-
-    @property
-    def most_each(self) -> int:
-        """Examples that one mask is used for, at most."""
-        return self.group
+    def examples_each(self) -> tuple[int, int]:
+        """The fewest examples that a mask is used for, and the most."""
 
     @abstractmethod
     def effects(self) -> Effects:
@@ -102,6 +97,10 @@ class Screen(First):
     def size(self) -> int:
         free = int(self.free.sum())
         return min(max(1, round(self.rate * self.problem.heads)), free)
+
+    @property
+    def examples_each(self) -> tuple[int, int]:
+        return self.group, self.group
 
     @property
     def group(self) -> int:
