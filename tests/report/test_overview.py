@@ -104,6 +104,15 @@ def test_the_headline_names_what_tasks_share(page, result):
     assert "Two tasks in demo: 1 head is among the top of two of them or more" in text
 
 
+def test_a_head_that_one_task_names_and_another_leaves_out_is_told(page, result):
+    result["search"] = {"universal": ["L1H0"]}
+    text = page(a=result, b=changed(result, search={})).text
+    assert (
+        "L1H0, of demo/rhymes, is left out of demo/addition, since it breaks other tasks too"
+        in text
+    )
+
+
 def test_headline_and_tables_hold_shared_heads_against_the_same_chance(
     tmp_path, runs, result, read_page
 ):

@@ -3,8 +3,10 @@
 import pytest
 from shaping import shaped
 
+from caploc.contents import TaskScores
+from caploc.result import SCHEMA, RunCost, Score, TaskComparison
 from caploc.study import held_back
-from caploc.tables import INTERVAL, join_intervals, others_table
+from caploc.tables import INTERVAL, join_intervals, others_table, tell_losses
 
 
 def test_an_interval_stands_behind_its_effect_and_none_where_there_is_none():
@@ -24,6 +26,16 @@ def test_every_other_task_has_a_line_with_its_change(result):
     assert rows[0][0] == "demo/sentences, in other words"
     assert rows[0][-1] == "−1.0 (−3.0 to +1.0)"
     assert title.endswith(" ".join(shaped(result).top))
+
+
+@pytest.mark.parametrize(("score", "told"), [(0.0, True), (0.1, False)])
+def test_a_task_of_which_no_answer_is_right_is_told_so(score, told):
+    intact = Score(score=score, stderr=0.0, examples=20)
+    row = TaskComparison(name="own", metric="acc", higher_is_better=True, intact=intact)
+    found = TaskScores(
+        schema=SCHEMA, model="demo", heads=[], tasks=[row], engines=[], cost=RunCost(), versions={}
+    )
+    assert ("own: no answer is right to begin with" in " ".join(tell_losses(found))) is told
 
 
 @pytest.mark.parametrize("kept, held", [(0, 0), (20, 20), (30, 20), (60, 30), (600, 100)])

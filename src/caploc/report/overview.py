@@ -140,6 +140,26 @@ def _headline(told: Told) -> str:
 
 
 def _sharing(told: Told) -> str:
+    """Tell which heads tasks have in common, and which of one task another leaves out."""
+    return _shared_heads(told) + _left_out_elsewhere(told)
+
+
+def _left_out_elsewhere(told: Told) -> str:
+    """Tell of heads that one task names and another leaves out since they break other tasks too."""
+    tasks = {run["name"]: (called(run["task"]), run["top"]) for run in told["runs"]}
+    parts = []
+    for each in told["models"][0]["universal"]:
+        naming = [task for task, top in tasks.values() if each["head"] in top]
+        leaving = [tasks[name][0] for name in each["found_by"] if name in tasks]
+        if naming and leaving:
+            parts.append(
+                f"{inline(each['head'])}, of {name_list(naming)}, is left out of "
+                f"{name_list(leaving)}, since it breaks other tasks too"
+            )
+    return "".join(f"; {part}" for part in parts)
+
+
+def _shared_heads(told: Told) -> str:
     most = [row for row in told["models"][0]["shared"] if row["heads"]]
     if not most:
         return "no head is among the top of two of them"
