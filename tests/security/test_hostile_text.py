@@ -111,6 +111,7 @@ def test_a_headline_is_one_line():
     result = Result.model_construct(
         task=LocatedTask(name="a\nb\x1b[2J"),
         grid=GridShape(layers=1, heads=[2]),
+        heads=[],
         top=[],
         validation=Validation(task=TaskComparison(name="a\nb\x1b[2J")),
     )
