@@ -59,7 +59,7 @@ def evidence_of(run: FinishedRun, heads: Sequence[Head]) -> dict[str, Any]:
         "heads": [{**_fields(by_name.get(name), EFFECT), "head": name} for name in names],
         "run_named": result.top,
         "dtype": result.model.dtype,
-        "rows": result.cost.rows,
+        "rows": result.search.rows or result.cost.rows,
         "method": result.method.as_dict(),
         "fit": result.fit.as_dict(),
         "seed": result.seed,

@@ -14,6 +14,7 @@ from caploc.report.sentence import (
     check_of,
     other_scores,
     surviving_twin,
+    was_searched,
 )
 from caploc.report.wording import called, counted, inline, name_list, seeks_set, unit_of
 from caploc.result import JointDrop, Result
@@ -41,7 +42,13 @@ def next_steps(result: Result, curve: Curve | None, place: str) -> list[Step]:
             f"({called(twin.name)}) it may survive without them, so they may serve this prompt's "
             f"form alone. --goal specific --twin {inline(twin.name)} looks for what both need."
         )
-    if verdict is HeadlineVerdict.NO_HEADS and result.validation.frontier:
+    if verdict is HeadlineVerdict.NO_HEADS and not was_searched(result):
+        reasons.append(
+            "Nothing was searched. See with `caploc evaluate` which wording of the task the model "
+            "can do, and ask that; --outcome logprob tells small changes where few answers are "
+            "right."
+        )
+    elif verdict is HeadlineVerdict.NO_HEADS and result.validation.frontier:
         reasons.append(
             "No set keeps its price; the table of sets shows from which price on each would. Such "
             "a --price (with another --seed, to be believed), more heads (--top), heads in part "

@@ -2,6 +2,7 @@
 
 from caploc.naming import PRETRAINED
 from caploc.report.headtable import describe_estimand
+from caploc.report.sentence import was_searched
 from caploc.report.wording import (
     ScoreKind,
     called,
@@ -17,8 +18,16 @@ from caploc.result import HeldOut, Model, Result
 
 def method_paragraphs(result: Result) -> list[str]:
     """The knockout, the design, the choice, the fit, the check, the software: paragraphs."""
-    parts = (_knockout, _design, _choosing, _fit, _check, _engines, _software)
+    parts = [_knockout, _design, _choosing, _fit, _check, _engines, _software]
+    if not was_searched(result):
+        parts = [_not_searched, _engines, _software]
     return [text for part in parts if (text := part(result))]
+
+
+def _not_searched(result: Result) -> str:
+    examples = result.intact.examples
+    asked = f" {counted(examples, 'example')} of the task" if examples else " the task"
+    return f"The intact model was asked{asked}. No head was knocked out: there was nothing to show."
 
 
 def _knockout(result: Result) -> str:
@@ -59,13 +68,15 @@ def _choosing(result: Result) -> str:
         return ""
     kind = {True: "that the groups were not tried on", False: "that the groups were tried on too"}
     where = "" if search.fresh is None else kind[search.fresh]
+    fewest = min(search.checked_each or [checked or 0])
+    least = f"{fewest} to " if fewest < (checked or 0) else ""
     goal = f"{search.goal}{', likelihood' if search.opening == 'likelihood' else ''}"
     if search.goal == "specific" and not result.validation.frontier:
         goal = "specific, untried"
     texts: dict[str, str] = read_texts()["choosing"]
     return texts.get(goal, texts["heads"]).format(
         shortlist=f", {len(shortlist)} of them," if shortlist else "",
-        checked=f" on {counted(checked, 'example')} {where}".rstrip() if checked else "",
+        checked=f" on {least}{counted(checked, 'example')} {where}".rstrip() if checked else "",
     )
 
 
@@ -75,6 +86,8 @@ def _fit(result: Result) -> str:
         return ""
     source = f" from {counted(fit.rows, 'row')}" if fit.rows else ""
     source += f" under {counted(fit.masks, 'mask')}" if fit.rows and fit.masks else ""
+    if fit.estimator == "likelihood":
+        source = ""  # they are of two kinds, and the fit knows one
     outcome = " (here the log-probability)" if outcome_unit(result).kind is ScoreKind.NATS else ""
     r2 = held_out.prediction.r2 if held_out and held_out.prediction else None
     r2 = fit.r2_held_out if r2 is None else r2

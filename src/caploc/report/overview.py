@@ -14,7 +14,7 @@ from caploc.report.charts import Chart
 from caploc.report.headtable import head_map
 from caploc.report.method import format_duration
 from caploc.report.plots import FIGURES, draw_damage, draw_depths, write_matrices
-from caploc.report.sentence import HURT, HeadlineVerdict, check_of, surviving_twin
+from caploc.report.sentence import HURT, HeadlineVerdict, check_of, doubt_of_twins, surviving_twin
 from caploc.report.templates import COMPARE, write_page
 from caploc.report.wording import (
     SPACE,
@@ -230,7 +230,7 @@ def _run(folder: Path, one: ComparedRun) -> dict[str, Any]:
         "intact": check.unit.score(check.intact),
         "knocked_out": check.unit.score(check.knocked_out) if check.top else "–",
         "verdict": VERDICTS[check.verdict]
-        + ("; not for sure in other words" if surviving_twin(result) else ""),
+        + (f"; {doubt_of_twins(result)}" if surviving_twin(result) else ""),
         "general": general,  # each other task, before and after
         "top": name_list(check.top) or "none",
         "rows": rows,

@@ -20,7 +20,7 @@ from caploc.report.wording import (
     unit_of_other,
     unit_of_outcomes,
 )
-from caploc.result import Change, Frontier, Member, Result, Score, TaskComparison
+from caploc.result import Change, Frontier, Member, Result, Score, Spread, TaskComparison
 
 # 95 % of a normal distribution. The two runs share their examples, so the true error of their
 # difference is smaller; we would rather call a real drop noise than the reverse.
@@ -54,6 +54,7 @@ WEAK = {
 }
 HURT = set(HeadlineVerdict) - WEAK - {HeadlineVerdict.NO_HEADS, HeadlineVerdict.NOT_CHECKED}
 MOST_OF_IT = 2 / 3  # of what all named heads do, that one of them does alone
+NEAR = 1 / 3  # of what the named heads do, from which on that of their neighbours is told
 BROAD = 0.5  # of the task's lost share, that every other task loses too
 
 
@@ -138,6 +139,12 @@ def surviving_twin(result: Result) -> TaskComparison | None:
     return kept[-1] if kept and check_of(result).verdict in HURT else None
 
 
+def doubt_of_twins(result: Result) -> str:
+    """Say that in other words, or in some of them, nothing is lost for sure."""
+    some = any(each.is_hurt for each in other_scores(result, twins=True))
+    return f"not for sure in {'all ' if some else ''}other words"
+
+
 def leading_members(result: Result) -> list[Member]:
     """List the named heads that alone do most of what all do, on the same examples; the first most.
 
@@ -208,6 +215,11 @@ MODES = {
 }
 
 
+def was_searched(result: Result) -> bool:
+    """Tell whether any head was measured; a task of which nothing can be lost is not searched."""
+    return any(entry.effect is not None for entry in result.heads)
+
+
 def headline(result: Result) -> str:
     """The answer: which heads, and what the task scores with and without them."""
     instead = MODES.get(result.method.mode) if result.top else None
@@ -268,7 +280,7 @@ def _nothing(result: Result, check: HeldOutClaim) -> str:
     intact = "" if check.intact is None else f" (intact: {check.unit.score(check.intact)})"
     if result.validation.frontier and result.validation.frontier.sets:
         return _no_specific_set(result.validation.frontier, check.task, intact)
-    if all(entry.effect is None for entry in result.heads):
+    if not was_searched(result):
         return f"No head was sought for {check.task}{intact}: nothing there for a knockout to show."
     if result.search.goal == "specific":
         told = f"No set of heads was tried that may break {check.task}{intact} and spare others"
@@ -309,8 +321,7 @@ def _needed(result: Result, check: HeldOutClaim, names: str, few: str) -> str:
         are = "together are"
     task = check.task
     if surviving_twin(result):
-        every = any(each.is_hurt for each in other_scores(result, twins=True))
-        task += f" as this prompt asks it, not for sure in {'all ' if every else ''}other words"
+        task += f" as this prompt asks it, {doubt_of_twins(result)}"
     claim = f"{are} {_claim(check, task)}"
     its = f"{check.task}'s" if check.verdict is HeadlineVerdict.EVERYTHING else "its"
     them = "it" if single else "them"
@@ -444,7 +455,19 @@ def _random(check: HeldOutClaim, result: Result) -> str:
     return (
         f"With {a_head} knocked out instead (as many in each layer, {counted(draws, 'draw')}), "
         f"it is {check.unit.score(mean)}{average}{_beside_random(check)}."
+        f"{_near_heads(check, controls.same_groups)}"
     )
+
+
+def _near_heads(check: HeldOutClaim, near: Spread | None) -> str:
+    """Tell of other heads of the same key-value groups, where they do a third as much or more."""
+    intact, chosen = check.beside
+    if near is None or near.mean is None or intact is None or chosen is None:
+        return ""
+    worse, whole = (check.unit.harm(score - intact) for score in (near.mean, chosen))
+    if whole <= 0 or worse < NEAR * whole:
+        return ""
+    return f" With others of the same key-value groups it is {check.unit.score(near.mean)}."
 
 
 def _beside_random(check: HeldOutClaim) -> str:

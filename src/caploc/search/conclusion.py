@@ -154,13 +154,14 @@ class Conclusion:
 
     @property
     def tied(self) -> list[int]:
-        """Heads at the border of the top that differ too little for any budget."""
+        """Heads on both sides of the top's border that differ too little for any budget."""
         mean = self.posterior.mean
         border = mean[self.ranking[self.top - 1]]
         near = (np.abs(mean - border) < POINT) & (mean < -POINT / 2)
         open_ = (self.chances > TIED) & (self.chances < 1 - TIED)
         tied = [column for column in self.ranking if near[column] and open_[column]]
-        return tied if len(tied) > 1 else []
+        inside = set(self.ranking[: self.top])
+        return tied if inside.intersection(tied) and not inside.issuperset(tied) else []
 
     def bound(self, heads: Mask) -> tuple[PerHead, PerHead]:
         """Ends of the intervals that hold these heads' effects alone with a probability of 95 %.

@@ -192,6 +192,7 @@ def check_limit(limit: int | None) -> None:
         raise BadOption(f"--limit must be 1 or more; got {limit}.")
 
 
+DRAWN = 8  # times as many draws of controls as are wanted, of which the different ones are taken
 CURVED = 100  # examples of each task, at most, that a run draws its own curve on
 
 
@@ -283,15 +284,18 @@ def held_out(check: Check, found: Found, rate: float) -> tuple[HeldOut, Controls
 def controls(check: Check, chosen: Mask, avoid: Mask, score: float | None) -> Controls | None:
     """Scores without random other heads, as many in each layer; None without draws or heads.
 
+    No draw is measured twice: of few heads in a layer there may be fewer than were asked for.
     Where query heads share key-value heads, further draws come from the same groups as the chosen
     heads: a group's heads often do related work. They hold fewer heads than are chosen where a
     group is chosen whole, and there may be few different ones; each is measured once.
     """
     if not check.draws or not chosen.any():
         return None
-    masks = designs.layer_matched_masks(
-        chosen, check.grid.layer_slices, check.draws, seed=check.seed, avoid=avoid
+    drawn = designs.layer_matched_masks(
+        chosen, check.grid.layer_slices, DRAWN * check.draws, seed=check.seed, avoid=avoid
     )
+    _, first = np.unique(drawn, axis=0, return_index=True)
+    masks = drawn[np.sort(first)[: check.draws]]
     if not masks.any(axis=1).all():
         return None
     random = describe_controls(check.scores(masks, RANDOM), score)
