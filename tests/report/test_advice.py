@@ -25,6 +25,13 @@ def test_options_are_added_to_a_command_that_has_them(sure):
     assert "command below" not in told(sure)
 
 
+def test_where_nothing_was_searched_no_rows_are_advised(sure):
+    sure["top"], sure["search"] = [], {}
+    for entry in sure["heads"]:
+        entry["effect"] = None
+    assert "Nothing was searched" in told(sure) and "--budget" not in told(sure)
+
+
 def test_nothing_is_advised_that_was_done(sure):
     sure["top"] = []
     assert "--outcome logprob" in told(sure) and "--goal set" in told(sure)

@@ -67,6 +67,20 @@ def test_the_adaptive_search_is_told_in_its_own_numbers(sure):
     assert "on 53 examples that the groups were tried on too" in paragraphs(sure)
 
 
+def test_a_task_that_was_not_searched_has_no_search_in_its_method(sure):
+    sure["top"] = []
+    for entry in sure["heads"]:
+        entry["effect"] = None
+    text = paragraphs(sure)
+    assert "No head was knocked out: there was nothing to show." in text
+    assert "Random groups" not in text and "estimator" not in text
+
+
+def test_heads_tried_alone_on_unlike_numbers_of_examples_are_told_so(sure):
+    sure["search"]["checked_each"] = [53, 40, 12]
+    assert "knocked out alone on 12 to 53 examples" in paragraphs(sure)
+
+
 def test_a_specific_set_that_was_not_tried_is_not_told_to_have_been(sure):
     sure["search"]["goal"] = "specific"
     assert "no set came out of it, and none was knocked out" in paragraphs(sure)

@@ -355,6 +355,13 @@ def test_a_head_that_does_most_of_it_alone_is_named_with_its_own_figure(sure):
     assert "two of 8 heads, most of all L1H3, are needed" in said(sure)
 
 
+@pytest.mark.parametrize(("mean", "told"), [(0.5, True), (0.9, False)])
+def test_neighbours_that_do_much_of_it_are_told(sure, mean, told):
+    sure["validation"]["controls"]["same_groups"] = {"draws": 3, "scores": [mean], "mean": mean}
+    said_of_them = "With others of the same key-value groups it is 50 %."
+    assert (said_of_them in second_sentence(shaped(sure)).replace(NBSP, " ")) is told
+
+
 def test_without_held_out_examples_the_drop_may_be_overstated(sure):
     sure["validation"]["held_out"]["fresh"] = False
     assert "falls from 99 % to 12 %" in said(sure) and "held-out" not in said(sure)

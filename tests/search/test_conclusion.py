@@ -198,6 +198,8 @@ def test_heads_that_hardly_differ_at_the_border_are_tied():
     shifts = np.where(np.isin(np.arange(40), [3, 8, 20, 31]), 2.0, 0.0)
     concluded = looked(world=World(shifts, 2.5, 0), rows=6000, top=2, checked=0)
     assert len(concluded.tied) > 1 and set(concluded.tied) <= {3, 8, 20, 31}
+    inside = looked(world=World(shifts, 2.5, 0), rows=6000, top=4, checked=0)
+    assert inside.tied == []  # all four of them belong to the top
 
 
 @pytest.mark.slow

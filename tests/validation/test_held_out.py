@@ -104,6 +104,13 @@ def test_controls_avoid_the_shortlist_where_they_can(checking):
     assert made.engine.masks <= {(6,), (7,)}
 
 
+def test_no_control_is_drawn_twice(checking):
+    made = checking(additive({0: 0.3}))
+    told = controls(made.check, column_mask(16, [0]), column_mask(16, [0, 1, 2]), 0.3)
+    assert made.engine.masks == {(head,) for head in range(3, 8)}  # the layer has no others
+    assert told.draws == len(told.scores) == 5
+
+
 def test_controls_of_the_same_groups_come_from_them(checking):
     made = checking(additive({0: 0.3, 1: 0.2}), grid=GROUPED)
     chosen = column_mask(16, [0, 9])
