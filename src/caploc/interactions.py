@@ -343,15 +343,15 @@ def summary(rescue: Rescue, grid: HeadGrid, contrasts: Sequence[dict[str, Any]])
     breaker = str(grid.heads[rescue.breaker])
     if not rescue.examples:
         return (
-            f"Removing {breaker} alone breaks the task; whether another head's absence rescues the "
-            "answer was not asked, because --budget is too small."
+            f"{breaker} alone takes a fifth of right answers or more; whether another head's "
+            "absence rescues them was not asked, because --budget is too small."
         )
     own = [each for each in contrasts if each["kind"] == "rescue" and each["first"] == [breaker]]
     named = [each for each in own if each["meaning"].startswith("rescue")]
     if not named:
         return (
-            f"Removing {breaker} alone breaks the task, and no other head's absence was found to "
-            "rescue the answer."
+            f"{breaker} alone takes a fifth of right answers or more, and no other head's "
+            "absence was found to rescue them."
         )
     best, *others = sorted(named, key=lambda each: -each["effect"])
     (rescuer,) = best["second"]
