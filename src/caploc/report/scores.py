@@ -172,7 +172,7 @@ def format_with_error(point: Score, unit: Unit) -> str:
 def lost(failures: Failures | None) -> str:
     """Write what became of the answers; empty if nothing was lost.
 
-    Such as `content is lost: 46 % of the answers are worse (newly wrong, or broken); in all,
+    Such as `content is lost: 46 % of the answers are worse (newly wrong or malformed); in all,
     90 % wrong content, 2 % format`.
     """
     words = LOST.get(failures.verdict or "") if failures else None
@@ -184,7 +184,7 @@ def lost(failures: Failures | None) -> str:
     parts = ", ".join(f"{percent(shares[kind])} {inline(kind)}" for kind in first)
     share = failures.harmed.share if failures.harmed else None
     if share is not None:
-        words += f": {percent(share)} of the answers are worse (newly wrong, or broken)"
+        words += f": {percent(share)} of the answers are worse (newly wrong or malformed)"
     between = ": " if share is None else "; in all, "
     return f"{words}{between}{parts}" if parts else words
 
