@@ -217,7 +217,7 @@ MODES = {
 
 def was_searched(result: Result) -> bool:
     """Tell whether any head was measured; a task of which nothing can be lost is not searched."""
-    return any(entry.effect is not None for entry in result.heads)
+    return bool(result.top) or any(entry.effect is not None for entry in result.heads)
 
 
 def headline(result: Result) -> str:
