@@ -8,6 +8,7 @@ from math import prod
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from tokenizers.decoders import ByteLevel
 from tokenizers.pre_tokenizers import Digits
 from tokenizers.pre_tokenizers import Sequence as Steps
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -25,7 +26,7 @@ LONGEST_WORD = 4096  # bytes; merges are tried at every place of a word
 LONGEST_TEXT = 2**22  # bytes of any other text, such as a chat template
 MOST_DIMENSIONS = 4
 ARCHITECTURE, ALIGNMENT = "general.architecture", "general.alignment"
-SPLITTING = "tokenizer.ggml.pre"
+SPLITTING, VOCABULARY = "tokenizer.ggml.pre", "tokenizer.ggml.model"
 PICTURES = ("clip", "mmproj")  # the part of a model that turns pictures into tokens
 # Vocabularies in which digits stand alone, by GGUF's name for how text is split. transformers
 # splits these as GPT-2 does, so that blanks before a number become other tokens than in training.
@@ -222,8 +223,13 @@ def unmark_quantized(model: PreTrainedModel) -> None:
     parts.hf_quantizer, parts.is_quantized, parts.quantization_method = None, False, None
 
 
-def mend_splitting(tokenizer: PreTrainedTokenizerBase, header: Header) -> None:
-    """Split digits from the text before them where the vocabulary was learned so."""
+def mend_tokenizer(tokenizer: PreTrainedTokenizerBase, header: Header) -> None:
+    """Split digits from the text before them where the vocabulary was learned so.
+
+    One of bytes is read back as such: transformers 5.17 takes a blank away before the first word.
+    """
     backend: Any = getattr(tokenizer, "backend_tokenizer", None)
+    if header.values.get(VOCABULARY) == "gpt2" and backend is not None:
+        backend.decoder = ByteLevel()
     if header.values.get(SPLITTING) in DIGITS_APART and backend is not None:
         backend.pre_tokenizer = Steps([Digits(individual_digits=True), backend.pre_tokenizer])

@@ -29,7 +29,7 @@ from caploc.errors import BadOption, CaplocError, ModelRefused, OutOfMemory, pic
 from caploc.grid import Grid
 from caploc.heads import HeadGrid
 from caploc.models.cutting import Projections
-from caploc.models.gguf import mend_splitting, unmark_quantized
+from caploc.models.gguf import mend_tokenizer, unmark_quantized
 from caploc.models.placement import (
     ONE,
     Placement,
@@ -329,7 +329,7 @@ def _read_tokenizer(source: ModelSource, trust_remote_code: bool) -> PreTrainedT
             source.place, trust_remote_code=trust_remote_code, **source.which
         )
     if source.gguf is not None:
-        mend_splitting(tokenizer, source.header)
+        mend_tokenizer(tokenizer, source.header)
     if tokenizer.pad_token is None:
         tokenizer.pad_token = tokenizer.eos_token
     # What tokenizers 0.23 remembers of words it never gives back, not even with the tokenizer;
