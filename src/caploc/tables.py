@@ -135,7 +135,7 @@ def evaluation_table(found: TaskScores) -> Table:
 
 
 def tell_losses(found: TaskScores) -> list[str]:
-    """Say for each task what of its answers is lost, where anything is."""
+    """Say for each task what of its answers is lost, or that none was right to begin with."""
     told = [(called(row.name), lost(row.failures)) for row in found.tasks]
     none = "no answer is right to begin with; see whether it is asked as it should be"
     rows = [row for row in found.tasks if row.scores[0] == 0.0 and row.higher_is_better]

@@ -20,6 +20,7 @@ from caploc.heads import Head
 from caploc.models.sources import ModelSource
 from caploc.naming import PRETRAINED
 from caploc.report.exhibits import escape_markdown
+from caploc.report.method import split_rows
 from caploc.report.wording import Unit, outcome_unit, significant, unit_of, unit_of_other, visible
 from caploc.result import Record, Result, Score
 
@@ -59,7 +60,7 @@ def evidence_of(run: FinishedRun, heads: Sequence[Head]) -> dict[str, Any]:
         "heads": [{**_fields(by_name.get(name), EFFECT), "head": name} for name in names],
         "run_named": result.top,
         "dtype": result.model.dtype,
-        "rows": result.search.rows or result.cost.rows,
+        "rows": counts[0] if (counts := split_rows(result)) else result.cost.rows,
         "method": result.method.as_dict(),
         "fit": result.fit.as_dict(),
         "seed": result.seed,

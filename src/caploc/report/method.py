@@ -27,7 +27,7 @@ def method_paragraphs(result: Result) -> list[str]:
 def _not_searched(result: Result) -> str:
     examples = result.intact.examples
     asked = f" {counted(examples, 'example')} of the task" if examples else " the task"
-    return f"The intact model was asked{asked}. No head was knocked out: there was nothing to show."
+    return f"The intact model was asked{asked}. No head was knocked out."
 
 
 def _knockout(result: Result) -> str:
@@ -84,10 +84,10 @@ def _fit(result: Result) -> str:
     fit, held_out = result.fit, result.validation.held_out
     if not fit.estimator:
         return ""
-    source = f" from {counted(fit.rows, 'row')}" if fit.rows else ""
-    source += f" under {counted(fit.masks, 'mask')}" if fit.rows and fit.masks else ""
-    if fit.estimator == "likelihood":
-        source = ""  # they are of two kinds, and the fit knows one
+    source = ""
+    if fit.rows and fit.estimator != "likelihood":  # whose rows are of two kinds: the fit knows one
+        source = f" from {counted(fit.rows, 'row')}"
+        source += f" under {counted(fit.masks, 'mask')}" if fit.masks else ""
     outcome = " (here the log-probability)" if outcome_unit(result).kind is ScoreKind.NATS else ""
     r2 = held_out.prediction.r2 if held_out and held_out.prediction else None
     r2 = fit.r2_held_out if r2 is None else r2
