@@ -52,8 +52,11 @@ def typed(monkeypatch, capsys, tmp_path):
     [
         ([*LOCATE[:-1], "demo/additon"], "Did you mean 'demo/addition'?"),
         ([*LOCATE, "--method", "gradients"], "no neuron score 'gradients'"),
-        ([*LOCATE, "--target", "loss"], "no target 'loss'"),
-        ([*LOCATE, "--positions", "first"], "--positions must be one of all, answer, last"),
+        ([*LOCATE, "--target", "loss"], "no --target 'loss'"),
+        (
+            [*LOCATE, "--positions", "first"],
+            "no --positions 'first'. Known: all, answer, last.",
+        ),
         ([*LOCATE, "--steps", "0"], "--steps must be 1 or more; got 0."),
         ([*LOCATE, "--sigma", "-1"], "above 0; got -1."),
         ([*LOCATE, "--share", "2"], "--share must be above 0 and at most 1; got 2."),

@@ -14,6 +14,7 @@ from dataclasses import replace
 import pytest
 
 import caploc
+from caploc.contents import Curve, read_file
 from caploc.engine import BatchEngine
 from caploc.errors import BadOption, FolderTaken, UnknownName, UserError
 from caploc.evaluation import Evaluation, curve, evaluate
@@ -261,7 +262,7 @@ SPECIFIC = {"method": "adaptive", "settings": Settings(goal="specific")}
         ({"settings": Settings(budget=10)}, BadOption, "one-shot needs 96 rows or more"),
         ({"method": "adaptive", "settings": Settings(budget=100)}, BadOption, "192 rows or more"),
         ({"method": "css", "settings": Settings(budget=5, rate=0.1)}, BadOption, "css needs 6"),
-        ({"settings": Settings(goal="pairs")}, BadOption, "must be one of heads, set, specific"),
+        ({"settings": Settings(goal="pairs")}, UnknownName, "no --goal 'pairs'. Known: heads"),
         ({"settings": Settings(price=0.0)}, BadOption, "--price must lie above 0"),
         ({"spare": ("demo/sentence",)}, UnknownName, "demo/sentences"),
         ({"spare": ("demo/sentences",)}, BadOption, "--spare is for --goal specific; got"),
@@ -424,6 +425,15 @@ def test_a_curve_starts_intact_and_ends_at_the_chosen_heads(done, tmp_path):
     assert points[0] == known.intact
     assert points[len(done.result.top)] == known.knocked_out
     assert (folder / "figures" / "curve.png").stat().st_size > 1000
+
+
+def test_a_curve_on_fewer_examples_leaves_that_of_the_report(done, tmp_path):
+    folder = shutil.copytree(done.folder, tmp_path / "run")
+    files = [folder / "curve.json", folder / "report.html"]
+    before = [each.read_bytes() for each in files]
+    least = min(points[0].examples for points in read_file(files[0], Curve).curves.values())
+    assert curve(folder, limit=least - 1).curves["demo/addition"][0].examples == least - 1
+    assert [each.read_bytes() for each in files] == before
 
 
 def test_a_run_draws_the_curve_over_its_heads_and_the_command_makes_the_same(done):

@@ -85,7 +85,7 @@ def test_the_universal_head_is_found_by_the_other_task_and_left_out(written, don
     rows = {row.head: row for row in done.result.heads}
     assert rows[universal].universal is True and rows[universal].selected is False
     assert {row.universal for name, row in rows.items() if name != universal} == {None}
-    assert "universal and is left out of the top" in " ".join(search.notes)
+    assert "breaks another task as well, and is left out" in " ".join(search.notes)
 
 
 def test_intervals_contain_the_true_costs_of_most_heads(written, done):
@@ -120,7 +120,11 @@ def test_the_drop_holds_on_examples_that_the_screen_never_used(written, done):
 
 def test_the_report_says_what_was_found_and_how_sure_it_is(done):
     page = done.report.read_text()
-    for wanted in ("held-out examples falls", "How sure is this?", "left out: universal"):
+    for wanted in (
+        "held-out examples falls",
+        "How sure is this?",
+        "left out: breaks another task too",
+    ):
         assert wanted in page
 
 
@@ -135,6 +139,7 @@ def test_a_run_that_was_stopped_ends_like_one_that_was_not(written, done, tmp_pa
         # what ran together was other rows, and so were the tokens and the time they shared
         result["cost"].pop("seconds")
         result["cost"].pop("forward_tokens")
+        result.pop("engines")  # counts what this process asked, and not what was there
     assert stopped == expected
     database = sqlite3.connect(tmp_path / "rows.sqlite")
     (stored,) = database.execute("SELECT count(*) FROM rows").fetchone()
@@ -177,10 +182,10 @@ def test_one_head_is_on_a_curve_for_nothing(written, tmp_path):
 def test_a_run_killed_in_its_curve_goes_on_there(written, done, tmp_path):
     study, counter = written(PLAN).study(top=3), Stopping()
     with pytest.raises(KeyboardInterrupt):
-        run_study(study, tmp_path, Stopping(done.result.cost.rows - CURVED))
+        run_study(study, tmp_path, Stopping(done.result.cost.rows - 2 * CURVED))  # the other task's
     assert not (tmp_path / "result.json").exists()
     run_study(study, tmp_path, counter)
-    assert 0 < counter.measured <= CURVED
+    assert 0 < counter.measured <= 2 * CURVED
     content = [read_file(each / "curve.json", Curve) for each in (tmp_path, done.folder)]
     assert content[0].curves == content[1].curves
 
@@ -240,7 +245,7 @@ WORDS = {
     ("kind", "reason"),
     [
         (CHOICES, "no better than guessing (50%)"),
-        (WORDS, "there is nothing a knockout could take away"),
+        (WORDS, "too few (10 are needed) for a knockout to take anything"),
     ],
     ids=["choices", "words"],
 )

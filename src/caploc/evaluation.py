@@ -3,7 +3,7 @@
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from caploc.contents import Curve, TaskScores
+from caploc.contents import Curve, TaskScores, read_file
 from caploc.errors import BadOption, UserError
 from caploc.finished import FinishedRun
 from caploc.folder import CURVE, EVALUATION, claim, package_versions, write_json
@@ -104,7 +104,8 @@ def curve(
     """Score a finished run's tasks with its 0, 1, ... `most` most needed heads knocked out.
 
     Without `limit` on the examples that the run drew its own curve on. Writes `curve.json` into
-    the run's folder, and its figures and report again; uses the rows that lie there. `allowed` says
+    the run's folder, and its figures and report again, unless a curve on more examples than `limit`
+    is there; uses the rows that lie there. `allowed` says
     what may be run for it, and who answers. Raises UserError if the folder holds no finished run,
     or the options mean nothing; RunFailed if the machine gives up; rows already measured are kept.
     """
@@ -124,6 +125,18 @@ def curve(
     with run.workbench() as bench:
         judged = [(bench.meter(task), each) for task, each in zip(tasks, examples, strict=True)]
         drawn = draw_curve(bench.engine.loaded.grid, heads, judged, progress)
-        write_json(folder / CURVE, drawn.as_dict())
-        rewrite_page(folder)
+        if limit is None or not _is_on_more(folder / CURVE, drawn):
+            write_json(folder / CURVE, drawn.as_dict())
+            rewrite_page(folder)
     return drawn
+
+
+def _is_on_more(stored: Path, drawn: Curve) -> bool:
+    """Tell whether a stored curve is on more examples of a task."""
+    if not stored.exists():
+        return False
+    counts = [
+        max((score.examples or 0 for scores in each.curves.values() for score in scores), default=0)
+        for each in (read_file(stored, Curve), drawn)
+    ]
+    return counts[0] > counts[1]

@@ -11,7 +11,9 @@ from caploc.report.sentence import check_of
 from caploc.report.wording import (
     SPACE,
     called,
+    counted,
     outcome_unit,
+    percent,
     unit_of,
     unit_of_metric,
     unit_of_other,
@@ -26,6 +28,7 @@ if TYPE_CHECKING:  # it would load torch, which help and completion do without
 MOST_SHOWN = 25  # interactions
 MOST_HEADS = 10
 INTERVAL = "95 % interval"  # the heading of a column
+UNIVERSAL = {"universal": "yes", "not universal": "no", "open": "open"}
 
 Table = tuple[list[str], list[list[str]], str]  # headings, rows and title
 
@@ -172,9 +175,21 @@ def universal_table(told: dict[str, Any]) -> Table:
         for trial in map(trials.get, names):
             star = "*" if trial and trial["verdict"] == "needed" else ""
             costs.append(f"{round(100 * trial['share'])} %{star}" if trial else "–")
-        rows.append([candidate["head"], candidate["verdict"], *costs])
+        rows.append([candidate["head"], UNIVERSAL[candidate["verdict"]], *costs])
     title = f"{told['model']}: share of the score that one head alone costs; * interval above zero"
-    return ["head", "needed by every task?", *names], rows, title
+    return ["head", "universal?", *names], rows, title
+
+
+def explain_universal(told: dict[str, Any]) -> str:
+    """Say which heads were tried, and what it takes to be universal."""
+    first, share = told["candidates"][0], percent(told["share"])
+    tasks = counted(first["wanted"], "task")
+    return (
+        "Tried were heads that two of these runs name, and those that broke a run's task alone. "
+        f"One is universal if {tasks} or more, of {first['families']}, surely lose over {share} of "
+        "their score above chance without it; open: these examples do not tell (--examples takes "
+        "more)."
+    )
 
 
 def comparison_table(told: dict[str, Any]) -> Table:

@@ -204,9 +204,9 @@ def test_heads_are_sorted_searched_and_turned_page_by_page(report, result):
 def test_answers_are_filtered_by_outcome_and_text(report, answers):
     page = report()
     broken = [one for one in answers if one["knocked_out_outcome"] < one["intact_outcome"]]
-    page.locator("#filters").get_by_text("broken").click()
+    page.locator("#filters").get_by_text("lost").click()
     expect(page.locator("#answers-shown")).to_have_text(f"{len(broken)} of {len(answers)} fit")
-    assert set(page.locator("#answer-table .badge").all_inner_texts()) == {"broken"}
+    assert set(page.locator("#answer-table .badge").all_inner_texts()) == {"lost"}
     prompt = broken[0]["prompt"]
     page.locator("#filters input[type=search]").fill(prompt.upper())
     expect(page.locator("#answer-table tbody tr")).to_have_count(1)
@@ -217,7 +217,7 @@ def test_answers_are_filtered_by_outcome_and_text(report, answers):
 
 def test_the_difference_of_two_answers_is_marked_and_nothing_is_lost(report, answers):
     page = report()
-    page.locator("#filters").get_by_text("broken").click()
+    page.locator("#filters").get_by_text("lost").click()
     row = page.locator("#answer-table tbody tr").first
     example = int(row.locator("th span").inner_text())
     (answer,) = [one for one in answers if one["example"] == example]

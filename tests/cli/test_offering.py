@@ -103,8 +103,10 @@ def test_both_answers_are_given_to_what_is_typed(run):
 
 def test_a_chat_ends_where_nothing_more_is_typed(run):
     command = ["chat", str(run), "--heads", "L0H10", "--tokens", "2"]
-    shown = CliRunner().invoke(app, command, input="12+13=\n", catch_exceptions=False)
-    assert shown.exit_code == 0 and "intact: 25" in shown.output
+    for end in ("", "\n", "/quit\n9+9=\n"):
+        shown = CliRunner().invoke(app, command, input=f"12+13=\n{end}", catch_exceptions=False)
+        assert shown.exit_code == 0 and shown.output.count("intact: 25") == 1
+        assert shown.output.count("intact: ") == 1
 
 
 def test_a_chat_begins_with_an_example_that_the_heads_decide(run):

@@ -33,7 +33,7 @@ VALUES = st.sampled_from([
 # A name that no task of caploc's has makes lm-eval read all of its own, half a minute once.
 NEAR = st.sampled_from(["demo/addition", "demo/prose", "demo/additon", "task.yaml", "no.yaml"])
 TASKS = {"task", "tasks", "also", "text"}
-ABSENT = {"ui", "demo"}  # one serves until it is stopped, the other runs the rest as they are
+ABSENT = {"ui", "view", "demo"}  # two serve until they are stopped, one runs the rest as they are
 
 
 def commands():

@@ -203,7 +203,7 @@ ANSWERS = [
 @pytest.mark.parametrize(
     ("only", "places"),
     [
-        ("all", [0, 1, 2, 3, 4]), ("changed", [0, 2, 3, 4]), ("broken", [0, 4]), ("repaired", [2]),
+        ("all", [0, 1, 2, 3, 4]), ("changed", [0, 2, 3, 4]), ("lost", [0, 4]), ("gained", [2]),
         ("reworded", [3]), ("unchanged", [1]), ("right", [0, 1, 4]), ("wrong", [2, 3]),
     ],
 )  # fmt: skip

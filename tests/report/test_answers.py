@@ -12,10 +12,10 @@ SHARE = Unit(ScoreKind.SHARE, "acc")
 
 @pytest.mark.parametrize(
     "before, after, status",
-    [((1.0, "a"), (0.0, "b"), Status.BROKEN), ((0.0, "a"), (1.0, "b"), Status.GAINED),
+    [((1.0, "a"), (0.0, "b"), Status.LOST), ((0.0, "a"), (1.0, "b"), Status.GAINED),
      ((1.0, "a"), (1.0, "b"), Status.REWORDED), ((1.0, "a"), (1.0, "a"), Status.UNCHANGED),
-     ((1.0, "a"), (None, None), Status.UNKNOWN), ((1.0, "a"), (0.0, "a"), Status.BROKEN),
-     ((1.0, None), (0.0, None), Status.BROKEN), ((None, "a"), (None, "b"), Status.REWORDED)],
+     ((1.0, "a"), (None, None), Status.UNKNOWN), ((1.0, "a"), (0.0, "a"), Status.LOST),
+     ((1.0, None), (0.0, None), Status.LOST), ((None, "a"), (None, "b"), Status.REWORDED)],
 )  # fmt: skip
 def test_an_answer_is_judged_by_its_outcomes_then_by_its_text(before, after, status):
     answer = {"intact_outcome": before[0], "intact": before[1],
@@ -29,7 +29,7 @@ def test_a_log_probability_that_moves_under_the_same_text_is_no_change():
     assert status_of(AnswerPair(**answer), Unit(ScoreKind.NATS, "acc")) is Status.UNCHANGED
 
 
-@pytest.mark.parametrize("after, status", [(1.0, Status.UNCHANGED), (0.0, Status.BROKEN)])
+@pytest.mark.parametrize("after, status", [(1.0, Status.UNCHANGED), (0.0, Status.LOST)])
 def test_an_answer_that_is_a_log_probability_was_not_put_in_other_words(after, status):
     pair = AnswerPair(intact="log-probability -0.26 (its first choice)", intact_outcome=1.0,
                       knocked_out="log-probability -0.31", knocked_out_outcome=after)  # fmt: skip
@@ -39,7 +39,7 @@ def test_an_answer_that_is_a_log_probability_was_not_put_in_other_words(after, s
 def test_answers_that_differ_come_first(answers):
     rows = answer_rows(shaped_answers(answers), SHARE)
     assert [(row.example, row.status) for row in rows] == [
-        ("17", Status.BROKEN), ("3", Status.UNCHANGED),
+        ("17", Status.LOST), ("3", Status.UNCHANGED),
     ]  # fmt: skip
     assert (rows[0].intact, rows[0].knocked_out) == (["8", "5"], ["8", "↵\n"])
     assert rows[0].outcomes == "1 → 0"

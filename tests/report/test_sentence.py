@@ -245,7 +245,7 @@ def test_a_task_that_was_not_searched_is_not_told_as_one_that_needs_no_head(resu
     for entry in result["heads"]:
         entry["effect"] = None
     assert said(result) == (
-        "No head was sought for demo/addition (intact: 99 %): nothing there for a knockout to show."
+        "No head was sought for demo/addition (intact: 99 %): its loss could not have been told."
     )
 
 
@@ -353,6 +353,19 @@ def test_a_head_that_does_most_of_it_alone_is_named_with_its_own_figure(sure):
     assert "(L1H3 alone −70.0 points and L0H1 alone −60.0 points)" in said(sure)
     sure["validation"]["members"]["heads"][0]["alone"]["high"] = 0.02  # it may do nothing
     assert "two of 8 heads, most of all L1H3, are needed" in said(sure)
+
+
+@pytest.mark.parametrize(("high", "told"), [(0.02, True), (-0.1, False)])
+def test_heads_of_which_none_adds_to_the_others_are_said_to_do_the_same(sure, high, told):
+    within = [{"effect": -0.2, "low": -0.4, "high": each} for each in (0.05, high)]
+    sure["validation"]["members"] = {
+        "heads": [
+            {"head": head, "alone": {"effect": -0.3}, "within": each}
+            for head, each in zip(("L0H1", "L1H3"), within, strict=True)
+        ]
+    }
+    spared = "Neither surely adds to what the other takes: one may do as much."
+    assert (spared in second_sentence(shaped(sure))) is told
 
 
 @pytest.mark.parametrize(("mean", "told"), [(0.5, True), (0.9, False)])

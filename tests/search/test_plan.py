@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from caploc.errors import BadOption, UnknownName
+from caploc.errors import BadOption, UnknownName, UserError
 from caploc.search import Plan, Problem, Settings, column_mask
 from caploc.search.plan import intact_plan
 
@@ -39,7 +39,7 @@ WRONG = [
     ({"masks": 0}, "--masks must be 1 or more; got 0."),
     ({"top": -2}, "--top must be 1 or more; got -2."),
     ({"seed": -1}, "--seed must be 0 or more; got -1."),
-    ({"goal": "all"}, "--goal must be one of heads, set, specific; got 'all'."),
+    ({"goal": "all"}, "There is no --goal 'all'. Known: heads, set, specific."),
     ({"recall": 0.0}, "--recall must lie above 0 and at most at 1; got 0."),
     ({"recall": 1.5}, "--recall must lie above 0 and at most at 1; got 1.5."),
     ({"group": 0}, "--group must be 1 or more; got 0."),
@@ -48,7 +48,7 @@ WRONG = [
 
 @pytest.mark.parametrize(("given", "said"), WRONG, ids=[said for _, said in WRONG])
 def test_settings_that_mean_nothing_are_refused_with_what_is_allowed(given, said):
-    with pytest.raises(BadOption) as refused:
+    with pytest.raises(UserError) as refused:
         Settings(**given).check()
     assert str(refused.value) == said
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import typer
 
+from caploc.errors import unknown
 from caploc.naming import PRETRAINED, harness_tasks, own_tasks
 
 PACKAGE = Path(__file__).parents[1]
@@ -21,7 +22,11 @@ MODES = ("zero", "mean", "resample", "patch")
 GOALS = ("heads", "set", "specific")
 OPENINGS = ("auto", "likelihood", "masks")
 ESTIMATORS = ("lasso", "lasso-cv", "logistic", "means", "paired", "spike-slab")
+OUTCOMES = ("metric", "logprob")
+TARGETS = ("logprob", "logprob-sum", "probability")
+READ_AT, RULES = ("all", "answer", "last"), ("midpoint", "left", "right")
 Completer = Callable[[str], list[str]]
+Names = tuple[str, ...]
 MARKS = ("run.json", "studies.json")  # what a run, or a folder of runs, holds
 
 
@@ -44,17 +49,23 @@ def make_option(help: str, offered: Completer, *names: str, **more: Any) -> Any:
     return typer.Option(*names, help=help, autocompletion=offered, **more)
 
 
+def make_choice(help: str, names: Names, *spelt: str) -> Any:
+    """Return an option that takes one of these names, and refuses others before anything loads."""
+
+    def check(parameter: typer.CallbackParam, value: str | None) -> str | None:
+        if value is not None and value not in names:
+            raise unknown(names, value, parameter.opts[0])
+        return value
+
+    return make_option(help, offer(*names), *spelt, callback=check)
+
+
 def make_argument(help: str, offered: Completer, **more: Any) -> Any:
     """Return an argument whose values the shell offers; `more` is as typer has it."""
     return typer.Argument(help=help, autocompletion=offered, **more)
 
 
 methods = offer(*METHODS)
-goals = offer(*GOALS)
-modes = offer(*MODES)
-openings = offer(*OPENINGS)
-estimators = offer(*ESTIMATORS)
-outcomes = offer("metric", "logprob")
 isolations = offer("full", "weak")
 exports = offer("checkpoint", "lora", "heads")
 trackers = offer("mlflow", "trackio", "wandb")
@@ -66,9 +77,6 @@ scores = offer("gradient", "integrated", "joint", "activation", "logit")  # of n
 locators = offer(
     "gradient", "integrated", "joint", "activation", "logit", "neurons", "tracing", "circuits"
 )  # fmt: skip  # of single items
-targets = offer("logprob", "logprob-sum", "probability")
-read_at = offer("all", "answer", "last")
-rules = offer("midpoint", "left", "right")
 arms = offer(
     "none", "located", "random-uniform", "random-layer-matched", "bottom", "complement", "full",
     "lora",

@@ -7,7 +7,7 @@ import typer
 
 from caploc import console
 from caploc.cli import completion, offering, options, search_options
-from caploc.cli.completion import make_option
+from caploc.cli.completion import make_choice, make_option
 from caploc.naming import default_folder, default_others, placed
 
 
@@ -26,10 +26,10 @@ def locate(
     ] = None,
     goal: Annotated[
         str,
-        make_option(
+        make_choice(
             "heads: those that matter most alone; set: the one that breaks most; specific: "
             "one that also leaves the tasks of --spare alone.",
-            completion.goals,
+            completion.GOALS,
         ),
     ] = "heads",
     budget: Annotated[

@@ -87,7 +87,8 @@ def curve(
     """Score a run's tasks with 0, 1, 2, ... of its most needed heads knocked out.
 
     `caploc locate` has drawn this for the heads that it names; here it is for more of them. Without
-    --limit the examples are the same: at most 100 of each task, those of the checks.
+    --limit the examples are the same: at most 100 of each task, those of the checks. A curve on
+    fewer is printed, and the report keeps its own.
 
     Examples:
         caploc curve runs/addition --most 10
@@ -100,8 +101,10 @@ def curve(
     See also:
         report, interactions
     """
+    from caploc.contents import Curve, read_file
     from caploc.evaluation import curve as run
     from caploc.finished import FinishedRun
+    from caploc.folder import CURVE
     from caploc.report.plots import units_by_task
     from caploc.report.scores import read_curve, tabulate_curve, tell_doubtful
 
@@ -112,6 +115,8 @@ def curve(
     result = FinishedRun.read(folder, allowed).result
     units = units_by_task(result)
     names, rows = tabulate_curve(drawn, units)
+    if read_file(folder / CURVE, Curve).curves != drawn.curves:
+        figure = "The report keeps its curve, which is on more examples."
     sentences = read_curve(drawn, units), tell_doubtful(drawn, result), figure
     told = [text for text in sentences if text]
     output.show(drawn.as_dict(), (["knocked out", "the last", *names], rows), *told)
@@ -206,6 +211,7 @@ def universal(
         return
     if found["candidates"]:
         console.show_table(*tables.universal_table(found))
+        console.say(tables.explain_universal(found))
     else:
         console.say("No head is among the first of two runs, and none breaks a task: none to try.")
     console.show_table(*tables.own_table(found))

@@ -9,7 +9,7 @@ import typer
 
 from caploc import console
 from caploc.cli import completion, options
-from caploc.cli.completion import make_argument, make_option
+from caploc.cli.completion import make_argument, make_choice, make_option
 from caploc.errors import pick
 from caploc.naming import default_folder, placed
 
@@ -112,14 +112,14 @@ def locate(
     ] = "gradient",
     target: Annotated[
         str,
-        make_option("logprob, logprob-sum, probability of the first token.", completion.targets),
+        make_choice("logprob, logprob-sum, probability of the first token.", completion.TARGETS),
     ] = "logprob",
     positions: Annotated[
-        str, make_option("all, answer, last of the prompt.", completion.read_at)
+        str, make_choice("all, answer, last of the prompt.", completion.READ_AT)
     ] = "all",
     steps: Points = 19,
     rule: Annotated[
-        str, make_option("Where these points lie: midpoint, left, right.", completion.rules)
+        str, make_choice("Where these points lie: midpoint, left, right.", completion.RULES)
     ] = "midpoint",
     sigma: Sigma = 6.0,
     share: Share = None,
@@ -461,8 +461,8 @@ class FactGroup:
     neuron_steps: Annotated[int, typer.Option(help="Points of a knowledge neuron's integral.")] = 20
     neuron_rule: Annotated[
         str,
-        make_option(
-            "Where these points lie: midpoint, left (the paper's), right.", completion.rules
+        make_choice(
+            "Where these points lie: midpoint, left (the paper's), right.", completion.RULES
         ),
     ] = "midpoint"
 

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 USUAL = "smollm2"  # where it was fetched
 TOKENS = 60  # of an answer in a chat
+ENDS = ("/quit", "/exit", "/bye")  # of a chat, as an empty line is
 REPOSITORY = "REPOSITORY"  # asked for when it is chosen
 
 
@@ -167,7 +168,7 @@ def chat(
     allowed = Allowed(code=True, remote_code=trust_remote_code)  # no program is judged
     talk = Chat.of(folder, heads, tokens, allowed, plain=plain)
     console.say(talk.opening())
-    while said := hear():
+    while (said := hear()) and said.strip() not in ENDS:
         for side, answer in talk.answer(said.replace("\\n", "\n")):
             console.say(f"{side}: {answer}")
 

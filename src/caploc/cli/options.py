@@ -15,7 +15,7 @@ import typer
 
 from caploc import console
 from caploc.cli import completion
-from caploc.cli.completion import make_argument, make_option
+from caploc.cli.completion import make_argument, make_choice, make_option
 from caploc.errors import BadOption, UserError
 from caploc.naming import DEMO, PRETRAINED, at_home, check_listed, check_model_name, is_file, placed
 from caploc.process import redacted
@@ -224,7 +224,7 @@ class TaskGroup:
 
     panel: ClassVar = "Task"
     outcome: Annotated[
-        str, make_option("metric, or logprob of the gold answer.", completion.outcomes)
+        str, make_choice("metric, or logprob of the gold answer.", completion.OUTCOMES)
     ] = "metric"
     metric: Annotated[str | None, typer.Option(help="The task's metric[,filter] to use.")] = None
     fewshot: Fewshot = None
@@ -245,10 +245,10 @@ class ModeGroup:
     panel: ClassVar = "Knockout"
     mode: Annotated[
         str,
-        make_option(
+        make_choice(
             "What replaces a head's output: zero, its mean over examples, its output on "
             "another example (resample) or on the corrupted prompt (patch).",
-            completion.modes,
+            completion.MODES,
         ),
     ] = "zero"
     corrupted: Annotated[

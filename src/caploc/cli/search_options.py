@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 import typer
 
 from caploc.cli import completion
-from caploc.cli.completion import make_option
+from caploc.cli.completion import make_choice, make_option
 from caploc.cli.options import ONE_OR_MORE, check_tasks, numbers, split_names
 from caploc.errors import BadOption, pick
 from caploc.naming import placed
@@ -136,9 +136,9 @@ class SearchGroup:
     ] = None
     opening: Annotated[
         str,
-        make_option(
+        make_choice(
             "How adaptive begins: auto, likelihood (of right answers), or masks (of heads).",
-            completion.openings,
+            completion.OPENINGS,
         ),
     ] = "auto"
     recall: Annotated[
@@ -162,9 +162,9 @@ class PublishedGroup:
     ] = None
     estimator: Annotated[
         str | None,
-        make_option(
+        make_choice(
             "For css, csb, one-shot: lasso, lasso-cv, logistic, means, paired, spike-slab.",
-            completion.estimators,
+            completion.ESTIMATORS,
         ),
     ] = None
 

@@ -41,7 +41,7 @@ from caploc.engine.neurons import (
     sum_logprob,
 )
 from caploc.engine.packed import DecoderStack
-from caploc.errors import BadOption, pick
+from caploc.errors import BadOption, pick, unknown
 from caploc.models.cutting import Projections
 from caploc.models.hooks import temporary_hooks
 from caploc.models.neurons import NeuronModel, list_projections
@@ -171,9 +171,7 @@ class Attribution:
         pick(TARGETS, self.target, "target")
         pick(POINTS, self.rule, "rule")
         if self.positions not in POSITIONS:
-            raise BadOption(
-                f"--positions must be one of {', '.join(POSITIONS)}; got {self.positions!r}."
-            )
+            raise unknown(POSITIONS, self.positions, "--positions")
         if self.steps < 1:
             raise BadOption(f"--steps must be 1 or more; got {self.steps}.")
         return self

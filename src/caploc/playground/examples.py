@@ -28,10 +28,9 @@ KEPT = 4  # runs whose answers stay in memory
 MOST_PARTS = 20_000  # heads up to which each is looked up alone; more than any model has
 SHOWN_SHIFTS = 12  # heads of a first look, those that change an example most
 CELL, WHOLE = 160, 200_000  # characters of a text in the list, and of one shown whole
-CHANGED = {Status.BROKEN, Status.GAINED, Status.REWORDED}
+CHANGED = {Status.LOST, Status.GAINED, Status.REWORDED}
 # What a list can be narrowed to, by its name in addresses.
-FILTERS = ("all", "changed", "broken", "repaired", "reworded", "unchanged", "right", "wrong")
-NAMES = {Status.GAINED: "repaired"}  # where a status is called otherwise than in reports
+FILTERS = ("all", "changed", "lost", "gained", "reworded", "unchanged", "right", "wrong")
 
 
 @dataclass(frozen=True)
@@ -54,7 +53,7 @@ class RunExamples:
     def tag(self, answer: AnswerPair) -> set[str]:
         """Return the filters that let an example through; right and wrong are of the intact one."""
         status = status_of(answer, self.unit)
-        found = {"all", NAMES.get(status, status.value)}
+        found = {"all", status.value}
         if status in CHANGED:
             found.add("changed")
         if self.unit.kind is ScoreKind.SHARE and answer.intact_outcome in (0, 1):
@@ -104,7 +103,7 @@ class RunExamples:
         return {
             "place": place,
             "example": answer.example,
-            "status": NAMES.get(status, status.value),
+            "status": status.value,
             "prompt": short(prompt),
             "gold": short(answer.gold),
             "intact": short(answer.intact),

@@ -26,7 +26,6 @@ from caploc.result import Effect, Estimand, Frontier, HeadEffect, Result
 MEANINGS = {
     "named": "knocked out in the check",
     "critical": "breaks the task alone",
-    "universal": "breaks another task too",
 }
 DENSE = 24  # columns from which a cell is too narrow for its number
 HEADS_LISTED = 24  # rows without a script, which shows all heads a page at a time
@@ -57,8 +56,8 @@ class Standing:
         told = {
             "named": self.named,
             "selected": self.selected and not self.named,
-            "left out: universal": self.universal is True and not self.named,
-            "universal": self.universal is True and self.named,
+            "breaks another task too": self.universal is True and self.named,
+            "left out: breaks another task too": self.universal is True and not self.named,
             "critical": self.critical and self.universal is not True,
             "candidate": self.candidate and self.universal is not True,
             "tied": self.tied,
@@ -222,7 +221,7 @@ def _notes(
         lines.append(plain.get(standing.alone, f"tried alone on {standing.alone} examples"))
     words = []
     for word in standing.words:
-        meaning = MEANINGS.get(word.removeprefix("left out: "))
+        meaning = MEANINGS.get(word)
         words.append(f"{word} ({meaning})" if meaning else word)
     return [*lines, ", ".join(words)] if words else lines
 

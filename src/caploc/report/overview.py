@@ -354,7 +354,7 @@ def _shared_part(model: Told) -> PagePart:
     found = model["universal"]
     said = name_list([f"{each['head']} ({name_list(each['found_by'])})" for each in found])
     verb = "breaks" if len(found) == 1 else "break"
-    line = f"Universal, found by what stands in brackets: {said} {verb} other tasks too."
+    line = f"Found by what stands in brackets: {said} {verb} other tasks too."
     if not found:
         line = (
             "Whether a head that several tasks name is universal, and so of no one capability, is "

@@ -173,7 +173,7 @@ def _changed(before: str, after: str) -> list[tuple[str, str]]:
 class Status(Enum):
     """What knocking the heads out did to one answer."""
 
-    BROKEN = "broken"
+    LOST = "lost"
     GAINED = "gained"
     REWORDED = "reworded"  # another text, scored the same
     UNCHANGED = "unchanged"
@@ -202,7 +202,7 @@ class ShownAnswer:
 def answer_rows(
     answers: Sequence[AnswerPair], unit: Unit, *, limit: int | None = None
 ) -> list[ShownAnswer]:
-    """Turn the answers of a run into rows: broken, gained, reworded, then the rest.
+    """Turn the answers of a run into rows: lost, gained, reworded, then the rest.
 
     Without a `limit` of characters each text gets its part of what a page may hold.
     """
@@ -228,7 +228,7 @@ def status_of(answer: AnswerPair, unit: Unit) -> Status:
         return Status.UNCHANGED
     harm = unit.harm(after - before) if before is not None and after is not None else 0.0
     if harm > 0:
-        return Status.BROKEN
+        return Status.LOST
     if harm < 0:
         return Status.GAINED
     return Status.UNCHANGED if None in texts or same_text else Status.REWORDED

@@ -281,7 +281,7 @@ def _nothing(result: Result, check: HeldOutClaim) -> str:
     if result.validation.frontier and result.validation.frontier.sets:
         return _no_specific_set(result.validation.frontier, check.task, intact)
     if not was_searched(result):
-        return f"No head was sought for {check.task}{intact}: nothing there for a knockout to show."
+        return f"No head was sought for {check.task}{intact}: its loss could not have been told."
     if result.search.goal == "specific":
         told = f"No set of heads was tried that may break {check.task}{intact} and spare others"
         return f"{told}: none came into question."
@@ -427,7 +427,7 @@ def second_sentence(result: Result) -> str:
     check = check_of(result)
     if check.verdict in (HeadlineVerdict.NO_HEADS, HeadlineVerdict.NOT_CHECKED):
         return ""
-    return _random(check, result) + _alone(check, result)
+    return _random(check, result) + _alone(check, result) + _spare_members(check, result)
 
 
 def _alone(check: HeldOutClaim, result: Result) -> str:
@@ -441,6 +441,20 @@ def _alone(check: HeldOutClaim, result: Result) -> str:
         for one in leading
     ]
     return f" Knocked out alone, {name_list(parts)}: most of what all do."
+
+
+def _spare_members(check: HeldOutClaim, result: Result) -> str:
+    """Say so where no named head surely adds to what the others take: they do the same work."""
+    members = result.validation.members
+    within = [one.within for one in members.heads] if members else []
+    known = all(each.high is not None for each in within)
+    if len(within) < 2 or not known or check.verdict not in HURT:
+        return ""
+    if any((each.high or 0.0) < 0 for each in within):
+        return ""
+    if len(within) == 2:
+        return " Neither surely adds to what the other takes: one may do as much."
+    return " None surely adds to what the others take: fewer may do as much."
 
 
 def _random(check: HeldOutClaim, result: Result) -> str:

@@ -6,7 +6,7 @@ from itertools import pairwise
 from math import inf
 
 from caploc import designs
-from caploc.errors import BadOption, pick
+from caploc.errors import BadOption, pick, unknown
 from caploc.recovery import ESTIMATORS
 
 MOST_MASKS = 100_000  # drawn at once, each a byte a head
@@ -64,7 +64,7 @@ class Settings:
             ("opening", self.opening, OPENINGS),
         ):
             if word not in allowed:
-                raise BadOption(f"--{name} must be one of {', '.join(allowed)}; got {word!r}.")
+                raise unknown(allowed, word, f"--{name}")
         self.check_sizes()
         for name, share in (("recall", self.recall), ("price", self.price)):
             if not 0 < share <= 1:

@@ -11,7 +11,7 @@ from caploc.recovery.estimate import Estimate, Measurements, is_binary
 from caploc.search.conclusion import LEVEL, Conclusion
 from caploc.search.likelihood import FirstLook
 from caploc.search.plan import Found, Problem
-from caploc.search.state import SearchState
+from caploc.search.state import TRIED_ELSEWHERE, SearchState
 
 FEWEST_RIGHT = 10  # examples that the intact model must get right
 ABOVE_CHANCE = 0.05  # largest p at which an intact score counts as better than guessing
@@ -147,9 +147,9 @@ def incomplete_set(conclusion: Conclusion, chosen: list[int]) -> str:
 
 def tell_universal(heads: Sequence[str]) -> list[str]:
     """Say which heads are not named since they break another task too, if any are."""
-    breaks, left = ("break", "they are") if len(heads) > 1 else ("breaks", "it is")
-    told = f"{', '.join(heads)} {breaks} another task as well: {left} universal, and left out."
-    return [told] if heads else []
+    breaks, left = ("break", "are") if len(heads) > 1 else ("breaks", "is")
+    told = f"{', '.join(heads)} {breaks} another task as well, and {left} left out: half or more"
+    return [f"{told} of {TRIED_ELSEWHERE} right answers there were lost."] if heads else []
 
 
 def unknown_elsewhere(state: SearchState) -> str:

@@ -16,7 +16,7 @@ from lm_eval.api.task import Task as HarnessLeaf
 from lm_eval.tasks import TaskManager
 from lm_eval.tasks._index import Entry, Kind
 
-from caploc.errors import BadData, BadOption, CaplocError
+from caploc.errors import BadData, BadOption, CaplocError, unknown
 from caploc.naming import OURS, ZERO_SHOT, are_twins, at_home, unknown_task
 from caploc.tasks.datafiles import (
     check_data_file,
@@ -186,13 +186,12 @@ class TaskOptions:
         """Refuse what can be refused without loading anything.
 
         Raises:
-            BadOption: for an unknown outcome or a negative number of examples.
+            UnknownName: for an unknown outcome.
+            BadOption: for a negative number of examples.
             BadData: for a file that is missing, empty or of an unknown format.
         """
         if self.outcome not in OUTCOMES:
-            raise BadOption(
-                f"--outcome must be one of {', '.join(OUTCOMES)}; got {self.outcome!r}."
-            )
+            raise unknown(OUTCOMES, self.outcome, "--outcome")
         if self.fewshot is not None and self.fewshot < 0:
             raise BadOption(f"--fewshot must be 0 or more; got {self.fewshot}.")
         check_data_files(self.splits)

@@ -56,7 +56,7 @@ def serving(root):
 
 @pytest.fixture(scope="module")
 def shelf(tmp_path_factory):
-    """Runs with broken, repaired and hostile answers, and one of the demo model."""
+    """Runs with lost, gained and hostile answers, and one of the demo model."""
     root = tmp_path_factory.mktemp("shelf")
     answers = [answer_of(number) for number in range(60)]
     answers += [
@@ -172,9 +172,9 @@ def test_examples_are_filtered_searched_and_turned(visit):
     expect(page.locator("#examples-shown")).to_have_text("62 of 62 examples")
     page.locator("#later").click()
     expect(page.locator("#place")).to_have_text("51 to 62")
-    page.locator("[data-only=repaired]").click()
+    page.locator("[data-only=gained]").click()
     expect(page.locator("#examples tbody tr")).to_have_count(1)
-    expect(page.locator("#examples .badge")).to_have_text("repaired")
+    expect(page.locator("#examples .badge")).to_have_text("gained")
     page.locator("[data-only=all]").click()
     page.locator("#words").fill("31+1")
     expect(page.locator("#examples tbody th a")).to_have_text(["31"])
