@@ -372,7 +372,9 @@ class Chat:
 
     def opening(self) -> str:
         """Say what is missing, and of a task that is asked otherwise than a chat, how it is."""
-        said = f"Without {', '.join(self.heads)}. An empty line (or /quit) ends it; \\n breaks a line."
+        said = (
+            f"Without {', '.join(self.heads)}. An empty line (or /quit) ends it; \\n breaks a line."
+        )
         if self.end:
             said += " Answers end with their line, as the task's do."
         if self.broken is None:
