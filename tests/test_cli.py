@@ -110,6 +110,8 @@ def typed(monkeypatch, capsys, tmp_path):
         (["evaluate", "demo", "--heads", "7", "--task", "demo/prose"], "such as L16H21"),
         (["report", "/nowhere"], "holds no result.json"),
         (["doctor", "/nowhere"], "holds no rows.sqlite"),
+        ([*LOCATE, "--limit", "0"], "--limit must be 1 or more; got 0."),
+        ([*LOCATE, "--engine", "fast"], "There is no --engine 'fast'. Known: auto, packed,"),
         ([*LOCATE, "--goal", "both"], "There is no --goal 'both'. Known: heads, set, specific."),
         ([*LOCATE, "--recall", "0"], "--recall must lie above 0 and at most at 1; got 0."),
         ([*LOCATE, "--recall", "2"], "--recall must lie above 0 and at most at 1; got 2."),

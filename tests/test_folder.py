@@ -5,7 +5,7 @@ from dataclasses import asdict
 
 import pytest
 
-from caploc.errors import FolderTaken
+from caploc.errors import BadOption, FolderTaken
 from caploc.folder import LATER, STUDIES, claim, flat, question
 from caploc.study import Study
 from caploc.workbench import ModelOptions
@@ -48,6 +48,16 @@ def test_the_folder_of_several_studies_is_no_run(tmp_path):
     with pytest.raises(FolderTaken, match="holds several studies"):
         claim(tmp_path, STUDY, "caploc locate")
     claim(tmp_path / "one", STUDY, "caploc locate").close()
+
+
+def test_a_file_and_a_folder_of_a_model_are_no_run(tmp_path):
+    (tmp_path / "notes").write_text("")
+    with pytest.raises(BadOption, match="notes is a file"):
+        claim(tmp_path / "notes", STUDY, "")
+    (tmp_path / "config.json").write_text("{}")
+    with pytest.raises(FolderTaken, match="holds a model"):
+        claim(tmp_path, STUDY, "")
+    assert not (tmp_path / "rows.sqlite").exists()
 
 
 def test_a_run_does_not_go_on_with_other_examples(tmp_path):

@@ -85,7 +85,7 @@ def test_the_universal_head_is_found_by_the_other_task_and_left_out(written, don
     rows = {row.head: row for row in done.result.heads}
     assert rows[universal].universal is True and rows[universal].selected is False
     assert {row.universal for name, row in rows.items() if name != universal} == {None}
-    assert "breaks another task as well, and is left out" in " ".join(search.notes)
+    assert "as well, and is left out: it takes half or more" in " ".join(search.notes)
 
 
 def test_intervals_contain_the_true_costs_of_most_heads(written, done):

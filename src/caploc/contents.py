@@ -105,6 +105,7 @@ class Interactions(Document):
     examples: Count | None = None
     interactions: list[ContrastEffect]
     summary: list[Name] = []
+    limits: Name | None = None
 
 
 class Universal(Document):

@@ -116,7 +116,7 @@ def curve(
     run = FinishedRun.read(folder, allowed)
     heads = run.result.ranking()[:most]
     if not heads:
-        raise UserError(f"The run in {folder} found no head whose knockout lowers the score.")
+        raise UserError(f"The run in {folder} ranks no head that could be knocked out.")
     tasks = run.tasks()
     if limit is None:
         examples = run.study.curve_examples(tasks, run.result.validation.subsets)

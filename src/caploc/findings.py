@@ -14,6 +14,7 @@ from caploc.models.sources import title_of
 from caploc.process import redacted
 from caploc.progress import Progress
 from caploc.report.page import write_report
+from caploc.report.wording import called
 from caploc.result import (
     SCHEMA,
     AnswerPair,
@@ -191,7 +192,13 @@ def describe_search(stages: Stages, excluded: Sequence[str]) -> Search:
     if "settings" in said:
         said["settings"] = [each | {"heads": names(each["heads"])} for each in said["settings"]]
     named = {"critical": names(found.critical), "universal": names(found.universal)}
-    notes = [*tell_universal(named["universal"]), *found.notes]
+    others = stages.validation.other_tasks if stages.validation else []
+    broken = {  # tasks are numbered from that of the search on
+        str(heads[column]): called(others[number - 1].name) if others else "another task"
+        for column, number in found.breaks_task.items()
+        if column in found.universal
+    }
+    notes = [*tell_universal(broken), *found.notes]
     named |= {"excluded": list(excluded), "notes": notes}
     return Search.model_validate(said | named)
 

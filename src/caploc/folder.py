@@ -42,6 +42,7 @@ LATER: dict[str, Any] = {
     "spare": [], "twins": [], "exclude": [], "quick": False, "mode.name": "zero",
     "mode.corrupted": None, "mode.positions": None,
 }  # fmt: skip
+OPTIONS = {"other_tasks": "also", "options.fewshot": "fewshot", "model.name": "model"}
 PACKAGES = ("caploc", "torch", "transformers", "lm_eval", "scikit-learn", "numpy")
 
 
@@ -51,11 +52,11 @@ def claim(
     """Open a run folder for a study, making it if it does not exist.
 
     `data` has a digest of the examples of each task whose file is the user's. Raises FolderTaken if
-    the folder holds another study, one on other examples, or links, or another process has it
-    open; StoreFailed if it cannot be written.
+    the folder holds another study, one on other examples, a model, or links, or another process
+    has it open; BadOption if it is a file; StoreFailed if it cannot be written.
     """
     study, command = without_secrets(json.loads(json.dumps(study))), redacted(command)
-    refuse_links(folder)
+    refuse_links(check_out(folder))
     rows = rows_file(folder)
     if rows.parent != folder:
         refuse_links(rows.parent, below=False)
@@ -80,6 +81,16 @@ def claim(
     return store
 
 
+def check_out(folder: Path) -> Path:
+    """Refuse, as the folder of a run, a file and a folder that holds a model."""
+    if is_file(folder):
+        raise BadOption(f"--out {folder} is a file; name a folder, which need not exist yet.")
+    model = folder / "config.json"
+    if is_file(model) and not is_file(folder / RUN):
+        raise FolderTaken(f"{folder} holds a model ({model.name}); choose another --out.")
+    return folder
+
+
 def check_same(folder: Path, earlier: Any, study: dict[str, Any], data: Mapping[str, str]) -> None:
     """Refuse a folder whose run.json is of another study, or of one on other examples."""
     written = earlier.get("study") if isinstance(earlier, dict) else None
@@ -93,7 +104,7 @@ def check_same(folder: Path, earlier: Any, study: dict[str, Any], data: Mapping[
         changed = [key for key in sorted(old | new) if old.get(key) != new.get(key)]
         changed.sort(key=lambda key: not key.startswith(("model.", "task")))  # tells most
         pairs = [[BRIEF.repr(each.get(key)) for each in (old, new)] for key in changed[:TOLD]]
-        names = [key.removeprefix("settings.") for key in changed]
+        names = [OPTIONS.get(key, key.removeprefix("settings.")) for key in changed]
         told = ", ".join(
             f"{k} {', not '.join(pair)}" for k, pair in zip(names, pairs, strict=False)
         )

@@ -127,7 +127,8 @@ class Findings(Record):
         `model` is by default the one that `locate` was handed.
 
         Raises:
-            BadOption: if `locate` was told a name, and no model is given here.
+            BadOption: if `locate` was told a name, and no model is given here, or if it found no
+                heads and none are named here.
             ModelRefused: if the model's heads are not found or fail the proof.
         """
         model = self.model if model is None else model
@@ -136,7 +137,10 @@ class Findings(Record):
                 "Which model? found.knockout(model) takes what caploc.load_model or transformers "
                 "loaded."
             )
-        return knockout(model, self.top if heads is None else list(heads))
+        chosen = self.top if heads is None else list(heads)
+        if not chosen:
+            raise BadOption("No head was found; name some: found.knockout(model, ['L0H5']).")
+        return knockout(model, chosen)
 
     @for_programs
     def curve(self, most: int = 10, limit: int | None = None, *, quiet: bool = False) -> Picture:

@@ -238,6 +238,8 @@ class Study:
     def drawn(self, size: int) -> tuple[list[int], list[int]]:
         """Draw the examples to find heads on, and others kept for the checks, of so many."""
         usual = min(ADAPTIVE_EXAMPLES, max(1, round(FINDING * size)))
+        if size >= 2 * FEWEST_FRESH:
+            usual = min(usual, size - FEWEST_FRESH)
         adaptive = METHODS[self.method].adaptive
         count = self.examples or (usual if adaptive else min(PAPER_EXAMPLES, size))
         order = designs.draw_examples(size, count, seed=self.settings.seed)

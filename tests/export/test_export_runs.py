@@ -50,6 +50,19 @@ def test_the_runs_own_heads_come_with_its_evidence(finished, tmp_path):
     assert "not the heads that the run named" not in card
 
 
+def test_effects_of_single_heads_are_those_of_the_check_where_it_has_them(finished, tmp_path):
+    folder = finished()
+    result = json.loads((folder / "result.json").read_text())
+    alone = {"effect": -0.4, "low": -0.45, "high": -0.35}
+    result["validation"]["members"] = {
+        "heads": [{"head": head, "alone": alone, "within": alone} for head in result["top"]]
+    }
+    (folder / "result.json").write_text(json.dumps(result))
+    card, _ = written(folder, tmp_path / "out")
+    assert "those of the check; q is the search's" in card
+    assert "| L0H10 | −40.0 points (−45.0 to −35.0) |" in card.replace("\u00a0", " ")
+
+
 @pytest.mark.parametrize("changes", [{"top": 1}, {"heads": "L2H3"}], ids=str)
 def test_scores_of_another_set_are_not_passed_off_as_measured(changes, finished, tmp_path):
     card, file = written(finished(), tmp_path / "out", **changes)

@@ -39,6 +39,12 @@ def test_nothing_is_advised_that_was_done(sure):
     assert "--outcome logprob" not in told(sure) and "--goal set" not in told(sure)
 
 
+def test_interactions_are_not_advised_once_they_were_looked_at(sure):
+    sure["validation"]["held_out"]["together"] = {"ratio": 0.5, "low": 0.4, "high": 0.6}
+    both = (next_steps(shaped(sure), None, "run", together=each) for each in (False, True))
+    assert ["caploc interactions" in str(steps) for steps in both] == [True, False]
+
+
 def test_more_rows_are_not_advised_where_every_example_was_asked(sure):
     sure["search"]["stopped_by"] = "examples"
     assert "more rows cannot help" in told(sure) and "--budget" not in told(sure)

@@ -106,7 +106,7 @@ def test_the_check_has_its_interval_and_how_many_random_draws_do_as_much(sure):
 
 def test_a_check_on_used_examples_says_so(sure):
     sure["validation"]["held_out"].update(fresh=False, change=None)
-    name, reading = "Examples of the search", "The task has none left over, so on 90 examples"
+    name, reading = "Examples of the search", "The task has too few left over, so on 90 examples"
     assert signs(sure)[name][1].startswith(reading)
     assert signs(sure)[name][1].endswith("the change was not measured.")
 
@@ -160,7 +160,8 @@ def test_losses_that_sum_to_more_than_there_is_are_not_said_to_add_up(sure):
 
 @pytest.mark.parametrize(
     ("verdict", "figure", "words"),
-    [("open", "open", "too few examples"), ("changed", "changed", "chance alone would seldom"),
+    [("open", "may be chance", "too few examples"),
+     ("changed", "changed", "chance alone would seldom"),
      ("unchanged", "unchanged within 3 points", "unchanged within 3 points."),
      (None, "not measured", "the change is −1.0 points")],
 )  # fmt: skip

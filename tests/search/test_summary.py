@@ -52,7 +52,9 @@ def test_where_nothing_is_named_the_reader_learns_what_might_help():
 def test_fewer_heads_than_asked_for_are_owned_up_to():
     said = found(World.planted(24, 1, drop=0.4, seed=1), budget=1000)
     assert len(said.chosen) == 1
-    assert said.notes[0].startswith("Up to 3 heads may be named, and 1 is needed beyond doubt")
+    assert said.notes[0].startswith(
+        "Up to 3 heads may be named, and of the first 3 1 is needed beyond doubt"
+    )
 
 
 def test_a_recall_short_of_what_was_wanted_is_said_with_what_more_rows_would_give():
@@ -74,13 +76,13 @@ def test_heads_that_no_budget_would_tell_apart_are_said_to_be_tied():
 
 
 def test_universal_heads_are_named():
-    assert tell_universal([]) == []
-    assert tell_universal(["L0H4"]) == [
-        "L0H4 breaks another task as well, and is left out: half or more of 12 right answers there "
-        "were lost."
-    ]
-    (told,) = tell_universal(["L0H4", "L1H1"])
-    assert told.startswith("L0H4, L1H1 break another task as well, and are left out: half or more")
+    assert tell_universal({}) == []
+    told = tell_universal({"L0H4": "words/copy", "L1H1": "words/upper"})
+    assert told[0] == (
+        "L0H4 breaks words/copy as well, and is left out: it takes half or more of up to 12 right "
+        "answers there."
+    )
+    assert told[1].startswith("L1H1 breaks words/upper as well")
 
 
 def test_without_another_task_the_reader_is_told_how_to_know_what_else_breaks():

@@ -22,7 +22,7 @@ MODES = ("zero", "mean", "resample", "patch")
 GOALS = ("heads", "set", "specific")
 OPENINGS = ("auto", "likelihood", "masks")
 ESTIMATORS = ("lasso", "lasso-cv", "logistic", "means", "paired", "spike-slab")
-OUTCOMES = ("metric", "logprob")
+OUTCOMES, ENGINES = ("metric", "logprob"), ("auto", "packed", "paged", "vllm")
 TARGETS = ("logprob", "logprob-sum", "probability")
 READ_AT, RULES = ("all", "answer", "last"), ("midpoint", "left", "right")
 Completer = Callable[[str], list[str]]
@@ -49,7 +49,7 @@ def make_option(help: str, offered: Completer, *names: str, **more: Any) -> Any:
     return typer.Option(*names, help=help, autocompletion=offered, **more)
 
 
-def make_choice(help: str, names: Names, *spelt: str) -> Any:
+def make_choice(help: str, names: Names, *spelt: str, **more: Any) -> Any:
     """Return an option that takes one of these names, and refuses others before anything loads."""
 
     def check(parameter: typer.CallbackParam, value: str | None) -> str | None:
@@ -57,7 +57,7 @@ def make_choice(help: str, names: Names, *spelt: str) -> Any:
             raise unknown(names, value, parameter.opts[0])
         return value
 
-    return make_option(help, offer(*names), *spelt, callback=check)
+    return make_option(help, offer(*names), *spelt, callback=check, **more)
 
 
 def make_argument(help: str, offered: Completer, **more: Any) -> Any:
@@ -69,7 +69,6 @@ methods = offer(*METHODS)
 isolations = offer("full", "weak")
 exports = offer("checkpoint", "lora", "heads")
 trackers = offer("mlflow", "trackio", "wandb")
-engines = offer("auto", "packed", "paged", "vllm")
 devices = offer("auto", "cpu", "cuda", "mps", "spread", "shard")
 dtypes = offer("auto", "float32", "bfloat16", "float16")
 quantized = offer("8bit", "4bit", "int8", "int4")

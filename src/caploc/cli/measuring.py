@@ -78,7 +78,9 @@ def evaluate(
 @options.takes_groups
 def curve(
     folder: options.RunFolder,
-    most: Annotated[int, typer.Option(help="Heads to knock out at most.")] = 10,
+    most: Annotated[
+        int, typer.Option(help="Heads to knock out at most.", callback=options.check_count)
+    ] = 10,
     limit: options.Limit = None,
     *,
     may: options.PermissionGroup,

@@ -102,7 +102,26 @@ Tasks = Annotated[
         callback=check_tasks,
     ),
 ]
-Out = Annotated[Path | None, typer.Option(help="Run folder; a run in it is continued.")]
+
+
+def check_folder(folder: Path | None) -> Path | None:
+    """Refuse as a run's folder what can be none, before anything is loaded."""
+    from caploc.folder import check_out
+
+    return None if folder is None else check_out(folder)
+
+
+def check_count(parameter: typer.CallbackParam, count: int | None) -> int | None:
+    """Refuse a number below 1; raises BadOption."""
+    if count is not None and count < 1:
+        raise BadOption(f"{parameter.opts[0]} must be 1 or more; got {count}.")
+    return count
+
+
+Out = Annotated[
+    Path | None,
+    typer.Option(help="Run folder; a run in it is continued.", callback=check_folder),
+]
 Device = Annotated[
     str,
     make_option(
@@ -153,9 +172,9 @@ Projections = Annotated[
 ]
 EngineName = Annotated[
     str,
-    make_option(
+    make_choice(
         "auto, packed (caploc's own), paged (transformers' continuous batching) or vllm.",
-        completion.engines,
+        completion.ENGINES,
         "--engine",
         rich_help_panel="Model",
     ),
@@ -194,7 +213,9 @@ IsolationName = Annotated[
     ),
 ]
 Chat = Annotated[bool, typer.Option("--chat-template", help="Use the model's chat template.")]
-Limit = Annotated[int | None, typer.Option(help="Score on the first N examples only.")]
+Limit = Annotated[
+    int | None, typer.Option(help="Score on the first N examples only.", callback=check_count)
+]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")]
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 

@@ -8,7 +8,7 @@ import typer
 
 from caploc.cli import completion
 from caploc.cli.completion import make_choice, make_option
-from caploc.cli.options import ONE_OR_MORE, check_tasks, numbers, split_names
+from caploc.cli.options import ONE_OR_MORE, Limit, check_count, check_tasks, numbers, split_names
 from caploc.errors import BadOption, pick
 from caploc.naming import placed
 
@@ -122,7 +122,7 @@ class SearchGroup:
             completion.methods,
         ),
     ] = None
-    top: Annotated[int, typer.Option(help="Heads to name at most.")] = 5
+    top: Annotated[int, typer.Option(help="Heads to name at most.", callback=check_count)] = 5
     examples: Annotated[
         int | None,
         typer.Option(help="Examples to find heads on; depends on method and task if absent."),
@@ -194,7 +194,7 @@ class CheckGroup:
 
     panel: ClassVar = "Checks"
     controls: Annotated[int, typer.Option(help="Random sets of heads to compare with.")] = 20
-    limit: Annotated[int | None, typer.Option(help="Score on the first N examples only.")] = None
+    limit: Limit = None
     disjoint: Annotated[
         bool, typer.Option("--disjoint", help="Score only on examples that the search did not see.")
     ] = False

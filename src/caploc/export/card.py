@@ -48,6 +48,7 @@ def evidence_of(run: FinishedRun, heads: Sequence[Head]) -> dict[str, Any]:
     if not own or (held_out and held_out.knocked_out is None):
         held_out = None
     by_name = {entry.head: entry for entry in result.heads}
+    checked = _alone_in_check(result) if own else {}
     sets = validation.frontier.sets if validation.frontier else []
     judged = next((each for each in sets if set(each.heads) == set(names)), None)
     others = [_fields(other, (*SCORES, "twin")) for other in validation.other_tasks]
@@ -57,7 +58,11 @@ def evidence_of(run: FinishedRun, heads: Sequence[Head]) -> dict[str, Any]:
         "controls": validation.controls.as_dict() if own and validation.controls else None,
         "other_tasks": others if own else None,
         "frontier": judged.as_dict() if judged else None,
-        "heads": [{**_fields(by_name.get(name), EFFECT), "head": name} for name in names],
+        "heads": [
+            {**_fields(by_name.get(name), EFFECT), **checked.get(name, {}), "head": name}
+            for name in names
+        ],
+        "heads_checked": set(names) <= checked.keys(),
         "run_named": result.top,
         "dtype": result.model.dtype,
         "rows": counts[0] if (counts := split_rows(result)) else result.cost.rows,
@@ -67,6 +72,17 @@ def evidence_of(run: FinishedRun, heads: Sequence[Head]) -> dict[str, Any]:
         "command": result.command,
         "versions": result.versions,
     }
+
+
+def _alone_in_check(result: Result) -> dict[str, dict[str, Any]]:
+    """Return what the check has each named head do alone; a single one is what it knocked out."""
+    members, held_out = result.validation.members, result.validation.held_out
+    if members:
+        return {one.head: one.alone.as_dict() for one in members.heads}
+    if len(result.top) == 1 and held_out and held_out.change:
+        change = held_out.change
+        return {result.top[0]: {"effect": change.outcome, "low": change.low, "high": change.high}}
+    return {}
 
 
 def _fields(part: Record | None, names: Sequence[str]) -> dict[str, Any]:

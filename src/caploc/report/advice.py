@@ -32,8 +32,13 @@ class Step:
     command: str = ""
 
 
-def next_steps(result: Result, curve: Curve | None, place: str) -> list[Step]:
-    """Return what to do next, what mends a doubt first; `place` is the run's folder, quoted."""
+def next_steps(
+    result: Result, curve: Curve | None, place: str, *, together: bool = False
+) -> list[Step]:
+    """Return what to do next, what mends a doubt first; `place` is the run's folder, quoted.
+
+    `together`: what heads do together has been looked at already.
+    """
     verdict, of_set = check_of(result).verdict, seeks_set(result.search)
     reasons = []
     if twin := surviving_twin(result):
@@ -76,7 +81,7 @@ def next_steps(result: Result, curve: Curve | None, place: str) -> list[Step]:
     return [
         *_gentler_part(result),
         *steps,
-        *(_uses(result, curve, place) if verdict in HURT else ()),
+        *(_uses(result, curve, place, together) if verdict in HURT else ()),
     ]
 
 
@@ -179,14 +184,16 @@ def _elsewhere(result: Result, place: str) -> Iterator[Step]:
         yield Step(why, f"caploc universal {place} OTHER-RUN")
 
 
-def _uses(result: Result, curve: Curve | None, place: str) -> Iterator[Step]:
+def _uses(result: Result, curve: Curve | None, place: str, looked: bool) -> Iterator[Step]:
     """Tell what heads that the task needs are good for."""
     yield from _elsewhere(result, place)
     if curve is None:
         yield Step("See how many of these heads it takes.", f"caploc curve {place}")
     held_out, subsets = result.validation.held_out, result.validation.subsets
     together = (held_out and held_out.together) or JointDrop()
-    if subsets and subsets.found != subsets.named:
+    if looked:
+        pass
+    elif subsets and subsets.found != subsets.named:
         why = "Fewer heads do more than all that were found: see whose absence rescues what."
         yield Step(why, f"caploc interactions {place}")
     elif (together.low or 0) > 1 or (together.high is not None and together.high < 1):

@@ -267,7 +267,7 @@ def _steps(compared: Sequence[ComparedRun]) -> list[Step]:
         alike = {one.result.task.name: one.folder for one in found if one.weights == weights}
         places = [shlex.quote(visible(folder)) for folder in (found[0].folder, *alike.values())]
         if len(alike) > 1:
-            why = "See which of these heads every task needs: they carry no single capability."
+            why = "See which of these heads most tasks need: they are of no single capability."
             steps.append(Step(why, f"caploc universal {' '.join(places[1:])}"))
         why = f"Ask the model with and without the heads of {task}, on prompts of your own."
         steps.append(Step(why, f"caploc view {places[0]}"))

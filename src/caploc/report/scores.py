@@ -37,6 +37,7 @@ LOST = {
     "mixed": "content and form are lost",
 }
 MOST = 3  # kinds of answers that are named
+WORSE = "(malformed, or newly wrong beyond those newly right)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +133,7 @@ def describe_verdict(change: Change | None) -> str:
         return ""
     if change.verdict == "unchanged" and change.margin is not None:
         return f"unchanged within {100 * change.margin:.3g}{SPACE}points"
-    return change.verdict
+    return "may be chance" if change.verdict == "open" else change.verdict
 
 
 def _compared(name: str, entry: TaskComparison, unit: Unit) -> ScoreRow:
@@ -172,8 +173,8 @@ def format_with_error(point: Score, unit: Unit) -> str:
 def lost(failures: Failures | None) -> str:
     """Write what became of the answers; empty if nothing was lost.
 
-    Such as `content is lost: 46 % of the answers are worse (newly wrong or malformed); in all,
-    90 % wrong content, 2 % format`.
+    Such as `content is lost: 46 % of the answers are worse (malformed, or newly wrong beyond those
+    newly right); in all, 90 % wrong content, 2 % format`.
     """
     words = LOST.get(failures.verdict or "") if failures else None
     if failures is None or words is None:
@@ -184,9 +185,10 @@ def lost(failures: Failures | None) -> str:
     parts = ", ".join(f"{percent(shares[kind])} {inline(kind)}" for kind in first)
     share = failures.harmed.share if failures.harmed else None
     if share is not None:
-        words += f": {percent(share)} of the answers are worse (newly wrong or malformed)"
+        words += f": {percent(share)} of the answers are worse {WORSE}"
     between = ": " if share is None else "; in all, "
-    return f"{words}{between}{parts}" if parts else words
+    more = ", ..." if len(shares) > MOST else ""
+    return f"{words}{between}{parts}{more}" if parts else words
 
 
 GONE = 0.05  # of a task's score, below which hardly anything is left of it

@@ -160,6 +160,15 @@ def leading_members(result: Result) -> list[Member]:
     return [one for effect, one in most if effect <= MOST_OF_IT * whole]
 
 
+def idle_members(result: Result) -> list[str]:
+    """List the named heads of which it is not sure that they add to what the others take."""
+    members = result.validation.members
+    known = [one for one in (members.heads if members else []) if one.within.high is not None]
+    if len(known) < 2 or len(known) < len(result.top):
+        return []
+    return [one.head for one in known if (one.within.high or 0.0) >= 0]
+
+
 def check_of(result: Result) -> HeldOutClaim:
     """Gather what the verdict rests on; a score missing in the check is taken from the search."""
     validation = result.validation
@@ -323,6 +332,8 @@ def _needed(result: Result, check: HeldOutClaim, names: str, few: str) -> str:
     if surviving_twin(result):
         task += f" as this prompt asks it, {doubt_of_twins(result)}"
     claim = f"{are} {_claim(check, task)}"
+    if len(idle_members(result)) == len(check.top):
+        claim += ", but not surely all of them"
     its = f"{check.task}'s" if check.verdict is HeadlineVerdict.EVERYTHING else "its"
     them = "it" if single else "them"
     told = f"{capital(who)} {claim}: with {them} knocked out, {its} {_moves(check)}"
@@ -416,9 +427,11 @@ def _clauses(entries: Sequence[TaskComparison], main: Unit, which: str = "") -> 
         open_ = not same and entry.change and entry.change.verdict == "open"
         who = called(entry.name)
         who = f"in other words ({who}{which}) it" if entry.twin else who
-        if open_ and clauses:
+        both = bool(clauses) and clauses[-1].endswith(CHANCE)
+        chance = (CHANCE if not both else ", both of which may be chance") if open_ else ""
+        if both and open_:
             clauses[-1] = clauses[-1].removesuffix(CHANCE)
-        clauses.append(f"{who} {moves}{CHANCE if open_ else ''}")
+        clauses.append(f"{who} {moves}{chance}")
     return clauses
 
 
@@ -427,7 +440,10 @@ def second_sentence(result: Result) -> str:
     check = check_of(result)
     if check.verdict in (HeadlineVerdict.NO_HEADS, HeadlineVerdict.NOT_CHECKED):
         return ""
-    return _random(check, result) + _alone(check, result) + _spare_members(check, result)
+    told = _random(check, result) + _alone(check, result) + _spare_members(check, result)
+    if check.verdict is HeadlineVerdict.EVERYTHING:
+        told += " Every other task loses at least half as large a share of its score."
+    return told
 
 
 def _alone(check: HeldOutClaim, result: Result) -> str:
@@ -444,17 +460,14 @@ def _alone(check: HeldOutClaim, result: Result) -> str:
 
 
 def _spare_members(check: HeldOutClaim, result: Result) -> str:
-    """Say so where no named head surely adds to what the others take: they do the same work."""
-    members = result.validation.members
-    within = [one.within for one in members.heads] if members else []
-    known = all(each.high is not None for each in within)
-    if len(within) < 2 or not known or check.verdict not in HURT:
+    """Name the heads that do not surely add to what the others take."""
+    spare = idle_members(result)
+    if not spare or check.verdict not in HURT:
         return ""
-    if any((each.high or 0.0) < 0 for each in within):
-        return ""
-    if len(within) == 2:
-        return " Neither surely adds to what the other takes: one may do as much."
-    return " None surely adds to what the others take: fewer may do as much."
+    if len(spare) == len(check.top):
+        return " None of them surely adds to what the others take: fewer may do as much."
+    adds = "does" if len(spare) == 1 else "do"
+    return f" {name_list(spare)} {adds} not surely add to what the others take."
 
 
 def _random(check: HeldOutClaim, result: Result) -> str:

@@ -42,7 +42,7 @@ LEVEL = 0.05  # false discovery rate at which a contrast is named
 MOST_SHOWN = 25  # contrasts
 READINGS = {
     "changed": "chance alone would seldom do so.",
-    "open": "too few examples to tell a change from none.",
+    "may be chance": "too few examples to tell a change from none.",
 }
 
 
@@ -228,7 +228,7 @@ def _check_signs(result: Result) -> Iterator[Sign]:
     name, where = "Held-out examples", f"On {count} that the search for candidates never used"
     if not held_out.fresh:
         name = "Examples of the search"
-        where = f"The task has none left over, so on {count} that the heads were found on"
+        where = f"The task has too few left over, so on {count} that the heads were found on"
     figure = f"{unit.score(held_out.intact)} → {unit.score(held_out.knocked_out)}"
     yield Sign(name, figure, f"{where}, {_changed(held_out.change, unit)}")
     if noise := result.noise:
@@ -374,4 +374,5 @@ def contrasts_of(found: Interactions, result: Result) -> dict[str, Any]:
     ]
     summary = [inline(sentence) for sentence in found.summary]
     tested = len(found.interactions)
-    return {"summary": summary, "rows": rows, "named": len(named), "tested": tested}
+    told = {"summary": summary, "rows": rows, "named": len(named), "tested": tested}
+    return told | {"limits": inline(found.limits)}

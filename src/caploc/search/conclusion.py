@@ -83,8 +83,13 @@ class Conclusion:
         chances[self.kept] = top_chances(posterior, self.top, seed=self.shortlist.rows)
         return chances
 
-    @cached_property
+    @property
     def ranking(self) -> list[int]:
+        """All columns: the named ones, then the others by the expected effect, struck ones last."""
+        return [*self.named, *(c for c in self.by_mean if c not in self.named)]
+
+    @cached_property
+    def by_mean(self) -> list[int]:
         """All columns, by the expected effect; struck ones last."""
         mean = self.posterior.mean.copy()
         mean[list(self.struck)] = np.inf
@@ -97,7 +102,9 @@ class Conclusion:
 
     @cached_property
     def named(self) -> list[int]:
-        """The top heads that are needed beyond doubt: by `q`, and by a fall alone if tried.
+        """The top heads that are needed beyond doubt, the most needed first.
+
+        That is by `q`, and by a fall alone if tried.
 
         In a screen a head also shows what it does for others that are gone: a silent backup is
         needed there, and not alone.
@@ -107,7 +114,13 @@ class Conclusion:
         high = self.bound(column_mask(len(self.kept), best))[1]
         below = (self.both.effect < 0) & (high < 0)
         needed = (self.q < LEVEL) & below & (self.shortlist.needed(LEVEL) | ~tried)
-        return [column for column in best if needed[column]]
+        named = [column for column in best if needed[column]]
+        return sorted(named, key=lambda column: self.told[column])
+
+    @cached_property
+    def told(self) -> PerHead:
+        """Every head's effect as it is told: of those tried on enough examples, what these say."""
+        return np.where(self.tried, self.checked.effect, self.posterior.mean)
 
     @property
     def expected_recall(self) -> float:
@@ -116,8 +129,8 @@ class Conclusion:
 
     @property
     def top_heads(self) -> list[int]:
-        """The first of the ranking, as many as are wanted."""
-        return [column for column in self.ranking[: self.top] if column not in self.struck]
+        """Those of the largest expected effect, as many as are wanted."""
+        return [column for column in self.by_mean[: self.top] if column not in self.struck]
 
     @property
     def open(self) -> list[int]:
@@ -155,9 +168,9 @@ class Conclusion:
     @property
     def tied(self) -> list[int]:
         """Heads on both sides of the top's border that differ too little for any budget."""
-        mean = self.posterior.mean
-        border = mean[self.ranking[self.top - 1]]
-        near = (np.abs(mean - border) < POINT) & (mean < -POINT / 2)
+        mean, last = self.posterior.mean, self.by_mean[self.top - 1]
+        alike = [np.abs(effect - effect[last]) < POINT for effect in (mean, self.told)]
+        near = (alike[0] | alike[1]) & (mean < -POINT / 2)
         open_ = (self.chances > TIED) & (self.chances < 1 - TIED)
         tied = [column for column in self.ranking if near[column] and open_[column]]
         inside = set(self.ranking[: self.top])

@@ -127,8 +127,8 @@ class Found:
 
     `chosen` are the columns to name, the most needed first; `ranking` all columns in the order in
     which the search would name them. `critical` heads each break the task alone, and `universal`
-    ones of them break another task too. `diagnostics` holds what else there is to say, as
-    `result.json` keeps it; `notes` are sentences for the reader.
+    ones of them break another task too: `breaks_task` has its number. `diagnostics` holds what
+    else there is to say, as `result.json` keeps it; `notes` are sentences for the reader.
     """
 
     chosen: list[int]
@@ -137,6 +137,7 @@ class Found:
     seen: Measurements
     critical: list[int] = field(default_factory=list)
     universal: list[int] = field(default_factory=list)
+    breaks_task: dict[int, int] = field(default_factory=dict)
     diagnostics: dict[str, Any] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
 

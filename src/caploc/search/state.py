@@ -109,6 +109,7 @@ class SearchState:
     critical: list[int] = field(default_factory=list)
     cleared: list[int] = field(default_factory=list)
     universal: list[int] = field(default_factory=list)
+    breaks_task: dict[int, int] = field(default_factory=dict)  # of a universal head, the other one
     tried: Measurements | None = None  # candidates for a set, each alone
     spent: int = 0
     reserved: int = 0  # rows of the budget that are for something later
@@ -223,7 +224,9 @@ class SearchState:
                 continue
             rows = yield from self.ask(replace(alone(left, tried, task), ahead=later))
             each = [rows.where(rows.mask == number) for number in range(len(left))]
-            left = [*compress(left, (not broken(one, intact, ELSEWHERE) for one in each))]
+            breaks = [broken(one, intact, ELSEWHERE) for one in each]
+            self.breaks_task |= dict.fromkeys(compress(left, breaks), task)
+            left = [*compress(left, (not one for one in breaks))]
             if not left:
                 break
         return [column for column in columns if column not in left]
@@ -264,8 +267,8 @@ def expected_recall(screen: Screen) -> float:
 # most. It is then only worth its rows where a head of no account hardly moves a right answer's
 # odds: by .01 to .23 nats on six tasks of SmolLM2, by .26 and more where rows have luck.
 FEW_ROWS, UNSTEADY = 8.5, 0.25
-PROBED, PROBES = 32, 2  # heads at most, and examples, by which that is told
-PROBING, FEWEST_PROBED = 0.1, 16  # share of the budget for it; fewer heads tell nothing
+PROBED, PROBES = 16, 2  # heads, and examples, by which that is told: rows that a screen lacks
+PROBING = 0.1  # share of the budget for it at most; fewer heads tell nothing
 SMALLEST = 1e-9  # below 0, so that a certain answer has finite odds
 
 
@@ -276,9 +279,8 @@ def worth_a_look(state: SearchState) -> Asking[bool]:
     if opening != "auto" or not few or not problem.likelihood:  # 0: likelihood is the outcome
         return opening != "masks"
     right = state.random.permutation(right_of(state.intact))[:PROBES].tolist()
-    count = min(PROBED, int(PROBING * state.budget) // len(right))
-    heads = state.random.permutation(problem.eligible)[:count].tolist()
-    if len(heads) < FEWEST_PROBED:
+    heads = state.random.permutation(problem.eligible)[:PROBED].tolist()
+    if len(heads) < PROBED or PROBED * len(right) > PROBING * state.budget:
         return True
     state.unsteadiness = yield from measure_unsteadiness(problem, right, heads)
     state.spent += len(heads) * len(right)

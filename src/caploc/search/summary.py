@@ -1,6 +1,6 @@
 """What an adaptive search has to say beside its heads: figures for files, sentences for people."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -29,6 +29,7 @@ def summarize(
         seen=conclusion.first.seen,
         critical=state.critical,
         universal=state.universal,
+        breaks_task=state.breaks_task,
         diagnostics=diagnose(state, conclusion),
         notes=write_notes(state, conclusion, chosen),
     )
@@ -104,8 +105,8 @@ def confidence_notes(state: SearchState, conclusion: Conclusion) -> str:
         )
     if named < wanted:
         return (
-            f"Up to {wanted} heads may be named, and {named} {'is' if named == 1 else 'are'} "
-            "needed beyond doubt; the others of the ranking are candidates."
+            f"Up to {wanted} heads may be named, and of the first {wanted} {named} "
+            f"{'is' if named == 1 else 'are'} needed beyond doubt; all others are candidates."
         )
     if recall < state.problem.settings.recall:
         return (
@@ -145,11 +146,13 @@ def incomplete_set(conclusion: Conclusion, chosen: list[int]) -> str:
     return ""
 
 
-def tell_universal(heads: Sequence[str]) -> list[str]:
-    """Say which heads are not named since they break another task too, if any are."""
-    breaks, left = ("break", "are") if len(heads) > 1 else ("breaks", "is")
-    told = f"{', '.join(heads)} {breaks} another task as well, and {left} left out: half or more"
-    return [f"{told} of {TRIED_ELSEWHERE} right answers there were lost."] if heads else []
+def tell_universal(tasks: Mapping[str, str]) -> list[str]:
+    """Say which heads are not named since they break another task too, by their names."""
+    return [
+        f"{head} breaks {task} as well, and is left out: it takes half or more of up to "
+        f"{TRIED_ELSEWHERE} right answers there."
+        for head, task in tasks.items()
+    ]
 
 
 def unknown_elsewhere(state: SearchState) -> str:
