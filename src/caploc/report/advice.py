@@ -184,20 +184,23 @@ def _elsewhere(result: Result, place: str) -> Iterator[Step]:
         yield Step(why, f"caploc universal {place} OTHER-RUN")
 
 
+def _why_interactions(result: Result) -> str:
+    """Say why to look at what heads do together, if there is a reason."""
+    held_out, subsets = result.validation.held_out, result.validation.subsets
+    together = (held_out and held_out.together) or JointDrop()
+    if subsets and subsets.found != subsets.named:
+        return "Fewer heads do more than all that were found: see whose absence rescues what."
+    if (together.low or 0) > 1 or (together.high is not None and together.high < 1):
+        return "Effects do not add up: see which heads stand in for each other."
+    return ""
+
+
 def _uses(result: Result, curve: Curve | None, place: str, looked: bool) -> Iterator[Step]:
     """Tell what heads that the task needs are good for."""
     yield from _elsewhere(result, place)
     if curve is None:
         yield Step("See how many of these heads it takes.", f"caploc curve {place}")
-    held_out, subsets = result.validation.held_out, result.validation.subsets
-    together = (held_out and held_out.together) or JointDrop()
-    if looked:
-        pass
-    elif subsets and subsets.found != subsets.named:
-        why = "Fewer heads do more than all that were found: see whose absence rescues what."
-        yield Step(why, f"caploc interactions {place}")
-    elif (together.low or 0) > 1 or (together.high is not None and together.high < 1):
-        why = "Effects do not add up: see which heads stand in for each other."
+    if not looked and (why := _why_interactions(result)):
         yield Step(why, f"caploc interactions {place}")
     look = "See every example, and try the knockout on prompts of your own in the playground."
     yield Step(look, f"caploc view {place}")
