@@ -33,7 +33,7 @@ from caploc.report.sentence import headline
 from caploc.result import FrontierSet, HeadEffect, Result
 from caploc.search import Settings
 from caploc.studies import foresee
-from caploc.study import FEWEST_FRESH, FINDING, Study, run_study
+from caploc.study import FEWEST_FRESH, Study, run_study
 from caploc.tasks.catalog import TaskOptions
 from caploc.workbench import ModelOptions
 
@@ -265,7 +265,7 @@ def locate(  # noqa: PLR0913  (what can be chosen is its parameters)
 
 def warn_of_few_pairs(count: int) -> None:
     """Say that so many examples leave none for a check that the search has not seen."""
-    checked = round(FEWEST_FRESH / (1 - FINDING))
+    checked = 2 * FEWEST_FRESH
     if count < checked:
         console.warn(
             f"With {count} examples the finding is checked on those it was found on, and may be "

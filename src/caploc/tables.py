@@ -176,7 +176,8 @@ def universal_table(told: dict[str, Any]) -> Table:
             star = "*" if trial and trial["verdict"] == "needed" else ""
             costs.append(f"{round(100 * trial['share'])} %{star}" if trial else "–")
         rows.append([candidate["head"], UNIVERSAL[candidate["verdict"]], *costs])
-    title = f"{told['model']}: share of the score that one head alone costs; * interval above zero"
+    share = percent(told["share"])
+    title = f"{told['model']}: share of the score that one head alone costs; * surely above {share}"
     return ["head", "universal?", *names], rows, title
 
 

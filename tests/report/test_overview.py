@@ -108,7 +108,7 @@ def test_a_head_that_one_task_names_and_another_leaves_out_is_told(page, result)
     result["search"] = {"universal": ["L1H0"]}
     text = page(a=result, b=changed(result, search={})).text
     assert (
-        "L1H0, of demo/rhymes, is left out of demo/addition, since it breaks other tasks too"
+        "L1H0, of demo/rhymes, is left out of demo/addition, since it breaks another task too"
         in text
     )
 

@@ -253,7 +253,7 @@ def test_a_task_that_was_not_searched_is_not_told_as_one_that_needs_no_head(resu
 def test_a_head_left_out_for_other_tasks_is_told_where_it_takes_half_as_much(sure, effect, told):
     entry = next(each for each in sure["heads"] if each["head"] == "L1H0")
     entry |= {"universal": True, "effect": effect, "low": effect - 0.1, "high": effect + 0.1}
-    left_out = "Left out is L1H0, which breaks another task too: alone −70.0 points."
+    left_out = "Left out is L1H0 (alone −70.0 points): it breaks another task too, named below."
     assert (left_out in said(sure)) is told
 
 

@@ -181,4 +181,4 @@ def test_a_head_that_finds_nothing_left_to_lose_is_told_from_one_that_does_nothi
         held_out |= {"intact": 1.0, "knocked_out": left}
         reading = signs(sure)["Most damaging part"][1]
         assert "L1H0 adds nothing beyond doubt" in reading
-        assert ("leave too little to lose" in reading) is told
+        assert ("leaves too little to lose" in reading) is told

@@ -53,7 +53,7 @@ def test_fewer_heads_than_asked_for_are_owned_up_to():
     said = found(World.planted(24, 1, drop=0.4, seed=1), budget=1000)
     assert len(said.chosen) == 1
     assert said.notes[0].startswith(
-        "Up to 3 heads may be named, and of the first 3 1 is needed beyond doubt"
+        "Up to 3 heads may be named, and 1 of the first 3 is needed beyond doubt"
     )
 
 

@@ -142,7 +142,7 @@ def test_examples_that_the_search_saw_are_said_to_be(checking):
     for outcome in (rescued, alone):
         found = judge(checking(outcome, fresh=False).check, SEARCHED)
         assert found.subsets.fresh is False
-        assert found.subsets.note.endswith("the task has no others.")
+        assert found.subsets.note.endswith("too few others are left.")
 
 
 def test_answers_that_cannot_be_scored_are_left_out(checking):

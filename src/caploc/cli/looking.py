@@ -52,6 +52,7 @@ def compare(
         typer.Option(
             help="Folder of the page and its files.",
             show_default="runs/compare- and the names of the folders",
+            callback=options.check_folder,
         ),
     ] = None,
     as_json: options.Json = False,

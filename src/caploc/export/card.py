@@ -21,6 +21,7 @@ from caploc.models.sources import ModelSource
 from caploc.naming import PRETRAINED
 from caploc.report.exhibits import escape_markdown
 from caploc.report.method import split_rows
+from caploc.report.sentence import headline, second_sentence
 from caploc.report.wording import Unit, outcome_unit, significant, unit_of, unit_of_other, visible
 from caploc.result import Record, Result, Score
 
@@ -63,6 +64,7 @@ def evidence_of(run: FinishedRun, heads: Sequence[Head]) -> dict[str, Any]:
             for name in names
         ],
         "heads_checked": set(names) <= checked.keys(),
+        "headline": f"{headline(result)} {second_sentence(result)}" if own else None,
         "run_named": result.top,
         "dtype": result.model.dtype,
         "rows": counts[0] if (counts := split_rows(result)) else result.cost.rows,

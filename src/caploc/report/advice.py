@@ -16,7 +16,7 @@ from caploc.report.sentence import (
     surviving_twin,
     was_searched,
 )
-from caploc.report.wording import called, counted, inline, name_list, seeks_set, unit_of
+from caploc.report.wording import called, capital, counted, inline, name_list, seeks_set, unit_of
 from caploc.result import JointDrop, Result
 
 FEW_OTHERS = 3  # other tasks, below which the first next steps are to score more
@@ -45,7 +45,8 @@ def next_steps(
         reasons.append(
             f"Do not take these heads for those of the capability: in other words "
             f"({called(twin.name)}) it may survive without them, so they may serve this prompt's "
-            f"form alone. --goal specific --twin {inline(twin.name)} looks for what both need."
+            f"form alone. --goal specific --twin {inline(twin.name)}, with a task to leave alone "
+            "(--spare), looks for what both need."
         )
     if verdict is HeadlineVerdict.NO_HEADS and not was_searched(result):
         reasons.append(
@@ -72,10 +73,13 @@ def next_steps(
             f"spread over many heads{'' if of_set else '; --goal set looks for those'}."
         )
     if verdict in WEAK:
-        look = "Look for a set with --goal set, or spend more rows."
+        more = "spend more rows"
+        if result.search.stopped_by == "examples":
+            more = "bring more examples of the task"
+        look = f"{capital(more)}." if of_set else f"Look for a set with --goal set, or {more}."
         reasons.append(
             "Do not build on these heads yet: knocking them out does no more than chance or "
-            f"random heads would. {'Spend more rows.' if of_set else look}"
+            f"random heads would. {look}"
         )
     steps = [Step(why) for why in (*reasons, *_doubts(result, of_set))]
     return [
@@ -179,7 +183,7 @@ def _elsewhere(result: Result, place: str) -> Iterator[Step]:
     if hurt:
         why = (
             f"Knocking these heads out also changes {spared}. Locate other tasks in the same "
-            "model, then ask which heads all of them need."
+            "model, then ask which heads most of them need."
         )
         yield Step(why, f"caploc universal {place} OTHER-RUN")
 

@@ -132,7 +132,7 @@ def _check(result: Result) -> str:
         where = f"{fresh} (and on {where} of the task as they come)"
     text += f"To check the finding, {which} knocked out on {where}"
     if validation.controls and (draws := validation.controls.draws):
-        text += f", and so were as many random heads, layer by layer, in {counted(draws, 'draw')}"
+        text += f"; as many random heads, layer by layer, in {counted(draws, 'draw')} beside it"
     if others := len(validation.other_tasks):
         text += f"; {counted(others, 'other task')} show what else breaks"
     return f"{text}. ± is one standard error unless the row says otherwise."

@@ -154,7 +154,7 @@ def _left_out_elsewhere(told: Told) -> str:
         if naming and leaving:
             parts.append(
                 f"{inline(each['head'])}, of {name_list(naming)}, is left out of "
-                f"{name_list(leaving)}, since it breaks other tasks too"
+                f"{name_list(leaving)}, since it breaks another task too"
             )
     return "".join(f"; {part}" for part in parts)
 
@@ -354,7 +354,7 @@ def _shared_part(model: Told) -> PagePart:
     found = model["universal"]
     said = name_list([f"{each['head']} ({name_list(each['found_by'])})" for each in found])
     verb = "breaks" if len(found) == 1 else "break"
-    line = f"Found by what stands in brackets: {said} {verb} other tasks too."
+    line = f"Found by what stands in brackets: {said} {verb} another task too."
     if not found:
         line = (
             "Whether a head that several tasks name is universal, and so of no one capability, is "

@@ -257,7 +257,7 @@ def _left_out(result: Result) -> str:
     if 2 * (most.effect or 0.0) > (check.knocked_out or 0.0) - check.intact:
         return ""
     alone = unit_of_outcomes(check.unit).effect(most.effect)
-    return f" Left out is {most.head}, which breaks another task too: alone {alone}."
+    return f" Left out is {most.head} (alone {alone}): it breaks another task too, named below."
 
 
 def _answer(result: Result) -> str:
@@ -442,14 +442,14 @@ def second_sentence(result: Result) -> str:
         return ""
     told = _random(check, result) + _alone(check, result) + _spare_members(check, result)
     if check.verdict is HeadlineVerdict.EVERYTHING:
-        told += " Every other task loses at least half as large a share of its score."
+        told += " Every other task but its own wordings loses at least half as large a share."
     return told
 
 
 def _alone(check: HeldOutClaim, result: Result) -> str:
     """Say what the heads that do most of it take alone, with the intervals."""
     unit, leading = unit_of_outcomes(check.unit), leading_members(result)
-    if not leading or check.verdict not in HURT:
+    if not leading or check.verdict not in HURT | {HeadlineVerdict.LIKE_RANDOM}:
         return ""
     parts = [
         f"{inline(one.head)} changes it by {unit.effect(one.alone.effect)} (95 % interval "

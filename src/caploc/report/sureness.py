@@ -296,7 +296,7 @@ def _adding_signs(result: Result) -> Iterator[Sign]:
             told += f" Of them {name_list(idle)} {adds} nothing beyond doubt, and the set is named "
             told += f"without {'it' if len(idle) == 1 else 'them'}."
             if held_out.intact and (held_out.knocked_out or 0) < NEARLY_GONE * held_out.intact:
-                told += " The others leave too little to lose for it to be seen."
+                told += " What is named leaves too little to lose for it to be seen."
         yield Sign("Most damaging part", figure, told)
 
 

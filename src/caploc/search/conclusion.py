@@ -173,8 +173,8 @@ class Conclusion:
         near = (alike[0] | alike[1]) & (mean < -POINT / 2)
         open_ = (self.chances > TIED) & (self.chances < 1 - TIED)
         tied = [column for column in self.ranking if near[column] and open_[column]]
-        inside = set(self.ranking[: self.top])
-        return tied if inside.intersection(tied) and not inside.issuperset(tied) else []
+        named = set(self.named)
+        return tied if named.intersection(tied) and not named.issuperset(tied) else []
 
     def bound(self, heads: Mask) -> tuple[PerHead, PerHead]:
         """Ends of the intervals that hold these heads' effects alone with a probability of 95 %.

@@ -39,10 +39,8 @@ def diagnose(state: SearchState, conclusion: Conclusion) -> dict[str, Any]:
     """Describe the search in figures, as `result.json` keeps them."""
     first, settings = conclusion.first, state.problem.settings
     looked = first.OPENING == FirstLook.OPENING
-    # rows, and none to spend; a search for a specific set has a use for each
-    more = looked and state.left > len(conclusion.shortlist.candidates)
-    more = more and settings.goal != "specific"
-    stopped = "recall" if state.promised >= settings.recall else "examples" if more else "budget"
+    stopped = "examples" if is_exhausted(state, conclusion) else "budget"
+    stopped = "recall" if state.promised >= settings.recall else stopped
     return {
         "goal": settings.goal,
         "budget": state.budget,
@@ -64,6 +62,16 @@ def diagnose(state: SearchState, conclusion: Conclusion) -> dict[str, Any]:
         "fresh": None if looked else bool(len(state.problem.fresh)),
         "tied": conclusion.tied if settings.goal == "heads" else [],
     }
+
+
+def is_exhausted(state: SearchState, conclusion: Conclusion) -> bool:
+    """Tell whether there were rows to spend and no example left to ask, short of the recall.
+
+    A search for a specific set has a use for every row.
+    """
+    settings, looked = state.problem.settings, conclusion.first.OPENING == FirstLook.OPENING
+    short = state.promised < settings.recall and settings.goal != "specific"
+    return short and looked and state.left > len(conclusion.shortlist.candidates)
 
 
 def signal_to_noise(conclusion: Conclusion) -> float | None:
@@ -105,9 +113,11 @@ def confidence_notes(state: SearchState, conclusion: Conclusion) -> str:
         )
     if named < wanted:
         return (
-            f"Up to {wanted} heads may be named, and of the first {wanted} {named} "
+            f"Up to {wanted} heads may be named, and {named} of the first {wanted} "
             f"{'is' if named == 1 else 'are'} needed beyond doubt; all others are candidates."
         )
+    if is_exhausted(state, conclusion):
+        return f"The search asked every example, at an expected recall of {recall:.0%}."
     if recall < state.problem.settings.recall:
         return (
             f"The search ended at an expected recall of {recall:.0%}; twice the rows would give "
@@ -164,8 +174,7 @@ def unknown_elsewhere(state: SearchState) -> str:
         (f"{own} heads break", "they break") if own > 1 else ("One head breaks", "it breaks")
     )
     return (
-        f"{heads} this task alone. Whether {they} every task is unknown: name another one with "
-        "--also."
+        f"{heads} this task alone. Whether {they} other tasks too is unknown: name one with --also."
     )
 
 

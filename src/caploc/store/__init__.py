@@ -202,8 +202,8 @@ def folder_lock(folder: Path) -> FileLock:
             lock.acquire(timeout=0)
     except Timeout:
         raise FolderTaken(
-            f"Another caploc process is running in {folder}; wait for it or stop it. What begins a "
-            "run can do so elsewhere (--out)."
+            f"Another caploc process is running in {folder}; wait for it, stop it, or begin in "
+            "another folder."
         ) from None
     except OSError as error:
         raise StoreFailed(unusable(folder, error)) from error

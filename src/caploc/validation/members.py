@@ -162,7 +162,7 @@ def picked(
 def note(check: Check, names: Sequence[Sequence[str]], pick: Pick | None) -> str:
     """Say what became of the set."""
     whole = f"all {len(names[0])} heads found ({', '.join(names[0])})"
-    seen = "" if check.fresh else " The search had seen these examples: the task has no others."
+    seen = "" if check.fresh else " The search had seen these examples: too few others are left."
     if pick is None or not pick.replaces:
         return f"No part of {whole} does more than all of them beyond doubt.{seen}"
     heads = names[pick.place]
