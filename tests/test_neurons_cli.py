@@ -80,7 +80,7 @@ def typed(monkeypatch, capsys, tmp_path):
         (["reproduce", "cnl", "--limit", "3"], "--limit is not for cnl"),
         (["reproduce", "cnl", "--model", "a", "--model", "b"], "on one model at a time; got a b"),
         (["reproduce", "cnl", "--preset", "real", "--model", "nobody"], "'nobody'"),
-        (["reproduce", "cnl", "--limit", "0"], "--limit is not for cnl"),
+        (["reproduce", "cnl", "--limit", "0"], "--limit must be 1 or more; got 0."),
         (["reproduce", "cnl", "--allow-code"], "--allow-code is not for cnl"),
         (["doctor", "--repair"], "--repair mends a run's folder; name it: caploc doctor DIR"),
         (["reproduce", "cnl", "--preset", "papers"], "There is no preset 'papers'"),

@@ -228,8 +228,7 @@ class Study:
 
     def check_examples(self, size: int) -> None:
         """Refuse a task with fewer examples than the search takes, or none left to judge on."""
-        used = len(self.drawn(size)[0])
-        if self.disjoint and used == size:
+        if len(self.drawn(size)[0]) == size and self.disjoint:
             raise BadOption(
                 f"--disjoint leaves none of the {size} examples of {self.task} to judge on; lower "
                 "--examples."
@@ -237,15 +236,13 @@ class Study:
 
     def drawn(self, size: int) -> tuple[list[int], list[int]]:
         """Draw the examples to find heads on, and others kept for the checks, of so many."""
-        usual = min(ADAPTIVE_EXAMPLES, max(1, round(FINDING * size)))
-        if size >= 2 * FEWEST_FRESH:
-            usual = min(usual, size - FEWEST_FRESH)
+        most = size - FEWEST_FRESH if size >= 2 * FEWEST_FRESH else size
+        usual = min(ADAPTIVE_EXAMPLES, max(1, round(FINDING * size)), most)
         adaptive = METHODS[self.method].adaptive
         count = self.examples or (usual if adaptive else min(PAPER_EXAMPLES, size))
         order = designs.draw_examples(size, count, seed=self.settings.seed)
         longer = designs.draw_examples(size, min(size, count + FRESH), seed=self.settings.seed)
-        fresh = longer[count:]
-        return order, fresh if len(fresh) >= FEWEST_FRESH else []
+        return order, longer[count:] if len(longer) >= count + FEWEST_FRESH else []
 
     def curve_examples(self, tasks: Sequence[Task], subsets: Subsets | None) -> list[list[int]]:
         """Choose those of each task that its curve is drawn on: of the checks, `CURVED` at most.
@@ -413,15 +410,13 @@ def validated(
         stages = keeping_promise(study, stages, check, meters)
     else:
         stages, check = settled(study, stages, check)
-    mask = column_mask(bench.engine.loaded.grid.size, stages.found.chosen)
+    mask = column_mask(check.grid.size, stages.found.chosen)
     judged = [meter.task.first(study.limit) for meter in meters]
     if study.disjoint:
         used = set(stages.seen)
         judged[0] = [e for e in meters[0].task.first(None) if e not in used][: study.limit]
-    compared = [
-        score_both(meter, mask, examples, progress)
-        for meter, examples in zip(meters, judged, strict=True)
-    ]
+    pairs = zip(meters, judged, strict=True)
+    compared = [score_both(meter, mask, examples, progress) for meter, examples in pairs]
     found = [categorize_failures(e.task, e.intact_rows, e.knocked_out_rows) for e in compared]
     parts = [each.result(lost.plain()) for each, lost in zip(compared, found, strict=True)]
     others = [

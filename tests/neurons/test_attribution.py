@@ -319,7 +319,7 @@ def test_nothing_is_left_on_the_model():
     [
         ({"method": "gradients"}, UnknownName, "gradient"),
         ({"target": "loss"}, UnknownName, "no target 'loss'"),
-        ({"positions": "first"}, BadOption, "all, answer, last"),
+        ({"positions": "first"}, UnknownName, "all, answer, last"),
         ({"steps": 0}, BadOption, "1 or more"),
         ({"rule": "simpson"}, UnknownName, "midpoint"),
     ],

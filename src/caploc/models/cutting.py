@@ -84,8 +84,7 @@ def knocked_out(
         for site, columns, projection in standing(projections, grid):
             cut = on_host[:, columns]
             if every_layer or bool(cut.any()):
-                hook = _Cut(site, cut, replacement)
-                handles.append(projection.register_forward_pre_hook(hook))
+                handles.append(projection.register_forward_pre_hook(_Cut(site, cut, replacement)))
         # a compiled graph runs on as it was traced, without hooks that came later (torch's
         # skip_nnmodule_hook_guards): the model would be intact without a word
         with torch.compiler.set_stance("force_eager"):

@@ -34,8 +34,7 @@ class Conclusion:
     @property
     def top(self) -> int:
         """Number of heads wanted."""
-        problem = self.first.problem
-        return min(problem.settings.top, len(problem.eligible))
+        return min(self.first.problem.settings.top, len(self.first.problem.eligible))
 
     @cached_property
     def alone(self) -> Effects:
@@ -91,8 +90,7 @@ class Conclusion:
     @cached_property
     def by_mean(self) -> list[int]:
         """All columns, by the expected effect; struck ones last."""
-        mean = self.posterior.mean.copy()
-        mean[list(self.struck)] = np.inf
+        mean = np.where(self.kept, self.posterior.mean, np.inf)
         return [int(column) for column in np.argsort(mean, kind="stable")]
 
     @cached_property
@@ -102,9 +100,7 @@ class Conclusion:
 
     @cached_property
     def named(self) -> list[int]:
-        """The top heads that are needed beyond doubt, the most needed first.
-
-        That is by `q`, and by a fall alone if tried.
+        """The top heads needed beyond doubt (by `q`, and a fall alone if tried), the most first.
 
         In a screen a head also shows what it does for others that are gone: a silent backup is
         needed there, and not alone.
@@ -138,8 +134,7 @@ class Conclusion:
 
         Not those that surely do next to nothing, of which any may be the last of the top.
         """
-        doubt = self.chances * (1 - self.chances)
-        order = np.argsort(-doubt, kind="stable")
+        order = np.argsort(-self.chances * (1 - self.chances), kind="stable")
         unsure = (self.chances > CLOSE) & (self.chances < 1 - CLOSE)
         mattering = self.bound(unsure)[0] < -2 * POINT
         return [int(column) for column in order if unsure[column] and mattering[column]]
@@ -152,8 +147,8 @@ class Conclusion:
     @property
     def doubtful(self) -> list[int]:
         """Heads on the shortlist that are among the top but not yet named."""
-        best = [c for c in self.ranking[: self.top] if c in self.shortlist.heads]
-        return [c for c in best if c not in self.named and self.both.effect[c] < 0]
+        best = {*self.top_heads} & {*self.shortlist.heads} - {*self.named}
+        return [c for c in self.by_mean if c in best and self.both.effect[c] < 0]
 
     @property
     def unconfirmed(self) -> list[int]:
@@ -173,8 +168,7 @@ class Conclusion:
         near = (alike[0] | alike[1]) & (mean < -POINT / 2)
         open_ = (self.chances > TIED) & (self.chances < 1 - TIED)
         tied = [column for column in self.ranking if near[column] and open_[column]]
-        named = set(self.named)
-        return tied if named.intersection(tied) and not named.issuperset(tied) else []
+        return tied if 0 < sum(column in self.named for column in tied) < len(tied) else []
 
     def bound(self, heads: Mask) -> tuple[PerHead, PerHead]:
         """Ends of the intervals that hold these heads' effects alone with a probability of 95 %.
