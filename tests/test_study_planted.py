@@ -81,7 +81,7 @@ def test_exactly_the_planted_heads_are_named(written, done):
 def test_the_universal_head_is_found_by_the_other_task_and_left_out(written, done):
     (universal,) = names(written(PLAN).truth.universal)
     search = done.result.search
-    assert search.universal == search.critical == [universal]
+    assert search.universal == search.critical == list(search.breaks) == [universal]
     rows = {row.head: row for row in done.result.heads}
     assert rows[universal].universal is True and rows[universal].selected is False
     assert {row.universal for name, row in rows.items() if name != universal} == {None}

@@ -193,14 +193,14 @@ def describe_search(stages: Stages, excluded: Sequence[str]) -> Search:
         said["settings"] = [each | {"heads": names(each["heads"])} for each in said["settings"]]
     named = {"critical": names(found.critical), "universal": names(found.universal)}
     others = stages.validation.other_tasks if stages.validation else []
-    broken = {  # tasks are numbered from that of the search on
+    breaks = {  # tasks are numbered from that of the search on
         str(heads[column]): called(others[number - 1].name) if others else "another task"
         for column, number in found.breaks_task.items()
         if column in found.universal
     }
-    notes = [*tell_universal(broken), *found.notes]
-    named |= {"excluded": list(excluded), "notes": notes}
-    return Search.model_validate(said | named)
+    notes = [*tell_universal(breaks), *found.notes]
+    more = {"excluded": list(excluded), "notes": notes, "breaks": breaks}
+    return Search.model_validate(said | named | more)
 
 
 def rank_heads(stages: Stages) -> list[HeadEffect]:

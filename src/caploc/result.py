@@ -152,9 +152,8 @@ class Failures(Record):
     """What became of a task's answers.
 
     `examples` are those scored in both, and shares are of them; `unscored` are the rest of those
-    asked in both. `harmed` counts the broken ones, and those newly wrong as far as they outnumber
-    those newly right; `broken` is the part of the harmed whose answers are broken. `categories`
-    and `samples` lack what did not occur.
+    asked in both. `harmed` counts the malformed ones, and those newly wrong beyond those newly
+    right; `broken` is the malformed part. `categories` and `samples` lack what did not occur.
 
     `verdict` is `unharmed`, `speech` (most of the harm is broken answers), `capability` (little of
     it is), `mixed`, or None where that cannot be told.
@@ -532,6 +531,7 @@ class Search(Record):
     choosing: Excess | None = None
     critical: list[PartName] = []
     universal: list[PartName] = []
+    breaks: dict[PartName, Name] = {}  # of a universal head, another task that it breaks
     excluded: list[PartName] = []
     notes: list[str] = []
 

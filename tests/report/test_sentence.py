@@ -252,8 +252,9 @@ def test_a_task_that_was_not_searched_is_not_told_as_one_that_needs_no_head(resu
 @pytest.mark.parametrize(("effect", "told"), [(-0.7, True), (-0.3, False)])
 def test_a_head_left_out_for_other_tasks_is_told_where_it_takes_half_as_much(sure, effect, told):
     entry = next(each for each in sure["heads"] if each["head"] == "L1H0")
+    sure["search"]["breaks"] = {"L1H0": "words/copy"}
     entry |= {"universal": True, "effect": effect, "low": effect - 0.1, "high": effect + 0.1}
-    left_out = "Left out is L1H0 (alone −70.0 points): it breaks another task too, named below."
+    left_out = "Left out is L1H0 (alone −70.0 points): it breaks words/copy too."
     assert (left_out in said(sure)) is told
 
 

@@ -257,7 +257,8 @@ def _left_out(result: Result) -> str:
     if 2 * (most.effect or 0.0) > (check.knocked_out or 0.0) - check.intact:
         return ""
     alone = unit_of_outcomes(check.unit).effect(most.effect)
-    return f" Left out is {most.head} (alone {alone}): it breaks another task too, named below."
+    other = result.search.breaks.get(most.head, "another task")
+    return f" Left out is {most.head} (alone {alone}): it breaks {other} too."
 
 
 def _answer(result: Result) -> str:

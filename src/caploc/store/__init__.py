@@ -202,8 +202,7 @@ def folder_lock(folder: Path) -> FileLock:
             lock.acquire(timeout=0)
     except Timeout:
         raise FolderTaken(
-            f"Another caploc process is running in {folder}; wait for it, stop it, or begin in "
-            "another folder."
+            f"Another caploc process is running in {folder}; wait until it has ended, or stop it."
         ) from None
     except OSError as error:
         raise StoreFailed(unusable(folder, error)) from error
