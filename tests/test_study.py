@@ -73,7 +73,8 @@ def test_a_result_has_every_field(done):
         "task", "controls", "held_out", "other_tasks", "subsets", "members", "frontier",
     }  # fmt: skip
     assert set(result["validation"]["held_out"]) == HELD_OUT_FIELDS
-    assert result["search"] == {"critical": [], "universal": [], "excluded": [], "notes": []}
+    empty = {"critical": [], "universal": [], "breaks": {}, "excluded": [], "notes": []}
+    assert result["search"] == empty
     assert {row["top_chance"] for row in result["heads"]} == {None}
     assert set(result["cost"]) == {
         "rows", "search_rows", "intact_rows", "forward_tokens", "plain_tokens", "seconds",
