@@ -206,7 +206,7 @@ def test_without_another_task_a_critical_head_may_be_universal_or_not(written, t
     assert result.search.critical == list(names(truth.universal))
     assert result.search.universal == []
     assert {row.universal for row in result.heads} == {None}
-    assert "unknown: name another one with --also" in " ".join(result.search.notes)
+    assert "unknown: name one with --also" in " ".join(result.search.notes)
     assert result.validation.controls is None
     assert result.validation.held_out.prediction is None
 
