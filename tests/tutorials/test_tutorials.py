@@ -14,7 +14,7 @@ FINDINGS = {
     "demo": ["of 96 heads, ", "intact:", "demo/capitals"],
     "own_task": ["of 96 heads", "There is no task file 'runs/own-task/eazy.yaml'"],
     "own_model": ["first: L", "fifth: L", "without the two heads of 'first'"],
-    "own_pairs": ["of 270 heads", "walked: intact 'walked'", "held-out examples falls from", "vegaEmbed("],
+    "own_pairs": ["of 270 heads", "walked: intact 'walked'", "examples falls from", "vegaEmbed("],
 }
 
 
