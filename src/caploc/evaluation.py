@@ -105,9 +105,9 @@ def curve(
 
     Without `limit` on the examples that the run drew its own curve on. Writes `curve.json` into
     the run's folder, and its figures and report again, unless a curve on more examples than `limit`
-    is there; uses the rows that lie there. `allowed` says
-    what may be run for it, and who answers. Raises UserError if the folder holds no finished run,
-    or the options mean nothing; RunFailed if the machine gives up; rows already measured are kept.
+    is there; uses the rows that lie there. `allowed` says what may be run for it, and who answers.
+    Raises UserError if the folder holds no finished run, or the options mean nothing; RunFailed if
+    the machine gives up; rows already measured are kept.
     """
     progress = progress or Silent()
     if most < 1:
