@@ -49,7 +49,7 @@ def _(place: Place) -> str:
     return f"evaluate {model} --task {model}/planted.yaml --device cpu --out run"
 
 
-@mistake(GROUP, "a file in place of the folder", code=1)
+@mistake(GROUP, "a file in place of the folder")
 def _(place: Place) -> str:
     place.file("run", "")
     return repeated(place)
