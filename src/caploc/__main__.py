@@ -1,5 +1,7 @@
 """The command `caploc`, also as `python -m caploc`."""
 
+import atexit
+import gc
 import sys
 from types import TracebackType
 
@@ -17,6 +19,10 @@ def report_error(
 def main() -> None:
     """Run a command; Ctrl-C prints no traceback while modules are imported either."""
     install_interrupt()
+    # Imported libraries are half a million objects that stay: to look through them for garbage
+    # again and again, and once more at the end, takes a third of a short command's time.
+    gc.set_threshold(10_000)
+    atexit.register(gc.freeze)
     sys.excepthook = report_error
     from caploc.cli import main as run
 
