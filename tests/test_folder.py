@@ -5,8 +5,18 @@ from dataclasses import asdict
 
 import pytest
 
-from caploc.errors import BadOption, FolderTaken
-from caploc.folder import LATER, STUDIES, claim, flat, question
+from caploc.errors import BadOption, FolderTaken, UserError
+from caploc.folder import (
+    LATER,
+    RESULT,
+    STUDIES,
+    check_earlier,
+    check_source,
+    claim,
+    finished_in,
+    flat,
+    question,
+)
 from caploc.study import Study
 from caploc.workbench import ModelOptions
 
@@ -58,6 +68,33 @@ def test_a_file_and_a_folder_of_a_model_are_no_run(tmp_path):
     with pytest.raises(FolderTaken, match="holds a model"):
         claim(tmp_path, STUDY, "")
     assert not (tmp_path / "rows.sqlite").exists()
+
+
+def test_another_model_or_task_is_refused_before_anything_is_loaded(tmp_path):
+    asked = {"model": "demo", "task": "demo/addition", "goal": "heads"}
+    check_earlier(tmp_path, **asked)
+    claim(tmp_path, STUDY, "caploc locate").close()
+    check_earlier(tmp_path, **asked)
+    with pytest.raises(FolderTaken, match=r"another run \(model 'demo', not 'other', goal 'heads'"):
+        check_earlier(tmp_path, **asked | {"model": "other", "goal": "set"})
+
+
+def test_what_holds_no_finished_run_is_told_apart(tmp_path):
+    """Another folder, one of several runs, and a run that has not ended."""
+
+    def told(folder):
+        with pytest.raises(UserError) as refused:
+            check_source(str(folder))
+        return str(refused.value)
+
+    assert "is no finished run; name the folder of one, or a model" in told(tmp_path / "gone")
+    claim(tmp_path / "one", STUDY, "caploc locate").close()
+    assert "has not ended, the same command goes on with it" in told(tmp_path / "one")
+    (tmp_path / "one" / RESULT).write_text("{}")
+    assert f"name one of the runs in it, such as {tmp_path / 'one'}." in told(tmp_path)
+    check_source(str(tmp_path / "one"))
+    assert finished_in(tmp_path) == finished_in(tmp_path / "one") == [tmp_path / "one"]
+    assert finished_in(tmp_path / "gone") == [tmp_path / "gone"]
 
 
 def test_a_run_does_not_go_on_with_other_examples(tmp_path):

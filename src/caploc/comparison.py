@@ -16,7 +16,15 @@ from scipy.stats import spearmanr
 
 from caploc.contents import Universal, read_file
 from caploc.errors import UserError
-from caploc.folder import COMPARISON, RESULT, UNIVERSAL, package_versions, refuse_links, write_json
+from caploc.folder import (
+    COMPARISON,
+    RESULT,
+    UNIVERSAL,
+    finished_in,
+    package_versions,
+    refuse_links,
+    write_json,
+)
 from caploc.heads import HeadGrid
 from caploc.report.headtable import effects_by_head
 from caploc.report.overview import ComparedRun, write_comparison
@@ -75,9 +83,9 @@ def read_runs(folders: Sequence[Path]) -> list[ComparedRun]:
     """The runs of the folders, in their order; a folder of runs stands for all of them."""
     found: dict[Path, Path] = {}
     for folder in folders:
-        below = sorted(path.parent for path in folder.glob(f"*/{RESULT}"))
-        if (folder / RESULT).exists() or not (below or (folder / UNIVERSAL).exists()):
-            below = [folder]
+        below = finished_in(folder)
+        if below == [folder] and (folder / UNIVERSAL).exists() and not (folder / RESULT).exists():
+            below = []
         found |= {path.resolve(): path for path in below}
     if not found:
         raise UserError("There is no run to compare; name folders of finished `caploc locate`.")

@@ -12,7 +12,7 @@ from typing import Any
 
 from caploc.errors import BadOption, FolderTaken, StoreFailed, UserError
 from caploc.files import UnfitFile, check_regular, read_text, whole_text, writing
-from caploc.naming import is_file
+from caploc.naming import is_file, is_folder
 from caploc.process import redacted, without_secrets
 from caploc.store import Store
 
@@ -91,6 +91,25 @@ def check_out(folder: Path) -> Path:
     return folder
 
 
+def check_earlier(folder: Path, *, model: str, task: str, goal: str) -> None:
+    """Refuse a folder whose run is of another model, task or goal, before anything is loaded.
+
+    Raises FolderTaken.
+    """
+    known = {"model.name": model, "task": task, "settings.goal": goal}
+    earlier = read_json(folder / RUN) if is_file(folder / RUN) else None
+    study = earlier.get("study") if isinstance(earlier, dict) else None
+    if isinstance(study, dict):
+        check_same(folder, earlier, question(study) | known, {})
+
+
+def check_new(target: Path) -> Path:
+    """Refuse, as the folder of an export, a file and a folder that holds something."""
+    if is_file(target) or (is_folder(target) and any(target.iterdir())):
+        raise BadOption(f"{target} exists and is not empty; name a new folder with --to.")
+    return target
+
+
 def check_same(folder: Path, earlier: Any, study: dict[str, Any], data: Mapping[str, str]) -> None:
     """Refuse a folder whose run.json is of another study, or of one on other examples."""
     written = earlier.get("study") if isinstance(earlier, dict) else None
@@ -121,12 +140,25 @@ def check_same(folder: Path, earlier: Any, study: dict[str, Any], data: Mapping[
 
 
 def check_source(source: str) -> None:
-    """Refuse what is no run's folder, where heads are those of a run; raises BadOption."""
-    if not any(is_file(Path(source) / mark) for mark in (RESULT, RUN)):
+    """Refuse what is no finished run, where heads are those of a run; raises UserError."""
+    folder = Path(source)
+    if not (is_file(folder / RUN) or finished_below(folder) or is_file(folder / RESULT)):
         raise BadOption(
             f"{source} is no finished run; name the folder of one, or a model with the heads to "
             "cut: --heads L0H5,L1H3."
         )
+    if not is_file(folder / RESULT):
+        read_json(folder / RESULT)  # says what is amiss
+
+
+def finished_below(folder: Path) -> list[Path]:
+    """The finished runs in the folders right below one, sorted."""
+    return sorted(path.parent for path in folder.glob(f"*/{RESULT}"))
+
+
+def finished_in(folder: Path) -> list[Path]:
+    """The finished run of a folder, or those right below it; itself, where there is none."""
+    return ([] if (folder / RESULT).exists() else finished_below(folder)) or [folder]
 
 
 def rows_file(folder: Path) -> Path:
@@ -223,10 +255,15 @@ def read_json(path: Path) -> Any:
     try:
         return json.loads(read_text(path, LONGEST), parse_constant=refuse_constant)
     except FileNotFoundError:
-        raise UserError(
-            f"{path.parent} holds no {path.name}; name the folder of a finished `caploc "
-            f"{WRITERS.get(path.name, 'locate')}`."
-        ) from None
+        folder, name = path.parent, WRITERS.get(path.name, "locate")
+        advice = f"name the folder of a finished `caploc {name}`."
+        if not is_folder(folder):
+            raise UserError(f"There is no folder {str(folder)!r}; {advice}") from None
+        if path.name == RESULT and (below := finished_below(folder)):
+            advice = f"name one of the runs in it, such as {below[0]}."
+        elif path.name == RESULT and (folder / RUN).exists():
+            advice = "if it is a run that has not ended, the same command goes on with it."
+        raise UserError(f"{folder} holds no {path.name}; {advice}") from None
     except (OSError, ValueError, RecursionError) as error:
         raise UserError(
             f"{path} cannot be read ({error}); was it edited by hand, or cut off? `caploc doctor "

@@ -46,7 +46,8 @@ class Foreseen:
     def announce_checks(self, stages: Any, progress: Progress) -> None:
         """Say what is still to come once a search has ended: it may have ended early."""
         rows, work = self.recount(stages)
-        tell(progress, f"the search has ended: its checks take up to {rows:,} rows.")
+        takes = f"take up to {rows:,} rows" if rows else "need no further rows"
+        tell(progress, f"the search has ended: its checks {takes}.")
         expect(progress, rows, work)
 
 
@@ -66,13 +67,13 @@ class Watch:
             return
         self.last = columns
         estimate, intact = conclusion.estimate(), conclusion.first.intact
-        factor, unit = 1, ""
+        factor, unit, form = 1, "", "+.3g"
         if is_binary(intact):
             estimate = estimate.within(np.array([*intact.values()]))
-            factor, unit = 100, " points"
+            factor, unit, form = 100, " points", "+.1f"
         effect, low, high = (factor * e for e in (estimate.effect, estimate.low, estimate.high))
         heads = [
-            f"{self.grid.heads[c]} {effect[c]:+.3g} ({low[c]:+.3g} to {high[c]:+.3g})"
+            f"{self.grid.heads[c]} {effect[c]:{form}} ({low[c]:{form}} to {high[c]:{form}})"
             for c in sorted(columns, key=lambda column: effect[column])
         ]
         tell(self.progress, f"so far: {', '.join(heads)}{unit}")

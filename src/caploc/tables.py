@@ -214,9 +214,18 @@ def comparison_table(told: dict[str, Any]) -> Table:
 
 
 def own_table(told: dict[str, Any]) -> tuple[list[str], list[list[str]]]:
-    """Tabulate each run's heads, and of those left without universal ones."""
-    rows = [[run["task"], " ".join(run["top"]), " ".join(run["own"])] for run in told["tasks"]]
-    return ["task", "heads", "without universal ones"], rows
+    """Tabulate each run's intact score here, its heads, and those left without universal ones."""
+    rows = [
+        [
+            run["task"],
+            unit_of_metric(run["metric"] or "score", [run["intact"]]).score(run["intact"]),
+            str(run["examples"]),
+            " ".join(run["top"]),
+            " ".join(run["own"]),
+        ]
+        for run in told["tasks"]
+    ]
+    return ["task", "intact", "examples", "heads", "without universal ones"], rows
 
 
 def plan_table(expected: list[dict[str, Any]]) -> Table:

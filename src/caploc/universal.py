@@ -99,7 +99,15 @@ def find_universal(
             "model": first.study.model.name,
             "examples": trials.examples,
             **found.as_dict(),
-            "tasks": [leave_out_universal(run, found.universal) for run in trials.runs],
+            "tasks": [
+                leave_out_universal(run, found.universal)
+                | {
+                    "metric": task.metric,
+                    "intact": measured[task.name][0].score,
+                    "examples": min(task.size, trials.examples),
+                }
+                for run, task in zip(trials.runs, tasks, strict=True)
+            ],
             "cost": bench.cost.as_dict(),
             "command": command,
             "versions": package_versions(),

@@ -25,10 +25,10 @@ def written(source, target, **changes):
 def test_a_twins_fall_is_no_side_effect(finished, tmp_path):
     folder = finished()
     result = json.loads((folder / "result.json").read_text())
-    result["validation"]["other_tasks"][0]["twin"] = True
+    result["validation"]["other_tasks"][0] |= {"twin": True, "name": "/home/me/sentences.yaml"}
     (folder / "result.json").write_text(json.dumps(result))
     card, _ = written(folder, tmp_path / "out")
-    assert "| demo/sentences (in other words) | acc |" in card and "side effect" not in card
+    assert "| sentences.yaml (in other words) | acc |" in card and "side effect" not in card
 
 
 def test_the_runs_own_heads_come_with_its_evidence(finished, tmp_path):

@@ -21,8 +21,15 @@ def test_options_are_added_to_a_command_that_has_them(sure):
     sure["command"] = "caploc locate demo --task demo/addition"
     assert "add --budget 4000 and a new --out to the command below" in told(sure)
     sure["command"] = "caploc demo"
-    assert "as `caploc locate` does with --budget 4000" in told(sure)
+    assert "twice the rows: with --budget 4000" in told(sure)
     assert "command below" not in told(sure)
+
+
+def test_a_program_is_told_of_arguments(sure):
+    sure["command"] = "caploc.locate(model, tokenizer, examples)"
+    assert "twice the rows: with budget=4000" in told(sure)
+    sure["top"] = []
+    assert "goal='set' looks for those" in told(sure) and "--" not in told(sure)
 
 
 def test_where_nothing_was_searched_no_rows_are_advised(sure):

@@ -47,6 +47,8 @@ def test_a_page_without_a_search_or_heads_has_no_empty_section(
     result["top"] = []
     page = read_page(write_report(tmp_path, shaped(result), shaped_answers(answers)))
     assert "How sure" not in page.text and "What to know" not in page.text
+    assert "No head is named, so these are the intact model's answers alone." in page.text
+    assert page.having("table", **{"class": "plain answers intact-only"})
 
 
 def test_heads_together_are_told_in_a_sentence_and_a_table_of_what_is_beyond_doubt(

@@ -8,6 +8,7 @@ import typer
 from caploc import console
 from caploc.cli import completion, offering, options, search_options
 from caploc.cli.completion import make_choice, make_option
+from caploc.folder import check_earlier
 from caploc.naming import default_folder, default_others, placed
 
 
@@ -91,12 +92,13 @@ def locate(
     tasks, others = options.split_names(task) or list(task), options.split_names(also)
     settings = published.settings(search, **specific.settings(goal), goal=goal, budget=budget)
     search_options.check_read(context, methods, goal)
-    named = [
-        one for one in search.exclude or () if one != "universal" and not one.endswith(".json")
-    ]
-    options.check_heads(model, *named)
+    left_out = (one for one in search.exclude or () if one != "universal" and ".json" not in one)
+    options.check_heads(model, *left_out)
     if "adaptive" in methods and (grid := options.known_grid(model)):
         settings.check_budget(grid.size)
+    folder = out or default_folder(model, *methods, *tasks)
+    if len(tasks) == len(methods) == 1:
+        check_earlier(folder, model=placed(model), task=placed(tasks[0]), goal=goal)
     from caploc.modes import PATCH  # what needs PyTorch comes after what a mistake is seen without
     from caploc.studies import foresee, locate_all
     from caploc.study import Study
@@ -123,7 +125,6 @@ def locate(
         for name in map(placed, tasks)
         for way in methods
     ]
-    folder = out or default_folder(model, *methods, *tasks)
     code.check([*map(placed, [*tasks, *others, *chain(*specific.tasks().values())]), *mode.tasks])
     with output.progress() as progress:
         command = options.command_line()

@@ -20,7 +20,12 @@ Host = Annotated[str, typer.Option(help="Address to listen on.")]
 
 def report(
     folder: Annotated[
-        Path, make_argument("A finished run's folder, or one of runs.", completion.runs)
+        Path,
+        make_argument(
+            "A finished run's folder, or one of runs.",
+            completion.runs,
+            callback=options.check_runs,
+        ),
     ],
 ) -> None:
     """Write report.html and the figures of a finished run again; of runs, compare.html too.
@@ -45,7 +50,11 @@ def report(
 def compare(
     folders: Annotated[
         list[Path],
-        make_argument("Folders of finished runs, or folders of such folders.", completion.runs),
+        make_argument(
+            "Folders of finished runs, or folders of such folders.",
+            completion.runs,
+            callback=options.check_runs,
+        ),
     ],
     out: Annotated[
         Path | None,
@@ -192,7 +201,11 @@ def rows(
 def ui(
     folder: Annotated[
         Path | None,
-        make_argument("A finished run, or a folder of runs of one model.", completion.runs),
+        make_argument(
+            "A finished run, or a folder of runs of one model.",
+            completion.runs,
+            callback=options.check_runs,
+        ),
     ] = None,
     model: Annotated[
         str | None,

@@ -173,7 +173,11 @@ def interactions(
 def universal(
     folders: Annotated[
         list[Path],
-        make_argument("Folders of finished runs of one model, a task each.", completion.runs),
+        make_argument(
+            "Folders of finished runs of one model, a task each, or folders of such folders.",
+            completion.runs,
+            callback=options.check_runs,
+        ),
     ],
     family: Annotated[
         list[str] | None, typer.Option(help="NAME=TASK,TASK: tasks that count as one; repeat.")
@@ -200,11 +204,13 @@ def universal(
     """
     from caploc import tables
     from caploc.finished import FinishedRun
+    from caploc.folder import finished_in
     from caploc.universal import Trials
     from caploc.universal import find_universal as run
 
     families, allowed = options.parse_families(family or []), may.allowed()
-    trials = Trials([FinishedRun.read(each, allowed) for each in folders], families, examples)
+    runs = [FinishedRun.read(run, allowed) for folder in folders for run in finished_in(folder)]
+    trials = Trials(runs, families, examples)
     where = out or default_folder("universal", *(folder.name for folder in folders))
     with output.progress() as progress:
         found = run(trials, where, progress, command=options.command_line())

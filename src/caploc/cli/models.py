@@ -123,7 +123,9 @@ def export(
     source: Annotated[
         str, make_argument("A finished run's folder, or a model (with --heads).", completion.runs)
     ],
-    to: Annotated[Path, typer.Option(help="Folder to write; new or empty.")],
+    to: Annotated[
+        Path, typer.Option(help="Folder to write; new or empty.", callback=options.check_to)
+    ],
     top: Annotated[
         int | None, typer.Option(help="Only the N most needed heads of the run; all if absent.")
     ] = None,

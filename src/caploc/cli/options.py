@@ -40,6 +40,23 @@ def check_run(folder: Path) -> Path:
     return folder
 
 
+def check_runs(given: list[Path] | Path | None) -> list[Path] | Path | None:
+    """Refuse folders without a finished run in or right below them; the argument itself."""
+    from caploc.folder import UNIVERSAL, finished_in
+
+    for folder in given if isinstance(given, list) else [given] if given else []:
+        if not is_file(folder / UNIVERSAL):
+            check_run(finished_in(folder)[0])
+    return given
+
+
+def check_to(folder: Path) -> Path:
+    """Refuse as the folder of an export one that holds something, before anything is loaded."""
+    from caploc.folder import check_new
+
+    return check_new(folder)
+
+
 Model = Annotated[
     str,
     make_argument(

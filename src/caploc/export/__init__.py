@@ -36,7 +36,7 @@ from caploc.export.weights import (
     write_weights,
 )
 from caploc.finished import FinishedRun
-from caploc.folder import RESULT, RUN, check_source, write_json
+from caploc.folder import RESULT, RUN, check_new, check_source, write_json
 from caploc.headfile import NAME, HeadFile, write_heads
 from caploc.heads import Head, HeadGrid
 from caploc.models.loading import convert, load_model
@@ -63,12 +63,6 @@ def check_space(target: Path, needed: int) -> None:
             f"{target} needs {(needed + SPARE_BYTES) / 1e9:.2f} GB and the disk has "
             f"{free / 1e9:.2f} GB left; free disk space or name another place with --to."
         )
-
-
-def check_new(target: Path) -> None:
-    """Refuse a target that is a file, or a folder that holds something."""
-    if target.is_file() or (target.is_dir() and any(target.iterdir())):
-        raise BadOption(f"{target} exists and is not empty; name a new folder with --to.")
 
 
 @contextmanager

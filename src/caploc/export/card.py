@@ -22,7 +22,15 @@ from caploc.naming import PRETRAINED
 from caploc.report.exhibits import escape_markdown
 from caploc.report.method import split_rows
 from caploc.report.sentence import headline, second_sentence
-from caploc.report.wording import Unit, outcome_unit, significant, unit_of, unit_of_other, visible
+from caploc.report.wording import (
+    Unit,
+    called,
+    outcome_unit,
+    significant,
+    unit_of,
+    unit_of_other,
+    visible,
+)
 from caploc.result import Record, Result, Score
 
 TEMPLATE = "card.md.jinja"
@@ -224,5 +232,6 @@ def _template() -> Template:
         lstrip_blocks=True,
     )
     made.globals |= {"measured": _measured, "interval": _interval, "code": _code}
+    made.filters["called"] = called
     made.globals["figure"] = lambda unit, value: _Figure(unit.score(value))
     return made.from_string(files("caploc.export").joinpath(TEMPLATE).read_text(encoding="utf-8"))

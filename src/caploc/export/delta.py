@@ -22,8 +22,8 @@ from transformers import PreTrainedModel
 
 from caploc.contents import read_contents
 from caploc.errors import BadData, CaplocError, ModelRefused, UserError
-from caploc.export import check_new, staged, writing_out
-from caploc.folder import ENHANCEMENT
+from caploc.export import staged, writing_out
+from caploc.folder import ENHANCEMENT, check_new
 from caploc.models.loading import load_model
 from caploc.models.neurons import find_sites
 from caploc.neurons.study import reopen_study

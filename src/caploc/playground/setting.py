@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from caploc.errors import BadOption, UserError
 from caploc.finished import FinishedRun
-from caploc.folder import RESULT
+from caploc.folder import finished_in
 from caploc.heads import HeadGrid
 from caploc.tasks.catalog import DEMO_CAPABILITIES, TaskOptions, check_task_name
 from caploc.workbench import Allowed, ModelOptions
@@ -121,14 +121,7 @@ def open_runs(folder: Path, allowed: Allowed | None = None) -> tuple[FinishedRun
 
     Raises UserError if there is none, or they are of several models.
     """
-    if not folder.is_dir():
-        raise UserError(
-            f"There is no folder {str(folder)!r}; name that of a finished `caploc locate`, or "
-            "leave it out and choose a --model."
-        )
-    below = sorted(path.parent for path in folder.glob(f"*/{RESULT}"))
-    folders = [folder] if (folder / RESULT).exists() or not below else below
-    runs = tuple(FinishedRun.read(each, allowed) for each in folders)
+    runs = tuple(FinishedRun.read(each, allowed) for each in finished_in(folder))
     models = {run.result.model.fingerprint for run in runs}
     if len(models) > 1:
         raise UserError(

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from caploc.contents import Curve
+from caploc.errors import as_arguments
 from caploc.frontiers import find_gentlest, find_worst
 from caploc.report.sentence import (
     HURT,
@@ -81,12 +82,17 @@ def next_steps(
             "Do not build on these heads yet: knocking them out does no more than chance or "
             f"random heads would. {look}"
         )
-    steps = [Step(why) for why in (*reasons, *_doubts(result, of_set))]
-    return [
+    steps = [
         *_gentler_part(result),
-        *steps,
+        *(Step(why) for why in (*reasons, *_doubts(result, of_set))),
         *(_uses(result, curve, place, together) if verdict in HURT else ()),
     ]
+    return [Step(as_asked(result, step.why), step.command) for step in steps]
+
+
+def as_asked(result: Result, text: str) -> str:
+    """Name options as arguments of `caploc.locate`, if a program asked for the result."""
+    return as_arguments(text) if (result.command or "").startswith(CALL) else text
 
 
 def _gentler_part(result: Result) -> Iterator[Step]:
@@ -141,7 +147,7 @@ def _doubts(result: Result, of_set: bool) -> Iterator[str]:
     def once_more(option: str) -> str:
         if (result.command or "").startswith("caploc locate "):
             return f"add {option} and a new --out to the command below"
-        return f"as `caploc locate` does with {option}"
+        return f"with {option}"
 
     search, validation = result.search, result.validation
     expected, wanted, budget = search.expected_recall, search.wanted_recall, search.budget

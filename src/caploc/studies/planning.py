@@ -253,6 +253,15 @@ class DryRunMeter(Meter):
         random = designs.generator(crc32(self.salt.encode()))
         order = [*known.named, *random.permutation(heads).tolist()]
         self.needed = list(dict.fromkeys(order))[: known.needed]
+        self.power = 1
+
+    def need(self, heads: Sequence[int]) -> None:
+        """Need all of these heads: without any of them each of the others does little.
+
+        So none of them seems to add nothing, whose checks would be fewer.
+        """
+        self.needed = [*heads] or self.needed
+        self.power = max(len(heads), 1)
 
     def ask(self, todo: Sequence[OpenRow], progress: Progress) -> None:
         """Answer rows out of nothing."""
@@ -272,7 +281,8 @@ class DryRunMeter(Meter):
         # one luck for all masks: else a part of a set might seem to do more than the whole
         luck = pseudorandom_number(self.salt, key[1], "harm")
         # each does its part: else one alone would seem to do what the set does, and be named alone
-        harmed = luck < HARMED * float(np.mean(mask[self.needed], dtype=float))
+        share = float(np.mean(mask[self.needed], dtype=float))
+        harmed = luck < HARMED * share**self.power
         if self.task.outcome_kind != "metric":
             return -1.0 - luck - 3.0 * harmed
         return float(right and not harmed)
@@ -349,6 +359,8 @@ def go_through_checks(
     study: Study, bench: Workbench[HeadModel], stages: Stages, tasks: Sequence[Task]
 ) -> int:
     """Go through all stages after a search; count rows that they might ask for beyond these."""
+    for task in tasks:
+        cast(DryRunMeter, bench.meter(task.in_metric())).need(stages.found.chosen)
     checked = validated(study, bench, stages, tasks, Silent())
     draw_own_curve(study, bench, checked, tasks, Silent())
     meter = cast(DryRunMeter, bench.meter(tasks[0].in_metric()))
@@ -443,12 +455,14 @@ def left_of_checks(study: Study, stages: Stages, checked: Stages, meter: "DryRun
     """
     examples = min(CHECKED, study.limit or CHECKED, len(stages.kept or stages.examples))
     if not study.seeks_specific:
-        part = len(stages.found.chosen) - 1  # its heads are tried alone, and all but each
+        part = len(stages.found.chosen) - 1  # all of its heads but each are tried
         if part <= 2:
             return 0
         whole = pack(column_mask(stages.loaded.grid.size, checked.found.chosen))
+        # of a set found as such one head after another may go
+        parts = sum(range(3, part + 1)) if study.seeks_set else part
         # what is known of the set need not be of the part
-        return part * examples + sum(mask == whole for mask, _ in meter.stored)
+        return parts * examples + sum(mask == whole for mask, _ in meter.stored)
     if not stages.found.diagnostics.get("candidates"):
         return 0
     named = len(checked.found.chosen)

@@ -20,6 +20,7 @@ from caploc.folder import (
     RESULT,
     RUN,
     STUDIES,
+    finished_in,
     make,
     package_versions,
     question,
@@ -289,8 +290,8 @@ def rewrite_report(folder: Path) -> Path:
     Of a folder of runs, those of each, and the page over all of them. Raises UserError if the
     folder holds no finished run.
     """
-    runs = sorted(path.parent for path in folder.glob(f"*/{RESULT}"))
-    if not runs or (folder / RESULT).exists():
+    runs = finished_in(folder)
+    if runs == [folder]:
         return rewrite_page(folder)
     for run_folder in runs:
         rewrite_report(run_folder)
