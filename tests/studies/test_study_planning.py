@@ -12,13 +12,16 @@ from caploc.contents import Curve, read_file
 from caploc.cost import Cost
 from caploc.errors import FolderTaken, StoreFailed
 from caploc.folder import claim
+from caploc.heads import HeadGrid
 from caploc.progress import Silent
 from caploc.search import Settings
 from caploc.store import UNKNOWN, Question, Row, Store, stored_rows
 from caploc.studies import dry_run, foresee, run_studies
 from caploc.studies.planning import DryRunMeter, KnownRows, measure_pace
 from caploc.study import ELSEWHERE, Study, held_back, run_study
+from caploc.validation import Check
 from caploc.validation.frontier import OFFERED
+from caploc.validation.members import drop_idle_members
 from caploc.workbench import ModelOptions, Workbench
 
 CSS = Study(
@@ -214,6 +217,19 @@ def test_a_run_says_beforehand_what_it_will_measure_and_again_when_its_search_en
     again = Watched()
     run_study(CSS, tmp_path, again, foresee=foresee)
     assert again.measured == 0 and again.expected[0] == (0, 0)
+
+
+@pytest.mark.parametrize("heads", [(3, 40), (1, 50, 95), (1, 2, 3, 4, 90)])
+def test_pretended_checks_drop_no_head_of_a_set_whatever_their_luck(tmp_path, heads):
+    """A set with fewer heads would be checked with fewer rows."""
+    (task,) = CSS.model.tasks([CSS.task], CSS.options)
+    known = KnownRows(tmp_path / "rows.sqlite", 2)
+    for luck in range(100):
+        question = replace(QUESTIONS[0], model=f"print {luck}")
+        meter = DryRunMeter(known, 96, task, question, Cost())
+        meter.need(heads)
+        check = Check(meter, HeadGrid((16,) * 6), range(20), True, 0, 0, Silent())
+        assert drop_idle_members(check, heads) == list(heads)
 
 
 @pytest.mark.slow

@@ -253,15 +253,14 @@ class DryRunMeter(Meter):
         random = designs.generator(crc32(self.salt.encode()))
         order = [*known.named, *random.permutation(heads).tolist()]
         self.needed = list(dict.fromkeys(order))[: known.needed]
-        self.power = 1
+        self.together = False
 
     def need(self, heads: Sequence[int]) -> None:
         """Need all of these heads: without any of them each of the others does little.
 
         So none of them seems to add nothing, whose checks would be fewer.
         """
-        self.needed = [*heads] or self.needed
-        self.power = max(len(heads), 1)
+        self.needed, self.together = [*heads] or self.needed, len(heads) > 1
 
     def ask(self, todo: Sequence[OpenRow], progress: Progress) -> None:
         """Answer rows out of nothing."""
@@ -282,7 +281,7 @@ class DryRunMeter(Meter):
         luck = pseudorandom_number(self.salt, key[1], "harm")
         # each does its part: else one alone would seem to do what the set does, and be named alone
         share = float(np.mean(mask[self.needed], dtype=float))
-        harmed = luck < HARMED * share**self.power
+        harmed = luck < (share ** len(self.needed) if self.together else HARMED * share)
         if self.task.outcome_kind != "metric":
             return -1.0 - luck - 3.0 * harmed
         return float(right and not harmed)
