@@ -89,7 +89,7 @@ def test_what_holds_no_finished_run_is_told_apart(tmp_path):
 
     assert "is no finished run; name the folder of one, or a model" in told(tmp_path / "gone")
     claim(tmp_path / "one", STUDY, "caploc locate").close()
-    assert "has not ended, the same command goes on with it" in told(tmp_path / "one")
+    assert "its run has not ended, or is of another command: wait" in told(tmp_path / "one")
     (tmp_path / "one" / RESULT).write_text("{}")
     assert f"name one of the runs in it, such as {tmp_path / 'one'}." in told(tmp_path)
     check_source(str(tmp_path / "one"))

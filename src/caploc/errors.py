@@ -188,7 +188,7 @@ def as_arguments(text: str) -> str:
             return f"{given} of {kind}"
         return given
 
-    return OPTION.sub(put, text)
+    return OPTION.sub(put, text).replace("the same command", "the same call")
 
 
 @cache
@@ -200,7 +200,7 @@ def for_programs(function: Callable[..., Any]) -> Callable[..., Any]:
         try:
             with without_bars():
                 return function(*args, **given)
-        except UserError as error:
+        except CaplocError as error:
             error.args = tuple(as_arguments(str(each)) for each in error.args)
             raise
 

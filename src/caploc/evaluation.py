@@ -4,9 +4,16 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from caploc.contents import Curve, TaskScores, read_file
-from caploc.errors import BadOption, UserError
+from caploc.errors import BadOption
 from caploc.finished import FinishedRun
-from caploc.folder import CURVE, EVALUATION, claim, package_versions, write_json
+from caploc.folder import (
+    CURVE,
+    EVALUATION,
+    check_named,
+    claim,
+    package_versions,
+    write_json,
+)
 from caploc.heads import Head
 from caploc.modes import Mode
 from caploc.progress import Progress, Silent
@@ -113,10 +120,8 @@ def curve(
     if most < 1:
         raise BadOption(f"--most must be 1 or more; got {most}.")
     check_limit(limit)
-    run = FinishedRun.read(folder, allowed)
+    run = FinishedRun.read(check_named(folder), allowed)
     heads = run.result.ranking()[:most]
-    if not heads:
-        raise UserError(f"The run in {folder} ranks no head that could be knocked out.")
     tasks = run.tasks()
     if limit is None:
         examples = run.study.curve_examples(tasks, run.result.validation.subsets)

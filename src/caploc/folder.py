@@ -60,11 +60,7 @@ def claim(
     rows = rows_file(folder)
     if rows.parent != folder:
         refuse_links(rows.parent, below=False)
-    if is_file(folder / STUDIES):
-        raise FolderTaken(
-            f"{folder} holds several studies, each in a folder of its own, and their rows; choose "
-            "another --out."
-        )
+    refuse_studies(folder)
     store = Store(rows)
     try:
         make(folder)
@@ -79,6 +75,15 @@ def claim(
         store.close()
         raise
     return store
+
+
+def refuse_studies(folder: Path) -> None:
+    """Refuse, as the folder of one run, that of several."""
+    if is_file(folder / STUDIES):
+        raise FolderTaken(
+            f"{folder} holds several studies, each in a folder of its own, and their rows; choose "
+            "another --out."
+        )
 
 
 def check_out(folder: Path) -> Path:
@@ -96,6 +101,7 @@ def check_earlier(folder: Path, *, model: str, task: str, goal: str) -> None:
 
     Raises FolderTaken.
     """
+    refuse_studies(folder)
     known = {"model.name": model, "task": task, "settings.goal": goal}
     earlier = read_json(folder / RUN) if is_file(folder / RUN) else None
     study = earlier.get("study") if isinstance(earlier, dict) else None
@@ -147,8 +153,18 @@ def check_source(source: str) -> None:
             f"{source} is no finished run; name the folder of one, or a model with the heads to "
             "cut: --heads L0H5,L1H3."
         )
-    if not is_file(folder / RESULT):
-        read_json(folder / RESULT)  # says what is amiss
+    check_named(folder)
+
+
+def check_named(folder: Path) -> Path:
+    """Refuse what is no finished run, and one that named no head; the folder itself."""
+    result = read_json(folder / RESULT)
+    if isinstance(result, dict) and result.get("top") == []:
+        raise UserError(
+            f"The run in {folder} named no head; to knock out heads of your own choice name them "
+            "to `caploc evaluate`, or by --heads to `caploc chat` and `caploc export`."
+        )
+    return folder
 
 
 def finished_below(folder: Path) -> list[Path]:
@@ -262,7 +278,10 @@ def read_json(path: Path) -> Any:
         if path.name == RESULT and (below := finished_below(folder)):
             advice = f"name one of the runs in it, such as {below[0]}."
         elif path.name == RESULT and (folder / RUN).exists():
-            advice = "if it is a run that has not ended, the same command goes on with it."
+            advice = (
+                "its run has not ended, or is of another command: wait for it, or go on with it by "
+                "the command in its run.json."
+            )
         raise UserError(f"{folder} holds no {path.name}; {advice}") from None
     except (OSError, ValueError, RecursionError) as error:
         raise UserError(

@@ -20,9 +20,9 @@ from typing import Any
 import numpy as np
 
 from caploc import designs
-from caploc.errors import BadOption, UserError
+from caploc.errors import BadOption
 from caploc.finished import FinishedRun
-from caploc.folder import INTERACTIONS, write_json
+from caploc.folder import INTERACTIONS, check_named, write_json
 from caploc.heads import HeadGrid
 from caploc.measurement import search
 from caploc.progress import Progress, Silent
@@ -227,9 +227,7 @@ def interactions(
     for name, value in (("most", most), ("examples", examples), ("budget", budget)):
         if value is not None and value < 1:
             raise BadOption(f"--{name} must be 1 or more; got {value}.")
-    run = FinishedRun.read(folder, allowed)
-    if not run.result.top:
-        raise UserError(f"The run in {folder} named no head; there is nothing to combine.")
+    run = FinishedRun.read(check_named(folder), allowed)
     task, *_ = run.tasks()
     with run.workbench() as bench:
         grid = bench.engine.loaded.grid

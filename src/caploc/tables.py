@@ -117,7 +117,7 @@ def frontier_table(result: Result) -> Table:
     frontier = result.validation.frontier or Frontier()
     headings, rows = join_intervals(*tabulate_frontier(result))
     task, price = called(result.task.name), f"{100 * (frontier.price or 0):g} at most"
-    return headings, rows, f"{task}, points: sets that break it; others should lose {price}"
+    return headings, rows, f"{task}, points: sets that were tried; others should lose {price}"
 
 
 def evaluation_table(found: TaskScores) -> Table:

@@ -7,6 +7,7 @@ import pytest
 import typer.main
 from typer.testing import CliRunner
 
+from caploc import folder
 from caploc.cli import EVERYWHERE, app, options, unwrap
 from caploc.folder import RESULT
 from caploc.modes import Mode
@@ -52,6 +53,7 @@ def test_every_command_is_a_manual_page(words):
 @pytest.mark.parametrize("words", ALL, ids=" ".join)
 def test_every_example_calls_its_command_with_options_that_exist(words, monkeypatch):
     monkeypatch.setattr(options, "is_file", lambda path: path.name == RESULT)  # runs that are named
+    monkeypatch.setattr(folder, "read_json", lambda path: {"top": ["L0H1"]})
     command = ALL[words]
     found = section(command, "Examples")
     assert len(found) >= 2

@@ -8,6 +8,7 @@ import pytest
 import typer.main
 from typer.testing import CliRunner
 
+from caploc import folder
 from caploc.cli import app, options
 from caploc.folder import RESULT
 
@@ -63,6 +64,7 @@ def test_pages_hold_commands():
 @pytest.mark.parametrize(("page", "line"), TYPED, ids=lambda each: str(each)[:60])
 def test_a_command_on_a_page_has_options_and_values_that_exist(page, line, monkeypatch):
     monkeypatch.setattr(options, "is_file", lambda path: path.name == RESULT)  # runs that are named
+    monkeypatch.setattr(folder, "read_json", lambda path: {"top": ["L0H1"]})
     words = shlex.split(line, comments=True)
     if words[0] == "--install-completion":
         return

@@ -38,7 +38,7 @@ def test_the_runs_own_heads_come_with_its_evidence(finished, tmp_path):
     assert evidence["task"]["knocked_out"]["score"] == 0.25
     assert evidence["controls"]["mean"] == 0.9 and evidence["rows"] == 3033
     for said in (
-        "| demo/addition | exact\\_match | 100 % ± 0 (of 200) | 25 % ± 3 (of 200) |",
+        "| demo/addition | exact\\_match | 100 % (of 200) | 25 % ± 3 (of 200) |",
         "| demo/sentences (side effect) | acc |",
         "| L0H10 | −50.0 points (−60.0 to −40.0) |",
         "20 random sets of other heads",

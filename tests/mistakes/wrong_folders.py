@@ -155,7 +155,7 @@ def _(place: Place) -> str:
 @mistake(GROUP, "result.json has no model (universal)")
 def _(place: Place) -> str:
     edited(place.run() / "result.json", lambda result: result.pop("model"))
-    return "universal run --out universal"
+    return "universal run run --out universal"
 
 
 @mistake(GROUP, "result.json has no top heads (export)")
@@ -237,7 +237,7 @@ LOCKS: list[Any] = []  # held until this process ends: what is locked is deleted
 @mistake(GROUP, "runs of one task where several are wanted")
 def _(place: Place) -> str:
     place.run()
-    return "universal run --out universal"
+    return "universal run run --out universal"
 
 
 @mistake(GROUP, "a place where nothing can be written", code=1, machine=True)

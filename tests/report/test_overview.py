@@ -198,7 +198,7 @@ def test_universal_heads_are_those_that_were_tried(tmp_path, runs, sure, read_pa
     assert told["models"][0]["universal"] == [
         {"head": "L1H0", "found_by": ["a", "b"]}, {"head": "L0H1", "found_by": ["tried"]},
     ]  # fmt: skip
-    assert "L0H1 (tried)" in read_page(tmp_path / "out" / "compare.html").text
+    assert "L0H1 (found by tried)" in read_page(tmp_path / "out" / "compare.html").text
 
 
 def test_a_run_named_twice_counts_once_and_like_names_are_told_apart(tmp_path, runs, result):

@@ -65,7 +65,7 @@ def test_a_gain_elsewhere_leaves_heads_specific(result):
 
 def test_what_may_be_lost_elsewhere_is_not_called_specific(result):
     """A few examples prove nothing; nor does a score whose error is unknown."""
-    unsure = "are needed for demo/addition, and not for sure for the other task scored: with"
+    unsure = "are needed for demo/addition, and not surely for the other task scored: with"
     assert unsure in said(result)
     other(result, 0.98, 0.8, "open")
     assert unsure in said(result) and said(result).endswith("98 % to 80 %, which may be chance.")
@@ -85,7 +85,7 @@ def test_a_twin_is_said_first_and_is_nothing_else(result):
     result["validation"]["other_tasks"].append(
         {"name": "demo/prose", "intact": {"score": 0.9}, "knocked_out": {"score": 0.9}}
     )
-    assert "and not for sure for the other task scored" in said(result)
+    assert "and not surely for the other task scored" in said(result)
     told = "while in other words (demo/sentences) it goes from 98 % to 10 % and demo/prose stays at"
     assert told in (said(result))
 
@@ -100,7 +100,7 @@ def test_of_several_twins_the_one_that_loses_least_is_told(result):
     told = said(result)
     assert "in other words (demo/kept, which loses least) it stays at 98 % and demo/prose" in told
     assert "in other words (demo/sentences) it goes from 98 % to 10 %" in told
-    assert "as this prompt asks it, not for sure in all other words" in told
+    assert "as this prompt asks it, not surely by all its other wordings" in told
 
 
 @pytest.mark.parametrize("verdict", ["open", "unchanged"])
@@ -111,7 +111,7 @@ def test_heads_without_which_a_twin_survives_are_this_prompts(result, verdict):
     )
     assert said(result).startswith(
         "L0H1 and L1H3, two of 8 heads, are needed for demo/addition as this prompt asks it, "
-        "not for sure in other words, and not for sure for the other task scored: with"
+        "not surely in other words, and not surely for the other task scored: with"
     )
     first = next_steps(shaped(result), None, "runs/a")[0].why
     assert "in other words (demo/sentences) it may survive" in first
@@ -134,7 +134,7 @@ def test_the_tasks_that_lose_most_are_said(result):
 def test_one_head_takes_the_singular(result):
     result["top"] = ["L0H1"]
     assert said(result).startswith(
-        "L0H1, one of 8 heads, is needed for demo/addition, and not for sure"
+        "L0H1, one of 8 heads, is needed for demo/addition, and not surely"
     )
     assert "With a random head knocked out instead" in second_sentence(shaped(result))
 
@@ -293,8 +293,9 @@ def test_many_heads_are_cut_short(result):
 
 def test_random_heads_are_compared_or_their_absence_is_said(result):
     assert second_sentence(shaped(result)).replace(NBSP, " ") == (
-        "With two random heads knocked out instead (as many in each layer, 3 draws), it is "
-        "95 % on average, and each of the 3 draws hurts less than the named heads."
+        "With two random heads knocked out instead (as many in each layer, 3 draws), "
+        "demo/addition's score is 95 % on average, and each of the 3 draws hurts less than the "
+        "named heads."
     )
     result["validation"]["controls"] = None
     assert "were not tried" in second_sentence(shaped(result))
@@ -302,13 +303,14 @@ def test_random_heads_are_compared_or_their_absence_is_said(result):
 
 def test_held_out_examples_carry_the_verdict_where_there_are_any(sure):
     assert said(sure) == (
-        "L0H1 and L1H3, two of 8 heads, are needed for demo/addition, and not for sure for the "
+        "L0H1 and L1H3, two of 8 heads, are needed for demo/addition, and not surely for the "
         "other task scored: with them knocked out, its score on 90 held-out examples falls from "
         "100 % to 22 %, while demo/sentences goes from 98 % to 97 %, which may be chance."
     )
     assert second_sentence(shaped(sure)).replace(NBSP, " ") == (
-        "With two random heads knocked out instead (as many in each layer, 3 draws), it is 95 % on "
-        "average, and each of the 3 draws hurts less than the named heads."
+        "With two random heads knocked out instead (as many in each layer, 3 draws), "
+        "demo/addition's score is 95 % on average, and each of the 3 draws hurts less than the "
+        "named heads."
     )
 
 
@@ -383,7 +385,10 @@ def test_without_held_out_examples_the_drop_may_be_overstated(sure):
     assert "falls from 99 % to 12 %" in said(sure) and "held-out" not in said(sure)
     assert said(sure).endswith("found on some of these examples: the drop may be overstated.")
     text = second_sentence(shaped(sure)).replace(NBSP, " ")
-    assert "it is 95 % on average, where it is 22 % without the named heads." in text
+    assert (
+        "demo/addition's score is 95 % on average, where it is 22 % without the named heads."
+        in text
+    )
 
 
 @pytest.mark.parametrize(
@@ -407,4 +412,4 @@ def test_random_heads_are_compared_on_their_own_examples(sure):
 
 def test_a_path_is_called_by_its_last_part(sure):
     sure["task"]["name"] = "/home/someone/tasks/sums.yaml"
-    assert "are needed for sums.yaml, and not for sure for the other task" in said(sure)
+    assert "are needed for sums.yaml, and not surely for the other task" in said(sure)

@@ -8,7 +8,6 @@ import typer
 from caploc import console
 from caploc.cli import completion, offering, options, search_options
 from caploc.cli.completion import make_choice, make_option
-from caploc.folder import check_earlier
 from caploc.naming import default_folder, default_others, placed
 
 
@@ -98,7 +97,7 @@ def locate(
         settings.check_budget(grid.size)
     folder = out or default_folder(model, *methods, *tasks)
     if len(tasks) == len(methods) == 1:
-        check_earlier(folder, model=placed(model), task=placed(tasks[0]), goal=goal)
+        options.check_earlier(folder, model, tasks[0], goal)
     from caploc.modes import PATCH  # what needs PyTorch comes after what a mistake is seen without
     from caploc.studies import foresee, locate_all
     from caploc.study import Study

@@ -8,6 +8,7 @@ import typer
 from caploc import console
 from caploc.cli import completion, options
 from caploc.cli.completion import make_argument
+from caploc.errors import BadOption
 from caploc.naming import default_folder, placed
 
 
@@ -77,7 +78,7 @@ def evaluate(
 
 @options.takes_groups
 def curve(
-    folder: options.RunFolder,
+    folder: options.RunWithHeads,
     most: Annotated[
         int, typer.Option(help="Heads to knock out at most.", callback=options.check_count)
     ] = 10,
@@ -126,7 +127,7 @@ def curve(
 
 @options.takes_groups
 def interactions(
-    folder: options.RunFolder,
+    folder: options.RunWithHeads,
     most: Annotated[int, typer.Option(help="Chosen heads to look at, at most.")] = 5,
     examples: Annotated[int, typer.Option(help="Examples that every contrast is on.")] = 100,
     budget: Annotated[
@@ -202,15 +203,21 @@ def universal(
     See also:
         compare, locate
     """
+    from caploc.folder import finished_in
+
+    runs = [run for folder in folders for run in finished_in(folder)]
+    if len(runs) == 1:
+        raise BadOption(
+            f"Universal heads are those of several tasks; got one run, {runs[0]}. Name the folders "
+            "of two or more runs, each of another task."
+        )
     from caploc import tables
     from caploc.finished import FinishedRun
-    from caploc.folder import finished_in
     from caploc.universal import Trials
     from caploc.universal import find_universal as run
 
     families, allowed = options.parse_families(family or []), may.allowed()
-    runs = [FinishedRun.read(run, allowed) for folder in folders for run in finished_in(folder)]
-    trials = Trials(runs, families, examples)
+    trials = Trials([FinishedRun.read(run, allowed) for run in runs], families, examples)
     where = out or default_folder("universal", *(folder.name for folder in folders))
     with output.progress() as progress:
         found = run(trials, where, progress, command=options.command_line())

@@ -162,6 +162,8 @@ def chat(
         ui, export
     """
     options.check_heads(folder, heads)
+    if heads is None:
+        options.check_named_run(folder)
     from caploc.playground.answers import Chat
     from caploc.workbench import Allowed
 

@@ -50,6 +50,13 @@ def check_runs(given: list[Path] | Path | None) -> list[Path] | Path | None:
     return given
 
 
+def check_earlier(folder: Path, model: str, task: str, goal: str) -> None:
+    """Refuse the folder of another run before anything is loaded."""
+    from caploc.folder import check_earlier as check
+
+    check(folder, model=placed(model), task=placed(task), goal=goal)
+
+
 def check_to(folder: Path) -> Path:
     """Refuse as the folder of an export one that holds something, before anything is loaded."""
     from caploc.folder import check_new
@@ -64,6 +71,18 @@ Model = Annotated[
         completion.models,
         callback=check_model_name,
     ),
+]
+
+
+def check_named_run(folder: Path) -> Path:
+    """Refuse the folder of a run that named no head before anything is loaded; the folder."""
+    from caploc.folder import check_named
+
+    return check_named(check_run(folder))
+
+
+RunWithHeads = Annotated[
+    Path, make_argument("A finished run's folder.", completion.runs, callback=check_named_run)
 ]
 RunFolder = Annotated[
     Path, make_argument("A finished run's folder.", completion.runs, callback=check_run)

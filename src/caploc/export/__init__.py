@@ -18,7 +18,7 @@ from huggingface_hub.utils import validate_repo_id  # type: ignore[attr-defined]
 from safetensors import SafetensorError
 from transformers import AutoConfig
 
-from caploc.errors import BadOption, CaplocError, ModelRefused, RunFailed, StoreFailed, UserError
+from caploc.errors import BadOption, CaplocError, ModelRefused, RunFailed, StoreFailed
 from caploc.export.card import CardContent, evidence_of, prompts_of, read_licence, write_card
 from caploc.export.weights import (
     CODE,
@@ -222,11 +222,6 @@ class Export:
         run = FinishedRun.read(folder, Allowed(code=True, remote_code=model.trust_remote_code))
         if heads is None:
             named = tuple(Head.parse(name) for name in run.result.top)[:top]
-            if not named:
-                raise UserError(
-                    f"The run in {run.folder} named no head, so there is none to export; name "
-                    "heads yourself with --heads."
-                )
         return cls(_run_model(run, model), named, run=run, **how)
 
     def check(self) -> tuple[ModelSource, HeadGrid]:

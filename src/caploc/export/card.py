@@ -195,7 +195,7 @@ class _Figure(str):
 def _measured(unit: Unit, part: Mapping[str, Any] | None) -> _Figure:
     found = Score.model_validate(part or {})
     text = unit.score(found.score)
-    if found.score is not None and found.stderr is not None:
+    if found.score is not None and found.stderr:  # 0 where all are alike, which is no error
         text += f" ± {unit.error(found.stderr)}"
     alone = found.examples is None or found.score is None
     return _Figure(text if alone else f"{text} (of {found.examples:,})")

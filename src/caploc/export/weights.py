@@ -296,7 +296,9 @@ class LogitAgreement:
         return asdict(self) | {"exact": self.exact}
 
     def sentence(self) -> str:
-        found = "bit-identical" if self.exact else f"off by {self.largest:.2g} at most"
+        found = "bit-identical"
+        if not self.exact:
+            found = f"off by {self.largest:.2g} at most, {self.error:.0%} of the knockout's effect"
         return (
             f"Checked against the runtime knockout ({self.way}, {self.dtype}, {self.device}): "
             f"logits at {self.positions} positions {found}."

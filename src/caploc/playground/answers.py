@@ -21,7 +21,7 @@ from caploc.engine.encoding import UNFINISHED, Span, Stops, TokenizedPrompt
 from caploc.engine.plain import greedy_options, last_logits
 from caploc.errors import BadOption
 from caploc.finished import FinishedRun
-from caploc.folder import ANSWERS
+from caploc.folder import ANSWERS, check_named
 from caploc.heads import Head
 from caploc.models.knockout import knockout
 from caploc.models.loading import LoadedModel
@@ -356,12 +356,8 @@ class Chat:
         """
         if tokens < 1:
             raise BadOption(f"--tokens must be 1 or more; got {tokens}.")
-        run = FinishedRun.read(folder, allowed)
+        run = FinishedRun.read(folder if heads else check_named(folder), allowed)
         names = list(map(str, Head.parse_all(heads))) if heads else list(run.result.top)
-        if not names:
-            raise BadOption(
-                f"The run in {folder} found no head to do without; name some with --heads."
-            )
         loaded = run.engine().loaded
         loaded.grid.mask(names)
         templated = not plain and loaded.tokenizer.chat_template is not None

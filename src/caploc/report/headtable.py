@@ -327,10 +327,12 @@ def describe_estimand(estimand: Estimand) -> str:
 def sizeable_unnamed(result: Result) -> list[HeadEffect]:
     """List heads that do much, as estimated, and are not named; the largest effect first.
 
-    Those that are left out because they break other tasks are not among them.
+    Those that are left out because they break other tasks are not among them. Much is half of what
+    the first named head does; where none is named, half of the largest effect.
     """
     effects = {each.head: each.effect for each in result.heads if each.effect is not None}
-    bar = SIZEABLE * min((effects.get(head, 0.0) for head in result.top), default=0.0)
+    named = [effects.get(head, 0.0) for head in result.top]
+    bar = SIZEABLE * min(named or effects.values(), default=0.0)
     larger = {head for head, effect in effects.items() if effect < min(bar, 0.0)}
     larger -= {*result.top, *result.search.universal, *result.search.excluded}
     beside = [each for each in result.heads if each.head in larger and not each.universal]
@@ -414,14 +416,17 @@ def _beside_the_set(result: Result) -> str:
     ]
     if not others and not struck:
         return ""
-    first = f"Not in the set, though much is lost without one of them: {sure}. " if sure else ""
-    second = f"Not in it, with estimates that are large and not sure: {unsure}. " if unsure else ""
+    beside = "Not in the set, though a" if result.top else "A"
+    first = f"{beside}lone much is lost without {sure}. " if sure else ""
+    beside = "Not in it, with e" if result.top else "E"
+    second = f"{beside}stimates that are large and not sure: {unsure}. " if unsure else ""
     if struck:
         second += f"Left out, for other tasks break too: {name_list(struck, 5)}. "
     spare = " and for what it leaves alone" if result.search.goal == "specific" else ""
+    chosen = "the set was chosen" if result.top else "sets are chosen"
     return (
-        f"{first}{second}An effect here is of one head {describe_estimand(result.estimand)}; the "
-        f"set was chosen for what its heads do together{spare}."
+        f"{first}{second}An effect here is of one head {describe_estimand(result.estimand)}, by "
+        f"this run's rows; {chosen} for what heads do together{spare}."
     )
 
 

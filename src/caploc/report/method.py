@@ -134,7 +134,8 @@ def _check(result: Result) -> str:
     if validation.controls and (draws := validation.controls.draws):
         text += f"; as many random heads, layer by layer, in {counted(draws, 'draw')} beside it"
     if others := len(validation.other_tasks):
-        text += f"; {counted(others, 'other task')} show what else breaks"
+        shows = "shows" if others == 1 else "show"
+        text += f"; {counted(others, 'other task')} {shows} what else breaks"
     return f"{text}. ± is one standard error unless the row says otherwise."
 
 

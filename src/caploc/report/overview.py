@@ -41,7 +41,7 @@ VERDICTS = {
     HeadlineVerdict.NEEDED: "needs these heads",
     HeadlineVerdict.UNSURE: "needs these heads, and none of the others scored for sure",
     HeadlineVerdict.SPECIFIC: "needs these heads, and none of the others scored does",
-    HeadlineVerdict.SHARED: "needs these heads, as others do",
+    HeadlineVerdict.SHARED: "needs these heads, and so do other tasks",
     HeadlineVerdict.EVERYTHING: "needs these heads, as does every other task scored",
 }
 
@@ -352,9 +352,9 @@ def _shared_part(model: Told) -> PagePart:
         Table("Pairs of tasks", ["Tasks", "Heads", "By chance", "p"], pairs, rest),
     ]
     found = model["universal"]
-    said = name_list([f"{each['head']} ({name_list(each['found_by'])})" for each in found])
+    said = name_list([f"{each['head']} (found by {name_list(each['found_by'])})" for each in found])
     verb = "breaks" if len(found) == 1 else "break"
-    line = f"Found by what stands in brackets: {said} {verb} another task too."
+    line = f"{said} {verb} another task too."
     if not found:
         line = (
             "Whether a head that several tasks name is universal, and so of no one capability, is "

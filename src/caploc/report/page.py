@@ -80,7 +80,6 @@ def write_report(folder: Path, result: Result, answers: Sequence[AnswerPair]) ->
         second_sentence=second_sentence(result),
         notes=[inline(as_asked(result, note)) for note in result.search.notes],
         steps_next=next_steps(result, curve, place, together=found is not None),
-        ranked=bool(result.ranking()),
         named=bool(result.top),
         questions=questions(result),
         comparisons=compared,

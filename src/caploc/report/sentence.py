@@ -25,7 +25,7 @@ from caploc.result import Change, Frontier, Member, Result, Score, Spread, TaskC
 # 95 % of a normal distribution. The two runs share their examples, so the true error of their
 # difference is smaller; we would rather call a real drop noise than the reverse.
 NOISE_WIDTH = 1.96
-SINGLE = "not for sure for the other task scored"
+SINGLE = "not surely for the other task scored"
 MOST_OTHERS = 2  # tasks that a headline names, those that lose most
 
 
@@ -142,7 +142,7 @@ def surviving_twin(result: Result) -> TaskComparison | None:
 def doubt_of_twins(result: Result) -> str:
     """Say that in other words, or in some of them, nothing is lost for sure."""
     some = any(each.is_hurt for each in other_scores(result, twins=True))
-    return f"not for sure in {'all ' if some else ''}other words"
+    return f"not surely {'by all its other wordings' if some else 'in other words'}"
 
 
 def leading_members(result: Result) -> list[Member]:
@@ -365,7 +365,7 @@ def _claim(check: HeldOutClaim, task: str) -> str:
         as_much = worst.is_hurt and worst.lost_share >= check.lost_share
         shared = f"no less for {called(worst.name)}" if as_much else "not for it alone"
         return f"needed for {task}, and {shared}"
-    others = f"for sure for none of the {count} other tasks scored"
+    others = f"not surely for any of the {count} other tasks scored"
     return f"needed for {task}, and {others if count > 1 else SINGLE}"
 
 
@@ -443,7 +443,11 @@ def second_sentence(result: Result) -> str:
         return ""
     told = _random(check, result) + _alone(check, result) + _spare_members(check, result)
     if check.verdict is HeadlineVerdict.EVERYTHING:
-        told += " Every other task but its own wordings loses at least half as large a share."
+        lost = [each.lost_share for each in check.others]
+        told += (
+            f" Of its score {check.task} loses {check.lost_share:.0%}, and of theirs the other "
+            f"tasks (its own wordings aside) {min(lost):.0%} to {max(lost):.0%}."
+        )
     return told
 
 
@@ -468,7 +472,10 @@ def _spare_members(check: HeldOutClaim, result: Result) -> str:
     if len(spare) == len(check.top):
         return " None of them surely adds to what the others take: fewer may do as much."
     adds = "does" if len(spare) == 1 else "do"
-    return f" {name_list(spare)} {adds} not surely add to what the others take."
+    told = f" {name_list(spare)} {adds} not surely add to what the others take"
+    if result.search.goal == "specific" and other_scores(result, twins=True):
+        told += f" of {check.task} itself; the set was chosen for its other wordings as well"
+    return f"{told}."
 
 
 def _random(check: HeldOutClaim, result: Result) -> str:
@@ -482,7 +489,8 @@ def _random(check: HeldOutClaim, result: Result) -> str:
     average = " on average" if draws > 1 else ""
     return (
         f"With {a_head} knocked out instead (as many in each layer, {counted(draws, 'draw')}), "
-        f"it is {check.unit.score(mean)}{average}{_beside_random(check)}."
+        f"{check.task}'s {check.unit.noun} is {check.unit.score(mean)}{average}"
+        f"{_beside_random(check)}."
         f"{_near_heads(check, controls.same_groups)}"
     )
 

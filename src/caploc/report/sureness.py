@@ -331,7 +331,8 @@ def _together(together: JointDrop, joint: float, unit: Unit, most: float | None)
         reading = "The interval holds 1: nothing speaks against losses that add up."
         if low > 1:
             reading = (
-                "The heads stand in for each other: alone, each one seems to do less than it does."
+                "Alone each seems to do less than it does: the heads may stand in for each other, "
+                "or answers may hold until several are gone."
             )
         elif high < 1:
             reading = "The heads' losses overlap."
@@ -342,8 +343,8 @@ def _together(together: JointDrop, joint: float, unit: Unit, most: float | None)
         "Drop together over drops alone",
         figure,
         f"Together {unit.effect(-joint)}, one at a time {unit.effect(summed)} in all. {reading} "
-        "Below 1, heads do the same work or little is left to lose; above 1, they stand in for "
-        "each other.",
+        "Below 1, heads do the same work or little is left to lose; above 1, each matters more "
+        "once others are gone.",
         None if ratio is None else draw_ratio(ratio, low, high),
     )
 

@@ -68,7 +68,10 @@ class Settings:
         self.check_sizes()
         for name, share in (("recall", self.recall), ("price", self.price)):
             if not 0 < share <= 1:
-                raise BadOption(f"--{name} must lie above 0 and at most at 1; got {share:g}.")
+                points = "; .05 is 5 points" if name == "price" else ""
+                raise BadOption(
+                    f"--{name} must lie above 0 and at most at 1{points}; got {share:g}."
+                )
         self.check_amounts()
         if self.estimator is not None:
             pick(ESTIMATORS, self.estimator, "estimator")

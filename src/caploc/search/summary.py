@@ -146,12 +146,12 @@ def incomplete_set(conclusion: Conclusion, chosen: list[int]) -> str:
             "here as far as this budget can see."
         )
     if len(chosen) < conclusion.top:
-        many = len(chosen) > 1
-        found, gone = (f"{len(chosen)} were", "them") if many else ("one was", "it")
+        found, gone = (len(chosen), "them") if len(chosen) > 1 else ("one", "it")
         return (
-            f"A set of up to {conclusion.top} heads was sought, and {found} found: with {gone} "
-            "gone, no further head lowers the score beyond doubt. Others may be needed too, and "
-            "have nothing left to take then."
+            f"A set of up to {conclusion.top} heads was sought, and the search ended with {found}: "
+            f"with {gone} gone, none of the heads that it tried next lowers the score beyond "
+            "doubt. Others may still be needed: for little each, for what they do together, or "
+            "where too little is left to lose."
         )
     return ""
 

@@ -1,10 +1,9 @@
 """What the studies of a file will take: rows, tokens, memory, time.
 
-A study is gone through without a model; its stages are its own. Only the answers are pretended:
-rows that the store has are what they are, all others say that some heads, drawn at random, are
-needed for nearly every example. A search then names as many heads as it may, which is what its
-check costs most for; and an adaptive one is told never to be sure, so that it goes on to the end of
-its budget.
+A study is gone through without a model; its stages are its own. Answers that the store does not
+have are pretended: some heads, drawn at random, are needed for nearly every example. A search then
+names as many heads as it may, for which its check costs most; an adaptive one is told never to be
+sure, so that it spends its budget.
 """
 
 import gc
@@ -58,8 +57,7 @@ class Planned:
 
     `rows` are to be measured; `stored` ones lie in the store, and `shared` ones are measured by
     studies before this one. `tokens` are in passes through all layers; `memory` is in bytes, of the
-    process, or of a CUDA device beside it; `seconds` leave out loading and the report. `failure`
-    says why the study cannot be.
+    process or its CUDA device; `seconds` leave out loading and the report.
     """
 
     study: str
@@ -74,7 +72,7 @@ class Planned:
     seconds: float | None = None
     measured_on: int = 0  # rows of the calibration
     finished: bool = False
-    failure: str | None = None
+    failure: str | None = None  # why the study cannot be
 
 
 @dataclass(frozen=True)
@@ -197,8 +195,7 @@ class Planner:
             took, run = pace.take(meter.fresh, counts.unplanned if place == 0 else 0)
             seconds, tokens = seconds + took, tokens + run
             memory, rows = max(memory, peak), rows + pace.rows
-        priced = {"tokens": tokens, "seconds": seconds, "measured_on": rows}
-        return priced | {"memory": memory or None}
+        return dict(tokens=tokens, seconds=seconds, measured_on=rows, memory=memory or None)
 
     def pace(self, study: Study, meter: "DryRunMeter") -> "tuple[Pace, int]":
         """Measure how fast a task's rows are answered; seeds of one study are alike."""
@@ -220,14 +217,10 @@ class Planner:
 
 @dataclass
 class KnownRows:
-    """The rows that there are, and those that studies counted before this one will have left.
-
-    Pretended answers need as many heads as `needed` says, those that are `named` first.
-    """
+    """The rows that there are, and those that studies counted before this one will have left."""
 
     path: Path
-    needed: int
-    named: Sequence[int] = ()
+    needed: int  # heads, by pretended answers
     rows: dict[Question, Known] = field(default_factory=dict)
     stored: dict[Question, set[tuple[bytes, str]]] = field(default_factory=dict)
 
@@ -251,15 +244,11 @@ class DryRunMeter(Meter):
         self.fresh: list[tuple[Mask, int]] = []
         self.salt = replace(question, repeat=0).digest()  # what is repeated is answered alike
         random = designs.generator(crc32(self.salt.encode()))
-        order = [*known.named, *random.permutation(heads).tolist()]
-        self.needed = list(dict.fromkeys(order))[: known.needed]
+        self.needed = random.permutation(heads).tolist()[: known.needed]
         self.together = False
 
     def need(self, heads: Sequence[int]) -> None:
-        """Need all of these heads: without any of them each of the others does little.
-
-        So none of them seems to add nothing, whose checks would be fewer.
-        """
+        """Need all of these heads together, so that none of them seems to add nothing."""
         self.needed, self.together = [*heads] or self.needed, len(heads) > 1
 
     def ask(self, todo: Sequence[OpenRow], progress: Progress) -> None:
@@ -275,7 +264,7 @@ class DryRunMeter(Meter):
             self.known[key] = Row(*key, example, outcome, None, written, 1.0, 1, 0.0)
 
     def outcome(self, key: tuple[bytes, str], mask: Mask) -> float:
-        """Make up the same for the same row, in whatever order rows are asked."""
+        """Make up an outcome, which the row alone decides."""
         right = pseudorandom_number(self.salt, key[1]) < RIGHT
         # one luck for all masks: else a part of a set might seem to do more than the whole
         luck = pseudorandom_number(self.salt, key[1], "harm")
@@ -316,10 +305,9 @@ class RowCounts:
 
 
 def count_rows(study: Study, tasks: Sequence[Task], engine: Any, known: KnownRows) -> RowCounts:
-    """Go through a study's stages; silently, for what it finds is made up.
+    """Go through a study's stages, silently, for what it finds is made up.
 
-    Raises UserError if its tasks do not have the examples that it wants; StoreFailed if the rows
-    that there are cannot be read.
+    Raises UserError if its tasks lack examples; StoreFailed if stored rows cannot be read.
     """
     bench = pretended_bench(study, tasks, engine, known)
     endless = replace(study, settings=replace(study.settings, recall=NEVER))
@@ -404,7 +392,7 @@ def foresee(study: Study, tasks: Sequence[Task], folder: Path) -> Foreseen:
     engine = Absent(Unloaded(study.model.name, print_of, study.model.check()))
 
     def recount(stages: Stages) -> tuple[int, float]:
-        known = KnownRows(path, study.settings.top, stages.found.chosen)
+        known = KnownRows(path, study.settings.top)
         loaded = stages.loaded  # of a large model a second fingerprint would take minutes
         absent = Absent(Unloaded(study.model.name, loaded.fingerprint, loaded.grid))
         bench = pretended_bench(study, tasks, absent, known)
@@ -458,9 +446,8 @@ def left_of_checks(study: Study, stages: Stages, checked: Stages, meter: "DryRun
         if part <= 2:
             return 0
         whole = pack(column_mask(stages.loaded.grid.size, checked.found.chosen))
-        # of a set found as such one head after another may go
+        # of a set found as such one head after another may go; what is known of it all is not of it
         parts = sum(range(3, part + 1)) if study.seeks_set else part
-        # what is known of the set need not be of the part
         return parts * examples + sum(mask == whole for mask, _ in meter.stored)
     if not stages.found.diagnostics.get("candidates"):
         return 0

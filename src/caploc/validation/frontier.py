@@ -9,7 +9,7 @@ from scipy.optimize import brentq
 
 from caploc import designs
 from caploc.errors import BadOption
-from caploc.frontiers import find_gentlest, find_worst, has_amounts
+from caploc.frontiers import find_worst, has_amounts
 from caploc.heads import Columns, HeadGrid
 from caploc.recovery import falls, falls_short
 from caploc.result import Frontier, FrontierSet, Subsets, TaskEffect, number
@@ -213,7 +213,7 @@ ONE_WORDING = (
 
 
 def frontier_note(frontier: Frontier, named: Sequence[int]) -> list[str]:
-    """Say in a sentence that no set may be named, and in one what a set with amounts does."""
+    """Say what sets with amounts do, and that a set rests on one wording."""
     price = 100 * (frontier.price or 0.0)
     whole = [each for each in frontier.sets if not has_amounts(each)]
     scaled = [each for each in frontier.sets if has_amounts(each) and each.within and each.breaks]
@@ -225,26 +225,7 @@ def frontier_note(frontier: Frontier, named: Sequence[int]) -> list[str]:
         ]
     if named and not any(each.twins for each in frontier.sets):
         told.append(ONE_WORDING)
-    if named or not whole:
-        return told
-    gentlest, more = find_gentlest(frontier), ""
-    if gentlest is not None and (worst := find_worst(gentlest.spared)):
-        more = (
-            f" The gentlest that surely breaks it, {' '.join(gentlest.heads)}, changes it by "
-            f"{100 * (gentlest.damage.effect or 0.0):+.1f} points and {worst.task} by "
-            f"{100 * (worst.effect.effect or 0.0):+.1f}."
-        )
-        if gentlest.keeps is not None:
-            more += (
-                f" It would keep --price {gentlest.keeps:g}; a price chosen after the fact needs "
-                "another --seed to be believed."
-            )
-    return [
-        *told,
-        f"No set {'of whole heads ' if scaled else ''}that was found breaks the task and surely "
-        f"costs every spared task at most {price:g} points: none is named "
-        f"(validation.frontier has all of them).{more}",
-    ]
+    return told
 
 
 def amounts_note(one: FrontierSet, price: float) -> str:
