@@ -75,7 +75,7 @@ def typed(monkeypatch, capsys, tmp_path):
         (["neurons", "erase", "nowhere"], "holds no run of `caploc neurons locate`"),
         ([*LOCATE, "--device", "spread", "--method", "logit"], "--method logit reads the weights"),
         (["neurons", "erase", "nowhere", "--mode", "half"], "zero, mean, resample or scale=FACTOR"),
-        (["neurons", "overlap", "nowhere"], "There is no folder 'nowhere'; name the folder of a finished `caploc neurons locate`."),
+        (["neurons", "overlap", "nowhere"], "There is no folder 'nowhere'; name the folder of"),
         (["reproduce", "cnl", "table1"], "cnl is reproduced as a whole"),
         (["reproduce", "cnl", "--limit", "3"], "--limit is not for cnl"),
         (["reproduce", "cnl", "--model", "a", "--model", "b"], "on one model at a time; got a b"),
