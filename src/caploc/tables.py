@@ -201,7 +201,7 @@ def comparison_table(told: dict[str, Any]) -> Table:
         scores = run["intact"], run["knocked_out"]
         unit = unit_of_metric(run["metric"] or "score", scores)
         told_rows = "–" if run["rows"] is None else f"{run['rows']:,.0f}"
-        names = [run[name] for name in ("name", "task", "model", "method")]
+        names = [run["name"], called(run["task"]), run["model"], run["method"]]
         heads = " ".join(run["top"]) or "none found"
         rows.append([*names, heads, *map(unit.score, scores), told_rows])
     shared = [

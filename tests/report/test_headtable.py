@@ -57,7 +57,7 @@ def test_named_heads_that_the_check_leaves_in_doubt_are_told(result):
 
 def test_a_small_q_beside_an_interval_that_holds_zero_is_explained(result):
     result["heads"][1].update(low=-0.4, high=0.1, q=0.01)
-    assert explain_standings(shaped(result)).startswith("q of L1H3 is small though")
+    assert explain_standings(shaped(result)).startswith("q of L1H3 is below 0.05 though")
     result["heads"][1].update(q=0.2)
     assert explain_standings(shaped(result)) == ""
 

@@ -119,6 +119,8 @@ def test_controls_of_the_same_groups_come_from_them(checking):
     assert told.draws == 3  # each of heads 1, 2, 3, once
     assert min(told.scores) == pytest.approx(0.8)
     assert told.deviations == pytest.approx((told.mean - 0.5) / told.sd)
+    told = controls(made.check, chosen, chosen, 0.5, critical=[1, 0]).same_groups
+    assert told.draws == 2 and min(told.scores) == pytest.approx(1.0)  # 1 breaks the task itself
 
 
 def test_a_group_that_is_chosen_whole_has_no_control(checking):

@@ -19,6 +19,7 @@ from caploc.naming import PRETRAINED, harness_tasks, own_tasks
 PACKAGE = Path(__file__).parents[1]
 METHODS = ("adaptive", "css", "csb", "css-search", "csb-search", "one-shot", "greedy")
 MODES = ("zero", "mean", "resample", "patch")
+EXPORTS = ("checkpoint", "lora", "heads")
 GOALS = ("heads", "set", "specific")
 OPENINGS = ("auto", "likelihood", "masks")
 ESTIMATORS = ("lasso", "lasso-cv", "logistic", "means", "paired", "spike-slab")
@@ -67,7 +68,6 @@ def make_argument(help: str, offered: Completer, **more: Any) -> Any:
 
 methods = offer(*METHODS)
 isolations = offer("full", "weak")
-exports = offer("checkpoint", "lora", "heads")
 trackers = offer("mlflow", "trackio", "wandb")
 devices = offer("auto", "cpu", "cuda", "mps", "spread", "shard")
 dtypes = offer("auto", "float32", "bfloat16", "float16")

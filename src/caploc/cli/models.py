@@ -7,7 +7,7 @@ import typer
 
 from caploc import console
 from caploc.cli import completion, options
-from caploc.cli.completion import make_argument, make_option
+from caploc.cli.completion import make_argument, make_choice
 from caploc.errors import pick
 from caploc.folder import check_source
 from caploc.naming import APACHE, DEMO, PRETRAINED, is_fetched, placed
@@ -132,7 +132,7 @@ def export(
     heads: options.HeadNames = None,
     kind: Annotated[
         str,
-        make_option("checkpoint, lora, or heads (their names alone).", completion.exports, "--as"),
+        make_choice("checkpoint, lora, or heads (their names alone).", completion.EXPORTS, "--as"),
     ] = "checkpoint",
     push_to_hub: Annotated[
         str | None, typer.Option(help="Also upload to this repository of the Hugging Face Hub.")

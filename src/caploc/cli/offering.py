@@ -171,6 +171,9 @@ def chat(
     talk = Chat.of(folder, heads, tokens, allowed, plain=plain)
     console.say(talk.opening())
     while (said := hear()) and said.strip() not in ENDS:
+        if said.strip() == "/help":
+            console.say(f"{', '.join(ENDS)} or an empty line ends the chat; \\n is a new line.")
+            continue
         for side, answer in talk.answer(said.replace("\\n", "\n")):
             console.say(f"{side}: {answer}")
 

@@ -221,7 +221,9 @@ class Export:
         # no task is asked, so that no program is run
         run = FinishedRun.read(folder, Allowed(code=True, remote_code=model.trust_remote_code))
         if heads is None:
-            named = tuple(Head.parse(name) for name in run.result.top)[:top]
+            named = tuple(map(Head.parse, run.result.top))[:top]
+            if top is not None and top > len(named):
+                raise BadOption(f"--top is {top}, and the run in {folder} named {len(named)}.")
         return cls(_run_model(run, model), named, run=run, **how)
 
     def check(self) -> tuple[ModelSource, HeadGrid]:

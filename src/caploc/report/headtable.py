@@ -370,12 +370,13 @@ def _unconfirmed(result: Result) -> str:
 
 def _doubtful(result: Result) -> str:
     """Say why q may be small of a head whose own interval holds zero, if one that is shown does."""
-    shown = [each for each in result.heads if each.effect is not None][:LIKELIEST]
-    sure = [each for each in shown if each.is_open and each.q is not None and each.q < SMALL]
-    if not sure:
+    known = [each for each in result.heads if each.effect is not None]
+    sure = [each for each in known if each.is_open and each.q is not None and each.q < SMALL]
+    if not any(each in known[:LIKELIEST] for each in sure):
         return ""
     return (
-        f"q of {name_list([each.head for each in sure], 3)} is small though the interval holds 0: "
+        f"q of {name_list([each.head for each in sure], 3)} is below {SMALL:g} though the interval "
+        "holds 0: "
         "it is the share of heads that do nothing to be expected among all down to this one, and "
         "rests on likelihoods too."
     )

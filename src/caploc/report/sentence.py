@@ -55,7 +55,7 @@ WEAK = {
 HURT = set(HeadlineVerdict) - WEAK - {HeadlineVerdict.NO_HEADS, HeadlineVerdict.NOT_CHECKED}
 MOST_OF_IT = 2 / 3  # of what all named heads do, that one of them does alone
 NEAR = 1 / 3  # of what the named heads do, from which on that of their neighbours is told
-BROAD = 0.5  # of the task's lost share, that every other task loses too
+BROAD = 0.5  # of the task's lost share, that every other task loses too, or a twin does not
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,7 +258,7 @@ def _left_out(result: Result) -> str:
         return ""
     alone = unit_of_outcomes(check.unit).effect(most.effect)
     other = result.search.breaks.get(most.head, "another task")
-    return f" Left out is {most.head} (alone {alone}): it breaks {other} too."
+    return f" Left out is {most.head} (alone {alone}, by the search): it breaks {other} too."
 
 
 def _answer(result: Result) -> str:
@@ -329,10 +329,7 @@ def _needed(result: Result, check: HeldOutClaim, names: str, few: str) -> str:
         who += " each alone most of the way," if len(leading) > 1 else ""
     elif not single and seeks_set(result.search):
         are = "together are"
-    task = check.task
-    if surviving_twin(result):
-        task += f" as this prompt asks it, {doubt_of_twins(result)}"
-    claim = f"{are} {_claim(check, task)}"
+    claim = f"{are} {_claim(check, check.task + _by_wording(result, check))}"
     if len(idle_members(result)) == len(check.top):
         claim += ", but not surely all of them"
     its = f"{check.task}'s" if check.verdict is HeadlineVerdict.EVERYTHING else "its"
@@ -349,6 +346,15 @@ def _needed(result: Result, check: HeldOutClaim, names: str, few: str) -> str:
     if more := sum(each.is_hurt for each in check.others[MOST_OTHERS:]):
         beside.append(f"{more} more {'task loses' if more == 1 else 'tasks lose'} too")
     return f"{told}, while {name_list(twins + beside)}."
+
+
+def _by_wording(result: Result, check: HeldOutClaim) -> str:
+    """Say where a task's own wordings lose nothing for sure, or one of them much less."""
+    as_asked = " as this prompt asks it, "
+    if surviving_twin(result):
+        return as_asked + doubt_of_twins(result)
+    least = min((e.lost_share for e in other_scores(result, twins=True)), default=math.inf)
+    return f"{as_asked}less so in other words" if least < BROAD * check.lost_share else ""
 
 
 def _claim(check: HeldOutClaim, task: str) -> str:

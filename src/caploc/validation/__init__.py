@@ -269,7 +269,7 @@ def held_out(check: Check, found: Found, rate: float) -> tuple[HeldOut, Controls
     compared = score_both(check.meter, chosen, check.examples, check.progress)
     shortlist = chosen.copy()
     shortlist[[*found.diagnostics.get("shortlist", []), *found.critical]] = True
-    random = controls(check, chosen, shortlist, compared.knocked_out.score)
+    random = controls(check, chosen, shortlist, compared.knocked_out.score, found.critical)
     return HeldOut(
         fresh=check.fresh,
         examples=len(check.examples),
@@ -281,13 +281,16 @@ def held_out(check: Check, found: Found, rate: float) -> tuple[HeldOut, Controls
     ), random
 
 
-def controls(check: Check, chosen: Mask, avoid: Mask, score: float | None) -> Controls | None:
+def controls(
+    check: Check, chosen: Mask, avoid: Mask, score: float | None, critical: Sequence[int] = ()
+) -> Controls | None:
     """Scores without random other heads, as many in each layer; None without draws or heads.
 
     No draw is measured twice: of few heads in a layer there may be fewer than were asked for.
     Where query heads share key-value heads, further draws come from the same groups as the chosen
     heads: a group's heads often do related work. They hold fewer heads than are chosen where a
-    group is chosen whole, and there may be few different ones; each is measured once.
+    group is chosen whole, and there may be few different ones; each is measured once. What is known
+    to break the task alone (`critical`) is no control there either.
     """
     if not check.draws or not chosen.any():
         return None
@@ -299,7 +302,8 @@ def controls(check: Check, chosen: Mask, avoid: Mask, score: float | None) -> Co
     if not masks.any(axis=1).all():
         return None
     random = describe_controls(check.scores(masks, RANDOM), score)
-    groups = [list(columns) for columns in check.grid.groups if len(columns) > 1]
+    struck = {*critical} - {*np.flatnonzero(chosen).tolist()}
+    groups = [each for g in check.grid.groups if len(each := [c for c in g if c not in struck]) > 1]
     near = np.unique(designs.neighbours(chosen, groups, check.draws, seed=check.seed + 1), axis=0)
     same = None
     if len(near):
