@@ -417,10 +417,10 @@ def _beside_the_set(result: Result) -> str:
     ]
     if not others and not struck:
         return ""
-    beside = "Not in the set, though a" if result.top else "A"
-    first = f"{beside}lone much is lost without {sure}. " if sure else ""
-    beside = "Not in it, with e" if result.top else "E"
-    second = f"{beside}stimates that are large and not sure: {unsure}. " if unsure else ""
+    beside = "Not in the set, though alone" if result.top else "Alone"
+    first = f"{beside} these take much: {sure}. " if sure else ""
+    beside = "Not in it, with estimates" if result.top else "Estimates"
+    second = f"{beside} that are large and not sure: {unsure}. " if unsure else ""
     if struck:
         second += f"Left out, for other tasks break too: {name_list(struck, 5)}. "
     spare = " and for what it leaves alone" if result.search.goal == "specific" else ""
