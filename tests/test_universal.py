@@ -50,6 +50,7 @@ def test_the_universal_head_is_named_and_taken_out(planted, tmp_path):
     (head,) = map(str, truth.universal)
     assert told["universal"] == [head]
     first, _ = told["tasks"]
+    assert (first["examples"], first["intact"]) == (40, pytest.approx(1.0, abs=0.1))
     assert head in first["top"] and head not in first["own"]
     assert {str(needed) for needed in truth.needed} <= set(first["own"])
     trials = {

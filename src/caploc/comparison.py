@@ -83,10 +83,10 @@ def read_runs(folders: Sequence[Path]) -> list[ComparedRun]:
     """The runs of the folders, in their order; a folder of runs stands for all of them."""
     found: dict[Path, Path] = {}
     for folder in folders:
-        below = finished_in(folder)
-        if below == [folder] and (folder / UNIVERSAL).exists() and not (folder / RESULT).exists():
-            below = []
-        found |= {path.resolve(): path for path in below}
+        runs = finished_in(folder)
+        if (folder / UNIVERSAL).exists() and not (runs[0] / RESULT).exists():
+            continue  # what it says of heads is read beside the runs
+        found |= {path.resolve(): path for path in runs}
     if not found:
         raise UserError("There is no run to compare; name folders of finished `caploc locate`.")
     names = called_apart([real.as_posix() for real in found])

@@ -234,6 +234,12 @@ def _(place: Place) -> str:
 LOCKS: list[Any] = []  # held until this process ends: what is locked is deleted before
 
 
+@mistake(GROUP, "one run where several are wanted")
+def _(place: Place) -> str:
+    place.run()
+    return "universal run --out universal"
+
+
 @mistake(GROUP, "runs of one task where several are wanted")
 def _(place: Place) -> str:
     place.run()

@@ -91,7 +91,7 @@ def locate(
     tasks, others = options.split_names(task) or list(task), options.split_names(also)
     settings = published.settings(search, **specific.settings(goal), goal=goal, budget=budget)
     search_options.check_read(context, methods, goal)
-    left_out = (one for one in search.exclude or () if one != "universal" and ".json" not in one)
+    left_out = (one for one in search.exclude or () if not one.endswith(("universal", ".json")))
     options.check_heads(model, *left_out)
     if "adaptive" in methods and (grid := options.known_grid(model)):
         settings.check_budget(grid.size)

@@ -205,7 +205,7 @@ def universal(
     """
     from caploc.folder import finished_in
 
-    runs = [run for folder in folders for run in finished_in(folder)]
+    runs = [each for folder in folders for each in finished_in(folder)]
     if len(runs) == 1:
         raise BadOption(
             f"Universal heads are those of several tasks; got one run, {runs[0]}. Name the folders "
@@ -217,7 +217,7 @@ def universal(
     from caploc.universal import find_universal as run
 
     families, allowed = options.parse_families(family or []), may.allowed()
-    trials = Trials([FinishedRun.read(run, allowed) for run in runs], families, examples)
+    trials = Trials([FinishedRun.read(each, allowed) for each in runs], families, examples)
     where = out or default_folder("universal", *(folder.name for folder in folders))
     with output.progress() as progress:
         found = run(trials, where, progress, command=options.command_line())

@@ -40,6 +40,13 @@ def check_run(folder: Path) -> Path:
     return folder
 
 
+def check_named_run(folder: Path) -> Path:
+    """Refuse what is no finished run, or named no head, before anything is loaded; the folder."""
+    from caploc.folder import check_named
+
+    return check_named(folder)
+
+
 def check_runs(given: list[Path] | Path | None) -> list[Path] | Path | None:
     """Refuse folders without a finished run in or right below them; the argument itself."""
     from caploc.folder import UNIVERSAL, finished_in
@@ -72,13 +79,6 @@ Model = Annotated[
         callback=check_model_name,
     ),
 ]
-
-
-def check_named_run(folder: Path) -> Path:
-    """Refuse the folder of a run that named no head before anything is loaded; the folder."""
-    from caploc.folder import check_named
-
-    return check_named(check_run(folder))
 
 
 RunWithHeads = Annotated[

@@ -446,7 +446,8 @@ def left_of_checks(study: Study, stages: Stages, checked: Stages, meter: "DryRun
         if part <= 2:
             return 0
         whole = pack(column_mask(stages.loaded.grid.size, checked.found.chosen))
-        # of a set found as such one head after another may go; what is known of it all is not of it
+        # of a set found as such one head after another may go, and what is known of the whole need
+        # not be of the part
         parts = sum(range(3, part + 1)) if study.seeks_set else part
         return parts * examples + sum(mask == whole for mask, _ in meter.stored)
     if not stages.found.diagnostics.get("candidates"):
