@@ -25,3 +25,12 @@ def test_pairs_by_chance_are_those_of_a_closed_form():
     # four pairs of a layer, each in one of its two groups of three by 2/5; any pair by 2/11
     assert abs(inside - 4 * 2 / 5) < 0.03
     assert abs(anywhere - 6 * 2 / 11) < 0.03
+
+
+def test_no_head_is_said_to_do_more_than_the_score_can_change(tmp_path):
+    for name, result in results.finished(tmp_path).items():
+        intact = result.intact.score
+        assert intact is not None
+        for head in result.heads:
+            if head.effect is not None:
+                assert -intact - 1e-9 <= head.effect <= 1 - intact + 1e-9, f"{name}: {head.head}"
