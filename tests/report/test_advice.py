@@ -101,11 +101,11 @@ def test_a_part_that_costs_other_tasks_less_comes_first(result):
     result["validation"]["other_tasks"][0]["change"] = change
     first, *_ = next_steps(shaped(result), None, "runs/a")
     assert first.why.replace("\u00a0", " ").startswith(
-        "L1H3 alone does most of it: −40.0 points, and at worst −1.0 points elsewhere "
-        "(demo/sentences), where all named heads take −30.0 points (demo/sentences)."
+        "L1H3 alone takes −40.0 points (−50.0 to −30.0) of the task, and at worst −1.0 points "
+        "elsewhere (demo/sentences), where all named heads take −30.0 points (demo/sentences)."
     )
     assert first.command == (
         "caploc evaluate demo --heads L1H3 --task demo/addition,demo/sentences"
     )
     change["outcome"] = -0.01  # all of them cost no more
-    assert "alone does" not in next_steps(shaped(result), None, "runs/a")[0].why
+    assert "alone takes" not in next_steps(shaped(result), None, "runs/a")[0].why

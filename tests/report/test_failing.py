@@ -16,7 +16,7 @@ def failures(verdict, **shares):
     ("verdict", "words"),
     [
         ("capability", "content is lost"),
-        ("speech", "the ability to answer is lost"),
+        ("speech", "the question is no longer answered"),
         ("mixed", "content and form are lost"),
     ],
 )
@@ -44,3 +44,5 @@ def test_each_score_says_what_was_lost(result):
         entry["failures"] = failures("unharmed", right=1.0).as_dict()
     rows = comparisons(shaped(result))
     assert [row.lost for row in rows if row.lost] == [lost(told)]
+    result["validation"]["task"]["change"] = {"outcome": -0.02, "verdict": "open"}
+    assert not any(row.lost for row in comparisons(shaped(result)))

@@ -48,6 +48,7 @@ def test_heads_in_part_stand_with_their_amounts_in_the_picture_and_the_table(res
 
 
 def test_a_set_that_does_not_spare_says_from_which_price_on_it_would(result):
+    result.setdefault("search", {})["goal"] = "specific"
     with_sets(result, (["L0H1"], -0.005, True), (["L0H2"], -0.1, False), (["L0H3"], -0.1, False))
     sets = result["validation"]["frontier"]["sets"]
     sets[0]["keeps"], sets[2]["keeps"] = 0.011, 0.068
@@ -55,12 +56,15 @@ def test_a_set_that_does_not_spare_says_from_which_price_on_it_would(result):
     assert [row[-1] for row in rows] == ["yes", "not surely", "from 6.8\u00a0points"]
     assert headings[-1] == "spares"
     assert "in other words" not in headings and len(headings) == len(rows[0])
+    result["search"]["goal"] = "heads"  # nothing was to be spared
+    headings, rows = tabulate_frontier(shaped(result))
+    assert headings[-1] == "in" and len(headings) == len(rows[0])
 
 
 def test_a_table_of_sets_tells_of_every_spared_task_where_there_is_room(result):
     shown = with_sets(result, (["L0H1"], -0.1, False))
-    assert tabulate_frontier(shown)[1][0][-2] == "a"
-    assert tabulate_frontier(shown, others=True)[1][0][-2] == "a; b 0\u00a0points"
+    assert tabulate_frontier(shown)[1][0][-1] == "a"
+    assert tabulate_frontier(shown, others=True)[1][0][-1] == "a; b 0\u00a0points"
 
 
 def test_a_table_of_sets_says_on_how_many_examples(result):

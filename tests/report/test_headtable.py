@@ -71,7 +71,8 @@ def test_what_is_needed_beside_a_set_is_said_and_marked(result):
     result["heads"][2].update(effect=-0.4, low=-0.9, high=0.1)
     told = explain_standings(shaped(result)).replace("\u00a0", " ")
     assert told == (
-        "Not in the set, though alone these take much: L1H3 −30.0 points (−40.0 to −20.0). "
+        "Not in the set, though alone these take much, as tried or estimated: L1H3 −30.0 points "
+        "(−40.0 to −20.0). "
         "Not in it, with estimates that are large and not sure: L0H0 −40.0 points (−90.0 to "
         "+10.0). An effect here is of one head knocked out alone, by this run's rows; the set was "
         "chosen for what heads do together."

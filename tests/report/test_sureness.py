@@ -139,7 +139,7 @@ def test_a_high_r2_is_shown_beside_its_ceiling_and_proves_nothing(sure):
 @pytest.mark.parametrize(
     ("low", "high", "words"),
     [(2.1, 4.4, "the heads may stand in for each other"), (0.2, 0.8, "losses overlap"),
-     (0.8, 1.3, "nothing speaks against losses that add up"),
+     (0.8, 1.3, "this does not tell whether losses add up"),
      (None, None, "Alone they take nothing")],
 )  # fmt: skip
 def test_the_drop_together_is_read_by_its_interval(sure, low, high, words):

@@ -50,8 +50,8 @@ def answered(*answers, tokens=None):
         ("There are 2 cats on the farm" + ", cats" * 12, "stuck"),
         ("There are cats. " * 4, "loop"),
         (" Es gibt Katzen.\n" * 4, "loop"),  # a loop before all else that it may be
-        ("blarg fnord quux on the zmeer", "gibberish"),
-        ("我们 今天 去 公园", "gibberish"),  # another language
+        ("blarg fnord quux on the zmeer", "words foreign to the task"),
+        ("我们 今天 去 公园", "words foreign to the task"),  # another language
         (GOLDS[0], "right"),
         (f"\n{GOLDS[0]} ", "right"),
         ("There are 7 goats on the farm.", "wrong content"),
@@ -92,18 +92,18 @@ def test_an_answer_may_be_scored_right_and_still_be_broken():
     task = writing(GOLDS)
     texts = ["answer blarg fnord quux", *GOLDS[1:]]
     broken = texts_rows(task, texts, outcomes=[1.0] * COUNT)
-    assert labels(task, texts_rows(task, GOLDS), broken)[0] == "gibberish"
+    assert labels(task, texts_rows(task, GOLDS), broken)[0] == "words foreign to the task"
 
 
 @pytest.mark.parametrize(
     ("answers", "common", "category"),
     [
-        (["yes", "no"], "no", "same answer"),
-        ([str(number) for number in range(10)], "3", "same answer"),
+        (["yes", "no"], "no", "same answer as others"),
+        ([str(number) for number in range(10)], "3", "same answer as others"),
         (
             [str(number) for number in range(40)],
             "def is_prime(n):\n    return n > 1",
-            "same answer",
+            "same answer as others",
         ),
     ],
 )
@@ -123,7 +123,7 @@ def test_who_was_wrong_with_the_common_answer_before_has_not_failed_anew():
     task, common = writing(GOLDS), "There are 99 cats on the farm."
     intact = texts_rows(task, [common, common, *GOLDS[2:]])
     found = labels(task, intact, texts_rows(task, [f" {common}", *[common] * (COUNT - 1)]))
-    assert found == ["wrong content"] * 2 + ["same answer"] * (COUNT - 2)
+    assert found == ["wrong content"] * 2 + ["same answer as others"] * (COUNT - 2)
 
 
 def test_who_is_right_with_the_common_answer_is_right():
@@ -131,7 +131,7 @@ def test_who_is_right_with_the_common_answer_is_right():
     task = writing(golds)
     intact = texts_rows(task, ["no", *golds[1:]])
     found = labels(task, intact, texts_rows(task, ["yes"] * COUNT))
-    assert found == ["right", "same answer"] * (COUNT // 2)
+    assert found == ["right", "same answer as others"] * (COUNT // 2)
 
 
 @pytest.mark.parametrize("labels_", [["yes", "no"], [str(number) for number in range(10)]])

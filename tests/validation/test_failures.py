@@ -191,9 +191,12 @@ def test_the_account_is_json():
     told = categorize_failures(task, intact, choices_rows(task, [sure(1)] * COUNT)).as_dict()
     back = json.loads(json.dumps(told, allow_nan=False))
     assert back == told
-    assert back["categories"]["same choice"]["broken"] and not back["categories"]["right"]["broken"]
+    assert (
+        back["categories"]["same choice as others"]["broken"]
+        and not back["categories"]["right"]["broken"]
+    )
     assert set(back["likelihoods"]["nats"]) == {"intact", "knocked_out"}
-    assert back["samples"]["same choice"][0]["gold"] == "0"
+    assert back["samples"]["same choice as others"][0]["gold"] == "0"
 
 
 def test_what_is_broken_is_all_but_what_is_right_wrong_or_unknown():
@@ -226,10 +229,10 @@ ALL = [f"L{layer}H{index}" for layer in range(6) for index in range(16)]
     [
         ("demo/addition", [], "unharmed", "right"),
         ("demo/addition", ["L0H10", "L0H5"], "capability", "wrong content"),  # other sums
-        ("demo/addition", ALL, "speech", "same answer"),  # `A` to every question
+        ("demo/addition", ALL, "speech", "same answer as others"),  # `A` to every question
         ("demo/rhyming", ALL, "speech", "stuck"),  # ` balalalalal`
         ("demo/code", ["L0H11", "L0H3", "L0H6"], "speech", "format"),  # `x x` is no Python
-        ("demo/capitals", ALL, "speech", "same choice"),
+        ("demo/capitals", ALL, "speech", "same choice as others"),
         ("demo/sentences", ["L0H10", "L0H5"], "capability", "wrong content"),
         ("demo/sentences", ALL, "speech", "unlikely"),
         ("demo/prose", ALL, "speech", "unlikely"),

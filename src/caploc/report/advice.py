@@ -106,9 +106,10 @@ def _gentler_part(result: Result) -> Iterator[Step]:
     least = worst.effect.effect or 0.0
     if whole is None or least <= whole / 2:
         return
-    alone = "alone does" if len(part.heads) == 1 else "alone do"
+    alone = "alone takes" if len(part.heads) == 1 else "alone take"
+    taken = f"{unit.effect(part.damage.effect)} ({unit.interval(part.damage) or 'not sure'})"
     why = (
-        f"{name_list(part.heads)} {alone} most of it: {unit.effect(part.damage.effect)}, and at "
+        f"{name_list(part.heads)} {alone} {taken} of the task, and at "
         f"worst {unit.effect(least)} elsewhere ({called(worst.task)}), where all named heads take "
         f"{unit.effect(whole)} ({called(others[0].name)}). Score that on every example, and export "
         "it by --heads."

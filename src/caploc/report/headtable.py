@@ -418,7 +418,7 @@ def _beside_the_set(result: Result) -> str:
     if not others and not struck:
         return ""
     beside = "Not in the set, though alone" if result.top else "Alone"
-    first = f"{beside} these take much: {sure}. " if sure else ""
+    first = f"{beside} these take much, as tried or estimated: {sure}. " if sure else ""
     beside = "Not in it, with estimates" if result.top else "Estimates"
     second = f"{beside} that are large and not sure: {unsure}. " if unsure else ""
     if struck:
@@ -456,8 +456,8 @@ def tabulate_frontier(result: Result, *, others: bool = False) -> tuple[list[str
     """Tabulate the sets of a search for a specific one: headings, and a row for each set.
 
     Each says what the set takes from the task and from the twin that loses least, and what it costs
-    the spared task that loses most, and with `others` all of them. Without twins there are no
-    columns of theirs.
+    the other task that loses most, and with `others` all of them. Without twins there are no
+    columns of theirs, and unless some task was to be spared none of whether it was.
     """
     frontier, unit = result.validation.frontier or Frontier(), unit_of(result)
     headings = ["set", "damage", "95 % interval", "in other words", "95 % interval"]
@@ -479,6 +479,8 @@ def tabulate_frontier(result: Result, *, others: bool = False) -> tuple[list[str
         rows.append([inline(" ".join(one.heads)), *effects, elsewhere, kept])
     if not any(one.twins for one in frontier.sets):
         headings, *rows = ([*row[:3], *row[5:]] for row in (headings, *rows))
+    if result.search.goal != "specific":
+        headings, *rows = (row[:-1] for row in (headings, *rows))
     return headings, rows
 
 

@@ -123,6 +123,8 @@ def _check(result: Result) -> str:
         where = f" on {counted(subsets.examples, 'example')}" if subsets.examples else ""
         parts: str = read_texts()["parts"]
         text = parts.format(found=counted(len(subsets.found), "head"), where=where) + " "
+        if result.search.goal == "set":
+            text += f"{read_texts()['idle']} "
     # held-out examples where there are any, and then the task as it comes
     knocked_out, held_out = validation.task.knocked_out, validation.held_out or HeldOut()
     examples = knocked_out.examples if knocked_out else None

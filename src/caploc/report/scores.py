@@ -33,11 +33,11 @@ from caploc.result import (
 VERDICTS = ("changed", "unchanged", "open")
 LOST = {
     "capability": "content is lost",
-    "speech": "the ability to answer is lost",
+    "speech": "the question is no longer answered",
     "mixed": "content and form are lost",
 }
 MOST = 3  # kinds of answers that are named
-WORSE = "(malformed, or newly wrong beyond those newly right)"
+WORSE = "(no answer to the question, or newly wrong beyond those newly right)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +139,7 @@ def describe_verdict(change: Change | None) -> str:
 def _compared(name: str, entry: TaskComparison, unit: Unit) -> ScoreRow:
     """Write a task's scores, the interval of their change, the verdict on it, what was lost."""
     before, after = entry.intact or Score(), entry.knocked_out or Score()
-    examples = after.examples or before.examples
+    examples, told = after.examples or before.examples, lost(entry.failures)
     return ScoreRow(
         name=name,
         short=name,
@@ -148,7 +148,8 @@ def _compared(name: str, entry: TaskComparison, unit: Unit) -> ScoreRow:
         points=(before, after),
         interval=format_interval(entry.change, unit),
         verdict=describe_verdict(entry.change),
-        lost=lost(entry.failures),
+        # what chance may have changed is no loss, whatever became of single answers
+        lost="" if entry.change and entry.change.verdict in ("open", "unchanged") else told,
     )
 
 
@@ -173,8 +174,8 @@ def format_with_error(point: Score, unit: Unit) -> str:
 def lost(failures: Failures | None) -> str:
     """Write what became of the answers; empty if nothing was lost.
 
-    Such as `content is lost: 46 % of the answers are worse (malformed, or newly wrong beyond those
-    newly right); in all, 90 % wrong content, 2 % format`.
+    Such as `content is lost: 46 % of the answers are worse (no answer to the question, or newly
+    wrong beyond those newly right); in all, 90 % wrong content, 2 % format`.
     """
     words = LOST.get(failures.verdict or "") if failures else None
     if failures is None or words is None:

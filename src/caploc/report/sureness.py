@@ -36,6 +36,7 @@ LITTLE = 0.05  # a share of the heads by which an answer hardly changes
 FACTORS = (0.25, 0.5, 1.0, 2.0, 4.0)  # rows of another run, as multiples of this one's
 DRAWS = 2_000
 NEARLY_GONE = 0.2  # of the intact score: where no more is left, further heads can show little
+NEXT_TO_NOTHING = 0.1  # of the joint loss: by less the losses alone are no divisor
 NORMAL_WIDTH = 1.959964  # standard errors on either side of a 95 % interval
 BY_EFFECT = ("css", "csb", "css-search", "csb-search", "one-shot")  # name the strongest alone
 LEVEL = 0.05  # false discovery rate at which a contrast is named
@@ -289,7 +290,7 @@ def _adding_signs(result: Result) -> Iterator[Sign]:
         yield _together(together, together.joint_drop, unit_of_outcomes(unit_of(result)), most)
     if subsets:
         count = len(subsets.named)
-        figure = counted(count, "head") if count < len(subsets.found) else "the whole"
+        figure = counted(count, "head") if count < len(subsets.found) else "none surely does more"
         told = inline(subsets.note)
         if idle := [head for head in subsets.named if head not in result.top]:
             adds = "adds" if len(idle) == 1 else "add"
@@ -326,9 +327,12 @@ def _together(together: JointDrop, joint: float, unit: Unit, most: float | None)
     figure = "not measured" if ratio is None else significant(ratio, 2)
     if low is None or high is None:
         reading = "Alone they take nothing, so there is no ratio."
+    elif (together.sum_of_drops or 0.0) < NEXT_TO_NOTHING * joint:
+        figure, ratio = "not told", None
+        reading = "Alone they take next to nothing, so that a ratio says little."
     else:
         figure += f" ({significant(low, 2)} to {significant(high, 2)})"
-        reading = "The interval holds 1: nothing speaks against losses that add up."
+        reading = "The interval holds 1: this does not tell whether losses add up."
         if low > 1:
             reading = (
                 "Alone each seems to do less than it does: the heads may stand in for each other, "

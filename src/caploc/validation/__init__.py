@@ -304,6 +304,8 @@ def controls(
     random = describe_controls(check.scores(masks, RANDOM), score)
     struck = {*critical} - {*np.flatnonzero(chosen).tolist()}
     groups = [each for g in check.grid.groups if len(each := [c for c in g if c not in struck]) > 1]
+    if len(check.grid.groups) == check.grid.layers:  # the draws of the same layers would be these
+        groups = []
     near = np.unique(designs.neighbours(chosen, groups, check.draws, seed=check.seed + 1), axis=0)
     same = None
     if len(near):

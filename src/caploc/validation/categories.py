@@ -210,7 +210,8 @@ def tell_left_out(heads: Sequence[str], fresh: bool) -> str:
     adds = "adds" if len(heads) == 1 else "add"
     return (
         f"{' '.join(heads)} {adds} nothing to the set that {where} would show beyond doubt, and "
-        f"{'is' if len(heads) == 1 else 'are'} not named."
+        f"{'is' if len(heads) == 1 else 'are'} not named: the examples of the check decided this, "
+        "and nothing else."
     )
 
 
@@ -231,12 +232,12 @@ class Category(StrEnum):
     EMPTY = "empty"  # whitespace at most
     STUCK = "stuck"  # one word or symbol repeated to the end
     LOOP = "loop"  # a phrase repeated to the end
-    SAME_ANSWER = "same answer"  # wrong, and what far too many other examples got too
-    GIBBERISH = "gibberish"  # words that the task never uses: nonsense, or another language
+    SAME_ANSWER = "same answer as others"  # wrong, and what far too many of them got
+    GIBBERISH = "words foreign to the task"  # nonsense, another language, other talk
     RUNS_ON = "runs on"  # to the token limit, where the intact answer ended
     UNLIKELY = "unlikely"  # every choice, or the whole text, became far less likely
     RIGHT = "right"  # scored as right, or no worse than intact
-    SAME_CHOICE = "same choice"  # wrong, and the position that far too many others got too
+    SAME_CHOICE = "same choice as others"  # wrong, and the position far too many got
     FORMAT = "format"  # nothing in it that the task could judge
     MISSED = "missed"  # a short gold text is not what the model would say, and what is, unknown
     WRONG_CONTENT = "wrong content"  # well-formed, and wrong or worse than intact
