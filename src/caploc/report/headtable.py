@@ -328,15 +328,19 @@ def sizeable_unnamed(result: Result) -> list[HeadEffect]:
     """List heads that do much, as estimated, and are not named; the largest effect first.
 
     Those that are left out because they break other tasks are not among them. Much is half of what
-    the first named head does; where none is named, half of the largest effect.
+    the first of the others does, named or not.
     """
-    effects = {each.head: each.effect for each in result.heads if each.effect is not None}
-    named = [effects.get(head, 0.0) for head in result.top]
-    bar = SIZEABLE * min(named or effects.values(), default=0.0)
-    larger = {head for head, effect in effects.items() if effect < min(bar, 0.0)}
-    larger -= {*result.top, *result.search.universal, *result.search.excluded}
-    beside = [each for each in result.heads if each.head in larger and not each.universal]
-    return sorted(beside, key=lambda each: each.effect or 0.0)
+    left_out = {*result.search.universal, *result.search.excluded}
+    effects = {
+        each.head: each.effect
+        for each in result.heads
+        if each.effect is not None and each.head not in left_out and not each.universal
+    }
+    bar = min(SIZEABLE * min(effects.values(), default=0.0), 0.0)
+    larger = {head for head, effect in effects.items() if effect < bar} - {*result.top}
+    return sorted(
+        (each for each in result.heads if each.head in larger), key=lambda each: each.effect or 0.0
+    )
 
 
 def explain_standings(result: Result) -> str:
