@@ -54,7 +54,7 @@ def test_interactions_are_not_advised_once_they_were_looked_at(sure):
 
 def test_more_rows_are_not_advised_where_every_example_was_asked(sure):
     sure["search"]["stopped_by"] = "examples"
-    assert "more rows cannot help" in told(sure) and "--budget" not in told(sure)
+    assert "each that can be used was asked" in told(sure) and "--budget" not in told(sure)
 
 
 def test_a_set_that_leaves_what_was_hurt_alone_is_looked_for(sure):

@@ -157,7 +157,7 @@ def _doubts(result: Result, of_set: bool) -> Iterator[str]:
         option = f"--budget {2 * budget}"
         more = f"twice the rows: {once_more(option)}."
         if search.stopped_by == "examples":
-            more = "more examples of the task: each was asked, so that more rows cannot help."
+            more = "more examples of the task, if there are any: each that can be used was asked."
         yield f"The ranking is less sure than was wanted. Run again with {more}"
     if result.top and not validation.controls:
         option = "--controls 20"

@@ -183,7 +183,7 @@ def head_map(result: Result) -> HeadMap:
         helped_end=unit.effect(math.copysign(limit, unit.harm(-1))) if limit else "",
         marks={word.removeprefix("left out: ") for cell in cells for word in cell.standing.words},
         unmeasured=sum(cell.shade == "u" for cell in cells),
-        open=sum(entry.is_open and entry.effect is not None for entry in result.heads),
+        open=sum(cell.shade == "o" and not cell.standing.named for cell in cells),
         unsure=len(unsure),
         grouped=any(cell.starts_group for cell in cells),
         uneven=any(size < columns for size in grid.heads_per_layer),
