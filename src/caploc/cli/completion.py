@@ -45,12 +45,12 @@ def offer(*names: str) -> Completer:
     return complete
 
 
-def make_option(help: str, offered: Completer, *names: str, **more: Any) -> Any:
-    """Return an option whose values the shell offers; `more` is as typer has it."""
+def option(help: str, *names: str, offered: Completer | None = None, **more: Any) -> Any:
+    """Return an option, with the values that the shell offers; `more` is as typer has it."""
     return typer.Option(*names, help=help, autocompletion=offered, **more)
 
 
-def make_choice(help: str, names: Names, *spelt: str, **more: Any) -> Any:
+def choice(help: str, names: Names, *spelt: str, **more: Any) -> Any:
     """Return an option that takes one of these names, and refuses others before anything loads."""
 
     def check(parameter: typer.CallbackParam, value: str | None) -> str | None:
@@ -58,11 +58,11 @@ def make_choice(help: str, names: Names, *spelt: str, **more: Any) -> Any:
             raise unknown(names, value, parameter.opts[0])
         return value
 
-    return make_option(help, offer(*names), *spelt, callback=check, **more)
+    return option(help, *spelt, offered=offer(*names), callback=check, **more)
 
 
-def make_argument(help: str, offered: Completer, **more: Any) -> Any:
-    """Return an argument whose values the shell offers; `more` is as typer has it."""
+def argument(help: str, offered: Completer | None = None, **more: Any) -> Any:
+    """Return an argument, with the values that the shell offers; `more` is as typer has it."""
     return typer.Argument(help=help, autocompletion=offered, **more)
 
 

@@ -7,7 +7,7 @@ import typer
 
 from caploc import console
 from caploc.cli import completion, offering, options, search_options
-from caploc.cli.completion import make_choice, make_option
+from caploc.cli.completion import choice, option
 from caploc.naming import default_folder, default_others, placed
 
 
@@ -18,15 +18,15 @@ def locate(
     task: options.Tasks,
     also: Annotated[
         list[str] | None,
-        make_option(
+        option(
             f"Another task to score before and after; {options.ONE_OR_MORE}.",
-            completion.listed_tasks,
+            offered=completion.listed_tasks,
             callback=options.check_tasks,
         ),
     ] = None,
     goal: Annotated[
         str,
-        make_choice(
+        choice(
             "heads: those that matter most alone; set: the one that breaks most; specific: "
             "one that also leaves the tasks of --spare alone.",
             completion.GOALS,
@@ -34,8 +34,8 @@ def locate(
     ] = "heads",
     budget: Annotated[
         int | None,
-        typer.Option(
-            help="Rows of the search with heads knocked out, at most (16 a head if absent). Rows "
+        option(
+            "Rows of the search with heads knocked out, at most (16 a head if absent). Rows "
             "of the intact model and of the checks come on top, and are told beforehand."
         ),
     ] = None,
@@ -56,9 +56,9 @@ def locate(
     output: options.OutputGroup,
     track: Annotated[
         str | None,
-        make_option(
+        option(
             "Tell mlflow, trackio or wandb[:PROJECT] of the run.",
-            completion.trackers,
+            offered=completion.trackers,
             rich_help_panel="Output",
         ),
     ] = None,

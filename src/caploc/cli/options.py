@@ -15,7 +15,7 @@ import typer
 
 from caploc import console
 from caploc.cli import completion
-from caploc.cli.completion import make_argument, make_choice, make_option
+from caploc.cli.completion import argument, choice, option
 from caploc.errors import BadOption, UserError
 from caploc.naming import DEMO, PRETRAINED, at_home, check_listed, check_model_name, is_file, placed
 from caploc.process import redacted
@@ -73,7 +73,7 @@ def check_to(folder: Path) -> Path:
 
 Model = Annotated[
     str,
-    make_argument(
+    argument(
         "Hugging Face id, folder, GGUF file, a name of `caploc models`, or `demo`.",
         completion.models,
         callback=check_model_name,
@@ -82,13 +82,13 @@ Model = Annotated[
 
 
 RunWithHeads = Annotated[
-    Path, make_argument("A finished run's folder.", completion.runs, callback=check_named_run)
+    Path, argument("A finished run's folder.", completion.runs, callback=check_named_run)
 ]
 RunFolder = Annotated[
-    Path, make_argument("A finished run's folder.", completion.runs, callback=check_run)
+    Path, argument("A finished run's folder.", completion.runs, callback=check_run)
 ]
 HeadNames = Annotated[
-    str | None, typer.Option(help="Heads by name, such as L0H5,L1H3:0.5, instead of the run's.")
+    str | None, option("Heads by name, such as L0H5,L1H3:0.5, instead of the run's.")
 ]
 ONE_OR_MORE = "repeat, or with commas"
 
@@ -131,10 +131,10 @@ def known_grid(place: str) -> "HeadGrid | None":
 
 Tasks = Annotated[
     list[str],
-    make_option(
+    option(
         f"Task, group, tag or YAML; {ONE_OR_MORE}.",
-        completion.listed_tasks,
         "--task",
+        offered=completion.listed_tasks,
         callback=check_tasks,
     ),
 ]
@@ -154,33 +154,29 @@ def check_count(parameter: typer.CallbackParam, count: int | None) -> int | None
     return count
 
 
-Out = Annotated[
-    Path | None,
-    typer.Option(help="Run folder; a run in it is continued.", callback=check_folder),
-]
+Out = Annotated[Path | None, option("Run folder; a run in it is continued.", callback=check_folder)]
 Device = Annotated[
     str,
-    make_option(
+    option(
         "auto, cpu, cuda, cuda:1, mps; spread: layers over all devices, main memory and disk; "
         "shard: among torchrun's processes.",
-        completion.devices,
+        offered=completion.devices,
     ),
 ]
 Dtype = Annotated[
-    str, make_option("auto (the checkpoint's), float32, bfloat16, float16.", completion.dtypes)
+    str, option("auto (the checkpoint's), float32, bfloat16, float16.", offered=completion.dtypes)
 ]
 Quantize = Annotated[
     str | None,
-    make_option(
+    option(
         "Quantize weights: 8bit, 4bit (bitsandbytes), int8, int4 (torchao).",
-        completion.quantized,
+        offered=completion.quantized,
         rich_help_panel="Model",
     ),
 ]
-Revision = Annotated[str | None, typer.Option(help="Branch, tag or commit on the Hub.")]
+Revision = Annotated[str | None, option("Branch, tag or commit on the Hub.")]
 Gguf = Annotated[
-    str | None,
-    typer.Option("--gguf", help="GGUF file to read, of the model's folder or repository."),
+    str | None, option("GGUF file to read, of the model's folder or repository.", "--gguf")
 ]
 
 
@@ -196,19 +192,18 @@ def warn_of_code(trusted: bool) -> bool:
 
 Trust = Annotated[
     bool,
-    typer.Option(
+    option(
+        "Run code from the model's repository, or named by the file of a run's task.",
         "--trust-remote-code",
-        help="Run code from the model's repository, or named by the file of a run's task.",
         callback=warn_of_code,
     ),
 ]
 Projections = Annotated[
-    str | None,
-    typer.Option(help="Attention output projections: 'model.layers.{layer}.self_attn.o_proj'."),
+    str | None, option("Attention output projections: 'model.layers.{layer}.self_attn.o_proj'.")
 ]
 EngineName = Annotated[
     str,
-    make_choice(
+    choice(
         "auto, packed (caploc's own), paged (transformers' continuous batching) or vllm.",
         completion.ENGINES,
         "--engine",
@@ -216,21 +211,14 @@ EngineName = Annotated[
     ),
 ]
 Batch = Annotated[
-    int | None,
-    typer.Option(help="Rows in a batch at most; measured if absent.", rich_help_panel="Model"),
+    int | None, option("Rows in a batch at most; measured if absent.", rich_help_panel="Model")
 ]
 Data = Annotated[
     list[str] | None,
-    typer.Option(
-        help="SPLIT=FILE: read a split from a file (jsonl, csv, parquet); words=FILE: swear words."
-    ),
+    option("SPLIT=FILE: read a split from a file (jsonl, csv, parquet); words=FILE: swear words."),
 ]
-Fewshot = Annotated[
-    int | None, typer.Option(help="Examples in the prompt; the task's own if absent.")
-]
-AllowCode = Annotated[
-    bool, typer.Option("--allow-code", help="Run code that the model writes, in a sandbox.")
-]
+Fewshot = Annotated[int | None, option("Examples in the prompt; the task's own if absent.")]
+AllowCode = Annotated[bool, option("Run code that the model writes, in a sandbox.", "--allow-code")]
 
 
 def set_isolation(name: str) -> str:
@@ -241,19 +229,17 @@ def set_isolation(name: str) -> str:
 
 IsolationName = Annotated[
     str,
-    make_option(
+    option(
         "With --allow-code: full, or weak for the best that this machine gives.",
-        completion.isolations,
         "--isolation",
+        offered=completion.isolations,
         callback=set_isolation,
     ),
 ]
-Chat = Annotated[bool, typer.Option("--chat-template", help="Use the model's chat template.")]
-Limit = Annotated[
-    int | None, typer.Option(help="Score on the first N examples only.", callback=check_count)
-]
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")]
-Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
+Chat = Annotated[bool, option("Use the model's chat template.", "--chat-template")]
+Limit = Annotated[int | None, option("Score on the first N examples only.", callback=check_count)]
+Quiet = Annotated[bool, option("No progress.", "--quiet", "-q")]
+Json = Annotated[bool, option("Print the result as JSON.", "--json")]
 
 
 @dataclass(frozen=True)
@@ -281,9 +267,9 @@ class TaskGroup:
 
     panel: ClassVar = "Task"
     outcome: Annotated[
-        str, make_choice("metric, or logprob of the gold answer.", completion.OUTCOMES)
+        str, choice("metric, or logprob of the gold answer.", completion.OUTCOMES)
     ] = "metric"
-    metric: Annotated[str | None, typer.Option(help="The task's metric[,filter] to use.")] = None
+    metric: Annotated[str | None, option("The task's metric[,filter] to use.")] = None
     fewshot: Fewshot = None
     chat_template: Chat = False
     data: Data = None
@@ -302,7 +288,7 @@ class ModeGroup:
     panel: ClassVar = "Knockout"
     mode: Annotated[
         str,
-        make_choice(
+        choice(
             "What replaces a head's output: zero, its mean over examples, its output on "
             "another example (resample) or on the corrupted prompt (patch).",
             completion.MODES,
@@ -310,14 +296,13 @@ class ModeGroup:
     ] = "zero"
     corrupted: Annotated[
         str | None,
-        make_option(
+        option(
             "For --mode patch: the task whose examples are the corrupted counterparts.",
-            completion.tasks,
+            offered=completion.tasks,
         ),
     ] = None
     positions: Annotated[
-        str | None,
-        typer.Option(help="For --mode patch: all (if absent), last, changed, or places: -2,-1."),
+        str | None, option("For --mode patch: all (if absent), last, changed, or places: -2,-1.")
     ] = None
 
     def parse(self) -> "Mode":
@@ -348,18 +333,16 @@ class WorkerGroup:
 
     panel: ClassVar = "Workers"
     workers: Annotated[
-        str | None,
-        typer.Option(help="Answer rows in N processes of this machine, or `ray`: on a cluster."),
+        str | None, option("Answer rows in N processes of this machine, or `ray`: on a cluster.")
     ] = None
     ray_address: Annotated[
-        str | None,
-        typer.Option(help="HOST:PORT of a Ray cluster's head, or auto; RAY_ADDRESS if absent."),
+        str | None, option("HOST:PORT of a Ray cluster's head, or auto; RAY_ADDRESS if absent.")
     ] = None
     gpus_per_worker: Annotated[
-        float | None, typer.Option(help="GPUs of a worker, 1 if absent; 0.5: two share one.")
+        float | None, option("GPUs of a worker, 1 if absent; 0.5: two share one.")
     ] = None
     cpus_per_worker: Annotated[
-        int | None, typer.Option(help="CPU cores of a worker, which are its threads.")
+        int | None, option("CPU cores of a worker, which are its threads.")
     ] = None
 
     def parse(self) -> "Workers | None":
@@ -377,8 +360,8 @@ class ScoringGroup(WorkerGroup):
 
     workers: Annotated[
         str | None,
-        typer.Option(
-            help="Score in N processes of this machine, or `ray`: on a cluster; what erasing costs "
+        option(
+            "Score in N processes of this machine, or `ray`: on a cluster; what erasing costs "
             "and what neurons fire on (--judged) is measured in this one."
         ),
     ] = None
