@@ -97,7 +97,9 @@ def locate(
         settings.check_budget(grid.size)
     folder = out or default_folder(model, *methods, *tasks)
     if len(tasks) == len(methods) == 1:
-        options.check_earlier(folder, model, tasks[0], goal)
+        from caploc.folder import check_earlier
+
+        check_earlier(folder, model=placed(model), task=placed(tasks[0]), goal=goal)
     from caploc.modes import PATCH  # what needs PyTorch comes after what a mistake is seen without
     from caploc.studies import foresee, locate_all
     from caploc.study import Study
@@ -126,8 +128,9 @@ def locate(
     ]
     code.check([*map(placed, [*tasks, *others, *chain(*specific.tasks().values())]), *mode.tasks])
     with output.progress() as progress:
-        command = options.command_line()
-        found = locate_all(studies, folder, progress, command=command, foresee=foresee)
+        found = locate_all(
+            studies, folder, progress, command=options.command_line(), foresee=foresee
+        )
     results = [outcome.result for outcome in found.outcomes if outcome.result]
     if output.as_json:
         written = [result.as_dict() for result in results]

@@ -7,7 +7,7 @@ from caploc import console
 from caploc.cli import completion, options
 from caploc.cli.completion import argument, choice, option
 from caploc.errors import pick
-from caploc.folder import check_source
+from caploc.folder import check_new, check_source
 from caploc.naming import APACHE, DEMO, PRETRAINED, is_fetched, placed
 from caploc.naming import cache_folder as cache
 
@@ -121,7 +121,7 @@ def export(
     source: Annotated[
         str, argument("A finished run's folder, or a model (with --heads).", completion.runs)
     ],
-    to: Annotated[Path, option("Folder to write; new or empty.", callback=options.check_to)],
+    to: Annotated[Path, option("Folder to write; new or empty.", callback=check_new)],
     top: Annotated[
         int | None, option("Only the N most needed heads of the run; all if absent.")
     ] = None,

@@ -446,7 +446,6 @@ class FactGroup:
     ] = "midpoint"
 
     def study(self, loading: options.ModelGroup, model: str, facts: str, **more: Any) -> Any:
-        """Make the study of facts that these options ask for."""
         from caploc.neurons.fact_study import METHODS, FactStudy
 
         asked = vars(self) | more

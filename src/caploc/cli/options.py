@@ -1,6 +1,5 @@
 """Options that commands share, one by one and in groups, and what they mean."""
 
-import inspect
 import shlex
 import sys
 from collections.abc import Callable, Iterable
@@ -8,6 +7,7 @@ from contextlib import AbstractContextManager, suppress
 from copy import copy
 from dataclasses import dataclass, fields, is_dataclass
 from functools import wraps
+from inspect import signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, TypeVar, get_args, get_type_hints
 
@@ -55,20 +55,6 @@ def check_runs(given: list[Path] | Path | None) -> list[Path] | Path | None:
         if not is_file(folder / UNIVERSAL):
             check_run(finished_in(folder)[0])
     return given
-
-
-def check_earlier(folder: Path, model: str, task: str, goal: str) -> None:
-    """Refuse the folder of another run before anything is loaded."""
-    from caploc.folder import check_earlier as check
-
-    check(folder, model=placed(model), task=placed(task), goal=goal)
-
-
-def check_to(folder: Path) -> Path:
-    """Refuse as the folder of an export one that holds something, before anything is loaded."""
-    from caploc.folder import check_new
-
-    return check_new(folder)
 
 
 Model = Annotated[
@@ -306,7 +292,6 @@ class ModeGroup:
     ] = None
 
     def parse(self) -> "Mode":
-        """Read them."""
         from caploc.modes import Mode
 
         return Mode(self.mode, self.corrupted and placed(self.corrupted), self.positions)
@@ -409,25 +394,21 @@ def takes_groups(command: Callable[..., None]) -> Callable[..., None]:
 
     A group's options stand under its own heading in the command's help.
     """
-    signature, hints = inspect.signature(command), get_type_hints(command, include_extras=True)
-    groups = {name: hints[name] for name in signature.parameters if is_dataclass(hints[name])}
-    options = []
-    for name, parameter in signature.parameters.items():
+    taken, hints = signature(command), get_type_hints(command, include_extras=True)
+    groups = {name: hints[name] for name in taken.parameters if is_dataclass(hints[name])}
+    shown = []
+    for name, parameter in taken.parameters.items():
         if name not in groups:
-            options.append(parameter.replace(annotation=hints[name]))
+            shown.append(parameter.replace(annotation=hints[name]))
             continue
         types = get_type_hints(groups[name], include_extras=True)
         for each in fields(groups[name]):
-            kind, option = get_args(types[each.name])
-            option = copy(option)
-            option.rich_help_panel = groups[name].panel
-            options.append(
-                inspect.Parameter(
-                    each.name,
-                    inspect.Parameter.KEYWORD_ONLY,
-                    default=each.default,
-                    annotation=Annotated[kind, option],
-                )
+            kind, described = get_args(types[each.name])
+            described = copy(described)
+            described.rich_help_panel = groups[name].panel
+            annotation = Annotated[kind, described]
+            shown.append(
+                parameter.replace(name=each.name, default=each.default, annotation=annotation)
             )
 
     @wraps(command)
@@ -436,7 +417,7 @@ def takes_groups(command: Callable[..., None]) -> Callable[..., None]:
             given[name] = group(**{each.name: given.pop(each.name) for each in fields(group)})
         command(**given)
 
-    run.__signature__ = signature.replace(parameters=options)  # type: ignore[attr-defined]
+    run.__signature__ = taken.replace(parameters=shown)  # type: ignore[attr-defined]
     return run
 
 

@@ -10,7 +10,7 @@ import re
 import sqlite3
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from hashlib import blake2b
 from pathlib import Path
 from threading import Lock
@@ -59,7 +59,7 @@ Stamp = tuple[tuple[int, int] | None, ...]
 
 @dataclass
 class RunEntry:
-    """A run as the list shows it; what is not known is empty, or None.
+    """A run as the list of the page shows it; what is not known is empty, or None.
 
     `scores` are those of the intact model and without the heads, `shown_scores` the same in words;
     `date` is in seconds since 1970; `state` is done, running, stopped or unreadable.
@@ -83,10 +83,6 @@ class RunEntry:
     more_rows: bool = False
     report: bool = False
     fingerprint: str = ""
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return what the page reads."""
-        return asdict(self)
 
 
 class RunIndex:
