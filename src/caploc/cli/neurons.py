@@ -28,7 +28,6 @@ neurons = typer.Typer(
 Folder = Annotated[Path, argument("Folder of a finished `caploc neurons locate`.", completion.runs)]
 Draws = Annotated[int, option("Draws of random neurons, 5 or more.")]
 Kinds = Annotated[list[str] | None, option("NAME=TASK,TASK: tasks of one kind; repeat.", "--kind")]
-ModeName = Annotated[str, option("zero, mean, resample, scale=FACTOR.")]
 Points = Annotated[int, option("Points of an integral (S).")]
 Sigma = Annotated[float, option("Standard deviations above the mean.")]
 Share = Annotated[float | None, option("Choose this share of all neurons instead.")]
@@ -225,7 +224,7 @@ def overlap(
 @options.takes_groups
 def erase(
     folder: Folder,
-    mode: ModeName = "zero",
+    mode: Annotated[str, option("zero, mean, resample, scale=FACTOR.")] = "zero",
     draws: Draws = 19,
     doses: Annotated[
         str, option("Shares of the located neurons to erase, highest first.")

@@ -149,9 +149,6 @@ Device = Annotated[
         offered=completion.devices,
     ),
 ]
-Dtype = Annotated[
-    str, option("auto (the checkpoint's), float32, bfloat16, float16.", offered=completion.dtypes)
-]
 Quantize = Annotated[
     str | None,
     option(
@@ -184,9 +181,6 @@ Trust = Annotated[
         callback=warn_of_code,
     ),
 ]
-Projections = Annotated[
-    str | None, option("Attention output projections: 'model.layers.{layer}.self_attn.o_proj'.")
-]
 EngineName = Annotated[
     str,
     choice(
@@ -204,7 +198,6 @@ Data = Annotated[
     option("SPLIT=FILE: read a split from a file (jsonl, csv, parquet); words=FILE: swear words."),
 ]
 Fewshot = Annotated[int | None, option("Examples in the prompt; the task's own if absent.")]
-AllowCode = Annotated[bool, option("Run code that the model writes, in a sandbox.", "--allow-code")]
 
 
 def set_isolation(name: str) -> str:
@@ -213,15 +206,6 @@ def set_isolation(name: str) -> str:
     return name
 
 
-IsolationName = Annotated[
-    str,
-    option(
-        "With --allow-code: full, or weak for the best that this machine gives.",
-        "--isolation",
-        offered=completion.isolations,
-        callback=set_isolation,
-    ),
-]
 Chat = Annotated[bool, option("Use the model's chat template.", "--chat-template")]
 Limit = Annotated[int | None, option("Score on the first N examples only.", callback=check_count)]
 Quiet = Annotated[bool, option("No progress.", "--quiet", "-q")]
@@ -234,11 +218,16 @@ class ModelGroup:
 
     panel: ClassVar = "Model"
     device: Device = "auto"
-    dtype: Dtype = "auto"
+    dtype: Annotated[
+        str,
+        option("auto (the checkpoint's), float32, bfloat16, float16.", offered=completion.dtypes),
+    ] = "auto"
     revision: Revision = None
     gguf: Gguf = None
     trust_remote_code: Trust = False
-    projections: Projections = None
+    projections: Annotated[
+        str | None, option("Attention output projections: 'model.layers.{layer}.self_attn.o_proj'.")
+    ] = None
 
     def of(self, name: str, **more: Any) -> "ModelOptions":
         """Say what loads the model of this name; `more` are further fields."""
@@ -302,8 +291,17 @@ class CodeGroup:
     """Whether programs that a model writes are run, and behind which walls."""
 
     panel: ClassVar = "Permissions"
-    allow_code: AllowCode = False
-    isolation: IsolationName = "full"
+    allow_code: Annotated[
+        bool, option("Run code that the model writes, in a sandbox.", "--allow-code")
+    ] = False
+    isolation: Annotated[
+        str,
+        option(
+            "With --allow-code: full, or weak for the best that this machine gives.",
+            offered=completion.isolations,
+            callback=set_isolation,
+        ),
+    ] = "full"
 
     def check(self, tasks: Iterable[str] = ()) -> None:
         """Refuse weak isolation that was not asked for; say what these tasks' files may do."""

@@ -15,7 +15,7 @@ from torch import Tensor
 from transformers import LogitsProcessorList, PreTrainedTokenizerBase
 
 from caploc.contents import Answers, read_file
-from caploc.engine import BatchEngine
+from caploc.engine import BatchEngine, chat_template
 from caploc.engine.encoding import UNFINISHED, Span, Stops, TokenizedPrompt
 from caploc.engine.plain import greedy_options, last_logits
 from caploc.errors import BadOption
@@ -375,8 +375,7 @@ class Chat:
         """Yield both answers to a text, each with its side's name."""
         tokenizer: Any = self.loaded.tokenizer
         if self.templated:
-            turn = [{"role": "user", "content": text}]
-            text = tokenizer.apply_chat_template(turn, tokenize=False, add_generation_prompt=True)
+            text = chat_template(tokenizer)([{"role": "user", "content": text}])
         # a template writes the tokens that begin a text itself
         told = tokenizer(text, return_tensors="pt", add_special_tokens=not self.templated)
         prompt = told.to(self.loaded.device)

@@ -3,6 +3,7 @@
 import base64
 import json
 from collections.abc import AsyncGenerator, AsyncIterator, Generator, Sequence
+from contextlib import aclosing
 from typing import Any
 
 from starlette.applications import Starlette
@@ -112,11 +113,9 @@ def application(playground: Playground, hosts: Sequence[str]) -> Starlette:
 
 async def encode_events(events: AsyncGenerator[Event, None]) -> AsyncIterator[bytes]:
     """Yield events as lines of JSON; close them when nobody listens any more."""
-    try:
+    async with aclosing(events):
         async for event in events:
             yield json.dumps(event, allow_nan=False).encode() + b"\n"
-    finally:
-        await events.aclose()
 
 
 def lay_out(playground: Playground) -> dict[str, Any]:

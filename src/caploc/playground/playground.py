@@ -297,11 +297,7 @@ class Playground:
                 f"The prompt has {length:,} tokens and the answer may have {question.new_tokens:,} "
                 f"more; the model's window is {self.window:,}. Shorten one of them."
             )
-        options = {
-            "until": question.stops,
-            "max_gen_toks": question.new_tokens,
-            "do_sample": False,
-        }
+        options = {"until": question.stops, "max_gen_toks": question.new_tokens, "do_sample": False}
         return Generate(prompt, options_json(options))
 
     def heads(self, names: Sequence[str]) -> tuple[Head, ...]:
