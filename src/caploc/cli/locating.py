@@ -17,12 +17,7 @@ def locate(
     model: options.Model,
     task: options.Tasks,
     also: Annotated[
-        list[str] | None,
-        option(
-            f"Another task to score before and after; {options.ONE_OR_MORE}.",
-            offered=completion.listed_tasks,
-            callback=options.check_tasks,
-        ),
+        list[str] | None, options.task_option("Another task to score before and after")
     ] = None,
     goal: Annotated[
         str,

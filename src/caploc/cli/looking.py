@@ -19,12 +19,7 @@ Host = Annotated[str, option("Address to listen on.")]
 
 
 def report(
-    folder: Annotated[
-        Path,
-        argument(
-            "A finished run's folder, or one of runs.", completion.runs, callback=options.check_runs
-        ),
-    ],
+    folder: Annotated[Path, options.runs_argument("A finished run's folder, or one of runs.")],
 ) -> None:
     """Write report.html and the figures of a finished run again; of runs, compare.html too.
 
@@ -48,11 +43,7 @@ def report(
 def compare(
     folders: Annotated[
         list[Path],
-        argument(
-            "Folders of finished runs, or folders of such folders.",
-            completion.runs,
-            callback=options.check_runs,
-        ),
+        options.runs_argument("Folders of finished runs, or folders of such folders."),
     ],
     out: Annotated[
         Path | None,
@@ -194,12 +185,7 @@ def rows(
 @options.takes_groups
 def ui(
     folder: Annotated[
-        Path | None,
-        argument(
-            "A finished run, or a folder of runs of one model.",
-            completion.runs,
-            callback=options.check_runs,
-        ),
+        Path | None, options.runs_argument("A finished run, or a folder of runs of one model.")
     ] = None,
     model: Annotated[
         str | None,
@@ -231,7 +217,6 @@ def ui(
         locate, export
     """
     from caploc.playground.setting import make_setting, open_runs
-    from caploc.tasks.catalog import TaskOptions, parse_data
     from caploc.workbench import Allowed
 
     with served():
@@ -239,9 +224,7 @@ def ui(
         from caploc.playground.playground import Playground
         from caploc.playground.serving import list_hosts, listen
 
-    asked = TaskOptions(
-        chat_template=chat_template, data=parse_data(data or []), allow_code=code.allow_code
-    )
+    asked = options.TaskGroup(chat_template=chat_template, data=data).options(code.allow_code)
     named = None if model is None else placed(model)
     tasks = list(map(placed, options.split_names(task)))
     runs = open_runs(folder, Allowed(True, loading.trust_remote_code)) if folder else ()

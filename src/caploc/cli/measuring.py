@@ -4,8 +4,8 @@ from pathlib import Path
 from typing import Annotated
 
 from caploc import console
-from caploc.cli import completion, options
-from caploc.cli.completion import argument, option
+from caploc.cli import options
+from caploc.cli.completion import option
 from caploc.errors import BadOption
 from caploc.naming import default_folder, placed
 
@@ -164,10 +164,8 @@ def interactions(
 def universal(
     folders: Annotated[
         list[Path],
-        argument(
-            "Folders of finished runs of one model, a task each, or folders of such folders.",
-            completion.runs,
-            callback=options.check_runs,
+        options.runs_argument(
+            "Folders of finished runs of one model, a task each, or folders of such folders."
         ),
     ],
     family: Annotated[

@@ -166,17 +166,15 @@ def locate(
     from caploc.neurons.locating import locate as run
     from caploc.neurons.study import NeuronStudy
     from caploc.stats.threshold import Rule
-    from caploc.tasks.catalog import TaskOptions, parse_data
 
+    asking = options.TaskGroup(fewshot=fewshot, chat_template=chat_template, data=data)
     tasks = tuple(dict.fromkeys(map(placed, options.split_names(task))))
     study = NeuronStudy(
         model=loading.of(model, batch_size=batch_size, quantize=quantize, workers=workers.parse()),
         tasks=tasks,
         attribution=Attribution(method, target, positions, steps, rule),
         rule=Rule(sigma, share, votes, per_layer, absolute, normalised),
-        options=TaskOptions(
-            None, "metric", fewshot, chat_template, parse_data(data or []), code.allow_code
-        ),
+        options=asking.options(code.allow_code),
         examples=examples,
         subsets=subsets,
         least=least,

@@ -115,15 +115,18 @@ def known_grid(place: str) -> "HeadGrid | None":
     return None
 
 
-Tasks = Annotated[
-    list[str],
-    option(
-        f"Task, group, tag or YAML; {ONE_OR_MORE}.",
-        "--task",
-        offered=completion.listed_tasks,
-        callback=check_tasks,
-    ),
-]
+def runs_argument(help: str) -> Any:
+    """Return an argument for finished runs and folders of such; others are refused beforehand."""
+    return argument(help, completion.runs, callback=check_runs)
+
+
+def task_option(help: str, *names: str) -> Any:
+    """Return an option for tasks; names that no task has are refused before anything is loaded."""
+    several, offered = f"{help}; {ONE_OR_MORE}.", completion.listed_tasks
+    return option(several, *names, offered=offered, callback=check_tasks)
+
+
+Tasks = Annotated[list[str], task_option("Task, group, tag or YAML", "--task")]
 
 
 def check_folder(folder: Path | None) -> Path | None:

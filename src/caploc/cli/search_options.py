@@ -8,7 +8,7 @@ import typer
 
 from caploc.cli import completion
 from caploc.cli.completion import choice, option
-from caploc.cli.options import ONE_OR_MORE, Limit, check_count, check_tasks, numbers, split_names
+from caploc.cli.options import ONE_OR_MORE, Limit, check_count, numbers, split_names, task_option
 from caploc.errors import BadOption, pick
 from caploc.naming import placed
 
@@ -65,20 +65,13 @@ class SpecificGroup:
 
     panel: ClassVar = "A specific set"
     spare: Annotated[
-        list[str] | None,
-        option(
-            f"A task that --goal specific must leave alone; {ONE_OR_MORE}.",
-            offered=completion.listed_tasks,
-            callback=check_tasks,
-        ),
+        list[str] | None, task_option("A task that --goal specific must leave alone")
     ] = None
     twin: Annotated[
         list[str] | None,
-        option(
+        task_option(
             "The task in other words, for --goal specific to break as well (if absent, the "
-            f"one that caploc brings; none: the task alone); {ONE_OR_MORE}.",
-            offered=completion.listed_tasks,
-            callback=check_tasks,
+            "one that caploc brings; none: the task alone)"
         ),
     ] = None
     price: Annotated[

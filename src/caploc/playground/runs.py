@@ -127,10 +127,8 @@ class RunIndex:
         entry.state = "running" if running else "stopped"
         stamp = stamp_of(rows.parent, rows.name, f"{rows.name}-wal")
         if rows not in self.counted or self.counted[rows][0] != stamp:
-            self.counted[rows] = (
-                stamp,
-                count_stored(rows, entry.task if rows.parent != folder else ""),
-            )
+            own_task = entry.task if rows.parent != folder else ""
+            self.counted[rows] = stamp, count_stored(rows, own_task)
         entry.rows, entry.more_rows = self.counted[rows][1]
         entry.date = max([entry.date, *(part[0] / 1e9 for part in stamp if part)])
         return entry
