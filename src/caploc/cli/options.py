@@ -407,10 +407,8 @@ def takes_groups(command: Callable[..., None]) -> Callable[..., None]:
             kind, described = get_args(types[each.name])
             described = copy(described)
             described.rich_help_panel = groups[name].panel
-            annotation = Annotated[kind, described]
-            shown.append(
-                parameter.replace(name=each.name, default=each.default, annotation=annotation)
-            )
+            own = parameter.replace(name=each.name, default=each.default)
+            shown.append(own.replace(annotation=Annotated[kind, described]))
 
     @wraps(command)
     def run(**given: Any) -> None:

@@ -102,13 +102,9 @@ class Setting:
         """Refuse, by a UserError, what can be seen before data or weights are loaded."""
         for name, options in self.tasks.items():
             options.check()
-            check_task_name(name, allow_loading(options))
+            # a code task may be loaded, and is judged only if `judges_code`
+            check_task_name(name, replace(options, allow_code=True))
         return self.model.check()
-
-
-def allow_loading(options: TaskOptions) -> TaskOptions:
-    """Options under which a code task may be loaded; whether it is judged is decided elsewhere."""
-    return replace(options, allow_code=True)
 
 
 def open_runs(folder: Path, allowed: Allowed | None = None) -> tuple[FinishedRun, ...]:
