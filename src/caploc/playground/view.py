@@ -7,10 +7,10 @@ that this version writes into its own reports, in a frame without an origin.
 import os
 import re
 import stat
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import asdict
-from functools import lru_cache, partial
+from functools import lru_cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -30,6 +30,7 @@ from caploc.playground.examples import examples_of
 from caploc.playground.runs import RunIndex, Stamp, stamp_of
 from caploc.playground.serving import (
     PAGE,
+    Handler,
     Turns,
     build_site,
     read_request,
@@ -49,6 +50,15 @@ FIGURE = re.compile(r"[a-z0-9][a-z0-9_-]{0,80}\.(png|pdf)")
 FIGURE_TYPES = {"png": "image/png", "pdf": "application/pdf"}
 # Without an origin of its own a report can neither read nor ask anything of this server.
 FRAMED = f"{page_policy()}; frame-ancestors 'self'; sandbox allow-scripts allow-downloads"
+
+
+def in_thread(work: Callable[[Request], Response]) -> Handler:
+    """Return a handler that works beside others, and says what went wrong in one sentence."""
+
+    async def handler(request: Request) -> Response:
+        return await run_in_threadpool(work, request)
+
+    return report_errors(handler)
 
 
 def show_view(request: Request) -> Response:
@@ -76,10 +86,7 @@ class View:
         pages = ("/", "/run/{run}/", "/compare/")
         return [
             *(Route(path, show_view) for path in pages),
-            *(
-                Route(path, report_errors(partial(run_in_threadpool, work)))
-                for path, work in answers.items()
-            ),
+            *(Route(path, in_thread(work)) for path, work in answers.items()),
         ]
 
     def runs(self, request: Request) -> Response:
