@@ -52,9 +52,11 @@ from caploc.tasks.task import (
     LogLikelihood,
     Request,
     Response,
+    Rolling,
     Scored,
     Task,
     options_json,
+    prompt_of,
 )
 from caploc.validation import measure_change
 
@@ -77,9 +79,7 @@ class DrawnExample:
     def prompt(self) -> str:
         """Return what the model reads before its answer."""
         first = self.requests[0]
-        if isinstance(first, Generate):
-            return first.prompt
-        return first.context if isinstance(first, LogLikelihood) else ""
+        return "" if isinstance(first, Rolling) else prompt_of(first)
 
     @property
     def gold(self) -> str | None:
