@@ -24,6 +24,7 @@ GOALS = ("heads", "set", "specific")
 OPENINGS = ("auto", "likelihood", "masks")
 ESTIMATORS = ("lasso", "lasso-cv", "logistic", "means", "paired", "spike-slab")
 OUTCOMES, ENGINES = ("metric", "logprob"), ("auto", "packed", "paged", "vllm")
+SCORES = ("gradient", "integrated", "joint", "activation", "logit")  # of neurons
 TARGETS = ("logprob", "logprob-sum", "probability")
 READ_AT, RULES = ("all", "answer", "last"), ("midpoint", "left", "right")
 Completer = Callable[[str], list[str]]
@@ -72,10 +73,8 @@ trackers = offer("mlflow", "trackio", "wandb")
 devices = offer("auto", "cpu", "cuda", "mps", "spread", "shard")
 dtypes = offer("auto", "float32", "bfloat16", "float16")
 quantized = offer("8bit", "4bit", "int8", "int4")
-scores = offer("gradient", "integrated", "joint", "activation", "logit")  # of neurons
-locators = offer(
-    "gradient", "integrated", "joint", "activation", "logit", "neurons", "tracing", "circuits"
-)  # fmt: skip  # of single items
+scores = offer(*SCORES)
+locators = offer(*SCORES, "neurons", "tracing", "circuits")  # of single items
 arms = offer(
     "none", "located", "random-uniform", "random-layer-matched", "bottom", "complement", "full",
     "lora",
