@@ -240,9 +240,8 @@ def beginning(quiet: bool) -> Iterator[None]:
         try:
             yield
         finally:
-            begun.clear()
-            lines.over.set()  # a mistake is told without a last line
-            lines.thread.join()
+            while begun:  # a mistake is told without a last line
+                begun.pop().end(done=False)
 
 
 Shown = Bars | Lines | Silent

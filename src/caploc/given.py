@@ -254,10 +254,7 @@ def write_task(pairs: Pairs, folder: Path, scored: bool) -> Path:
     place.mkdir(parents=True, exist_ok=True)
     # a table that says what is text: of JSON a reader would make times of dates
     pd.DataFrame(examples, dtype="string").to_parquet(place / "examples.parquet", index=False)
-    ways: dict[str, Any] = {
-        "output_type": "loglikelihood",
-        "metric_list": [{"metric": "acc", "aggregation": "mean", "higher_is_better": True}],
-    }
+    ways: dict[str, Any] = {"output_type": "loglikelihood"}
     if scored:
         ways = {
             "output_type": "generate_until",
@@ -265,8 +262,8 @@ def write_task(pairs: Pairs, folder: Path, scored: bool) -> Path:
             "generation_kwargs": {
                 "until": ["\n\n"], "max_gen_toks": MOST_TOKENS, "do_sample": False,
             },
-            "metric_list": [{"metric": SCORE, "aggregation": "mean", "higher_is_better": True}],
         }  # fmt: skip
+    metric = SCORE if scored else "acc"
     task = {
         "task": "examples",
         "dataset_path": "parquet",
@@ -277,6 +274,7 @@ def write_task(pairs: Pairs, folder: Path, scored: bool) -> Path:
         "target_delimiter": "",
         "metadata": {"version": 1},
         **ways,
+        "metric_list": [{"metric": metric, "aggregation": "mean", "higher_is_better": True}],
     }
     path = place / "examples.yaml"
     path.write_text(json.dumps(task, indent=1), encoding="utf-8")  # JSON is YAML

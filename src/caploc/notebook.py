@@ -54,11 +54,7 @@ class Findings(Record):
 
     @classmethod
     def read(cls, folder: Path | str) -> "Findings":
-        """A finished run's.
-
-        Raises:
-            UserError: if the folder holds none.
-        """
+        """A finished run's; raises UserError if the folder holds none."""
         folder = Path(folder)
         return cls(read_file(folder / RESULT, Result), folder, folder / "report.html")
 

@@ -10,6 +10,7 @@ from caploc.report.scores import describe_verdict, format_with_error, lost
 from caploc.report.sentence import check_of
 from caploc.report.wording import (
     SPACE,
+    Unit,
     called,
     counted,
     outcome_unit,
@@ -28,6 +29,8 @@ if TYPE_CHECKING:  # it would load torch, which help and completion do without
 MOST_SHOWN = 25  # interactions
 MOST_HEADS = 10
 INTERVAL = "95 % interval"  # the heading of a column
+# Those of what `summary_row` returns.
+SUMMARY = ["top heads", "intact", "knocked out", "random heads", f"rows: {' + '.join(ROWS)}"]
 UNIVERSAL = {"universal": "yes", "not universal": "no", "open": "open"}
 
 Table = tuple[list[str], list[list[str]], str]  # headings, rows and title
@@ -35,25 +38,27 @@ Table = tuple[list[str], list[list[str]], str]  # headings, rows and title
 
 def locate_table(results: Sequence[Result]) -> Table:
     """Tabulate what `locate` found."""
-    headings = ["task", "method", "top heads", "intact", "knocked out", "random heads"]
-    rows = []
-    for result in results:
-        top, *figures = summary_row(result)
-        rows.append([called(result.task.name), result.method.name, top, *figures])
-    return [*headings, f"rows: {' + '.join(ROWS)}"], rows, called(results[0].model.shown)
+    rows = [
+        [called(result.task.name), result.method.name, *summary_row(result)] for result in results
+    ]
+    return ["task", "method", *SUMMARY], rows, called(results[0].model.shown)
 
 
 def others_table(result: Result) -> Table:
     """Tabulate what the named heads do to other tasks, and to this one in other words."""
     rows, main = [], unit_of(result)
     for other in result.validation.other_tasks:
-        unit, change = unit_of_other(other, main), other.change or Change()
+        unit = unit_of_other(other, main)
         name = f"{called(other.name)}{', in other words' if other.twin else ''}"
-        moved = Effect(effect=change.outcome, low=change.low, high=change.high)
-        changes = write_effects(unit_of_outcomes(unit), moved)
-        rows.append([name, *map(unit.score, other.scores), *changes])
+        rows.append([name, *map(unit.score, other.scores), *write_change(other.change, unit)])
     headings, rows = join_intervals(["task", "intact", "knocked out", "change", INTERVAL], rows)
     return headings, rows, f"The other tasks without {' '.join(result.top)}"
+
+
+def write_change(change: Change | None, unit: Unit) -> list[str]:
+    """Write how a score of this unit changed, and the interval."""
+    outcomes = unit_of_outcomes(unit)
+    return [outcomes.effect(change.outcome if change else None), outcomes.interval(change) or "–"]
 
 
 def join_intervals(headings: list[str], rows: list[list[str]]) -> tuple[list[str], list[list[str]]]:
@@ -126,12 +131,10 @@ def evaluation_table(found: TaskScores) -> Table:
     for row in found.tasks:
         unit = unit_of_metric(row.metric or "score", row.scores, row.higher_is_better is not False)
         pair = row.intact or Score(), row.knocked_out or Score()
-        change = row.change or Change()
-        moved = Effect(effect=change.outcome, low=change.low, high=change.high)
         cells = [called(row.name), *(format_with_error(each, unit) for each in pair)]
-        cells += write_effects(unit_of_outcomes(unit), moved)
+        verdict = describe_verdict(row.change or Change()) or "–"
         examples = str(row.intact.examples if row.intact else None)
-        rows.append([*cells, describe_verdict(change) or "–", examples])
+        rows.append([*cells, *write_change(row.change, unit), verdict, examples])
     headings = ["task", "intact", "knocked out", "change", INTERVAL, "verdict", "examples"]
     heads = ", ".join(found.heads) or "nothing"
     return *join_intervals(headings, rows), f"{found.model}, knocked out: {heads}"
@@ -248,17 +251,16 @@ def plan_table(expected: list[dict[str, Any]]) -> Table:
 
 def studies_table(outcomes: "Sequence[Outcome]") -> Table:
     """Tabulate what became of several studies."""
-    headings = ["study", "", "top heads", "intact", "knocked out", "random heads"]
-    headings.append(f"rows: {' + '.join(ROWS)}")
     rows = []
     for outcome in outcomes:
         if outcome.result is None:
             rows.append([outcome.name, "failed", *["–"] * 5])
             continue
-        done = "done before" if outcome.earlier else "done"
-        rows.append([outcome.name, done, *summary_row(outcome.result)])
+        state = "done before" if outcome.earlier else "done"
+        rows.append([outcome.name, state, *summary_row(outcome.result)])
     failed = sum(outcome.result is None for outcome in outcomes)
-    return headings, rows, f"{len(outcomes) - failed} of {len(outcomes)} studies done"
+    done = f"{len(outcomes) - failed} of {len(outcomes)} studies done"
+    return ["study", "", *SUMMARY], rows, done
 
 
 def study_plan_table(expected: dict[str, Any]) -> Table:

@@ -12,7 +12,7 @@ import threading
 import traceback
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from functools import partial
+from functools import cache, partial
 from importlib import import_module, metadata
 from inspect import cleandoc
 from tempfile import NamedTemporaryFile
@@ -94,6 +94,7 @@ class Announced(TyperCommand):
             return super().invoke(ctx)
 
 
+@cache
 def build(place: str, heading: str) -> Any:
     """Make what typer runs of a command, or of the group of commands, at a place of `COMMANDS`."""
     module, name = place.split(".")
@@ -123,12 +124,9 @@ class Commands(Mapping[str, Any]):
             for heading, places in COMMANDS.items()
             for place in places
         }
-        self.built: dict[str, Any] = {}
 
     def __getitem__(self, name: str) -> Any:
-        if name not in self.built:
-            self.built[name] = build(*self.places[name])
-        return self.built[name]
+        return build(*self.places[name])
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.places)

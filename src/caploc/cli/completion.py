@@ -24,6 +24,7 @@ GOALS = ("heads", "set", "specific")
 OPENINGS = ("auto", "likelihood", "masks")
 ESTIMATORS = ("lasso", "lasso-cv", "logistic", "means", "paired", "spike-slab")
 OUTCOMES, ENGINES = ("metric", "logprob"), ("auto", "packed", "paged", "vllm")
+SCORES = ("gradient", "integrated", "joint", "activation", "logit")  # of neurons
 TARGETS = ("logprob", "logprob-sum", "probability")
 READ_AT, RULES = ("all", "answer", "last"), ("midpoint", "left", "right")
 Completer = Callable[[str], list[str]]
@@ -45,12 +46,12 @@ def offer(*names: str) -> Completer:
     return complete
 
 
-def make_option(help: str, offered: Completer, *names: str, **more: Any) -> Any:
-    """Return an option whose values the shell offers; `more` is as typer has it."""
+def option(help: str, *names: str, offered: Completer | None = None, **more: Any) -> Any:
+    """Return an option, with the values that the shell offers; `more` is as typer has it."""
     return typer.Option(*names, help=help, autocompletion=offered, **more)
 
 
-def make_choice(help: str, names: Names, *spelt: str, **more: Any) -> Any:
+def choice(help: str, names: Names, *spelt: str, **more: Any) -> Any:
     """Return an option that takes one of these names, and refuses others before anything loads."""
 
     def check(parameter: typer.CallbackParam, value: str | None) -> str | None:
@@ -58,11 +59,11 @@ def make_choice(help: str, names: Names, *spelt: str, **more: Any) -> Any:
             raise unknown(names, value, parameter.opts[0])
         return value
 
-    return make_option(help, offer(*names), *spelt, callback=check, **more)
+    return option(help, *spelt, offered=offer(*names), callback=check, **more)
 
 
-def make_argument(help: str, offered: Completer, **more: Any) -> Any:
-    """Return an argument whose values the shell offers; `more` is as typer has it."""
+def argument(help: str, offered: Completer | None = None, **more: Any) -> Any:
+    """Return an argument, with the values that the shell offers; `more` is as typer has it."""
     return typer.Argument(help=help, autocompletion=offered, **more)
 
 
@@ -72,10 +73,8 @@ trackers = offer("mlflow", "trackio", "wandb")
 devices = offer("auto", "cpu", "cuda", "mps", "spread", "shard")
 dtypes = offer("auto", "float32", "bfloat16", "float16")
 quantized = offer("8bit", "4bit", "int8", "int4")
-scores = offer("gradient", "integrated", "joint", "activation", "logit")  # of neurons
-locators = offer(
-    "gradient", "integrated", "joint", "activation", "logit", "neurons", "tracing", "circuits"
-)  # fmt: skip  # of single items
+scores = offer(*SCORES)
+locators = offer(*SCORES, "neurons", "tracing", "circuits")  # of single items
 arms = offer(
     "none", "located", "random-uniform", "random-layer-matched", "bottom", "complement", "full",
     "lora",

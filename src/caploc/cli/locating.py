@@ -7,7 +7,7 @@ import typer
 
 from caploc import console
 from caploc.cli import completion, offering, options, search_options
-from caploc.cli.completion import make_choice, make_option
+from caploc.cli.completion import choice, option
 from caploc.naming import default_folder, default_others, placed
 
 
@@ -17,16 +17,11 @@ def locate(
     model: options.Model,
     task: options.Tasks,
     also: Annotated[
-        list[str] | None,
-        make_option(
-            f"Another task to score before and after; {options.ONE_OR_MORE}.",
-            completion.listed_tasks,
-            callback=options.check_tasks,
-        ),
+        list[str] | None, options.task_option("Another task to score before and after")
     ] = None,
     goal: Annotated[
         str,
-        make_choice(
+        choice(
             "heads: those that matter most alone; set: the one that breaks most; specific: "
             "one that also leaves the tasks of --spare alone.",
             completion.GOALS,
@@ -34,8 +29,8 @@ def locate(
     ] = "heads",
     budget: Annotated[
         int | None,
-        typer.Option(
-            help="Rows of the search with heads knocked out, at most (16 a head if absent). Rows "
+        option(
+            "Rows of the search with heads knocked out, at most (16 a head if absent). Rows "
             "of the intact model and of the checks come on top, and are told beforehand."
         ),
     ] = None,
@@ -56,9 +51,9 @@ def locate(
     output: options.OutputGroup,
     track: Annotated[
         str | None,
-        make_option(
+        option(
             "Tell mlflow, trackio or wandb[:PROJECT] of the run.",
-            completion.trackers,
+            offered=completion.trackers,
             rich_help_panel="Output",
         ),
     ] = None,
@@ -97,7 +92,9 @@ def locate(
         settings.check_budget(grid.size)
     folder = out or default_folder(model, *methods, *tasks)
     if len(tasks) == len(methods) == 1:
-        options.check_earlier(folder, model, tasks[0], goal)
+        from caploc.folder import check_earlier
+
+        check_earlier(folder, model=placed(model), task=placed(tasks[0]), goal=goal)
     from caploc.modes import PATCH  # what needs PyTorch comes after what a mistake is seen without
     from caploc.studies import foresee, locate_all
     from caploc.study import Study
@@ -126,8 +123,9 @@ def locate(
     ]
     code.check([*map(placed, [*tasks, *others, *chain(*specific.tasks().values())]), *mode.tasks])
     with output.progress() as progress:
-        command = options.command_line()
-        found = locate_all(studies, folder, progress, command=command, foresee=foresee)
+        found = locate_all(
+            studies, folder, progress, command=options.command_line(), foresee=foresee
+        )
     results = [outcome.result for outcome in found.outcomes if outcome.result]
     if output.as_json:
         written = [result.as_dict() for result in results]

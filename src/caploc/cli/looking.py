@@ -10,23 +10,16 @@ import typer
 
 from caploc import console
 from caploc.cli import completion, options
-from caploc.cli.completion import make_argument, make_option
+from caploc.cli.completion import argument, option
 from caploc.errors import BadOption, UserError
-from caploc.naming import default_folder, is_folder, placed
+from caploc.naming import DEMO, default_folder, is_folder, placed
 
-Port = Annotated[int, typer.Option(help="Where to listen; 0 takes any free port.")]
-Host = Annotated[str, typer.Option(help="Address to listen on.")]
+Port = Annotated[int, option("Where to listen; 0 takes any free port.")]
+Host = Annotated[str, option("Address to listen on.")]
 
 
 def report(
-    folder: Annotated[
-        Path,
-        make_argument(
-            "A finished run's folder, or one of runs.",
-            completion.runs,
-            callback=options.check_runs,
-        ),
-    ],
+    folder: Annotated[Path, options.runs_argument("A finished run's folder, or one of runs.")],
 ) -> None:
     """Write report.html and the figures of a finished run again; of runs, compare.html too.
 
@@ -50,16 +43,12 @@ def report(
 def compare(
     folders: Annotated[
         list[Path],
-        make_argument(
-            "Folders of finished runs, or folders of such folders.",
-            completion.runs,
-            callback=options.check_runs,
-        ),
+        options.runs_argument("Folders of finished runs, or folders of such folders."),
     ],
     out: Annotated[
         Path | None,
-        typer.Option(
-            help="Folder of the page and its files.",
+        option(
+            "Folder of the page and its files.",
             show_default="runs/compare- and the names of the folders",
             callback=options.check_folder,
         ),
@@ -92,7 +81,7 @@ def compare(
 
 def tasks(
     text: Annotated[
-        str | None, typer.Argument(help="Show names that contain this; caploc's own if absent.")
+        str | None, argument("Show names that contain this; caploc's own if absent.")
     ] = None,
 ) -> None:
     """List tasks and groups: caploc's own, and every one that lm-eval registers.
@@ -115,10 +104,8 @@ def tasks(
 
 
 def doctor(
-    folder: Annotated[Path | None, make_argument("A run folder to check.", completion.runs)] = None,
-    mend: Annotated[
-        bool, typer.Option("--repair", help="Save every sound row of a damaged folder.")
-    ] = False,
+    folder: Annotated[Path | None, argument("A run folder to check.", completion.runs)] = None,
+    mend: Annotated[bool, option("Save every sound row of a damaged folder.", "--repair")] = False,
     as_json: options.Json = False,
 ) -> None:
     """Say what this machine and installation can do, and whether a run folder is sound.
@@ -167,12 +154,10 @@ def show_facts(facts: dict[str, Any], as_json: bool) -> None:
 
 def rows(
     folder: Annotated[
-        Path, make_argument("A run's folder, or one of several studies.", completion.runs)
+        Path, argument("A run's folder, or one of several studies.", completion.runs)
     ],
-    to: Annotated[Path, typer.Option(help="File to write: rows.parquet, or rows.csv.")],
-    stages: Annotated[
-        bool, typer.Option(help="Say which study asked for a row, and at which stage.")
-    ] = True,
+    to: Annotated[Path, option("File to write: rows.parquet, or rows.csv.")],
+    stages: Annotated[bool, option("Say which study asked for a row, and at which stage.")] = True,
     quiet: options.Quiet = False,
 ) -> None:
     """Write every row of a run into a table for other tools: Parquet, or CSV.
@@ -200,21 +185,18 @@ def rows(
 @options.takes_groups
 def ui(
     folder: Annotated[
-        Path | None,
-        make_argument(
-            "A finished run, or a folder of runs of one model.",
-            completion.runs,
-            callback=options.check_runs,
-        ),
+        Path | None, options.runs_argument("A finished run, or a folder of runs of one model.")
     ] = None,
     model: Annotated[
         str | None,
-        make_option("Hugging Face id, local folder, or `demo`; else the run's.", completion.models),
+        option(
+            "Hugging Face id, local folder, or `demo`; else the run's.", offered=completion.models
+        ),
     ] = None,
     task: Annotated[
         list[str] | None,
-        make_option(
-            f"A task to draw examples from; {options.ONE_OR_MORE}.", completion.listed_tasks
+        option(
+            f"A task to draw examples from; {options.ONE_OR_MORE}.", offered=completion.listed_tasks
         ),
     ] = None,
     port: Port = 8750,
@@ -234,8 +216,7 @@ def ui(
     See also:
         locate, export
     """
-    from caploc.playground.setting import DEMO, make_setting, open_runs
-    from caploc.tasks.catalog import TaskOptions, parse_data
+    from caploc.playground.setting import make_setting, open_runs
     from caploc.workbench import Allowed
 
     with served():
@@ -243,9 +224,7 @@ def ui(
         from caploc.playground.playground import Playground
         from caploc.playground.serving import list_hosts, listen
 
-    asked = TaskOptions(
-        chat_template=chat_template, data=parse_data(data or []), allow_code=code.allow_code
-    )
+    asked = options.TaskGroup(chat_template=chat_template, data=data).options(code.allow_code)
     named = None if model is None else placed(model)
     tasks = list(map(placed, options.split_names(task)))
     runs = open_runs(folder, Allowed(True, loading.trust_remote_code)) if folder else ()
@@ -260,7 +239,7 @@ def ui(
 
 @options.takes_groups
 def view(
-    folder: Annotated[Path, make_argument("A folder of runs, or one run.", completion.runs)] = Path(
+    folder: Annotated[Path, argument("A folder of runs, or one run.", completion.runs)] = Path(
         "runs"
     ),
     port: Port = 8750,

@@ -3,11 +3,9 @@
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
 from caploc import console
-from caploc.cli import completion, options
-from caploc.cli.completion import make_argument
+from caploc.cli import options
+from caploc.cli.completion import option
 from caploc.errors import BadOption
 from caploc.naming import default_folder, placed
 
@@ -16,9 +14,7 @@ from caploc.naming import default_folder, placed
 def evaluate(
     model: options.Model,
     task: options.Tasks,
-    heads: Annotated[
-        str, typer.Option(help="Heads to knock out, such as L0H5,L1H3:0.5 (half of it).")
-    ] = "",
+    heads: Annotated[str, option("Heads to knock out, such as L0H5,L1H3:0.5 (half of it).")] = "",
     limit: options.Limit = None,
     quantize: options.Quantize = None,
     batch_size: options.Batch = None,
@@ -55,11 +51,7 @@ def evaluate(
     mode = knockout.parse()
     evaluation = Evaluation(
         loading.of(
-            model,
-            quantize=quantize,
-            batch_size=batch_size,
-            workers=workers.parse(),
-            backend=engine,
+            model, quantize=quantize, batch_size=batch_size, workers=workers.parse(), backend=engine
         ),
         tuple(Head.parse_all(heads)),
         tuple(map(placed, options.split_names(task))),
@@ -79,9 +71,7 @@ def evaluate(
 @options.takes_groups
 def curve(
     folder: options.RunWithHeads,
-    most: Annotated[
-        int, typer.Option(help="Heads to knock out at most.", callback=options.check_count)
-    ] = 10,
+    most: Annotated[int, option("Heads to knock out at most.", callback=options.check_count)] = 10,
     limit: options.Limit = None,
     *,
     may: options.PermissionGroup,
@@ -128,12 +118,12 @@ def curve(
 @options.takes_groups
 def interactions(
     folder: options.RunWithHeads,
-    most: Annotated[int, typer.Option(help="Chosen heads to look at, at most.")] = 5,
-    examples: Annotated[int, typer.Option(help="Examples that every contrast is on.")] = 100,
+    most: Annotated[int, option("Chosen heads to look at, at most.")] = 5,
+    examples: Annotated[int, option("Examples that every contrast is on.")] = 100,
     budget: Annotated[
         int | None,
-        typer.Option(
-            help="Rows of the screen for backups, and again of that for rescuers (if absent, 4 a "
+        option(
+            "Rows of the screen for backups, and again of that for rescuers (if absent, 4 a "
             "head, and 4 a head for each head that breaks the task alone)."
         ),
     ] = None,
@@ -174,16 +164,14 @@ def interactions(
 def universal(
     folders: Annotated[
         list[Path],
-        make_argument(
-            "Folders of finished runs of one model, a task each, or folders of such folders.",
-            completion.runs,
-            callback=options.check_runs,
+        options.runs_argument(
+            "Folders of finished runs of one model, a task each, or folders of such folders."
         ),
     ],
     family: Annotated[
-        list[str] | None, typer.Option(help="NAME=TASK,TASK: tasks that count as one; repeat.")
+        list[str] | None, option("NAME=TASK,TASK: tasks that count as one; repeat.")
     ] = None,
-    examples: Annotated[int, typer.Option(help="Examples of each task to try heads on.")] = 100,
+    examples: Annotated[int, option("Examples of each task to try heads on.")] = 100,
     out: options.Out = None,
     *,
     may: options.PermissionGroup,

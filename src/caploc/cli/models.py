@@ -3,13 +3,11 @@
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
 from caploc import console
 from caploc.cli import completion, options
-from caploc.cli.completion import make_argument, make_choice
+from caploc.cli.completion import argument, choice, option
 from caploc.errors import pick
-from caploc.folder import check_source
+from caploc.folder import check_new, check_source
 from caploc.naming import APACHE, DEMO, PRETRAINED, is_fetched, placed
 from caploc.naming import cache_folder as cache
 
@@ -19,7 +17,7 @@ DOWNLOADED = "What was downloaded is kept; the same command continues."
 def fetch(
     name: Annotated[
         list[str],
-        make_argument("Names that `caploc models` lists; all: each of them.", completion.fetched),
+        argument("Names that `caploc models` lists; all: each of them.", completion.fetched),
     ],
     quiet: options.Quiet = False,
 ) -> None:
@@ -72,7 +70,7 @@ def size_of(count: int) -> str:
 def models(
     name: Annotated[
         str | None,
-        make_argument(
+        argument(
             "A model to look at; if absent, those that have a name of their own are listed.",
             completion.models,
         ),
@@ -121,25 +119,20 @@ def show_names(as_json: bool) -> None:
 @options.takes_groups
 def export(
     source: Annotated[
-        str, make_argument("A finished run's folder, or a model (with --heads).", completion.runs)
+        str, argument("A finished run's folder, or a model (with --heads).", completion.runs)
     ],
-    to: Annotated[
-        Path, typer.Option(help="Folder to write; new or empty.", callback=options.check_to)
-    ],
+    to: Annotated[Path, option("Folder to write; new or empty.", callback=check_new)],
     top: Annotated[
-        int | None, typer.Option(help="Only the N most needed heads of the run; all if absent.")
+        int | None, option("Only the N most needed heads of the run; all if absent.")
     ] = None,
     heads: options.HeadNames = None,
     kind: Annotated[
-        str,
-        make_choice("checkpoint, lora, or heads (their names alone).", completion.EXPORTS, "--as"),
+        str, choice("checkpoint, lora, or heads (their names alone).", completion.EXPORTS, "--as")
     ] = "checkpoint",
     push_to_hub: Annotated[
-        str | None, typer.Option(help="Also upload to this repository of the Hugging Face Hub.")
+        str | None, option("Also upload to this repository of the Hugging Face Hub.")
     ] = None,
-    private: Annotated[bool, typer.Option("--private", help="Make that repository private.")] = (
-        False
-    ),
+    private: Annotated[bool, option("Make that repository private.", "--private")] = False,
     *,
     loading: options.ModelGroup,
     output: options.OutputGroup,

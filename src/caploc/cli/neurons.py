@@ -9,7 +9,7 @@ import typer
 
 from caploc import console
 from caploc.cli import completion, options
-from caploc.cli.completion import make_argument, make_choice, make_option
+from caploc.cli.completion import argument, choice, option
 from caploc.errors import pick
 from caploc.naming import default_folder, placed
 
@@ -25,26 +25,17 @@ neurons = typer.Typer(
     rich_markup_mode="rich",
 )
 
-Folder = Annotated[
-    Path, make_argument("Folder of a finished `caploc neurons locate`.", completion.runs)
-]
-Draws = Annotated[int, typer.Option(help="Draws of random neurons, 5 or more.")]
-Kinds = Annotated[
-    list[str] | None,
-    typer.Option("--kind", help="NAME=TASK,TASK: tasks of one kind; repeat."),
-]
-ModeName = Annotated[str, typer.Option(help="zero, mean, resample, scale=FACTOR.")]
-Points = Annotated[int, typer.Option(help="Points of an integral (S).")]
-Sigma = Annotated[float, typer.Option(help="Standard deviations above the mean.")]
-Share = Annotated[float | None, typer.Option(help="Choose this share of all neurons instead.")]
+Folder = Annotated[Path, argument("Folder of a finished `caploc neurons locate`.", completion.runs)]
+Draws = Annotated[int, option("Draws of random neurons, 5 or more.")]
+Kinds = Annotated[list[str] | None, option("NAME=TASK,TASK: tasks of one kind; repeat.", "--kind")]
+Points = Annotated[int, option("Points of an integral (S).")]
+Sigma = Annotated[float, option("Standard deviations above the mean.")]
+Share = Annotated[float | None, option("Choose this share of all neurons instead.")]
 OfRun = Annotated[
-    list[str] | None,
-    typer.Option("--task", help=f"Only this task of the run; {options.ONE_OR_MORE}."),
+    list[str] | None, option(f"Only this task of the run; {options.ONE_OR_MORE}.", "--task")
 ]
-Judged = Annotated[
-    int | None, typer.Option("--limit", help="Examples of each task to judge on, at most.")
-]
-Seed = Annotated[int, typer.Option(help="Seed of everything that is drawn at random.")]
+Judged = Annotated[int | None, option("Examples of each task to judge on, at most.", "--limit")]
+Seed = Annotated[int, option("Seed of everything that is drawn at random.")]
 
 
 @dataclass(frozen=True)
@@ -66,18 +57,16 @@ class TuningGroup:
     """How neurons are tuned, and from what start."""
 
     panel: ClassVar = "Tuning"
-    steps: Annotated[int, typer.Option(help="Batches to tune with.")] = 60
-    rates: Annotated[str, typer.Option(help="Learning rates to try for each arm.")] = (
+    steps: Annotated[int, option("Batches to tune with.")] = 60
+    rates: Annotated[str, option("Learning rates to try for each arm.")] = (
         "1e-4,3e-4,1e-3,3e-3,1e-2,3e-2,1e-1"
     )
     noise: Annotated[
-        float, typer.Option(help="Start from a model damaged by so much noise (0: as it is).")
+        float, option("Start from a model damaged by so much noise (0: as it is).")
     ] = 0.0
     checkpointing: Annotated[
         bool,
-        typer.Option(
-            "--checkpointing", help="Run layers again on the way back: slower, with less memory."
-        ),
+        option("Run layers again on the way back: slower, with less memory.", "--checkpointing"),
     ] = False
 
     def recipe(self, seed: int, trains: str = "all") -> "TuningRecipe":
@@ -106,41 +95,38 @@ def locate(
     task: options.Tasks,
     method: Annotated[
         str,
-        make_option(
-            "gradient, integrated (the paper's), joint, activation, logit.", completion.scores
+        option(
+            "gradient, integrated (the paper's), joint, activation, logit.",
+            offered=completion.scores,
         ),
     ] = "gradient",
     target: Annotated[
-        str,
-        make_choice("logprob, logprob-sum, probability of the first token.", completion.TARGETS),
+        str, choice("logprob, logprob-sum, probability of the first token.", completion.TARGETS)
     ] = "logprob",
     positions: Annotated[
-        str, make_choice("all, answer, last of the prompt.", completion.READ_AT)
+        str, choice("all, answer, last of the prompt.", completion.READ_AT)
     ] = "all",
     steps: Points = 19,
     rule: Annotated[
-        str, make_choice("Where these points lie: midpoint, left, right.", completion.RULES)
+        str, choice("Where these points lie: midpoint, left, right.", completion.RULES)
     ] = "midpoint",
     sigma: Sigma = 6.0,
     share: Share = None,
     votes: Annotated[
-        float | None, typer.Option(help="Choose neurons that pass in this share of examples.")
+        float | None, option("Choose neurons that pass in this share of examples.")
     ] = None,
     per_layer: Annotated[
-        bool, typer.Option("--per-layer", help="Take mean and deviation layer by layer.")
+        bool, option("Take mean and deviation layer by layer.", "--per-layer")
     ] = False,
-    absolute: Annotated[
-        bool, typer.Option("--absolute", help="Ignore the sign of scores.")
-    ] = False,
+    absolute: Annotated[bool, option("Ignore the sign of scores.", "--absolute")] = False,
     normalised: Annotated[
-        bool,
-        typer.Option("--normalised/--raw", help="Divide each example's scores by their sum."),
+        bool, option("Divide each example's scores by their sum.", "--normalised/--raw")
     ] = True,
-    examples: Annotated[int | None, typer.Option(help="Examples of each task.")] = 400,
-    subsets: Annotated[int, typer.Option(help="Disjoint subsets of them.")] = 5,
-    least: Annotated[float, typer.Option(help="Share of subsets that must choose a neuron.")] = 0.6,
+    examples: Annotated[int | None, option("Examples of each task.")] = 400,
+    subsets: Annotated[int, option("Disjoint subsets of them.")] = 5,
+    least: Annotated[float, option("Share of subsets that must choose a neuron.")] = 0.6,
     judged: Annotated[
-        int, typer.Option(help="Held-out examples that the neurons are erased on (0: none).")
+        int, option("Held-out examples that the neurons are erased on (0: none).")
     ] = 60,
     kind: Kinds = None,
     seed: Seed = 0,
@@ -150,8 +136,7 @@ def locate(
     batch_size: options.Batch = None,
     quantize: options.Quantize = None,
     plan: Annotated[
-        bool,
-        typer.Option("--plan", help="Say what scoring will take of tokens and memory, and stop."),
+        bool, option("Say what scoring will take of tokens and memory, and stop.", "--plan")
     ] = False,
     out: options.Out = None,
     *,
@@ -181,17 +166,15 @@ def locate(
     from caploc.neurons.locating import locate as run
     from caploc.neurons.study import NeuronStudy
     from caploc.stats.threshold import Rule
-    from caploc.tasks.catalog import TaskOptions, parse_data
 
+    asking = options.TaskGroup(fewshot=fewshot, chat_template=chat_template, data=data)
     tasks = tuple(dict.fromkeys(map(placed, options.split_names(task))))
     study = NeuronStudy(
         model=loading.of(model, batch_size=batch_size, quantize=quantize, workers=workers.parse()),
         tasks=tasks,
         attribution=Attribution(method, target, positions, steps, rule),
         rule=Rule(sigma, share, votes, per_layer, absolute, normalised),
-        options=TaskOptions(
-            None, "metric", fewshot, chat_template, parse_data(data or []), code.allow_code
-        ),
+        options=asking.options(code.allow_code),
         examples=examples,
         subsets=subsets,
         least=least,
@@ -209,10 +192,10 @@ def locate(
 @neurons.command()
 def overlap(
     folders: Annotated[
-        list[Path], make_argument("Folders of `caploc neurons locate`.", completion.runs)
+        list[Path], argument("Folders of `caploc neurons locate`.", completion.runs)
     ],
     kind: Kinds = None,
-    out: Annotated[Path | None, typer.Option(help="Folder; the first run's if absent.")] = None,
+    out: Annotated[Path | None, option("Folder; the first run's if absent.")] = None,
     as_json: options.Json = False,
 ) -> None:
     """Hold the neurons of several runs of one model against each other.
@@ -239,14 +222,14 @@ def overlap(
 @options.takes_groups
 def erase(
     folder: Folder,
-    mode: ModeName = "zero",
+    mode: Annotated[str, option("zero, mean, resample, scale=FACTOR.")] = "zero",
     draws: Draws = 19,
     doses: Annotated[
-        str, typer.Option(help="Shares of the located neurons to erase, highest first.")
+        str, option("Shares of the located neurons to erase, highest first.")
     ] = "0.1,0.25,0.5,0.75,1",
     also: Annotated[
         list[str] | None,
-        make_option(f"Another task to judge; {options.ONE_OR_MORE}.", completion.listed_tasks),
+        option(f"Another task to judge; {options.ONE_OR_MORE}.", offered=completion.listed_tasks),
     ] = None,
     limit: Judged = None,
     seed: Seed = 0,
@@ -284,16 +267,16 @@ def controls(
     task: OfRun = None,
     method: Annotated[
         list[str] | None,
-        make_option(
+        option(
             "Another score: activation, logit, joint (all three if absent), gradient, "
             f"integrated; {options.ONE_OR_MORE}.",
-            completion.scores,
+            offered=completion.scores,
         ),
     ] = None,
     plain: Annotated[
-        str | None, typer.Option(help="A task of plain text, or a file with a text a line.")
+        str | None, option("A task of plain text, or a file with a text a line.")
     ] = None,
-    sigmas: Annotated[str, typer.Option(help="Standard deviations to try.")] = "3,4,5,6,8",
+    sigmas: Annotated[str, option("Standard deviations to try.")] = "3,4,5,6,8",
     draws: Draws = 5,
     limit: Judged = 60,
     seed: Seed = 0,
@@ -334,15 +317,13 @@ def enhance(
     task: OfRun = None,
     arm: Annotated[
         list[str] | None,
-        make_option(
+        option(
             "none, located, random-uniform, random-layer-matched, bottom, complement, full, lora; "
             f"gradient-norm, active; if absent the first five and lora; {options.ONE_OR_MORE}.",
-            completion.arms,
+            offered=completion.arms,
         ),
     ] = None,
-    trains: Annotated[
-        str, typer.Option(help="all of a neuron's weights, or its output only.")
-    ] = "all",
+    trains: Annotated[str, option("all of a neuron's weights, or its output only.")] = "all",
     draws: Draws = 5,
     limit: Judged = 60,
     seed: Seed = 0,
@@ -379,8 +360,8 @@ def enhance(
 @options.takes_groups
 def keep(
     folder: Folder,
-    task: Annotated[str, typer.Option(help="Task whose located neurons were tuned.")],
-    to: Annotated[Path, typer.Option(help="File to write, such as addition.safetensors.")],
+    task: Annotated[str, option("Task whose located neurons were tuned.")],
+    to: Annotated[Path, option("File to write, such as addition.safetensors.")],
     quiet: options.Quiet = False,
     *,
     may: AllowedGroup,
@@ -407,8 +388,8 @@ def keep(
 @neurons.command()
 def merge(
     model: options.Model,
-    delta: Annotated[Path, typer.Option(help="File of `caploc neurons keep`.")],
-    to: Annotated[Path, typer.Option(help="New folder for the checkpoint.")],
+    delta: Annotated[Path, option("File of `caploc neurons keep`.")],
+    to: Annotated[Path, option("New folder for the checkpoint.")],
     revision: options.Revision = None,
     gguf: options.Gguf = None,
     trust_remote_code: options.Trust = False,
@@ -433,10 +414,7 @@ def merge(
 
 
 Facts = Annotated[
-    str,
-    typer.Option(
-        help="A file of facts, words/facts, or the demo model's demo/quiz, demo/statement."
-    ),
+    str, option("A file of facts, words/facts, or the demo model's demo/quiz, demo/statement.")
 ]
 
 
@@ -445,29 +423,26 @@ class FactGroup:
     """Which facts are located, and how."""
 
     panel: ClassVar = "Facts"
-    form: Annotated[str, typer.Option(help="lines (our JSON lines), counterfact, zsre.")] = "lines"
-    rewrites: Annotated[
-        str | None, typer.Option(help="JSON lines of further wordings: name and texts.")
-    ] = None
+    form: Annotated[str, option("lines (our JSON lines), counterfact, zsre.")] = "lines"
+    rewrites: Annotated[str | None, option("JSON lines of further wordings: name and texts.")] = (
+        None
+    )
     method: Annotated[
-        list[str] | None, typer.Option(help="neurons, tracing, circuits; all if absent; repeat.")
+        list[str] | None, option("neurons, tracing, circuits; all if absent; repeat.")
     ] = None
-    count: Annotated[int | None, typer.Option(help="Facts that the model knows, at most.")] = 30
-    share: Annotated[float, typer.Option(help="Share of edges a circuit keeps.")] = 0.05
-    steps: Annotated[int, typer.Option(help="Steps of edge attribution.")] = 20
+    count: Annotated[int | None, option("Facts that the model knows, at most.")] = 30
+    share: Annotated[float, option("Share of edges a circuit keeps.")] = 0.05
+    steps: Annotated[int, option("Steps of edge attribution.")] = 20
     neuron_share: Annotated[
-        float, typer.Option(help="Share of the largest score that a knowledge neuron has.")
+        float, option("Share of the largest score that a knowledge neuron has.")
     ] = 0.2
-    neuron_steps: Annotated[int, typer.Option(help="Points of a knowledge neuron's integral.")] = 20
+    neuron_steps: Annotated[int, option("Points of a knowledge neuron's integral.")] = 20
     neuron_rule: Annotated[
         str,
-        make_choice(
-            "Where these points lie: midpoint, left (the paper's), right.", completion.RULES
-        ),
+        choice("Where these points lie: midpoint, left (the paper's), right.", completion.RULES),
     ] = "midpoint"
 
     def study(self, loading: options.ModelGroup, model: str, facts: str, **more: Any) -> Any:
-        """Make the study of facts that these options ask for."""
         from caploc.neurons.fact_study import METHODS, FactStudy
 
         asked = vars(self) | more
@@ -512,9 +487,9 @@ def fidelity(
 def reliability(
     model: options.Model,
     facts: Facts,
-    draws: Annotated[int, typer.Option(help="Draws of random sets, 5 or more.")] = 20,
+    draws: Annotated[int, option("Draws of random sets, 5 or more.")] = 20,
     texts: Annotated[
-        str | None, typer.Option(help="Texts, one a line, for the covariance of an edit.")
+        str | None, option("Texts, one a line, for the covariance of an edit.")
     ] = None,
     seed: Seed = 0,
     out: options.Out = None,
@@ -549,17 +524,15 @@ def decouple(
     model: options.Model,
     contrasts: Annotated[
         str,
-        typer.Option(
-            help="arithmetic, sentiment; of the demo model demo/sums, demo/capitals, demo/elements."
-        ),
+        option("arithmetic, sentiment; of the demo model demo/sums, demo/capitals, demo/elements."),
     ] = "arithmetic",
-    items: Annotated[int, typer.Option(help="Base items, each with four partners.")] = 1000,
+    items: Annotated[int, option("Base items, each with four partners.")] = 1000,
     method: Annotated[
         list[str] | None,
-        make_option(
+        option(
             "gradient (if absent), integrated, joint, activation, logit; of single facts "
             "neurons, tracing, circuits; repeat.",
-            completion.locators,
+            offered=completion.locators,
         ),
     ] = None,
     steps: Points = 19,

@@ -11,6 +11,7 @@ import typer
 
 from caploc import console
 from caploc.cli import options
+from caploc.cli.completion import option
 from caploc.errors import CaplocError
 from caploc.naming import DEMO, is_fetched
 
@@ -144,10 +145,9 @@ def go_on(context: typer.Context, folder: Path, result: "Result", report: Path |
 def chat(
     folder: options.RunFolder,
     heads: options.HeadNames = None,
-    tokens: Annotated[int, typer.Option(help="Tokens of an answer at most.")] = TOKENS,
+    tokens: Annotated[int, option("Tokens of an answer at most.")] = TOKENS,
     plain: Annotated[
-        bool,
-        typer.Option("--plain", help="Go on with what is typed, without the chat template."),
+        bool, option("Go on with what is typed, without the chat template.", "--plain")
     ] = False,
     trust_remote_code: options.Trust = False,
 ) -> None:

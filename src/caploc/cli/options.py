@@ -1,6 +1,5 @@
 """Options that commands share, one by one and in groups, and what they mean."""
 
-import inspect
 import shlex
 import sys
 from collections.abc import Callable, Iterable
@@ -8,6 +7,7 @@ from contextlib import AbstractContextManager, suppress
 from copy import copy
 from dataclasses import dataclass, fields, is_dataclass
 from functools import wraps
+from inspect import signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, TypeVar, get_args, get_type_hints
 
@@ -15,7 +15,7 @@ import typer
 
 from caploc import console
 from caploc.cli import completion
-from caploc.cli.completion import make_argument, make_choice, make_option
+from caploc.cli.completion import argument, choice, option
 from caploc.errors import BadOption, UserError
 from caploc.naming import DEMO, PRETRAINED, at_home, check_listed, check_model_name, is_file, placed
 from caploc.process import redacted
@@ -57,23 +57,9 @@ def check_runs(given: list[Path] | Path | None) -> list[Path] | Path | None:
     return given
 
 
-def check_earlier(folder: Path, model: str, task: str, goal: str) -> None:
-    """Refuse the folder of another run before anything is loaded."""
-    from caploc.folder import check_earlier as check
-
-    check(folder, model=placed(model), task=placed(task), goal=goal)
-
-
-def check_to(folder: Path) -> Path:
-    """Refuse as the folder of an export one that holds something, before anything is loaded."""
-    from caploc.folder import check_new
-
-    return check_new(folder)
-
-
 Model = Annotated[
     str,
-    make_argument(
+    argument(
         "Hugging Face id, folder, GGUF file, a name of `caploc models`, or `demo`.",
         completion.models,
         callback=check_model_name,
@@ -82,13 +68,13 @@ Model = Annotated[
 
 
 RunWithHeads = Annotated[
-    Path, make_argument("A finished run's folder.", completion.runs, callback=check_named_run)
+    Path, argument("A finished run's folder.", completion.runs, callback=check_named_run)
 ]
 RunFolder = Annotated[
-    Path, make_argument("A finished run's folder.", completion.runs, callback=check_run)
+    Path, argument("A finished run's folder.", completion.runs, callback=check_run)
 ]
 HeadNames = Annotated[
-    str | None, typer.Option(help="Heads by name, such as L0H5,L1H3:0.5, instead of the run's.")
+    str | None, option("Heads by name, such as L0H5,L1H3:0.5, instead of the run's.")
 ]
 ONE_OR_MORE = "repeat, or with commas"
 
@@ -129,15 +115,18 @@ def known_grid(place: str) -> "HeadGrid | None":
     return None
 
 
-Tasks = Annotated[
-    list[str],
-    make_option(
-        f"Task, group, tag or YAML; {ONE_OR_MORE}.",
-        completion.listed_tasks,
-        "--task",
-        callback=check_tasks,
-    ),
-]
+def runs_argument(help: str) -> Any:
+    """Return an argument for finished runs and folders of such; others are refused beforehand."""
+    return argument(help, completion.runs, callback=check_runs)
+
+
+def task_option(help: str, *names: str) -> Any:
+    """Return an option for tasks; names that no task has are refused before anything is loaded."""
+    several, offered = f"{help}; {ONE_OR_MORE}.", completion.listed_tasks
+    return option(several, *names, offered=offered, callback=check_tasks)
+
+
+Tasks = Annotated[list[str], task_option("Task, group, tag or YAML", "--task")]
 
 
 def check_folder(folder: Path | None) -> Path | None:
@@ -154,33 +143,26 @@ def check_count(parameter: typer.CallbackParam, count: int | None) -> int | None
     return count
 
 
-Out = Annotated[
-    Path | None,
-    typer.Option(help="Run folder; a run in it is continued.", callback=check_folder),
-]
+Out = Annotated[Path | None, option("Run folder; a run in it is continued.", callback=check_folder)]
 Device = Annotated[
     str,
-    make_option(
+    option(
         "auto, cpu, cuda, cuda:1, mps; spread: layers over all devices, main memory and disk; "
         "shard: among torchrun's processes.",
-        completion.devices,
+        offered=completion.devices,
     ),
-]
-Dtype = Annotated[
-    str, make_option("auto (the checkpoint's), float32, bfloat16, float16.", completion.dtypes)
 ]
 Quantize = Annotated[
     str | None,
-    make_option(
+    option(
         "Quantize weights: 8bit, 4bit (bitsandbytes), int8, int4 (torchao).",
-        completion.quantized,
+        offered=completion.quantized,
         rich_help_panel="Model",
     ),
 ]
-Revision = Annotated[str | None, typer.Option(help="Branch, tag or commit on the Hub.")]
+Revision = Annotated[str | None, option("Branch, tag or commit on the Hub.")]
 Gguf = Annotated[
-    str | None,
-    typer.Option("--gguf", help="GGUF file to read, of the model's folder or repository."),
+    str | None, option("GGUF file to read, of the model's folder or repository.", "--gguf")
 ]
 
 
@@ -196,19 +178,15 @@ def warn_of_code(trusted: bool) -> bool:
 
 Trust = Annotated[
     bool,
-    typer.Option(
+    option(
+        "Run code from the model's repository, or named by the file of a run's task.",
         "--trust-remote-code",
-        help="Run code from the model's repository, or named by the file of a run's task.",
         callback=warn_of_code,
     ),
 ]
-Projections = Annotated[
-    str | None,
-    typer.Option(help="Attention output projections: 'model.layers.{layer}.self_attn.o_proj'."),
-]
 EngineName = Annotated[
     str,
-    make_choice(
+    choice(
         "auto, packed (caploc's own), paged (transformers' continuous batching) or vllm.",
         completion.ENGINES,
         "--engine",
@@ -216,21 +194,13 @@ EngineName = Annotated[
     ),
 ]
 Batch = Annotated[
-    int | None,
-    typer.Option(help="Rows in a batch at most; measured if absent.", rich_help_panel="Model"),
+    int | None, option("Rows in a batch at most; measured if absent.", rich_help_panel="Model")
 ]
 Data = Annotated[
     list[str] | None,
-    typer.Option(
-        help="SPLIT=FILE: read a split from a file (jsonl, csv, parquet); words=FILE: swear words."
-    ),
+    option("SPLIT=FILE: read a split from a file (jsonl, csv, parquet); words=FILE: swear words."),
 ]
-Fewshot = Annotated[
-    int | None, typer.Option(help="Examples in the prompt; the task's own if absent.")
-]
-AllowCode = Annotated[
-    bool, typer.Option("--allow-code", help="Run code that the model writes, in a sandbox.")
-]
+Fewshot = Annotated[int | None, option("Examples in the prompt; the task's own if absent.")]
 
 
 def set_isolation(name: str) -> str:
@@ -239,21 +209,10 @@ def set_isolation(name: str) -> str:
     return name
 
 
-IsolationName = Annotated[
-    str,
-    make_option(
-        "With --allow-code: full, or weak for the best that this machine gives.",
-        completion.isolations,
-        "--isolation",
-        callback=set_isolation,
-    ),
-]
-Chat = Annotated[bool, typer.Option("--chat-template", help="Use the model's chat template.")]
-Limit = Annotated[
-    int | None, typer.Option(help="Score on the first N examples only.", callback=check_count)
-]
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")]
-Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
+Chat = Annotated[bool, option("Use the model's chat template.", "--chat-template")]
+Limit = Annotated[int | None, option("Score on the first N examples only.", callback=check_count)]
+Quiet = Annotated[bool, option("No progress.", "--quiet", "-q")]
+Json = Annotated[bool, option("Print the result as JSON.", "--json")]
 
 
 @dataclass(frozen=True)
@@ -262,11 +221,16 @@ class ModelGroup:
 
     panel: ClassVar = "Model"
     device: Device = "auto"
-    dtype: Dtype = "auto"
+    dtype: Annotated[
+        str,
+        option("auto (the checkpoint's), float32, bfloat16, float16.", offered=completion.dtypes),
+    ] = "auto"
     revision: Revision = None
     gguf: Gguf = None
     trust_remote_code: Trust = False
-    projections: Projections = None
+    projections: Annotated[
+        str | None, option("Attention output projections: 'model.layers.{layer}.self_attn.o_proj'.")
+    ] = None
 
     def of(self, name: str, **more: Any) -> "ModelOptions":
         """Say what loads the model of this name; `more` are further fields."""
@@ -281,9 +245,9 @@ class TaskGroup:
 
     panel: ClassVar = "Task"
     outcome: Annotated[
-        str, make_choice("metric, or logprob of the gold answer.", completion.OUTCOMES)
+        str, choice("metric, or logprob of the gold answer.", completion.OUTCOMES)
     ] = "metric"
-    metric: Annotated[str | None, typer.Option(help="The task's metric[,filter] to use.")] = None
+    metric: Annotated[str | None, option("The task's metric[,filter] to use.")] = None
     fewshot: Fewshot = None
     chat_template: Chat = False
     data: Data = None
@@ -302,7 +266,7 @@ class ModeGroup:
     panel: ClassVar = "Knockout"
     mode: Annotated[
         str,
-        make_choice(
+        choice(
             "What replaces a head's output: zero, its mean over examples, its output on "
             "another example (resample) or on the corrupted prompt (patch).",
             completion.MODES,
@@ -310,18 +274,16 @@ class ModeGroup:
     ] = "zero"
     corrupted: Annotated[
         str | None,
-        make_option(
+        option(
             "For --mode patch: the task whose examples are the corrupted counterparts.",
-            completion.tasks,
+            offered=completion.tasks,
         ),
     ] = None
     positions: Annotated[
-        str | None,
-        typer.Option(help="For --mode patch: all (if absent), last, changed, or places: -2,-1."),
+        str | None, option("For --mode patch: all (if absent), last, changed, or places: -2,-1.")
     ] = None
 
     def parse(self) -> "Mode":
-        """Read them."""
         from caploc.modes import Mode
 
         return Mode(self.mode, self.corrupted and placed(self.corrupted), self.positions)
@@ -332,8 +294,17 @@ class CodeGroup:
     """Whether programs that a model writes are run, and behind which walls."""
 
     panel: ClassVar = "Permissions"
-    allow_code: AllowCode = False
-    isolation: IsolationName = "full"
+    allow_code: Annotated[
+        bool, option("Run code that the model writes, in a sandbox.", "--allow-code")
+    ] = False
+    isolation: Annotated[
+        str,
+        option(
+            "With --allow-code: full, or weak for the best that this machine gives.",
+            offered=completion.isolations,
+            callback=set_isolation,
+        ),
+    ] = "full"
 
     def check(self, tasks: Iterable[str] = ()) -> None:
         """Refuse weak isolation that was not asked for; say what these tasks' files may do."""
@@ -348,18 +319,16 @@ class WorkerGroup:
 
     panel: ClassVar = "Workers"
     workers: Annotated[
-        str | None,
-        typer.Option(help="Answer rows in N processes of this machine, or `ray`: on a cluster."),
+        str | None, option("Answer rows in N processes of this machine, or `ray`: on a cluster.")
     ] = None
     ray_address: Annotated[
-        str | None,
-        typer.Option(help="HOST:PORT of a Ray cluster's head, or auto; RAY_ADDRESS if absent."),
+        str | None, option("HOST:PORT of a Ray cluster's head, or auto; RAY_ADDRESS if absent.")
     ] = None
     gpus_per_worker: Annotated[
-        float | None, typer.Option(help="GPUs of a worker, 1 if absent; 0.5: two share one.")
+        float | None, option("GPUs of a worker, 1 if absent; 0.5: two share one.")
     ] = None
     cpus_per_worker: Annotated[
-        int | None, typer.Option(help="CPU cores of a worker, which are its threads.")
+        int | None, option("CPU cores of a worker, which are its threads.")
     ] = None
 
     def parse(self) -> "Workers | None":
@@ -377,8 +346,8 @@ class ScoringGroup(WorkerGroup):
 
     workers: Annotated[
         str | None,
-        typer.Option(
-            help="Score in N processes of this machine, or `ray`: on a cluster; what erasing costs "
+        option(
+            "Score in N processes of this machine, or `ray`: on a cluster; what erasing costs "
             "and what neurons fire on (--judged) is measured in this one."
         ),
     ] = None
@@ -426,26 +395,20 @@ def takes_groups(command: Callable[..., None]) -> Callable[..., None]:
 
     A group's options stand under its own heading in the command's help.
     """
-    signature, hints = inspect.signature(command), get_type_hints(command, include_extras=True)
-    groups = {name: hints[name] for name in signature.parameters if is_dataclass(hints[name])}
-    options = []
-    for name, parameter in signature.parameters.items():
+    taken, hints = signature(command), get_type_hints(command, include_extras=True)
+    groups = {name: hints[name] for name in taken.parameters if is_dataclass(hints[name])}
+    shown = []
+    for name, parameter in taken.parameters.items():
         if name not in groups:
-            options.append(parameter.replace(annotation=hints[name]))
+            shown.append(parameter.replace(annotation=hints[name]))
             continue
         types = get_type_hints(groups[name], include_extras=True)
         for each in fields(groups[name]):
-            kind, option = get_args(types[each.name])
-            option = copy(option)
-            option.rich_help_panel = groups[name].panel
-            options.append(
-                inspect.Parameter(
-                    each.name,
-                    inspect.Parameter.KEYWORD_ONLY,
-                    default=each.default,
-                    annotation=Annotated[kind, option],
-                )
-            )
+            kind, described = get_args(types[each.name])
+            described = copy(described)
+            described.rich_help_panel = groups[name].panel
+            own = parameter.replace(name=each.name, default=each.default)
+            shown.append(own.replace(annotation=Annotated[kind, described]))
 
     @wraps(command)
     def run(**given: Any) -> None:
@@ -453,7 +416,7 @@ def takes_groups(command: Callable[..., None]) -> Callable[..., None]:
             given[name] = group(**{each.name: given.pop(each.name) for each in fields(group)})
         command(**given)
 
-    run.__signature__ = signature.replace(parameters=options)  # type: ignore[attr-defined]
+    run.__signature__ = taken.replace(parameters=shown)  # type: ignore[attr-defined]
     return run
 
 

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 import typer
 
 from caploc.cli import completion
-from caploc.cli.completion import make_choice, make_option
-from caploc.cli.options import ONE_OR_MORE, Limit, check_count, check_tasks, numbers, split_names
+from caploc.cli.completion import choice, option
+from caploc.cli.options import ONE_OR_MORE, Limit, check_count, numbers, split_names, task_option
 from caploc.errors import BadOption, pick
 from caploc.naming import placed
 
@@ -65,31 +65,22 @@ class SpecificGroup:
 
     panel: ClassVar = "A specific set"
     spare: Annotated[
-        list[str] | None,
-        make_option(
-            f"A task that --goal specific must leave alone; {ONE_OR_MORE}.",
-            completion.listed_tasks,
-            callback=check_tasks,
-        ),
+        list[str] | None, task_option("A task that --goal specific must leave alone")
     ] = None
     twin: Annotated[
         list[str] | None,
-        make_option(
+        task_option(
             "The task in other words, for --goal specific to break as well (if absent, the "
-            f"one that caploc brings; none: the task alone); {ONE_OR_MORE}.",
-            completion.listed_tasks,
-            callback=check_tasks,
+            "one that caploc brings; none: the task alone)"
         ),
     ] = None
     price: Annotated[
-        float,
-        typer.Option(help="The most that --goal specific may cost a spared task; .02 is 2 points."),
+        float, option("The most that --goal specific may cost a spared task; .02 is 2 points.")
     ] = 0.02
     amounts: Annotated[
         str | None,
-        typer.Option(
-            "--amount",
-            help="Also knock out heads in part, by these amounts: .25,.5,.75 (1: all of it).",
+        option(
+            "Also knock out heads in part, by these amounts: .25,.5,.75 (1: all of it).", "--amount"
         ),
     ] = None
 
@@ -116,35 +107,31 @@ class SearchGroup:
     panel: ClassVar = "Search"
     method: Annotated[
         list[str] | None,
-        make_option(
+        option(
             "adaptive (if absent), css, csb, css-search, csb-search, one-shot, greedy; "
             f"{ONE_OR_MORE}.",
-            completion.methods,
+            offered=completion.methods,
         ),
     ] = None
-    top: Annotated[int, typer.Option(help="Heads to name at most.", callback=check_count)] = 5
+    top: Annotated[int, option("Heads to name at most.", callback=check_count)] = 5
     examples: Annotated[
-        int | None,
-        typer.Option(help="Examples to find heads on; depends on method and task if absent."),
+        int | None, option("Examples to find heads on; depends on method and task if absent.")
     ] = None
     exclude: Annotated[
         list[str] | None,
-        typer.Option(
-            help="Heads never to knock out: L0H6,L3H1, a file of heads, or universal; "
-            "may be repeated."
+        option(
+            "Heads never to knock out: L0H6,L3H1, a file of heads, or universal; may be repeated."
         ),
     ] = None
     opening: Annotated[
         str,
-        make_choice(
+        choice(
             "How adaptive begins: auto, likelihood (of right answers), or masks (of heads).",
             completion.OPENINGS,
         ),
     ] = "auto"
-    recall: Annotated[
-        float, typer.Option(help="Expected recall of the top at which adaptive stops.")
-    ] = 0.85
-    seed: Annotated[int, typer.Option(help="Seed of examples, masks and controls.")] = 0
+    recall: Annotated[float, option("Expected recall of the top at which adaptive stops.")] = 0.85
+    seed: Annotated[int, option("Seed of examples, masks and controls.")] = 0
 
 
 @dataclass(frozen=True)
@@ -152,17 +139,17 @@ class PublishedGroup:
     """What the paper's methods take besides."""
 
     panel: ClassVar = "The paper's methods"
-    masks: Annotated[int, typer.Option(help="Masks to draw (css, csb).")] = 100
-    rate: Annotated[float, typer.Option(help="Share of heads in a mask (css, csb).")] = 0.02
-    mask_counts: Annotated[
-        str, typer.Option(help="Numbers of masks to try (css-search, csb-search).")
-    ] = "100,200,300,400"
+    masks: Annotated[int, option("Masks to draw (css, csb).")] = 100
+    rate: Annotated[float, option("Share of heads in a mask (css, csb).")] = 0.02
+    mask_counts: Annotated[str, option("Numbers of masks to try (css-search, csb-search).")] = (
+        "100,200,300,400"
+    )
     rates: Annotated[
-        str | None, typer.Option(help="Rates to try (css-search, csb-search); .01 to .1 if absent.")
+        str | None, option("Rates to try (css-search, csb-search); .01 to .1 if absent.")
     ] = None
     estimator: Annotated[
         str | None,
-        make_choice(
+        choice(
             "For css, csb, one-shot: lasso, lasso-cv, logistic, means, paired, spike-slab.",
             completion.ESTIMATORS,
         ),
@@ -193,14 +180,12 @@ class CheckGroup:
     """How a finding is checked."""
 
     panel: ClassVar = "Checks"
-    controls: Annotated[int, typer.Option(help="Random sets of heads to compare with.")] = 20
+    controls: Annotated[int, option("Random sets of heads to compare with.")] = 20
     limit: Limit = None
     disjoint: Annotated[
-        bool, typer.Option("--disjoint", help="Score only on examples that the search did not see.")
+        bool, option("Score only on examples that the search did not see.", "--disjoint")
     ] = False
     quick: Annotated[
         bool,
-        typer.Option(
-            "--quick", help="Skip the curve and the search for a more specific part of the set."
-        ),
+        option("Skip the curve and the search for a more specific part of the set.", "--quick"),
     ] = False

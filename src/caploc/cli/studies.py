@@ -7,7 +7,7 @@ import typer
 
 from caploc import console
 from caploc.cli import completion, options
-from caploc.cli.completion import make_option
+from caploc.cli.completion import argument, option
 from caploc.cli.models import DOWNLOADED, announce
 from caploc.errors import BadOption, FetchFailed
 from caploc.naming import is_fetched, placed
@@ -20,27 +20,20 @@ FOLDERS = {REAL: "demo", TINY: "demo-tiny", QUICK: "demo-quick"}
 if TYPE_CHECKING:
     from caploc.studies import Opened, Ran
 
-File = Annotated[Path, typer.Argument(help="TOML file of models, tasks, methods and seeds.")]
-Results = Annotated[
-    Path | None, typer.Option(help="Folder, instead of the file's; resumes what lies there.")
-]
+File = Annotated[Path, argument("TOML file of models, tasks, methods and seeds.")]
+Results = Annotated[Path | None, option("Folder, instead of the file's; resumes what lies there.")]
 
 
 @options.takes_groups
 def demo(
     tiny: Annotated[
-        bool,
-        typer.Option(
-            "--tiny", help="The 1.5 M-parameter model inside the package: nine capabilities."
-        ),
+        bool, option("The 1.5 M-parameter model inside the package: nine capabilities.", "--tiny")
     ] = False,
     quick: Annotated[
-        bool,
-        typer.Option("--quick", help="Two of its capabilities on few examples: under a minute."),
+        bool, option("Two of its capabilities on few examples: under a minute.", "--quick")
     ] = False,
     out: Annotated[
-        Path | None,
-        typer.Option(help="Folder; resumes what lies there (runs/demo, -tiny or -quick)."),
+        Path | None, option("Folder; resumes what lies there (runs/demo, -tiny or -quick).")
     ] = None,
     *,
     output: options.OutputGroup,
@@ -153,12 +146,9 @@ def plan(
     file: File,
     out: Results = None,
     calibration: Annotated[
-        bool,
-        typer.Option(help="Load the models and measure some rows, to tell tokens, memory, time."),
+        bool, option("Load the models and measure some rows, to tell tokens, memory, time.")
     ] = True,
-    seconds: Annotated[
-        float, typer.Option(help="Measure so long, for each task of a study.")
-    ] = 4.0,
+    seconds: Annotated[float, option("Measure so long, for each task of a study.")] = 4.0,
     trust_remote_code: options.Trust = False,
     *,
     code: options.CodeGroup,
@@ -199,29 +189,27 @@ CNL = "cnl"
 def reproduce(
     items: Annotated[
         list[str],
-        typer.Argument(
-            help="table1 to table9, fig1 to fig4, sharing, scale, failures, choice, rules; "
-            "all; or cnl."
+        argument(
+            "table1 to table9, fig1 to fig4, sharing, scale, failures, choice, rules; all; or cnl."
         ),
     ],
     preset: Annotated[
         str,
-        make_option(
-            "demo, real, paper, or the path of a TOML file such as theirs.", completion.presets
+        option(
+            "demo, real, paper, or the path of a TOML file such as theirs.",
+            offered=completion.presets,
         ),
     ] = "demo",
     model: Annotated[
         list[str] | None,
-        typer.Option(
-            help="Only this model of the preset, or LABEL=NAME, or a new one; repeat. With cnl "
+        option(
+            "Only this model of the preset, or LABEL=NAME, or a new one; repeat. With cnl "
             "one, in place of the preset's."
         ),
     ] = None,
-    only: Annotated[
-        list[str] | None, typer.Option(help="Only this benchmark of the preset; repeat.")
-    ] = None,
+    only: Annotated[list[str] | None, option("Only this benchmark of the preset; repeat.")] = None,
     limit: options.Limit = None,
-    plan: Annotated[bool, typer.Option("--plan", help="Print what it takes, and stop.")] = False,
+    plan: Annotated[bool, option("Print what it takes, and stop.", "--plan")] = False,
     out: options.Out = None,
     *,
     code: options.CodeGroup,

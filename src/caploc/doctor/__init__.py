@@ -70,10 +70,7 @@ def machine_facts() -> dict[str, Any]:
 
 
 def model_facts(options: ModelOptions) -> dict[str, Any]:
-    """Load and prove a model; say what its grid is.
-
-    Raises UserError if it cannot be loaded or does not pass the proof.
-    """
+    """Load and prove a model, and say what its grid is; raises UserError if it cannot."""
     options.check()
     loaded = options.engine().loaded
     grid = loaded.grid
@@ -123,7 +120,6 @@ class Examined:
 
     @property
     def sound(self) -> bool:
-        """Tell whether nothing is wrong."""
         return self.rows.sound and not self.faults
 
     @property
@@ -317,14 +313,13 @@ def spoilt(path: Path, content: Any, wrong: list[str], found: Examined) -> bool:
 def readable(path: Path, found: Examined) -> Any:
     """Return the content of a file; None, and a fault, if it cannot be read."""
     try:
-        content = read_json(path)
-        if content is None:
-            raise UserError(f"{path} is empty.") from ValueError("it holds nothing but null")
-        return content
+        content, why = read_json(path), "it holds nothing but null"
     except UserError as error:
-        found.faults.append(f"{path} cannot be read ({error.__cause__})")
+        content, why = None, str(error.__cause__)
+    if content is None:
+        found.faults.append(f"{path} cannot be read ({why})")
         found.unreadable.append(path)
-        return None
+    return content
 
 
 def disagreements(study: dict[str, Any], result: Result) -> Iterator[str]:

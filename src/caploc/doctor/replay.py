@@ -102,8 +102,7 @@ def recompute(rows: Path, written: RunFile, result: Result, *, curved: bool) -> 
     `written` and `result` are the contents of its `run.json` and `result.json`, as a run may have
     written them; `curved` says whether it has a curve. Of `result` only the model's identity, its
     grid and the group of a scattered search are taken for granted: with other ones, other rows
-    would be asked for. Raises NotRecomputed if rows are missing, the run is another version's, or
-    its tasks cannot be loaded here.
+    would be asked for. Raises NotRecomputed as `replay` does.
     """
     replayed = replay(rows, written, result, Recorded, curved=curved)
     study, stages = replayed.study, replayed.stages

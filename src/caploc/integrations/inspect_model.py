@@ -38,8 +38,6 @@ GREEDY = {
     "prompt_logprobs": (0,),
     "response_schema": (),
 }
-
-
 # A request that waits, and what will be its answer.
 Waiting = tuple[Generate, "Future[Generated]"]
 
@@ -91,11 +89,7 @@ class KnockedOutAPI(ModelAPI):
         tool_choice: ToolChoice,
         config: GenerateConfig,
     ) -> ModelOutput:
-        """Answer a conversation.
-
-        Raises:
-            BadOption: if tools, sampling or anything else is asked that greedy decoding lacks.
-        """
+        """Answer a conversation; raises BadOption if asked for more than greedy decoding has."""
         refuse_others(tools, config)
         most = config.max_tokens or NEW_TOKENS
         options = {"until": config.stop_seqs or [], "max_gen_toks": most, "do_sample": False}

@@ -72,11 +72,7 @@ class KnockedOut(LM):  # type: ignore[misc]  # lm-eval has no types
         return self.answer("loglikelihood_rolling", requests)
 
     def generate_until(self, requests: list[Instance]) -> list[str]:
-        """Return what the model says, up to the first stop string.
-
-        Raises:
-            BadOption: if a request samples or searches for its answer.
-        """
+        """Return what is said up to the first stop string; raises BadOption for sampling."""
         for request in requests:
             check_greedy(request.task_name or "", request)
         return self.answer("generate_until", requests)

@@ -6,15 +6,15 @@ from inspect import Parameter, signature
 from typing import Any
 
 from caploc.engine import BatchEngine
-from caploc.errors import BadOption, unknown
+from caploc.errors import BadOption, pick
 from caploc.headfile import read_heads
 from caploc.heads import Mask
 from caploc.models.loading import LoadedModel, load_model
 
-LOADING = [
-    name for name, each in signature(load_model).parameters.items()
+LOADING = {
+    name: each for name, each in signature(load_model).parameters.items()
     if each.kind is Parameter.KEYWORD_ONLY
-]  # fmt: skip
+}  # fmt: skip
 
 
 def open_engine(
@@ -26,8 +26,7 @@ def open_engine(
     Raises CaplocError in one sentence, if an argument, the file or the model cannot be used.
     """
     for argument in loading:
-        if argument not in LOADING:
-            raise unknown(LOADING, argument, "argument of a caploc model beside knockout")
+        pick(LOADING, argument, "argument of a caploc model beside knockout")
     rows = None
     if batch_size is not None:
         digits = isinstance(batch_size, int | str) and not isinstance(batch_size, bool)

@@ -6,9 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from copy import copy, deepcopy
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -16,7 +15,7 @@ from torch import Tensor
 from transformers import LogitsProcessorList, PreTrainedTokenizerBase
 
 from caploc.contents import Answers, read_file
-from caploc.engine import BatchEngine
+from caploc.engine import BatchEngine, chat_template
 from caploc.engine.encoding import UNFINISHED, Span, Stops, TokenizedPrompt
 from caploc.engine.plain import greedy_options, last_logits
 from caploc.errors import BadOption
@@ -34,32 +33,23 @@ LIKELIEST = 5  # alternatives shown for each token
 Event = dict[str, Any]  # what the page is sent, as JSON
 
 
-class TokenOdds(TypedDict):
-    """One token under both models; log-probabilities in nats, None where a model is broken."""
-
-    intact: float | None
-    knocked_out: float | None
-    likeliest: dict[str, list[tuple[str, float | None]]]  # by side: tokens, their log-probability
-
-
 def compare_odds(
     tokenizer: PreTrainedTokenizerBase,
     token: int,
     logprobs: dict[str, Float[Tensor, " vocabulary"]],
-) -> TokenOdds:
-    """Return the token's log-probability and the likeliest tokens, on each side."""
+) -> dict[str, Any]:
+    """Return a token's log-probability on each side, and there the likeliest tokens with theirs.
+
+    They are in nats, None where a model is broken.
+    """
 
     def likeliest(side: str) -> list[tuple[str, float | None]]:
         best = torch.topk(logprobs[side], min(LIKELIEST, len(logprobs[side])))
         pairs = zip(best.indices.tolist(), best.values.tolist(), strict=True)
-        decode = partial(tokenizer.decode, skip_special_tokens=False)
-        return [(str(decode([token])), number(value)) for token, value in pairs]
+        return [(str(tokenizer.decode([token])), number(value)) for token, value in pairs]
 
-    return TokenOdds(
-        intact=number(float(logprobs[INTACT][token])),
-        knocked_out=number(float(logprobs[KNOCKED_OUT][token])),
-        likeliest={side: likeliest(side) for side in SIDES},
-    )
+    odds = {side: number(float(logprobs[side][token])) for side in SIDES}
+    return {**odds, "likeliest": {side: likeliest(side) for side in SIDES}}
 
 
 class Pieces:
@@ -73,7 +63,6 @@ class Pieces:
         self.shown = self.decoded()
 
     def add(self, token: int) -> str:
-        """Return what the token adds to the text."""
         self.tokens.append(token)
         text = self.decoded()
         if text.endswith(UNFINISHED) and not self.shown.endswith(UNFINISHED):
@@ -112,7 +101,6 @@ class Stream:
 
     @torch.inference_mode()
     def read(self, tokens: Sequence[int]) -> None:
-        """Read on."""
         self.text += tokens
         # a model that keeps no keys reads its text anew
         new = self.text if self.keys is None else tokens
@@ -151,7 +139,6 @@ class GrowingAnswer:
     over: str = ""  # why it ended; empty while it goes on
 
     def read_last(self) -> None:
-        """Let both models read the last token."""
         for stream in self.readers.values():
             stream.read(self.said[-1:])
 
@@ -204,7 +191,6 @@ class PairedGeneration:
         return streams
 
     def extend(self, side: str) -> Event:
-        """Choose a side's next token."""
         answer = self.answers[side]
         text: Any = torch.tensor(
             [[*self.prompts[side].tokens, *answer.said]], device=self.loaded.model.device
@@ -389,8 +375,7 @@ class Chat:
         """Yield both answers to a text, each with its side's name."""
         tokenizer: Any = self.loaded.tokenizer
         if self.templated:
-            turn = [{"role": "user", "content": text}]
-            text = tokenizer.apply_chat_template(turn, tokenize=False, add_generation_prompt=True)
+            text = chat_template(tokenizer)([{"role": "user", "content": text}])
         # a template writes the tokens that begin a text itself
         told = tokenizer(text, return_tensors="pt", add_special_tokens=not self.templated)
         prompt = told.to(self.loaded.device)

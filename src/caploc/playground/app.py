@@ -2,32 +2,30 @@
 
 import base64
 import json
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Generator, Sequence
+from contextlib import aclosing
 from typing import Any
 
 from starlette.applications import Starlette
-from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import BaseRoute, Route
 
 from caploc.finished import FinishedRun
 from caploc.headfile import NAME
+from caploc.naming import DEMO
 from caploc.playground.answers import Event
 from caploc.playground.playground import Playground
 from caploc.playground.serving import (
     JSON,
-    Guard,
     Handler,
     Turns,
-    assets,
+    build_site,
     read_request,
     report_errors,
     show_playground,
 )
 from caploc.playground.setting import (
-    DEMO,
     AttentionRequest,
     ExampleRequest,
     HeadsRequest,
@@ -59,7 +57,6 @@ class Site:
         ]
 
     def actions(self) -> dict[str, Handler]:
-        """What a page may ask for, by name."""
         return {
             "example": self.example,
             "answers": self.answers,
@@ -69,7 +66,6 @@ class Site:
         }
 
     async def lay_out(self) -> dict[str, Any]:
-        """Everything the page needs to draw itself."""
         return await self.turns.call(lay_out, self.playground)
 
     async def board(self, request: Request) -> Response:
@@ -83,16 +79,12 @@ class Site:
         )
 
     async def answers(self, request: Request) -> Response:
-        """Both answers, an event a line, as they come."""
-        question = await read_request(PageQuestion, request)
-        events = self.turns.stream(self.playground.answers(question))
-        return StreamingResponse(encode_events(events), media_type="application/x-ndjson")
+        """Both answers, token by token."""
+        return self.stream(self.playground.answers(await read_request(PageQuestion, request)))
 
     async def scores(self, request: Request) -> Response:
-        """How far the scoring is, an event a line, and at its end both scores."""
-        asked = await read_request(ScoreRequest, request)
-        events = self.turns.stream(self.playground.scores(asked))
-        return StreamingResponse(encode_events(events), media_type="application/x-ndjson")
+        """How far the scoring is, and at its end both scores."""
+        return self.stream(self.playground.scores(await read_request(ScoreRequest, request)))
 
     async def attention(self, request: Request) -> Response:
         """A head's pattern; the weights are float32, row by row, in base64."""
@@ -107,33 +99,23 @@ class Site:
         as_file = {"content-disposition": f'attachment; filename="{NAME}"'}
         return Response(saved, media_type=JSON, headers=as_file)
 
-    @asynccontextmanager
-    async def open(self, app: Starlette) -> AsyncIterator[None]:
-        yield
-        self.turns.end()
+    def stream(self, events: Generator[Event, None, None]) -> Response:
+        """Answer with events, a line of JSON each, as they come."""
+        lines = encode_events(self.turns.stream(events))
+        return StreamingResponse(lines, media_type="application/x-ndjson")
 
 
 def application(playground: Playground, hosts: Sequence[str]) -> Starlette:
-    """Return a web application that answers under these host names and IP addresses.
-
-    A page elsewhere can neither point a name of its own here (the host is checked) nor post (only
-    JSON is taken, for which browsers ask first, and nobody allows it).
-    """
+    """Return a web application that answers under these host names and IP addresses."""
     site = Site(playground)
-    guard = Middleware(Guard, names=frozenset(hosts))
-    page = Route("/", show_playground)
-    return Starlette(
-        routes=[page, *site.routes(), *assets()], middleware=[guard], lifespan=site.open
-    )
+    return build_site([Route("/", show_playground), *site.routes()], site.turns, hosts)
 
 
 async def encode_events(events: AsyncGenerator[Event, None]) -> AsyncIterator[bytes]:
-    """Events as lines of JSON."""
-    try:
+    """Yield events as lines of JSON; close them when nobody listens any more."""
+    async with aclosing(events):
         async for event in events:
             yield json.dumps(event, allow_nan=False).encode() + b"\n"
-    finally:
-        await events.aclose()
 
 
 def lay_out(playground: Playground) -> dict[str, Any]:

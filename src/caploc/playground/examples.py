@@ -42,7 +42,6 @@ class RunExamples:
 
     @cached_property
     def unit(self) -> Unit:
-        """How outcomes are written."""
         return outcome_unit(self.result)
 
     @cached_property
@@ -91,7 +90,6 @@ class RunExamples:
         }
 
     def row(self, place: int) -> dict[str, Any]:
-        """Return an example as a line of the list."""
         answer = self.answers[place]
         status = status_of(answer, self.unit)
 

@@ -42,7 +42,6 @@ from caploc.playground.setting import (
     PageQuestion,
     ScoreRequest,
     Setting,
-    allow_loading,
 )
 from caploc.report.wording import ScoreKind, called, unit_of_metric, unit_of_outcomes
 from caploc.result import number
@@ -53,9 +52,11 @@ from caploc.tasks.task import (
     LogLikelihood,
     Request,
     Response,
+    Rolling,
     Scored,
     Task,
     options_json,
+    prompt_of,
 )
 from caploc.validation import measure_change
 
@@ -72,16 +73,13 @@ class DrawnExample:
 
     @property
     def requests(self) -> list[Request]:
-        """Return what the task asks of the model."""
         return list(self.task.requests(self.number))
 
     @property
     def prompt(self) -> str:
         """Return what the model reads before its answer."""
         first = self.requests[0]
-        if isinstance(first, Generate):
-            return first.prompt
-        return first.context if isinstance(first, LogLikelihood) else ""
+        return "" if isinstance(first, Rolling) else prompt_of(first)
 
     @property
     def gold(self) -> str | None:
@@ -114,7 +112,7 @@ class DrawnExample:
             "choices": self.choices,
         }
 
-    def verdict(self, responses: dict[str, Sequence[Response]]) -> Event:
+    def verdict(self, responses: Mapping[str, Sequence[Response]]) -> Event:
         """Return the gold answer and each side's score."""
         if self.task.executes_code and not self.judges_code:
             why = (
@@ -165,10 +163,7 @@ class Playground:
         return int(self.engine.encoder.harness.max_length)
 
     def example(self, asked: ExampleRequest) -> DrawnExample:
-        """Return the example asked for.
-
-        Raises UserError if the task is not laid out here, cannot be loaded, or has no such example.
-        """
+        """Return the example asked for; raises UserError if there is no such task or example."""
         task = self.task(asked.task)
         # which example comes next decides nothing that is measured
         number = randrange(task.size) if asked.number is None else asked.number
@@ -183,7 +178,7 @@ class Playground:
         if name not in self.setting.tasks:
             raise BadOption(f"Task {name!r} is not laid out here; start again with --task {name}.")
         if name not in self.tasks:
-            options = allow_loading(self.setting.tasks[name])
+            options = replace(self.setting.tasks[name], allow_code=True)  # to be loaded
             (task,) = self.setting.model.tasks([name], options)
             self.tasks[name] = task.in_metric()
         return self.tasks[name]
@@ -215,7 +210,7 @@ class Playground:
             said = {
                 side: [Generated(pair.answer(side), len(pair.answers[side].said))] for side in SIDES
             }
-            yield example.verdict(said)  # type: ignore[arg-type]  # a list of one kind of response
+            yield example.verdict(said)
 
     def read(self, example: DrawnExample, heads: tuple[Head, ...]) -> Iterator[Event]:
         """Answers that the task offers, or a text, read by both models."""
@@ -223,7 +218,7 @@ class Playground:
         reading = PairedReading(self.engine, requests, heads)
         yield {"event": "begin", "choices": example.choices, "gold": example.gold}
         yield from reading.events()
-        yield example.verdict(reading.responses)  # type: ignore[arg-type]
+        yield example.verdict(reading.responses)
 
     def scores(self, asked: ScoreRequest) -> Generator[Event, None, None]:
         """Score a task's first examples on both sides; the last event is `scores` or `failed`."""
@@ -233,10 +228,7 @@ class Playground:
             yield {"event": "failed", "message": describe_error(error)}
 
     def scored(self, asked: ScoreRequest) -> Iterator[Event]:
-        """Have both sides answer, some examples at a time, and say how far that is.
-
-        Raises UserError if there is no such head or task, or the task runs programs.
-        """
+        """Have both sides answer, some examples at a time, and say how far that is."""
         task, heads = self.task(asked.task), self.heads(asked.heads)
         if task.executes_code and not self.setting.judges_code:
             raise BadOption(
@@ -304,28 +296,18 @@ class Playground:
                 f"The prompt has {length:,} tokens and the answer may have {question.new_tokens:,} "
                 f"more; the model's window is {self.window:,}. Shorten one of them."
             )
-        options = {
-            "until": question.stops,
-            "max_gen_toks": question.new_tokens,
-            "do_sample": False,
-        }
+        options = {"until": question.stops, "max_gen_toks": question.new_tokens, "do_sample": False}
         return Generate(prompt, options_json(options))
 
     def heads(self, names: Sequence[str]) -> tuple[Head, ...]:
-        """Return the heads of these names, each once.
-
-        Raises UserError if there is none, or one does not exist.
-        """
+        """Return heads by name, each once; raises UserError if there is none, or no such head."""
         found = self.loaded.grid.named_in(dict.fromkeys(names), amounts=True)
         if not found:
             raise BadOption("No head is chosen; pick one on the map, or take a run's top heads.")
         return tuple(found)
 
     def attention(self, asked: AttentionRequest) -> dict[str, Any]:
-        """Return a head's attention over a prompt and what followed: tokens, and weights by row.
-
-        Raises UserError.
-        """
+        """Return a head's attention over a prompt and what followed: tokens, and weights by row."""
         head = Head.parse(asked.head)
         tokens = [*self.context_tokens(asked), *asked.said]
         embeddings: Any = self.loaded.model.get_input_embeddings()
@@ -359,10 +341,7 @@ class Playground:
         return list(span.inputs[: len(span.inputs) + 1 - len(span.continuation)])
 
     def save_heads(self, asked: HeadsRequest) -> bytes:
-        """Return a file of the chosen heads, which `caploc.read_heads` reads.
-
-        Raises UserError if a head does not exist, or there is none.
-        """
+        """Return the chosen heads as a file; raises UserError if there is none, or no such head."""
         heads, evidence = self.cite_run(self.heads(asked.heads), asked.run)
         file = HeadFile(
             heads=heads,
@@ -418,7 +397,6 @@ def compare_rows(task: Task, rows: Mapping[str, Sequence[Row]]) -> Event:
 
 
 LONGEST = 512  # tokens; a larger map has no room on a screen, and its weights grow with the square
-EAGER = "eager"  # the one implementation that hands its weights out
 
 
 @torch.inference_mode()
@@ -459,14 +437,11 @@ def pattern(
 
 @contextmanager
 def eager(loaded: LoadedModel) -> Iterator[None]:
-    """Have the model compute attention step by step, and as before again afterwards.
-
-    Raises BadOption if it has no such attention.
-    """
+    """Have attention computed step by step inside the block; raises BadOption if it cannot be."""
     model: Any = loaded.model
     before = model.config._attn_implementation
     try:
-        model.set_attn_implementation(EAGER)
+        model.set_attn_implementation("eager")  # the one that hands its weights out
     except (ValueError, ImportError, AttributeError) as error:
         raise BadOption(
             f"{loaded.name} has no attention that hands its weights out ({error})."

@@ -10,7 +10,7 @@ import re
 import sqlite3
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from hashlib import blake2b
 from pathlib import Path
 from threading import Lock
@@ -59,7 +59,7 @@ Stamp = tuple[tuple[int, int] | None, ...]
 
 @dataclass
 class RunEntry:
-    """A run as the list shows it; what is not known is empty, or None.
+    """A run as the list of the page shows it; what is not known is empty, or None.
 
     `scores` are those of the intact model and without the heads, `shown_scores` the same in words;
     `date` is in seconds since 1970; `state` is done, running, stopped or unreadable.
@@ -83,10 +83,6 @@ class RunEntry:
     more_rows: bool = False
     report: bool = False
     fingerprint: str = ""
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return what the page reads."""
-        return asdict(self)
 
 
 class RunIndex:
@@ -131,10 +127,8 @@ class RunIndex:
         entry.state = "running" if running else "stopped"
         stamp = stamp_of(rows.parent, rows.name, f"{rows.name}-wal")
         if rows not in self.counted or self.counted[rows][0] != stamp:
-            self.counted[rows] = (
-                stamp,
-                count_stored(rows, entry.task if rows.parent != folder else ""),
-            )
+            own_task = entry.task if rows.parent != folder else ""
+            self.counted[rows] = stamp, count_stored(rows, own_task)
         entry.rows, entry.more_rows = self.counted[rows][1]
         entry.date = max([entry.date, *(part[0] / 1e9 for part in stamp if part)])
         return entry

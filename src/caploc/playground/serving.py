@@ -4,8 +4,17 @@ import asyncio
 import logging
 import re
 import socket
-from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Generator
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Collection,
+    Generator,
+    Sequence,
+)
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
 from errno import EADDRNOTAVAIL
 from ipaddress import ip_address
 from pathlib import Path
@@ -15,6 +24,7 @@ import uvicorn
 from pydantic import BaseModel, ValidationError
 from starlette.applications import Starlette
 from starlette.datastructures import Headers
+from starlette.middleware import Middleware
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import FileResponse, JSONResponse, PlainTextResponse, Response
 from starlette.routing import BaseRoute, Mount, Route
@@ -43,8 +53,6 @@ HEADERS = {
     b"referrer-policy": b"no-referrer",
     b"cache-control": b"no-store",
 }
-
-
 HOST = re.compile(r"(?:\[(?P<bracketed>[^\[\]]+)\]|(?P<bare>[^\[\]:]+))(?::\d*)?")
 
 
@@ -109,7 +117,6 @@ class Turns:
         self.thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="playground")
 
     async def call(self, work: Callable[..., T], *arguments: Any) -> T:
-        """Have one piece of work done and return its result."""
         return await asyncio.get_running_loop().run_in_executor(self.thread, work, *arguments)
 
     async def stream(self, steps: Generator[T, None, None]) -> AsyncGenerator[T, None]:
@@ -174,7 +181,11 @@ async def read_request(kind: type[A], request: Request) -> A:
 
 
 class Guard:
-    """Answers only under these host names and IP addresses, and adds the security headers."""
+    """Answers only under these host names and IP addresses, and adds the security headers.
+
+    A page elsewhere can neither point a name of its own here (the host is checked) nor post (only
+    JSON is taken, for which browsers ask first, and nobody allows it).
+    """
 
     def __init__(self, app: ASGIApp, names: Collection[str]) -> None:
         self.app, self.names = app, names
@@ -188,22 +199,18 @@ class Guard:
                 message["headers"] = [*given, *HEADERS.items()]
             await send(message)
 
-        if scope["type"] not in ("http", "websocket"):
-            await self.app(scope, receive, guarded)
-            return
-        headers = Headers(scope=scope)
-        if not is_known(headers.get("host", ""), self.names):
-            refused = PlainTextResponse(
-                "This page does not answer under this host name; open it by its IP address, or "
-                "start it with `--host NAME`.",
-                status_code=400,
-            )
-            await refused(scope, receive, guarded)
-        elif is_from_elsewhere(headers):
-            refused = PlainTextResponse("Pages of other sites cannot use this one.", 403)
-            await refused(scope, receive, guarded)
-        else:
-            await self.app(scope, receive, guarded)
+        answer = self.app
+        if scope["type"] in ("http", "websocket"):
+            headers = Headers(scope=scope)
+            if not is_known(headers.get("host", ""), self.names):
+                answer = PlainTextResponse(
+                    "This page does not answer under this host name; open it by its IP address, or "
+                    "start it with `--host NAME`.",
+                    status_code=400,
+                )
+            elif is_from_elsewhere(headers):
+                answer = PlainTextResponse("Pages of other sites cannot use this one.", 403)
+        await answer(scope, receive, guarded)
 
 
 def is_from_elsewhere(headers: Headers) -> bool:
@@ -213,6 +220,18 @@ def is_from_elsewhere(headers: Headers) -> bool:
     """
     site, mode = headers.get("sec-fetch-site", "none"), headers.get("sec-fetch-mode", "")
     return site in ("cross-site", "same-site") and mode != "navigate"
+
+
+def build_site(routes: Sequence[BaseRoute], turns: Turns, hosts: Collection[str]) -> Starlette:
+    """Return a web application that answers under these names, and ends the turns at its end."""
+
+    @asynccontextmanager
+    async def ending(app: Starlette) -> AsyncIterator[None]:
+        yield
+        turns.end()
+
+    guard = Middleware(Guard, names=frozenset(hosts))
+    return Starlette(routes=[*routes, *assets()], middleware=[guard], lifespan=ending)
 
 
 FAREWELL = 2  # seconds that answers under way get when the server is stopped

@@ -11,6 +11,7 @@ from caploc.errors import BadOption, UserError
 from caploc.finished import FinishedRun
 from caploc.folder import finished_in
 from caploc.heads import HeadGrid
+from caploc.naming import DEMO
 from caploc.tasks.catalog import DEMO_CAPABILITIES, TaskOptions, check_task_name
 from caploc.workbench import Allowed, ModelOptions
 
@@ -84,9 +85,6 @@ class HeadsRequest(PageRequest):
     run: int | None = None
 
 
-DEMO = "demo"
-
-
 @dataclass(frozen=True)
 class Setting:
     """A model and what is laid out beside it.
@@ -101,19 +99,12 @@ class Setting:
     judges_code: bool = False
 
     def check(self) -> HeadGrid:
-        """Refuse every mistake that can be seen before data or weights are loaded.
-
-        Raises UserError.
-        """
+        """Refuse, by a UserError, what can be seen before data or weights are loaded."""
         for name, options in self.tasks.items():
             options.check()
-            check_task_name(name, allow_loading(options))
+            # a code task may be loaded, and is judged only if `judges_code`
+            check_task_name(name, replace(options, allow_code=True))
         return self.model.check()
-
-
-def allow_loading(options: TaskOptions) -> TaskOptions:
-    """Options under which a code task may be loaded; whether it is judged is decided elsewhere."""
-    return replace(options, allow_code=True)
 
 
 def open_runs(folder: Path, allowed: Allowed | None = None) -> tuple[FinishedRun, ...]:

@@ -7,8 +7,9 @@ that this version writes into its own reports, in a frame without an origin.
 import os
 import re
 import stat
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import asdict
 from functools import lru_cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -17,7 +18,6 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
-from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import FileResponse, JSONResponse, Response
 from starlette.routing import BaseRoute, Route
@@ -25,14 +25,14 @@ from starlette.routing import BaseRoute, Route
 from caploc.errors import BadOption, UserError
 from caploc.files import is_regular, read_bytes
 from caploc.folder import RESULT
+from caploc.naming import DEMO
 from caploc.playground.examples import examples_of
 from caploc.playground.runs import RunIndex, Stamp, stamp_of
 from caploc.playground.serving import (
     PAGE,
-    Guard,
     Handler,
     Turns,
-    assets,
+    build_site,
     read_request,
     report_errors,
     show_playground,
@@ -90,14 +90,14 @@ class View:
         ]
 
     def runs(self, request: Request) -> Response:
-        entries = [entry.as_dict() for entry in self.index.list()]
+        entries = [asdict(entry) for entry in self.index.list()]
         place = Path(*self.index.root.absolute().parts[-2:]).as_posix()
         return JSONResponse({"root": inline(place), "runs": entries})
 
     def about(self, request: Request) -> Response:
         name = request.path_params["run"]
         self.index.folder(name)
-        return JSONResponse(next(e.as_dict() for e in self.index.list() if e.id == name))
+        return JSONResponse(next(asdict(e) for e in self.index.list() if e.id == name))
 
     def list_examples(self, request: Request) -> Response:
         asked, folder = request.query_params, self.index.folder(request.path_params["run"])
@@ -246,7 +246,7 @@ class Playgrounds:
     def settle(self, folders: Sequence[Path]) -> Any:
         """Put the first run and those beside it together; without these if one is unfit."""
         from caploc.finished import FinishedRun  # loads torch
-        from caploc.playground.setting import DEMO, make_setting
+        from caploc.playground.setting import make_setting
         from caploc.tasks.catalog import TaskOptions
         from caploc.workbench import Allowed, ModelOptions
 
@@ -271,16 +271,5 @@ class Nothing(BaseModel):
 
 
 def view_application(view: View, playgrounds: Playgrounds, hosts: Sequence[str]) -> Starlette:
-    """Return a web application over runs, which answers under these names as `app.application`."""
-
-    @asynccontextmanager
-    async def ending(app: Starlette) -> AsyncIterator[None]:
-        yield
-        playgrounds.turns.end()
-
-    guard = Middleware(Guard, names=frozenset(hosts))
-    return Starlette(
-        routes=[*view.routes(), *playgrounds.routes(), *assets()],
-        middleware=[guard],
-        lifespan=ending,
-    )
+    """Return a web application over runs, which answers under these host names and addresses."""
+    return build_site([*view.routes(), *playgrounds.routes()], playgrounds.turns, hosts)
