@@ -166,7 +166,6 @@ class Attribution:
     rule: str = "midpoint"
 
     def check(self) -> "Attribution":
-        """Refuse what does not exist."""
         pick(METHODS, self.method, "neuron score")
         pick(TARGETS, self.target, "target")
         pick(POINTS, self.rule, "rule")
@@ -202,7 +201,6 @@ class Attribution:
     def batcher(
         self, model: PreTrainedModel, most_rows: int | None = None, memory: int | None = None
     ) -> Batcher:
-        """Batch examples for this score of a loaded model."""
         return Batcher(model, most_rows, memory, self.needs(model, waits=weights_wait(model)))
 
     def passes(self, layers: int) -> int:
@@ -216,7 +214,6 @@ class Attribution:
         return each.get(self.method, 1 + self.steps * layers)
 
     def scores(self, model: NeuronModel, batch: Batch) -> Scores:
-        """Score every neuron for each example of a batch."""
         # a weight that was fetched for a pass would stay until the way back has used it
         waits = weights_wait(model.model)
         lean = checkpointed(model.model, model.projections) if waits else nullcontext()

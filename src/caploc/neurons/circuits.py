@@ -69,7 +69,6 @@ FULL, EMPTY, LOCATED, COMPLEMENT = "full", "empty", "located", "complement"
 RELATION, UNRELATED, RANDOM = "same relation", "other relation", "random"
 ARMS = (FULL, EMPTY, LOCATED, COMPLEMENT, RELATION, UNRELATED, RANDOM)
 METRICS = ("logit_difference", "probability", "faithfulness")
-ByFact = Float64[np.ndarray, " facts"]
 
 
 @dataclass(frozen=True)
@@ -522,8 +521,7 @@ def _run_arms(
     return FactOutcome(own.fact.name, named, tuple(found[len(arms) :]))
 
 
-def _by_fact(found: list[FactOutcome], arm: str, metric: str) -> ByFact:
-    """Take each fact's metric in an arm."""
+def _by_fact(found: list[FactOutcome], arm: str, metric: str) -> Float64[np.ndarray, " facts"]:
     return np.array([each.value(arm, metric) for each in found], dtype=float)
 
 

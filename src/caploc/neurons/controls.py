@@ -25,7 +25,7 @@ from caploc.neurons.attribution import METHODS
 from caploc.neurons.erasure import LAYERS, LOCATED, Eraser, Erasing
 from caploc.neurons.finding import TaskNeurons
 from caploc.neurons.locating import subsets_of
-from caploc.neurons.study import Finding, NeuronLab, Reported, reopen_study, run_command
+from caploc.neurons.study import Finding, NeuronLab, Reported, reopen_study
 from caploc.progress import Progress
 from caploc.report.tabulation import as_text, bounds, fill_tables, ranged
 from caploc.stats import mean_interval
@@ -127,7 +127,6 @@ class ControlledRun:
 
     @cached_property
     def plain_text(self) -> TaskNeurons | None:
-        """The neurons of plain text."""
         plain, lab = self.asked.plain, self.lab
         if plain is None:
             return None
@@ -213,8 +212,7 @@ def measure_controls(
     allowed: Allowed | None = None,
 ) -> Reported:
     """Hold the neurons of a finished `locate` against controls; write `controls.json`."""
-
-    def find(lab: NeuronLab) -> Finding:
+    with reopen_study(folder, progress, allowed) as lab:
         work = ControlledRun(lab, asked.check(lab))
         rows: list[Row] = []
         left: list[Row] = []
@@ -233,9 +231,8 @@ def measure_controls(
         }
         title = f"Controls of the neurons of {lab.study.model.name}"
         shown = fill_tables("controls", results)
-        return Finding(CONTROLS, results, title, controls_headline(rows), shown, page="controls")
-
-    return run_command(reopen_study(folder, progress, allowed), find, folder, command)
+        finding = Finding(CONTROLS, results, title, controls_headline(rows), shown, page="controls")
+        return finding.write(folder, command)
 
 
 def controls_headline(rows: Sequence[Mapping[str, Any]]) -> str:

@@ -412,7 +412,6 @@ def _can_be_edited(fact: Fact) -> bool:
 
 
 def _edit_all_layers(asker: FactAnswers, editor: Editor, fact: Fact) -> list[list[float]]:
-    """Measure the fact after the edit of each layer."""
     asked = [fact.prompt, *fact.rewrites]
     before = _leads(asker, asked)
     rows = []

@@ -35,7 +35,6 @@ from caploc.neurons.study import (
     TaskSource,
     outcomes_under,
     reopen_study,
-    run_command,
 )
 from caploc.neurons.training import (
     ARMS,
@@ -154,7 +153,6 @@ class ArmTuner:
 
     @cached_property
     def before(self) -> Measured:
-        """What is measured before anything is tuned."""
         measure = self.measure
         found = self.recall({"arm": None}, lambda: {"after": _written(measure(self.loaded))})
         return _read(found)
@@ -245,7 +243,6 @@ def _read(found: Mapping[str, Any]) -> Measured:
 
 
 def _changes(before: Measured, after: Measured, seed: int) -> tuple[TuningChange, ...]:
-    """Compare every task under every measure."""
     found = []
     for (task, measure), old in before.items():
         new = after[task, measure]
@@ -282,7 +279,6 @@ def _controls(
             )
 
 
-DRAWS = FEWEST
 Results = Mapping[str, Any]  # of one task, as the file holds them, or of all by task
 
 
@@ -297,7 +293,7 @@ class Enhancing:
 
     recipe: TuningRecipe = field(default_factory=TuningRecipe)
     arms: tuple[str, ...] = USUAL
-    draws: int = DRAWS
+    draws: int = FEWEST
     noise: float = 0.0
     limit: int | None = 60
     tasks: tuple[str, ...] = ()
@@ -306,9 +302,8 @@ class Enhancing:
         """Refuse, as a UserError, what means nothing; `known` are the study's tasks."""
         self.recipe.check()
         Erasing(draws=self.draws, limit=self.limit).check()
-        every = (*ARMS, *RIVALS)
         for arm in self.arms:
-            pick(dict.fromkeys(every), arm, "arm")
+            pick(ARMS | RIVALS, arm, "arm")
         for task in self.tasks:
             pick(dict.fromkeys(known), task, "task of the run")
         if self.noise < 0:
@@ -325,8 +320,7 @@ def enhance_located(
     allowed: Allowed | None = None,
 ) -> Reported:
     """Tune the neurons of the tasks of a finished `locate`; write `enhancement.json`."""
-
-    def find(lab: NeuronLab) -> Finding:
+    with reopen_study(folder, progress, allowed) as lab:
         asked.check(lab.study.tasks)
         check_tunable(lab.study.model)
         found, model = enhance_tasks(lab, asked), lab.study.model.name
@@ -336,11 +330,9 @@ def enhance_located(
             gains_matrix_exhibit(found),
         ]
         title, lines = f"Tuning neurons of {model}", [describe_tuning(asked)]
-        return Finding(
-            ENHANCEMENT, results, title, tuning_headline(found), shown, lines, "enhancement"
-        )
-
-    return run_command(reopen_study(folder, progress, allowed), find, folder, command)
+        headline = tuning_headline(found)
+        finding = Finding(ENHANCEMENT, results, title, headline, shown, lines, "enhancement")
+        return finding.write(folder, command)
 
 
 def enhance_tasks(lab: NeuronLab, asked: Enhancing) -> dict[str, Any]:

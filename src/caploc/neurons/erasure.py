@@ -29,7 +29,6 @@ from caploc.neurons.study import (
     TaskSource,
     outcomes_under,
     reopen_study,
-    run_command,
 )
 from caploc.progress import Progress
 from caploc.report.tabulation import Effects, bounds, fill_tables, known_of, ranged, view_effects
@@ -49,7 +48,7 @@ from caploc.workbench import Allowed
 LOCATED, UNIFORM, LAYERS, BOTTOM = "located", "random", "random in layers", "bottom"
 ACTIVE, OWN = "random as active", "no other's"
 ARMS = (LOCATED, ACTIVE, LAYERS, UNIFORM, BOTTOM)
-KNOWN_ARMS = (*ARMS, OWN)  # the last where it is asked for
+KNOWN_ARMS = dict.fromkeys((*ARMS, OWN))  # the last where it is asked for
 ACTIVE_ON = 30  # examples that activity is measured on
 DOSES = (0.1, 0.25, 0.5, 0.75, 1.0)
 CURVE_DRAWS = 3  # of random neurons at each point of the curve
@@ -78,9 +77,8 @@ class Erasing:
     kinds: Mapping[str, str] = field(default_factory=dict)
 
     def check(self) -> "Erasing":
-        """Refuse what means nothing."""
         for arm in (*self.arms, *self.beside):
-            pick(dict.fromkeys(KNOWN_ARMS), arm, "arm of an erasure")
+            pick(KNOWN_ARMS, arm, "arm of an erasure")
         if self.draws < FEWEST:
             raise BadOption(f"--draws must be {FEWEST} or more; got {self.draws}.")
         for dose in self.doses:
@@ -198,14 +196,14 @@ class Eraser:
             (BOTTOM, 0, bottom(moments.mean, located, absolute=moments.absolute)),
         ]
 
-    def erase(self, source: TaskSource, arms: Sequence[str] | None = None) -> Erased:
-        """Measure what a judging task loses under every arm (those named, or all)."""
+    def erase(self, source: TaskSource, arms: Sequence[str] = tuple(KNOWN_ARMS)) -> Erased:
+        """Measure what a judging task loses under some arms."""
         meters, examples = self.meters(source), source.judge_on[: self.asked.limit]
         nothing = self.found.located & False
         intact = self.outcomes(meters, nothing, examples)
         told, random = [], []
         for arm, draw, neurons in self.arms():
-            if arms is not None and arm not in arms:
+            if arm not in arms:
                 continue
             cut = self.outcomes(meters, neurons, examples)
             if arm in (LOCATED, LAYERS):
@@ -299,8 +297,7 @@ def erase(
     `others` are tasks that are judged too, of which no neurons are located.
     """
     asked.check()
-
-    def find(lab: NeuronLab) -> Finding:
+    with reopen_study(folder, progress, allowed) as lab:
         for task in asked.tasks:
             pick(dict.fromkeys(lab.study.tasks), task, "task of the run")
         model = lab.study.model.name
@@ -319,9 +316,9 @@ def erase(
         effects = view_effects(list_losses(tasks), list_losses(tasks, LAYERS))
         shown = fill_tables("erasure", {**results, **effects, "curve_draws": CURVE_DRAWS})
         title = f"Erasing neurons of {model}"
-        return Finding(ERASURE, results, title, erasure_headline(erased), shown, lines, "erasure")
-
-    return run_command(reopen_study(folder, progress, allowed), find, folder, command)
+        headline = erasure_headline(erased)
+        finding = Finding(ERASURE, results, title, headline, shown, lines, "erasure")
+        return finding.write(folder, command)
 
 
 def erase_tasks(lab: NeuronLab, asked: Erasing, judged: Sequence[str]) -> list[ErasedTask]:

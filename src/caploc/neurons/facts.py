@@ -236,22 +236,14 @@ class FactLocator(Protocol):
 
 @dataclass(frozen=True)
 class WordingPair:
-    """A fact's prompt beside one of its own rewrites and rewrites of other facts, by number.
+    """A fact's prompt and, by arm, whose rewrite it is held against, of the fact or of another.
 
-    `fact` and `rewrite` are numbers; `related` is a fact of the same relation and `unrelated` one
-    of another, each with the number of one of its rewrites; None where there is none. That all are
-    rewrites keeps differences of form out of the comparison.
+    All are numbers: the prompt's fact; the partner's, and which of its rewrites. None where there
+    is no partner. That all are rewrites keeps differences of form out of the comparison.
     """
 
     fact: int
-    rewrite: int
-    related: tuple[int, int] | None
-    unrelated: tuple[int, int] | None
-
-    def partner(self, arm: str) -> tuple[int, int] | None:
-        """Name the fact and the rewrite that an arm holds the prompt against."""
-        others = {"same_relation": self.related, "unrelated": self.unrelated}
-        return others.get(arm, (self.fact, self.rewrite))
+    partners: dict[str, tuple[int, int] | None]
 
 
 def pair_wordings(facts: Sequence[Fact], seed: int) -> list[WordingPair]:
@@ -277,11 +269,15 @@ def pair_wordings(facts: Sequence[Fact], seed: int) -> list[WordingPair]:
         other = pool[int(random.integers(len(pool)))]
         return other, rewrite % len(facts[other].rewrites)
 
-    return [
-        WordingPair(fact, rewrite, partner(fact, rewrite, True), partner(fact, rewrite, False))
-        for fact in usable
-        for rewrite in range(len(facts[fact].rewrites))
-    ]
+    pairs = []
+    for fact in usable:
+        for rewrite in range(len(facts[fact].rewrites)):
+            own = fact, rewrite
+            related, unrelated = (partner(fact, rewrite, same) for same in (True, False))
+            pairs.append(
+                WordingPair(fact, dict(zip(ARMS, (own, related, unrelated, own), strict=True)))
+            )
+    return pairs
 
 
 def are_related(first: Fact, second: Fact) -> bool | None:
@@ -338,7 +334,7 @@ def wording_fidelity(
     located = _locate_wordings(locator, facts, compared, progress or Silent())
 
     def measure(arm: str, number: int, pair: WordingPair) -> dict[str, float]:
-        place = pair.partner(arm)
+        place = pair.partners[arm]
         second = None if place is None else located[place[0]][1 + place[1]]
         if arm == "random" and second is not None:
             second = random_like(second, locator.grid, seed + number)

@@ -414,7 +414,6 @@ class _Run:
     def __init__(
         self, loaded: NeuronModel, encoded: Encoded, outputs: Outputs, noise: Tensor
     ) -> None:
-        """Run the prompt undisturbed."""
         self.loaded, self.encoded, self.outputs = loaded, encoded, outputs
         self.noise = noise.to(loaded.model.device, loaded.model.dtype)
         self.ids = torch.tensor([encoded.tokens], device=loaded.model.device)

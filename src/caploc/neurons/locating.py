@@ -40,7 +40,6 @@ from caploc.neurons.study import (
     Reported,
     load_source,
     open_study,
-    run_command,
     write_result,
 )
 from caploc.progress import Progress
@@ -72,15 +71,10 @@ class LocatedNeurons:
     @classmethod
     def by(cls, lab: NeuronLab, kinds: Mapping[str, str]) -> "LocatedNeurons":
         found = {task: lab.found(task) for task in lab.study.tasks}
-        erased = {task: erase_own(lab, task) for task in found if lab.study.judged}
-        known = {task: each for task, each in erased.items() if each is not None}
-        fires = [row for task in found if lab.study.judged for row in watch_neurons(lab, task)]
-        return cls(lab.model.grid, lab.study.rule, found, kinds, known, fires)
-
-    @property
-    def carried_by_few(self) -> dict[str, TaskNeurons]:
-        """List the tasks of which a few examples carry most of the score."""
-        return {task: each for task, each in self.found.items() if each.carried_by_few}
+        judged = [task for task, each in found.items() if lab.study.judged and each.located.any()]
+        erased = {task: erase_own(lab, task) for task in judged}
+        fires = [row for task in judged for row in watch_neurons(lab, task)]
+        return cls(lab.model.grid, lab.study.rule, found, kinds, erased, fires)
 
     def overlaps(self) -> Overlaps:
         """Compute the five rates between every two tasks, on the diagonal within each."""
@@ -142,14 +136,9 @@ class LocatedNeurons:
         }
 
 
-def erase_own(lab: NeuronLab, task: str) -> ErasedTask | None:
-    """Measure what a task loses without its neurons, and without others as many in each layer.
-
-    None if it has no neuron.
-    """
+def erase_own(lab: NeuronLab, task: str) -> ErasedTask:
+    """Measure what a task loses without its neurons, and without others as many in each layer."""
     found, study = lab.found(task), lab.study
-    if not found.located.any():
-        return None
     asked = Erasing(limit=study.judged, seed=study.seed)
     own = Eraser(lab.bench, asked, found, lab.progress).erase(lab.source(task), (LOCATED, LAYERS))
     return ErasedTask(task, int(found.located.sum()), own, [])
@@ -165,8 +154,7 @@ def locate(
 ) -> Reported:
     """Find the neurons of every task; write `neurons.json` and `report.html`."""
     check_kinds(kinds or {}, study.tasks, "the run", "they are")
-
-    def find(lab: NeuronLab) -> Finding:
+    with open_study(study, folder, progress, command) as lab:
         located = LocatedNeurons.by(lab, kinds or {})
         model = {"name": study.model.name, "fingerprint": lab.model.fingerprint}
         results = {
@@ -175,16 +163,10 @@ def locate(
             "attribution": study.attribution.method,
             **located.as_dict(),
         }
-        return Finding(
-            NEURONS,
-            results,
-            f"Neurons of {study.model.name}",
-            locating_headline(located, study.least),
-            located_exhibits(located),
-            [*describe_locating(study), *warn_of_few(located)],
-        )
-
-    return run_command(open_study(study, folder, progress, command), find, folder, command)
+        title, headline = f"Neurons of {study.model.name}", locating_headline(located, study.least)
+        lines = [*describe_locating(study), *warn_of_few(located)]
+        finding = Finding(NEURONS, results, title, headline, located_exhibits(located), lines)
+        return finding.write(folder, command)
 
 
 def check_kinds(kinds: Mapping[str, str], tasks: Iterable[str], where: str, are: str) -> None:
@@ -261,7 +243,8 @@ def warn_of_few(located: LocatedNeurons) -> list[str]:
         f"Warning: of {task}'s {each.examples} examples a few carry most of the score, which "
         f"weighs as that of {each.moments.effective_items:.0f}: its neurons are theirs. Leave "
         "out --raw, so that each example weighs alike."
-        for task, each in located.carried_by_few.items()
+        for task, each in located.found.items()
+        if each.carried_by_few
     ]
 
 
@@ -424,8 +407,6 @@ def watch_neurons(lab: NeuronLab, task: str) -> list[dict[str, Any]]:
     """Say what the neurons of a task's highest scores fire on, in the texts that scored them."""
     columns, model = lab.found(task).ordered[:WATCHED], lab.bench.neurons
     spans = lab.spans(task)[:TEXTS]
-    if not columns:
-        return []
     values = activations_of(model, spans, columns)
     found = []
     for place, column in enumerate(columns):

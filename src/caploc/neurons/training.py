@@ -29,12 +29,7 @@ from caploc.engine.neurons import (
     gold_logprobs,
     gold_means,
 )
-from caploc.errors import (
-    BadData,
-    BadOption,
-    RunFailed,
-    pick,
-)
+from caploc.errors import BadData, BadOption, RunFailed, pick
 from caploc.grid import Grid
 from caploc.models.neurons import Chosen, find_sites, list_projections
 from caploc.neurons.attribution import Attribution
@@ -85,7 +80,6 @@ class TuningRecipe(JsonRecord):
     checkpointing: bool = False
 
     def check(self) -> None:
-        """Refuse values that cannot be used."""
         for name, least in (("steps", 1), ("batch_size", 1), ("warmup", 0), ("extensions", 0)):
             if getattr(self, name) < least:
                 raise BadOption(f"{name} must be {least} or more; got {getattr(self, name)}.")

@@ -336,7 +336,6 @@ class TrainableRows(Trainable):
         }
 
     def detach(self) -> None:
-        """Take the hooks away: the model is as it was before."""
         for handle in self.handles:
             handle.remove()
         self.handles = []
@@ -374,7 +373,6 @@ class TrainableWhole(Trainable):
     """
 
     def __init__(self, model: PreTrainedModel) -> None:
-        """Copy the weights and let their gradients flow to the copies."""
         self.weights = [each for each in model.parameters() if each.is_floating_point()]
         self.required = [weight.requires_grad for weight in self.weights]
         self.originals = [weight.detach().clone() for weight in self.weights]
@@ -464,7 +462,6 @@ class TrainableLora(Trainable):
         ]
 
     def detach(self) -> None:
-        """Put the projections back in their places: the model is as it was before."""
         for name, base in self.bases.items():
             around, _, own = name.rpartition(".")
             setattr(self.model.get_submodule(around), own, base)

@@ -148,7 +148,6 @@ class CnlPreset(PresetPart):
 
     @property
     def options(self) -> ModelOptions:
-        """How the model is loaded."""
         return ModelOptions(self.model, dtype=self.dtype)
 
     def study(self, share: float | None) -> NeuronStudy:
@@ -177,13 +176,11 @@ class CnlPreset(PresetPart):
         return replace(study, tasks=tuning.tasks or self.tasks, options=options)
 
     def cuts(self) -> Erasing:
-        """Say what is erased."""
         asked = self.erasing.model_dump()
         asked |= {"draws": self.draws, "limit": self.limit, "seed": self.seed, "kinds": self.kinds}
         return Erasing(ErasureMode(), **asked)
 
     def controlling(self) -> Controlling:
-        """Say what located neurons are held against."""
         return Controlling(
             self.scores.others,
             self.generic,
@@ -194,7 +191,6 @@ class CnlPreset(PresetPart):
         )
 
     def enhancing(self, seed: int) -> Enhancing:
-        """Say what is tuned."""
         tuning = self.tuning
         recipe = TuningRecipe(
             steps=tuning.steps,
@@ -207,7 +203,6 @@ class CnlPreset(PresetPart):
         return Enhancing(recipe, tuning.arms, tuning.draws, tuning.noise, limit, tuning.tasks)
 
     def decoupling_study(self, contrasts: str) -> DecouplingStudy:
-        """Make the study of one set of contrasts."""
         asked = self.decoupling
         return DecouplingStudy(
             self.options, contrasts, asked.items, asked.methods, self.scores.steps, seed=self.seed
@@ -226,7 +221,6 @@ class CnlPreset(PresetPart):
             check_task_name(self.generic, self.study(None).options)
 
     def fact_study(self, facts: str) -> FactStudy:
-        """Make the study of one set of facts."""
         asked = self.facts
         return FactStudy(
             self.options,
