@@ -153,9 +153,9 @@ class ArmTuner:
 
     @cached_property
     def before(self) -> Measured:
-        measure = self.measure
-        found = self.recall({"arm": None}, lambda: {"after": _written(measure(self.loaded))})
-        return _read(found)
+        return _read(
+            self.recall({"arm": None}, lambda: {"after": _written(self.measure(self.loaded))})
+        )
 
     def tune(self, arm: TuningArm) -> dict[str, Any]:
         """Tune an arm and measure it, as files hold both."""

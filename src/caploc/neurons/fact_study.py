@@ -175,7 +175,7 @@ class FactLab:
             texts = read_rewrites(Path(self.study.rewrites))
             facts, filtered = with_rewrites(facts, texts, FactAnswers(self.neurons).right)
             counts["rewrites"] = filtered
-        facts, known = known_facts(self.neurons, facts, rewrites=True, progress=self.progress)
+        facts, known = known_facts(self.neurons, facts, progress=self.progress)
         if len(facts) < 2:
             raise BadData(
                 f"{self.study.model.name} answers {len(facts)} of {known['facts']} facts rightly; "

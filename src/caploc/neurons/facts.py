@@ -180,34 +180,32 @@ def known_facts(
     loaded: CutModel,
     facts: Sequence[Fact],
     *,
-    rewrites: bool = False,
     progress: Progress | None = None,
-) -> tuple[tuple[Fact, ...], dict[str, int | None]]:
-    """Keep the facts whose prompt the model answers rightly; with `rewrites`, only right ones too.
+) -> tuple[tuple[Fact, ...], dict[str, int]]:
+    """Keep the facts whose prompt the model answers rightly, and of their rewrites the right ones.
 
-    Counts `facts` and `facts_known`, `rewrites` and `rewrites_known` (None if they are not asked).
-    Raises BadData if a prompt does not fit the model's window, or no fact is known.
+    Counts `facts` and `facts_known`, `rewrites` and `rewrites_known`, these of all facts. Raises
+    BadData if a prompt does not fit the model's window, or no fact is known.
     """
     shown, asker = progress or Silent(), FactAnswers(loaded)
     shown.start("facts known", len(facts))
     kept, given, rewrites_known = [], 0, 0
     for fact in facts:
         given += len(fact.rewrites)
-        prompts = [fact.prompt, *(fact.rewrites if rewrites else ())]
-        encoded = [asker.encoder.encode(prompt) for prompt in prompts]
+        encoded = [asker.encoder.encode(prompt) for prompt in (fact.prompt, *fact.rewrites)]
         first, *others = asker.to(encoded)
         shown.advance(1, sum(len(each.tokens) for each in encoded))
-        right = tuple(p for p, found in zip(fact.rewrites, others, strict=False) if found.right)
+        right = tuple(p for p, found in zip(fact.rewrites, others, strict=True) if found.right)
         rewrites_known += len(right)
         if first.right:
-            kept.append(replace(fact, rewrites=right) if rewrites else fact)
+            kept.append(replace(fact, rewrites=right))
     if not kept:
         raise BadData(
             f"The model answers none of the {len(facts)} facts rightly, so nothing can be located; "
             "give facts that it knows."
         )
-    counts = {"facts": len(facts), "facts_known": len(kept), "rewrites": given}
-    return tuple(kept), {**counts, "rewrites_known": rewrites_known if rewrites else None}
+    counts = {"facts": len(facts), "facts_known": len(kept)}
+    return tuple(kept), counts | {"rewrites": given, "rewrites_known": rewrites_known}
 
 
 ARMS = ("rewrites", "same_relation", "unrelated", "random")

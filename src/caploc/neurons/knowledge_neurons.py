@@ -289,10 +289,8 @@ class Trace:
 PutBack = tuple[tuple[int, ...], int]  # outputs put back at one time: of which layers, at a token
 
 
-def noise_level(
-    loaded: NeuronModel, prompts: Sequence[FactPrompt], deviations: float = DEVIATIONS
-) -> float:
-    """Take so many standard deviations of all embedding values of the prompts' subject tokens.
+def noise_level(loaded: NeuronModel, prompts: Sequence[FactPrompt]) -> float:
+    """Take 3 standard deviations of all embedding values of the prompts' subject tokens.
 
     Raises BadData if no prompt has a subject.
     """
@@ -304,7 +302,7 @@ def noise_level(
     embed: Any = loaded.model.get_input_embeddings()
     with torch.no_grad():
         values = embed(torch.tensor([tokens], device=loaded.model.device))
-    return deviations * float(values.double().std())
+    return DEVIATIONS * float(values.double().std())
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ are at a speed that is assumed, not measured.
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal, Self, get_args
+from typing import Any, Literal, Self, get_args
 
 from pydantic import Field, model_validator
 
@@ -181,39 +181,23 @@ class CnlPreset(PresetPart):
         return Erasing(ErasureMode(), **asked)
 
     def controlling(self) -> Controlling:
-        return Controlling(
-            self.scores.others,
-            self.generic,
-            draws=self.draws,
-            limit=self.limit,
-            seed=self.seed,
-            tasks=self.scores.compared,
-        )
+        how: dict[str, Any] = {"draws": self.draws, "limit": self.limit, "seed": self.seed}
+        return Controlling(self.scores.others, self.generic, tasks=self.scores.compared, **how)
 
     def enhancing(self, seed: int) -> Enhancing:
         tuning = self.tuning
-        recipe = TuningRecipe(
-            steps=tuning.steps,
-            batch_size=tuning.batch_size,
-            rates=tuning.rates,
-            extensions=tuning.extensions,
-            seed=seed,
-        )
+        asked = tuning.model_dump(include={"steps", "batch_size", "rates", "extensions"})
+        recipe = TuningRecipe(**asked, seed=seed)
         limit = tuning.limit or self.limit
         return Enhancing(recipe, tuning.arms, tuning.draws, tuning.noise, limit, tuning.tasks)
 
     def decoupling_study(self, contrasts: str) -> DecouplingStudy:
-        asked = self.decoupling
-        return DecouplingStudy(
-            self.options, contrasts, asked.items, asked.methods, self.scores.steps, seed=self.seed
-        )
+        asked = self.decoupling.model_dump(exclude={"sets"})
+        asked |= {"steps": self.scores.steps, "seed": self.seed}
+        return DecouplingStudy(self.options, contrasts, **asked)
 
     def check_names(self) -> None:
-        """Refuse tasks that are compared and are none of the preset's, or unknown text.
-
-        Raises:
-            UserError: naming each.
-        """
+        """Refuse tasks that are compared and are none of the preset's, or unknown text."""
         if strange := [task for task in self.scores.compared if task not in self.tasks]:
             named = ", ".join(f"scores.compared names {task}" for task in strange)
             raise BadOption(f"{named}; of `tasks`, no other has neurons.")
@@ -221,24 +205,14 @@ class CnlPreset(PresetPart):
             check_task_name(self.generic, self.study(None).options)
 
     def fact_study(self, facts: str) -> FactStudy:
-        asked = self.facts
-        return FactStudy(
-            self.options,
-            facts,
-            asked.form,
-            count=asked.count,
-            share=asked.share,
-            draws=asked.draws,
-            seed=self.seed,
-        )
+        asked = self.facts.model_dump(exclude={"sets"})
+        return FactStudy(self.options, facts, **asked, seed=self.seed)
 
 
 def read_cnl_preset(name: str) -> CnlPreset:
     """Read a preset that comes with caploc (`demo`, `real`), or one from a TOML file.
 
-    Raises:
-        UnknownName: if there is no such preset or file.
-        BadData: if the file is not a preset; every mistake is named.
+    Raises what `read_as` does.
     """
     return read_as(CnlPreset, name, CNL_PRESETS, "docs/cnl.md")[1]
 

@@ -65,7 +65,7 @@ def test_the_model_knows_them(neurons):
 
 def test_what_is_kept_is_what_the_model_says(neurons):
     facts = demo_facts("statement", 12)
-    kept, counts = known_facts(neurons, facts, rewrites=True)
+    kept, counts = known_facts(neurons, facts)
     asker = FactAnswers(neurons)
     right = [[p for p in fact.rewrites if asker.right(p)] for fact in kept]
     assert [list(fact.rewrites) for fact in kept] == right
