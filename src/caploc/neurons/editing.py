@@ -199,13 +199,10 @@ def edited(loaded: NeuronModel, edit: Edit) -> Iterator[None]:
     weight = reads_first(dense_projection(loaded, edit.layer))
     before = weight.clone()
     try:
-        with torch.no_grad():
-            change = torch.outer(edit.left, edit.right).to(weight.device)
-            weight.copy_(weight.double() + change)
+        weight.copy_(weight.double() + torch.outer(edit.left, edit.right).to(weight.device))
         yield
     finally:
-        with torch.no_grad():
-            weight.copy_(before)
+        weight.copy_(before)
 
 
 class Editor:

@@ -197,7 +197,7 @@ def intervention_reliability(
             "needed to hold one against another."
         )
     sets, used = np.stack(found)[kept], [facts[number] for number in kept]
-    changes, intact = _changes(locator.loaded, used, sets, (draws, seed), shown)
+    changes, intact = _changes(locator.loaded, used, sets, draws, seed, shown)
     effects = {
         name: {
             place: _watched(changes[:, at, kind], factor - 1, seed)
@@ -220,15 +220,15 @@ def _changes(
     loaded: NeuronModel,
     facts: Sequence[Fact],
     located: Bool[np.ndarray, "facts neurons"],
-    drawing: tuple[int, int],
+    draws: int,
+    seed: int,
     shown: Progress,
 ) -> tuple[Float64[np.ndarray, "facts places interventions sets"], Float64[np.ndarray, " facts"]]:
     """Measure the relative change at each place by each intervention, and P of each fact's prompt.
 
-    Sets are the located one, the other fact's, then the random ones; `drawing` says how many of
-    these, and their seed. NaN where a fact has no prompt of a kind.
+    Sets are the located one, the other fact's, then the random ones. NaN where a fact has no prompt
+    of a kind.
     """
-    draws, seed = drawing
     random, encoder, factors = generator(seed), Encoder(loaded), list(FACTORS.values())
     shown.start("interventions on neurons", len(facts))
     found = np.full((len(facts), len(PLACES), len(FACTORS), 2 + draws), np.nan)

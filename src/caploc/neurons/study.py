@@ -323,9 +323,15 @@ class NeuronLab:
         if self.study.model.workers is not None and self.scored is None:
             self.score_by_workers()
         if task not in self.kept:
-            subsets, least = self.study.subsets, self.study.least
-            self.kept[task] = self.finder().find(task, self.spans(task), subsets, least=least)
+            self.kept[task] = self.locate(task, self.spans(task))
         return self.kept[task]
+
+    def locate(
+        self, what: str, spans: Sequence[Span], attribution: Attribution | None = None
+    ) -> TaskNeurons:
+        """Find neurons on any examples as the study's own are found, by its score or another."""
+        study = self.study
+        return self.finder(attribution).find(what, spans, study.subsets, least=study.least)
 
     def score_by_workers(self) -> None:
         """Have workers score every task's examples, and end."""

@@ -42,13 +42,15 @@ class NeuronShare:
     """What one projection holds of the chosen neurons.
 
     `writes` is true of an input projection, which writes the neurons, and false of an output
-    projection, which reads them; `places` are the chosen rows or columns of its weight.
+    projection, which reads them; `places` are the chosen rows or columns of its weight, `columns`
+    those of all its neurons in a mask.
     """
 
     name: str
     module: Any
     writes: bool
     places: Int[Tensor, " chosen"]
+    columns: slice
 
     @property
     def keys(self) -> tuple[str, ...]:
@@ -97,7 +99,7 @@ def shares_by_projection(
                 f"{layer}, which cannot be tuned by themselves; choose neurons that every token "
                 "passes through."
             )
-        output = _share(names[id(module)], module, False, places)
+        output = _share(names[id(module)], module, False, places, columns)
         inputs = _input_shares(model, output) if trains == "all" else []
         found += [*inputs, output]
     return found
@@ -162,18 +164,20 @@ def _input_shares(model: PreTrainedModel, output: NeuronShare) -> list[NeuronSha
         if reads_first(module).shape[1] == 2 * width:
             places = torch.cat([places, places + width])
             _prove_halves(model.get_submodule(name.rpartition(".")[0]), module, output)
-        found.append(_share(name, module, True, places))
+        found.append(_share(name, module, True, places, output.columns))
     return found
 
 
-def _share(name: str, module: nn.Module, writes: bool, places: Tensor) -> NeuronShare:
+def _share(
+    name: str, module: nn.Module, writes: bool, places: Tensor, columns: slice
+) -> NeuronShare:
     weight: Any = module.weight
     if not weight.is_floating_point():
         raise ModelRefused(
             f"{name} has weights of type {weight.dtype}: a quantised model cannot be tuned; load "
             "it in float32, bfloat16 or float16."
         )
-    return NeuronShare(name, module, writes, places.to(weight.device))
+    return NeuronShare(name, module, writes, places.to(weight.device), columns)
 
 
 @torch.no_grad()
@@ -314,13 +318,7 @@ class TrainableRows(Trainable):
             key: nn.Parameter(torch.zeros_like(value, dtype=torch.float32))
             for key, value in self.originals.items()
         }
-        self.handles: list[RemovableHandle] = []
-        try:
-            for share in found:
-                self.handles.append(share.module.register_forward_hook(self._hook(share)))
-        except BaseException:
-            self.detach()
-            raise
+        self.handles = [share.module.register_forward_hook(self._hook(share)) for share in found]
 
     def parameters(self) -> list[nn.Parameter]:
         return list(self.changes.values())
@@ -386,14 +384,10 @@ class TrainableWhole(Trainable):
             copy.grad = gradient if copy.grad is None else copy.grad + gradient
             weight.grad = None
 
-        try:
-            for weight, copy in zip(self.weights, self.copies, strict=True):
-                weight.requires_grad_(True)
-                hook = partial(hand_over, copy=copy)
-                self.handles.append(weight.register_post_accumulate_grad_hook(hook))
-        except BaseException:
-            self.detach()
-            raise
+        for weight, copy in zip(self.weights, self.copies, strict=True):
+            weight.requires_grad_(True)
+            hook = partial(hand_over, copy=copy)
+            self.handles.append(weight.register_post_accumulate_grad_hook(hook))
 
     def parameters(self) -> list[nn.Parameter]:
         return self.copies
