@@ -434,7 +434,7 @@ def _leads(asker: FactAnswers, prompts: Sequence[FactPrompt]) -> Float64[np.ndar
 def _summarize(
     name: str, layers: list[int], effects: Table, measured: dict[str, Table], facts: int, seed: int
 ) -> EditReliability:
-    def interval(values: Sequence[float] | Float64[np.ndarray, " facts"]) -> Interval:
+    def interval(values: Sequence[float | None] | Float64[np.ndarray, " facts"]) -> Interval:
         return mean_interval(np.asarray(values, dtype=float), seed=seed)
 
     scores, rises = measured["score"], measured["rise"]
@@ -449,9 +449,7 @@ def _summarize(
             | {key: interval(table[:, place]) for key, table in measured.items()}
             for place, layer in enumerate(layers)
         ),
-        correlation=interval(
-            [np.nan if rho is None else rho for rho in map(rank_correlation, scores, effects)]
-        ),
+        correlation=interval(list(map(rank_correlation, scores, effects))),
         hit=interval([float(row[place]) for row, place in zip(best, traced, strict=True)]),
         hit_by_chance=interval(best.mean(axis=1)),
         gain=interval([_gain(row, n) for row, n in zip(rises, traced, strict=True)]),

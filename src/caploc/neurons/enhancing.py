@@ -451,10 +451,14 @@ def _control_of(result: Results, task: str) -> Any:
     return next((each for each in result["controls"] if wanted.items() <= each.items()), None)
 
 
-def _changes_of(arms: Sequence[Results], task: str, measure: str) -> Iterator[Any]:
-    """Find the changes of several arms on a task, as far as they were measured."""
-    for arm in arms:
-        yield from (c for c in arm["changes"] if (c["task"], c["measure"]) == (task, measure))
+def changes_by_arm(result: Results, task: str, measure: str) -> dict[str, list[Any]]:
+    """List the changes of each arm's draws on a task, as far as they were measured."""
+    found: dict[str, list[Any]] = {}
+    for arm in result["arms"]:
+        for each in arm["changes"]:
+            if (each["task"], each["measure"]) == (task, measure):
+                found.setdefault(arm["arm"], []).append(each)
+    return found
 
 
 def tuned_arms_exhibit(task: str, result: Results) -> Exhibit:
@@ -463,15 +467,17 @@ def tuned_arms_exhibit(task: str, result: Results) -> Exhibit:
     for arm in result["arms"]:
         drawn.setdefault(arm["arm"], []).append(arm)
     failed = [f"{arm['failed']}." for arm in result["arms"] if arm.get("failed")]
-    view = {"drawn": {name: _view_arm(arms, task) for name, arms in drawn.items()}}
+    gold, score = (changes_by_arm(result, task, measure) for measure in (GOLD, METRIC))
+    view = {n: _view_arm(arms, gold.get(n, []), score.get(n, [])) for n, arms in drawn.items()}
     told = {"task": task, "failed": failed, "control": _control_of(result, task)}
-    return fill_tables("tuning", {**result, **told, **view})[0]
+    return fill_tables("tuning", {**result, **told, "drawn": view})[0]
 
 
-def _view_arm(arms: Sequence[Results], task: str) -> dict[str, Any]:
+def _view_arm(
+    arms: Sequence[Results], gold: Sequence[Results], score: Sequence[Results]
+) -> dict[str, Any]:
     """Put together what is shown of the draws of an arm; of a single one what was before, too."""
     fits = [arm["fit"] for arm in arms if arm["fit"] is not None]
-    gold, score = (list(_changes_of(arms, task, measure)) for measure in (GOLD, METRIC))
     ends = gold[0] if len(arms) == 1 and gold else {}
     return {
         "draws": len(arms),
@@ -486,9 +492,10 @@ def _view_arm(arms: Sequence[Results], task: str) -> dict[str, Any]:
 def list_gains(found: Results, arm: str = LOCATED) -> Effects:
     """List each judged task's change of log-probability when an arm of each task is tuned."""
     return {
-        (task, judged): bounds([each["change"] for each in _changes_of(own, judged, GOLD)])[0]
+        (task, judged): bounds(
+            [each["change"] for each in changes_by_arm(result, judged, GOLD).get(arm, [])]
+        )[0]
         for task, result in found.items()
-        for own in [[each for each in result["arms"] if each["arm"] == arm]]
         for judged in dict.fromkeys(c["task"] for each in result["arms"] for c in each["changes"])
     }
 

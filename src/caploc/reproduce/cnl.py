@@ -320,8 +320,7 @@ def swept(points: Exhibit) -> str:
     """Say how the best neurons depend on the number of points."""
     found: dict[str, list[float]] = {}
     for name, _, same in points.rows:
-        number = getattr(same, "number", None)
-        if number is not None:
-            found.setdefault(str(name).rpartition(", ")[2], []).append(number)
+        if isinstance(same, Value) and same.number is not None:
+            found.setdefault(str(name).rpartition(", ")[2], []).append(same.number)
     parts = [f"{name} {as_text(sum(each) / len(each))}" for name, each in found.items()]
     return f"best 1 % shared with the most points: {', '.join(parts)}; sigma: see other thresholds"

@@ -26,7 +26,7 @@ from caploc.neurons.fact_study import FactStudy
 from caploc.neurons.study import NeuronStudy
 from caploc.neurons.training import ARMS as TUNED_ARMS
 from caploc.neurons.training import TuningRecipe
-from caploc.report.exhibits import Exhibit, Value
+from caploc.report.exhibits import Exhibit, Row, Value
 from caploc.reproduce.preset import PEAK, PresetPart, read_as
 from caploc.stats.threshold import SIGMAS, Rule
 from caploc.tasks.catalog import TaskOptions, check_task_name
@@ -294,24 +294,23 @@ def plan_steps(preset: CnlPreset, shape: ModelShape) -> Iterator[PlannedStep]:
 
 def plan_cnl(preset: CnlPreset, shape: ModelShape) -> Exhibit:
     """Tell what a reproduction takes: tokens, passes and hours by step, and the weights' memory."""
-    rows = []
     steps = list(plan_steps(preset, shape))
     total = PlannedStep("all", sum(each.work for each in steps), sum(each.tokens for each in steps))
-    for each in [*steps, total]:
-        rows.append(
-            (
-                each.name,
-                Value(each.tokens / 1e6, digits=2),
-                Value(each.work / max(each.tokens, 1), digits=0),
-                Value(each.hours(shape.parameters), digits=2),
-            )
+    rows: list[Row] = [
+        (
+            each.name,
+            Value(each.tokens / 1e6, digits=2),
+            Value(each.work / max(each.tokens, 1), digits=0),
+            Value(each.hours(shape.parameters), digits=2),
         )
+        for each in [*steps, total]
+    ]
     memory = 2 * shape.parameters / GIGABYTE
     return Exhibit(
         "plan",
         f"What {preset.about} takes: {preset.model}",
         ("step", "million tokens", "forward passes of each", "hours"),
-        [*rows],
+        rows,
         [
             f"Reckoned for {shape.parameters / 1e9:.2f} billion parameters in {shape.layers} "
             f"layers on one card at {PEAK * SHARE / 1e12:.0f} TFLOP/s, which is assumed and not "

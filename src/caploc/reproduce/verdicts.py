@@ -20,7 +20,7 @@ import numpy as np
 import yaml
 from jinja2 import Environment, StrictUndefined, UndefinedError
 
-from caploc.neurons.enhancing import GOLD, METRIC
+from caploc.neurons.enhancing import GOLD, METRIC, changes_by_arm
 from caploc.neurons.erasure import ACTIVE, LAYERS, LOCATED, OWN
 from caploc.neurons.fact_study import NAMES, margin_of
 from caploc.neurons.training import LOCATED as TUNED
@@ -192,7 +192,8 @@ def judge_tuning(enhanced: Mapping[str, Mapping[str, Found]]) -> tuple[str, str]
     runs = [(task, result) for tasks in enhanced.values() for task, result in tasks.items()]
     gained = beaten = best = 0
     for task, result in runs:
-        gains = {name: [c["change"] for c in each] for name, each in gains_of(result, task, GOLD)}
+        changes = changes_by_arm(result, task, GOLD)
+        gains = {name: [c["change"] for c in each] for name, each in changes.items()}
         if TUNED not in gains:  # it ran out of memory: nothing is known
             continue
         (own,) = gains.pop(TUNED)
@@ -209,23 +210,13 @@ def judge_tuning(enhanced: Mapping[str, Mapping[str, Found]]) -> tuple[str, str]
     return word_of(enough(beaten, len(runs)), enough(best, len(runs))), because
 
 
-def gains_of(result: Found, task: str, measure: str) -> Iterator[tuple[str, list[Any]]]:
-    """List the changes of each arm's draws on the task that was tuned."""
-    arms: dict[str, list[Any]] = {}
-    for arm in result["arms"]:
-        for each in arm["changes"]:
-            if (each["task"], each["measure"]) == (task, measure):
-                arms.setdefault(arm["arm"], []).append(each)
-    yield from arms.items()
-
-
 def list_tuned(enhanced: Mapping[str, Mapping[str, Found]]) -> Iterator[dict[str, Any]]:
     """List what each arm gained, seed by seed."""
     for seed, tasks in enhanced.items():
         for task, result in tasks.items():
-            score = dict(gains_of(result, task, METRIC))
+            score = changes_by_arm(result, task, METRIC)
             counts = {arm["arm"]: arm["fit"]["parameters"] for arm in result["arms"] if arm["fit"]}
-            for name, gold in gains_of(result, task, GOLD):
+            for name, gold in changes_by_arm(result, task, GOLD).items():
                 run = {"task": task, "seed": seed, "arm": name, "parameters": counts.get(name)}
                 if name != "none":
                     yield run | {"score": score[name], "gold": gold}
