@@ -24,7 +24,7 @@ from jaxtyping import Bool, Float64
 
 from caploc.designs import generator
 from caploc.engine.encoding import RequestEncoder
-from caploc.engine.plain import PaddedText, PaddingCheck, score_padded
+from caploc.engine.plain import ContinuationScore, PaddedText, PaddingCheck, score_padded
 from caploc.errors import BadData, ModelRefused
 from caploc.grid import Grid
 from caploc.models.loading import CutModel
@@ -133,17 +133,6 @@ class Encoder:
         )
 
 
-@dataclass(frozen=True)
-class FactAnswer:
-    """What the model makes of an answer.
-
-    `log_probability` is the mean over the answer's tokens; `right` whether each was the likeliest.
-    """
-
-    log_probability: float
-    right: bool
-
-
 class FactAnswers:
     """Asks a model for the probability of answers, edits included."""
 
@@ -152,27 +141,27 @@ class FactAnswers:
         self.padding = PaddingCheck(loaded, left=False)
 
     def right(self, prompt: FactPrompt) -> bool:
-        return self.to([self.encoder.encode(prompt)])[0].right
+        return self.to([self.encoder.encode(prompt)])[0].greedy
 
     def log_probabilities(
         self, asked: Sequence[tuple[FactPrompt, str]]
     ) -> Float64[np.ndarray, " asked"]:
         """Average the log-probability over the tokens of each answer after its prompt."""
-        found = self.to([self.encoder.encode(*each) for each in asked])
-        return np.array([each.log_probability for each in found], dtype=float)
+        encoded = [self.encoder.encode(*each) for each in asked]
+        sums = np.array([found.logprob for found in self.to(encoded)], dtype=float)
+        return sums / [len(each.answer) for each in encoded]
 
-    def to(self, encoded: Sequence[Encoded]) -> list[FactAnswer]:
+    def to(self, encoded: Sequence[Encoded]) -> list[ContinuationScore]:
         """Say what the model makes of each prompt's answer, in the order given."""
-        results: dict[int, FactAnswer] = {}
+        results: dict[int, ContinuationScore] = {}
         intact = np.zeros(self.loaded.grid.size, dtype=bool)
         for alike in self.padding.groups(range(len(encoded)), lambda at: encoded[at].tokens):
             for first in range(0, len(alike), TOGETHER):
                 places = alike[first : first + TOGETHER]
                 some = [encoded[place] for place in places]
                 asked = [PaddedText(each.tokens, intact, [each.answer]) for each in some]
-                read = score_padded(self.loaded, asked)
-                for place, each, ((logprob, greedy, _),) in zip(places, some, read, strict=True):
-                    results[place] = FactAnswer(logprob / len(each.answer), greedy)
+                for place, (score,) in zip(places, score_padded(self.loaded, asked), strict=True):
+                    results[place] = score
         return [results[place] for place in range(len(encoded))]
 
 
@@ -195,9 +184,9 @@ def known_facts(
         encoded = [asker.encoder.encode(prompt) for prompt in (fact.prompt, *fact.rewrites)]
         first, *others = asker.to(encoded)
         shown.advance(1, sum(len(each.tokens) for each in encoded))
-        right = tuple(p for p, found in zip(fact.rewrites, others, strict=True) if found.right)
+        right = tuple(p for p, found in zip(fact.rewrites, others, strict=True) if found.greedy)
         rewrites_known += len(right)
-        if first.right:
+        if first.greedy:
             kept.append(replace(fact, rewrites=right))
     if not kept:
         raise BadData(

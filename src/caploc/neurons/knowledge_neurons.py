@@ -30,7 +30,7 @@ of the model's own undisturbed one. The noise is 3 standard deviations of subjec
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -417,7 +417,7 @@ class _Run:
         self.ids = torch.tensor([encoded.tokens], device=loaded.model.device)
         self.kept: dict[int, Tensor] = {}
         keeping = (
-            module.register_forward_hook(self._keeping(layer))
+            module.register_forward_hook(partial(self._keep, layer))
             for layer, module in enumerate(outputs)
             if module is not None
         )
@@ -443,12 +443,9 @@ class _Run:
         """Compute the probabilities of what comes after the prompt."""
         return last_logits(self.loaded.model, ids, ids.shape[1] - 1)[:, -1].float().softmax(-1)
 
-    def _keeping(self, layer: int) -> Any:
-        def keep(_: nn.Module, args: Any, output: Any) -> None:
-            hidden = output[0] if isinstance(output, tuple | list) else output
-            self.kept[layer] = hidden.reshape(-1, hidden.shape[-1]).clone()
-
-        return keep
+    def _keep(self, layer: int, _: nn.Module, args: Any, output: Any) -> None:
+        hidden = output[0] if isinstance(output, tuple | list) else output
+        self.kept[layer] = hidden.reshape(-1, hidden.shape[-1]).clone()
 
     def _disturbed(self, number: int) -> AbstractContextManager[None]:
         subject = torch.tensor(self.encoded.subject, device=self.ids.device, dtype=torch.long)
@@ -463,18 +460,15 @@ class _Run:
 
     def _restored(self, places: Sequence[PutBack]) -> AbstractContextManager[None]:
         """Put the undisturbed outputs back, each place in its own block of rows."""
-        wanted = [
-            [(n, token) for n, (layers, token) in enumerate(places) if layer in layers]
-            for layer in range(len(self.outputs))
-        ]
         return temporary_hooks(
-            module.register_forward_hook(self._putting_back(self.kept[layer], wanted[layer]))
+            module.register_forward_hook(self._putting_back(layer, places))
             for layer, module in enumerate(self.outputs)
-            if module is not None and wanted[layer]
+            if module is not None and any(layer in layers for layers, _ in places)
         )
 
-    def _putting_back(self, kept: Tensor, wanted: Sequence[tuple[int, int]]) -> Any:
-        length, draws = self.ids.shape[1], len(self.noise)
+    def _putting_back(self, layer: int, places: Sequence[PutBack]) -> Any:
+        kept, length, draws = self.kept[layer], self.ids.shape[1], len(self.noise)
+        wanted = [(n, token) for n, (layers, token) in enumerate(places) if layer in layers]
         rows = torch.tensor([n * draws + draw for n, _ in wanted for draw in range(draws)])
         tokens = torch.tensor([token for _, token in wanted for _ in range(draws)])
 

@@ -45,7 +45,7 @@ from caploc.neurons.study import (
 from caploc.progress import Progress
 from caploc.report.exhibits import Exhibit
 from caploc.report.tabulation import drop_empty, fill_tables, ranged
-from caploc.stats import Interval, JsonRecord, mean_interval
+from caploc.stats import Interval, mean_interval
 from caploc.stats.chance import count_shared
 from caploc.stats.sets import COMPARED, Cohesion, Overlaps, between, cohesion, rates_between
 from caploc.stats.threshold import Rule, cantelli
@@ -387,22 +387,6 @@ TOKENS = 5  # shown of each kind
 BEFORE = 10  # tokens of a text up to the one a neuron fires on
 
 
-@dataclass(frozen=True)
-class Firing(JsonRecord):
-    """One neuron: the tokens it fires on most, the text before the first, and what it does there.
-
-    `value` is its activation at the first of them; `promotes` and `demotes` are the tokens whose
-    logits that raises and lowers most.
-    """
-
-    neuron: str
-    tokens: tuple[str, ...]
-    context: str
-    value: float
-    promotes: tuple[str, ...]
-    demotes: tuple[str, ...]
-
-
 def watch_neurons(lab: NeuronLab, task: str) -> list[dict[str, Any]]:
     """Say what the neurons of a task's highest scores fire on, in the texts that scored them."""
     columns, model = lab.found(task).ordered[:WATCHED], lab.bench.neurons
@@ -411,7 +395,7 @@ def watch_neurons(lab: NeuronLab, task: str) -> list[dict[str, Any]]:
     found = []
     for place, column in enumerate(columns):
         each = [row[place] for row in values]
-        found.append({"task": task, **describe_neuron(model, spans, column, each).as_dict()})
+        found.append({"task": task, **describe_neuron(model, spans, column, each)})
     return found
 
 
@@ -444,8 +428,12 @@ def describe_neuron(
     spans: Sequence[Span],
     column: int,
     values: Sequence[Float[np.ndarray, " _"]],
-) -> Firing:
-    """Say what one neuron fires on, and what its output promotes there."""
+) -> dict[str, Any]:
+    """Say what one neuron fires on, and what its output promotes there.
+
+    These are the tokens that it fires on most, and the text up to the first; its activation there
+    (`value`); and the tokens whose logits that raises and lowers most.
+    """
     places = [(number, at) for number, row in enumerate(values) for at in range(len(row))]
     sizes = np.abs(np.concatenate(values))
     sizes[[at == 0 < len(values[number]) - 1 for number, at in places]] = -1.0  # a text's first
@@ -465,12 +453,18 @@ def describe_neuron(
     unembedding: Any = model.model.get_output_embeddings()
     logits = compute_response(unembedding, output) * value
     raised, lowered = (
-        tuple(write_token(model.tokenizer, token) for token in some.topk(TOKENS).indices.tolist())
+        [write_token(model.tokenizer, token) for token in some.topk(TOKENS).indices.tolist()]
         for some in (logits, -logits)
     )
     before = spans[first].inputs[max(0, at - BEFORE) : at + 1]
-    context = str(model.tokenizer.decode(before)).replace("\n", "⏎")
-    return Firing(str(model.grid.part(column)), tuple(tokens), context, value, raised, lowered)
+    return {
+        "neuron": str(model.grid.part(column)),
+        "tokens": list(tokens),
+        "context": str(model.tokenizer.decode(before)).replace("\n", "⏎"),
+        "value": value,
+        "promotes": raised,
+        "demotes": lowered,
+    }
 
 
 @torch.no_grad()
