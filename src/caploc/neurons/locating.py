@@ -30,7 +30,7 @@ from caploc.models.neurons import NeuronGrid, NeuronModel, list_projections
 from caploc.models.placement import computing_dtype, free_memory
 from caploc.models.projections import text_config
 from caploc.models.proof import reads_first
-from caploc.neurons.attribution import METHODS, Attribution, record_activations
+from caploc.neurons.attribution import METHODS, record_activations
 from caploc.neurons.erasure import LAYERS, LOCATED, ErasedTask, Eraser, Erasing
 from caploc.neurons.finding import TaskNeurons
 from caploc.neurons.study import (
@@ -257,33 +257,13 @@ def located_exhibits(located: LocatedNeurons) -> list[Exhibit]:
     return [first, *map(drop_empty, costs), *others]
 
 
-def plan_scoring(
-    task: str, spans: Sequence[Span], asked: Attribution, batcher: Batcher, weights: float
-) -> dict[str, Any]:
-    """Foresee what scoring a task's examples by one method takes, in the batches they will be in.
-
-    `passes` is the cost of an example in forward passes of the model. Of bytes `weights` are those
-    of the weights, `peak` those at most beside them, and `least` the same where one example is read
-    at one point at a time.
-    """
-    longest = max(spans, key=batcher.row_bytes)
-    return {
-        "task": task,
-        "method": asked.method,
-        "examples": len(spans),
-        "tokens": sum(len(span.inputs) for span in spans),
-        "longest": len(longest.inputs),
-        "passes": asked.passes(text_config(batcher.sizer.model).num_hidden_layers),
-        "weights": int(weights),
-        "peak": batcher.peak(longest, asked.copies, len(spans)),
-        "least": batcher.needs.fixed + batcher.row_bytes(longest),
-    }
-
-
 def foresee_scoring(study: NeuronStudy) -> tuple[dict[str, Any], list[Exhibit]]:
     """Foresee every task's scores by every method; only config, tokenizer and tasks are read.
 
-    Raises UserError if the study cannot be done.
+    `passes` is the cost of an example in forward passes of the model. Of bytes `weights` are those
+    of the weights, `peak` those at most beside them, in the batches that examples will be in, and
+    `least` the same where one example is read at one point at a time. Raises UserError if the study
+    cannot be done.
     """
     study.check()
     weights = replace(study.model, workers=None).weights()
@@ -300,7 +280,19 @@ def foresee_scoring(study: NeuronStudy) -> tuple[dict[str, Any], list[Exhibit]]:
             asked = replace(study.attribution, method=method)
             needs = asked.needs(model, waits=False)
             batcher = Batcher(model, study.model.batch_size, memory, needs, device)
-            found.append(plan_scoring(task, spans, asked, batcher, weights.bytes))
+            longest = max(spans, key=batcher.row_bytes)
+            plan = {
+                "task": task,
+                "method": method,
+                "examples": len(spans),
+                "tokens": sum(len(span.inputs) for span in spans),
+                "longest": len(longest.inputs),
+                "passes": asked.passes(text_config(model).num_hidden_layers),
+                "weights": int(weights.bytes),
+                "peak": batcher.peak(longest, asked.copies, len(spans)),
+                "least": needs.fixed + batcher.row_bytes(longest),
+            }
+            found.append(plan)
     result = {"model": study.model.name, "device": str(device), "plans": found}
     return result, fill_tables("plan", result)
 
