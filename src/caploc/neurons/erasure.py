@@ -33,7 +33,7 @@ from caploc.neurons.study import (
 from caploc.progress import Progress
 from caploc.report.tabulation import Effects, bounds, fill_tables, known_of, ranged, view_effects
 from caploc.result import Score
-from caploc.stats import Interval, JsonRecord, mean_interval, paired_interval
+from caploc.stats import Interval, JsonRecord, mean_interval
 from caploc.stats.chance import (
     FEWEST,
     Specificity,
@@ -201,17 +201,17 @@ class Eraser:
         meters, examples = self.meters(source), source.judge_on[: self.asked.limit]
         nothing = self.found.located & False
         intact = self.outcomes(meters, nothing, examples)
-        told, random = [], []
+        told = []
+        effects: dict[str, list[dict[str, Outcomes]]] = {LOCATED: [], LAYERS: []}
         for arm, draw, neurons in self.arms():
             if arm not in arms:
                 continue
             cut = self.outcomes(meters, neurons, examples)
-            if arm in (LOCATED, LAYERS):
-                random.append({name: intact[name] - cut[name] for name in MEASURES})
+            lost = {name: intact[name] - cut[name] for name in MEASURES}
+            effects.setdefault(arm, []).append(lost)
             score = self.score(meters, neurons, examples).score
-            lost = (paired_interval(intact[name], cut[name]) for name in MEASURES)
-            told.append(ArmLoss(arm, draw, score, *lost))
-        located, *drawn = random
+            told.append(ArmLoss(arm, draw, score, *map(mean_interval, lost.values())))
+        (located,), drawn = effects[LOCATED], effects[LAYERS]
         held = (
             specificity(located[m], np.stack([each[m] for each in drawn])) if drawn else None
             for m in MEASURES

@@ -399,6 +399,13 @@ def read_study(folder: Path, allowed: Allowed | None = None) -> tuple[NeuronStud
     return study, str(written.get("command", ""))
 
 
+def write_result(path: Path, results: dict[str, Any], command: str) -> dict[str, Any]:
+    """Write what was found, with the command that found it and the versions of what was used."""
+    result = {"schema": 1, **results, "command": command, "versions": package_versions()}
+    write_json(path, result)
+    return result
+
+
 @dataclass(frozen=True)
 class Finding:
     """What a command found: the results for its `file`, and the page that tells them.
@@ -419,10 +426,3 @@ class Finding:
         told = self.title, self.headline, self.lines, self.exhibits
         write_exhibits(folder / self.page, *told, command)
         return result, self.exhibits
-
-
-def write_result(path: Path, results: dict[str, Any], command: str) -> dict[str, Any]:
-    """Write what was found, with the command that found it and the versions of what was used."""
-    result = {"schema": 1, **results, "command": command, "versions": package_versions()}
-    write_json(path, result)
-    return result
