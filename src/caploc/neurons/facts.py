@@ -166,10 +166,7 @@ class FactAnswers:
 
 
 def known_facts(
-    loaded: CutModel,
-    facts: Sequence[Fact],
-    *,
-    progress: Progress | None = None,
+    loaded: CutModel, facts: Sequence[Fact], *, progress: Progress | None = None
 ) -> tuple[tuple[Fact, ...], dict[str, int]]:
     """Keep the facts whose prompt the model answers rightly, and of their rewrites the right ones.
 

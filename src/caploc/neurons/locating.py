@@ -485,9 +485,4 @@ def compute_response(linear: Any, vector: Float[Tensor, " reads"]) -> Float[Tens
 
 def write_token(tokenizer: PreTrainedTokenizerBase, token: int) -> str:
     """Write a token so that its blanks and ends of lines show."""
-    return mark_blanks(tokenizer.decode([token]))
-
-
-def mark_blanks(text: str | list[str]) -> str:
-    """Put signs for blanks and ends of lines."""
-    return str(text).replace(" ", "␣").replace("\n", "⏎")
+    return str(tokenizer.decode([token])).replace(" ", "␣").replace("\n", "⏎")
