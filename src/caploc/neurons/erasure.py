@@ -19,7 +19,6 @@ from caploc.errors import BadOption, pick
 from caploc.folder import ERASURE
 from caploc.measurement import Meter
 from caploc.models.neurons import Chosen
-from caploc.neurons.attribution import Attribution
 from caploc.neurons.finding import TaskNeurons
 from caploc.neurons.study import (
     Finding,
@@ -322,17 +321,16 @@ def erase(
 
 
 def erase_tasks(lab: NeuronLab, asked: Erasing, judged: Sequence[str]) -> list[ErasedTask]:
-    """Measure what every located task, and every judged one, loses.
-
-    Raises UserError if no neuron is located for any task.
-    """
+    """Measure what located and judged tasks lose; raises UserError if no neuron is located."""
     for task in judged:
         lab.source(task)  # a mistake in a name shows before anything is measured
+    arms = {*asked.arms, *asked.beside}
     done = []
     for task in lab.with_neurons(asked.tasks, "erase"):
         found = lab.found(task)
-        beside_it = activity_of(lab, asked, task), join_others(lab, asked, task)
-        eraser = Eraser(lab.bench, asked, found, lab.progress, *beside_it)
+        activity = lab.activity(task, ACTIVE_ON) if ACTIVE in arms else None
+        others = join_others(lab, asked, task) if OWN in arms else None
+        eraser = Eraser(lab.bench, asked, found, lab.progress, activity, others)
         own = eraser.erase(lab.source(task), asked.arms)
         beside = [
             eraser.erase(lab.source(other), asked.beside)
@@ -344,18 +342,8 @@ def erase_tasks(lab: NeuronLab, asked: Erasing, judged: Sequence[str]) -> list[E
     return done
 
 
-def activity_of(lab: NeuronLab, asked: Erasing, task: str) -> Scores | None:
-    """Measure how active every neuron is on a task's first examples; None if no arm asks for it."""
-    if ACTIVE not in (*asked.arms, *asked.beside):
-        return None
-    spans = lab.spans(task)[:ACTIVE_ON]
-    return lab.finder(Attribution("activation")).stretch(task, spans).mean
-
-
-def join_others(lab: NeuronLab, asked: Erasing, task: str) -> Chosen | None:
-    """Join the neurons of all tasks of other kinds; None if no arm asks for it."""
-    if OWN not in (*asked.arms, *asked.beside):
-        return None
+def join_others(lab: NeuronLab, asked: Erasing, task: str) -> Chosen:
+    """Join the neurons of all tasks of other kinds."""
     kind = asked.kinds.get(task, task)
     sets = [lab.found(t).located for t in lab.study.tasks if asked.kinds.get(t, t) != kind]
     return np.any([lab.found(task).located & False, *sets], axis=0)

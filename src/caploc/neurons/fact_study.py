@@ -122,10 +122,7 @@ class FactStudy:
         return read_facts(Path(self.facts), self.form)
 
     def covariance_texts(self, facts: Sequence[Fact]) -> list[str]:
-        """Find texts for the covariance of neurons.
-
-        Raises BadData if the file cannot be read or there are too few.
-        """
+        """Find texts for the covariance of neurons; raises BadData if too few can be read."""
         if self.texts is not None:
             try:
                 lines = read_text(self.texts, LONGEST, follow=True).splitlines()

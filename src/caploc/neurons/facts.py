@@ -396,10 +396,7 @@ def compare_located(first: Located | None, second: Located | None) -> dict[str, 
 
 
 def peak(profile: Profile) -> int:
-    """Find the layer of the largest effect; of equal ones the lowest.
-
-    Raises BadData if no layer has an effect.
-    """
+    """Find the layer of the largest effect, the lowest of equals; BadData if there is none."""
     if np.isnan(profile).all():
         raise BadData("A traced profile has no layer with an effect; widen the window.")
     return int(np.nanargmax(profile))

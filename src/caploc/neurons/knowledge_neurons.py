@@ -290,10 +290,7 @@ PutBack = tuple[tuple[int, ...], int]  # outputs put back at one time: of which 
 
 
 def noise_level(loaded: NeuronModel, prompts: Sequence[FactPrompt]) -> float:
-    """Take 3 standard deviations of all embedding values of the prompts' subject tokens.
-
-    Raises BadData if no prompt has a subject.
-    """
+    """Take 3 standard deviations of the subjects' embeddings; raises BadData without a subject."""
     encoder = Encoder(loaded)
     encoded = [encoder.encode(prompt) for prompt in prompts if prompt.subject is not None]
     tokens = [each.tokens[place] for each in encoded for place in each.subject]

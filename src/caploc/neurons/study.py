@@ -41,7 +41,7 @@ from caploc.neurons.finding import (
 )
 from caploc.progress import Progress, Silent
 from caploc.report.exhibits import Exhibit, write_exhibits
-from caploc.stats.threshold import Moments, Rule
+from caploc.stats.threshold import Moments, Rule, Scores
 from caploc.store import Question, Store
 from caploc.tasks.catalog import TaskOptions, can_train, check_task_name
 from caploc.tasks.task import Generate, LogLikelihood, Task
@@ -151,10 +151,7 @@ def with_end(answer: str, end: str) -> str:
 def _as_spans(
     task: Task, examples: Sequence[int], wording: RequestEncoder, end: str = ""
 ) -> list[Span]:
-    """Encode prompt and gold answer of some examples, windows of long texts apart.
-
-    An answer is given its `end`, if there is one.
-    """
+    """Encode some examples' prompts and gold answers, with their `end`; windows of texts apart."""
     found: list[Span] = []
     for example in examples:
         for request in task.requests(example):
@@ -332,6 +329,11 @@ class NeuronLab:
         """Find neurons on any examples as the study's own are found, by its score or another."""
         study = self.study
         return self.finder(attribution).find(what, spans, study.subsets, least=study.least)
+
+    def activity(self, task: str, examples: int | None = None) -> Scores:
+        """Measure how active every neuron is on a task's first examples, or on all."""
+        finder = self.finder(Attribution("activation"))
+        return finder.stretch(task, self.spans(task)[:examples]).mean
 
     def score_by_workers(self) -> None:
         """Have workers score every task's examples, and end."""

@@ -32,7 +32,6 @@ from caploc.engine.neurons import (
 from caploc.errors import BadData, BadOption, RunFailed, pick
 from caploc.grid import Grid
 from caploc.models.neurons import Chosen, find_sites
-from caploc.neurons.attribution import Attribution
 from caploc.neurons.study import NeuronLab
 from caploc.neurons.weights import (
     Trainable,
@@ -341,7 +340,7 @@ RIVALS_ON = 64  # lessons that gradients are taken on
 def rival_scores(lab: NeuronLab, name: str, task: str, trains: Trains) -> Scores:
     """Score every neuron by its weights' gradients on a task's lessons, or by how active it is."""
     if name == "active":
-        return lab.finder(Attribution("activation")).stretch(task, lab.spans(task)).mean
+        return lab.activity(task)
     lessons = lab.source(task).lessons(lab.bench.wording)[:RIVALS_ON]
     return gradient_norms(lab.bench.neurons.model, lessons, trains)
 

@@ -117,10 +117,7 @@ def check_chosen(chosen: Chosen, neurons: int) -> None:
 
 
 def dense_projections(model: PreTrainedModel, trains: Trains = "all") -> dict[str, Any]:
-    """Find every projection that neurons have weights in: output and, for "all", input ones.
-
-    Routed experts are left out.
-    """
+    """Find every projection of neurons but routed experts: output and, for "all", input ones."""
     names = {id(module): name for name, module in model.named_modules()}
     found: dict[str, Any] = {}
     for _, _, module in list_projections(find_sites(model)[0]):

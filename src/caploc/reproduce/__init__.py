@@ -299,10 +299,7 @@ def check_preset(preset: Preset, benchmarks: Sequence[Benchmark], *, allow_code:
 
 
 def check_preset_model(preset: Preset, model: PresetModel) -> None:
-    """Refuse a model that cannot be loaded, or that is too small for one of the searches.
-
-    Raises UserError in one sentence for each.
-    """
+    """Refuse a model that cannot be loaded or is too small for a search, in a sentence for each."""
     grid = model.options().check()
 
     def check(spec: SearchSpec) -> None:

@@ -210,10 +210,7 @@ class CnlPreset(PresetPart):
 
 
 def read_cnl_preset(name: str) -> CnlPreset:
-    """Read a preset that comes with caploc (`demo`, `real`), or one from a TOML file.
-
-    Raises what `read_as` does.
-    """
+    """Read a preset of caploc's (`demo`, `real`) or a TOML file; raises what `read_as` does."""
     return read_as(CnlPreset, name, CNL_PRESETS, "docs/cnl.md")[1]
 
 

@@ -27,7 +27,7 @@ from caploc.neurons.training import LOCATED as TUNED
 from caploc.neurons.training import RANDOM as TUNED_IN_LAYERS
 from caploc.report.exhibits import NOTHING, Exhibit, Row, Value
 from caploc.report.tabulation import as_text, fill_table, ranged
-from caploc.report.wording import read_yaml, write_q
+from caploc.report.wording import finite_numbers, read_yaml, write_q
 
 AGREE = 0.6  # overlap of halves, by the larger set
 DAMAGE = 0.2  # of the task's own score
@@ -303,7 +303,7 @@ def checklist(results: Mapping[str, Any]) -> Exhibit:
 
 def ends(values: Iterable[float | None], digits: int = 2) -> str:
     """Write the lowest and the highest."""
-    known = [value for value in values if value is not None and np.isfinite(value)]
+    known = finite_numbers(values)
     return f"{min(known):z.{digits}f} to {max(known):z.{digits}f}" if known else NOTHING
 
 
