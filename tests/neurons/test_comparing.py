@@ -112,7 +112,7 @@ def test_every_control_is_as_many_neurons_and_overlaps_as_sets_do(lab, controlle
         means = {
             EXCHANGED: lab.finder().stretch("", exchange_answers(spans)[:6]).merged(
                 lab.finder().stretch("", exchange_answers(spans)[6:])).mean,
-            PLAIN: ControlledRun(lab, ASKED).located_on(PLAIN, texts).moments.mean,
+            PLAIN: lab.locate(PLAIN, texts).moments.mean,
             "by activation": np.mean(
                 [np.abs(handed(lab.bench.neurons, span)).mean(axis=0) for span in spans],
                 axis=0, dtype=float),

@@ -14,7 +14,6 @@ from caploc.neurons import enhancing
 from caploc.neurons import study as studies
 from caploc.neurons.enhancing import (
     ARMS,
-    DRAWS,
     GOLD,
     Enhancing,
     TuningArm,
@@ -28,6 +27,7 @@ from caploc.neurons.enhancing import (
 from caploc.neurons.locating import locate
 from caploc.neurons.study import open_study
 from caploc.neurons.training import RIVALS, TuningRecipe
+from caploc.stats.chance import FEWEST
 from caploc.stats.threshold import Rule
 
 pytestmark = pytest.mark.slow  # whole studies
@@ -73,7 +73,7 @@ def test_every_arm_trains_as_many_weights_as_its_neurons_have(done, task):
     ]
     (own,), draws = of(result, task, "located"), of(result, task, RANDOM)
     assert own["neurons"] == len(written["neurons"]) > 10
-    assert len(draws) == DRAWS and [arm["draw"] for arm in draws] == list(range(DRAWS))
+    assert len(draws) == FEWEST and [arm["draw"] for arm in draws] == list(range(FEWEST))
     for arm in (own, *draws):
         # a row of the gate, one of the other input, a column of the output; 128 weights each
         assert arm["fit"]["parameters"] == 3 * 128 * len(written["neurons"])
@@ -176,7 +176,7 @@ def test_a_run_killed_between_arms_repeats_none_and_leaves_the_model_whole(run, 
     patch.setattr(enhancing, "find_best_rate", inner)
     went_on = tuned_arms(patch)
     resumed, _ = enhance_located(run, TUNED)
-    assert len(begun) == 4 and len(went_on) == 2 * (1 + DRAWS) - 3 and went_on[0] == begun[3]
+    assert len(begun) == 4 and len(went_on) == 2 * (1 + FEWEST) - 3 and went_on[0] == begun[3]
     assert whole == [True, True, True] and list(resumed["tasks"]) == list(TASKS)
 
 
@@ -205,7 +205,7 @@ def test_an_arm_that_runs_out_of_memory_costs_itself_alone_and_is_tried_again(do
     assert failed == [(TASKS[0], RANDOM, 1)] and whole == [True, True]
     assert of(found, TASKS[0], "located") == of(result, TASKS[0], "located")
     (control,) = [c for c in found["tasks"][TASKS[1]]["controls"] if c["measure"] == GOLD][:1]
-    assert len(control["changes"]) == DRAWS
+    assert len(control["changes"]) == FEWEST
     assert not found["tasks"][TASKS[0]]["controls"]  # four draws are too few to be held against
     notes = " ".join(note for exhibit in exhibits for note in exhibit.notes)
     assert f"The arm {RANDOM} 2 ran out of memory (CUDA out of memory" in notes

@@ -6,7 +6,7 @@ import torch
 
 from caploc.engine.encoding import Span
 from caploc.models.proof import reads_first
-from caploc.neurons.locating import activations_of, describe_neuron, mark_blanks
+from caploc.neurons.locating import activations_of, describe_neuron, write_token
 
 TEXTS = ("47+38=85", "capital of Peru is Lima", "sort 3 1 2")
 
@@ -44,11 +44,11 @@ def test_the_highest_token_comes_first_and_promoted_ones_by_the_unembedding(neur
     flat = [(abs(v), t, span.inputs[t]) for span, row in zip(spans, plain, strict=True)
             for t, v in enumerate(row[:, 5]) if t]  # fmt: skip
     highest = max(flat)
-    assert found.tokens[0] == mark_blanks(neurons.tokenizer.decode([highest[2]]))
-    assert abs(found.value) == pytest.approx(highest[0], rel=1e-4) and found.neuron == "L2N5"
-    assert len(set(found.tokens)) == len(found.tokens)
+    assert found["tokens"][0] == write_token(neurons.tokenizer, highest[2])
+    assert abs(found["value"]) == pytest.approx(highest[0], rel=1e-4) and found["neuron"] == "L2N5"
+    assert len(set(found["tokens"])) == len(found["tokens"])
     output = reads_first(neurons.model.model.layers[2].mlp.down_proj)[5]
-    logits = neurons.model.get_output_embeddings().weight @ output * found.value
-    assert found.promotes[0] == mark_blanks(neurons.tokenizer.decode([int(logits.argmax())]))
-    assert found.demotes[0] == mark_blanks(neurons.tokenizer.decode([int(logits.argmin())]))
-    assert mark_blanks(found.context).endswith(found.tokens[0])
+    logits = neurons.model.get_output_embeddings().weight @ output * found["value"]
+    assert found["promotes"][0] == write_token(neurons.tokenizer, int(logits.argmax()))
+    assert found["demotes"][0] == write_token(neurons.tokenizer, int(logits.argmin()))
+    assert found["context"].replace(" ", "␣").endswith(found["tokens"][0])

@@ -17,7 +17,7 @@ from caploc.result import Score
 from caploc.stats import Interval, mean_interval
 from caploc.stats.chance import count_shared
 from caploc.stats.chance import specificity as specificity_of
-from caploc.stats.threshold import Moments, Rule
+from caploc.stats.threshold import Moments, Rule, sweep
 
 NAN = float("nan")
 GRID = NeuronGrid((40, 30))
@@ -92,7 +92,7 @@ def test_the_sets_are_counted_named_by_score_and_put_into_layers(located):
 def test_what_a_threshold_chooses_and_how_overlap_grows(located):
     tables = {exhibit.name: exhibit for exhibit in locating.located_exhibits(located)}
     thresholds = plain(tables["thresholds"])
-    swept = located.found["one"].sweep(located.rule)
+    swept = sweep(located.found["one"].moments.mean)
     expected = [str(each.count) for each in swept]
     assert thresholds[0] == ["one", *expected]
     assert "of 70 neurons at most 7 at 3, 4 at 4" in tables["thresholds"].notes[0]

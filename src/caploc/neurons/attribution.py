@@ -41,7 +41,7 @@ from caploc.engine.neurons import (
     sum_logprob,
 )
 from caploc.engine.packed import DecoderStack
-from caploc.errors import BadOption, pick, unknown
+from caploc.errors import BadOption, pick
 from caploc.models.cutting import Projections
 from caploc.models.hooks import temporary_hooks
 from caploc.models.neurons import NeuronModel, list_projections
@@ -59,8 +59,7 @@ def first_probability(
     return logprobs[first].exp()
 
 
-Target = Callable[[Batch, Tensor], Tensor]
-TARGETS: dict[str, Target] = {
+TARGETS: dict[str, Callable[[Batch, Tensor], Tensor]] = {
     "logprob": mean_logprob,
     "logprob-sum": sum_logprob,
     "probability": first_probability,
@@ -97,16 +96,9 @@ class Gates:
             for each, columns, module in list_projections(projections)
             if layer is None or each == layer
         ]
-        self.values = [
-            (
-                value[:, None].expand(-1, columns.stop - columns.start)
-                if value.ndim == 1
-                else value[:, columns]
-            )
-            .clone()
-            .requires_grad_()
-            for columns, _ in self.sites
-        ]
+        if value.ndim == 1:
+            value = value[:, None].expand(-1, self.sites[-1][0].stop)
+        self.values = [value[:, columns].clone().requires_grad_() for columns, _ in self.sites]
 
     def applied(self) -> AbstractContextManager[None]:
         """Multiply what the neurons hand on, in every forward pass inside the block."""
@@ -166,12 +158,10 @@ class Attribution:
     rule: str = "midpoint"
 
     def check(self) -> "Attribution":
-        """Refuse what does not exist."""
         pick(METHODS, self.method, "neuron score")
         pick(TARGETS, self.target, "target")
         pick(POINTS, self.rule, "rule")
-        if self.positions not in POSITIONS:
-            raise unknown(POSITIONS, self.positions, "--positions")
+        pick(dict.fromkeys(POSITIONS), self.positions, "--positions")
         if self.steps < 1:
             raise BadOption(f"--steps must be 1 or more; got {self.steps}.")
         return self
@@ -202,7 +192,6 @@ class Attribution:
     def batcher(
         self, model: PreTrainedModel, most_rows: int | None = None, memory: int | None = None
     ) -> Batcher:
-        """Batch examples for this score of a loaded model."""
         return Batcher(model, most_rows, memory, self.needs(model, waits=weights_wait(model)))
 
     def passes(self, layers: int) -> int:
@@ -216,7 +205,6 @@ class Attribution:
         return each.get(self.method, 1 + self.steps * layers)
 
     def scores(self, model: NeuronModel, batch: Batch) -> Scores:
-        """Score every neuron for each example of a batch."""
         # a weight that was fetched for a pass would stay until the way back has used it
         waits = weights_wait(model.model)
         lean = checkpointed(model.model, model.projections) if waits else nullcontext()

@@ -69,7 +69,6 @@ FULL, EMPTY, LOCATED, COMPLEMENT = "full", "empty", "located", "complement"
 RELATION, UNRELATED, RANDOM = "same relation", "other relation", "random"
 ARMS = (FULL, EMPTY, LOCATED, COMPLEMENT, RELATION, UNRELATED, RANDOM)
 METRICS = ("logit_difference", "probability", "faithfulness")
-ByFact = Float64[np.ndarray, " facts"]
 
 
 @dataclass(frozen=True)
@@ -325,15 +324,13 @@ class CircuitLocator:
     """Finds the circuit of a prompt: a `share` of the edges, scored by EAP-IG in `steps` steps.
 
     A prompt is corrupted by another subject of as many tokens, one of its `counterparts`; the seed
-    chooses among them. `batch` rows (steps, circuits) are run at a time; a model of billions of
-    parameters may have memory for one or two.
+    chooses among them.
     """
 
     loaded: LoadedModel
     counterparts: Counterparts
     share: float
     steps: int = STEPS
-    batch: int = BATCH
     seed: int = 0
 
     name = "circuit"
@@ -357,8 +354,7 @@ class CircuitLocator:
 
     def strongest(self, pair: PromptPair) -> Edges:
         """Choose the edges kept for a pair, those that lead nowhere included."""
-        scores = attribute(self.opened, pair, steps=self.steps, batch=self.batch)
-        return strongest(scores, self.share)
+        return strongest(attribute(self.opened, pair, steps=self.steps), self.share)
 
     def locate(self, prompt: FactPrompt) -> Edges:
         """Locate the circuit of a prompt: the strongest edges, less those on no path to the logits.
@@ -516,14 +512,12 @@ def _run_arms(
     # Uniform among all edges, located ones too: to leave those out would make chance look worse.
     drawn = draw_in_blocks(own.located, grid.blocks, draws, seed + place, False)
     circuits = np.concatenate([np.stack(list(arms.values())), drawn])
-    logits = run_circuits(locator.opened, own.pair, circuits, rows=locator.batch)
-    found = outcomes_of(logits, own.pair)
+    found = outcomes_of(run_circuits(locator.opened, own.pair, circuits), own.pair)
     named = dict(zip(arms, found, strict=False))
     return FactOutcome(own.fact.name, named, tuple(found[len(arms) :]))
 
 
-def _by_fact(found: list[FactOutcome], arm: str, metric: str) -> ByFact:
-    """Take each fact's metric in an arm."""
+def _by_fact(found: list[FactOutcome], arm: str, metric: str) -> Float64[np.ndarray, " facts"]:
     return np.array([each.value(arm, metric) for each in found], dtype=float)
 
 

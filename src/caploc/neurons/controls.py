@@ -25,7 +25,7 @@ from caploc.neurons.attribution import METHODS
 from caploc.neurons.erasure import LAYERS, LOCATED, Eraser, Erasing
 from caploc.neurons.finding import TaskNeurons
 from caploc.neurons.locating import subsets_of
-from caploc.neurons.study import Finding, NeuronLab, Reported, reopen_study, run_command
+from caploc.neurons.study import Finding, NeuronLab, Reported, reopen_study
 from caploc.progress import Progress
 from caploc.report.tabulation import as_text, bounds, fill_tables, ranged
 from caploc.stats import mean_interval
@@ -115,39 +115,29 @@ class ControlledRun:
         """The tasks that are looked at, of those that have a neuron."""
         return self.lab.with_neurons(self.asked.tasks, "hold against others")
 
-    def located_on(
-        self, what: str, spans: Sequence[Span], method: str | None = None
-    ) -> TaskNeurons:
-        """Find neurons on other examples, or by another score, as the study's own are found."""
-        study = self.lab.study
-        finder = self.lab.finder(
-            None if method is None else replace(study.attribution, method=method)
-        )
-        return finder.find(what, spans, study.subsets, least=study.least)
-
     @cached_property
     def plain_text(self) -> TaskNeurons | None:
-        """The neurons of plain text."""
         plain, lab = self.asked.plain, self.lab
         if plain is None:
             return None
         if not is_file(Path(plain)):
-            return self.located_on(PLAIN, lab.spans(plain))
+            return lab.locate(PLAIN, lab.spans(plain))
         lines = read_text(plain, LONGEST, follow=True).splitlines()
         texts = [line for line in lines if line.strip()][: lab.study.examples]
         wording = lab.bench.wording
-        return self.located_on(PLAIN, [s for text in texts for s in wording.spans(Rolling(text))])
+        return lab.locate(PLAIN, [s for text in texts for s in wording.spans(Rolling(text))])
 
     def found(self, task: str) -> Iterator[tuple[str, TaskNeurons]]:
         """Find the neurons of every control of a task, the task's own first."""
-        spans = self.lab.spans(task)
-        yield OWN, self.lab.found(task)
-        yield EXCHANGED, self.located_on(EXCHANGED, exchange_answers(spans))
+        lab, own = self.lab, self.lab.study.attribution
+        spans = lab.spans(task)
+        yield OWN, lab.found(task)
+        yield EXCHANGED, lab.locate(EXCHANGED, exchange_answers(spans))
         if self.plain_text is not None:
             yield PLAIN, self.plain_text
         for method in self.asked.methods:
-            if method != self.lab.study.attribution.method:
-                yield f"by {method}", self.located_on(task, spans, method)
+            if method != own.method:
+                yield f"by {method}", lab.locate(task, spans, replace(own, method=method))
 
     def erase(self, task: str, found: TaskNeurons, chosen: Chosen) -> Row:
         """Measure what a task loses without some neurons, and without others as many in layers."""
@@ -213,8 +203,7 @@ def measure_controls(
     allowed: Allowed | None = None,
 ) -> Reported:
     """Hold the neurons of a finished `locate` against controls; write `controls.json`."""
-
-    def find(lab: NeuronLab) -> Finding:
+    with reopen_study(folder, progress, allowed) as lab:
         work = ControlledRun(lab, asked.check(lab))
         rows: list[Row] = []
         left: list[Row] = []
@@ -233,9 +222,8 @@ def measure_controls(
         }
         title = f"Controls of the neurons of {lab.study.model.name}"
         shown = fill_tables("controls", results)
-        return Finding(CONTROLS, results, title, controls_headline(rows), shown, page="controls")
-
-    return run_command(reopen_study(folder, progress, allowed), find, folder, command)
+        finding = Finding(CONTROLS, results, title, controls_headline(rows), shown, page="controls")
+        return finding.write(folder, command)
 
 
 def controls_headline(rows: Sequence[Mapping[str, Any]]) -> str:

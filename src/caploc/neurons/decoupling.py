@@ -18,7 +18,6 @@ the same commonality and wording and another answer. How, and all figures, are o
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
@@ -38,7 +37,7 @@ from caploc.neurons.circuits import PromptPair, attribute, strongest
 from caploc.neurons.facts import peak
 from caploc.neurons.finding import score_examples
 from caploc.neurons.knowledge_neurons import KnowledgeNeurons, Tracer, noise_level
-from caploc.neurons.study import Finding, NeuronBench, Reported, run_command
+from caploc.neurons.study import Finding, NeuronBench, Reported
 from caploc.progress import Progress, Silent
 from caploc.report.tabulation import fill_tables, ranged
 from caploc.stats import Interval, JsonRecord, mean_interval, paired_interval
@@ -69,7 +68,6 @@ class ItemLocator:
     rule: Rule = field(default_factory=Rule)
 
     def check(self) -> "ItemLocator":
-        """Refuse what cannot locate a single item."""
         pick(
             dict.fromkeys([*METHODS, *BY_FACT]), self.method, "neuron score or way to locate facts"
         )
@@ -362,20 +360,13 @@ class DecouplingStudy:
         return [ItemLocator(method, self.steps, self.rule) for method in self.methods]
 
 
-@contextmanager
-def open_decoupling(study: DecouplingStudy, folder: Path, command: str) -> Iterator[NeuronBench]:
-    """Claim a study's folder and load its model."""
-    study.check()
-    with claim(folder, asdict(study) | {"kind": "decoupling"}, command) as store:
-        yield NeuronBench.of(study.model.engine(), store, folder)
-
-
 def measure_decoupling(
     study: DecouplingStudy, folder: Path, progress: Progress | None = None, *, command: str = ""
 ) -> Reported:
     """Locate every item of the contrasts on its own; writes `decoupling.json`."""
-
-    def find(bench: NeuronBench) -> Finding:
+    study.check()
+    with claim(folder, asdict(study) | {"kind": "decoupling"}, command) as store:
+        bench = NeuronBench.of(study.model.engine(), store, folder)
         cache = Cache(folder / LEDGER)
         contrasts = draw_contrasts(study.contrasts, study.items, seed=study.seed)
         asking: dict[str, Any] = {"progress": progress, "seed": study.seed}
@@ -391,9 +382,7 @@ def measure_decoupling(
         results = {"model": study.model.name, "contrasts": study.contrasts, "locators": found}
         title = f"Capability and content apart in {study.model.name}"
         headline, shown = decoupling_headline(found), fill_tables("decoupling", results)
-        return Finding(DECOUPLING, results, title, headline, shown)
-
-    return run_command(open_decoupling(study, folder, command), find, folder, command)
+        return Finding(DECOUPLING, results, title, headline, shown).write(folder, command)
 
 
 def decoupling_headline(found: dict[str, Any]) -> str:

@@ -199,13 +199,10 @@ def edited(loaded: NeuronModel, edit: Edit) -> Iterator[None]:
     weight = reads_first(dense_projection(loaded, edit.layer))
     before = weight.clone()
     try:
-        with torch.no_grad():
-            change = torch.outer(edit.left, edit.right).to(weight.device)
-            weight.copy_(weight.double() + change)
+        weight.copy_(weight.double() + torch.outer(edit.left, edit.right).to(weight.device))
         yield
     finally:
-        with torch.no_grad():
-            weight.copy_(before)
+        weight.copy_(before)
 
 
 class Editor:
@@ -412,7 +409,6 @@ def _can_be_edited(fact: Fact) -> bool:
 
 
 def _edit_all_layers(asker: FactAnswers, editor: Editor, fact: Fact) -> list[list[float]]:
-    """Measure the fact after the edit of each layer."""
     asked = [fact.prompt, *fact.rewrites]
     before = _leads(asker, asked)
     rows = []
@@ -438,7 +434,7 @@ def _leads(asker: FactAnswers, prompts: Sequence[FactPrompt]) -> Float64[np.ndar
 def _summarize(
     name: str, layers: list[int], effects: Table, measured: dict[str, Table], facts: int, seed: int
 ) -> EditReliability:
-    def interval(values: Sequence[float] | Float64[np.ndarray, " facts"]) -> Interval:
+    def interval(values: Sequence[float | None] | Float64[np.ndarray, " facts"]) -> Interval:
         return mean_interval(np.asarray(values, dtype=float), seed=seed)
 
     scores, rises = measured["score"], measured["rise"]
@@ -453,9 +449,7 @@ def _summarize(
             | {key: interval(table[:, place]) for key, table in measured.items()}
             for place, layer in enumerate(layers)
         ),
-        correlation=interval(
-            [np.nan if rho is None else rho for rho in map(rank_correlation, scores, effects)]
-        ),
+        correlation=interval(list(map(rank_correlation, scores, effects))),
         hit=interval([float(row[place]) for row, place in zip(best, traced, strict=True)]),
         hit_by_chance=interval(best.mean(axis=1)),
         gain=interval([_gain(row, n) for row, n in zip(rises, traced, strict=True)]),

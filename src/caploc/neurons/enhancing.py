@@ -35,7 +35,6 @@ from caploc.neurons.study import (
     TaskSource,
     outcomes_under,
     reopen_study,
-    run_command,
 )
 from caploc.neurons.training import (
     ARMS,
@@ -154,10 +153,9 @@ class ArmTuner:
 
     @cached_property
     def before(self) -> Measured:
-        """What is measured before anything is tuned."""
-        measure = self.measure
-        found = self.recall({"arm": None}, lambda: {"after": _written(measure(self.loaded))})
-        return _read(found)
+        return _read(
+            self.recall({"arm": None}, lambda: {"after": _written(self.measure(self.loaded))})
+        )
 
     def tune(self, arm: TuningArm) -> dict[str, Any]:
         """Tune an arm and measure it, as files hold both."""
@@ -245,7 +243,6 @@ def _read(found: Mapping[str, Any]) -> Measured:
 
 
 def _changes(before: Measured, after: Measured, seed: int) -> tuple[TuningChange, ...]:
-    """Compare every task under every measure."""
     found = []
     for (task, measure), old in before.items():
         new = after[task, measure]
@@ -282,7 +279,6 @@ def _controls(
             )
 
 
-DRAWS = FEWEST
 Results = Mapping[str, Any]  # of one task, as the file holds them, or of all by task
 
 
@@ -297,7 +293,7 @@ class Enhancing:
 
     recipe: TuningRecipe = field(default_factory=TuningRecipe)
     arms: tuple[str, ...] = USUAL
-    draws: int = DRAWS
+    draws: int = FEWEST
     noise: float = 0.0
     limit: int | None = 60
     tasks: tuple[str, ...] = ()
@@ -306,9 +302,8 @@ class Enhancing:
         """Refuse, as a UserError, what means nothing; `known` are the study's tasks."""
         self.recipe.check()
         Erasing(draws=self.draws, limit=self.limit).check()
-        every = (*ARMS, *RIVALS)
         for arm in self.arms:
-            pick(dict.fromkeys(every), arm, "arm")
+            pick(ARMS | RIVALS, arm, "arm")
         for task in self.tasks:
             pick(dict.fromkeys(known), task, "task of the run")
         if self.noise < 0:
@@ -325,8 +320,7 @@ def enhance_located(
     allowed: Allowed | None = None,
 ) -> Reported:
     """Tune the neurons of the tasks of a finished `locate`; write `enhancement.json`."""
-
-    def find(lab: NeuronLab) -> Finding:
+    with reopen_study(folder, progress, allowed) as lab:
         asked.check(lab.study.tasks)
         check_tunable(lab.study.model)
         found, model = enhance_tasks(lab, asked), lab.study.model.name
@@ -336,11 +330,9 @@ def enhance_located(
             gains_matrix_exhibit(found),
         ]
         title, lines = f"Tuning neurons of {model}", [describe_tuning(asked)]
-        return Finding(
-            ENHANCEMENT, results, title, tuning_headline(found), shown, lines, "enhancement"
-        )
-
-    return run_command(reopen_study(folder, progress, allowed), find, folder, command)
+        headline = tuning_headline(found)
+        finding = Finding(ENHANCEMENT, results, title, headline, shown, lines, "enhancement")
+        return finding.write(folder, command)
 
 
 def enhance_tasks(lab: NeuronLab, asked: Enhancing) -> dict[str, Any]:
@@ -459,10 +451,14 @@ def _control_of(result: Results, task: str) -> Any:
     return next((each for each in result["controls"] if wanted.items() <= each.items()), None)
 
 
-def _changes_of(arms: Sequence[Results], task: str, measure: str) -> Iterator[Any]:
-    """Find the changes of several arms on a task, as far as they were measured."""
-    for arm in arms:
-        yield from (c for c in arm["changes"] if (c["task"], c["measure"]) == (task, measure))
+def changes_by_arm(result: Results, task: str, measure: str) -> dict[str, list[Any]]:
+    """List the changes of each arm's draws on a task, as far as they were measured."""
+    found: dict[str, list[Any]] = {}
+    for arm in result["arms"]:
+        for each in arm["changes"]:
+            if (each["task"], each["measure"]) == (task, measure):
+                found.setdefault(arm["arm"], []).append(each)
+    return found
 
 
 def tuned_arms_exhibit(task: str, result: Results) -> Exhibit:
@@ -471,15 +467,17 @@ def tuned_arms_exhibit(task: str, result: Results) -> Exhibit:
     for arm in result["arms"]:
         drawn.setdefault(arm["arm"], []).append(arm)
     failed = [f"{arm['failed']}." for arm in result["arms"] if arm.get("failed")]
-    view = {"drawn": {name: _view_arm(arms, task) for name, arms in drawn.items()}}
+    gold, score = (changes_by_arm(result, task, measure) for measure in (GOLD, METRIC))
+    view = {n: _view_arm(arms, gold.get(n, []), score.get(n, [])) for n, arms in drawn.items()}
     told = {"task": task, "failed": failed, "control": _control_of(result, task)}
-    return fill_tables("tuning", {**result, **told, **view})[0]
+    return fill_tables("tuning", {**result, **told, "drawn": view})[0]
 
 
-def _view_arm(arms: Sequence[Results], task: str) -> dict[str, Any]:
+def _view_arm(
+    arms: Sequence[Results], gold: Sequence[Results], score: Sequence[Results]
+) -> dict[str, Any]:
     """Put together what is shown of the draws of an arm; of a single one what was before, too."""
     fits = [arm["fit"] for arm in arms if arm["fit"] is not None]
-    gold, score = (list(_changes_of(arms, task, measure)) for measure in (GOLD, METRIC))
     ends = gold[0] if len(arms) == 1 and gold else {}
     return {
         "draws": len(arms),
@@ -494,9 +492,10 @@ def _view_arm(arms: Sequence[Results], task: str) -> dict[str, Any]:
 def list_gains(found: Results, arm: str = LOCATED) -> Effects:
     """List each judged task's change of log-probability when an arm of each task is tuned."""
     return {
-        (task, judged): bounds([each["change"] for each in _changes_of(own, judged, GOLD)])[0]
+        (task, judged): bounds(
+            [each["change"] for each in changes_by_arm(result, judged, GOLD).get(arm, [])]
+        )[0]
         for task, result in found.items()
-        for own in [[each for each in result["arms"] if each["arm"] == arm]]
         for judged in dict.fromkeys(c["task"] for each in result["arms"] for c in each["changes"])
     }
 

@@ -19,7 +19,6 @@ from caploc.errors import BadOption, pick
 from caploc.folder import ERASURE
 from caploc.measurement import Meter
 from caploc.models.neurons import Chosen
-from caploc.neurons.attribution import Attribution
 from caploc.neurons.finding import TaskNeurons
 from caploc.neurons.study import (
     Finding,
@@ -29,12 +28,11 @@ from caploc.neurons.study import (
     TaskSource,
     outcomes_under,
     reopen_study,
-    run_command,
 )
 from caploc.progress import Progress
 from caploc.report.tabulation import Effects, bounds, fill_tables, known_of, ranged, view_effects
 from caploc.result import Score
-from caploc.stats import Interval, JsonRecord, mean_interval, paired_interval
+from caploc.stats import Interval, JsonRecord, mean_interval
 from caploc.stats.chance import (
     FEWEST,
     Specificity,
@@ -49,7 +47,7 @@ from caploc.workbench import Allowed
 LOCATED, UNIFORM, LAYERS, BOTTOM = "located", "random", "random in layers", "bottom"
 ACTIVE, OWN = "random as active", "no other's"
 ARMS = (LOCATED, ACTIVE, LAYERS, UNIFORM, BOTTOM)
-KNOWN_ARMS = (*ARMS, OWN)  # the last where it is asked for
+KNOWN_ARMS = dict.fromkeys((*ARMS, OWN))  # the last where it is asked for
 ACTIVE_ON = 30  # examples that activity is measured on
 DOSES = (0.1, 0.25, 0.5, 0.75, 1.0)
 CURVE_DRAWS = 3  # of random neurons at each point of the curve
@@ -78,9 +76,8 @@ class Erasing:
     kinds: Mapping[str, str] = field(default_factory=dict)
 
     def check(self) -> "Erasing":
-        """Refuse what means nothing."""
         for arm in (*self.arms, *self.beside):
-            pick(dict.fromkeys(KNOWN_ARMS), arm, "arm of an erasure")
+            pick(KNOWN_ARMS, arm, "arm of an erasure")
         if self.draws < FEWEST:
             raise BadOption(f"--draws must be {FEWEST} or more; got {self.draws}.")
         for dose in self.doses:
@@ -198,22 +195,22 @@ class Eraser:
             (BOTTOM, 0, bottom(moments.mean, located, absolute=moments.absolute)),
         ]
 
-    def erase(self, source: TaskSource, arms: Sequence[str] | None = None) -> Erased:
-        """Measure what a judging task loses under every arm (those named, or all)."""
+    def erase(self, source: TaskSource, arms: Sequence[str] = tuple(KNOWN_ARMS)) -> Erased:
+        """Measure what a judging task loses under some arms."""
         meters, examples = self.meters(source), source.judge_on[: self.asked.limit]
         nothing = self.found.located & False
         intact = self.outcomes(meters, nothing, examples)
-        told, random = [], []
+        told = []
+        effects: dict[str, list[dict[str, Outcomes]]] = {LOCATED: [], LAYERS: []}
         for arm, draw, neurons in self.arms():
-            if arms is not None and arm not in arms:
+            if arm not in arms:
                 continue
             cut = self.outcomes(meters, neurons, examples)
-            if arm in (LOCATED, LAYERS):
-                random.append({name: intact[name] - cut[name] for name in MEASURES})
+            lost = {name: intact[name] - cut[name] for name in MEASURES}
+            effects.setdefault(arm, []).append(lost)
             score = self.score(meters, neurons, examples).score
-            lost = (paired_interval(intact[name], cut[name]) for name in MEASURES)
-            told.append(ArmLoss(arm, draw, score, *lost))
-        located, *drawn = random
+            told.append(ArmLoss(arm, draw, score, *map(mean_interval, lost.values())))
+        (located,), drawn = effects[LOCATED], effects[LAYERS]
         held = (
             specificity(located[m], np.stack([each[m] for each in drawn])) if drawn else None
             for m in MEASURES
@@ -299,8 +296,7 @@ def erase(
     `others` are tasks that are judged too, of which no neurons are located.
     """
     asked.check()
-
-    def find(lab: NeuronLab) -> Finding:
+    with reopen_study(folder, progress, allowed) as lab:
         for task in asked.tasks:
             pick(dict.fromkeys(lab.study.tasks), task, "task of the run")
         model = lab.study.model.name
@@ -319,23 +315,22 @@ def erase(
         effects = view_effects(list_losses(tasks), list_losses(tasks, LAYERS))
         shown = fill_tables("erasure", {**results, **effects, "curve_draws": CURVE_DRAWS})
         title = f"Erasing neurons of {model}"
-        return Finding(ERASURE, results, title, erasure_headline(erased), shown, lines, "erasure")
-
-    return run_command(reopen_study(folder, progress, allowed), find, folder, command)
+        headline = erasure_headline(erased)
+        finding = Finding(ERASURE, results, title, headline, shown, lines, "erasure")
+        return finding.write(folder, command)
 
 
 def erase_tasks(lab: NeuronLab, asked: Erasing, judged: Sequence[str]) -> list[ErasedTask]:
-    """Measure what every located task, and every judged one, loses.
-
-    Raises UserError if no neuron is located for any task.
-    """
+    """Measure what located and judged tasks lose; raises UserError if no neuron is located."""
     for task in judged:
         lab.source(task)  # a mistake in a name shows before anything is measured
+    arms = {*asked.arms, *asked.beside}
     done = []
     for task in lab.with_neurons(asked.tasks, "erase"):
         found = lab.found(task)
-        beside_it = activity_of(lab, asked, task), join_others(lab, asked, task)
-        eraser = Eraser(lab.bench, asked, found, lab.progress, *beside_it)
+        activity = lab.activity(task, ACTIVE_ON) if ACTIVE in arms else None
+        others = join_others(lab, asked, task) if OWN in arms else None
+        eraser = Eraser(lab.bench, asked, found, lab.progress, activity, others)
         own = eraser.erase(lab.source(task), asked.arms)
         beside = [
             eraser.erase(lab.source(other), asked.beside)
@@ -347,18 +342,8 @@ def erase_tasks(lab: NeuronLab, asked: Erasing, judged: Sequence[str]) -> list[E
     return done
 
 
-def activity_of(lab: NeuronLab, asked: Erasing, task: str) -> Scores | None:
-    """Measure how active every neuron is on a task's first examples; None if no arm asks for it."""
-    if ACTIVE not in (*asked.arms, *asked.beside):
-        return None
-    spans = lab.spans(task)[:ACTIVE_ON]
-    return lab.finder(Attribution("activation")).stretch(task, spans).mean
-
-
-def join_others(lab: NeuronLab, asked: Erasing, task: str) -> Chosen | None:
-    """Join the neurons of all tasks of other kinds; None if no arm asks for it."""
-    if OWN not in (*asked.arms, *asked.beside):
-        return None
+def join_others(lab: NeuronLab, asked: Erasing, task: str) -> Chosen:
+    """Join the neurons of all tasks of other kinds."""
     kind = asked.kinds.get(task, task)
     sets = [lab.found(t).located for t in lab.study.tasks if asked.kinds.get(t, t) != kind]
     return np.any([lab.found(task).located & False, *sets], axis=0)

@@ -5,8 +5,7 @@ say the same of every wording of it, and no more so than of other facts; reliabi
 evidence that each method offers is particular to what it located.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -30,7 +29,7 @@ from caploc.neurons.knowledge_neurons import (
     intervention_reliability,
     noise_level,
 )
-from caploc.neurons.study import Finding, Reported, run_command
+from caploc.neurons.study import Finding, Reported
 from caploc.progress import Progress, Silent
 from caploc.report.tabulation import fill_tables, ranged
 from caploc.stats import JsonRecord
@@ -123,10 +122,7 @@ class FactStudy:
         return read_facts(Path(self.facts), self.form)
 
     def covariance_texts(self, facts: Sequence[Fact]) -> list[str]:
-        """Find texts for the covariance of neurons.
-
-        Raises BadData if the file cannot be read or there are too few.
-        """
+        """Find texts for the covariance of neurons; raises BadData if too few can be read."""
         if self.texts is not None:
             try:
                 lines = read_text(self.texts, LONGEST, follow=True).splitlines()
@@ -176,7 +172,7 @@ class FactLab:
             texts = read_rewrites(Path(self.study.rewrites))
             facts, filtered = with_rewrites(facts, texts, FactAnswers(self.neurons).right)
             counts["rewrites"] = filtered
-        facts, known = known_facts(self.neurons, facts, rewrites=True, progress=self.progress)
+        facts, known = known_facts(self.neurons, facts, progress=self.progress)
         if len(facts) < 2:
             raise BadData(
                 f"{self.study.model.name} answers {len(facts)} of {known['facts']} facts rightly; "
@@ -193,8 +189,7 @@ class FactLab:
         study = self.study
         prompts = [p for fact in study.read() for p in (fact.prompt, *fact.rewrites)]
         counterparts = demo_counterparts if study.facts in DEMO else others_of(prompts)
-        how = {"share": study.share, "steps": study.steps, "seed": study.seed}
-        return CircuitLocator(self.heads, counterparts, **how)  # type: ignore[arg-type]
+        return CircuitLocator(self.heads, counterparts, study.share, study.steps, seed=study.seed)
 
     @cached_property
     def tracer(self) -> Tracer:
@@ -217,14 +212,7 @@ class FactLab:
             self.neurons, study.neuron_steps, study.neuron_rule, study.neuron_share
         )
 
-    def locator(self, method: str) -> FactLocator:
-        """Make what locates facts by a method."""
-        ways = {"neurons": "knowledge", "tracing": "tracer", "circuits": "circuits"}
-        found: FactLocator = getattr(self, ways[method])
-        return found
-
     def recall(self, what: str, measure: Callable[[], JsonRecord]) -> Any:
-        """Recall what was measured before, or measure it."""
         asked = asdict(self.study) | {"methods": None, "what": what, "read": self._read}
         asked |= {"model": self.heads.fingerprint}
         if what.startswith("fidelity"):  # which the settings of reliability do not change
@@ -240,41 +228,34 @@ class FactLab:
         return digest(listed | {"texts": texts})
 
     def fidelity(self, method: str) -> JsonRecord:
-        facts = self.paired() if method == "circuits" else self.facts
-        locator, seed = self.locator(method), self.study.seed
-        return wording_fidelity(locator, facts, seed=seed, progress=self.progress)
+        how: dict[str, Any] = {"seed": self.study.seed, "progress": self.progress}
+        if method == "circuits":
+            return wording_fidelity(self.circuits, self.paired(), **how)
+        locator: FactLocator = self.tracer if method == "tracing" else self.knowledge
+        return wording_fidelity(locator, self.facts, **how)
 
     def reliability(self, method: str) -> JsonRecord:
-        """Intervene as the method's own protocol does."""
-        asked: dict[str, Any] = {"seed": self.study.seed, "progress": self.progress}
-        if method == "tracing":
-            return self.edit(**asked)
-        asked["draws"] = self.study.draws
+        """Intervene as the method's own protocol does; for tracing, by edits at every layer."""
+        how: dict[str, Any] = {"seed": self.study.seed, "progress": self.progress}
         if method == "neurons":
-            return intervention_reliability(self.knowledge, self.facts, **asked)
-        return circuit_reliability(self.circuits, self.facts, **asked)
-
-    def edit(self, **asked: Any) -> JsonRecord:
-        """Make rank-one edits at every layer."""
+            return intervention_reliability(
+                self.knowledge, self.facts, draws=self.study.draws, **how
+            )
+        if method == "circuits":
+            return circuit_reliability(self.circuits, self.facts, draws=self.study.draws, **how)
         layers = [n for n, site in enumerate(self.neurons.projections) if site is not None]
         texts = self.study.covariance_texts(self.facts)
-        moments = covariances(self.neurons, texts, layers, progress=self.progress)
-        asked |= {"editor": Editor(self.neurons, moments), "profiler": self.tracer}
+        editor = Editor(
+            self.neurons, covariances(self.neurons, texts, layers, progress=self.progress)
+        )
         read = digest({"texts": texts})
-        asked["recall"] = lambda what, measure: self.recall(f"{what} with {read}", measure)
-        return edit_reliability(self.facts, **asked)
 
+        def recall(what: str, measure: Callable[[], Any]) -> Any:
+            return self.recall(f"{what} with {read}", measure)
 
-@contextmanager
-def open_facts(
-    study: FactStudy, folder: Path, progress: Progress | None, command: str
-) -> Iterator[FactLab]:
-    """Claim a study's folder, and open what is needed to work on it."""
-    study.check()
-    # `draws` is of reliability alone, which shares the folder with fidelity
-    fields = asdict(study) | {"kind": "facts", "methods": None, "draws": None, "texts": None}
-    with claim(folder, fields, command):
-        yield FactLab(study, Cache(folder / LEDGER), progress or Silent())
+        return edit_reliability(
+            self.facts, editor=editor, profiler=self.tracer, recall=recall, **how
+        )
 
 
 def _measure(
@@ -286,13 +267,16 @@ def _measure(
     command: str = "",
 ) -> Reported:
     """Measure what a file holds, and show it on a page beside it."""
+    study.check()
     page = Path(file).stem
     headline_of, views_of = {
         FIDELITY: (fidelity_headline, fidelity_views),
         RELIABILITY: (reliability_headline, reliability_views),
     }[file]
-
-    def find(lab: FactLab) -> Finding:
+    # `draws` is of reliability alone, which shares the folder with fidelity
+    fields = asdict(study) | {"kind": "facts", "methods": None, "draws": None, "texts": None}
+    with claim(folder, fields, command):
+        lab = FactLab(study, Cache(folder / LEDGER), progress or Silent())
         if file == RELIABILITY and "tracing" in study.methods:
             study.covariance_texts(lab.facts)  # a mistake shows before anything is measured
         measure = getattr(lab, page)
@@ -304,9 +288,8 @@ def _measure(
         results = {"model": study.model.name, "facts": len(lab.facts), **lab.known[1]}
         results["methods"] = found
         shown = fill_tables(page, {"methods": found, **views_of(found)})
-        return Finding(file, results, title, headline_of(found), shown, page=page)
-
-    return run_command(open_facts(study, folder, progress, command), find, folder, command)
+        finding = Finding(file, results, title, headline_of(found), shown, page=page)
+        return finding.write(folder, command)
 
 
 # Is every wording located alike? Does what was located, and nothing else, do what is said of it?

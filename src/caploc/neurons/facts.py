@@ -24,7 +24,7 @@ from jaxtyping import Bool, Float64
 
 from caploc.designs import generator
 from caploc.engine.encoding import RequestEncoder
-from caploc.engine.plain import PaddedText, PaddingCheck, score_padded
+from caploc.engine.plain import ContinuationScore, PaddedText, PaddingCheck, score_padded
 from caploc.errors import BadData, ModelRefused
 from caploc.grid import Grid
 from caploc.models.loading import CutModel
@@ -133,17 +133,6 @@ class Encoder:
         )
 
 
-@dataclass(frozen=True)
-class FactAnswer:
-    """What the model makes of an answer.
-
-    `log_probability` is the mean over the answer's tokens; `right` whether each was the likeliest.
-    """
-
-    log_probability: float
-    right: bool
-
-
 class FactAnswers:
     """Asks a model for the probability of answers, edits included."""
 
@@ -152,62 +141,57 @@ class FactAnswers:
         self.padding = PaddingCheck(loaded, left=False)
 
     def right(self, prompt: FactPrompt) -> bool:
-        return self.to([self.encoder.encode(prompt)])[0].right
+        return self.to([self.encoder.encode(prompt)])[0].greedy
 
     def log_probabilities(
         self, asked: Sequence[tuple[FactPrompt, str]]
     ) -> Float64[np.ndarray, " asked"]:
         """Average the log-probability over the tokens of each answer after its prompt."""
-        found = self.to([self.encoder.encode(*each) for each in asked])
-        return np.array([each.log_probability for each in found], dtype=float)
+        encoded = [self.encoder.encode(*each) for each in asked]
+        sums = np.array([found.logprob for found in self.to(encoded)], dtype=float)
+        return sums / [len(each.answer) for each in encoded]
 
-    def to(self, encoded: Sequence[Encoded]) -> list[FactAnswer]:
+    def to(self, encoded: Sequence[Encoded]) -> list[ContinuationScore]:
         """Say what the model makes of each prompt's answer, in the order given."""
-        results: dict[int, FactAnswer] = {}
+        results: dict[int, ContinuationScore] = {}
         intact = np.zeros(self.loaded.grid.size, dtype=bool)
         for alike in self.padding.groups(range(len(encoded)), lambda at: encoded[at].tokens):
             for first in range(0, len(alike), TOGETHER):
                 places = alike[first : first + TOGETHER]
                 some = [encoded[place] for place in places]
                 asked = [PaddedText(each.tokens, intact, [each.answer]) for each in some]
-                read = score_padded(self.loaded, asked)
-                for place, each, ((logprob, greedy, _),) in zip(places, some, read, strict=True):
-                    results[place] = FactAnswer(logprob / len(each.answer), greedy)
+                for place, (score,) in zip(places, score_padded(self.loaded, asked), strict=True):
+                    results[place] = score
         return [results[place] for place in range(len(encoded))]
 
 
 def known_facts(
-    loaded: CutModel,
-    facts: Sequence[Fact],
-    *,
-    rewrites: bool = False,
-    progress: Progress | None = None,
-) -> tuple[tuple[Fact, ...], dict[str, int | None]]:
-    """Keep the facts whose prompt the model answers rightly; with `rewrites`, only right ones too.
+    loaded: CutModel, facts: Sequence[Fact], *, progress: Progress | None = None
+) -> tuple[tuple[Fact, ...], dict[str, int]]:
+    """Keep the facts whose prompt the model answers rightly, and of their rewrites the right ones.
 
-    Counts `facts` and `facts_known`, `rewrites` and `rewrites_known` (None if they are not asked).
-    Raises BadData if a prompt does not fit the model's window, or no fact is known.
+    Counts `facts` and `facts_known`, `rewrites` and `rewrites_known`, these of all facts. Raises
+    BadData if a prompt does not fit the model's window, or no fact is known.
     """
     shown, asker = progress or Silent(), FactAnswers(loaded)
     shown.start("facts known", len(facts))
     kept, given, rewrites_known = [], 0, 0
     for fact in facts:
         given += len(fact.rewrites)
-        prompts = [fact.prompt, *(fact.rewrites if rewrites else ())]
-        encoded = [asker.encoder.encode(prompt) for prompt in prompts]
+        encoded = [asker.encoder.encode(prompt) for prompt in (fact.prompt, *fact.rewrites)]
         first, *others = asker.to(encoded)
         shown.advance(1, sum(len(each.tokens) for each in encoded))
-        right = tuple(p for p, found in zip(fact.rewrites, others, strict=False) if found.right)
+        right = tuple(p for p, found in zip(fact.rewrites, others, strict=True) if found.greedy)
         rewrites_known += len(right)
-        if first.right:
-            kept.append(replace(fact, rewrites=right) if rewrites else fact)
+        if first.greedy:
+            kept.append(replace(fact, rewrites=right))
     if not kept:
         raise BadData(
             f"The model answers none of the {len(facts)} facts rightly, so nothing can be located; "
             "give facts that it knows."
         )
-    counts = {"facts": len(facts), "facts_known": len(kept), "rewrites": given}
-    return tuple(kept), {**counts, "rewrites_known": rewrites_known if rewrites else None}
+    counts = {"facts": len(facts), "facts_known": len(kept)}
+    return tuple(kept), counts | {"rewrites": given, "rewrites_known": rewrites_known}
 
 
 ARMS = ("rewrites", "same_relation", "unrelated", "random")
@@ -236,22 +220,14 @@ class FactLocator(Protocol):
 
 @dataclass(frozen=True)
 class WordingPair:
-    """A fact's prompt beside one of its own rewrites and rewrites of other facts, by number.
+    """A fact's prompt and, by arm, whose rewrite it is held against, of the fact or of another.
 
-    `fact` and `rewrite` are numbers; `related` is a fact of the same relation and `unrelated` one
-    of another, each with the number of one of its rewrites; None where there is none. That all are
-    rewrites keeps differences of form out of the comparison.
+    All are numbers: the prompt's fact; the partner's, and which of its rewrites. None where there
+    is no partner. That all are rewrites keeps differences of form out of the comparison.
     """
 
     fact: int
-    rewrite: int
-    related: tuple[int, int] | None
-    unrelated: tuple[int, int] | None
-
-    def partner(self, arm: str) -> tuple[int, int] | None:
-        """Name the fact and the rewrite that an arm holds the prompt against."""
-        others = {"same_relation": self.related, "unrelated": self.unrelated}
-        return others.get(arm, (self.fact, self.rewrite))
+    partners: dict[str, tuple[int, int] | None]
 
 
 def pair_wordings(facts: Sequence[Fact], seed: int) -> list[WordingPair]:
@@ -277,11 +253,15 @@ def pair_wordings(facts: Sequence[Fact], seed: int) -> list[WordingPair]:
         other = pool[int(random.integers(len(pool)))]
         return other, rewrite % len(facts[other].rewrites)
 
-    return [
-        WordingPair(fact, rewrite, partner(fact, rewrite, True), partner(fact, rewrite, False))
-        for fact in usable
-        for rewrite in range(len(facts[fact].rewrites))
-    ]
+    pairs = []
+    for fact in usable:
+        for rewrite in range(len(facts[fact].rewrites)):
+            own = fact, rewrite
+            related, unrelated = (partner(fact, rewrite, same) for same in (True, False))
+            pairs.append(
+                WordingPair(fact, dict(zip(ARMS, (own, related, unrelated, own), strict=True)))
+            )
+    return pairs
 
 
 def are_related(first: Fact, second: Fact) -> bool | None:
@@ -338,7 +318,7 @@ def wording_fidelity(
     located = _locate_wordings(locator, facts, compared, progress or Silent())
 
     def measure(arm: str, number: int, pair: WordingPair) -> dict[str, float]:
-        place = pair.partner(arm)
+        place = pair.partners[arm]
         second = None if place is None else located[place[0]][1 + place[1]]
         if arm == "random" and second is not None:
             second = random_like(second, locator.grid, seed + number)
@@ -416,10 +396,7 @@ def compare_located(first: Located | None, second: Located | None) -> dict[str, 
 
 
 def peak(profile: Profile) -> int:
-    """Find the layer of the largest effect; of equal ones the lowest.
-
-    Raises BadData if no layer has an effect.
-    """
+    """Find the layer of the largest effect, the lowest of equals; BadData if there is none."""
     if np.isnan(profile).all():
         raise BadData("A traced profile has no layer with an effect; widen the window.")
     return int(np.nanargmax(profile))

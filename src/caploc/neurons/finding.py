@@ -28,7 +28,7 @@ from caploc.neurons.attribution import Attribution
 from caploc.progress import Progress, Silent
 from caploc.stats import plain_value
 from caploc.stats.sets import Within, commonality_set, group, overlap_rates, within
-from caploc.stats.threshold import Moments, Rule, ThresholdCount, strengths, sweep
+from caploc.stats.threshold import Moments, Rule, strengths, sweep
 from caploc.workers.distributed import ModelIdentity
 from caploc.workers.scoring import Scoring, ScoringWorkers
 
@@ -122,10 +122,6 @@ class TaskNeurons:
         """Ask whether the score weighs as that of a fifth of the examples at most."""
         return self.moments.effective_items <= FEW * self.moments.items
 
-    def sweep(self, rule: Rule) -> list[ThresholdCount]:
-        """Count how many neurons other thresholds and shares would choose."""
-        return sweep(self.moments.mean, absolute=rule.absolute)
-
     @property
     def ordered(self) -> list[int]:
         """The columns of the located neurons, the highest score first (its sign as it counts)."""
@@ -157,7 +153,7 @@ class TaskNeurons:
             "halves": self.halves,
             "sweep": [
                 {"rule": each.rule, "level": each.level, "neurons": each.count}
-                for each in self.sweep(rule)
+                for each in sweep(self.moments.mean, absolute=rule.absolute)
             ],
         }
 

@@ -30,7 +30,7 @@ of the model's own undisturbed one. The noise is 3 standard deviations of subjec
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -197,7 +197,7 @@ def intervention_reliability(
             "needed to hold one against another."
         )
     sets, used = np.stack(found)[kept], [facts[number] for number in kept]
-    changes, intact = _changes(locator.loaded, used, sets, (draws, seed), shown)
+    changes, intact = _changes(locator.loaded, used, sets, draws, seed, shown)
     effects = {
         name: {
             place: _watched(changes[:, at, kind], factor - 1, seed)
@@ -220,15 +220,15 @@ def _changes(
     loaded: NeuronModel,
     facts: Sequence[Fact],
     located: Bool[np.ndarray, "facts neurons"],
-    drawing: tuple[int, int],
+    draws: int,
+    seed: int,
     shown: Progress,
 ) -> tuple[Float64[np.ndarray, "facts places interventions sets"], Float64[np.ndarray, " facts"]]:
     """Measure the relative change at each place by each intervention, and P of each fact's prompt.
 
-    Sets are the located one, the other fact's, then the random ones; `drawing` says how many of
-    these, and their seed. NaN where a fact has no prompt of a kind.
+    Sets are the located one, the other fact's, then the random ones. NaN where a fact has no prompt
+    of a kind.
     """
-    draws, seed = drawing
     random, encoder, factors = generator(seed), Encoder(loaded), list(FACTORS.values())
     shown.start("interventions on neurons", len(facts))
     found = np.full((len(facts), len(PLACES), len(FACTORS), 2 + draws), np.nan)
@@ -289,13 +289,8 @@ class Trace:
 PutBack = tuple[tuple[int, ...], int]  # outputs put back at one time: of which layers, at a token
 
 
-def noise_level(
-    loaded: NeuronModel, prompts: Sequence[FactPrompt], deviations: float = DEVIATIONS
-) -> float:
-    """Take so many standard deviations of all embedding values of the prompts' subject tokens.
-
-    Raises BadData if no prompt has a subject.
-    """
+def noise_level(loaded: NeuronModel, prompts: Sequence[FactPrompt]) -> float:
+    """Take 3 standard deviations of the subjects' embeddings; raises BadData without a subject."""
     encoder = Encoder(loaded)
     encoded = [encoder.encode(prompt) for prompt in prompts if prompt.subject is not None]
     tokens = [each.tokens[place] for each in encoded for place in each.subject]
@@ -304,7 +299,7 @@ def noise_level(
     embed: Any = loaded.model.get_input_embeddings()
     with torch.no_grad():
         values = embed(torch.tensor([tokens], device=loaded.model.device))
-    return deviations * float(values.double().std())
+    return DEVIATIONS * float(values.double().std())
 
 
 @dataclass(frozen=True)
@@ -414,13 +409,12 @@ class _Run:
     def __init__(
         self, loaded: NeuronModel, encoded: Encoded, outputs: Outputs, noise: Tensor
     ) -> None:
-        """Run the prompt undisturbed."""
         self.loaded, self.encoded, self.outputs = loaded, encoded, outputs
         self.noise = noise.to(loaded.model.device, loaded.model.dtype)
         self.ids = torch.tensor([encoded.tokens], device=loaded.model.device)
         self.kept: dict[int, Tensor] = {}
         keeping = (
-            module.register_forward_hook(self._keeping(layer))
+            module.register_forward_hook(partial(self._keep, layer))
             for layer, module in enumerate(outputs)
             if module is not None
         )
@@ -446,12 +440,9 @@ class _Run:
         """Compute the probabilities of what comes after the prompt."""
         return last_logits(self.loaded.model, ids, ids.shape[1] - 1)[:, -1].float().softmax(-1)
 
-    def _keeping(self, layer: int) -> Any:
-        def keep(_: nn.Module, args: Any, output: Any) -> None:
-            hidden = output[0] if isinstance(output, tuple | list) else output
-            self.kept[layer] = hidden.reshape(-1, hidden.shape[-1]).clone()
-
-        return keep
+    def _keep(self, layer: int, _: nn.Module, args: Any, output: Any) -> None:
+        hidden = output[0] if isinstance(output, tuple | list) else output
+        self.kept[layer] = hidden.reshape(-1, hidden.shape[-1]).clone()
 
     def _disturbed(self, number: int) -> AbstractContextManager[None]:
         subject = torch.tensor(self.encoded.subject, device=self.ids.device, dtype=torch.long)
@@ -466,18 +457,15 @@ class _Run:
 
     def _restored(self, places: Sequence[PutBack]) -> AbstractContextManager[None]:
         """Put the undisturbed outputs back, each place in its own block of rows."""
-        wanted = [
-            [(n, token) for n, (layers, token) in enumerate(places) if layer in layers]
-            for layer in range(len(self.outputs))
-        ]
         return temporary_hooks(
-            module.register_forward_hook(self._putting_back(self.kept[layer], wanted[layer]))
+            module.register_forward_hook(self._putting_back(layer, places))
             for layer, module in enumerate(self.outputs)
-            if module is not None and wanted[layer]
+            if module is not None and any(layer in layers for layers, _ in places)
         )
 
-    def _putting_back(self, kept: Tensor, wanted: Sequence[tuple[int, int]]) -> Any:
-        length, draws = self.ids.shape[1], len(self.noise)
+    def _putting_back(self, layer: int, places: Sequence[PutBack]) -> Any:
+        kept, length, draws = self.kept[layer], self.ids.shape[1], len(self.noise)
+        wanted = [(n, token) for n, (layers, token) in enumerate(places) if layer in layers]
         rows = torch.tensor([n * draws + draw for n, _ in wanted for draw in range(draws)])
         tokens = torch.tensor([token for _, token in wanted for _ in range(draws)])
 

@@ -30,7 +30,7 @@ from caploc.models.neurons import NeuronGrid, NeuronModel, list_projections
 from caploc.models.placement import computing_dtype, free_memory
 from caploc.models.projections import text_config
 from caploc.models.proof import reads_first
-from caploc.neurons.attribution import METHODS, Attribution, record_activations
+from caploc.neurons.attribution import METHODS, record_activations
 from caploc.neurons.erasure import LAYERS, LOCATED, ErasedTask, Eraser, Erasing
 from caploc.neurons.finding import TaskNeurons
 from caploc.neurons.study import (
@@ -40,13 +40,12 @@ from caploc.neurons.study import (
     Reported,
     load_source,
     open_study,
-    run_command,
     write_result,
 )
 from caploc.progress import Progress
 from caploc.report.exhibits import Exhibit
 from caploc.report.tabulation import drop_empty, fill_tables, ranged
-from caploc.stats import Interval, JsonRecord, mean_interval
+from caploc.stats import Interval, mean_interval
 from caploc.stats.chance import count_shared
 from caploc.stats.sets import COMPARED, Cohesion, Overlaps, between, cohesion, rates_between
 from caploc.stats.threshold import Rule, cantelli
@@ -72,15 +71,10 @@ class LocatedNeurons:
     @classmethod
     def by(cls, lab: NeuronLab, kinds: Mapping[str, str]) -> "LocatedNeurons":
         found = {task: lab.found(task) for task in lab.study.tasks}
-        erased = {task: erase_own(lab, task) for task in found if lab.study.judged}
-        known = {task: each for task, each in erased.items() if each is not None}
-        fires = [row for task in found if lab.study.judged for row in watch_neurons(lab, task)]
-        return cls(lab.model.grid, lab.study.rule, found, kinds, known, fires)
-
-    @property
-    def carried_by_few(self) -> dict[str, TaskNeurons]:
-        """List the tasks of which a few examples carry most of the score."""
-        return {task: each for task, each in self.found.items() if each.carried_by_few}
+        judged = [task for task, each in found.items() if lab.study.judged and each.located.any()]
+        erased = {task: erase_own(lab, task) for task in judged}
+        fires = [row for task in judged for row in watch_neurons(lab, task)]
+        return cls(lab.model.grid, lab.study.rule, found, kinds, erased, fires)
 
     def overlaps(self) -> Overlaps:
         """Compute the five rates between every two tasks, on the diagonal within each."""
@@ -142,14 +136,9 @@ class LocatedNeurons:
         }
 
 
-def erase_own(lab: NeuronLab, task: str) -> ErasedTask | None:
-    """Measure what a task loses without its neurons, and without others as many in each layer.
-
-    None if it has no neuron.
-    """
+def erase_own(lab: NeuronLab, task: str) -> ErasedTask:
+    """Measure what a task loses without its neurons, and without others as many in each layer."""
     found, study = lab.found(task), lab.study
-    if not found.located.any():
-        return None
     asked = Erasing(limit=study.judged, seed=study.seed)
     own = Eraser(lab.bench, asked, found, lab.progress).erase(lab.source(task), (LOCATED, LAYERS))
     return ErasedTask(task, int(found.located.sum()), own, [])
@@ -165,8 +154,7 @@ def locate(
 ) -> Reported:
     """Find the neurons of every task; write `neurons.json` and `report.html`."""
     check_kinds(kinds or {}, study.tasks, "the run", "they are")
-
-    def find(lab: NeuronLab) -> Finding:
+    with open_study(study, folder, progress, command) as lab:
         located = LocatedNeurons.by(lab, kinds or {})
         model = {"name": study.model.name, "fingerprint": lab.model.fingerprint}
         results = {
@@ -175,16 +163,10 @@ def locate(
             "attribution": study.attribution.method,
             **located.as_dict(),
         }
-        return Finding(
-            NEURONS,
-            results,
-            f"Neurons of {study.model.name}",
-            locating_headline(located, study.least),
-            located_exhibits(located),
-            [*describe_locating(study), *warn_of_few(located)],
-        )
-
-    return run_command(open_study(study, folder, progress, command), find, folder, command)
+        title, headline = f"Neurons of {study.model.name}", locating_headline(located, study.least)
+        lines = [*describe_locating(study), *warn_of_few(located)]
+        finding = Finding(NEURONS, results, title, headline, located_exhibits(located), lines)
+        return finding.write(folder, command)
 
 
 def check_kinds(kinds: Mapping[str, str], tasks: Iterable[str], where: str, are: str) -> None:
@@ -261,7 +243,8 @@ def warn_of_few(located: LocatedNeurons) -> list[str]:
         f"Warning: of {task}'s {each.examples} examples a few carry most of the score, which "
         f"weighs as that of {each.moments.effective_items:.0f}: its neurons are theirs. Leave "
         "out --raw, so that each example weighs alike."
-        for task, each in located.carried_by_few.items()
+        for task, each in located.found.items()
+        if each.carried_by_few
     ]
 
 
@@ -274,33 +257,13 @@ def located_exhibits(located: LocatedNeurons) -> list[Exhibit]:
     return [first, *map(drop_empty, costs), *others]
 
 
-def plan_scoring(
-    task: str, spans: Sequence[Span], asked: Attribution, batcher: Batcher, weights: float
-) -> dict[str, Any]:
-    """Foresee what scoring a task's examples by one method takes, in the batches they will be in.
-
-    `passes` is the cost of an example in forward passes of the model. Of bytes `weights` are those
-    of the weights, `peak` those at most beside them, and `least` the same where one example is read
-    at one point at a time.
-    """
-    longest = max(spans, key=batcher.row_bytes)
-    return {
-        "task": task,
-        "method": asked.method,
-        "examples": len(spans),
-        "tokens": sum(len(span.inputs) for span in spans),
-        "longest": len(longest.inputs),
-        "passes": asked.passes(text_config(batcher.sizer.model).num_hidden_layers),
-        "weights": int(weights),
-        "peak": batcher.peak(longest, asked.copies, len(spans)),
-        "least": batcher.needs.fixed + batcher.row_bytes(longest),
-    }
-
-
 def foresee_scoring(study: NeuronStudy) -> tuple[dict[str, Any], list[Exhibit]]:
     """Foresee every task's scores by every method; only config, tokenizer and tasks are read.
 
-    Raises UserError if the study cannot be done.
+    `passes` is the cost of an example in forward passes of the model. Of bytes `weights` are those
+    of the weights, `peak` those at most beside them, in the batches that examples will be in, and
+    `least` the same where one example is read at one point at a time. Raises UserError if the study
+    cannot be done.
     """
     study.check()
     weights = replace(study.model, workers=None).weights()
@@ -317,7 +280,19 @@ def foresee_scoring(study: NeuronStudy) -> tuple[dict[str, Any], list[Exhibit]]:
             asked = replace(study.attribution, method=method)
             needs = asked.needs(model, waits=False)
             batcher = Batcher(model, study.model.batch_size, memory, needs, device)
-            found.append(plan_scoring(task, spans, asked, batcher, weights.bytes))
+            longest = max(spans, key=batcher.row_bytes)
+            plan = {
+                "task": task,
+                "method": method,
+                "examples": len(spans),
+                "tokens": sum(len(span.inputs) for span in spans),
+                "longest": len(longest.inputs),
+                "passes": asked.passes(text_config(model).num_hidden_layers),
+                "weights": int(weights.bytes),
+                "peak": batcher.peak(longest, asked.copies, len(spans)),
+                "least": needs.fixed + batcher.row_bytes(longest),
+            }
+            found.append(plan)
     result = {"model": study.model.name, "device": str(device), "plans": found}
     return result, fill_tables("plan", result)
 
@@ -404,33 +379,15 @@ TOKENS = 5  # shown of each kind
 BEFORE = 10  # tokens of a text up to the one a neuron fires on
 
 
-@dataclass(frozen=True)
-class Firing(JsonRecord):
-    """One neuron: the tokens it fires on most, the text before the first, and what it does there.
-
-    `value` is its activation at the first of them; `promotes` and `demotes` are the tokens whose
-    logits that raises and lowers most.
-    """
-
-    neuron: str
-    tokens: tuple[str, ...]
-    context: str
-    value: float
-    promotes: tuple[str, ...]
-    demotes: tuple[str, ...]
-
-
 def watch_neurons(lab: NeuronLab, task: str) -> list[dict[str, Any]]:
     """Say what the neurons of a task's highest scores fire on, in the texts that scored them."""
     columns, model = lab.found(task).ordered[:WATCHED], lab.bench.neurons
     spans = lab.spans(task)[:TEXTS]
-    if not columns:
-        return []
     values = activations_of(model, spans, columns)
     found = []
     for place, column in enumerate(columns):
         each = [row[place] for row in values]
-        found.append({"task": task, **describe_neuron(model, spans, column, each).as_dict()})
+        found.append({"task": task, **describe_neuron(model, spans, column, each)})
     return found
 
 
@@ -463,8 +420,12 @@ def describe_neuron(
     spans: Sequence[Span],
     column: int,
     values: Sequence[Float[np.ndarray, " _"]],
-) -> Firing:
-    """Say what one neuron fires on, and what its output promotes there."""
+) -> dict[str, Any]:
+    """Say what one neuron fires on, and what its output promotes there.
+
+    These are the tokens that it fires on most, and the text up to the first; its activation there
+    (`value`); and the tokens whose logits that raises and lowers most.
+    """
     places = [(number, at) for number, row in enumerate(values) for at in range(len(row))]
     sizes = np.abs(np.concatenate(values))
     sizes[[at == 0 < len(values[number]) - 1 for number, at in places]] = -1.0  # a text's first
@@ -484,12 +445,18 @@ def describe_neuron(
     unembedding: Any = model.model.get_output_embeddings()
     logits = compute_response(unembedding, output) * value
     raised, lowered = (
-        tuple(write_token(model.tokenizer, token) for token in some.topk(TOKENS).indices.tolist())
+        [write_token(model.tokenizer, token) for token in some.topk(TOKENS).indices.tolist()]
         for some in (logits, -logits)
     )
     before = spans[first].inputs[max(0, at - BEFORE) : at + 1]
-    context = str(model.tokenizer.decode(before)).replace("\n", "⏎")
-    return Firing(str(model.grid.part(column)), tuple(tokens), context, value, raised, lowered)
+    return {
+        "neuron": str(model.grid.part(column)),
+        "tokens": list(tokens),
+        "context": str(model.tokenizer.decode(before)).replace("\n", "⏎"),
+        "value": value,
+        "promotes": raised,
+        "demotes": lowered,
+    }
 
 
 @torch.no_grad()
@@ -518,9 +485,4 @@ def compute_response(linear: Any, vector: Float[Tensor, " reads"]) -> Float[Tens
 
 def write_token(tokenizer: PreTrainedTokenizerBase, token: int) -> str:
     """Write a token so that its blanks and ends of lines show."""
-    return mark_blanks(tokenizer.decode([token]))
-
-
-def mark_blanks(text: str | list[str]) -> str:
-    """Put signs for blanks and ends of lines."""
-    return str(text).replace(" ", "␣").replace("\n", "⏎")
+    return str(tokenizer.decode([token])).replace(" ", "␣").replace("\n", "⏎")

@@ -1,19 +1,19 @@
 """A study of neurons, what every command on neurons works with, and how each hands on its findings.
 
-A command opens a folder, finds something with a lab, and hands on a `Finding`: a file of results
-and a page. `run_command` is the one place that does this.
+A command opens a folder, finds something with a lab, and writes a `Finding`: a file of results and
+a page.
 
 Neurons are found on a task's training examples where it has a training split, and judged on its
 evaluation examples. A task without one gives every other evaluation example to finding, and the
 rest to judging: no example is on both sides.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 from jaxtyping import Float64
@@ -41,7 +41,7 @@ from caploc.neurons.finding import (
 )
 from caploc.progress import Progress, Silent
 from caploc.report.exhibits import Exhibit, write_exhibits
-from caploc.stats.threshold import Moments, Rule
+from caploc.stats.threshold import Moments, Rule, Scores
 from caploc.store import Question, Store
 from caploc.tasks.catalog import TaskOptions, can_train, check_task_name
 from caploc.tasks.task import Generate, LogLikelihood, Task
@@ -52,7 +52,6 @@ EXAMPLES = 400  # of each task, to find neurons on
 SUBSETS = 5  # ten pairs, which have an interval; two would make one pair and none
 LEAST = 0.6  # of the subsets
 JUDGED = 60  # examples, held out
-Lab = TypeVar("Lab")
 Reported = tuple[dict[str, Any], list[Exhibit]]  # what the file holds, and what the page shows
 
 
@@ -128,14 +127,7 @@ class TaskSource:
 
         Without its end a tuned model would answer rightly and go on.
         """
-        found: list[Span] = []
-        for example in self.find_on:
-            (asked,) = self.finding.requests(example)
-            assert not isinstance(asked, Generate)
-            if isinstance(asked, LogLikelihood) and (end := self.end(wording)):
-                asked = replace(asked, continuation=with_end(asked.continuation, end))
-            found += wording.spans(asked)
-        return found
+        return _as_spans(self.finding, self.find_on, wording, self.end(wording))
 
     def end(self, wording: RequestEncoder) -> str:
         """Find what ends a written answer: the first stop string, else the model's end of text.
@@ -156,12 +148,16 @@ def with_end(answer: str, end: str) -> str:
     return answer + end[held:]
 
 
-def _as_spans(task: Task, examples: Sequence[int], wording: RequestEncoder) -> list[Span]:
-    """Encode prompt and gold answer of some examples, windows of long texts apart."""
+def _as_spans(
+    task: Task, examples: Sequence[int], wording: RequestEncoder, end: str = ""
+) -> list[Span]:
+    """Encode some examples' prompts and gold answers, with their `end`; windows of texts apart."""
     found: list[Span] = []
     for example in examples:
         for request in task.requests(example):
             assert not isinstance(request, Generate)
+            if isinstance(request, LogLikelihood) and end:
+                request = replace(request, continuation=with_end(request.continuation, end))
             found += wording.spans(request)
     return found
 
@@ -324,9 +320,20 @@ class NeuronLab:
         if self.study.model.workers is not None and self.scored is None:
             self.score_by_workers()
         if task not in self.kept:
-            subsets, least = self.study.subsets, self.study.least
-            self.kept[task] = self.finder().find(task, self.spans(task), subsets, least=least)
+            self.kept[task] = self.locate(task, self.spans(task))
         return self.kept[task]
+
+    def locate(
+        self, what: str, spans: Sequence[Span], attribution: Attribution | None = None
+    ) -> TaskNeurons:
+        """Find neurons on any examples as the study's own are found, by its score or another."""
+        study = self.study
+        return self.finder(attribution).find(what, spans, study.subsets, least=study.least)
+
+    def activity(self, task: str, examples: int | None = None) -> Scores:
+        """Measure how active every neuron is on a task's first examples, or on all."""
+        finder = self.finder(Attribution("activation"))
+        return finder.stretch(task, self.spans(task)[:examples]).mean
 
     def score_by_workers(self) -> None:
         """Have workers score every task's examples, and end."""
@@ -394,6 +401,13 @@ def read_study(folder: Path, allowed: Allowed | None = None) -> tuple[NeuronStud
     return study, str(written.get("command", ""))
 
 
+def write_result(path: Path, results: dict[str, Any], command: str) -> dict[str, Any]:
+    """Write what was found, with the command that found it and the versions of what was used."""
+    result = {"schema": 1, **results, "command": command, "versions": package_versions()}
+    write_json(path, result)
+    return result
+
+
 @dataclass(frozen=True)
 class Finding:
     """What a command found: the results for its `file`, and the page that tells them.
@@ -409,21 +423,8 @@ class Finding:
     lines: list[str] = field(default_factory=list)
     page: str = ""
 
-
-def write_result(path: Path, results: dict[str, Any], command: str) -> dict[str, Any]:
-    """Write what was found, with the command that found it and the versions of what was used."""
-    result = {"schema": 1, **results, "command": command, "versions": package_versions()}
-    write_json(path, result)
-    return result
-
-
-def run_command(
-    opened: AbstractContextManager[Lab], find: Callable[[Lab], Finding], folder: Path, command: str
-) -> Reported:
-    """Let a command find something in an open study; write its file and its page."""
-    with opened as lab:
-        finding = find(lab)
-        result = write_result(folder / finding.file, finding.results, command)
-    told = finding.title, finding.headline, finding.lines, finding.exhibits
-    write_exhibits(folder / finding.page, *told, command)
-    return result, finding.exhibits
+    def write(self, folder: Path, command: str) -> Reported:
+        result = write_result(folder / self.file, self.results, command)
+        told = self.title, self.headline, self.lines, self.exhibits
+        write_exhibits(folder / self.page, *told, command)
+        return result, self.exhibits

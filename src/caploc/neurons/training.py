@@ -29,15 +29,9 @@ from caploc.engine.neurons import (
     gold_logprobs,
     gold_means,
 )
-from caploc.errors import (
-    BadData,
-    BadOption,
-    RunFailed,
-    pick,
-)
+from caploc.errors import BadData, BadOption, RunFailed, pick
 from caploc.grid import Grid
-from caploc.models.neurons import Chosen, find_sites, list_projections
-from caploc.neurons.attribution import Attribution
+from caploc.models.neurons import Chosen, find_sites
 from caploc.neurons.study import NeuronLab
 from caploc.neurons.weights import (
     Trainable,
@@ -85,7 +79,6 @@ class TuningRecipe(JsonRecord):
     checkpointing: bool = False
 
     def check(self) -> None:
-        """Refuse values that cannot be used."""
         for name, least in (("steps", 1), ("batch_size", 1), ("warmup", 0), ("extensions", 0)):
             if getattr(self, name) < least:
                 raise BadOption(f"{name} must be {least} or more; got {getattr(self, name)}.")
@@ -347,26 +340,25 @@ RIVALS_ON = 64  # lessons that gradients are taken on
 def rival_scores(lab: NeuronLab, name: str, task: str, trains: Trains) -> Scores:
     """Score every neuron by its weights' gradients on a task's lessons, or by how active it is."""
     if name == "active":
-        return lab.finder(Attribution("activation")).stretch(task, lab.spans(task)).mean
+        return lab.activity(task)
     lessons = lab.source(task).lessons(lab.bench.wording)[:RIVALS_ON]
     return gradient_norms(lab.bench.neurons.model, lessons, trains)
 
 
 def gradient_norms(model: PreTrainedModel, spans: Sequence[Span], trains: Trains) -> Scores:
     """Compute the norm of the summed loss's gradient by each neuron's weights."""
-    sites, grid = find_sites(model)
-    columns = iter([each for _, each, _ in list_projections(sites)])
-    squares, layer = np.zeros(grid.size), next(columns)
-    with TrainableRows(model, np.ones(grid.size, dtype=bool), trains) as rows:
+    neurons = find_sites(model)[1].size
+    squares = np.zeros(neurons)
+    with TrainableRows(model, np.ones(neurons, dtype=bool), trains) as rows:
         for span in spans:
             (-gold_logprobs(model, Batch.of([span], model.device)).mean()).backward()
-        for share in rows.shares:  # a layer's input projections, then its output projection
+        for share in rows.shares:
             for key in share.keys:
                 gradient = rows.changes[key].grad
                 assert gradient is not None
                 each = gradient.double().reshape(len(gradient), -1).square().sum(1).cpu().numpy()
-                squares[layer] += each.reshape(-1, layer.stop - layer.start).sum(0)
-            layer = layer if share.writes else next(columns, layer)
+                # of a fused projection the two halves stand one after the other
+                squares[share.columns] += each.reshape(-1, len(squares[share.columns])).sum(0)
     norms: np.ndarray = np.sqrt(squares)
     return norms
 

@@ -42,13 +42,15 @@ class NeuronShare:
     """What one projection holds of the chosen neurons.
 
     `writes` is true of an input projection, which writes the neurons, and false of an output
-    projection, which reads them; `places` are the chosen rows or columns of its weight.
+    projection, which reads them; `places` are the chosen rows or columns of its weight, `columns`
+    those of all its neurons in a mask.
     """
 
     name: str
     module: Any
     writes: bool
     places: Int[Tensor, " chosen"]
+    columns: slice
 
     @property
     def keys(self) -> tuple[str, ...]:
@@ -97,7 +99,7 @@ def shares_by_projection(
                 f"{layer}, which cannot be tuned by themselves; choose neurons that every token "
                 "passes through."
             )
-        output = _share(names[id(module)], module, False, places)
+        output = _share(names[id(module)], module, False, places, columns)
         inputs = _input_shares(model, output) if trains == "all" else []
         found += [*inputs, output]
     return found
@@ -115,10 +117,7 @@ def check_chosen(chosen: Chosen, neurons: int) -> None:
 
 
 def dense_projections(model: PreTrainedModel, trains: Trains = "all") -> dict[str, Any]:
-    """Find every projection that neurons have weights in: output and, for "all", input ones.
-
-    Routed experts are left out.
-    """
+    """Find every projection of neurons but routed experts: output and, for "all", input ones."""
     names = {id(module): name for name, module in model.named_modules()}
     found: dict[str, Any] = {}
     for _, _, module in list_projections(find_sites(model)[0]):
@@ -162,18 +161,20 @@ def _input_shares(model: PreTrainedModel, output: NeuronShare) -> list[NeuronSha
         if reads_first(module).shape[1] == 2 * width:
             places = torch.cat([places, places + width])
             _prove_halves(model.get_submodule(name.rpartition(".")[0]), module, output)
-        found.append(_share(name, module, True, places))
+        found.append(_share(name, module, True, places, output.columns))
     return found
 
 
-def _share(name: str, module: nn.Module, writes: bool, places: Tensor) -> NeuronShare:
+def _share(
+    name: str, module: nn.Module, writes: bool, places: Tensor, columns: slice
+) -> NeuronShare:
     weight: Any = module.weight
     if not weight.is_floating_point():
         raise ModelRefused(
             f"{name} has weights of type {weight.dtype}: a quantised model cannot be tuned; load "
             "it in float32, bfloat16 or float16."
         )
-    return NeuronShare(name, module, writes, places.to(weight.device))
+    return NeuronShare(name, module, writes, places.to(weight.device), columns)
 
 
 @torch.no_grad()
@@ -314,13 +315,7 @@ class TrainableRows(Trainable):
             key: nn.Parameter(torch.zeros_like(value, dtype=torch.float32))
             for key, value in self.originals.items()
         }
-        self.handles: list[RemovableHandle] = []
-        try:
-            for share in found:
-                self.handles.append(share.module.register_forward_hook(self._hook(share)))
-        except BaseException:
-            self.detach()
-            raise
+        self.handles = [share.module.register_forward_hook(self._hook(share)) for share in found]
 
     def parameters(self) -> list[nn.Parameter]:
         return list(self.changes.values())
@@ -336,7 +331,6 @@ class TrainableRows(Trainable):
         }
 
     def detach(self) -> None:
-        """Take the hooks away: the model is as it was before."""
         for handle in self.handles:
             handle.remove()
         self.handles = []
@@ -374,7 +368,6 @@ class TrainableWhole(Trainable):
     """
 
     def __init__(self, model: PreTrainedModel) -> None:
-        """Copy the weights and let their gradients flow to the copies."""
         self.weights = [each for each in model.parameters() if each.is_floating_point()]
         self.required = [weight.requires_grad for weight in self.weights]
         self.originals = [weight.detach().clone() for weight in self.weights]
@@ -388,14 +381,10 @@ class TrainableWhole(Trainable):
             copy.grad = gradient if copy.grad is None else copy.grad + gradient
             weight.grad = None
 
-        try:
-            for weight, copy in zip(self.weights, self.copies, strict=True):
-                weight.requires_grad_(True)
-                hook = partial(hand_over, copy=copy)
-                self.handles.append(weight.register_post_accumulate_grad_hook(hook))
-        except BaseException:
-            self.detach()
-            raise
+        for weight, copy in zip(self.weights, self.copies, strict=True):
+            weight.requires_grad_(True)
+            hook = partial(hand_over, copy=copy)
+            self.handles.append(weight.register_post_accumulate_grad_hook(hook))
 
     def parameters(self) -> list[nn.Parameter]:
         return self.copies
@@ -464,7 +453,6 @@ class TrainableLora(Trainable):
         ]
 
     def detach(self) -> None:
-        """Put the projections back in their places: the model is as it was before."""
         for name, base in self.bases.items():
             around, _, own = name.rpartition(".")
             setattr(self.model.get_submodule(around), own, base)

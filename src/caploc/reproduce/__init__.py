@@ -71,7 +71,6 @@ class Bill:
         return work / PEAK / 3600
 
     def as_dict(self) -> dict[str, Any]:
-        """All of it, with the hours."""
         return asdict(self) | {"h200_hours": self.hours}
 
 
@@ -87,7 +86,6 @@ class PresetDryRun:
     found: dict[tuple[str, ...], Searched] = field(default_factory=dict)
 
     def bill(self, model: PresetModel) -> Bill:
-        """The model's count so far."""
         if model.label not in self.bills:
             self.bills[model.label] = Bill(model.label, model.grid.size, model.parameters)
         return self.bills[model.label]
@@ -301,10 +299,7 @@ def check_preset(preset: Preset, benchmarks: Sequence[Benchmark], *, allow_code:
 
 
 def check_preset_model(preset: Preset, model: PresetModel) -> None:
-    """Refuse a model that cannot be loaded, or that is too small for one of the searches.
-
-    Raises UserError in one sentence for each.
-    """
+    """Refuse a model that cannot be loaded or is too small for a search, in a sentence for each."""
     grid = model.options().check()
 
     def check(spec: SearchSpec) -> None:

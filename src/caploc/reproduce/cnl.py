@@ -22,7 +22,7 @@ from caploc.neurons.erasure import erase, list_losses
 from caploc.neurons.fact_study import measure_fidelity, measure_reliability
 from caploc.neurons.finding import score_cache
 from caploc.neurons.locating import check_kinds, locate
-from caploc.neurons.study import NeuronLab, NeuronStudy, open_study, write_result
+from caploc.neurons.study import NeuronLab, NeuronStudy, Reported, open_study, write_result
 from caploc.neurons.weights import TrainableRows
 from caploc.progress import Progress, Silent
 from caploc.report import exhibits as files
@@ -91,9 +91,9 @@ class Reproduction:
         """Where the sets lie that are erased, tuned and crossed."""
         return self.folder / ("neurons-sigma" if self.preset.share is None else "neurons")
 
-    def keep(self, found: tuple[Any, list[Exhibit]], named: str = "") -> Any:
-        """Take over exhibits, under a name that no other has; the result."""
-        result, exhibits = found
+    def measure(self, command: Callable[..., Reported], *asked: Any, named: str = "") -> Any:
+        """Run a command and take over its exhibits, under a name that no other has; the result."""
+        result, exhibits = command(*asked, self.progress, command=self.command)
         for exhibit in exhibits:
             name = f"{named}-{exhibit.name}" if named else exhibit.name
             title = f"{exhibit.title} ({named})" if named else exhibit.title
@@ -112,27 +112,19 @@ class Reproduction:
     def locate(self, study: NeuronStudy, place: Path, named: str = "") -> Any:
         """Locate the neurons of a study, in a folder of its own; the results."""
         kinds = {task: kind for task, kind in self.preset.kinds.items() if task in study.tasks}
-        found = locate(study, place, self.progress, kinds=kinds, command=self.command)
-        return self.keep(found, named)
+        return self.measure(partial(locate, kinds=kinds), study, place, named=named)
 
     def scored(self) -> None:
         """Other scores, points of the integral, controls, shares of weights (11, 12, 19, 22)."""
         asked = self.preset.scores
         tasks = asked.compared or self.preset.tasks
-        with open_study(
-            self.preset.study(None), self.folder / "neurons-sigma", self.progress, ""
-        ) as lab:
+        sigma, share = self.preset.study(None), self.preset.study(self.preset.share)
+        with open_study(sigma, self.folder / "neurons-sigma", self.progress, "") as lab:
             self.results["weights"] = [weights(lab, task) for task in self.preset.tasks]
-        with open_study(
-            self.preset.study(self.preset.share), self.neurons, self.progress, ""
-        ) as lab:
+        with open_study(share, self.neurons, self.progress, "") as lab:
             points = points_exhibit(lab, tasks, asked.point_examples)
-        controlled = self.keep(
-            measure_controls(
-                self.neurons, self.preset.controlling(), self.progress, command=self.command
-            )
-        )
-        self.keep((None, [points]))
+        controlled = self.measure(measure_controls, self.neurons, self.preset.controlling())
+        self.exhibits.append(points)
         self.results["told"] |= {
             "scores": agreement_of_ways(controlled["arms"], asked.method),
             "baselines": baselines(controlled["arms"]),
@@ -141,15 +133,8 @@ class Reproduction:
 
     def erased(self) -> None:
         """Erasure (17), cross-data (18)."""
-        asked, generic = self.preset.cuts(), self.preset.generic
-        found = erase(
-            self.neurons,
-            asked,
-            [generic] if generic else [],
-            self.progress,
-            command=self.command,
-        )
-        self.results["erasure"] = self.keep(found)
+        others = [self.preset.generic] if self.preset.generic else []
+        self.results["erasure"] = self.measure(erase, self.neurons, self.preset.cuts(), others)
         self.cross("erase", list_losses(self.results["erasure"]["tasks"]), self.results["main"])
 
     def tuned(self) -> None:
@@ -171,8 +156,8 @@ class Reproduction:
                 found, _ = enhance_located(place, one, self.progress, command=self.command)
                 self.results["enhancement"].setdefault(seed, {})[task] = found["tasks"][task]
                 self.write()  # one run takes minutes to hours
-            whole = enhance_located(place, asked, self.progress, command=self.command)
-            self.keep(whole, f"seed-{seed}" if len(seeds) > 1 else "")
+            named = f"seed-{seed}" if len(seeds) > 1 else ""
+            self.measure(enhance_located, place, asked, named=named)
         self.results["enhancement_beats"] = [
             beats_every_draw(each, task)
             for tasks_of_seed in self.results["enhancement"].values()
@@ -212,10 +197,9 @@ class Reproduction:
         for what, measure in (("fidelity", measure_fidelity), ("reliability", measure_reliability)):
             self.results[what] = {}
             for name in self.preset.facts.sets:
-                study = self.preset.fact_study(name)
-                place = self.folder / f"facts-{last_part(name)}"
-                found = measure(study, place, self.progress, command=self.command)
-                self.results[what][name] = self.keep(found, last_part(name))
+                named = Path(name).stem
+                asked = self.preset.fact_study(name), self.folder / f"facts-{named}"
+                self.results[what][name] = self.measure(measure, *asked, named=named)
                 self.write()  # each takes half an hour
 
     def decoupled(self) -> None:
@@ -224,8 +208,8 @@ class Reproduction:
         contrasts, effects = [], []
         for name in asked.sets:
             study = self.preset.decoupling_study(name)
-            place = self.folder / f"decoupling-{last_part(name)}"
-            found = self.keep(measure_decoupling(study, place, self.progress, command=self.command))
+            place = self.folder / f"decoupling-{Path(name).stem}"
+            found = self.measure(measure_decoupling, study, place)
             first = next(iter(found["locators"].values()))
             effect = first["effects"]
             contrasts.append(f"{name}: {first['right']} of {first['contrasts']} answered rightly")
@@ -244,9 +228,8 @@ def reproduce_cnl(
 ) -> list[Exhibit]:
     """Measure everything that a preset asks for; write every table, figure and an index.
 
-    Raises:
-        UserError: for a mistake, before a model is loaded where possible.
-        RunFailed: if the machine gives up; what was measured is kept.
+    Raises UserError for a mistake, before a model is loaded where possible; RunFailed if the
+    machine gives up, and then what was measured is kept.
     """
     check_cnl_options(preset)
     work = Reproduction(preset, folder, progress or Silent(), command)
@@ -258,27 +241,18 @@ def reproduce_cnl(
 
 
 def check_cnl_options(preset: CnlPreset) -> None:
-    """Refuse every mistake that can be seen before weights are loaded, all at once.
-
-    Raises:
-        UserError: naming each.
-    """
+    """Refuse every mistake that can be seen before weights are loaded, by one UserError."""
+    study = preset.study(preset.share)
     preset_checks: list[Callable[[], object]] = [
         preset.check_names,
         preset.study(None).check,
-        preset.study(preset.share).check,
-        preset.study(preset.share).rule.check,
-        preset.study(preset.share).attribution.check,
-        *(
-            replace(preset.study(None).attribution, method=method).check
-            for method in preset.scores.others
-        ),
+        study.check,
+        study.rule.check,
+        study.attribution.check,
+        *(replace(study.attribution, method=method).check for method in preset.scores.others),
         preset.cuts().check,
         preset.start.check,
-        *(
-            partial(preset.enhancing(seed).check, preset.start.tasks)
-            for seed in preset.tuning.seeds
-        ),
+        *(partial(preset.enhancing(n).check, preset.start.tasks) for n in preset.tuning.seeds),
         partial(check_kinds, preset.kinds, preset.tasks, "the run", "they are"),
         *(preset.fact_study(name).check for name in preset.facts.sets),
         *(preset.decoupling_study(name).check for name in preset.decoupling.sets),
@@ -287,10 +261,7 @@ def check_cnl_options(preset: CnlPreset) -> None:
 
 
 def cross(
-    how: str,
-    effects: Effects,
-    overlaps: dict[str, Any],
-    kinds: dict[str, str],
+    how: str, effects: Effects, overlaps: dict[str, Any], kinds: dict[str, str]
 ) -> dict[str, Any]:
     """Sum up effects of one task's neurons on others: within a kind, across, and by overlap.
 
@@ -306,11 +277,6 @@ def cross(
     together = correlate_matrices(table, shared).spearman if len(tasks) > 2 else None
     told = together.as_dict() if together else None
     return {"how": how, "tasks": tasks, "kinds": found.as_dict(), "overlap": told}
-
-
-def last_part(name: str) -> str:
-    """Take the last part of a name."""
-    return Path(name).stem
 
 
 def weights(lab: NeuronLab, task: str) -> float:
@@ -354,8 +320,7 @@ def swept(points: Exhibit) -> str:
     """Say how the best neurons depend on the number of points."""
     found: dict[str, list[float]] = {}
     for name, _, same in points.rows:
-        number = getattr(same, "number", None)
-        if number is not None:
-            found.setdefault(str(name).rpartition(", ")[2], []).append(number)
+        if isinstance(same, Value) and same.number is not None:
+            found.setdefault(str(name).rpartition(", ")[2], []).append(same.number)
     parts = [f"{name} {as_text(sum(each) / len(each))}" for name, each in found.items()]
     return f"best 1 % shared with the most points: {', '.join(parts)}; sigma: see other thresholds"

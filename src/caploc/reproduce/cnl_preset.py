@@ -10,7 +10,7 @@ are at a speed that is assumed, not measured.
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal, Self, get_args
+from typing import Any, Literal, Self, get_args
 
 from pydantic import Field, model_validator
 
@@ -26,7 +26,7 @@ from caploc.neurons.fact_study import FactStudy
 from caploc.neurons.study import NeuronStudy
 from caploc.neurons.training import ARMS as TUNED_ARMS
 from caploc.neurons.training import TuningRecipe
-from caploc.report.exhibits import Exhibit, Value
+from caploc.report.exhibits import Exhibit, Row, Value
 from caploc.reproduce.preset import PEAK, PresetPart, read_as
 from caploc.stats.threshold import SIGMAS, Rule
 from caploc.tasks.catalog import TaskOptions, check_task_name
@@ -148,7 +148,6 @@ class CnlPreset(PresetPart):
 
     @property
     def options(self) -> ModelOptions:
-        """How the model is loaded."""
         return ModelOptions(self.model, dtype=self.dtype)
 
     def study(self, share: float | None) -> NeuronStudy:
@@ -177,48 +176,28 @@ class CnlPreset(PresetPart):
         return replace(study, tasks=tuning.tasks or self.tasks, options=options)
 
     def cuts(self) -> Erasing:
-        """Say what is erased."""
         asked = self.erasing.model_dump()
         asked |= {"draws": self.draws, "limit": self.limit, "seed": self.seed, "kinds": self.kinds}
         return Erasing(ErasureMode(), **asked)
 
     def controlling(self) -> Controlling:
-        """Say what located neurons are held against."""
-        return Controlling(
-            self.scores.others,
-            self.generic,
-            draws=self.draws,
-            limit=self.limit,
-            seed=self.seed,
-            tasks=self.scores.compared,
-        )
+        how: dict[str, Any] = {"draws": self.draws, "limit": self.limit, "seed": self.seed}
+        return Controlling(self.scores.others, self.generic, tasks=self.scores.compared, **how)
 
     def enhancing(self, seed: int) -> Enhancing:
-        """Say what is tuned."""
         tuning = self.tuning
-        recipe = TuningRecipe(
-            steps=tuning.steps,
-            batch_size=tuning.batch_size,
-            rates=tuning.rates,
-            extensions=tuning.extensions,
-            seed=seed,
-        )
+        asked = tuning.model_dump(include={"steps", "batch_size", "rates", "extensions"})
+        recipe = TuningRecipe(**asked, seed=seed)
         limit = tuning.limit or self.limit
         return Enhancing(recipe, tuning.arms, tuning.draws, tuning.noise, limit, tuning.tasks)
 
     def decoupling_study(self, contrasts: str) -> DecouplingStudy:
-        """Make the study of one set of contrasts."""
-        asked = self.decoupling
-        return DecouplingStudy(
-            self.options, contrasts, asked.items, asked.methods, self.scores.steps, seed=self.seed
-        )
+        asked = self.decoupling.model_dump(exclude={"sets"})
+        asked |= {"steps": self.scores.steps, "seed": self.seed}
+        return DecouplingStudy(self.options, contrasts, **asked)
 
     def check_names(self) -> None:
-        """Refuse tasks that are compared and are none of the preset's, or unknown text.
-
-        Raises:
-            UserError: naming each.
-        """
+        """Refuse tasks that are compared and are none of the preset's, or unknown text."""
         if strange := [task for task in self.scores.compared if task not in self.tasks]:
             named = ", ".join(f"scores.compared names {task}" for task in strange)
             raise BadOption(f"{named}; of `tasks`, no other has neurons.")
@@ -226,26 +205,12 @@ class CnlPreset(PresetPart):
             check_task_name(self.generic, self.study(None).options)
 
     def fact_study(self, facts: str) -> FactStudy:
-        """Make the study of one set of facts."""
-        asked = self.facts
-        return FactStudy(
-            self.options,
-            facts,
-            asked.form,
-            count=asked.count,
-            share=asked.share,
-            draws=asked.draws,
-            seed=self.seed,
-        )
+        asked = self.facts.model_dump(exclude={"sets"})
+        return FactStudy(self.options, facts, **asked, seed=self.seed)
 
 
 def read_cnl_preset(name: str) -> CnlPreset:
-    """Read a preset that comes with caploc (`demo`, `real`), or one from a TOML file.
-
-    Raises:
-        UnknownName: if there is no such preset or file.
-        BadData: if the file is not a preset; every mistake is named.
-    """
+    """Read a preset of caploc's (`demo`, `real`) or a TOML file; raises what `read_as` does."""
     return read_as(CnlPreset, name, CNL_PRESETS, "docs/cnl.md")[1]
 
 
@@ -326,24 +291,23 @@ def plan_steps(preset: CnlPreset, shape: ModelShape) -> Iterator[PlannedStep]:
 
 def plan_cnl(preset: CnlPreset, shape: ModelShape) -> Exhibit:
     """Tell what a reproduction takes: tokens, passes and hours by step, and the weights' memory."""
-    rows = []
     steps = list(plan_steps(preset, shape))
     total = PlannedStep("all", sum(each.work for each in steps), sum(each.tokens for each in steps))
-    for each in [*steps, total]:
-        rows.append(
-            (
-                each.name,
-                Value(each.tokens / 1e6, digits=2),
-                Value(each.work / max(each.tokens, 1), digits=0),
-                Value(each.hours(shape.parameters), digits=2),
-            )
+    rows: list[Row] = [
+        (
+            each.name,
+            Value(each.tokens / 1e6, digits=2),
+            Value(each.work / max(each.tokens, 1), digits=0),
+            Value(each.hours(shape.parameters), digits=2),
         )
+        for each in [*steps, total]
+    ]
     memory = 2 * shape.parameters / GIGABYTE
     return Exhibit(
         "plan",
         f"What {preset.about} takes: {preset.model}",
         ("step", "million tokens", "forward passes of each", "hours"),
-        [*rows],
+        rows,
         [
             f"Reckoned for {shape.parameters / 1e9:.2f} billion parameters in {shape.layers} "
             f"layers on one card at {PEAK * SHARE / 1e12:.0f} TFLOP/s, which is assumed and not "

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import cycle
+from itertools import chain, cycle
 
 from caploc.heads import Head, HeadGrid
 from caploc.report import charts
@@ -52,10 +52,11 @@ def table1(lab: Lab) -> Exhibit:
         layers, heads = PRINTED["sizes"].get(model.label, (None, None))
         counts = sorted(set(grid.heads_per_layer))
         a_layer = "-".join(map(str, dict.fromkeys((counts[0], counts[-1]))))
-        groups, size = Value(len(grid.groups), digits=0), Value(grid.size, None, heads, digits=0)
-        rows.append(
-            (model.label, Value(grid.layers, None, layers, digits=0), a_layer, groups, size)
+        depth, size = (
+            Value(ours, None, printed, digits=0)
+            for ours, printed in ((grid.layers, layers), (grid.size, heads))
         )
+        rows.append((model.label, depth, a_layer, Value(len(grid.groups), digits=0), size))
     notes = slips(1, [model.label for model in lab.preset.models])
     return fill_exhibit(lab, "table1", rows, after=notes)
 
@@ -67,10 +68,8 @@ def table2(lab: Lab) -> Exhibit:
     for model in preset.models:
         for benchmark in leading(able(lab, model, preset.capabilities)):
             heads = named_heads(lab, model, benchmark)
-            rows.append(
-                (benchmark.group, model.label, benchmark.label)
-                + costs(lab, model, benchmark, benchmark, heads)
-            )
+            cost = costs(lab, model, benchmark, benchmark, heads)
+            rows.append((benchmark.group, model.label, benchmark.label, *cost))
     groups = list(dict.fromkeys(benchmark.group for benchmark in preset.capabilities))
     rows.sort(key=lambda row: groups.index(str(row[0])))
     return fill_exhibit(lab, "table2", rows, after=left_out(lab))
@@ -111,11 +110,9 @@ def table3(lab: Lab) -> Exhibit:
             if len(twins) < 2:
                 continue
             heads = named_heads(lab, model, found_on)
-            rows += [
-                (model.label, found_on.label, judged.label)
-                + costs(lab, model, found_on, judged, heads)
-                for judged in able(lab, model, twins)
-            ]
+            for judged in able(lab, model, twins):
+                cost = costs(lab, model, found_on, judged, heads)
+                rows.append((model.label, found_on.label, judged.label, *cost))
     return fill_exhibit(lab, "table3", rows)
 
 
@@ -242,11 +239,8 @@ def table8(lab: Lab) -> Exhibit:
             notes[-1] = f"{model.label} has no such head."
         for heads in ([], *([head] for head in found)):
             name = " ".join(map(str, heads)) or "none"
-            rows.append(
-                (model.label, name)
-                + scores(lab, model, asking, heads)
-                + scores(lab, model, other, heads)
-            )
+            cells = (scores(lab, model, some, heads) for some in (asking, other))
+            rows.append((model.label, name, *chain(*cells)))
     columns = [*(b.label for b in asking), "mean", *(b.label for b in other), "mean"]
     groups = ("", 2), ("questions of knowledge", len(asking) + 1), ("others", len(other) + 1)
     return replace(fill_exhibit(lab, "table8", rows, columns=columns, after=notes), groups=groups)

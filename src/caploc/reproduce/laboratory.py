@@ -202,11 +202,9 @@ class Laboratory:
     def score(
         self, model: PresetModel, benchmark: Benchmark, heads: Heads, limit: int | None = None
     ) -> ScoredTask:
-        """See `Lab`."""
         return ScoredTask(**self.compare(model, benchmark, heads, limit)["score"]).unsure(heads)
 
     def failures(self, model: PresetModel, benchmark: Benchmark, heads: Heads) -> dict[str, Any]:
-        """See `Lab`."""
         found: dict[str, Any] = self.compare(model, benchmark, heads, None)["failures"]
         return found
 
@@ -238,7 +236,6 @@ class Laboratory:
     def search(
         self, model: PresetModel, benchmark: Benchmark, label: str, excluded: Heads = ()
     ) -> Searched:
-        """See `Lab`."""
         spec = self.preset.search(label)
         asked = {
             "model": model.label,

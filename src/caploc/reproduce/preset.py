@@ -47,7 +47,6 @@ class PresetModel(Labelled):
     revision: str | None = None
 
     def options(self) -> ModelOptions:
-        """As every command takes a model."""
         return ModelOptions(self.name, device=self.device, dtype=self.dtype, revision=self.revision)
 
     @property
@@ -105,12 +104,10 @@ class Benchmark(Labelled):
 
     @property
     def kin(self) -> str:
-        """Its family."""
         return self.family or self.group
 
     @property
     def searched(self) -> str:
-        """The task that heads are found on."""
         return self.identify or self.task
 
     def asked_as(self, other: str) -> "Benchmark":
@@ -126,7 +123,6 @@ class Benchmark(Labelled):
         return [size // self.parts] * self.parts if self.each_part else [size]
 
     def options(self, allow_code: bool) -> TaskOptions:
-        """As every command asks a task."""
         return TaskOptions(
             metric=self.metric,
             fewshot=self.fewshot,
@@ -194,7 +190,6 @@ class Preset(PresetPart):
             yield f'no benchmark has group = "{GENERAL}", so that there is nothing to compare with'
 
     def misfits(self, search: SearchSpec) -> Iterator[str]:
-        """What is wrong with a search."""
         try:
             pick(METHODS, search.method, "method")
             search.settings(self.top, self.seed).check()
@@ -232,7 +227,6 @@ class Preset(PresetPart):
         return model.label == (self.lead or self.models[0].label)
 
     def of_group(self, group: str) -> tuple[Benchmark, ...]:
-        """The benchmarks of a group."""
         return tuple(benchmark for benchmark in self.benchmarks if benchmark.group == group)
 
     def kindred(self, benchmark: Benchmark) -> tuple[Benchmark, ...]:
@@ -240,7 +234,6 @@ class Preset(PresetPart):
         return tuple(other for other in self.benchmarks if other.kin == benchmark.kin)
 
     def search(self, label: str) -> SearchSpec:
-        """A search by its label."""
         return pick({search.label: search for search in self.searches}, label, "search")
 
     def problem(

@@ -20,20 +20,21 @@ import numpy as np
 import yaml
 from jinja2 import Environment, StrictUndefined, UndefinedError
 
-from caploc.neurons.enhancing import GOLD, METRIC
+from caploc.neurons.enhancing import GOLD, METRIC, changes_by_arm
 from caploc.neurons.erasure import ACTIVE, LAYERS, LOCATED, OWN
 from caploc.neurons.fact_study import NAMES, margin_of
 from caploc.neurons.training import LOCATED as TUNED
 from caploc.neurons.training import RANDOM as TUNED_IN_LAYERS
-from caploc.report.exhibits import NOTHING, Cell, Exhibit, Row, Value
-from caploc.report.tabulation import as_text, ranged
-from caploc.report.wording import write_q
+from caploc.report.exhibits import NOTHING, Exhibit, Row, Value
+from caploc.report.tabulation import as_text, fill_table, ranged
+from caploc.report.wording import finite_numbers, read_yaml, write_q
 
 AGREE = 0.6  # overlap of halves, by the larger set
 DAMAGE = 0.2  # of the task's own score
 MOST = 5 / 6  # of the tasks
 SURE = 0.05  # p
 OF = "neurons of a capability are"
+TABLES = read_yaml(Path(__file__).with_name("verdicts.yaml"))  # that verdicts rest on
 Found = Mapping[str, Any]  # of one task, as the files hold it
 
 
@@ -49,9 +50,13 @@ class ErasedLosses:
         """List the intervals of an arm's draws, on the task itself."""
         return [x[self.measure] for x in self.erased["own"]["arms"] if x["arm"] == arm]
 
+    def drawn(self, arm: str) -> list[float]:
+        """List what each of an arm's draws costs the task itself, on average."""
+        return [each["mean"] for each in self.own(arm)]
+
     def beats(self, arm: str) -> bool:
         """Ask whether the located neurons cost more than every draw of an arm."""
-        drawn = [each["mean"] for each in self.own(arm)]
+        drawn = self.drawn(arm)
         return bool(drawn) and self.own()[0]["mean"] > max(drawn)
 
     def beside(self, *, kin: bool, arm: str = LOCATED) -> list[float]:
@@ -67,28 +72,33 @@ class ErasedLosses:
 def verdicts(results: Mapping[str, Any], kinds: Mapping[str, str]) -> list[Exhibit]:
     """Judge each claim that was measured, and show what its verdict rests on."""
     judged: list[Row] = []
-    shown: list[Exhibit] = []
+    shown: dict[str, Any] = {"ends": ends, "mean": np.mean, "only": OWN}
     if "main" in results:
         judged.append((f"{OF} stable and specific", *judge_sets(results["main"])))
-        shown += [sets_verdict(results["main"]), *shared_verdict(results["main"])]
     if "erasure" in results:
         judged.append((f"{OF} needed", *judge_erasure(results["erasure"], kinds)))
-        shown.append(erasure_verdict(results["erasure"], kinds))
-        shown += own_verdict(results["main"], results["erasure"], kinds)
+        shown["erased"] = list_losses(results["erasure"], kinds)
+        shown["alone"] = list_alone(results["main"], shown["erased"], kinds)
     if "enhancement" in results:
         judged.append((f"{OF} those that learn best", *judge_tuning(results["enhancement"])))
-        shown.append(tuning_verdict(results["enhancement"], results["runs_planned"]))
+        shown["tuned"] = list_tuned(results["enhancement"])
     if "fidelity" in results:
         judged.append(("single facts are not located", *judge_facts(results["fidelity"])))
-        shown.append(facts_verdict(results["fidelity"]))
+        shown["located"] = list_locators(results["fidelity"])
     if "reliability" in results:
-        shown.append(changed_verdict(results["reliability"]))
+        shown["changed"] = list_changes(results["reliability"])
     notes = [
         f"A claim holds if all of its parts do, each for at least {MOST:.0%} of the tasks, in part "
         "if one does. The rules are caploc's."
     ]
     columns = ("claim", "verdict", "because")
-    return [Exhibit("verdicts", "The paper's claims", columns, judged, notes), *shown]
+    tables = [
+        fill_table(f"verdict-{name}", table, {**results, **shown})
+        for name, table in TABLES.items()
+        if table["of"] in results
+    ]
+    first = Exhibit("verdicts", "The paper's claims", columns, judged, notes)
+    return [first, *(table for table in tables if table.rows)]
 
 
 def word_of(*parts: bool) -> str:
@@ -124,46 +134,34 @@ def judge_sets(located: Found) -> tuple[str, str]:
     return word_of(*parts), because
 
 
-def sets_verdict(located: Found) -> Exhibit:
-    """Show how steady each task's neurons are, beside chance and other tasks."""
-    rows: list[dict[str, Cell]] = [
-        {
-            "task": each["task"],
-            "examples": str(each["examples"]),
-            "neurons": str(len(each["neurons"])),
-            "halves": f"{np.mean(each['halves']):.3f} ({ends(each['halves'])})",
-            "subsets": ranged(each["within"]["rates"]["largest"]),
-            "by chance, in layers": Value(each["by_chance"]),
-            "subsets of other tasks": ranged(each["across"]),
-            "apart": "yes" if each["separate"] else "no",
-        }
+def list_losses(erasure: Found, kinds: Mapping[str, str]) -> list[dict[str, Any]]:
+    """List each task's erasure, with what is lost of log-probability and of the score."""
+    measures = {"gold": "logprob", "score": "metric"}
+    return [
+        each | {name: ErasedLosses(each, kinds, what) for name, what in measures.items()}
+        for each in erasure["tasks"]
+    ]
+
+
+def list_alone(
+    located: Found, erased: Sequence[dict[str, Any]], kinds: Mapping[str, str]
+) -> Iterator[dict[str, Any]]:
+    """List the tasks erased by only the neurons that no other capability has, and how many."""
+    names = {
+        each["task"]: {n["neuron"] if isinstance(n, Mapping) else n for n in each["neurons"]}
         for each in located["tasks"]
-    ]
-    note = (
-        "Overlap by the larger set, of halves (two fifths of the examples against two others; mean "
-        "and ends of ten random splits), and of fifths, with a 95 % interval."
-    )
-    return Exhibit.of("verdict-sets", "Stable and specific?", rows, [note])
-
-
-def shared_verdict(located: Found) -> list[Exhibit]:
-    """Show what sets of different tasks share; nothing of a single task."""
-    if not located["overlaps"]:
-        return []
-    names = located["overlaps"]["datasets"]
-    rows: list[Row] = [
-        (name, *(Value(each, digits=2) for each in rates))
-        for name, rates in zip(names, located["overlaps"]["rates"]["largest"], strict=True)
-    ]
-    note = "Overlap by the larger set; on the diagonal that of a task's own subsets."
-    title = "What sets of different tasks share"
-    return [Exhibit("verdict-shared", title, ("task", *names), rows, [note])]
+    }
+    for each in erased:
+        task = each["task"]
+        strangers = [n for t, n in names.items() if kinds.get(t, t) != kinds.get(task, task)]
+        if each["gold"].own(OWN):
+            yield each | {"left": len(names[task].difference(*strangers))}
 
 
 def judge_erasure(erasure: Found, kinds: Mapping[str, str]) -> tuple[str, str]:
     """Judge whether a task needs its neurons, and whether other capabilities do not."""
-    gold = [ErasedLosses(each, kinds, "logprob") for each in erasure["tasks"]]
-    score = [ErasedLosses(each, kinds, "metric") for each in erasure["tasks"]]
+    erased = list_losses(erasure, kinds)
+    gold, score = ([each[name] for each in erased] for name in ("gold", "score"))
     layers = sum(each.beats(LAYERS) for each in gold)
     active = sum(each.beats(ACTIVE) for each in gold)
     broken = sum(each.own()[0]["mean"] >= DAMAGE for each in score)
@@ -189,80 +187,13 @@ def judge_erasure(erasure: Found, kinds: Mapping[str, str]) -> tuple[str, str]:
     return word_of(needed, enough(own, len(gold))), because
 
 
-def erasure_verdict(erasure: Found, kinds: Mapping[str, str]) -> Exhibit:
-    """Show what each task loses without its neurons and without others, and what other tasks do."""
-    rows: list[dict[str, Cell]] = []
-    for each in erasure["tasks"]:
-        gold, score = (ErasedLosses(each, kinds, name) for name in ("logprob", "metric"))
-        rows.append(
-            {
-                "task": each["task"],
-                "neurons": str(each["neurons"]),
-                "intact": Value(each["own"]["intact"]["score"], each["own"]["intact"]["stderr"]),
-                "score lost": ranged(score.own()[0]),
-                "random in layers": of_draws(score.own(LAYERS)),
-                "random as active": of_draws(score.own(ACTIVE)),
-                "nats lost": ranged(gold.own()[0]),
-                "nats, random in layers": of_draws(gold.own(LAYERS)),
-                "nats, random as active": of_draws(gold.own(ACTIVE)),
-                "nats lost by its twin": ranged(gold.beside(kin=True)),
-                "by other capabilities": ranged(gold.beside(kin=False)),
-                "score lost by those": ranged(score.beside(kin=False)),
-            }
-        )
-    draws = sum(x["arm"] == LAYERS for x in erasure["tasks"][0]["own"]["arms"])
-    note = (
-        f"On {erasure['tasks'][0]['own']['examples']} held-out examples of each task, with 95 % "
-        f"intervals; of {draws} draws, and of other tasks, the mean, the least and the most. Nats "
-        "are of log-probability, for each gold token."
-    )
-    return Exhibit.of("verdict-erasure", "Needed?", rows, [note])
-
-
-def own_verdict(located: Found, erasure: Found, kinds: Mapping[str, str]) -> list[Exhibit]:
-    """Show what erasing only those neurons costs that no other capability has."""
-    names = {
-        each["task"]: {n["neuron"] if isinstance(n, Mapping) else n for n in each["neurons"]}
-        for each in located["tasks"]
-    }
-    rows: list[dict[str, Cell]] = []
-    for each in erasure["tasks"]:
-        gold, score = (ErasedLosses(each, kinds, name) for name in ("logprob", "metric"))
-        task = each["task"]
-        strangers = [n for t, n in names.items() if kinds.get(t, t) != kinds.get(task, task)]
-        if gold.own(OWN):
-            rows.append(
-                {
-                    "task": task,
-                    "neurons": str(len(names[task].difference(*strangers))),
-                    "score lost": ranged(score.own(OWN)[0]),
-                    "by its twin": ranged(score.beside(kin=True, arm=OWN)),
-                    "by other capabilities": ranged(score.beside(kin=False, arm=OWN)),
-                    "nats lost": ranged(gold.own(OWN)[0]),
-                    "nats, by its twin": ranged(gold.beside(kin=True, arm=OWN)),
-                    "nats, by other capabilities": ranged(gold.beside(kin=False, arm=OWN)),
-                }
-            )
-    title = "Without the neurons that no other capability has"
-    note = (
-        "Losses with only those cut. The other capabilities are the ones whose neurons were left "
-        "in: that they are spared is in part by construction, and tasks of no neurons would say "
-        "more."
-    )
-    return [Exhibit.of("verdict-own", title, rows, [note])] if rows else []
-
-
-def of_draws(draws: Sequence[Found]) -> str:
-    """Write the mean of draws and their ends."""
-    return ranged([each["mean"] for each in draws])
-
-
 def judge_tuning(enhanced: Mapping[str, Mapping[str, Found]]) -> tuple[str, str]:
     """Judge whether tuning the located neurons gains most, and gains beyond doubt at all."""
     runs = [(task, result) for tasks in enhanced.values() for task, result in tasks.items()]
     gained = beaten = best = 0
     for task, result in runs:
-        gains = {name: [c["change"] for c in each] for name, each in gains_of(result, task, GOLD)}
+        changes = changes_by_arm(result, task, GOLD)
+        gains = {name: [c["change"] for c in each] for name, each in changes.items()}
         if TUNED not in gains:  # it ran out of memory: nothing is known
             continue
         (own,) = gains.pop(TUNED)
@@ -279,67 +210,43 @@ def judge_tuning(enhanced: Mapping[str, Mapping[str, Found]]) -> tuple[str, str]
     return word_of(enough(beaten, len(runs)), enough(best, len(runs))), because
 
 
-def gains_of(result: Found, task: str, measure: str) -> Iterator[tuple[str, list[Any]]]:
-    """List the changes of each arm's draws on the task that was tuned."""
-    arms: dict[str, list[Any]] = {}
-    for arm in result["arms"]:
-        for each in arm["changes"]:
-            if (each["task"], each["measure"]) == (task, measure):
-                arms.setdefault(arm["arm"], []).append(each)
-    yield from arms.items()
-
-
-def tuning_verdict(enhanced: Mapping[str, Mapping[str, Found]], planned: int) -> Exhibit:
-    """Show what tuning each arm gains, seed by seed; `planned` runs were asked for."""
-    rows: list[dict[str, Cell]] = []
+def list_tuned(enhanced: Mapping[str, Mapping[str, Found]]) -> Iterator[dict[str, Any]]:
+    """List what each arm gained, seed by seed."""
     for seed, tasks in enhanced.items():
         for task, result in tasks.items():
-            score = dict(gains_of(result, task, METRIC))
-            parameters = {
-                arm["arm"]: arm["fit"]["parameters"] for arm in result["arms"] if arm["fit"]
-            }
-            for name, each in gains_of(result, task, GOLD):
-                if name == "none":
-                    continue
-                count = parameters.get(name)
-                rows.append(
-                    {
-                        "task, seed": f"{task}, {seed}",
-                        "tuned": name if len(each) == 1 else f"{name}, {len(each)} draws",
-                        "parameters": NOTHING if count is None else f"{count:,}",
-                        "score before": Value(score[name][0]["before"]),
-                        "score gained": ranged([each["change"] for each in score[name]]),
-                        "nats gained": ranged([one["change"] for one in each]),
-                    }
-                )
-    runs = sum(map(len, enhanced.values()))
-    note = (
-        f"{runs} of {planned} runs that the preset asks for. On held-out examples, with 95 % "
-        "intervals; of draws the mean, the least and the most. Each arm has the learning rate that "
-        "is best for it on other examples."
-    )
-    return Exhibit.of("verdict-tuning", "Learn best?", rows, [note])
+            score = changes_by_arm(result, task, METRIC)
+            counts = {arm["arm"]: arm["fit"]["parameters"] for arm in result["arms"] if arm["fit"]}
+            for name, gold in changes_by_arm(result, task, GOLD).items():
+                run = {"task": task, "seed": seed, "arm": name, "parameters": counts.get(name)}
+                if name != "none":
+                    yield run | {"score": score[name], "gold": gold}
 
 
-def list_locators(fidelity: Mapping[str, Found]) -> Iterator[tuple[str, Found, str]]:
+def list_locators(fidelity: Mapping[str, Found]) -> list[dict[str, Any]]:
     """List each way to locate the facts of each set, what it found, and by what wordings agree."""
-    for name, of_set in fidelity.items():
-        for method, found in of_set["methods"].items():
-            title = NAMES[method] if len(fidelity) == 1 else f"{NAMES[method]}, {name}"
-            yield title, found, "agreement" if "agreement" in found["margin"] else "largest"
+    return [
+        {
+            "title": NAMES[method] if len(fidelity) == 1 else f"{NAMES[method]}, {name}",
+            "found": found,
+            "measure": "agreement" if "agreement" in found["margin"] else "largest",
+        }
+        for name, of_set in fidelity.items()
+        for method, found in of_set["methods"].items()
+    ]
 
 
 def judge_facts(fidelity: Mapping[str, Found]) -> tuple[str, str]:
     """Judge whether no way to locate facts finds one again in other words, and it alone."""
     parts, said = [], []
-    for title, found, measure in list_locators(fidelity):
+    for each in list_locators(fidelity):
+        found, measure = each["found"], each["measure"]
         own, related = (
             found["arms"][arm][measure]["mean"] for arm in ("rewrites", "same_relation")
         )
         more = (margin_of(found)["low"] or 0) > 0
         parts.append(not (own is not None and own >= AGREE and more))
         said.append(
-            f"{title} {Value(own, digits=2)} (with other facts of the relation "
+            f"{each['title']} {Value(own, digits=2)} (with other facts of the relation "
             f"{Value(related, digits=2)}, {'less beyond doubt' if more else 'not surely less'})"
         )
     because = (
@@ -349,61 +256,24 @@ def judge_facts(fidelity: Mapping[str, Found]) -> tuple[str, str]:
     return word_of(*parts), because
 
 
-def facts_verdict(fidelity: Mapping[str, Found]) -> Exhibit:
-    """Show how alike the wordings of a fact are located, beside other facts and chance."""
-    arms = {
-        "another wording of it": "rewrites",
-        "other facts of its relation": "same_relation",
-        "unrelated facts": "unrelated",
-        "random": "random",
-    }
-    rows: list[dict[str, Cell]] = [
-        {
-            "located by": title,
-            "facts": str(found["facts"]),
-            "neurons or edges": NOTHING if found["size"] is None else f"{found['size']:,.0f}",
-            **{words: ranged(found["arms"][arm][measure]) for words, arm in arms.items()},
-            "its own less its relation's": ranged(margin_of(found)),
-        }
-        for title, found, measure in list_locators(fidelity)
-    ]
-    note = (
-        "Facts that the model answers rightly, and of their wordings those too. Overlap of the "
-        "prompt's neurons or edges, by the larger set, with those of each other prompt; of causal "
-        "tracing, how often both peak in the same layer. With 95 % intervals over facts."
-    )
-    return Exhibit.of("verdict-facts", "Single facts: located alike in other words?", rows, [note])
-
-
-def changed_verdict(reliability: Mapping[str, Found]) -> Exhibit:
-    """Show what changing what was located does to a fact, beside what changing others' does."""
-    rows: list[dict[str, Cell]] = []
-
-    def add(what: str, own: Any, other: Any = None, random: Any = None) -> None:
-        cells = {"of the fact itself": own, "of another fact": other, "random": random}
-        shown = {name: ranged(each) if each else NOTHING for name, each in cells.items()}
-        rows.append({"changed": what, **shown})
-
+def list_changes(reliability: Mapping[str, Found]) -> Iterator[dict[str, Any]]:
+    """List what changing what was located does to a fact, beside what changing others' does."""
     for name, of_set in reliability.items():
         title, found = "" if len(reliability) == 1 else f", {name}", of_set["methods"]
         if "neurons" in found:
             for how, words in (("suppress", "set to zero"), ("enhance", "doubled")):
                 own = found["neurons"][how]["fact"]
                 what = f"knowledge neurons {words}: change of the answer's probability{title}"
-                add(what, own["located"], own["other_fact"], own["random"])
+                effects = {"own": own["located"], "other": own["other_fact"]}
+                yield {"what": what, **effects, "random": own["random"]}
         if "tracing" in found:
             what = f"rank-one edits: correlation of success with tracing over layers{title}"
-            add(what, found["tracing"]["correlation"])
+            yield {"what": what, "own": found["tracing"]["correlation"]}
         if "circuits" in found:
             kept = {arm["name"]: arm["faithfulness"] for arm in found["circuits"]["arms"]}
             what = f"all edges cut but a circuit's: share of the answer kept{title}"
-            add(what, kept["located"], kept["same relation"], kept["random"])
-    note = (
-        "Mean over facts with 95 % intervals. Probabilities change by a share of themselves; the "
-        "other fact of a circuit is of the same relation."
-    )
-    title = "Single facts: does changing what was located change them, and them alone?"
-    return Exhibit.of("verdict-changed", title, rows, [note])
+            effects = {"own": kept["located"], "other": kept["same relation"]}
+            yield {"what": what, **effects, "random": kept["random"]}
 
 
 NOT_KNOWN = "not published to our knowledge"
@@ -433,7 +303,7 @@ def checklist(results: Mapping[str, Any]) -> Exhibit:
 
 def ends(values: Iterable[float | None], digits: int = 2) -> str:
     """Write the lowest and the highest."""
-    known = [value for value in values if value is not None and np.isfinite(value)]
+    known = finite_numbers(values)
     return f"{min(known):z.{digits}f} to {max(known):z.{digits}f}" if known else NOTHING
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from caploc.errors import BadData
 from caploc.models.neurons import NeuronGrid
-from caploc.neurons.facts import mean_by_fact, pair_wordings, wording_fidelity
+from caploc.neurons.facts import ARMS, mean_by_fact, pair_wordings, wording_fidelity
 from caploc.neurons.knowledge_neurons import KnowledgeNeurons
 from caploc.tasks.facts import Fact, FactPrompt, demo_facts
 
@@ -107,16 +107,18 @@ def test_facts_without_rewrites_are_counted_and_none_at_all_is_refused():
 
 def test_partners_are_of_the_right_relation_and_the_same_number():
     for pair in pair_wordings(FACTS, 3):
-        related, unrelated = FACTS[pair.related[0]], FACTS[pair.unrelated[0]]
-        assert related.relation == FACTS[pair.fact].relation != unrelated.relation
-        assert pair.fact != pair.related[0]
-        assert pair.related[1] == pair.unrelated[1] == pair.rewrite
+        own, related, unrelated, random = (pair.partners[arm] for arm in ARMS)
+        assert random == own and own[0] == pair.fact != related[0]
+        relations = [FACTS[fact].relation for fact, _ in (own, related, unrelated)]
+        assert relations[0] == relations[1] != relations[2]
+        assert own[1] == related[1] == unrelated[1]
     assert pair_wordings(FACTS, 3) == pair_wordings(FACTS, 3) != pair_wordings(FACTS, 4)
 
 
 def test_facts_without_a_relation_have_no_partners():
     strangers = [Fact(f.name, None, f.prompt, f.rewrites) for f in FACTS]
-    assert all(pair.related is pair.unrelated is None for pair in pair_wordings(strangers, 0))
+    partners = [pair.partners for pair in pair_wordings(strangers, 0)]
+    assert all(each["same_relation"] is each["unrelated"] is None for each in partners)
     found = wording_fidelity(Planted(subject), strangers, seed=0)
     assert found.margin["iou"].items == 0 and found.arms["rewrites"]["iou"].mean == 1.0
 
