@@ -63,15 +63,10 @@ class Score(Record):
 
 
 class Bounded(Protocol):
-    """What has an interval, if its ends are known."""
+    """What has an interval; an end that is not known is None."""
 
-    @property
-    def low(self) -> float | None:
-        """The lower end."""
-
-    @property
-    def high(self) -> float | None:
-        """The upper end."""
+    low: float | None
+    high: float | None
 
 
 class Change(Record):

@@ -1,6 +1,5 @@
 """The heads as a page shows them: where each stands, the map of all, the table of some."""
 
-import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -164,7 +163,7 @@ def head_map(result: Result) -> HeadMap:
             notes.append(f"key-value group {group} (H{group * size}–H{last})")
         shade, text = "u", "–"
         if entry is not None and effect is not None:
-            step = charts.shade_number(unit.harm(effect), limit)
+            step = charts.shade_number(-effect, limit)
             shade = "o" if entry.is_open else charts.shade_class(step)
             # of what may be nothing no number stands out: the note and the table have it
             quiet = entry.is_open and not standing.named
@@ -179,8 +178,8 @@ def head_map(result: Result) -> HeadMap:
         dense=columns > DENSE,
         tick=1 if columns <= DENSE else 4 if columns <= 48 else 8,
         limit=limit,
-        needed_end=unit.effect(math.copysign(limit, -unit.harm(-1))) if limit else "",
-        helped_end=unit.effect(math.copysign(limit, unit.harm(-1))) if limit else "",
+        needed_end=unit.effect(-limit) if limit else "",
+        helped_end=unit.effect(limit) if limit else "",
         marks={word.removeprefix("left out: ") for cell in cells for word in cell.standing.words},
         unmeasured=sum(cell.shade == "u" for cell in cells),
         open=sum(entry.is_open and entry.effect is not None for entry in result.heads),

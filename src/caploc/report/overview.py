@@ -133,15 +133,11 @@ def _headline(told: Told) -> str:
         what = f"{capital(numeral(len(weights)))} models on {these}"
         return f"{what}: where their heads lie, and what is lost without them."
     if len(tasks) > 1:
-        return f"{capital(these)} in {called(models[0])}: {_sharing(told)}."
+        sharing = _shared_heads(told) + _left_out_elsewhere(told)
+        return f"{capital(these)} in {called(models[0])}: {sharing}."
     if len(methods) > 1:
         return _methods_headline(told, tasks[0], methods)
     return f"{counted(len(runs), 'run')} of {called(tasks[0])} in {called(models[0])}."
-
-
-def _sharing(told: Told) -> str:
-    """Tell which heads tasks have in common, and which of one task another leaves out."""
-    return _shared_heads(told) + _left_out_elsewhere(told)
 
 
 def _left_out_elsewhere(told: Told) -> str:
@@ -160,6 +156,7 @@ def _left_out_elsewhere(told: Told) -> str:
 
 
 def _shared_heads(told: Told) -> str:
+    """Tell which heads tasks have in common, beside what chance gives."""
     most = [row for row in told["models"][0]["shared"] if row["heads"]]
     if not most:
         return "no head is among the top of two of them"

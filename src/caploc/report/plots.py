@@ -6,8 +6,16 @@ from typing import Any
 
 from caploc.contents import Curve
 from caploc.frontiers import find_worst
-from caploc.report import charts
-from caploc.report.charts import Chart, Picture, Spec, by_series, chart, fill_spec, shortened
+from caploc.report.charts import (
+    Chart,
+    Picture,
+    Spec,
+    by_series,
+    chart,
+    fill_spec,
+    shade_scale,
+    shortened,
+)
 from caploc.report.headtable import HeadRow, Standing, by_head, head_table, standings
 from caploc.report.scores import ScoreRow, comparisons
 from caploc.report.wording import (
@@ -36,7 +44,6 @@ MARKS = (
     "dot: breaks the task alone",
     "cross: breaks another task too",
 )
-SHARED = range(-charts.STEPS, charts.STEPS + 1)  # shades of a scale centred on 0
 
 Row = dict[str, Any]
 
@@ -243,10 +250,8 @@ def heads_spec(result: Result) -> Spec:
         step=step,
         size=step**2 / 8,
         small=step / 2,
-        # orange stands for needed heads
-        domain=[limit * number / charts.STEPS for number in SHARED],
-        range=[charts.shade(int(unit.harm(number))) for number in SHARED],
         legend=f"change ({unit.axis})",
+        **shade_scale(limit),
     )
 
 
@@ -282,8 +287,7 @@ def matrix_spec(matrix: Mapping[str, Any], tops: Mapping[str, Sequence[str]]) ->
             share = None if effect is None else effect / limit
             own = head in tops[row["run"]]
             cells.append({"run": run, "head": inline(head), "own": own, "share": share})
-    domain, shades = [n / charts.STEPS for n in SHARED], [charts.shade(-n) for n in SHARED]
-    return fill_spec("matrix", rows=cells, domain=domain, range=shades)
+    return fill_spec("matrix", rows=cells, **shade_scale(1.0))
 
 
 def draw_damage(

@@ -179,14 +179,13 @@ def as_text(value: float | None) -> str:
 
 def work_out(expression: str, scope: Scope) -> Any:
     """Work out an expression; None where it names what is not there."""
-    found = compile_once(expression)(**scope)
-    return None if isinstance(found, Undefined) else found
+    return compile_once(expression)(**scope)
 
 
 @cache
 def compile_once(expression: str) -> Any:
-    """Compile an expression once."""
-    return EXPRESSIONS.compile_expression(expression, undefined_to_none=False)
+    """Compile an expression, each once."""
+    return EXPRESSIONS.compile_expression(expression)
 
 
 def write_text(template: str, scope: Scope) -> str:
