@@ -26,7 +26,6 @@ from caploc.folder import (
     write_json,
 )
 from caploc.heads import HeadGrid
-from caploc.report.headtable import effects_by_head
 from caploc.report.overview import ComparedRun, write_comparison
 from caploc.report.sentence import check_of
 from caploc.report.wording import called_apart
@@ -152,7 +151,7 @@ def one_model(runs: Sequence[ComparedRun], folders: Sequence[Path]) -> dict[str,
     named = sorted({head for run in runs for head in run.top_heads})
     rows = []
     for run in runs:
-        effects = list(map(effects_by_head(run.result).get, named))
+        effects = list(map(run.effects.get, named))
         rows.append({"run": run.name, "task": run.result.task.name, "effects": effects})
     return {
         "model": runs[0].result.model.shown,
@@ -207,7 +206,7 @@ def compare_methods(runs: Sequence[ComparedRun]) -> dict[str, Any]:
 
 def rank_agreement(one: ComparedRun, other: ComparedRun, grid: HeadGrid) -> float | None:
     """Spearman's, of the effects of all heads that both measured; None where there is no order."""
-    sides = [effects_by_head(run.result) for run in (one, other)]
+    sides = one.effects, other.effects
     both = [[side.get(head) for side in sides] for head in grid.heads]
     values = np.array([pair for pair in both if None not in pair], dtype=float)
     if len(values) < 3 or any(len(set(column)) < 2 for column in values.T):

@@ -530,6 +530,11 @@ class Search(Record):
     excluded: list[PartName] = []
     notes: list[str] = []
 
+    @property
+    def seeks_set(self) -> bool:
+        """Whether it names heads for what they do together."""
+        return self.goal in ("set", "specific")
+
 
 class Noise(Record):
     """How much intact rows changed when they were asked again in other batches.
@@ -587,6 +592,15 @@ class Result(Document):
         except CaplocError as error:
             raise ValueError(str(error).rstrip(".")) from None
         return self
+
+    @property
+    def was_searched(self) -> bool:
+        """Whether any head was measured; a task of which nothing can be lost is not searched."""
+        return bool(self.top) or any(entry.effect is not None for entry in self.heads)
+
+    def by_name(self) -> dict[str, HeadEffect]:
+        """Return what is known of each head by its name."""
+        return {entry.head: entry for entry in self.heads}
 
     def ranking(self) -> list[str]:
         """Return the heads to knock out in turn: those named, needed for sure, maybe needed."""

@@ -56,7 +56,7 @@ def evidence_of(run: FinishedRun, heads: Sequence[Head]) -> dict[str, Any]:
         main = main.model_copy(update={"knocked_out": _on_curve(run, names), "change": None})
     if not own or (held_out and held_out.knocked_out is None):
         held_out = None
-    by_name = {entry.head: entry for entry in result.heads}
+    by_name = result.by_name()
     checked = _alone_in_check(result) if own else {}
     sets = validation.frontier.sets if validation.frontier else []
     judged = next((each for each in sets if set(each.heads) == set(names)), None)

@@ -1,5 +1,6 @@
 """The heads as a page shows them: where each stands, the map of all, the table of some."""
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,16 +17,12 @@ from caploc.report.wording import (
     name_list,
     outcome_unit,
     percent,
-    seeks_set,
     unit_of,
     write_q,
 )
 from caploc.result import Effect, Estimand, Frontier, HeadEffect, Result
 
-MEANINGS = {
-    "named": "knocked out in the check",
-    "critical": "breaks the task alone",
-}
+MEANINGS = {"named": " (knocked out in the check)", "critical": " (breaks the task alone)"}
 DENSE = 24  # columns from which a cell is too narrow for its number
 HEADS_LISTED = 24  # rows without a script, which shows all heads a page at a time
 QUIET = "·"  # in the place of an effect that may be none
@@ -79,7 +76,7 @@ class Standing:
 
 def standings(result: Result) -> dict[Head, Standing]:
     """Return where each head of the grid stands; results without a search say little."""
-    search, entries, found = result.search, by_head(result), {}
+    search, entries, found = result.search, result.by_name(), {}
     shortlist, tied, excluded = search.shortlist or [], search.tied or [], search.excluded
     # heads at the border of the top are tried on more examples than the others; older results
     # have the largest number alone
@@ -87,13 +84,14 @@ def standings(result: Result) -> dict[Head, Standing]:
     kind = "" if search.fresh is None else " fresh" if search.fresh else " used before"
     alone = f"up to {count:,}{kind}" if count else "no" if count == 0 else "yes"
     for head in result.grid.grid().heads:
-        name, entry = str(head), entries.get(head)
+        name = str(head)
+        entry = entries.get(name)
         named, universal = name in result.top, entry.universal if entry else None
         if name in search.universal:
             universal = True
         left_out = universal is True and not named
         # chances are of single heads' effects, and say nothing of a set that is named
-        chance = entry.top_chance if entry and not (left_out or seeks_set(search)) else None
+        chance = entry.top_chance if entry and not (left_out or search.seeks_set) else None
         tried = f"{each[name]:,}{kind}" if name in each else alone
         # one that is left out was tried alone on this task and another
         tried = tried if name in shortlist else "yes" if left_out else "no" if shortlist else ""
@@ -150,11 +148,11 @@ class HeadMap:
 def head_map(result: Result) -> HeadMap:
     """Lay the heads of a result out by layer, coloured by effect around zero."""
     unit, grid, place = outcome_unit(result), result.grid.grid(), name_top(result)
-    entries, limit = by_head(result), largest_effect(result)
+    entries, limit = result.by_name(), largest_effect(result)
     unsure = {each.head for each in sizeable_unnamed(result) if each.is_open}
     cells = []
     for head, standing in standings(result).items():
-        entry, group = entries.get(head), grid.group(head)
+        entry, group = entries.get(str(head)), grid.group(head)
         effect = entry.effect if entry else None
         notes = _notes(head, entry, unit, standing, place)
         if group is not None:
@@ -196,16 +194,6 @@ def largest_effect(result: Result) -> float:
     return max(map(abs, known or every), default=0.0)
 
 
-def by_head(result: Result) -> dict[Head, HeadEffect]:
-    """Return the entries of a result by their head."""
-    return {entry.place: entry for entry in result.heads}
-
-
-def effects_by_head(result: Result) -> dict[Head, float | None]:
-    """Return the effects of a result by their head."""
-    return {entry.place: entry.effect for entry in result.heads}
-
-
 def _notes(
     head: Head, entry: HeadEffect | None, unit: Unit, standing: Standing, place: str
 ) -> list[str]:
@@ -218,10 +206,7 @@ def _notes(
     if standing.alone:
         plain = {"no": "no answers were asked without it alone", "yes": "tried alone"}
         lines.append(plain.get(standing.alone, f"tried alone on {standing.alone} examples"))
-    words = []
-    for word in standing.words:
-        meaning = MEANINGS.get(word)
-        words.append(f"{word} ({meaning})" if meaning else word)
+    words = [word + MEANINGS.get(word, "") for word in standing.words]
     return [*lines, ", ".join(words)] if words else lines
 
 
@@ -273,14 +258,25 @@ def head_table(result: Result) -> HeadTable:
     If no head is named, the ten most needed.
     """
     stands, top = standings(result), result.top
-    by_name = {entry.head: entry for entry in result.heads}
+    by_name = result.by_name()
     chosen = [by_name[name] for name in top if name in by_name]
     chosen += [e for name, e in by_name.items() if name not in top and stands[e.place].words]
     if not top:
         chosen = [entry for entry in result.heads if entry.effect is not None][:LIKELIEST]
     others = [entry for entry in result.heads if not any(entry is one for one in chosen)]
-    unit, ranked = outcome_unit(result), enumerate([*chosen, *others], 1)
-    every = [_row(str(n), e, stands[e.place], unit, bool(top)) for n, e in ranked]
+    unit = outcome_unit(result)
+    every = [
+        HeadRow(
+            rank=str(rank) if stands[entry.place].named or not top else "–",
+            head=inline(entry.head),
+            effect=unit.effect(entry.effect),
+            interval=unit.interval(entry) or "–",
+            q=write_q(entry.q),
+            standing=stands[entry.place],
+            entry=entry,
+        )
+        for rank, entry in enumerate([*chosen, *others], 1)
+    ]
     rows = every[: min(len(chosen), HEADS_LISTED)]
     named = any(row.standing.named for row in rows)
     title = (
@@ -300,18 +296,6 @@ def head_table(result: Result) -> HeadTable:
         named=named,
         place=name_top(result),
         columns={name for name, holds in filled.items() if holds},
-    )
-
-
-def _row(rank: str, entry: HeadEffect, standing: Standing, unit: Unit, some_named: bool) -> HeadRow:
-    return HeadRow(
-        rank=rank if standing.named or not some_named else "–",
-        head=inline(entry.head),
-        effect=unit.effect(entry.effect),
-        interval=unit.interval(entry) or "–",
-        q=write_q(entry.q),
-        standing=standing,
-        entry=entry,
     )
 
 
@@ -384,15 +368,14 @@ def _doubtful(result: Result) -> str:
 def _unnamed(result: Result) -> str:
     if result.estimand.top == WITHIN:
         return _beside_the_set(result)
-    effects = {each.head: each.effect for each in result.heads if each.effect is not None}
-    named = [effects.pop(head) for head in result.top if head in effects]
-    larger = [head for head, effect in effects.items() if named and effect < max(named)]
+    top, known = result.top, [each for each in result.heads if each.effect is not None]
+    weakest = max((each.effect or 0.0 for each in known if each.head in top), default=-math.inf)
+    larger = [each for each in known if each.head not in top and (each.effect or 0.0) < weakest]
     if not larger:
         return ""
-    told = f"Not named, though of larger effect than a named head: {name_list(larger, 5)}."
-    by_name = {each.head: each for each in result.heads}
-    reasons = [_why_not(by_name[head]) for head in larger]
-    return f"{told} {capital(name_list(list(dict.fromkeys(reasons))))}."
+    names, reasons = [each.head for each in larger], dict.fromkeys(map(_why_not, larger))
+    told = f"Not named, though of larger effect than a named head: {name_list(names, 5)}."
+    return f"{told} {capital(name_list(list(reasons)))}."
 
 
 def _beside_the_set(result: Result) -> str:

@@ -63,6 +63,11 @@ class ComparedRun:
         return self.result.model.name, self.result.model.fingerprint
 
     @property
+    def effects(self) -> dict[Head, float | None]:
+        """The effects of all heads."""
+        return {entry.place: entry.effect for entry in self.result.heads}
+
+    @property
     def top_heads(self) -> list[Head]:
         """The heads that the run names, where it has an effect of them."""
         return [entry.place for entry in self.result.heads if entry.head in self.result.top]

@@ -16,7 +16,7 @@ from caploc.report.charts import (
     shade_scale,
     shortened,
 )
-from caploc.report.headtable import HeadRow, Standing, by_head, head_table, standings
+from caploc.report.headtable import HeadRow, Standing, head_table, standings
 from caploc.report.scores import ScoreRow, comparisons
 from caploc.report.wording import (
     ScoreKind,
@@ -226,10 +226,10 @@ def draw_ratio(ratio: float, low: float | None, high: float | None) -> Chart:
 
 def heads_spec(result: Result) -> Spec:
     """Return the map of effects, layers by heads; marks say what is known of a head besides."""
-    unit, grid, entries = outcome_unit(result), result.grid.grid(), by_head(result)
+    unit, grid, entries = outcome_unit(result), result.grid.grid(), result.by_name()
     cells, effects = [], []
     for head, standing in standings(result).items():
-        entry = entries.get(head)
+        entry = entries.get(str(head))
         effect = entry.effect if entry else None
         known = 0.0 if entry and entry.is_open else effect
         effects.append(None if effect is None or known is None else unit.factor * known)

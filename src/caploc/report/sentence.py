@@ -15,7 +15,6 @@ from caploc.report.wording import (
     inline,
     name_list,
     numeral,
-    seeks_set,
     unit_of,
     unit_of_other,
     unit_of_outcomes,
@@ -25,7 +24,6 @@ from caploc.result import Change, Frontier, Member, Result, Score, Spread, TaskC
 # 95 % of a normal distribution. The two runs share their examples, so the true error of their
 # difference is smaller; we would rather call a real drop noise than the reverse.
 NOISE_WIDTH = 1.96
-SINGLE = "not surely for the other task scored"
 MOST_OTHERS = 2  # tasks that a headline names, those that lose most
 
 
@@ -224,11 +222,6 @@ MODES = {
 }
 
 
-def was_searched(result: Result) -> bool:
-    """Tell whether any head was measured; a task of which nothing can be lost is not searched."""
-    return bool(result.top) or any(entry.effect is not None for entry in result.heads)
-
-
 def headline(result: Result) -> str:
     """The answer: which heads, and what the task scores with and without them."""
     instead = MODES.get(result.method.mode) if result.top else None
@@ -290,12 +283,12 @@ def _nothing(result: Result, check: HeldOutClaim) -> str:
     intact = "" if check.intact is None else f" (intact: {check.unit.score(check.intact)})"
     if result.validation.frontier and result.validation.frontier.sets:
         return _no_specific_set(result.validation.frontier, check.task, intact)
-    if not was_searched(result):
+    if not result.was_searched:
         return f"No head was sought for {check.task}{intact}: its loss could not have been told."
     if result.search.goal == "specific":
         told = f"No set of heads was tried that may break {check.task}{intact} and spare others"
         return f"{told}: none came into question."
-    if seeks_set(result.search):
+    if result.search.seeks_set:
         none = f"No set among {check.heads:,} heads was found that surely breaks"
         return f"{none} {check.task}{intact}."
     return f"None of {check.heads:,} heads was found that {check.task} needs{intact}."
@@ -327,7 +320,7 @@ def _needed(result: Result, check: HeldOutClaim, names: str, few: str) -> str:
         first = name_list([one.head for one in leading if len(leading) < len(check.top)])
         who += f" most of all {first}," if first else ""
         who += " each alone most of the way," if len(leading) > 1 else ""
-    elif not single and seeks_set(result.search):
+    elif not single and result.search.seeks_set:
         are = "together are"
     claim = f"{are} {_claim(check, check.task + _by_wording(result, check))}"
     if len(idle_members(result)) == len(check.top):
@@ -371,8 +364,8 @@ def _claim(check: HeldOutClaim, task: str) -> str:
         as_much = worst.is_hurt and worst.lost_share >= check.lost_share
         shared = f"no less for {called(worst.name)}" if as_much else "not for it alone"
         return f"needed for {task}, and {shared}"
-    others = f"not surely for any of the {count} other tasks scored"
-    return f"needed for {task}, and {others if count > 1 else SINGLE}"
+    others = f"any of the {count} other tasks" if count > 1 else "the other task"
+    return f"needed for {task}, and not surely for {others} scored"
 
 
 def _gentlest_twin(result: Result, unit: Unit) -> list[str]:
