@@ -6,14 +6,7 @@ from pathlib import Path
 from caploc.contents import Curve, TaskScores, read_file
 from caploc.errors import BadOption
 from caploc.finished import FinishedRun
-from caploc.folder import (
-    CURVE,
-    EVALUATION,
-    check_named,
-    claim,
-    package_versions,
-    write_json,
-)
+from caploc.folder import CURVE, EVALUATION, check_named, claim, package_versions, write_json
 from caploc.heads import Head
 from caploc.modes import Mode
 from caploc.progress import Progress, Silent

@@ -5,7 +5,7 @@ Fields that are not named here are left out when a file is read.
 """
 
 import math
-from typing import Annotated, Any, Protocol, Self
+from typing import Annotated, Any, Self
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_validator
 
@@ -15,6 +15,7 @@ from caploc.heads import Head, HeadGrid
 SCHEMA = 1  # of every file that is made of these records
 MOST_PARTS = 1_000_000_000  # of a grid: beyond any model's neurons
 MOST_HEADS = 1_000_000
+CLEAR = 0.03  # of a score: a loss that is taken for real where its error is unknown
 
 Name = Annotated[str, StringConstraints(max_length=100_000)]
 PartName = Annotated[str, StringConstraints(pattern=r"^L\d{1,6}[HN]\d{1,9}$")]
@@ -60,13 +61,6 @@ class Score(Record):
     def of(cls, score: float | None, stderr: float | None, examples: int) -> Self:
         """Return the score of so many examples."""
         return cls(score=number(score), stderr=number(stderr), examples=examples)
-
-
-class Bounded(Protocol):
-    """What has an interval; an end that is not known is None."""
-
-    low: float | None
-    high: float | None
 
 
 class Change(Record):
@@ -164,9 +158,6 @@ class Failures(Record):
     common: list[Common] = []
     likelihoods: Likelihoods | None = None
     samples: dict[Name, list[AnswerPair]] = {}
-
-
-CLEAR = 0.03  # of a score: a loss that is taken for real where its error is unknown
 
 
 class TaskComparison(Record):
@@ -584,9 +575,8 @@ class Result(Document):
     def known(self) -> Self:
         """Name no head but those of the grid, each where its name says."""
         for entry in self.heads:
-            place = f"L{entry.layer}H{entry.index}"
-            if entry.head != place:
-                raise ValueError(f"head {entry.head} is said to lie at {place}")
+            if entry.head != str(entry.place):
+                raise ValueError(f"head {entry.head} is said to lie at {entry.place}")
         try:
             self.grid.grid().named_in([*(entry.head for entry in self.heads), *self.top])
         except CaplocError as error:
@@ -599,7 +589,7 @@ class Result(Document):
         return bool(self.top) or any(entry.effect is not None for entry in self.heads)
 
     def by_name(self) -> dict[str, HeadEffect]:
-        """Return what is known of each head by its name."""
+        """Return every head by its name."""
         return {entry.head: entry for entry in self.heads}
 
     def ranking(self) -> list[str]:

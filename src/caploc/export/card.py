@@ -5,7 +5,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
-from types import SimpleNamespace
 from typing import Any
 
 from huggingface_hub import ModelCard, ModelCardData
@@ -31,7 +30,7 @@ from caploc.report.wording import (
     unit_of_other,
     visible,
 )
-from caploc.result import Record, Result, Score
+from caploc.result import Effect, Record, Result, Score
 
 TEMPLATE = "card.md.jinja"
 TAGS = ("caploc", "attention-heads", "ablation", "interpretability")
@@ -202,8 +201,8 @@ def _measured(unit: Unit, part: Mapping[str, Any] | None) -> _Figure:
 
 
 def _interval(unit: Unit, part: Mapping[str, Any]) -> _Figure:
-    text = unit.effect(part["effect"])
-    ends = unit.interval(SimpleNamespace(low=part["low"], high=part["high"]))
+    effect = Effect(effect=part["effect"], low=part["low"], high=part["high"])
+    text, ends = unit.effect(effect.effect), unit.interval(effect)
     return _Figure(f"{text} ({ends})" if ends else text)
 
 
