@@ -62,10 +62,7 @@ def evaluate(
     tasks = model.tasks(evaluation.tasks, options)
     intervention = load_intervention(model, evaluation.mode, options, 0)
     check_pairs(model, intervention, tasks[0])
-    with (
-        claim(folder, asdict(evaluation), command) as store,
-        evaluation.model.answering() as engine,
-    ):
+    with claim(folder, asdict(evaluation), command) as store, model.answering() as engine:
         bench = Workbench(engine, store, intervention=intervention)
         mask = bench.engine.loaded.grid.mask(evaluation.heads)
         compared = [
@@ -74,7 +71,7 @@ def evaluate(
         ]
         result = TaskScores(
             schema=SCHEMA,
-            model=evaluation.model.name,
+            model=model.name,
             heads=[str(head) for head in evaluation.heads],
             tasks=[scores_of(comparison, bool(evaluation.heads)) for comparison in compared],
             engines=bench.cost.answerers(),

@@ -178,7 +178,6 @@ class Picture:
         return vl_convert.svg_to_png(self.svg, ppi=dots)
 
     def pdf(self) -> bytes:
-        """Return the picture as PDF."""
         return vl_convert.svg_to_pdf(self.svg)
 
     def save(self, stem: Path | str) -> None:

@@ -34,8 +34,9 @@ SMALL = 0.05  # q below which a reader takes a head for sure
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """What is known of one head beside its effect; None and "" where nothing is."""
+    """What is known of one head; None and "" where nothing is."""
 
+    entry: HeadEffect  # its effect; one that a result does not list has none
     named: bool  # among the top, and so knocked out in the check
     selected: bool
     candidate: bool  # on the shortlist, and not named
@@ -84,23 +85,22 @@ def standings(result: Result) -> dict[Head, Standing]:
     kind = "" if search.fresh is None else " fresh" if search.fresh else " used before"
     alone = f"up to {count:,}{kind}" if count else "no" if count == 0 else "yes"
     for head in result.grid.grid().heads:
-        name = str(head)
-        entry = entries.get(name)
-        named, universal = name in result.top, entry.universal if entry else None
-        if name in search.universal:
-            universal = True
+        name, layer, index = str(head), head.layer, head.index
+        entry = entries.get(name) or HeadEffect(head=name, layer=layer, index=index, effect=None)
+        named, universal = name in result.top, name in search.universal or entry.universal
         left_out = universal is True and not named
         # chances are of single heads' effects, and say nothing of a set that is named
-        chance = entry.top_chance if entry and not (left_out or search.seeks_set) else None
+        chance = None if left_out or search.seeks_set else entry.top_chance
         tried = f"{each[name]:,}{kind}" if name in each else alone
         # one that is left out was tried alone on this task and another
         tried = tried if name in shortlist else "yes" if left_out else "no" if shortlist else ""
         found[head] = Standing(
+            entry=entry,
             named=named,
-            selected=bool(entry and entry.selected),
+            selected=bool(entry.selected),
             candidate=name in shortlist and not named,
             tied=name in tied,
-            critical=bool(entry and entry.critical) or name in search.critical,
+            critical=bool(entry.critical) or name in search.critical,
             universal=universal,
             excluded=name in excluded,
             chance="" if chance is None else percent(chance),
@@ -148,25 +148,24 @@ class HeadMap:
 def head_map(result: Result) -> HeadMap:
     """Lay the heads of a result out by layer, coloured by effect around zero."""
     unit, grid, place = outcome_unit(result), result.grid.grid(), name_top(result)
-    entries, limit = result.by_name(), largest_effect(result)
+    limit = largest_effect(result)
     unsure = {each.head for each in sizeable_unnamed(result) if each.is_open}
     cells = []
     for head, standing in standings(result).items():
-        entry, group = entries.get(str(head)), grid.group(head)
-        effect = entry.effect if entry else None
-        notes = _notes(head, entry, unit, standing, place)
+        entry, effect, group = standing.entry, standing.entry.effect, grid.group(head)
+        notes = _notes(standing, unit, place)
         if group is not None:
             size = grid.group_sizes[head.layer]
             last = min((group + 1) * size, grid.heads_per_layer[head.layer]) - 1
             notes.append(f"key-value group {group} (H{group * size}–H{last})")
         shade, text = "u", "–"
-        if entry is not None and effect is not None:
+        if effect is not None:
             step = charts.shade_number(-effect, limit)
             shade = "o" if entry.is_open else charts.shade_class(step)
             # of what may be nothing no number stands out: the note and the table have it
             quiet = entry.is_open and not standing.named
             text = QUIET if quiet else unit.short_effect(effect, limit)
-            text = UNSURE if str(head) in unsure else text
+            text = UNSURE if entry.head in unsure else text
         starts = bool(group) and grid.group(Head(head.layer, head.index - 1)) != group
         cells.append(Cell(head, shade, text, "\n".join(notes), standing, starts))
     columns = max(grid.heads_per_layer, default=0)
@@ -194,12 +193,10 @@ def largest_effect(result: Result) -> float:
     return max(map(abs, known or every), default=0.0)
 
 
-def _notes(
-    head: Head, entry: HeadEffect | None, unit: Unit, standing: Standing, place: str
-) -> list[str]:
-    """What a cell says of its effect and its standing."""
-    lines = [f"{head}: {unit.effect(entry.effect if entry else None)}"]
-    if interval := unit.interval(entry):
+def _notes(standing: Standing, unit: Unit, place: str) -> list[str]:
+    """Say of a cell's head what is known of it, a line each."""
+    lines = [f"{standing.entry.head}: {unit.effect(standing.entry.effect)}"]
+    if interval := unit.interval(standing.entry):
         lines.append(f"95 % interval {interval}")
     if standing.chance:
         lines.append(f"belongs to {place} with a chance of {standing.chance}")
@@ -220,15 +217,14 @@ class HeadRow:
     interval: str
     q: str
     standing: Standing
-    entry: HeadEffect  # numbers to sort by and to draw
 
     def as_list(self) -> list[Any]:
         """As the page's script reads it: eight texts to show, then three numbers to sort by."""
-        stands = self.standing
+        stands, entry = self.standing, self.standing.entry
         texts = [self.effect, self.interval, stands.chance, stands.alone, self.q]
         texts = [text or "–" for text in (*texts, ", ".join(stands.words))]
-        chance = self.entry.top_chance if stands.chance else None
-        return [self.rank, self.head, *texts, self.entry.effect, chance, self.entry.q]
+        chance = entry.top_chance if stands.chance else None
+        return [self.rank, self.head, *texts, entry.effect, chance, entry.q]
 
 
 @dataclass(frozen=True, slots=True)
@@ -273,7 +269,6 @@ def head_table(result: Result) -> HeadTable:
             interval=unit.interval(entry) or "–",
             q=write_q(entry.q),
             standing=stands[entry.place],
-            entry=entry,
         )
         for rank, entry in enumerate([*chosen, *others], 1)
     ]

@@ -64,7 +64,6 @@ class ComparedRun:
 
     @property
     def effects(self) -> dict[Head, float | None]:
-        """The effects of all heads."""
         return {entry.place: entry.effect for entry in self.result.heads}
 
     @property
@@ -256,13 +255,8 @@ def _matrix(results: Sequence[Result]) -> dict[str, Any]:
 
 def _steps(compared: Sequence[ComparedRun]) -> list[Step]:
     """Say what to do next: what heads have in common, what a run found, what one did not."""
-    found: list[ComparedRun] = []
-    open_: list[str] = []
-    for one in compared:
-        if check_of(one.result).verdict in HURT:
-            found.append(one)
-        else:
-            open_.append(called(one.result.task.name))
+    found = [one for one in compared if check_of(one.result).verdict in HURT]
+    open_ = [called(one.result.task.name) for one in compared if one not in found]
     steps = []
     if found:
         weights, task = found[0].weights, called(found[0].result.task.name)

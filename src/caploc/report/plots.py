@@ -24,7 +24,6 @@ from caploc.report.wording import (
     called,
     called_apart,
     counted,
-    finite_numbers,
     inline,
     outcome_unit,
     unit_of,
@@ -52,14 +51,17 @@ def effects_spec(rows: Sequence[HeadRow], unit: Unit, estimand: str) -> Spec | N
     """Return each listed head's effect with its interval, most needed first; None without any."""
     values: list[Row] = []
     for row in rows:
-        for effect in finite_numbers([row.entry.effect]):
-            ends = [unit.factor * end for end in finite_numbers([row.entry.low, row.entry.high])]
-            low, high = ends if len(ends) == 2 else (None, None)
-            interval = "" if low is None else f"\n95\u00a0% interval {row.interval}"
-            named = "named" if row.standing.named else "not named"
-            drawn: Row = {"effect": unit.factor * effect, "low": low, "high": high}
-            drawn |= {"name": row.head, "series": named}
-            values.append(drawn | {"noteOf": f"{row.head}: {row.effect}{interval}"})
+        entry = row.standing.entry
+        effect, low, high = entry.effect, entry.low, entry.high
+        if effect is None:
+            continue
+        drawn: Row = {"effect": unit.factor * effect, "low": None, "high": None}
+        drawn |= {"name": row.head, "series": "named" if row.standing.named else "not named"}
+        drawn["noteOf"] = f"{row.head}: {row.effect}"
+        if low is not None and high is not None:
+            drawn |= {"low": unit.factor * low, "high": unit.factor * high}
+            drawn["noteOf"] += f"\n95\u00a0% interval {row.interval}"
+        values.append(drawn)
     if not values:
         return None
     return fill_spec(
@@ -143,7 +145,7 @@ def scores_specs(rows: Sequence[ScoreRow]) -> list[Spec]:
                 _span(unit, point.score, point.stderr)
                 | {"name": row.short, "series": when, "noteOf": f"{row.short}\n{when}: {text}"}
                 for (when, text), point in zip(texts.items(), row.points, strict=True)
-                if point.score is not None and finite_numbers([point.score])
+                if point.score is not None
             ]
         draws = [
             {"name": row.short, "score": unit.factor * score}
@@ -226,16 +228,14 @@ def draw_ratio(ratio: float, low: float | None, high: float | None) -> Chart:
 
 def heads_spec(result: Result) -> Spec:
     """Return the map of effects, layers by heads; marks say what is known of a head besides."""
-    unit, grid, entries = outcome_unit(result), result.grid.grid(), result.by_name()
-    cells, effects = [], []
+    unit, grid = outcome_unit(result), result.grid.grid()
+    cells: list[Row] = []
     for head, standing in standings(result).items():
-        entry = entries.get(str(head))
-        effect = entry.effect if entry else None
-        known = 0.0 if entry and entry.is_open else effect
-        effects.append(None if effect is None or known is None else unit.factor * known)
-        mark = _mark(standing)
-        cell = {"layer": head.layer, "head": head.index, "mark": mark, "effect": effects[-1]}
-        cells.append(cell)
+        effect, mark = standing.entry.effect, _mark(standing)
+        if effect is not None:
+            effect = 0.0 if standing.entry.is_open else unit.factor * effect
+        cells.append({"layer": head.layer, "head": head.index, "mark": mark, "effect": effect})
+    effects = [cell["effect"] for cell in cells]
     step = CELL if max(grid.layers, *grid.heads_per_layer, 1) <= MOST_LARGE else SMALL_CELL
     limit = min(_largest(effects), 1e300) or 1.0
     marks = [text for text in MARKS if any(cell["mark"] == text for cell in cells)]

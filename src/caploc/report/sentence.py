@@ -75,7 +75,6 @@ class HeldOutClaim:
 
     @property
     def verdict(self) -> HeadlineVerdict:
-        """What the scores say."""
         if not self.top:
             return HeadlineVerdict.NO_HEADS
         if self.intact is None or self.knocked_out is None:
