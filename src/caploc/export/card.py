@@ -10,16 +10,17 @@ from typing import Any
 from huggingface_hub import ModelCard, ModelCardData
 from jinja2 import Environment, StrictUndefined, Template
 
-from caploc.contents import Answers, Curve, read_file
+from caploc.contents import Answers, read_file
 from caploc.export.weights import AdapterSize, LogitAgreement
 from caploc.finished import FinishedRun
-from caploc.folder import ANSWERS, CURVE
+from caploc.folder import ANSWERS
 from caploc.headfile import HeadFile
 from caploc.heads import Head
 from caploc.models.sources import ModelSource
 from caploc.naming import PRETRAINED
 from caploc.report.exhibits import escape_markdown
 from caploc.report.method import split_rows
+from caploc.report.page import curve_of
 from caploc.report.sentence import headline, second_sentence
 from caploc.report.wording import (
     Unit,
@@ -102,9 +103,9 @@ def _fields(part: Record | None, names: Sequence[str]) -> dict[str, Any]:
 
 def _on_curve(run: FinishedRun, names: Sequence[str]) -> Score | None:
     """Return the score with these heads knocked out, where `caploc curve` measured it."""
-    if not (run.folder / CURVE).exists():
+    curve = curve_of(run.folder)
+    if curve is None:
         return None
-    curve = read_file(run.folder / CURVE, Curve)
     points = curve.curves.get(run.result.task.name, [])
     same = set(curve.heads[: len(names)]) == set(names)
     return points[len(names)] if same and len(points) > len(names) else None

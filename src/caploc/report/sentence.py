@@ -3,7 +3,7 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from enum import Enum, auto
+from enum import Enum
 
 from caploc.frontiers import find_gentlest, find_worst
 from caploc.report.wording import (
@@ -28,20 +28,22 @@ MOST_OTHERS = 2  # tasks that a headline names, those that lose most
 
 
 class HeadlineVerdict(Enum):
-    """What knocking the top heads out together did to the task."""
+    """What knocking the top heads out together did to the task, in the words of a table."""
 
-    NO_HEADS = auto()  # no head was chosen
-    NOT_CHECKED = auto()  # one of the two scores is missing
-    UNHURT = auto()  # the score is as good as before, or better
-    NOISE = auto()  # worse, by no more than the sampling error
-    SLIGHT = auto()  # worse for sure, and by less than the margin
-    LIKE_RANDOM = auto()  # worse, and so it is without random heads
-    # Worse, and random heads do less or were not tried; and of the other tasks
-    NEEDED = auto()  # none was scored
-    UNSURE = auto()  # none loses anything beyond doubt, and some may
-    SPECIFIC = auto()  # none loses more than the margin, for sure
-    SHARED = auto()  # some lose
-    EVERYTHING = auto()  # all of several lose, no less than half of what the task loses, in shares
+    NO_HEADS = "no head found"
+    NOT_CHECKED = "not checked"  # one of the two scores is missing
+    UNHURT = "not hurt"  # the score is as good as before, or better
+    NOISE = "within the sampling error"
+    SLIGHT = "hardly touched"  # worse for sure, and by less than the margin
+    LIKE_RANDOM = "no more than random heads"
+    # Worse, and random heads do less or were not tried; and no other task was scored
+    NEEDED = "needs these heads"
+    # of other tasks none loses anything beyond doubt, and some may; none more than the margin
+    UNSURE = "needs these heads, and none of the others scored for sure"
+    SPECIFIC = "needs these heads, and none of the others scored does"
+    # some lose; all of several, no less than half of what the task loses, in shares
+    SHARED = "needs these heads, and so do other tasks"
+    EVERYTHING = "needs these heads, as does every other task scored"
 
 
 WEAK = {
