@@ -75,8 +75,8 @@ class Standing:
         return "".join(sign for sign, holds in signs.items() if holds)
 
 
-def standings(result: Result) -> dict[Head, Standing]:
-    """Return where each head of the grid stands; results without a search say little."""
+def standings(result: Result) -> dict[str, Standing]:
+    """Return where each head of the grid stands, by name; results without a search say little."""
     search, entries, found = result.search, result.by_name(), {}
     shortlist, tied, excluded = search.shortlist or [], search.tied or [], search.excluded
     # heads at the border of the top are tried on more examples than the others; older results
@@ -94,7 +94,7 @@ def standings(result: Result) -> dict[Head, Standing]:
         tried = f"{each[name]:,}{kind}" if name in each else alone
         # one that is left out was tried alone on this task and another
         tried = tried if name in shortlist else "yes" if left_out else "no" if shortlist else ""
-        found[head] = Standing(
+        found[name] = Standing(
             entry=entry,
             named=named,
             selected=bool(entry.selected),
@@ -151,13 +151,14 @@ def head_map(result: Result) -> HeadMap:
     limit = largest_effect(result)
     unsure = {each.head for each in sizeable_unnamed(result) if each.is_open}
     cells = []
-    for head, standing in standings(result).items():
-        entry, effect, group = standing.entry, standing.entry.effect, grid.group(head)
-        notes = _notes(standing, unit, place)
+    for standing in standings(result).values():
+        entry, effect, head = standing.entry, standing.entry.effect, standing.entry.place
+        notes, starts, group = _notes(standing, unit, place), False, grid.group(head)
         if group is not None:
-            size = grid.group_sizes[head.layer]
-            last = min((group + 1) * size, grid.heads_per_layer[head.layer]) - 1
-            notes.append(f"key-value group {group} (H{group * size}–H{last})")
+            size, count = grid.group_sizes[head.layer], grid.heads_per_layer[head.layer]
+            first, last = group * size, min((group + 1) * size, count) - 1
+            notes.append(f"key-value group {group} (H{first}–H{last})")
+            starts = head.index == first > 0
         shade, text = "u", "–"
         if effect is not None:
             step = charts.shade_number(-effect, limit)
@@ -166,7 +167,6 @@ def head_map(result: Result) -> HeadMap:
             quiet = entry.is_open and not standing.named
             text = QUIET if quiet else unit.short_effect(effect, limit)
             text = UNSURE if entry.head in unsure else text
-        starts = bool(group) and grid.group(Head(head.layer, head.index - 1)) != group
         cells.append(Cell(head, shade, text, "\n".join(notes), standing, starts))
     columns = max(grid.heads_per_layer, default=0)
     return HeadMap(
@@ -253,24 +253,22 @@ def head_table(result: Result) -> HeadTable:
 
     If no head is named, the ten most needed.
     """
-    stands, top = standings(result), result.top
-    by_name = result.by_name()
-    chosen = [by_name[name] for name in top if name in by_name]
-    chosen += [e for name, e in by_name.items() if name not in top and stands[e.place].words]
+    stands, top, listed = standings(result), result.top, result.by_name()
+    chosen = [name for name in top if name in listed]
+    chosen += [name for name in listed if name not in top and stands[name].words]
     if not top:
-        chosen = [entry for entry in result.heads if entry.effect is not None][:LIKELIEST]
-    others = [entry for entry in result.heads if not any(entry is one for one in chosen)]
+        chosen = [name for name, one in listed.items() if one.effect is not None][:LIKELIEST]
     unit = outcome_unit(result)
     every = [
         HeadRow(
-            rank=str(rank) if stands[entry.place].named or not top else "–",
-            head=inline(entry.head),
-            effect=unit.effect(entry.effect),
-            interval=unit.interval(entry) or "–",
-            q=write_q(entry.q),
-            standing=stands[entry.place],
+            rank=str(rank) if stands[name].named or not top else "–",
+            head=inline(name),
+            effect=unit.effect(listed[name].effect),
+            interval=unit.interval(listed[name]) or "–",
+            q=write_q(listed[name].q),
+            standing=stands[name],
         )
-        for rank, entry in enumerate([*chosen, *others], 1)
+        for rank, name in enumerate(dict.fromkeys([*chosen, *listed]), 1)
     ]
     rows = every[: min(len(chosen), HEADS_LISTED)]
     named = any(row.standing.named for row in rows)

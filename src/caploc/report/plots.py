@@ -121,12 +121,10 @@ def _span(unit: Unit, score: float, error: float | None) -> Row:
     return {name: unit.factor * value for name, value in ends.items()}
 
 
-def _score_scale(unit: Unit, **plain: Any) -> dict[str, Any]:
+def _score_scale(kind: ScoreKind, measure: str, **plain: Any) -> dict[str, Any]:
     """The scale of scores: shares from 0 to 100, others as told."""
-    share = unit.kind is ScoreKind.SHARE
-    return {"title": f"score ({unit.measure})"} | {
-        "scale": {"nice": True} | ({"domain": [0, 100]} if share else plain)
-    }
+    ends = {"domain": [0, 100]} if kind is ScoreKind.SHARE else plain
+    return {"title": f"score ({measure})", "scale": {"nice": True} | ends}
 
 
 def scores_specs(rows: Sequence[ScoreRow]) -> list[Spec]:
@@ -154,7 +152,8 @@ def scores_specs(rows: Sequence[ScoreRow]) -> list[Spec]:
             for score in row.draws
         ]
         if points:
-            names, scale = [row.short for row in group], _score_scale(unit, zero=True)
+            names = [row.short for row in group]
+            scale = _score_scale(unit.kind, measure, zero=True)
             spec = fill_spec("scores", rows=points, names=names, ends=ends, draws=draws, **scale)
             specs.append(spec)
     return specs
@@ -171,20 +170,19 @@ def units_by_task(result: Result) -> dict[str, Unit]:
 
 def curve_specs(drawn: Curve, units: Mapping[str, Unit]) -> list[Spec]:
     """Return score against number of heads knocked out, a line a task, a chart for each unit."""
-    kinds: dict[Unit, list[Row]] = {}
+    kinds: dict[tuple[ScoreKind, str], list[Row]] = {}
     names = called_apart(drawn.curves)
     for task, points in drawn.curves.items():
         unit = units.get(task) or Unit(ScoreKind.PLAIN, "score")
-        axis = next((u for u in kinds if (u.kind, u.measure) == (unit.kind, unit.measure)), unit)
         values = _curve_points(names[task], points, drawn.heads, unit)
-        kinds.setdefault(axis, []).extend(values)
+        kinds.setdefault((unit.kind, unit.measure), []).extend(values)
     specs: list[Spec] = []
-    for unit, values in kinds.items():
+    for axis, values in kinds.items():
         if values:
             most = max(value["heads"] for value in values)
             ticks = list(range(0, most + 1, -(-most // MOST_TICKS) or 1))
             looks = by_series(list(dict.fromkeys(str(value["series"]) for value in values)))
-            scale = _score_scale(unit, zero=False)
+            scale = _score_scale(*axis, zero=False)
             specs.append(fill_spec("curve", rows=values, ticks=ticks, **scale, **looks))
     return specs
 
@@ -230,11 +228,11 @@ def heads_spec(result: Result) -> Spec:
     """Return the map of effects, layers by heads; marks say what is known of a head besides."""
     unit, grid = outcome_unit(result), result.grid.grid()
     cells: list[Row] = []
-    for head, standing in standings(result).items():
-        effect, mark = standing.entry.effect, _mark(standing)
+    for standing in standings(result).values():
+        entry, effect, mark = standing.entry, standing.entry.effect, _mark(standing)
         if effect is not None:
-            effect = 0.0 if standing.entry.is_open else unit.factor * effect
-        cells.append({"layer": head.layer, "head": head.index, "mark": mark, "effect": effect})
+            effect = 0.0 if entry.is_open else unit.factor * effect
+        cells.append({"layer": entry.layer, "head": entry.index, "mark": mark, "effect": effect})
     effects = [cell["effect"] for cell in cells]
     step = CELL if max(grid.layers, *grid.heads_per_layer, 1) <= MOST_LARGE else SMALL_CELL
     limit = min(_largest(effects), 1e300) or 1.0
