@@ -7,7 +7,6 @@ of different models cannot, and there only places (relative depth) and losses ar
 """
 
 from collections.abc import Callable, Sequence
-from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -185,11 +184,11 @@ def compare_methods(runs: Sequence[ComparedRun]) -> dict[str, Any]:
     """Several runs of one task in one model: what each names, how much it breaks, what it cost."""
     result = runs[0].result
     grid = result.grid.grid()
-    found = {run.name: run.top_heads for run in runs}
-    overlaps = {(o.first, o.second): o for o in chance.overlaps(found, grid, draws=DRAWS)}
+    by_name = {run.name: run for run in runs}
+    found = {name: run.top_heads for name, run in by_name.items()}
     pairs = []
-    for one, other in combinations(runs, 2):
-        overlap = overlaps[one.name, other.name]
+    for overlap in chance.overlaps(found, grid, draws=DRAWS):
+        one, other = by_name[overlap.first], by_name[overlap.second]
         pairs.append(
             {
                 "first": one.name,
@@ -200,8 +199,8 @@ def compare_methods(runs: Sequence[ComparedRun]) -> dict[str, Any]:
                 "rank_correlation": rank_agreement(one, other, grid),
             }
         )
-    names = [run.name for run in runs]
-    return {"model": result.model.shown, "task": result.task.name, "runs": names, "pairs": pairs}
+    told = {"model": result.model.shown, "task": result.task.name, "runs": list(by_name)}
+    return told | {"pairs": pairs}
 
 
 def rank_agreement(one: ComparedRun, other: ComparedRun, grid: HeadGrid) -> float | None:

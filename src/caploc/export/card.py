@@ -145,18 +145,6 @@ class CardContent:
     size: AdapterSize | None
     command: str
 
-    @property
-    def upstream(self) -> str:
-        """The name that its makers gave the model, where caploc has a short one; else empty."""
-        known = PRETRAINED.get(self.source.name)
-        return known.title if known else ""
-
-    @property
-    def pieces(self) -> str:
-        """The packages that such a model comes in."""
-        parts = PRETRAINED[self.source.name].pieces
-        return ", ".join(dict.fromkeys(part.requirement for part in parts))
-
 
 def write_card(content: CardContent) -> str:
     """Write the text of README.md: metadata for the Hub, then the card."""
@@ -169,6 +157,7 @@ def write_card(content: CardContent) -> str:
         story=content,
         evidence=content.file.evidence,
         units=units,
+        fetched=PRETRAINED.get(content.source.name),  # a model that caploc has a short name for
         licence=content.licence.get("license_name") or content.licence.get("license"),
     )
     tidy = re.sub(r"\n{3,}", "\n\n", body.strip())

@@ -182,12 +182,6 @@ def work_out(expression: str, scope: Scope) -> Any:
     return compile_once(expression)(**scope)
 
 
-@cache
-def compile_once(expression: str) -> Any:
-    """Compile an expression, each once."""
-    return EXPRESSIONS.compile_expression(expression)
-
-
 def write_text(template: str, scope: Scope) -> str:
     """Fill in a sentence."""
     return template if "{" not in template else EXPRESSIONS.from_string(template).render(scope)
@@ -220,6 +214,7 @@ def with_digits(value: float | None, digits: int = 3, stderr: float | None = Non
 
 # Expressions are those of `tabulation.yaml`; pages escape what comes out.
 EXPRESSIONS = Environment()  # noqa: S701
+compile_once = cache(EXPRESSIONS.compile_expression)
 EXPRESSIONS.filters |= {
     "beside": beside,
     "bounds": bounds,
