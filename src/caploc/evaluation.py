@@ -43,7 +43,7 @@ class Evaluation:
         check_limit(self.limit)
         self.mode.check(self.model.device)
         self.mode.check_beside(self.tasks[1:])
-        for name in (*self.tasks, *([self.mode.corrupted] if self.mode.corrupted else [])):
+        for name in (*self.tasks, *self.mode.tasks):
             check_task_name(name, self.options)
         self.model.check().mask(self.heads)
 
