@@ -437,10 +437,7 @@ def radar(
     title: str = "",
     palette: Palette | None = None,
 ) -> Spec:
-    """Draw each series as a ring of shares; the first axis is at the top, others clockwise.
-
-    The title says of what they are shares.
-    """
+    """Draw each series as a ring of shares; the first axis is at the top, others clockwise."""
     most = max([1.05, *(known(share) or 0.0 for each in series.values() for share in each)])
 
     def place(number: float, radius: float | None) -> Row:

@@ -273,14 +273,14 @@ def matrix_spec(matrix: Mapping[str, Any], tops: Mapping[str, Sequence[str]]) ->
     Shades are relative to the run's largest effect, so that tasks of different units can stand in
     one picture. Of too many columns, those of the largest effects are drawn.
     """
-    rows = matrix["rows"]
-    every = range(len(matrix["heads"]))
+    rows, every = matrix["rows"], range(len(matrix["heads"]))
     sizes = [_largest(row["effects"][column] for row in rows) for column in every]
+    drawn = sorted(sorted(every, key=lambda column: -sizes[column])[:MOST_COLUMNS])
     cells = []
     for row in rows:
         effects, run = row["effects"], shortened(row["run"], 30)
         limit = _largest(effects) or 1.0
-        for column in sorted(sorted(every, key=lambda one: -sizes[one])[:MOST_COLUMNS]):
+        for column in drawn:
             effect, head = effects[column], matrix["heads"][column]
             share = None if effect is None else effect / limit
             own = head in tops[row["run"]]

@@ -153,10 +153,10 @@ def leading_members(result: Result) -> list[Member]:
     whole = fresh.change.outcome if fresh and fresh.change else None
     if whole is None or not members or len(members.heads) < 2:
         return []
-    known = [(one.alone.effect, one) for one in members.heads if one.alone.effect is not None]
-    sure = [each for each in known if (each[1].alone.high or 0.0) < 0]
-    most = sorted(sure, key=lambda each: each[0])
-    return [one for effect, one in most if effect <= MOST_OF_IT * whole]
+    known = [one for one in members.heads if one.alone.effect is not None]
+    sure = [one for one in known if (one.alone.high or 0.0) < 0]
+    most = [one for one in sure if (one.alone.effect or 0.0) <= MOST_OF_IT * whole]
+    return sorted(most, key=lambda one: one.alone.effect or 0.0)
 
 
 def idle_members(result: Result) -> list[str]:
