@@ -7,7 +7,6 @@ of different models cannot, and there only places (relative depth) and losses ar
 """
 
 from collections.abc import Callable, Sequence
-from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +25,6 @@ from caploc.folder import (
     write_json,
 )
 from caploc.heads import HeadGrid
-from caploc.report.headtable import effects_by_head
 from caploc.report.overview import ComparedRun, write_comparison
 from caploc.report.sentence import check_of
 from caploc.report.wording import called_apart
@@ -152,7 +150,7 @@ def one_model(runs: Sequence[ComparedRun], folders: Sequence[Path]) -> dict[str,
     named = sorted({head for run in runs for head in run.top_heads})
     rows = []
     for run in runs:
-        effects = list(map(effects_by_head(run.result).get, named))
+        effects = list(map(run.effects.get, named))
         rows.append({"run": run.name, "task": run.result.task.name, "effects": effects})
     return {
         "model": runs[0].result.model.shown,
@@ -186,11 +184,11 @@ def compare_methods(runs: Sequence[ComparedRun]) -> dict[str, Any]:
     """Several runs of one task in one model: what each names, how much it breaks, what it cost."""
     result = runs[0].result
     grid = result.grid.grid()
-    found = {run.name: run.top_heads for run in runs}
-    overlaps = {(o.first, o.second): o for o in chance.overlaps(found, grid, draws=DRAWS)}
+    by_name = {run.name: run for run in runs}
+    found = {name: run.top_heads for name, run in by_name.items()}
     pairs = []
-    for one, other in combinations(runs, 2):
-        overlap = overlaps[one.name, other.name]
+    for overlap in chance.overlaps(found, grid, draws=DRAWS):
+        one, other = by_name[overlap.first], by_name[overlap.second]
         pairs.append(
             {
                 "first": one.name,
@@ -201,13 +199,13 @@ def compare_methods(runs: Sequence[ComparedRun]) -> dict[str, Any]:
                 "rank_correlation": rank_agreement(one, other, grid),
             }
         )
-    names = [run.name for run in runs]
-    return {"model": result.model.shown, "task": result.task.name, "runs": names, "pairs": pairs}
+    told = {"model": result.model.shown, "task": result.task.name, "runs": list(by_name)}
+    return told | {"pairs": pairs}
 
 
 def rank_agreement(one: ComparedRun, other: ComparedRun, grid: HeadGrid) -> float | None:
     """Spearman's, of the effects of all heads that both measured; None where there is no order."""
-    sides = [effects_by_head(run.result) for run in (one, other)]
+    sides = one.effects, other.effects
     both = [[side.get(head) for side in sides] for head in grid.heads]
     values = np.array([pair for pair in both if None not in pair], dtype=float)
     if len(values) < 3 or any(len(set(column)) < 2 for column in values.T):

@@ -3,21 +3,14 @@
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from caploc.contents import Curve, TaskScores, read_file
+from caploc.contents import Curve, TaskScores
 from caploc.errors import BadOption
 from caploc.finished import FinishedRun
-from caploc.folder import (
-    CURVE,
-    EVALUATION,
-    check_named,
-    claim,
-    package_versions,
-    write_json,
-)
+from caploc.folder import CURVE, EVALUATION, check_named, claim, package_versions, write_json
 from caploc.heads import Head
 from caploc.modes import Mode
 from caploc.progress import Progress, Silent
-from caploc.report.page import rewrite_page
+from caploc.report.page import curve_of, rewrite_page
 from caploc.result import SCHEMA, RunCost, TaskComparison
 from caploc.tasks.catalog import TaskOptions, check_task_name
 from caploc.validation import Comparison, check_limit, draw_curve, score_both
@@ -50,7 +43,7 @@ class Evaluation:
         check_limit(self.limit)
         self.mode.check(self.model.device)
         self.mode.check_beside(self.tasks[1:])
-        for name in (*self.tasks, *([self.mode.corrupted] if self.mode.corrupted else [])):
+        for name in (*self.tasks, *self.mode.tasks):
             check_task_name(name, self.options)
         self.model.check().mask(self.heads)
 
@@ -69,10 +62,7 @@ def evaluate(
     tasks = model.tasks(evaluation.tasks, options)
     intervention = load_intervention(model, evaluation.mode, options, 0)
     check_pairs(model, intervention, tasks[0])
-    with (
-        claim(folder, asdict(evaluation), command) as store,
-        evaluation.model.answering() as engine,
-    ):
+    with claim(folder, asdict(evaluation), command) as store, model.answering() as engine:
         bench = Workbench(engine, store, intervention=intervention)
         mask = bench.engine.loaded.grid.mask(evaluation.heads)
         compared = [
@@ -81,7 +71,7 @@ def evaluate(
         ]
         result = TaskScores(
             schema=SCHEMA,
-            model=evaluation.model.name,
+            model=model.name,
             heads=[str(head) for head in evaluation.heads],
             tasks=[scores_of(comparison, bool(evaluation.heads)) for comparison in compared],
             engines=bench.cost.answerers(),
@@ -130,18 +120,13 @@ def curve(
     with run.workbench() as bench:
         judged = [(bench.meter(task), each) for task, each in zip(tasks, examples, strict=True)]
         drawn = draw_curve(bench.engine.loaded.grid, heads, judged, progress)
-        if limit is None or not _is_on_more(folder / CURVE, drawn):
+        stored = None if limit is None else curve_of(folder)
+        if stored is None or _most_examples(stored) <= _most_examples(drawn):
             write_json(folder / CURVE, drawn.as_dict())
             rewrite_page(folder)
     return drawn
 
 
-def _is_on_more(stored: Path, drawn: Curve) -> bool:
-    """Tell whether a stored curve is on more examples of a task."""
-    if not stored.exists():
-        return False
-    counts = [
-        max((score.examples or 0 for scores in each.curves.values() for score in scores), default=0)
-        for each in (read_file(stored, Curve), drawn)
-    ]
-    return counts[0] > counts[1]
+def _most_examples(drawn: Curve) -> int:
+    scores = [score for points in drawn.curves.values() for score in points]
+    return max((score.examples or 0 for score in scores), default=0)

@@ -6,20 +6,17 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from caploc.contents import RunFile, read_file, typed
+from caploc.contents import RunFile, read_file, restore
 from caploc.engine import BatchEngine
 from caploc.errors import UserError
 from caploc.folder import RESULT, RUN, claim
 from caploc.given import digest_weights
 from caploc.measurement import HeadModel, RowEngine
 from caploc.models.loading import LoadedModel
-from caploc.modes import Mode
 from caploc.result import Result
-from caploc.search import Settings
 from caploc.study import Study
-from caploc.tasks.catalog import TaskOptions
 from caploc.tasks.task import Task
-from caploc.workbench import Allowed, ModelOptions, Workbench
+from caploc.workbench import Allowed, Workbench
 
 
 @dataclass(frozen=True)
@@ -118,15 +115,6 @@ def restored(fields: dict[str, Any]) -> Study:
 
     Raises KeyError, TypeError, ValueError if a field is missing, unknown or not of its type.
     """
-    parts = {
-        # where a run's rows were answered says nothing of where to ask for more
-        "model": ModelOptions(**fields["model"] | {"workers": None}),
-        "options": TaskOptions(**fields["options"]),
-        "settings": Settings(**fields["settings"]),
-        "mode": Mode(**fields.get("mode", {})),
-        **{
-            each: tuple(fields.get(each, ()))
-            for each in ("other_tasks", "spare", "twins", "exclude")
-        },
-    }
-    return typed(Study(**fields | parts))
+    # where a run's rows were answered says nothing of where to ask for more
+    model = fields["model"] | {"workers": None}
+    return restore(Study, {"mode": {}} | fields | {"model": model})

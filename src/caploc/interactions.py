@@ -311,14 +311,16 @@ def describe_contrasts(rows: Sequence[dict[str, Any]], grid: HeadGrid) -> list[d
     for row, rate in zip(rows, q, strict=True):
         contrast = row["contrast"]
         costs = {key: number(row[key]) for key in COSTS if key in row}
-        sides = {"first": contrast.first, "second": contrast.second}
         told.append(
-            {"kind": contrast.kind}
-            | {name: [str(grid.heads[c]) for c in columns] for name, columns in sides.items()}
-            | {name: number(row[name]) for name in ("effect", "low", "high")}
-            | {"q": number(float(rate))}
-            | {"meaning": meaning(contrast.kind, row["effect"], float(rate))}
-            | costs
+            {
+                "kind": contrast.kind,
+                "first": [str(grid.heads[column]) for column in contrast.first],
+                "second": [str(grid.heads[column]) for column in contrast.second],
+                **{name: number(row[name]) for name in ("effect", "low", "high")},
+                "q": number(float(rate)),
+                "meaning": meaning(contrast.kind, row["effect"], float(rate)),
+                **costs,
+            }
         )
     return sorted(told, key=lambda row: (row["q"] is None, row["q"], row["effect"]))
 

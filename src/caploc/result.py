@@ -5,7 +5,7 @@ Fields that are not named here are left out when a file is read.
 """
 
 import math
-from typing import Annotated, Any, Protocol, Self
+from typing import Annotated, Any, Self
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_validator
 
@@ -15,6 +15,7 @@ from caploc.heads import Head, HeadGrid
 SCHEMA = 1  # of every file that is made of these records
 MOST_PARTS = 1_000_000_000  # of a grid: beyond any model's neurons
 MOST_HEADS = 1_000_000
+CLEAR = 0.03  # of a score: a loss that is taken for real where its error is unknown
 
 Name = Annotated[str, StringConstraints(max_length=100_000)]
 PartName = Annotated[str, StringConstraints(pattern=r"^L\d{1,6}[HN]\d{1,9}$")]
@@ -60,18 +61,6 @@ class Score(Record):
     def of(cls, score: float | None, stderr: float | None, examples: int) -> Self:
         """Return the score of so many examples."""
         return cls(score=number(score), stderr=number(stderr), examples=examples)
-
-
-class Bounded(Protocol):
-    """What has an interval, if its ends are known."""
-
-    @property
-    def low(self) -> float | None:
-        """The lower end."""
-
-    @property
-    def high(self) -> float | None:
-        """The upper end."""
 
 
 class Change(Record):
@@ -169,9 +158,6 @@ class Failures(Record):
     common: list[Common] = []
     likelihoods: Likelihoods | None = None
     samples: dict[Name, list[AnswerPair]] = {}
-
-
-CLEAR = 0.03  # of a score: a loss that is taken for real where its error is unknown
 
 
 class TaskComparison(Record):
@@ -535,6 +521,11 @@ class Search(Record):
     excluded: list[PartName] = []
     notes: list[str] = []
 
+    @property
+    def seeks_set(self) -> bool:
+        """Whether it names heads for what they do together."""
+        return self.goal in ("set", "specific")
+
 
 class Noise(Record):
     """How much intact rows changed when they were asked again in other batches.
@@ -584,14 +575,22 @@ class Result(Document):
     def known(self) -> Self:
         """Name no head but those of the grid, each where its name says."""
         for entry in self.heads:
-            place = f"L{entry.layer}H{entry.index}"
-            if entry.head != place:
-                raise ValueError(f"head {entry.head} is said to lie at {place}")
+            if entry.head != str(entry.place):
+                raise ValueError(f"head {entry.head} is said to lie at {entry.place}")
         try:
             self.grid.grid().named_in([*(entry.head for entry in self.heads), *self.top])
         except CaplocError as error:
             raise ValueError(str(error).rstrip(".")) from None
         return self
+
+    @property
+    def was_searched(self) -> bool:
+        """Whether any head was measured; a task of which nothing can be lost is not searched."""
+        return bool(self.top) or any(entry.effect is not None for entry in self.heads)
+
+    def by_name(self) -> dict[str, HeadEffect]:
+        """Return every head by its name."""
+        return {entry.head: entry for entry in self.heads}
 
     def ranking(self) -> list[str]:
         """Return the heads to knock out in turn: those named, needed for sure, maybe needed."""

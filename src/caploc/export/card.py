@@ -5,22 +5,22 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
-from types import SimpleNamespace
 from typing import Any
 
 from huggingface_hub import ModelCard, ModelCardData
 from jinja2 import Environment, StrictUndefined, Template
 
-from caploc.contents import Answers, Curve, read_file
+from caploc.contents import Answers, read_file
 from caploc.export.weights import AdapterSize, LogitAgreement
 from caploc.finished import FinishedRun
-from caploc.folder import ANSWERS, CURVE
+from caploc.folder import ANSWERS
 from caploc.headfile import HeadFile
 from caploc.heads import Head
 from caploc.models.sources import ModelSource
 from caploc.naming import PRETRAINED
 from caploc.report.exhibits import escape_markdown
 from caploc.report.method import split_rows
+from caploc.report.page import curve_of
 from caploc.report.sentence import headline, second_sentence
 from caploc.report.wording import (
     Unit,
@@ -31,7 +31,7 @@ from caploc.report.wording import (
     unit_of_other,
     visible,
 )
-from caploc.result import Record, Result, Score
+from caploc.result import Effect, Record, Result, Score
 
 TEMPLATE = "card.md.jinja"
 TAGS = ("caploc", "attention-heads", "ablation", "interpretability")
@@ -56,7 +56,7 @@ def evidence_of(run: FinishedRun, heads: Sequence[Head]) -> dict[str, Any]:
         main = main.model_copy(update={"knocked_out": _on_curve(run, names), "change": None})
     if not own or (held_out and held_out.knocked_out is None):
         held_out = None
-    by_name = {entry.head: entry for entry in result.heads}
+    by_name = result.by_name()
     checked = _alone_in_check(result) if own else {}
     sets = validation.frontier.sets if validation.frontier else []
     judged = next((each for each in sets if set(each.heads) == set(names)), None)
@@ -103,9 +103,9 @@ def _fields(part: Record | None, names: Sequence[str]) -> dict[str, Any]:
 
 def _on_curve(run: FinishedRun, names: Sequence[str]) -> Score | None:
     """Return the score with these heads knocked out, where `caploc curve` measured it."""
-    if not (run.folder / CURVE).exists():
+    curve = curve_of(run.folder)
+    if curve is None:
         return None
-    curve = read_file(run.folder / CURVE, Curve)
     points = curve.curves.get(run.result.task.name, [])
     same = set(curve.heads[: len(names)]) == set(names)
     return points[len(names)] if same and len(points) > len(names) else None
@@ -145,18 +145,6 @@ class CardContent:
     size: AdapterSize | None
     command: str
 
-    @property
-    def upstream(self) -> str:
-        """The name that its makers gave the model, where caploc has a short one; else empty."""
-        known = PRETRAINED.get(self.source.name)
-        return known.title if known else ""
-
-    @property
-    def pieces(self) -> str:
-        """The packages that such a model comes in."""
-        parts = PRETRAINED[self.source.name].pieces
-        return ", ".join(dict.fromkeys(part.requirement for part in parts))
-
 
 def write_card(content: CardContent) -> str:
     """Write the text of README.md: metadata for the Hub, then the card."""
@@ -169,6 +157,7 @@ def write_card(content: CardContent) -> str:
         story=content,
         evidence=content.file.evidence,
         units=units,
+        fetched=PRETRAINED.get(content.source.name),  # a model that caploc has a short name for
         licence=content.licence.get("license_name") or content.licence.get("license"),
     )
     tidy = re.sub(r"\n{3,}", "\n\n", body.strip())
@@ -202,8 +191,8 @@ def _measured(unit: Unit, part: Mapping[str, Any] | None) -> _Figure:
 
 
 def _interval(unit: Unit, part: Mapping[str, Any]) -> _Figure:
-    text = unit.effect(part["effect"])
-    ends = unit.interval(SimpleNamespace(low=part["low"], high=part["high"]))
+    effect = Effect(effect=part["effect"], low=part["low"], high=part["high"])
+    text, ends = unit.effect(effect.effect), unit.interval(effect)
     return _Figure(f"{text} ({ends})" if ends else text)
 
 

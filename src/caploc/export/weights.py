@@ -223,11 +223,11 @@ def write_adapter(target: Path, projections: Sequence[CutProjection], base: str)
     BadOption if it would be larger than the projections themselves.
     """
     ranks = {each.name: int((each.taken > 0).sum()) for each in projections}
-    sizes = [(sum(w.shape), w.numel(), w.element_size()) for w in (p.weight for p in projections)]
+    weights = {each.name: each.weight for each in projections}
     size = AdapterSize(
-        max(ranks.values()),
-        sum(r * sides * item for r, (sides, _, item) in zip(ranks.values(), sizes, strict=True)),
-        sum(count * item for _, count, item in sizes),
+        rank=max(ranks.values()),
+        bytes=sum(ranks[n] * sum(w.shape) * w.element_size() for n, w in weights.items()),
+        adapted=sum(weight.nbytes for weight in weights.values()),
     )
     if size.bytes > size.adapted:
         raise BadOption(
@@ -328,7 +328,6 @@ class KnockoutLogits:
     @classmethod
     @torch.inference_mode()
     def take(cls, loaded: LoadedModel, mask: Mask, prompts: Sequence[str]) -> "KnockoutLogits":
-        """Run a model intact and knocked out."""
         tokens = [random_tokens(loaded.model, SEED)]
         for prompt in prompts[:PROMPTS]:  # its end, in a batch of its own
             ids = loaded.tokenizer(prompt)["input_ids"][-PROMPT_TOKENS:]

@@ -15,9 +15,8 @@ from caploc.report.sentence import (
     check_of,
     other_scores,
     surviving_twin,
-    was_searched,
 )
-from caploc.report.wording import called, capital, counted, inline, name_list, seeks_set, unit_of
+from caploc.report.wording import called, capital, counted, inline, name_list, unit_of
 from caploc.result import JointDrop, Result
 
 FEW_OTHERS = 3  # other tasks, below which the first next steps are to score more
@@ -40,7 +39,7 @@ def next_steps(
 
     `together`: what heads do together has been looked at already.
     """
-    verdict, of_set = check_of(result).verdict, seeks_set(result.search)
+    verdict, of_set = check_of(result).verdict, result.search.seeks_set
     reasons = []
     if twin := surviving_twin(result):
         reasons.append(
@@ -49,7 +48,7 @@ def next_steps(
             f"form alone. --goal specific --twin {inline(twin.name)}, with a task to leave alone "
             "(--spare), looks for what both need."
         )
-    if verdict is HeadlineVerdict.NO_HEADS and not was_searched(result):
+    if verdict is HeadlineVerdict.NO_HEADS and not result.was_searched:
         reasons.append(
             "Nothing was searched. See with `caploc evaluate` which wording of the task the model "
             "can do, and ask that; --outcome logprob tells small changes where few answers are "

@@ -178,7 +178,6 @@ class Picture:
         return vl_convert.svg_to_png(self.svg, ppi=dots)
 
     def pdf(self) -> bytes:
-        """Return the picture as PDF."""
         return vl_convert.svg_to_pdf(self.svg)
 
     def save(self, stem: Path | str) -> None:
@@ -220,12 +219,18 @@ def shade_number(harm: float, limit: float) -> int:
 def shade(number: int, *, dark: bool = False) -> str:
     """Return the colour of a shade as `#rrggbb`."""
     anchors = (NEEDED_DARK if dark else NEEDED) if number > 0 else (HELPED_DARK if dark else HELPED)
-    low, middle, high = (_parse(anchor) for anchor in anchors)
-    share = 2 * abs(number) / STEPS
-    start, end = (low, middle) if share <= 1 else (middle, high)
-    weight = share if share <= 1 else share - 1
-    mixed = (a + weight * (b - a) for a, b in zip(start, end, strict=True))
+    channels = zip(*map(_parse, anchors), strict=True)
+    mixed = (np.interp(abs(number) / STEPS, (0, 0.5, 1), channel) for channel in channels)
     return "#" + "".join(f"{round(255 * channel):02x}" for channel in mixed)
+
+
+def shade_scale(limit: float, *, diverging: bool = True) -> dict[str, Any]:
+    """Return domain and range of a scale of changes, from 0 or centred on it, up to `limit`."""
+    steps = range(-STEPS if diverging else 0, STEPS + 1)
+    return {
+        "domain": [limit * number / STEPS for number in steps],
+        "range": [shade(-number) for number in steps],  # orange stands for a fall
+    }
 
 
 def ink(background: str) -> str:
@@ -311,7 +316,6 @@ def draw_matrix(
     """Write numbers in a table of shades; `diverging` centres the shades at 0, for changes."""
     finite = np.abs(values[np.isfinite(values)])
     most = float(finite.max()) if finite.size and finite.max() > 0 else 1.0
-    steps = range(-STEPS if diverging else 0, STEPS + 1)
     flat = {"ticks": False, "domain": False, "title": None}
     return fill_spec(
         "table",
@@ -325,11 +329,10 @@ def draw_matrix(
             }
             for row, column in np.argwhere(np.isfinite(values))
         ],
-        domain=[most * number / STEPS for number in steps],
-        range=[shade(-number) for number in steps],
         label=drawable(label),
         columns=_names("column", columns, labelAngle=-60, **flat),
         rows=_names("row", rows, **flat),
+        **shade_scale(most, diverging=diverging),
     )
 
 
@@ -434,10 +437,7 @@ def radar(
     title: str = "",
     palette: Palette | None = None,
 ) -> Spec:
-    """Draw each series as a ring of shares; the first axis is at the top, others clockwise.
-
-    The title says of what they are shares.
-    """
+    """Draw each series as a ring of shares; the first axis is at the top, others clockwise."""
     most = max([1.05, *(known(share) or 0.0 for each in series.values() for share in each)])
 
     def place(number: float, radius: float | None) -> Row:

@@ -294,16 +294,18 @@ WORDS = re.compile(r"(?![-–\d\[]).*\s", re.DOTALL)  # a cell that may be broke
 
 def lay_out(exhibit: Exhibit) -> dict[str, Any]:
     """Make an exhibit a section of the page: its texts visible, its figure drawn."""
-    title, draw = visible(exhibit.title), exhibit.draw
+    title, draw, rows = visible(exhibit.title), exhibit.draw, exhibit.shown()
     summary = f"{title}; the numbers are in the table below."
     return {
         "title": title,
         "short": title if len(title) <= LINK else title[: LINK - 1].rstrip() + "…",
         "picture": None if draw is None else chart(summary, draw()),
         "columns": [visible(column) for column in exhibit.columns],
-        "rows": [[visible(str(cell)) for cell in row] for row in exhibit.shown()],
+        "rows": [[visible(str(cell)) for cell in row] for row in rows],
         "words": [
-            any(map(WORDS.match, map(str, each))) for each in zip(*exhibit.shown(), strict=True)
+            place
+            for place, cells in enumerate(zip(*rows, strict=True))
+            if place == 0 or any(map(WORDS.match, map(str, cells)))
         ],
         "notes": [visible(note) for note in exhibit.notes],
     }

@@ -17,16 +17,12 @@ from caploc.report.wording import (
     name_list,
     outcome_unit,
     percent,
-    seeks_set,
     unit_of,
     write_q,
 )
 from caploc.result import Effect, Estimand, Frontier, HeadEffect, Result
 
-MEANINGS = {
-    "named": "knocked out in the check",
-    "critical": "breaks the task alone",
-}
+MEANINGS = {"named": " (knocked out in the check)", "critical": " (breaks the task alone)"}
 DENSE = 24  # columns from which a cell is too narrow for its number
 HEADS_LISTED = 24  # rows without a script, which shows all heads a page at a time
 QUIET = "·"  # in the place of an effect that may be none
@@ -38,8 +34,9 @@ SMALL = 0.05  # q below which a reader takes a head for sure
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """What is known of one head beside its effect; None and "" where nothing is."""
+    """What is known of one head; None and "" where nothing is."""
 
+    entry: HeadEffect  # its effect; one that a result does not list has none
     named: bool  # among the top, and so knocked out in the check
     selected: bool
     candidate: bool  # on the shortlist, and not named
@@ -78,9 +75,9 @@ class Standing:
         return "".join(sign for sign, holds in signs.items() if holds)
 
 
-def standings(result: Result) -> dict[Head, Standing]:
-    """Return where each head of the grid stands; results without a search say little."""
-    search, entries, found = result.search, by_head(result), {}
+def standings(result: Result) -> dict[str, Standing]:
+    """Return where each head of the grid stands, by name; results without a search say little."""
+    search, entries, found = result.search, result.by_name(), {}
     shortlist, tied, excluded = search.shortlist or [], search.tied or [], search.excluded
     # heads at the border of the top are tried on more examples than the others; older results
     # have the largest number alone
@@ -88,22 +85,22 @@ def standings(result: Result) -> dict[Head, Standing]:
     kind = "" if search.fresh is None else " fresh" if search.fresh else " used before"
     alone = f"up to {count:,}{kind}" if count else "no" if count == 0 else "yes"
     for head in result.grid.grid().heads:
-        name, entry = str(head), entries.get(head)
-        named, universal = name in result.top, entry.universal if entry else None
-        if name in search.universal:
-            universal = True
+        name, layer, index = str(head), head.layer, head.index
+        entry = entries.get(name) or HeadEffect(head=name, layer=layer, index=index, effect=None)
+        named, universal = name in result.top, name in search.universal or entry.universal
         left_out = universal is True and not named
         # chances are of single heads' effects, and say nothing of a set that is named
-        chance = entry.top_chance if entry and not (left_out or seeks_set(search)) else None
+        chance = None if left_out or search.seeks_set else entry.top_chance
         tried = f"{each[name]:,}{kind}" if name in each else alone
         # one that is left out was tried alone on this task and another
         tried = tried if name in shortlist else "yes" if left_out else "no" if shortlist else ""
-        found[head] = Standing(
+        found[name] = Standing(
+            entry=entry,
             named=named,
-            selected=bool(entry and entry.selected),
+            selected=bool(entry.selected),
             candidate=name in shortlist and not named,
             tied=name in tied,
-            critical=bool(entry and entry.critical) or name in search.critical,
+            critical=bool(entry.critical) or name in search.critical,
             universal=universal,
             excluded=name in excluded,
             chance="" if chance is None else percent(chance),
@@ -151,26 +148,25 @@ class HeadMap:
 def head_map(result: Result) -> HeadMap:
     """Lay the heads of a result out by layer, coloured by effect around zero."""
     unit, grid, place = outcome_unit(result), result.grid.grid(), name_top(result)
-    entries, limit = by_head(result), largest_effect(result)
+    limit = largest_effect(result)
     unsure = {each.head for each in sizeable_unnamed(result) if each.is_open}
     cells = []
-    for head, standing in standings(result).items():
-        entry, group = entries.get(head), grid.group(head)
-        effect = entry.effect if entry else None
-        notes = _notes(head, entry, unit, standing, place)
+    for standing in standings(result).values():
+        entry, effect, head = standing.entry, standing.entry.effect, standing.entry.place
+        notes, starts, group = _notes(standing, unit, place), False, grid.group(head)
         if group is not None:
-            size = grid.group_sizes[head.layer]
-            last = min((group + 1) * size, grid.heads_per_layer[head.layer]) - 1
-            notes.append(f"key-value group {group} (H{group * size}–H{last})")
+            size, count = grid.group_sizes[head.layer], grid.heads_per_layer[head.layer]
+            first, last = group * size, min((group + 1) * size, count) - 1
+            notes.append(f"key-value group {group} (H{first}–H{last})")
+            starts = head.index == first > 0
         shade, text = "u", "–"
-        if entry is not None and effect is not None:
-            step = charts.shade_number(unit.harm(effect), limit)
+        if effect is not None:
+            step = charts.shade_number(-effect, limit)
             shade = "o" if entry.is_open else charts.shade_class(step)
             # of what may be nothing no number stands out: the note and the table have it
             quiet = entry.is_open and not standing.named
             text = QUIET if quiet else unit.short_effect(effect, limit)
-            text = UNSURE if str(head) in unsure else text
-        starts = bool(group) and grid.group(Head(head.layer, head.index - 1)) != group
+            text = UNSURE if entry.head in unsure else text
         cells.append(Cell(head, shade, text, "\n".join(notes), standing, starts))
     columns = max(grid.heads_per_layer, default=0)
     return HeadMap(
@@ -179,8 +175,8 @@ def head_map(result: Result) -> HeadMap:
         dense=columns > DENSE,
         tick=1 if columns <= DENSE else 4 if columns <= 48 else 8,
         limit=limit,
-        needed_end=unit.effect(math.copysign(limit, -unit.harm(-1))) if limit else "",
-        helped_end=unit.effect(math.copysign(limit, unit.harm(-1))) if limit else "",
+        needed_end=unit.effect(-limit) if limit else "",
+        helped_end=unit.effect(limit) if limit else "",
         marks={word.removeprefix("left out: ") for cell in cells for word in cell.standing.words},
         unmeasured=sum(cell.shade == "u" for cell in cells),
         open=sum(cell.shade == "o" and not cell.standing.named for cell in cells),
@@ -197,32 +193,17 @@ def largest_effect(result: Result) -> float:
     return max(map(abs, known or every), default=0.0)
 
 
-def by_head(result: Result) -> dict[Head, HeadEffect]:
-    """Return the entries of a result by their head."""
-    return {entry.place: entry for entry in result.heads}
-
-
-def effects_by_head(result: Result) -> dict[Head, float | None]:
-    """Return the effects of a result by their head."""
-    return {entry.place: entry.effect for entry in result.heads}
-
-
-def _notes(
-    head: Head, entry: HeadEffect | None, unit: Unit, standing: Standing, place: str
-) -> list[str]:
-    """What a cell says of its effect and its standing."""
-    lines = [f"{head}: {unit.effect(entry.effect if entry else None)}"]
-    if interval := unit.interval(entry):
+def _notes(standing: Standing, unit: Unit, place: str) -> list[str]:
+    """Say of a cell's head what is known of it, a line each."""
+    lines = [f"{standing.entry.head}: {unit.effect(standing.entry.effect)}"]
+    if interval := unit.interval(standing.entry):
         lines.append(f"95 % interval {interval}")
     if standing.chance:
         lines.append(f"belongs to {place} with a chance of {standing.chance}")
     if standing.alone:
         plain = {"no": "no answers were asked without it alone", "yes": "tried alone"}
         lines.append(plain.get(standing.alone, f"tried alone on {standing.alone} examples"))
-    words = []
-    for word in standing.words:
-        meaning = MEANINGS.get(word)
-        words.append(f"{word} ({meaning})" if meaning else word)
+    words = [word + MEANINGS.get(word, "") for word in standing.words]
     return [*lines, ", ".join(words)] if words else lines
 
 
@@ -236,15 +217,14 @@ class HeadRow:
     interval: str
     q: str
     standing: Standing
-    entry: HeadEffect  # numbers to sort by and to draw
 
     def as_list(self) -> list[Any]:
         """As the page's script reads it: eight texts to show, then three numbers to sort by."""
-        stands = self.standing
+        stands, entry = self.standing, self.standing.entry
         texts = [self.effect, self.interval, stands.chance, stands.alone, self.q]
         texts = [text or "–" for text in (*texts, ", ".join(stands.words))]
-        chance = self.entry.top_chance if stands.chance else None
-        return [self.rank, self.head, *texts, self.entry.effect, chance, self.entry.q]
+        chance = entry.top_chance if stands.chance else None
+        return [self.rank, self.head, *texts, entry.effect, chance, entry.q]
 
 
 @dataclass(frozen=True, slots=True)
@@ -273,15 +253,23 @@ def head_table(result: Result) -> HeadTable:
 
     If no head is named, the ten most needed.
     """
-    stands, top = standings(result), result.top
-    by_name = {entry.head: entry for entry in result.heads}
-    chosen = [by_name[name] for name in top if name in by_name]
-    chosen += [e for name, e in by_name.items() if name not in top and stands[e.place].words]
+    stands, top, listed = standings(result), result.top, result.by_name()
+    chosen = [name for name in top if name in listed]
+    chosen += [name for name in listed if name not in top and stands[name].words]
     if not top:
-        chosen = [entry for entry in result.heads if entry.effect is not None][:LIKELIEST]
-    others = [entry for entry in result.heads if not any(entry is one for one in chosen)]
-    unit, ranked = outcome_unit(result), enumerate([*chosen, *others], 1)
-    every = [_row(str(n), e, stands[e.place], unit, bool(top)) for n, e in ranked]
+        chosen = [name for name, one in listed.items() if one.effect is not None][:LIKELIEST]
+    unit = outcome_unit(result)
+    every = [
+        HeadRow(
+            rank=str(rank) if stands[name].named or not top else "–",
+            head=inline(name),
+            effect=unit.effect(listed[name].effect),
+            interval=unit.interval(listed[name]) or "–",
+            q=write_q(listed[name].q),
+            standing=stands[name],
+        )
+        for rank, name in enumerate(dict.fromkeys([*chosen, *listed]), 1)
+    ]
     rows = every[: min(len(chosen), HEADS_LISTED)]
     named = any(row.standing.named for row in rows)
     title = (
@@ -301,18 +289,6 @@ def head_table(result: Result) -> HeadTable:
         named=named,
         place=name_top(result),
         columns={name for name, holds in filled.items() if holds},
-    )
-
-
-def _row(rank: str, entry: HeadEffect, standing: Standing, unit: Unit, some_named: bool) -> HeadRow:
-    return HeadRow(
-        rank=rank if standing.named or not some_named else "–",
-        head=inline(entry.head),
-        effect=unit.effect(entry.effect),
-        interval=unit.interval(entry) or "–",
-        q=write_q(entry.q),
-        standing=standing,
-        entry=entry,
     )
 
 
@@ -389,15 +365,14 @@ def _doubtful(result: Result) -> str:
 def _unnamed(result: Result) -> str:
     if result.estimand.top == WITHIN:
         return _beside_the_set(result)
-    effects = {each.head: each.effect for each in result.heads if each.effect is not None}
-    named = [effects.pop(head) for head in result.top if head in effects]
-    larger = [head for head, effect in effects.items() if named and effect < max(named)]
+    top, known = result.top, [each for each in result.heads if each.effect is not None]
+    weakest = max((each.effect or 0.0 for each in known if each.head in top), default=-math.inf)
+    larger = [each for each in known if each.head not in top and (each.effect or 0.0) < weakest]
     if not larger:
         return ""
-    told = f"Not named, though of larger effect than a named head: {name_list(larger, 5)}."
-    by_name = {each.head: each for each in result.heads}
-    reasons = [_why_not(by_name[head]) for head in larger]
-    return f"{told} {capital(name_list(list(dict.fromkeys(reasons))))}."
+    names, reasons = [each.head for each in larger], dict.fromkeys(map(_why_not, larger))
+    told = f"Not named, though of larger effect than a named head: {name_list(names, 5)}."
+    return f"{told} {capital(name_list(list(reasons)))}."
 
 
 def _beside_the_set(result: Result) -> str:

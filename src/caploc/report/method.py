@@ -2,7 +2,6 @@
 
 from caploc.naming import PRETRAINED
 from caploc.report.headtable import describe_estimand
-from caploc.report.sentence import was_searched
 from caploc.report.wording import (
     ScoreKind,
     called,
@@ -19,7 +18,7 @@ from caploc.result import HeldOut, Model, Result
 def method_paragraphs(result: Result) -> list[str]:
     """The knockout, the design, the choice, the fit, the check, the software: paragraphs."""
     parts = [_knockout, _design, _choosing, _fit, _check, _engines, _software]
-    if not was_searched(result):
+    if not result.was_searched:
         parts = [_not_searched, _engines, _software]
     return [text for part in parts if (text := part(result))]
 
@@ -196,6 +195,11 @@ def facts(result: Result) -> list[tuple[str, str]]:
     if cost.forward_tokens is not None and cost.plain_tokens:
         fewer = 1 - cost.forward_tokens / cost.plain_tokens
         tokens = f"{tokens}, {fewer:.0%} fewer than row by row ({cost.plain_tokens:,.0f})"
+    parts = zip(split_rows(result) or (), ROWS, strict=False)
+    measured, purposes = (
+        _count(cost.rows),
+        name_list([f"{count:,} {what}" for count, what in parts]),
+    )
     rows: list[tuple[str, object]] = [
         ("Model", model.name),
         ("Fingerprint", model.fingerprint),
@@ -204,7 +208,7 @@ def facts(result: Result) -> list[tuple[str, str]]:
         ("Metric", task.metric),
         ("Examples of the task", _count(task.examples)),
         ("Seed", result.seed),
-        ("Rows measured", _rows(result)),
+        ("Rows measured", f"{measured} ({purposes})" if purposes else measured),
         ("Forward tokens", tokens),
         ("Time", format_duration(cost.seconds)),
     ]
@@ -224,13 +228,6 @@ def format_duration(seconds: float | None) -> str | None:
     if minutes < 60:
         return f"{minutes}\u00a0min {rest}\u00a0s"
     return f"{minutes // 60:,}\u00a0h {minutes % 60}\u00a0min"
-
-
-def _rows(result: Result) -> str | None:
-    """Write how many rows a run took, and for what."""
-    parts = zip(split_rows(result) or (), ROWS, strict=False)
-    told = name_list([f"{count:,} {what}" for count, what in parts])
-    return f"{_count(result.cost.rows)} ({told})" if told else _count(result.cost.rows)
 
 
 def _count(value: float | None) -> str | None:

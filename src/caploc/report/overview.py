@@ -14,7 +14,7 @@ from caploc.report.charts import Chart
 from caploc.report.headtable import head_map
 from caploc.report.method import format_duration
 from caploc.report.plots import FIGURES, draw_damage, draw_depths, write_matrices
-from caploc.report.sentence import HURT, HeadlineVerdict, check_of, doubt_of_twins, surviving_twin
+from caploc.report.sentence import HURT, check_of, doubt_of_twins, surviving_twin
 from caploc.report.templates import COMPARE, write_page
 from caploc.report.wording import (
     SPACE,
@@ -31,22 +31,8 @@ from caploc.report.wording import (
 )
 from caploc.result import Result
 
-VERDICTS = {
-    HeadlineVerdict.NO_HEADS: "no head found",
-    HeadlineVerdict.NOT_CHECKED: "not checked",
-    HeadlineVerdict.UNHURT: "not hurt",
-    HeadlineVerdict.NOISE: "within the sampling error",
-    HeadlineVerdict.SLIGHT: "hardly touched",
-    HeadlineVerdict.LIKE_RANDOM: "no more than random heads",
-    HeadlineVerdict.NEEDED: "needs these heads",
-    HeadlineVerdict.UNSURE: "needs these heads, and none of the others scored for sure",
-    HeadlineVerdict.SPECIFIC: "needs these heads, and none of the others scored does",
-    HeadlineVerdict.SHARED: "needs these heads, and so do other tasks",
-    HeadlineVerdict.EVERYTHING: "needs these heads, as does every other task scored",
-}
-
 Told = Mapping[str, Any]  # the content of compare.json, or a part of it
-Results = Mapping[str, Result]  # of each run, by its name
+Shown = Mapping[str, dict[str, Any]]  # each run in words, by its name
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +47,10 @@ class ComparedRun:
     def weights(self) -> tuple[str, str | None]:
         """What two runs of one model have in common: heads of others are not the same heads."""
         return self.result.model.name, self.result.model.fingerprint
+
+    @property
+    def effects(self) -> dict[Head, float | None]:
+        return {entry.place: entry.effect for entry in self.result.heads}
 
     @property
     def top_heads(self) -> list[Head]:
@@ -96,17 +86,17 @@ def write_comparison(
     `told` is the content of compare.json; its runs are those of `compared`, in their order. Returns
     the path of the page; raises OSError if the folder or a file cannot be written.
     """
-    results = {one.name: one.result for one in compared}
+    shown = {one.name: _run(folder, one) for one in compared}
     models = list(dict.fromkeys(one.weights for one in compared))
-    parts = [_methods_part(each, told, results) for each in told["methods"]]
+    parts = [_methods_part(each, told, shown) for each in told["methods"]]
     parts += [_shared_part(each) for each in told["models"] if each["shared"]]
-    parts += [_models_part(each, told, results) for each in told["across"]]
+    parts += [_models_part(each, told, shown) for each in told["across"]]
     return write_page(
         folder,
         "overview.html.j2",
         name=COMPARE,
         headline=_headline(told),
-        runs=[_run(folder, one) for one in compared],
+        runs=list(shown.values()),
         matrices=[_matrix([o.result for o in compared if o.weights == key]) for key in models],
         several_models=len(models) > 1,
         handed_over=len(models) > 1 and any(is_handed_over(one.result) for one in compared),
@@ -133,15 +123,11 @@ def _headline(told: Told) -> str:
         what = f"{capital(numeral(len(weights)))} models on {these}"
         return f"{what}: where their heads lie, and what is lost without them."
     if len(tasks) > 1:
-        return f"{capital(these)} in {called(models[0])}: {_sharing(told)}."
+        sharing = _shared_heads(told) + _left_out_elsewhere(told)
+        return f"{capital(these)} in {called(models[0])}: {sharing}."
     if len(methods) > 1:
         return _methods_headline(told, tasks[0], methods)
     return f"{counted(len(runs), 'run')} of {called(tasks[0])} in {called(models[0])}."
-
-
-def _sharing(told: Told) -> str:
-    """Tell which heads tasks have in common, and which of one task another leaves out."""
-    return _shared_heads(told) + _left_out_elsewhere(told)
 
 
 def _left_out_elsewhere(told: Told) -> str:
@@ -160,6 +146,7 @@ def _left_out_elsewhere(told: Told) -> str:
 
 
 def _shared_heads(told: Told) -> str:
+    """Tell which heads tasks have in common, beside what chance gives."""
     most = [row for row in told["models"][0]["shared"] if row["heads"]]
     if not most:
         return "no head is among the top of two of them"
@@ -199,22 +186,12 @@ def _rows_of(told: Told, names: Sequence[str]) -> list[Told]:
     return [runs[name] for name in names]
 
 
-def _cost(rows: float | None, seconds: float | None) -> list[str]:
-    """Write how many rows a run took, and how long."""
-    spent = None if rows is None else f"{rows:,.0f}"
-    return [text or "not recorded" for text in (spent, format_duration(seconds))]
-
-
-def _scores(run: Told, results: Results) -> list[str]:
-    """Write a run's score intact, without its heads and without random ones."""
-    unit = check_of(results[run["name"]]).unit
-    return [unit.score(run[name]) for name in ("intact", "knocked_out", "random_heads")]
-
-
 def _run(folder: Path, one: ComparedRun) -> dict[str, Any]:
-    """Describe a run as the table of runs and the maps show it."""
+    """Describe a run as the tables and the maps show it."""
     result, check = one.result, check_of(one.result)
-    rows, time = _cost(result.cost.rows, result.cost.seconds)
+    controls, rows = result.validation.controls, result.cost.rows
+    cost = None if rows is None else f"{rows:,.0f}", format_duration(result.cost.seconds)
+    scores = check.intact, check.knocked_out, controls.mean if controls else None
     way = relpath(one.folder, folder).replace("\\", "/")
     general = [
         f"{called(entry.name)}: "
@@ -227,14 +204,14 @@ def _run(folder: Path, one: ComparedRun) -> dict[str, Any]:
         "task": check.task,
         "model": called(result.model.shown),
         "method": inline(result.method.name),
-        "intact": check.unit.score(check.intact),
-        "knocked_out": check.unit.score(check.knocked_out) if check.top else "–",
-        "verdict": VERDICTS[check.verdict]
+        "unit": check.unit,
+        "scores": list(map(check.unit.score, scores)),  # intact, knocked out, without random heads
+        "verdict": check.verdict.value
         + (f"; {doubt_of_twins(result)}" if surviving_twin(result) else ""),
         "general": general,  # each other task, before and after
+        "named": bool(check.top),
         "top": name_list(check.top) or "none",
-        "rows": rows,
-        "time": time,
+        "cost": [text or "not recorded" for text in cost],
         "map": head_map(result),
     }
 
@@ -254,13 +231,8 @@ def _matrix(results: Sequence[Result]) -> dict[str, Any]:
 
 def _steps(compared: Sequence[ComparedRun]) -> list[Step]:
     """Say what to do next: what heads have in common, what a run found, what one did not."""
-    found: list[ComparedRun] = []
-    open_: list[str] = []
-    for one in compared:
-        if check_of(one.result).verdict in HURT:
-            found.append(one)
-        else:
-            open_.append(called(one.result.task.name))
+    found = [one for one in compared if check_of(one.result).verdict in HURT]
+    open_ = [called(one.result.task.name) for one in compared if one not in found]
     steps = []
     if found:
         weights, task = found[0].weights, called(found[0].result.task.name)
@@ -279,14 +251,14 @@ def _steps(compared: Sequence[ComparedRun]) -> list[Step]:
     return steps
 
 
-def _methods_part(question: Told, told: Told, results: Results) -> PagePart:
+def _methods_part(question: Told, told: Told, shown: Shown) -> PagePart:
     """Hold several runs of one task in one model together: damage for rows, heads in common."""
     runs = _rows_of(told, question["runs"])
     labels = _labels(runs, [inline(run["method"]) for run in runs])
-    lines = []
-    for run in runs:
-        scores, spent = _scores(run, results), _cost(run["rows"], run["seconds"])
-        lines.append([labels[run["name"]], name_list(run["top"]) or "none", *scores, *spent])
+    lines = [
+        [label, shown[name]["top"], *shown[name]["scores"], *shown[name]["cost"]]
+        for name, label in labels.items()
+    ]
     pairs = []
     for pair in question["pairs"]:
         rank, heads = pair["rank_correlation"], name_list(pair["heads"])
@@ -306,7 +278,7 @@ def _methods_part(question: Told, told: Told, results: Results) -> PagePart:
         Table("Heads in common", in_common, pairs, note),
     ]
     title = f"{called(question['task'])} in {called(question['model'])}, run by run"
-    unit = check_of(results[runs[0]["name"]]).unit
+    unit = shown[runs[0]["name"]]["unit"]
     return PagePart(title, tables, chart=draw_damage(runs, labels, unit))
 
 
@@ -365,7 +337,7 @@ def _shared_part(model: Told) -> PagePart:
     return PagePart(title, [table for table in tables if table.rows], [line])
 
 
-def _models_part(task: Told, told: Told, results: Results) -> PagePart:
+def _models_part(task: Told, told: Told, shown: Shown) -> PagePart:
     """Hold runs of one task in several models together."""
     runs = _rows_of(told, [each["run"] for each in task["models"]])
     labels = list(_labels(runs, [called(run["model"]) for run in runs]).values())
@@ -373,8 +345,8 @@ def _models_part(task: Told, told: Told, results: Results) -> PagePart:
     for run, each, label in zip(runs, task["models"], labels, strict=True):
         shape = f"{each['layers']} x {each['heads'] // max(1, each['layers'])}"
         named = f"{len(run['top'])} ({percent(each['share'] or 0.0)})"
-        top = name_list(run["top"]) or "none"
-        lines.append([label, shape, named, *_scores(run, results), top])
+        words = shown[run["name"]]
+        lines.append([label, shape, named, *words["scores"], words["top"]])
     columns = ["Model", "Layers x heads", "Named", "Intact", "Knocked out", "Random heads", "Heads"]
     note = "Heads of different models are different heads, even where they share a name."
     table = Table("What is lost without the heads of each model", columns, lines, note)

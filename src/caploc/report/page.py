@@ -3,12 +3,11 @@
 import re
 import shlex
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from difflib import SequenceMatcher
-from enum import Enum
+from enum import StrEnum
 from os.path import commonprefix
 from pathlib import Path
-from typing import Any
 
 from caploc.contents import Answers, Curve, Interactions, read_file
 from caploc.folder import ANSWERS, CURVE, INTERACTIONS, RESULT, refuse_links
@@ -104,8 +103,8 @@ def write_report(folder: Path, result: Result, answers: Sequence[AnswerPair]) ->
         unit=outcome_unit(result),
         steps=charts.STEPS,
         answers=rows,
-        every_answer=[row.as_list() for row in rows],
-        counts={each.value: sum(row.status is each for row in rows) for each in Status},
+        every_answer=[astuple(row) for row in rows],
+        counts={each: sum(row.status is each for row in rows) for each in Status},
         method=method_paragraphs(result),
         command=visible(result.command or "not recorded"),
         facts=facts(result),
@@ -171,7 +170,7 @@ def _changed(before: str, after: str) -> list[tuple[str, str]]:
     ]
 
 
-class Status(Enum):
+class Status(StrEnum):
     """What knocking the heads out did to one answer."""
 
     LOST = "lost"
@@ -183,7 +182,7 @@ class Status(Enum):
 
 @dataclass(frozen=True, slots=True)
 class ShownAnswer:
-    """One example, ready to show; a text that is missing is None."""
+    """One example, ready to show, in the order that the page's script reads; None is missing."""
 
     example: str
     status: Status
@@ -193,11 +192,6 @@ class ShownAnswer:
     knocked_out: Parts | None
     outcomes: str
     kind: str = ""  # of the second answer, where it is not right: empty, loop, wrong content ...
-
-    def as_list(self) -> list[Any]:
-        """As the page's script reads it."""
-        texts = [self.example, self.status.value, self.prompt, self.gold]
-        return [*texts, self.intact, self.knocked_out, self.outcomes, self.kind]
 
 
 def answer_rows(

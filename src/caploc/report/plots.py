@@ -6,9 +6,17 @@ from typing import Any
 
 from caploc.contents import Curve
 from caploc.frontiers import find_worst
-from caploc.report import charts
-from caploc.report.charts import Chart, Picture, Spec, by_series, chart, fill_spec, shortened
-from caploc.report.headtable import HeadRow, Standing, by_head, head_table, standings
+from caploc.report.charts import (
+    Chart,
+    Picture,
+    Spec,
+    by_series,
+    chart,
+    fill_spec,
+    shade_scale,
+    shortened,
+)
+from caploc.report.headtable import HeadRow, Standing, head_table, standings
 from caploc.report.scores import ScoreRow, comparisons
 from caploc.report.wording import (
     ScoreKind,
@@ -16,7 +24,6 @@ from caploc.report.wording import (
     called,
     called_apart,
     counted,
-    finite_numbers,
     inline,
     outcome_unit,
     unit_of,
@@ -36,7 +43,6 @@ MARKS = (
     "dot: breaks the task alone",
     "cross: breaks another task too",
 )
-SHARED = range(-charts.STEPS, charts.STEPS + 1)  # shades of a scale centred on 0
 
 Row = dict[str, Any]
 
@@ -45,14 +51,17 @@ def effects_spec(rows: Sequence[HeadRow], unit: Unit, estimand: str) -> Spec | N
     """Return each listed head's effect with its interval, most needed first; None without any."""
     values: list[Row] = []
     for row in rows:
-        for effect in finite_numbers([row.entry.effect]):
-            ends = [unit.factor * end for end in finite_numbers([row.entry.low, row.entry.high])]
-            low, high = ends if len(ends) == 2 else (None, None)
-            interval = "" if low is None else f"\n95\u00a0% interval {row.interval}"
-            named = "named" if row.standing.named else "not named"
-            drawn: Row = {"effect": unit.factor * effect, "low": low, "high": high}
-            drawn |= {"name": row.head, "series": named}
-            values.append(drawn | {"noteOf": f"{row.head}: {row.effect}{interval}"})
+        entry = row.standing.entry
+        effect, low, high = entry.effect, entry.low, entry.high
+        if effect is None:
+            continue
+        drawn: Row = {"effect": unit.factor * effect, "low": None, "high": None}
+        drawn |= {"name": row.head, "series": "named" if row.standing.named else "not named"}
+        drawn["noteOf"] = f"{row.head}: {row.effect}"
+        if low is not None and high is not None:
+            drawn |= {"low": unit.factor * low, "high": unit.factor * high}
+            drawn["noteOf"] += f"\n95\u00a0% interval {row.interval}"
+        values.append(drawn)
     if not values:
         return None
     return fill_spec(
@@ -112,12 +121,10 @@ def _span(unit: Unit, score: float, error: float | None) -> Row:
     return {name: unit.factor * value for name, value in ends.items()}
 
 
-def _score_scale(unit: Unit, **plain: Any) -> dict[str, Any]:
+def _score_scale(kind: ScoreKind, measure: str, **plain: Any) -> dict[str, Any]:
     """The scale of scores: shares from 0 to 100, others as told."""
-    share = unit.kind is ScoreKind.SHARE
-    return {"title": f"score ({unit.measure})"} | {
-        "scale": {"nice": True} | ({"domain": [0, 100]} if share else plain)
-    }
+    ends = {"domain": [0, 100]} if kind is ScoreKind.SHARE else plain
+    return {"title": f"score ({measure})", "scale": {"nice": True} | ends}
 
 
 def scores_specs(rows: Sequence[ScoreRow]) -> list[Spec]:
@@ -136,7 +143,7 @@ def scores_specs(rows: Sequence[ScoreRow]) -> list[Spec]:
                 _span(unit, point.score, point.stderr)
                 | {"name": row.short, "series": when, "noteOf": f"{row.short}\n{when}: {text}"}
                 for (when, text), point in zip(texts.items(), row.points, strict=True)
-                if point.score is not None and finite_numbers([point.score])
+                if point.score is not None
             ]
         draws = [
             {"name": row.short, "score": unit.factor * score}
@@ -145,7 +152,8 @@ def scores_specs(rows: Sequence[ScoreRow]) -> list[Spec]:
             for score in row.draws
         ]
         if points:
-            names, scale = [row.short for row in group], _score_scale(unit, zero=True)
+            names = [row.short for row in group]
+            scale = _score_scale(unit.kind, measure, zero=True)
             spec = fill_spec("scores", rows=points, names=names, ends=ends, draws=draws, **scale)
             specs.append(spec)
     return specs
@@ -162,20 +170,19 @@ def units_by_task(result: Result) -> dict[str, Unit]:
 
 def curve_specs(drawn: Curve, units: Mapping[str, Unit]) -> list[Spec]:
     """Return score against number of heads knocked out, a line a task, a chart for each unit."""
-    kinds: dict[Unit, list[Row]] = {}
+    kinds: dict[tuple[ScoreKind, str], list[Row]] = {}
     names = called_apart(drawn.curves)
     for task, points in drawn.curves.items():
         unit = units.get(task) or Unit(ScoreKind.PLAIN, "score")
-        axis = next((u for u in kinds if (u.kind, u.measure) == (unit.kind, unit.measure)), unit)
         values = _curve_points(names[task], points, drawn.heads, unit)
-        kinds.setdefault(axis, []).extend(values)
+        kinds.setdefault((unit.kind, unit.measure), []).extend(values)
     specs: list[Spec] = []
-    for unit, values in kinds.items():
+    for axis, values in kinds.items():
         if values:
             most = max(value["heads"] for value in values)
             ticks = list(range(0, most + 1, -(-most // MOST_TICKS) or 1))
             looks = by_series(list(dict.fromkeys(str(value["series"]) for value in values)))
-            scale = _score_scale(unit, zero=False)
+            scale = _score_scale(*axis, zero=False)
             specs.append(fill_spec("curve", rows=values, ticks=ticks, **scale, **looks))
     return specs
 
@@ -219,16 +226,14 @@ def draw_ratio(ratio: float, low: float | None, high: float | None) -> Chart:
 
 def heads_spec(result: Result) -> Spec:
     """Return the map of effects, layers by heads; marks say what is known of a head besides."""
-    unit, grid, entries = outcome_unit(result), result.grid.grid(), by_head(result)
-    cells, effects = [], []
-    for head, standing in standings(result).items():
-        entry = entries.get(head)
-        effect = entry.effect if entry else None
-        known = 0.0 if entry and entry.is_open else effect
-        effects.append(None if effect is None or known is None else unit.factor * known)
-        mark = _mark(standing)
-        cell = {"layer": head.layer, "head": head.index, "mark": mark, "effect": effects[-1]}
-        cells.append(cell)
+    unit, grid = outcome_unit(result), result.grid.grid()
+    cells: list[Row] = []
+    for standing in standings(result).values():
+        entry, effect, mark = standing.entry, standing.entry.effect, _mark(standing)
+        if effect is not None:
+            effect = 0.0 if entry.is_open else unit.factor * effect
+        cells.append({"layer": entry.layer, "head": entry.index, "mark": mark, "effect": effect})
+    effects = [cell["effect"] for cell in cells]
     step = CELL if max(grid.layers, *grid.heads_per_layer, 1) <= MOST_LARGE else SMALL_CELL
     limit = min(_largest(effects), 1e300) or 1.0
     marks = [text for text in MARKS if any(cell["mark"] == text for cell in cells)]
@@ -243,10 +248,8 @@ def heads_spec(result: Result) -> Spec:
         step=step,
         size=step**2 / 8,
         small=step / 2,
-        # orange stands for needed heads
-        domain=[limit * number / charts.STEPS for number in SHARED],
-        range=[charts.shade(int(unit.harm(number))) for number in SHARED],
         legend=f"change ({unit.axis})",
+        **shade_scale(limit),
     )
 
 
@@ -270,20 +273,19 @@ def matrix_spec(matrix: Mapping[str, Any], tops: Mapping[str, Sequence[str]]) ->
     Shades are relative to the run's largest effect, so that tasks of different units can stand in
     one picture. Of too many columns, those of the largest effects are drawn.
     """
-    rows = matrix["rows"]
-    every = range(len(matrix["heads"]))
+    rows, every = matrix["rows"], range(len(matrix["heads"]))
     sizes = [_largest(row["effects"][column] for row in rows) for column in every]
+    drawn = sorted(sorted(every, key=lambda column: -sizes[column])[:MOST_COLUMNS])
     cells = []
     for row in rows:
         effects, run = row["effects"], shortened(row["run"], 30)
         limit = _largest(effects) or 1.0
-        for column in sorted(sorted(every, key=lambda one: -sizes[one])[:MOST_COLUMNS]):
+        for column in drawn:
             effect, head = effects[column], matrix["heads"][column]
             share = None if effect is None else effect / limit
             own = head in tops[row["run"]]
             cells.append({"run": run, "head": inline(head), "own": own, "share": share})
-    domain, shades = [n / charts.STEPS for n in SHARED], [charts.shade(-n) for n in SHARED]
-    return fill_spec("matrix", rows=cells, domain=domain, range=shades)
+    return fill_spec("matrix", rows=cells, **shade_scale(1.0))
 
 
 def draw_damage(

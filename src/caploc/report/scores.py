@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from caploc.contents import Curve
 from caploc.report.wording import (
     SPACE,
+    Bounded,
     ScoreKind,
     Unit,
     called,
@@ -19,16 +20,7 @@ from caploc.report.wording import (
     unit_of_other,
     unit_of_outcomes,
 )
-from caploc.result import (
-    Bounded,
-    Change,
-    Failures,
-    HeldOut,
-    Result,
-    Score,
-    Spread,
-    TaskComparison,
-)
+from caploc.result import Change, Failures, HeldOut, Result, Score, Spread, TaskComparison
 
 VERDICTS = ("changed", "unchanged", "open")
 LOST = {

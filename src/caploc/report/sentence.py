@@ -3,7 +3,7 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from enum import Enum, auto
+from enum import Enum
 
 from caploc.frontiers import find_gentlest, find_worst
 from caploc.report.wording import (
@@ -15,7 +15,6 @@ from caploc.report.wording import (
     inline,
     name_list,
     numeral,
-    seeks_set,
     unit_of,
     unit_of_other,
     unit_of_outcomes,
@@ -25,25 +24,26 @@ from caploc.result import Change, Frontier, Member, Result, Score, Spread, TaskC
 # 95 % of a normal distribution. The two runs share their examples, so the true error of their
 # difference is smaller; we would rather call a real drop noise than the reverse.
 NOISE_WIDTH = 1.96
-SINGLE = "not surely for the other task scored"
 MOST_OTHERS = 2  # tasks that a headline names, those that lose most
 
 
 class HeadlineVerdict(Enum):
-    """What knocking the top heads out together did to the task."""
+    """What knocking the top heads out together did to the task, in the words of a table."""
 
-    NO_HEADS = auto()  # no head was chosen
-    NOT_CHECKED = auto()  # one of the two scores is missing
-    UNHURT = auto()  # the score is as good as before, or better
-    NOISE = auto()  # worse, by no more than the sampling error
-    SLIGHT = auto()  # worse for sure, and by less than the margin
-    LIKE_RANDOM = auto()  # worse, and so it is without random heads
-    # Worse, and random heads do less or were not tried; and of the other tasks
-    NEEDED = auto()  # none was scored
-    UNSURE = auto()  # none loses anything beyond doubt, and some may
-    SPECIFIC = auto()  # none loses more than the margin, for sure
-    SHARED = auto()  # some lose
-    EVERYTHING = auto()  # all of several lose, no less than half of what the task loses, in shares
+    NO_HEADS = "no head found"
+    NOT_CHECKED = "not checked"  # one of the two scores is missing
+    UNHURT = "not hurt"  # the score is as good as before, or better
+    NOISE = "within the sampling error"
+    SLIGHT = "hardly touched"  # worse for sure, and by less than the margin
+    LIKE_RANDOM = "no more than random heads"
+    # Worse, and random heads do less or were not tried; and no other task was scored
+    NEEDED = "needs these heads"
+    # of other tasks none loses anything beyond doubt, and some may; none more than the margin
+    UNSURE = "needs these heads, and none of the others scored for sure"
+    SPECIFIC = "needs these heads, and none of the others scored does"
+    # some lose; all of several, no less than half of what the task loses, in shares
+    SHARED = "needs these heads, and so do other tasks"
+    EVERYTHING = "needs these heads, as does every other task scored"
 
 
 WEAK = {
@@ -77,7 +77,6 @@ class HeldOutClaim:
 
     @property
     def verdict(self) -> HeadlineVerdict:
-        """What the scores say."""
         if not self.top:
             return HeadlineVerdict.NO_HEADS
         if self.intact is None or self.knocked_out is None:
@@ -154,10 +153,10 @@ def leading_members(result: Result) -> list[Member]:
     whole = fresh.change.outcome if fresh and fresh.change else None
     if whole is None or not members or len(members.heads) < 2:
         return []
-    known = [(one.alone.effect, one) for one in members.heads if one.alone.effect is not None]
-    sure = [each for each in known if (each[1].alone.high or 0.0) < 0]
-    most = sorted(sure, key=lambda each: each[0])
-    return [one for effect, one in most if effect <= MOST_OF_IT * whole]
+    known = [one for one in members.heads if one.alone.effect is not None]
+    sure = [one for one in known if (one.alone.high or 0.0) < 0]
+    most = [one for one in sure if (one.alone.effect or 0.0) <= MOST_OF_IT * whole]
+    return sorted(most, key=lambda one: one.alone.effect or 0.0)
 
 
 def idle_members(result: Result) -> list[str]:
@@ -224,11 +223,6 @@ MODES = {
 }
 
 
-def was_searched(result: Result) -> bool:
-    """Tell whether any head was measured; a task of which nothing can be lost is not searched."""
-    return bool(result.top) or any(entry.effect is not None for entry in result.heads)
-
-
 def headline(result: Result) -> str:
     """The answer: which heads, and what the task scores with and without them."""
     instead = MODES.get(result.method.mode) if result.top else None
@@ -290,12 +284,12 @@ def _nothing(result: Result, check: HeldOutClaim) -> str:
     intact = "" if check.intact is None else f" (intact: {check.unit.score(check.intact)})"
     if result.validation.frontier and result.validation.frontier.sets:
         return _no_specific_set(result.validation.frontier, check.task, intact)
-    if not was_searched(result):
+    if not result.was_searched:
         return f"No head was sought for {check.task}{intact}: its loss could not have been told."
     if result.search.goal == "specific":
         told = f"No set of heads was tried that may break {check.task}{intact} and spare others"
         return f"{told}: none came into question."
-    if seeks_set(result.search):
+    if result.search.seeks_set:
         none = f"No set among {check.heads:,} heads was found that surely breaks"
         return f"{none} {check.task}{intact}."
     return f"None of {check.heads:,} heads was found that {check.task} needs{intact}."
@@ -327,7 +321,7 @@ def _needed(result: Result, check: HeldOutClaim, names: str, few: str) -> str:
         first = name_list([one.head for one in leading if len(leading) < len(check.top)])
         who += f" most of all {first}," if first else ""
         who += " each alone most of the way," if len(leading) > 1 else ""
-    elif not single and seeks_set(result.search):
+    elif not single and result.search.seeks_set:
         are = "together are"
     claim = f"{are} {_claim(check, check.task + _by_wording(result, check))}"
     if len(idle_members(result)) == len(check.top):
@@ -371,8 +365,8 @@ def _claim(check: HeldOutClaim, task: str) -> str:
         as_much = worst.is_hurt and worst.lost_share >= check.lost_share
         shared = f"no less for {called(worst.name)}" if as_much else "not for it alone"
         return f"needed for {task}, and {shared}"
-    others = f"not surely for any of the {count} other tasks scored"
-    return f"needed for {task}, and {others if count > 1 else SINGLE}"
+    others = f"any of the {count} other tasks" if count > 1 else "the other task"
+    return f"needed for {task}, and not surely for {others} scored"
 
 
 def _gentlest_twin(result: Result, unit: Unit) -> list[str]:

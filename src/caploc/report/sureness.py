@@ -24,7 +24,6 @@ from caploc.report.wording import (
     name_list,
     percent,
     read_texts,
-    seeks_set,
     significant,
     unit_of,
     unit_of_other,
@@ -122,7 +121,7 @@ def _rows_signs(result: Result) -> Iterator[Sign]:
     search = result.search
     if result.top and search.expected_recall is None:
         yield _again(result)
-    elif seeks_set(search):
+    elif search.seeks_set:
         yield _fixed("another set")
     yield from _forecast(search)
     if search.rows is not None:
@@ -142,7 +141,7 @@ def _rows_signs(result: Result) -> Iterator[Sign]:
 def _forecast(search: Search) -> Iterator[Sign]:
     forecasts = [(f, value) for f, value in (search.forecast or {}).items() if value is not None]
     now, wanted = search.expected_recall, search.wanted_recall
-    of_heads = not seeks_set(search) and search.stopped_by != "examples"
+    of_heads = not search.seeks_set and search.stopped_by != "examples"
     if not forecasts or now is None or not of_heads:  # nor can rows help where all were asked
         return
     words = {"2": "twice", "4": "four times"}
@@ -195,18 +194,16 @@ def stability(result: Result) -> list[tuple[float, float]]:
     if result.method.name not in BY_EFFECT:
         return []
     measured = [entry for entry in result.heads if entry.effect is not None]
-    columns = [[getattr(e, field) for e in measured] for field in ("effect", "low", "high")]
+    figures = np.array([(e.effect, e.low, e.high) for e in measured], dtype=float)
     named = np.array([entry.head in result.top for entry in measured], dtype=bool)
-    if not named.any() or any(value is None for column in columns for value in column):
+    if not named.any() or np.isnan(figures).any():
         return []
-    effect, low, high = (np.array(column, dtype=float) for column in columns)
+    effect, low, high = figures.T
     return named_again(effect, (high - low) / (2 * NORMAL_WIDTH), named)
 
 
 def named_again(
-    effect: Float[np.ndarray, " heads"],
-    stderr: Float[np.ndarray, " heads"],
-    named: np.ndarray,
+    effect: Float[np.ndarray, " heads"], stderr: Float[np.ndarray, " heads"], named: np.ndarray
 ) -> list[tuple[float, float]]:
     """Return for each factor the expected share of the heads `named` (True) named again."""
     count = int(named.sum())

@@ -179,14 +179,7 @@ def as_text(value: float | None) -> str:
 
 def work_out(expression: str, scope: Scope) -> Any:
     """Work out an expression; None where it names what is not there."""
-    found = compile_once(expression)(**scope)
-    return None if isinstance(found, Undefined) else found
-
-
-@cache
-def compile_once(expression: str) -> Any:
-    """Compile an expression once."""
-    return EXPRESSIONS.compile_expression(expression, undefined_to_none=False)
+    return compile_once(expression)(**scope)
 
 
 def write_text(template: str, scope: Scope) -> str:
@@ -221,6 +214,7 @@ def with_digits(value: float | None, digits: int = 3, stderr: float | None = Non
 
 # Expressions are those of `tabulation.yaml`; pages escape what comes out.
 EXPRESSIONS = Environment()  # noqa: S701
+compile_once = cache(EXPRESSIONS.compile_expression)
 EXPRESSIONS.filters |= {
     "beside": beside,
     "bounds": bounds,

@@ -1,7 +1,6 @@
 """Fill in a page template: escaping on, style and script inlined, nothing loaded from elsewhere."""
 
 import base64
-import json
 from functools import cache
 from hashlib import sha256
 from importlib.resources import files
@@ -9,15 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
-from markupsafe import Markup
 
 from caploc.files import whole_text
 from caploc.report import charts
 
 PACKAGE = "caploc.report"
 REPORT, COMPARE = "report.html", "compare.html"
-# Inside a script element only `<` can end the data; the rest is for readers that are less exact.
-ESCAPES = {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026"}
 
 
 @cache
@@ -29,24 +25,18 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters["data"] = as_data
+    # What `tojson` writes can stand in a script element, whatever its texts hold.
+    environment.policies["json.dumps_kwargs"] = {
+        "ensure_ascii": False,
+        "allow_nan": False,
+        "separators": (",", ":"),
+    }
     return environment
 
 
 @cache
 def _asset(name: str) -> str:
     return files(PACKAGE).joinpath(name).read_text(encoding="utf-8")
-
-
-def as_data(content: Any) -> Markup:
-    """Write JSON that can stand in a script element as data, whatever its texts hold.
-
-    Raises ValueError if a number in it is not finite.
-    """
-    text = json.dumps(content, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-    for character, escaped in ESCAPES.items():
-        text = text.replace(character, escaped)
-    return Markup(text)  # noqa: S704
 
 
 def page_policy() -> str:

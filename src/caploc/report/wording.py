@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from enum import Enum
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import yaml
 
-from caploc.result import Bounded, Result, Search, TaskComparison
+from caploc.result import Result, TaskComparison
 
 NUMERALS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
 NAMES_SHOWN = 8  # a sentence with more head names than this is no longer read
@@ -24,11 +24,6 @@ UNSEEN = re.compile(
 )
 
 GIVEN_PAIRS = re.compile(r"/examples-[0-9a-f]{8}/examples\.yaml$")  # as `given` writes them
-
-
-def seeks_set(search: Search) -> bool:
-    """Tell whether a search names heads for what they do together."""
-    return search.goal in ("set", "specific")
 
 
 def visible(text: Any) -> str:
@@ -122,6 +117,13 @@ class ScoreKind(Enum):
     SHARE = "share"  # 0 to 1, written as a percentage
     NATS = "nats"  # log-probability
     PLAIN = "plain"  # anything else
+
+
+class Bounded(Protocol):
+    """What has an interval; an end that is not known is None."""
+
+    low: float | None
+    high: float | None
 
 
 @dataclass(frozen=True, slots=True)
