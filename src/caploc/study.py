@@ -17,7 +17,6 @@ from caploc.folder import CURVE, RESULT, claim, write_json
 from caploc.measurement import HeadModel, Meter, RowEngine, outcomes_by_example, search
 from caploc.modes import Intervention, Mode
 from caploc.naming import are_twins
-from caploc.outlook import Foresee, Watch
 from caploc.progress import Progress, Silent
 from caploc.recovery.estimate import is_binary
 from caploc.result import Members, Subsets, TaskComparison, Validation
@@ -29,7 +28,7 @@ from caploc.search.summary import nothing_to_lose
 from caploc.tasks.catalog import LoadTasks, TaskOptions, check_task_name, list_twins
 from caploc.tasks.harness import digest_data
 from caploc.tasks.task import Task
-from caploc.tracking import check_tracker, tracked
+from caploc.tracking import Foresee, Watch, check_tracker, tracked
 from caploc.validation import CURVED, Check, check_limit, draw_curve, held_out, score_both
 from caploc.validation.categories import tell_left_out
 from caploc.validation.failures import categorize_failures

@@ -1,4 +1,4 @@
-"""A run told to an experiment tracker: what was asked, how it goes, what was found. Off by default.
+"""A run told while it goes: on the terminal, and to a tracker of experiments if one is asked for.
 
 Whatever a tracker does wrong, the run goes on: what it says is logged, and kept in `trouble`.
 """
@@ -7,16 +7,25 @@ import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from caploc.errors import BadOption, pick
 from caploc.folder import flat
+from caploc.heads import HeadGrid
+from caploc.models.sources import title_of
 from caploc.progress import Progress, expect, tell, tell_weight
+from caploc.recovery.estimate import is_binary
+from caploc.report.wording import called
 from caploc.result import Result
+from caploc.search.conclusion import Conclusion
+from caploc.tasks.task import Task
 
 LOG = logging.getLogger(__name__)
 # the command line hushes everything else
@@ -191,3 +200,66 @@ def figures_of(result: Result) -> dict[str, float]:
         **{f"cost_{key}": value for key, value in result.cost},
     }
     return {key: float(value) for key, value in told.items() if value is not None}
+
+
+@dataclass(frozen=True)
+class Foreseen:
+    """Rows that a study will measure, at most, as far as that can be known before its search.
+
+    `search` rows are asked with heads knocked out, as a budget counts them, and `intact` ones
+    without; `checks` are those of all stages after the search, and `recount` counts them, with
+    their work, once it has ended. `work` adds up how long all of them take.
+    """
+
+    search: int
+    intact: int
+    checks: int
+    work: float
+    recount: Callable[[Any], tuple[int, float]]  # of the Stages that a search leaves
+    stored: int = 0  # rows that lie in the folder, beside all these
+
+    def announce(self, task: str, model: str, heads: int, progress: Progress) -> None:
+        """Say what will be done, and how many rows it takes."""
+        tell(
+            progress,
+            f"{called(task)} in {called(title_of(model) or model)}: a search among {heads} heads "
+            f"with up to {self.search:,} rows (as its budget counts them) and {self.intact:,} of "
+            f"the intact model, then up to {self.checks:,} rows of checks."
+            + (f" {self.stored:,} rows more are here from before." if self.stored else ""),
+        )
+        expect(progress, self.search + self.intact + self.checks, self.work)
+
+    def announce_checks(self, stages: Any, progress: Progress) -> None:
+        """Say what is still to come once a search has ended: it may have ended early."""
+        rows, work = self.recount(stages)
+        takes = f"take up to {rows:,} rows" if rows else "need no further rows"
+        tell(progress, f"the search has ended: its checks {takes}.")
+        expect(progress, rows, work)
+
+
+Foresee = Callable[[Any, Sequence[Task], Path], Foreseen]  # of a Study, for its run's folder
+
+
+class Watch:
+    """Tells the first heads of a search, whenever they are others than before."""
+
+    def __init__(self, grid: HeadGrid, progress: Progress) -> None:
+        self.grid, self.progress = grid, progress
+        self.last: list[int] = []
+
+    def __call__(self, conclusion: Conclusion) -> None:
+        columns = conclusion.top_heads
+        if columns == self.last:
+            return
+        self.last = columns
+        estimate, intact = conclusion.estimate(), conclusion.first.intact
+        factor, unit, form = 1, "", "+.3g"
+        if is_binary(intact):
+            estimate = estimate.within(np.array([*intact.values()]))
+            factor, unit, form = 100, " points", "+.1f"
+        effect, low, high = (factor * e for e in (estimate.effect, estimate.low, estimate.high))
+        heads = [
+            f"{self.grid.heads[c]} {effect[c]:{form}} ({low[c]:{form}} to {high[c]:{form}})"
+            for c in sorted(columns, key=lambda column: effect[column])
+        ]
+        tell(self.progress, f"so far: {', '.join(heads)}{unit}")

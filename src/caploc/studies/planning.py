@@ -31,7 +31,6 @@ from caploc.findings import Stages
 from caploc.folder import ROWS, rows_file
 from caploc.heads import Mask
 from caploc.measurement import HeadModel, Meter, OpenRow
-from caploc.outlook import Foreseen
 from caploc.progress import Progress, Silent
 from caploc.result import Score
 from caploc.search import METHODS, Plan, column_mask
@@ -41,6 +40,7 @@ from caploc.studies.running import finished
 from caploc.study import CHECKED, ELSEWHERE, Study, draw_own_curve, held_back, locate, validated
 from caploc.tasks.catalog import TaskOptions
 from caploc.tasks.task import Generate, Generated, Response, Scored, Task, responses_json
+from caploc.tracking import Foreseen
 from caploc.validation import EXAMPLES, MASKS
 from caploc.validation.frontier import OFFERED, split_examples
 from caploc.workbench import Absent, ModelOptions, Unloaded, Workbench, check_pairs

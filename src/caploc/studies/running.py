@@ -30,7 +30,6 @@ from caploc.folder import (
 )
 from caploc.measurement import HeadModel, RowEngine
 from caploc.naming import folder_name
-from caploc.outlook import Foresee
 from caploc.progress import InTurn, Progress, SideBySide, Silent, tell
 from caploc.report.page import rewrite_page
 from caploc.report.sentence import headline
@@ -39,6 +38,7 @@ from caploc.result import Result
 from caploc.store import hold_folder
 from caploc.studies.file import grid_of
 from caploc.study import Study, run_study
+from caploc.tracking import Foresee
 from caploc.workers import DistributedEngine
 from caploc.workers.concurrency import ConcurrentJobs
 
