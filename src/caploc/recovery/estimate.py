@@ -1,7 +1,7 @@
 """What goes into an estimator, also made ready for regression, and what comes out."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Protocol, runtime_checkable
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
@@ -138,13 +138,8 @@ def true_scores(right: int, count: int) -> tuple[float, float]:
     return float(low), float(high)
 
 
-@runtime_checkable
-class Estimator(Protocol):
-    """Numbers only: no model, no task."""
-
-    def fit(self, seen: Measurements, intact: dict[int, float]) -> Estimate:
-        """Estimate every head's effect; `intact` holds the intact outcome of each example."""
-        ...
+# Every head's effect, from what was seen and the intact outcome of each example.
+Estimator = Callable[[Measurements, dict[int, float]], Estimate]
 
 
 def survived(seen: Measurements, intact: dict[int, float]) -> Bool[np.ndarray, " rows"]:

@@ -20,7 +20,7 @@ from scipy import stats
 from caploc import designs
 from caploc.errors import BadOption
 from caploc.heads import Columns, Masks
-from caploc.recovery import ESTIMATORS, PairedDifferences
+from caploc.recovery import ESTIMATORS, fit_paired
 from caploc.recovery.estimate import Estimate, Measurements, PerExample
 from caploc.search.plan import Asking, Found, Plan, Problem, Search, intact_plan
 
@@ -48,10 +48,10 @@ def one_shot(problem: Problem) -> Search:
 def crossed(problem: Problem, masks: Masks, usual: str) -> Search:
     """All masks at once, on all examples; the most negative effects are the heads found."""
     masks = problem.without_excluded(masks)
-    estimator = ESTIMATORS[problem.settings.estimator or usual]()
+    estimator = ESTIMATORS[problem.settings.estimator or usual]
     intact = (yield intact_plan(problem, problem.examples)).by_example()
     seen = yield Plan.crossed(masks, problem.examples)
-    estimate = estimator.fit(seen, intact)
+    estimate = estimator(seen, intact)
     top = problem.settings.top
     return Found(estimate.needed(top), problem.rank(estimate.order()), estimate, seen)
 
@@ -72,7 +72,7 @@ def greedy(problem: Problem) -> Search:
         means = np.nan_to_num(measured.mask_means(), nan=np.inf)
         gone.append(others[int(np.argmin(means))])
         lowest.append(float(means.min()))
-    estimate = PairedDifferences().fit(seen, intact)
+    estimate = fit_paired(seen, intact)
     falls = [*(estimate.effect[gone[:1]] < 0), *(b < a for a, b in pairwise(lowest)), False]
     chosen = gone[: falls.index(False)]  # as far as each lowered the score further
     rest = [column for column in estimate.order() if column not in chosen]
@@ -277,12 +277,12 @@ def tuned(problem: Problem, draw: Draw) -> Search:
 
 def fit_settings(problem: Problem, choices: Choices, sheet: Sheet) -> list[Tried]:
     """Each setting's estimate of its own masks, as `css` and `csb` make it."""
-    estimator = ESTIMATORS[problem.settings.estimator or "lasso"]()
+    estimator = ESTIMATORS[problem.settings.estimator or "lasso"]
     intact = sheet.measured(problem.empty()[None]).by_example()
     tried = []
     for count, rate in choices.settings:
         seen = sheet.measured(problem.without_excluded(choices.drawn[rate][:count]))
-        estimate = estimator.fit(seen, intact)
+        estimate = estimator(seen, intact)
         heads = estimate.needed(problem.settings.top)
         tried.append(Tried(count, rate, estimate, seen, heads))
     return tried

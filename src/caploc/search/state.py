@@ -19,8 +19,8 @@ from scipy import sparse
 from caploc import designs
 from caploc.heads import Mask
 from caploc.recovery import (
-    PairedDifferences,
     falls,
+    fit_paired,
     paired_standard_error,
     right_or_wrong,
     single_head_differences,
@@ -405,7 +405,7 @@ class Shortlist:
 
     def estimate(self) -> Estimate:
         """Effect of each head alone with its interval, as reported."""
-        return PairedDifferences().fit(self.seen, self.intact)
+        return fit_paired(self.seen, self.intact)
 
     def needed(self, level: float) -> Bool[np.ndarray, " heads"]:
         """Heads without which the outcome falls beyond doubt, by a one-sided test at the level."""
