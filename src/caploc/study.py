@@ -119,7 +119,6 @@ class Study:
 
     @property
     def named_tasks(self) -> tuple[str, ...]:
-        """Every task that it names."""
         return (self.task, *self.beside, *self.mode.tasks)
 
     def is_twin(self, name: str) -> bool:
@@ -129,8 +128,7 @@ class Study:
     def check(self) -> "Study":
         """Refuse, by a UserError, what can be refused before data or weights are loaded.
 
-        Returns the study with its budget spent, its excluded heads by name and its twins: a
-        specific set must break those that caploc brings, if none is named and none is spared.
+        Returns the study with its budget spent, its excluded heads by name and its twins.
         """
         pick(METHODS, self.method, "method")
         return self.with_twins().checked()

@@ -54,7 +54,7 @@ def fit_paired(seen: Measurements, intact: dict[int, float]) -> Estimate:
 def single_head_differences(
     seen: Measurements, intact: dict[int, float]
 ) -> Iterator[tuple[int, PerExample]]:
-    """Every head that was knocked out alone, and what each example's outcome changed by then."""
+    """Yield every head that was knocked out alone, and what examples' outcomes changed by."""
     single = seen.masks.sum(axis=1) == 1
     cut = np.where(single, seen.masks.argmax(axis=1), -1)[seen.mask]
     for head in np.flatnonzero(seen.masks[single].any(axis=0)):
@@ -65,18 +65,17 @@ def single_head_differences(
 
 
 def right_or_wrong(seen: Measurements, intact: dict[int, float]) -> bool:
-    """Whether all outcomes scored are 0 or 1."""
+    """Tell whether all outcomes scored are 0 or 1."""
     return set(seen.outcome[~np.isnan(seen.outcome)]) | set(intact.values()) <= {0.0, 1.0}
 
 
 def paired(
     differences: PerExample, *, binary: bool = False, level: float = CONFIDENCE
 ) -> tuple[float, float, float, float]:
-    """Mean of differences, its interval and two-sided p; of a single one the mean alone.
+    """Average differences, with the interval and two-sided p; a single one has the mean alone.
 
-    `matched_pairs` and `sign_test` of `binary` outcomes, Student's t of others. Differences of
-    these that are all equal have no spread to judge by: they count as a change for certain (p = 0)
-    only if they are not 0.
+    `matched_pairs` and `sign_test` of `binary` outcomes, Student's t of others. If all of these are
+    equal there is no spread to judge by: they are a change for certain (p = 0) unless they are 0.
     """
     mean = float(differences.mean())
     if differences.size < 2:
@@ -224,10 +223,7 @@ def fit_rows(
     seen: Measurements,
     intact: dict[int, float],
 ) -> Estimate:
-    """Estimate effects from rows, with 95 % intervals and false discovery rates.
-
-    The intervals are clustered by example; see `caploc.recovery.screening`.
-    """
+    """Estimate effects from rows, with 95 % intervals (clustered by example) and q-values."""
     found = estimate(Rows.of(seen, intact))
     half = found.half_width()
     q = false_discovery_rates(found.p())

@@ -278,7 +278,7 @@ def false_discovery_rates(p: PerHead) -> PerHead:
 
 
 def joined(one: Effects, other: Effects) -> Effects:
-    """Two independent estimates of each head, weighed by their precision; NaN where neither is.
+    """Weigh two independent estimates of each head by their precision; NaN where neither is.
 
     Degrees of freedom as Welch (1947) and Satterthwaite join them. An error of 0 comes from
     outcomes that never differed: it is no estimate, not a perfect one.
@@ -299,11 +299,7 @@ def joined(one: Effects, other: Effects) -> Effects:
 
 @dataclass(frozen=True)
 class Scale:
-    """How effects alone follow from first estimates.
-
-    They are `factor` times as large, and differ from that by `stretch` times the first estimate's
-    own error.
-    """
+    """How effects alone follow from first ones: `factor` times as large, errors `stretch` times."""
 
     factor: float = 1.0
     stretch: float = 1.0
@@ -377,15 +373,13 @@ class Posterior:
 
     @property
     def deviation(self) -> PerHead:
-        """The standard deviation of the effect."""
         second = (self.weight * (self.centre**2 + self.spread**2)).sum(axis=1)
         return np.sqrt(np.maximum(second - self.mean**2, 0))
 
     def false_sign_rates(self) -> PerHead:
         """Share of heads that are not needed among those that are surely needed as much, or more.
 
-        The mean, over them, of the probability that the effect is not below zero: the s-value of
-        Stephens (2017).
+        The mean, over them, of the chance that the effect is not below zero (Stephens's s-value).
         """
         with np.errstate(divide="ignore", invalid="ignore"):
             beyond = ndtr(np.where(self.spread > 0, self.centre / self.spread, np.inf))
@@ -453,10 +447,10 @@ def measure_resolution(
     share: Float[np.ndarray, " parts"],
     widths: Float[np.ndarray, " parts"],
 ) -> float:
-    """The largest width that the point at zero may have, for all that the estimates say.
+    """Find the largest width that the point at zero may have, for all that the estimates say.
 
-    It is so large while the log-likelihood stays within `TOLERATED` of the best, as in a profile
-    likelihood interval of 95 %, and at least the first above zero, which no estimate excludes.
+    The log-likelihood stays within `TOLERATED` of the best, as in a profile likelihood interval of
+    95 %; it is at least the first width above zero, which no estimate excludes.
     """
     others = density[:, 1:] @ share[1:]
     fits = np.log(others[:, None] + share[0] * density).sum(axis=0)
@@ -508,7 +502,7 @@ def fitted_shares(
     share: Float[np.ndarray, " parts"],
     extra: Float[np.ndarray, " parts"],
 ) -> Float[np.ndarray, " parts"]:
-    """Shares of the parts that make the estimates likeliest, from a first guess at them.
+    """Fit the shares of the parts that make the estimates likeliest, from a first guess at them.
 
     `extra` is the number of heads that each part is given beside those with an estimate.
     """

@@ -119,10 +119,7 @@ def unsettled(state: SearchState, conclusion: Conclusion) -> list[int]:
 def recognize_breaking(
     state: SearchState, shortlist: Shortlist, ahead: Sequence[Plan]
 ) -> Asking[None]:
-    """Note heads that alone leave hardly any right answer, and which break another task too.
-
-    `ahead` are plans that will probably come next.
-    """
+    """Note heads that alone leave hardly any right answer, and which break another task too."""
     breaking = [
         head
         for head, (left, asked) in shortlist.survival().items()

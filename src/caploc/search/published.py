@@ -22,6 +22,7 @@ from caploc.errors import BadOption
 from caploc.heads import Columns, Masks
 from caploc.recovery import ESTIMATORS, fit_paired
 from caploc.recovery.estimate import Estimate, Measurements, PerExample
+from caploc.result import number
 from caploc.search.plan import Asking, Found, Plan, Problem, Search, intact_plan
 
 RATES = (0.01, 0.02, 0.03, 0.05, 0.07, 0.1)  # arXiv 2603.03335, appendix A.1, gives both ends
@@ -34,19 +35,19 @@ Draw = Callable[..., Masks]  # of `designs`: heads and masks, by rate and seed
 
 
 def random_masks(problem: Problem, draw: Draw) -> Search:
-    """Compressed sensing with random masks and the Lasso, as published; `draw` is of `designs`."""
+    """Draw random masks and fit the Lasso, as published; `draw` is of `designs`."""
     settings = problem.settings
     masks = draw(problem.heads, settings.masks, rate=settings.rate, seed=settings.seed)
     return crossed(problem, masks, "lasso")
 
 
 def one_shot(problem: Problem) -> Search:
-    """Every head alone, once."""
+    """Knock out every head alone, once."""
     return crossed(problem, designs.singles(problem.heads), "paired")
 
 
 def crossed(problem: Problem, masks: Masks, usual: str) -> Search:
-    """All masks at once, on all examples; the most negative effects are the heads found."""
+    """Ask all masks on all examples; the most negative effects are the heads found."""
     masks = problem.without_excluded(masks)
     estimator = ESTIMATORS[problem.settings.estimator or usual]
     intact = (yield intact_plan(problem, problem.examples)).by_example()
@@ -80,7 +81,7 @@ def greedy(problem: Problem) -> Search:
 
 
 def rounds(problem: Problem) -> int:
-    """Masks of all rounds: one round of heads after another, each one head shorter."""
+    """Count the masks of all rounds: one round of heads after another, each one head shorter."""
     heads = len(problem.eligible)
     return sum(heads - gone for gone in range(min(problem.settings.top, heads)))
 
@@ -94,10 +95,7 @@ class Choices:
 
     @classmethod
     def published(cls, problem: Problem, draw: Draw) -> "Choices":
-        """All that the problem's settings name, each design once.
-
-        Raises BadOption if a rate named is less than a head a mask.
-        """
+        """List all that the problem's settings name, each design once; raises BadOption."""
         settings = problem.settings
         counts = list(settings.mask_counts)
         drawn: dict[float, Masks] = {}
@@ -153,10 +151,7 @@ class Choices:
 
 
 def rates_to_try(problem: Problem) -> list[float]:
-    """The rates named, or the paper's, raised to one head a mask on a small model.
-
-    Raises BadOption if a rate named is less than that.
-    """
+    """List the rates named, or the paper's, each a head a mask at least; raises BadOption."""
     lowest = ceil(10_000 / problem.heads) / 10_000
     named = problem.settings.rates
     if named is None:
@@ -170,10 +165,7 @@ def rates_to_try(problem: Problem) -> list[float]:
 
 
 def check_choices(problem: Problem, draw: Draw) -> None:
-    """Refuse settings that cannot be tried, before anything is measured.
-
-    Raises BadOption if a rate named is less than a head a mask, or the budget is too small.
-    """
+    """Refuse, by a BadOption, settings that cannot be tried."""
     Choices.published(problem, draw).bought(problem)
 
 
@@ -233,11 +225,6 @@ class Tried:
     seen: Measurements
     heads: list[int]
 
-    @property
-    def set(self) -> tuple[int, ...]:
-        """The heads in the order of their columns: settings may name the same in another order."""
-        return tuple(sorted(self.heads))
-
 
 def tuned(problem: Problem, draw: Draw) -> Search:
     """Fit every setting, keep the one whose heads cost most, and see what they cost elsewhere.
@@ -253,7 +240,8 @@ def tuned(problem: Problem, draw: Draw) -> Search:
         allowed = problem.without_excluded(masks)
         yield from sheet.ask(allowed, f"masks of {100 * rate:.3g} % of the heads")
     tried = fit_settings(problem, choices, sheet)
-    sets = list(dict.fromkeys(setting.set for setting in tried))
+    named = [tuple(sorted(setting.heads)) for setting in tried]  # whatever their order
+    sets = list(dict.fromkeys(named))
     losses = yield from sheet.losses(sets)
     checked, budget = list(problem.fresh)[:MOST_CHECKED], problem.settings.budget
     most = choices.rows(len(sheet.examples)) + len(choices.settings) * len(checked)
@@ -264,7 +252,6 @@ def tuned(problem: Problem, draw: Draw) -> Search:
     if fresh.examples:
         yield from fresh.begin()
         elsewhere = yield from fresh.losses(sets)
-    place = [sets.index(setting.set) for setting in tried]
     told = {
         "offered": len(offered.settings),
         "budget": budget or most,
@@ -272,11 +259,12 @@ def tuned(problem: Problem, draw: Draw) -> Search:
         "chosen_on": len(sheet.examples),
         "checked_on": len(fresh.examples),
     }
+    place = [sets.index(each) for each in named]
     return summarize_tuned(problem, tried, place, (losses, elsewhere), told)
 
 
 def fit_settings(problem: Problem, choices: Choices, sheet: Sheet) -> list[Tried]:
-    """Each setting's estimate of its own masks, as `css` and `csb` make it."""
+    """Estimate from each setting's own masks, as `css` and `csb` do."""
     estimator = ESTIMATORS[problem.settings.estimator or "lasso"]
     intact = sheet.measured(problem.empty()[None]).by_example()
     tried = []
@@ -295,7 +283,7 @@ def summarize_tuned(
     losses: tuple[Float[np.ndarray, "sets examples"], Float[np.ndarray, "sets checked"]],
     told: dict[str, Any],
 ) -> Found:
-    """What the search hands back: the chosen setting's fit, and all of them in figures.
+    """Put together what the search hands back: the chosen setting's fit, and figures of all.
 
     `place` is each setting's place among the different sets, and `losses` what these cost on the
     examples of the choice, and on fresh ones. Chosen is the setting whose heads cost most; of
@@ -308,7 +296,7 @@ def summarize_tuned(
     drops = [-np.inf if each["drop"] is None else each["drop"] for each in settings]
     chosen = int(np.argmax(drops))
     kept, sets = tried[chosen], (*losses, place[chosen])
-    told = told | {
+    told |= {
         "settings": settings,
         "chosen": chosen,
         "masks": kept.masks,
@@ -324,14 +312,14 @@ def summarize_tuned(
 def describe_setting(
     setting: Tried, losses: Float[np.ndarray, " examples"], fresh: Float[np.ndarray, " checked"]
 ) -> dict[str, Any]:
-    """A setting and what its heads cost; heads by column, None for what is not known."""
-    figures = dict(zip(FIGURES, (*mean_loss(losses), *mean_loss(fresh)), strict=True))
+    """Tell a setting and what its heads cost; None for what is not known."""
+    figures = map(number, (*mean_loss(losses), *mean_loss(fresh)))
     told = {"masks": setting.masks, "rate": setting.rate, "heads": setting.heads}
-    return told | {name: None if np.isnan(value) else value for name, value in figures.items()}
+    return told | dict(zip(FIGURES, figures, strict=True))
 
 
 def mean_loss(losses: Float[np.ndarray, " examples"]) -> tuple[float, float]:
-    """Mean over the examples scored, and its standard error; NaN where there are too few."""
+    """Average the examples scored, with the standard error; NaN where there are too few."""
     scored = losses[np.isfinite(losses)]
     if not scored.size:
         return float("nan"), float("nan")
@@ -364,10 +352,9 @@ def excess(
 def optimism(
     used: Float[np.ndarray, "sets used"], fresh: Float[np.ndarray, "sets fresh"], chosen: int
 ) -> dict[str, float] | None:
-    """How much more the chosen set costs where it was found and chosen than on fresh examples.
+    """Tell how much more the chosen set costs where it was found and chosen than on fresh examples.
 
-    Three things add up in it: heads were fitted to these examples, a set was chosen on them, and
-    they may be others than most. None without fresh examples.
+    Heads were fitted to these examples, a set was chosen on them, and they may be others than most.
     """
     return excess(used[chosen], fresh[chosen])
 
@@ -375,11 +362,10 @@ def optimism(
 def choosing(
     used: Float[np.ndarray, "sets used"], fresh: Float[np.ndarray, "sets fresh"], chosen: int
 ) -> dict[str, float] | None:
-    """The part of the optimism that choosing alone adds.
+    """Tell the part of the optimism that choosing alone adds; None with a single set.
 
-    The chosen set's loss less the mean loss of all sets, example by example, on the examples of
-    the choice and on fresh ones: the sets share examples and fits, so only the choice is left.
-    None with a single set, or without fresh examples.
+    The chosen set's loss is taken less the mean loss of all sets, example by example: the sets
+    share examples and fits, so only the choice is left.
     """
     if len(used) < 2:
         return None
@@ -387,7 +373,7 @@ def choosing(
 
 
 def notes(told: dict[str, Any]) -> list[str]:
-    """What a reader should know of the choice, in sentences; the weightiest first."""
+    """Say what a reader should know of the choice, the weightiest first."""
     best = told["settings"][told["chosen"]]
     sentences = [tie_note(told), flattery(told, best)]
     if best["drop"] is None or best["drop"] <= 0:

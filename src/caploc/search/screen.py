@@ -72,8 +72,7 @@ class First(ABC):
 class Screen(First):
     """Rows of masks that all knock out `base`, on examples that are still right under it.
 
-    Only where the model is right can a knockout take something away, so wrong examples are not
-    asked. `avoid` marks heads that are never drawn. `intact` holds the outcomes under `base`.
+    Only where the model is right can a knockout take something away.
     """
 
     OPENING: ClassVar[str] = "masks"
@@ -95,8 +94,7 @@ class Screen(First):
 
     @property
     def size(self) -> int:
-        free = int(self.free.sum())
-        return min(max(1, round(self.rate * self.problem.heads)), free)
+        return min(max(1, round(self.rate * self.problem.heads)), int(self.free.sum()))
 
     @property
     def examples_each(self) -> tuple[int, int]:
@@ -129,7 +127,6 @@ class Screen(First):
         return np.where(self.free, np.minimum((1 - share) * even + share * aimed, CAP), 0.0)
 
     def take(self, measured: Measurements) -> None:
-        """Add what a round measured."""
         self.seen = self.seen.joined(measured)
 
     def effects(self) -> Effects:

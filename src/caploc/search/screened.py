@@ -53,11 +53,7 @@ def check_shortlist(state: SearchState, screen: Screen, shortlist: Shortlist) ->
 def complete(
     screen: Screen, shortlist: Shortlist, struck: tuple[int, ...], rows: int
 ) -> Asking[None]:
-    """Knock out alone whichever head has risen to the top untried, until there is none.
-
-    As heads of the shortlist fall, others rise that only the screen speaks for: it flatters those
-    that it picks.
-    """
+    """Knock out alone whichever head has risen to the top untried: the screen flatters it."""
     fewest = min(FEWEST_JOINED, shortlist.first)
     while fewest and shortlist.rows < rows:
         untried = Conclusion(screen, shortlist, struck).untried

@@ -92,12 +92,12 @@ def grown_by_looks(state: SearchState, first: FirstLook) -> Asking[list[list[int
 
 
 def most_breaking(state: SearchState, look: FirstLook, examples: list[int]) -> Asking[int | None]:
-    """The candidate that costs most with the base gone; None if there is no candidate.
+    """Find the candidate that costs most with the base gone; None if there is no candidate.
 
     If none costs anything for sure, it is the one without which right answers get least likely. A
     candidate that alone breaks another task too is universal, and none of the set. Without a base,
-    examples that the model gets wrong are asked too, as many as there are for so many right ones:
-    what a candidate does alone is told of all of them.
+    a share of the examples that the model gets wrong is asked too: what a candidate does alone is
+    told of all of them.
     """
     strongest = look.strongest(CANDIDATES + len(state.struck))
     candidates = [c for c in strongest if c not in state.struck][:CANDIDATES]
@@ -156,31 +156,25 @@ def grown_by_screens(state: SearchState, screen: Screen) -> Asking[list[list[int
 
 
 def stages(heads: int) -> int:
-    """Screens that so many heads should take."""
+    """Count the screens that so many heads should take."""
     return -(-heads // AT_ONCE)
 
 
 def under(state: SearchState, before: Screen, base: list[int], asked: list[int]) -> Asking[Screen]:
-    """A screen with the base gone, on those of the examples that are still right under it."""
+    """Make a screen with the base gone, on the examples that are still right under it."""
     problem = state.problem
     left = yield from state.outcomes_without(base, asked, "heads found so far")
     avoid = problem.empty()
     avoid[[*state.critical, *state.struck]] = True
     avoid[base] = False
+    chances = before.look()
     return Screen(
-        problem,
-        right_of(left),
-        left,
-        state.random,
-        before.rate,
-        list(base),
-        avoid,
-        before.look(),
+        problem, right_of(left), left, state.random, before.rate, list(base), avoid, chances
     )
 
 
 def beyond_doubt(screen: Screen, count: int) -> list[int]:
-    """The heads with the largest expected drops, as far as they are beyond doubt."""
+    """List the heads with the largest expected drops, as far as they are beyond doubt."""
     seen, mean = screen.effects(), screen.posterior().mean
     with np.errstate(invalid="ignore"):
         sure = screen.free & (seen.effect < -BEYOND_DOUBT * seen.stderr)
@@ -189,11 +183,10 @@ def beyond_doubt(screen: Screen, count: int) -> list[int]:
 
 
 def exchanged(state: SearchState, pool: list[int], top: int) -> Asking[list[int]]:
-    """The `top` heads of the pool that do most among others of the pool.
+    """Find the `top` heads of the pool that do most among others of the pool.
 
-    Screens add heads two at a time, and what each does shows only beside those found before it.
-    Here random sets of the pool are knocked out, so that every head is judged among many others
-    that it may stand beside.
+    Screens add heads two at a time, and what each does shows only beside those found before it. In
+    random sets of the pool every head is judged among many others that it may stand beside.
     """
     problem, intact = state.problem, state.intact
     rows = min(int(EXCHANGING * state.budget), state.left)
@@ -209,7 +202,7 @@ def exchanged(state: SearchState, pool: list[int], top: int) -> Asking[list[int]
 
 
 def most_damaging(state: SearchState, sets: list[list[int]]) -> Asking[list[int]]:
-    """The set that leaves least of the fresh examples; none if it takes nothing for sure.
+    """Find the set that leaves least of the fresh examples; none if it takes nothing for sure.
 
     The level is shared between the sets compared (Bonferroni).
     """

@@ -50,8 +50,7 @@ from caploc.tasks.task import Task
 class Check:
     """What is checked, on what.
 
-    `fresh` tells whether no search saw the examples, neither to find heads nor to check a
-    shortlist; a task with too few has none left, and then those of the search must do.
+    `fresh` tells whether no search saw the examples; of a task with few, those of a search must do.
     """
 
     meter: Meter
@@ -118,7 +117,6 @@ class Comparison:
 
     @property
     def change(self) -> Change | None:
-        """What the knockout changes; None if no example was scored in both."""
         return measure_change(self.intact_rows, self.knocked_out_rows)
 
     def result(self, failures: Failures | None) -> TaskComparison:
@@ -180,7 +178,7 @@ def scored_differences(
 
 
 def judge_change(low: float, high: float, margin: float) -> str:
-    """What an interval says: changed, unchanged (within the margin), or open."""
+    """Say what an interval says: changed, unchanged (within the margin), or open."""
     if low > 0 or high < 0:
         return "changed" if max(-low, high) > margin else "unchanged"
     return "unchanged" if low >= -margin and high <= margin else "open"
@@ -264,7 +262,7 @@ RANDOM, SAME_GROUPS = "random controls", "controls of the same groups"  # what r
 
 
 def held_out(check: Check, found: Found, rate: float) -> tuple[HeldOut, Controls | None]:
-    """Everything that is checked on these examples."""
+    """Check everything that is checked on these examples."""
     chosen = column_mask(check.grid.size, found.chosen)
     compared = score_both(check.meter, chosen, check.examples, check.progress)
     shortlist = chosen.copy()
@@ -315,7 +313,7 @@ def controls(
 
 
 def describe_controls(scores: list[float | None], chosen: float | None) -> Spread:
-    """Scores of random draws, and how far the chosen heads' score lies below them."""
+    """Tell scores of random draws, and how far the chosen heads' score lies below them."""
     known = np.array([score for score in scores if score is not None], dtype=float)
     mean = float(known.mean()) if known.size else None
     deviation = float(known.std(ddof=1)) if known.size > 1 else None
@@ -328,7 +326,7 @@ def describe_controls(scores: list[float | None], chosen: float | None) -> Sprea
 
 
 def joint_ratio(check: Check, chosen: Sequence[int]) -> JointDrop | None:
-    """The drop of all chosen heads together over the sum of their drops alone.
+    """Compare the drop of all chosen heads together with the sum of their drops alone.
 
     The interval is a bootstrap over examples, each drawn with all its outcomes. Below 1 the heads
     do the same work, or there is not enough score to lose; above 1 they stand in for each other.
@@ -392,7 +390,7 @@ def predicted(check: Check, found: Found, rate: float) -> Prediction | None:
 
 
 def draw_masks(check: Check, found: Found, rate: float) -> np.ndarray:
-    """Random masks without critical heads; every other one with a chosen head in it."""
+    """Draw random masks without critical heads; every other one with a chosen head in it."""
     random = designs.generator(check.seed + 2)
     allowed = np.ones(check.grid.size, dtype=bool)
     allowed[found.critical] = False
