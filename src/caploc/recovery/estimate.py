@@ -241,6 +241,12 @@ def is_binary(intact: dict[int, float]) -> bool:
     return all(outcome in (0.0, 1.0) for outcome in intact.values())
 
 
+def right_of(intact: dict[int, float]) -> list[int]:
+    """List examples that a knockout can take something from: the right ones, or all if not 0/1."""
+    binary = is_binary(intact)
+    return [example for example, outcome in intact.items() if outcome or not binary]
+
+
 def group_means(values: PerRow, group: Int[np.ndarray, " rows"]) -> PerRow:
     """Compute the mean of each row's group."""
     rows = np.bincount(group)

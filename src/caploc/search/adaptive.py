@@ -23,7 +23,6 @@ from caploc.search.state import (
     TRIED_ALONE,
     SearchState,
     Shortlist,
-    right_of,
     worth_a_look,
 )
 from caploc.search.summary import nothing_found, nothing_to_lose, summarize
@@ -49,7 +48,7 @@ def adaptive(problem: Problem) -> Search:
         return (yield from search_specific(state))
     if problem.likelihood is not None and (yield from worth_a_look(state)):
         return (yield from looked(state))
-    screen = Screen(problem, right_of(intact), intact, state.random)
+    screen = Screen(problem, intact, state.random)
     if problem.settings.goal == "set":
         return (yield from concluded_set(state, screen, grown_by_screens(state, screen)))
     return (yield from search_by_screen(state, screen))
@@ -65,7 +64,7 @@ def looked(state: SearchState) -> Asking[Found]:
     """
     problem, intact = state.problem, state.intact
     first = FirstLook(problem, intact, state.random)
-    yield from first.ask(right_of(intact), int(LOOKING * state.budget), list(intact)[:MOST_LINKED])
+    yield from first.ask(int(LOOKING * state.budget), list(intact)[:MOST_LINKED])
     state.spent += len(first.seen.mask)
     if problem.settings.goal == "set":
         return (yield from concluded_set(state, first, grown_by_looks(state, first)))

@@ -18,10 +18,9 @@ from scipy.special import expit
 from sklearn.linear_model import LogisticRegression
 
 from caploc import designs
-from caploc.heads import Mask
-from caploc.recovery.estimate import Measurements, PerExample
+from caploc.recovery.estimate import PerExample
 from caploc.recovery.screening import Effects, Posterior, spread_around
-from caploc.search.plan import Asking, Plan, Problem, column_mask
+from caploc.search.plan import Asking, Plan, column_mask
 from caploc.search.screen import First
 
 MOST_LINKED = 400  # examples by which chances of right answers follow from likelihoods
@@ -53,15 +52,9 @@ class FirstLook(First):
     ESTIMATOR: ClassVar[str] = "likelihood"
     DOUBT: ClassVar[float] = 0.5
 
-    problem: Problem
-    intact: dict[int, float]
-    random: np.random.Generator
-    base: list[int] = field(default_factory=list)
-    avoid: Mask = field(default_factory=lambda: np.zeros(0, dtype=bool))
     task: int = 0
     before: dict[int, float] = field(default_factory=dict)
     change: Float[np.ndarray, "heads asked"] | None = None
-    seen: Measurements = field(init=False)
 
     @property
     def size(self) -> int:
@@ -74,7 +67,7 @@ class FirstLook(First):
         looked = [count for count in counts if count] or [0]
         return min(looked), max(looked)
 
-    def ask(self, right: list[int], rows: int, known: Sequence[int] = ()) -> Asking[None]:
+    def ask(self, rows: int, known: Sequence[int] = ()) -> Asking[None]:
         """Try every free head on as many of the right examples as so many rows buy, at least one.
 
         Before, the likelihoods of right answers to those and to the `known` examples are asked with
@@ -85,11 +78,11 @@ class FirstLook(First):
         under = column_mask(self.problem.heads, self.base)
         count = int(np.clip(rows // max(len(heads), 1), 1, MOST_EACH))
         choices = self.problem.choices
-        if kinds := len({choices.get(example) for example in right}):  # as many of each choice
+        if kinds := len({choices.get(example) for example in self.right}):  # as many of each choice
             more, fewer = -(-count // kinds) * kinds, count // kinds * kinds
             affordable = more <= min(MOST_EACH, BEYOND * rows / max(len(heads), 1))
             count = more if affordable else fewer or count
-        asked = balance(self.random.permutation(right).tolist(), choices)[:count]
+        asked = balance(self.random.permutation(self.right).tolist(), choices)[:count]
         examples = list(dict.fromkeys([*asked, *known]))
         if not examples:
             return

@@ -13,12 +13,12 @@ from dataclasses import replace
 import numpy as np
 
 from caploc.recovery import falls
-from caploc.recovery.estimate import is_binary
+from caploc.recovery.estimate import is_binary, right_of
 from caploc.search.conclusion import LEVEL, Conclusion
 from caploc.search.likelihood import FirstLook
 from caploc.search.plan import Asking, Found, Plan, column_mask, intact_plan
 from caploc.search.screen import First, Screen
-from caploc.search.state import SURVIVORS, TRIED_ALONE, SearchState, Shortlist, broken, right_of
+from caploc.search.state import SURVIVORS, TRIED_ALONE, SearchState, Shortlist, broken
 from caploc.search.summary import summarize
 
 AT_ONCE = 2  # heads that one screen adds
@@ -68,19 +68,18 @@ def grown_by_looks(state: SearchState, first: FirstLook) -> Asking[list[list[int
     look, under = first, state.intact
     while True:
         share = max(end - state.spent, 0) // (top - len(grown))
-        right = right_of(under)
         if grown:
             avoid = column_mask(problem.heads, state.struck)
             look = FirstLook(problem, under, state.random, list(grown), avoid)
-            yield from look.ask(right, int(LOOKED * share))
+            yield from look.ask(int(LOOKED * share))
             state.spent += len(look.seen.mask) + len(look.before)
         count = int(np.clip(share // (2 * CANDIDATES), FEWEST_TRIED, MOST_TRIED))
-        tried = state.random.permutation(right)[:count].tolist()
+        tried = state.random.permutation(look.right)[:count].tolist()
         best = yield from most_breaking(state, look, tried)
         if best is None:
             break
         grown.append(best)
-        asked = right[:MOST_UNDER]
+        asked = look.right[:MOST_UNDER]
         further = len(asked) + problem.heads + CANDIDATES * FEWEST_TRIED
         if len(grown) == top or state.spent + further > end:
             break
@@ -101,9 +100,8 @@ def most_breaking(state: SearchState, look: FirstLook, examples: list[int]) -> A
     """
     strongest = look.strongest(CANDIDATES + len(state.struck))
     candidates = [c for c in strongest if c not in state.struck][:CANDIDATES]
-    right = right_of(look.intact)
-    wrong = [] if look.base else [each for each in look.intact if each not in set(right)]
-    wrong = wrong[: round(len(examples) * len(wrong) / max(len(right), 1))]
+    wrong = [] if look.base else [each for each in look.intact if each not in set(look.right)]
+    wrong = wrong[: round(len(examples) * len(wrong) / max(len(look.right), 1))]
     if not candidates or state.left < len(candidates) * len([*examples, *wrong]):
         return None
     masks = state.problem.without_each([[*look.base, c] for c in candidates])
@@ -146,7 +144,7 @@ def grown_by_screens(state: SearchState, screen: Screen) -> Asking[list[list[int
         if len(grown) >= top or not asked:
             break
         conditional = yield from under(state, conditional, grown, asked)
-        if len(conditional.examples) < FEWEST_RIGHT:
+        if len(conditional.right) < FEWEST_RIGHT:
             break
         yield from state.screening(conditional, state.spent + share - len(asked))
     alone = (own + screen.strongest_first())[:top]
@@ -168,9 +166,7 @@ def under(state: SearchState, before: Screen, base: list[int], asked: list[int])
     avoid[[*state.critical, *state.struck]] = True
     avoid[base] = False
     chances = before.look()
-    return Screen(
-        problem, right_of(left), left, state.random, before.rate, list(base), avoid, chances
-    )
+    return Screen(problem, left, state.random, list(base), avoid, before.rate, chances)
 
 
 def beyond_doubt(screen: Screen, count: int) -> list[int]:
@@ -194,7 +190,7 @@ def exchanged(state: SearchState, pool: list[int], top: int) -> Asking[list[int]
         return pool[:top]
     others = ~column_mask(problem.heads, pool)
     rate = top / problem.heads
-    contest = Screen(problem, right_of(intact), intact, state.random, rate, avoid=others)
+    contest = Screen(problem, intact, state.random, avoid=others, rate=rate)
     plan = replace(contest.next_rows(rows), what="sets of a pool")
     contest.take((yield from state.ask(plan)))
     effect = np.nan_to_num(contest.effects().effect, nan=np.inf)

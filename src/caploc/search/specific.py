@@ -24,7 +24,7 @@ from caploc.search.likelihood import FirstLook, balance
 from caploc.search.plan import Asking, Found, OtherTask, Plan, Problem, intact_plan
 from caploc.search.sets import conclude_set
 from caploc.search.settings import Settings
-from caploc.search.state import SearchState, right_of
+from caploc.search.state import SearchState
 from caploc.search.summary import nothing_found
 
 # Shares of the budget for looks at single heads: every head, then the most promising of them, fewer
@@ -79,7 +79,7 @@ class Side:
         plan = intact_plan(self.problem, list(self.intact), task=self.beside.likelihood)
         self.look.before = (yield plan).by_example()
         before = self.look.before
-        right = sorted((e for e in right_of(self.intact) if e in before), key=before.__getitem__)
+        right = sorted((e for e in self.look.right if e in before), key=before.__getitem__)
         half = -(-len(right) // 2)
         parts = (self.random.permutation(part).tolist() for part in (right[:half], right[half:]))
         choices = self.beside.choices

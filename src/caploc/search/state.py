@@ -24,7 +24,7 @@ from caploc.recovery import (
     right_or_wrong,
     single_head_differences,
 )
-from caploc.recovery.estimate import Estimate, Measurements, PerHead, is_binary, survived
+from caploc.recovery.estimate import Estimate, Measurements, PerHead, right_of, survived
 from caploc.recovery.screening import Effects, top_chances
 from caploc.search.plan import Asking, Plan, Problem, column_mask, intact_plan
 from caploc.search.screen import Screen
@@ -178,7 +178,7 @@ class SearchState:
         known[self.cleared] = True
         alive = survived(screen.seen, screen.intact)
         for column in suspects(screen.seen, alive, known, doubt):
-            tried = self.random.permutation(screen.examples)[:TRIED_ALONE].tolist()
+            tried = self.random.permutation(screen.right)[:TRIED_ALONE].tolist()
             if self.left < most:
                 return
             rows = yield from self.ask(single_head_plan(self.problem.heads, [column], tried))
@@ -223,12 +223,6 @@ class SearchState:
             if not left:
                 break
         return [column for column in columns if column not in left]
-
-
-def right_of(intact: dict[int, float]) -> list[int]:
-    """Examples that a knockout can take something from: the right ones, or all if not 0/1."""
-    binary = is_binary(intact)
-    return [example for example, outcome in intact.items() if outcome or not binary]
 
 
 def retune(screen: Screen) -> None:
