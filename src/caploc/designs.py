@@ -153,4 +153,4 @@ def draw_examples(size: int, count: int, *, seed: int) -> list[int]:
     """Draw `count` of `size` examples; more keep the first ones. Raises BadOption."""
     if not 0 < count <= size:
         raise BadOption(f"--examples must lie between 1 and {size}, all there are; got {count}.")
-    return generator(seed).permutation(size)[:count].tolist()
+    return [int(example) for example in generator(seed).permutation(size)[:count]]

@@ -159,8 +159,7 @@ def falls_short(differences: PerExample, price: float, *, binary: bool) -> float
     Of others that of the paired t-test; NaN for a single one.
     """
     if not binary:
-        mean, _, _, p = paired(differences + price)
-        return p / 2 if mean > 0 else 1 - p / 2
+        return falls(-(differences + price), binary=False)
     if price > 1:
         return 0.0  # no accuracy falls by more
     count, gains = differences.size, int((differences > 0).sum())

@@ -80,7 +80,7 @@ def looked(state: SearchState) -> Asking[Found]:
         heads = unsettled(state, conclusion)
         count = min(TURN, state.left // max(len(heads), 1))
         if not heads or not count:
-            return summarize(state, conclusion, conclusion.named, conclusion.ranking)
+            return summarize(state, conclusion, conclusion.named)
         yield from tried_alone(state, shortlist, heads, count)
 
 

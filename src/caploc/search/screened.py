@@ -22,7 +22,7 @@ def search_by_screen(state: SearchState, screen: Screen) -> Asking[Found]:
     shortlist = Shortlist(state.problem, state.own + highest, state.random)
     yield from check_shortlist(state, screen, shortlist)
     conclusion = Conclusion(screen, shortlist, state.struck)
-    return summarize(state, conclusion, conclusion.named, conclusion.ranking)
+    return summarize(state, conclusion, conclusion.named)
 
 
 def check_shortlist(state: SearchState, screen: Screen, shortlist: Shortlist) -> Asking[None]:

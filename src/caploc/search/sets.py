@@ -50,9 +50,7 @@ def conclude_set(state: SearchState, first: First, chosen: list[int], most: int)
     if state.tried is not None:
         others = np.flatnonzero(~state.tried.masks[:, chosen].any(axis=1))
         shortlist.take(state.tried.where(np.isin(state.tried.mask, others)), state.intact)
-    conclusion = Conclusion(first, shortlist, state.struck)
-    rest = [column for column in conclusion.ranking if column not in chosen]
-    return summarize(state, conclusion, chosen, chosen + rest)
+    return summarize(state, Conclusion(first, shortlist, state.struck), chosen)
 
 
 def grown_by_looks(state: SearchState, first: FirstLook) -> Asking[list[list[int]]]:

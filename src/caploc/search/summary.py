@@ -18,13 +18,11 @@ ABOVE_CHANCE = 0.05  # largest p at which an intact score counts as better than 
 FEW = 50  # examples on which the shortlist is checked, below which the reader is warned
 
 
-def summarize(
-    state: SearchState, conclusion: Conclusion, chosen: list[int], ranking: list[int]
-) -> Found:
+def summarize(state: SearchState, conclusion: Conclusion, chosen: list[int]) -> Found:
     """Put together what the search hands back."""
     return Found(
         chosen=chosen,
-        ranking=ranking,
+        ranking=[*chosen, *(column for column in conclusion.ranking if column not in chosen)],
         estimate=conclusion.estimate(),
         seen=conclusion.first.seen,
         critical=state.critical,
