@@ -18,7 +18,7 @@ CONTROLS = 1_000_003  # added to a study's seed for its controls, which must not
 
 
 def generator(seed: int) -> np.random.Generator:
-    """Make the random numbers of a seed."""
+    """Return the random numbers of a seed."""
     return np.random.Generator(np.random.PCG64(seed))
 
 

@@ -325,14 +325,15 @@ class Workbench(Generic[Model_co]):
         sources = self.sources[what]
         mode = ZERO if sources is None else sources.question
         question = Question(loaded.fingerprint, loaded.dtype, *what, mode, repeat)
-        if question not in self.meters and self.make_meter is not None:
-            self.meters[question] = self.make_meter(task, question, self.cost)
-        elif question not in self.meters:
+        if question in self.meters:
+            return self.meters[question]
+        if self.make_meter is not None:
+            meter = self.make_meter(task, question, self.cost)
+        else:
             assert self.store is not None
-            self.meters[question] = Meter(
-                self.engine, self.store, task, question, self.cost, sources
-            )
-        return self.meters[question]
+            meter = Meter(self.engine, self.store, task, question, self.cost, sources)
+        self.meters[question] = meter
+        return meter
 
 
 def likelihood_of(task: Task, examples: Sequence[int]) -> Task | None:

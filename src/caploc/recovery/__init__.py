@@ -217,10 +217,7 @@ def fit_paper_lasso(seen: Measurements, intact: dict[int, float]) -> Estimate:
 
 
 def fit_rows(
-    name: str,
-    estimate: Callable[[Rows], Effects],
-    seen: Measurements,
-    intact: dict[int, float],
+    name: str, estimate: Callable[[Rows], Effects], seen: Measurements, intact: dict[int, float]
 ) -> Estimate:
     """Estimate effects from rows, with 95 % intervals (clustered by example) and q-values."""
     found = estimate(Rows.of(seen, intact))

@@ -85,8 +85,7 @@ class Measurements:
     def by_example(self) -> dict[int, float]:
         """The scored outcomes; the last of an example that stands here several times."""
         rows = ~np.isnan(self.outcome)
-        pairs = zip(self.example[rows], self.outcome[rows], strict=True)
-        return {int(example): float(outcome) for example, outcome in pairs}
+        return dict(zip(self.example[rows].tolist(), self.outcome[rows].tolist(), strict=True))
 
 
 @dataclass(frozen=True)
@@ -188,10 +187,7 @@ class Rows:
 
     @classmethod
     def of(
-        cls,
-        seen: Measurements,
-        intact: dict[int, float],
-        without: Bool[np.ndarray, " heads"] | None = None,
+        cls, seen: Measurements, intact: dict[int, float], without: Mask | None = None
     ) -> "Rows":
         """Take scored rows of examples with a known outcome; none that cuts heads of `without`."""
         known = np.array([int(e) in intact for e in seen.example], dtype=bool)

@@ -17,14 +17,7 @@ from caploc.search.screen import Screen
 from caploc.search.screened import search_by_screen
 from caploc.search.sets import concluded_set, grown_by_looks, grown_by_screens
 from caploc.search.specific import search_specific
-from caploc.search.state import (
-    AHEAD,
-    SURVIVORS,
-    TRIED_ALONE,
-    SearchState,
-    Shortlist,
-    worth_a_look,
-)
+from caploc.search.state import AHEAD, SURVIVORS, TRIED_ALONE, SearchState, Shortlist, worth_a_look
 from caploc.search.summary import nothing_found, nothing_to_lose, summarize
 
 LOOKING = 0.35  # share of the budget that the look at likelihoods may take

@@ -160,7 +160,7 @@ def ask_once(plan: Plan) -> Asking[Measurements]:
 
 
 def opening_plan(heads: int, examples: Sequence[int], likelihood: int | None) -> Plan:
-    """Ask what is intact; how likely right answers are probably comes next."""
+    """Plan the intact model's answers; how likely right ones are probably comes next."""
     plan = Plan.crossed(np.zeros((1, heads), dtype=bool), examples, what="intact")
     linked = replace(plan, task=likelihood or 0, what="intact likelihood")
     return replace(plan, ahead=[linked] if likelihood else [])

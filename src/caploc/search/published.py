@@ -20,7 +20,7 @@ from scipy import stats
 from caploc import designs
 from caploc.errors import BadOption
 from caploc.heads import Columns, Masks
-from caploc.recovery import ESTIMATORS, fit_paired
+from caploc.recovery import CONFIDENCE, ESTIMATORS, fit_paired
 from caploc.recovery.estimate import Estimate, Measurements, PerExample
 from caploc.result import number
 from caploc.search.plan import Asking, Found, Plan, Problem, Search, intact_plan
@@ -28,10 +28,11 @@ from caploc.search.plan import Asking, Found, Plan, Problem, Search, intact_plan
 RATES = (0.01, 0.02, 0.03, 0.05, 0.07, 0.1)  # arXiv 2603.03335, appendix A.1, gives both ends
 KEPT = 10  # one row of so many is kept for the check on fresh examples, of a budget
 MOST_CHECKED = 300  # fresh examples that every set of heads is tried on, at most
-CONFIDENCE = 0.95
 FIGURES = ("drop", "stderr", "held_out_drop", "held_out_stderr")
 
 Draw = Callable[..., Masks]  # of `designs`: heads and masks, by rate and seed
+Losses = Float[np.ndarray, " _"]  # of examples
+LossesOfSets = Float[np.ndarray, "sets _"]
 
 
 def random_masks(problem: Problem, draw: Draw) -> Search:
@@ -120,15 +121,13 @@ class Choices:
 
         As long as several rates are left these are the middle ones of as many equal runs.
         """
-        for kept in range(len(self.counts), 0, -1):
-            counts = self.counts[:kept]
-            yield Choices(counts, {rate: m[: counts[-1]] for rate, m in self.drawn.items()})
         every = list(self.drawn)
+        parts = [(self.counts[:kept], every) for kept in range(len(self.counts), 0, -1)]
         for kept in range(len(every) - 1, 1, -1):
             middle = [every[int((run + 0.5) * len(every) / kept)] for run in range(kept)]
-            yield Choices(
-                self.counts[:1], {rate: self.drawn[rate][: self.counts[0]] for rate in middle}
-            )
+            parts.append((self.counts[:1], middle))
+        for counts, rates in parts:
+            yield Choices(counts, {rate: self.drawn[rate][: counts[-1]] for rate in rates})
 
     def bought(self, problem: Problem) -> "Choices":
         """All of them, or the first thinner ones that nine tenths of the budget pay for.
@@ -209,7 +208,7 @@ class Sheet:
         yield from self.ask(masks, what)
         return np.stack([self.known[mask.tobytes()] for mask in masks])
 
-    def losses(self, sets: Sequence[Columns]) -> Asking[Float[np.ndarray, "sets examples"]]:
+    def losses(self, sets: Sequence[Columns]) -> Asking[LossesOfSets]:
         """What each example loses with all heads of a set gone; intact outcomes must be known."""
         left = yield from self.without(sets, "whole sets")
         return self.known[self.problem.empty().tobytes()] - left
@@ -280,7 +279,7 @@ def summarize_tuned(
     problem: Problem,
     tried: Sequence[Tried],
     place: Sequence[int],
-    losses: tuple[Float[np.ndarray, "sets examples"], Float[np.ndarray, "sets checked"]],
+    losses: tuple[LossesOfSets, LossesOfSets],
     told: dict[str, Any],
 ) -> Found:
     """Put together what the search hands back: the chosen setting's fit, and figures of all.
@@ -309,16 +308,14 @@ def summarize_tuned(
     return Found(heads, ranking, kept.estimate, kept.seen, diagnostics=told, notes=notes(told))
 
 
-def describe_setting(
-    setting: Tried, losses: Float[np.ndarray, " examples"], fresh: Float[np.ndarray, " checked"]
-) -> dict[str, Any]:
+def describe_setting(setting: Tried, losses: Losses, fresh: Losses) -> dict[str, Any]:
     """Tell a setting and what its heads cost; None for what is not known."""
     figures = map(number, (*mean_loss(losses), *mean_loss(fresh)))
     told = {"masks": setting.masks, "rate": setting.rate, "heads": setting.heads}
     return told | dict(zip(FIGURES, figures, strict=True))
 
 
-def mean_loss(losses: Float[np.ndarray, " examples"]) -> tuple[float, float]:
+def mean_loss(losses: Losses) -> tuple[float, float]:
     """Average the examples scored, with the standard error; NaN where there are too few."""
     scored = losses[np.isfinite(losses)]
     if not scored.size:
@@ -327,9 +324,7 @@ def mean_loss(losses: Float[np.ndarray, " examples"]) -> tuple[float, float]:
     return float(scored.mean()), float(error)
 
 
-def excess(
-    used: Float[np.ndarray, " used"], fresh: Float[np.ndarray, " fresh"]
-) -> dict[str, float] | None:
+def excess(used: Losses, fresh: Losses) -> dict[str, float] | None:
     """Mean loss on the examples of the choice less that on fresh ones, with its interval.
 
     The standard error is `sqrt(s1²/n1 + s2²/n2)`, the 95 % interval Welch's; None with fewer than
@@ -349,9 +344,7 @@ def excess(
     return {"value": value, "stderr": stderr, "low": value - half, "high": value + half}
 
 
-def optimism(
-    used: Float[np.ndarray, "sets used"], fresh: Float[np.ndarray, "sets fresh"], chosen: int
-) -> dict[str, float] | None:
+def optimism(used: LossesOfSets, fresh: LossesOfSets, chosen: int) -> dict[str, float] | None:
     """Tell how much more the chosen set costs where it was found and chosen than on fresh examples.
 
     Heads were fitted to these examples, a set was chosen on them, and they may be others than most.
@@ -359,9 +352,7 @@ def optimism(
     return excess(used[chosen], fresh[chosen])
 
 
-def choosing(
-    used: Float[np.ndarray, "sets used"], fresh: Float[np.ndarray, "sets fresh"], chosen: int
-) -> dict[str, float] | None:
+def choosing(used: LossesOfSets, fresh: LossesOfSets, chosen: int) -> dict[str, float] | None:
     """Tell the part of the optimism that choosing alone adds; None with a single set.
 
     The chosen set's loss is taken less the mean loss of all sets, example by example: the sets

@@ -52,6 +52,7 @@ NOTHING_SCORED = (
 )
 
 Whole = tuple[int, ...]  # columns of heads that are knocked out wholly
+Changes = Float[np.ndarray, "sets asked"]
 
 
 @dataclass
@@ -86,9 +87,7 @@ class Side:
         self.order = [example for part in parts for example in balance(part, choices)]
         self.look.change = np.zeros((self.problem.heads, 0))
 
-    def expect(
-        self, sets: Sequence[Columns], count: int
-    ) -> Asking[Float[np.ndarray, "sets asked"]]:
+    def expect(self, sets: Sequence[Columns], count: int) -> Asking[Changes]:
         """By how much right answers get less likely without each of the sets, on new examples."""
         asked = [self.order[n % len(self.order)] for n in range(self.used, self.used + count)]
         self.used += count
@@ -103,15 +102,11 @@ class Side:
         self.look.change = np.concatenate([self.look.change, further], axis=1)
         return len(heads) * count
 
-    def expect_each(
-        self, sets: Sequence[Columns], count: int
-    ) -> Asking[Float[np.ndarray, "sets asked"]]:
+    def expect_each(self, sets: Sequence[Columns], count: int) -> Asking[Changes]:
         """The change of the score that each of some new examples leads one to expect."""
         return self.look.predict((yield from self.expect(sets, count)))
 
-    def try_sets(
-        self, sets: Sequence[Columns], count: int
-    ) -> Asking[Float[np.ndarray, "sets asked"]]:
+    def try_sets(self, sets: Sequence[Columns], count: int) -> Asking[Changes]:
         """By how much the outcomes of some examples change without each of the sets."""
         asked = self.random.permutation(list(self.intact))[:count].tolist()
         masks, task = self.problem.without_each(sets), self.beside.number
@@ -119,7 +114,7 @@ class Side:
         return (yield from changes(plan, self.intact))
 
 
-def changes(plan: Plan, before: dict[int, float]) -> Asking[Float[np.ndarray, "sets asked"]]:
+def changes(plan: Plan, before: dict[int, float]) -> Asking[Changes]:
     """By how much the outcomes of a plan that crosses masks and examples differ from before."""
     table = (yield plan).outcome.reshape(len(plan.masks), -1)
     return table - [before[int(example)] for example in plan.example[: table.shape[1]]]

@@ -242,7 +242,7 @@ class Candidate(JsonRecord):
 
 @dataclass(frozen=True)
 class Universality(JsonRecord):
-    """All candidates, universal ones first, and the tasks left out: there is nothing to lose."""
+    """All candidates, universal ones first, and tasks with nothing to lose, which are left out."""
 
     candidates: list[Candidate]
     left_out: list[str]

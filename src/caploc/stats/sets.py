@@ -23,7 +23,7 @@ from scipy import sparse, stats
 
 from caploc.designs import generator
 from caploc.errors import BadData, BadOption, pick
-from caploc.stats import LEVEL, RESAMPLES, Interval, JsonRecord
+from caploc.stats import LEVEL, RESAMPLES, Interval, JsonRecord, Values
 from caploc.stats.threshold import Chosen, Sets, Unchecked, votes_needed
 
 RATES = ("reference", "largest", "smallest", "dice", "iou")
@@ -408,9 +408,7 @@ def correlate_matrices(first: Table, second: Table, *, seed: int = 0) -> Agreeme
     )
 
 
-def rank_correlation(
-    first: Float64[np.ndarray, " values"], second: Float64[np.ndarray, " values"]
-) -> float | None:
+def rank_correlation(first: Values, second: Values) -> float | None:
     """Correlate the ranks of the values that both have (Spearman's); None where one is constant."""
     both = ~np.isnan(first) & ~np.isnan(second)
     one, other = first[both], second[both]

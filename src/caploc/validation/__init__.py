@@ -62,8 +62,7 @@ class Check:
     progress: Progress
 
     def scores(self, masks: Masks, what: str) -> list[float | None]:
-        plan = Plan.crossed(masks, self.examples, what=what)
-        rows = self.meter.measure(plan, self.progress, what)
+        rows = self.meter.measure(Plan.crossed(masks, self.examples), self.progress, what)
         return [self.meter.score(each).score for each in by_mask(rows, len(self.examples))]
 
     def outcomes(self, masks: Masks, what: str) -> Float[np.ndarray, "masks examples"]:
@@ -168,9 +167,7 @@ def measure_change(intact: Sequence[Row], knocked_out: Sequence[Row]) -> Change 
     )
 
 
-def scored_differences(
-    intact: Sequence[Row], knocked_out: Sequence[Row]
-) -> tuple[Float[np.ndarray, " examples"], bool]:
+def scored_differences(intact: Sequence[Row], knocked_out: Sequence[Row]) -> tuple[Scored, bool]:
     """What each example scored in both changed by, and whether all are right or wrong."""
     before, after = outcomes_by_example(intact), outcomes_by_example(knocked_out)
     differences = np.array([after[e] - before[e] for e in before if e in after], dtype=float)
@@ -210,7 +207,7 @@ def draw_curve(
     cost = Cost()
     for meter, examples in judged:
         what = f"{meter.task.name}, curve"
-        rows = meter.measure(Plan.crossed(masks, examples, what=what), progress, what)
+        rows = meter.measure(Plan.crossed(masks, examples), progress, what)
         curves[meter.task.name] = list(map(meter.score, by_mask(rows, len(examples))))
         cost.count(list({(row.mask, row.example): row for row in rows}.values()))  # each once
     counted = RunCost.model_validate(cost.as_dict())
@@ -257,7 +254,7 @@ def above_noise(found: Found, noise: Noise | None) -> Found:
 
 
 RESAMPLES = 2000  # of the bootstrap over examples
-CONFIDENCE = 95.0
+ENDS = 2.5, 97.5  # percentiles of its interval
 RANDOM, SAME_GROUPS = "random controls", "controls of the same groups"  # what rows are asked for
 
 
@@ -347,8 +344,7 @@ def joint_ratio(check: Check, chosen: Sequence[int]) -> JointDrop | None:
     draw = designs.generator(check.seed).integers(0, len(joint), (RESAMPLES, len(joint)))
     below = summed[draw].mean(axis=1)
     ratios = joint[draw].mean(axis=1)[below > 0] / below[below > 0]
-    tail = (100 - CONFIDENCE) / 2
-    low, high = np.percentile(ratios, [tail, 100 - tail]) if ratios.size else (np.nan, np.nan)
+    low, high = np.percentile(ratios, ENDS) if ratios.size else (np.nan, np.nan)
     ratio = float(joint.mean() / summed.mean())
     return JointDrop(**drops, ratio=ratio, low=number(low), high=number(high))
 

@@ -420,7 +420,7 @@ def common_answers(cases: Sequence[Case]) -> list[Common]:
     intact = answer_shares(judged_answer(case.intact) for case in cases)
     gold = answer_shares(normalised(case.gold or "") for case in cases)
     usual = {answer: max(intact.get(answer, 0.0), gold.get(answer, 0.0)) for answer in answers}
-    return [common for common in overused(answers, usual) if common.answer] if answers else []
+    return [common for common in overused(answers, usual) if common.answer]
 
 
 def is_empty(labels: Labels, case: Case) -> bool:

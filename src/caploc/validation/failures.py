@@ -21,14 +21,7 @@ from caploc.result import AnswerPair, BeforeAfter, Failures, Likelihoods, Share
 from caploc.store import Row
 from caploc.tasks.task import Generate, Response, Scored, Task, responses_from_json
 from caploc.validation import MARGIN
-from caploc.validation.categories import (
-    BROKEN,
-    Answered,
-    Case,
-    Category,
-    Labels,
-    written_text,
-)
+from caploc.validation.categories import BROKEN, Answered, Case, Category, Labels, written_text
 
 MOSTLY = 2 / 3  # of the harm, for a verdict that names one kind
 FEWEST = 5  # examples harmed, below which their kinds are no majority of anything

@@ -44,7 +44,7 @@ def check_sides(task: str, spare: Sequence[str], twins: Sequence[str]) -> None:
 
 
 def split_examples(size: int, seed: int) -> tuple[list[int], list[int]]:
-    """Draw examples of another task for the search and for the judgement; half each of a few."""
+    """Draw examples of another task, to search on and to judge on; of few, half for each."""
     count = min(SEARCHED, max(size // 2, 1))
     drawn = designs.draw_examples(size, min(size, count + JUDGED), seed=seed)
     return drawn[:count], drawn[count:] or drawn[:count]
