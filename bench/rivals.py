@@ -6,13 +6,14 @@ that ask single heads ask only examples that the intact model gets right.
 
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import fields, replace
+from functools import partial
 from math import ceil, log2
 
 import numpy as np
 from sklearn.linear_model import RidgeCV
 
 from caploc import designs
-from caploc.recovery import ESTIMATORS, Estimate, Estimator, Measurements, PaperLasso
+from caploc.recovery import ESTIMATORS, Estimate, Estimator, Measurements, fit_paper_lasso
 from caploc.recovery.screening import shrink
 from caploc.search import Found, Plan, Problem, Search, column_mask
 from caploc.search.plan import intact_plan
@@ -39,7 +40,7 @@ def flat(problem: Problem) -> Search:
     random = designs.generator(settings.seed + ANOTHER)
     examples = designs.spread_examples(right(intact), rows, random=random)
     seen = Measurements.none(heads).joined((yield Plan.scattered(masks, examples, "rows")))
-    estimate = ESTIMATORS["spike-slab"]().fit(seen, intact)
+    estimate = ESTIMATORS["spike-slab"](seen, intact)
     error = (estimate.high - estimate.low) / 2 / NORMAL
     mean = shrink(estimate.effect, error).mean
     ranking = np.argsort(mean, kind="stable").tolist()
@@ -102,38 +103,31 @@ def ranked(heads: int, ranking: Sequence[int]) -> Estimate:
     return Estimate("order", effect, unknown, unknown, unknown)
 
 
-class LeastSquares:
+def least_squares(seen: Measurements, intact: dict[int, float], *, ridge: bool) -> Estimate:
     """Regression of the mask means on the masks, as COAR attributes to components.
 
     `ridge` False takes the solution of least norm, which is the ordinary one where masks outnumber
-    heads.
+    heads. Effects are in units of the score.
     """
-
-    def __init__(self, *, ridge: bool) -> None:
-        """Choose between the two."""
-        self.ridge = ridge
-
-    def fit(self, seen: Measurements, intact: dict[int, float]) -> Estimate:
-        """Effects in units of the score."""
-        scores = seen.mask_means()
-        measured = ~np.isnan(scores)
-        masks, scores = seen.masks[measured].astype(float), scores[measured]
-        if self.ridge:
-            effect = RidgeCV(PENALTIES).fit(masks, scores).coef_
-        else:
-            effect = np.linalg.lstsq(masks - masks.mean(axis=0), scores - scores.mean())[0]
-        unknown = np.full(seen.masks.shape[1], np.nan)
-        return Estimate("least squares", effect, unknown, unknown, unknown)
+    scores = seen.mask_means()
+    measured = ~np.isnan(scores)
+    masks, scores = seen.masks[measured].astype(float), scores[measured]
+    if ridge:
+        effect = RidgeCV(PENALTIES).fit(masks, scores).coef_
+    else:
+        effect = np.linalg.lstsq(masks - masks.mean(axis=0), scores - scores.mean())[0]
+    unknown = np.full(seen.masks.shape[1], np.nan)
+    return Estimate("least squares", effect, unknown, unknown, unknown)
 
 
 def regression(problem: Problem) -> Search:
     """Least squares with a ridge on random masks crossed with examples (Shah et al., 2024)."""
-    return on_random_masks(problem, LeastSquares(ridge=True))
+    return on_random_masks(problem, partial(least_squares, ridge=True))
 
 
 def ordinary_regression(problem: Problem) -> Search:
     """The same without a ridge."""
-    return on_random_masks(problem, LeastSquares(ridge=False))
+    return on_random_masks(problem, partial(least_squares, ridge=False))
 
 
 def on_random_masks(problem: Problem, estimator: Estimator) -> Search:
@@ -142,7 +136,7 @@ def on_random_masks(problem: Problem, estimator: Estimator) -> Search:
     intact = (yield intact_plan(problem, problem.examples)).by_example()
     masks = designs.bernoulli(heads, settings.masks, rate=settings.rate, seed=settings.seed)
     seen = yield Plan.crossed(masks, problem.examples)
-    estimate = estimator.fit(seen, intact)
+    estimate = estimator(seen, intact)
     return Found(estimate.needed(settings.top), estimate.order(), estimate, seen)
 
 
@@ -159,7 +153,7 @@ def css_searched(problem: Problem, struck: Sequence[int] = ()) -> Search:
         masks = designs.stratified(heads, max(MASKS), rate=rate, seed=settings.seed)
         seen = yield Plan.crossed(masks, problem.examples)
         parts = [seen.where(seen.mask < count) for count in MASKS]
-        estimates += [PaperLasso().fit(part, intact) for part in parts]
+        estimates += [fit_paper_lasso(part, intact) for part in parts]
     sets = [
         [column for column in estimate.order() if column not in struck][: settings.top]
         for estimate in estimates

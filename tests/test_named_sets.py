@@ -7,7 +7,7 @@ import pytest
 from caploc.contents import read_file
 from caploc.export import Export
 from caploc.models.planted import Planted, write_planted
-from caploc.recovery import Measurements, PairedDifferences
+from caploc.recovery import Measurements, fit_paired
 from caploc.result import Result
 from caploc.search import METHODS, Found, Method, Settings
 from caploc.search.plan import Plan, intact_plan
@@ -29,7 +29,7 @@ def given(columns, problem):
     intact = (yield intact_plan(problem, problem.examples)).by_example()
     masks = problem.empty()[None]
     seen = Measurements.none(problem.heads).joined((yield Plan.crossed(masks, problem.examples)))
-    estimate = PairedDifferences().fit(seen, intact)
+    estimate = fit_paired(seen, intact)
     rest = [column for column in range(problem.heads) if column not in columns]
     return Found(list(columns), [*columns, *rest], estimate, seen, notes=["Made up."])
 

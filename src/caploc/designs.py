@@ -18,7 +18,7 @@ CONTROLS = 1_000_003  # added to a study's seed for its controls, which must not
 
 
 def generator(seed: int) -> np.random.Generator:
-    """The random numbers of a seed."""
+    """Return the random numbers of a seed."""
     return np.random.Generator(np.random.PCG64(seed))
 
 
@@ -29,10 +29,7 @@ def check_rate(rate: float) -> None:
 
 
 def bernoulli(heads: int, masks: int, *, rate: float, seed: int) -> Masks:
-    """Knock out each head on its own with chance `rate` (CSB of the heads paper).
-
-    Raises BadOption if `rate` is not strictly between 0 and 1.
-    """
+    """Knock out each head with chance `rate` (CSB of the heads paper); raises BadOption."""
     check_rate(rate)
     return generator(seed).random((masks, heads)) < rate
 
@@ -91,10 +88,9 @@ def scattered(allowed: Mask, masks: int, *, size: int, random: np.random.Generat
 def weighted(
     chance: Float[np.ndarray, " heads"], masks: int, *, random: np.random.Generator
 ) -> Masks:
-    """Masks that knock out head h with chance `chance[h]`, as evenly as chance allows.
+    """Draw masks that knock out head h with chance `chance[h]`, as evenly as chance allows.
 
-    Systematic sampling down the masks: head h is knocked out `floor` or `ceil` of `chance[h] masks`
-    times, at random masks.
+    Systematic sampling down the masks: each `floor` or `ceil` of `chance[h] masks` times.
     """
     start = random.random(chance.size)
     steps = np.floor(start + np.arange(1, masks + 1)[:, None] * chance)
@@ -105,14 +101,14 @@ def weighted(
 def spread_examples(
     examples: Sequence[int], rows: int, *, random: np.random.Generator
 ) -> Int[np.ndarray, " rows"]:
-    """An example for each row: every one used equally often, in a random order."""
-    rounds = max(1, -(-rows // len(examples)))
+    """Draw an example for each row: every one used equally often, in a random order."""
+    rounds = max(1, ceil(rows / len(examples)))
     drawn = np.concatenate([random.permutation(examples) for _ in range(rounds)])
     return drawn[:rows].astype(int)
 
 
 def singles(heads: int) -> Masks:
-    """One mask for each head, knocking out it alone."""
+    """Make one mask for each head, knocking out it alone."""
     return np.eye(heads, dtype=bool)
 
 
@@ -154,10 +150,7 @@ def neighbours(mask: Mask, groups: Sequence[Sequence[int]], draws: int, *, seed:
 
 
 def draw_examples(size: int, count: int, *, seed: int) -> list[int]:
-    """`count` of `size` examples, drawn once; more examples keep the first ones.
-
-    Raises BadOption if there are not so many, or none is asked for.
-    """
+    """Draw `count` of `size` examples; more keep the first ones. Raises BadOption."""
     if not 0 < count <= size:
         raise BadOption(f"--examples must lie between 1 and {size}, all there are; got {count}.")
     return [int(example) for example in generator(seed).permutation(size)[:count]]

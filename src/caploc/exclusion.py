@@ -55,10 +55,7 @@ def resolve_excluded(
 
 
 def read_universal(source: ModelSource) -> HeadFile:
-    """Read the universal heads kept for a model.
-
-    Raises UserError if none are kept, or the file is none of heads.
-    """
+    """Read the universal heads kept for a model; raises UserError if none are kept."""
     path = universal_file(source.fingerprint())
     if not path.exists():
         raise BadOption(

@@ -23,7 +23,7 @@ def find_unbroken(effects: Sequence[TaskEffect]) -> TaskEffect | None:
 
 
 def find_gentlest(frontier: Frontier) -> FrontierSet | None:
-    """Find, of the sets of whole heads that surely break the task, the one of the smallest price.
+    """Find the set of whole heads that surely breaks the task at the smallest price.
 
     Where prices were not told it is the one that costs others least, by the mean; of equals the
     most damaging.

@@ -27,7 +27,7 @@ from caploc.heads import HeadGrid
 from caploc.measurement import search
 from caploc.progress import Progress, Silent
 from caploc.recovery import paired
-from caploc.recovery.estimate import Measurements, survived
+from caploc.recovery.estimate import Measurements, right_of, survived
 from caploc.recovery.screening import false_discovery_rates
 from caploc.report.page import rewrite_page
 from caploc.report.wording import name_list
@@ -37,7 +37,7 @@ from caploc.search.plan import Asking, intact_plan
 from caploc.search.published import Sheet
 from caploc.search.screen import Screen
 from caploc.search.sets import beyond_doubt
-from caploc.search.state import SearchState, right_of
+from caploc.search.state import SearchState
 from caploc.workbench import Allowed, shared_price
 
 TRIED = 40  # right examples on which a head alone shows whether it breaks the task
@@ -144,7 +144,7 @@ def standing_in(
     avoid = problem.empty()
     avoid[[*critical, *found]] = True
     avoid[base] = False
-    screen = Screen(problem, right_of(left), left, state.random, base=base, avoid=avoid)
+    screen = Screen(problem, left, state.random, base, avoid)
     yield from state.screening(screen, state.spent + rows)
     return beyond_doubt(screen, problem.settings.top)
 

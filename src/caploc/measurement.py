@@ -129,10 +129,8 @@ class Meter:
             waiting[ask.key[0]].responses.append(None)
         for batch in self.engine.answer(asks):
             self.cost.count_ways(batch, progress)
-            done = []
-            for row in self.rows([waiting[number] for number in self.filled(batch, waiting)]):
-                self.known[row.mask, row.example] = row  # the packed mask, the example's digest
-                done.append(row)
+            done = list(self.rows([waiting[number] for number in self.filled(batch, waiting)]))
+            self.known |= {(row.mask, row.example): row for row in done}
             self.store.add(self.question, done)
             progress.advance(len(done), sum(row.tokens for row in done))
 

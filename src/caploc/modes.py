@@ -39,7 +39,6 @@ class Mode:
 
     @property
     def tasks(self) -> tuple[str, ...]:
-        """The corrupted task, if there is one."""
         return () if self.corrupted is None else (self.corrupted,)
 
     def check(self, device: str) -> None:
@@ -103,10 +102,7 @@ class Intervention:
     corrupted: Task | None = None
 
     def sources(self, task: Task) -> Sources | None:
-        """Return where outputs come from in rows of this task; None where they are zero.
-
-        Raises BadOption if the task has too few examples, or others than the corrupted one.
-        """
+        """Find where outputs come from in rows of a task; None if zero. Raises BadOption."""
         make = {MEAN: self._mean, RESAMPLE: self._resample, PATCH: self._patch}
         return None if self.mode.name == ZERO else make[self.mode.name](task.in_metric())
 

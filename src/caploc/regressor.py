@@ -64,7 +64,7 @@ class KnockoutRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         the estimator needs `intact`; BadData if `X` holds anything but 0 and 1, or lengths differ;
         ValueError as scikit-learn has it, for data of another shape.
         """
-        estimator = pick(ESTIMATORS, self.estimator, "estimator")()
+        estimator = pick(ESTIMATORS, self.estimator, "estimator")
         if self.estimator in NEEDS_INTACT and intact is None:
             raise BadOption(
                 f"KnockoutRegressor(estimator={self.estimator!r}) compares with what nothing "
@@ -72,7 +72,7 @@ class KnockoutRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
             )
         data, outcome = validate_data(self, X, y, dtype=None, y_numeric=True)
         seen, before = measured(switches(data), outcome.astype(float), groups, intact)
-        found = estimator.fit(seen, before)
+        found = estimator(seen, before)
         self.coef_, self.q_ = found.effect, found.q
         self.interval_ = np.stack([found.low, found.high], axis=1)
         expected = seen.masks[seen.mask] @ np.nan_to_num(found.effect)

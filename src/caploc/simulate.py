@@ -186,7 +186,6 @@ class World:
 
     @property
     def heads(self) -> int:
-        """Number of heads."""
         return len(self.shifts)
 
     @property
@@ -198,9 +197,7 @@ class World:
     @property
     def common(self) -> Bool[np.ndarray, " heads"]:
         """Heads that are not universal."""
-        mask = np.ones(self.heads, dtype=bool)
-        mask[list(self.universal)] = False
-        return mask
+        return ~np.isin(np.arange(self.heads), self.universal)
 
     def outcomes(self, knocked_out: RowMasks, example: Examples) -> PerRow:
         """0/1 outcomes of rows; the same row has the same outcome every time."""
@@ -225,9 +222,8 @@ class World:
 
     def share(self, amount: np.ndarray, column: Columns) -> Float[np.ndarray, " _"]:
         """How much of a head's shift an amount takes."""
-        spare = np.zeros(self.heads) if self.spare is None else self.spare
-        part: np.ndarray = np.maximum(amount - spare[column], 0.0) / (1 - spare[column])
-        return part
+        spare = 0.0 if self.spare is None else self.spare[column]
+        return np.maximum(amount - spare, 0.0) / (1 - spare)
 
     def joint(self, knocked_out: RowMasks) -> PerRow:
         """What a mask costs beyond the sum of its heads."""
@@ -307,8 +303,7 @@ class World:
 
     def damage_of(self, columns: "list[int] | tuple[int, ...]") -> float:
         """The true drop of the accuracy with these heads gone."""
-        mask = np.zeros(self.heads, dtype=bool)
-        mask[list(columns)] = True
+        mask = np.isin(np.arange(self.heads), columns)
         return self.accuracy(np.zeros_like(mask)) - self.accuracy(mask)
 
     def best_set(self, size: int = 5) -> list[int]:

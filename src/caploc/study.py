@@ -59,6 +59,7 @@ FRESH = 600  # examples kept for the check, at most
 CHECKED = 100  # of them that no search sees: the finding, controls and held-out masks are on them
 FEWEST_FRESH = 20  # below which there is no check on fresh examples; so few no search sees
 ELSEWHERE = 24  # examples of each other task, to tell heads that break everything
+HeadBench = Workbench[HeadModel]
 
 
 @dataclass(frozen=True)
@@ -118,7 +119,6 @@ class Study:
 
     @property
     def named_tasks(self) -> tuple[str, ...]:
-        """Every task that it names."""
         return (self.task, *self.beside, *self.mode.tasks)
 
     def is_twin(self, name: str) -> bool:
@@ -128,11 +128,21 @@ class Study:
     def check(self) -> "Study":
         """Refuse, by a UserError, what can be refused before data or weights are loaded.
 
-        Returns the study with its budget spent, its excluded heads by name and its twins: a
-        specific set must break those that caploc brings, if none is named and none is spared.
+        Returns the study with its budget spent, its excluded heads by name and its twins.
         """
         pick(METHODS, self.method, "method")
-        return self.with_twins().checked()
+        study = self.with_twins()
+        for check in study.checks():
+            check()
+        for name in study.named_tasks:
+            check_task_name(name, study.options)
+        study.check_sparing()
+        grid = study.model.check()
+        sized = study.sized(grid.size)
+        if not study.exclude:
+            return sized
+        excluded = resolve_excluded(study.exclude, study.model.source(), grid, study.settings.top)
+        return replace(sized, exclude=excluded)
 
     def with_twins(self) -> "Study":
         """Return the study with the tasks in other words that a specific set must break too."""
@@ -162,19 +172,6 @@ class Study:
         """Refuse tasks to spare, or their lack, that the method and its goal make no sense of."""
         check_spared(self.settings.goal, self.spare, adaptive=METHODS[self.method].adaptive)
         check_sides(self.task, self.spare, self.twins)
-
-    def checked(self) -> "Study":
-        for check in self.checks():
-            check()
-        for name in self.named_tasks:
-            check_task_name(name, self.options)
-        self.check_sparing()
-        grid = self.model.check()
-        sized = self.sized(grid.size)
-        if not self.exclude:
-            return sized
-        excluded = resolve_excluded(self.exclude, self.model.source(), grid, self.settings.top)
-        return replace(sized, exclude=excluded)
 
     def check_counts(self, heads: int) -> None:
         """Refuse more examples than anyone has, and more heads to name than there are."""
@@ -306,9 +303,7 @@ def run_study(
             return found
 
 
-def locate(
-    study: Study, bench: Workbench[HeadModel], tasks: Sequence[Task], progress: Progress
-) -> Stages:
+def locate(study: Study, bench: HeadBench, tasks: Sequence[Task], progress: Progress) -> Stages:
     """Measure what the method's search asks for, and see what it found."""
     task = tasks[0]
     examples, kept = study.drawn(task.size)
@@ -371,7 +366,7 @@ def locate(
 
 
 def other_tasks(
-    study: Study, bench: Workbench[HeadModel], tasks: Sequence[Task], meters: list[Meter]
+    study: Study, bench: HeadBench, tasks: Sequence[Task], meters: list[Meter]
 ) -> Iterator[OtherTask]:
     """Yield the tasks that a specific set must break or spare; meters of their likelihoods join."""
     named = dict.fromkeys((*study.twins, *study.spare))
@@ -387,11 +382,7 @@ def other_tasks(
 
 
 def validated(
-    study: Study,
-    bench: Workbench[HeadModel],
-    stages: Stages,
-    tasks: Sequence[Task],
-    progress: Progress,
+    study: Study, bench: HeadBench, stages: Stages, tasks: Sequence[Task], progress: Progress
 ) -> Stages:
     """Score the heads to name on every example, on other tasks, and on those kept."""
     # The claim is made in the task's own metric, whatever signal found the heads.
@@ -448,11 +439,7 @@ def validated(
 
 
 def draw_own_curve(
-    study: Study,
-    bench: Workbench[HeadModel],
-    stages: Stages,
-    tasks: Sequence[Task],
-    progress: Progress,
+    study: Study, bench: HeadBench, stages: Stages, tasks: Sequence[Task], progress: Progress
 ) -> Curve | None:
     """Score all tasks as the named heads go one after another; None without heads, or if quick."""
     if study.quick or not stages.found.chosen:
@@ -497,17 +484,14 @@ def keeping_promise(study: Study, stages: Stages, check: Check, meters: Sequence
 def promised(
     study: Study, check: Check, meters: Sequence[Meter], twins: Sequence[str], spared: Sequence[str]
 ) -> Promise:
-    """What a specific set must do, with the examples on which each task is judged."""
+    """Say what a specific set must do, with the examples on which each task is judged."""
 
-    def of(names: Sequence[str]) -> list[Check]:
-        others = [meters[study.beside.index(name) + 1] for name in names]
-        judged = [split_examples(each.task.size, study.settings.seed)[1] for each in others]
-        return [
-            replace(check, meter=meter, examples=examples[: study.limit])
-            for meter, examples in zip(others, judged, strict=True)
-        ]
+    def check_of(name: str) -> Check:
+        meter = meters[study.beside.index(name) + 1]
+        judged = split_examples(meter.task.size, study.settings.seed)[1]
+        return replace(check, meter=meter, examples=judged[: study.limit])
 
-    return Promise(check, of(twins), of(spared), study.settings.price)
+    return Promise(check, [*map(check_of, twins)], [*map(check_of, spared)], study.settings.price)
 
 
 def offering(

@@ -44,8 +44,7 @@ MOST_TASKS = 256  # of a study: its own and those beside it; each is loaded and 
 class ModelOptions:
     """Which model, and how it is loaded; see `caploc.load_model`.
 
-    With `workers` it is loaded by each of them, and rows are answered there. `backend` is one of
-    `ENGINES`.
+    With `workers` each of them loads it and answers rows. `backend` is one of `ENGINES`.
     """
 
     name: str
@@ -95,8 +94,7 @@ class ModelOptions:
     def check_scorable(self, *, reads_weights: bool) -> None:
         """Refuse, before weights are read, what cannot score neurons: where they lie, and how.
 
-        Raises BadOption if processes share the model, or a score reads weights that are packed;
-        ModelRefused if the experts of a model are packed or spread.
+        Raises BadOption; ModelRefused if the experts of a model are packed or spread.
         """
         if self.device == SHARD:
             raise BadOption(
@@ -182,7 +180,6 @@ class ModelOptions:
         return ScoringWorkers(WorkerPool(self.workers, recipe, self.device, ScoringReplica))
 
     def tokenizer(self) -> PreTrainedTokenizerBase:
-        """Load the tokenizer alone."""
         return load_tokenizer(
             self.name,
             revision=self.revision,
@@ -214,10 +211,7 @@ class Allowed:
     def check(
         self, where: str, model: ModelOptions, options: TaskOptions, tasks: Sequence[str]
     ) -> None:
-        """Refuse what a file asks for and was not allowed; `where` says which file.
-
-        Raises BadOption, naming the option that allows it, or if there are too many tasks.
-        """
+        """Refuse what a file (`where` says which) asks for and may not; raises BadOption."""
         check_task_count(where, len(tasks))
         if model.trust_remote_code and not self.remote_code:
             raise BadOption(
@@ -331,18 +325,19 @@ class Workbench(Generic[Model_co]):
         sources = self.sources[what]
         mode = ZERO if sources is None else sources.question
         question = Question(loaded.fingerprint, loaded.dtype, *what, mode, repeat)
-        if question not in self.meters and self.make_meter is not None:
-            self.meters[question] = self.make_meter(task, question, self.cost)
-        elif question not in self.meters:
+        if question in self.meters:
+            return self.meters[question]
+        if self.make_meter is not None:
+            meter = self.make_meter(task, question, self.cost)
+        else:
             assert self.store is not None
-            self.meters[question] = Meter(
-                self.engine, self.store, task, question, self.cost, sources
-            )
-        return self.meters[question]
+            meter = Meter(self.engine, self.store, task, question, self.cost, sources)
+        self.meters[question] = meter
+        return meter
 
 
 def likelihood_of(task: Task, examples: Sequence[int]) -> Task | None:
-    """The task with how likely right answers are as outcomes; None if an example has none."""
+    """Take the task with how likely right answers are as outcomes; None if one has none."""
     likelihood = task.in_likelihood()
     if likelihood is None:
         return None
@@ -355,7 +350,7 @@ def likelihood_of(task: Task, examples: Sequence[int]) -> Task | None:
 
 
 def choices_of(task: Task, examples: Sequence[int]) -> dict[int, int]:
-    """The number of the right choice of each example that offers any."""
+    """Find the number of the right choice of each example that offers any."""
     chosen = {example: task.choice(example) for example in examples}
     return {example: choice for example, choice in chosen.items() if choice is not None}
 
@@ -363,7 +358,7 @@ def choices_of(task: Task, examples: Sequence[int]) -> dict[int, int]:
 def shared_price(
     bench: Workbench[HeadModel], meter: Meter, examples: Sequence[int], progress: Progress
 ) -> float:
-    """Tokens that one mask reads for all rows, as a multiple of those that each row takes alone."""
+    """Count tokens that a mask reads for all rows, as a multiple of those a row takes alone."""
     requests = [meter.task.requests(example)[0] for example in examples]
     # where each example has a source of its own, no two read a prefix alike
     alike = bench.intervention.mode.name in (ZERO, MEAN)

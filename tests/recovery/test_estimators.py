@@ -35,7 +35,7 @@ def measured(world, design, rows=6000, ask=World.outcomes):
 class TestEveryEstimator:
     def test_finds_planted_heads(self, name, design):
         world = World.planted(40, 3, drop=0.3, seed=2)
-        estimate = ESTIMATORS[name]().fit(*measured(world, design))
+        estimate = ESTIMATORS[name](*measured(world, design))
         assert estimate.estimator == name
         assert set(estimate.needed(3)) == set(world.planted_heads)
 
@@ -43,7 +43,7 @@ class TestEveryEstimator:
         """Penalties and the heads cut beside it may move an effect by a third of a planted one."""
         world = World.planted(40, 3, drop=0.3, seed=2)
         seen, intact = measured(world, design)
-        effect = ESTIMATORS[name]().fit(seen, intact).effect
+        effect = ESTIMATORS[name](seen, intact).effect
         assert effect == pytest.approx(effects_on(world, list(intact)), abs=0.1)
 
     def test_effects_scale_with_outcomes(self, name, design):
@@ -51,11 +51,11 @@ class TestEveryEstimator:
         seen, intact = measured(world, design, 3000, World.logprobs)
         if name == "logistic":
             with pytest.raises(BadOption, match="needs outcomes of 0 and 1"):
-                ESTIMATORS[name]().fit(seen, intact)
+                ESTIMATORS[name](seen, intact)
             return
         scaled = replace(seen, outcome=7 * seen.outcome)
-        first = ESTIMATORS[name]().fit(seen, intact)
-        second = ESTIMATORS[name]().fit(scaled, {e: 7 * o for e, o in intact.items()})
+        first = ESTIMATORS[name](seen, intact)
+        second = ESTIMATORS[name](scaled, {e: 7 * o for e, o in intact.items()})
         for one, other in ((first.effect, second.effect), (first.low, second.low)):
             assert np.allclose(7 * one, other, rtol=1e-6, atol=1e-9, equal_nan=True)
 
@@ -64,8 +64,8 @@ class TestEveryEstimator:
         seen, intact = measured(world, design, 3000)
         order = np.random.default_rng(0).permutation(30)
         turned = replace(seen, masks=seen.masks[:, order])
-        first = ESTIMATORS[name]().fit(seen, intact).effect[order]
-        second = ESTIMATORS[name]().fit(turned, intact).effect
+        first = ESTIMATORS[name](seen, intact).effect[order]
+        second = ESTIMATORS[name](turned, intact).effect
         # Coordinate descent stops within its own tolerance of the optimum, from either order.
         assert np.allclose(first, second, atol=2e-3, equal_nan=True)
 
@@ -76,8 +76,8 @@ class TestEveryEstimator:
         turned = replace(
             seen, mask=seen.mask[order], example=seen.example[order], outcome=seen.outcome[order]
         )
-        first = ESTIMATORS[name]().fit(seen, intact)
-        second = ESTIMATORS[name]().fit(turned, dict(reversed(intact.items())))
+        first = ESTIMATORS[name](seen, intact)
+        second = ESTIMATORS[name](turned, dict(reversed(intact.items())))
         assert np.allclose(first.effect, second.effect, atol=1e-3, equal_nan=True)
         assert np.allclose(first.low, second.low, atol=1e-3, equal_nan=True)
 
@@ -86,8 +86,8 @@ class TestEveryEstimator:
         seen, intact = measured(world, design, 3000)
         lost = np.random.default_rng(1).random(len(seen.outcome)) < 0.2
         missing = replace(seen, outcome=np.where(lost, np.nan, seen.outcome))
-        first = ESTIMATORS[name]().fit(missing, intact)
-        second = ESTIMATORS[name]().fit(seen.where(~lost), intact)
+        first = ESTIMATORS[name](missing, intact)
+        second = ESTIMATORS[name](seen.where(~lost), intact)
         assert np.array_equal(first.effect, second.effect, equal_nan=True)
         assert np.array_equal(first.low, second.low, equal_nan=True)
 
@@ -95,21 +95,21 @@ class TestEveryEstimator:
         world = World.planted(20, 2, drop=0.3, seed=6)
         seen, intact = measured(world, design, 2000)
         with_head = seen.masks[:, 7][seen.mask]
-        estimate = ESTIMATORS[name]().fit(seen.where(~with_head), intact)
+        estimate = ESTIMATORS[name](seen.where(~with_head), intact)
         assert np.isnan([estimate.effect[7], estimate.low[7], estimate.q[7]]).all()
         assert np.isfinite(np.delete(estimate.effect, 7)).all()
         assert 7 not in estimate.needed(20)
 
     def test_nothing_measured_is_nothing_known(self, name, design):
         for intact in ({}, {0: 1.0, 1: 0.0}):
-            estimate = ESTIMATORS[name]().fit(Measurements.none(5), intact)
+            estimate = ESTIMATORS[name](Measurements.none(5), intact)
             assert np.isnan(estimate.effect).all() and np.isnan(estimate.q).all()
             assert estimate.needed(5) == []
 
     def test_outcomes_that_never_differ_name_no_head(self, name, design):
         seen, intact = measured(World(np.zeros(12), 20.0, 0), design, 1200)
         assert (seen.outcome == 1).all()
-        estimate = ESTIMATORS[name]().fit(seen, intact)
+        estimate = ESTIMATORS[name](seen, intact)
         assert (estimate.effect == 0).all() and estimate.needed(5) == []
         assert not (estimate.q < 1).any()
 
@@ -119,7 +119,7 @@ class TestEveryEstimator:
             world = World.planted(20, 3, drop=0.3, seed=seed)
             for rows, errors in ((600, few), (3000, many)):
                 seen, intact = measured(world, design, rows)
-                effect = np.nan_to_num(ESTIMATORS[name]().fit(seen, intact).effect)
+                effect = np.nan_to_num(ESTIMATORS[name](seen, intact).effect)
                 # A shift of all effects alike, as masks of one size have it, moves no ranking.
                 errors.append(np.std(effect - effects_on(world, list(intact))))
         assert np.mean(many) < 0.75 * np.mean(few)

@@ -7,9 +7,9 @@ from caploc import designs
 from caploc.recovery import (
     REPEATABLE,
     Measurements,
-    PairedDifferences,
     falls,
     falls_short,
+    fit_paired,
     matched_pairs,
     sign_test,
 )
@@ -20,7 +20,7 @@ def alone(outcomes, intact):
     """The fit of one head, on an example for each pair of outcomes."""
     examples = np.arange(len(outcomes))
     seen = Measurements(np.eye(2, dtype=bool)[:1], 0 * examples, examples, np.array(outcomes))
-    return PairedDifferences().fit(seen, dict(enumerate(intact)))
+    return fit_paired(seen, dict(enumerate(intact)))
 
 
 def test_measures_have_students_interval():
@@ -114,7 +114,7 @@ def test_a_single_difference_has_an_effect_and_no_interval():
     seen = Measurements(
         np.eye(1, dtype=bool), np.zeros(1, dtype=int), np.zeros(1, dtype=int), np.zeros(1)
     )
-    estimate = PairedDifferences().fit(seen, {0: 1.0})
+    estimate = fit_paired(seen, {0: 1.0})
     assert estimate.effect[0] == -1
     assert np.isnan([estimate.low[0], estimate.high[0], estimate.q[0]]).all()
 
@@ -125,18 +125,18 @@ def test_a_heads_rows_count_together_however_many_plans_they_came_in():
     masks = designs.singles(6)
     first, before = crossed(world, masks, list(range(30)))
     second, after = crossed(world, masks[[1, 4]], list(range(30, 50)))
-    estimate = PairedDifferences().fit(first.joined(second), before | after)
+    estimate = fit_paired(first.joined(second), before | after)
     whole, intact = crossed(world, masks, list(range(50)))
-    reference = PairedDifferences().fit(whole, intact)
+    reference = fit_paired(whole, intact)
     assert estimate.effect[[1, 4]].tolist() == reference.effect[[1, 4]].tolist()
     assert estimate.low[[1, 4]].tolist() == reference.low[[1, 4]].tolist()
-    assert estimate.effect[0] == PairedDifferences().fit(first, before).effect[0]
+    assert estimate.effect[0] == fit_paired(first, before).effect[0]
 
 
 def test_masks_of_several_heads_say_nothing_of_heads_alone():
     world = World.planted(6, 2, drop=0.4, seed=1)
     pairs = np.array([[1, 1, 0, 0, 0, 0], [0, 0, 1, 1, 0, 0]], dtype=bool)
-    estimate = PairedDifferences().fit(*crossed(world, pairs, list(range(20))))
+    estimate = fit_paired(*crossed(world, pairs, list(range(20))))
     assert np.isnan(estimate.effect).all()
 
 
@@ -146,7 +146,7 @@ def test_paired_intervals_cover_the_true_effect_as_often_as_they_say():
     masks = designs.singles(40)[world.planted_heads]
     for repeat in range(60):
         examples = list(range(100 * repeat, 100 * (repeat + 1)))
-        estimate = PairedDifferences().fit(*crossed(world, masks, examples))
+        estimate = fit_paired(*crossed(world, masks, examples))
         covered.append((estimate.low <= truth) & (truth <= estimate.high))
     planted = np.array(covered)[:, world.planted_heads]
     # 180 intervals: three standard errors of a 95 % coverage are 4.9 points.

@@ -10,13 +10,12 @@ from sklearn.linear_model import LassoCV
 from caploc import designs
 from caploc.errors import BadOption
 from caploc.recovery import (
+    ESTIMATORS,
     EXAMPLE_PRIOR,
     HEAD_PRIOR,
-    ChosenLasso,
-    DifferenceOfMeans,
-    Logistic,
     Measurements,
-    SpikeAndSlab,
+    fit_chosen_lasso,
+    fit_logistic,
 )
 from caploc.recovery.estimate import Rows
 from caploc.recovery.screening import false_discovery_rates, means_apart, screened
@@ -24,11 +23,11 @@ from caploc.simulate import World
 
 
 @pytest.mark.parametrize(
-    ("estimator", "effects"), [(DifferenceOfMeans, means_apart), (SpikeAndSlab, screened)]
+    ("estimator", "effects"), [("means", means_apart), ("spike-slab", screened)]
 )
 def test_intervals_and_discovery_rates_are_those_of_the_effects(estimator, effects):
     seen, intact = scattered(World.planted(30, 3, seed=1), 1500)
-    estimate, found = estimator().fit(seen, intact), effects(Rows.of(seen, intact))
+    estimate, found = ESTIMATORS[estimator](seen, intact), effects(Rows.of(seen, intact))
     assert (estimate.effect == found.effect).all()
     assert (estimate.high + estimate.low) / 2 == pytest.approx(estimate.effect)
     assert (estimate.high - estimate.low) / 2 == pytest.approx(found.half_width())
@@ -40,7 +39,7 @@ def test_a_null_world_rarely_has_a_head_named():
     named = 0
     for seed in range(100):
         seen, intact = scattered(World(np.zeros(20), 1.5, seed), 600, seed=seed)
-        named += bool((SpikeAndSlab().fit(seen, intact).q < 0.05).any())
+        named += bool((ESTIMATORS["spike-slab"](seen, intact).q < 0.05).any())
     # Three standard errors above five of a hundred, and one for errors that are estimated.
     assert named <= 5 + 4 * np.sqrt(100 * 0.05 * 0.95)
 
@@ -58,12 +57,12 @@ def test_the_chosen_penalty_is_scikit_learns_over_folds_of_whole_masks():
     largest = np.abs((x - x.mean(axis=0)).T @ y).max() / 500
     reference = LassoCV(alphas=np.geomspace(largest, largest / 100, 30), cv=folds, tol=1e-6)
     expected = reference.fit(x, y).coef_ * rows.residuals().std()
-    assert ChosenLasso().fit(seen, intact).effect == pytest.approx(expected, abs=2e-3)
+    assert fit_chosen_lasso(seen, intact).effect == pytest.approx(expected, abs=2e-3)
 
 
 def test_masks_that_cannot_be_held_out_leave_no_penalty_to_choose():
     masks = np.array([[True, False]])
-    estimate = ChosenLasso().fit(*crossed(World.planted(2, 1, seed=0), masks, list(range(30))))
+    estimate = fit_chosen_lasso(*crossed(World.planted(2, 1, seed=0), masks, list(range(30))))
     assert estimate.effect[0] == 0 and np.isnan(estimate.effect[1])
 
 
@@ -86,7 +85,7 @@ def test_the_logistic_fit_is_the_mode_of_its_posterior():
     mode = optimize.minimize(surprise, np.zeros(4 + count + 1)).x
     before = mode[4:-1] + mode[-1]
     expected = [(expit(before + head) - expit(before)).mean() for head in mode[:4]]
-    assert Logistic().fit(seen, intact).effect == pytest.approx(expected, abs=2e-3)
+    assert fit_logistic(seen, intact).effect == pytest.approx(expected, abs=2e-3)
 
 
 def test_the_logistic_fit_sees_effects_where_accuracy_hardly_moves():
@@ -95,7 +94,7 @@ def test_the_logistic_fit_sees_effects_where_accuracy_hardly_moves():
     shifts[4] = 2.0
     world = World(shifts, -2.5, seed=4)
     seen, intact = scattered(world, 4000, examples=range(300))
-    effect = Logistic().fit(seen, intact).effect
+    effect = fit_logistic(seen, intact).effect
     assert int(np.argmin(effect)) == 4
     assert effect[4] < 4 * np.delete(effect, 4).min()
 
@@ -107,7 +106,7 @@ def test_the_logistic_fit_refuses_what_is_neither_right_nor_wrong(outcome, intac
     zeros = np.zeros(2, dtype=int)
     seen = Measurements(np.eye(2, dtype=bool), np.arange(2), zeros, np.array(outcome))
     with pytest.raises(BadOption, match="outcomes of 0 and 1; use another one"):
-        Logistic().fit(seen, intact)
+        fit_logistic(seen, intact)
 
 
 def test_difficulty_taken_off_makes_errors_smaller():
@@ -119,6 +118,6 @@ def test_difficulty_taken_off_makes_errors_smaller():
         seen, intact = scattered(world, 2000, examples=range(60), seed=seed)
         # As if every row asked an example of its own, and nobody knew which are hard.
         unknown = replace(seen, example=np.arange(2000)), dict.fromkeys(range(2000), 1.0)
-        aware.append(DifferenceOfMeans().fit(seen, intact).effect - truth)
-        blind.append(DifferenceOfMeans().fit(*unknown).effect - truth)
+        aware.append(ESTIMATORS["means"](seen, intact).effect - truth)
+        blind.append(ESTIMATORS["means"](*unknown).effect - truth)
     assert np.std(aware) < 0.75 * np.std(blind)

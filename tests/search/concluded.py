@@ -7,7 +7,7 @@ from caploc import designs
 from caploc.search.conclusion import Conclusion
 from caploc.search.plan import intact_plan
 from caploc.search.screen import Screen
-from caploc.search.state import Shortlist, right_of
+from caploc.search.state import Shortlist
 from caploc.simulate import World
 
 WORLD = World.planted(40, 4, drop=0.35, seed=1)
@@ -17,7 +17,7 @@ def looked(world=WORLD, rows=1200, checked=50, struck=(), top=4, seed=0, ask=Wor
     """A screen of so many rows and its first heads alone on so many examples."""
     asked, answer = problem(world.heads, top=top), inside(world, ask=ask)
     intact = answered(intact_plan(asked, asked.examples), answer).by_example()
-    screen = Screen(asked, right_of(intact), intact, designs.generator(seed))
+    screen = Screen(asked, intact, designs.generator(seed))
     screen.take(answered(screen.next_rows(rows), answer))
     heads = np.argsort(screen.posterior().mean)[: top + 3].tolist() if checked else []
     shortlist = Shortlist(asked, heads, designs.generator(seed + 1))

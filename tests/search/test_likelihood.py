@@ -12,7 +12,6 @@ from caploc import designs
 from caploc.search import METHODS
 from caploc.search.adaptive import CHECKED
 from caploc.search.likelihood import FLOOR, FirstLook, balance, linked
-from caploc.search.state import right_of
 from caploc.simulate import World
 
 WORLD = World.planted(40, 4, drop=0.35, seed=1)
@@ -39,7 +38,7 @@ def looked(world=WORLD, rows=160, answer=None, likelihood=1, **given):
     empty = np.zeros((len(examples), world.heads), dtype=bool)
     intact = dict(zip(examples.tolist(), world.outcomes(empty, examples), strict=True))
     look = FirstLook(asked, intact, designs.generator(0))
-    run = drive(look.ask(right_of(intact), rows, list(intact)), answer)
+    run = drive(look.ask(rows, list(intact)), answer)
     return look, run
 
 
@@ -90,7 +89,7 @@ def test_a_small_budget_buys_no_more_for_the_sake_of_balance():
     for rows, each in ((40, 1), (61, 1), (62, 2), (80, 2), (124, 4), (120, 2), (10_000, 8)):
         asked = replace(problem(40), likelihood=1, choices=choices)
         look = FirstLook(asked, dict.fromkeys(range(200), 1.0), designs.generator(0))
-        drive(look.ask(list(range(200)), rows, []), lambda plan: np.ones(len(plan.mask)))
+        drive(look.ask(rows, []), lambda plan: np.ones(len(plan.mask)))
         assert look.change.shape == (40, each)
 
 
@@ -108,7 +107,7 @@ def test_a_head_that_sways_to_one_choice_is_seen_whatever_the_seed():
     for seed in range(12):
         asked = replace(problem(heads), likelihood=1, choices=choices)
         look = FirstLook(asked, intact, designs.generator(seed))
-        drive(look.ask(right_of(intact), 2 * heads, examples), answer)
+        drive(look.ask(2 * heads, examples), answer)
         assert -0.6 < look.effects().effect[swaying] < -0.4  # all of those where it did good
 
 

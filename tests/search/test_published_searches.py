@@ -3,7 +3,7 @@ import pytest
 from driven import drive, inside, problem
 
 from caploc import designs
-from caploc.recovery import ESTIMATORS, Measurements, PairedDifferences, PaperLasso
+from caploc.recovery import ESTIMATORS, Measurements, fit_paired, fit_paper_lasso
 from caploc.search import METHODS
 from caploc.search.published import rounds
 from caploc.simulate import World
@@ -22,7 +22,7 @@ def test_the_papers_methods_draw_the_papers_masks_and_fit_the_papers_lasso():
         intact, crossed = found.measured
         assert (crossed.masks == draw(24, 40, rate=0.1, seed=6)).all()
         assert (crossed.example.reshape(40, 30) == np.arange(30)).all()
-        estimate = PaperLasso().fit(crossed, intact.by_example())
+        estimate = fit_paper_lasso(crossed, intact.by_example())
         assert np.array_equal(found.found.estimate.effect, estimate.effect, equal_nan=True)
         assert found.found.chosen == estimate.needed(3)
 
@@ -31,7 +31,7 @@ def test_one_shot_cuts_every_head_alone_and_compares_it_with_the_intact_model():
     found = run("one-shot")
     intact, alone = found.measured
     assert (alone.masks == np.eye(24, dtype=bool)).all()
-    estimate = PairedDifferences().fit(alone, intact.by_example())
+    estimate = fit_paired(alone, intact.by_example())
     assert np.array_equal(found.found.estimate.effect, estimate.effect)
     assert np.array_equal(found.found.estimate.q, estimate.q)
 
@@ -42,7 +42,7 @@ def test_another_estimator_sees_the_same_masks():
         other = run("css", estimator=name)
         assert (other.plans[1].masks == usual.plans[1].masks).all()
         intact, crossed = other.measured
-        estimate = ESTIMATORS[name]().fit(crossed, intact.by_example())
+        estimate = ESTIMATORS[name](crossed, intact.by_example())
         assert other.found.estimate.estimator == name
         assert other.found.ranking == estimate.order()
 

@@ -16,7 +16,7 @@ def screen_of(heads=40, *, examples=range(50), **given):
     settings = {name: given.pop(name) for name in ("top", "group", "shared") if name in given}
     asked = problem(heads, examples=examples, **settings)
     intact = dict.fromkeys(examples, 1.0)
-    return Screen(asked, list(examples), intact, designs.generator(3), **given)
+    return Screen(asked, intact, designs.generator(3), **given)
 
 
 def test_first_rows_each_have_a_mask_of_their_own_of_the_rates_size():

@@ -4,7 +4,7 @@ from driven import FRESH, SEARCHED, drive, inside, problem, with_holes
 from scipy.stats import norm
 
 from caploc import designs
-from caploc.recovery import PairedDifferences, matched_pairs
+from caploc.recovery import fit_paired, matched_pairs
 from caploc.search.state import Shortlist
 from caploc.simulate import World
 
@@ -103,7 +103,7 @@ def test_effects_are_paired_differences_with_students_errors():
     listed = shortlist()
     drive(listed.more(HEADS, 60), inside(WORLD))
     found = listed.effects()
-    reference = PairedDifferences().fit(listed.seen, listed.intact)
+    reference = fit_paired(listed.seen, listed.intact)
     assert np.array_equal(found.effect, reference.effect, equal_nan=True)
     assert np.isnan(found.stderr[[h for h in range(20) if h not in HEADS]]).all()
     head = HEADS[0]
@@ -139,7 +139,7 @@ def test_examples_that_could_not_be_scored_do_not_count_as_asked():
 def test_intervals_told_are_those_of_paired_differences():
     listed = shortlist()
     drive(listed.more(HEADS, 30), inside(WORLD))
-    told, reference = listed.estimate(), PairedDifferences().fit(listed.seen, listed.intact)
+    told, reference = listed.estimate(), fit_paired(listed.seen, listed.intact)
     assert (told.low[HEADS] == reference.low[HEADS]).all()
     assert (told.high[HEADS] == reference.high[HEADS]).all()
 

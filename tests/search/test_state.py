@@ -6,10 +6,11 @@ from driven import answered, breaking, drive, inside, problem
 
 from caploc import designs
 from caploc.recovery import Measurements
+from caploc.recovery.estimate import right_of
 from caploc.recovery.screening import top_chances
 from caploc.search.plan import intact_plan
 from caploc.search.screen import Screen
-from caploc.search.state import ALIVE, MOST, SearchState, expected_recall, retune, right_of
+from caploc.search.state import ALIVE, MOST, SearchState, expected_recall, retune
 from caploc.simulate import World
 
 
@@ -18,7 +19,7 @@ def begun(world, **given):
     asked = problem(world.heads, **{"top": 3} | given)
     intact = answered(intact_plan(asked, asked.examples), inside(world)).by_example()
     state = SearchState(asked, designs.generator(asked.settings.seed), intact)
-    return state, Screen(asked, right_of(intact), intact, state.random)
+    return state, Screen(asked, intact, state.random)
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,8 @@ design, crossed or scattered.
 """
 
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 
 import numpy as np
 from scipy import sparse, stats
@@ -36,28 +37,24 @@ REPEATABLE = 0.965
 SMALLEST = 1e-9  # error of a count, where none is possible
 
 
-class PairedDifferences:
-    """Mean over examples of (outcome without the head - intact outcome).
+def fit_paired(seen: Measurements, intact: dict[int, float]) -> Estimate:
+    """Take the mean over examples of (outcome without the head - intact outcome).
 
     Uses the masks that knock out a single head. Intervals are those of `paired` at the level
     `REPEATABLE`; `q` is the Benjamini-Hochberg value of its p over all heads measured.
     """
-
-    def fit(self, seen: Measurements, intact: dict[int, float]) -> Estimate:
-        heads = seen.masks.shape[1]
-        effect, low, high, p = (np.full(heads, np.nan) for _ in range(4))
-        binary = right_or_wrong(seen, intact)
-        for head, differences in single_head_differences(seen, intact):
-            told = paired(differences, binary=binary, level=REPEATABLE)
-            effect[head], low[head], high[head], p[head] = told
-        rates = false_discovery_rates(p)
-        return Estimate("paired", effect, low, high, rates, estimand=ALONE)
+    found = np.full((4, seen.masks.shape[1]), np.nan)
+    binary = right_or_wrong(seen, intact)
+    for head, differences in single_head_differences(seen, intact):
+        found[:, head] = paired(differences, binary=binary, level=REPEATABLE)
+    effect, low, high, p = found
+    return Estimate("paired", effect, low, high, false_discovery_rates(p), estimand=ALONE)
 
 
 def single_head_differences(
     seen: Measurements, intact: dict[int, float]
 ) -> Iterator[tuple[int, PerExample]]:
-    """Every head that was knocked out alone, and what each example's outcome changed by then."""
+    """Yield every head that was knocked out alone, and what examples' outcomes changed by."""
     single = seen.masks.sum(axis=1) == 1
     cut = np.where(single, seen.masks.argmax(axis=1), -1)[seen.mask]
     for head in np.flatnonzero(seen.masks[single].any(axis=0)):
@@ -68,18 +65,17 @@ def single_head_differences(
 
 
 def right_or_wrong(seen: Measurements, intact: dict[int, float]) -> bool:
-    """Whether all outcomes scored are 0 or 1."""
+    """Tell whether all outcomes scored are 0 or 1."""
     return set(seen.outcome[~np.isnan(seen.outcome)]) | set(intact.values()) <= {0.0, 1.0}
 
 
 def paired(
     differences: PerExample, *, binary: bool = False, level: float = CONFIDENCE
 ) -> tuple[float, float, float, float]:
-    """Mean of differences, its interval and two-sided p; of a single one the mean alone.
+    """Average differences, with the interval and two-sided p; a single one has the mean alone.
 
-    `matched_pairs` and `sign_test` of `binary` outcomes, Student's t of others. Differences of
-    these that are all equal have no spread to judge by: they count as a change for certain (p = 0)
-    only if they are not 0.
+    `matched_pairs` and `sign_test` of `binary` outcomes, Student's t of others. If all of these are
+    equal there is no spread to judge by: they are a change for certain (p = 0) unless they are 0.
     """
     mean = float(differences.mean())
     if differences.size < 2:
@@ -163,8 +159,7 @@ def falls_short(differences: PerExample, price: float, *, binary: bool) -> float
     Of others that of the paired t-test; NaN for a single one.
     """
     if not binary:
-        mean, _, _, p = paired(differences + price)
-        return p / 2 if mean > 0 else 1 - p / 2
+        return falls(-(differences + price), binary=False)
     if price > 1:
         return 0.0  # no accuracy falls by more
     count, gains = differences.size, int((differences > 0).sum())
@@ -184,148 +179,121 @@ HEAD_PRIOR = 0.5  # standard deviation of a head's effect on the log-odds
 EXAMPLE_PRIOR = 2.0  # the same of an example's difficulty
 
 
-class PaperLasso:
+def fit_paper_lasso(seen: Measurements, intact: dict[int, float]) -> Estimate:
     """Minimise `1/(2M) |y - b0 - A x|^2 + alpha |x|_1` over masks.
 
     `A` holds 1 where a mask knocks a head out and is not standardised; `y` is each mask's mean
     outcome, standardised to mean 0 and variance 1 over the M masks (arXiv 2603.03335, section 3;
     alpha and the number of iterations from its released settings). The coefficients times the
-    standard deviation of the scores are the effects. The penalty pulls all of them towards 0, so
-    they rank heads better than they measure them.
+    standard deviation of the scores are the effects, all 0 if the scores do not vary. The penalty
+    pulls them towards 0, so they rank heads better than they measure them.
+
+    `r2_held_out` is that of predictions for masks left out of the fit, in five folds; NaN with
+    too few or equal scores.
     """
-
-    def fit(self, seen: Measurements, intact: dict[int, float]) -> Estimate:
-        """Fit on the mask means; all effects are 0 if these do not vary.
-
-        `r2_held_out` is that of predictions for masks left out of the fit, in five folds; NaN with
-        too few or equal scores.
-        """
-        scores = seen.mask_means()
-        measured = ~np.isnan(scores)
-        masks, scores = seen.masks[measured].astype(float), scores[measured]
-        coefficients, r2 = np.zeros(masks.shape[1]), float("nan")
-        spread = scores.std() if scores.size else 0.0
-        if spread != 0:
-            target = (scores - scores.mean()) / spread
-            model = Lasso(alpha=ALPHA, max_iter=ITERATIONS)
-            with warnings.catch_warnings():
-                # The paper stops after 5,000 iterations whether or not the fit has settled.
-                warnings.simplefilter("ignore", ConvergenceWarning)
-                coefficients = model.fit(masks, target).coef_ * spread
-                if len(scores) >= 2 * FOLDS:
-                    folds = KFold(FOLDS, shuffle=True, random_state=0)
-                    r2 = float(r2_score(target, cross_val_predict(model, masks, target, cv=folds)))
-        table = seen.table()
-        return Estimate(
-            "lasso",
-            np.where(masks.any(axis=0), coefficients, np.nan),
-            *(np.full(masks.shape[1], np.nan),) * 3,
-            r2_held_out=r2,
-            ceiling=float("nan") if table is None else noise_ceiling(table),
-        )
+    scores = seen.mask_means()
+    measured = ~np.isnan(scores)
+    masks, scores = seen.masks[measured].astype(float), scores[measured]
+    coefficients, r2 = np.zeros(masks.shape[1]), float("nan")
+    spread = scores.std() if scores.size else 0.0
+    if spread != 0:
+        target = (scores - scores.mean()) / spread
+        model = Lasso(alpha=ALPHA, max_iter=ITERATIONS)
+        with warnings.catch_warnings():
+            # The paper stops after 5,000 iterations whether or not the fit has settled.
+            warnings.simplefilter("ignore", ConvergenceWarning)
+            coefficients = model.fit(masks, target).coef_ * spread
+            if len(scores) >= 2 * FOLDS:
+                folds = KFold(FOLDS, shuffle=True, random_state=0)
+                r2 = float(r2_score(target, cross_val_predict(model, masks, target, cv=folds)))
+    table = seen.table()
+    return Estimate(
+        "lasso",
+        np.where(masks.any(axis=0), coefficients, np.nan),
+        *(np.full(masks.shape[1], np.nan),) * 3,
+        r2_held_out=r2,
+        ceiling=float("nan") if table is None else noise_ceiling(table),
+    )
 
 
-class DifferenceOfMeans:
-    """Mean outcome of the rows that cut a head less that of the others, difficulty removed.
-
-    Needs no model at all; a head's effect is blurred by those of all other heads in its masks.
-    """
-
-    def fit(self, seen: Measurements, intact: dict[int, float]) -> Estimate:
-        """Intervals are clustered by example; see `caploc.recovery.screening`."""
-        return estimated("means", means_apart(Rows.of(seen, intact)))
-
-
-class SpikeAndSlab:
-    """A sparse Bayesian fit of the strongest heads, and one step from there for every head.
-
-    See `caploc.recovery.screening`.
-    """
-
-    def fit(self, seen: Measurements, intact: dict[int, float]) -> Estimate:
-        """Intervals are clustered by example."""
-        return estimated("spike-slab", screened(Rows.of(seen, intact)))
-
-
-class ChosenLasso:
-    """The Lasso on rows, its penalty chosen by cross-validation over masks.
-
-    Outcomes have their example's difficulty removed. Like every Lasso it pulls effects towards zero
-    and has no intervals.
-    """
-
-    def fit(self, seen: Measurements, intact: dict[int, float]) -> Estimate:
-        """A mask's rows are held out together."""
-        rows = Rows.of(seen, intact)
-        unknown = np.full(rows.cuts.shape[1], np.nan)
-        measured = np.asarray(rows.cuts.sum(axis=0)).ravel() > 0
-        outcome = rows.residuals()
-        folds = min(FOLDS, len(np.unique(rows.mask)))
-        if folds < 2 or np.ptp(outcome) == 0:
-            effect = np.where(measured, 0.0, np.nan)
-        else:
-            split = list(GroupKFold(folds).split(rows.cuts, groups=rows.mask))
-            # On the scale of 1, so that the tolerance means the same for every outcome.
-            scale = float(outcome.std())
-            model = LassoCV(alphas=PENALTIES, eps=1e-2, cv=split, tol=SETTLED)
-            fitted = model.fit(rows.cuts.tocsc(), outcome / scale)
-            effect = np.where(measured, fitted.coef_ * scale, np.nan)
-        return Estimate("lasso-cv", effect, unknown, unknown, unknown)
-
-
-class Logistic:
-    """Log-odds of a right answer: an offset for each example plus an effect for each head cut.
-
-    Offsets and effects have normal priors (ridge penalties); scikit-learn fits the mode. A head's
-    effect is the mean over examples of the change of the probability when it alone is cut. For
-    0/1 outcomes near the floor or ceiling, where effects do not add up on the scale of accuracy.
-    """
-
-    def fit(self, seen: Measurements, intact: dict[int, float]) -> Estimate:
-        """Without intervals; raises BadOption if outcomes are not 0 and 1."""
-        rows = Rows.of(seen, intact)
-        if not is_binary(intact) or not np.isin(rows.outcome, (0.0, 1.0)).all():
-            raise BadOption("The logistic estimator needs outcomes of 0 and 1; use another one.")
-        heads = rows.cuts.shape[1]
-        unknown = np.full(heads, np.nan)
-        measured = np.asarray(rows.cuts.sum(axis=0)).ravel() > 0
-        differ = len(np.unique(rows.outcome)) > 1
-        effect = self.effects(rows, intact) if differ else np.zeros(heads)
-        return Estimate("logistic", np.where(measured, effect, np.nan), *(unknown,) * 3)
-
-    def effects(self, rows: Rows, intact: dict[int, float]) -> PerHead:
-        """Changes of the probability; the intact rows take part in the fit."""
-        numbers = np.array(list(intact))
-        place = {int(number): at for at, number in enumerate(numbers)}
-        asked = [place[int(example)] for example in rows.example] + list(range(len(numbers)))
-        offset = sparse.csr_matrix(
-            (np.ones(len(asked)), (np.arange(len(asked)), asked)), (len(asked), len(numbers))
-        )
-        none = sparse.csr_matrix((len(numbers), rows.cuts.shape[1]))
-        cuts = sparse.vstack([rows.cuts, none])
-        design = sparse.hstack([HEAD_PRIOR * cuts, EXAMPLE_PRIOR * offset]).tocsr()
-        outcome = np.concatenate([rows.outcome, np.array([intact[int(n)] for n in numbers])])
-        model = LogisticRegression(C=1.0, max_iter=500, tol=SETTLED).fit(design, outcome > 0.5)
-        head = HEAD_PRIOR * model.coef_[0, : rows.cuts.shape[1]]
-        odds = model.intercept_[0] + EXAMPLE_PRIOR * model.coef_[0, rows.cuts.shape[1] :]
-        changed = 1 / (1 + np.exp(-(odds[:, None] + head))) - 1 / (1 + np.exp(-odds[:, None]))
-        return changed.mean(axis=0)
-
-
-def estimated(name: str, found: Effects) -> Estimate:
-    """Effects with their 95 % intervals and false discovery rates."""
+def fit_rows(
+    name: str, estimate: Callable[[Rows], Effects], seen: Measurements, intact: dict[int, float]
+) -> Estimate:
+    """Estimate effects from rows, with 95 % intervals (clustered by example) and q-values."""
+    found = estimate(Rows.of(seen, intact))
     half = found.half_width()
     q = false_discovery_rates(found.p())
     return Estimate(name, found.effect, found.effect - half, found.effect + half, q)
 
 
-ESTIMATORS: dict[str, type[Estimator]] = {
-    "lasso": PaperLasso,
-    "lasso-cv": ChosenLasso,
-    "logistic": Logistic,
-    "means": DifferenceOfMeans,
-    "paired": PairedDifferences,
-    "spike-slab": SpikeAndSlab,
+def fit_chosen_lasso(seen: Measurements, intact: dict[int, float]) -> Estimate:
+    """Fit the Lasso on rows, its penalty chosen by cross-validation over masks.
+
+    Outcomes have their example's difficulty removed; a mask's rows are held out together. Like
+    every Lasso it pulls effects towards zero and has no intervals.
+    """
+    rows = Rows.of(seen, intact)
+    outcome = rows.residuals()
+    folds = min(FOLDS, len(np.unique(rows.mask)))
+    effect: PerHead = np.zeros(rows.cuts.shape[1])
+    if folds >= 2 and np.ptp(outcome) != 0:
+        split = list(GroupKFold(folds).split(rows.cuts, groups=rows.mask))
+        # On the scale of 1, so that the tolerance means the same for every outcome.
+        scale = float(outcome.std())
+        model = LassoCV(alphas=PENALTIES, eps=1e-2, cv=split, tol=SETTLED)
+        effect = model.fit(rows.cuts.tocsc(), outcome / scale).coef_ * scale
+    return without_intervals("lasso-cv", rows, effect)
+
+
+def fit_logistic(seen: Measurements, intact: dict[int, float]) -> Estimate:
+    """Fit log-odds of a right answer: an offset for each example, an effect for each head cut.
+
+    Offsets and effects have normal priors (ridge penalties); scikit-learn fits the mode. A head's
+    effect is the mean over examples of the change of the probability when it alone is cut. For
+    0/1 outcomes near the floor or ceiling, where effects do not add up on the scale of accuracy.
+    No intervals; raises BadOption if outcomes are not 0 and 1.
+    """
+    rows = Rows.of(seen, intact)
+    if not is_binary(intact) or not np.isin(rows.outcome, (0.0, 1.0)).all():
+        raise BadOption("The logistic estimator needs outcomes of 0 and 1; use another one.")
+    differ = len(np.unique(rows.outcome)) > 1
+    effect = changed_chances(rows, intact) if differ else np.zeros(rows.cuts.shape[1])
+    return without_intervals("logistic", rows, effect)
+
+
+def changed_chances(rows: Rows, intact: dict[int, float]) -> PerHead:
+    """Fit changes of the probability; the intact rows take part in the fit."""
+    numbers = np.array(list(intact))
+    place = {int(number): at for at, number in enumerate(numbers)}
+    asked = [place[int(example)] for example in rows.example] + list(range(len(numbers)))
+    offset = sparse.csr_matrix(
+        (np.ones(len(asked)), (np.arange(len(asked)), asked)), (len(asked), len(numbers))
+    )
+    none = sparse.csr_matrix((len(numbers), rows.cuts.shape[1]))
+    cuts = sparse.vstack([rows.cuts, none])
+    design = sparse.hstack([HEAD_PRIOR * cuts, EXAMPLE_PRIOR * offset]).tocsr()
+    outcome = np.concatenate([rows.outcome, list(intact.values())])
+    model = LogisticRegression(C=1.0, max_iter=500, tol=SETTLED).fit(design, outcome > 0.5)
+    head = HEAD_PRIOR * model.coef_[0, : rows.cuts.shape[1]]
+    odds = model.intercept_[0] + EXAMPLE_PRIOR * model.coef_[0, rows.cuts.shape[1] :]
+    changed = 1 / (1 + np.exp(-(odds[:, None] + head))) - 1 / (1 + np.exp(-odds[:, None]))
+    return changed.mean(axis=0)
+
+
+def without_intervals(name: str, rows: Rows, effect: PerHead) -> Estimate:
+    """Give the effects of the heads that any row cuts, and nothing else."""
+    measured = np.asarray(rows.cuts.sum(axis=0)).ravel() > 0
+    unknown = np.full(len(effect), np.nan)
+    return Estimate(name, np.where(measured, effect, np.nan), unknown, unknown, unknown)
+
+
+ESTIMATORS: dict[str, Estimator] = {
+    "lasso": fit_paper_lasso,
+    "lasso-cv": fit_chosen_lasso,
+    "logistic": fit_logistic,
+    "means": partial(fit_rows, "means", means_apart),  # no model; others in a mask blur an effect
+    "paired": fit_paired,
+    "spike-slab": partial(fit_rows, "spike-slab", screened),
 }
 
 __all__ = ["ESTIMATORS", "Estimate", "Estimator", "Measurements"]

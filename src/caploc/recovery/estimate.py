@@ -1,7 +1,7 @@
 """What goes into an estimator, also made ready for regression, and what comes out."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Protocol, runtime_checkable
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
@@ -32,7 +32,6 @@ class Measurements:
 
     @property
     def round(self) -> Int[np.ndarray, " rows"]:
-        """The round of each row, from 0."""
         return np.zeros(len(self.mask), dtype=int) if self.rounds is None else self.rounds
 
     @classmethod
@@ -86,8 +85,7 @@ class Measurements:
     def by_example(self) -> dict[int, float]:
         """The scored outcomes; the last of an example that stands here several times."""
         rows = ~np.isnan(self.outcome)
-        pairs = zip(self.example[rows], self.outcome[rows], strict=True)
-        return {int(example): float(outcome) for example, outcome in pairs}
+        return dict(zip(self.example[rows].tolist(), self.outcome[rows].tolist(), strict=True))
 
 
 @dataclass(frozen=True)
@@ -124,8 +122,7 @@ class Estimate:
 
     def order(self) -> list[int]:
         """All columns, the most needed head (most negative effect) first, unknown ones as idle."""
-        order = np.argsort(np.nan_to_num(self.effect, nan=0.0), kind="stable")
-        return [int(column) for column in order]
+        return np.argsort(np.nan_to_num(self.effect, nan=0.0), kind="stable").tolist()
 
     def needed(self, top: int) -> list[int]:
         """Columns of the `top` most needed heads; fewer if fewer effects are negative."""
@@ -138,20 +135,14 @@ def true_scores(right: int, count: int) -> tuple[float, float]:
     return float(low), float(high)
 
 
-@runtime_checkable
-class Estimator(Protocol):
-    """Numbers only: no model, no task."""
-
-    def fit(self, seen: Measurements, intact: dict[int, float]) -> Estimate:
-        """Estimate every head's effect; `intact` holds the intact outcome of each example."""
-        ...
+# Every head's effect, from what was seen and the intact outcome of each example.
+Estimator = Callable[[Measurements, dict[int, float]], Estimate]
 
 
 def survived(seen: Measurements, intact: dict[int, float]) -> Bool[np.ndarray, " rows"]:
-    """Rows whose outcome is still right, or for other outcomes than 0 and 1, still near.
+    """Mark rows whose outcome is still right, or for other outcomes than 0 and 1, still near.
 
-    Near is a loss of at most 1.5 standard deviations of the intact outcomes over examples. A row
-    that could not be scored did not survive.
+    Near is a loss of 1.5 standard deviations of the intact outcomes at most; unscored is not.
     """
     if is_binary(intact):
         return seen.outcome >= 0.5
@@ -160,11 +151,10 @@ def survived(seen: Measurements, intact: dict[int, float]) -> Bool[np.ndarray, "
 
 
 def noise_ceiling(outcomes: Float[np.ndarray, "masks examples"]) -> float:
-    """Largest R² that any prediction of the mask means can have, with so few examples.
+    """Compute the largest R² that any prediction of the mask means can have, with so few examples.
 
     `1 - noise / variance of the means`, where noise is what two ways (mask and example) leave
-    unexplained of single outcomes, over the number of examples; between 0 and 1, and NaN if
-    there is nothing to tell apart.
+    unexplained of single outcomes, over the number of examples; NaN with nothing to tell apart.
     """
     masks, examples = outcomes.shape
     if masks < 2 or examples < 2:
@@ -197,15 +187,9 @@ class Rows:
 
     @classmethod
     def of(
-        cls,
-        seen: Measurements,
-        intact: dict[int, float],
-        without: Bool[np.ndarray, " heads"] | None = None,
+        cls, seen: Measurements, intact: dict[int, float], without: Mask | None = None
     ) -> "Rows":
-        """The scored rows of examples whose intact outcome is known.
-
-        `without` marks heads whose rows are left out.
-        """
+        """Take scored rows of examples with a known outcome; none that cuts heads of `without`."""
         known = np.array([int(e) in intact for e in seen.example], dtype=bool)
         keep = known & ~np.isnan(seen.outcome)
         if without is not None and without.any():
@@ -249,12 +233,18 @@ def kinds(intact: dict[int, float]) -> dict[int, int]:
 
 
 def is_binary(intact: dict[int, float]) -> bool:
-    """Whether outcomes are right or wrong rather than a measure."""
+    """Tell whether outcomes are right or wrong rather than a measure."""
     return all(outcome in (0.0, 1.0) for outcome in intact.values())
 
 
+def right_of(intact: dict[int, float]) -> list[int]:
+    """List examples that a knockout can take something from: the right ones, or all if not 0/1."""
+    binary = is_binary(intact)
+    return [example for example, outcome in intact.items() if outcome or not binary]
+
+
 def group_means(values: PerRow, group: Int[np.ndarray, " rows"]) -> PerRow:
-    """The mean of each row's group."""
+    """Compute the mean of each row's group."""
     rows = np.bincount(group)
     means = np.bincount(group, values) / np.maximum(rows, 1)
     return means[group]

@@ -35,6 +35,11 @@ FIRST_SLAB = 0.1  # standard deviation of the slab to begin with, in standard de
 EXPECTED = 10  # coefficients that are not zero, to begin with
 
 
+Gram = Float[np.ndarray, "heads heads"]
+PerPart = Float[np.ndarray, " parts"]  # of a mixture
+ByPart = Float[np.ndarray, "heads parts"]
+
+
 @dataclass
 class Prior:
     """Variance of the noise and of the slab, and the share of coefficients in it."""
@@ -44,12 +49,7 @@ class Prior:
     share: float
 
 
-def spike_and_slab(
-    gram: Float[np.ndarray, "columns columns"],
-    moment: Float[np.ndarray, " columns"],
-    total: float,
-    rows: int,
-) -> Float[np.ndarray, " columns"]:
+def spike_and_slab(gram: Gram, moment: PerHead, total: float, rows: int) -> PerHead:
     """Posterior mean of the coefficients, from `X'X`, `X'y` and `y'y` of centred data."""
     scale = total / rows if rows and total else 1.0
     moment = moment / scale**0.5
@@ -73,12 +73,7 @@ def spike_and_slab(
     return chance * mean * scale**0.5
 
 
-def ascend(
-    gram: Float[np.ndarray, "columns columns"],
-    moment: Float[np.ndarray, " columns"],
-    prior: Prior,
-    state: tuple[np.ndarray, np.ndarray, np.ndarray],
-) -> None:
+def ascend(gram: Gram, moment: PerHead, prior: Prior, state: tuple[PerHead, ...]) -> None:
     """Update chance of the slab, mean within it and `gram @ (chance * mean)`, in place."""
     chance, mean, fitted = state
     odds = log(prior.share / (1 - prior.share))
@@ -278,7 +273,7 @@ def false_discovery_rates(p: PerHead) -> PerHead:
 
 
 def joined(one: Effects, other: Effects) -> Effects:
-    """Two independent estimates of each head, weighed by their precision; NaN where neither is.
+    """Weigh two independent estimates of each head by their precision; NaN where neither is.
 
     Degrees of freedom as Welch (1947) and Satterthwaite join them. An error of 0 comes from
     outcomes that never differed: it is no estimate, not a perfect one.
@@ -299,11 +294,7 @@ def joined(one: Effects, other: Effects) -> Effects:
 
 @dataclass(frozen=True)
 class Scale:
-    """How effects alone follow from first estimates.
-
-    They are `factor` times as large, and differ from that by `stretch` times the first estimate's
-    own error.
-    """
+    """How effects alone follow from first ones: `factor` times as large, errors `stretch` times."""
 
     factor: float = 1.0
     stretch: float = 1.0
@@ -362,9 +353,9 @@ class Posterior:
     if heads at the prior's point at zero had no effect at all.
     """
 
-    weight: Float[np.ndarray, "heads parts"]
-    centre: Float[np.ndarray, "heads parts"]
-    spread: Float[np.ndarray, "heads parts"]
+    weight: ByPart
+    centre: ByPart
+    spread: ByPart
     resolution: float = 0.0
 
     def of(self, heads: Bool[np.ndarray, " all"]) -> "Posterior":
@@ -377,15 +368,13 @@ class Posterior:
 
     @property
     def deviation(self) -> PerHead:
-        """The standard deviation of the effect."""
         second = (self.weight * (self.centre**2 + self.spread**2)).sum(axis=1)
         return np.sqrt(np.maximum(second - self.mean**2, 0))
 
     def false_sign_rates(self) -> PerHead:
         """Share of heads that are not needed among those that are surely needed as much, or more.
 
-        The mean, over them, of the probability that the effect is not below zero: the s-value of
-        Stephens (2017).
+        The mean, over them, of the chance that the effect is not below zero (Stephens's s-value).
         """
         with np.errstate(divide="ignore", invalid="ignore"):
             beyond = ndtr(np.where(self.spread > 0, self.centre / self.spread, np.inf))
@@ -448,15 +437,11 @@ def shrink(effect: PerHead, stderr: PerHead) -> Posterior:
     return Posterior(weight, centre, spread, measure_resolution(fit[known], share, widths))
 
 
-def measure_resolution(
-    density: Float[np.ndarray, "known parts"],
-    share: Float[np.ndarray, " parts"],
-    widths: Float[np.ndarray, " parts"],
-) -> float:
-    """The largest width that the point at zero may have, for all that the estimates say.
+def measure_resolution(density: ByPart, share: PerPart, widths: PerPart) -> float:
+    """Find the largest width that the point at zero may have, for all that the estimates say.
 
-    It is so large while the log-likelihood stays within `TOLERATED` of the best, as in a profile
-    likelihood interval of 95 %, and at least the first above zero, which no estimate excludes.
+    The log-likelihood stays within `TOLERATED` of the best, as in a profile likelihood interval of
+    95 %; it is at least the first width above zero, which no estimate excludes.
     """
     others = density[:, 1:] @ share[1:]
     fits = np.log(others[:, None] + share[0] * density).sum(axis=0)
@@ -485,30 +470,22 @@ def spread_around(expected: Effects, seen: Effects) -> Posterior:
     return Posterior(weight / weight.sum(axis=1, keepdims=True), moved, spread)
 
 
-def ladder(
-    effect: Float[np.ndarray, " known"], stderr: Float[np.ndarray, " known"]
-) -> Float[np.ndarray, " parts"]:
+def ladder(effect: PerHead, stderr: PerHead) -> PerPart:
     """Widths of the prior's parts: zero, then from below the errors to beyond the effects."""
     low = float(np.median(stderr)) / 4
     high = max(2 * float(np.abs(effect).max()), 2 * low)
     return np.concatenate([[0.0], low * 2 ** np.arange(0, np.log2(high / low) + 0.5, 0.5)])
 
 
-def likelihood(
-    effect: PerHead, stderr: PerHead, widths: Float[np.ndarray, "*of_heads parts"]
-) -> Float[np.ndarray, "heads parts"]:
+def likelihood(effect: PerHead, stderr: PerHead, widths: PerPart | ByPart) -> ByPart:
     """Density of each estimate under each part, up to a factor per head."""
     variance = stderr[:, None] ** 2 + widths**2
     log_density = -0.5 * (np.log(variance) + effect[:, None] ** 2 / variance)
     return np.exp(log_density - log_density.max(axis=1, keepdims=True))
 
 
-def fitted_shares(
-    density: Float[np.ndarray, "known parts"],
-    share: Float[np.ndarray, " parts"],
-    extra: Float[np.ndarray, " parts"],
-) -> Float[np.ndarray, " parts"]:
-    """Shares of the parts that make the estimates likeliest, from a first guess at them.
+def fitted_shares(density: ByPart, share: PerPart, extra: PerPart) -> PerPart:
+    """Fit the shares of the parts that make the estimates likeliest, from a first guess at them.
 
     `extra` is the number of heads that each part is given beside those with an estimate.
     """

@@ -74,13 +74,4 @@ METHODS = {
     ),
 }
 
-__all__ = [
-    "METHODS",
-    "Found",
-    "Method",
-    "Plan",
-    "Problem",
-    "Search",
-    "Settings",
-    "column_mask",
-]
+__all__ = ["METHODS", "Found", "Method", "Plan", "Problem", "Search", "Settings", "column_mask"]

@@ -17,15 +17,7 @@ from caploc.search.screen import Screen
 from caploc.search.screened import search_by_screen
 from caploc.search.sets import concluded_set, grown_by_looks, grown_by_screens
 from caploc.search.specific import search_specific
-from caploc.search.state import (
-    AHEAD,
-    SURVIVORS,
-    TRIED_ALONE,
-    SearchState,
-    Shortlist,
-    right_of,
-    worth_a_look,
-)
+from caploc.search.state import AHEAD, SURVIVORS, TRIED_ALONE, SearchState, Shortlist, worth_a_look
 from caploc.search.summary import nothing_found, nothing_to_lose, summarize
 
 LOOKING = 0.35  # share of the budget that the look at likelihoods may take
@@ -49,7 +41,7 @@ def adaptive(problem: Problem) -> Search:
         return (yield from search_specific(state))
     if problem.likelihood is not None and (yield from worth_a_look(state)):
         return (yield from looked(state))
-    screen = Screen(problem, right_of(intact), intact, state.random)
+    screen = Screen(problem, intact, state.random)
     if problem.settings.goal == "set":
         return (yield from concluded_set(state, screen, grown_by_screens(state, screen)))
     return (yield from search_by_screen(state, screen))
@@ -65,7 +57,7 @@ def looked(state: SearchState) -> Asking[Found]:
     """
     problem, intact = state.problem, state.intact
     first = FirstLook(problem, intact, state.random)
-    yield from first.ask(right_of(intact), int(LOOKING * state.budget), list(intact)[:MOST_LINKED])
+    yield from first.ask(int(LOOKING * state.budget), list(intact)[:MOST_LINKED])
     state.spent += len(first.seen.mask)
     if problem.settings.goal == "set":
         return (yield from concluded_set(state, first, grown_by_looks(state, first)))
@@ -81,7 +73,7 @@ def looked(state: SearchState) -> Asking[Found]:
         heads = unsettled(state, conclusion)
         count = min(TURN, state.left // max(len(heads), 1))
         if not heads or not count:
-            return summarize(state, conclusion, conclusion.named, conclusion.ranking)
+            return summarize(state, conclusion, conclusion.named)
         yield from tried_alone(state, shortlist, heads, count)
 
 
@@ -119,10 +111,7 @@ def unsettled(state: SearchState, conclusion: Conclusion) -> list[int]:
 def recognize_breaking(
     state: SearchState, shortlist: Shortlist, ahead: Sequence[Plan]
 ) -> Asking[None]:
-    """Note heads that alone leave hardly any right answer, and which break another task too.
-
-    `ahead` are plans that will probably come next.
-    """
+    """Note heads that alone leave hardly any right answer, and which break another task too."""
     breaking = [
         head
         for head, (left, asked) in shortlist.survival().items()

@@ -33,12 +33,11 @@ class Conclusion:
 
     @property
     def top(self) -> int:
-        """Number of heads wanted."""
         return min(self.first.problem.settings.top, len(self.first.problem.eligible))
 
     @cached_property
     def alone(self) -> Effects:
-        """The shortlist's effects with their errors, to be combined with the first estimate."""
+        """The shortlist's effects, to be combined with the first estimate."""
         return self.shortlist.effects()
 
     @cached_property
@@ -71,7 +70,6 @@ class Conclusion:
 
     @cached_property
     def posterior(self) -> Posterior:
-        """Of every head's effect."""
         return self.first.believe(self.rescaled.only(self.kept), self.alone.only(self.kept))
 
     @cached_property
@@ -91,7 +89,7 @@ class Conclusion:
     def by_mean(self) -> list[int]:
         """All columns, by the expected effect; struck ones last."""
         mean = np.where(self.kept, self.posterior.mean, np.inf)
-        return [int(column) for column in np.argsort(mean, kind="stable")]
+        return np.argsort(mean, kind="stable").tolist()
 
     @cached_property
     def q(self) -> PerHead:
@@ -115,7 +113,7 @@ class Conclusion:
 
     @cached_property
     def told(self) -> PerHead:
-        """Every head's effect as it is told: of those tried on enough examples, what these say."""
+        """Every head's effect as told: of those tried on enough examples, what these say."""
         return np.where(self.tried, self.checked.effect, self.posterior.mean)
 
     @property
@@ -130,10 +128,7 @@ class Conclusion:
 
     @property
     def open(self) -> list[int]:
-        """Heads of which it is open whether they belong to the top, the most open first.
-
-        Not those that surely do next to nothing, of which any may be the last of the top.
-        """
+        """Heads of which it is open whether they belong to the top, the most open first."""
         order = np.argsort(-self.chances * (1 - self.chances), kind="stable")
         unsure = (self.chances > CLOSE) & (self.chances < 1 - CLOSE)
         mattering = self.bound(unsure)[0] < -2 * POINT
@@ -175,8 +170,7 @@ class Conclusion:
 
         Those of a head tried alone on enough examples, which are told whether it is asked for or
         not, are what these say and nothing else: likelihoods may mislead about several heads at
-        once, and among others that are gone a head may do what it does not do alone. NaN for other
-        heads that are not asked for.
+        once, and among others that are gone a head may do what it does not do alone. Others: NaN.
         """
         low, high = np.full(len(heads), np.nan), np.full(len(heads), np.nan)
         if heads.any():
@@ -205,10 +199,9 @@ class Conclusion:
         )
 
     def forecast(self) -> dict[str, float]:
-        """Expected recall with two and four times the rows, by drawing what they would show.
+        """Tell the expected recall with two and four times the rows, by drawing what they show.
 
-        A truth is drawn from the posterior, the further rows' estimates around it with the errors
-        that so many rows have, and the heads are ranked by both together.
+        A truth is drawn from the posterior, and around it what further rows would say of it.
         """
         known: Bool[np.ndarray, " heads"] = np.isfinite(self.both.effect)
         top = min(self.top, int(known.sum()))

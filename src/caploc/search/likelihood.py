@@ -18,10 +18,9 @@ from scipy.special import expit
 from sklearn.linear_model import LogisticRegression
 
 from caploc import designs
-from caploc.heads import Mask
-from caploc.recovery.estimate import Measurements, PerExample
+from caploc.recovery.estimate import PerExample
 from caploc.recovery.screening import Effects, Posterior, spread_around
-from caploc.search.plan import Asking, Plan, Problem, column_mask
+from caploc.search.plan import Asking, Plan, column_mask
 from caploc.search.screen import First
 
 MOST_LINKED = 400  # examples by which chances of right answers follow from likelihoods
@@ -43,25 +42,19 @@ RATE = 0.04  # of the held-out masks by which the effects are judged in the end
 class FirstLook(First):
     """Every head of a problem alone, beside `base`, on a few examples that the model gets right.
 
-    `task` is the number of the task in plans, `intact` holds its outcomes, and `before` the
-    likelihoods of its right answers, with `base` alone knocked out. `change`
-    has, for each head and example asked, by how much the log-probability of the right answer (a
-    mean over its tokens) or its margin over the likeliest other choice changed, in nats.
+    `task` is the number of the task in plans; `before` holds the likelihoods of its right answers
+    with `base` alone knocked out. `change` has, for each head and example asked, by how much the
+    log-probability of the right answer (a mean over its tokens) or its margin over the likeliest
+    other choice changed, in nats.
     """
 
     OPENING: ClassVar[str] = "likelihood"
     ESTIMATOR: ClassVar[str] = "likelihood"
     DOUBT: ClassVar[float] = 0.5
 
-    problem: Problem
-    intact: dict[int, float]
-    random: np.random.Generator
-    base: list[int] = field(default_factory=list)
-    avoid: Mask = field(default_factory=lambda: np.zeros(0, dtype=bool))
     task: int = 0
     before: dict[int, float] = field(default_factory=dict)
     change: Float[np.ndarray, "heads asked"] | None = None
-    seen: Measurements = field(init=False)
 
     @property
     def size(self) -> int:
@@ -74,23 +67,22 @@ class FirstLook(First):
         looked = [count for count in counts if count] or [0]
         return min(looked), max(looked)
 
-    def ask(self, right: list[int], rows: int, known: Sequence[int] = ()) -> Asking[None]:
+    def ask(self, rows: int, known: Sequence[int] = ()) -> Asking[None]:
         """Try every free head on as many of the right examples as so many rows buy, at least one.
 
-        Before, the likelihood of the right answer to those, and to the `known` examples, is asked
-        with nothing but the base gone; those for which it could not be told are passed over.
+        Before, the likelihoods of right answers to those and to the `known` examples are asked with
+        nothing but the base gone; examples for which they could not be told are passed over.
         """
         assert self.problem.likelihood is not None
-        heads = np.flatnonzero(self.free)
-        task = self.problem.likelihood
+        heads, task = np.flatnonzero(self.free), self.problem.likelihood
         under = column_mask(self.problem.heads, self.base)
         count = int(np.clip(rows // max(len(heads), 1), 1, MOST_EACH))
         choices = self.problem.choices
-        if kinds := len({choices.get(example) for example in right}):  # as many of each choice
+        if kinds := len({choices.get(example) for example in self.right}):  # as many of each choice
             more, fewer = -(-count // kinds) * kinds, count // kinds * kinds
             affordable = more <= min(MOST_EACH, BEYOND * rows / max(len(heads), 1))
             count = more if affordable else fewer or count
-        asked = balance(self.random.permutation(right).tolist(), choices)[:count]
+        asked = balance(self.random.permutation(self.right).tolist(), choices)[:count]
         examples = list(dict.fromkeys([*asked, *known]))
         if not examples:
             return
@@ -101,10 +93,9 @@ class FirstLook(First):
         asked = [example for example in asked if example in self.before]
         if not asked or not len(heads):
             return
-        measured = yield each_alone(asked)
-        self.seen = measured
+        self.seen = yield each_alone(asked)
         self.change = np.full((self.problem.heads, len(asked)), np.nan)
-        likelihood = measured.outcome.reshape(len(heads), len(asked))
+        likelihood = self.seen.outcome.reshape(len(heads), len(asked))
         self.change[heads] = likelihood - [self.before[example] for example in asked]
 
     def strongest(self, count: int) -> list[int]:
@@ -118,7 +109,7 @@ class FirstLook(First):
         return [int(column) for column in order if mean[column] < 0]
 
     def effects(self) -> Effects:
-        """The effect on the score that the changes lead one to expect, and its standard error.
+        """Expect an effect on the score from the changes; with its standard error.
 
         The chance of a right answer is a logistic function of its log-probability or margin, fitted
         to the intact model's answers; a head's effect is the mean change of that chance over all
@@ -135,7 +126,6 @@ class FirstLook(First):
         return Effects(effect, np.sqrt(variance)).only(known)
 
     def reach(self) -> tuple[float, float]:
-        """The lowest intact outcome, and from there to the highest (1 if they do not differ)."""
         values = np.array(list(self.intact.values()))
         return float(values.min()), float(np.ptp(values)) or 1.0
 
@@ -143,23 +133,16 @@ class FirstLook(First):
         """The expected change of the score if all examples changed as each one asked did."""
         if self.problem.likelihood == self.task:  # the likelihood is the outcome
             return change
-        width = self.reach()[1]
-        slope, offset = self.link
-        likelihood = np.array([self.before[each] for each in self.before if each in self.intact])
-        base = expit(offset + slope * likelihood).mean()
-        moved = offset + slope * (likelihood + change[:, :, None])  # parts x asked x known
-        return width * (expit(moved).mean(axis=2) - base)
-
-    @property
-    def link(self) -> tuple[float, float]:
-        """Slope and offset of the logistic curve of intact outcomes over log-probabilities."""
         low, width = self.reach()
         both = [example for example in self.before if example in self.intact]
         likelihood = np.array([self.before[example] for example in both])
         share = (np.array([self.intact[example] for example in both]) - low) / width
         if np.ptp(list(self.intact.values())) == 0:
             share = np.full(len(both), min(max(low, 0.0), 1.0))
-        return linked(likelihood, share)
+        slope, offset = linked(likelihood, share)
+        base = expit(offset + slope * likelihood).mean()
+        moved = offset + slope * (likelihood + change[:, :, None])  # parts x asked x known
+        return width * (expit(moved).mean(axis=2) - base)
 
     def believe(self, first: Effects, alone: Effects) -> Posterior:
         """Take what heads do alone as spread around these estimates, by as much as it shows."""
@@ -181,7 +164,7 @@ def balance(order: Sequence[int], choices: Mapping[int, int]) -> list[int]:
 
 
 def linked(likelihood: PerExample, share: PerExample) -> tuple[float, float]:
-    """Slope and offset of the logistic curve of outcomes, from 0 to 1, over log-probabilities."""
+    """Fit slope and offset of the logistic curve of outcomes, 0 to 1, over log-probabilities."""
     margins = (likelihood > 0).any()  # no log-probability is
     x = np.concatenate([likelihood, [UNLIKELY, LEADING if margins else CERTAIN]])
     y = np.concatenate([share, [0.0, 1.0]])

@@ -54,9 +54,9 @@ class Plan:
 class OtherTask:
     """A task that a specific set must spare or, a twin of the task, break as well.
 
-    `number` is that of the task in plans; `examples` are for the search. `likelihood` is the number
-    of the same task with how likely the right answer is as its outcome (`number`: there is no such
-    thing, and the outcome itself is looked at). `choices` is as in `Problem`.
+    `number` is that of the task in plans, `likelihood` that of the same task with how likely the
+    right answer is as its outcome (`number` itself: there is no such thing). `examples` are for the
+    search; `choices` is as in `Problem`.
     """
 
     number: int
@@ -160,7 +160,7 @@ def ask_once(plan: Plan) -> Asking[Measurements]:
 
 
 def opening_plan(heads: int, examples: Sequence[int], likelihood: int | None) -> Plan:
-    """Examples with no head knocked out; how likely right answers are probably comes next."""
+    """Plan the intact model's answers; how likely right ones are probably comes next."""
     plan = Plan.crossed(np.zeros((1, heads), dtype=bool), examples, what="intact")
     linked = replace(plan, task=likelihood or 0, what="intact likelihood")
     return replace(plan, ahead=[linked] if likelihood else [])

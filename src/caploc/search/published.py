@@ -20,38 +20,40 @@ from scipy import stats
 from caploc import designs
 from caploc.errors import BadOption
 from caploc.heads import Columns, Masks
-from caploc.recovery import ESTIMATORS, PairedDifferences
+from caploc.recovery import CONFIDENCE, ESTIMATORS, fit_paired
 from caploc.recovery.estimate import Estimate, Measurements, PerExample
+from caploc.result import number
 from caploc.search.plan import Asking, Found, Plan, Problem, Search, intact_plan
 
 RATES = (0.01, 0.02, 0.03, 0.05, 0.07, 0.1)  # arXiv 2603.03335, appendix A.1, gives both ends
 KEPT = 10  # one row of so many is kept for the check on fresh examples, of a budget
 MOST_CHECKED = 300  # fresh examples that every set of heads is tried on, at most
-CONFIDENCE = 0.95
 FIGURES = ("drop", "stderr", "held_out_drop", "held_out_stderr")
 
 Draw = Callable[..., Masks]  # of `designs`: heads and masks, by rate and seed
+Losses = Float[np.ndarray, " _"]  # of examples
+LossesOfSets = Float[np.ndarray, "sets _"]
 
 
 def random_masks(problem: Problem, draw: Draw) -> Search:
-    """Compressed sensing with random masks and the Lasso, as published; `draw` is of `designs`."""
+    """Draw random masks and fit the Lasso, as published; `draw` is of `designs`."""
     settings = problem.settings
     masks = draw(problem.heads, settings.masks, rate=settings.rate, seed=settings.seed)
     return crossed(problem, masks, "lasso")
 
 
 def one_shot(problem: Problem) -> Search:
-    """Every head alone, once."""
+    """Knock out every head alone, once."""
     return crossed(problem, designs.singles(problem.heads), "paired")
 
 
 def crossed(problem: Problem, masks: Masks, usual: str) -> Search:
-    """All masks at once, on all examples; the most negative effects are the heads found."""
+    """Ask all masks on all examples; the most negative effects are the heads found."""
     masks = problem.without_excluded(masks)
-    estimator = ESTIMATORS[problem.settings.estimator or usual]()
+    estimator = ESTIMATORS[problem.settings.estimator or usual]
     intact = (yield intact_plan(problem, problem.examples)).by_example()
     seen = yield Plan.crossed(masks, problem.examples)
-    estimate = estimator.fit(seen, intact)
+    estimate = estimator(seen, intact)
     top = problem.settings.top
     return Found(estimate.needed(top), problem.rank(estimate.order()), estimate, seen)
 
@@ -72,7 +74,7 @@ def greedy(problem: Problem) -> Search:
         means = np.nan_to_num(measured.mask_means(), nan=np.inf)
         gone.append(others[int(np.argmin(means))])
         lowest.append(float(means.min()))
-    estimate = PairedDifferences().fit(seen, intact)
+    estimate = fit_paired(seen, intact)
     falls = [*(estimate.effect[gone[:1]] < 0), *(b < a for a, b in pairwise(lowest)), False]
     chosen = gone[: falls.index(False)]  # as far as each lowered the score further
     rest = [column for column in estimate.order() if column not in chosen]
@@ -80,7 +82,7 @@ def greedy(problem: Problem) -> Search:
 
 
 def rounds(problem: Problem) -> int:
-    """Masks of all rounds: one round of heads after another, each one head shorter."""
+    """Count the masks of all rounds: one round of heads after another, each one head shorter."""
     heads = len(problem.eligible)
     return sum(heads - gone for gone in range(min(problem.settings.top, heads)))
 
@@ -94,10 +96,7 @@ class Choices:
 
     @classmethod
     def published(cls, problem: Problem, draw: Draw) -> "Choices":
-        """All that the problem's settings name, each design once.
-
-        Raises BadOption if a rate named is less than a head a mask.
-        """
+        """List all that the problem's settings name, each design once; raises BadOption."""
         settings = problem.settings
         counts = list(settings.mask_counts)
         drawn: dict[float, Masks] = {}
@@ -122,15 +121,13 @@ class Choices:
 
         As long as several rates are left these are the middle ones of as many equal runs.
         """
-        for kept in range(len(self.counts), 0, -1):
-            counts = self.counts[:kept]
-            yield Choices(counts, {rate: m[: counts[-1]] for rate, m in self.drawn.items()})
         every = list(self.drawn)
+        parts = [(self.counts[:kept], every) for kept in range(len(self.counts), 0, -1)]
         for kept in range(len(every) - 1, 1, -1):
             middle = [every[int((run + 0.5) * len(every) / kept)] for run in range(kept)]
-            yield Choices(
-                self.counts[:1], {rate: self.drawn[rate][: self.counts[0]] for rate in middle}
-            )
+            parts.append((self.counts[:1], middle))
+        for counts, rates in parts:
+            yield Choices(counts, {rate: self.drawn[rate][: counts[-1]] for rate in rates})
 
     def bought(self, problem: Problem) -> "Choices":
         """All of them, or the first thinner ones that nine tenths of the budget pay for.
@@ -153,10 +150,7 @@ class Choices:
 
 
 def rates_to_try(problem: Problem) -> list[float]:
-    """The rates named, or the paper's, raised to one head a mask on a small model.
-
-    Raises BadOption if a rate named is less than that.
-    """
+    """List the rates named, or the paper's, each a head a mask at least; raises BadOption."""
     lowest = ceil(10_000 / problem.heads) / 10_000
     named = problem.settings.rates
     if named is None:
@@ -170,10 +164,7 @@ def rates_to_try(problem: Problem) -> list[float]:
 
 
 def check_choices(problem: Problem, draw: Draw) -> None:
-    """Refuse settings that cannot be tried, before anything is measured.
-
-    Raises BadOption if a rate named is less than a head a mask, or the budget is too small.
-    """
+    """Refuse, by a BadOption, settings that cannot be tried."""
     Choices.published(problem, draw).bought(problem)
 
 
@@ -217,7 +208,7 @@ class Sheet:
         yield from self.ask(masks, what)
         return np.stack([self.known[mask.tobytes()] for mask in masks])
 
-    def losses(self, sets: Sequence[Columns]) -> Asking[Float[np.ndarray, "sets examples"]]:
+    def losses(self, sets: Sequence[Columns]) -> Asking[LossesOfSets]:
         """What each example loses with all heads of a set gone; intact outcomes must be known."""
         left = yield from self.without(sets, "whole sets")
         return self.known[self.problem.empty().tobytes()] - left
@@ -232,11 +223,6 @@ class Tried:
     estimate: Estimate
     seen: Measurements
     heads: list[int]
-
-    @property
-    def set(self) -> tuple[int, ...]:
-        """The heads in the order of their columns: settings may name the same in another order."""
-        return tuple(sorted(self.heads))
 
 
 def tuned(problem: Problem, draw: Draw) -> Search:
@@ -253,7 +239,8 @@ def tuned(problem: Problem, draw: Draw) -> Search:
         allowed = problem.without_excluded(masks)
         yield from sheet.ask(allowed, f"masks of {100 * rate:.3g} % of the heads")
     tried = fit_settings(problem, choices, sheet)
-    sets = list(dict.fromkeys(setting.set for setting in tried))
+    named = [tuple(sorted(setting.heads)) for setting in tried]  # whatever their order
+    sets = list(dict.fromkeys(named))
     losses = yield from sheet.losses(sets)
     checked, budget = list(problem.fresh)[:MOST_CHECKED], problem.settings.budget
     most = choices.rows(len(sheet.examples)) + len(choices.settings) * len(checked)
@@ -264,7 +251,6 @@ def tuned(problem: Problem, draw: Draw) -> Search:
     if fresh.examples:
         yield from fresh.begin()
         elsewhere = yield from fresh.losses(sets)
-    place = [sets.index(setting.set) for setting in tried]
     told = {
         "offered": len(offered.settings),
         "budget": budget or most,
@@ -272,17 +258,18 @@ def tuned(problem: Problem, draw: Draw) -> Search:
         "chosen_on": len(sheet.examples),
         "checked_on": len(fresh.examples),
     }
+    place = [sets.index(each) for each in named]
     return summarize_tuned(problem, tried, place, (losses, elsewhere), told)
 
 
 def fit_settings(problem: Problem, choices: Choices, sheet: Sheet) -> list[Tried]:
-    """Each setting's estimate of its own masks, as `css` and `csb` make it."""
-    estimator = ESTIMATORS[problem.settings.estimator or "lasso"]()
+    """Estimate from each setting's own masks, as `css` and `csb` do."""
+    estimator = ESTIMATORS[problem.settings.estimator or "lasso"]
     intact = sheet.measured(problem.empty()[None]).by_example()
     tried = []
     for count, rate in choices.settings:
         seen = sheet.measured(problem.without_excluded(choices.drawn[rate][:count]))
-        estimate = estimator.fit(seen, intact)
+        estimate = estimator(seen, intact)
         heads = estimate.needed(problem.settings.top)
         tried.append(Tried(count, rate, estimate, seen, heads))
     return tried
@@ -292,10 +279,10 @@ def summarize_tuned(
     problem: Problem,
     tried: Sequence[Tried],
     place: Sequence[int],
-    losses: tuple[Float[np.ndarray, "sets examples"], Float[np.ndarray, "sets checked"]],
+    losses: tuple[LossesOfSets, LossesOfSets],
     told: dict[str, Any],
 ) -> Found:
-    """What the search hands back: the chosen setting's fit, and all of them in figures.
+    """Put together what the search hands back: the chosen setting's fit, and figures of all.
 
     `place` is each setting's place among the different sets, and `losses` what these cost on the
     examples of the choice, and on fresh ones. Chosen is the setting whose heads cost most; of
@@ -308,7 +295,7 @@ def summarize_tuned(
     drops = [-np.inf if each["drop"] is None else each["drop"] for each in settings]
     chosen = int(np.argmax(drops))
     kept, sets = tried[chosen], (*losses, place[chosen])
-    told = told | {
+    told |= {
         "settings": settings,
         "chosen": chosen,
         "masks": kept.masks,
@@ -321,17 +308,15 @@ def summarize_tuned(
     return Found(heads, ranking, kept.estimate, kept.seen, diagnostics=told, notes=notes(told))
 
 
-def describe_setting(
-    setting: Tried, losses: Float[np.ndarray, " examples"], fresh: Float[np.ndarray, " checked"]
-) -> dict[str, Any]:
-    """A setting and what its heads cost; heads by column, None for what is not known."""
-    figures = dict(zip(FIGURES, (*mean_loss(losses), *mean_loss(fresh)), strict=True))
+def describe_setting(setting: Tried, losses: Losses, fresh: Losses) -> dict[str, Any]:
+    """Tell a setting and what its heads cost; None for what is not known."""
+    figures = map(number, (*mean_loss(losses), *mean_loss(fresh)))
     told = {"masks": setting.masks, "rate": setting.rate, "heads": setting.heads}
-    return told | {name: None if np.isnan(value) else value for name, value in figures.items()}
+    return told | dict(zip(FIGURES, figures, strict=True))
 
 
-def mean_loss(losses: Float[np.ndarray, " examples"]) -> tuple[float, float]:
-    """Mean over the examples scored, and its standard error; NaN where there are too few."""
+def mean_loss(losses: Losses) -> tuple[float, float]:
+    """Average the examples scored, with the standard error; NaN where there are too few."""
     scored = losses[np.isfinite(losses)]
     if not scored.size:
         return float("nan"), float("nan")
@@ -339,9 +324,7 @@ def mean_loss(losses: Float[np.ndarray, " examples"]) -> tuple[float, float]:
     return float(scored.mean()), float(error)
 
 
-def excess(
-    used: Float[np.ndarray, " used"], fresh: Float[np.ndarray, " fresh"]
-) -> dict[str, float] | None:
+def excess(used: Losses, fresh: Losses) -> dict[str, float] | None:
     """Mean loss on the examples of the choice less that on fresh ones, with its interval.
 
     The standard error is `sqrt(s1²/n1 + s2²/n2)`, the 95 % interval Welch's; None with fewer than
@@ -361,25 +344,19 @@ def excess(
     return {"value": value, "stderr": stderr, "low": value - half, "high": value + half}
 
 
-def optimism(
-    used: Float[np.ndarray, "sets used"], fresh: Float[np.ndarray, "sets fresh"], chosen: int
-) -> dict[str, float] | None:
-    """How much more the chosen set costs where it was found and chosen than on fresh examples.
+def optimism(used: LossesOfSets, fresh: LossesOfSets, chosen: int) -> dict[str, float] | None:
+    """Tell how much more the chosen set costs where it was found and chosen than on fresh examples.
 
-    Three things add up in it: heads were fitted to these examples, a set was chosen on them, and
-    they may be others than most. None without fresh examples.
+    Heads were fitted to these examples, a set was chosen on them, and they may be others than most.
     """
     return excess(used[chosen], fresh[chosen])
 
 
-def choosing(
-    used: Float[np.ndarray, "sets used"], fresh: Float[np.ndarray, "sets fresh"], chosen: int
-) -> dict[str, float] | None:
-    """The part of the optimism that choosing alone adds.
+def choosing(used: LossesOfSets, fresh: LossesOfSets, chosen: int) -> dict[str, float] | None:
+    """Tell the part of the optimism that choosing alone adds; None with a single set.
 
-    The chosen set's loss less the mean loss of all sets, example by example, on the examples of
-    the choice and on fresh ones: the sets share examples and fits, so only the choice is left.
-    None with a single set, or without fresh examples.
+    The chosen set's loss is taken less the mean loss of all sets, example by example: the sets
+    share examples and fits, so only the choice is left.
     """
     if len(used) < 2:
         return None
@@ -387,7 +364,7 @@ def choosing(
 
 
 def notes(told: dict[str, Any]) -> list[str]:
-    """What a reader should know of the choice, in sentences; the weightiest first."""
+    """Say what a reader should know of the choice, the weightiest first."""
     best = told["settings"][told["chosen"]]
     sentences = [tie_note(told), flattery(told, best)]
     if best["drop"] is None or best["drop"] <= 0:

@@ -1,7 +1,6 @@
 """A screen: rows under scattered masks, more of them where the question is open."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from math import sqrt
 from typing import ClassVar
@@ -10,7 +9,7 @@ import numpy as np
 
 from caploc import designs
 from caploc.heads import Mask
-from caploc.recovery.estimate import Measurements, PerHead, Rows
+from caploc.recovery.estimate import Measurements, PerHead, Rows, right_of
 from caploc.recovery.screening import Effects, Posterior, joined, screened, shrink, top_chances
 from caploc.search.plan import Plan, Problem, column_mask
 
@@ -21,11 +20,12 @@ START = 0.04  # share of heads in the first masks
 NOISE_RATIO = 10.0  # variance within masks over that between: 9 to 19 on simulated models
 
 
+@dataclass
 class First(ABC):
     """A first estimate of every head: from masks of several heads, or from likelihoods.
 
     All masks knock out `base`, under which the outcomes are `intact`; heads of `avoid` are never
-    drawn.
+    drawn. Asked are the examples still `right`: only there can a knockout take something away.
     """
 
     OPENING: ClassVar[str]  # likelihood or masks
@@ -34,12 +34,15 @@ class First(ABC):
     DOUBT: ClassVar[float]
     problem: Problem
     intact: dict[int, float]
-    base: list[int]
-    avoid: Mask
-    seen: Measurements
+    random: np.random.Generator
+    base: list[int] = field(default_factory=list)
+    avoid: Mask = field(default_factory=lambda: np.zeros(0, dtype=bool))
+    right: list[int] = field(init=False)
+    seen: Measurements = field(init=False)
 
     def __post_init__(self) -> None:
         """Nothing is seen yet; without a word on it, what the problem excludes is avoided."""
+        self.right = right_of(self.intact)
         self.seen = Measurements.none(self.problem.heads)
         if not self.avoid.size:
             self.avoid = column_mask(self.problem.heads, self.problem.excluded)
@@ -70,11 +73,7 @@ class First(ABC):
 
 @dataclass
 class Screen(First):
-    """Rows of masks that all knock out `base`, on examples that are still right under it.
-
-    Only where the model is right can a knockout take something away, so wrong examples are not
-    asked. `avoid` marks heads that are never drawn. `intact` holds the outcomes under `base`.
-    """
+    """Rows of masks of several heads, drawn evenly or by the `chances` to belong to the top."""
 
     OPENING: ClassVar[str] = "masks"
     ESTIMATOR: ClassVar[str] = "spike-slab"
@@ -82,21 +81,13 @@ class Screen(First):
     # shortlist would tell less than they disturb.
     DOUBT: ClassVar[float] = 0.1
 
-    problem: Problem
-    examples: Sequence[int]
-    intact: dict[int, float]
-    random: np.random.Generator
     rate: float = START
-    base: list[int] = field(default_factory=list)
-    avoid: Mask = field(default_factory=lambda: np.zeros(0, dtype=bool))
     chances: PerHead | None = None
-    seen: Measurements = field(init=False)
     known: dict[tuple[int, int], tuple[Effects, Posterior]] = field(default_factory=dict)
 
     @property
     def size(self) -> int:
-        free = int(self.free.sum())
-        return min(max(1, round(self.rate * self.problem.heads)), free)
+        return min(max(1, round(self.rate * self.problem.heads)), int(self.free.sum()))
 
     @property
     def examples_each(self) -> tuple[int, int]:
@@ -115,7 +106,7 @@ class Screen(First):
         else:
             drawn = designs.weighted(self.draw_chances(), masks, random=self.random)
         drawn[:, self.base] = True
-        examples = designs.spread_examples(self.examples, count, random=self.random)
+        examples = designs.spread_examples(self.right, count, random=self.random)
         return Plan.scattered(drawn, examples, "screen")
 
     def draw_chances(self) -> PerHead:
@@ -129,7 +120,6 @@ class Screen(First):
         return np.where(self.free, np.minimum((1 - share) * even + share * aimed, CAP), 0.0)
 
     def take(self, measured: Measurements) -> None:
-        """Add what a round measured."""
         self.seen = self.seen.joined(measured)
 
     def effects(self) -> Effects:

@@ -22,7 +22,7 @@ def search_by_screen(state: SearchState, screen: Screen) -> Asking[Found]:
     shortlist = Shortlist(state.problem, state.own + highest, state.random)
     yield from check_shortlist(state, screen, shortlist)
     conclusion = Conclusion(screen, shortlist, state.struck)
-    return summarize(state, conclusion, conclusion.named, conclusion.ranking)
+    return summarize(state, conclusion, conclusion.named)
 
 
 def check_shortlist(state: SearchState, screen: Screen, shortlist: Shortlist) -> Asking[None]:
@@ -31,36 +31,30 @@ def check_shortlist(state: SearchState, screen: Screen, shortlist: Shortlist) ->
     A share of the rows is for these; what is left of the budget may go to all top heads that are
     not yet beyond doubt, half as many examples again at each look.
     """
-    struck = state.struck
     least = FEWEST_CHECKED * len(shortlist.heads)
     share = CHECKING / (1 - CHECKING) * state.spent
     left = state.left
     rows = int(min(left, max(share, least)))
     yield from shortlist.even(rows)
-    yield from complete(screen, shortlist, struck, left)
+    yield from complete(state, screen, shortlist, left)
     for limit, which in ((rows, "unconfirmed"), (rows, "contested"), (left, "doubtful")):
         for _ in range(LOOKS):
-            heads = shortlist.unfinished(getattr(Conclusion(screen, shortlist, struck), which))
+            conclusion = Conclusion(screen, shortlist, state.struck)
+            heads = shortlist.unfinished(getattr(conclusion, which))
             step = -(-shortlist.examples // 2)
             count = min((limit - shortlist.first - shortlist.rows) // max(len(heads), 1), step)
             if not heads or count < 1:
                 break
             yield from shortlist.more(heads, count)
-            yield from complete(screen, shortlist, struck, left)
+            yield from complete(state, screen, shortlist, left)
     state.spent += shortlist.rows
 
 
-def complete(
-    screen: Screen, shortlist: Shortlist, struck: tuple[int, ...], rows: int
-) -> Asking[None]:
-    """Knock out alone whichever head has risen to the top untried, until there is none.
-
-    As heads of the shortlist fall, others rise that only the screen speaks for: it flatters those
-    that it picks.
-    """
+def complete(state: SearchState, screen: Screen, shortlist: Shortlist, rows: int) -> Asking[None]:
+    """Knock out alone whichever head has risen to the top untried: the screen flatters it."""
     fewest = min(FEWEST_JOINED, shortlist.first)
     while fewest and shortlist.rows < rows:
-        untried = Conclusion(screen, shortlist, struck).untried
+        untried = Conclusion(screen, shortlist, state.struck).untried
         affordable = untried[: (rows - shortlist.rows) // fewest]
         if not affordable:
             return

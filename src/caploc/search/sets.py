@@ -13,12 +13,12 @@ from dataclasses import replace
 import numpy as np
 
 from caploc.recovery import falls
-from caploc.recovery.estimate import is_binary
+from caploc.recovery.estimate import is_binary, right_of
 from caploc.search.conclusion import LEVEL, Conclusion
 from caploc.search.likelihood import FirstLook
 from caploc.search.plan import Asking, Found, Plan, column_mask, intact_plan
 from caploc.search.screen import First, Screen
-from caploc.search.state import SURVIVORS, TRIED_ALONE, SearchState, Shortlist, broken, right_of
+from caploc.search.state import SURVIVORS, TRIED_ALONE, SearchState, Shortlist, broken
 from caploc.search.summary import summarize
 
 AT_ONCE = 2  # heads that one screen adds
@@ -50,9 +50,7 @@ def conclude_set(state: SearchState, first: First, chosen: list[int], most: int)
     if state.tried is not None:
         others = np.flatnonzero(~state.tried.masks[:, chosen].any(axis=1))
         shortlist.take(state.tried.where(np.isin(state.tried.mask, others)), state.intact)
-    conclusion = Conclusion(first, shortlist, state.struck)
-    rest = [column for column in conclusion.ranking if column not in chosen]
-    return summarize(state, conclusion, chosen, chosen + rest)
+    return summarize(state, Conclusion(first, shortlist, state.struck), chosen)
 
 
 def grown_by_looks(state: SearchState, first: FirstLook) -> Asking[list[list[int]]]:
@@ -68,19 +66,18 @@ def grown_by_looks(state: SearchState, first: FirstLook) -> Asking[list[list[int
     look, under = first, state.intact
     while True:
         share = max(end - state.spent, 0) // (top - len(grown))
-        right = right_of(under)
         if grown:
             avoid = column_mask(problem.heads, state.struck)
             look = FirstLook(problem, under, state.random, list(grown), avoid)
-            yield from look.ask(right, int(LOOKED * share))
+            yield from look.ask(int(LOOKED * share))
             state.spent += len(look.seen.mask) + len(look.before)
         count = int(np.clip(share // (2 * CANDIDATES), FEWEST_TRIED, MOST_TRIED))
-        tried = state.random.permutation(right)[:count].tolist()
+        tried = state.random.permutation(look.right)[:count].tolist()
         best = yield from most_breaking(state, look, tried)
         if best is None:
             break
         grown.append(best)
-        asked = right[:MOST_UNDER]
+        asked = look.right[:MOST_UNDER]
         further = len(asked) + problem.heads + CANDIDATES * FEWEST_TRIED
         if len(grown) == top or state.spent + further > end:
             break
@@ -92,18 +89,17 @@ def grown_by_looks(state: SearchState, first: FirstLook) -> Asking[list[list[int
 
 
 def most_breaking(state: SearchState, look: FirstLook, examples: list[int]) -> Asking[int | None]:
-    """The candidate that costs most with the base gone; None if there is no candidate.
+    """Find the candidate that costs most with the base gone; None if there is no candidate.
 
     If none costs anything for sure, it is the one without which right answers get least likely. A
     candidate that alone breaks another task too is universal, and none of the set. Without a base,
-    examples that the model gets wrong are asked too, as many as there are for so many right ones:
-    what a candidate does alone is told of all of them.
+    a share of the examples that the model gets wrong is asked too: what a candidate does alone is
+    told of all of them.
     """
     strongest = look.strongest(CANDIDATES + len(state.struck))
     candidates = [c for c in strongest if c not in state.struck][:CANDIDATES]
-    right = right_of(look.intact)
-    wrong = [] if look.base else [each for each in look.intact if each not in set(right)]
-    wrong = wrong[: round(len(examples) * len(wrong) / max(len(right), 1))]
+    wrong = [] if look.base else [each for each in look.intact if each not in set(look.right)]
+    wrong = wrong[: round(len(examples) * len(wrong) / max(len(look.right), 1))]
     if not candidates or state.left < len(candidates) * len([*examples, *wrong]):
         return None
     masks = state.problem.without_each([[*look.base, c] for c in candidates])
@@ -146,7 +142,7 @@ def grown_by_screens(state: SearchState, screen: Screen) -> Asking[list[list[int
         if len(grown) >= top or not asked:
             break
         conditional = yield from under(state, conditional, grown, asked)
-        if len(conditional.examples) < FEWEST_RIGHT:
+        if len(conditional.right) < FEWEST_RIGHT:
             break
         yield from state.screening(conditional, state.spent + share - len(asked))
     alone = (own + screen.strongest_first())[:top]
@@ -156,31 +152,23 @@ def grown_by_screens(state: SearchState, screen: Screen) -> Asking[list[list[int
 
 
 def stages(heads: int) -> int:
-    """Screens that so many heads should take."""
+    """Count the screens that so many heads should take."""
     return -(-heads // AT_ONCE)
 
 
 def under(state: SearchState, before: Screen, base: list[int], asked: list[int]) -> Asking[Screen]:
-    """A screen with the base gone, on those of the examples that are still right under it."""
+    """Make a screen with the base gone, on the examples that are still right under it."""
     problem = state.problem
     left = yield from state.outcomes_without(base, asked, "heads found so far")
     avoid = problem.empty()
     avoid[[*state.critical, *state.struck]] = True
     avoid[base] = False
-    return Screen(
-        problem,
-        right_of(left),
-        left,
-        state.random,
-        before.rate,
-        list(base),
-        avoid,
-        before.look(),
-    )
+    chances = before.look()
+    return Screen(problem, left, state.random, list(base), avoid, before.rate, chances)
 
 
 def beyond_doubt(screen: Screen, count: int) -> list[int]:
-    """The heads with the largest expected drops, as far as they are beyond doubt."""
+    """List the heads with the largest expected drops, as far as they are beyond doubt."""
     seen, mean = screen.effects(), screen.posterior().mean
     with np.errstate(invalid="ignore"):
         sure = screen.free & (seen.effect < -BEYOND_DOUBT * seen.stderr)
@@ -189,11 +177,10 @@ def beyond_doubt(screen: Screen, count: int) -> list[int]:
 
 
 def exchanged(state: SearchState, pool: list[int], top: int) -> Asking[list[int]]:
-    """The `top` heads of the pool that do most among others of the pool.
+    """Find the `top` heads of the pool that do most among others of the pool.
 
-    Screens add heads two at a time, and what each does shows only beside those found before it.
-    Here random sets of the pool are knocked out, so that every head is judged among many others
-    that it may stand beside.
+    Screens add heads two at a time, and what each does shows only beside those found before it. In
+    random sets of the pool every head is judged among many others that it may stand beside.
     """
     problem, intact = state.problem, state.intact
     rows = min(int(EXCHANGING * state.budget), state.left)
@@ -201,7 +188,7 @@ def exchanged(state: SearchState, pool: list[int], top: int) -> Asking[list[int]
         return pool[:top]
     others = ~column_mask(problem.heads, pool)
     rate = top / problem.heads
-    contest = Screen(problem, right_of(intact), intact, state.random, rate, avoid=others)
+    contest = Screen(problem, intact, state.random, avoid=others, rate=rate)
     plan = replace(contest.next_rows(rows), what="sets of a pool")
     contest.take((yield from state.ask(plan)))
     effect = np.nan_to_num(contest.effects().effect, nan=np.inf)
@@ -209,7 +196,7 @@ def exchanged(state: SearchState, pool: list[int], top: int) -> Asking[list[int]
 
 
 def most_damaging(state: SearchState, sets: list[list[int]]) -> Asking[list[int]]:
-    """The set that leaves least of the fresh examples; none if it takes nothing for sure.
+    """Find the set that leaves least of the fresh examples; none if it takes nothing for sure.
 
     The level is shared between the sets compared (Bonferroni).
     """

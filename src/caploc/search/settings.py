@@ -53,18 +53,11 @@ class Settings:
     rates: Sequence[float] | None = None
 
     def check(self) -> None:
-        """Refuse values that mean nothing.
-
-        Raises:
-            BadOption: with the value and what is allowed.
-        """
+        """Refuse values that mean nothing; raises BadOption with the value and what is allowed."""
         designs.check_rate(self.rate)
-        for name, word, allowed in (
-            ("goal", self.goal, GOALS),
-            ("opening", self.opening, OPENINGS),
-        ):
-            if word not in allowed:
-                raise unknown(allowed, word, f"--{name}")
+        for name, allowed in (("goal", GOALS), ("opening", OPENINGS)):
+            if getattr(self, name) not in allowed:
+                raise unknown(allowed, getattr(self, name), f"--{name}")
         self.check_sizes()
         for name, share in (("recall", self.recall), ("price", self.price)):
             if not 0 < share <= 1:
@@ -154,10 +147,10 @@ def check_spared(goal: str, spare: Sequence[str], *, adaptive: bool = True) -> N
 
 
 def rising(values: Sequence[int] | Sequence[float]) -> bool:
-    """Whether there are any, each larger than the one before."""
+    """Tell whether there are any, each larger than the one before."""
     return len(values) > 0 and all(first < second for first, second in pairwise(values))
 
 
 def parse_numbers(values: Sequence[int] | Sequence[float]) -> str:
-    """Numbers as a user wrote them."""
+    """Write numbers as a user wrote them."""
     return ", ".join(f"{value:g}" for value in values) or "none"

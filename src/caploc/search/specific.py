@@ -24,7 +24,7 @@ from caploc.search.likelihood import FirstLook, balance
 from caploc.search.plan import Asking, Found, OtherTask, Plan, Problem, intact_plan
 from caploc.search.sets import conclude_set
 from caploc.search.settings import Settings
-from caploc.search.state import SearchState, right_of
+from caploc.search.state import SearchState
 from caploc.search.summary import nothing_found
 
 # Shares of the budget for looks at single heads: every head, then the most promising of them, fewer
@@ -52,6 +52,7 @@ NOTHING_SCORED = (
 )
 
 Whole = tuple[int, ...]  # columns of heads that are knocked out wholly
+Changes = Float[np.ndarray, "sets asked"]
 
 
 @dataclass
@@ -79,16 +80,14 @@ class Side:
         plan = intact_plan(self.problem, list(self.intact), task=self.beside.likelihood)
         self.look.before = (yield plan).by_example()
         before = self.look.before
-        right = sorted((e for e in right_of(self.intact) if e in before), key=before.__getitem__)
+        right = sorted((e for e in self.look.right if e in before), key=before.__getitem__)
         half = -(-len(right) // 2)
         parts = (self.random.permutation(part).tolist() for part in (right[:half], right[half:]))
         choices = self.beside.choices
         self.order = [example for part in parts for example in balance(part, choices)]
         self.look.change = np.zeros((self.problem.heads, 0))
 
-    def expect(
-        self, sets: Sequence[Columns], count: int
-    ) -> Asking[Float[np.ndarray, "sets asked"]]:
+    def expect(self, sets: Sequence[Columns], count: int) -> Asking[Changes]:
         """By how much right answers get less likely without each of the sets, on new examples."""
         asked = [self.order[n % len(self.order)] for n in range(self.used, self.used + count)]
         self.used += count
@@ -103,15 +102,11 @@ class Side:
         self.look.change = np.concatenate([self.look.change, further], axis=1)
         return len(heads) * count
 
-    def expect_each(
-        self, sets: Sequence[Columns], count: int
-    ) -> Asking[Float[np.ndarray, "sets asked"]]:
+    def expect_each(self, sets: Sequence[Columns], count: int) -> Asking[Changes]:
         """The change of the score that each of some new examples leads one to expect."""
         return self.look.predict((yield from self.expect(sets, count)))
 
-    def try_sets(
-        self, sets: Sequence[Columns], count: int
-    ) -> Asking[Float[np.ndarray, "sets asked"]]:
+    def try_sets(self, sets: Sequence[Columns], count: int) -> Asking[Changes]:
         """By how much the outcomes of some examples change without each of the sets."""
         asked = self.random.permutation(list(self.intact))[:count].tolist()
         masks, task = self.problem.without_each(sets), self.beside.number
@@ -119,11 +114,8 @@ class Side:
         return (yield from changes(plan, self.intact))
 
 
-def changes(plan: Plan, before: dict[int, float]) -> Asking[Float[np.ndarray, "sets asked"]]:
-    """By how much the outcomes of a plan that crosses masks and examples differ from those before.
-
-    A row of what it returns is a mask.
-    """
+def changes(plan: Plan, before: dict[int, float]) -> Asking[Changes]:
+    """By how much the outcomes of a plan that crosses masks and examples differ from before."""
     table = (yield plan).outcome.reshape(len(plan.masks), -1)
     return table - [before[int(example)] for example in plan.example[: table.shape[1]]]
 
@@ -133,7 +125,6 @@ class GrownSet:
     """A set, and what became of examples without it: of the task and its twins, then of others.
 
     `columns` are those of its heads or, where not all are knocked out wholly, their amounts.
-
     Of every task, `likely` holds the changes of its score that likelihoods lead one to expect, one
     for each example, and `seen` those of outcomes.
     """
@@ -181,7 +172,7 @@ def weigh(likely: Sequence[float], seen: Sequence[float]) -> float:
 def check_rows(settings: Settings, heads: int, twins: int, spared: int) -> None:
     """Refuse a budget that would be spent before a set is tried.
 
-    Looks at single heads take at least one example of each task, the next head of a set is sought
+    Looks at single heads take an example of each task at least, the next head of a set is sought
     among a few for every tolerance, and the sets are tried on each task.
     """
     targets, budget = 1 + twins, settings.budget
@@ -199,7 +190,7 @@ def check_rows(settings: Settings, heads: int, twins: int, spared: int) -> None:
 
 
 def search_specific(state: SearchState) -> Asking[Found]:
-    """The most damaging set within the price, and the frontier of what the model allows."""
+    """Find the most damaging set within the price, and the frontier that the model allows."""
     problem = state.problem
     likelihood = problem.likelihood or 0
     first = OtherTask(0, problem.examples, likelihood, twin=True, choices=problem.choices)
@@ -270,7 +261,7 @@ def look_at_heads(
 def narrow(
     pool: Sequence[int], gain: PerHead, lost: PerHead, limits: Sequence[float], count: int
 ) -> list[int]:
-    """So many heads of the pool: those that do most within each limit of the loss, in turn."""
+    """Choose heads of the pool: those that do most within each limit of the loss, in turn."""
     harmful = sorted((column for column in pool if gain[column] > 0), key=lambda c: -gain[c])
     orders = [[column for column in harmful if lost[column] <= limit] for limit in limits]
     best = dict.fromkeys(
@@ -280,7 +271,7 @@ def narrow(
 
 
 def surely_lost(spared: Sequence[Side], heads: int) -> PerHead:
-    """What each head costs the spared task that it costs most, 0 at least.
+    """Tell what each head costs the spared task that it costs most, 0 at least.
 
     `DOUBT` standard errors less than estimated: of several tasks the largest is so by chance too.
     """
@@ -311,10 +302,9 @@ def grow(state: SearchState, targets: Sequence[Side], looks: Looks) -> Asking[li
         larger: list[dict[Whole, float]] = []
         for current, heads in zip(grown, allowed, strict=True):
             further = sorted(set(heads) - set(current), key=lambda c: -looks.gain[c])[:ADDED]
-            summed = {
-                tuple(sorted((*current, c))): damage[current] + looks.gain[c] for c in further
-            }
-            larger.append(summed)
+            larger.append(
+                {tuple(sorted((*current, c))): damage[current] + looks.gain[c] for c in further}
+            )
         asked = list(dict.fromkeys(each for sums in larger for each in sums))
         if not asked or state.left < len(asked) * count * len(targets):
             break
@@ -336,10 +326,7 @@ def grow(state: SearchState, targets: Sequence[Side], looks: Looks) -> Asking[li
 def try_candidates(
     state: SearchState, sides: Sequence[Side], sets: Sequence[Whole], looks: Looks
 ) -> Asking[list[GrownSet]]:
-    """The sets on further examples of every task: likelihoods of all, outcomes of the best.
-
-    Where there are amounts, sets with them that were made of these follow.
-    """
+    """Try the sets, and those made of them with amounts, on further examples of every task."""
     whole = untried(sides, sets)
     if not whole:
         return []
@@ -354,13 +341,13 @@ def try_candidates(
 
 
 def untried(sides: Sequence[Side], sets: Sequence[Whole | dict[int, float]]) -> list[GrownSet]:
-    """Sets of which nothing is known."""
+    """Make candidates of sets, with nothing known of them."""
     targets = sum(side.beside.twin for side in sides)
     return [GrownSet(each, targets, [[] for _ in sides], [[] for _ in sides]) for each in sets]
 
 
 def best_of(sets: Sequence[GrownSet], price: float, count: int) -> list[GrownSet]:
-    """So many of the sets, those that are worth most."""
+    """Choose so many of the sets, those that are worth most."""
     return sorted(sets, key=lambda each: -each.worth(price))[:count]
 
 
@@ -428,7 +415,7 @@ def vary(bases: Sequence[GrownSet], looks: Looks, settings: Settings) -> list[di
 
 
 def frontier(candidates: Sequence[GrownSet]) -> list[GrownSet]:
-    """The candidates than which none does more and loses less elsewhere."""
+    """List the candidates than which none does more and loses less elsewhere."""
     return [
         each
         for each in candidates

@@ -1,8 +1,7 @@
 """The running part of an adaptive search: rounds, rates, critical heads, and the shortlist.
 
 A head that breaks the task alone turns every mask that holds it into a failure and hides what the
-other heads of the mask do: it is found while screening, confirmed alone, and set aside. Each head
-of the shortlist is tried alone, on examples that a screen never used.
+other heads of the mask do: it is found while screening, confirmed alone, and set aside.
 """
 
 from collections import defaultdict
@@ -19,13 +18,13 @@ from scipy import sparse
 from caploc import designs
 from caploc.heads import Mask
 from caploc.recovery import (
-    PairedDifferences,
     falls,
+    fit_paired,
     paired_standard_error,
     right_or_wrong,
     single_head_differences,
 )
-from caploc.recovery.estimate import Estimate, Measurements, PerHead, is_binary, survived
+from caploc.recovery.estimate import Estimate, Measurements, PerHead, right_of, survived
 from caploc.recovery.screening import Effects, top_chances
 from caploc.search.plan import Asking, Plan, Problem, column_mask, intact_plan
 from caploc.search.screen import Screen
@@ -42,11 +41,10 @@ ELSEWHERE = 0.5  # share of another task's right answers that a universal head t
 def suspects(
     seen: Measurements, alive: Bool[np.ndarray, " rows"], known: Mask, doubt: float = DEVIATIONS
 ) -> list[int]:
-    """Heads under which most of what works without them fails; the strongest first.
+    """Find heads under which most of what works without them fails; the strongest first.
 
-    The loss is judged against rows without the heads found so far, so that one such head does
-    not hide the next; it is one of `doubt` standard errors or more. `known` heads are set aside
-    from the start.
+    The loss, of `doubt` standard errors or more, is judged against rows without the heads found so
+    far, so that one does not hide the next. `known` heads are set aside from the start.
     """
     cuts = sparse.csr_matrix(seen.masks, dtype=np.float64)[seen.mask]
     aside = known.copy()
@@ -76,13 +74,13 @@ def deviations(cuts: sparse.csr_matrix, alive: Bool[np.ndarray, " rows"]) -> Per
 
 
 def single_head_plan(heads: int, columns: list[int], examples: list[int], task: int = 0) -> Plan:
-    """Each head by itself on every one of the examples."""
+    """Plan each head by itself on every one of the examples."""
     masks = designs.singles(heads)[columns]
     return Plan.crossed(masks, examples, task=task, what="critical heads")
 
 
 def broken(measured: Measurements, intact: dict[int, float], share: float) -> bool:
-    """Whether at most `share` of the rows are still alive."""
+    """Tell whether at most `share` of the rows are still alive."""
     alive = survived(measured, intact)
     return bool(alive.sum() <= share * len(alive))
 
@@ -137,7 +135,6 @@ class SearchState:
         return [column for column in self.critical if column not in self.universal]
 
     def ask(self, plan: Plan) -> Asking[Measurements]:
-        """Have rows measured, and count them."""
         self.spent += len(plan.mask)
         return (yield plan)
 
@@ -181,11 +178,10 @@ class SearchState:
         known[self.cleared] = True
         alive = survived(screen.seen, screen.intact)
         for column in suspects(screen.seen, alive, known, doubt):
-            tried = self.random.permutation(screen.examples)[:TRIED_ALONE].tolist()
+            tried = self.random.permutation(screen.right)[:TRIED_ALONE].tolist()
             if self.left < most:
                 return
-            plan = single_head_plan(self.problem.heads, [column], tried)
-            rows = yield from self.ask(plan)
+            rows = yield from self.ask(single_head_plan(self.problem.heads, [column], tried))
             if not broken(rows, screen.intact, SURVIVORS / TRIED_ALONE):
                 self.cleared.append(column)
                 continue
@@ -202,10 +198,7 @@ class SearchState:
     def find_universal(
         self, columns: Sequence[int], ahead: Sequence[Plan] = ()
     ) -> Asking[list[int]]:
-        """Which of these heads, each alone, takes half of what is right in another task?
-
-        What is asked of one task need not wait for another's answers; `ahead` comes after it.
-        """
+        """Find which of these heads, each alone, takes half of what is right in another task."""
         elsewhere, alone = self.problem.elsewhere, partial(single_head_plan, self.problem.heads)
         tasks = [task for task, examples in enumerate(elsewhere, start=1) if len(examples)]
         plans = {task: intact_plan(self.problem, elsewhere[task - 1], task=task) for task in tasks}
@@ -232,12 +225,6 @@ class SearchState:
         return [column for column in columns if column not in left]
 
 
-def right_of(intact: dict[int, float]) -> list[int]:
-    """Examples that a knockout can take something from: the right ones, or all if not 0/1."""
-    binary = is_binary(intact)
-    return [example for example, outcome in intact.items() if outcome or not binary]
-
-
 def retune(screen: Screen) -> None:
     """Choose the rate under which `ALIVE` of the right answers should be left.
 
@@ -257,7 +244,7 @@ def retune(screen: Screen) -> None:
 
 
 def expected_recall(screen: Screen) -> float:
-    """The mean chance of the top heads to be truly among the top, as the screen has it."""
+    """Average the chances of the top heads to be truly among the top, as the screen has it."""
     top = min(screen.problem.settings.top, screen.problem.heads)
     chances = top_chances(screen.posterior(), top, seed=len(screen.seen.outcome))
     return float(np.sort(chances)[::-1][:top].mean())
@@ -290,10 +277,9 @@ def worth_a_look(state: SearchState) -> Asking[bool]:
 def measure_unsteadiness(
     problem: Problem, right: Sequence[int], heads: Sequence[int]
 ) -> Asking[float]:
-    """Measure by how many nats any head alone moves the odds of a right answer: the median.
+    """Measure by how many nats one head alone moves the odds of right answers: the median of some.
 
-    The heads, which should be random ones, are knocked out alone on the right examples; nearly all
-    of them matter to none. NaN where the likelihoods could not be told.
+    Of random heads nearly all matter to none. NaN where the likelihoods could not be told.
     """
     assert problem.likelihood is not None
     empty, task = problem.empty()[None], problem.likelihood
@@ -339,7 +325,6 @@ class Shortlist:
 
     @property
     def rows(self) -> int:
-        """Rows measured so far, the intact ones apart."""
         return len(self.seen.outcome)
 
     @property
@@ -375,14 +360,14 @@ class Shortlist:
         reached, heads = self.examples, self.unfinished(heads)
         if not heads or count < 1:
             return
-        parts = [self.order[self.asked[head] : self.asked[head] + count] for head in heads]
-        for head, part in zip(heads, parts, strict=True):
-            self.asked[head] += len(part)
+        plan = self.plan_further(heads, count)
+        for head, rows in zip(heads, np.bincount(plan.mask).tolist(), strict=True):
+            self.asked[head] += rows
         if self.examples > reached:
             new = self.order[reached : self.examples]
             self.intact |= (yield intact_plan(self.problem, new)).by_example()
-        plan = replace(self.alone(heads, parts), ahead=[self.plan_further(heads, AHEAD * count)])
-        self.seen = self.seen.joined((yield plan))
+        ahead = [self.plan_further(heads, AHEAD * count)]
+        self.seen = self.seen.joined((yield replace(plan, ahead=ahead)))
 
     def take(self, measured: Measurements, intact: Mapping[int, float]) -> None:
         """Add what is known of further heads, one in each mask, from examples drawn like these."""
@@ -393,19 +378,14 @@ class Shortlist:
         self.seen, self.intact = self.seen.joined(measured), {**intact, **self.intact}
 
     def plan_further(self, heads: list[int], count: int) -> Plan:
-        """Plan what `more` would ask of these heads."""
-        asked = (self.asked[head] for head in heads)
-        return self.alone(heads, [self.order[first : first + count] for first in asked])
-
-    def alone(self, heads: list[int], examples: Sequence[Sequence[int]]) -> Plan:
-        """Each of the heads alone, on examples of its own."""
+        """Plan each of the heads alone on so many more examples, or as many as it is left."""
+        examples = [self.order[self.asked[head] : self.asked[head] + count] for head in heads]
         masks = designs.singles(self.problem.heads)[heads]
         mask = np.repeat(np.arange(len(heads)), [len(own) for own in examples])
         return Plan(masks, mask, np.concatenate(examples).astype(int), what="shortlist alone")
 
     def estimate(self) -> Estimate:
-        """Effect of each head alone with its interval, as reported."""
-        return PairedDifferences().fit(self.seen, self.intact)
+        return fit_paired(self.seen, self.intact)
 
     def needed(self, level: float) -> Bool[np.ndarray, " heads"]:
         """Heads without which the outcome falls beyond doubt, by a one-sided test at the level."""

@@ -18,13 +18,11 @@ ABOVE_CHANCE = 0.05  # largest p at which an intact score counts as better than 
 FEW = 50  # examples on which the shortlist is checked, below which the reader is warned
 
 
-def summarize(
-    state: SearchState, conclusion: Conclusion, chosen: list[int], ranking: list[int]
-) -> Found:
+def summarize(state: SearchState, conclusion: Conclusion, chosen: list[int]) -> Found:
     """Put together what the search hands back."""
     return Found(
         chosen=chosen,
-        ranking=ranking,
+        ranking=[*chosen, *(column for column in conclusion.ranking if column not in chosen)],
         estimate=conclusion.estimate(),
         seen=conclusion.first.seen,
         critical=state.critical,
@@ -65,10 +63,7 @@ def diagnose(state: SearchState, conclusion: Conclusion) -> dict[str, Any]:
 
 
 def is_exhausted(state: SearchState, conclusion: Conclusion) -> bool:
-    """Tell whether there were rows to spend and no example left to ask, short of the recall.
-
-    A search for a specific set has a use for every row.
-    """
+    """Tell whether there were rows to spend and no example left to ask, short of the recall."""
     settings, looked = state.problem.settings, conclusion.first.OPENING == FirstLook.OPENING
     short = state.promised < settings.recall and settings.goal != "specific"
     return short and looked and state.left > len(conclusion.shortlist.candidates)
@@ -101,7 +96,7 @@ def write_notes(state: SearchState, conclusion: Conclusion, chosen: list[int]) -
 
 
 def confidence_notes(state: SearchState, conclusion: Conclusion) -> str:
-    """How sure the naming is, and what would make it surer."""
+    """Say how sure the naming is, and what would make it surer."""
     wanted, named = conclusion.top, len(conclusion.named)
     recall, more = conclusion.expected_recall, conclusion.forecast()["2"]
     if not named:
@@ -127,7 +122,7 @@ def confidence_notes(state: SearchState, conclusion: Conclusion) -> str:
 
 
 def ties(conclusion: Conclusion) -> str:
-    """Heads at the border that hardly differ."""
+    """Say that heads at the border hardly differ."""
     count = len(conclusion.tied)
     return (
         f"{count} heads at the border of the top {conclusion.top} differ by less than a point by "
@@ -139,7 +134,7 @@ def ties(conclusion: Conclusion) -> str:
 
 
 def incomplete_set(conclusion: Conclusion, chosen: list[int]) -> str:
-    """A set smaller than was asked for."""
+    """Say that a set is smaller than was asked for."""
     if not chosen:
         return (
             "No set of heads lowers the score of fresh examples beyond doubt: nothing localizes "
@@ -166,7 +161,7 @@ def tell_universal(tasks: Mapping[str, str]) -> list[str]:
 
 
 def unknown_elsewhere(state: SearchState) -> str:
-    """Heads that break this task, and may break all."""
+    """Say that heads break this task, and may break all."""
     own = len(state.own)
     if not own or any(len(examples) for examples in state.problem.elsewhere):
         return ""
@@ -179,7 +174,7 @@ def unknown_elsewhere(state: SearchState) -> str:
 
 
 def check_notes(state: SearchState, conclusion: Conclusion, chosen: list[int]) -> str:
-    """A check on few examples, or on those that the heads were found on."""
+    """Warn of a check on few examples, or on those that the heads were found on."""
     asked = conclusion.shortlist.asked
     # candidates for a set may have been tried on more examples than those that are of it
     count = max((asked[c] for c in chosen or asked), default=0)
@@ -194,7 +189,7 @@ def check_notes(state: SearchState, conclusion: Conclusion, chosen: list[int]) -
 
 
 def nothing_to_lose(problem: Problem, intact: dict[int, float]) -> str | None:
-    """Why no knockout could show anything, if so."""
+    """Say why no knockout could show anything, if so."""
     if not intact:
         return "None of the intact model's answers could be scored: there is nothing to compare."
     if not is_binary(intact):
@@ -220,7 +215,7 @@ def nothing_to_lose(problem: Problem, intact: dict[int, float]) -> str | None:
 
 
 def nothing_found(problem: Problem, why: str) -> Found:
-    """No head, and the reason."""
+    """Find no head, and give the reason."""
     unknown = np.full(problem.heads, np.nan)
     estimate = Estimate("spike-slab", *(unknown,) * 4, estimand=ALONE)
     return Found([], estimate.order(), estimate, Measurements.none(problem.heads), notes=[why])

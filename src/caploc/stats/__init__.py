@@ -40,11 +40,7 @@ class JsonRecord:
 
 
 def plain_value(value: Any) -> Any:
-    """Turn a value into plain Python.
-
-    An array becomes nested lists; a set of neurons (a boolean array) the columns of its members;
-    a number that is not finite None.
-    """
+    """Turn a value into plain Python: a set (boolean array) into its columns, NaN into None."""
     if isinstance(value, JsonRecord):
         return value.as_dict()
     if isinstance(value, np.ndarray) and value.dtype == bool and value.ndim == 1:
@@ -78,10 +74,7 @@ class Interval(JsonRecord):
 
 
 def mean_interval(values: Values, *, seed: int = 0) -> Interval:
-    """Average the items' values, with a 95 % interval; missing values are left out.
-
-    Raises BadData if a value is infinite.
-    """
+    """Average the items, NaN left out, with a 95 % interval; raises BadData if one is infinite."""
     if np.isinf(values).any():
         raise BadData(
             f"{np.count_nonzero(np.isinf(values))} of {len(values)} values are infinite and have "

@@ -14,7 +14,7 @@ holds a located part, as far as there is room: where fewer others exist than mus
 all taken and the rest is drawn from the located ones.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
 from itertools import combinations
@@ -153,10 +153,7 @@ def draw_in_blocks(
     """Draw random sets with as many neurons in each block as the located set has."""
     check_draws(draws)
     sets = np.zeros((draws, len(located)), dtype=bool)
-    counts = block_counts(located, slices)
-    pools = [
-        pool(located[block], count, excluding) for block, count in zip(slices, counts, strict=True)
-    ]
+    pools = [pool(located[block], excluding) for block in slices]
     for number, chosen in enumerate(sets):
         random = np.random.Generator(np.random.PCG64([seed, number]))
         for block, (sure, columns, count) in zip(slices, pools, strict=True):
@@ -214,14 +211,14 @@ def bottom(scores: Scores, located: Chosen, *, absolute: bool = False) -> Chosen
 
 
 def check_draws(draws: int) -> None:
-    """Refuse a number of draws that tells nothing; raises BadOption if it is below 1."""
+    """Refuse a number of random draws below 1; raises BadOption."""
     if draws < 1:
         raise BadOption(f"The number of random draws must be 1 or more; got {draws}.")
 
 
-def pool(located: Chosen, count: int, excluding: bool) -> tuple[np.ndarray, np.ndarray, int]:
+def pool(located: Chosen, excluding: bool) -> tuple[np.ndarray, np.ndarray, int]:
     """Split a block: columns in every draw, columns to draw from, and how many to draw."""
-    outside = np.flatnonzero(~located)
+    outside, count = np.flatnonzero(~located), int(np.count_nonzero(located))
     if not excluding:
         return outside[:0], np.arange(len(located)), count
     if len(outside) >= count:
@@ -279,10 +276,7 @@ def specificity(located: Effects, random: DrawnEffects, *, seed: int = 0) -> Spe
 
 
 def gains(located: Effects, random: DrawnEffects) -> Effects:
-    """Compute the gain of each item; NaN where draws do not differ or an effect is missing.
-
-    The standard deviation is that of a sample of draws (divided by draws - 1).
-    """
+    """Compute the gain of each item; NaN where draws do not differ or an effect is missing."""
     spread = np.where(np.ptp(random, axis=0) > 0, random.std(axis=0, ddof=1), np.nan)
     each: np.ndarray = (located - random.mean(axis=0)) / spread
     return each
@@ -307,11 +301,9 @@ class Blocks:
 
     @property
     def sizes(self) -> list[int]:
-        """Number of heads of each block."""
         return [columns.stop - columns.start for columns in self.slices]
 
     def counts(self, columns: Sequence[int]) -> list[int]:
-        """Count these heads in each block."""
         return block_counts(column_mask(self.grid.size, columns), self.slices)
 
     def draws(self, columns: Sequence[int], draws: int, random: np.random.Generator) -> Masks:
@@ -410,8 +402,8 @@ def overlaps(
     Heads: exact, hypergeometric (`common_by_chance`). Groups, heads being drawn: the mean is `sum
     over groups of P(first has a head in it) P(second has)`, the p by permutation, both tasks' heads
     drawn anew. Groups, groups being drawn: exact again. All are corrected for the number of pairs
-    (`correct_for_pairs`). Raises UnknownName if the grid has no such
-    head; BadOption if `draws` is below 1.
+    (`correct_for_pairs`). Raises UnknownName if the grid has no such head; BadOption if `draws` is
+    below 1.
     """
     check_draws(draws)
     columns = columns_of(found, grid)
@@ -440,7 +432,7 @@ def overlaps(
                 second,
                 heads=[str(head) for head in grid.named(one & other)],
                 groups=[
-                    names(grid, [column for column in group if either[column]])
+                    [str(grid.heads[column]) for column in group if either[column]]
                     for group, shared in zip(grid.groups, both, strict=True)
                     if shared
                 ],
@@ -486,11 +478,6 @@ def shared(found: FoundHeads, grid: HeadGrid, *, draws: int = DRAWS, seed: int =
         for mean, uses in expected_and_uses:
             reached = np.count_nonzero(uses >= least, axis=1)
             figures += [float(mean[least - 1]), permutation_p(len(many), reached)]
-        heads = dict(zip(names(grid, list(many)), many.values(), strict=True))
+        heads = {str(grid.heads[column]): named for column, named in many.items()}
         rows.append(Shared(least, heads, Chance(len(many), *figures)))
     return rows
-
-
-def names(grid: HeadGrid, columns: Iterable[int]) -> list[str]:
-    """Name the heads of these columns."""
-    return [str(grid.part(column)) for column in columns]

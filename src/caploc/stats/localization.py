@@ -93,8 +93,7 @@ def share_error(
 def share_lost(scores: Scores) -> tuple[float, float]:
     """Compute the share of the intact score above chance that is lost, and its standard error.
 
-    Raises BadOption if the intact score is not above chance by two standard errors: there is
-    nothing to take a share of.
+    Raises BadOption if the intact score is not above chance by two standard errors.
     """
     above = scores.intact - scores.chance
     if above <= 0 or above < CLEAR * scores.intact_stderr:
@@ -113,18 +112,16 @@ def localization(task: Scores, general: Scores) -> Strength:
 
     Raises BadOption if one of the intact scores is not clearly above chance.
     """
-    lost, task_error = share_lost(task)
-    elsewhere, general_error = share_lost(general)
-    strength, error = lost - elsewhere, float(np.hypot(task_error, general_error))
+    own, elsewhere = share_lost(task), share_lost(general)
+    strength, error = own[0] - elsewhere[0], float(np.hypot(own[1], elsewhere[1]))
     ends = strength - WIDTH * error, strength + WIDTH * error
-    return Strength(strength, error, *ends, lost, task_error, elsewhere, general_error)
+    return Strength(strength, error, *ends, *own, *elsewhere)
 
 
 def mean_strength(strengths: Sequence[Strength]) -> Strength:
     """Average the strengths of several tasks of one model.
 
-    General examples are the same in all, so that errors may go together: theirs are averaged too,
-    an upper bound.
+    General examples are the same in all, so errors are averaged too: an upper bound.
     """
     means = {
         field.name: float(np.mean([getattr(each, field.name) for each in strengths]))
@@ -151,13 +148,9 @@ def trend(
     if missing := [model for model in strengths if model not in parameters]:
         raise UnknownName(f"The number of parameters of {', '.join(missing)} is not given.")
     models = sorted(strengths, key=lambda model: parameters[model])
-    sizes, values = (
-        ranks - ranks.mean()
-        for ranks in (
-            stats.rankdata([parameters[model] for model in models]),
-            stats.rankdata([strengths[model].strength for model in models]),
-        )
-    )
+    figures = [parameters[model] for model in models], [strengths[m].strength for m in models]
+    ranks = stats.rankdata(figures, axis=1)
+    sizes, values = ranks - ranks.mean(axis=1, keepdims=True)
     if not sizes.any() or not values.any():
         return Trend(models, None, 1.0, 1.0)
     length, every = float(np.linalg.norm(sizes) * np.linalg.norm(values)), len(models) <= ALL_ORDERS
@@ -249,11 +242,7 @@ class Candidate(JsonRecord):
 
 @dataclass(frozen=True)
 class Universality(JsonRecord):
-    """All candidates, universal ones first, and the tasks that were left out.
-
-    On those the model is not clearly better than chance, and has nothing to lose: they speak
-    neither for a head nor against it.
-    """
+    """All candidates, universal ones first, and tasks with nothing to lose, which are left out."""
 
     candidates: list[Candidate]
     left_out: list[str]
@@ -262,7 +251,6 @@ class Universality(JsonRecord):
 
     @property
     def universal(self) -> list[str]:
-        """The universal heads."""
         return [each.head for each in self.candidates if each.verdict == "universal"]
 
     def as_dict(self) -> dict[str, Any]:
@@ -326,10 +314,10 @@ def tested_heads(
     ]
     if not asked:
         return []
-    p = np.array([loss_p_value(each, intact[task], share) for _, task, each in asked])
+    p = [loss_p_value(each, intact[task], share) for _, task, each in asked]
     rows = []
-    q = stats.false_discovery_control(p)
-    for (head, task, each), chance, rate in zip(asked, p.tolist(), q.tolist(), strict=True):
+    q = stats.false_discovery_control(p).tolist()
+    for (head, task, each), chance, rate in zip(asked, p, q, strict=True):
         low, high = loss_interval(each, intact[task])
         verdict = "needed" if rate <= level else "spared" if high < share else "open"
         lost = -each.effect / intact[task].above

@@ -23,7 +23,7 @@ from scipy import sparse, stats
 
 from caploc.designs import generator
 from caploc.errors import BadData, BadOption, pick
-from caploc.stats import LEVEL, RESAMPLES, Interval, JsonRecord
+from caploc.stats import LEVEL, RESAMPLES, Interval, JsonRecord, Values
 from caploc.stats.threshold import Chosen, Sets, Unchecked, votes_needed
 
 RATES = ("reference", "largest", "smallest", "dice", "iou")
@@ -171,20 +171,14 @@ class Overlaps(JsonRecord):
 
 
 def commonality_set(sets: Sets, least: float = 1.0) -> Chosen:
-    """Choose the neurons in at least a share of the sets, by default in all.
-
-    Raises BadOption if there is no set, or the share is not above 0 and at most 1.
-    """
+    """Choose the neurons in a share of the sets, by default in all; raises BadOption."""
     check_sets(sets, 1)
     chosen: np.ndarray = sets.sum(axis=0) >= votes_needed(least, len(sets))
     return chosen
 
 
 def within(sets: Sets, *, seed: int = 0) -> Within:
-    """Tell how alike the sets found on subsets of one dataset are.
-
-    Raises BadOption if there are fewer than two sets.
-    """
+    """Tell how alike the sets of one dataset's subsets are; raises BadOption if fewer than two."""
     check_sets(sets, 2)
     weights = resampled(len(sets), generator(seed))
     return Within(
@@ -234,10 +228,7 @@ def resampled(count: int, random: np.random.Generator) -> Weights:
 
 
 def pair_interval(matrix: Matrix, weights: Weights) -> Interval:
-    """Average the entries off the diagonal, with the percentiles of resamples.
-
-    A set is not paired with itself, and a sample without a pair does not count.
-    """
+    """Average the entries off the diagonal, with the percentiles of resamples that have a pair."""
     found = entry_interval(np.where(off_diagonal(matrix), matrix, np.nan), weights, weights)
     return Interval(found.mean, np.nan, np.nan, 2) if len(matrix) == 2 else found
 
@@ -295,10 +286,7 @@ class Specific(JsonRecord):
 
 
 def specific(located: Chosen, controls: Mapping[str, Unchecked]) -> Specific:
-    """Hold a located set against each control's, and take all of theirs out of it.
-
-    Raises BadData if a control's set is of another model.
-    """
+    """Hold a located set against each control's, and take theirs out of it; raises BadData."""
     for name, control in controls.items():
         if control.shape != located.shape:
             raise BadData(
@@ -420,9 +408,7 @@ def correlate_matrices(first: Table, second: Table, *, seed: int = 0) -> Agreeme
     )
 
 
-def rank_correlation(
-    first: Float64[np.ndarray, " values"], second: Float64[np.ndarray, " values"]
-) -> float | None:
+def rank_correlation(first: Values, second: Values) -> float | None:
     """Correlate the ranks of the values that both have (Spearman's); None where one is constant."""
     both = ~np.isnan(first) & ~np.isnan(second)
     one, other = first[both], second[both]

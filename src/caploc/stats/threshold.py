@@ -32,10 +32,7 @@ Unchecked = Bool[np.ndarray, "*_"]  # a set or sets, whose width is still to be 
 
 
 def blocks(neurons: int, grid: Grid[Any] | None) -> list[slice]:
-    """Take all columns as one block without a grid, else those of each layer that has any.
-
-    Raises BadOption if the grid is not that of so many neurons.
-    """
+    """Take all columns as one block without a grid, else each layer's; raises BadOption."""
     if grid is None:
         return [slice(0, neurons)]
     if grid.size != neurons:
@@ -90,10 +87,7 @@ class ThresholdCount:
 
 
 def sweep(scores: Scores, *, absolute: bool = False) -> list[ThresholdCount]:
-    """Count what every sigma and, to tell size from threshold, every share chooses.
-
-    Raises BadData as `above` and `best`.
-    """
+    """Count what every sigma and, to tell size from threshold, every share chooses."""
     rules = (("sigma", SIGMAS, above), ("share", SHARES, best))
     return [
         ThresholdCount(rule, level, int(choose(scores, level, absolute=absolute).sum()))
@@ -128,10 +122,7 @@ def passing(rows: Float64[np.ndarray, "rows columns"], sigma: float) -> Sets:
 
 
 def strengths(scores: Scores, absolute: bool) -> Scores:
-    """Take the scores as they count: with their sign, or without.
-
-    Raises BadData if a score is not finite, or there is none.
-    """
+    """Take the scores as they count, with their sign or without; raises as `check_scores`."""
     check_scores(scores)
     return np.abs(scores) if absolute else scores
 
@@ -253,11 +244,7 @@ class Moments:
 
     @property
     def effective_items(self) -> float:
-        """Count the items of equal size that would weigh as unevenly as these; NaN for none.
-
-        Kish's number, (sum of sizes)² / sum of squared sizes: far below `items` where few items
-        carry most of the score.
-        """
+        """Count the items of equal size that weigh as unevenly (Kish's number); NaN for none."""
         total, squared = self.sizes
         return float(total**2 / squared) if squared > 0 else float("nan")
 
@@ -275,10 +262,7 @@ class Moments:
         return errors
 
     def voted(self, least: float) -> Chosen:
-        """Choose the neurons that pass in at least a share of the items.
-
-        Raises BadOption if the share is not above 0 and at most 1; BadData if there is no item.
-        """
+        """Choose the neurons that pass in a share of the items; raises BadOption or BadData."""
         if self.items == 0:
             raise BadData("No item was scored, so no neuron has votes; score at least one item.")
         chosen: np.ndarray = self.votes >= votes_needed(least, self.items)

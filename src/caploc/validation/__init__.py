@@ -50,8 +50,7 @@ from caploc.tasks.task import Task
 class Check:
     """What is checked, on what.
 
-    `fresh` tells whether no search saw the examples, neither to find heads nor to check a
-    shortlist; a task with too few has none left, and then those of the search must do.
+    `fresh` tells whether no search saw the examples; of a task with few, those of a search must do.
     """
 
     meter: Meter
@@ -63,8 +62,7 @@ class Check:
     progress: Progress
 
     def scores(self, masks: Masks, what: str) -> list[float | None]:
-        plan = Plan.crossed(masks, self.examples, what=what)
-        rows = self.meter.measure(plan, self.progress, what)
+        rows = self.meter.measure(Plan.crossed(masks, self.examples), self.progress, what)
         return [self.meter.score(each).score for each in by_mask(rows, len(self.examples))]
 
     def outcomes(self, masks: Masks, what: str) -> Float[np.ndarray, "masks examples"]:
@@ -118,7 +116,6 @@ class Comparison:
 
     @property
     def change(self) -> Change | None:
-        """What the knockout changes; None if no example was scored in both."""
         return measure_change(self.intact_rows, self.knocked_out_rows)
 
     def result(self, failures: Failures | None) -> TaskComparison:
@@ -170,9 +167,7 @@ def measure_change(intact: Sequence[Row], knocked_out: Sequence[Row]) -> Change 
     )
 
 
-def scored_differences(
-    intact: Sequence[Row], knocked_out: Sequence[Row]
-) -> tuple[Float[np.ndarray, " examples"], bool]:
+def scored_differences(intact: Sequence[Row], knocked_out: Sequence[Row]) -> tuple[Scored, bool]:
     """What each example scored in both changed by, and whether all are right or wrong."""
     before, after = outcomes_by_example(intact), outcomes_by_example(knocked_out)
     differences = np.array([after[e] - before[e] for e in before if e in after], dtype=float)
@@ -180,7 +175,7 @@ def scored_differences(
 
 
 def judge_change(low: float, high: float, margin: float) -> str:
-    """What an interval says: changed, unchanged (within the margin), or open."""
+    """Say what an interval says: changed, unchanged (within the margin), or open."""
     if low > 0 or high < 0:
         return "changed" if max(-low, high) > margin else "unchanged"
     return "unchanged" if low >= -margin and high <= margin else "open"
@@ -212,7 +207,7 @@ def draw_curve(
     cost = Cost()
     for meter, examples in judged:
         what = f"{meter.task.name}, curve"
-        rows = meter.measure(Plan.crossed(masks, examples, what=what), progress, what)
+        rows = meter.measure(Plan.crossed(masks, examples), progress, what)
         curves[meter.task.name] = list(map(meter.score, by_mask(rows, len(examples))))
         cost.count(list({(row.mask, row.example): row for row in rows}.values()))  # each once
     counted = RunCost.model_validate(cost.as_dict())
@@ -259,12 +254,12 @@ def above_noise(found: Found, noise: Noise | None) -> Found:
 
 
 RESAMPLES = 2000  # of the bootstrap over examples
-CONFIDENCE = 95.0
+ENDS = 2.5, 97.5  # percentiles of its interval
 RANDOM, SAME_GROUPS = "random controls", "controls of the same groups"  # what rows are asked for
 
 
 def held_out(check: Check, found: Found, rate: float) -> tuple[HeldOut, Controls | None]:
-    """Everything that is checked on these examples."""
+    """Check everything that is checked on these examples."""
     chosen = column_mask(check.grid.size, found.chosen)
     compared = score_both(check.meter, chosen, check.examples, check.progress)
     shortlist = chosen.copy()
@@ -317,7 +312,7 @@ def controls(
 
 
 def describe_controls(scores: list[float | None], chosen: float | None) -> Spread:
-    """Scores of random draws, and how far the chosen heads' score lies below them."""
+    """Tell scores of random draws, and how far the chosen heads' score lies below them."""
     known = np.array([score for score in scores if score is not None], dtype=float)
     mean = float(known.mean()) if known.size else None
     deviation = float(known.std(ddof=1)) if known.size > 1 else None
@@ -330,7 +325,7 @@ def describe_controls(scores: list[float | None], chosen: float | None) -> Sprea
 
 
 def joint_ratio(check: Check, chosen: Sequence[int]) -> JointDrop | None:
-    """The drop of all chosen heads together over the sum of their drops alone.
+    """Compare the drop of all chosen heads together with the sum of their drops alone.
 
     The interval is a bootstrap over examples, each drawn with all its outcomes. Below 1 the heads
     do the same work, or there is not enough score to lose; above 1 they stand in for each other.
@@ -351,8 +346,7 @@ def joint_ratio(check: Check, chosen: Sequence[int]) -> JointDrop | None:
     draw = designs.generator(check.seed).integers(0, len(joint), (RESAMPLES, len(joint)))
     below = summed[draw].mean(axis=1)
     ratios = joint[draw].mean(axis=1)[below > 0] / below[below > 0]
-    tail = (100 - CONFIDENCE) / 2
-    low, high = np.percentile(ratios, [tail, 100 - tail]) if ratios.size else (np.nan, np.nan)
+    low, high = np.percentile(ratios, ENDS) if ratios.size else (np.nan, np.nan)
     ratio = float(joint.mean() / summed.mean())
     return JointDrop(**drops, ratio=ratio, low=number(low), high=number(high))
 
@@ -394,7 +388,7 @@ def predicted(check: Check, found: Found, rate: float) -> Prediction | None:
 
 
 def draw_masks(check: Check, found: Found, rate: float) -> np.ndarray:
-    """Random masks without critical heads; every other one with a chosen head in it."""
+    """Draw random masks without critical heads; every other one with a chosen head in it."""
     random = designs.generator(check.seed + 2)
     allowed = np.ones(check.grid.size, dtype=bool)
     allowed[found.critical] = False

@@ -21,7 +21,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from functools import cached_property
+from functools import cached_property, partial
 from textwrap import dedent
 from typing import TypeVar
 
@@ -93,7 +93,7 @@ def words(text: str) -> set[str]:
 
 
 def shape(text: str) -> str:
-    """What kind of thing a text is: numbers become 0, words w, single letters x.
+    """Tell what kind of thing a text is: numbers become 0, words w, single letters x.
 
     Every other character stays, and runs of whitespace become one space.
     """
@@ -102,10 +102,7 @@ def shape(text: str) -> str:
 
 
 def normalised(text: str) -> str:
-    """A text without what two ways of writing the same answer differ in.
-
-    Case, width, runs of whitespace, and marks around it; a text of marks alone stays.
-    """
+    """Drop what two ways of writing an answer differ in: case, width, spaces, marks around it."""
     plain = " ".join(unicodedata.normalize("NFKC", text).casefold().split())
     return plain.strip(MARKS) or plain
 
@@ -160,7 +157,7 @@ class Repetition:
 
 
 def repetition(text: str) -> Repetition | None:
-    """The repetition that the text ends in, None if it ends in none worth the name.
+    """Find the repetition that the text ends in, None if it ends in none worth the name.
 
     Runs of whitespace count as one space; closing marks after the last repeat do not matter.
     """
@@ -172,10 +169,7 @@ def repetition(text: str) -> Repetition | None:
 
 
 def repeated_end(text: str) -> Repetition | None:
-    """The longest end of exactly this text that repeats a phrase often enough.
-
-    A number alone is no phrase: 0.333333333333 is an answer.
-    """
+    """Find the longest end of exactly this text that repeats a phrase (0.33333333 is no phrase)."""
     longest, least = None, max(LEAST_LENGTH, LEAST_SHARE * len(text))
     for length, period in enumerate(end_periods(text), start=1):
         if length < max(least, LEAST_TIMES * period):
@@ -188,11 +182,10 @@ def repeated_end(text: str) -> Repetition | None:
 
 
 def end_periods(text: str) -> list[int]:
-    """The smallest period of every end of the text, the shortest end first.
+    """Find the smallest period of every end of the text, the shortest end first.
 
-    A text of n characters has period p if its first and last n - p characters agree. The longest
-    such agreement of every beginning of the reversed text is what Knuth, Morris and Pratt's
-    failure function gives, in linear time.
+    A text of n characters has period p if its first and last n - p characters agree: what Knuth,
+    Morris and Pratt's failure function of the reversed text gives, in linear time.
     """
     turned = text[::-1]
     agree = [0] * len(turned)
@@ -288,7 +281,7 @@ class Case:
     intact: Answered
     knocked_out: Answered
 
-    @property
+    @cached_property
     def unchanged(self) -> bool:
         same_text = self.intact.text is not None and self.intact.text == self.knocked_out.text
         return same_text or self.intact.responses == self.knocked_out.responses
@@ -355,10 +348,9 @@ def overused(
 
 
 def answer_shares(answers: Iterable[Answer]) -> dict[Answer, float]:
-    """The share of each answer, drawn a little towards rare: (times + 1) / (all + 2)."""
+    """Share of each answer, drawn a little towards rare: (times + 1) / (all + 2)."""
     counts = Counter(answers)
-    everything = sum(counts.values())
-    return {answer: (times + 1) / (everything + 2) for answer, times in counts.items()}
+    return {answer: (times + 1) / (counts.total() + 2) for answer, times in counts.items()}
 
 
 class Labels:
@@ -396,14 +388,11 @@ class Labels:
 
     def better(self, case: Case) -> bool:
         """Whether the outcome became right, or, where it is no 0 or 1, higher than intact."""
-        if self.slack is None:
-            return case.knocked_out.outcome > case.intact.outcome
-        return case.knocked_out.outcome > case.intact.outcome + self.slack
+        return case.knocked_out.outcome > case.intact.outcome + (self.slack or 0.0)
 
     def of(self, case: Case) -> Category:
-        unchanged = case.unchanged
         for category, fits in RULES:
-            if (not unchanged or category is Category.RIGHT) and fits(self, case):
+            if (category is Category.RIGHT or not case.unchanged) and fits(self, case):
                 return category
         return Category.WRONG_CONTENT
 
@@ -432,7 +421,7 @@ def common_answers(cases: Sequence[Case]) -> list[Common]:
     intact = answer_shares(judged_answer(case.intact) for case in cases)
     gold = answer_shares(normalised(case.gold or "") for case in cases)
     usual = {answer: max(intact.get(answer, 0.0), gold.get(answer, 0.0)) for answer in answers}
-    return [common for common in overused(answers, usual) if common.answer] if answers else []
+    return [common for common in overused(answers, usual) if common.answer]
 
 
 def is_empty(labels: Labels, case: Case) -> bool:
@@ -441,14 +430,10 @@ def is_empty(labels: Labels, case: Case) -> bool:
     return bool(intact and intact.strip()) and knocked_out is not None and not knocked_out.strip()
 
 
-def repeats(single: bool) -> Callable[[Labels, Case], bool]:
-    """A test for a repeated end that the intact answer does not have."""
-
-    def test(labels: Labels, case: Case) -> bool:
-        found = case.knocked_out.repetition
-        return found is not None and found.single is single and case.intact.repetition is None
-
-    return test
+def repeats(labels: Labels, case: Case, *, single: bool) -> bool:
+    """It ends in a repetition, of one word or not, that the intact answer does not have."""
+    found = case.knocked_out.repetition
+    return found is not None and found.single is single and case.intact.repetition is None
 
 
 def runs_on(labels: Labels, case: Case) -> bool:
@@ -509,8 +494,8 @@ def tokens_scored(case: Case) -> int:
 
 RULES: tuple[tuple[Category, Callable[[Labels, Case], bool]], ...] = (
     (Category.EMPTY, is_empty),
-    (Category.STUCK, repeats(single=True)),
-    (Category.LOOP, repeats(single=False)),
+    (Category.STUCK, partial(repeats, single=True)),
+    (Category.LOOP, partial(repeats, single=False)),
     (Category.SAME_ANSWER, is_common_answer),
     (
         Category.GIBBERISH,

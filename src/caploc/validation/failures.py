@@ -21,14 +21,7 @@ from caploc.result import AnswerPair, BeforeAfter, Failures, Likelihoods, Share
 from caploc.store import Row
 from caploc.tasks.task import Generate, Response, Scored, Task, responses_from_json
 from caploc.validation import MARGIN
-from caploc.validation.categories import (
-    BROKEN,
-    Answered,
-    Case,
-    Category,
-    Labels,
-    written_text,
-)
+from caploc.validation.categories import BROKEN, Answered, Case, Category, Labels, written_text
 
 MOSTLY = 2 / 3  # of the harm, for a verdict that names one kind
 FEWEST = 5  # examples harmed, below which their kinds are no majority of anything
@@ -60,11 +53,7 @@ def categorize_failures(
     examples are kept to be shown, in the order of the task. Rows of other examples are left out.
     """
     cases = paired_cases(task, intact, knocked_out)
-    scored = [
-        case
-        for case in cases
-        if math.isfinite(case.intact.outcome) and math.isfinite(case.knocked_out.outcome)
-    ]
+    scored = [c for c in cases if np.isfinite([c.intact.outcome, c.knocked_out.outcome]).all()]
     labels = Labels(scored, prompts(task, scored), by_length=task.metric == "acc_norm")
     given = {case.example: labels.of(case) for case in scored}
     counts = Counter(given.values())
@@ -128,8 +117,7 @@ def net_losses(
 ) -> dict[Category, int]:
     """Count well-formed answers that became wrong, less those that became right.
 
-    Answers may change places without any harm to the capability. What became right is taken from
-    the losses whose content is known first.
+    What became right is taken from the losses whose content is known first.
     """
     lost = Counter(
         given[case.example]
@@ -176,9 +164,7 @@ def part(count: int, whole: int, **kind: bool) -> Share:
 
 def likelihoods(cases: Sequence[Case]) -> Likelihoods | None:
     """Say how likely texts were, and how evenly choices; None where nothing was scored."""
-    pairs = [
-        (case.intact, case.knocked_out) for case in cases if case.intact.likelihood is not None
-    ]
+    pairs = [(c.intact, c.knocked_out) for c in cases if c.intact.likelihood is not None]
     if not pairs:
         return None
     nats = [mean(answer.likelihood for answer in answers) for answers in zip(*pairs, strict=True)]

@@ -44,10 +44,7 @@ def check_sides(task: str, spare: Sequence[str], twins: Sequence[str]) -> None:
 
 
 def split_examples(size: int, seed: int) -> tuple[list[int], list[int]]:
-    """Examples of a task beside the one to break: for the search, and for the judgement.
-
-    Of a small task half are for each.
-    """
+    """Draw examples of another task, to search on and to judge on; of few, half for each."""
     count = min(SEARCHED, max(size // 2, 1))
     drawn = designs.draw_examples(size, min(size, count + JUDGED), seed=seed)
     return drawn[:count], drawn[count:] or drawn[:count]
@@ -104,7 +101,7 @@ Changes = list[tuple[Outcomes, Outcomes]]
 def outdoes(
     damage: Changes, losses: Sequence[Changes], place: int, other: int, level: float
 ) -> bool:
-    """Whether a set surely does more damage than another, or costs less where that costs most.
+    """Tell whether a set surely does more damage than another, or costs less where that costs most.
 
     Where that is shows on the same examples: the level is shared between the tasks it may be.
     """
@@ -115,13 +112,13 @@ def outdoes(
 
 
 def name_columns(grid: HeadGrid, columns: Columns) -> list[str]:
-    """The heads of a set, each with its amount where it is not knocked out wholly."""
+    """Name the heads of a set, each with its amount where it is not knocked out wholly."""
     amounts = columns if isinstance(columns, Mapping) else dict.fromkeys(columns, 1.0)
     return [str(grid.heads[column].scaled(amount)) for column, amount in amounts.items()]
 
 
 def change_of(check: Check, sets: Sequence[Columns]) -> Changes:
-    """Outcomes of a check's examples before and without each of the sets."""
+    """Ask for outcomes of a check's examples before and without each of the sets."""
     intact, *without = check.without([(), *sets], "specific sets")
     return [(intact, each) for each in without]
 
@@ -158,16 +155,13 @@ def offer_part(
 
 
 def keeps(before: Outcomes, after: Outcomes, price: float, level: float) -> bool:
-    """Whether the mean falls by less than the price, by a one-sided test at the level."""
+    """Tell whether the mean falls by less than the price, by a one-sided test at the level."""
     before, after, binary = scored_both(before, after)
     return before.size > 0 and falls_short(after - before, price, binary=binary) <= level
 
 
 def least_price(before: Outcomes, after: Outcomes, level: float) -> float:
-    """Find the smallest price, in thousandths, of which `keeps` is true.
-
-    NaN if too few outcomes are known to tell.
-    """
+    """Find the smallest price, in thousandths, that `keeps` allows; NaN if too few are known."""
     before, after, binary = scored_both(before, after)
     if before.size == 0:
         return math.nan
@@ -187,7 +181,7 @@ def least_price(before: Outcomes, after: Outcomes, level: float) -> float:
 
 
 def surely_falls(before: Outcomes, after: Outcomes, level: float) -> bool:
-    """Whether the mean falls, by a one-sided test at the level."""
+    """Tell whether the mean falls, by a one-sided test at the level."""
     before, after, binary = scored_both(before, after)
     return before.size > 0 and falls(after - before, binary=binary) <= level
 
@@ -195,7 +189,7 @@ def surely_falls(before: Outcomes, after: Outcomes, level: float) -> bool:
 def task_effects(
     checks: Sequence[Check], changes: Sequence[Changes], place: int
 ) -> list[TaskEffect]:
-    """What the set at this place changes in the task of each check."""
+    """Tell what the set at this place changes in the task of each check."""
     return [
         TaskEffect(
             task=check.meter.task.name,

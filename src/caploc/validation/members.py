@@ -138,9 +138,7 @@ def subsets_to_try(chosen: Sequence[int]) -> list[tuple[int, ...]]:
     return [whole, *sorted(dict.fromkeys(some), key=len)]
 
 
-def picked(
-    intact: Float[np.ndarray, " examples"], outcomes: Float[np.ndarray, "sets examples"]
-) -> Pick | None:
+def picked(intact: Outcomes, outcomes: Float[np.ndarray, "sets examples"]) -> Pick | None:
     """Pick the smaller set that does most on every other example, tried on those between them.
 
     The first set is the whole; None if none does more. Of equals the first is picked.
