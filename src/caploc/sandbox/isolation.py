@@ -18,7 +18,7 @@ import resource
 import signal
 import struct
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -105,6 +105,7 @@ REMOUNT, BIND, RECURSIVE, PRIVATE = 32, 4096, 16384, 1 << 18
 DETACH = 2
 # statvfs(3) flag → mount(2) flag: a bind mount may not lose any of these when it is remounted.
 KEPT = {1: 1, 2: 2, 4: 4, 8: 8, 1024: 1024, 2048: 2048, 4096: 1 << 21}
+PYTHON_FOLDERS = [path for path in sys.path if os.path.isdir(path)]  # of the standard library
 DEVICES = ("/dev/null", "/dev/zero", "/dev/random", "/dev/urandom")
 WORKPLACE = "/tmp"
 # Which outer user the judge (first) and the program (second) are, tried in this order. Root may
@@ -149,8 +150,8 @@ def isolate(
 ) -> None:
     """Turn this fresh child into one that may run anything.
 
-    Its `files` become 0, 1, 2, ..., all others are closed. Without a `folder` to work in it gets a
-    fresh one of its mount namespace; without a `user` to become (and a group) it stays who it is;
+    Its `files` become 0, 1, 2, ..., all others are closed. It works in a new `folder`; without one,
+    in one of its mount namespace. Without a `user` to become (and a group) it stays who it is.
     `tasks` is what RLIMIT_NPROC is set to.
     """
     parent = os.getppid()
@@ -165,6 +166,10 @@ def isolate(
         owner = user or 0
         options = f"size={limits.file_bytes},nr_inodes=4096,mode=700,uid={owner},gid={owner}"
         mount("tmpfs", WORKPLACE, "tmpfs", NO_SETUID | NO_DEVICES | NO_EXECUTION, options)
+    else:
+        os.mkdir(folder, 0o700)
+        if user is not None:
+            os.chown(folder, user, user)
     os.chdir(folder or WORKPLACE)
     set_limits(limits, tasks)
     shed_rights(user)
@@ -233,11 +238,6 @@ def install_filter(*, read_only: bool) -> None:
     call("prctl", PR_SET_SECCOMP, 2, program, 0, 0)
 
 
-def python_folders() -> list[str]:
-    """List where this interpreter keeps its standard library."""
-    return [path for path in sys.path if os.path.isdir(path)]
-
-
 def restrict_paths() -> None:
     """Keep this process, by Landlock and for good, to reading Python and to writing in its folder.
 
@@ -246,18 +246,13 @@ def restrict_paths() -> None:
     version = call("syscall", CREATE_RULES, None, 0, 1)
     every = (1 << RIGHTS[min(version, max(RIGHTS))]) - 1
     ruleset = call("syscall", CREATE_RULES, struct.pack("Q", every), 8, 0)
-    try:
-        readable = dict.fromkeys([*python_folders(), os.devnull], READ_FILE | READ_FOLDER)
-        for path, rights in {**readable, ".": every & ~EXECUTE}.items():
-            opened = os.open(path, os.O_PATH | os.O_CLOEXEC)
-            try:
-                allowed = rights if os.path.isdir(path) else rights & (READ_FILE | WRITE_FILE)
-                call("syscall", ADD_RULE, ruleset, 1, struct.pack("=Qi", allowed, opened), 0)
-            finally:
-                os.close(opened)
-        call("syscall", RESTRICT, ruleset, 0)
-    finally:
-        os.close(ruleset)
+    rights = dict.fromkeys(PYTHON_FOLDERS, READ_FILE | READ_FOLDER)
+    for path, allowed in {**rights, os.devnull: READ_FILE, ".": every & ~EXECUTE}.items():
+        opened = os.open(path, os.O_PATH)
+        call("syscall", ADD_RULE, ruleset, 1, struct.pack("=Qi", allowed, opened), 0)
+        os.close(opened)
+    call("syscall", RESTRICT, ruleset, 0)
+    os.close(ruleset)
 
 
 def enter_namespaces() -> bool:
@@ -317,17 +312,10 @@ def mount(source: str | None, target: str, kind: str | None, flags: int, options
 def build_root() -> None:
     """Make a root of Python and four devices, all read-only, and forget the old one."""
     mount("none", "/", None, RECURSIVE | PRIVATE)
-    wanted = [path for path in (*python_folders(), *DEVICES) if os.path.exists(path)]
-    for name in sorted(os.listdir("/")):  # a folder that hides none of the wanted paths
-        root = f"/{name}"
-        hides = any(each == root or each.startswith(root + "/") for each in wanted)
-        if name != "proc" and not hides and os.path.isdir(root) and not os.path.islink(root):
-            break
-    else:
-        raise OSError(errno.ENOENT, "no folder of / is free to mount the sandbox's root on")
+    root = "/proc"  # hides none of the wanted paths
     flags = NO_SETUID | NO_DEVICES
     mount("tmpfs", root, "tmpfs", flags, "size=1m,mode=755")
-    for path in wanted:
+    for path in filter(os.path.exists, (*PYTHON_FOLDERS, *DEVICES)):
         mount_path(path, root + path)
     os.makedirs(root + WORKPLACE, exist_ok=True)
     os.chdir(root)
@@ -354,17 +342,10 @@ def mount_path(path: str, inside: str) -> None:
             mount("tmpfs", f"{inside}/{packages}", "tmpfs", flags, "size=4k,mode=555")
 
 
-def fork_into_namespaces() -> Callable[[], int]:
-    """Return a fork(2) whose child is process 1 of a pid namespace; call while /proc is there."""
-    own = os.open("/proc/self/ns/pid", os.O_RDONLY | os.O_CLOEXEC)
-
-    def fork() -> int:
-        call("unshare", NEW_PIDS)
-        try:
-            return os.fork()
-        finally:
-            # In the child this fails, since it has no way back, and need not work.
-            with suppress(OSError):
-                call("setns", own, NEW_PIDS)
-
-    return fork
+def fork_into_namespace(own: int) -> int:
+    """Call fork(2) so that the child is process 1 of a pid namespace; `own` is ours, opened."""
+    call("unshare", NEW_PIDS)
+    process = os.fork()
+    if process:
+        call("setns", own, NEW_PIDS)
+    return process

@@ -20,7 +20,7 @@ from contextlib import suppress
 from typing import Any, NoReturn
 
 from caploc.sandbox import protocol
-from caploc.sandbox.protocol import EXCEPTIONS, Gone, Malformed, decode, encode
+from caploc.sandbox.protocol import EXCEPTIONS, Malformed, decode, encode
 
 TESTS = "<tests>"
 LONGEST_DETAIL = 10_000
@@ -134,13 +134,13 @@ class Link:
 
     def _exchange(self, request: list[Any]) -> Any:
         if self.trouble:
-            raise Gone
+            raise ConnectionError
         try:
             protocol.send(self._channel, request)
             return protocol.receive(self._channel)
-        except (Gone, OSError) as error:
+        except OSError:
             self.trouble = "lost"
-            raise Gone from error
+            raise
 
     def _understand(self, operation: str, reply: Any, arguments: list[Any]) -> Any:
         match reply:
@@ -289,7 +289,7 @@ PROGRAM = "program"
 # Whose contents may change in a call; what was sent in them is compared with what they hold then.
 MUTABLE = "list dict set deque bytearray Counter OrderedDict defaultdict tuple".split()
 OPERATIONS: dict[str, Callable[..., Any]] = {
-    "call": lambda function, /, *arguments, **named: function(*arguments, **named),
+    "call": operator.call,
     "get": getattr,
     "set": setattr,
     "item": operator.getitem,
@@ -306,7 +306,7 @@ OPERATIONS: dict[str, Callable[..., Any]] = {
 
 def serve_program(channel_file: int) -> None:
     """Be the program: run its text when told to, do what the judge asks, end when it leaves."""
-    with socket.socket(fileno=channel_file) as channel, suppress(Gone, Malformed):
+    with socket.socket(fileno=channel_file) as channel, suppress(ConnectionError, Malformed):
         candidate = ProgramServer()
         while True:
             protocol.send(channel, candidate.answer(protocol.receive(channel)))
@@ -328,7 +328,7 @@ class ProgramServer:
         try:
             sent = [*arguments, *named.values()]
             # What is no plain data is a handle: the number of an object.
-            given = [protocol.decode_raw(raw, lambda raw: self.objects[raw[1]]) for raw in sent]
+            given = [decode(raw, lambda raw: self.objects[raw[1]]) for raw in sent]
             by_name = dict(zip(named, given[len(arguments) :], strict=True))
             result = self.operations[operation](*given[: len(arguments)], **by_name)
             changes = []

@@ -286,7 +286,7 @@ def receive_or_none(connection: socket.socket) -> Any:
     """Return the next message; None if there is none, or nothing sensible."""
     try:
         return protocol.receive(connection)
-    except (OSError, protocol.Gone, protocol.Malformed):
+    except (OSError, protocol.Malformed):
         return None
 
 
@@ -447,12 +447,12 @@ class Sandbox:
     def __init__(self, limits: Limits = Limits(), workers: int | None = None) -> None:  # noqa: B008
         """Open the sandbox for programs with these limits, so many at a time or one a core."""
         self._limits = limits
+        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
         # A thread lives until the sandbox is closed, as the worker must that it starts.
-        self._threads = ThreadPoolExecutor(workers or available_cores(), "caploc sandbox")
-        self._own = threading.local()
+        self._threads = ThreadPoolExecutor(workers or cores, "caploc sandbox")
+        self._workers: dict[int, Worker] = {}  # by thread
         self._lock, self._closed = threading.Lock(), False
         self._known: OrderedDict[bytes, Future[Verdict]] = OrderedDict()
-        self._workers: set[Worker] = set()
         self._owner = os.getpid()
         atexit.register(self.close)
 
@@ -480,7 +480,7 @@ class Sandbox:
             return
         with self._lock:
             self._closed = True
-            workers = list(self._workers)
+            workers = list(self._workers.values())
         for worker in workers:
             worker.stop()
         self._threads.shutdown(cancel_futures=True)
@@ -493,7 +493,7 @@ class Sandbox:
         self.close()
 
     def _ask(self, program: Program) -> "Future[Verdict]":
-        key = digest_program(program)
+        key = hashlib.blake2b(repr(program).encode(), digest_size=16).digest()
         with self._lock:
             if self._closed:
                 raise RunFailed("The sandbox is closed; open another one.")
@@ -510,37 +510,31 @@ class Sandbox:
             return write_verdict("refused", f"longer than {LONGEST} characters")
         failure = WorkerFailed()
         for _ in range(ATTEMPTS):
+            worker = self._worker()
             try:
-                return self._worker().judge(program)
+                return worker.judge(program)
             except WorkerFailed as error:
                 failure = error
-                self._dismiss()
-                if not isinstance(error, NotIsolated):
-                    break
+            self._workers.pop(threading.get_ident()).stop()
+            if self._closed:
+                raise RunFailed(CLOSED)
+            if not isinstance(failure, NotIsolated):
+                break
         with self._lock:  # what came of it says something about the worker
             self._known.pop(key, None)
         return write_verdict("killed", str(failure))
 
     def _worker(self) -> Worker:
         """Return this thread's own worker, started if need be."""
-        worker: Worker | None = getattr(self._own, "worker", None)
+        worker = self._workers.get(threading.get_ident())
         if worker is None:
             worker = start_worker(self._limits, choose_profile())
             with self._lock:
-                self._workers.add(worker)
-            self._own.worker = worker
+                self._workers[threading.get_ident()] = worker
         if self._closed:
             worker.stop()
             raise RunFailed(CLOSED)
         return worker
-
-    def _dismiss(self) -> None:
-        worker = self._own.worker
-        self._own.worker = None
-        self._workers.discard(worker)
-        worker.stop()
-        if self._closed:
-            raise RunFailed(CLOSED)
 
 
 def start_worker(limits: Limits, profile: Profile) -> Worker:
@@ -553,14 +547,3 @@ def start_worker(limits: Limits, profile: Profile) -> Worker:
                 raise RunFailed(f"The sandbox's workers do not start: {error}.") from error
     raise AssertionError
 
-
-def digest_program(program: Program) -> bytes:
-    """Tell one program and its tests from any other."""
-    return hashlib.blake2b(repr(program).encode(), digest_size=16).digest()
-
-
-def available_cores() -> int:
-    """Count the cores that this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1

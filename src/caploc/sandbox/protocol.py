@@ -68,10 +68,6 @@ LONGEST = 16 * 2**20
 CHUNK = 1 << 16  # of what is read at once
 
 
-class Gone(Exception):
-    """The other side closed the connection."""
-
-
 class Malformed(Exception):
     """What came is no message; the text says why."""
 
@@ -83,7 +79,7 @@ def send(connection: socket.socket, message: Any) -> None:
 
 
 def receive(connection: socket.socket) -> Any:
-    """Wait for one message; raises Gone if the other side is, Malformed if it is none."""
+    """Wait for one message; raises ConnectionError at the end, Malformed if what came is none."""
     (length,) = HEADER.unpack(receive_bytes(connection, HEADER.size))
     if length > LONGEST:
         raise Malformed(f"a message of {length} bytes; {LONGEST} are allowed")
@@ -94,15 +90,12 @@ def receive(connection: socket.socket) -> Any:
 
 
 def receive_bytes(connection: socket.socket, count: int) -> bytearray:
-    """Read so many bytes; raises Gone if the other side closes before."""
+    """Read so many bytes; raises ConnectionError if the other side closes before."""
     body = bytearray()
     while len(body) < count:
-        try:
-            part = connection.recv(min(count - len(body), CHUNK))
-        except ConnectionError as error:
-            raise Gone from error
+        part = connection.recv(min(count - len(body), CHUNK))
         if not part:
-            raise Gone
+            raise ConnectionError
         body += part
     return body
 
@@ -155,22 +148,17 @@ def decode(raw: Any, other: Other) -> Any:
 
     Raises Malformed for anything that `encode` would not say.
     """
+    if isinstance(raw, dict):
+        raise Malformed("JSON objects are not used")
+    if not isinstance(raw, list):
+        return raw
     try:
-        return decode_raw(raw, other)
+        name, *parts = raw
+        if name not in BUILDERS:
+            return other(raw)
+        return BUILDERS[name](*(decode(part, other) for part in parts))
     except (TypeError, ValueError, ArithmeticError, LookupError, RecursionError) as error:
         raise Malformed("a value that is not plain data") from error
-
-
-def decode_raw(raw: Any, other: Other) -> Any:
-    """Decode with any exception."""
-    if not isinstance(raw, list | dict):
-        return raw
-    if isinstance(raw, dict):
-        raise TypeError("JSON objects are not used")
-    name, *parts = raw
-    if name not in BUILDERS:
-        return other(raw)
-    return BUILDERS[name](*(decode_raw(part, other) for part in parts))
 
 
 def pair(*parts: Any) -> dict[Any, Any]:
@@ -181,13 +169,6 @@ def pair(*parts: Any) -> dict[Any, Any]:
 def flatten(mapping: dict[Any, Any]) -> Iterable[Any]:
     """Return keys and values in turn."""
     return chain.from_iterable(dict.items(mapping))
-
-
-def build_counter(*parts: Any) -> "Counter[Any]":
-    """Build a Counter that says exactly what was said, zeros and all."""
-    counter: Counter[Any] = Counter()
-    dict.update(counter, pair(*parts))
-    return counter
 
 
 def build_default(factory: Any, *parts: Any) -> defaultdict[Any, Any]:
@@ -212,7 +193,7 @@ FORMS: dict[type, tuple[Callable[[Any], Iterable[Any]], Callable[..., Any]]] = {
     set: (set.__iter__, lambda *parts: set(parts)),
     frozenset: (frozenset.__iter__, lambda *parts: frozenset(parts)),
     dict: (flatten, pair),
-    Counter: (flatten, build_counter),
+    Counter: (flatten, lambda *parts: Counter(pair(*parts))),
     OrderedDict: (flatten, lambda *parts: OrderedDict(pair(*parts))),
     defaultdict: (take_default_apart, build_default),
     deque: (lambda value: (value.maxlen, *value), lambda most, *parts: deque(parts, most)),

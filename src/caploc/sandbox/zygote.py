@@ -12,17 +12,17 @@ import platform
 import select
 import signal
 import socket
-import tempfile
 import time
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
+from functools import partial
 from importlib import import_module
 from typing import Any
 
 from caploc.sandbox import isolation, protocol
 from caploc.sandbox.isolation import PR_SET_PDEATHSIG, control_process, isolate
 from caploc.sandbox.judge import serve_program, serve_tests
-from caploc.sandbox.protocol import CHUNK, Gone, Limits, Profile, remove_folder
+from caploc.sandbox.protocol import CHUNK, Limits, Profile, remove_folder
 
 # What programs import most, loaded once. In the small root, and under Landlock, shared libraries
 # are out of sight: a module that needs one can only be imported if it has been loaded here.
@@ -59,7 +59,7 @@ def main(control_file: int, settings: str) -> None:
             protocol.send(control, {"error": str(error)})
             return
         gc.freeze()  # what every program inherits need not be copied to be looked at
-        with suppress(Gone, OSError):
+        with suppress(OSError):
             protocol.send(control, {})
             while True:
                 data, files, _, _ = socket.recv_fds(control, 1, 1)
@@ -83,7 +83,8 @@ class Zygote:
         if profile == "namespaces":
             self._users = INNER_USERS if isolation.enter_namespaces() else {}
             control_process(PR_SET_PDEATHSIG, signal.SIGKILL)
-            self._fork = isolation.fork_into_namespaces()
+            own = os.open("/proc/self/ns/pid", os.O_RDONLY | os.O_CLOEXEC)
+            self._fork = partial(isolation.fork_into_namespace, own)
             isolation.build_root()
             own_tasks = OWN_TASKS
         else:
@@ -116,33 +117,23 @@ class Zygote:
                 "candidate": ([answering.fileno()], serve_program),
                 "judge": ([asking.fileno(), driver], serve_tests),
             }
-            folders = {role: self._make_folder(role, stack) for role in roles}
+            for role in roles if self._folder else ():
+                stack.callback(remove_folder, f"{self._folder}/{role}")
             stack.callback(watch.end)
             for role, (files, serve) in roles.items():
                 passed = [0, printing, printing, *files, announce]
-                watch.running[self._start(role, passed, folders[role], serve)] = role
+                watch.running[self._start(role, passed, serve)] = role
             for file in (asking.detach(), answering.detach(), driver, printing, announce):
                 os.close(file)
             return {**watch.wait(), "isolated": len(os.read(isolated, len(roles)))}
 
-    def _make_folder(self, role: str, stack: ExitStack) -> str | None:
-        if self._folder is None:
-            return None
-        folder = tempfile.mkdtemp(prefix=role, dir=self._folder)
-        stack.callback(remove_folder, folder)
-        if self._users:
-            os.chown(folder, self._users[role], self._users[role])
-        return folder
-
-    def _start(
-        self, role: str, files: list[int], folder: str | None, serve: Callable[..., None]
-    ) -> int:
+    def _start(self, role: str, files: list[int], serve: Callable[..., None]) -> int:
         process = self._fork()
         if process:
             return process
         # From here on nothing may return: this is the child.
         try:
-            user = self._users.get(role)
+            folder, user = self._folder and f"{self._folder}/{role}", self._users.get(role)
             isolate(self._profile, self._limits, files, folder, user, self._tasks)
             announce = len(files) - 1
             os.write(announce, b".")
@@ -182,7 +173,7 @@ class ChildWatch:
             left = self._over - time.monotonic()
             ready = {file for file, _ in self._poll.poll(max(0, int(1000 * left)) + 1)}
             if self._control in ready:
-                raise Gone
+                raise ConnectionError
             self._drain()
             self._reap()
             if time.monotonic() >= self._over:
@@ -238,8 +229,7 @@ def take_spare_users() -> dict[str, int]:
     if process == 0:
         with suppress(OSError):
             isolation.shed_rights(first)
-            folders = isolation.python_folders()
-            os._exit(not (folders and all(os.access(each, os.R_OK) for each in folders)))
+            os._exit(not all(os.access(each, os.R_OK) for each in isolation.PYTHON_FOLDERS))
         os._exit(1)
     _, status = os.waitpid(process, 0)
     if status != 0:
