@@ -206,7 +206,7 @@ class Worker:
     def _greet(self) -> None:
         assert self._process.stderr is not None
         with self._process.stderr as printed:
-            greeting: dict[str, Any] | None = receive_or_none(self._control)
+            greeting = receive_or_none(self._control)
             if greeting is None:
                 self._process.kill()
                 said = printed.read().decode(errors="replace").splitlines()
@@ -302,7 +302,7 @@ def write_verdict(reason: str, detail: str = "") -> Verdict:
 def conclude(report: Any, record: dict[str, Any], limits: Limits) -> Verdict:
     """Return the verdict from the judge's report, if it sent one, and how both processes ended.
 
-    That is the worker's `record`, made by `caploc.sandbox.zygote.ChildWatch.wait`.
+    That is the worker's `record`, made by `caploc.sandbox.zygote.watch`.
     """
     stopped = record["stopped"]
     if stopped:
@@ -539,11 +539,10 @@ class Sandbox:
 
 def start_worker(limits: Limits, profile: Profile) -> Worker:
     """Start a worker, at the third attempt if need be; raises RunFailed if none starts."""
-    for attempt in range(ATTEMPTS):
+    failure: Exception = WorkerFailed()
+    for _ in range(ATTEMPTS):
         try:
             return Worker(limits, profile)
         except (WorkerFailed, OSError) as error:
-            if attempt == ATTEMPTS - 1:
-                raise RunFailed(f"The sandbox's workers do not start: {error}.") from error
-    raise AssertionError
-
+            failure = error
+    raise RunFailed(f"The sandbox's workers do not start: {failure}.") from failure

@@ -31,6 +31,7 @@ PRELOADED = """
     heapq itertools json lzma math operator random re statistics string typing unicodedata zlib
 """.split()
 
+ROLES: dict[str, Callable[..., None]] = {"candidate": serve_program, "judge": serve_tests}
 # Users inside the namespaces, where root could lend any. Without namespaces each worker takes two
 # from here, far from any real one.
 INNER_USERS = {"judge": 1, "candidate": 2}
@@ -77,8 +78,7 @@ class Zygote:
         """Isolate this process, in a new one if need be; raises OSError if that cannot be had."""
         if (machine := platform.machine()) not in isolation.MACHINES:
             raise OSError(errno.ENOSYS, f"no system-call filter is known for {machine}")
-        self._control, self._limits, self._profile = control, limits, profile
-        self._folder = folder
+        self._control, self._limits, self._profile, self._folder = control, limits, profile, folder
         self._fork: Callable[[], int] = os.fork
         if profile == "namespaces":
             self._users = INNER_USERS if isolation.enter_namespaces() else {}
@@ -103,7 +103,7 @@ class Zygote:
     def run(self, driver: int) -> dict[str, Any]:
         """Run one program, whose text and tests the judge gets from the open socket `driver`.
 
-        What is returned is `ChildWatch.wait`'s, and under "isolated" how many processes were.
+        What is returned is that of `watch`, and under "isolated" how many processes were.
         """
         asking, answering = socket.socketpair()
         printed, printing = os.pipe()
@@ -112,22 +112,20 @@ class Zygote:
         with ExitStack() as stack:
             for file in (printed, isolated):
                 stack.callback(os.close, file)
-            watch = ChildWatch(self._limits, printed, self._woken, self._control.fileno())
-            roles: dict[str, tuple[list[int], Callable[..., None]]] = {
-                "candidate": ([answering.fileno()], serve_program),
-                "judge": ([asking.fileno(), driver], serve_tests),
-            }
-            for role in roles if self._folder else ():
+            for role in ROLES if self._folder else ():
                 stack.callback(remove_folder, f"{self._folder}/{role}")
-            stack.callback(watch.end)
-            for role, (files, serve) in roles.items():
-                passed = [0, printing, printing, *files, announce]
-                watch.running[self._start(role, passed, serve)] = role
+            running: dict[int, str] = {}
+            stack.callback(end, running)
+            given = {"candidate": [answering.fileno()], "judge": [asking.fileno(), driver]}
+            for role, files in given.items():
+                running[self._start(role, [0, printing, printing, *files, announce])] = role
             for file in (asking.detach(), answering.detach(), driver, printing, announce):
                 os.close(file)
-            return {**watch.wait(), "isolated": len(os.read(isolated, len(roles)))}
+            control = self._control.fileno()
+            record = watch(running, self._limits, printed, self._woken, control)
+            return {**record, "isolated": len(os.read(isolated, len(ROLES)))}
 
-    def _start(self, role: str, files: list[int], serve: Callable[..., None]) -> int:
+    def _start(self, role: str, files: list[int]) -> int:
         process = self._fork()
         if process:
             return process
@@ -138,86 +136,73 @@ class Zygote:
             announce = len(files) - 1
             os.write(announce, b".")
             os.close(announce)
-            serve(*range(3, announce))
+            ROLES[role](*range(3, announce))
         finally:
             os._exit(1)
 
 
-class ChildWatch:
-    """Puts the judge's process and the program's under one clock, and ends what goes too far.
+def watch(
+    running: dict[int, str], limits: Limits, printed: int, woken: int, control: int
+) -> dict[str, Any]:
+    """Put the processes of both roles under one clock, and end them if they go too far.
 
-    It reads what both print from `printed`; `woken` is readable whenever a child has ended, and
-    `control` only once the driver is gone.
+    `printed` is what they print to, `woken` is readable whenever a child has ended, and `control`
+    only once the driver is gone. Returns what "stopped" them, if we did, and how each role ended:
+    an exit code (minus the signal's number if killed; None if it stayed when the judge had left)
+    and processor seconds.
     """
+    over, room, stopped = time.monotonic() + limits.wall_seconds, limits.output_bytes, ""
+    ends: dict[str, tuple[int | None, float]] = {}
+    # Not select(2): a driver with many files open may hand over one of a number beyond 1,023.
+    poll = select.poll()
+    for file in (printed, woken, control):
+        poll.register(file, select.POLLIN)
+    while running:
+        left = max(0.0, over - time.monotonic())
+        ready = dict(poll.poll(int(1000 * left) + 1))
+        if control in ready:
+            raise ConnectionError
+        if ready.get(printed) == select.POLLHUP:  # closed at the other end, so ready for ever
+            poll.unregister(printed)
+        drain(woken, CHUNK)
+        ends |= reap(running, os.WNOHANG)
+        room -= drain(printed, room)
+        if "judge" in ends:
+            over = min(over, time.monotonic() + GRACE)
+        if room < 0 or time.monotonic() >= over:
+            stayed = "judge" in ends
+            stopped = "output" if room < 0 else "" if stayed else "timeout"
+            for role, (code, seconds) in end(running).items():
+                ends[role] = None if stayed else code, seconds
+    return {"stopped": stopped, **ends}
 
-    def __init__(self, limits: Limits, printed: int, woken: int, control: int) -> None:
-        self.running: dict[int, str] = {}  # processes and their roles, to be added to
-        self._limits, self._printed, self._woken = limits, printed, woken
-        self._control, self._open = control, True
-        # Not select(2): a driver with many files open may hand over one of a number beyond 1,023.
-        self._poll = select.poll()
-        for file in (printed, woken, control):
-            self._poll.register(file, select.POLLIN)
-        self._over = time.monotonic() + limits.wall_seconds
-        self._stopped = ""
-        self._scratch, self._count = bytearray(CHUNK), 0
-        self._ends: dict[str, tuple[int | None, float]] = {}
 
-    def wait(self) -> dict[str, Any]:
-        """Wait; then say what "stopped" the two, if we did, and how each role ended.
+def drain(file: int, most: int) -> int:
+    """Read what is there, but little more than so many bytes; return how many there were."""
+    scratch, count = bytearray(CHUNK), 0
+    with suppress(BlockingIOError):
+        while count <= most and (got := os.readv(file, [scratch])):
+            count += got
+    scratch[:] = bytes(CHUNK)  # later programs inherit our memory
+    return count
 
-        That is an exit code (minus the signal's number if killed; None if it stayed when the judge
-        had left) and processor seconds.
-        """
-        while self.running:
-            left = self._over - time.monotonic()
-            ready = {file for file, _ in self._poll.poll(max(0, int(1000 * left)) + 1)}
-            if self._control in ready:
-                raise ConnectionError
-            self._drain()
-            self._reap()
-            if time.monotonic() >= self._over:
-                self._stop("" if "judge" in self._ends else "timeout")
-        self._drain()
-        self._scratch[:] = bytes(CHUNK)  # later programs inherit our memory
-        return {"stopped": self._stopped, **self._ends}
 
-    def end(self) -> None:
-        """End whatever still runs, and wait until it is gone."""
-        self._stop("")
-        while self.running:
-            os.waitpid(self.running.popitem()[0], 0)
+def reap(running: dict[int, str], options: int) -> dict[str, tuple[int, float]]:
+    """Take those that have ended out of `running`; return how, and their processor seconds."""
+    ends = {}
+    for process, role in list(running.items()):
+        ended, status, used = os.wait4(process, options)
+        if ended:
+            del running[process]
+            ends[role] = os.waitstatus_to_exitcode(status), used.ru_utime + used.ru_stime
+    return ends
 
-    def _stop(self, reason: str) -> None:
-        self._stopped = self._stopped or reason
-        for process in self.running:
-            os.kill(process, signal.SIGKILL)
 
-    def _drain(self) -> None:
-        with suppress(BlockingIOError):
-            while self._open:
-                got = os.readv(self._printed, [self._scratch])
-                self._count += got
-                if self._count > self._limits.output_bytes:
-                    self._stop("output")
-                    return
-                if not got:  # closed at the other end, so ready for ever
-                    self._poll.unregister(self._printed)
-                    self._open = False
-
-    def _reap(self) -> None:
-        with suppress(BlockingIOError):
-            while os.read(self._woken, CHUNK):
-                pass
-        for process, role in list(self.running.items()):
-            ended, status, used = os.wait4(process, os.WNOHANG)
-            if ended:
-                del self.running[process]
-                stayed = "judge" in self._ends and time.monotonic() >= self._over
-                code = None if stayed else os.waitstatus_to_exitcode(status)
-                self._ends[role] = code, used.ru_utime + used.ru_stime
-                if role == "judge":
-                    self._over = min(self._over, time.monotonic() + GRACE)
+def end(running: dict[int, str]) -> dict[str, tuple[int, float]]:
+    """End whatever still runs, and wait until it is gone; returns as `reap` does."""
+    for process in running:
+        os.kill(process, signal.SIGKILL)
+    return reap(running, 0)
 
 
 def take_spare_users() -> dict[str, int]:
