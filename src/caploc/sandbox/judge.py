@@ -197,15 +197,15 @@ class Remote:
         object.__setattr__(self, "_Remote__link", link)
         object.__setattr__(self, "_Remote__key", key)
 
-    __call__, __getattr__, __setattr__ = forward("call"), forward("get"), forward("set")
-    __getitem__, __setitem__ = forward("item"), forward("put")
+    __call__, __getattr__, __setattr__ = forward("call"), forward("getattr"), forward("setattr")
+    __getitem__, __setitem__ = forward("getitem"), forward("setitem")
     # Python itself refuses an answer that is no iterator, whole number, truth value or text.
-    __iter__, __next__ = forward("iterate"), forward("next")
-    __len__, __bool__ = forward("length"), forward("truth")
-    __str__, __repr__ = forward("text"), forward("show")
+    __iter__, __next__ = forward("iter"), forward("next")
+    __len__, __bool__ = forward("len"), forward("bool")
+    __str__, __repr__ = forward("str"), forward("repr")
 
     def __instancecheck__(self, value: Any) -> bool:
-        return type(value) is Remote and self.__link.ask("is_instance", self, value) is True
+        return type(value) is Remote and self.__link.ask("isinstance", value, self) is True
 
     def __reduce_ex__(self, protocol: object) -> NoReturn:
         raise TypeError("an object of the program cannot be copied")
@@ -279,29 +279,19 @@ class Names(dict[str, Any]):
     def __missing__(self, name: str) -> Any:
         if name.startswith("__") or (hasattr(builtins, name) and name not in self._hiding):
             raise KeyError(name)
-        try:
-            return self._link.ask("fetch", name)
-        except NameError as error:
-            raise KeyError(name) from error
+        return self._link.ask("fetch", name)
 
 
 PROGRAM = "program"
 # Whose contents may change in a call; what was sent in them is compared with what they hold then.
 MUTABLE = "list dict set deque bytearray Counter OrderedDict defaultdict tuple".split()
 OPERATIONS: dict[str, Callable[..., Any]] = {
-    "call": operator.call,
-    "get": getattr,
-    "set": setattr,
-    "item": operator.getitem,
-    "put": operator.setitem,
-    "iterate": iter,
-    "next": next,
-    "length": len,
-    "truth": bool,
-    "text": str,
-    "show": repr,
-    "is_instance": lambda kind, value: isinstance(value, kind),
-}
+    each.__name__: each
+    for each in (
+        operator.call, operator.getitem, operator.setitem, getattr, setattr, iter, next, len, bool,
+        str, repr, isinstance,
+    )
+}  # fmt: skip
 
 
 def serve_program(channel_file: int) -> None:
@@ -320,7 +310,8 @@ class ProgramServer:
         self.module = types.ModuleType(PROGRAM)
         self.objects: list[Any] = []
         self.keys: dict[int, int] = {}
-        self.operations = OPERATIONS | {"load": self.load, "fetch": self.fetch}
+        fetch = self.module.__dict__.__getitem__
+        self.operations = {**OPERATIONS, "load": self.load, "fetch": fetch}
 
     def answer(self, request: list[Any]) -> list[Any]:
         """Do one thing and say how it went: `["value", value, changes]` or `["raise", ...]`."""
@@ -352,12 +343,6 @@ class ProgramServer:
         sys.modules[PROGRAM] = self.module
         exec(compile(text, f"<{PROGRAM}>", "exec"), self.module.__dict__)
         return [str(name) for name in self.module.__dict__]
-
-    def fetch(self, name: str) -> Any:
-        """Return the global of this name; raises NameError if there is none."""
-        if name not in self.module.__dict__:
-            raise NameError(f"name {name!r} is not defined")
-        return self.module.__dict__[name]
 
     def handle(self, value: Any) -> list[Any]:
         """Encode what is not plain data: a module by its name, else a number to call it by."""

@@ -18,6 +18,7 @@ from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
+from selectors import EVENT_READ, DefaultSelector
 from typing import Any
 
 from caploc.errors import BadOption, RunFailed
@@ -59,10 +60,6 @@ REASONS = {
     "output": "it printed more than allowed",
     "killed": "the system ended it, or the sandbox's worker died",
     "refused": "it is too long, or what program and tests say to each other is not plain data",
-}
-STOPPED = {
-    "timeout": "still running after {limits.wall_seconds:g} seconds",
-    "output": "printed more than {limits.output_bytes} bytes",
 }
 
 
@@ -117,41 +114,38 @@ class Witness(ExitStack):
         file = f"{folder}/file"
         Path(file).touch()
         os.chmod(file, 0o644)
+        self._sockets = self.enter_context(DefaultSelector())
         kinds = (socket.SOCK_STREAM, socket.SOCK_DGRAM, socket.SOCK_SEQPACKET)
         addresses: list[Any] = [(kind, ("127.0.0.1", 0)) for kind in kinds[:2]]
         addresses += [(kind, f"{at}{folder}/{int(kind)}") for kind in kinds for at in ("", "\0")]
-        self._sockets = [self._listen(*each) for each in addresses]
         self.offer: dict[str, Any] = {
             "folders": [folder, "/etc", os.path.expanduser("~")],
             "file": file,
             "process": self._bystander.pid,
-            "sockets": [
-                (int(each.family), int(each.type), each.getsockname()) for each in self._sockets
-            ],
+            "sockets": [self._listen(*each) for each in addresses],
         }
         self._before = self._read_state()
 
     def list_reached(self) -> set[str]:
         """List the capabilities of `caploc.sandbox.rehearsal` that somebody used on the offer."""
-        reached = set()
-        for each in self._sockets:
-            with suppress(OSError):
-                each.recv(1) if each.type == socket.SOCK_DGRAM else each.accept()[0].close()
-                reached.add("local sockets" if each.family == socket.AF_UNIX else "the network")
+        reached = {key.data for key, _ in self._sockets.select(0)}
         if self._bystander.poll() == -signal.SIGUSR1:
             reached.add("signals")
-        return reached | ({"modes and attributes"} if self._read_state() != self._before else set())
+        if self._read_state() != self._before:
+            reached.add("modes and attributes")
+        return reached
 
-    def _listen(self, kind: int, address: Any) -> socket.socket:
-        family = socket.AF_UNIX if isinstance(address, str) else socket.AF_INET
-        each = self.enter_context(socket.socket(family, kind))
-        each.setblocking(False)
-        each.bind(address)
+    def _listen(self, kind: int, address: Any) -> tuple[int, int, Any]:
+        local = isinstance(address, str)
+        family = socket.AF_UNIX if local else socket.AF_INET
+        opened = self.enter_context(socket.socket(family, kind))
+        opened.bind(address)
         if kind != socket.SOCK_DGRAM:
-            each.listen(9)
+            opened.listen(9)
         if address[0] == "/":
             os.chmod(address, 0o777)
-        return each
+        self._sockets.register(opened, EVENT_READ, "local sockets" if local else "the network")
+        return int(family), int(kind), opened.getsockname()
 
     def _read_state(self) -> list[Any]:
         found = os.stat(self.offer["file"])
@@ -304,9 +298,11 @@ def conclude(report: Any, record: dict[str, Any], limits: Limits) -> Verdict:
 
     That is the worker's `record`, made by `caploc.sandbox.zygote.watch`.
     """
-    stopped = record["stopped"]
-    if stopped:
-        return write_verdict(stopped, STOPPED[stopped].format(limits=limits))
+    match record["stopped"]:
+        case "timeout":
+            return write_verdict("timeout", f"still running after {limits.wall_seconds:g} seconds")
+        case "output":
+            return write_verdict("output", f"printed more than {limits.output_bytes} bytes")
     match report:
         case {"reason": str(reason), "detail": str(detail)} if reason in REASONS:
             return write_verdict(reason, detail)
