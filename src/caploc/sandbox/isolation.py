@@ -95,8 +95,7 @@ PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_SET_SECCOMP = 1, 4, 22
 PR_CAPBSET_DROP, PR_SET_NO_NEW_PRIVS = 24, 38
 CAPABILITIES_VERSION = 0x20080522
 
-# unshare(2): mounts, message queues, process numbers; all with control groups, host name, users
-# and network.
+# unshare(2); all: control groups, host name, users and network, too.
 NEW_MOUNTS, NEW_MESSAGES, NEW_PIDS = 0x00020000, 0x08000000, 0x20000000
 ALL_NEW = NEW_MOUNTS | NEW_MESSAGES | NEW_PIDS | 0x02000000 | 0x04000000 | 0x10000000 | 0x40000000
 # mount(2) and umount2(2)
@@ -141,18 +140,12 @@ def control_process(option: int, value: int = 0) -> int:
 
 
 def isolate(
-    profile: Profile,
-    limits: Limits,
-    files: Sequence[int],
-    folder: str | None,
-    user: int | None,
-    tasks: int,
+    profile: Profile, limits: Limits, files: Sequence[int], folder: str | None, user: int | None
 ) -> None:
     """Turn this fresh child into one that may run anything.
 
     Its `files` become 0, 1, 2, ..., all others are closed. It works in a new `folder`; without one,
     in one of its mount namespace. Without a `user` to become (and a group) it stays who it is.
-    `tasks` is what RLIMIT_NPROC is set to.
     """
     parent = os.getppid()
     os.setsid()
@@ -160,7 +153,11 @@ def isolate(
     for number in (signal.SIGCHLD, signal.SIGTERM):
         signal.signal(number, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_SETMASK, [])
-    keep_files(files)
+    # Out of the way first, so that none is overwritten before it has moved.
+    moved = [fcntl.fcntl(file, fcntl.F_DUPFD, HIGH_FILE) for file in files]
+    for at, file in enumerate(moved):
+        os.dup2(file, at)
+    os.closerange(len(files), os.sysconf("SC_OPEN_MAX"))
     if folder is None:  # mounts and message queues of its own, and an empty, small /tmp
         call("unshare", NEW_MOUNTS | NEW_MESSAGES)
         owner = user or 0
@@ -171,7 +168,7 @@ def isolate(
         if user is not None:
             os.chown(folder, user, user)
     os.chdir(folder or WORKPLACE)
-    set_limits(limits, tasks)
+    set_limits(limits)
     shed_rights(user)
     # After the change of user, which forgets it.
     control_process(PR_SET_PDEATHSIG, signal.SIGKILL)
@@ -185,23 +182,14 @@ def isolate(
     random.seed(SEED)
 
 
-def keep_files(files: Sequence[int]) -> None:
-    """Renumber open files to 0, 1, 2, ... and close every other one."""
-    # Out of the way first, so that none is overwritten before it has moved.
-    moved = [fcntl.fcntl(file, fcntl.F_DUPFD, HIGH_FILE) for file in files]
-    for at, file in enumerate(moved):
-        os.dup2(file, at)
-    os.closerange(len(files), os.sysconf("SC_OPEN_MAX"))
-
-
-def set_limits(limits: Limits, tasks: int) -> None:
+def set_limits(limits: Limits) -> None:
     """Set every resource limit, soft and hard alike: the kernel kills at the hard one."""
     wanted = {
         resource.RLIMIT_CPU: math.ceil(limits.cpu_seconds),
         resource.RLIMIT_AS: limits.memory_bytes,
         resource.RLIMIT_FSIZE: limits.file_bytes,
         resource.RLIMIT_NOFILE: OPEN_FILES,
-        resource.RLIMIT_NPROC: tasks,
+        resource.RLIMIT_NPROC: limits.processes,
         resource.RLIMIT_CORE: 0,
         resource.RLIMIT_MEMLOCK: 0,
         resource.RLIMIT_MSGQUEUE: 0,

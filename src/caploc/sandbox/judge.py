@@ -31,6 +31,7 @@ SILENT = (StopIteration, StopAsyncIteration, GeneratorExit)
 def serve_tests(channel_file: int, report_file: int) -> None:
     """Be the judge: read text and tests, judge, report, and end at once."""
     with socket.socket(fileno=report_file) as driver, socket.socket(fileno=channel_file) as channel:
+        protocol.send(driver, protocol.receive(channel))  # both are isolated
         request = protocol.receive(driver)
         reason, detail = judge_program(request["text"], request["tests"], Link(channel))
         protocol.send(driver, {"reason": reason, "detail": detail[:LONGEST_DETAIL]})
@@ -223,15 +224,12 @@ def as_builtin(name: str, names: list[Any], arguments: list[Any]) -> BaseExcepti
     A type that takes other arguments than these gives way to the next.
     """
     for each in names:
-        kind = EXCEPTIONS.get(each) if isinstance(each, str) else None
-        if kind is not None:
-            try:
-                error = kind(*arguments)
-            except (TypeError, ValueError):
-                continue
-            if each != name:
-                error.add_note(name)
-            return error
+        if isinstance(each, str) and each in EXCEPTIONS:
+            with suppress(TypeError, ValueError):
+                error = EXCEPTIONS[each](*arguments)
+                if each != name:
+                    error.add_note(name)
+                return error
     plain = [str(each) for each in arguments if type(each) is not Remote]
     return Exception(f"{name}: {', '.join(plain)}")
 
@@ -297,6 +295,7 @@ OPERATIONS: dict[str, Callable[..., Any]] = {
 def serve_program(channel_file: int) -> None:
     """Be the program: run its text when told to, do what the judge asks, end when it leaves."""
     with socket.socket(fileno=channel_file) as channel, suppress(ConnectionError, Malformed):
+        protocol.send(channel, "isolated")
         candidate = ProgramServer()
         while True:
             protocol.send(channel, candidate.answer(protocol.receive(channel)))

@@ -14,7 +14,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Sequence
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
-from contextlib import ExitStack, suppress
+from contextlib import AbstractContextManager, ExitStack, suppress
 from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
@@ -149,8 +149,7 @@ class Witness(ExitStack):
 
     def _read_state(self) -> list[Any]:
         found = os.stat(self.offer["file"])
-        names = os.listxattr(self.offer["file"])
-        return [found.st_mode, found.st_mtime_ns, found.st_size, found.st_nlink, names]
+        return [*found[:7], found.st_mtime_ns, os.listxattr(self.offer["file"])]
 
 
 class Worker:
@@ -245,7 +244,7 @@ class Worker:
             record = receive_or_none(self._control)
             if record is None:
                 raise WorkerFailed("the sandbox's worker died")
-            if record["isolated"] < 2:
+            if receive_or_none(ours) != "isolated":
                 raise NotIsolated("it could not be isolated")
             return receive_or_none(ours), record
 
@@ -322,17 +321,15 @@ def conclude(report: Any, record: dict[str, Any], limits: Limits) -> Verdict:
     return write_verdict("killed", f"{who} was ended by {signal.Signals(-code).name}")
 
 
-# Profile → the capabilities of a rehearsal that it may leave open, and what is said of them.
-SEEN = {"names and dates of files": "names, sizes and dates of files can be seen"}
-EXPOSED: dict[Profile, dict[str, str]] = {
-    "namespaces": {},
-    "landlock": SEEN,
-    "filter": {
-        "the user's files": "files that the user may read can be read",
-        **SEEN,
-        "other processes' memory": "other processes of the user can be looked into",
-    },
+# What is said of the capabilities of a rehearsal that profiles may leave open, and which each may.
+MISSING = {
+    "the user's files": "files that the user may read can be read",
+    "names and dates of files": "names, sizes and dates of files can be seen",
+    "other processes' memory": "other processes of the user can be looked into",
 }
+EXPOSED: dict[Profile, list[str]] = {
+    "namespaces": [], "landlock": ["names and dates of files"], "filter": [*MISSING],
+}  # fmt: skip
 WALLS = {"namespaces": ["namespaces"], "landlock": ["Landlock"], "filter": []}
 REMEDY = (
     "Run caploc in a virtual machine or container that allows user namespaces, on Ubuntu have "
@@ -393,7 +390,7 @@ def protection() -> Protection:
         return Protection(
             profile,
             tuple(each for each, ways in worker.open_ways.items() if not ways),
-            tuple(said for each, said in EXPOSED[profile].items() if worker.open_ways[each]),
+            tuple(said for each, said in MISSING.items() if worker.open_ways[each]),
             "".join(failures[:1]),
         )
     why = ["that needs Linux, in a virtual machine or container, say", *failures][-1]
@@ -433,7 +430,7 @@ CLOSED = "The sandbox was closed before the verdict."
 ATTEMPTS = 3
 
 
-class Sandbox:
+class Sandbox(AbstractContextManager["Sandbox"]):
     """Judges programs that nobody trusts, several at a time, each in processes of its own.
 
     Workers start with the first programs and then wait, idle, for more. Any thread may ask. The
@@ -481,9 +478,6 @@ class Sandbox:
             worker.stop()
         self._threads.shutdown(cancel_futures=True)
         atexit.unregister(self.close)
-
-    def __enter__(self) -> "Sandbox":
-        return self
 
     def __exit__(self, *error: object) -> None:
         self.close()

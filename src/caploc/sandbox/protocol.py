@@ -64,7 +64,7 @@ def remove_folder(folder: str) -> None:
 
 HEADER = struct.Struct("!I")
 # The most that one message may hold. What is larger is refused before it is read.
-LONGEST = 16 * 2**20
+LONGEST = 16 * MIB
 CHUNK = 1 << 16  # of what is read at once
 
 
@@ -136,8 +136,7 @@ def encode(value: Any, other: Other) -> Any:
             return value if base is not int or abs(value) < SMALL else ["int", hex(value)]
     if isinstance(value, type) and value in TYPE_NAMES:
         return ["type", TYPE_NAMES[value]]
-    kind = type(value) if type(value) in FORMS else None
-    for form in [kind] if kind else BASES:
+    for form in [type(value)] if type(value) in FORMS else BASES:
         if isinstance(value, form):
             return [form.__name__, *(encode(part, other) for part in FORMS[form][0](value))]
     return other(value)

@@ -15,6 +15,7 @@ import socket
 import time
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
+from dataclasses import replace
 from functools import partial
 from importlib import import_module
 from typing import Any
@@ -78,7 +79,7 @@ class Zygote:
         """Isolate this process, in a new one if need be; raises OSError if that cannot be had."""
         if (machine := platform.machine()) not in isolation.MACHINES:
             raise OSError(errno.ENOSYS, f"no system-call filter is known for {machine}")
-        self._control, self._limits, self._profile, self._folder = control, limits, profile, folder
+        self._control, self._profile, self._folder = control, profile, folder
         self._fork: Callable[[], int] = os.fork
         if profile == "namespaces":
             self._users = INNER_USERS if isolation.enter_namespaces() else {}
@@ -95,7 +96,8 @@ class Zygote:
             own_tasks = ROOM + sum(map(str.isdigit, os.listdir("/proc")))
         # Programs of the same user may not look into us.
         control_process(isolation.PR_SET_DUMPABLE, 0)
-        self._tasks = limits.processes + (0 if self._users else own_tasks)
+        tasks = limits.processes + (0 if self._users else own_tasks)
+        self._limits = replace(limits, processes=tasks)
         self._woken, wake = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         signal.signal(signal.SIGCHLD, lambda number, frame: None)
         signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
@@ -103,27 +105,23 @@ class Zygote:
     def run(self, driver: int) -> dict[str, Any]:
         """Run one program, whose text and tests the judge gets from the open socket `driver`.
 
-        What is returned is that of `watch`, and under "isolated" how many processes were.
+        Returns how it ended, as `watch` does.
         """
         asking, answering = socket.socketpair()
         printed, printing = os.pipe()
-        isolated, announce = os.pipe()
         os.set_blocking(printed, False)
         with ExitStack() as stack:
-            for file in (printed, isolated):
-                stack.callback(os.close, file)
+            stack.callback(os.close, printed)
             for role in ROLES if self._folder else ():
                 stack.callback(remove_folder, f"{self._folder}/{role}")
             running: dict[int, str] = {}
             stack.callback(end, running)
             given = {"candidate": [answering.fileno()], "judge": [asking.fileno(), driver]}
             for role, files in given.items():
-                running[self._start(role, [0, printing, printing, *files, announce])] = role
-            for file in (asking.detach(), answering.detach(), driver, printing, announce):
+                running[self._start(role, [0, printing, printing, *files])] = role
+            for file in (asking.detach(), answering.detach(), driver, printing):
                 os.close(file)
-            control = self._control.fileno()
-            record = watch(running, self._limits, printed, self._woken, control)
-            return {**record, "isolated": len(os.read(isolated, len(ROLES)))}
+            return watch(running, self._limits, printed, self._woken, self._control.fileno())
 
     def _start(self, role: str, files: list[int]) -> int:
         process = self._fork()
@@ -132,11 +130,8 @@ class Zygote:
         # From here on nothing may return: this is the child.
         try:
             folder, user = self._folder and f"{self._folder}/{role}", self._users.get(role)
-            isolate(self._profile, self._limits, files, folder, user, self._tasks)
-            announce = len(files) - 1
-            os.write(announce, b".")
-            os.close(announce)
-            ROLES[role](*range(3, announce))
+            isolate(self._profile, self._limits, files, folder, user)
+            ROLES[role](*range(3, len(files)))
         finally:
             os._exit(1)
 
