@@ -243,11 +243,11 @@ def test_a_killed_driver_leaves_nothing(driver, tmp_path):
 
 def test_a_driver_killed_while_a_rehearsal_ends_leaves_nothing(tmp_path):
     code = """
-import os, signal
+import os, signal, subprocess
 from caploc.sandbox import pool
-witness = pool.Witness()
-witness._bystander.wait = lambda: os.kill(os.getpid(), signal.SIGKILL)
-witness.close()
+subprocess.Popen.wait = lambda bystander: os.kill(os.getpid(), signal.SIGKILL)
+with pool.open_witness():
+    pass
 """
     environment = {**os.environ, "TMPDIR": str(tmp_path)}
     ended = subprocess.run([sys.executable, "-c", code], env=environment, check=False)

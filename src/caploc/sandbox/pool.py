@@ -12,9 +12,9 @@ import sys
 import tempfile
 import threading
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
-from contextlib import AbstractContextManager, ExitStack, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
@@ -92,64 +92,60 @@ class NotIsolated(WorkerFailed):
     """A program did not run, because its process could not be isolated."""
 
 
-class Witness(ExitStack):
-    """What a program could be after: offered to everyone while it is open; and what was reached.
+@contextmanager
+def open_witness() -> Iterator[tuple[dict[str, Any], set[str]]]:
+    """Offer everyone what a program could be after, and look at the end what was reached.
 
-    Attributes:
-        offer: "folders", the first of which everyone may write, a "file" in it that everyone may
-            read, "sockets" of this machine (family, kind and address), a "process" of the user.
+    Yields "folders", the first of which everyone may write, a "file" in it that everyone may read,
+    "sockets" of this machine (family, kind and address) and a "process" of the user; and a set that
+    gets the capabilities of `caploc.sandbox.rehearsal` that somebody used on them. Raises OSError.
     """
-
-    def __init__(self) -> None:
-        """Open all of it; raises OSError if it cannot."""
-        super().__init__()
-        folder = self.enter_context(tempfile.TemporaryDirectory(prefix="caploc-"))
+    with ExitStack() as stack:
+        folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="caploc-"))
         os.chmod(folder, 0o777)
         # It ends by the first signal that reaches it; else when we close it or die, removing the
         # folder, so that nothing is left whenever we are killed.
         command = ["sh", "-c", 'read line; rm -rf "$0"', folder]
-        self._bystander = self.enter_context(
+        bystander = stack.enter_context(
             subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True)
         )
         file = f"{folder}/file"
         Path(file).touch()
         os.chmod(file, 0o644)
-        self._sockets = self.enter_context(DefaultSelector())
         kinds = (socket.SOCK_STREAM, socket.SOCK_DGRAM, socket.SOCK_SEQPACKET)
         addresses: list[Any] = [(kind, ("127.0.0.1", 0)) for kind in kinds[:2]]
         addresses += [(kind, f"{at}{folder}/{int(kind)}") for kind in kinds for at in ("", "\0")]
-        self.offer: dict[str, Any] = {
+        sockets = [stack.enter_context(listen(*each)) for each in addresses]
+        offer = {
             "folders": [folder, "/etc", os.path.expanduser("~")],
             "file": file,
-            "process": self._bystander.pid,
-            "sockets": [self._listen(*each) for each in addresses],
+            "process": bystander.pid,
+            "sockets": [(int(each.family), int(each.type), each.getsockname()) for each in sockets],
         }
-        self._before = self._read_state()
-
-    def list_reached(self) -> set[str]:
-        """List the capabilities of `caploc.sandbox.rehearsal` that somebody used on the offer."""
-        reached = {key.data for key, _ in self._sockets.select(0)}
-        if self._bystander.poll() == -signal.SIGUSR1:
-            reached.add("signals")
-        if self._read_state() != self._before:
+        reached: set[str] = set()
+        before = [*os.stat(file)[:7], os.stat(file).st_mtime_ns, os.listxattr(file)]
+        yield offer, reached
+        if before != [*os.stat(file)[:7], os.stat(file).st_mtime_ns, os.listxattr(file)]:
             reached.add("modes and attributes")
-        return reached
+        if bystander.poll() == -signal.SIGUSR1:
+            reached.add("signals")
+        with DefaultSelector() as selector:
+            for each in sockets:
+                capability = "local sockets" if each.family == socket.AF_UNIX else "the network"
+                selector.register(each, EVENT_READ, capability)
+            reached |= {key.data for key, _ in selector.select(0)}
 
-    def _listen(self, kind: int, address: Any) -> tuple[int, int, Any]:
-        local = isinstance(address, str)
-        family = socket.AF_UNIX if local else socket.AF_INET
-        opened = self.enter_context(socket.socket(family, kind))
-        opened.bind(address)
-        if kind != socket.SOCK_DGRAM:
-            opened.listen(9)
-        if address[0] == "/":
-            os.chmod(address, 0o777)
-        self._sockets.register(opened, EVENT_READ, "local sockets" if local else "the network")
-        return int(family), int(kind), opened.getsockname()
 
-    def _read_state(self) -> list[Any]:
-        found = os.stat(self.offer["file"])
-        return [*found[:7], found.st_mtime_ns, os.listxattr(self.offer["file"])]
+def listen(kind: int, address: Any) -> socket.socket:
+    """Open a socket that everyone may reach."""
+    family = socket.AF_UNIX if isinstance(address, str) else socket.AF_INET
+    opened = socket.socket(family, kind)
+    opened.bind(address)
+    if kind != socket.SOCK_DGRAM:
+        opened.listen(9)
+    if address[0] == "/":
+        os.chmod(address, 0o777)
+    return opened
 
 
 class Worker:
@@ -209,12 +205,10 @@ class Worker:
 
     def _rehearse(self) -> dict[str, list[str]]:
         """Have a program of our own try every way out; return for each capability which led."""
-        with Witness() as witness:
-            offer = witness.offer | {"package": __file__}
-            tried = f"find_open_ways{offer, CALLS['unusual'], self._limits.memory_bytes}"
-            tests = f"import json\nways = {tried}\nassert False, json.dumps(ways)"
+        with open_witness() as (offer, reached):
+            asked = {**offer, "package": __file__}, CALLS["unusual"], self._limits.memory_bytes
+            tests = f"import json\nways = find_open_ways{asked}\nassert False, json.dumps(ways)"
             report, record = self._run(Program(REHEARSAL.read_text("utf-8"), tests))
-            reached = witness.list_reached()
         if not report or report["reason"] != "failed":
             verdict = conclude(report, record, self._limits)
             raise WorkerFailed(f"a rehearsal did not end well: {verdict.detail}")
@@ -232,11 +226,8 @@ class Worker:
         """Have a program run: the judge's report, if any, and the worker's record of its end."""
         ours, theirs = socket.socketpair()
         with ours:
-            with theirs:
-                try:
-                    socket.send_fds(self._control, [b"."], [theirs.fileno()])
-                except OSError as error:
-                    raise WorkerFailed("the sandbox's worker died") from error
+            with theirs, suppress(OSError):  # one that has died does not answer either
+                socket.send_fds(self._control, [b"."], [theirs.fileno()])
             ours.settimeout(self._patience)
             # A judge that ends before it has read everything says so by how it ends.
             with suppress(OSError):

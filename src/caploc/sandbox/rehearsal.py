@@ -1,6 +1,6 @@
 """Ways out: a program that tries them in the very isolation that programs get, as one of them.
 
-They lead to what the `Witness` of `caploc.sandbox.pool` offers. This text runs by itself, with
+They lead to what `open_witness` of `caploc.sandbox.pool` offers. This text runs by itself, with
 nothing but the standard library beside it. What the filter refuses whatever the machine (it is read
 and proved in the tests) is tried by a few calls, which show that it is in force.
 """
