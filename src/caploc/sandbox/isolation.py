@@ -21,7 +21,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from caploc.sandbox.protocol import CALLS, Limits, Profile
 
@@ -35,30 +35,21 @@ LOAD, EQUAL, AT_LEAST, AND, RETURN = 0x20, 0x15, 0x35, 0x54, 0x06
 CALL_NUMBER, ARCHITECTURE, ARGUMENTS = 0, 4, 16
 ALLOW, REFUSE, UNKNOWN_CALL, END_PROCESS = 0x7FFF0000, 0x00050001, 0x00050026, 0x80000000
 X32_CALLS = 0x40000000
+# One instruction of the filter: code, steps to skip if true and if false, operand.
+Step = tuple[int, int, int, int]
+PERMIT, DENY = (RETURN, 0, 0, ALLOW), (RETURN, 0, 0, REFUSE)
 
 
-class Bpf(NamedTuple):
-    """One instruction of the filter: code, steps to skip if true and if false, operand."""
-
-    code: int
-    if_true: int
-    if_false: int
-    operand: int
-
-
-PERMIT, DENY = Bpf(RETURN, 0, 0, ALLOW), Bpf(RETURN, 0, 0, REFUSE)
-
-
-def list_steps(machine: str, process: int, *, read_only: bool) -> Iterator[Bpf]:
+def list_steps(machine: str, process: int, *, read_only: bool) -> Iterator[Step]:
     """Yield the filter's steps for one machine and process."""
     name, column = MACHINES[machine]
-    yield Bpf(LOAD, 0, 0, ARCHITECTURE)
-    yield Bpf(EQUAL, 1, 0, name)
-    yield Bpf(RETURN, 0, 0, END_PROCESS)
-    yield Bpf(LOAD, 0, 0, CALL_NUMBER)
+    yield (LOAD, 0, 0, ARCHITECTURE)
+    yield (EQUAL, 1, 0, name)
+    yield (RETURN, 0, 0, END_PROCESS)
+    yield (LOAD, 0, 0, CALL_NUMBER)
     if machine == "x86_64":
-        yield Bpf(AT_LEAST, 0, 1, X32_CALLS)
-        yield Bpf(RETURN, 0, 0, END_PROCESS)
+        yield (AT_LEAST, 0, 1, X32_CALLS)
+        yield (RETURN, 0, 0, END_PROCESS)
     allowed = ALLOWED if read_only else ALLOWED | WRITING
     rules = RULES | (RULES_TO_READ if read_only else {})
     for call_name, numbers in (allowed | CONDITIONAL).items():
@@ -66,25 +57,25 @@ def list_steps(machine: str, process: int, *, read_only: bool) -> Iterator[Bpf]:
         special = call_name in CONDITIONAL
         steps = compile_rule(rules[call_name], process) if special else [PERMIT]
         if numbers[column] >= 0:
-            yield from [Bpf(EQUAL, 0, len(steps), numbers[column]), *steps]
-    yield Bpf(AT_LEAST, 1, 0, NEW_CALLS)
+            yield from [(EQUAL, 0, len(steps), numbers[column]), *steps]
+    yield (AT_LEAST, 1, 0, NEW_CALLS)
     yield DENY
-    yield Bpf(RETURN, 0, 0, UNKNOWN_CALL)
+    yield (RETURN, 0, 0, UNKNOWN_CALL)
 
 
-def compile_rule(rule: list[list[tuple[float, int, list[Any]]]], process: int) -> list[Bpf]:
+def compile_rule(rule: list[list[tuple[float, int, list[Any]]]], process: int) -> list[Step]:
     """Return the steps that permit a call if all tests of one of the ways hold, else deny it."""
-    steps: list[Bpf] = []
+    steps: list[Step] = []
     for way in rule:
         inside = [PERMIT]
         for position, bits, allowed in reversed(way):
             values = [process if each == "own" else each for each in allowed]
             # One value after another leads on to what is inside; after the last, past it.
             last = len(values) - 1
-            leads = [Bpf(EQUAL, last - at, 0, value) for at, value in enumerate(values[:-1])]
-            look = Bpf(LOAD, 0, 0, ARGUMENTS + int(8 * position))
-            missed = Bpf(EQUAL, 0, len(inside), values[-1])
-            inside = [look, Bpf(AND, 0, 0, bits), *leads, missed, *inside]
+            leads = [(EQUAL, last - at, 0, value) for at, value in enumerate(values[:-1])]
+            look = (LOAD, 0, 0, ARGUMENTS + int(8 * position))
+            missed = (EQUAL, 0, len(inside), values[-1])
+            inside = [look, (AND, 0, 0, bits), *leads, missed, *inside]
         steps += inside
     return [*steps, DENY]
 

@@ -39,9 +39,9 @@ def serve_tests(channel_file: int, report_file: int) -> None:
 
 
 def judge_program(text: str, tests: str, link: "Link") -> tuple[str, str]:
-    """Run the program, then its tests: a key of `caploc.sandbox.pool.REASONS`, or "lost".
+    """Run the program, then its tests; return one of `caploc.sandbox.pool.REASONS`, and detail.
 
-    "lost" says that the program's process ended; why is for the one who started it to tell.
+    Or "lost" where the program's process ended; why is for the one who started it to tell.
     """
     try:
         reason, detail = run_tests(text, tests, link)
@@ -63,7 +63,7 @@ def run_tests(text: str, tests: str, link: "Link") -> tuple[str, str]:
     try:
         names = set(map(str, link.ask("load", text)))
         exec(code, Names(link, names if name_only_builtins(tree) else set()))
-    except Unfit as error:
+    except Malformed as error:
         return "refused", str(error)
     except BaseException as error:  # SystemExit too: nothing but reaching the end is a pass
         lines = tests.splitlines()
@@ -103,17 +103,12 @@ def name_only_builtins(tree: ast.AST) -> bool:
     return all(hasattr(builtins, name) for name in taken - own)
 
 
-class Unfit(Exception):
-    """The tests hand the program something that is not plain data."""
-
-
 class Link:
     """Asks the program's process to do things."""
 
     def __init__(self, channel: socket.socket) -> None:
         self._channel = channel
         self._known: dict[int, Remote] = {}
-
         # "lost" once the program's process is gone, "refused" once it sent something malformed.
         # What the tests do afterwards counts no more.
         self.trouble = ""
@@ -166,7 +161,7 @@ class Link:
     def _send(self, value: Any) -> list[Any]:
         if type(value) is Remote:
             return ["handle", object.__getattribute__(value, "_Remote__key")]
-        raise Unfit(f"the tests hand the program a {type(value).__name__}, not plain data")
+        raise Malformed(f"the tests hand the program a {type(value).__name__}, not plain data")
 
     def receive(self, raw: list[Any]) -> Any:
         """Return the one Remote of a number, or our own module of a name."""

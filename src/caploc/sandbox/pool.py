@@ -65,10 +65,9 @@ REASONS = {
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """A candidate program and the code that tests it.
+    """A candidate program and the code that tests it: statements that raise unless it is right.
 
-    The tests are statements that raise unless the program is right; what they name and do not
-    define is the program's.
+    What these name and do not define is the program's.
     """
 
     text: str
@@ -151,8 +150,7 @@ def listen(kind: int, address: Any) -> socket.socket:
 class Worker:
     """One process that judges one program after another.
 
-    Attributes:
-        open_ways: for each capability, the ways to it that a rehearsal found open.
+    `open_ways` are, for each capability, the ways to it that a rehearsal found open.
     """
 
     def __init__(self, limits: Limits, profile: Profile) -> None:
@@ -284,10 +282,7 @@ def write_verdict(reason: str, detail: str = "") -> Verdict:
 
 
 def conclude(report: Any, record: dict[str, Any], limits: Limits) -> Verdict:
-    """Return the verdict from the judge's report, if it sent one, and how both processes ended.
-
-    That is the worker's `record`, made by `caploc.sandbox.zygote.watch`.
-    """
+    """Return the verdict from the judge's report, if it sent one, and what `zygote.watch` found."""
     match record["stopped"]:
         case "timeout":
             return write_verdict("timeout", f"still running after {limits.wall_seconds:g} seconds")
@@ -512,9 +507,8 @@ class Sandbox(AbstractContextManager["Sandbox"]):
             worker = start_worker(self._limits, choose_profile())
             with self._lock:
                 self._workers[threading.get_ident()] = worker
-        if self._closed:
-            worker.stop()
-            raise RunFailed(CLOSED)
+            if self._closed:
+                worker.stop()
         return worker
 
 

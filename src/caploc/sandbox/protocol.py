@@ -69,7 +69,7 @@ CHUNK = 1 << 16  # of what is read at once
 
 
 class Malformed(Exception):
-    """What came is no message; the text says why."""
+    """What came, or is to be sent, is no plain data; the text says why."""
 
 
 def send(connection: socket.socket, message: Any) -> None:
@@ -100,8 +100,6 @@ def receive_bytes(connection: socket.socket, count: int) -> bytearray:
     return body
 
 
-# What each side does with what is not plain data.
-Other = Callable[[Any], Any]
 # Beyond these, numbers travel in hexadecimal: reading long decimal ones takes quadratic time.
 SMALL = 2**63
 EXCEPTIONS = {
@@ -121,7 +119,7 @@ TYPES: dict[str, type] = {
 TYPE_NAMES = {each: name for name, each in TYPES.items()}
 
 
-def encode(value: Any, other: Other) -> Any:
+def encode(value: Any, other: Callable[[Any], Any]) -> Any:
     """Return what JSON may hold for a value; `other` answers for what is not plain.
 
     A value of a type derived from a plain one counts as that one, and what it says is read with the
@@ -142,7 +140,7 @@ def encode(value: Any, other: Other) -> Any:
     return other(value)
 
 
-def decode(raw: Any, other: Other) -> Any:
+def decode(raw: Any, other: Callable[[Any], Any]) -> Any:
     """Return the value that `encode` was given; `other` reads what was not plain.
 
     Raises Malformed for anything that `encode` would not say.

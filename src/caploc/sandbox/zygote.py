@@ -103,10 +103,7 @@ class Zygote:
         signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
 
     def run(self, driver: int) -> dict[str, Any]:
-        """Run one program, whose text and tests the judge gets from the open socket `driver`.
-
-        Returns how it ended, as `watch` does.
-        """
+        """Run one program, which the judge gets from the open socket `driver`; see `watch`."""
         asking, answering = socket.socketpair()
         printed, printing = os.pipe()
         os.set_blocking(printed, False)
