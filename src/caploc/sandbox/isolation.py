@@ -47,9 +47,8 @@ def list_steps(machine: str, process: int, *, read_only: bool) -> Iterator[Step]
     yield (EQUAL, 1, 0, name)
     yield (RETURN, 0, 0, END_PROCESS)
     yield (LOAD, 0, 0, CALL_NUMBER)
-    if machine == "x86_64":
-        yield (AT_LEAST, 0, 1, X32_CALLS)
-        yield (RETURN, 0, 0, END_PROCESS)
+    yield (AT_LEAST, 0, 1, X32_CALLS)
+    yield (RETURN, 0, 0, END_PROCESS)
     allowed = ALLOWED if read_only else ALLOWED | WRITING
     rules = RULES | (RULES_TO_READ if read_only else {})
     for call_name, numbers in (allowed | CONDITIONAL).items():

@@ -235,7 +235,7 @@ def mirror(old: Any, new: Any) -> Any:
     Parts keep their identity: `row = grid[0]` sees what happened to the grid.
     """
     match old if type(old) is type(new) else None:
-        case list() | deque():
+        case list() | deque() | bytearray():
             kept = len(old) == len(new)
             values = [mirror(*pair) for pair in zip(old, new, strict=True)] if kept else list(new)
             old.clear()
@@ -247,8 +247,6 @@ def mirror(old: Any, new: Any) -> Any:
         case set():
             old.clear()
             old.update(new)
-        case bytearray():
-            old[:] = new
         case tuple() if len(old) == len(new):
             return tuple(mirror(*pair) for pair in zip(old, new, strict=True))
         case _:
@@ -302,8 +300,7 @@ class ProgramServer:
 
     def __init__(self) -> None:
         self.module = types.ModuleType(PROGRAM)
-        self.objects: list[Any] = []
-        self.keys: dict[int, int] = {}
+        self.objects: dict[int, Any] = {}  # by number
         fetch = self.module.__dict__.__getitem__
         self.operations = {**OPERATIONS, "load": self.load, "fetch": fetch}
 
@@ -342,7 +339,5 @@ class ProgramServer:
         """Encode what is not plain data: a module by its name, else a number to call it by."""
         if isinstance(value, types.ModuleType):
             return ["module", value.__name__]
-        if id(value) not in self.keys:
-            self.keys[id(value)] = len(self.objects)
-            self.objects.append(value)
-        return ["handle", self.keys[id(value)]]
+        self.objects[id(value)] = value
+        return ["handle", id(value)]
