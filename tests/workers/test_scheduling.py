@@ -131,7 +131,7 @@ def test_a_group_is_most_of_a_fair_part_and_the_last_one_all_of_it():
     pace.learn(2, 1200, 4.0)
     assert pace.size(1, 12_000, [1, 2], {}) == 2250  # three quarters of a quarter
     assert pace.size(2, 12_000, [1, 2], {}) == 6750  # three quarters of three quarters
-    assert pace.size(2, 640, [1, 2], {}) == 480  # all of its part: it is less than eight seconds' work
+    assert pace.size(2, 640, [1, 2], {}) == 480  # all of its part: less than eight seconds' work
     assert pace.size(1, 10**5, [1, 2], {}) == 10_000
     pace.past[2] = 5.0, 1.0
     assert pace.size(2, 10**5, [1, 2], {}) == 600  # two minutes

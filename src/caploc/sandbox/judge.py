@@ -66,11 +66,10 @@ def run_tests(text: str, tests: str, link: "Link") -> tuple[str, str]:
     except Malformed as error:
         return "refused", str(error)
     except BaseException as error:  # SystemExit too: nothing but reaching the end is a pass
-        lines = tests.splitlines()
+        lines = dict(enumerate(tests.splitlines(), 1))
         frames = traceback.walk_tb(error.__traceback__)
         numbers = [line for frame, line in frames if frame.f_code.co_filename == TESTS]
-        known = numbers and numbers[-1] <= len(lines)
-        where = f"{lines[numbers[-1] - 1].strip()}: " if known else ""
+        where = "".join(f"{lines[line].strip()}: " for line in numbers[-1:] if line in lines)
         failed = isinstance(error, AssertionError) and error is not link.raised
         reason = "memory" if isinstance(error, MemoryError) else "failed" if failed else "error"
         return reason, where + describe(error)

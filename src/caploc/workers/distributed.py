@@ -181,7 +181,7 @@ class ModelReplica(Generic[Parts]):
         raise NotImplementedError
 
     @staticmethod
-    def pack(group: Sequence[Any]) -> Any:
+    def pack(group: Sequence[Any], /) -> Any:
         """Make a group ready to travel."""
         return group
 
