@@ -438,9 +438,7 @@ class Sandbox(AbstractContextManager["Sandbox"]):
     def judge(self, programs: Sequence[Program]) -> list[Verdict]:
         """Return the verdict on each program, in order.
 
-        Raises:
-            BadOption: if isolation is weaker here than what was asked for.
-            RunFailed: if this machine cannot run programs, or the sandbox is or was closed.
+        Raises BadOption and RunFailed as `choose_profile`; RunFailed if it is or was closed, too.
         """
         asked: list[Future[Verdict]] = []
         try:

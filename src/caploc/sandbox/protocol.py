@@ -12,7 +12,6 @@ import json
 import operator
 import os
 import socket
-import struct
 import subprocess
 import tomllib
 from collections import Counter, OrderedDict, defaultdict, deque
@@ -62,7 +61,7 @@ def remove_folder(folder: str) -> None:
             subprocess.run([*command, folder], stderr=subprocess.DEVNULL, check=False)
 
 
-HEADER = struct.Struct("!I")
+HEADER = 4  # bytes, which hold a message's length
 # The most that one message may hold. What is larger is refused before it is read.
 LONGEST = 16 * MIB
 CHUNK = 1 << 16  # of what is read at once
@@ -75,12 +74,12 @@ class Malformed(Exception):
 def send(connection: socket.socket, message: Any) -> None:
     """Send one message; raises OSError if the other side is gone."""
     body = json.dumps(message, separators=(",", ":")).encode()
-    connection.sendall(HEADER.pack(len(body)) + body)
+    connection.sendall(len(body).to_bytes(HEADER) + body)
 
 
 def receive(connection: socket.socket) -> Any:
     """Wait for one message; raises ConnectionError at the end, Malformed if what came is none."""
-    (length,) = HEADER.unpack(receive_bytes(connection, HEADER.size))
+    length = int.from_bytes(receive_bytes(connection, HEADER))
     if length > LONGEST:
         raise Malformed(f"a message of {length} bytes; {LONGEST} are allowed")
     try:
