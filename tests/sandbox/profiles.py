@@ -30,7 +30,7 @@ class Opened:
 
     def left_behind(self):
         """What programs left in the worker's folder, where it has one."""
-        (worker,) = self.sandbox._workers
+        (worker,) = self.sandbox._workers.values()
         return os.listdir(worker._folder) if worker._folder else []
 
     def verdict(self, text, tests=""):

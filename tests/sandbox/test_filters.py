@@ -29,17 +29,17 @@ def decide(machine, number, *arguments, architecture=None, read_only=False):
     steps = list(isolation.list_steps(machine, OWN, read_only=read_only))
     at = held = 0
     while True:
-        step = steps[at]
+        code, if_true, if_false, operand = steps[at]
         at += 1
-        if step.code == 0x20:  # BPF_LD | BPF_W | BPF_ABS
-            held = data[step.operand]
-        elif step.code == 0x54:  # BPF_ALU | BPF_AND | BPF_K
-            held &= step.operand
-        elif step.code == 0x06:  # BPF_RET | BPF_K
-            return MEANING[step.operand]
+        if code == 0x20:  # BPF_LD | BPF_W | BPF_ABS
+            held = data[operand]
+        elif code == 0x54:  # BPF_ALU | BPF_AND | BPF_K
+            held &= operand
+        elif code == 0x06:  # BPF_RET | BPF_K
+            return MEANING[operand]
         else:
-            holds = {0x15: held == step.operand, 0x35: held >= step.operand}[step.code]
-            at += step.if_true if holds else step.if_false
+            holds = {0x15: held == operand, 0x35: held >= operand}[code]
+            at += if_true if holds else if_false
 
 
 def call(machine, name, *arguments, read_only=False):

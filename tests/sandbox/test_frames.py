@@ -31,7 +31,7 @@ def test_an_end_in_the_middle_is_noticed(pair, sent):
     ours, theirs = pair
     ours.sendall(sent)
     ours.close()
-    with pytest.raises(protocol.Gone):
+    with pytest.raises(ConnectionError):
         protocol.receive(theirs)
 
 

@@ -27,7 +27,7 @@ def through(names):
 
 def workers_of(behind):
     """The processes of this sandbox's one worker, daemons too: it inherits them."""
-    (worker,) = behind.sandbox._workers
+    (worker,) = behind.sandbox._workers.values()
     first = psutil.Process(worker._process.pid)
     return [first, *first.children(recursive=True)]
 

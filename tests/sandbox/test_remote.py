@@ -46,7 +46,7 @@ class Liar:
         self.thread.start()
 
     def answer(self, replies):
-        with self.theirs, suppress(protocol.Gone):
+        with self.theirs, suppress(ConnectionError):
             for reply in replies:
                 self.heard.append(protocol.receive(self.theirs))
                 if isinstance(reply, bytes):

@@ -101,7 +101,7 @@ def test_the_dead_do_not_take_the_place_of_those_who_load(pool, ray):
     pool.refresh()
     assert pool.events(0) == [WorkerLost(2, "its node died")]
     assert list(pool.workers) == [1, 3]
-    assert pool.workers[3].loading
+    assert pool.workers[3].node is None
 
 
 def test_waiting_workers_without_a_place_are_let_go(pool, ray):

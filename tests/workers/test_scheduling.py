@@ -129,27 +129,27 @@ def test_a_group_is_most_of_a_fair_part_and_the_last_one_all_of_it():
     pace = WorkerRates()
     pace.learn(1, 400, 4.0)
     pace.learn(2, 1200, 4.0)
-    assert pace.size(1, 12_000, [1, 2]) == 2250  # three quarters of a quarter
-    assert pace.size(2, 12_000, [1, 2]) == 6750  # three quarters of three quarters
-    assert pace.size(2, 640, [1, 2]) == 480  # all of its part: it is less than eight seconds' work
-    assert pace.size(1, 10**5, [1, 2]) == 10_000
+    assert pace.size(1, 12_000, [1, 2], {}) == 2250  # three quarters of a quarter
+    assert pace.size(2, 12_000, [1, 2], {}) == 6750  # three quarters of three quarters
+    assert pace.size(2, 640, [1, 2], {}) == 480  # all of its part: less than eight seconds' work
+    assert pace.size(1, 10**5, [1, 2], {}) == 10_000
     pace.past[2] = 5.0, 1.0
-    assert pace.size(2, 10**5, [1, 2]) == 600  # two minutes
+    assert pace.size(2, 10**5, [1, 2], {}) == 600  # two minutes
     pace.past[2] = 300.0, 1.0
-    assert pace.size(3, 2400, [1, 2, 3]) == 100  # nothing is known of it: an eighth
-    assert pace.size(3, 60, [1, 2, 3]) == 16
-    assert pace.size(3, 3, [1, 2, 3]) == 1
+    assert pace.size(3, 2400, [1, 2, 3], {}) == 100  # nothing is known of it: an eighth
+    assert pace.size(3, 60, [1, 2, 3], {}) == 16
+    assert pace.size(3, 3, [1, 2, 3], {}) == 1
 
 
 def test_what_others_still_have_to_do_counts_for_a_fair_part():
     pace = WorkerRates()
     pace.learn(1, 100, 10.0)
     pace.learn(2, 100, 10.0)
-    assert pace.size(1, 1000, [1, 2]) == 375
+    assert pace.size(1, 1000, [1, 2], {}) == 375
     assert pace.size(2, 625, [1, 2], {1: 375}) == 375
     assert pace.size(2, 20, [1, 2], {1: 200}) == 20  # the other one is busy long enough
     assert pace.size(2, 20, [1, 2], {1: 5}) == 20  # less than three seconds, and nobody else idle
-    assert pace.size(2, 20, [1, 2]) == 10
+    assert pace.size(2, 20, [1, 2], {}) == 10
 
 
 def test_the_last_groups_and_the_one_in_hand_say_how_fast_a_worker_is():

@@ -18,10 +18,10 @@ import resource
 import signal
 import struct
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from caploc.sandbox.protocol import CALLS, Limits, Profile
 
@@ -35,30 +35,20 @@ LOAD, EQUAL, AT_LEAST, AND, RETURN = 0x20, 0x15, 0x35, 0x54, 0x06
 CALL_NUMBER, ARCHITECTURE, ARGUMENTS = 0, 4, 16
 ALLOW, REFUSE, UNKNOWN_CALL, END_PROCESS = 0x7FFF0000, 0x00050001, 0x00050026, 0x80000000
 X32_CALLS = 0x40000000
+# One instruction of the filter: code, steps to skip if true and if false, operand.
+Step = tuple[int, int, int, int]
+PERMIT, DENY = (RETURN, 0, 0, ALLOW), (RETURN, 0, 0, REFUSE)
 
 
-class Bpf(NamedTuple):
-    """One instruction of the filter: code, steps to skip if true and if false, operand."""
-
-    code: int
-    if_true: int
-    if_false: int
-    operand: int
-
-
-PERMIT, DENY = Bpf(RETURN, 0, 0, ALLOW), Bpf(RETURN, 0, 0, REFUSE)
-
-
-def list_steps(machine: str, process: int, *, read_only: bool) -> Iterator[Bpf]:
+def list_steps(machine: str, process: int, *, read_only: bool) -> Iterator[Step]:
     """Yield the filter's steps for one machine and process."""
     name, column = MACHINES[machine]
-    yield Bpf(LOAD, 0, 0, ARCHITECTURE)
-    yield Bpf(EQUAL, 1, 0, name)
-    yield Bpf(RETURN, 0, 0, END_PROCESS)
-    yield Bpf(LOAD, 0, 0, CALL_NUMBER)
-    if machine == "x86_64":
-        yield Bpf(AT_LEAST, 0, 1, X32_CALLS)
-        yield Bpf(RETURN, 0, 0, END_PROCESS)
+    yield (LOAD, 0, 0, ARCHITECTURE)
+    yield (EQUAL, 1, 0, name)
+    yield (RETURN, 0, 0, END_PROCESS)
+    yield (LOAD, 0, 0, CALL_NUMBER)
+    yield (AT_LEAST, 0, 1, X32_CALLS)
+    yield (RETURN, 0, 0, END_PROCESS)
     allowed = ALLOWED if read_only else ALLOWED | WRITING
     rules = RULES | (RULES_TO_READ if read_only else {})
     for call_name, numbers in (allowed | CONDITIONAL).items():
@@ -66,25 +56,25 @@ def list_steps(machine: str, process: int, *, read_only: bool) -> Iterator[Bpf]:
         special = call_name in CONDITIONAL
         steps = compile_rule(rules[call_name], process) if special else [PERMIT]
         if numbers[column] >= 0:
-            yield from [Bpf(EQUAL, 0, len(steps), numbers[column]), *steps]
-    yield Bpf(AT_LEAST, 1, 0, NEW_CALLS)
+            yield from [(EQUAL, 0, len(steps), numbers[column]), *steps]
+    yield (AT_LEAST, 1, 0, NEW_CALLS)
     yield DENY
-    yield Bpf(RETURN, 0, 0, UNKNOWN_CALL)
+    yield (RETURN, 0, 0, UNKNOWN_CALL)
 
 
-def compile_rule(rule: list[list[tuple[float, int, list[Any]]]], process: int) -> list[Bpf]:
+def compile_rule(rule: list[list[tuple[float, int, list[Any]]]], process: int) -> list[Step]:
     """Return the steps that permit a call if all tests of one of the ways hold, else deny it."""
-    steps: list[Bpf] = []
+    steps: list[Step] = []
     for way in rule:
         inside = [PERMIT]
         for position, bits, allowed in reversed(way):
             values = [process if each == "own" else each for each in allowed]
             # One value after another leads on to what is inside; after the last, past it.
             last = len(values) - 1
-            leads = [Bpf(EQUAL, last - at, 0, value) for at, value in enumerate(values[:-1])]
-            look = Bpf(LOAD, 0, 0, ARGUMENTS + int(8 * position))
-            missed = Bpf(EQUAL, 0, len(inside), values[-1])
-            inside = [look, Bpf(AND, 0, 0, bits), *leads, missed, *inside]
+            leads = [(EQUAL, last - at, 0, value) for at, value in enumerate(values[:-1])]
+            look = (LOAD, 0, 0, ARGUMENTS + int(8 * position))
+            missed = (EQUAL, 0, len(inside), values[-1])
+            inside = [look, (AND, 0, 0, bits), *leads, missed, *inside]
         steps += inside
     return [*steps, DENY]
 
@@ -95,8 +85,7 @@ PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_SET_SECCOMP = 1, 4, 22
 PR_CAPBSET_DROP, PR_SET_NO_NEW_PRIVS = 24, 38
 CAPABILITIES_VERSION = 0x20080522
 
-# unshare(2): mounts, message queues, process numbers; all with control groups, host name, users
-# and network.
+# unshare(2); all: control groups, host name, users and network, too.
 NEW_MOUNTS, NEW_MESSAGES, NEW_PIDS = 0x00020000, 0x08000000, 0x20000000
 ALL_NEW = NEW_MOUNTS | NEW_MESSAGES | NEW_PIDS | 0x02000000 | 0x04000000 | 0x10000000 | 0x40000000
 # mount(2) and umount2(2)
@@ -105,6 +94,7 @@ REMOUNT, BIND, RECURSIVE, PRIVATE = 32, 4096, 16384, 1 << 18
 DETACH = 2
 # statvfs(3) flag → mount(2) flag: a bind mount may not lose any of these when it is remounted.
 KEPT = {1: 1, 2: 2, 4: 4, 8: 8, 1024: 1024, 2048: 2048, 4096: 1 << 21}
+PYTHON_FOLDERS = [path for path in sys.path if os.path.isdir(path)]  # of the standard library
 DEVICES = ("/dev/null", "/dev/zero", "/dev/random", "/dev/urandom")
 WORKPLACE = "/tmp"
 # Which outer user the judge (first) and the program (second) are, tried in this order. Root may
@@ -140,18 +130,12 @@ def control_process(option: int, value: int = 0) -> int:
 
 
 def isolate(
-    profile: Profile,
-    limits: Limits,
-    files: Sequence[int],
-    folder: str | None,
-    user: int | None,
-    tasks: int,
+    profile: Profile, limits: Limits, files: Sequence[int], folder: str | None, user: int | None
 ) -> None:
     """Turn this fresh child into one that may run anything.
 
-    Its `files` become 0, 1, 2, ..., all others are closed. Without a `folder` to work in it gets a
-    fresh one of its mount namespace; without a `user` to become (and a group) it stays who it is;
-    `tasks` is what RLIMIT_NPROC is set to.
+    Its `files` become 0, 1, 2, ..., all others are closed. It works in a new `folder`; without one,
+    in one of its mount namespace. Without a `user` to become (and a group) it stays who it is.
     """
     parent = os.getppid()
     os.setsid()
@@ -159,14 +143,22 @@ def isolate(
     for number in (signal.SIGCHLD, signal.SIGTERM):
         signal.signal(number, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_SETMASK, [])
-    keep_files(files)
+    # Out of the way first, so that none is overwritten before it has moved.
+    moved = [fcntl.fcntl(file, fcntl.F_DUPFD, HIGH_FILE) for file in files]
+    for at, file in enumerate(moved):
+        os.dup2(file, at)
+    os.closerange(len(files), os.sysconf("SC_OPEN_MAX"))
     if folder is None:  # mounts and message queues of its own, and an empty, small /tmp
         call("unshare", NEW_MOUNTS | NEW_MESSAGES)
         owner = user or 0
         options = f"size={limits.file_bytes},nr_inodes=4096,mode=700,uid={owner},gid={owner}"
         mount("tmpfs", WORKPLACE, "tmpfs", NO_SETUID | NO_DEVICES | NO_EXECUTION, options)
+    else:
+        os.mkdir(folder, 0o700)
+        if user is not None:
+            os.chown(folder, user, user)
     os.chdir(folder or WORKPLACE)
-    set_limits(limits, tasks)
+    set_limits(limits)
     shed_rights(user)
     # After the change of user, which forgets it.
     control_process(PR_SET_PDEATHSIG, signal.SIGKILL)
@@ -180,23 +172,14 @@ def isolate(
     random.seed(SEED)
 
 
-def keep_files(files: Sequence[int]) -> None:
-    """Renumber open files to 0, 1, 2, ... and close every other one."""
-    # Out of the way first, so that none is overwritten before it has moved.
-    moved = [fcntl.fcntl(file, fcntl.F_DUPFD, HIGH_FILE) for file in files]
-    for at, file in enumerate(moved):
-        os.dup2(file, at)
-    os.closerange(len(files), os.sysconf("SC_OPEN_MAX"))
-
-
-def set_limits(limits: Limits, tasks: int) -> None:
+def set_limits(limits: Limits) -> None:
     """Set every resource limit, soft and hard alike: the kernel kills at the hard one."""
     wanted = {
         resource.RLIMIT_CPU: math.ceil(limits.cpu_seconds),
         resource.RLIMIT_AS: limits.memory_bytes,
         resource.RLIMIT_FSIZE: limits.file_bytes,
         resource.RLIMIT_NOFILE: OPEN_FILES,
-        resource.RLIMIT_NPROC: tasks,
+        resource.RLIMIT_NPROC: limits.processes,
         resource.RLIMIT_CORE: 0,
         resource.RLIMIT_MEMLOCK: 0,
         resource.RLIMIT_MSGQUEUE: 0,
@@ -233,11 +216,6 @@ def install_filter(*, read_only: bool) -> None:
     call("prctl", PR_SET_SECCOMP, 2, program, 0, 0)
 
 
-def python_folders() -> list[str]:
-    """List where this interpreter keeps its standard library."""
-    return [path for path in sys.path if os.path.isdir(path)]
-
-
 def restrict_paths() -> None:
     """Keep this process, by Landlock and for good, to reading Python and to writing in its folder.
 
@@ -246,18 +224,13 @@ def restrict_paths() -> None:
     version = call("syscall", CREATE_RULES, None, 0, 1)
     every = (1 << RIGHTS[min(version, max(RIGHTS))]) - 1
     ruleset = call("syscall", CREATE_RULES, struct.pack("Q", every), 8, 0)
-    try:
-        readable = dict.fromkeys([*python_folders(), os.devnull], READ_FILE | READ_FOLDER)
-        for path, rights in {**readable, ".": every & ~EXECUTE}.items():
-            opened = os.open(path, os.O_PATH | os.O_CLOEXEC)
-            try:
-                allowed = rights if os.path.isdir(path) else rights & (READ_FILE | WRITE_FILE)
-                call("syscall", ADD_RULE, ruleset, 1, struct.pack("=Qi", allowed, opened), 0)
-            finally:
-                os.close(opened)
-        call("syscall", RESTRICT, ruleset, 0)
-    finally:
-        os.close(ruleset)
+    rights = dict.fromkeys(PYTHON_FOLDERS, READ_FILE | READ_FOLDER)
+    for path, allowed in {**rights, os.devnull: READ_FILE, ".": every & ~EXECUTE}.items():
+        opened = os.open(path, os.O_PATH)
+        call("syscall", ADD_RULE, ruleset, 1, struct.pack("=Qi", allowed, opened), 0)
+        os.close(opened)
+    call("syscall", RESTRICT, ruleset, 0)
+    os.close(ruleset)
 
 
 def enter_namespaces() -> bool:
@@ -317,17 +290,10 @@ def mount(source: str | None, target: str, kind: str | None, flags: int, options
 def build_root() -> None:
     """Make a root of Python and four devices, all read-only, and forget the old one."""
     mount("none", "/", None, RECURSIVE | PRIVATE)
-    wanted = [path for path in (*python_folders(), *DEVICES) if os.path.exists(path)]
-    for name in sorted(os.listdir("/")):  # a folder that hides none of the wanted paths
-        root = f"/{name}"
-        hides = any(each == root or each.startswith(root + "/") for each in wanted)
-        if name != "proc" and not hides and os.path.isdir(root) and not os.path.islink(root):
-            break
-    else:
-        raise OSError(errno.ENOENT, "no folder of / is free to mount the sandbox's root on")
+    root = "/proc"  # hides none of the wanted paths
     flags = NO_SETUID | NO_DEVICES
     mount("tmpfs", root, "tmpfs", flags, "size=1m,mode=755")
-    for path in wanted:
+    for path in filter(os.path.exists, (*PYTHON_FOLDERS, *DEVICES)):
         mount_path(path, root + path)
     os.makedirs(root + WORKPLACE, exist_ok=True)
     os.chdir(root)
@@ -354,17 +320,10 @@ def mount_path(path: str, inside: str) -> None:
             mount("tmpfs", f"{inside}/{packages}", "tmpfs", flags, "size=4k,mode=555")
 
 
-def fork_into_namespaces() -> Callable[[], int]:
-    """Return a fork(2) whose child is process 1 of a pid namespace; call while /proc is there."""
-    own = os.open("/proc/self/ns/pid", os.O_RDONLY | os.O_CLOEXEC)
-
-    def fork() -> int:
-        call("unshare", NEW_PIDS)
-        try:
-            return os.fork()
-        finally:
-            # In the child this fails, since it has no way back, and need not work.
-            with suppress(OSError):
-                call("setns", own, NEW_PIDS)
-
-    return fork
+def fork_into_namespace(own: int) -> int:
+    """Call fork(2) so that the child is process 1 of a pid namespace; `own` is ours, opened."""
+    call("unshare", NEW_PIDS)
+    process = os.fork()
+    if process:
+        call("setns", own, NEW_PIDS)
+    return process

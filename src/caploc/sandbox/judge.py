@@ -20,7 +20,7 @@ from contextlib import suppress
 from typing import Any, NoReturn
 
 from caploc.sandbox import protocol
-from caploc.sandbox.protocol import EXCEPTIONS, Gone, Malformed, decode, encode
+from caploc.sandbox.protocol import EXCEPTIONS, Malformed, decode, encode
 
 TESTS = "<tests>"
 LONGEST_DETAIL = 10_000
@@ -31,6 +31,7 @@ SILENT = (StopIteration, StopAsyncIteration, GeneratorExit)
 def serve_tests(channel_file: int, report_file: int) -> None:
     """Be the judge: read text and tests, judge, report, and end at once."""
     with socket.socket(fileno=report_file) as driver, socket.socket(fileno=channel_file) as channel:
+        protocol.send(driver, protocol.receive(channel))  # both are isolated
         request = protocol.receive(driver)
         reason, detail = judge_program(request["text"], request["tests"], Link(channel))
         protocol.send(driver, {"reason": reason, "detail": detail[:LONGEST_DETAIL]})
@@ -38,9 +39,9 @@ def serve_tests(channel_file: int, report_file: int) -> None:
 
 
 def judge_program(text: str, tests: str, link: "Link") -> tuple[str, str]:
-    """Run the program, then its tests: a key of `caploc.sandbox.pool.REASONS`, or "lost".
+    """Run the program, then its tests; return one of `caploc.sandbox.pool.REASONS`, and detail.
 
-    "lost" says that the program's process ended; why is for the one who started it to tell.
+    Or "lost" where the program's process ended; why is for the one who started it to tell.
     """
     try:
         reason, detail = run_tests(text, tests, link)
@@ -62,14 +63,13 @@ def run_tests(text: str, tests: str, link: "Link") -> tuple[str, str]:
     try:
         names = set(map(str, link.ask("load", text)))
         exec(code, Names(link, names if name_only_builtins(tree) else set()))
-    except Unfit as error:
+    except Malformed as error:
         return "refused", str(error)
     except BaseException as error:  # SystemExit too: nothing but reaching the end is a pass
-        lines = tests.splitlines()
+        lines = dict(enumerate(tests.splitlines(), 1))
         frames = traceback.walk_tb(error.__traceback__)
         numbers = [line for frame, line in frames if frame.f_code.co_filename == TESTS]
-        known = numbers and numbers[-1] <= len(lines)
-        where = f"{lines[numbers[-1] - 1].strip()}: " if known else ""
+        where = "".join(f"{lines[line].strip()}: " for line in numbers[-1:] if line in lines)
         failed = isinstance(error, AssertionError) and error is not link.raised
         reason = "memory" if isinstance(error, MemoryError) else "failed" if failed else "error"
         return reason, where + describe(error)
@@ -102,17 +102,12 @@ def name_only_builtins(tree: ast.AST) -> bool:
     return all(hasattr(builtins, name) for name in taken - own)
 
 
-class Unfit(Exception):
-    """The tests hand the program something that is not plain data."""
-
-
 class Link:
     """Asks the program's process to do things."""
 
     def __init__(self, channel: socket.socket) -> None:
         self._channel = channel
         self._known: dict[int, Remote] = {}
-
         # "lost" once the program's process is gone, "refused" once it sent something malformed.
         # What the tests do afterwards counts no more.
         self.trouble = ""
@@ -134,13 +129,13 @@ class Link:
 
     def _exchange(self, request: list[Any]) -> Any:
         if self.trouble:
-            raise Gone
+            raise ConnectionError
         try:
             protocol.send(self._channel, request)
             return protocol.receive(self._channel)
-        except (Gone, OSError) as error:
+        except OSError:
             self.trouble = "lost"
-            raise Gone from error
+            raise
 
     def _understand(self, operation: str, reply: Any, arguments: list[Any]) -> Any:
         match reply:
@@ -165,7 +160,7 @@ class Link:
     def _send(self, value: Any) -> list[Any]:
         if type(value) is Remote:
             return ["handle", object.__getattribute__(value, "_Remote__key")]
-        raise Unfit(f"the tests hand the program a {type(value).__name__}, not plain data")
+        raise Malformed(f"the tests hand the program a {type(value).__name__}, not plain data")
 
     def receive(self, raw: list[Any]) -> Any:
         """Return the one Remote of a number, or our own module of a name."""
@@ -197,15 +192,15 @@ class Remote:
         object.__setattr__(self, "_Remote__link", link)
         object.__setattr__(self, "_Remote__key", key)
 
-    __call__, __getattr__, __setattr__ = forward("call"), forward("get"), forward("set")
-    __getitem__, __setitem__ = forward("item"), forward("put")
+    __call__, __getattr__, __setattr__ = forward("call"), forward("getattr"), forward("setattr")
+    __getitem__, __setitem__ = forward("getitem"), forward("setitem")
     # Python itself refuses an answer that is no iterator, whole number, truth value or text.
-    __iter__, __next__ = forward("iterate"), forward("next")
-    __len__, __bool__ = forward("length"), forward("truth")
-    __str__, __repr__ = forward("text"), forward("show")
+    __iter__, __next__ = forward("iter"), forward("next")
+    __len__, __bool__ = forward("len"), forward("bool")
+    __str__, __repr__ = forward("str"), forward("repr")
 
     def __instancecheck__(self, value: Any) -> bool:
-        return type(value) is Remote and self.__link.ask("is_instance", self, value) is True
+        return type(value) is Remote and self.__link.ask("isinstance", value, self) is True
 
     def __reduce_ex__(self, protocol: object) -> NoReturn:
         raise TypeError("an object of the program cannot be copied")
@@ -223,15 +218,12 @@ def as_builtin(name: str, names: list[Any], arguments: list[Any]) -> BaseExcepti
     A type that takes other arguments than these gives way to the next.
     """
     for each in names:
-        kind = EXCEPTIONS.get(each) if isinstance(each, str) else None
-        if kind is not None:
-            try:
-                error = kind(*arguments)
-            except (TypeError, ValueError):
-                continue
-            if each != name:
-                error.add_note(name)
-            return error
+        if isinstance(each, str) and each in EXCEPTIONS:
+            with suppress(TypeError, ValueError):
+                error = EXCEPTIONS[each](*arguments)
+                if each != name:
+                    error.add_note(name)
+                return error
     plain = [str(each) for each in arguments if type(each) is not Remote]
     return Exception(f"{name}: {', '.join(plain)}")
 
@@ -242,7 +234,7 @@ def mirror(old: Any, new: Any) -> Any:
     Parts keep their identity: `row = grid[0]` sees what happened to the grid.
     """
     match old if type(old) is type(new) else None:
-        case list() | deque():
+        case list() | deque() | bytearray():
             kept = len(old) == len(new)
             values = [mirror(*pair) for pair in zip(old, new, strict=True)] if kept else list(new)
             old.clear()
@@ -254,8 +246,6 @@ def mirror(old: Any, new: Any) -> Any:
         case set():
             old.clear()
             old.update(new)
-        case bytearray():
-            old[:] = new
         case tuple() if len(old) == len(new):
             return tuple(mirror(*pair) for pair in zip(old, new, strict=True))
         case _:
@@ -279,34 +269,25 @@ class Names(dict[str, Any]):
     def __missing__(self, name: str) -> Any:
         if name.startswith("__") or (hasattr(builtins, name) and name not in self._hiding):
             raise KeyError(name)
-        try:
-            return self._link.ask("fetch", name)
-        except NameError as error:
-            raise KeyError(name) from error
+        return self._link.ask("fetch", name)
 
 
 PROGRAM = "program"
 # Whose contents may change in a call; what was sent in them is compared with what they hold then.
 MUTABLE = "list dict set deque bytearray Counter OrderedDict defaultdict tuple".split()
 OPERATIONS: dict[str, Callable[..., Any]] = {
-    "call": lambda function, /, *arguments, **named: function(*arguments, **named),
-    "get": getattr,
-    "set": setattr,
-    "item": operator.getitem,
-    "put": operator.setitem,
-    "iterate": iter,
-    "next": next,
-    "length": len,
-    "truth": bool,
-    "text": str,
-    "show": repr,
-    "is_instance": lambda kind, value: isinstance(value, kind),
-}
+    each.__name__: each
+    for each in (
+        operator.call, operator.getitem, operator.setitem, getattr, setattr, iter, next, len, bool,
+        str, repr, isinstance,
+    )
+}  # fmt: skip
 
 
 def serve_program(channel_file: int) -> None:
     """Be the program: run its text when told to, do what the judge asks, end when it leaves."""
-    with socket.socket(fileno=channel_file) as channel, suppress(Gone, Malformed):
+    with socket.socket(fileno=channel_file) as channel, suppress(ConnectionError, Malformed):
+        protocol.send(channel, "isolated")
         candidate = ProgramServer()
         while True:
             protocol.send(channel, candidate.answer(protocol.receive(channel)))
@@ -318,9 +299,9 @@ class ProgramServer:
 
     def __init__(self) -> None:
         self.module = types.ModuleType(PROGRAM)
-        self.objects: list[Any] = []
-        self.keys: dict[int, int] = {}
-        self.operations = OPERATIONS | {"load": self.load, "fetch": self.fetch}
+        self.objects: dict[int, Any] = {}  # by number
+        fetch = self.module.__dict__.__getitem__
+        self.operations = {**OPERATIONS, "load": self.load, "fetch": fetch}
 
     def answer(self, request: list[Any]) -> list[Any]:
         """Do one thing and say how it went: `["value", value, changes]` or `["raise", ...]`."""
@@ -328,7 +309,7 @@ class ProgramServer:
         try:
             sent = [*arguments, *named.values()]
             # What is no plain data is a handle: the number of an object.
-            given = [protocol.decode_raw(raw, lambda raw: self.objects[raw[1]]) for raw in sent]
+            given = [decode(raw, lambda raw: self.objects[raw[1]]) for raw in sent]
             by_name = dict(zip(named, given[len(arguments) :], strict=True))
             result = self.operations[operation](*given[: len(arguments)], **by_name)
             changes = []
@@ -353,17 +334,9 @@ class ProgramServer:
         exec(compile(text, f"<{PROGRAM}>", "exec"), self.module.__dict__)
         return [str(name) for name in self.module.__dict__]
 
-    def fetch(self, name: str) -> Any:
-        """Return the global of this name; raises NameError if there is none."""
-        if name not in self.module.__dict__:
-            raise NameError(f"name {name!r} is not defined")
-        return self.module.__dict__[name]
-
     def handle(self, value: Any) -> list[Any]:
         """Encode what is not plain data: a module by its name, else a number to call it by."""
         if isinstance(value, types.ModuleType):
             return ["module", value.__name__]
-        if id(value) not in self.keys:
-            self.keys[id(value)] = len(self.objects)
-            self.objects.append(value)
-        return ["handle", self.keys[id(value)]]
+        self.objects[id(value)] = value
+        return ["handle", id(value)]

@@ -12,12 +12,13 @@ import sys
 import tempfile
 import threading
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
-from contextlib import ExitStack, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
+from selectors import EVENT_READ, DefaultSelector
 from typing import Any
 
 from caploc.errors import BadOption, RunFailed
@@ -60,18 +61,13 @@ REASONS = {
     "killed": "the system ended it, or the sandbox's worker died",
     "refused": "it is too long, or what program and tests say to each other is not plain data",
 }
-STOPPED = {
-    "timeout": "still running after {limits.wall_seconds:g} seconds",
-    "output": "printed more than {limits.output_bytes} bytes",
-}
 
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """A candidate program and the code that tests it.
+    """A candidate program and the code that tests it: statements that raise unless it is right.
 
-    The tests are statements that raise unless the program is right; what they name and do not
-    define is the program's.
+    What these name and do not define is the program's.
     """
 
     text: str
@@ -95,23 +91,21 @@ class NotIsolated(WorkerFailed):
     """A program did not run, because its process could not be isolated."""
 
 
-class Witness(ExitStack):
-    """What a program could be after: offered to everyone while it is open; and what was reached.
+@contextmanager
+def open_witness() -> Iterator[tuple[dict[str, Any], set[str]]]:
+    """Offer everyone what a program could be after, and look at the end what was reached.
 
-    Attributes:
-        offer: "folders", the first of which everyone may write, a "file" in it that everyone may
-            read, "sockets" of this machine (family, kind and address), a "process" of the user.
+    Yields "folders", the first of which everyone may write, a "file" in it that everyone may read,
+    "sockets" of this machine (family, kind and address) and a "process" of the user; and a set that
+    gets the capabilities of `caploc.sandbox.rehearsal` that somebody used on them. Raises OSError.
     """
-
-    def __init__(self) -> None:
-        """Open all of it; raises OSError if it cannot."""
-        super().__init__()
-        folder = self.enter_context(tempfile.TemporaryDirectory(prefix="caploc-"))
+    with ExitStack() as stack:
+        folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="caploc-"))
         os.chmod(folder, 0o777)
         # It ends by the first signal that reaches it; else when we close it or die, removing the
         # folder, so that nothing is left whenever we are killed.
         command = ["sh", "-c", 'read line; rm -rf "$0"', folder]
-        self._bystander = self.enter_context(
+        bystander = stack.enter_context(
             subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True)
         )
         file = f"{folder}/file"
@@ -120,50 +114,43 @@ class Witness(ExitStack):
         kinds = (socket.SOCK_STREAM, socket.SOCK_DGRAM, socket.SOCK_SEQPACKET)
         addresses: list[Any] = [(kind, ("127.0.0.1", 0)) for kind in kinds[:2]]
         addresses += [(kind, f"{at}{folder}/{int(kind)}") for kind in kinds for at in ("", "\0")]
-        self._sockets = [self._listen(*each) for each in addresses]
-        self.offer: dict[str, Any] = {
+        sockets = [stack.enter_context(listen(*each)) for each in addresses]
+        offer = {
             "folders": [folder, "/etc", os.path.expanduser("~")],
             "file": file,
-            "process": self._bystander.pid,
-            "sockets": [
-                (int(each.family), int(each.type), each.getsockname()) for each in self._sockets
-            ],
+            "process": bystander.pid,
+            "sockets": [(int(each.family), int(each.type), each.getsockname()) for each in sockets],
         }
-        self._before = self._read_state()
-
-    def list_reached(self) -> set[str]:
-        """List the capabilities of `caploc.sandbox.rehearsal` that somebody used on the offer."""
-        reached = set()
-        for each in self._sockets:
-            with suppress(OSError):
-                each.recv(1) if each.type == socket.SOCK_DGRAM else each.accept()[0].close()
-                reached.add("local sockets" if each.family == socket.AF_UNIX else "the network")
-        if self._bystander.poll() == -signal.SIGUSR1:
+        reached: set[str] = set()
+        before = [*os.stat(file)[:7], os.stat(file).st_mtime_ns, os.listxattr(file)]
+        yield offer, reached
+        if before != [*os.stat(file)[:7], os.stat(file).st_mtime_ns, os.listxattr(file)]:
+            reached.add("modes and attributes")
+        if bystander.poll() == -signal.SIGUSR1:
             reached.add("signals")
-        return reached | ({"modes and attributes"} if self._read_state() != self._before else set())
+        with DefaultSelector() as selector:
+            for each in sockets:
+                capability = "local sockets" if each.family == socket.AF_UNIX else "the network"
+                selector.register(each, EVENT_READ, capability)
+            reached |= {key.data for key, _ in selector.select(0)}
 
-    def _listen(self, kind: int, address: Any) -> socket.socket:
-        family = socket.AF_UNIX if isinstance(address, str) else socket.AF_INET
-        each = self.enter_context(socket.socket(family, kind))
-        each.setblocking(False)
-        each.bind(address)
-        if kind != socket.SOCK_DGRAM:
-            each.listen(9)
-        if address[0] == "/":
-            os.chmod(address, 0o777)
-        return each
 
-    def _read_state(self) -> list[Any]:
-        found = os.stat(self.offer["file"])
-        names = os.listxattr(self.offer["file"])
-        return [found.st_mode, found.st_mtime_ns, found.st_size, found.st_nlink, names]
+def listen(kind: int, address: Any) -> socket.socket:
+    """Open a socket that everyone may reach."""
+    family = socket.AF_UNIX if isinstance(address, str) else socket.AF_INET
+    opened = socket.socket(family, kind)
+    opened.bind(address)
+    if kind != socket.SOCK_DGRAM:
+        opened.listen(9)
+    if address[0] == "/":
+        os.chmod(address, 0o777)
+    return opened
 
 
 class Worker:
     """One process that judges one program after another.
 
-    Attributes:
-        open_ways: for each capability, the ways to it that a rehearsal found open.
+    `open_ways` are, for each capability, the ways to it that a rehearsal found open.
     """
 
     def __init__(self, limits: Limits, profile: Profile) -> None:
@@ -206,7 +193,7 @@ class Worker:
     def _greet(self) -> None:
         assert self._process.stderr is not None
         with self._process.stderr as printed:
-            greeting: dict[str, Any] | None = receive_or_none(self._control)
+            greeting = receive_or_none(self._control)
             if greeting is None:
                 self._process.kill()
                 said = printed.read().decode(errors="replace").splitlines()
@@ -216,12 +203,10 @@ class Worker:
 
     def _rehearse(self) -> dict[str, list[str]]:
         """Have a program of our own try every way out; return for each capability which led."""
-        with Witness() as witness:
-            offer = witness.offer | {"package": __file__}
-            tried = f"find_open_ways{offer, CALLS['unusual'], self._limits.memory_bytes}"
-            tests = f"import json\nways = {tried}\nassert False, json.dumps(ways)"
+        with open_witness() as (offer, reached):
+            asked = {**offer, "package": __file__}, CALLS["unusual"], self._limits.memory_bytes
+            tests = f"import json\nways = find_open_ways{asked}\nassert False, json.dumps(ways)"
             report, record = self._run(Program(REHEARSAL.read_text("utf-8"), tests))
-            reached = witness.list_reached()
         if not report or report["reason"] != "failed":
             verdict = conclude(report, record, self._limits)
             raise WorkerFailed(f"a rehearsal did not end well: {verdict.detail}")
@@ -239,11 +224,8 @@ class Worker:
         """Have a program run: the judge's report, if any, and the worker's record of its end."""
         ours, theirs = socket.socketpair()
         with ours:
-            with theirs:
-                try:
-                    socket.send_fds(self._control, [b"."], [theirs.fileno()])
-                except OSError as error:
-                    raise WorkerFailed("the sandbox's worker died") from error
+            with theirs, suppress(OSError):  # one that has died does not answer either
+                socket.send_fds(self._control, [b"."], [theirs.fileno()])
             ours.settimeout(self._patience)
             # A judge that ends before it has read everything says so by how it ends.
             with suppress(OSError):
@@ -251,7 +233,7 @@ class Worker:
             record = receive_or_none(self._control)
             if record is None:
                 raise WorkerFailed("the sandbox's worker died")
-            if record["isolated"] < 2:
+            if receive_or_none(ours) != "isolated":
                 raise NotIsolated("it could not be isolated")
             return receive_or_none(ours), record
 
@@ -286,7 +268,7 @@ def receive_or_none(connection: socket.socket) -> Any:
     """Return the next message; None if there is none, or nothing sensible."""
     try:
         return protocol.receive(connection)
-    except (OSError, protocol.Gone, protocol.Malformed):
+    except (OSError, protocol.Malformed):
         return None
 
 
@@ -300,13 +282,12 @@ def write_verdict(reason: str, detail: str = "") -> Verdict:
 
 
 def conclude(report: Any, record: dict[str, Any], limits: Limits) -> Verdict:
-    """Return the verdict from the judge's report, if it sent one, and how both processes ended.
-
-    That is the worker's `record`, made by `caploc.sandbox.zygote.ChildWatch.wait`.
-    """
-    stopped = record["stopped"]
-    if stopped:
-        return write_verdict(stopped, STOPPED[stopped].format(limits=limits))
+    """Return the verdict from the judge's report, if it sent one, and what `zygote.watch` found."""
+    match record["stopped"]:
+        case "timeout":
+            return write_verdict("timeout", f"still running after {limits.wall_seconds:g} seconds")
+        case "output":
+            return write_verdict("output", f"printed more than {limits.output_bytes} bytes")
     match report:
         case {"reason": str(reason), "detail": str(detail)} if reason in REASONS:
             return write_verdict(reason, detail)
@@ -326,17 +307,15 @@ def conclude(report: Any, record: dict[str, Any], limits: Limits) -> Verdict:
     return write_verdict("killed", f"{who} was ended by {signal.Signals(-code).name}")
 
 
-# Profile → the capabilities of a rehearsal that it may leave open, and what is said of them.
-SEEN = {"names and dates of files": "names, sizes and dates of files can be seen"}
-EXPOSED: dict[Profile, dict[str, str]] = {
-    "namespaces": {},
-    "landlock": SEEN,
-    "filter": {
-        "the user's files": "files that the user may read can be read",
-        **SEEN,
-        "other processes' memory": "other processes of the user can be looked into",
-    },
+# What is said of the capabilities of a rehearsal that profiles may leave open, and which each may.
+MISSING = {
+    "the user's files": "files that the user may read can be read",
+    "names and dates of files": "names, sizes and dates of files can be seen",
+    "other processes' memory": "other processes of the user can be looked into",
 }
+EXPOSED: dict[Profile, list[str]] = {
+    "namespaces": [], "landlock": ["names and dates of files"], "filter": [*MISSING],
+}  # fmt: skip
 WALLS = {"namespaces": ["namespaces"], "landlock": ["Landlock"], "filter": []}
 REMEDY = (
     "Run caploc in a virtual machine or container that allows user namespaces, on Ubuntu have "
@@ -397,7 +376,7 @@ def protection() -> Protection:
         return Protection(
             profile,
             tuple(each for each, ways in worker.open_ways.items() if not ways),
-            tuple(said for each, said in EXPOSED[profile].items() if worker.open_ways[each]),
+            tuple(said for each, said in MISSING.items() if worker.open_ways[each]),
             "".join(failures[:1]),
         )
     why = ["that needs Linux, in a virtual machine or container, say", *failures][-1]
@@ -437,7 +416,7 @@ CLOSED = "The sandbox was closed before the verdict."
 ATTEMPTS = 3
 
 
-class Sandbox:
+class Sandbox(AbstractContextManager["Sandbox"]):
     """Judges programs that nobody trusts, several at a time, each in processes of its own.
 
     Workers start with the first programs and then wait, idle, for more. Any thread may ask. The
@@ -447,21 +426,19 @@ class Sandbox:
     def __init__(self, limits: Limits = Limits(), workers: int | None = None) -> None:  # noqa: B008
         """Open the sandbox for programs with these limits, so many at a time or one a core."""
         self._limits = limits
+        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
         # A thread lives until the sandbox is closed, as the worker must that it starts.
-        self._threads = ThreadPoolExecutor(workers or available_cores(), "caploc sandbox")
-        self._own = threading.local()
+        self._threads = ThreadPoolExecutor(workers or cores, "caploc sandbox")
+        self._workers: dict[int, Worker] = {}  # by thread
         self._lock, self._closed = threading.Lock(), False
         self._known: OrderedDict[bytes, Future[Verdict]] = OrderedDict()
-        self._workers: set[Worker] = set()
         self._owner = os.getpid()
         atexit.register(self.close)
 
     def judge(self, programs: Sequence[Program]) -> list[Verdict]:
         """Return the verdict on each program, in order.
 
-        Raises:
-            BadOption: if isolation is weaker here than what was asked for.
-            RunFailed: if this machine cannot run programs, or the sandbox is or was closed.
+        Raises BadOption and RunFailed as `choose_profile`; RunFailed if it is or was closed, too.
         """
         asked: list[Future[Verdict]] = []
         try:
@@ -480,20 +457,17 @@ class Sandbox:
             return
         with self._lock:
             self._closed = True
-            workers = list(self._workers)
+            workers = list(self._workers.values())
         for worker in workers:
             worker.stop()
         self._threads.shutdown(cancel_futures=True)
         atexit.unregister(self.close)
 
-    def __enter__(self) -> "Sandbox":
-        return self
-
     def __exit__(self, *error: object) -> None:
         self.close()
 
     def _ask(self, program: Program) -> "Future[Verdict]":
-        key = digest_program(program)
+        key = hashlib.blake2b(repr(program).encode(), digest_size=16).digest()
         with self._lock:
             if self._closed:
                 raise RunFailed("The sandbox is closed; open another one.")
@@ -510,57 +484,38 @@ class Sandbox:
             return write_verdict("refused", f"longer than {LONGEST} characters")
         failure = WorkerFailed()
         for _ in range(ATTEMPTS):
+            worker = self._worker()
             try:
-                return self._worker().judge(program)
+                return worker.judge(program)
             except WorkerFailed as error:
                 failure = error
-                self._dismiss()
-                if not isinstance(error, NotIsolated):
-                    break
+            self._workers.pop(threading.get_ident()).stop()
+            if self._closed:
+                raise RunFailed(CLOSED)
+            if not isinstance(failure, NotIsolated):
+                break
         with self._lock:  # what came of it says something about the worker
             self._known.pop(key, None)
         return write_verdict("killed", str(failure))
 
     def _worker(self) -> Worker:
         """Return this thread's own worker, started if need be."""
-        worker: Worker | None = getattr(self._own, "worker", None)
+        worker = self._workers.get(threading.get_ident())
         if worker is None:
             worker = start_worker(self._limits, choose_profile())
             with self._lock:
-                self._workers.add(worker)
-            self._own.worker = worker
-        if self._closed:
-            worker.stop()
-            raise RunFailed(CLOSED)
+                self._workers[threading.get_ident()] = worker
+            if self._closed:
+                worker.stop()
         return worker
-
-    def _dismiss(self) -> None:
-        worker = self._own.worker
-        self._own.worker = None
-        self._workers.discard(worker)
-        worker.stop()
-        if self._closed:
-            raise RunFailed(CLOSED)
 
 
 def start_worker(limits: Limits, profile: Profile) -> Worker:
     """Start a worker, at the third attempt if need be; raises RunFailed if none starts."""
-    for attempt in range(ATTEMPTS):
+    failure: Exception = WorkerFailed()
+    for _ in range(ATTEMPTS):
         try:
             return Worker(limits, profile)
         except (WorkerFailed, OSError) as error:
-            if attempt == ATTEMPTS - 1:
-                raise RunFailed(f"The sandbox's workers do not start: {error}.") from error
-    raise AssertionError
-
-
-def digest_program(program: Program) -> bytes:
-    """Tell one program and its tests from any other."""
-    return hashlib.blake2b(repr(program).encode(), digest_size=16).digest()
-
-
-def available_cores() -> int:
-    """Count the cores that this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
+            failure = error
+    raise RunFailed(f"The sandbox's workers do not start: {failure}.") from failure

@@ -12,7 +12,6 @@ import json
 import operator
 import os
 import socket
-import struct
 import subprocess
 import tomllib
 from collections import Counter, OrderedDict, defaultdict, deque
@@ -62,29 +61,25 @@ def remove_folder(folder: str) -> None:
             subprocess.run([*command, folder], stderr=subprocess.DEVNULL, check=False)
 
 
-HEADER = struct.Struct("!I")
+HEADER = 4  # bytes, which hold a message's length
 # The most that one message may hold. What is larger is refused before it is read.
-LONGEST = 16 * 2**20
+LONGEST = 16 * MIB
 CHUNK = 1 << 16  # of what is read at once
 
 
-class Gone(Exception):
-    """The other side closed the connection."""
-
-
 class Malformed(Exception):
-    """What came is no message; the text says why."""
+    """What came, or is to be sent, is no plain data; the text says why."""
 
 
 def send(connection: socket.socket, message: Any) -> None:
     """Send one message; raises OSError if the other side is gone."""
     body = json.dumps(message, separators=(",", ":")).encode()
-    connection.sendall(HEADER.pack(len(body)) + body)
+    connection.sendall(len(body).to_bytes(HEADER) + body)
 
 
 def receive(connection: socket.socket) -> Any:
-    """Wait for one message; raises Gone if the other side is, Malformed if it is none."""
-    (length,) = HEADER.unpack(receive_bytes(connection, HEADER.size))
+    """Wait for one message; raises ConnectionError at the end, Malformed if what came is none."""
+    length = int.from_bytes(receive_bytes(connection, HEADER))
     if length > LONGEST:
         raise Malformed(f"a message of {length} bytes; {LONGEST} are allowed")
     try:
@@ -94,21 +89,16 @@ def receive(connection: socket.socket) -> Any:
 
 
 def receive_bytes(connection: socket.socket, count: int) -> bytearray:
-    """Read so many bytes; raises Gone if the other side closes before."""
+    """Read so many bytes; raises ConnectionError if the other side closes before."""
     body = bytearray()
     while len(body) < count:
-        try:
-            part = connection.recv(min(count - len(body), CHUNK))
-        except ConnectionError as error:
-            raise Gone from error
+        part = connection.recv(min(count - len(body), CHUNK))
         if not part:
-            raise Gone
+            raise ConnectionError
         body += part
     return body
 
 
-# What each side does with what is not plain data.
-Other = Callable[[Any], Any]
 # Beyond these, numbers travel in hexadecimal: reading long decimal ones takes quadratic time.
 SMALL = 2**63
 EXCEPTIONS = {
@@ -128,7 +118,7 @@ TYPES: dict[str, type] = {
 TYPE_NAMES = {each: name for name, each in TYPES.items()}
 
 
-def encode(value: Any, other: Other) -> Any:
+def encode(value: Any, other: Callable[[Any], Any]) -> Any:
     """Return what JSON may hold for a value; `other` answers for what is not plain.
 
     A value of a type derived from a plain one counts as that one, and what it says is read with the
@@ -143,34 +133,28 @@ def encode(value: Any, other: Other) -> Any:
             return value if base is not int or abs(value) < SMALL else ["int", hex(value)]
     if isinstance(value, type) and value in TYPE_NAMES:
         return ["type", TYPE_NAMES[value]]
-    kind = type(value) if type(value) in FORMS else None
-    for form in [kind] if kind else BASES:
+    for form in [type(value)] if type(value) in FORMS else BASES:
         if isinstance(value, form):
             return [form.__name__, *(encode(part, other) for part in FORMS[form][0](value))]
     return other(value)
 
 
-def decode(raw: Any, other: Other) -> Any:
+def decode(raw: Any, other: Callable[[Any], Any]) -> Any:
     """Return the value that `encode` was given; `other` reads what was not plain.
 
     Raises Malformed for anything that `encode` would not say.
     """
+    if isinstance(raw, dict):
+        raise Malformed("JSON objects are not used")
+    if not isinstance(raw, list):
+        return raw
     try:
-        return decode_raw(raw, other)
+        name, *parts = raw
+        if name not in BUILDERS:
+            return other(raw)
+        return BUILDERS[name](*(decode(part, other) for part in parts))
     except (TypeError, ValueError, ArithmeticError, LookupError, RecursionError) as error:
         raise Malformed("a value that is not plain data") from error
-
-
-def decode_raw(raw: Any, other: Other) -> Any:
-    """Decode with any exception."""
-    if not isinstance(raw, list | dict):
-        return raw
-    if isinstance(raw, dict):
-        raise TypeError("JSON objects are not used")
-    name, *parts = raw
-    if name not in BUILDERS:
-        return other(raw)
-    return BUILDERS[name](*(decode_raw(part, other) for part in parts))
 
 
 def pair(*parts: Any) -> dict[Any, Any]:
@@ -181,13 +165,6 @@ def pair(*parts: Any) -> dict[Any, Any]:
 def flatten(mapping: dict[Any, Any]) -> Iterable[Any]:
     """Return keys and values in turn."""
     return chain.from_iterable(dict.items(mapping))
-
-
-def build_counter(*parts: Any) -> "Counter[Any]":
-    """Build a Counter that says exactly what was said, zeros and all."""
-    counter: Counter[Any] = Counter()
-    dict.update(counter, pair(*parts))
-    return counter
 
 
 def build_default(factory: Any, *parts: Any) -> defaultdict[Any, Any]:
@@ -212,7 +189,7 @@ FORMS: dict[type, tuple[Callable[[Any], Iterable[Any]], Callable[..., Any]]] = {
     set: (set.__iter__, lambda *parts: set(parts)),
     frozenset: (frozenset.__iter__, lambda *parts: frozenset(parts)),
     dict: (flatten, pair),
-    Counter: (flatten, build_counter),
+    Counter: (flatten, lambda *parts: Counter(pair(*parts))),
     OrderedDict: (flatten, lambda *parts: OrderedDict(pair(*parts))),
     defaultdict: (take_default_apart, build_default),
     deque: (lambda value: (value.maxlen, *value), lambda most, *parts: deque(parts, most)),

@@ -1,6 +1,6 @@
 """Ways out: a program that tries them in the very isolation that programs get, as one of them.
 
-They lead to what the `Witness` of `caploc.sandbox.pool` offers. This text runs by itself, with
+They lead to what `open_witness` of `caploc.sandbox.pool` offers. This text runs by itself, with
 nothing but the standard library beside it. What the filter refuses whatever the machine (it is read
 and proved in the tests) is tried by a few calls, which show that it is in force.
 """
@@ -15,6 +15,7 @@ import socket
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any, NoReturn
 
@@ -48,7 +49,7 @@ def find_open_ways(
             if family == socket.AF_UNIX
         },
         "the user's files": {
-            **{f"open {path}": partial(open_file, path, os.O_RDONLY) for path in paths},
+            **{f"open {path}": partial(os.open, path, os.O_RDONLY) for path in paths},
             **{f"list {path}": partial(list_folder, path) for path in offer["folders"]},
         },
         "names and dates of files": {
@@ -63,7 +64,7 @@ def find_open_ways(
             "kcmp": lambda: reach((312, 272), process, process),
             "pidfd_open": lambda: reach((434, 434), process),
             "limits": lambda: reach((302, 261), process, 7),
-            "memory": lambda: open_file(f"/proc/{process}/mem", os.O_RDWR),
+            "memory": lambda: os.open(f"/proc/{process}/mem", os.O_RDWR),
             "files": lambda: os.listdir(f"/proc/{process}/fd"),
         },
         "rare system calls": {name: partial(reach, numbers) for name, numbers in unusual.items()},
@@ -80,19 +81,13 @@ def find_open_ways(
             "kill": lambda: os.kill(process, signal.SIGUSR1),
         },
     }
-    return {
-        capability: [name for name, attempt in attempts.items() if succeeds(attempt)]
-        for capability, attempts in capabilities.items()
-    }
-
-
-def succeeds(attempt: Callable[[], object]) -> bool:
-    """Tell whether an attempt gets through."""
-    try:
-        attempt()
-    except (OSError, MemoryError):
-        return False
-    return True
+    open_ways: dict[str, list[str]] = {capability: [] for capability in capabilities}
+    for capability, attempts in capabilities.items():
+        for name, attempt in attempts.items():
+            with suppress(OSError, MemoryError):
+                attempt()
+                open_ways[capability].append(name)
+    return open_ways
 
 
 def refuse() -> NoReturn:
@@ -126,7 +121,7 @@ def try_writing(file: str) -> dict[str, Callable[[], object]]:
         os.unlink(new)
 
     return {
-        "open": lambda: open_file(file, os.O_WRONLY),
+        "open": lambda: os.open(file, os.O_WRONLY),
         "truncate": lambda: os.truncate(file, os.stat(file).st_size),
         "create": lambda: tempfile.NamedTemporaryFile(dir=folder).close(),
         "mkdir": lambda: tempfile.TemporaryDirectory(dir=folder).cleanup(),
@@ -165,8 +160,3 @@ def reach(numbers: Sequence[int], *arguments: int) -> None:
     longs = map(ctypes.c_long, (number, *arguments, *(0,) * (6 - len(arguments))))
     if LIBC.syscall(*longs) == -1 and ctypes.get_errno() in REFUSALS:
         refuse()
-
-
-def open_file(path: str, flags: int) -> None:
-    """Open a file and no more."""
-    os.close(os.open(path, flags, 0o600))

@@ -12,17 +12,18 @@ import platform
 import select
 import signal
 import socket
-import tempfile
 import time
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
+from dataclasses import replace
+from functools import partial
 from importlib import import_module
 from typing import Any
 
 from caploc.sandbox import isolation, protocol
 from caploc.sandbox.isolation import PR_SET_PDEATHSIG, control_process, isolate
 from caploc.sandbox.judge import serve_program, serve_tests
-from caploc.sandbox.protocol import CHUNK, Gone, Limits, Profile, remove_folder
+from caploc.sandbox.protocol import CHUNK, Limits, Profile, remove_folder
 
 # What programs import most, loaded once. In the small root, and under Landlock, shared libraries
 # are out of sight: a module that needs one can only be imported if it has been loaded here.
@@ -31,6 +32,7 @@ PRELOADED = """
     heapq itertools json lzma math operator random re statistics string typing unicodedata zlib
 """.split()
 
+ROLES: dict[str, Callable[..., None]] = {"candidate": serve_program, "judge": serve_tests}
 # Users inside the namespaces, where root could lend any. Without namespaces each worker takes two
 # from here, far from any real one.
 INNER_USERS = {"judge": 1, "candidate": 2}
@@ -59,7 +61,7 @@ def main(control_file: int, settings: str) -> None:
             protocol.send(control, {"error": str(error)})
             return
         gc.freeze()  # what every program inherits need not be copied to be looked at
-        with suppress(Gone, OSError):
+        with suppress(OSError):
             protocol.send(control, {})
             while True:
                 data, files, _, _ = socket.recv_fds(control, 1, 1)
@@ -77,13 +79,13 @@ class Zygote:
         """Isolate this process, in a new one if need be; raises OSError if that cannot be had."""
         if (machine := platform.machine()) not in isolation.MACHINES:
             raise OSError(errno.ENOSYS, f"no system-call filter is known for {machine}")
-        self._control, self._limits, self._profile = control, limits, profile
-        self._folder = folder
+        self._control, self._profile, self._folder = control, profile, folder
         self._fork: Callable[[], int] = os.fork
         if profile == "namespaces":
             self._users = INNER_USERS if isolation.enter_namespaces() else {}
             control_process(PR_SET_PDEATHSIG, signal.SIGKILL)
-            self._fork = isolation.fork_into_namespaces()
+            own = os.open("/proc/self/ns/pid", os.O_RDONLY | os.O_CLOEXEC)
+            self._fork = partial(isolation.fork_into_namespace, own)
             isolation.build_root()
             own_tasks = OWN_TASKS
         else:
@@ -94,139 +96,105 @@ class Zygote:
             own_tasks = ROOM + sum(map(str.isdigit, os.listdir("/proc")))
         # Programs of the same user may not look into us.
         control_process(isolation.PR_SET_DUMPABLE, 0)
-        self._tasks = limits.processes + (0 if self._users else own_tasks)
+        tasks = limits.processes + (0 if self._users else own_tasks)
+        self._limits = replace(limits, processes=tasks)
         self._woken, wake = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         signal.signal(signal.SIGCHLD, lambda number, frame: None)
         signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
 
     def run(self, driver: int) -> dict[str, Any]:
-        """Run one program, whose text and tests the judge gets from the open socket `driver`.
-
-        What is returned is `ChildWatch.wait`'s, and under "isolated" how many processes were.
-        """
+        """Run one program, which the judge gets from the open socket `driver`; see `watch`."""
         asking, answering = socket.socketpair()
         printed, printing = os.pipe()
-        isolated, announce = os.pipe()
         os.set_blocking(printed, False)
         with ExitStack() as stack:
-            for file in (printed, isolated):
-                stack.callback(os.close, file)
-            watch = ChildWatch(self._limits, printed, self._woken, self._control.fileno())
-            roles: dict[str, tuple[list[int], Callable[..., None]]] = {
-                "candidate": ([answering.fileno()], serve_program),
-                "judge": ([asking.fileno(), driver], serve_tests),
-            }
-            folders = {role: self._make_folder(role, stack) for role in roles}
-            stack.callback(watch.end)
-            for role, (files, serve) in roles.items():
-                passed = [0, printing, printing, *files, announce]
-                watch.running[self._start(role, passed, folders[role], serve)] = role
-            for file in (asking.detach(), answering.detach(), driver, printing, announce):
+            stack.callback(os.close, printed)
+            for role in ROLES if self._folder else ():
+                stack.callback(remove_folder, f"{self._folder}/{role}")
+            running: dict[int, str] = {}
+            stack.callback(end, running)
+            given = {"candidate": [answering.fileno()], "judge": [asking.fileno(), driver]}
+            for role, files in given.items():
+                running[self._start(role, [0, printing, printing, *files])] = role
+            for file in (asking.detach(), answering.detach(), driver, printing):
                 os.close(file)
-            return {**watch.wait(), "isolated": len(os.read(isolated, len(roles)))}
+            return watch(running, self._limits, printed, self._woken, self._control.fileno())
 
-    def _make_folder(self, role: str, stack: ExitStack) -> str | None:
-        if self._folder is None:
-            return None
-        folder = tempfile.mkdtemp(prefix=role, dir=self._folder)
-        stack.callback(remove_folder, folder)
-        if self._users:
-            os.chown(folder, self._users[role], self._users[role])
-        return folder
-
-    def _start(
-        self, role: str, files: list[int], folder: str | None, serve: Callable[..., None]
-    ) -> int:
+    def _start(self, role: str, files: list[int]) -> int:
         process = self._fork()
         if process:
             return process
         # From here on nothing may return: this is the child.
         try:
-            user = self._users.get(role)
-            isolate(self._profile, self._limits, files, folder, user, self._tasks)
-            announce = len(files) - 1
-            os.write(announce, b".")
-            os.close(announce)
-            serve(*range(3, announce))
+            folder, user = self._folder and f"{self._folder}/{role}", self._users.get(role)
+            isolate(self._profile, self._limits, files, folder, user)
+            ROLES[role](*range(3, len(files)))
         finally:
             os._exit(1)
 
 
-class ChildWatch:
-    """Puts the judge's process and the program's under one clock, and ends what goes too far.
+def watch(
+    running: dict[int, str], limits: Limits, printed: int, woken: int, control: int
+) -> dict[str, Any]:
+    """Put the processes of both roles under one clock, and end them if they go too far.
 
-    It reads what both print from `printed`; `woken` is readable whenever a child has ended, and
-    `control` only once the driver is gone.
+    `printed` is what they print to, `woken` is readable whenever a child has ended, and `control`
+    only once the driver is gone. Returns what "stopped" them, if we did, and how each role ended:
+    an exit code (minus the signal's number if killed; None if it stayed when the judge had left)
+    and processor seconds.
     """
+    over, room, stopped = time.monotonic() + limits.wall_seconds, limits.output_bytes, ""
+    ends: dict[str, tuple[int | None, float]] = {}
+    # Not select(2): a driver with many files open may hand over one of a number beyond 1,023.
+    poll = select.poll()
+    for file in (printed, woken, control):
+        poll.register(file, select.POLLIN)
+    while running:
+        left = max(0.0, over - time.monotonic())
+        ready = dict(poll.poll(int(1000 * left) + 1))
+        if control in ready:
+            raise ConnectionError
+        if ready.get(printed) == select.POLLHUP:  # closed at the other end, so ready for ever
+            poll.unregister(printed)
+        drain(woken, CHUNK)
+        ends |= reap(running, os.WNOHANG)
+        room -= drain(printed, room)
+        if "judge" in ends:
+            over = min(over, time.monotonic() + GRACE)
+        if room < 0 or time.monotonic() >= over:
+            stayed = "judge" in ends
+            stopped = "output" if room < 0 else "" if stayed else "timeout"
+            for role, (code, seconds) in end(running).items():
+                ends[role] = None if stayed else code, seconds
+    return {"stopped": stopped, **ends}
 
-    def __init__(self, limits: Limits, printed: int, woken: int, control: int) -> None:
-        self.running: dict[int, str] = {}  # processes and their roles, to be added to
-        self._limits, self._printed, self._woken = limits, printed, woken
-        self._control, self._open = control, True
-        # Not select(2): a driver with many files open may hand over one of a number beyond 1,023.
-        self._poll = select.poll()
-        for file in (printed, woken, control):
-            self._poll.register(file, select.POLLIN)
-        self._over = time.monotonic() + limits.wall_seconds
-        self._stopped = ""
-        self._scratch, self._count = bytearray(CHUNK), 0
-        self._ends: dict[str, tuple[int | None, float]] = {}
 
-    def wait(self) -> dict[str, Any]:
-        """Wait; then say what "stopped" the two, if we did, and how each role ended.
+def drain(file: int, most: int) -> int:
+    """Read what is there, but little more than so many bytes; return how many there were."""
+    scratch, count = bytearray(CHUNK), 0
+    with suppress(BlockingIOError):
+        while count <= most and (got := os.readv(file, [scratch])):
+            count += got
+    scratch[:] = bytes(CHUNK)  # later programs inherit our memory
+    return count
 
-        That is an exit code (minus the signal's number if killed; None if it stayed when the judge
-        had left) and processor seconds.
-        """
-        while self.running:
-            left = self._over - time.monotonic()
-            ready = {file for file, _ in self._poll.poll(max(0, int(1000 * left)) + 1)}
-            if self._control in ready:
-                raise Gone
-            self._drain()
-            self._reap()
-            if time.monotonic() >= self._over:
-                self._stop("" if "judge" in self._ends else "timeout")
-        self._drain()
-        self._scratch[:] = bytes(CHUNK)  # later programs inherit our memory
-        return {"stopped": self._stopped, **self._ends}
 
-    def end(self) -> None:
-        """End whatever still runs, and wait until it is gone."""
-        self._stop("")
-        while self.running:
-            os.waitpid(self.running.popitem()[0], 0)
+def reap(running: dict[int, str], options: int) -> dict[str, tuple[int, float]]:
+    """Take those that have ended out of `running`; return how, and their processor seconds."""
+    ends = {}
+    for process, role in list(running.items()):
+        ended, status, used = os.wait4(process, options)
+        if ended:
+            del running[process]
+            ends[role] = os.waitstatus_to_exitcode(status), used.ru_utime + used.ru_stime
+    return ends
 
-    def _stop(self, reason: str) -> None:
-        self._stopped = self._stopped or reason
-        for process in self.running:
-            os.kill(process, signal.SIGKILL)
 
-    def _drain(self) -> None:
-        with suppress(BlockingIOError):
-            while self._open:
-                got = os.readv(self._printed, [self._scratch])
-                self._count += got
-                if self._count > self._limits.output_bytes:
-                    self._stop("output")
-                    return
-                if not got:  # closed at the other end, so ready for ever
-                    self._poll.unregister(self._printed)
-                    self._open = False
-
-    def _reap(self) -> None:
-        with suppress(BlockingIOError):
-            while os.read(self._woken, CHUNK):
-                pass
-        for process, role in list(self.running.items()):
-            ended, status, used = os.wait4(process, os.WNOHANG)
-            if ended:
-                del self.running[process]
-                stayed = "judge" in self._ends and time.monotonic() >= self._over
-                code = None if stayed else os.waitstatus_to_exitcode(status)
-                self._ends[role] = code, used.ru_utime + used.ru_stime
-                if role == "judge":
-                    self._over = min(self._over, time.monotonic() + GRACE)
+def end(running: dict[int, str]) -> dict[str, tuple[int, float]]:
+    """End whatever still runs, and wait until it is gone; returns as `reap` does."""
+    for process in running:
+        os.kill(process, signal.SIGKILL)
+    return reap(running, 0)
 
 
 def take_spare_users() -> dict[str, int]:
@@ -238,8 +206,7 @@ def take_spare_users() -> dict[str, int]:
     if process == 0:
         with suppress(OSError):
             isolation.shed_rights(first)
-            folders = isolation.python_folders()
-            os._exit(not (folders and all(os.access(each, os.R_OK) for each in folders)))
+            os._exit(not all(os.access(each, os.R_OK) for each in isolation.PYTHON_FOLDERS))
         os._exit(1)
     _, status = os.waitpid(process, 0)
     if status != 0:

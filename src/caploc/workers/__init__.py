@@ -30,9 +30,7 @@ from caploc.workers.ray_backend import Workers
 __all__ = ["DistributedEngine", "Workers"]
 
 KINDS: dict[str, type[Request]] = {
-    "generate": Generate,
-    "likelihood": LogLikelihood,
-    "rolling": Rolling,
+    kind.__name__: kind for kind in (Generate, LogLikelihood, Rolling)
 }
 FAILED = 1  # exit code of a process whose leader is gone
 
@@ -83,11 +81,10 @@ class Conversation:
         cls.broken, team.waiting = True, False
         try:
             yield
+            cls.broken = False
         except UserError:
             cls.broken = False
             raise
-        else:
-            cls.broken = False
         finally:
             team.waiting = True
 
@@ -133,9 +130,8 @@ def follow_leader(team: Team) -> None:
 def _asks_as_json(asks: Sequence[Ask]) -> dict[str, Any]:
     """Write asks as JSON: each text and each mask once."""
     bundle = AskBatch.of(asks)
-    names = {kind: name for name, kind in KINDS.items()}
     return {
-        "requests": [[names[type(text)], asdict(text)] for text in bundle.requests],
+        "requests": [[type(text).__name__, asdict(text)] for text in bundle.requests],
         "masks": [bits.hex() for bits in bundle.masks],
         "parts": bundle.parts,
         "asked": bundle.asked,

@@ -63,7 +63,6 @@ class SharedEngine:
         return found
 
     def expect(self, asks: Sequence[Ask]) -> None:
-        """Have asks answered beside those that come next, as `DistributedEngine.expect` does."""
         self.ahead = list(asks)
 
     def answer(self, asks: Iterable[Ask]) -> Iterator[list[Answer]]:
@@ -88,9 +87,7 @@ class SharedEngine:
             self.call(cancel)
 
     def shared_tokens(self, requests: Sequence[Request]) -> float:
-        """Count shared tokens as `BatchEngine.shared_tokens` does."""
-        asked = tuple(requests)
-        found: float = self.call(lambda: self.engine.count_shared(asked))
+        found: float = self.call(lambda: self.engine.count_shared(tuple(requests)))
         return found
 
     def run(self, job: Callable[["SharedEngine"], Any]) -> None:

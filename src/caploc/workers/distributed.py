@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from hashlib import blake2b
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, Generic, Protocol, Self, TypeVar
+from typing import Any, Generic, Self, TypeVar
 
 import numpy as np
 import torch
@@ -28,7 +28,7 @@ from caploc.heads import HeadGrid, Mask
 from caploc.models.loading import LoadedModel, load_model
 from caploc.models.placement import free_memory
 from caploc.tasks.task import Request
-from caploc.workers.scheduling import Dispatcher, OpenBatch, Patience, WorkerRates
+from caploc.workers.scheduling import Dispatcher, OpenBatch, Patience, Work, WorkerRates
 
 LOG = logging.getLogger(__name__)
 # the command line hushes everything else; a worker lost is worth a line
@@ -180,6 +180,11 @@ class ModelReplica(Generic[Parts]):
         """
         raise NotImplementedError
 
+    @staticmethod
+    def pack(group: Sequence[Any], /) -> Any:
+        """Make a group ready to travel."""
+        return group
+
 
 @dataclass
 class Replica(ModelReplica[HeadGrid]):
@@ -191,10 +196,7 @@ class Replica(ModelReplica[HeadGrid]):
         self.engine = BatchEngine(loaded, self.recipe.batch_size, memory)
         return loaded.grid
 
-    @staticmethod
-    def pack(asks: Sequence[Ask]) -> AskBatch:
-        """Make a group's asks ready to travel."""
-        return AskBatch.of(asks)
+    pack = staticmethod(AskBatch.of)
 
     def answer(self, batch: AskBatch, seconds: float) -> Iterator[list[Answer] | CaplocError]:
         """Answer every ask, in lists about so many seconds apart."""
@@ -256,21 +258,6 @@ class WorkerLost:
 WorkerEvent = WorkerJoined | AnswersCame | GroupEnded | WorkerLost
 
 
-class Work(Protocol):
-    """What the workers of a pool do, in numbered groups; `Dispatcher` says what each is told."""
-
-    @property
-    def waiting(self) -> bool: ...
-    def give(
-        self, worker: int, present: Sequence[int], now: float
-    ) -> tuple[int, Sequence[Any]] | None: ...
-    def take(self, worker: int, number: int, answers: Sequence[Any], now: float) -> None: ...
-    def end(self, worker: int, number: int, now: float) -> None: ...
-    def refuse(self, worker: int, refusal: CaplocError) -> None: ...
-    def lose(self, worker: int, why: str, *, blame: bool = True) -> None: ...
-    def late(self, now: float) -> list[tuple[int, float]]: ...
-
-
 class WorkerSupervisor(Generic[Parts]):
     """Looks after the workers of a pool: has them do its `work`, and takes in what happens.
 
@@ -313,16 +300,11 @@ class WorkerSupervisor(Generic[Parts]):
         """Look after the workers once: feed the idle, and take in what happens within seconds."""
         self.refresh()
         self.feed()
-        for event in self.events(seconds):
-            self.take(event)
-        self.drop_unsound()
-
-    def events(self, seconds: float = TICK) -> Iterator[WorkerEvent]:
-        """Yield what happened, each once, even if taking one in raises."""
         if not self.news:
             self.news.extend(self.pool.events(seconds))
-        while self.news:
-            yield self.news.popleft()
+        while self.news:  # each is taken in once, even if that raises
+            self.take(self.news.popleft())
+        self.drop_unsound()
 
     def take(self, event: WorkerEvent) -> None:
         if isinstance(event, AnswersCame):

@@ -62,24 +62,18 @@ class Workers:
     ) -> "Workers | None":
         """Read the options of the command line; None where rows are answered in this process."""
         if text is None:
-            given = {
-                "--ray-address": address,
-                "--gpus-per-worker": gpus,
-                "--cpus-per-worker": cpus,
-            }
+            given = {"--ray-address": address, "--gpus-per-worker": gpus, "--cpus-per-worker": cpus}
             for name, value in given.items():
                 if value is not None:
                     raise BadOption(f"{name} {value} says how workers run; add --workers.")
             return None
-        gpus = cls.gpus if gpus is None else gpus
-        if text == CLUSTER:
-            return cls(None, address, gpus, cpus)
         try:
-            return cls(int(text), address, gpus, cpus)
+            count = None if text == CLUSTER else int(text)
         except ValueError:
             raise BadOption(
                 f"--workers takes a number of processes on this machine, or ray; got {text!r}."
             ) from None
+        return cls(count, address, cls.gpus if gpus is None else gpus, cpus)
 
     @property
     def place(self) -> str | None:
@@ -324,10 +318,6 @@ class PoolWorker:
     node: str | None = None
     group: int = 0
 
-    @property
-    def loading(self) -> bool:
-        return self.node is None
-
 
 @dataclass
 class WorkerPool:
@@ -404,7 +394,7 @@ class WorkerPool:
         wanted, there = self.expected, len(self.workers) - len(self.away)
         for _ in range(wanted - there):
             self.start()
-        waiting = [number for number, each in self.workers.items() if each.loading]
+        waiting = [number for number, each in self.workers.items() if not each.node]
         for number in waiting[::-1][: max(0, there - max(1, wanted))]:
             self.dismiss(number)
 
@@ -420,12 +410,9 @@ class WorkerPool:
     def give(self, worker: int, group: int, asks: Sequence[Any]) -> None:
         self.workers[worker].group = group
         # a stream: what is answered is kept, whatever becomes of the worker
-        stream = (
-            self.workers[worker]
-            .actor.answer.options(num_returns="streaming")
-            .remote(self.replica.pack(asks), max(1.0, len(self.workers) / A_SECOND))
-        )
-        self.calls[stream] = worker
+        answer = self.workers[worker].actor.answer.options(num_returns="streaming")
+        seconds = max(1.0, len(self.workers) / A_SECOND)
+        self.calls[answer.remote(self.replica.pack(asks), seconds)] = worker
 
     def shared_tokens(self, worker: int, requests: Sequence[Request]) -> float:
         """Ask a worker for `BatchEngine.shared_tokens`.
@@ -464,7 +451,7 @@ class WorkerPool:
         number, ray = self.calls[call], self.connection.ray
         worker = self.workers[number]
         try:
-            if worker.loading:
+            if worker.node is None:
                 identity, worker.node = ray.get(call)
                 del self.calls[call]
                 return WorkerJoined(number, self.connection.name(str(worker.node)), identity)

@@ -11,7 +11,7 @@ from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import count, groupby
 from math import ceil, isfinite
-from types import MappingProxyType
+from typing import Any, Protocol
 
 from caploc.engine import Answer, Ask
 from caploc.errors import CaplocError, RunFailed
@@ -28,7 +28,6 @@ LEAST_SECONDS = 8.0  # less than so much work is not held back, but shared out a
 LAST_SECONDS = 3.0  # nor is so little, if nobody else is idle
 LONGEST_SECONDS = 45.0  # a group may take so long, so that a block is not cut
 MOST = 10_000  # rows of a group
-NOTHING: Mapping[int, float] = MappingProxyType({})
 
 
 def asks_by_row(asks: Iterable[Ask]) -> dict[int, list[Ask]]:
@@ -121,13 +120,11 @@ class RowQueue:
 class WorkerRates:
     """How fast each worker is, in rows a second; it outlives a batch of asks.
 
-    `past` are rows and seconds of ended groups, `under_way` those of the group in hand. `gap` is
-    the longest that any worker has been silent while it answered, in seconds.
+    `past` are rows and seconds of ended groups, `under_way` those of the group in hand.
     """
 
     past: dict[int, tuple[float, float]] = field(default_factory=dict)
     under_way: dict[int, tuple[float, float]] = field(default_factory=dict)
-    gap: float | None = None
 
     def learn(self, worker: int, rows: int, seconds: float) -> None:
         """Take in how long a group took; each halves the weight of those before it."""
@@ -147,7 +144,7 @@ class WorkerRates:
         return (rows + now[0]) / (seconds + now[1])
 
     def size(
-        self, worker: int, left: int, present: Sequence[int], held: Mapping[int, float] = NOTHING
+        self, worker: int, left: int, present: Sequence[int], held: Mapping[int, float]
     ) -> int:
         """Choose how many of the rows left an idle worker gets, at least one.
 
@@ -196,6 +193,40 @@ class Patience:
 
     def limit(self, gap: float | None) -> float:
         return self.first if gap is None else max(self.least, self.factor * gap)
+
+
+class Work(Protocol):
+    """What the workers of a pool do, in numbered groups, of which each holds one at most.
+
+    A worker is given a group that failed with it only if there is nobody else. One that is lost
+    without `blame` says nothing against its group. What a worker says of a group that it no longer
+    holds is dropped.
+    """
+
+    patience: Patience
+    gap: float | None = None  # the longest silence before an answer so far, in seconds
+    held: Any  # by worker: what has a `number`, and when the worker was last `heard` of
+
+    @property
+    def waiting(self) -> bool: ...  # is there something that no worker has?
+    def give(
+        self, worker: int, present: Sequence[int], now: float
+    ) -> tuple[int, Sequence[Any]] | None: ...
+    def take(self, worker: int, number: int, answers: Sequence[Any], now: float) -> None: ...
+    def end(self, worker: int, number: int, now: float) -> None: ...
+    def refuse(self, worker: int, refusal: CaplocError) -> None: ...
+    def lose(self, worker: int, why: str, *, blame: bool = True) -> None: ...
+
+    def excuse(self, seconds: float) -> None:
+        """Count no worker as silent for so long: nobody has listened."""
+        for held in self.held.values():
+            held.heard += seconds
+
+    def late(self, now: float) -> list[tuple[int, float]]:
+        """Return workers that have been silent for too long, and for how long."""
+        limit = self.patience.limit(self.gap)
+        silent = [(worker, now - held.heard) for worker, held in self.held.items()]
+        return [(worker, seconds) for worker, seconds in silent if seconds > limit]
 
 
 @dataclass(frozen=True)
@@ -265,7 +296,7 @@ class QueuedRow:
     answers: list[Answer] = field(default_factory=list)
 
 
-class Dispatcher:
+class Dispatcher(Work):
     """All asks on their way through the workers."""
 
     def __init__(self, rates: WorkerRates, patience: Patience) -> None:
@@ -357,12 +388,14 @@ class Dispatcher:
 
     @property
     def waiting(self) -> bool:
-        """Whether there is a row that no worker has."""
         return bool(self.queue.left or self.again or self.later.left)
 
     def give(self, worker: int, present: Sequence[int], now: float) -> tuple[int, list[Ask]] | None:
-        """Give an idle worker a group, with its number; None if there is none for it."""
-        self.again = [group for group in map(self._wanted, self.again) if group.rows]
+        wanted = [
+            replace(group, rows=tuple(row for row in group.rows if row in self.rows))
+            for group in self.again
+        ]
+        self.again = [group for group in wanted if group.rows]
         # a group that failed elsewhere; one that failed here only if there is nobody else
         ready = (
             place
@@ -398,10 +431,6 @@ class Dispatcher:
             rows += self.later.take(min(size, max(len(rows), soon)))
         return rows
 
-    def _wanted(self, group: RowGroup) -> RowGroup:
-        """Return a group without the rows that nobody wants any more."""
-        return replace(group, rows=tuple(row for row in group.rows if row in self.rows))
-
     def _unanswered(self, now: float) -> dict[int, float]:
         """Estimate how many rows each busy worker still has to do.
 
@@ -414,15 +443,14 @@ class Dispatcher:
         return unanswered
 
     def take(self, worker: int, number: int, answers: Sequence[Answer], now: float) -> None:
-        """Take in some of a worker's answers to a group; batches get those of rows now whole.
+        """Take in answers to a group; batches get those of rows now whole.
 
-        Answers to a group that the worker no longer holds are dropped. A row with an answer that is
-        no number is asked once more, elsewhere if possible.
+        A row with an answer that is no number is asked once more, elsewhere if possible.
         """
         held = self.held.get(worker)
         if held is None or held.number != number:
             return
-        self.rates.gap = max(now - held.heard, self.rates.gap or 0.0)
+        self.gap = max(now - held.heard, self.gap or 0.0)
         held.heard, group = now, held.group
         whole = held.take(answers)
         self.rates.under_way[worker] = len(group.rows) - len(held.left), now - held.since
@@ -450,7 +478,6 @@ class Dispatcher:
         row.takers = []
 
     def end(self, worker: int, number: int, now: float) -> None:
-        """Take in that a worker has ended a group; rows that lack answers are asked again."""
         held = self.held.get(worker)
         if held is None or held.number != number:
             return
@@ -489,11 +516,6 @@ class Dispatcher:
                 batch.failure = failure
 
     def lose(self, worker: int, why: str, *, blame: bool = True) -> None:
-        """Take in that a worker has failed or gone: the rows it has not answered are asked again.
-
-        Without `blame` that says nothing against the rows. Batches whose rows have failed as many
-        workers as they may have failed, too.
-        """
         self.rates.forget(worker)
         self._give_up(worker, why, blame=blame)
 
@@ -517,17 +539,6 @@ class Dispatcher:
             size = ceil(len(rows) / max(2, len(self.held) + 1))
             parts = [rows[first : first + size] for first in range(0, len(rows), size)]
             self.again += [RowGroup(tuple(part), failed, doubted) for part in parts]
-
-    def excuse(self, seconds: float) -> None:
-        """Count no worker as silent for so long: nobody has listened."""
-        for held in self.held.values():
-            held.heard += seconds
-
-    def late(self, now: float) -> list[tuple[int, float]]:
-        """Return workers that have been silent for too long, and for how long."""
-        limit = self.patience.limit(self.rates.gap)
-        silent = [(worker, now - held.heard) for worker, held in self.held.items()]
-        return [(worker, seconds) for worker, seconds in silent if seconds > limit]
 
 
 def renumbered(answers: Iterable[Answer], row: int) -> list[Answer]:

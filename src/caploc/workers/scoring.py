@@ -21,7 +21,7 @@ from caploc.models.neurons import NeuronGrid, NeuronModel, as_neurons
 from caploc.progress import Progress, Silent
 from caploc.stats.threshold import Moments
 from caploc.workers.distributed import ModelReplica, WorkerRecipe, WorkerSupervisor
-from caploc.workers.scheduling import ATTEMPTS, Patience
+from caploc.workers.scheduling import ATTEMPTS, Patience, Work
 
 # A lost worker costs a piece, and the last pieces end nearly together: examples at most, and the
 # forward passes that they cost, a single one's apart.
@@ -50,11 +50,6 @@ class ScoringReplica(ModelReplica[NeuronGrid]):
         neurons = as_neurons(loaded, whole=False)
         self.score = self.recipe.prepare(neurons, self.recipe.batch_size, memory)
         return neurons.grid
-
-    @staticmethod
-    def pack(spans: Sequence[Span]) -> Sequence[Span]:
-        """Make a piece ready to travel."""
-        return spans
 
     def answer(self, spans: Sequence[Span], _: float) -> Iterator[list[Moments] | CaplocError]:
         """Score every example of a piece; yield their figures."""
@@ -90,15 +85,12 @@ class HeldPiece:
 
     number: int
     piece: ScoringPiece
-    since: float
+    heard: float
     figures: Moments | None = None
 
 
-class PieceQueue:
-    """Which worker scores which piece, and what happens when one is lost or late. Pure.
-
-    It is what workers do in the place of a `Dispatcher`, whose methods it has.
-    """
+class PieceQueue(Work):
+    """Which worker scores which piece, and what happens when one is lost or late. Pure."""
 
     def __init__(
         self,
@@ -112,17 +104,14 @@ class PieceQueue:
         self.numbers, self.progress = numbers or count(1), progress or Silent()
         self.held: dict[int, HeldPiece] = {}  # by worker
         self.failure: CaplocError | None = None
-        self.gap: float | None = None  # the longest that a piece took, in seconds
 
     @property
     def waiting(self) -> bool:
-        """Whether there is a piece that no worker has."""
         return bool(self.open)
 
     def give(
         self, worker: int, present: Sequence[int], now: float
     ) -> tuple[int, list[Span]] | None:
-        """Give an idle worker a piece; one that failed here only if there is nobody else."""
         for piece in self.open:
             if worker not in piece.failed or not set(present) - set(piece.failed):
                 self.open.remove(piece)
@@ -131,14 +120,12 @@ class PieceQueue:
         return None
 
     def take(self, worker: int, number: int, figures: Sequence[Moments], now: float) -> None:
-        """Take in a piece's figures; those of one that the worker no longer holds are dropped."""
         held = self.held.get(worker)
         if held is not None and held.number == number:
             (held.figures,) = figures
-            self.gap = max(now - held.since, self.gap or 0.0)
+            self.gap = max(now - held.heard, self.gap or 0.0)
 
     def end(self, worker: int, number: int, now: float) -> None:
-        """Take in that a worker has ended a piece; one without figures is scored again."""
         held = self.held.get(worker)
         if held is None or held.number != number:
             return
@@ -150,15 +137,11 @@ class PieceQueue:
         self.progress.advance(len(spans), sum(len(span.inputs) for span in spans))
 
     def refuse(self, worker: int, refusal: CaplocError) -> None:
-        """Take in that a worker refuses a piece: no other would score it."""
         if self.held.pop(worker, None) is not None:
             self.failure = refusal
 
     def lose(self, worker: int, why: str, *, blame: bool = True) -> None:
-        """Take in that a worker has failed or gone: its piece is the next to be given out.
-
-        A piece on which as many have failed as may is a failure of all.
-        """
+        """Take in that a worker has failed or gone: its piece is the next to be given out."""
         held = self.held.pop(worker, None)
         if held is None:
             return
@@ -172,17 +155,6 @@ class PieceQueue:
                 "command without --workers to see whether this process can score them."
             )
         self.open.appendleft(piece)
-
-    def excuse(self, seconds: float) -> None:
-        """Count no worker as silent for so long: nobody has listened."""
-        for held in self.held.values():
-            held.since += seconds
-
-    def late(self, now: float) -> list[tuple[int, float]]:
-        """Return workers that have been silent for too long, and for how long."""
-        limit = self.patience.limit(self.gap)
-        silent = [(worker, now - held.since) for worker, held in self.held.items()]
-        return [(worker, seconds) for worker, seconds in silent if seconds > limit]
 
 
 class ScoringWorkers(WorkerSupervisor[NeuronGrid]):
