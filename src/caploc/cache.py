@@ -70,8 +70,7 @@ class Cache:
         if key not in self.known:
             measured = measure()
             fields = measured.as_dict() if isinstance(measured, JsonRecord) else measured
-            value = json.loads(json.dumps(fields, allow_nan=False))
-            self.known[key] = value
+            self.known[key] = value = json.loads(json.dumps(fields, allow_nan=False))
             self.write({"key": key, "asked": asked, "value": value})
         return self.known[key]
 
@@ -129,17 +128,13 @@ class ArrayCache(Generic[T]):
 
     def keep(self, asked: dict[str, Any], measured: T) -> T:
         """Write the answer to what is asked, and return it; raises StoreFailed if that fails."""
-        self.write(self.place(asked), measured)
+        with self._whole(self.place(asked)) as part, part.open("wb") as file:
+            np.savez(file, **measured.as_arrays())  # type: ignore[arg-type]
         return measured
 
     def place(self, asked: dict[str, Any]) -> Path:
         """Name the file of an answer."""
         return self.folder / f"{digest(asked, COMPACT)}.npz"
-
-    def write(self, path: Path, measured: T) -> None:
-        """Write a file whole or not at all."""
-        with self._whole(path) as part, part.open("wb") as file:
-            np.savez(file, **measured.as_arrays())  # type: ignore[arg-type]
 
     def adopt(self, other: "ArrayCache[T]") -> None:
         """Take over what another cache holds, as hard links where the disk has them.
@@ -149,13 +144,12 @@ class ArrayCache(Generic[T]):
         """
         for path in sorted(other.folder.glob("*.npz")):
             mine = self.folder / path.name
-            if mine.exists():
-                continue
-            with self._whole(mine) as part:
-                try:
-                    part.hardlink_to(path)
-                except OSError:
-                    shutil.copyfile(path, part)
+            if not mine.exists():
+                with self._whole(mine) as part:
+                    try:
+                        part.hardlink_to(path)
+                    except OSError:
+                        shutil.copyfile(path, part)
 
     def _read(self, path: Path) -> T:
         with open_regular(path, LONGEST_ARRAYS) as file:

@@ -12,20 +12,9 @@ from typing import Any, TypeVar, get_type_hints
 from pydantic import BaseModel, RootModel, TypeAdapter, ValidationError
 from pydantic_core import ErrorDetails
 
+from caploc import folder
 from caploc.errors import CaplocError, UserError
-from caploc.folder import (
-    ANSWERS,
-    CURVE,
-    ENHANCEMENT,
-    EVALUATION,
-    INTERACTIONS,
-    NEURONS,
-    RESULT,
-    RUN,
-    STUDIES,
-    UNIVERSAL,
-    read_json,
-)
+from caploc.folder import RESULT, read_json
 from caploc.heads import ALONE, AMONG, Head
 from caploc.result import (
     SCHEMA,
@@ -179,16 +168,16 @@ QUOTED = 60  # characters of a value that a sentence repeats
 DRAWN = ("css", "csb", "css-search", "csb-search")  # methods whose effects are among others
 
 FORMS: Mapping[str, type[BaseModel]] = {
-    RESULT: Result,
-    ANSWERS: Answers,
-    EVALUATION: TaskScores,
-    CURVE: Curve,
-    INTERACTIONS: Interactions,
-    UNIVERSAL: Universal,
-    RUN: RunFile,
-    STUDIES: Studies,
-    NEURONS: Neurons,
-    ENHANCEMENT: Enhancement,
+    folder.RESULT: Result,
+    folder.ANSWERS: Answers,
+    folder.EVALUATION: TaskScores,
+    folder.CURVE: Curve,
+    folder.INTERACTIONS: Interactions,
+    folder.UNIVERSAL: Universal,
+    folder.RUN: RunFile,
+    folder.STUDIES: Studies,
+    folder.NEURONS: Neurons,
+    folder.ENHANCEMENT: Enhancement,
 }
 
 

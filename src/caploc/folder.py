@@ -19,16 +19,14 @@ from caploc.store import Store
 RUN, RESULT, ANSWERS, ROWS = "run.json", "result.json", "answers.json", "rows.sqlite"
 EVALUATION, CURVE, INTERACTIONS = "evaluation.json", "curve.json", "interactions.json"
 UNIVERSAL, COMPARISON = "universal.json", "compare.json"
-NEURONS = "neurons.json"
-ERASURE, ENHANCEMENT = "erasure.json", "enhancement.json"
+NEURONS, ERASURE, ENHANCEMENT = "neurons.json", "erasure.json", "enhancement.json"
 FIDELITY, RELIABILITY, OVERLAP = "fidelity.json", "reliability.json", "overlap.json"
 DECOUPLING, CONTROLS = "decoupling.json", "controls.json"
 LEDGER = "ledger.jsonl"
 STUDIES = "studies.json"  # marks a folder of several studies, which share its rows
 JSON_FILES = (
     RUN, RESULT, ANSWERS, EVALUATION, CURVE, INTERACTIONS, UNIVERSAL, COMPARISON, NEURONS, ERASURE,
-    ENHANCEMENT, FIDELITY, RELIABILITY, OVERLAP, DECOUPLING,
-    CONTROLS, STUDIES,
+    ENHANCEMENT, FIDELITY, RELIABILITY, OVERLAP, DECOUPLING, CONTROLS, STUDIES,
 )  # fmt: skip
 TOLD = 6  # differences that a sentence names
 BRIEF = reprlib.Repr()  # a path is told whole, of a long list the first ones
@@ -128,13 +126,13 @@ def check_same(folder: Path, earlier: Any, study: dict[str, Any], data: Mapping[
     if old != new:
         changed = [key for key in sorted(old | new) if old.get(key) != new.get(key)]
         changed.sort(key=lambda key: not key.startswith(("model.", "task")))  # tells most
-        pairs = [[BRIEF.repr(each.get(key)) for each in (old, new)] for key in changed[:TOLD]]
-        names = [OPTIONS.get(key, key.removeprefix("settings.")) for key in changed]
-        told = ", ".join(
-            f"{k} {', not '.join(pair)}" for k, pair in zip(names, pairs, strict=False)
-        )
+        told = []
+        for key in changed[:TOLD]:
+            name = OPTIONS.get(key, key.removeprefix("settings."))
+            told.append(f"{name} {BRIEF.repr(old.get(key))}, not {BRIEF.repr(new.get(key))}")
         raise FolderTaken(
-            f"{folder} belongs to another run ({told}); choose another --out, or delete the folder."
+            f"{folder} belongs to another run ({', '.join(told)}); choose another --out, or delete "
+            "the folder."
         )
     before = earlier.get("data")
     for name, digest in data.items() if isinstance(before, dict) else ():

@@ -11,16 +11,8 @@ from caploc.errors import BadOption
 from caploc.grid import QUOTED, Grid, Mask, Masks, Part
 
 __all__ = [
-    "ALONE",
-    "AMONG",
-    "WITHIN",
-    "Columns",
-    "Head",
-    "HeadGrid",
-    "Mask",
-    "Masks",
-    "parse_amount",
-]
+    "ALONE", "AMONG", "WITHIN", "Columns", "Head", "HeadGrid", "Mask", "Masks", "parse_amount",
+]  # fmt: skip
 
 # Which effect of a head a number is: the change of the score
 ALONE = "alone"  # with this head, and no other, knocked out

@@ -10,11 +10,9 @@ class Progress(Protocol):
 
     def start(self, what: str, rows: int) -> None:
         """So many rows are to come, those already stored included."""
-        ...
 
     def advance(self, rows: int, tokens: float) -> None:
         """So many more rows are done; `tokens` were run for them (0: they were stored)."""
-        ...
 
 
 @runtime_checkable
@@ -26,15 +24,12 @@ class Overview(Progress, Protocol):
 
         `work` adds up what each of them weighs; see `weigh`.
         """
-        ...
 
     def weigh(self, weight: float) -> None:
         """The next rows take so long, beside others."""
-        ...
 
     def tell(self, text: str) -> None:
         """Show a line that stays."""
-        ...
 
 
 def expect(progress: Progress, rows: int, work: float) -> None:

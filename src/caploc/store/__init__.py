@@ -67,21 +67,17 @@ class Store:
         """
         self.path = path
         self.lock = folder_lock(path.parent)
-        try:
+        with ExitStack() as undo:
+            undo.callback(self.lock.release)
             with self.guarded():
                 self.database = connect(path)
-                try:
-                    schema_of(self.database, path)  # before anything is written
-                    self.database.execute(f"PRAGMA journal_mode={journal(path)}")
-                    self.database.execute("PRAGMA synchronous=NORMAL")
-                    prepare(self.database, path)
-                    self.identity = identity(path)
-                except BaseException:
-                    self.database.close()
-                    raise
-        except BaseException:
-            self.lock.release()
-            raise
+                undo.callback(self.database.close)
+                schema_of(self.database, path)  # before anything is written
+                self.database.execute(f"PRAGMA journal_mode={journal(path)}")
+                self.database.execute("PRAGMA synchronous=NORMAL")
+                prepare(self.database, path)
+                self.identity = identity(path)
+            undo.pop_all()
 
     @contextmanager
     def guarded(self) -> Iterator[None]:
@@ -133,10 +129,11 @@ class Store:
 
     def digest_of(self, question: int) -> str:
         """The digest of a question; raises StoreFailed."""
-        found = self.database.execute("SELECT digest FROM questions WHERE id = ?", (question,))
-        for (digest,) in found:
-            return str(digest)
-        raise StoreFailed(damaged(self.path, "a question is lost"))
+        find = "SELECT digest FROM questions WHERE id = ?"
+        found = self.database.execute(find, (question,)).fetchone()
+        if found is None:
+            raise StoreFailed(damaged(self.path, "a question is lost"))
+        return str(found[0])
 
     def load(self, question: int, keys: Iterable[tuple[bytes, str]] | None = None) -> "Known":
         """The rows of a question by mask and example: all, or those of the keys that are there.
@@ -345,9 +342,7 @@ def open_database(path: Path, *, copy: bool = False) -> sqlite3.Connection:
     Raises StoreFailed if one of the file's companions must not be opened;
     sqlite3.OperationalError if it cannot be opened here.
     """
-    mode = "rw" if copy else "ro"
-    address = f"{path.absolute().as_uri()}?mode={mode}"
-    database = connect(path, address)
+    database = connect(path, f"{path.absolute().as_uri()}?mode={'rw' if copy else 'ro'}")
     try:
         database.execute("PRAGMA user_version").fetchone()
     except sqlite3.OperationalError:
@@ -372,12 +367,10 @@ def stored_rows(path: Path, question: Question) -> Known:
     with reading(path) as (database, schema):
         found: Known = {}
         texts = database.execute("SELECT id, digest, question FROM questions").fetchall()
+        every = f"SELECT {fields_of(schema)} FROM rows WHERE question = ?"
         for number, digest, text in texts:
-            readable = matches(digest, text) and wanted.items() <= json.loads(text).items()
-            if not readable and digest != question.digest():
-                continue
-            for row in database.execute(
-                f"SELECT {fields_of(schema)} FROM rows WHERE question = ?", (number,)
-            ):
-                found[row[0], row[1]] = sealed_row(path, digest, row)
+            same = matches(digest, text) and wanted.items() <= json.loads(text).items()
+            if same or digest == question.digest():
+                for row in database.execute(every, (number,)):
+                    found[row[0], row[1]] = sealed_row(path, digest, row)
     return found
