@@ -62,7 +62,7 @@ class Cache:
                 self.known[entry["key"]] = entry["value"]
 
     def recall(self, asked: dict[str, Any], measure: Callable[[], Any]) -> Any:
-        """Return the answer to what is asked; measure it and write it down if it is not known.
+        """Return the answer to what is asked, measured and written down if it is not known.
 
         Raises StoreFailed if the file cannot be written.
         """
@@ -75,7 +75,6 @@ class Cache:
         return self.known[key]
 
     def write(self, entry: dict[str, Any]) -> None:
-        """Add a line."""
         with writing(self.path, "the rows are"), self.path.open("a", encoding="utf-8") as file:
             file.write("\n" * self.torn + json.dumps(entry) + "\n")
         self.torn = False
@@ -103,18 +102,12 @@ class ArrayCache(Generic[T]):
         self.folder, self.kind = folder, kind
 
     def recall(self, asked: dict[str, Any], measure: Callable[[], T]) -> T:
-        """Return the answer to what is asked; measure and keep it if it is not there.
-
-        Raises StoreFailed if they cannot be read or written.
-        """
+        """Return the answer to what is asked, measured and kept if new; raises StoreFailed."""
         known = self.find(asked)
         return self.keep(asked, measure()) if known is None else known
 
     def find(self, asked: dict[str, Any]) -> T | None:
-        """Return the answer to what is asked, or None if it is not there.
-
-        Raises StoreFailed if it cannot be read.
-        """
+        """Return the answer to what is asked, None if it is not there; raises StoreFailed."""
         path = self.place(asked)
         try:
             return self._read(path)
@@ -133,7 +126,6 @@ class ArrayCache(Generic[T]):
         return measured
 
     def place(self, asked: dict[str, Any]) -> Path:
-        """Name the file of an answer."""
         return self.folder / f"{digest(asked, COMPACT)}.npz"
 
     def adopt(self, other: "ArrayCache[T]") -> None:

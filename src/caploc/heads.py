@@ -32,16 +32,12 @@ class Head(Part):
 
     @classmethod
     def parse(cls, text: str) -> "Head":
-        """Read a name such as `L16H21`, or `L16H21:0.5` with the amount to knock out.
-
-        Raises BadOption if the text is not of that form.
-        """
+        """Read a name such as `L16H21`, or `L16H21:0.5` with an amount; raises BadOption."""
         name, colon, amount = text.partition(":")
         head = super().parse(name)
         return head.scaled(parse_amount(amount)) if colon else head
 
     def scaled(self, amount: float) -> "Head":
-        """This head, to be knocked out by an amount."""
         plain = Head(self.layer, self.index)
         return plain if amount == 1 else ScaledHead(self.layer, self.index, float(amount))
 

@@ -81,10 +81,9 @@ class Pretrained:
 
     @property
     def shape(self) -> str:
-        """Layers, heads and size in words."""
         groups = f"{self.heads} heads ({self.key_value_heads} key-value)"
-        size = f"{self.parameters / 1e9:.1f} B" if self.parameters >= 1e9 else ""
-        size = size or f"{self.parameters / 1e6:.0f} M"
+        millions = self.parameters / 1e6
+        size = f"{millions / 1e3:.1f} B" if millions >= 1e3 else f"{millions:.0f} M"
         return f"{self.architecture}, {self.layers} layers x {groups}, {size}"
 
 
@@ -241,8 +240,8 @@ def capability(task: str) -> str:
 def placed(name: str, start: Path = Path()) -> str:
     """A model or task given as a path, seen from `start`, as an absolute one; others as they are.
 
-    A run is then continued from anywhere. `demo` and the name of a model of `caploc fetch` mean
-    that, whatever folder of the name lies here.
+    `demo` and the name of a model of `caploc fetch` mean that, whatever folder of the name lies
+    here.
     """
     if name == DEMO or name in PRETRAINED:
         return name

@@ -128,7 +128,6 @@ class Store:
         return int(max([most or 0, *(number for (number,) in numbers)])) + 1
 
     def digest_of(self, question: int) -> str:
-        """The digest of a question; raises StoreFailed."""
         find = "SELECT digest FROM questions WHERE id = ?"
         found = self.database.execute(find, (question,)).fetchone()
         if found is None:
@@ -255,8 +254,7 @@ def sealed_row(path: Path, digest: str, row: Sequence[Any]) -> Row:
 
 def sentence(path: Path, error: sqlite3.Error) -> str:
     """What is wrong with a store's file, and what to do."""
-    code = getattr(error, "sqlite_errorcode", None)
-    primary = code & 0xFF if isinstance(code, int) else None
+    primary = getattr(error, "sqlite_errorcode", 0) & 0xFF  # Python's own errors have no code
     undecodable = str(error).startswith("Could not decode")
     if undecodable or primary in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
         return damaged(path, "text that is none" if undecodable else str(error))
@@ -319,10 +317,7 @@ def reading(path: Path) -> Iterator[tuple[sqlite3.Connection, int]]:
 
 
 def copy_database(path: Path, place: Path) -> Path:
-    """Copy a database, its journal and its log into a folder; the copy's path.
-
-    Raises StoreFailed if there is no room.
-    """
+    """Copy a database, its journal and its log; the copy's path. Raises StoreFailed."""
     try:
         for ending in ("", JOURNAL, LOG):
             with (

@@ -112,11 +112,10 @@ class Pages:
         """
         offset += 4 if kind == INTERIOR_INDEX else 0
         length, offset = number_at(page, offset)
-        row: Record = ()
-        if kind == LEAF_TABLE:
-            row_id, offset = number_at(page, offset)
-            row = (row_id,)
-        return row + values(self.payload(page, offset, length, kind))
+        if kind != LEAF_TABLE:
+            return values(self.payload(page, offset, length, kind))
+        row_id, offset = number_at(page, offset)
+        return row_id, *values(self.payload(page, offset, length, kind))
 
     def payload(self, page: bytes, offset: int, length: int, kind: int) -> bytes:
         """A cell's content, with what lies on overflow pages."""
@@ -144,7 +143,7 @@ class Pages:
 
 def records(path: Path) -> Iterator[Record]:
     """Records of a file as it lies, then of the file with its log on top; many come twice."""
-    place = path.with_name(f"{path.name}-wal")
+    place = companion_file(path, LOG)
     # Not mapped into memory: a file that gets shorter meanwhile would end the process.
     with ExitStack() as stack:
         log, newer, usual = None, dict[int, int](), USUAL_PAGE
@@ -154,7 +153,7 @@ def records(path: Path) -> Iterator[Record]:
         file = stack.enter_context(open_regular(path))
         head, length = file.read(HEADER), os.fstat(file.fileno()).st_size
         whole_header = head[:16] == MAGIC
-        size = (page_size(head[16:18]) if whole_header else None) or usual
+        size = page_size(head) or usual
         reserved = head[20] if whole_header and len(head) > 20 and head[20] < size // 8 else 0
         for each in ({}, newer) if newer else ({},):
             yield from Pages(file, length, size, reserved, each, log).records()
@@ -217,11 +216,11 @@ def read_log(log: BinaryIO) -> tuple[dict[int, int], int]:
     return newest, size
 
 
-def page_size(told: bytes) -> int | None:
-    """Bytes of a page as a file's header tells; None if it tells nonsense."""
-    size = int.from_bytes(told, "big")
+def page_size(head: bytes) -> int:
+    """Bytes of a page as a database's header tells; 0 if it tells nonsense or is none."""
+    size = int.from_bytes(head[16:18], "big")
     size = 65536 if size == 1 else size
-    return size if is_page_size(size) else None
+    return size if head[:16] == MAGIC and is_page_size(size) else 0
 
 
 def is_page_size(size: int) -> bool:
@@ -331,7 +330,7 @@ def examine_files(path: Path, writing: bool) -> tuple[int, int] | None:
             with open_regular(path) as file:
                 status, head = os.fstat(file.fileno()), file.read(18)
         found, size = (status.st_dev, status.st_ino), status.st_size
-        each = (page_size(head[16:18]) if head[:16] == MAGIC else None) or 0
+        each = page_size(head)
         if writing and status.st_nlink > 1:
             raise UnfitFile("it has a second name, under which others may write it; copy it", path)
         if ours:

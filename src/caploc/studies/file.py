@@ -5,12 +5,12 @@ method and seed.
 """
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import partial
 from itertools import product
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 from pydantic_core import ErrorDetails
@@ -35,8 +35,8 @@ Whole = Annotated[int, Field(ge=1)]
 Seed = Annotated[int, Field(ge=0)]
 Rate = Annotated[float, Field(gt=0, lt=1)]
 Name = Annotated[str, Field(min_length=1)]
-
-IN_MODE = ("corrupted", "positions")
+T = TypeVar("T")
+Some = Annotated[list[T], Field(min_length=1)]  # one or more
 
 
 class StudiesPart(BaseModel):
@@ -53,13 +53,13 @@ class SettingLists(StudiesPart):
 
     masks: Whole | None = None
     rate: Rate | None = None
-    mask_counts: Annotated[list[Whole], Field(min_length=1)] | None = None
-    rates: Annotated[list[Rate], Field(min_length=1)] | None = None
+    mask_counts: Some[Whole] | None = None
+    rates: Some[Rate] | None = None
     examples: Whole | None = None
     budget: Whole | None = None
     goal: Literal["heads", "set", "specific"] | None = None
     price: Annotated[float, Field(gt=0, le=1)] | None = None
-    amounts: Annotated[list[Rate], Field(min_length=1)] | None = None
+    amounts: Some[Rate] | None = None
     opening: Literal["auto", "likelihood", "masks"] | None = None
     recall: Annotated[float, Field(gt=0, le=1)] | None = None
     top: Whole | None = None
@@ -85,21 +85,25 @@ class SettingLists(StudiesPart):
     def said(self) -> dict[str, Any]:
         """Return the choices that were made here."""
         kept = self.model_dump(include=set(SettingLists.model_fields), exclude_none=True)
-        lists = {
-            name: tuple(kept[name]) for name in kept.keys() & {"amounts", "mask_counts", "rates"}
-        }
-        return kept | lists
+        for name in kept.keys() & {"amounts", "mask_counts", "rates"}:
+            kept[name] = tuple(kept[name])
+        return kept
 
 
 # A text alone is a table's name.
 OR_NAME = BeforeValidator(lambda value: {"name": value} if isinstance(value, str) else value)
 
 
-class ModelEntry(StudiesPart):
-    """A model, and how it is loaded. Code of its own is allowed on the command line only."""
+class Named(StudiesPart):
+    """A model, task or method, with a label that tells it from others of its name."""
 
     name: Name
     label: Name | None = None
+
+
+class ModelEntry(Named):
+    """A model, and how it is loaded. Code of its own is allowed on the command line only."""
+
     device: Name = "auto"
     dtype: Name = "auto"
     revision: Name | None = None
@@ -110,18 +114,12 @@ class ModelEntry(StudiesPart):
     engine: Name = AUTO
 
 
-class TaskEntry(SettingLists):
+class TaskEntry(Named, SettingLists):
     """A task of lm-eval, caploc's own, or the path of a YAML."""
 
-    name: Name
-    label: Name | None = None
 
-
-class MethodEntry(SettingLists):
+class MethodEntry(Named, SettingLists):
     """A method of `caploc locate`."""
-
-    name: Name
-    label: Name | None = None
 
 
 class Override(SettingLists):
@@ -130,10 +128,10 @@ class Override(SettingLists):
     With `skip` they are left out.
     """
 
-    models: Annotated[list[Name], Field(min_length=1)] | None = None
-    tasks: Annotated[list[Name], Field(min_length=1)] | None = None
-    methods: Annotated[list[Name], Field(min_length=1)] | None = None
-    seeds: Annotated[list[Seed], Field(min_length=1)] | None = None
+    models: Some[Name] | None = None
+    tasks: Some[Name] | None = None
+    methods: Some[Name] | None = None
+    seeds: Some[Seed] | None = None
     skip: bool = False
 
 
@@ -141,12 +139,10 @@ class StudyFile(StudiesPart):
     """Every model with every task, method and seed."""
 
     out: Name | None = None
-    models: Annotated[list[Annotated[ModelEntry, OR_NAME]], Field(min_length=1)]
-    tasks: Annotated[list[Annotated[TaskEntry, OR_NAME]], Field(min_length=1)]
-    methods: Annotated[list[Annotated[MethodEntry, OR_NAME]], Field(min_length=1)] = [
-        MethodEntry(name="adaptive")
-    ]
-    seeds: Annotated[list[Seed], Field(min_length=1)] = [0]
+    models: Some[Annotated[ModelEntry, OR_NAME]]
+    tasks: Some[Annotated[TaskEntry, OR_NAME]]
+    methods: Some[Annotated[MethodEntry, OR_NAME]] = [MethodEntry(name="adaptive")]
+    seeds: Some[Seed] = [0]
     settings: SettingLists = SettingLists()
     overrides: list[Override] = []
 
@@ -232,7 +228,7 @@ def study_of(
 ) -> Study:
     """Build a study of a task with a method from what was said of it, its seed too."""
     task, method = names
-    mode = Mode(said.pop("mode", ZERO), **{name: said.pop(name, None) for name in IN_MODE})
+    mode = Mode(said.pop("mode", ZERO), said.pop("corrupted", None), said.pop("positions", None))
     if mode.corrupted is not None:
         mode = replace(mode, corrupted=file_place(mode.corrupted, start))
     said.setdefault("also", () if mode.name == PATCH else default_others(task))
@@ -241,11 +237,10 @@ def study_of(
         for split, file in said.pop("data", {}).items()
     }
     # what is said of all studies may name the task of one
-    beside = {
-        key: [file_place(name, start) for name in said.pop(key, ()) if name != task]
+    also, spare, twins = (
+        tuple(file_place(name, start) for name in said.pop(key, ()) if name != task)
         for key in ("also", "spare", "twins")
-    }
-    beside["spare"] = [name for name in beside["spare"] if not are_twins(name, task)]
+    )
     settings, options = (
         {each.name: said.pop(each.name) for each in fields(kind) if each.name in said}
         for kind in (Settings, TaskOptions)
@@ -256,9 +251,9 @@ def study_of(
         method=method,
         settings=Settings(**settings),
         options=TaskOptions(data=data, allow_code=allowed.code, **options),
-        other_tasks=tuple(beside["also"]),
-        spare=tuple(beside["spare"]),
-        twins=tuple(beside["twins"]),
+        other_tasks=also,
+        spare=tuple(name for name in spare if not are_twins(name, task)),
+        twins=twins,
         exclude=tuple(file_place(each, start, ".json") for each in said.pop("exclude", ())),
         mode=mode,
         **said,
@@ -395,9 +390,8 @@ def checked(
     """What is wrong with models, methods, tasks and their settings, in sentences."""
     found = Mistakes()
     grids: dict[str, HeadGrid | None] = {}
-    for number, model in enumerate(file.models):
-        label = file.labels("models")[number]
-        asked = model_options(model, start, allowed)
+    for number, label in enumerate(file.labels("models")):
+        asked = model_options(file.models[number], start, allowed)
         grids[label] = found.of(f"models[{number}]", partial(grid_of, asked))
     for number, method in enumerate(file.methods):
         found.of(f"methods[{number}].name", partial(pick, METHODS, method.name, "method"))
@@ -441,8 +435,8 @@ def check_study(place: Place, study: Study, grid: HeadGrid | None, found: Mistak
         found.of(about, check)
     if study.method in METHODS:
         found.of(about, study.with_twins().check_sparing)
-    names: Mapping[str, str] = {name: f"also of {place.tasks}" for name in study.named_tasks[1:]}
-    for name, where in {**names, study.task: f"tasks: {place.tasks}"}.items():
+    named = dict.fromkeys(study.named_tasks[1:], f"also of {place.tasks}")
+    for name, where in (named | {study.task: f"tasks: {place.tasks}"}).items():
         found.of(where, partial(check_task_name, name, study.options))
     if grid is not None and study.method in METHODS and len(found.about) == before:
         found.of(about, partial(study.sized, grid.size))

@@ -10,7 +10,7 @@ import gc
 import math
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, ValuesView
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
@@ -313,23 +313,21 @@ def count_rows(study: Study, tasks: Sequence[Task], engine: Any, known: KnownRow
     endless = replace(study, settings=replace(study.settings, recall=NEVER))
     stages = locate(endless, bench, tasks, Silent())
     bench.meter(tasks[0])  # the first of all, also where nothing was asked
-    pretended = cast(list[DryRunMeter], list(bench.meters.values()))
+    meters = cast(ValuesView[DryRunMeter], bench.meters.values())  # those to come included
     cut, unseen = left_of_search(study, stages, bench, tasks)
-    searched = sum(len(meter.fresh) for meter in pretended) + cut + unseen
-    intact = sum(not mask.any() for meter in pretended for mask, _ in meter.fresh) + unseen
+    searched = sum(len(meter.fresh) for meter in meters) + cut + unseen
+    intact = sum(not mask.any() for meter in meters for mask, _ in meter.fresh) + unseen
     if searched:
         stages = name_in_full(endless, stages)
     unplanned = cut + unseen + go_through_checks(endless, bench, stages, tasks)
-    pretended = cast(list[DryRunMeter], list(bench.meters.values()))
-    used = sum(len(meter.counted) for meter in pretended)
-    stored = sum(len(meter.counted & meter.stored) for meter in pretended)
-    fresh = sum(len(meter.fresh) for meter in pretended)
-    # with nothing pretended the search went as it did, and ended where it ended
+    used = sum(len(meter.counted) for meter in meters)
+    stored = sum(len(meter.counted & meter.stored) for meter in meters)
+    fresh = sum(len(meter.fresh) for meter in meters)
     shared = used - stored - fresh
-    if not fresh:
-        return RowCounts(pretended, 0, stored, shared, 0)
-    work = add_work(pretended, unplanned)
-    return RowCounts(pretended, fresh, stored, shared, unplanned, searched, intact, work)
+    if not fresh:  # with nothing pretended the search went as it did, and ended where it ended
+        return RowCounts([*meters], 0, stored, shared, 0)
+    work = add_work([*meters], unplanned)
+    return RowCounts([*meters], fresh, stored, shared, unplanned, searched, intact, work)
 
 
 def pretended_bench(
@@ -398,7 +396,7 @@ def foresee(study: Study, tasks: Sequence[Task], folder: Path) -> Foreseen:
         bench = pretended_bench(study, tasks, absent, known)
         bench.meter(tasks[0])
         unplanned = go_through_checks(study, bench, stages, tasks)
-        meters = cast(list[DryRunMeter], list(bench.meters.values()))
+        meters = [cast(DryRunMeter, meter) for meter in bench.meters.values()]
         rows = sum(len(meter.fresh) for meter in meters) + unplanned
         return rows, add_work(meters, unplanned)
 
@@ -425,8 +423,7 @@ def left_of_search(
     asked = sum(any(mask) for meter in bench.meters.values() for mask, _ in meter.counted)
     kept = study.drawn(tasks[0].size)[1]
     wanted = [(tasks[0], [*stages.seen, *kept[len(held_back(kept)) :]])]
-    beside = zip(study.beside, tasks[1:], strict=True)
-    wanted += [(t.in_metric(), t.first(ELSEWHERE)) for name, t in beside if not study.is_twin(name)]
+    wanted += [(task.in_metric(), task.first(ELSEWHERE)) for task in no_twins(study, tasks)]
     unseen = 0
     for task, examples in wanted:
         looked = {example for mask, example in bench.meter(task).known if not any(mask)}
@@ -462,13 +459,17 @@ def left_of_offer(study: Study, stages: Stages, tasks: Sequence[Task]) -> int:
     parts = len(stages.subsets.tried) - 1 if stages.subsets else 0
     if study.quick or study.seeks_specific or stages.frontier is not None or not parts:
         return 0
-    beside = zip(study.beside, tasks[1:], strict=True)
     sizes = [
         len(split_examples(task.size, study.settings.seed)[1][: study.limit])
-        for name, task in beside
-        if not study.is_twin(name)
+        for task in no_twins(study, tasks)
     ]
     return (1 + min(parts, OFFERED)) * sum(sizes)
+
+
+def no_twins(study: Study, tasks: Sequence[Task]) -> list[Task]:
+    """Return the tasks beside a study's own that are not the same in other words."""
+    beside = zip(study.beside, tasks[1:], strict=True)
+    return [task for name, task in beside if not study.is_twin(name)]
 
 
 def left_of_curve(study: Study, stages: Stages, tasks: Sequence[Task]) -> int:
