@@ -62,10 +62,7 @@ class Cache:
                 self.known[entry["key"]] = entry["value"]
 
     def recall(self, asked: dict[str, Any], measure: Callable[[], Any]) -> Any:
-        """Return the answer to what is asked, measured and written down if it is not known.
-
-        Raises StoreFailed if the file cannot be written.
-        """
+        """Return the answer to what is asked, measured and written if new; raises StoreFailed."""
         key = digest(asked)
         if key not in self.known:
             measured = measure()

@@ -182,10 +182,7 @@ FORMS: Mapping[str, type[BaseModel]] = {
 
 
 def read_contents(path: Path) -> Any:
-    """Read a file of a run folder, as `read_json`, and check that it is what its name says.
-
-    Raises UserError if it is not there, not readable, of a later version or not what is written.
-    """
+    """Read a file of a run folder and check that it is what its name says; raises UserError."""
     content = read_json(path)
     parse_content(path, content)
     return content
@@ -246,10 +243,7 @@ NESTED = "lists or tables nested beyond reason"
 
 
 def typed(value: Kind) -> Kind:
-    """A dataclass put together from a file's fields, if all of them are of their types.
-
-    Raises ValueError, naming the first one that is not, or if they are nested beyond reason.
-    """
+    """Build a dataclass from a file's fields, if all are of their types; raises ValueError."""
     try:
         fields = asdict(value)  # type: ignore[call-overload]  # a dataclass
     except RecursionError:

@@ -93,10 +93,7 @@ class StoreFailed(RunFailed):
 
 
 def raise_together(attempts: Iterable[Callable[[], object]]) -> None:
-    """Make every attempt, and raise what they refuse as one error.
-
-    Raises CaplocError, of the first one's kind, with the sentences of all.
-    """
+    """Make every attempt; raise all that they refuse as one error, of the first one's kind."""
     mistakes: list[CaplocError] = []
     for attempt in attempts:
         try:
@@ -112,10 +109,7 @@ LISTED = 20  # names beyond this would bury the sentence
 
 
 def pick(table: Mapping[str, T], name: str, kind: str) -> T:
-    """Return `table[name]`.
-
-    Raises UnknownName, naming the nearest entry and what the table holds.
-    """
+    """Return `table[name]`; raises UnknownName with the nearest name and what the table holds."""
     if name in table:
         return table[name]
     raise unknown(table, name, kind)

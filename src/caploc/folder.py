@@ -95,10 +95,7 @@ def check_out(folder: Path) -> Path:
 
 
 def check_earlier(folder: Path, *, model: str, task: str, goal: str) -> None:
-    """Refuse a folder whose run is of another model, task or goal, before anything is loaded.
-
-    Raises FolderTaken.
-    """
+    """Refuse, before anything is loaded, a folder of another model, task or goal (FolderTaken)."""
     refuse_studies(folder)
     known = {"model.name": model, "task": task, "settings.goal": goal}
     earlier = read_json(folder / RUN) if is_file(folder / RUN) else None
@@ -252,10 +249,7 @@ def package_versions() -> dict[str, str | None]:
 
 
 def write_json(path: Path, content: Any) -> None:
-    """Write a file whole or not at all; after a loss of power it is the old or the new one.
-
-    Raises StoreFailed if the folder cannot be written.
-    """
+    """Write a file as `whole_text` does; raises StoreFailed if it cannot be written."""
     with writing(path, "the rows are"), whole_text(path) as file:
         file.write(json.dumps(content, indent=1, allow_nan=False) + "\n")
 

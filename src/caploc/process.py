@@ -30,10 +30,7 @@ def launched() -> bool:
 
 
 def processes() -> int:
-    """Count the processes that were started; 1 for one by itself.
-
-    Raises BadOption if the environment does not say it in a number.
-    """
+    """Count the processes that were started, 1 for one by itself; raises BadOption."""
     if not all(name in os.environ for name in TOLD):
         return 1
     said = os.environ[SIZE]

@@ -160,10 +160,7 @@ def write_rows(
 def read_questions(
     database: sqlite3.Connection, path: Path, own: Own | None
 ) -> dict[int, Question]:
-    """The questions of a store by their numbers, of a run's own only if they are told.
-
-    Raises StoreFailed if the text of one is lost.
-    """
+    """The questions of a store by number, those of `own` if given; raises StoreFailed."""
     texts = database.execute("SELECT id, digest, question FROM questions").fetchall()
     orphans = "SELECT 1 FROM rows WHERE question NOT IN (SELECT id FROM questions) LIMIT 1"
     if (

@@ -135,10 +135,7 @@ class Store:
         return str(found[0])
 
     def load(self, question: int, keys: Iterable[tuple[bytes, str]] | None = None) -> "Known":
-        """The rows of a question by mask and example: all, or those of the keys that are there.
-
-        Raises StoreFailed if the file cannot be read, or a row is not what was written.
-        """
+        """A question's rows by mask and example, all or those of the keys; raises StoreFailed."""
         every = f"SELECT {fields_of(SCHEMA)} FROM rows WHERE question = ?"
         one = f"{every} AND mask = ? AND example = ?"
         asked = [(every, ())] if keys is None else ((one, key) for key in keys)
@@ -149,10 +146,7 @@ class Store:
             return {(row[0], row[1]): sealed_row(self.path, digest, row) for row in rows}
 
     def add(self, question: int, rows: Sequence[Row]) -> None:
-        """Keep rows, all or none; on return they survive a crash of the program.
-
-        Raises StoreFailed if the disk is full or read-only, or the file was taken away.
-        """
+        """Keep rows, all or none; on return they survive a crash. Raises StoreFailed."""
         with self.guarded():
             if identity(self.path) != self.identity:  # what is written would go with this process
                 raise StoreFailed(
@@ -238,10 +232,7 @@ def file_system(folder: Path) -> str:
 
 
 def sealed_row(path: Path, digest: str, row: Sequence[Any]) -> Row:
-    """A row as a file holds it; its seal, if the file has seals, comes last.
-
-    Raises StoreFailed if it is not what was written.
-    """
+    """A row as a file holds it, its seal last if the file has seals; raises StoreFailed."""
     try:
         if row[9:] and seal(digest, row[:9]) != row[9]:
             raise ValueError

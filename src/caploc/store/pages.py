@@ -106,10 +106,7 @@ class Pages:
                 continue
 
     def record(self, page: bytes, offset: int, kind: int) -> Record:
-        """The record of a cell; a row id comes first where there is one.
-
-        Raises Broken, IndexError if it is none.
-        """
+        """The record of a cell, a row id first where there is one; raises Broken, IndexError."""
         offset += 4 if kind == INTERIOR_INDEX else 0
         length, offset = number_at(page, offset)
         if kind != LEAF_TABLE:
@@ -160,10 +157,7 @@ def records(path: Path) -> Iterator[Record]:
 
 
 def stretches(file: BinaryIO, length: int) -> Iterator[tuple[int, int]]:
-    """Where a file's bytes lie on the disk, from and to; holes cost nothing to make.
-
-    One stretch where the system cannot tell.
-    """
+    """Where a file's bytes lie on the disk, without holes; all of it where no one can tell."""
     if not hasattr(os, "SEEK_DATA"):
         yield 0, length
         return

@@ -184,10 +184,7 @@ def fields_of(schema: int) -> str:
 
 
 def prepare(database: sqlite3.Connection, path: Path) -> None:
-    """Create the tables of a new file; bring those of an older one up to date.
-
-    Raises StoreFailed if the file is of a later schema, or holds anything but a store's tables.
-    """
+    """Create the tables of a new file, or update those of an older one; raises StoreFailed."""
     version = schema_of(database, path)
     if version == 0:
         with transaction(database):

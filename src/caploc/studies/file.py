@@ -188,7 +188,6 @@ class Place:
     seeds: int
 
     def meant_by(self, override: Override) -> bool:
-        """Tell whether the override speaks of this study."""
         wanted = {kind: getattr(override, kind) for kind in vars(self)}
         return all(
             labels is None or getattr(self, kind) in labels for kind, labels in wanted.items()

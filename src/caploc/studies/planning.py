@@ -186,7 +186,6 @@ class Planner:
         return self.engine
 
     def priced(self, study: Study, counts: "RowCounts", thinking: float) -> dict[str, Any]:
-        """Say what a study's open rows take in tokens, seconds and memory."""
         tokens, seconds, memory, rows = 0.0, thinking, 0, 0
         for place, meter in enumerate(counts.meters):
             if not meter.fresh:
@@ -252,7 +251,6 @@ class DryRunMeter(Meter):
         self.needed, self.together = [*heads] or self.needed, len(heads) > 1
 
     def ask(self, todo: Sequence[OpenRow], progress: Progress) -> None:
-        """Answer rows out of nothing."""
         for key, (mask, example) in todo:
             self.fresh.append((mask, example))
             nothing: list[Response] = [

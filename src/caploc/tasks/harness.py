@@ -36,7 +36,6 @@ class HarnessTask:
         group: Group | None = None,
         outcome_kind: str = "metric",
     ) -> None:
-        """Join the leaves; raises BadOption."""
         self.name, self.leaves, self.group, self.outcome_kind = name, leaves, group, outcome_kind
         self.places = [(leaf, doc) for leaf in leaves for doc in range(len(leaf.instances))]
         measured = outcome_kind == "metric"

@@ -80,14 +80,10 @@ class Leaf:
 
     @property
     def docs(self) -> list[dict[str, Any]]:
-        """Return the examples as the data have them."""
         return [instances[0].doc for instances in self.instances]
 
     def check_complete(self) -> None:
-        """Refuse records that lack what others have and a template reads: it would ask for `None`.
-
-        Raises BadData, naming the first one.
-        """
+        """Refuse records without what a template reads: it would ask for `None`. Raises BadData."""
         config = self.task.config
         read = (config.doc_to_text, config.doc_to_target, config.doc_to_choice)
         words = set(re.findall(r"\w+", " ".join(text for text in read if isinstance(text, str))))
@@ -101,7 +97,6 @@ class Leaf:
                     )
 
     def requests(self, example: int) -> tuple[Request, ...]:
-        """Return the example's requests, one for each choice."""
         return tuple(as_request(instance) for instance in self.instances[example])
 
     def item(self, example: int, responses: Sequence[Response]) -> Any:
@@ -110,7 +105,6 @@ class Leaf:
         return self.task.process_results(doc, self.filtered(example, responses))[self.metric]
 
     def filtered(self, example: int, responses: Sequence[Response]) -> list[Any]:
-        """Return what the chosen filter makes of the responses."""
         pairs = zip(self.instances[example], responses, strict=True)
         instances = [replace_response(*pair) for pair in pairs]
         for ensemble in self.task._filters:
@@ -257,7 +251,6 @@ class Leaf:
         return [str(choice) for choice in self.task.doc_to_choice(self.instances[example][0].doc)]
 
     def answer(self, example: int, responses: Sequence[Response]) -> str:
-        """Return what the model said or picked."""
         first = responses[0]
         if isinstance(first, Generated):
             return first.text
@@ -341,10 +334,7 @@ def replace_response(instance: Instance, response: Response) -> Instance:
 
 
 def choose_metric(task: HarnessLeaf, wanted: str | None) -> tuple[str, str]:
-    """Metric and filter: those named (`metric` or `metric,filter`), the paper's, or the first.
-
-    Raises UnknownName if the task has no such metric or filter.
-    """
+    """Metric and filter: named (`metric,filter`), the paper's or the first; raises UnknownName."""
     metrics = metric_names(task)
     filters = [ensemble.name for ensemble in task._filters]
     default = PREFERRED.get(task.task_name, ("", ""))

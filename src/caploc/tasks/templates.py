@@ -42,8 +42,7 @@ class Confined:
     """Stands in for lm-eval's Jinja environment: what it asks of one, no more."""
 
     def __init__(self) -> None:
-        """Start a process when the first template is rendered."""
-        self.renderer: Renderer | None = None
+        self.renderer: Renderer | None = None  # until the first template is rendered
         self.lock = Lock()
         self.kept: dict[str, dict[str, Any]] = {}
 
@@ -144,7 +143,6 @@ class Renderer:
         return json.loads(reply) if reply.endswith(b"\n") else None
 
     def end(self) -> None:
-        """End the process, and wait for it."""
         self.over.set()
         atexit.unregister(self.end)
         if self.owner != os.getpid():  # a fork's copy
