@@ -13,7 +13,7 @@ import os
 import shutil
 import sqlite3
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import asdict
 from itertools import chain
@@ -299,12 +299,11 @@ def reading(path: Path) -> Iterator[tuple[sqlite3.Connection, int]]:
             database = open_database(path, copy=True)
         except OSError as error:
             raise StoreFailed(unusable(path.parent, error)) from error
+        stack.enter_context(closing(database))
         try:
             yield database, schema_of(database, path)
         except sqlite3.Error as error:
             raise StoreFailed(sentence(path, error)) from error
-        finally:
-            database.close()
 
 
 def copy_database(path: Path, place: Path) -> Path:

@@ -5,6 +5,7 @@ method and seed.
 """
 
 import re
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import partial
@@ -153,14 +154,15 @@ class StudyFile(StudiesPart):
     def twice(self) -> Iterator[str]:
         """Yield what is named twice, in sentences."""
         for kind in ("models", "tasks", "methods"):
-            labels = self.labels(kind)
-            for label in dict.fromkeys(label for label in labels if labels.count(label) > 1):
-                yield (
-                    f"{kind}: {label!r} is there {labels.count(label)} times; give each a `label` "
-                    "of its own, or name it once."
-                )
-        for seed in dict.fromkeys(seed for seed in self.seeds if self.seeds.count(seed) > 1):
-            yield f"seeds: {seed} is there {self.seeds.count(seed)} times; name it once."
+            for label, times in Counter(self.labels(kind)).items():
+                if times > 1:
+                    yield (
+                        f"{kind}: {label!r} is there {times} times; give each a `label` of its "
+                        "own, or name it once."
+                    )
+        for seed, times in Counter(self.seeds).items():
+            if times > 1:
+                yield f"seeds: {seed} is there {times} times; name it once."
 
     def idle(self) -> Iterator[str]:
         """Yield overrides that speak of nothing there is, in sentences."""
@@ -329,9 +331,9 @@ def read_studies(path: Path, allowed: Allowed | None = None) -> Opened:
             if not studies and not mistakes:
                 mistakes.append("overrides skip every study; leave one.")
     if mistakes or file is None:
-        lines = "".join(f"\n  {mistake}" for mistake in dict.fromkeys(mistakes))
-        number = len(dict.fromkeys(mistakes))
-        raise BadOption(f"{path} has {number} mistake{'s' * (number > 1)}:{lines}")
+        mistakes = list(dict.fromkeys(mistakes))
+        several = "s" * (len(mistakes) > 1)
+        raise BadOption("\n  ".join([f"{path} has {len(mistakes)} mistake{several}:", *mistakes]))
     out = path.parent / at_home(file.out) if file.out else Path("runs") / path.stem
     return Opened(studies, out)
 
@@ -446,15 +448,15 @@ def clashes(names: Sequence[str]) -> list[str]:
 
     Files of the folder that they lie in have names, too.
     """
-    folded = [name.casefold() for name in names]
+    folded = Counter(name.casefold() for name in names)
     return [
         f"a study's folder cannot be called {name!r}, as a file beside it is; give its model, task "
         "or method another label."
-        for name in dict.fromkeys(folded)
+        for name in folded
         if name.removesuffix(".part") in FILES or name.startswith(ROWS)
     ] + [
-        f"{folded.count(name)} studies would lie in one folder, {name!r}; give models, tasks or "
-        "methods labels that differ in letters and digits."
-        for name in dict.fromkeys(folded)
-        if folded.count(name) > 1
+        f"{times} studies would lie in one folder, {name!r}; give models, tasks or methods labels "
+        "that differ in letters and digits."
+        for name, times in folded.items()
+        if times > 1
     ]

@@ -130,23 +130,19 @@ def dry_run(
     return StudiesPlan([done[name] for name in studies], None if seconds is None else loading)
 
 
+@dataclass
 class Planner:
     """Plans the studies of one model, which is loaded when the first of them needs it."""
 
-    def __init__(
-        self,
-        model: ModelOptions,
-        known: "KnownRows",
-        progress: Progress,
-        seconds: float | None,
-        stack: ExitStack,
-    ) -> None:
-        self.model, self.known, self.progress = model, known, progress
-        self.seconds, self.stack = seconds, stack
-        self.loading = 0.0
-        self.engine: Any = None
-        self.paces: dict[str, tuple[Pace, int]] = {}
-        self.tasks: dict[str, Task] = {}
+    model: ModelOptions
+    known: "KnownRows"
+    progress: Progress
+    seconds: float | None
+    stack: ExitStack
+    loading: float = 0.0  # seconds
+    engine: Any = None
+    paces: dict[str, "tuple[Pace, int]"] = field(default_factory=dict)
+    tasks: dict[str, Task] = field(default_factory=dict)
 
     def plan(self, name: str, study: Study, folder: Path) -> Planned:
         blank = Planned(name, study.model.name, study.task, study.method)

@@ -244,12 +244,12 @@ def run_all(
         yield from ConcurrentJobs(engine, jobs, ABREAST * max(1, engine.pool.expected)).run()
         return
     for name, study in studies.items():
+        found: StudyFindings | Exception
         try:
             found = run_and_report(study, folder / name, turns[name], command, engine, foresee)
         except Exception as error:  # the other studies may be right
-            yield name, error
-        else:
-            yield name, found
+            found = error
+        yield name, found
 
 
 def run_and_report(
@@ -294,7 +294,7 @@ def rewrite_report(folder: Path) -> Path:
     if runs == [folder]:
         return rewrite_page(folder)
     for run_folder in runs:
-        rewrite_report(run_folder)
+        rewrite_page(run_folder)
     try:
         command = str(read_json(folder / COMPARISON)["command"])
     except (UserError, LookupError, TypeError):

@@ -14,16 +14,7 @@ from caploc.errors import BadOption
 from caploc.naming import is_file
 from caploc.result import Score
 from caploc.tasks.leaf import LIKELIHOOD_METRICS, PAIR_METRICS, Leaf
-from caploc.tasks.task import (
-    Generate,
-    LogLikelihood,
-    Request,
-    Response,
-    Rolling,
-    Scored,
-    Shown,
-    Task,
-)
+from caploc.tasks.task import Request, Response, Rolling, Scored, Shown, Task, prompt_of
 
 
 class HarnessTask:
@@ -164,9 +155,8 @@ class HarnessTask:
     def show(self, example: int, responses: Sequence[Response]) -> Shown:
         leaf, doc = self.places[example]
         first, *_ = self.requests(example)
-        prompt = {Generate: "prompt", LogLikelihood: "context", Rolling: "text"}[type(first)]
         gold = None if isinstance(first, Rolling) else leaf.gold(doc)
-        return Shown(getattr(first, prompt), gold, leaf.answer(doc, responses))
+        return Shown(prompt_of(first), gold, leaf.answer(doc, responses))
 
     def extracted(self, example: int, responses: Sequence[Response]) -> str | None:
         leaf, doc = self.places[example]
