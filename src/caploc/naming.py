@@ -286,10 +286,7 @@ def default_folder(*parts: str) -> Path:
 
 
 def folder_name(name: str) -> str:
-    """Turn a study's name into that of a folder.
-
-    One that is too long for a disk is cut, and ends in a digest of the whole.
-    """
+    """Turn a study's name into that of a folder, a long one cut and with a digest of the whole."""
     text = keep_plain(name) or "unnamed"
     if len(text.encode()) <= LONGEST:
         return text

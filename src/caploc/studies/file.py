@@ -47,10 +47,7 @@ class StudiesPart(BaseModel):
 
 
 class SettingLists(StudiesPart):
-    """What may be said of all studies, of a task, of a method, or of some studies; the last wins.
-
-    What nobody says is as in `caploc locate`.
-    """
+    """What may be said of all studies, a task, a method or some studies; the last wins."""
 
     masks: Whole | None = None
     rate: Rate | None = None
@@ -268,10 +265,7 @@ def file_place(given: str, start: Path, *endings: str) -> str:
 
 
 def grid_of(model: ModelOptions) -> HeadGrid:
-    """Return a model's heads, though its weights may not fit here: that fails its own studies only.
-
-    Raises UserError if the model cannot be.
-    """
+    """Return a model's heads, also of one too large for here: that fails its own studies only."""
     try:
         return model.check()
     except OutOfMemory:
@@ -444,10 +438,7 @@ def check_study(place: Place, study: Study, grid: HeadGrid | None, found: Mistak
 
 
 def clashes(names: Sequence[str]) -> list[str]:
-    """Studies whose folders would have the same name, on a disk that knows no capitals.
-
-    Files of the folder that they lie in have names, too.
-    """
+    """Studies whose folders would have one name, capitals aside, or that of a file beside them."""
     folded = Counter(name.casefold() for name in names)
     return [
         f"a study's folder cannot be called {name!r}, as a file beside it is; give its model, task "

@@ -172,9 +172,7 @@ class Planner:
     def opened(self) -> Any:
         """Return the engine; without calibration, one that knows the model's files only."""
         if self.engine is None and self.seconds is None:
-            here = self.known.path.is_file()  # or there is nothing to compare a fingerprint with
-            print_of = self.model.source().fingerprint() if here else ""
-            self.engine = Absent(Unloaded(self.model.name, print_of, self.model.check()))
+            self.engine = without_weights(self.model, self.known.path)
         elif self.engine is None:
             before = time.perf_counter()
             self.engine = self.stack.enter_context(self.model.answering())
@@ -184,12 +182,11 @@ class Planner:
     def priced(self, study: Study, counts: "RowCounts", thinking: float) -> dict[str, Any]:
         tokens, seconds, memory, rows = 0.0, thinking, 0, 0
         for place, meter in enumerate(counts.meters):
-            if not meter.fresh:
-                continue
-            pace, peak = self.pace(study, meter)
-            took, run = pace.take(meter.fresh, counts.unplanned if place == 0 else 0)
-            seconds, tokens = seconds + took, tokens + run
-            memory, rows = max(memory, peak), rows + pace.rows
+            if meter.fresh:
+                pace, peak = self.pace(study, meter)
+                took, run = pace.take(meter.fresh, counts.unplanned if place == 0 else 0)
+                seconds, tokens = seconds + took, tokens + run
+                memory, rows = max(memory, peak), rows + pace.rows
         return dict(tokens=tokens, seconds=seconds, measured_on=rows, memory=memory or None)
 
     def pace(self, study: Study, meter: "DryRunMeter") -> "tuple[Pace, int]":
@@ -208,6 +205,12 @@ class Planner:
                 )
             self.paces[key] = (pace, peak.bytes)
         return self.paces[key]
+
+
+def without_weights(model: ModelOptions, rows: Path) -> Absent:
+    """Return an engine that knows a model's files only, and no fingerprint if there are no rows."""
+    fingerprint = model.fingerprint() if rows.is_file() else ""
+    return Absent(Unloaded(model.name, fingerprint, model.check()))
 
 
 @dataclass
@@ -380,8 +383,7 @@ def add_work(meters: Sequence["DryRunMeter"], unplanned: int) -> float:
 def foresee(study: Study, tasks: Sequence[Task], folder: Path) -> Foreseen:
     """Count what a study will measure, at most, without its model; see `run_study`."""
     path = rows_file(folder)
-    print_of = study.model.fingerprint() if path.is_file() else ""
-    engine = Absent(Unloaded(study.model.name, print_of, study.model.check()))
+    engine = without_weights(study.model, path)
 
     def recount(stages: Stages) -> tuple[int, float]:
         known = KnownRows(path, study.settings.top)

@@ -62,10 +62,7 @@ def own_names() -> list[str]:
 
 
 def list_twins(name: str) -> list[str]:
-    """List a task's twins that caploc brings, but those without examples.
-
-    Of `words/past` it is `words/past_twin`.
-    """
+    """List a task's twins with examples that caploc brings: of `words/past`, `words/past_twin`."""
     twins = [other for other in own_names() if other != name and are_twins(other, name)]
     return [other for other in twins if not other.endswith(ZERO_SHOT)]
 

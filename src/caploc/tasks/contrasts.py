@@ -210,10 +210,7 @@ def arithmetic(items: int = ITEMS, *, seed: int = 0) -> list[ContrastSet]:
 
 
 def _operands(operations: tuple[str, str]) -> dict[Pair, list[Pair]]:
-    """List operands that both operations can be asked of, with those that look like them.
-
-    Those have as many digits, and answers of as many digits.
-    """
+    """List operands that both operations take, with those of as many digits, answers too."""
     groups: dict[tuple[int, ...], list[Pair]] = defaultdict(list)
     for first in range(2, LARGEST + 1):
         for second in range(2, first + 1):

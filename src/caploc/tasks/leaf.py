@@ -194,10 +194,7 @@ class Leaf:
 
     @cached_property
     def choosing(self) -> bool:
-        """Say whether the model picks among answers by their log-probabilities, in every example.
-
-        `acc_mutual_info` picks by something else.
-        """
+        """Say whether the model always picks among answers by their log-probabilities."""
         return self.metric != "acc_mutual_info" and all(
             self.offered(instances) > 1 and instances[0].request_type == "loglikelihood"
             for instances in self.instances
