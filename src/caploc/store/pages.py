@@ -416,7 +416,7 @@ class Database(sqlite3.Connection):
             self.file = None
 
 
-def connect(path: Path, address: str | None = None, *, timeout: float = BUSY_SECONDS) -> Database:
+def connect(path: Path, address: str | None = None) -> Database:
     """Connect to a database that was looked at; nothing of it has been read yet.
 
     `address` is a URI with further settings; without one the file is opened for writing. Raises
@@ -426,7 +426,7 @@ def connect(path: Path, address: str | None = None, *, timeout: float = BUSY_SEC
     with OPENING:
         before = check_database(path, writing=address is None)
         database = sqlite3.connect(
-            address or path, timeout=timeout, uri=address is not None, factory=Database
+            address or path, timeout=BUSY_SECONDS, uri=address is not None, factory=Database
         )
         database.file = now = identity(path)
         if now is not None:

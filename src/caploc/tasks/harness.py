@@ -45,9 +45,7 @@ class HarnessTask:
             self.places[0][0].gold_request(0)
 
     def in_metric(self) -> "HarnessTask":
-        if self.outcome_kind == "metric":
-            return self
-        return HarnessTask(self.name, self.leaves, self.group)
+        return self if self.outcome_kind == "metric" else self.with_outcome("metric")
 
     def in_likelihood(self) -> "HarnessTask | None":
         if self.outcome_kind != "metric":
@@ -55,15 +53,14 @@ class HarnessTask:
         if self.metric in LIKELIHOOD_METRICS:  # a perplexity is one already
             return None
         try:
-            if all(leaf.choosing for leaf in self.leaves):
-                return HarnessTask(self.name, self.leaves, self.group, "margin")
-            return self.in_logprob()
+            choosing = all(leaf.choosing for leaf in self.leaves)
+            return self.with_outcome("margin" if choosing else "logprob")
         except BadOption:
             return None
 
-    def in_logprob(self) -> "HarnessTask":
-        """Return the task with its right answers' log-probabilities; raises BadOption if none."""
-        return HarnessTask(self.name, self.leaves, self.group, "logprob")
+    def with_outcome(self, kind: str) -> "HarnessTask":
+        """Return the task with outcomes of another kind; raises BadOption if it has none."""
+        return HarnessTask(self.name, self.leaves, self.group, kind)
 
     @property
     def size(self) -> int:
@@ -200,7 +197,7 @@ class Mixture:
             return None
         if len({part.outcome_kind for part in known}) > 1:  # margins are no log-probabilities
             try:
-                known = [part.in_logprob() for part in self.parts]
+                known = [part.with_outcome("logprob") for part in self.parts]
             except BadOption:
                 return None
         return Mixture(self.name, known)
