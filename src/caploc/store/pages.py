@@ -314,8 +314,7 @@ def check_database(path: Path, *, writing: bool = False) -> tuple[int, int] | No
 def examine_files(path: Path, writing: bool) -> tuple[int, int] | None:
     """Look at a database's files; its device and inode, None if it is not there.
 
-    Raises UnfitFile, naming the first one that is not what a run leaves; OSError if a file cannot
-    be read.
+    Raises UnfitFile, naming the first that is not what a run leaves; OSError if it is unreadable.
     """
     found, size, each = None, 0, 0
     if os.path.lexists(path):

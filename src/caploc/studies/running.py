@@ -189,9 +189,8 @@ def located(
 
     Models come one after another, each loaded once; if one cannot be loaded, all its studies have
     failed. With workers, studies of a model run side by side and are yielded as they end. A study
-    that fails does not stop the others; Ctrl-C and a store that cannot be written do. Raises
-    FolderTaken if another process is running in the folder; RunFailed if all must stop; rows
-    already measured are kept.
+    that fails does not stop the others; Ctrl-C and a store that cannot be written do. Raises as
+    `run_studies`.
     """
     sizes = dict[str, tuple[int, float]]()
     turns = {
@@ -244,12 +243,12 @@ def run_all(
         yield from ConcurrentJobs(engine, jobs, ABREAST * max(1, engine.pool.expected)).run()
         return
     for name, study in studies.items():
-        found: StudyFindings | Exception
         try:
             found = run_and_report(study, folder / name, turns[name], command, engine, foresee)
         except Exception as error:  # the other studies may be right
-            found = error
-        yield name, found
+            yield name, error
+        else:
+            yield name, found
 
 
 def run_and_report(
