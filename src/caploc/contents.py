@@ -263,11 +263,7 @@ def read_typed(kind: type[Kind], fields: dict[str, Any]) -> Kind:
 
 
 def restore(kind: type[Kind], fields: Any) -> Kind:
-    """Rebuild a dataclass, and those that are its fields, from what a file holds of it.
-
-    Raises KeyError, TypeError or ValueError if a part is missing, a field unknown or not of its
-    type.
-    """
+    """Rebuild a dataclass, and those in it, from a file; raises KeyError, TypeError, ValueError."""
     kinds = get_type_hints(kind)
     unknown = fields.keys() - kinds.keys() if isinstance(fields, dict) else {"no fields"}
     if unknown:

@@ -106,10 +106,7 @@ class HeadGrid(Grid[Head]):
         return found
 
     def mask(self, parts: Iterable[Head | str]) -> Mask:
-        """The mask that knocks out these heads; in numbers, if one of them not wholly.
-
-        Raises BadOption for what is no name of one, or for two amounts of the same.
-        """
+        """The mask that knocks out these heads, in numbers if not all wholly; raises BadOption."""
         heads = [Head.parse(each) if isinstance(each, str) else each for each in parts]
         whole, amounts = super().mask(heads), np.zeros(self.size)
         for head in heads:
@@ -125,10 +122,7 @@ class HeadGrid(Grid[Head]):
         return [self.heads[column].scaled(float(knocked_out[column])) for column in columns]
 
     def named_in(self, names: Iterable[str], *, amounts: bool = False) -> list[Head]:
-        """The heads of these names, each checked to exist.
-
-        Raises BadOption for one with an amount, where `amounts` mean nothing.
-        """
+        """The heads of these names, each checked to exist, and without amounts unless `amounts`."""
         found = [Head.parse(name) for name in names]
         for head in found:
             self.column(head)

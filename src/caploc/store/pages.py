@@ -338,11 +338,7 @@ def examine_files(path: Path, writing: bool) -> tuple[int, int] | None:
 
 
 def check_journal(file: BinaryIO, path: Path, size: int, each: int) -> None:
-    """Refuse a rollback journal that does more than put back pages of its database.
-
-    Raises UnfitFile if it names a super-journal, its pages are of another size, or it makes the
-    database longer.
-    """
+    """Refuse a rollback journal that does more than put back pages of its database (UnfitFile)."""
     length = os.fstat(file.fileno()).st_size
     if length < JOURNAL_HEADER:
         return  # SQLite plays nothing back

@@ -59,10 +59,7 @@ class Checked:
 
 
 def check_store(path: Path, heads: Mapping[str, int] | None = None) -> Checked:
-    """Look at a whole store; nothing is changed. `heads` of models, by fingerprint, if known.
-
-    Raises StoreFailed if the file is of a later schema or none of ours.
-    """
+    """Look at a whole store; `heads` of models, by fingerprint, if known. Raises StoreFailed."""
     found = Checked()
     try:
         with reading(path) as (database, found.schema):

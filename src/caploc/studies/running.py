@@ -268,10 +268,7 @@ def run_and_report(
 
 @contextmanager
 def lock_studies(folder: Path, names: Sequence[str]) -> Iterator[None]:
-    """Keep other processes out of a folder of studies, and mark it as one: they share its rows.
-
-    Raises FolderTaken if another process is running in it; StoreFailed if it cannot be written.
-    """
+    """Keep other processes out of a folder of studies that share rows, and mark it as one."""
     refuse_links(folder)
     make(folder)
     with hold_folder(folder):

@@ -155,11 +155,7 @@ def read_definition(path: Path, allowance: Allowance, above: tuple[Path, ...] = 
 
 
 def parse_yaml(content: bytes, folder: Path) -> tuple[Any, list[Function]]:
-    """Return what a YAML says, and the functions in it.
-
-    Raises ValueError if it nests too deeply, or its aliases unfold to too much; yaml.YAMLError if
-    it is no YAML.
-    """
+    """Return what a YAML says, and its functions; ValueError if it nests or unfolds too far."""
     depth = 0
     for event in yaml.parse(content, Loader=SafeLoader):
         depth += isinstance(event, yaml.CollectionStartEvent)
