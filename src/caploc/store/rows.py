@@ -239,13 +239,9 @@ def normalize_statement(sql: str) -> str:
 @contextmanager
 def transaction(database: sqlite3.Connection) -> Iterator[None]:
     """All statements of the block or none, those that make tables included."""
-    database.execute("BEGIN IMMEDIATE")
-    try:
+    with database:
+        database.execute("BEGIN IMMEDIATE")
         yield
-        database.commit()
-    except BaseException:
-        database.rollback()
-        raise
 
 
 def keep_copy(database: sqlite3.Connection, path: Path, version: int) -> None:

@@ -86,7 +86,7 @@ class HarnessTask:
         if example not in self.keys:
             leaf, doc = self.places[example]
             asked = [[type(r).__name__, repr(r)] for r in self.requests(example)]
-            document = leaf.instances[doc][0].doc
+            document = leaf.docs[doc]
             right = leaf.task.doc_to_target(document)
             self.keys[example] = digest_json([leaf.name, asked, document, right, leaf.choices(doc)])
         return self.keys[example]
@@ -132,15 +132,16 @@ class HarnessTask:
             by_leaf[self.places[example][0].name].append(item)
         if self.group is None and len(self.leaves) == 1:
             return Score.of(*self.leaves[0].aggregate(items), len(items))
+        # the names under which lm-eval's groups look up a score and its standard error
+        value_key = f"{self.metric},{self.leaves[0].filter}"
+        stderr_key = f"{self.metric}_stderr,{self.leaves[0].filter}"
         metrics: dict[str, dict[str, Any]] = {}
         for leaf in self.leaves:
             if own := by_leaf[leaf.name]:
-                names = (*metric_keys(leaf), "sample_len")
                 value, stderr = leaf.aggregate(own)
-                results = (value, "N/A" if stderr is None else stderr, len(own))
-                metrics[leaf.name] = dict(zip(names, results, strict=True))
+                error = "N/A" if stderr is None else stderr
+                metrics[leaf.name] = {value_key: value, stderr_key: error, "sample_len": len(own)}
         aggregated = self.group.aggregate(metrics) if self.group else {}
-        value_key, stderr_key = metric_keys(self.leaves[0])
         value, stderr = aggregated.get(value_key), aggregated.get(stderr_key)
         if value is None:  # the plain mean, if the group says nothing
             value, stderr = mean_of_scores(
@@ -259,11 +260,6 @@ class Mixture:
     def extracted(self, example: int, responses: Sequence[Response]) -> str | None:
         part, place = self.places[example]
         return self.parts[part].extracted(place, responses)
-
-
-def metric_keys(leaf: Leaf) -> tuple[str, str]:
-    """Return the names under which lm-eval's groups look up a leaf's score and standard error."""
-    return f"{leaf.metric},{leaf.filter}", f"{leaf.metric}_stderr,{leaf.filter}"
 
 
 def mean_of_scores(

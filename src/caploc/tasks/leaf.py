@@ -78,7 +78,7 @@ class Leaf:
         self.instances = build_instances(task, chat)
         self.higher_is_better = bool(task.higher_is_better().get(self.metric, True))
 
-    @property
+    @cached_property
     def docs(self) -> list[dict[str, Any]]:
         return [instances[0].doc for instances in self.instances]
 
@@ -101,8 +101,8 @@ class Leaf:
 
     def item(self, example: int, responses: Sequence[Response]) -> Any:
         """Return the chosen metric of one example, through the chosen filter."""
-        doc = self.instances[example][0].doc
-        return self.task.process_results(doc, self.filtered(example, responses))[self.metric]
+        found = self.filtered(example, responses)
+        return self.task.process_results(self.docs[example], found)[self.metric]
 
     def filtered(self, example: int, responses: Sequence[Response]) -> list[Any]:
         pairs = zip(self.instances[example], responses, strict=True)
@@ -141,7 +141,7 @@ class Leaf:
 
     def gold(self, example: int) -> str | None:
         """Return the right answer in words, None where the task has none."""
-        doc = self.instances[example][0].doc
+        doc = self.docs[example]
         if self.executes_code:  # the target is the tests
             return next((str(doc[column]) for column in SOLUTIONS if doc.get(column)), None)
         if column := (self.task.get_config("metadata") or {}).get("gold"):
@@ -176,7 +176,7 @@ class Leaf:
             )
         if not others:
             return first
-        doc = self.instances[example][0].doc
+        doc = self.docs[example]
         # Tasks whose choices are contexts (winogrande) keep the right one's number in their text.
         right = (
             self.task.doc_to_text(doc) if self.task.multiple_input else self.task.doc_to_target(doc)
@@ -209,11 +209,12 @@ class Leaf:
 
     def choice(self, example: int) -> int | None:
         """Return the number of the right choice, None if there is none or it is not known."""
+        if not self.choosing:
+            return None
         try:
-            right = self.gold_request(example) if self.choosing else None
+            return self.requests(example).index(self.gold_request(example))
         except BadOption:
             return None
-        return None if right is None else self.requests(example).index(right)
 
     def margin(self, example: int, responses: Sequence[Response]) -> float:
         """Return by how much the right choice is likelier than the likeliest other one, in nats.
@@ -245,7 +246,7 @@ class Leaf:
         """Return the answers offered, empty where the model writes its own."""
         if self.task.config.doc_to_choice is None:
             return []
-        return [str(choice) for choice in self.task.doc_to_choice(self.instances[example][0].doc)]
+        return [str(choice) for choice in self.task.doc_to_choice(self.docs[example])]
 
     def answer(self, example: int, responses: Sequence[Response]) -> str:
         first = responses[0]
