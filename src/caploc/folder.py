@@ -220,10 +220,9 @@ def refuse_links(folder: Path, *, below: bool = True) -> None:
 def question(study: Any) -> dict[str, Any]:
     """A study without what changes no outcome: a run may go on elsewhere, in smaller batches."""
     same = ("model.backend", "model.batch_size", "model.device", "model.workers", "track")
-    fields = flat(study or {})
     return {
         key: value
-        for key, value in fields.items()
+        for key, value in flat(study or {}).items()
         if not key.startswith(same) and (key not in LATER or value != LATER[key])
     }
 
