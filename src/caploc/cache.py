@@ -119,12 +119,13 @@ class ArrayCache:
         """
         for path in sorted(other.folder.glob("*.npz")):
             mine = self.folder / path.name
-            if not mine.exists():
-                with self._whole(mine) as part:
-                    try:
-                        part.hardlink_to(path)
-                    except OSError:
-                        shutil.copyfile(path, part)
+            if mine.exists():
+                continue
+            with self._whole(mine) as part:
+                try:
+                    part.hardlink_to(path)
+                except OSError:
+                    shutil.copyfile(path, part)
 
     def _read(self, path: Path) -> Moments:
         with open_regular(path, LONGEST_ARRAYS) as file:

@@ -240,8 +240,8 @@ def capability(task: str) -> str:
 def placed(name: str, start: Path = Path()) -> str:
     """A model or task given as a path, seen from `start`, as an absolute one; others as they are.
 
-    `demo` and the name of a model of `caploc fetch` mean that, whatever folder of the name lies
-    here.
+    A run is then continued from anywhere. `demo` and the name of a model of `caploc fetch` mean
+    that, whatever folder of the name lies here.
     """
     if name == DEMO or name in PRETRAINED:
         return name
