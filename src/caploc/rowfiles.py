@@ -88,25 +88,32 @@ class Known:
                 told.setdefault(key, []).extend(f"{run.name}: {stage}" for stage in stages)
 
 
-def tell_own(folder: Path, path: Path) -> Callable[[Question], bool]:
-    """Return what tells a run's own questions in rows at `path` that it shares with other studies.
+@dataclass(frozen=True)
+class Own:
+    """What a run asked, of rows that it shares."""
 
-    They are of its model, its mode and one of its tasks. Raises UserError if it has no result.
-    """
-    if not (folder / RESULT).is_file():
-        raise UserError(
-            f"{folder} shares its rows with the studies beside it and holds no {RESULT}, which "
-            f"tells its own from theirs; finish the run, or name {path.parent} for all rows."
-        )
-    result = read_file(folder / RESULT, Result)
-    model, mode = result.model, result.method.mode
-    tasks = {result.task.name, *(other.name for other in result.validation.other_tasks)}
+    fingerprint: str
+    dtype: str | None
+    tasks: frozenset[str]
+    mode: str
 
-    def is_own(question: Question) -> bool:
-        same = question.model == str(model.fingerprint) and model.dtype in (None, question.dtype)
-        return same and question.task in tasks and question.mode.split()[0] == mode
+    @classmethod
+    def of(cls, folder: Path, path: Path) -> "Own":
+        """From the run's result; `path` are the rows; raises UserError if there is none."""
+        if not (folder / RESULT).is_file():
+            raise UserError(
+                f"{folder} shares its rows with the studies beside it and holds no {RESULT}, which "
+                f"tells its own from theirs; finish the run, or name {path.parent} for all rows."
+            )
+        result = read_file(folder / RESULT, Result)
+        others = (other.name for other in result.validation.other_tasks)
+        tasks = frozenset([result.task.name, *others])
+        mode = result.method.mode
+        return cls(str(result.model.fingerprint), result.model.dtype, tasks, mode)
 
-    return is_own
+    def has(self, question: Question) -> bool:
+        same = question.model == self.fingerprint and self.dtype in (None, question.dtype)
+        return same and question.task in self.tasks and question.mode.split()[0] == self.mode
 
 
 def write_rows(
@@ -129,9 +136,9 @@ def write_rows(
     if not folder.is_dir() or not path.is_file():
         raise UserError(f"{folder} holds no {ROWS}; name the folder of a run.")
     known, progress = Known.of(folder, stages=stages), progress or Silent()
-    is_own = None if path == folder / ROWS else tell_own(folder, path)
+    own = None if path == folder / ROWS else Own.of(folder, path)
     with reading(path) as (database, schema):
-        questions = read_questions(database, path, is_own)
+        questions = read_questions(database, path, own)
         counting = "SELECT count(*) FROM rows WHERE question = ?"
         count = sum(database.execute(counting, (each,)).fetchone()[0] for each in questions)
         progress.start("rows", count)
@@ -151,9 +158,9 @@ def write_rows(
 
 
 def read_questions(
-    database: sqlite3.Connection, path: Path, is_own: Callable[[Question], bool] | None
+    database: sqlite3.Connection, path: Path, own: Own | None
 ) -> dict[int, Question]:
-    """The questions of a store by number, a run's own if they are told; raises StoreFailed."""
+    """The questions of a store by number, those of `own` if given; raises StoreFailed."""
     texts = database.execute("SELECT id, digest, question FROM questions").fetchall()
     orphans = "SELECT 1 FROM rows WHERE question NOT IN (SELECT id FROM questions) LIMIT 1"
     if (
@@ -165,7 +172,7 @@ def read_questions(
             "command again (`command` in run.json), which finds it again, then `caploc rows`."
         )
     questions = {number: Question(**json.loads(text)) for number, _, text in texts}
-    return {number: each for number, each in questions.items() if not is_own or is_own(each)}
+    return {number: each for number, each in questions.items() if own is None or own.has(each)}
 
 
 def batches(
