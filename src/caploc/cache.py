@@ -1,18 +1,19 @@
 """Answers by what was asked: long studies go on where they stopped, and nothing is measured twice.
 
 Rows lie in the store; a cache keeps what follows from them, or from a model directly. `Cache` has a
-line of JSON for every answer, `ArrayCache` a file for every answer that is made of arrays.
+line of JSON for every answer, `ArrayCache` a file of arrays for every answer.
 """
 
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
 from tokenize import TokenError
-from typing import Any, Generic, Protocol, Self, TypeVar, runtime_checkable
+from typing import Any
 from zipfile import ZipFile
 
 import numpy as np
@@ -20,13 +21,13 @@ import numpy as np
 from caploc.errors import BadData, StoreFailed
 from caploc.files import UNZIPPING, UnfitFile, open_regular, whole_path, writing
 from caploc.stats import JsonRecord
+from caploc.stats.threshold import Moments
 
 LONGEST = 2**30  # bytes of a file of answers that are read
 LONGEST_ARRAYS = 16 * 2**30  # a hundred bytes for each of 160 million neurons
 # What numpy raises beside for arrays that are not what they say.
 UNREADABLE = (*UNZIPPING, MemoryError, SyntaxError, TokenError)
 COMPACT = (",", ":")
-Arrays = dict[str, np.ndarray]
 
 
 def digest(asked: dict[str, Any], separators: tuple[str, str] | None = None) -> str:
@@ -62,60 +63,34 @@ class Cache:
                 self.known[entry["key"]] = entry["value"]
 
     def recall(self, asked: dict[str, Any], measure: Callable[[], Any]) -> Any:
-        """Return the answer to what is asked; measure it and write it down if it is not known.
-
-        Raises StoreFailed if the file cannot be written.
-        """
+        """Return the answer to what is asked, measured and written if new; raises StoreFailed."""
         key = digest(asked)
         if key not in self.known:
             measured = measure()
             fields = measured.as_dict() if isinstance(measured, JsonRecord) else measured
-            value = json.loads(json.dumps(fields, allow_nan=False))
-            self.known[key] = value
+            self.known[key] = value = json.loads(json.dumps(fields, allow_nan=False))
             self.write({"key": key, "asked": asked, "value": value})
         return self.known[key]
 
     def write(self, entry: dict[str, Any]) -> None:
-        """Add a line."""
         with writing(self.path, "the rows are"), self.path.open("a", encoding="utf-8") as file:
             file.write("\n" * self.torn + json.dumps(entry) + "\n")
         self.torn = False
 
 
-@runtime_checkable
-class Storable(Protocol):
-    """What arrays can be made of, and what can be made of them again."""
+@dataclass(frozen=True)
+class ArrayCache:
+    """The running figures of scores, a file for each in a folder, named by what was asked."""
 
-    def as_arrays(self) -> Arrays:
-        """Give what `numpy.savez` takes."""
+    folder: Path
 
-    @classmethod
-    def from_arrays(cls, arrays: Mapping[str, Any]) -> Self:
-        """Read what `as_arrays` gave; BadData if they do not fit together."""
-
-
-T = TypeVar("T", bound=Storable)
-
-
-class ArrayCache(Generic[T]):
-    """Answers of one kind made of arrays, a file for each in a folder, named by what was asked."""
-
-    def __init__(self, folder: Path, kind: type[T]) -> None:
-        self.folder, self.kind = folder, kind
-
-    def recall(self, asked: dict[str, Any], measure: Callable[[], T]) -> T:
-        """Return the answer to what is asked; measure and keep it if it is not there.
-
-        Raises StoreFailed if they cannot be read or written.
-        """
+    def recall(self, asked: dict[str, Any], measure: Callable[[], Moments]) -> Moments:
+        """Return the answer to what is asked, measured and kept if new; raises StoreFailed."""
         known = self.find(asked)
         return self.keep(asked, measure()) if known is None else known
 
-    def find(self, asked: dict[str, Any]) -> T | None:
-        """Return the answer to what is asked, or None if it is not there.
-
-        Raises StoreFailed if it cannot be read.
-        """
+    def find(self, asked: dict[str, Any]) -> Moments | None:
+        """Return the answer to what is asked, None if it is not there; raises StoreFailed."""
         path = self.place(asked)
         try:
             return self._read(path)
@@ -127,21 +102,16 @@ class ArrayCache(Generic[T]):
                 "choose another --out."
             ) from error
 
-    def keep(self, asked: dict[str, Any], measured: T) -> T:
+    def keep(self, asked: dict[str, Any], measured: Moments) -> Moments:
         """Write the answer to what is asked, and return it; raises StoreFailed if that fails."""
-        self.write(self.place(asked), measured)
+        with self._whole(self.place(asked)) as part, part.open("wb") as file:
+            np.savez(file, **measured.as_arrays())  # type: ignore[arg-type]
         return measured
 
     def place(self, asked: dict[str, Any]) -> Path:
-        """Name the file of an answer."""
         return self.folder / f"{digest(asked, COMPACT)}.npz"
 
-    def write(self, path: Path, measured: T) -> None:
-        """Write a file whole or not at all."""
-        with self._whole(path) as part, part.open("wb") as file:
-            np.savez(file, **measured.as_arrays())  # type: ignore[arg-type]
-
-    def adopt(self, other: "ArrayCache[T]") -> None:
+    def adopt(self, other: "ArrayCache") -> None:
         """Take over what another cache holds, as hard links where the disk has them.
 
         No file is ever written twice, so that links stay what they are, and a folder that is moved
@@ -157,7 +127,7 @@ class ArrayCache(Generic[T]):
                 except OSError:
                     shutil.copyfile(path, part)
 
-    def _read(self, path: Path) -> T:
+    def _read(self, path: Path) -> Moments:
         with open_regular(path, LONGEST_ARRAYS) as file:
             with ZipFile(file) as parts:
                 size = sum(part.file_size for part in parts.infolist())
@@ -165,7 +135,7 @@ class ArrayCache(Generic[T]):
                 raise UnfitFile(f"it unpacks to {size:,} bytes, more than any run writes", path)
             file.seek(0)
             with np.load(file, allow_pickle=False) as arrays:
-                return self.kind.from_arrays(arrays)
+                return Moments.from_arrays(arrays)
 
     @contextmanager
     def _whole(self, path: Path) -> Iterator[Path]:

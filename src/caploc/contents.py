@@ -12,20 +12,9 @@ from typing import Any, TypeVar, get_type_hints
 from pydantic import BaseModel, RootModel, TypeAdapter, ValidationError
 from pydantic_core import ErrorDetails
 
+from caploc import folder
 from caploc.errors import CaplocError, UserError
-from caploc.folder import (
-    ANSWERS,
-    CURVE,
-    ENHANCEMENT,
-    EVALUATION,
-    INTERACTIONS,
-    NEURONS,
-    RESULT,
-    RUN,
-    STUDIES,
-    UNIVERSAL,
-    read_json,
-)
+from caploc.folder import RESULT, read_json
 from caploc.heads import ALONE, AMONG, Head
 from caploc.result import (
     SCHEMA,
@@ -179,24 +168,21 @@ QUOTED = 60  # characters of a value that a sentence repeats
 DRAWN = ("css", "csb", "css-search", "csb-search")  # methods whose effects are among others
 
 FORMS: Mapping[str, type[BaseModel]] = {
-    RESULT: Result,
-    ANSWERS: Answers,
-    EVALUATION: TaskScores,
-    CURVE: Curve,
-    INTERACTIONS: Interactions,
-    UNIVERSAL: Universal,
-    RUN: RunFile,
-    STUDIES: Studies,
-    NEURONS: Neurons,
-    ENHANCEMENT: Enhancement,
+    folder.RESULT: Result,
+    folder.ANSWERS: Answers,
+    folder.EVALUATION: TaskScores,
+    folder.CURVE: Curve,
+    folder.INTERACTIONS: Interactions,
+    folder.UNIVERSAL: Universal,
+    folder.RUN: RunFile,
+    folder.STUDIES: Studies,
+    folder.NEURONS: Neurons,
+    folder.ENHANCEMENT: Enhancement,
 }
 
 
 def read_contents(path: Path) -> Any:
-    """Read a file of a run folder, as `read_json`, and check that it is what its name says.
-
-    Raises UserError if it is not there, not readable, of a later version or not what is written.
-    """
+    """Read a file of a run folder and check that it is what its name says; raises UserError."""
     content = read_json(path)
     parse_content(path, content)
     return content
@@ -257,10 +243,7 @@ NESTED = "lists or tables nested beyond reason"
 
 
 def typed(value: Kind) -> Kind:
-    """A dataclass put together from a file's fields, if all of them are of their types.
-
-    Raises ValueError, naming the first one that is not, or if they are nested beyond reason.
-    """
+    """Build a dataclass from a file's fields, if all are of their types; raises ValueError."""
     try:
         fields = asdict(value)  # type: ignore[call-overload]  # a dataclass
     except RecursionError:
@@ -280,11 +263,7 @@ def read_typed(kind: type[Kind], fields: dict[str, Any]) -> Kind:
 
 
 def restore(kind: type[Kind], fields: Any) -> Kind:
-    """Rebuild a dataclass, and those that are its fields, from what a file holds of it.
-
-    Raises KeyError, TypeError or ValueError if a part is missing, a field unknown or not of its
-    type.
-    """
+    """Rebuild a dataclass, and those in it, from a file; raises KeyError, TypeError, ValueError."""
     kinds = get_type_hints(kind)
     unknown = fields.keys() - kinds.keys() if isinstance(fields, dict) else {"no fields"}
     if unknown:

@@ -93,10 +93,7 @@ class StoreFailed(RunFailed):
 
 
 def raise_together(attempts: Iterable[Callable[[], object]]) -> None:
-    """Make every attempt, and raise what they refuse as one error.
-
-    Raises CaplocError, of the first one's kind, with the sentences of all.
-    """
+    """Make every attempt; raise all that they refuse as one error, of the first one's kind."""
     mistakes: list[CaplocError] = []
     for attempt in attempts:
         try:
@@ -112,20 +109,14 @@ LISTED = 20  # names beyond this would bury the sentence
 
 
 def pick(table: Mapping[str, T], name: str, kind: str) -> T:
-    """Return `table[name]`.
-
-    Raises UnknownName, naming the nearest entry and what the table holds.
-    """
+    """Return `table[name]`; raises UnknownName with the nearest name and what the table holds."""
     if name in table:
         return table[name]
     raise unknown(table, name, kind)
 
 
 def nearest(names: Iterable[str], name: str) -> str | None:
-    """The name that ends in another, or is spelled most like it, in whatever case; None if none is.
-
-    `past` is short for `words/past`.
-    """
+    """The name that ends in another (`past`: `words/past`) or is spelled most like it, if any."""
     known = {each.lower(): each for each in names}
     whole = sorted(each for each in known if name and each.endswith(f"/{name.lower()}"))
     near = whole or get_close_matches(name.lower(), list(known), n=1)
@@ -173,10 +164,7 @@ OPTION = re.compile(
 
 
 def as_arguments(text: str) -> str:
-    """Name arguments of `caploc.locate` where a sentence names options of commands.
-
-    What stands in backticks is a command and stays one.
-    """
+    """Name arguments of `caploc.locate` where a sentence, outside backticks, names options."""
 
     def put(match: re.Match[str]) -> str:
         option, value = match[1], match[2]
@@ -209,10 +197,7 @@ def for_programs(function: Callable[..., Any]) -> Callable[..., Any]:
 
 @contextmanager
 def without_bars() -> Iterator[None]:
-    """Keep transformers and datasets, where they are loaded, from drawing bars of their own.
-
-    Downloads from the Hub keep theirs: they may take long.
-    """
+    """Keep transformers and datasets from drawing bars; long downloads keep the Hub's."""
     logging, hub, datasets = (
         sys.modules.get(name)
         for name in ("transformers.utils.logging", "huggingface_hub.utils", "datasets")

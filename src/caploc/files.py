@@ -41,19 +41,16 @@ class UnfitFile(OSError):
     """A file that is no regular one, or larger than it may be; its text says which, in words."""
 
     def __init__(self, reason: str, path: Path | str) -> None:
-        """Say what the path is."""
         super().__init__(EINVAL, reason, str(path))
 
     def __str__(self) -> str:
-        """Return the reason alone."""
         return str(self.strerror)
 
 
 def open_regular(path: Path | str, most: int | None = None, *, follow: bool = False) -> BinaryIO:
     """Open a regular file of at most `most` bytes for reading, through a link only with `follow`.
 
-    Raises UnfitFile if it is anything else, or longer; OSError if it is not there or cannot be
-    read.
+    Raises UnfitFile if it is anything else, or longer; OSError if it cannot be read.
     """
     check_regular(os.stat(path, follow_symlinks=follow), path, most)  # opening one may do something
     flags = os.O_RDONLY | (NOT_WAITING if follow else CAREFULLY) | BYTES
@@ -92,11 +89,7 @@ def is_regular(path: Path) -> bool:
 
 
 def read_bytes(path: Path | str, most: int, *, follow: bool = False) -> bytes:
-    """Read a regular file of at most `most` bytes, through a link only with `follow`.
-
-    Raises UnfitFile if it is anything else, or longer; OSError if it is not there or cannot be
-    read.
-    """
+    """Read a file that `open_regular` opens, and raise as that does."""
     with open_regular(path, most, follow=follow) as file:
         content = file.read(most + 1)
     if len(content) > most:  # it has grown since
@@ -105,10 +98,7 @@ def read_bytes(path: Path | str, most: int, *, follow: bool = False) -> bytes:
 
 
 def read_text(path: Path | str, most: int, *, follow: bool = False, encoding: str = "utf-8") -> str:
-    """Read a file as `read_bytes` does, as text.
-
-    Raises OSError as `read_bytes`; UnicodeDecodeError if it is no text in this encoding.
-    """
+    """Read a file as `read_bytes` does, as text; raises UnicodeDecodeError too."""
     return read_bytes(path, most, follow=follow).decode(encoding)
 
 

@@ -19,16 +19,14 @@ from caploc.store import Store
 RUN, RESULT, ANSWERS, ROWS = "run.json", "result.json", "answers.json", "rows.sqlite"
 EVALUATION, CURVE, INTERACTIONS = "evaluation.json", "curve.json", "interactions.json"
 UNIVERSAL, COMPARISON = "universal.json", "compare.json"
-NEURONS = "neurons.json"
-ERASURE, ENHANCEMENT = "erasure.json", "enhancement.json"
+NEURONS, ERASURE, ENHANCEMENT = "neurons.json", "erasure.json", "enhancement.json"
 FIDELITY, RELIABILITY, OVERLAP = "fidelity.json", "reliability.json", "overlap.json"
 DECOUPLING, CONTROLS = "decoupling.json", "controls.json"
 LEDGER = "ledger.jsonl"
 STUDIES = "studies.json"  # marks a folder of several studies, which share its rows
 JSON_FILES = (
     RUN, RESULT, ANSWERS, EVALUATION, CURVE, INTERACTIONS, UNIVERSAL, COMPARISON, NEURONS, ERASURE,
-    ENHANCEMENT, FIDELITY, RELIABILITY, OVERLAP, DECOUPLING,
-    CONTROLS, STUDIES,
+    ENHANCEMENT, FIDELITY, RELIABILITY, OVERLAP, DECOUPLING, CONTROLS, STUDIES,
 )  # fmt: skip
 TOLD = 6  # differences that a sentence names
 BRIEF = reprlib.Repr()  # a path is told whole, of a long list the first ones
@@ -97,10 +95,7 @@ def check_out(folder: Path) -> Path:
 
 
 def check_earlier(folder: Path, *, model: str, task: str, goal: str) -> None:
-    """Refuse a folder whose run is of another model, task or goal, before anything is loaded.
-
-    Raises FolderTaken.
-    """
+    """Refuse, before anything is loaded, a folder of another model, task or goal (FolderTaken)."""
     refuse_studies(folder)
     known = {"model.name": model, "task": task, "settings.goal": goal}
     earlier = read_json(folder / RUN) if is_file(folder / RUN) else None
@@ -128,13 +123,13 @@ def check_same(folder: Path, earlier: Any, study: dict[str, Any], data: Mapping[
     if old != new:
         changed = [key for key in sorted(old | new) if old.get(key) != new.get(key)]
         changed.sort(key=lambda key: not key.startswith(("model.", "task")))  # tells most
-        pairs = [[BRIEF.repr(each.get(key)) for each in (old, new)] for key in changed[:TOLD]]
-        names = [OPTIONS.get(key, key.removeprefix("settings.")) for key in changed]
-        told = ", ".join(
-            f"{k} {', not '.join(pair)}" for k, pair in zip(names, pairs, strict=False)
-        )
+        told = []
+        for key in changed[:TOLD]:
+            name = OPTIONS.get(key, key.removeprefix("settings."))
+            told.append(f"{name} {BRIEF.repr(old.get(key))}, not {BRIEF.repr(new.get(key))}")
         raise FolderTaken(
-            f"{folder} belongs to another run ({told}); choose another --out, or delete the folder."
+            f"{folder} belongs to another run ({', '.join(told)}); choose another --out, or delete "
+            "the folder."
         )
     before = earlier.get("data")
     for name, digest in data.items() if isinstance(before, dict) else ():
@@ -225,10 +220,9 @@ def refuse_links(folder: Path, *, below: bool = True) -> None:
 def question(study: Any) -> dict[str, Any]:
     """A study without what changes no outcome: a run may go on elsewhere, in smaller batches."""
     same = ("model.backend", "model.batch_size", "model.device", "model.workers", "track")
-    fields = flat(study or {})
     return {
         key: value
-        for key, value in fields.items()
+        for key, value in flat(study or {}).items()
         if not key.startswith(same) and (key not in LATER or value != LATER[key])
     }
 
@@ -254,10 +248,7 @@ def package_versions() -> dict[str, str | None]:
 
 
 def write_json(path: Path, content: Any) -> None:
-    """Write a file whole or not at all; after a loss of power it is the old or the new one.
-
-    Raises StoreFailed if the folder cannot be written.
-    """
+    """Write a file as `whole_text` does; raises StoreFailed if it cannot be written."""
     with writing(path, "the rows are"), whole_text(path) as file:
         file.write(json.dumps(content, indent=1, allow_nan=False) + "\n")
 

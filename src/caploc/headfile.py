@@ -33,20 +33,16 @@ class HeadFile:
 
     @property
     def names(self) -> list[str]:
-        """The heads' names, such as `L2H3`."""
         return [str(head) for head in self.heads]
 
     def check(self, grid: HeadGrid) -> None:
-        """Refuse a model whose heads lie otherwise.
-
-        Raises BadOption if it has other numbers of heads in its layers.
-        """
-        if self.grid.heads_per_layer == grid.heads_per_layer:
-            return
-        raise BadOption(
-            f"The heads were found in {self.model}, which has {describe_grid(self.grid)}, and this "
-            f"model has {describe_grid(grid)}; use the file with the model it was made for."
-        )
+        """Refuse a model with other numbers of heads in its layers; raises BadOption."""
+        if self.grid.heads_per_layer != grid.heads_per_layer:
+            raise BadOption(
+                f"The heads were found in {self.model}, which has {describe_grid(self.grid)}, and "
+                f"this model has {describe_grid(grid)}; use the file with the model it was made "
+                "for."
+            )
 
 
 def read_heads(path: Path | str) -> HeadFile:

@@ -11,16 +11,8 @@ from caploc.errors import BadOption
 from caploc.grid import QUOTED, Grid, Mask, Masks, Part
 
 __all__ = [
-    "ALONE",
-    "AMONG",
-    "WITHIN",
-    "Columns",
-    "Head",
-    "HeadGrid",
-    "Mask",
-    "Masks",
-    "parse_amount",
-]
+    "ALONE", "AMONG", "WITHIN", "Columns", "Head", "HeadGrid", "Mask", "Masks", "parse_amount",
+]  # fmt: skip
 
 # Which effect of a head a number is: the change of the score
 ALONE = "alone"  # with this head, and no other, knocked out
@@ -40,16 +32,12 @@ class Head(Part):
 
     @classmethod
     def parse(cls, text: str) -> "Head":
-        """Read a name such as `L16H21`, or `L16H21:0.5` with the amount to knock out.
-
-        Raises BadOption if the text is not of that form.
-        """
+        """Read a name such as `L16H21`, or `L16H21:0.5` with an amount; raises BadOption."""
         name, colon, amount = text.partition(":")
         head = super().parse(name)
         return head.scaled(parse_amount(amount)) if colon else head
 
     def scaled(self, amount: float) -> "Head":
-        """This head, to be knocked out by an amount."""
         plain = Head(self.layer, self.index)
         return plain if amount == 1 else ScaledHead(self.layer, self.index, float(amount))
 
@@ -118,10 +106,7 @@ class HeadGrid(Grid[Head]):
         return found
 
     def mask(self, parts: Iterable[Head | str]) -> Mask:
-        """The mask that knocks out these heads; in numbers, if one of them not wholly.
-
-        Raises BadOption for what is no name of one, or for two amounts of the same.
-        """
+        """The mask that knocks out these heads, in numbers if not all wholly; raises BadOption."""
         heads = [Head.parse(each) if isinstance(each, str) else each for each in parts]
         whole, amounts = super().mask(heads), np.zeros(self.size)
         for head in heads:
@@ -137,10 +122,7 @@ class HeadGrid(Grid[Head]):
         return [self.heads[column].scaled(float(knocked_out[column])) for column in columns]
 
     def named_in(self, names: Iterable[str], *, amounts: bool = False) -> list[Head]:
-        """The heads of these names, each checked to exist.
-
-        Raises BadOption for one with an amount, where `amounts` mean nothing.
-        """
+        """The heads of these names, each checked to exist, and without amounts unless `amounts`."""
         found = [Head.parse(name) for name in names]
         for head in found:
             self.column(head)

@@ -81,10 +81,9 @@ class Pretrained:
 
     @property
     def shape(self) -> str:
-        """Layers, heads and size in words."""
         groups = f"{self.heads} heads ({self.key_value_heads} key-value)"
-        size = f"{self.parameters / 1e9:.1f} B" if self.parameters >= 1e9 else ""
-        size = size or f"{self.parameters / 1e6:.0f} M"
+        millions = self.parameters / 1e6
+        size = f"{millions / 1e3:.1f} B" if millions >= 1e3 else f"{millions:.0f} M"
         return f"{self.architecture}, {self.layers} layers x {groups}, {size}"
 
 
@@ -287,10 +286,7 @@ def default_folder(*parts: str) -> Path:
 
 
 def folder_name(name: str) -> str:
-    """Turn a study's name into that of a folder.
-
-    One that is too long for a disk is cut, and ends in a digest of the whole.
-    """
+    """Turn a study's name into that of a folder, a long one cut and with a digest of the whole."""
     text = keep_plain(name) or "unnamed"
     if len(text.encode()) <= LONGEST:
         return text

@@ -30,10 +30,7 @@ def launched() -> bool:
 
 
 def processes() -> int:
-    """Count the processes that were started; 1 for one by itself.
-
-    Raises BadOption if the environment does not say it in a number.
-    """
+    """Count the processes that were started, 1 for one by itself; raises BadOption."""
     if not all(name in os.environ for name in TOLD):
         return 1
     said = os.environ[SIZE]
@@ -79,13 +76,13 @@ def install_interrupt() -> None:
 HIDDEN = "[hidden]"
 SHORTEST = 8  # characters of a variable's value that is taken for a secret
 NAMED = r"token|secret|passw(?:or)?d|api[_-]?key|access[_-]?key|credentials?|authorization"
-FORMS = (
+FORMS = (  # the secret is the group
     re.compile(
-        r"\b(?:hf|api_org)_[A-Za-z0-9]{16,}|\bgh[pousr]_[A-Za-z0-9]{20,}|\bgithub_pat_\w{20,}"
+        r"(\b(?:hf|api_org)_[A-Za-z0-9]{16,}|\bgh[pousr]_[A-Za-z0-9]{20,}|\bgithub_pat_\w{20,}"
         r"|\bglpat-[\w-]{16,}|\bsk-[\w-]{20,}|\bxox[abprs]-[\w-]{10,}|\bA(?:KI|SI)A[A-Z0-9]{16}\b"
-        r"|\beyJ[\w-]{8,1000}+\.[\w-]{8,}+\.[\w-]*"
+        r"|\beyJ[\w-]{8,1000}+\.[\w-]{8,}+\.[\w-]*)"
     ),
-    re.compile(r"(?<=://)[^\s/@'\"]+(?=@)"),
+    re.compile(r"(?<=://)([^\s/@'\"]+)(?=@)"),
     re.compile(rf"(?i)(?:{NAMED})(?:=|:\s?)(?:(?:bearer|basic)\s+)?([^\s,'\"&]+)"),
     # in a sentence a blank parts words; behind an option, the option from its value
     re.compile(rf"(?i)(?<![\w-])--[\w-]*(?:{NAMED})\s+(?:(?:bearer|basic)\s+)?([^\s,'\"&]+)"),
@@ -104,12 +101,9 @@ def redacted(text: str, environment: Mapping[str, str] = os.environ) -> str:
 
 
 def hide(match: re.Match[str]) -> str:
-    """What stands in a secret's place: where only a part of the match is one, the rest stays."""
-    if not match.re.groups:
-        return HIDDEN
-    start, end = match.span(1)
-    whole = match[0]
-    return whole[: start - match.start()] + HIDDEN + whole[end - match.start() :]
+    """What stands in a secret's place; what else was matched stays."""
+    start, end = (place - match.start() for place in match.span(1))
+    return match[0][:start] + HIDDEN + match[0][end:]
 
 
 def without_secrets(content: Any) -> Any:

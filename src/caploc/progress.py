@@ -10,11 +10,9 @@ class Progress(Protocol):
 
     def start(self, what: str, rows: int) -> None:
         """So many rows are to come, those already stored included."""
-        ...
 
     def advance(self, rows: int, tokens: float) -> None:
         """So many more rows are done; `tokens` were run for them (0: they were stored)."""
-        ...
 
 
 @runtime_checkable
@@ -22,19 +20,13 @@ class Overview(Progress, Protocol):
     """Progress that also knows the whole, and says what has been found so far."""
 
     def expect(self, rows: int, work: float) -> None:
-        """So many rows are still to be measured from now on, about, over all stages.
-
-        `work` adds up what each of them weighs; see `weigh`.
-        """
-        ...
+        """So many rows are to be measured, about, in all stages; `work` adds up their weights."""
 
     def weigh(self, weight: float) -> None:
         """The next rows take so long, beside others."""
-        ...
 
     def tell(self, text: str) -> None:
         """Show a line that stays."""
-        ...
 
 
 def expect(progress: Progress, rows: int, work: float) -> None:
@@ -69,10 +61,7 @@ def tell_once(progress: Progress, text: str) -> None:
 
 @dataclass
 class SideBySide:
-    """Progress of one of several studies at once: rows are counted for all of them together.
-
-    `left` has the rows that each study still waits for.
-    """
+    """Progress of one of several studies at once; `left` has the rows that each still waits for."""
 
     shown: Progress
     name: str

@@ -75,7 +75,6 @@ class Known:
         return known
 
     def trace(self, run: Path) -> None:
-        """Add what a run asked its rows for."""
         from caploc.doctor.replay import trace_stages  # loads torch
 
         try:
@@ -113,7 +112,6 @@ class Own:
         return cls(str(result.model.fingerprint), result.model.dtype, tasks, mode)
 
     def has(self, question: Question) -> bool:
-        """Whether a question is of the run's model, mode and one of its tasks."""
         same = question.model == self.fingerprint and self.dtype in (None, question.dtype)
         return same and question.task in self.tasks and question.mode.split()[0] == self.mode
 
@@ -126,15 +124,11 @@ def write_rows(
     Of a run that shares its rows with the studies beside it, those of its model and tasks. Only a
     batch of rows is in memory at a time, and the file is whole or not there. A CSV file holds lists
     as JSON. With `stages` every study is gone through once more on its rows, to say what it asked
-    each row for.
+    each row for. Returns the number of rows, and why the stages of some studies are not known.
 
-    Returns:
-        The number of rows, and why the stages of some studies are not known.
-
-    Raises:
-        BadOption: if the file's name ends in neither .parquet nor .csv.
-        UserError: if there is no run in the folder, or nothing that tells which rows are its own.
-        StoreFailed: if the rows cannot be read, or the file cannot be written.
+    Raises BadOption if the file's name ends in neither .parquet nor .csv; UserError if there is no
+    run in the folder, or nothing that tells which rows are its own; StoreFailed if the rows cannot
+    be read, or the file cannot be written.
     """
     if to.suffix not in WRITERS:
         raise BadOption(f"--to must end in {' or '.join(WRITERS)}; got {str(to)!r}.")
@@ -166,10 +160,7 @@ def write_rows(
 def read_questions(
     database: sqlite3.Connection, path: Path, own: Own | None
 ) -> dict[int, Question]:
-    """The questions of a store by their numbers, of a run's own only if they are told.
-
-    Raises StoreFailed if the text of one is lost.
-    """
+    """The questions of a store by number, those of `own` if given; raises StoreFailed."""
     texts = database.execute("SELECT id, digest, question FROM questions").fetchall()
     orphans = "SELECT 1 FROM rows WHERE question NOT IN (SELECT id FROM questions) LIMIT 1"
     if (

@@ -254,7 +254,7 @@ def test_a_moved_folder_goes_on_and_nothing_is_measured_again(everything, monkey
     folder, exhibits = everything
     moved = folder.rename(folder.with_name("moved"))
     monkeypatch.setattr(Cache, "write", lambda *told: pytest.fail("measured again"))
-    monkeypatch.setattr(ArrayCache, "write", lambda *told: pytest.fail("scored again"))
+    monkeypatch.setattr(ArrayCache, "keep", lambda *told: pytest.fail("scored again"))
     before, command = stored(moved), "caploc reproduce cnl --preset small"
     again = reproduce_cnl(read_cnl_preset(str(SMALL)), moved, Measured(), command=command)
     assert stored(moved) == before and sum(before.values()) > 0

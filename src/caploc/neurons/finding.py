@@ -83,9 +83,9 @@ def prepare_scoring(
     return lambda spans: accumulate(model, spans, asked, empty, batcher=batcher)
 
 
-def score_cache(folder: Path) -> ArrayCache[Moments]:
+def score_cache(folder: Path) -> ArrayCache:
     """Open the running figures of a run's folder, by what was scored."""
-    return ArrayCache(folder / "scores", Moments)
+    return ArrayCache(folder / "scores")
 
 
 SIZES = (10, 30, 100, 300, 1000, 3000)  # examples of a subset at which the curve has a point
@@ -197,7 +197,7 @@ class Finder:
     model: NeuronModel | ModelIdentity[NeuronGrid]
     asked: Attribution
     rule: Rule
-    cache: ArrayCache[Moments]
+    cache: ArrayCache
     progress: Progress
     batcher: Batcher | None = None
 

@@ -41,7 +41,7 @@ from caploc.neurons.finding import (
 )
 from caploc.progress import Progress, Silent
 from caploc.report.exhibits import Exhibit, write_exhibits
-from caploc.stats.threshold import Moments, Rule, Scores
+from caploc.stats.threshold import Rule, Scores
 from caploc.store import Question, Store
 from caploc.tasks.catalog import TaskOptions, can_train, check_task_name
 from caploc.tasks.task import Generate, LogLikelihood, Task
@@ -195,7 +195,7 @@ class NeuronBench:
     engine: BatchEngine[LoadedModel]
     neurons: NeuronModel
     store: Store
-    scores: ArrayCache[Moments]
+    scores: ArrayCache
     cost: Cost = field(default_factory=Cost)
     meters: dict[Question, Meter] = field(default_factory=dict)
     cutters: dict[str, Cutter] = field(default_factory=dict)

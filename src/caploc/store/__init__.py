@@ -13,7 +13,7 @@ import os
 import shutil
 import sqlite3
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import asdict
 from itertools import chain
@@ -67,21 +67,17 @@ class Store:
         """
         self.path = path
         self.lock = folder_lock(path.parent)
-        try:
+        with ExitStack() as undo:
+            undo.callback(self.lock.release)
             with self.guarded():
                 self.database = connect(path)
-                try:
-                    schema_of(self.database, path)  # before anything is written
-                    self.database.execute(f"PRAGMA journal_mode={journal(path)}")
-                    self.database.execute("PRAGMA synchronous=NORMAL")
-                    prepare(self.database, path)
-                    self.identity = identity(path)
-                except BaseException:
-                    self.database.close()
-                    raise
-        except BaseException:
-            self.lock.release()
-            raise
+                undo.callback(self.database.close)
+                schema_of(self.database, path)  # before anything is written
+                self.database.execute(f"PRAGMA journal_mode={journal(path)}")
+                self.database.execute("PRAGMA synchronous=NORMAL")
+                prepare(self.database, path)
+                self.identity = identity(path)
+            undo.pop_all()
 
     @contextmanager
     def guarded(self) -> Iterator[None]:
@@ -132,17 +128,14 @@ class Store:
         return int(max([most or 0, *(number for (number,) in numbers)])) + 1
 
     def digest_of(self, question: int) -> str:
-        """The digest of a question; raises StoreFailed."""
-        found = self.database.execute("SELECT digest FROM questions WHERE id = ?", (question,))
-        for (digest,) in found:
-            return str(digest)
-        raise StoreFailed(damaged(self.path, "a question is lost"))
+        find = "SELECT digest FROM questions WHERE id = ?"
+        found = self.database.execute(find, (question,)).fetchone()
+        if found is None:
+            raise StoreFailed(damaged(self.path, "a question is lost"))
+        return str(found[0])
 
     def load(self, question: int, keys: Iterable[tuple[bytes, str]] | None = None) -> "Known":
-        """The rows of a question by mask and example: all, or those of the keys that are there.
-
-        Raises StoreFailed if the file cannot be read, or a row is not what was written.
-        """
+        """A question's rows by mask and example, all or those of the keys; raises StoreFailed."""
         every = f"SELECT {fields_of(SCHEMA)} FROM rows WHERE question = ?"
         one = f"{every} AND mask = ? AND example = ?"
         asked = [(every, ())] if keys is None else ((one, key) for key in keys)
@@ -153,10 +146,7 @@ class Store:
             return {(row[0], row[1]): sealed_row(self.path, digest, row) for row in rows}
 
     def add(self, question: int, rows: Sequence[Row]) -> None:
-        """Keep rows, all or none; on return they survive a crash of the program.
-
-        Raises StoreFailed if the disk is full or read-only, or the file was taken away.
-        """
+        """Keep rows, all or none; on return they survive a crash. Raises StoreFailed."""
         with self.guarded():
             if identity(self.path) != self.identity:  # what is written would go with this process
                 raise StoreFailed(
@@ -242,10 +232,7 @@ def file_system(folder: Path) -> str:
 
 
 def sealed_row(path: Path, digest: str, row: Sequence[Any]) -> Row:
-    """A row as a file holds it; its seal, if the file has seals, comes last.
-
-    Raises StoreFailed if it is not what was written.
-    """
+    """A row as a file holds it, its seal last if the file has seals; raises StoreFailed."""
     try:
         if row[9:] and seal(digest, row[:9]) != row[9]:
             raise ValueError
@@ -258,8 +245,7 @@ def sealed_row(path: Path, digest: str, row: Sequence[Any]) -> Row:
 
 def sentence(path: Path, error: sqlite3.Error) -> str:
     """What is wrong with a store's file, and what to do."""
-    code = getattr(error, "sqlite_errorcode", None)
-    primary = code & 0xFF if isinstance(code, int) else None
+    primary = getattr(error, "sqlite_errorcode", 0) & 0xFF  # Python's own errors have no code
     undecodable = str(error).startswith("Could not decode")
     if undecodable or primary in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
         return damaged(path, "text that is none" if undecodable else str(error))
@@ -313,19 +299,15 @@ def reading(path: Path) -> Iterator[tuple[sqlite3.Connection, int]]:
             database = open_database(path, copy=True)
         except OSError as error:
             raise StoreFailed(unusable(path.parent, error)) from error
+        stack.enter_context(closing(database))
         try:
             yield database, schema_of(database, path)
         except sqlite3.Error as error:
             raise StoreFailed(sentence(path, error)) from error
-        finally:
-            database.close()
 
 
 def copy_database(path: Path, place: Path) -> Path:
-    """Copy a database, its journal and its log into a folder; the copy's path.
-
-    Raises StoreFailed if there is no room.
-    """
+    """Copy a database, its journal and its log; the copy's path. Raises StoreFailed."""
     try:
         for ending in ("", JOURNAL, LOG):
             with (
@@ -345,9 +327,7 @@ def open_database(path: Path, *, copy: bool = False) -> sqlite3.Connection:
     Raises StoreFailed if one of the file's companions must not be opened;
     sqlite3.OperationalError if it cannot be opened here.
     """
-    mode = "rw" if copy else "ro"
-    address = f"{path.absolute().as_uri()}?mode={mode}"
-    database = connect(path, address)
+    database = connect(path, f"{path.absolute().as_uri()}?mode={'rw' if copy else 'ro'}")
     try:
         database.execute("PRAGMA user_version").fetchone()
     except sqlite3.OperationalError:
@@ -372,12 +352,10 @@ def stored_rows(path: Path, question: Question) -> Known:
     with reading(path) as (database, schema):
         found: Known = {}
         texts = database.execute("SELECT id, digest, question FROM questions").fetchall()
+        every = f"SELECT {fields_of(schema)} FROM rows WHERE question = ?"
         for number, digest, text in texts:
-            readable = matches(digest, text) and wanted.items() <= json.loads(text).items()
-            if not readable and digest != question.digest():
-                continue
-            for row in database.execute(
-                f"SELECT {fields_of(schema)} FROM rows WHERE question = ?", (number,)
-            ):
-                found[row[0], row[1]] = sealed_row(path, digest, row)
+            same = matches(digest, text) and wanted.items() <= json.loads(text).items()
+            if same or digest == question.digest():
+                for row in database.execute(every, (number,)):
+                    found[row[0], row[1]] = sealed_row(path, digest, row)
     return found

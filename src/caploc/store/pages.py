@@ -106,17 +106,13 @@ class Pages:
                 continue
 
     def record(self, page: bytes, offset: int, kind: int) -> Record:
-        """The record of a cell; a row id comes first where there is one.
-
-        Raises Broken, IndexError if it is none.
-        """
+        """The record of a cell, a row id first where there is one; raises Broken, IndexError."""
         offset += 4 if kind == INTERIOR_INDEX else 0
         length, offset = number_at(page, offset)
-        row: Record = ()
-        if kind == LEAF_TABLE:
-            row_id, offset = number_at(page, offset)
-            row = (row_id,)
-        return row + values(self.payload(page, offset, length, kind))
+        if kind != LEAF_TABLE:
+            return values(self.payload(page, offset, length, kind))
+        row_id, offset = number_at(page, offset)
+        return row_id, *values(self.payload(page, offset, length, kind))
 
     def payload(self, page: bytes, offset: int, length: int, kind: int) -> bytes:
         """A cell's content, with what lies on overflow pages."""
@@ -144,7 +140,7 @@ class Pages:
 
 def records(path: Path) -> Iterator[Record]:
     """Records of a file as it lies, then of the file with its log on top; many come twice."""
-    place = path.with_name(f"{path.name}-wal")
+    place = companion_file(path, LOG)
     # Not mapped into memory: a file that gets shorter meanwhile would end the process.
     with ExitStack() as stack:
         log, newer, usual = None, dict[int, int](), USUAL_PAGE
@@ -154,17 +150,14 @@ def records(path: Path) -> Iterator[Record]:
         file = stack.enter_context(open_regular(path))
         head, length = file.read(HEADER), os.fstat(file.fileno()).st_size
         whole_header = head[:16] == MAGIC
-        size = (page_size(head[16:18]) if whole_header else None) or usual
+        size = page_size(head) or usual
         reserved = head[20] if whole_header and len(head) > 20 and head[20] < size // 8 else 0
         for each in ({}, newer) if newer else ({},):
             yield from Pages(file, length, size, reserved, each, log).records()
 
 
 def stretches(file: BinaryIO, length: int) -> Iterator[tuple[int, int]]:
-    """Where a file's bytes lie on the disk, from and to; holes cost nothing to make.
-
-    One stretch where the system cannot tell.
-    """
+    """Where a file's bytes lie on the disk, without holes; all of it where no one can tell."""
     if not hasattr(os, "SEEK_DATA"):
         yield 0, length
         return
@@ -217,11 +210,11 @@ def read_log(log: BinaryIO) -> tuple[dict[int, int], int]:
     return newest, size
 
 
-def page_size(told: bytes) -> int | None:
-    """Bytes of a page as a file's header tells; None if it tells nonsense."""
-    size = int.from_bytes(told, "big")
+def page_size(head: bytes) -> int:
+    """Bytes of a page as a database's header tells; 0 if it tells nonsense or is none."""
+    size = int.from_bytes(head[16:18], "big")
     size = 65536 if size == 1 else size
-    return size if is_page_size(size) else None
+    return size if head[:16] == MAGIC and is_page_size(size) else 0
 
 
 def is_page_size(size: int) -> bool:
@@ -321,8 +314,7 @@ def check_database(path: Path, *, writing: bool = False) -> tuple[int, int] | No
 def examine_files(path: Path, writing: bool) -> tuple[int, int] | None:
     """Look at a database's files; its device and inode, None if it is not there.
 
-    Raises UnfitFile, naming the first one that is not what a run leaves; OSError if a file cannot
-    be read.
+    Raises UnfitFile, naming the first that is not what a run leaves; OSError if it is unreadable.
     """
     found, size, each = None, 0, 0
     if os.path.lexists(path):
@@ -331,7 +323,7 @@ def examine_files(path: Path, writing: bool) -> tuple[int, int] | None:
             with open_regular(path) as file:
                 status, head = os.fstat(file.fileno()), file.read(18)
         found, size = (status.st_dev, status.st_ino), status.st_size
-        each = (page_size(head[16:18]) if head[:16] == MAGIC else None) or 0
+        each = page_size(head)
         if writing and status.st_nlink > 1:
             raise UnfitFile("it has a second name, under which others may write it; copy it", path)
         if ours:
@@ -346,11 +338,7 @@ def examine_files(path: Path, writing: bool) -> tuple[int, int] | None:
 
 
 def check_journal(file: BinaryIO, path: Path, size: int, each: int) -> None:
-    """Refuse a rollback journal that does more than put back pages of its database.
-
-    Raises UnfitFile if it names a super-journal, its pages are of another size, or it makes the
-    database longer.
-    """
+    """Refuse a rollback journal that does more than put back pages of its database (UnfitFile)."""
     length = os.fstat(file.fileno()).st_size
     if length < JOURNAL_HEADER:
         return  # SQLite plays nothing back
@@ -423,7 +411,7 @@ class Database(sqlite3.Connection):
             self.file = None
 
 
-def connect(path: Path, address: str | None = None, *, timeout: float = BUSY_SECONDS) -> Database:
+def connect(path: Path, address: str | None = None) -> Database:
     """Connect to a database that was looked at; nothing of it has been read yet.
 
     `address` is a URI with further settings; without one the file is opened for writing. Raises
@@ -433,7 +421,7 @@ def connect(path: Path, address: str | None = None, *, timeout: float = BUSY_SEC
     with OPENING:
         before = check_database(path, writing=address is None)
         database = sqlite3.connect(
-            address or path, timeout=timeout, uri=address is not None, factory=Database
+            address or path, timeout=BUSY_SECONDS, uri=address is not None, factory=Database
         )
         database.file = now = identity(path)
         if now is not None:

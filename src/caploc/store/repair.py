@@ -7,7 +7,7 @@ import re
 import sqlite3
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from itertools import chain, count, islice
 from pathlib import Path
@@ -50,7 +50,6 @@ class Checked:
 
     @property
     def sound(self) -> bool:
-        """Whether nothing is wrong."""
         return not self.faults
 
     @property
@@ -60,10 +59,7 @@ class Checked:
 
 
 def check_store(path: Path, heads: Mapping[str, int] | None = None) -> Checked:
-    """Look at a whole store; nothing is changed. `heads` of models, by fingerprint, if known.
-
-    Raises StoreFailed if the file is of a later schema or none of ours.
-    """
+    """Look at a whole store; `heads` of models, by fingerprint, if known. Raises StoreFailed."""
     found = Checked()
     try:
         with reading(path) as (database, found.schema):
@@ -117,8 +113,8 @@ def fault_of(digest: str | None, row: Sequence[Any], parts: int | None) -> str |
 
 def first_line(said: object) -> str:
     """The first line that says something, of what SQLite says; it may quote what it read."""
-    lines = [line for line in str(said).splitlines() if not line.startswith("***")]
-    return (lines or [""])[0][:LONGEST_QUOTE]
+    lines = (line for line in str(said).splitlines() if not line.startswith("***"))
+    return next(lines, "")[:LONGEST_QUOTE]
 
 
 def faults_of(fields: Sequence[Any], parts: int | None) -> Iterator[str]:
@@ -200,12 +196,10 @@ def salvage(path: Path) -> Salvaged:
 
 def rebuilt(path: Path, part: Path) -> tuple[int, int, int, int]:
     """Fill a new file; rows and questions in it, rows of lost questions, records refused."""
-    database = connect(part)
-    try:
+    digests, refused = questions_of(path), set[int]()
+    with closing(connect(part)) as database:
         database.execute("PRAGMA journal_mode=DELETE")
         prepare(database, part)
-        digests = questions_of(path)
-        refused = set[int]()
         found = sound_rows(path, {n: digest for n, (digest, _) in digests.items()}, refused)
         while batch := list(islice(found, AT_ONCE)):
             database.executemany(INSERT, batch)
@@ -216,8 +210,6 @@ def rebuilt(path: Path, part: Path) -> tuple[int, int, int, int]:
         database.commit()
         counting = "SELECT count(*), sum(question NOT IN (SELECT id FROM questions)) FROM rows"
         rows, unnamed = database.execute(counting).fetchone()
-    finally:
-        database.close()
     return rows, len(named), unnamed or 0, len(refused)
 
 
@@ -246,7 +238,6 @@ def sound_rows(path: Path, digests: dict[int, str], refused: set[int]) -> Iterat
 
 def sound(record: Record, digest: str | None) -> Record | None:
     """A record as a row that can be inserted; None if it is not what was written."""
-    sealed = len(record) == SEALED
     number, *fields = record[:UNSEALED]
     if len(record) == FIRST:
         fields.insert(-1, fields[-2])  # every row was run alone: what it took is its plain tokens
@@ -255,11 +246,10 @@ def sound(record: Record, digest: str | None) -> Record | None:
             fields[place] = float(fields[place])
     if any(faults_of(fields, None)):
         return None
-    if not sealed:
-        return None if digest is None else (number, *fields, seal(digest, fields))
-    if digest is not None and seal(digest, fields) != record[-1]:
-        return None
-    return (number, *fields, record[-1])
+    if len(record) == SEALED:
+        same = digest is None or seal(digest, fields) == record[-1]
+        return (number, *fields, record[-1]) if same else None
+    return None if digest is None else (number, *fields, seal(digest, fields))
 
 
 def set_aside(path: Path) -> Path:

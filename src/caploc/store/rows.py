@@ -4,7 +4,7 @@ import json
 import re
 import sqlite3
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass
 from hashlib import blake2b
 from pathlib import Path
@@ -106,8 +106,7 @@ def unpack_amounts(packed: bytes) -> list[float]:
     """How much is knocked out of each column of `unpack`; empty where all are wholly."""
     if not packed.startswith(AMOUNTS):
         return []
-    amounts: list[float] = np.frombuffer(packed[len(AMOUNTS) :], AMOUNT)["amount"].tolist()
-    return amounts
+    return [*map(float, np.frombuffer(packed[len(AMOUNTS) :], AMOUNT)["amount"])]
 
 
 def as_fields(row: Row) -> Fields:
@@ -185,10 +184,7 @@ def fields_of(schema: int) -> str:
 
 
 def prepare(database: sqlite3.Connection, path: Path) -> None:
-    """Create the tables of a new file; bring those of an older one up to date.
-
-    Raises StoreFailed if the file is of a later schema, or holds anything but a store's tables.
-    """
+    """Create the tables of a new file, or update those of an older one; raises StoreFailed."""
     version = schema_of(database, path)
     if version == 0:
         with transaction(database):
@@ -217,17 +213,15 @@ def schema_of(database: sqlite3.Connection, path: Path) -> int:
             f"{path} was written by a later version of caploc (schema {version}, this one reads up "
             f"to {SCHEMA}); use that version, or another --out."
         )
-    known = {
-        "questions": normalize_statement(QUESTIONS),
-        "rows": normalize_statement(FORMER.get(version, ROWS)),
-    }
+    tables = {"questions": QUESTIONS, "rows": FORMER.get(version, ROWS)} if version else {}
+    known = {name: normalize_statement(sql) for name, sql in tables.items()}
     for kind, name, sql in objects:
-        if version == 0 or kind != "table" or normalize_statement(sql or "") != known.get(name):
+        if kind != "table" or normalize_statement(sql or "") != known.get(name):
             raise StoreFailed(
                 f"{path} holds a {kind} {str(name)[:40]!r} that no run of caploc writes; do not "
                 "use the file: take a copy from where it was made, or another --out."
             )
-    if version and len(objects) != len(known):
+    if len(objects) != len(known):
         raise StoreFailed(f"{path} lacks tables of a store; use another --out.")
     return int(version)
 
@@ -245,13 +239,9 @@ def normalize_statement(sql: str) -> str:
 @contextmanager
 def transaction(database: sqlite3.Connection) -> Iterator[None]:
     """All statements of the block or none, those that make tables included."""
-    database.execute("BEGIN IMMEDIATE")
-    try:
+    with database:
+        database.execute("BEGIN IMMEDIATE")
         yield
-        database.commit()
-    except BaseException:
-        database.rollback()
-        raise
 
 
 def keep_copy(database: sqlite3.Connection, path: Path, version: int) -> None:
@@ -260,11 +250,8 @@ def keep_copy(database: sqlite3.Connection, path: Path, version: int) -> None:
     part = copy.with_name(f"{copy.name}.part")
     clear(part)
     try:
-        target = connect(part)
-        try:
+        with closing(connect(part)) as target:
             database.backup(target)
-        finally:
-            target.close()
         part.replace(copy)
     except BaseException:
         clear(part)

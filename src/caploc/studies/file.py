@@ -5,12 +5,13 @@ method and seed.
 """
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import partial
 from itertools import product
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 from pydantic_core import ErrorDetails
@@ -35,8 +36,8 @@ Whole = Annotated[int, Field(ge=1)]
 Seed = Annotated[int, Field(ge=0)]
 Rate = Annotated[float, Field(gt=0, lt=1)]
 Name = Annotated[str, Field(min_length=1)]
-
-IN_MODE = ("corrupted", "positions")
+T = TypeVar("T")
+Some = Annotated[list[T], Field(min_length=1)]  # one or more
 
 
 class StudiesPart(BaseModel):
@@ -46,20 +47,17 @@ class StudiesPart(BaseModel):
 
 
 class SettingLists(StudiesPart):
-    """What may be said of all studies, of a task, of a method, or of some studies; the last wins.
-
-    What nobody says is as in `caploc locate`.
-    """
+    """What may be said of all studies, a task, a method or some studies; the last wins."""
 
     masks: Whole | None = None
     rate: Rate | None = None
-    mask_counts: Annotated[list[Whole], Field(min_length=1)] | None = None
-    rates: Annotated[list[Rate], Field(min_length=1)] | None = None
+    mask_counts: Some[Whole] | None = None
+    rates: Some[Rate] | None = None
     examples: Whole | None = None
     budget: Whole | None = None
     goal: Literal["heads", "set", "specific"] | None = None
     price: Annotated[float, Field(gt=0, le=1)] | None = None
-    amounts: Annotated[list[Rate], Field(min_length=1)] | None = None
+    amounts: Some[Rate] | None = None
     opening: Literal["auto", "likelihood", "masks"] | None = None
     recall: Annotated[float, Field(gt=0, le=1)] | None = None
     top: Whole | None = None
@@ -85,21 +83,25 @@ class SettingLists(StudiesPart):
     def said(self) -> dict[str, Any]:
         """Return the choices that were made here."""
         kept = self.model_dump(include=set(SettingLists.model_fields), exclude_none=True)
-        lists = {
-            name: tuple(kept[name]) for name in kept.keys() & {"amounts", "mask_counts", "rates"}
-        }
-        return kept | lists
+        for name in kept.keys() & {"amounts", "mask_counts", "rates"}:
+            kept[name] = tuple(kept[name])
+        return kept
 
 
 # A text alone is a table's name.
 OR_NAME = BeforeValidator(lambda value: {"name": value} if isinstance(value, str) else value)
 
 
-class ModelEntry(StudiesPart):
-    """A model, and how it is loaded. Code of its own is allowed on the command line only."""
+class Named(StudiesPart):
+    """A model, task or method, with a label that tells it from others of its name."""
 
     name: Name
     label: Name | None = None
+
+
+class ModelEntry(Named):
+    """A model, and how it is loaded. Code of its own is allowed on the command line only."""
+
     device: Name = "auto"
     dtype: Name = "auto"
     revision: Name | None = None
@@ -110,18 +112,12 @@ class ModelEntry(StudiesPart):
     engine: Name = AUTO
 
 
-class TaskEntry(SettingLists):
+class TaskEntry(Named, SettingLists):
     """A task of lm-eval, caploc's own, or the path of a YAML."""
 
-    name: Name
-    label: Name | None = None
 
-
-class MethodEntry(SettingLists):
+class MethodEntry(Named, SettingLists):
     """A method of `caploc locate`."""
-
-    name: Name
-    label: Name | None = None
 
 
 class Override(SettingLists):
@@ -130,10 +126,10 @@ class Override(SettingLists):
     With `skip` they are left out.
     """
 
-    models: Annotated[list[Name], Field(min_length=1)] | None = None
-    tasks: Annotated[list[Name], Field(min_length=1)] | None = None
-    methods: Annotated[list[Name], Field(min_length=1)] | None = None
-    seeds: Annotated[list[Seed], Field(min_length=1)] | None = None
+    models: Some[Name] | None = None
+    tasks: Some[Name] | None = None
+    methods: Some[Name] | None = None
+    seeds: Some[Seed] | None = None
     skip: bool = False
 
 
@@ -141,12 +137,10 @@ class StudyFile(StudiesPart):
     """Every model with every task, method and seed."""
 
     out: Name | None = None
-    models: Annotated[list[Annotated[ModelEntry, OR_NAME]], Field(min_length=1)]
-    tasks: Annotated[list[Annotated[TaskEntry, OR_NAME]], Field(min_length=1)]
-    methods: Annotated[list[Annotated[MethodEntry, OR_NAME]], Field(min_length=1)] = [
-        MethodEntry(name="adaptive")
-    ]
-    seeds: Annotated[list[Seed], Field(min_length=1)] = [0]
+    models: Some[Annotated[ModelEntry, OR_NAME]]
+    tasks: Some[Annotated[TaskEntry, OR_NAME]]
+    methods: Some[Annotated[MethodEntry, OR_NAME]] = [MethodEntry(name="adaptive")]
+    seeds: Some[Seed] = [0]
     settings: SettingLists = SettingLists()
     overrides: list[Override] = []
 
@@ -157,14 +151,15 @@ class StudyFile(StudiesPart):
     def twice(self) -> Iterator[str]:
         """Yield what is named twice, in sentences."""
         for kind in ("models", "tasks", "methods"):
-            labels = self.labels(kind)
-            for label in dict.fromkeys(label for label in labels if labels.count(label) > 1):
-                yield (
-                    f"{kind}: {label!r} is there {labels.count(label)} times; give each a `label` "
-                    "of its own, or name it once."
-                )
-        for seed in dict.fromkeys(seed for seed in self.seeds if self.seeds.count(seed) > 1):
-            yield f"seeds: {seed} is there {self.seeds.count(seed)} times; name it once."
+            for label, times in Counter(self.labels(kind)).items():
+                if times > 1:
+                    yield (
+                        f"{kind}: {label!r} is there {times} times; give each a `label` of its "
+                        "own, or name it once."
+                    )
+        for seed, times in Counter(self.seeds).items():
+            if times > 1:
+                yield f"seeds: {seed} is there {times} times; name it once."
 
     def idle(self) -> Iterator[str]:
         """Yield overrides that speak of nothing there is, in sentences."""
@@ -192,7 +187,6 @@ class Place:
     seeds: int
 
     def meant_by(self, override: Override) -> bool:
-        """Tell whether the override speaks of this study."""
         wanted = {kind: getattr(override, kind) for kind in vars(self)}
         return all(
             labels is None or getattr(self, kind) in labels for kind, labels in wanted.items()
@@ -232,7 +226,7 @@ def study_of(
 ) -> Study:
     """Build a study of a task with a method from what was said of it, its seed too."""
     task, method = names
-    mode = Mode(said.pop("mode", ZERO), **{name: said.pop(name, None) for name in IN_MODE})
+    mode = Mode(said.pop("mode", ZERO), said.pop("corrupted", None), said.pop("positions", None))
     if mode.corrupted is not None:
         mode = replace(mode, corrupted=file_place(mode.corrupted, start))
     said.setdefault("also", () if mode.name == PATCH else default_others(task))
@@ -241,11 +235,10 @@ def study_of(
         for split, file in said.pop("data", {}).items()
     }
     # what is said of all studies may name the task of one
-    beside = {
-        key: [file_place(name, start) for name in said.pop(key, ()) if name != task]
+    also, spare, twins = (
+        tuple(file_place(name, start) for name in said.pop(key, ()) if name != task)
         for key in ("also", "spare", "twins")
-    }
-    beside["spare"] = [name for name in beside["spare"] if not are_twins(name, task)]
+    )
     settings, options = (
         {each.name: said.pop(each.name) for each in fields(kind) if each.name in said}
         for kind in (Settings, TaskOptions)
@@ -256,9 +249,9 @@ def study_of(
         method=method,
         settings=Settings(**settings),
         options=TaskOptions(data=data, allow_code=allowed.code, **options),
-        other_tasks=tuple(beside["also"]),
-        spare=tuple(beside["spare"]),
-        twins=tuple(beside["twins"]),
+        other_tasks=also,
+        spare=tuple(name for name in spare if not are_twins(name, task)),
+        twins=twins,
         exclude=tuple(file_place(each, start, ".json") for each in said.pop("exclude", ())),
         mode=mode,
         **said,
@@ -272,10 +265,7 @@ def file_place(given: str, start: Path, *endings: str) -> str:
 
 
 def grid_of(model: ModelOptions) -> HeadGrid:
-    """Return a model's heads, though its weights may not fit here: that fails its own studies only.
-
-    Raises UserError if the model cannot be.
-    """
+    """Return a model's heads, also of one too large for here: that fails its own studies only."""
     try:
         return model.check()
     except OutOfMemory:
@@ -335,9 +325,9 @@ def read_studies(path: Path, allowed: Allowed | None = None) -> Opened:
             if not studies and not mistakes:
                 mistakes.append("overrides skip every study; leave one.")
     if mistakes or file is None:
-        lines = "".join(f"\n  {mistake}" for mistake in dict.fromkeys(mistakes))
-        number = len(dict.fromkeys(mistakes))
-        raise BadOption(f"{path} has {number} mistake{'s' * (number > 1)}:{lines}")
+        mistakes = list(dict.fromkeys(mistakes))
+        several = "s" * (len(mistakes) > 1)
+        raise BadOption("\n  ".join([f"{path} has {len(mistakes)} mistake{several}:", *mistakes]))
     out = path.parent / at_home(file.out) if file.out else Path("runs") / path.stem
     return Opened(studies, out)
 
@@ -395,9 +385,8 @@ def checked(
     """What is wrong with models, methods, tasks and their settings, in sentences."""
     found = Mistakes()
     grids: dict[str, HeadGrid | None] = {}
-    for number, model in enumerate(file.models):
-        label = file.labels("models")[number]
-        asked = model_options(model, start, allowed)
+    for number, label in enumerate(file.labels("models")):
+        asked = model_options(file.models[number], start, allowed)
         grids[label] = found.of(f"models[{number}]", partial(grid_of, asked))
     for number, method in enumerate(file.methods):
         found.of(f"methods[{number}].name", partial(pick, METHODS, method.name, "method"))
@@ -441,27 +430,24 @@ def check_study(place: Place, study: Study, grid: HeadGrid | None, found: Mistak
         found.of(about, check)
     if study.method in METHODS:
         found.of(about, study.with_twins().check_sparing)
-    names: Mapping[str, str] = {name: f"also of {place.tasks}" for name in study.named_tasks[1:]}
-    for name, where in {**names, study.task: f"tasks: {place.tasks}"}.items():
+    named = dict.fromkeys(study.named_tasks[1:], f"also of {place.tasks}")
+    for name, where in (named | {study.task: f"tasks: {place.tasks}"}).items():
         found.of(where, partial(check_task_name, name, study.options))
     if grid is not None and study.method in METHODS and len(found.about) == before:
         found.of(about, partial(study.sized, grid.size))
 
 
 def clashes(names: Sequence[str]) -> list[str]:
-    """Studies whose folders would have the same name, on a disk that knows no capitals.
-
-    Files of the folder that they lie in have names, too.
-    """
-    folded = [name.casefold() for name in names]
+    """Studies whose folders would have one name, capitals aside, or that of a file beside them."""
+    folded = Counter(name.casefold() for name in names)
     return [
         f"a study's folder cannot be called {name!r}, as a file beside it is; give its model, task "
         "or method another label."
-        for name in dict.fromkeys(folded)
+        for name in folded
         if name.removesuffix(".part") in FILES or name.startswith(ROWS)
     ] + [
-        f"{folded.count(name)} studies would lie in one folder, {name!r}; give models, tasks or "
-        "methods labels that differ in letters and digits."
-        for name in dict.fromkeys(folded)
-        if folded.count(name) > 1
+        f"{times} studies would lie in one folder, {name!r}; give models, tasks or methods labels "
+        "that differ in letters and digits."
+        for name, times in folded.items()
+        if times > 1
     ]

@@ -10,7 +10,7 @@ import gc
 import math
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, ValuesView
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
@@ -130,23 +130,19 @@ def dry_run(
     return StudiesPlan([done[name] for name in studies], None if seconds is None else loading)
 
 
+@dataclass
 class Planner:
     """Plans the studies of one model, which is loaded when the first of them needs it."""
 
-    def __init__(
-        self,
-        model: ModelOptions,
-        known: "KnownRows",
-        progress: Progress,
-        seconds: float | None,
-        stack: ExitStack,
-    ) -> None:
-        self.model, self.known, self.progress = model, known, progress
-        self.seconds, self.stack = seconds, stack
-        self.loading = 0.0
-        self.engine: Any = None
-        self.paces: dict[str, tuple[Pace, int]] = {}
-        self.tasks: dict[str, Task] = {}
+    model: ModelOptions
+    known: "KnownRows"
+    progress: Progress
+    seconds: float | None
+    stack: ExitStack
+    loading: float = 0.0  # seconds
+    engine: Any = None
+    paces: dict[str, "tuple[Pace, int]"] = field(default_factory=dict)
+    tasks: dict[str, Task] = field(default_factory=dict)
 
     def plan(self, name: str, study: Study, folder: Path) -> Planned:
         blank = Planned(name, study.model.name, study.task, study.method)
@@ -176,9 +172,7 @@ class Planner:
     def opened(self) -> Any:
         """Return the engine; without calibration, one that knows the model's files only."""
         if self.engine is None and self.seconds is None:
-            here = self.known.path.is_file()  # or there is nothing to compare a fingerprint with
-            print_of = self.model.source().fingerprint() if here else ""
-            self.engine = Absent(Unloaded(self.model.name, print_of, self.model.check()))
+            self.engine = without_weights(self.model, self.known.path)
         elif self.engine is None:
             before = time.perf_counter()
             self.engine = self.stack.enter_context(self.model.answering())
@@ -186,15 +180,13 @@ class Planner:
         return self.engine
 
     def priced(self, study: Study, counts: "RowCounts", thinking: float) -> dict[str, Any]:
-        """Say what a study's open rows take in tokens, seconds and memory."""
         tokens, seconds, memory, rows = 0.0, thinking, 0, 0
         for place, meter in enumerate(counts.meters):
-            if not meter.fresh:
-                continue
-            pace, peak = self.pace(study, meter)
-            took, run = pace.take(meter.fresh, counts.unplanned if place == 0 else 0)
-            seconds, tokens = seconds + took, tokens + run
-            memory, rows = max(memory, peak), rows + pace.rows
+            if meter.fresh:
+                pace, peak = self.pace(study, meter)
+                took, run = pace.take(meter.fresh, counts.unplanned if place == 0 else 0)
+                seconds, tokens = seconds + took, tokens + run
+                memory, rows = max(memory, peak), rows + pace.rows
         return dict(tokens=tokens, seconds=seconds, measured_on=rows, memory=memory or None)
 
     def pace(self, study: Study, meter: "DryRunMeter") -> "tuple[Pace, int]":
@@ -213,6 +205,12 @@ class Planner:
                 )
             self.paces[key] = (pace, peak.bytes)
         return self.paces[key]
+
+
+def without_weights(model: ModelOptions, rows: Path) -> Absent:
+    """Return an engine that knows a model's files only, and no fingerprint if there are no rows."""
+    fingerprint = model.fingerprint() if rows.is_file() else ""
+    return Absent(Unloaded(model.name, fingerprint, model.check()))
 
 
 @dataclass
@@ -252,7 +250,6 @@ class DryRunMeter(Meter):
         self.needed, self.together = [*heads] or self.needed, len(heads) > 1
 
     def ask(self, todo: Sequence[OpenRow], progress: Progress) -> None:
-        """Answer rows out of nothing."""
         for key, (mask, example) in todo:
             self.fresh.append((mask, example))
             nothing: list[Response] = [
@@ -313,23 +310,21 @@ def count_rows(study: Study, tasks: Sequence[Task], engine: Any, known: KnownRow
     endless = replace(study, settings=replace(study.settings, recall=NEVER))
     stages = locate(endless, bench, tasks, Silent())
     bench.meter(tasks[0])  # the first of all, also where nothing was asked
-    pretended = cast(list[DryRunMeter], list(bench.meters.values()))
+    meters = cast(ValuesView[DryRunMeter], bench.meters.values())  # those to come included
     cut, unseen = left_of_search(study, stages, bench, tasks)
-    searched = sum(len(meter.fresh) for meter in pretended) + cut + unseen
-    intact = sum(not mask.any() for meter in pretended for mask, _ in meter.fresh) + unseen
+    searched = sum(len(meter.fresh) for meter in meters) + cut + unseen
+    intact = sum(not mask.any() for meter in meters for mask, _ in meter.fresh) + unseen
     if searched:
         stages = name_in_full(endless, stages)
     unplanned = cut + unseen + go_through_checks(endless, bench, stages, tasks)
-    pretended = cast(list[DryRunMeter], list(bench.meters.values()))
-    used = sum(len(meter.counted) for meter in pretended)
-    stored = sum(len(meter.counted & meter.stored) for meter in pretended)
-    fresh = sum(len(meter.fresh) for meter in pretended)
-    # with nothing pretended the search went as it did, and ended where it ended
+    used = sum(len(meter.counted) for meter in meters)
+    stored = sum(len(meter.counted & meter.stored) for meter in meters)
+    fresh = sum(len(meter.fresh) for meter in meters)
     shared = used - stored - fresh
-    if not fresh:
-        return RowCounts(pretended, 0, stored, shared, 0)
-    work = add_work(pretended, unplanned)
-    return RowCounts(pretended, fresh, stored, shared, unplanned, searched, intact, work)
+    if not fresh:  # with nothing pretended the search went as it did, and ended where it ended
+        return RowCounts([*meters], 0, stored, shared, 0)
+    work = add_work([*meters], unplanned)
+    return RowCounts([*meters], fresh, stored, shared, unplanned, searched, intact, work)
 
 
 def pretended_bench(
@@ -388,8 +383,7 @@ def add_work(meters: Sequence["DryRunMeter"], unplanned: int) -> float:
 def foresee(study: Study, tasks: Sequence[Task], folder: Path) -> Foreseen:
     """Count what a study will measure, at most, without its model; see `run_study`."""
     path = rows_file(folder)
-    print_of = study.model.fingerprint() if path.is_file() else ""
-    engine = Absent(Unloaded(study.model.name, print_of, study.model.check()))
+    engine = without_weights(study.model, path)
 
     def recount(stages: Stages) -> tuple[int, float]:
         known = KnownRows(path, study.settings.top)
@@ -398,7 +392,7 @@ def foresee(study: Study, tasks: Sequence[Task], folder: Path) -> Foreseen:
         bench = pretended_bench(study, tasks, absent, known)
         bench.meter(tasks[0])
         unplanned = go_through_checks(study, bench, stages, tasks)
-        meters = cast(list[DryRunMeter], list(bench.meters.values()))
+        meters = [cast(DryRunMeter, meter) for meter in bench.meters.values()]
         rows = sum(len(meter.fresh) for meter in meters) + unplanned
         return rows, add_work(meters, unplanned)
 
@@ -425,8 +419,7 @@ def left_of_search(
     asked = sum(any(mask) for meter in bench.meters.values() for mask, _ in meter.counted)
     kept = study.drawn(tasks[0].size)[1]
     wanted = [(tasks[0], [*stages.seen, *kept[len(held_back(kept)) :]])]
-    beside = zip(study.beside, tasks[1:], strict=True)
-    wanted += [(t.in_metric(), t.first(ELSEWHERE)) for name, t in beside if not study.is_twin(name)]
+    wanted += [(task.in_metric(), task.first(ELSEWHERE)) for task in no_twins(study, tasks)]
     unseen = 0
     for task, examples in wanted:
         looked = {example for mask, example in bench.meter(task).known if not any(mask)}
@@ -462,13 +455,17 @@ def left_of_offer(study: Study, stages: Stages, tasks: Sequence[Task]) -> int:
     parts = len(stages.subsets.tried) - 1 if stages.subsets else 0
     if study.quick or study.seeks_specific or stages.frontier is not None or not parts:
         return 0
-    beside = zip(study.beside, tasks[1:], strict=True)
     sizes = [
         len(split_examples(task.size, study.settings.seed)[1][: study.limit])
-        for name, task in beside
-        if not study.is_twin(name)
+        for task in no_twins(study, tasks)
     ]
     return (1 + min(parts, OFFERED)) * sum(sizes)
+
+
+def no_twins(study: Study, tasks: Sequence[Task]) -> list[Task]:
+    """Return the tasks beside a study's own that are not the same in other words."""
+    beside = zip(study.beside, tasks[1:], strict=True)
+    return [task for name, task in beside if not study.is_twin(name)]
 
 
 def left_of_curve(study: Study, stages: Stages, tasks: Sequence[Task]) -> int:

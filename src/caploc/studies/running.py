@@ -189,9 +189,8 @@ def located(
 
     Models come one after another, each loaded once; if one cannot be loaded, all its studies have
     failed. With workers, studies of a model run side by side and are yielded as they end. A study
-    that fails does not stop the others; Ctrl-C and a store that cannot be written do. Raises
-    FolderTaken if another process is running in the folder; RunFailed if all must stop; rows
-    already measured are kept.
+    that fails does not stop the others; Ctrl-C and a store that cannot be written do. Raises as
+    `run_studies`.
     """
     sizes = dict[str, tuple[int, float]]()
     turns = {
@@ -269,10 +268,7 @@ def run_and_report(
 
 @contextmanager
 def lock_studies(folder: Path, names: Sequence[str]) -> Iterator[None]:
-    """Keep other processes out of a folder of studies, and mark it as one: they share its rows.
-
-    Raises FolderTaken if another process is running in it; StoreFailed if it cannot be written.
-    """
+    """Keep other processes out of a folder of studies that share rows, and mark it as one."""
     refuse_links(folder)
     make(folder)
     with hold_folder(folder):
@@ -294,7 +290,7 @@ def rewrite_report(folder: Path) -> Path:
     if runs == [folder]:
         return rewrite_page(folder)
     for run_folder in runs:
-        rewrite_report(run_folder)
+        rewrite_page(run_folder)
     try:
         command = str(read_json(folder / COMPARISON)["command"])
     except (UserError, LookupError, TypeError):

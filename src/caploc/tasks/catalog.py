@@ -39,8 +39,6 @@ from caploc.tasks.templates import confine_templates
 
 confine_templates()
 HERE = Path(__file__).parent
-
-
 # Tasks that caploc brings: of the model inside the package, both papers' that lm-eval lacks, and
 # few-shot ones on words, countries and numbers for pretrained models. Every YAML there is one.
 OWN = ("demo", "paper", "words")
@@ -64,20 +62,13 @@ def own_names() -> list[str]:
 
 
 def list_twins(name: str) -> list[str]:
-    """List a task's twins that caploc brings, but those without examples.
-
-    Of `words/past` it is `words/past_twin`.
-    """
+    """List a task's twins with examples that caploc brings: of `words/past`, `words/past_twin`."""
     twins = [other for other in own_names() if other != name and are_twins(other, name)]
     return [other for other in twins if not other.endswith(ZERO_SHOT)]
 
 
 def find_task(name: str) -> tuple[TaskManager, str]:
-    """Return which manager knows the task, and by what name.
-
-    Raises UnknownName, naming the nearest task there is; BadData if it is a file that defines no
-    task.
-    """
+    """Return which manager knows the task, and by what name; raises UnknownName or BadData."""
     for folder in OWN:
         if name in own_manager(folder).task_index:
             return own_manager(folder), name
@@ -144,8 +135,6 @@ DEMO_CAPABILITIES = (
 OUTCOMES = ("metric", "logprob")
 WORDS = "words"  # what --data calls the list of profanities, which is no split
 FEWSHOT_SEED = 1234  # lm-eval's own default, so that few-shot examples agree
-
-
 GIVEN_SCORE = "given"  # in a YAML, as what makes results: a function that the caller has
 ScoreAnswer = Callable[[dict[str, Any], Sequence[str]], dict[str, float]]
 
@@ -169,12 +158,10 @@ class TaskOptions:
 
     @property
     def splits(self) -> dict[str, str]:
-        """Return the files that stand for splits of a task."""
         return {split: file for split, file in self.data.items() if split != WORDS}
 
     @property
     def words(self) -> str | None:
-        """Return the file of profanities, or `package`."""
         return self.data.get(WORDS)
 
     def plain(self) -> "TaskOptions":
@@ -185,10 +172,7 @@ class TaskOptions:
     def check(self) -> None:
         """Refuse what can be refused without loading anything.
 
-        Raises:
-            UnknownName: for an unknown outcome.
-            BadOption: for a negative number of examples.
-            BadData: for a file that is missing, empty or of an unknown format.
+        Raises UnknownName for an outcome, BadOption for a number of examples, BadData for a file.
         """
         if self.outcome not in OUTCOMES:
             raise unknown(OUTCOMES, self.outcome, "--outcome")
@@ -200,10 +184,7 @@ class TaskOptions:
 
 
 def parse_data(texts: list[str]) -> dict[str, str]:
-    """Read `test=FILE` options; paths become absolute, `words=package` stays.
-
-    Raises BadOption if one is not of that form.
-    """
+    """Read `test=FILE` options into absolute paths; `words=package` stays. Raises BadOption."""
     files = {}
     for text in texts:
         split, _, file = text.partition("=")
@@ -217,10 +198,7 @@ def parse_data(texts: list[str]) -> dict[str, str]:
 
 
 def check_task_name(name: str, options: TaskOptions | None = None) -> None:
-    """Refuse a task that does not exist, or that runs model-written code when it may not.
-
-    Raises UnknownName, naming the nearest task there is, or BadOption.
-    """
+    """Refuse what is no task, or runs model-written code when it may not; raises UserError."""
     allowed = options is not None and options.allow_code
     for entry in leaf_entries(*find_task(name)):
         if not allowed and definition(entry).get("unsafe_code"):

@@ -52,14 +52,14 @@ WORDINGS = {
         for operation, word in WORDS.items()
     },
     "story": {
-        "addition": ("Ann had {} coins and was later given {} more. How many has Ann now? She has"),
+        "addition": "Ann had {} coins and was later given {} more. How many has Ann now? She has",
         "subtraction": (
             "Ann had {} coins and later gave {} of them away. How many are left? She has"
         ),
         "multiplication": (
             "Ann had {} purses, each one having {} coins. How many coins? In all she has"
         ),
-        "division": ("Ann put {} coins into {} purses, as many in each. How many in one? Each has"),
+        "division": "Ann put {} coins into {} purses, as many in each. How many in one? Each has",
     },
 }
 ATTITUDES = ("positive", "negative")
@@ -120,13 +120,11 @@ class ContrastSet:
 
     @property
     def partners(self) -> dict[str, Item]:
-        """The four partners by arm."""
         four = (self.reworded, self.same_commonality, self.same_content, self.different)
         return dict(zip(ARMS, four, strict=True))
 
     @property
     def items(self) -> tuple[Item, ...]:
-        """All five items, the base first."""
         return (self.base, *self.partners.values())
 
 
@@ -153,8 +151,7 @@ Draw = Callable[[random.Random], ContrastSet | None]  # None: what was drawn has
 def distinct(draw: Draw, items: int, seed: int) -> list[ContrastSet]:
     """Draw `items` contrasts whose base prompts differ; more begin with the same ones.
 
-    Raises:
-        BadOption: if `items` is below 1, or there are not so many. So does every set below.
+    Raises BadOption if `items` is below 1, or there are not so many. So does every set below.
     """
     if items < 1:
         raise BadOption(f"The number of base items must be 1 or more; got {items}.")
@@ -213,10 +210,7 @@ def arithmetic(items: int = ITEMS, *, seed: int = 0) -> list[ContrastSet]:
 
 
 def _operands(operations: tuple[str, str]) -> dict[Pair, list[Pair]]:
-    """List operands that both operations can be asked of, with those that look like them.
-
-    Those have as many digits, and answers of as many digits.
-    """
+    """List operands that both operations take, with those of as many digits, answers too."""
     groups: dict[tuple[int, ...], list[Pair]] = defaultdict(list)
     for first in range(2, LARGEST + 1):
         for second in range(2, first + 1):
@@ -310,10 +304,8 @@ def quizzes(
     `question` is what is asked about a fact, such as `capital of`. The content is the fact with its
     four options; a rewording orders the wrong ones differently. The letter of the answer is the
     same in all five items. Two contents have subjects and options of the same lengths, so items of
-    one kind are equally long; those of the two kinds are not.
-
-    Raises:
-        BadOption: if there are fewer than 8 facts.
+    one kind are equally long; those of the two kinds are not. Raises BadOption if there are fewer
+    than 8 facts.
     """
     if len(facts) < 2 * len(LETTERS):
         raise BadOption(f"A quiz needs at least {2 * len(LETTERS)} facts; got {len(facts)}.")

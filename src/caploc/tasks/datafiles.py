@@ -254,10 +254,7 @@ def has_training(entries: Sequence[Entry], files: Mapping[str, str]) -> bool:
 def training_instead(
     name: str, entries: Sequence[Entry], files: Mapping[str, str]
 ) -> dict[str, Any]:
-    """Return the change to a definition that makes a task ask its training examples.
-
-    A task that has none is refused.
-    """
+    """Return the change that makes a task ask its training examples; refuse one without any."""
     if not has_training(entries, files):
         raise BadOption(
             f"Task {name} has no training split{' among the --data files' if files else ''}; "

@@ -37,11 +37,8 @@ class FactPrompt(JsonRecord):
 
     `subject` is what the fact is about, as it stands in the text; None where it is not known, and
     then the prompt serves as a control only. `target` and `other` follow the text directly: where
-    words are parted by a space, they begin with it.
-
-    Raises:
-        BadData: if the text or the target is empty, the subject is not in the text, or both answers
-            are the same.
+    words are parted by a space, they begin with it. Raises BadData if the text or the target is
+    empty, the subject is not in the text, or both answers are the same.
     """
 
     text: str
@@ -84,11 +81,7 @@ class Fact(JsonRecord):
 
 
 def check_names(facts: Sequence[Fact]) -> tuple[Fact, ...]:
-    """Take facts, if there are any and no two have one name.
-
-    Raises:
-        BadData: if there are none, or a name comes twice.
-    """
+    """Take facts, if there are any and no two have one name; raises BadData."""
     if not facts:
         raise BadData("There is no fact to study; give at least one.")
     names: set[str] = set()
@@ -227,11 +220,7 @@ FORMS: dict[str, tuple[Callable[[Path], Iterator[tuple[str, Record]]], Any]] = {
 
 
 def read_rewrites(path: Path) -> dict[str, tuple[str, ...]]:
-    """Read the prompts of each fact named in the file; lines of one fact add up.
-
-    Raises:
-        BadData: if the file cannot be read, or a line is not of the form; says which.
-    """
+    """Read the prompts of each fact named in the file; lines of one fact add up. Raises BadData."""
     found: dict[str, tuple[str, ...]] = {}
     for where, record in read_lines(Path(path)):
         prompts = record.get("prompts")
@@ -303,11 +292,8 @@ def demo_facts(form: str = "quiz", count: int | None = None, *, seed: int = 0) -
     In the form `quiz` the prompt and its rewrites are quizzes that differ in the wrong answers and
     in the place of the right one. In the form `statement` the prompt is `capital of France is `,
     the rewrites are three statements with another lead and three quizzes that offer both answers,
-    and the neighbours are statements about other subjects.
-
-    Raises:
-        UnknownName: if there is no such form.
-        BadOption: if `count` is below 1, or above the number there are.
+    and the neighbours are statements about other subjects. Raises UnknownName if there is no such
+    form; BadOption if `count` is below 1, or above the number there are.
     """
     build = pick(DEMO_FORMS, form, "form of demo facts")
     total = sum(map(len, DEMO_RELATIONS.values()))
@@ -315,8 +301,8 @@ def demo_facts(form: str = "quiz", count: int | None = None, *, seed: int = 0) -
         raise BadOption(f"The demo model knows {total} facts; ask for 1 to {total}, not {count}.")
     rng = random.Random(seed)
     asked = [
-        [(name, pair) for pair in rng.sample(DEMO_RELATIONS[name], len(DEMO_RELATIONS[name]))]
-        for name in DEMO_RELATIONS
+        [(name, pair) for pair in rng.sample(pairs, len(pairs))]
+        for name, pairs in DEMO_RELATIONS.items()
     ]
     turns = [each for pairs in zip_longest(*asked) for each in pairs if each]
     return tuple(build(rng, name, pair) for name, pair in turns[:count])
@@ -331,7 +317,6 @@ def demo_texts(count: int = 300, *, seed: int = 0) -> list[str]:
 
 
 def _quizzed(rng: random.Random, relation: str, pair: Pair) -> Fact:
-    """Ask the fact as quizzes."""
     prompts: dict[str, FactPrompt] = {}
     while len(prompts) <= REWRITES:
         prompt = quiz(rng, relation, pair)

@@ -14,16 +14,7 @@ from caploc.errors import BadOption
 from caploc.naming import is_file
 from caploc.result import Score
 from caploc.tasks.leaf import LIKELIHOOD_METRICS, PAIR_METRICS, Leaf
-from caploc.tasks.task import (
-    Generate,
-    LogLikelihood,
-    Request,
-    Response,
-    Rolling,
-    Scored,
-    Shown,
-    Task,
-)
+from caploc.tasks.task import Request, Response, Rolling, Scored, Shown, Task, prompt_of
 
 
 class HarnessTask:
@@ -36,7 +27,6 @@ class HarnessTask:
         group: Group | None = None,
         outcome_kind: str = "metric",
     ) -> None:
-        """Join the leaves; raises BadOption."""
         self.name, self.leaves, self.group, self.outcome_kind = name, leaves, group, outcome_kind
         self.places = [(leaf, doc) for leaf in leaves for doc in range(len(leaf.instances))]
         measured = outcome_kind == "metric"
@@ -55,9 +45,7 @@ class HarnessTask:
             self.places[0][0].gold_request(0)
 
     def in_metric(self) -> "HarnessTask":
-        if self.outcome_kind == "metric":
-            return self
-        return HarnessTask(self.name, self.leaves, self.group)
+        return self if self.outcome_kind == "metric" else self.with_outcome("metric")
 
     def in_likelihood(self) -> "HarnessTask | None":
         if self.outcome_kind != "metric":
@@ -65,15 +53,14 @@ class HarnessTask:
         if self.metric in LIKELIHOOD_METRICS:  # a perplexity is one already
             return None
         try:
-            if all(leaf.choosing for leaf in self.leaves):
-                return HarnessTask(self.name, self.leaves, self.group, "margin")
-            return self.in_logprob()
+            choosing = all(leaf.choosing for leaf in self.leaves)
+            return self.with_outcome("margin" if choosing else "logprob")
         except BadOption:
             return None
 
-    def in_logprob(self) -> "HarnessTask":
-        """Return the task with its right answers' log-probabilities; raises BadOption if none."""
-        return HarnessTask(self.name, self.leaves, self.group, "logprob")
+    def with_outcome(self, kind: str) -> "HarnessTask":
+        """Return the task with outcomes of another kind; raises BadOption if it has none."""
+        return HarnessTask(self.name, self.leaves, self.group, kind)
 
     @property
     def size(self) -> int:
@@ -99,7 +86,7 @@ class HarnessTask:
         if example not in self.keys:
             leaf, doc = self.places[example]
             asked = [[type(r).__name__, repr(r)] for r in self.requests(example)]
-            document = leaf.instances[doc][0].doc
+            document = leaf.docs[doc]
             right = leaf.task.doc_to_target(document)
             self.keys[example] = digest_json([leaf.name, asked, document, right, leaf.choices(doc)])
         return self.keys[example]
@@ -145,15 +132,16 @@ class HarnessTask:
             by_leaf[self.places[example][0].name].append(item)
         if self.group is None and len(self.leaves) == 1:
             return Score.of(*self.leaves[0].aggregate(items), len(items))
+        # the names under which lm-eval's groups look up a score and its standard error
+        value_key = f"{self.metric},{self.leaves[0].filter}"
+        stderr_key = f"{self.metric}_stderr,{self.leaves[0].filter}"
         metrics: dict[str, dict[str, Any]] = {}
         for leaf in self.leaves:
             if own := by_leaf[leaf.name]:
-                names = (*metric_keys(leaf), "sample_len")
                 value, stderr = leaf.aggregate(own)
-                results = (value, "N/A" if stderr is None else stderr, len(own))
-                metrics[leaf.name] = dict(zip(names, results, strict=True))
+                error = "N/A" if stderr is None else stderr
+                metrics[leaf.name] = {value_key: value, stderr_key: error, "sample_len": len(own)}
         aggregated = self.group.aggregate(metrics) if self.group else {}
-        value_key, stderr_key = metric_keys(self.leaves[0])
         value, stderr = aggregated.get(value_key), aggregated.get(stderr_key)
         if value is None:  # the plain mean, if the group says nothing
             value, stderr = mean_of_scores(
@@ -165,9 +153,8 @@ class HarnessTask:
     def show(self, example: int, responses: Sequence[Response]) -> Shown:
         leaf, doc = self.places[example]
         first, *_ = self.requests(example)
-        prompt = {Generate: "prompt", LogLikelihood: "context", Rolling: "text"}[type(first)]
         gold = None if isinstance(first, Rolling) else leaf.gold(doc)
-        return Shown(getattr(first, prompt), gold, leaf.answer(doc, responses))
+        return Shown(prompt_of(first), gold, leaf.answer(doc, responses))
 
     def extracted(self, example: int, responses: Sequence[Response]) -> str | None:
         leaf, doc = self.places[example]
@@ -211,7 +198,7 @@ class Mixture:
             return None
         if len({part.outcome_kind for part in known}) > 1:  # margins are no log-probabilities
             try:
-                known = [part.in_logprob() for part in self.parts]
+                known = [part.with_outcome("logprob") for part in self.parts]
             except BadOption:
                 return None
         return Mixture(self.name, known)
@@ -273,11 +260,6 @@ class Mixture:
     def extracted(self, example: int, responses: Sequence[Response]) -> str | None:
         part, place = self.places[example]
         return self.parts[part].extracted(place, responses)
-
-
-def metric_keys(leaf: Leaf) -> tuple[str, str]:
-    """Return the names under which lm-eval's groups look up a leaf's score and standard error."""
-    return f"{leaf.metric},{leaf.filter}", f"{leaf.metric}_stderr,{leaf.filter}"
 
 
 def mean_of_scores(

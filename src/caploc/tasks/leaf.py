@@ -78,16 +78,12 @@ class Leaf:
         self.instances = build_instances(task, chat)
         self.higher_is_better = bool(task.higher_is_better().get(self.metric, True))
 
-    @property
+    @cached_property
     def docs(self) -> list[dict[str, Any]]:
-        """Return the examples as the data have them."""
         return [instances[0].doc for instances in self.instances]
 
     def check_complete(self) -> None:
-        """Refuse records that lack what others have and a template reads: it would ask for `None`.
-
-        Raises BadData, naming the first one.
-        """
+        """Refuse records without what a template reads: it would ask for `None`. Raises BadData."""
         config = self.task.config
         read = (config.doc_to_text, config.doc_to_target, config.doc_to_choice)
         words = set(re.findall(r"\w+", " ".join(text for text in read if isinstance(text, str))))
@@ -101,16 +97,14 @@ class Leaf:
                     )
 
     def requests(self, example: int) -> tuple[Request, ...]:
-        """Return the example's requests, one for each choice."""
         return tuple(as_request(instance) for instance in self.instances[example])
 
     def item(self, example: int, responses: Sequence[Response]) -> Any:
         """Return the chosen metric of one example, through the chosen filter."""
-        doc = self.instances[example][0].doc
-        return self.task.process_results(doc, self.filtered(example, responses))[self.metric]
+        found = self.filtered(example, responses)
+        return self.task.process_results(self.docs[example], found)[self.metric]
 
     def filtered(self, example: int, responses: Sequence[Response]) -> list[Any]:
-        """Return what the chosen filter makes of the responses."""
         pairs = zip(self.instances[example], responses, strict=True)
         instances = [replace_response(*pair) for pair in pairs]
         for ensemble in self.task._filters:
@@ -147,7 +141,7 @@ class Leaf:
 
     def gold(self, example: int) -> str | None:
         """Return the right answer in words, None where the task has none."""
-        doc = self.instances[example][0].doc
+        doc = self.docs[example]
         if self.executes_code:  # the target is the tests
             return next((str(doc[column]) for column in SOLUTIONS if doc.get(column)), None)
         if column := (self.task.get_config("metadata") or {}).get("gold"):
@@ -182,7 +176,7 @@ class Leaf:
             )
         if not others:
             return first
-        doc = self.instances[example][0].doc
+        doc = self.docs[example]
         # Tasks whose choices are contexts (winogrande) keep the right one's number in their text.
         right = (
             self.task.doc_to_text(doc) if self.task.multiple_input else self.task.doc_to_target(doc)
@@ -200,10 +194,7 @@ class Leaf:
 
     @cached_property
     def choosing(self) -> bool:
-        """Say whether the model picks among answers by their log-probabilities, in every example.
-
-        `acc_mutual_info` picks by something else.
-        """
+        """Say whether the model always picks among answers by their log-probabilities."""
         return self.metric != "acc_mutual_info" and all(
             self.offered(instances) > 1 and instances[0].request_type == "loglikelihood"
             for instances in self.instances
@@ -218,11 +209,12 @@ class Leaf:
 
     def choice(self, example: int) -> int | None:
         """Return the number of the right choice, None if there is none or it is not known."""
+        if not self.choosing:
+            return None
         try:
-            right = self.gold_request(example) if self.choosing else None
+            return self.requests(example).index(self.gold_request(example))
         except BadOption:
             return None
-        return None if right is None else self.requests(example).index(right)
 
     def margin(self, example: int, responses: Sequence[Response]) -> float:
         """Return by how much the right choice is likelier than the likeliest other one, in nats.
@@ -254,10 +246,9 @@ class Leaf:
         """Return the answers offered, empty where the model writes its own."""
         if self.task.config.doc_to_choice is None:
             return []
-        return [str(choice) for choice in self.task.doc_to_choice(self.instances[example][0].doc)]
+        return [str(choice) for choice in self.task.doc_to_choice(self.docs[example])]
 
     def answer(self, example: int, responses: Sequence[Response]) -> str:
-        """Return what the model said or picked."""
         first = responses[0]
         if isinstance(first, Generated):
             return first.text
@@ -341,10 +332,7 @@ def replace_response(instance: Instance, response: Response) -> Instance:
 
 
 def choose_metric(task: HarnessLeaf, wanted: str | None) -> tuple[str, str]:
-    """Metric and filter: those named (`metric` or `metric,filter`), the paper's, or the first.
-
-    Raises UnknownName if the task has no such metric or filter.
-    """
+    """Metric and filter: named (`metric,filter`), the paper's or the first; raises UnknownName."""
     metrics = metric_names(task)
     filters = [ensemble.name for ensemble in task._filters]
     default = PREFERRED.get(task.task_name, ("", ""))

@@ -42,7 +42,6 @@ class CodeEval:
     """Stands in for the metric `code_eval`: same contract, but nothing runs in this process."""
 
     def __init__(self, task: str, allowed: bool) -> None:
-        """Judge the programs of a task only if `allowed`."""
         self.task, self.sandbox = task, sandbox() if allowed else None
 
     def compute(
@@ -167,10 +166,7 @@ def executes_code(task: HarnessLeaf) -> bool:
 
 
 def check_programs(task: HarnessLeaf, allowed: bool) -> None:
-    """Refuse a task that runs programs when it may not, or by any means but our `code_eval`.
-
-    Raises BadOption, in one sentence.
-    """
+    """Refuse a task that runs programs when it may not, or by means of its own (BadOption)."""
     if not executes_code(task):
         return
     if not allowed:
@@ -188,10 +184,7 @@ def check_definition(name: str, config: Mapping[str, Any]) -> None:
 
 
 def check_scorers(name: str, functions: Sequence[Callable[..., Any]]) -> None:
-    """Refuse scorers of a code task that do without our `code_eval`, or have the real one too.
-
-    Raises BadOption.
-    """
+    """Refuse scorers of a code task without our `code_eval`, or with the real one (BadOption)."""
     for function in functions:
         if not reaches(function, is_ours) or reaches(function, is_real):
             raise BadOption(NOT_OURS.format(name))

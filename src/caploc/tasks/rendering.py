@@ -50,10 +50,7 @@ def compiled(source: str) -> Template:
 
 @lru_cache(maxsize=256)
 def names_in(source: str) -> frozenset[str]:
-    """Return the columns that a template may read, without compiling it: that computes constants.
-
-    Raises TemplateError if it is no template.
-    """
+    """Return the columns that a template may read, uncompiled: that would compute constants."""
     return frozenset(name.name for name in ENVIRONMENT.parse(source).find_all(nodes.Name))
 
 

@@ -109,7 +109,6 @@ class Allowance:
 
     @property
     def is_spent(self) -> bool:
-        """Tell whether more was read than may be."""
         return self.files < 0 or self.bytes < 0
 
     def spend(self, path: Path, length: int) -> None:
@@ -156,11 +155,7 @@ def read_definition(path: Path, allowance: Allowance, above: tuple[Path, ...] = 
 
 
 def parse_yaml(content: bytes, folder: Path) -> tuple[Any, list[Function]]:
-    """Return what a YAML says, and the functions in it.
-
-    Raises ValueError if it nests too deeply, or its aliases unfold to too much; yaml.YAMLError if
-    it is no YAML.
-    """
+    """Return what a YAML says, and its functions; ValueError if it nests or unfolds too far."""
     depth = 0
     for event in yaml.parse(content, Loader=SafeLoader):
         depth += isinstance(event, yaml.CollectionStartEvent)
@@ -222,7 +217,6 @@ class TaskFamily:
             yield from code_of(entry.cfg)
 
     def add(self, read: Definition) -> None:
-        """Enter a task or group under its name."""
         self.entries[read.name] = Entry(read.name, read.kind, read.path, read.config)
         self.files |= read.files
         self.functions += read.functions
@@ -254,10 +248,7 @@ def code_of(config: Any) -> Iterator[str]:
 
 
 def code_in(name: str) -> str | None:
-    """Return the first Python that a task given as a file would run; None if there is none.
-
-    Raises BadData if the file cannot be read as a task.
-    """
+    """Return the first Python that a task given as a file would run, if any; raises BadData."""
     path = at_home(name)
     if not (name.endswith(ENDINGS) and is_file(path)):
         return None
@@ -387,10 +378,7 @@ def has_mark(config: Mapping[str, Any], mark: str) -> bool:
 
 
 def check_entry(entry: Entry) -> None:
-    """Refuse what would read data by a loader that is not allowed, or ask without end.
-
-    Raises BadData, naming the loader, or the number.
-    """
+    """Refuse what reads data by a loader that is not allowed, or asks without end (BadData)."""
     for mapping in mappings(entry.cfg):
         if not isinstance(mapping.get("custom_dataset"), Function):
             if mapping.get("dataset_path") is not None:
@@ -451,10 +439,7 @@ def list_members(listed: Any) -> Iterator[tuple[str, bool]]:
 
 
 def list_siblings(path: Path, allowance: Allowance) -> list[Definition]:
-    """Read the YAML files in a task file's folder and the folders in it, no links, by their names.
-
-    Raises BadData if there are too many.
-    """
+    """Read the YAML files beside a task file and below, no links, by name; raises BadData."""
     siblings = []
     for place, folders, names in os.walk(path.absolute().parent):
         folders.sort()
@@ -470,10 +455,7 @@ def list_siblings(path: Path, allowance: Allowance) -> list[Definition]:
 
 
 def find_definitions(siblings: Sequence[Definition], name: str) -> list[Definition]:
-    """Return the task of this name, else the group, else the tasks of this tag.
-
-    Raises BadData if two files define it.
-    """
+    """Return the task of this name, else the group, else the tasks of this tag; raises BadData."""
     tasks = [each for each in siblings if each.kind is not Kind.GROUP]
     groups = [each for each in siblings if each.kind is Kind.GROUP]
     for kind in (tasks, groups):

@@ -10,10 +10,9 @@ import json
 import os
 import subprocess
 import sys
-import time
 from contextlib import suppress
 from pathlib import Path
-from threading import Event, Lock, Thread
+from threading import Lock, Timer
 from types import SimpleNamespace
 from typing import Any
 
@@ -42,8 +41,7 @@ class Confined:
     """Stands in for lm-eval's Jinja environment: what it asks of one, no more."""
 
     def __init__(self) -> None:
-        """Start a process when the first template is rendered."""
-        self.renderer: Renderer | None = None
+        self.renderer: Renderer | None = None  # until the first template is rendered
         self.lock = Lock()
         self.kept: dict[str, dict[str, Any]] = {}
 
@@ -110,17 +108,7 @@ class Renderer:
             stderr=subprocess.DEVNULL,
             start_new_session=True,
         )
-        self.asked: float | None = None  # when, while it is waited for
-        self.over = Event()
-        Thread(target=self.watch, daemon=True).start()
         atexit.register(self.end)
-
-    def watch(self) -> None:
-        """Kill it if it lets one wait too long: the one way to stop waiting on every system."""
-        while not self.over.wait(WAIT / 4):
-            asked = self.asked
-            if asked is not None and time.monotonic() - asked > WAIT:
-                self.process.kill()
 
     def answers(self) -> bool:
         """Return whether it can be asked: it is this process's own, and has not ended."""
@@ -130,22 +118,22 @@ class Renderer:
         """Return what it makes of a request; None if it ended over it."""
         assert self.process.stdin is not None and self.process.stdout is not None
         reply = b""
-        self.asked = time.monotonic()
+        killer = Timer(WAIT, self.process.kill)  # the one way to stop waiting on every system
+        killer.daemon = True
         try:
+            killer.start()
             self.process.stdin.write(line.encode() + b"\n")
             self.process.stdin.flush()
             reply = self.process.stdout.readline()
         except BrokenPipeError:
             pass
         finally:
-            self.asked = None
+            killer.cancel()
             if not reply.endswith(b"\n"):
                 self.end()
         return json.loads(reply) if reply.endswith(b"\n") else None
 
     def end(self) -> None:
-        """End the process, and wait for it."""
-        self.over.set()
         atexit.unregister(self.end)
         if self.owner != os.getpid():  # a fork's copy
             return
