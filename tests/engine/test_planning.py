@@ -125,7 +125,7 @@ def test_every_row_is_planned_once_and_starts_from_what_fits(asked, memory):
     for stage in planned.stages:
         assert set(stage.recorded) <= {row.prompt for row in stage.rows}
         recorded = sum(
-            len(planned.own(p, work.stems[p])) + 1 + work.answers for p in stage.recorded
+            len(work.stems[p][planned.shared(p) :]) + 1 + work.answers for p in stage.recorded
         )
         assert recorded * record_bytes(stage.depths, sizes) <= RECORDS * memory / 2
         assert not stage.recorded or stage.depths
@@ -140,8 +140,8 @@ def test_prefixes_are_the_beginnings_of_their_prompts(asked, memory):
     for prompt, stem in enumerate(work.stems):
         number = planned.prefix[prompt]
         before = () if number is None else planned.prefixes[number]
-        assert (*before, *planned.own(prompt, stem)) == stem
-        assert planned.own(prompt, stem)
+        assert (*before, *stem[planned.shared(prompt) :]) == stem
+        assert stem[planned.shared(prompt) :]
 
 
 @given(rows(), memories)

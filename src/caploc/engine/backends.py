@@ -13,10 +13,9 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import cached_property, reduce
+from functools import cached_property
 from hashlib import blake2b
 from importlib.util import find_spec
-from operator import or_
 from typing import Any
 
 import numpy as np
@@ -25,17 +24,18 @@ import transformers
 from transformers import GenerationConfig
 
 from caploc.engine.asks import Answer, Ask, MaskNumbers, NumberedMask
-from caploc.engine.encoding import Settings, Span, Stops, TokenizedPrompt, group_prompts
-from caploc.engine.packed import tabulate_left
+from caploc.engine.encoding import Settings, Stops, TokenizedPrompt, group_prompts
+from caploc.engine.packed import layers_cut, tabulate_left
 from caploc.engine.plain import (
     SAID_TOKENS,
+    ContinuationScore,
     Continued,
-    Limit,
+    PendingScore,
     ProvenBackend,
     gives_plain_tokens,
     moves_rotary,
 )
-from caploc.engine.planning import BatchSizer, DecoderShape, model_devices
+from caploc.engine.planning import BatchSizer, model_devices
 from caploc.errors import OutOfMemory, RunFailed
 from caploc.grid import Mask
 from caploc.heads import HeadGrid
@@ -43,7 +43,7 @@ from caploc.models.cutting import MaskTable, PackedCut
 from caploc.models.loading import CutModel
 from caploc.models.placement import free_memory
 from caploc.process import MASKED_VLLM
-from caploc.tasks.task import Generate, Generated, Scored
+from caploc.tasks.task import Generate
 
 try:
     from transformers import ContinuousBatchingConfig
@@ -108,12 +108,7 @@ class PagedRow:
 
     tokens: tuple[int, ...]
     mask: int
-    stops: Stops | Limit
-
-    @property
-    def place(self) -> tuple[int, tuple[int, ...]]:
-        """Where it stands in the queue."""
-        return self.mask, self.tokens
+    stops: Stops
 
 
 @dataclass
@@ -133,7 +128,7 @@ class PagedRun:
         self.cost = [0] * len(self.rows)
         left = tabulate_left(self.masks, self.loaded.model.dtype)
         self.table = MaskTable(left.to(self.loaded.device))
-        self.layers = reduce(or_, (mask.layers for mask in self.masks), 0)
+        self.layers = layers_cut(self.masks)
 
     def run(self) -> Iterator[list[tuple[int, Continued]]]:
         """Yield numbers of rows that are over, with what they said, after each step."""
@@ -169,9 +164,12 @@ class PagedRun:
         salts = [salt_of(mask) if self.salts else 0 for mask in self.masks]
         salt_blocks(processor.cache, lambda number: salts[self.rows[int(number)].mask])
         # one mask after another, so that a mask's blocks are still there for its other rows
-        for number, row in sorted(enumerate(self.rows), key=lambda each: each[1].place):
+        rows = self.rows
+        for number in sorted(range(len(rows)), key=lambda n: (rows[n].mask, rows[n].tokens)):
             manager.add_request(
-                list(row.tokens), request_id=str(number), max_new_tokens=row.stops.limit
+                list(rows[number].tokens),
+                request_id=str(number),
+                max_new_tokens=rows[number].stops.limit,
             )
         size = processor.cache.max_batch_tokens
         # its address stays, so that a captured graph that is run again reads this step's owners
@@ -196,7 +194,7 @@ class PagedRun:
                 **same,
             )
         lengths = [len(row.tokens) + row.stops.limit for row in self.rows]
-        shape = DecoderShape.of(self.loaded.model)
+        shape = self.sizer.shape
         fit = self.sizer.budget() // (shape.layers * shape.keys)
         keys = max(2 * max(lengths), min(sum(lengths), MOST_KEYS, fit))
         return ContinuousBatchingConfig(
@@ -209,7 +207,6 @@ class PagedRun:
 
     @torch.inference_mode()
     def step(self, processor: Any, cut: PackedCut) -> list[tuple[int, Continued]]:
-        """Run one step; return the rows that it ended."""
         if not processor.prepare_next_batch():
             raise RunFailed(
                 "transformers' continuous batching has nothing to run, and rows are open; take "
@@ -248,7 +245,6 @@ class PagedBackend(ProvenBackend):
 
     @cached_property
     def trouble(self) -> str | None:
-        """Say why it does not serve this model, as the end of a sentence; None if it does."""
         if missing := missing_api():
             return missing
         if self.loaded.team is not None:
@@ -264,7 +260,8 @@ class PagedBackend(ProvenBackend):
         self, prompts: Sequence[tuple[int, ...]], masks: MaskNumbers, numbers: Sequence[int]
     ) -> list[Continued]:
         """Continue prompts by a few tokens, each under its mask, with their log-probabilities."""
-        rows = [PagedRow(*pair, Limit()) for pair in zip(prompts, numbers, strict=True)]
+        stops = Stops(self.loaded.tokenizer, (), (), SAID_TOKENS)
+        rows = [PagedRow(*pair, stops) for pair in zip(prompts, numbers, strict=True)]
         run = self.run(rows, masks, logprobs=True)
         found = dict(over for batch in run.run() for over in batch)
         return [found[number] for number in range(len(rows))]
@@ -280,7 +277,6 @@ class PagedBackend(ProvenBackend):
         return super().refusal(ask)
 
     def answer(self, asks: Iterable[Ask]) -> Iterator[list[Answer]]:
-        """Answer every ask once; the seconds are left for others to fill in."""
         masks = MaskNumbers(self.grid)
         asked: dict[tuple[Settings, TokenizedPrompt, int], list[Ask]] = {}
         for settings, members in group_prompts(self.encoder, list(asks)).items():
@@ -297,10 +293,8 @@ class PagedBackend(ProvenBackend):
             answers: list[Answer] = []
             for number, said in batch:
                 (_, prompt, _), askers = every[number]
-                text = self.encoder.cut(said.tokens, prompt.stops)
-                response = Generated(text, len(said.tokens))
-                cost, alone = run.cost[number] / len(askers), len(prompt.tokens) + len(said.tokens)
-                answers += [Answer(ask.key, response, 0.0, cost, alone) for ask in askers]
+                cost = run.cost[number] / len(askers)
+                answers += [self.encoder.answer(ask, prompt, said.tokens, cost) for ask in askers]
             yield answers
 
 
@@ -338,7 +332,6 @@ class VllmBackend(ProvenBackend):
 
     @cached_property
     def trouble(self) -> str | None:
-        """Say why it does not serve this model, as the end of a sentence; None if it does."""
         if missing := missing_vllm():
             return missing
         if not isinstance(self.grid, HeadGrid):
@@ -372,7 +365,7 @@ class VllmBackend(ProvenBackend):
             share = VLLM_SHARE * least / whole
             sizes = {"max_num_seqs": self.sizer.most, "gpu_memory_utilization": share}
         else:
-            shape = DecoderShape.of(self.loaded.model)
+            shape = self.sizer.shape
             keys = max(CPU_KEYS, self.encoder.harness.max_length + VLLM_PAGE)
             most = int(self.sizer.budget())
             sizes["kv_cache_memory_bytes"] = min(most, keys * shape.layers * shape.keys)
@@ -388,7 +381,6 @@ class VllmBackend(ProvenBackend):
         )
 
     def answer(self, asks: Iterable[Ask]) -> Iterator[list[Answer]]:
-        """Answer every ask once; the seconds are left for others to fill in."""
         asks = list(asks)
         texts = [ask for ask in asks if isinstance(ask.request, Generate)]
         for settings, members in group_prompts(self.encoder, texts).items():
@@ -408,10 +400,8 @@ class VllmBackend(ProvenBackend):
                 answers = []
                 for (ask, prompt), out in zip(part, self.ask(asked), strict=True):
                     said = stops.trim(list(out.outputs[0].token_ids))
-                    response = Generated(self.encoder.cut(said, prompt.stops), len(said))
-                    alone = len(prompt.tokens) + len(said)
-                    cost = float(alone - (out.num_cached_tokens or 0))
-                    answers.append(Answer(ask.key, response, 0.0, cost, alone))
+                    cost = float(len(prompt.tokens) + len(said) - (out.num_cached_tokens or 0))
+                    answers.append(self.encoder.answer(ask, prompt, said, cost))
                 yield answers
         others = [ask for ask in asks if not isinstance(ask.request, Generate)]
         for first in range(0, len(others), AT_ONCE):
@@ -419,14 +409,12 @@ class VllmBackend(ProvenBackend):
 
     def scored(self, asks: Sequence[Ask]) -> list[Answer]:
         """Answer asks for log-probabilities: those of a text's last tokens, as a prompt."""
-        spans: list[tuple[int, Span]] = []
-        for number, ask in enumerate(asks):
-            assert not isinstance(ask.request, Generate)
-            spans += [(number, span) for span in self.encoder.spans(ask.request)]
+        pending = [PendingScore(ask, self.encoder) for ask in asks]
+        spans = [(one, span) for one in pending for span in one.spans]
         params = {"max_tokens": 1, "prompt_logprobs": 0, "detokenize": False}
         asked = [
-            VllmRequest((*span.inputs, span.continuation[-1]), asks[number].knocked_out, params)
-            for number, span in spans
+            VllmRequest((*span.inputs, span.continuation[-1]), one.ask.knocked_out, params)
+            for one, span in spans
         ]
         found = self.ask([self.reading(each, cached=True) for each in asked])
         # what is read from kept blocks has no log-probabilities: such endings are asked anew
@@ -438,20 +426,14 @@ class VllmBackend(ProvenBackend):
         again = self.ask([self.reading(asked[place], cached=False) for place in short])
         for place, out in zip(short, again, strict=True):
             found[place] = out
-        sums = [[0.0, 1.0, 0.0, 0.0, 0.0] for _ in asks]  # logprob, likeliest, tokens, cost, alone
-        for (number, span), out in zip(spans, found, strict=True):
+        answers = [one.answer() for one in pending if not one.spans]
+        for (one, span), out in zip(spans, found, strict=True):
             last = out.prompt_logprobs[-len(span.continuation) :]
             each = [at[token] for at, token in zip(last, span.continuation, strict=True)]
-            mine = sums[number]
-            mine[0] += sum(one.logprob for one in each)
-            mine[1] *= all(one.rank == 1 for one in each)
-            mine[2] += len(each)
-            mine[3] += len(span.inputs) - (out.num_cached_tokens or 0)
-            mine[4] += len(span.inputs)
-        return [
-            Answer(ask.key, Scored(logprob, bool(likeliest), int(count)), 0.0, cost, int(alone))
-            for ask, (logprob, likeliest, count, cost, alone) in zip(asks, sums, strict=True)
-        ]
+            likeliest = all(token.rank == 1 for token in each)
+            score = ContinuationScore(sum(token.logprob for token in each), likeliest, ())
+            answers += one.take(score, float(len(span.inputs) - (out.num_cached_tokens or 0)))
+        return answers
 
     def reading(self, request: VllmRequest, cached: bool) -> VllmRequest:
         """Say whether blocks of keys that are kept may be read for a request."""

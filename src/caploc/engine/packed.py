@@ -11,7 +11,7 @@ from collections import defaultdict
 from collections.abc import Hashable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from functools import reduce
+from functools import partial, reduce
 from operator import or_
 from typing import Any
 from weakref import WeakValueDictionary, finalize
@@ -37,7 +37,7 @@ from caploc.engine.kernels import Recordable, StepGraphs, has_graphs, reads_stac
 from caploc.engine.planning import BatchPlan, PlannedRow, model_devices
 from caploc.engine.stacks import Readers, pinned, send
 from caploc.models.cutting import MaskTable, PackedCut
-from caploc.models.hooks import forward_as
+from caploc.models.hooks import forward_as, temporary_hooks
 from caploc.models.loading import CutModel
 from caploc.models.projections import decoder_layers
 from caploc.models.substitutes import number_substitutes
@@ -52,6 +52,11 @@ def tabulate_left(masks: Sequence[NumberedMask], dtype: torch.dtype) -> Tensor:
     if any(mask.heads.is_floating_point() for mask in masks):
         return (1 - torch.stack([mask.heads.double() for mask in masks])).to(dtype)
     return ~torch.stack([mask.heads for mask in masks])
+
+
+def layers_cut(masks: Sequence[NumberedMask]) -> int:
+    """Return the layers that any of the masks cuts, as bits."""
+    return reduce(or_, (mask.layers for mask in masks), 0)
 
 
 @dataclass(eq=False)
@@ -186,7 +191,7 @@ class PackedModel:
                 on_device[1],
                 table,
                 on_device[2],
-                _layers_cut([chunk.mask for chunk in chunks]),
+                layers_cut([chunk.mask for chunk in chunks]),
                 PrefillAttention(blocks, keeper, None if tails is None else self.depth - 1),
                 self.here(read)[0],
                 start,
@@ -208,7 +213,7 @@ class PackedModel:
         It cuts `layers`, as bits, or those that the rows' masks cut.
         """
         if layers is None:
-            layers = _layers_cut([row.mask for row in rows])
+            layers = layers_cut([row.mask for row in rows])
         fed = [
             (token, row.segment.length if row.segment else 0, row.kept + n, row.mask.number, slot)
             for slot, row in enumerate(rows)
@@ -231,7 +236,7 @@ class PackedModel:
 
     def step_graphs(self, masks: Sequence[NumberedMask]) -> StepGraphs:
         """Return what records steps under these masks, for one plan."""
-        return StepGraphs(self.recordable, _layers_cut(masks))
+        return StepGraphs(self.recordable, layers_cut(masks))
 
     def rows_run(self, rows: Sequence[Any], room: KeySlots) -> int:
         """Count the rows of a step of running rows: on a CPU they alone.
@@ -302,7 +307,6 @@ class DecodeStep:
         return self.logits(inputs).argmax(-1)
 
     def logits(self, inputs: Sequence[Tensor]) -> Float[Tensor, "tokens vocabulary"]:
-        """Compute the logits after each token fed."""
         (tokens, positions, owners, slots, places), kept, *sent = inputs
         attention = DecodeAttention(
             self.room, slots, places, kept, self.shared.layers(sent), self.longest, self.reach
@@ -311,10 +315,6 @@ class DecodeStep:
         return self.packed.forward(
             Pass(tokens, positions, self.table, owners, self.layers, attention, read)
         )
-
-
-def _layers_cut(masks: Sequence[NumberedMask]) -> int:
-    return reduce(or_, (mask.layers for mask in masks), 0)
 
 
 def _group_chunks(chunks: Sequence[Chunk]) -> list[PrefillBlock]:
@@ -343,26 +343,21 @@ class DecoderStack:
     def recorded(self, depths: Sequence[int]) -> Iterator[dict[int, Residuals]]:
         """Keep the residual stream of a forward pass at these depths, for a block."""
         kept: dict[int, Residuals] = {}
-        with ExitStack() as hooks:
+
+        def note(depth: int, _: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+            # cloned: some layers add to their input in place
+            kept[depth] = _hidden(args, kwargs).clone()
+
+        def see_form(_: nn.Module, args: tuple[Any, ...], output: Any) -> None:
+            self.in_tuple = isinstance(output, tuple)
+
+        def register() -> Iterator[Any]:
             for depth in depths:
+                layer = self.layers[depth]
+                yield layer.register_forward_pre_hook(partial(note, depth), with_kwargs=True)
+            yield from (layer.register_forward_hook(see_form) for layer in self.layers[:1])
 
-                def note(
-                    module: nn.Module,
-                    args: tuple[Any, ...],
-                    kwargs: dict[str, Any],
-                    depth: int = depth,
-                ) -> None:
-                    # cloned: some layers add to their input in place
-                    kept[depth] = _hidden(args, kwargs).clone()
-
-                handle = self.layers[depth].register_forward_pre_hook(note, with_kwargs=True)
-                hooks.callback(handle.remove)
-
-            def see_form(module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
-                self.in_tuple = isinstance(output, tuple)
-
-            if self.layers:
-                hooks.callback(self.layers[0].register_forward_hook(see_form).remove)
+        with temporary_hooks(register()):
             yield kept
 
     @contextmanager

@@ -92,10 +92,10 @@ class BatchPlan:
     rows: int  # and most rows
     smallest: bool  # less memory would not make it any smaller
 
-    def own(self, prompt: int, tokens: Tokens) -> Tokens:
-        """Return a prompt's tokens after its prefix."""
+    def shared(self, prompt: int) -> int:
+        """Count the tokens of a prompt's prefix."""
         number = self.prefix[prompt]
-        return tokens if number is None else tokens[len(self.prefixes[number]) :]
+        return 0 if number is None else len(self.prefixes[number])
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,9 +127,7 @@ def plan_batches(work: PlannedWork, sizes: MemorySizes) -> BatchPlan:
         for prompt in members:
             prefix[prompt] = number
     planner = BatchPlanner(work, sizes, prefixes, tuple(prefix))
-    room = planner.answer_room()
-    if room < work.answers:
-        planner = BatchPlanner(replace(work, answers=room), sizes, prefixes, tuple(prefix))
+    planner.work = replace(work, answers=min(work.answers, planner.answer_room()))
     return planner.plan()
 
 
@@ -210,7 +208,6 @@ class BatchPlanner:
 
     @cached_property
     def longest(self) -> int:
-        """The most tokens that a pass must be able to read."""
         return max([1, *self.own, *map(len, self.prefixes)])
 
     @cached_property
@@ -405,9 +402,10 @@ class BatchSizer:
         self.devices = model_devices(model)
         self.device = input_device(model)
         self.most = rows or MOST_ROWS.get(self.device.type, 64)
-        shape = DecoderShape.of(model)
+        self.shape = shape = DecoderShape.of(model)
         self.token_bytes = shape.layers * shape.keys + shape.working  # of a row
-        self.scored_bytes = bytes_per_scored_token(model)
+        # one position's logits, as the model gives them and in float32
+        self.scored_bytes = model.config.get_text_config().vocab_size * (model.dtype.itemsize + 4)
         self.caution = 1  # doubled whenever a batch did not fit
 
     def budget(self) -> int:
@@ -417,14 +415,14 @@ class BatchSizer:
 
     def sizes(self, drafted: int = 0) -> MemorySizes:
         """Measure what the planner needs; a step drafts at most so many tokens for a row."""
-        shape, device = DecoderShape.of(self.model), self.device.type
+        shape, device = self.shape, self.device.type
         return MemorySizes(
             layers=shape.layers,
             keys=shape.keys,
             residual=shape.residual,
             working=shape.working,
             scores=shape.heads * SCORES.get(device, SCORES_ELSEWHERE),
-            logits=bytes_per_scored_token(self.model),
+            logits=self.scored_bytes,
             memory=self.budget(),
             most_rows=self.most,
             most_tokens=self.most_tokens(),
@@ -541,8 +539,3 @@ def inner_size(config: Any) -> int:
 def largest(config: Any, name: str) -> int | None:
     """Return the largest of a size that some configs give for each layer."""
     return max(stated(config, name), default=None)
-
-
-def bytes_per_scored_token(model: PreTrainedModel) -> int:
-    """Count the bytes of one position's logits, as the model gives them and in float32."""
-    return int(model.config.get_text_config().vocab_size) * (model.dtype.itemsize + 4)

@@ -126,8 +126,7 @@ class Scorer:
         masks: Sequence[NumberedMask],
     ) -> None:
         self.packed, self.plan, self.masks = packed, plan, masks
-        shared = [0 if n is None else len(plan.prefixes[n]) for n in plan.prefix]
-        self.own = [tree.after(count) for tree, count in zip(trees, shared, strict=True)]
+        self.own = [tree.after(plan.shared(number)) for number, tree in enumerate(trees)]
         self.depths = [tree.depths for tree in self.own]
         self.intact = IntactRecords(packed, plan, masks)
 
@@ -237,12 +236,7 @@ class SourceReader:
         yield part
 
     def read(self, source: Source) -> Substitute:
-        """Return what heads hand on over a source.
-
-        Raises:
-            BadOption: if a corrupted prompt is not as long as the clean one, or a position is none
-                of theirs.
-        """
+        """Return what heads hand on over a source; raises BadOption as `choose_positions` does."""
         if source not in self.keys:
             texts = tuple(self.encoder.context(text) for text in source.texts)
             clean = () if source.clean is None else self.encoder.context(source.clean)

@@ -89,7 +89,6 @@ class ModelFetch:
 
     @property
     def work(self) -> Path:
-        """The folder of what is not finished."""
         return self.target.with_name(f"{self.target.name}.part")
 
     @property

@@ -31,7 +31,6 @@ from caploc.heads import HeadGrid
 from caploc.models.cutting import Projections
 from caploc.models.gguf import mend_tokenizer, unmark_quantized
 from caploc.models.placement import (
-    ONE,
     Placement,
     Team,
     check_fit,
@@ -217,10 +216,9 @@ class Weights:
         return grid
 
     def load(self) -> PreTrainedModel:
-        """Read the weights, and put them where they belong."""
         try:
             model = _read_weights(self.source, self.arguments())
-            if self.where.kind == ONE and not self.quantized:
+            if not (self.where.spread or self.where.shared or self.quantized):
                 model.to(self.where.device)  # type: ignore[arg-type]  # the stub wants a module
         except torch.OutOfMemoryError:
             raise OutOfMemory(
@@ -402,7 +400,6 @@ def _one_sentence(what: str) -> Iterator[None]:
 
 
 def _explained(what: str, error: Exception) -> ModelRefused:
-    """Build the error for `what`, which a library could not load."""
     cause: BaseException | None = error
     while cause is not None:
         if isinstance(cause, GatedRepoError):

@@ -174,7 +174,7 @@ def local(tensor: Tensor) -> Tensor:
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
 
-ONE, SPREAD = "one", "spread"
+SPREAD = "spread"
 LIMITS = f"write {SPREAD}:cuda:0=70GiB,cpu=200GiB; what exceeds all limits is read from disk"
 GPU_SHARE, SHARE = 0.8, {"cpu": 0.9}  # of the free memory, for weights that are spread
 ROOM = 1.05  # times the weights' own bytes: buffers, and what the allocator rounds up
@@ -182,32 +182,29 @@ ROOM = 1.05  # times the weights' own bytes: buffers, and what the allocator rou
 
 @dataclass(frozen=True)
 class Placement:
-    """Where weights go: on one `device`, spread over all (`limits` in bytes), or shared."""
+    """Where weights go: on one `device`, or `shared` among processes, or `spread`.
 
-    kind: str
+    That is layer by layer over every device there is (of each at most `limits`, in bytes), then
+    into main memory, then on disk.
+    """
+
     device: torch.device
+    shared: bool = False
+    spread: bool = False
     limits: dict[int | str, int] = field(default_factory=dict)
-
-    @property
-    def spread(self) -> bool:
-        """Whether layers go on every device there is, then into main memory, then on disk."""
-        return self.kind == SPREAD
-
-    @property
-    def shared(self) -> bool:
-        return self.kind == SHARD
 
 
 def parse_placement(name: str) -> Placement:
     """Understand a device's name: auto, cpu, cuda, cuda:N, mps, spread, spread:LIMITS or shard."""
     kind, colon, rest = name.partition(":")
     if kind == SPREAD:
-        return Placement(SPREAD, pick_device("auto"), _limits(rest) if colon else {})
+        limits = _limits(rest) if colon else {}
+        return Placement(pick_device("auto"), spread=True, limits=limits)
     if name == SHARD:
         cuda = launched() and torch.cuda.is_available()
         device = torch.device("cuda", torch.cuda.current_device()) if cuda else torch.device("cpu")
-        return Placement(SHARD, device)
-    return Placement(ONE, pick_device(name))
+        return Placement(device, shared=True)
+    return Placement(pick_device(name))
 
 
 def pick_device(name: str) -> torch.device:

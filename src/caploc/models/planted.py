@@ -97,7 +97,6 @@ class Planted:
     seed: int = 0
 
     def check(self) -> None:
-        """Refuse what cannot be planted."""
         most = {"needed": MOST_NEEDED, "backups": self.needed, "rescuers": self.needed}
         check_numbers(self, most, zero=("backups", "universal", "rescuers", "seed"))
         planted = self.needed + self.backups + self.universal + self.rescuers

@@ -72,7 +72,6 @@ class PlantedNeurons:
     seed: int = 0
 
     def check(self) -> None:
-        """Refuse what cannot be planted."""
         most = {"tasks": len(WORDS), "examples": MOST_EXAMPLES}
         check_numbers(self, most, zero=("shared", "opposing", "seed"))
         planted = self.tasks * (self.needed + self.opposing) + self.shared

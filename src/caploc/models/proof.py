@@ -249,15 +249,15 @@ class CutProof:
         for row, mask in enumerate(masks):
             with self.zeroed(self.projections, self.grid, mask):
                 truth = logits_of(model, tokens)[row]
-            effect = _size(truth - intact[row])
+            effect = root_mean_square(truth - intact[row])
             if bool(mask.any()) and not effect > 0:
                 raise ModelRefused(
                     f"{type(model).__name__}: knocking out {self.named(mask)} leaves the logits as "
                     f"they are, so that the projections found cannot be {self.outputs}. "
                     f"{self.remedy}".strip()
                 )
-            error = _size(cut[row] - truth)
-            scale = effect if bool(mask.any()) else _size(intact[row])
+            error = root_mean_square(cut[row] - truth)
+            scale = effect if bool(mask.any()) else root_mean_square(intact[row])
             if not error <= tolerance(model) * scale:
                 raise ModelRefused(
                     f"{type(model).__name__}: with {self.named(mask)} knocked out by a mask the "
@@ -312,9 +312,9 @@ def prove_each_layer(
         masks[row, columns] = True
     with knocked_out(projections, grid, masks):
         logits = logits_of(model, tokens[:1].expand(len(masks), -1))
-    noise = _size(logits[1] - logits[0])
+    noise = root_mean_square(logits[1] - logits[0])
     for row, columns in enumerate(layers, start=2):
-        if not _size(logits[row] - logits[0]) > NOISE * noise:
+        if not root_mean_square(logits[row] - logits[0]) > NOISE * noise:
             layer = grid.layer_slices.index(columns)
             raise ModelRefused(
                 f"{type(model).__name__}: knocking out all {parts} of layer {layer} leaves the "
@@ -337,7 +337,8 @@ def logits_of(model: PreTrainedModel, tokens: Tokens) -> Logits:
     ).logits.float()
 
 
-def _size(difference: Tensor) -> float:
+def root_mean_square(difference: Tensor) -> float:
+    """Measure a difference between logits."""
     return float(difference.square().mean().sqrt())
 
 
