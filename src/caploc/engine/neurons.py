@@ -59,10 +59,7 @@ class ErasureMode:
 
     @classmethod
     def parse(cls, text: str) -> "ErasureMode":
-        """Read `zero`, `mean`, `resample` or `scale=0.5`.
-
-        Raises BadOption if it is none of them.
-        """
+        """Read `zero`, `mean`, `resample` or `scale=0.5`; raises BadOption if it is none."""
         name, equals, factor = text.partition("=")
         try:
             mode = cls(name, float(factor) if equals else 0.0)

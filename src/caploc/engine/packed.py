@@ -12,6 +12,7 @@ from collections.abc import Hashable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial, reduce
+from itertools import groupby
 from operator import or_
 from typing import Any
 from weakref import WeakValueDictionary, finalize
@@ -169,10 +170,7 @@ class PackedModel:
         keeper: KeyKeeper | None = None,
     ) -> Float[Tensor, "read vocabulary"]:
         """Read rows from their beginning, and return the logits each wants, chunk by chunk."""
-        tokens: list[int] = []
-        positions: list[int] = []
-        owners: list[int] = []
-        read: list[int] = []
+        tokens, positions, owners, read = list[int](), list[int](), list[int](), list[int]()
         for chunk in chunks:
             before = chunk.segment.length if chunk.segment else 0
             depths = chunk.depths or range(len(chunk.tokens))
@@ -208,10 +206,7 @@ class PackedModel:
         shared: Readers,
         layers: int | None = None,
     ) -> "DecodeStep":
-        """Return the step that feeds running rows, row i in slot i.
-
-        It cuts `layers`, as bits, or those that the rows' masks cut.
-        """
+        """Return the step that feeds row i in slot i; it cuts `layers`, as bits (None: theirs)."""
         if layers is None:
             layers = layers_cut([row.mask for row in rows])
         fed = [
@@ -239,10 +234,7 @@ class PackedModel:
         return StepGraphs(self.recordable, layers_cut(masks))
 
     def rows_run(self, rows: Sequence[Any], room: KeySlots) -> int:
-        """Count the rows of a step of running rows: on a CPU they alone.
-
-        Elsewhere one more at least, of as many as make few different numbers.
-        """
+        """Count a step's rows: on a CPU those that run, elsewhere (for few shapes) some more."""
         if not reads_stacks(self.device):
             return len(rows)
         return min(round_up(len(rows) + 1, ROWS), room.rows)
@@ -318,17 +310,17 @@ class DecodeStep:
 
 
 def _group_chunks(chunks: Sequence[Chunk]) -> list[PrefillBlock]:
-    found: list[PrefillBlock] = []
-    first, last = 0, None
-    for chunk in chunks:
-        length = len(chunk.tokens)
-        tail, shape = length - min(chunk.read), (length, id(chunk.segment), id(chunk.tree))
-        if shape == last:
-            found[-1].rows += 1
-            found[-1].tail = max(found[-1].tail, tail)
-        else:
-            found.append(PrefillBlock(first, 1, length, tail, chunk.segment, chunk.tree))
-        first, last = first + length, shape
+    """Make blocks of neighbours that are equally long and read the same."""
+    found, first = list[PrefillBlock](), 0
+
+    def shape(chunk: Chunk) -> tuple[int, int, int]:
+        return len(chunk.tokens), id(chunk.segment), id(chunk.tree)
+
+    for (length, *_), alike in groupby(chunks, key=shape):
+        rows = list(alike)
+        tail = length - min(min(chunk.read) for chunk in rows)
+        found.append(PrefillBlock(first, len(rows), length, tail, rows[0].segment, rows[0].tree))
+        first += length * len(rows)
     return found
 
 

@@ -394,13 +394,13 @@ def end_tokens(model: PreTrainedModel, options: dict[str, Any]) -> list[int]:
 
 
 @torch.inference_mode()
-def gives_plain_logits(packed: PackedModel, seed: int = 0) -> bool:
+def gives_plain_logits(packed: PackedModel) -> bool:
     """Tell whether packed rows give the logits of plain forward passes.
 
     In two bytes a number, where real models' logits move with a batch's shape: nearly as well as
     plain passes of other shapes do.
     """
-    generator = torch.Generator().manual_seed(seed)
+    generator = torch.Generator().manual_seed(0)
     vocabulary = text_config(packed.model).vocab_size
 
     def draw(count: int) -> list[int]:
@@ -546,9 +546,7 @@ class ProvenBackend(ABC):
         return self.trouble
 
 
-def gives_plain_tokens(
-    loaded: CutModel, continues: Continues, page: int, seed: int = 0
-) -> str | None:
+def gives_plain_tokens(loaded: CutModel, continues: Continues, page: int) -> str | None:
     """Say why an engine does not give a model's own log-probabilities; None if it does.
 
     Shown on random tokens: prompts of different lengths after one prefix that fills a page of keys,
@@ -556,7 +554,7 @@ def gives_plain_tokens(
     the cut changes, so that an engine that reads nothing of a prompt but its end cannot pass.
     """
     masks = MaskNumbers(loaded.grid)
-    generator, config = np.random.default_rng(seed), text_config(loaded.model)
+    generator, config = np.random.default_rng(0), text_config(loaded.model)
     window = getattr(config, "max_position_embeddings", None) or page + 32
     length = max(1, min(page + 2, window - max(OWN_TOKENS) - SAID_TOKENS))
     prefix = generator.integers(config.vocab_size, size=length).tolist()

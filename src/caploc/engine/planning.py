@@ -445,10 +445,7 @@ class BatchSizer:
     def batches(
         self, items: Sequence[T], size: Callable[[T], tuple[int, int]]
     ) -> Iterator[list[T]]:
-        """Cut `items`, longest first, into batches; the size is asked anew for each.
-
-        `size` gives an item's tokens, and how many of them keep their logits.
-        """
+        """Cut items, longest first, into batches; `size` gives tokens, and those with logits."""
         done = 0
         while done < len(items):
             batch = list(items[done : done + self.rows(*size(items[done]))])

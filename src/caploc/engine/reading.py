@@ -94,9 +94,8 @@ def merge_spans(spans: Sequence[Span]) -> list[TokenTree]:
         tree = found.setdefault(root, TokenTree())
         path, parent = [], -1
         for token in span.inputs:
-            place = children.get((root, parent, token))
-            if place is None:
-                place = children[root, parent, token] = len(tree.tokens)
+            place = children.setdefault((root, parent, token), len(tree.tokens))
+            if place == len(tree.tokens):  # it stands nowhere yet
                 tree.tokens.append(token)
                 tree.parents.append(parent)
             path.append(place)

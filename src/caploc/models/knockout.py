@@ -316,10 +316,7 @@ def mean_replacement(reference: ReferenceOutputs, positions: Positions | None) -
 def resample_replacement(
     reference: ReferenceOutputs, positions: Positions, rows: int, seed: int
 ) -> Replacement:
-    """Replace by the output on a text drawn for each mask and head, at the same position.
-
-    Past a text's end it is the output on its last token.
-    """
+    """Replace by the output, at the position or last, on a text drawn for each mask and head."""
     drawn = np.random.default_rng(seed).integers(
         len(reference.lengths), size=(rows, reference.grid.size)
     )

@@ -14,6 +14,7 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
+from functools import cache
 from typing import Any
 
 import psutil
@@ -79,20 +80,13 @@ class Team:
 
     def part(self) -> None:
         """End all connections: their threads must not run on while the process is taken down."""
-        _teams.clear()
+        join_team.cache_clear()
         dist.destroy_process_group()
 
 
-_teams: list[Team] = []  # at most one: a process is started once
-
-
+@cache
 def join_team() -> Team:
-    """Meet the other processes; asked again, return the same team.
-
-    Raises BadOption if this process was started alone.
-    """
-    if _teams:
-        return _teams[0]
+    """Meet the other processes; raises BadOption if this process was started alone."""
     if not launched():
         raise BadOption(f"--device {SHARD} shares a model among processes; start them: {HOW}")
     if not dist.is_initialized():
@@ -101,8 +95,7 @@ def join_team() -> Team:
             torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
         dist.init_process_group("cpu:gloo,cuda:nccl" if on_cuda else "gloo", timeout=BUSY)
     talk = dist.new_group(backend="gloo", timeout=PATIENCE)
-    _teams.append(Team(dist.get_rank(), dist.get_world_size(), talk))
-    return _teams[0]
+    return Team(dist.get_rank(), dist.get_world_size(), talk)
 
 
 def gather_team() -> Team:
@@ -243,9 +236,7 @@ def is_whole(model: PreTrainedModel) -> bool:
     """Tell whether every weight is here, plain and in one place, to be read and changed."""
     parameters = list(model.parameters())
     plain = all(type(p) is nn.Parameter and p.is_floating_point() for p in parameters)
-    return (
-        plain and len({p.device for p in parameters}) == 1 and parameters[0].device.type != "meta"
-    )
+    return plain and len({p.device for p in parameters}) == 1 and not weights_wait(model)
 
 
 def weights_wait(model: PreTrainedModel) -> bool:

@@ -460,10 +460,7 @@ class _HeadsLlama(HandmadeLlama):
                 writing[self.said] = writing[lane] = np.eye(EACH) * share * PROMPT
 
     def plant_neurons(self, layer: int, gate: np.ndarray, up: np.ndarray, adds: np.ndarray) -> None:
-        """Plant in the last layer, by colour, `said -= relu(lane - most)`.
-
-        `most` is what the needed head carries alone.
-        """
+        """Plant `said -= relu(lane - most)`; `most` is what the needed head carries alone."""
         if layer == self.plan.layers - 1 and self.plan.backups:
             most = [self.carried[backup.behind][0] for backup in self.truth.backups.values()]
             gate[:, self.lanes : self.lanes + len(gate)] = np.eye(len(gate))

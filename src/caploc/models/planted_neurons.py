@@ -159,10 +159,7 @@ def _truth(
 
 
 def _examples(task: str, count: int, odd: int, random: np.random.Generator) -> Examples:
-    """Make examples for neurons, no two alike, their doubts spread evenly, about half of them true.
-
-    Items are even, or odd.
-    """
+    """Make examples, no two alike, doubts spread evenly, about half true; items are odd or even."""
     words = [(word, answer) for some, answer in zip(WORDS[task], (YES, NO), strict=True)
              for word in some.split()]  # fmt: skip
     left = [list(random.permutation(len(words))) for _ in range(ITEMS // 2)]

@@ -115,10 +115,7 @@ def is_linear(module: nn.Module) -> bool:
 
 
 def module_name(model: nn.Module, module: nn.Module) -> str:
-    """Return the module's dotted name in the model.
-
-    Raises ModelRefused if it is no part of the model.
-    """
+    """Return the module's dotted name in the model; raises ModelRefused if it is no part of it."""
     for name, other in model.named_modules():
         if other is module:
             return name
@@ -157,10 +154,7 @@ def decoder_layers(model: nn.Module, projections: Projections) -> list[nn.Module
 def search_layers(
     model: PreTrainedModel, layers: int, find: Callable[[nn.Module, nn.Module], T]
 ) -> list[list[T]]:
-    """Find something in each layer of the decoder's lists of so many layers.
-
-    Lists in which nothing is found are left out.
-    """
+    """Look into every layer of the decoder's lists of so many; lists with nothing are left out."""
     stacks = (
         [find(model, layer) for layer in stack]
         for stack in model.get_decoder().modules()

@@ -117,10 +117,7 @@ def resting(model: PreTrainedModel, seed: int) -> Iterator[tuple[Tokens, Logits]
 
 
 def masks_to_prove(grid: Grid, seed: int, share: float = 0.0) -> Bool[Tensor, "rows parts"]:
-    """Cut nothing in row 0, and a random share of each layer in rows 1 and 2, not the same.
-
-    It is one part at least.
-    """
+    """Cut nothing in row 0; in rows 1 and 2 unlike random shares of each layer, a part at least."""
     generator = torch.Generator().manual_seed(seed)
     masks = torch.zeros(3, grid.size, dtype=torch.bool)
     for columns in grid.layer_slices:
@@ -349,10 +346,7 @@ def root_mean_square(difference: Tensor) -> float:
 def columns_zeroed(
     projections: Projections, grid: Grid, mask: Bool[Tensor, " parts"]
 ) -> Iterator[None]:
-    """Set the weights that read the mask's parts to zero, for a block.
-
-    On the way out they are, bit for bit, what they were.
-    """
+    """Set the weights that read the mask's parts to zero for a block, and back, bit for bit."""
     saved: list[tuple[Tensor, Tensor, Tensor]] = []
     try:
         for module, cut in _cut_modules(projections, grid, mask):
@@ -404,11 +398,8 @@ def _cut_modules(
 
 
 def is_writable(module: Any) -> bool:
-    """Tell whether its weight is here and plain, so that columns of it can be set to zero.
-
-    It is not if an adapter of peft reads the same values beside it.
-    """
-    if hasattr(module, "base_layer"):
+    """Tell whether its weight is here and plain, so that columns of it can be set to zero."""
+    if hasattr(module, "base_layer"):  # an adapter of peft reads the same values beside it
         return False
     weight = getattr(module, "weight", None)
     if not isinstance(weight, Tensor):
