@@ -28,6 +28,7 @@ from caploc.engine.planning import (
 LAYERS = 4
 SIZES = MemorySizes(
     layers=LAYERS,
+    heads=1,
     keys=8,
     residual=4,
     working=100,

@@ -45,14 +45,35 @@ class PlannedRow:
     mask: int
 
 
-@dataclass(frozen=True, slots=True)
-class MemorySizes:
-    """What a model takes, in bytes, and what there is."""
+@dataclass(frozen=True)
+class DecoderShape:
+    """A decoder's size, in bytes of its own dtype."""
 
     layers: int
-    keys: int  # of one token in one layer, values included
+    heads: int  # of a layer
+    keys: int  # keys and values of one token in one layer
     residual: int  # one token's residual stream
-    working: int  # of one token while it is read
+    working: int  # of one token while a layer reads it
+
+    @classmethod
+    def of(cls, model: PreTrainedModel) -> "DecoderShape":
+        """Read the sizes from the config; of a model that processes share, this one's part."""
+        config: Any = model.config.get_text_config()
+        hidden, size = config.hidden_size, model.dtype.itemsize
+        heads = largest(config, "num_attention_heads") or 1
+        groups = largest(config, "num_key_value_heads") or heads
+        width, read = head_widths(config)
+        processes = getattr(model, "_tp_size", None) or 1
+        heads, groups = heads // processes, max(1, groups // processes)
+        working = RESIDUALS * hidden + QUERIES * heads * width + INNER * inner_size(config)
+        keys = groups * (width + read) * size
+        return cls(config.num_hidden_layers, heads, keys, hidden * size, working * size)
+
+
+@dataclass(frozen=True)
+class MemorySizes(DecoderShape):
+    """What a model takes, in bytes, and what there is."""
+
     scores: int  # of one token's attention to another, all heads of a layer
     logits: int  # of one read position
     memory: int  # to be used for all of it
@@ -415,13 +436,10 @@ class BatchSizer:
 
     def sizes(self, drafted: int = 0) -> MemorySizes:
         """Measure what the planner needs; a step drafts at most so many tokens for a row."""
-        shape, device = self.shape, self.device.type
+        device = self.device.type
         return MemorySizes(
-            layers=shape.layers,
-            keys=shape.keys,
-            residual=shape.residual,
-            working=shape.working,
-            scores=shape.heads * SCORES.get(device, SCORES_ELSEWHERE),
+            **vars(self.shape),
+            scores=self.shape.heads * SCORES.get(device, SCORES_ELSEWHERE),
             logits=self.scored_bytes,
             memory=self.budget(),
             most_rows=self.most,
@@ -478,31 +496,6 @@ class BatchSizer:
                 "dtype (--dtype bfloat16), fewer examples in the prompt, or a larger device."
             ) from error
         self.caution *= 2
-
-
-@dataclass(frozen=True)
-class DecoderShape:
-    """A decoder's size, in bytes of its own dtype."""
-
-    layers: int
-    heads: int  # of a layer
-    keys: int  # keys and values of one token in one layer
-    residual: int  # one token's residual stream
-    working: int  # of one token while a layer reads it
-
-    @classmethod
-    def of(cls, model: PreTrainedModel) -> "DecoderShape":
-        """Read the sizes from the config; of a model that processes share, this one's part."""
-        config: Any = model.config.get_text_config()
-        hidden, size = config.hidden_size, model.dtype.itemsize
-        heads = largest(config, "num_attention_heads") or 1
-        groups = largest(config, "num_key_value_heads") or heads
-        width, read = head_widths(config)
-        processes = getattr(model, "_tp_size", None) or 1
-        heads, groups = heads // processes, max(1, groups // processes)
-        working = RESIDUALS * hidden + QUERIES * heads * width + INNER * inner_size(config)
-        keys = groups * (width + read) * size
-        return cls(config.num_hidden_layers, heads, keys, hidden * size, working * size)
 
 
 def head_widths(config: Any) -> tuple[int, int]:

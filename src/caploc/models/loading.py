@@ -115,8 +115,7 @@ def load_model(  # noqa: PLR0913  (what a command can say of a model)
         ModelRefused: if it cannot be loaded, or its heads are not found or fail the proof.
         OutOfMemory: if the weights do not fit on the device.
     """
-    how = device, dtype, quantize, revision, gguf, trust_remote_code
-    weights = choose_weights(name, *how)
+    weights = choose_weights(name, device, dtype, quantize, revision, gguf, trust_remote_code)
     weights.check(projections)
     source = weights.source
     tokenizer = _read_tokenizer(source, trust_remote_code)
