@@ -180,15 +180,8 @@ class BatchEngine(Generic[Model]):
                 for batch in filter(None, backend.answer(members)):
                     seconds = (time.perf_counter() - last) / len(batch)
                     read = self.sources.pay() / len(batch)
-                    yield [
-                        replace(
-                            answer,
-                            seconds=seconds,
-                            forward_tokens=answer.forward_tokens + read,
-                            way=way,
-                        )
-                        for answer in batch
-                    ]
+                    filled = partial(replace, seconds=seconds, way=way)
+                    yield [filled(a, forward_tokens=a.forward_tokens + read) for a in batch]
                     last = time.perf_counter()
 
     def _routed(self, asks: Sequence[Ask]) -> Iterator[tuple[Backend, str, list[Ask]]]:

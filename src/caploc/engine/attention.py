@@ -339,10 +339,7 @@ def shared_layers(segments: Sequence[Segment | None], layers: int) -> list[list[
             if keys is not None and values is not None:
                 readers.setdefault(id(keys), (keys, values, []))[2].extend(rows)
         found.append(
-            [
-                SharedKeys(keys, values, places(tuple(sorted(rows)), keys.device))
-                for keys, values, rows in readers.values()
-            ]
+            [SharedKeys(k, v, places(tuple(sorted(r)), k.device)) for k, v, r in readers.values()]
         )
     return found
 

@@ -107,7 +107,7 @@ def load_model(  # noqa: PLR0913  (what a command can say of a model)
     (among the processes that torchrun started); `dtype` is auto (the checkpoint's own), float32,
     bfloat16 or float16. `quantize` is 8bit, 4bit, int8 or int4: see docs/large_models.md. Other
     weights are read from safetensors only. `projections` names the attention output projections
-    by hand; see `projections.locate`.
+    by hand; see `find_projections`.
 
     Raises:
         UnknownName: if there is no such model, revision, dtype or quantization.

@@ -63,8 +63,6 @@ OUTPUT_NAMES = frozenset(
     {"down_proj", "dense_4h_to_h", "fc_out", "fc2", "c_proj", "w2", "wo", "linear_2", "output_proj"}
 )
 Chosen = Bool[np.ndarray, " neurons"]  # True is chosen (and, where it is a mask, knocked out)
-
-
 Hook = Callable[[nn.Module, tuple[Tensor, ...]], Any]
 
 
@@ -115,11 +113,9 @@ class Experts:
         experts of each token and the weight of each.
         """
         module = self.module
-        tokens, chosen = routed.shape
-        rows = torch.arange(tokens, device=hidden.device)[:, None].expand_as(routed)
-        given = hidden.new_zeros(tokens, self.count, self.width)
+        given = hidden.new_zeros(len(hidden), self.count, self.width)
         for expert in routed.unique().tolist():
-            at = rows[routed == expert]
+            at, _ = torch.where(routed == expert)
             given = given.index_put(
                 (at, torch.full_like(at, expert)), self.activation(hidden[at], expert)
             )

@@ -174,9 +174,7 @@ def write_planted(folder: Path | str, plan: Planted) -> Truth:
     `planted.yaml` is the task that the heads are planted for, `other.yaml` one that needs only the
     universal heads; both name their data by absolute path, so write anew rather than move the
     folder. `truth.json` names the planted heads. A seed gives the same model on every machine.
-
-    Raises:
-        BadOption: if the plan cannot be, or the folder is a file or holds something else.
+    Raises BadOption if the plan cannot be, or the folder is a file or holds something else.
     """
     plan.check()
     place, random = planting_folder(folder, TRUTH), generator(plan.seed)

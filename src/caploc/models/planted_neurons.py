@@ -112,10 +112,8 @@ def write_planted_neurons(folder: Path | str, plan: PlantedNeurons) -> NeuronTru
 
     The tasks are `warm.yaml`, `large.yaml`, `alive.yaml` and `sweet.yaml`, as many as planned; they
     name their data by absolute path, so write anew rather than move the folder. A seed gives the
-    same model on every machine.
-
-    Raises:
-        BadOption: if the plan cannot be, or the folder is a file or holds something else.
+    same model on every machine. Raises BadOption if the plan cannot be, or the folder is a file or
+    holds something else.
     """
     plan.check()
     place, random = planting_folder(folder, TRUTH), generator(plan.seed)
