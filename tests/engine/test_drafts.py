@@ -16,7 +16,6 @@ from caploc.engine.decoding import (
     AnswerCache,
     AnswerTree,
     DraftOdds,
-    running_mean,
 )
 
 answers = st.lists(st.integers(0, 2), max_size=5).map(tuple)
@@ -160,11 +159,3 @@ def test_a_price_is_known_from_the_first_step_and_follows_the_rows_of_steps():
     for _ in range(100):
         odds.fed(48, alone=24.0)
     assert odds.price() == pytest.approx(2 / 3, abs=1e-3)
-
-
-def test_a_running_mean_starts_at_the_first_and_comes_to_the_last():
-    mean = running_mean(0.0, 5.0)
-    assert mean == 5.0
-    for _ in range(100):
-        mean = running_mean(mean, 1.0)
-    assert mean == pytest.approx(1.0, abs=1e-3)

@@ -28,6 +28,7 @@ from caploc.engine.planning import (
 LAYERS = 4
 SIZES = MemorySizes(
     layers=LAYERS,
+    heads=1,
     keys=8,
     residual=4,
     working=100,
@@ -125,7 +126,7 @@ def test_every_row_is_planned_once_and_starts_from_what_fits(asked, memory):
     for stage in planned.stages:
         assert set(stage.recorded) <= {row.prompt for row in stage.rows}
         recorded = sum(
-            len(planned.own(p, work.stems[p])) + 1 + work.answers for p in stage.recorded
+            len(work.stems[p][planned.shared(p) :]) + 1 + work.answers for p in stage.recorded
         )
         assert recorded * record_bytes(stage.depths, sizes) <= RECORDS * memory / 2
         assert not stage.recorded or stage.depths
@@ -140,8 +141,8 @@ def test_prefixes_are_the_beginnings_of_their_prompts(asked, memory):
     for prompt, stem in enumerate(work.stems):
         number = planned.prefix[prompt]
         before = () if number is None else planned.prefixes[number]
-        assert (*before, *planned.own(prompt, stem)) == stem
-        assert planned.own(prompt, stem)
+        assert (*before, *stem[planned.shared(prompt) :]) == stem
+        assert stem[planned.shared(prompt) :]
 
 
 @given(rows(), memories)

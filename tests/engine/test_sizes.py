@@ -38,6 +38,7 @@ def test_250_long_rows_run_at_a_time_on_a_gpu_of_80_gigabytes():
     free, layers, hidden, inner, vocabulary = 68e9, 32, 4096, 14336, 128_256
     sizes = MemorySizes(
         layers=layers,
+        heads=32,
         keys=2 * 8 * 128 * 2,
         residual=2 * hidden,
         working=2 * (RESIDUALS * hidden + QUERIES * hidden + INNER * inner),

@@ -147,4 +147,4 @@ def test_a_vocabulary_without_letters_has_its_plain_tokens_too():
     tokenizer = word_tokenizer()
     tokenizer.add_special_tokens({"unk_token": "<unk>"})
     stops = Stops(tokenizer, ["<end>"], [1], 8)
-    assert not stops.stopped([5]) and stops.suspects == {5: False}
+    assert not stops.stopped([5]) and not stops.may_complete(5)

@@ -62,7 +62,7 @@ def test_weights_too_large_for_the_device_are_refused_before_they_are_read(folde
 
 def test_processes_that_share_weights_hold_a_part_each(monkeypatch):
     monkeypatch.setattr(placement, "free_memory", lambda device: 100)
-    shared = Placement(placement.SHARD, torch.device("cpu"))
+    shared = Placement(torch.device("cpu"), shared=True)
     check_fit("it", 180.0, shared, processes=2)
     with pytest.raises(OutOfMemory, match="each of 2 processes holds"):
         check_fit("it", 240.0, shared, processes=2)

@@ -8,8 +8,9 @@ import json
 import time
 from collections import Counter, defaultdict, deque
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
-from functools import partial
+from dataclasses import dataclass, replace
+from functools import cache, partial
+from itertools import chain
 from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
 
 from caploc.engine.asks import INTACT, Answer, Ask, Engine, MaskNumbers, Source, Way, run_to_end
@@ -27,9 +28,9 @@ from caploc.engine.encoding import (
 from caploc.engine.packed import PackedModel
 from caploc.engine.plain import (
     NOT_GREEDY,
-    ContinuationScore,
     PaddedText,
     PaddingCheck,
+    PendingScore,
     end_tokens,
     generate_padded,
     greedy_only,
@@ -48,7 +49,7 @@ from caploc.errors import BadOption, pick
 from caploc.grid import Grid
 from caploc.models.loading import CutModel
 from caploc.models.substitutes import Substitute
-from caploc.tasks.task import Generate, Generated, LogLikelihood, Request, Scored
+from caploc.tasks.task import Generate, Request
 
 __all__ = ["Answer", "Ask", "BatchEngine", "Engine", "Source", "chat_template"]
 
@@ -100,17 +101,8 @@ def check_engine(name: str, elsewhere: str | None = None) -> None:
         raise BadOption(f"--engine {name} {missing}; install that, or take --engine {PACKED}.")
 
 
-def backend_names(name: str, device: str) -> list[str]:
-    """List the backends of an engine on a kind of device, in their order."""
-    found = pick(ENGINES, name, "engine")
-    return [each for each in found if name != AUTO or device != "cpu" or each not in GPU_ONLY]
-
-
 def route(backends: list[Backend], ask: Ask, why: str) -> tuple[int, str]:
-    """Find the first backend that can answer, and say why it is that one.
-
-    The last must refuse nothing.
-    """
+    """Find the first backend that can answer, and say why; the last must refuse nothing."""
     refusals = list[str]()
     for number, backend in enumerate(backends):
         refusal = backend.refusal(ask)
@@ -159,13 +151,14 @@ class BatchEngine(Generic[Model]):
         self.generation, self.likelihood = Generation(*shared), Likelihood(*shared)
         texts = self.encoder, sizer, self.generation.stopping, self.generation.greedy
         made: dict[str, Backend] = {
+            PACKED: LocalBackend(PACKED, self.generation, self.likelihood),
+            PLAIN: LocalBackend(PLAIN, self.generation, self.likelihood),
             PAGED: PagedBackend(loaded, *texts),
             VLLM: VllmBackend(loaded, *texts),
         }
-        for name in (PACKED, PLAIN):
-            made[name] = LocalBackend(name, self.generation, self.likelihood)
-        names = backend_names(backend, loaded.device.type)
-        self.backends = [made[name] for name in names]
+        left_out = GPU_ONLY if backend == AUTO and loaded.device.type == "cpu" else ()
+        names = pick(ENGINES, backend, "engine")
+        self.backends = [made[name] for name in names if name not in left_out]
         self.why = "chosen by --engine auto" if backend == AUTO else "asked for"
 
     def shared_tokens(self, requests: Sequence[Request]) -> float:
@@ -180,7 +173,6 @@ class BatchEngine(Generic[Model]):
         return sum(length * len(members) for length, members in groups) / len(stems)
 
     def answer(self, asks: Iterable[Ask]) -> Iterator[list[Answer]]:
-        """Answer every ask once, by the first backend that can."""
         last = time.perf_counter()
         for part in self.sources.portions(list(asks)):
             for backend, why, members in self._routed(part):
@@ -188,25 +180,17 @@ class BatchEngine(Generic[Model]):
                 for batch in filter(None, backend.answer(members)):
                     seconds = (time.perf_counter() - last) / len(batch)
                     read = self.sources.pay() / len(batch)
-                    yield [
-                        replace(
-                            answer,
-                            seconds=seconds,
-                            forward_tokens=answer.forward_tokens + read,
-                            way=way,
-                        )
-                        for answer in batch
-                    ]
+                    filled = partial(replace, seconds=seconds, way=way)
+                    yield [filled(a, forward_tokens=a.forward_tokens + read) for a in batch]
                     last = time.perf_counter()
 
     def _routed(self, asks: Sequence[Ask]) -> Iterator[tuple[Backend, str, list[Ask]]]:
         """Yield asks by who answers them and why, those of the first backend first."""
         routes: dict[tuple[int, str], list[Ask]] = defaultdict(list)
         for ask in asks:
-            number, why = route(self.backends, ask, self.why)
-            routes[number, why].append(ask)
-        for (number, why), members in sorted(routes.items(), key=lambda route: route[0]):
-            yield self.backends[number], why, members
+            routes[route(self.backends, ask, self.why)].append(ask)
+        for number, why in sorted(routes):
+            yield self.backends[number], why, routes[number, why]
 
 
 @dataclass
@@ -219,20 +203,12 @@ class _AskAnswerer:
     packed: PackedModel | None
     sources: SourceReader
 
-    def __post_init__(self) -> None:
-        self.padding = PaddingCheck(self.loaded, left=isinstance(self, Generation))
-
-    @property
-    def longest(self) -> int:
-        """The longest row, in tokens, that packed rows can serve."""
-        return self.packed.longest if self.packed else 0
-
     def too_long(self, tokens: int) -> str | None:
         """Say why packed rows cannot serve a row of so many tokens; None if they can."""
         if self.packed is None:
             return NOT_PACKED
-        if tokens > self.longest:
-            return f"serves rows of {self.longest:,} tokens at most, the model's window"
+        if tokens > self.packed.longest:
+            return f"serves rows of {self.packed.longest:,} tokens at most, the model's window"
         return None
 
     def substitute(self, ask: Ask) -> Substitute | None:
@@ -244,42 +220,35 @@ class _AskAnswerer:
 class Generation(_AskAnswerer):
     """Answers asks that want text; asks with the same stops, limit and options run together."""
 
-    stops: dict[Settings, Stops] = field(default_factory=dict)
-    odds: dict[Settings, tuple[DraftOdds, DraftOdds]] = field(
-        default_factory=lambda: defaultdict(lambda: (DraftOdds(ALL), DraftOdds(LATER)))
-    )
-    remembered: AnswerCache = field(default_factory=AnswerCache)
-    seen: dict[Settings, deque[int]] = field(  # lengths of the last answers
-        default_factory=lambda: defaultdict(lambda: deque(maxlen=LENGTHS))
-    )
-    known: dict[str, bool] = field(default_factory=dict)  # options -> greedy and nothing else
+    def __post_init__(self) -> None:
+        self.padding, self.remembered = PaddingCheck(self.loaded, left=True), AnswerCache()
+        self.odds: dict[Settings, tuple[DraftOdds, DraftOdds]] = defaultdict(
+            lambda: (DraftOdds(ALL), DraftOdds(LATER))
+        )
+        # lengths of the last answers
+        self.seen: dict[Settings, deque[int]] = defaultdict(lambda: deque(maxlen=LENGTHS))
+        self.stopping, self.greedy = cache(self._stopping), cache(self._greedy)
 
     def refusal(self, ask: Ask) -> str | None:
-        """Say why packed rows cannot answer; None if they can."""
         assert isinstance(ask.request, Generate)
         prompt = self.encoder.prompt(ask.request)
         if not self.greedy(prompt.options):
             return NOT_GREEDY
         return self.too_long(len(prompt.tokens) + prompt.new_tokens)
 
-    def greedy(self, options: str) -> bool:
+    def _greedy(self, options: str) -> bool:
         """Tell whether these arguments, as JSON, ask for the likeliest token each time."""
-        if options not in self.known:
-            self.known[options] = greedy_only(self.loaded.model, json.loads(options))
-        return self.known[options]
+        return greedy_only(self.loaded.model, json.loads(options))
 
     def answer(self, asks: Sequence[Ask], packs: bool) -> Iterator[list[Answer]]:
-        """Answer every ask once, packed or plain; the seconds are left for others to fill in."""
         rows = self.packed_rows if packs else self.plain_rows
         for settings, members in group_prompts(self.encoder, asks).items():
             yield from rows(settings, members)
 
-    def stopping(self, settings: Settings) -> Stops:
-        if settings not in self.stops:
-            strings, limit, options = settings
-            ends = end_tokens(self.loaded.model, json.loads(options))
-            self.stops[settings] = Stops(self.loaded.tokenizer, strings, ends, limit)
-        return self.stops[settings]
+    def _stopping(self, settings: Settings) -> Stops:
+        strings, limit, options = settings
+        ends = end_tokens(self.loaded.model, json.loads(options))
+        return Stops(self.loaded.tokenizer, strings, ends, limit)
 
     def plain_rows(self, settings: Settings, members: list[PromptAsk]) -> Iterator[list[Answer]]:
         """Answer with transformers' `generate`, longest prompts first."""
@@ -296,7 +265,7 @@ class Generation(_AskAnswerer):
             for batch in self.sizer.batches(alike, size):
                 said = self.sizer.run(generate, batch)
                 yield [
-                    self._answer(ask, prompt, tokens, float(len(prompt.tokens) + len(tokens)))
+                    self.encoder.answer(ask, prompt, tokens)
                     for (ask, prompt), tokens in zip(batch, said, strict=True)
                 ]
 
@@ -335,7 +304,8 @@ class Generation(_AskAnswerer):
                 prompt, due = texts[decoded.row.prompt], due + decoded.cost
                 askers = asked[decoded.row.prompt, decoded.row.mask]
                 cost = due / max(1, len(askers))
-                answers += [self._answer(ask, prompt, decoded.tokens, cost) for ask in askers]
+                said = decoded.tokens
+                answers += [self.encoder.answer(ask, prompt, said, cost) for ask in askers]
                 due = 0.0 if askers else due
             yield answers
 
@@ -365,29 +335,21 @@ class Generation(_AskAnswerer):
         stops = self.stopping(settings)
         return Decoder(self.packed, plan, prompts, masks.all, stops, drafting)
 
-    def _answer(
-        self, ask: Ask, prompt: TokenizedPrompt, tokens: list[int], forward_tokens: float
-    ) -> Answer:
-        said = Generated(self.encoder.cut(tokens, prompt.stops), len(tokens))
-        return Answer(ask.key, said, 0.0, forward_tokens, len(prompt.tokens) + len(tokens))
-
 
 @dataclass
 class Likelihood(_AskAnswerer):
     """Answers asks that want log-probabilities; those of one row of measurement share a tree."""
 
+    def __post_init__(self) -> None:
+        self.padding = PaddingCheck(self.loaded, left=False)
+
     def refusal(self, ask: Ask) -> str | None:
-        """Say why packed rows cannot answer; None if they can."""
         assert not isinstance(ask.request, Generate)
         spans = self.encoder.spans(ask.request)
         return self.too_long(max((len(span.inputs) for span in spans), default=0))
 
     def answer(self, asks: Sequence[Ask], packs: bool) -> Iterator[list[Answer]]:
-        """Answer every ask once, packed or plain; the seconds are left for others to fill in."""
-        pending = []
-        for ask in asks:
-            assert not isinstance(ask.request, Generate)
-            pending.append(PendingScore(ask, self.encoder))
+        pending = [PendingScore(ask, self.encoder) for ask in asks]
         # an empty text has nothing to be read
         yield [one.answer() for one in pending if not one.spans]
         rows: dict[tuple[int, bytes, Source | None], list[PendingScore]] = defaultdict(list)
@@ -395,12 +357,10 @@ class Likelihood(_AskAnswerer):
             if one.spans:
                 ask = one.ask
                 rows[ask.key[0], ask.knocked_out.tobytes(), ask.source].append(one)
-        if packs:
-            yield from self.packed_rows(list(rows.values()))
-        else:
-            yield from self.plain_rows([one for members in rows.values() for one in members])
+        members = rows.values()
+        yield from self.packed_rows(members) if packs else self.plain_rows(chain(*members))
 
-    def packed_rows(self, rows: Sequence[list["PendingScore"]]) -> Iterator[list[Answer]]:
+    def packed_rows(self, rows: Iterable[list[PendingScore]]) -> Iterator[list[Answer]]:
         """Answer with packed rows, a tree of tokens for each row and mask."""
         masks, trees = MaskNumbers(self.loaded.grid), list[TokenTree]()
         known: dict[tuple[Span, ...], range] = {}
@@ -441,7 +401,7 @@ class Likelihood(_AskAnswerer):
         )
         return Scorer(self.packed, plan_batches(work, self.sizer.sizes()), trees, masks.all)
 
-    def plain_rows(self, pending: Sequence["PendingScore"]) -> Iterator[list[Answer]]:
+    def plain_rows(self, pending: Iterable[PendingScore]) -> Iterator[list[Answer]]:
         """Answer with plain forward passes; spans that read the same under one mask share one."""
         texts: dict[Any, tuple[PaddedText, list[PendingScore]]] = {}
         for one in pending:
@@ -465,34 +425,6 @@ class Likelihood(_AskAnswerer):
                     for one, found in zip(owners, scores, strict=True):
                         answers += one.take(found, cost)
                 yield answers
-
-
-class PendingScore:
-    """An ask some of whose spans have yet to be scored."""
-
-    def __init__(self, ask: Ask, encoder: RequestEncoder) -> None:
-        assert not isinstance(ask.request, Generate)
-        self.ask, self.encoder, self.spans = ask, encoder, encoder.spans(ask.request)
-        self.missing = len(self.spans)
-        self.logprob, self.greedy, self.cost = 0.0, True, 0.0
-        self.instead: tuple[int, ...] = ()
-
-    def take(self, found: ContinuationScore, cost: float) -> list[Answer]:
-        """Take one span's result; return the answer once none is missing."""
-        self.logprob, self.greedy = self.logprob + found.logprob, self.greedy and found.greedy
-        self.instead = found.instead
-        self.cost, self.missing = self.cost + cost, self.missing - 1
-        return [] if self.missing else [self.answer()]
-
-    def answer(self) -> Answer:
-        tokens = sum(len(span.continuation) for span in self.spans)
-        # of a whole text it is not asked what the model would have written
-        known = self.instead and isinstance(self.ask.request, LogLikelihood)
-        instead = self.encoder.decode(self.instead) if known else ""
-        alone = sum(len(span.inputs) for span in self.spans)
-        return Answer(
-            self.ask.key, Scored(self.logprob, self.greedy, tokens, instead), 0.0, self.cost, alone
-        )
 
 
 @dataclass(frozen=True)

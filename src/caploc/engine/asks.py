@@ -126,10 +126,8 @@ def run_to_end(
 ) -> Iterator[list[Any]]:
     """Run rows; when memory runs out, plan those still open anew with half of it.
 
-    A runner has a `plan`, and `run` yields lists of results, each with its `row`.
-
-    Raises:
-        OutOfMemory: if a single row does not fit.
+    A runner has a `plan`, and `run` yields lists of results, each with its `row`. Raises
+    OutOfMemory if a single row does not fit.
     """
     still_open = {row.number: row for row in rows}
     while still_open:

@@ -15,9 +15,10 @@ Groups and widths may differ between layers, and are `_` in lists of layers.
 """
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cache, partial
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -39,7 +40,6 @@ from caploc.engine.kernels import (
 )
 from caploc.errors import ModelBusy
 
-CONTIGUOUS = torch.contiguous_format
 Keys = Float[Tensor, "groups tokens width"]
 LayerKeys = Float[Tensor, "_ tokens _"]
 
@@ -66,19 +66,16 @@ class Segment:
 
     def part(self, first: int, last: int) -> "Segment":
         """Return views of the tokens from `first` up to `last`."""
-        return Segment(
-            last - first,
-            [None if k is None else k[:, first:last] for k in self.keys],
-            [None if v is None else v[:, first:last] for v in self.values],
-        )
+        return self._changed(last - first, lambda kept: kept[:, first:last])
 
     def copied(self) -> "Segment":
         """Return the same in tensors of its own, so that what it is a view of can be let go."""
-        return Segment(
-            self.length,
-            [None if k is None else k.clone(memory_format=CONTIGUOUS) for k in self.keys],
-            [None if v is None else v.clone(memory_format=CONTIGUOUS) for v in self.values],
-        )
+        own = partial(torch.clone, memory_format=torch.contiguous_format)
+        return self._changed(self.length, own)
+
+    def _changed(self, length: int, change: Callable[[Tensor], Tensor]) -> "Segment":
+        both = (self.keys, self.values)
+        return Segment(length, *([x if x is None else change(x) for x in kept] for kept in both))
 
 
 @dataclass(eq=False)
@@ -157,10 +154,7 @@ class SegmentKeeper:
         self.segment = Segment(0, [None] * layers, [None] * layers)
 
     def keep(self, layer: int, keys: Keys, values: Keys) -> None:
-        """Keep one layer's keys and values.
-
-        Made contiguous: queries read them many times, and what they are views of is let go.
-        """
+        """Keep one layer, contiguous: it is read many times, and what it is a view of is let go."""
         self.segment.length = keys.shape[1]
         self.segment.keys[layer] = keys.contiguous()
         self.segment.values[layer] = values.contiguous()
@@ -215,10 +209,7 @@ class PrefillBlock:
     def read(
         self, layer: int, queries: Tensor, keys: Tensor, values: Tensor, scale: float
     ) -> Float[Tensor, "rows heads asking width"]:
-        """Return what each head reads for the last tokens of each row, as many as queries.
-
-        All are rows x heads x tokens x width.
-        """
+        """Return what each head reads for a row's last tokens; all are rows heads tokens width."""
         asking = queries.shape[2]
         if asking == self.length and self.segment is None and self.tree is None:
             shared = queries.shape[1] // keys.shape[1]
@@ -268,8 +259,7 @@ class PrefillAttention:
     ) -> Float[Tensor, "tokens heads width"]:
         """Return what each head reads for each token, or in the narrow layer for the tails.
 
-        Raises:
-            KeysKnown: in the narrow layer's first call.
+        Raises KeysKnown in the narrow layer's first call.
         """
         if self.known is not None:
             keys, values = self.known
@@ -287,13 +277,13 @@ class PrefillAttention:
             asking = block.tail if narrow else block.length
             asked = slice(first, first + block.rows * asking)
             place = slice(block.first, block.first + block.rows * block.length)
-            q = _split(queries[:, asked], 1, (block.rows, asking)).transpose(0, 1)
+            q = queries[:, asked].unflatten(1, (block.rows, asking)).transpose(0, 1)
             k, v = (
-                _split(x[:, place], 1, (block.rows, block.length)).transpose(0, 1)
+                x[:, place].unflatten(1, (block.rows, block.length)).transpose(0, 1)
                 for x in (keys, values)
             )
             out = block.read(layer, q, k, v, scale)
-            _split(read[asked], 0, (block.rows, asking)).copy_(out.transpose(1, 2))
+            read[asked].unflatten(0, (block.rows, asking)).copy_(out.transpose(1, 2))
             first = asked.stop
         return read
 
@@ -331,31 +321,26 @@ def shared_layers(segments: Sequence[Segment | None], layers: int) -> list[list[
 
     Below their masks' first cuts, rows of different masks read the same tensors.
     """
-    members: dict[int, tuple[Segment, list[int]]] = {}
+    members: dict[Segment, list[int]] = {}
     for row, segment in enumerate(segments):
         if segment is not None:
-            members.setdefault(id(segment), (segment, []))[1].append(row)
-    known: dict[tuple[torch.device, tuple[int, ...]], Int[Tensor, " members"] | slice] = {}
+            members.setdefault(segment, []).append(row)
 
-    def places(rows: list[int], device: torch.device) -> Int[Tensor, " members"] | slice:
-        key = device, tuple(sorted(rows))
-        if key not in known:  # most layers have the readers of the layer below
-            first, last = key[1][0], key[1][-1]
-            together = last - first == len(rows) - 1
-            known[key] = slice(first, last + 1) if together else torch.tensor(key[1], device=device)
-        return known[key]
+    @cache  # most layers have the readers of the layer below
+    def places(rows: tuple[int, ...], device: torch.device) -> Int[Tensor, " members"] | slice:
+        together = rows[-1] - rows[0] == len(rows) - 1
+        return slice(rows[0], rows[-1] + 1) if together else torch.tensor(rows, device=device)
 
     found = []
     for layer in range(layers):
-        readers: dict[int, list[int]] = {}
-        tensors = {}
-        for segment, rows in members.values():
+        readers: dict[int, tuple[Tensor, Tensor, list[int]]] = {}
+        for segment, rows in members.items():
             keys, values = segment.keys[layer], segment.values[layer]
             if keys is not None and values is not None:
-                readers.setdefault(id(keys), []).extend(rows)
-                tensors[id(keys)] = keys, values
-        shared = [(*tensors[key], places(r, tensors[key][0].device)) for key, r in readers.items()]
-        found.append([SharedKeys(*each) for each in shared])
+                readers.setdefault(id(keys), (keys, values, []))[2].extend(rows)
+        found.append(
+            [SharedKeys(k, v, places(tuple(sorted(r)), k.device)) for k, v, r in readers.values()]
+        )
     return found
 
 
@@ -474,7 +459,7 @@ def _attend_part(
         )
     queries, scale = scale_first(queries, scale)
     products = multiply(queries.flatten(0, 1), keys.flatten(0, 1))
-    scores = _split(products.mul_(scale), 0, (len(queries), -1))
+    scores = products.mul_(scale).unflatten(0, (len(queries), -1))
     if bias is not None:
         scores += bias
     weights = scores.softmax(-1).to(values.dtype)
@@ -488,7 +473,8 @@ def _attend_segment(
     everyone = asked.transpose(0, 1).flatten(1, 2)[None]
     read, weight = _attend_part(everyone, keys[None], values[None], scale, None)
     shape = (len(asked), -1)
-    return _split(read[0], 1, shape).transpose(0, 1), _split(weight[0], 1, shape).transpose(0, 1)
+    read, weight = (each[0].unflatten(1, shape).transpose(0, 1) for each in (read, weight))
+    return read, weight
 
 
 def _merged(first: tuple[Tensor, Tensor], second: tuple[Tensor, Tensor]) -> Tensor:
@@ -498,20 +484,14 @@ def _merged(first: tuple[Tensor, Tensor], second: tuple[Tensor, Tensor]) -> Tens
     return (other + share * (read - other)).to(other.dtype)
 
 
-def _split(tensor: Tensor, axis: int, shape: tuple[int, int]) -> Tensor:
-    """Return one axis as two; -1 stands for what is left."""
-    parts: Tensor = tensor.unflatten(axis, shape)
-    return parts
-
-
 def _grouped(queries: Float[Tensor, "rows heads tokens width"], groups: int) -> Tensor:
     """Put queries of all heads that read one key-value head together: rows groups asked width."""
-    return _split(queries, 1, (groups, -1)).flatten(2, 3)
+    return queries.unflatten(1, (groups, -1)).flatten(2, 3)
 
 
 def _ungrouped(read: Float[Tensor, "rows groups asked width"], tokens: int) -> Tensor:
     """Undo `_grouped` for what the queries read: rows heads tokens width."""
-    return _split(read, 2, (-1, tokens)).flatten(1, 2)
+    return read.unflatten(2, (-1, tokens)).flatten(1, 2)
 
 
 def _as_bias(seen: Bool[Tensor, "..."], dtype: torch.dtype) -> Tensor:
@@ -552,8 +532,7 @@ class AttentionSwitch:
     def attending(self, attention: PrefillAttention | DecodeAttention) -> Iterator[None]:
         """Have this thread's forward passes of the model use `attention`, for a block.
 
-        Raises:
-            ModelBusy: if another thread is inside such a block; in another thread's forward pass.
+        Raises ModelBusy if another thread is inside such a block; in another's forward pass.
         """
         with self.alone():
             for config in self.configs:

@@ -12,11 +12,10 @@ import math
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from functools import cached_property, reduce
+from dataclasses import dataclass
+from functools import cached_property
 from hashlib import blake2b
 from importlib.util import find_spec
-from operator import or_
 from typing import Any
 
 import numpy as np
@@ -25,25 +24,25 @@ import transformers
 from transformers import GenerationConfig
 
 from caploc.engine.asks import Answer, Ask, MaskNumbers, NumberedMask
-from caploc.engine.encoding import Settings, Span, Stops, TokenizedPrompt, group_prompts
-from caploc.engine.packed import tabulate_left
+from caploc.engine.encoding import Settings, Stops, TokenizedPrompt, group_prompts
+from caploc.engine.packed import layers_cut, tabulate_left
 from caploc.engine.plain import (
     SAID_TOKENS,
+    ContinuationScore,
     Continued,
-    Limit,
+    PendingScore,
     ProvenBackend,
     gives_plain_tokens,
     moves_rotary,
 )
-from caploc.engine.planning import BatchSizer, DecoderShape, model_devices
+from caploc.engine.planning import model_devices
 from caploc.errors import OutOfMemory, RunFailed
 from caploc.grid import Mask
 from caploc.heads import HeadGrid
 from caploc.models.cutting import MaskTable, PackedCut
-from caploc.models.loading import CutModel
 from caploc.models.placement import free_memory
 from caploc.process import MASKED_VLLM
-from caploc.tasks.task import Generate, Generated, Scored
+from caploc.tasks.task import Generate
 
 try:
     from transformers import ContinuousBatchingConfig
@@ -108,32 +107,24 @@ class PagedRow:
 
     tokens: tuple[int, ...]
     mask: int
-    stops: Stops | Limit
-
-    @property
-    def place(self) -> tuple[int, tuple[int, ...]]:
-        """Where it stands in the queue."""
-        return self.mask, self.tokens
+    stops: Stops
 
 
 @dataclass
 class PagedRun:
     """Continues rows, all in one cache of paged keys that is gone afterwards."""
 
-    loaded: CutModel
-    sizer: BatchSizer
+    backend: ProvenBackend
     rows: Sequence[PagedRow]
     masks: Sequence[NumberedMask]
-    shares: bool  # blocks of keys, among rows of one mask
-    salts: bool  # and not with those of other masks
     logprobs: bool = False  # whether those of the tokens said are wanted
-    cost: list[int] = field(init=False)  # tokens run for each row
 
     def __post_init__(self) -> None:
-        self.cost = [0] * len(self.rows)
+        self.loaded, self.sizer = self.backend.loaded, self.backend.sizer
+        self.cost = [0] * len(self.rows)  # tokens run for each row
         left = tabulate_left(self.masks, self.loaded.model.dtype)
         self.table = MaskTable(left.to(self.loaded.device))
-        self.layers = reduce(or_, (mask.layers for mask in self.masks), 0)
+        self.layers = layers_cut(self.masks)
 
     def run(self) -> Iterator[list[tuple[int, Continued]]]:
         """Yield numbers of rows that are over, with what they said, after each step."""
@@ -166,10 +157,11 @@ class PagedRun:
         )
         processor = manager._create_batch_processor()
         manager.batch_processor = processor
-        salts = [salt_of(mask) if self.salts else 0 for mask in self.masks]
+        salts = [salt_of(mask) if self.backend.salts else 0 for mask in self.masks]
         salt_blocks(processor.cache, lambda number: salts[self.rows[int(number)].mask])
         # one mask after another, so that a mask's blocks are still there for its other rows
-        for number, row in sorted(enumerate(self.rows), key=lambda each: each[1].place):
+        queue = sorted(enumerate(self.rows), key=lambda each: (each[1].mask, each[1].tokens))
+        for number, row in queue:
             manager.add_request(
                 list(row.tokens), request_id=str(number), max_new_tokens=row.stops.limit
             )
@@ -182,7 +174,7 @@ class PagedRun:
         """Size the cache: on a GPU by its free memory, elsewhere by the rows."""
         device, half = self.loaded.device.type, self.loaded.model.dtype.itemsize == 2
         same: dict[str, Any] = {
-            "allow_block_sharing": self.shares,
+            "allow_block_sharing": self.backend.shares,
             "max_requests_per_batch": self.sizer.most,
             # two steps under way would write their owners into one place
             "use_async_batching": False,
@@ -196,7 +188,7 @@ class PagedRun:
                 **same,
             )
         lengths = [len(row.tokens) + row.stops.limit for row in self.rows]
-        shape = DecoderShape.of(self.loaded.model)
+        shape = self.sizer.shape
         fit = self.sizer.budget() // (shape.layers * shape.keys)
         keys = max(2 * max(lengths), min(sum(lengths), MOST_KEYS, fit))
         return ContinuousBatchingConfig(
@@ -209,7 +201,6 @@ class PagedRun:
 
     @torch.inference_mode()
     def step(self, processor: Any, cut: PackedCut) -> list[tuple[int, Continued]]:
-        """Run one step; return the rows that it ended."""
         if not processor.prepare_next_batch():
             raise RunFailed(
                 "transformers' continuous batching has nothing to run, and rows are open; take "
@@ -248,7 +239,6 @@ class PagedBackend(ProvenBackend):
 
     @cached_property
     def trouble(self) -> str | None:
-        """Say why it does not serve this model, as the end of a sentence; None if it does."""
         if missing := missing_api():
             return missing
         if self.loaded.team is not None:
@@ -263,16 +253,11 @@ class PagedBackend(ProvenBackend):
     def continued(
         self, prompts: Sequence[tuple[int, ...]], masks: MaskNumbers, numbers: Sequence[int]
     ) -> list[Continued]:
-        """Continue prompts by a few tokens, each under its mask, with their log-probabilities."""
-        rows = [PagedRow(*pair, Limit()) for pair in zip(prompts, numbers, strict=True)]
-        run = self.run(rows, masks, logprobs=True)
-        found = dict(over for batch in run.run() for over in batch)
+        stops = Stops(self.loaded.tokenizer, (), (), SAID_TOKENS)
+        rows = [PagedRow(*pair, stops) for pair in zip(prompts, numbers, strict=True)]
+        run = PagedRun(self, rows, masks.all, logprobs=True).run()
+        found = dict(over for batch in run for over in batch)
         return [found[number] for number in range(len(rows))]
-
-    def run(self, rows: Sequence[PagedRow], masks: MaskNumbers, logprobs: bool = False) -> PagedRun:
-        """Be ready to continue rows, each under the mask of its number."""
-        kept = self.shares, self.salts
-        return PagedRun(self.loaded, self.sizer, rows, masks.all, *kept, logprobs)
 
     def refusal(self, ask: Ask) -> str | None:
         if not isinstance(ask.request, Generate):
@@ -280,7 +265,6 @@ class PagedBackend(ProvenBackend):
         return super().refusal(ask)
 
     def answer(self, asks: Iterable[Ask]) -> Iterator[list[Answer]]:
-        """Answer every ask once; the seconds are left for others to fill in."""
         masks = MaskNumbers(self.grid)
         asked: dict[tuple[Settings, TokenizedPrompt, int], list[Ask]] = {}
         for settings, members in group_prompts(self.encoder, list(asks)).items():
@@ -292,15 +276,13 @@ class PagedBackend(ProvenBackend):
             for settings, prompt, mask in asked
         ]
         every = list(asked.items())
-        run = self.run(rows, masks)
+        run = PagedRun(self, rows, masks.all)
         for batch in run.run() if rows else ():
             answers: list[Answer] = []
             for number, said in batch:
                 (_, prompt, _), askers = every[number]
-                text = self.encoder.cut(said.tokens, prompt.stops)
-                response = Generated(text, len(said.tokens))
-                cost, alone = run.cost[number] / len(askers), len(prompt.tokens) + len(said.tokens)
-                answers += [Answer(ask.key, response, 0.0, cost, alone) for ask in askers]
+                cost = run.cost[number] / len(askers)
+                answers += [self.encoder.answer(ask, prompt, said.tokens, cost) for ask in askers]
             yield answers
 
 
@@ -310,6 +292,7 @@ AT_ONCE = 512  # requests handed over together; answers come when all are done
 # On a CPU: rows and tokens of a step, and tokens whose keys are kept, where the window has no more.
 CPU_ROWS, CPU_TOKENS, CPU_KEYS = 64, 2048, 16384
 VLLM_SHARE = 0.85  # of a GPU's free memory, for its weights and keys
+NOT_KEPT = "skip_reading_prefix_cache"
 
 
 def missing_vllm() -> str | None:
@@ -322,15 +305,6 @@ def missing_vllm() -> str | None:
     )
 
 
-@dataclass
-class VllmRequest:
-    """Tokens to continue, or to score the last of, under a mask, and what else vLLM is told."""
-
-    tokens: Sequence[int]
-    mask: Mask
-    params: dict[str, Any] = field(default_factory=dict)
-
-
 class VllmBackend(ProvenBackend):
     """Answers with vLLM, which is started at the first ask, and caploc's plugin in it."""
 
@@ -338,7 +312,6 @@ class VllmBackend(ProvenBackend):
 
     @cached_property
     def trouble(self) -> str | None:
-        """Say why it does not serve this model, as the end of a sentence; None if it does."""
         if missing := missing_vllm():
             return missing
         if not isinstance(self.grid, HeadGrid):
@@ -363,16 +336,15 @@ class VllmBackend(ProvenBackend):
         os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
         from vllm import LLM
 
-        on_gpu = self.loaded.device.type == "cuda"
         sizes: dict[str, Any] = {"enforce_eager": True, "block_size": VLLM_PAGE}
         sizes |= {"max_num_seqs": CPU_ROWS, "max_num_batched_tokens": CPU_TOKENS}
-        if on_gpu:
+        if self.loaded.device.type == "cuda":
             least = min(map(free_memory, devices))
             whole = torch.cuda.get_device_properties(self.loaded.device).total_memory
             share = VLLM_SHARE * least / whole
             sizes = {"max_num_seqs": self.sizer.most, "gpu_memory_utilization": share}
         else:
-            shape = DecoderShape.of(self.loaded.model)
+            shape = self.sizer.shape
             keys = max(CPU_KEYS, self.encoder.harness.max_length + VLLM_PAGE)
             most = int(self.sizer.budget())
             sizes["kv_cache_memory_bytes"] = min(most, keys * shape.layers * shape.keys)
@@ -388,7 +360,6 @@ class VllmBackend(ProvenBackend):
         )
 
     def answer(self, asks: Iterable[Ask]) -> Iterator[list[Answer]]:
-        """Answer every ask once; the seconds are left for others to fill in."""
         asks = list(asks)
         texts = [ask for ask in asks if isinstance(ask.request, Generate)]
         for settings, members in group_prompts(self.encoder, texts).items():
@@ -404,14 +375,12 @@ class VllmBackend(ProvenBackend):
             members.sort(key=lambda member: (member[0].knocked_out.tobytes(), member[1].tokens))
             for first in range(0, len(members), AT_ONCE):
                 part = members[first : first + AT_ONCE]
-                asked = [VllmRequest(p.tokens, ask.knocked_out, params) for ask, p in part]
+                found = self.ask([(prompt.tokens, ask.knocked_out) for ask, prompt in part], params)
                 answers = []
-                for (ask, prompt), out in zip(part, self.ask(asked), strict=True):
+                for (ask, prompt), out in zip(part, found, strict=True):
                     said = stops.trim(list(out.outputs[0].token_ids))
-                    response = Generated(self.encoder.cut(said, prompt.stops), len(said))
-                    alone = len(prompt.tokens) + len(said)
-                    cost = float(alone - (out.num_cached_tokens or 0))
-                    answers.append(Answer(ask.key, response, 0.0, cost, alone))
+                    cost = float(len(prompt.tokens) + len(said) - (out.num_cached_tokens or 0))
+                    answers.append(self.encoder.answer(ask, prompt, said, cost))
                 yield answers
         others = [ask for ask in asks if not isinstance(ask.request, Generate)]
         for first in range(0, len(others), AT_ONCE):
@@ -419,78 +388,59 @@ class VllmBackend(ProvenBackend):
 
     def scored(self, asks: Sequence[Ask]) -> list[Answer]:
         """Answer asks for log-probabilities: those of a text's last tokens, as a prompt."""
-        spans: list[tuple[int, Span]] = []
-        for number, ask in enumerate(asks):
-            assert not isinstance(ask.request, Generate)
-            spans += [(number, span) for span in self.encoder.spans(ask.request)]
+        pending = [PendingScore(ask, self.encoder) for ask in asks]
+        spans = [(one, span) for one in pending for span in one.spans]
         params = {"max_tokens": 1, "prompt_logprobs": 0, "detokenize": False}
         asked = [
-            VllmRequest((*span.inputs, span.continuation[-1]), asks[number].knocked_out, params)
-            for number, span in spans
+            ((*span.inputs, span.continuation[-1]), one.ask.knocked_out) for one, span in spans
         ]
-        found = self.ask([self.reading(each, cached=True) for each in asked])
+        found = self.ask(asked, params | {NOT_KEPT: False})
         # what is read from kept blocks has no log-probabilities: such endings are asked anew
         short = [
             place
             for place, ((_, span), out) in enumerate(zip(spans, found, strict=True))
             if (out.num_cached_tokens or 0) > len(span.inputs) - len(span.continuation)
         ]
-        again = self.ask([self.reading(asked[place], cached=False) for place in short])
+        again = self.ask([asked[place] for place in short], params | {NOT_KEPT: True})
         for place, out in zip(short, again, strict=True):
             found[place] = out
-        sums = [[0.0, 1.0, 0.0, 0.0, 0.0] for _ in asks]  # logprob, likeliest, tokens, cost, alone
-        for (number, span), out in zip(spans, found, strict=True):
+        answers = [one.answer() for one in pending if not one.spans]
+        for (one, span), out in zip(spans, found, strict=True):
             last = out.prompt_logprobs[-len(span.continuation) :]
             each = [at[token] for at, token in zip(last, span.continuation, strict=True)]
-            mine = sums[number]
-            mine[0] += sum(one.logprob for one in each)
-            mine[1] *= all(one.rank == 1 for one in each)
-            mine[2] += len(each)
-            mine[3] += len(span.inputs) - (out.num_cached_tokens or 0)
-            mine[4] += len(span.inputs)
-        return [
-            Answer(ask.key, Scored(logprob, bool(likeliest), int(count)), 0.0, cost, int(alone))
-            for ask, (logprob, likeliest, count, cost, alone) in zip(asks, sums, strict=True)
-        ]
-
-    def reading(self, request: VllmRequest, cached: bool) -> VllmRequest:
-        """Say whether blocks of keys that are kept may be read for a request."""
-        params = request.params | {"skip_reading_prefix_cache": not cached}
-        return VllmRequest(request.tokens, request.mask, params)
+            likeliest = all(token.rank == 1 for token in each)
+            score = ContinuationScore(sum(token.logprob for token in each), likeliest, ())
+            answers += one.take(score, float(len(span.inputs) - (out.num_cached_tokens or 0)))
+        return answers
 
     def continued(
         self, prompts: Sequence[tuple[int, ...]], masks: MaskNumbers, numbers: Sequence[int]
     ) -> list[Continued]:
-        """Continue prompts by a few tokens, each under its mask, with their log-probabilities."""
         params = {"max_tokens": SAID_TOKENS, "logprobs": 0, "ignore_eos": True, "detokenize": False}
-        asked = [
-            VllmRequest(tokens, masks.all[number].heads.numpy(), params)
-            for tokens, number in zip(prompts, numbers, strict=True)
-        ]
+        cuts = (masks.all[number].heads.numpy() for number in numbers)
         said = []
-        for out in self.ask(asked):
+        for out in self.ask(list(zip(prompts, cuts, strict=True)), params):
             (one,) = out.outputs
             each = [at[t].logprob for at, t in zip(one.logprobs, one.token_ids, strict=True)]
             said.append(Continued(list(one.token_ids), each))
         return said
 
-    def ask(self, requests: Sequence[VllmRequest]) -> list[Any]:
-        """Have vLLM answer requests, each under its mask."""
-        if not requests:
+    def ask(self, texts: Sequence[tuple[Sequence[int], Mask]], params: dict[str, Any]) -> list[Any]:
+        """Have vLLM continue tokens, each under its mask, or score the last of them."""
+        if not texts:
             return []
         from vllm import SamplingParams
 
-        given, params, alone = [], [], {"skip_reading_prefix_cache": True}
-        for each in requests:
-            left = self.left(each.mask)
-            prompt: dict[str, Any] = {"prompt_token_ids": list(each.tokens)}
+        told = params if self.shares else params | {NOT_KEPT: True}
+        given, how = [], []
+        for tokens, mask in texts:
+            left = self.left(mask)
+            prompt: dict[str, Any] = {"prompt_token_ids": list(tokens)}
             if left and self.salts:
                 prompt["cache_salt"] = blake2b(repr(left).encode(), digest_size=16).hexdigest()
             given.append(prompt)
-            told = each.params if self.shares else each.params | alone
-            brought = {MASKED_VLLM: left}
-            params.append(SamplingParams(temperature=0, extra_args=brought, **told))
-        return list(self.llm.generate(given, params, use_tqdm=False))
+            how.append(SamplingParams(temperature=0, extra_args={MASKED_VLLM: left}, **told))
+        return list(self.llm.generate(given, how, use_tqdm=False))
 
     def left(self, mask: Mask) -> list[tuple[int, int, float]]:
         """List layer, number and what is left of each head that a mask cuts."""

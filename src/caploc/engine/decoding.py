@@ -19,7 +19,14 @@ from caploc.engine.attention import KeySlots, Segment
 from caploc.engine.encoding import Stops
 from caploc.engine.kernels import reads_stacks
 from caploc.engine.packed import Chunk, FedRow, IntactRecords, PackedModel
-from caploc.engine.planning import PASS, PASS_ELSEWHERE, BatchPlan, PlannedRow, PlanStage
+from caploc.engine.planning import (
+    PASS,
+    PASS_ELSEWHERE,
+    BatchPlan,
+    PlannedRow,
+    PlanStage,
+    shared_length,
+)
 from caploc.engine.stacks import Readers, SegmentStacks
 
 PROBES = 16  # where drafts do not pay, one in so many is still made, to see if they do now
@@ -134,7 +141,8 @@ class DraftOdds:
 
         A token said costs 1 + alone / rows tokens, one drafted a single one.
         """
-        self.checking = running_mean(self.checking, rows / (rows + alone))
+        new = rows / (rows + alone)
+        self.checking = self.checking + 0.1 * (new - self.checking) if self.checking else new
 
     def price(self) -> float:
         """Return what checking a token costs, in tokens said."""
@@ -149,11 +157,6 @@ class DraftOdds:
             if holds < price:
                 return min(place or int(self.asked % PROBES == 0), self.longest)
         return min(self.longest, GROWTH * len(self.reached) + FIRST)
-
-
-def running_mean(before: float, new: float, share: float = 0.1) -> float:
-    """Add to a running mean of what is never 0; it starts at the first."""
-    return new if not before else before + share * (new - before)
 
 
 SECONDS = 0.5  # answers are handed on at least so often, so that little is lost if all is killed
@@ -215,7 +218,7 @@ class Decoder:
         self.answers = drafting.answers
         self.first_odds, self.later_odds = drafting.first, drafting.later
         self.outgrown = drafting.outgrown
-        self.own = [plan.own(number, tokens) for number, tokens in enumerate(prompts)]
+        self.own = [tokens[plan.shared(number) :] for number, tokens in enumerate(prompts)]
         self.intact = IntactRecords(packed, plan, masks)
         self.queue: deque[PlannedRow] = deque()
         asked = {row.prompt for stage in plan.stages for row in stage.rows}
@@ -307,8 +310,7 @@ class Decoder:
             draft = answers.draft([], min(self.first_odds.length(), room))
         if start:
             recorded = self.intact.records[row.prompt].tokens[len(self.own[row.prompt]) :]
-            same = [a == b for a, b in zip(draft, recorded, strict=False)]
-            draft = draft[: same.index(False) if False in same else len(same)]
+            draft = draft[: shared_length(draft, recorded)]
         return draft
 
     @torch.inference_mode()
@@ -410,16 +412,12 @@ class Decoder:
         for row, slot in zip(rows, slots, strict=True):
             said = best[first : first + 1 + len(row.draft)]
             first += len(said)
-            accepted = 0
-            while accepted < len(row.draft) and row.draft[accepted] == said[accepted]:
-                accepted += 1
+            accepted = shared_length(row.draft, said)
             if row.draft and row.row.number not in self.outgrown:
                 odds.saw(len(row.draft), accepted)
-            over = False
             for token in said[: accepted + 1]:
                 row.said.append(token)
-                over = self.stops.over(row.said)
-                if over:
+                if over := self.stops.over(row.said):
                     break
             row.kept += accepted
             full = row.kept >= self.room.length
@@ -436,12 +434,11 @@ class Decoder:
         gaps = [slot for slot, row in enumerate(self.running) if row is None]
         count = len(self.running) - len(gaps)
         targets = [slot for slot in gaps if slot < count]
-        sources = [s for s, row in enumerate(self.running) if s >= count and row is not None]
+        last = enumerate(self.running[count:], count)
+        moved = {slot: row for slot, row in last if row is not None}
         if targets:
-            moved = [self.running[source] for source in sources]
-            kept = max(row.kept for row in moved if row is not None)
-            places = self.packed.here(sources, targets)
-            self.room.move(places[0], places[1], kept)
-            for target, row in zip(targets, moved, strict=True):
+            places = self.packed.here(list(moved), targets)
+            self.room.move(places[0], places[1], max(row.kept for row in moved.values()))
+            for target, row in zip(targets, moved.values(), strict=True):
                 self.running[target] = row
         del self.running[count:]

@@ -8,8 +8,7 @@ import json
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
-from typing import Any
+from functools import cache, lru_cache, partial
 
 from jinja2.exceptions import TemplateError
 from lm_eval.models.huggingface import HFLM
@@ -21,9 +20,9 @@ from lm_eval.models.utils import (
 from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from caploc.engine.asks import Ask
+from caploc.engine.asks import Answer, Ask
 from caploc.errors import BadOption
-from caploc.tasks.task import Generate, LogLikelihood, Request, Rolling
+from caploc.tasks.task import Generate, Generated, LogLikelihood, Request, Rolling
 
 REMEMBERED = 50_000  # encoded texts; every mask asks the same ones
 PLAIN = "x"  # a letter before a token, so that a space at its beginning is not stripped
@@ -113,8 +112,7 @@ class RequestEncoder:
     def span(self, context: Sequence[int], continuation: Sequence[int]) -> Span:
         """Cut from the left what does not fit the model's window.
 
-        Raises:
-            BadOption: if the continuation is empty, or alone does not fit.
+        Raises BadOption if the continuation is empty, or alone does not fit.
         """
         if not 0 < len(continuation) <= self.harness.max_length:
             raise BadOption(
@@ -149,6 +147,14 @@ class RequestEncoder:
         text = self.harness.tok_decode(tokens)
         return postprocess_generated_text(text, list(stops), think_end_token=None)
 
+    def answer(
+        self, ask: Ask, prompt: TokenizedPrompt, said: Sequence[int], cost: float | None = None
+    ) -> Answer:
+        """Build an answer, its seconds left open; `cost` are the tokens run for it (None: all)."""
+        response = Generated(self.cut(said, prompt.stops), len(said))
+        alone = len(prompt.tokens) + len(said)
+        return Answer(ask.key, response, 0.0, float(alone) if cost is None else cost, alone)
+
 
 class Stops:
     """Tells when an answer is over: an end token, a stop string in its text, or its limit.
@@ -171,7 +177,7 @@ class Stops:
         self.plain = tokenizer.encode(PLAIN, add_special_tokens=False)
         self.before = self._text(self.plain)  # PLAIN, or what a small vocabulary has in its place
         self.special = frozenset(tokenizer.all_special_ids)
-        self.suspects: dict[int, bool] = {}
+        self.may_complete = cache(self._may_complete)
 
     def over(self, said: Sequence[int]) -> bool:
         token = said[-1]
@@ -179,11 +185,7 @@ class Stops:
 
     def stopped(self, said: Sequence[int]) -> bool:
         """Tell whether the last token completed a stop string."""
-        token = said[-1]
-        suspect = self.suspects.get(token)
-        if suspect is None:
-            suspect = self.suspects[token] = self._may_complete(token)
-        if not suspect:
+        if not self.may_complete(said[-1]):
             return False
         text = self._text(said)
         return any(stop in text for stop in self.stops)
@@ -224,8 +226,7 @@ def group_prompts(
 def chat_template(tokenizer: PreTrainedTokenizerBase) -> Callable[..., str]:
     """Return a renderer of messages for tasks that treats the last message as lm-eval does.
 
-    Raises:
-        BadOption: if the tokenizer has no chat template.
+    Raises BadOption if the tokenizer has no chat template.
     """
     if tokenizer.chat_template is None:
         raise BadOption(
@@ -234,14 +235,12 @@ def chat_template(tokenizer: PreTrainedTokenizerBase) -> Callable[..., str]:
         )
 
     def render(messages: list[dict[str, str]], add_generation_prompt: bool = True) -> str:
-        def template(chosen: list[dict[str, str]]) -> Any:
-            return tokenizer.apply_chat_template(
-                chosen,
-                tokenize=False,
-                add_generation_prompt=add_generation_prompt,
-                continue_final_message=not add_generation_prompt,
-            )
-
+        template = partial(
+            tokenizer.apply_chat_template,
+            tokenize=False,
+            add_generation_prompt=add_generation_prompt,
+            continue_final_message=not add_generation_prompt,
+        )
         try:
             return str(template(messages))
         except TemplateError:  # templates that refuse a system message get none

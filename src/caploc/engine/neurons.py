@@ -28,11 +28,12 @@ from caploc.designs import generator
 from caploc.engine import BatchEngine
 from caploc.engine.asks import Answer, Ask
 from caploc.engine.encoding import Span
+from caploc.engine.plain import pad_rows
 from caploc.engine.planning import MOST_ROWS, BatchSizer, head_widths, largest
-from caploc.errors import BadData, BadOption
+from caploc.errors import BadOption
 from caploc.models.cutting import CutSite, Projections, Replacement, knocked_out
 from caploc.models.hooks import forward_as, temporary_hooks
-from caploc.models.knockout import mean_replacement, record_outputs
+from caploc.models.knockout import check_texts, mean_replacement, record_outputs
 from caploc.models.neurons import Chosen, NeuronGrid, NeuronModel, find_sites
 from caploc.models.placement import input_device, is_quantized
 from caploc.models.projections import decoder_layers, text_config
@@ -58,10 +59,7 @@ class ErasureMode:
 
     @classmethod
     def parse(cls, text: str) -> "ErasureMode":
-        """Read `zero`, `mean`, `resample` or `scale=0.5`.
-
-        Raises BadOption if it is none of them.
-        """
+        """Read `zero`, `mean`, `resample` or `scale=0.5`; raises BadOption if it is none."""
         name, equals, factor = text.partition("=")
         try:
             mode = cls(name, float(factor) if equals else 0.0)
@@ -122,8 +120,7 @@ def _draw(
     One draw serves all positions: a text of another length has no position of the same meaning.
     Texts are run one by one, and nothing of them is kept but what was drawn.
     """
-    if not texts or not all(len(text) for text in texts):
-        raise BadData("The reference needs at least one text, and each at least one token.")
+    check_texts(texts)
     random, lengths = generator(seed), np.array([len(text) for text in texts])
     chosen = random.integers(len(texts), size=neurons.grid.size)
     places = random.integers(lengths[chosen])
@@ -150,7 +147,6 @@ class NeuronEngine:
         return self.cutter.neurons.grid
 
     def shared_tokens(self, requests: Sequence[Request]) -> float:
-        """Count the tokens that a set of neurons reads once for all of these requests."""
         return self.inner.shared_tokens(requests)
 
     def answer(self, asks: Iterable[Ask]) -> Iterator[list[Answer]]:
@@ -234,7 +230,6 @@ class PassMemory:
         )
 
     def row(self, tokens: int, predicted: int) -> int:
-        """Foresee what one row adds to a pass."""
         ends = max(self.passing * tokens, self.predicted * predicted)
         return self.token * tokens + self.pair * tokens**2 + ends
 
@@ -299,21 +294,14 @@ class Batch:
     @classmethod
     def of(cls, spans: Sequence[Span], device: torch.device, at_once: int | None = None) -> "Batch":
         """Pad the inputs of some spans; their continuations are what is to be predicted."""
-        lengths = [len(span.inputs) for span in spans]
-        tokens = torch.zeros((len(spans), max(lengths)), dtype=torch.long)
-        rows: list[int] = []
-        places: list[int] = []
-        gold: list[int] = []
-        for number, span in enumerate(spans):
-            tokens[number, : len(span.inputs)] = torch.tensor(span.inputs)
-            count = len(span.continuation)
-            rows += [number] * count
-            places += range(len(span.inputs) - count, len(span.inputs))
-            gold += span.continuation
-        read, at_rows, at_places, golden = (
-            torch.tensor(each, device=device) for each in (lengths, rows, places, gold)
-        )
-        return cls(tokens.to(device), read, at_rows, at_places, golden, at_once)
+        tokens, own = pad_rows([span.inputs for span in spans], 0, left=False)
+        predicted = [
+            (number, len(span.inputs) - len(span.continuation) + place, token)
+            for number, span in enumerate(spans)
+            for place, token in enumerate(span.continuation)
+        ]
+        rows, places, gold = torch.tensor(predicted, device=device).T.contiguous()
+        return cls(tokens.to(device), own.sum(1).to(device), rows, places, gold, at_once)
 
     @property
     def size(self) -> int:

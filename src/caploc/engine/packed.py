@@ -11,7 +11,8 @@ from collections import defaultdict
 from collections.abc import Hashable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from functools import reduce
+from functools import partial, reduce
+from itertools import groupby
 from operator import or_
 from typing import Any
 from weakref import WeakValueDictionary, finalize
@@ -37,7 +38,7 @@ from caploc.engine.kernels import Recordable, StepGraphs, has_graphs, reads_stac
 from caploc.engine.planning import BatchPlan, PlannedRow, model_devices
 from caploc.engine.stacks import Readers, pinned, send
 from caploc.models.cutting import MaskTable, PackedCut
-from caploc.models.hooks import forward_as
+from caploc.models.hooks import forward_as, temporary_hooks
 from caploc.models.loading import CutModel
 from caploc.models.projections import decoder_layers
 from caploc.models.substitutes import number_substitutes
@@ -52,6 +53,11 @@ def tabulate_left(masks: Sequence[NumberedMask], dtype: torch.dtype) -> Tensor:
     if any(mask.heads.is_floating_point() for mask in masks):
         return (1 - torch.stack([mask.heads.double() for mask in masks])).to(dtype)
     return ~torch.stack([mask.heads for mask in masks])
+
+
+def layers_cut(masks: Sequence[NumberedMask]) -> int:
+    """Return the layers that any of the masks cuts, as bits."""
+    return reduce(or_, (mask.layers for mask in masks), 0)
 
 
 @dataclass(eq=False)
@@ -164,10 +170,7 @@ class PackedModel:
         keeper: KeyKeeper | None = None,
     ) -> Float[Tensor, "read vocabulary"]:
         """Read rows from their beginning, and return the logits each wants, chunk by chunk."""
-        tokens: list[int] = []
-        positions: list[int] = []
-        owners: list[int] = []
-        read: list[int] = []
+        tokens, positions, owners, read = list[int](), list[int](), list[int](), list[int]()
         for chunk in chunks:
             before = chunk.segment.length if chunk.segment else 0
             depths = chunk.depths or range(len(chunk.tokens))
@@ -186,7 +189,7 @@ class PackedModel:
                 on_device[1],
                 table,
                 on_device[2],
-                _layers_cut([chunk.mask for chunk in chunks]),
+                layers_cut([chunk.mask for chunk in chunks]),
                 PrefillAttention(blocks, keeper, None if tails is None else self.depth - 1),
                 self.here(read)[0],
                 start,
@@ -203,12 +206,9 @@ class PackedModel:
         shared: Readers,
         layers: int | None = None,
     ) -> "DecodeStep":
-        """Return the step that feeds running rows, row i in slot i.
-
-        It cuts `layers`, as bits, or those that the rows' masks cut.
-        """
+        """Return the step that feeds row i in slot i; it cuts `layers`, as bits (None: theirs)."""
         if layers is None:
-            layers = _layers_cut([row.mask for row in rows])
+            layers = layers_cut([row.mask for row in rows])
         fed = [
             (token, row.segment.length if row.segment else 0, row.kept + n, row.mask.number, slot)
             for slot, row in enumerate(rows)
@@ -231,13 +231,10 @@ class PackedModel:
 
     def step_graphs(self, masks: Sequence[NumberedMask]) -> StepGraphs:
         """Return what records steps under these masks, for one plan."""
-        return StepGraphs(self.recordable, _layers_cut(masks))
+        return StepGraphs(self.recordable, layers_cut(masks))
 
     def rows_run(self, rows: Sequence[Any], room: KeySlots) -> int:
-        """Count the rows of a step of running rows: on a CPU they alone.
-
-        Elsewhere one more at least, of as many as make few different numbers.
-        """
+        """Count a step's rows: on a CPU those that run, elsewhere (for few shapes) some more."""
         if not reads_stacks(self.device):
             return len(rows)
         return min(round_up(len(rows) + 1, ROWS), room.rows)
@@ -302,7 +299,6 @@ class DecodeStep:
         return self.logits(inputs).argmax(-1)
 
     def logits(self, inputs: Sequence[Tensor]) -> Float[Tensor, "tokens vocabulary"]:
-        """Compute the logits after each token fed."""
         (tokens, positions, owners, slots, places), kept, *sent = inputs
         attention = DecodeAttention(
             self.room, slots, places, kept, self.shared.layers(sent), self.longest, self.reach
@@ -313,22 +309,18 @@ class DecodeStep:
         )
 
 
-def _layers_cut(masks: Sequence[NumberedMask]) -> int:
-    return reduce(or_, (mask.layers for mask in masks), 0)
-
-
 def _group_chunks(chunks: Sequence[Chunk]) -> list[PrefillBlock]:
-    found: list[PrefillBlock] = []
-    first, last = 0, None
-    for chunk in chunks:
-        length = len(chunk.tokens)
-        tail, shape = length - min(chunk.read), (length, id(chunk.segment), id(chunk.tree))
-        if shape == last:
-            found[-1].rows += 1
-            found[-1].tail = max(found[-1].tail, tail)
-        else:
-            found.append(PrefillBlock(first, 1, length, tail, chunk.segment, chunk.tree))
-        first, last = first + length, shape
+    """Make blocks of neighbours that are equally long and read the same."""
+    found, first = list[PrefillBlock](), 0
+
+    def shape(chunk: Chunk) -> tuple[int, int, int]:
+        return len(chunk.tokens), id(chunk.segment), id(chunk.tree)
+
+    for (length, *_), alike in groupby(chunks, key=shape):
+        rows = list(alike)
+        tail = length - min(min(chunk.read) for chunk in rows)
+        found.append(PrefillBlock(first, len(rows), length, tail, rows[0].segment, rows[0].tree))
+        first += length * len(rows)
     return found
 
 
@@ -343,26 +335,21 @@ class DecoderStack:
     def recorded(self, depths: Sequence[int]) -> Iterator[dict[int, Residuals]]:
         """Keep the residual stream of a forward pass at these depths, for a block."""
         kept: dict[int, Residuals] = {}
-        with ExitStack() as hooks:
+
+        def note(depth: int, _: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+            # cloned: some layers add to their input in place
+            kept[depth] = _hidden(args, kwargs).clone()
+
+        def see_form(_: nn.Module, args: tuple[Any, ...], output: Any) -> None:
+            self.in_tuple = isinstance(output, tuple)
+
+        def register() -> Iterator[Any]:
             for depth in depths:
+                layer = self.layers[depth]
+                yield layer.register_forward_pre_hook(partial(note, depth), with_kwargs=True)
+            yield from (layer.register_forward_hook(see_form) for layer in self.layers[:1])
 
-                def note(
-                    module: nn.Module,
-                    args: tuple[Any, ...],
-                    kwargs: dict[str, Any],
-                    depth: int = depth,
-                ) -> None:
-                    # cloned: some layers add to their input in place
-                    kept[depth] = _hidden(args, kwargs).clone()
-
-                handle = self.layers[depth].register_forward_pre_hook(note, with_kwargs=True)
-                hooks.callback(handle.remove)
-
-            def see_form(module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
-                self.in_tuple = isinstance(output, tuple)
-
-            if self.layers:
-                hooks.callback(self.layers[0].register_forward_hook(see_form).remove)
+        with temporary_hooks(register()):
             yield kept
 
     @contextmanager

@@ -23,7 +23,7 @@ from contextlib import ExitStack, contextmanager
 from copy import deepcopy
 from dataclasses import dataclass
 from functools import partial
-from itertools import groupby
+from itertools import cycle, groupby, product
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -31,6 +31,7 @@ import torch
 from accelerate.utils.memory import should_reduce_batch_size
 from jaxtyping import Float, Int
 from torch import Tensor, distributed
+from torch.nn.utils.rnn import pad_sequence
 from transformers import (
     LogitsProcessor,
     LogitsProcessorList,
@@ -39,7 +40,7 @@ from transformers import (
     StoppingCriteriaList,
 )
 
-from caploc.engine.asks import INTACT, Ask, MaskNumbers
+from caploc.engine.asks import INTACT, Answer, Ask, MaskNumbers
 from caploc.engine.attention import KeySlots, Unsupported
 from caploc.engine.encoding import RequestEncoder, Settings, Stops, TokenizedPrompt
 from caploc.engine.kernels import reads_stacks
@@ -51,9 +52,9 @@ from caploc.models.cutting import knocked_out
 from caploc.models.knockout import Positions, source_replacement
 from caploc.models.loading import CutModel
 from caploc.models.projections import stated, text_config
-from caploc.models.proof import tolerance
+from caploc.models.proof import root_mean_square, tolerance
 from caploc.models.substitutes import Substitute, number_substitutes
-from caploc.tasks.task import Generate
+from caploc.tasks.task import Generate, LogLikelihood, Scored
 
 T = TypeVar("T")
 Tokens = Sequence[int]
@@ -106,7 +107,7 @@ def generate_padded(
     """Continue prompts of equal settings, each under its mask, up to the token that ends each."""
     model: Any = loaded.model
     pad = loaded.tokenizer.pad_token_id
-    ids, attention = _pad([prompt.tokens for prompt, *_ in batch], pad, left=True)
+    ids, attention = pad_rows([prompt.tokens for prompt, *_ in batch], pad, left=True)
     longest = ids.shape[1]
     options = greedy_options(json.loads(batch[0][0].options))
     beams = options.get("num_beams") or model.generation_config.num_beams or 1
@@ -143,12 +144,40 @@ class ContinuationScore(NamedTuple):
     instead: tuple[int, ...]
 
 
+class PendingScore:
+    """An ask some of whose spans have yet to be scored."""
+
+    def __init__(self, ask: Ask, encoder: RequestEncoder) -> None:
+        assert not isinstance(ask.request, Generate)
+        self.ask, self.encoder, self.spans = ask, encoder, encoder.spans(ask.request)
+        self.missing = len(self.spans)
+        self.logprob, self.greedy, self.cost = 0.0, True, 0.0
+        self.instead: tuple[int, ...] = ()
+
+    def take(self, found: ContinuationScore, cost: float) -> list[Answer]:
+        """Take one span's result; return the answer once none is missing."""
+        self.logprob, self.greedy = self.logprob + found.logprob, self.greedy and found.greedy
+        self.instead = found.instead
+        self.cost, self.missing = self.cost + cost, self.missing - 1
+        return [] if self.missing else [self.answer()]
+
+    def answer(self) -> Answer:
+        tokens = sum(len(span.continuation) for span in self.spans)
+        # of a whole text it is not asked what the model would have written
+        known = self.instead and isinstance(self.ask.request, LogLikelihood)
+        instead = self.encoder.decode(self.instead) if known else ""
+        alone = sum(len(span.inputs) for span in self.spans)
+        return Answer(
+            self.ask.key, Scored(self.logprob, self.greedy, tokens, instead), 0.0, self.cost, alone
+        )
+
+
 @torch.inference_mode()
 def score_padded(loaded: CutModel, batch: Sequence[PaddedText]) -> list[list[ContinuationScore]]:
     """Sum each continuation's log-probability."""
     first = min(len(row.inputs) - max(map(len, row.wanted)) for row in batch)
     # on the right: a causal model's earlier positions never see it
-    ids, _ = _pad([row.inputs for row in batch], 0, left=False)
+    ids, _ = pad_rows([row.inputs for row in batch], 0, left=False)
     with _cut(loaded, [(row.mask, row.substitute) for row in batch]):
         logits = last_logits(loaded.model, ids.to(loaded.device), first)
     results = []
@@ -245,7 +274,7 @@ class PaddingCheck:
     def continued(self, rows: Sequence[Tokens]) -> Float[Tensor, "rows steps vocabulary"]:
         """Return the logits from which each row is continued, greedily."""
         model: Any = self.loaded.model
-        ids, attention = _pad(rows, self.loaded.tokenizer.pad_token_id, left=True)
+        ids, attention = pad_rows(rows, self.loaded.tokenizer.pad_token_id, left=True)
         output = model.generate(
             input_ids=ids.to(self.loaded.device),
             attention_mask=attention.to(self.loaded.device),
@@ -261,7 +290,7 @@ class PaddingCheck:
 
     def read(self, rows: Sequence[Tokens]) -> Float[Tensor, "rows 1 vocabulary"]:
         """Return the logits after each row's last token."""
-        ids, _ = _pad(rows, 0, left=False)
+        ids, _ = pad_rows(rows, 0, left=False)
         logits = last_logits(self.loaded.model, ids.to(self.loaded.device), len(rows[-1]) - 1)
         ends = torch.tensor([len(row) - len(rows[-1]) for row in rows], device=logits.device)
         return logits[torch.arange(len(rows), device=logits.device), ends][:, None].float()
@@ -272,18 +301,13 @@ def leaders_verdict(loaded: CutModel, holds: bool) -> bool:
     return holds if loaded.team is None else bool(loaded.team.agree([float(holds)])[0])
 
 
-def _pad(
+def pad_rows(
     rows: Sequence[Tokens], pad: int, *, left: bool
 ) -> tuple[Int[Tensor, "rows longest"], Int[Tensor, "rows longest"]]:
     """Put unlike rows into one batch; also 1 where one of a row's own tokens stands."""
-    longest = max(map(len, rows))
-    ids = torch.full((len(rows), longest), pad, dtype=torch.long)
-    own = torch.zeros_like(ids)
-    for number, row in enumerate(rows):
-        place = slice(longest - len(row), None) if left else slice(len(row))
-        ids[number, place] = torch.tensor(list(row))
-        own[number, place] = 1
-    return ids, own
+    padded = partial(pad_sequence, batch_first=True, padding_side="left" if left else "right")
+    ids = [torch.tensor(row, dtype=torch.long) for row in rows]
+    return padded(ids, padding_value=pad), padded([torch.ones_like(row) for row in ids])
 
 
 LOG = logging.getLogger(__name__)
@@ -370,13 +394,13 @@ def end_tokens(model: PreTrainedModel, options: dict[str, Any]) -> list[int]:
 
 
 @torch.inference_mode()
-def gives_plain_logits(packed: PackedModel, seed: int = 0) -> bool:
+def gives_plain_logits(packed: PackedModel) -> bool:
     """Tell whether packed rows give the logits of plain forward passes.
 
     In two bytes a number, where real models' logits move with a batch's shape: nearly as well as
     plain passes of other shapes do.
     """
-    generator = torch.Generator().manual_seed(seed)
+    generator = torch.Generator().manual_seed(0)
     vocabulary = text_config(packed.model).vocab_size
 
     def draw(count: int) -> list[int]:
@@ -387,24 +411,28 @@ def gives_plain_logits(packed: PackedModel, seed: int = 0) -> bool:
     got = packed_logits(packed, prefix, own, again, masks)
     errors, allowed, rows = list[float](), tolerance(packed.model), list[Shaped]()
     for row, mask in enumerate(masks):
-        rows.append(partial(_said_logits, packed, [*prefix, *own[row], *again[row]], mask))
-        errors.append(_relative_error(got[row].float(), rows[row](1, 0)))
+        tokens, heads = [*prefix, *own[row], *again[row]], torch.from_numpy(mask)
+        rows.append(partial(plain_logits, packed.loaded, tokens, heads, 1 + AGAIN))
+        errors.append(_relative_error(got[row].float().cpu(), rows[row](1, 0)))
     if max(errors) <= allowed or packed.model.dtype.itemsize > 2:
         return max(errors) <= allowed
     moved = [_relative_error(plain(*shape), plain(1, 0)) for plain in rows for shape in SHAPES]
     return max(errors) <= ROUNDING * max(moved)
 
 
-def _said_logits(
-    packed: PackedModel, tokens: list[int], mask: Mask, rows: int, padding: int
+@torch.inference_mode()
+def plain_logits(
+    loaded: CutModel, tokens: Tokens, heads: Tensor, count: int, rows: int = 1, padding: int = 0
 ) -> Float[Tensor, "said vocabulary"]:
-    """Return a row's last logits, plain, in a batch of so many such rows, with so much padding."""
-    ids = torch.tensor([[*tokens, *[0] * padding]] * rows, device=packed.device)
-    read = (torch.arange(ids.shape[1], device=packed.device) < len(tokens)).long().expand_as(ids)
-    heads = torch.from_numpy(mask[None]).expand(rows, -1)
-    with knocked_out(packed.loaded.projections, packed.loaded.grid, heads):
-        logits: Tensor = packed.model(input_ids=ids, attention_mask=read, use_cache=False).logits
-    return logits[0, len(tokens) - 1 - AGAIN : len(tokens)].float()
+    """Compute the last `count` logits of a text under a mask, in float32 on the host.
+
+    It is read in a batch of so many such rows, with so much padding after each.
+    """
+    ids = torch.tensor([[*tokens, *[0] * padding]] * rows, device=loaded.device)
+    read = (torch.arange(ids.shape[1], device=loaded.device) < len(tokens)).long().expand_as(ids)
+    with knocked_out(loaded.projections, loaded.grid, heads.expand(rows, -1)):
+        logits: Tensor = loaded.model(input_ids=ids, attention_mask=read, use_cache=False).logits
+    return logits[0, len(tokens) - count : len(tokens)].float().cpu()
 
 
 def _relative_error(found: Tensor, truth: Tensor) -> float:
@@ -476,16 +504,6 @@ class Continued:
     logprobs: list[float]
 
 
-@dataclass(frozen=True)
-class Limit:
-    """The end of an answer after so many tokens."""
-
-    limit: int = SAID_TOKENS
-
-    def over(self, said: Sequence[int]) -> bool:
-        return len(said) >= self.limit
-
-
 # (prompts, masks, the number of each prompt's mask) -> what was said to each
 Continues = Callable[[Sequence[tuple[int, ...]], MaskNumbers, Sequence[int]], list[Continued]]
 
@@ -512,7 +530,6 @@ class ProvenBackend(ABC):
 
     @property
     def grid(self) -> Grid[Any]:
-        """Return the parts that masks knock out."""
         return self.loaded.grid
 
     @property
@@ -521,7 +538,6 @@ class ProvenBackend(ABC):
         """Say why it does not serve this model, as the end of a sentence; None if it does."""
 
     def refusal(self, ask: Ask) -> str | None:
-        """Say why it cannot answer this, as the end of a sentence; None if it can."""
         if ask.source is not None and ask.knocked_out.any():
             return ZERO_ONLY
         request = ask.request
@@ -530,9 +546,7 @@ class ProvenBackend(ABC):
         return self.trouble
 
 
-def gives_plain_tokens(
-    loaded: CutModel, continues: Continues, page: int, seed: int = 0
-) -> str | None:
+def gives_plain_tokens(loaded: CutModel, continues: Continues, page: int) -> str | None:
     """Say why an engine does not give a model's own log-probabilities; None if it does.
 
     Shown on random tokens: prompts of different lengths after one prefix that fills a page of keys,
@@ -540,45 +554,31 @@ def gives_plain_tokens(
     the cut changes, so that an engine that reads nothing of a prompt but its end cannot pass.
     """
     masks = MaskNumbers(loaded.grid)
-    generator, config = np.random.default_rng(seed), text_config(loaded.model)
+    generator, config = np.random.default_rng(0), text_config(loaded.model)
     window = getattr(config, "max_position_embeddings", None) or page + 32
     length = max(1, min(page + 2, window - max(OWN_TOKENS) - SAID_TOKENS))
     prefix = generator.integers(config.vocab_size, size=length).tolist()
     half = np.arange(loaded.grid.size) % 2 == 0
     tails = [generator.integers(config.vocab_size, size=own).tolist() for own in OWN_TOKENS]
-    numbers = [
-        masks.number(mask) for mask in (np.zeros_like(half), half, ~half) for _ in OWN_TOKENS
-    ]
-    prompts = [(*prefix, *tails[n % len(OWN_TOKENS)]) for n in range(len(numbers))]
+    cases = list(product((np.zeros_like(half), half, ~half), tails))
+    numbers = [masks.number(mask) for mask, _ in cases]
+    prompts = [(*prefix, *tail) for _, tail in cases]
     try:
         found = continues(prompts, masks, numbers)
     # the ways in which a model can be built otherwise than an engine supposes
     except (TypeError, ValueError, RuntimeError, IndexError, AttributeError, KeyError) as error:
         return f"fails on this model ({type(error).__name__}: {' '.join(str(error).split())[:120]})"
-    intact, effect, errors = list[torch.Tensor](), 0.0, list[float]()
+    first, errors = list[Tensor](), list[float]()  # the logits after each prompt
     for prompt, number, said in zip(prompts, numbers, found, strict=True):
-        heads: Any = masks.all[number].heads
+        heads = masks.all[number].heads
         logits = plain_logits(loaded, [*prompt, *said.tokens[:-1]], heads, len(said.tokens))
         wanted = torch.tensor(said.tokens)[:, None]
         truth = logits.log_softmax(-1).gather(1, wanted)[:, 0]
-        errors.append(float((torch.tensor(said.logprobs) - truth).square().mean().sqrt()))
-        place = len(errors) - 1
-        if place < len(OWN_TOKENS):
-            intact.append(logits[0])
-        else:
-            moved = float((logits[0] - intact[place % len(OWN_TOKENS)]).square().mean().sqrt())
-            effect = max(effect, moved)
+        errors.append(root_mean_square(torch.tensor(said.logprobs) - truth))
+        first.append(logits[0])
+    intact, cut = first[: len(tails)], first[len(tails) :]
+    moved = [root_mean_square(a - b) for a, b in zip(cut, cycle(intact), strict=False)]
+    effect = max(0.0, *moved)
     if not max(errors) <= tolerance(loaded.model) * effect:
         return "does not give this model's own predictions, to rounding"
     return None
-
-
-@torch.inference_mode()
-def plain_logits(
-    loaded: CutModel, tokens: Sequence[int], heads: torch.Tensor, count: int
-) -> torch.Tensor:
-    """Compute the last `count` logits of a text under a mask, in float32 on the host."""
-    ids = torch.tensor([list(tokens)], device=loaded.device)
-    with knocked_out(loaded.projections, loaded.grid, heads[None]):
-        logits: torch.Tensor = loaded.model(ids, use_cache=False).logits[0, -count:]
-    return logits.float().cpu()

@@ -45,14 +45,35 @@ class PlannedRow:
     mask: int
 
 
-@dataclass(frozen=True, slots=True)
-class MemorySizes:
-    """What a model takes, in bytes, and what there is."""
+@dataclass(frozen=True)
+class DecoderShape:
+    """A decoder's size, in bytes of its own dtype."""
 
     layers: int
-    keys: int  # of one token in one layer, values included
+    heads: int  # of a layer
+    keys: int  # keys and values of one token in one layer
     residual: int  # one token's residual stream
-    working: int  # of one token while it is read
+    working: int  # of one token while a layer reads it
+
+    @classmethod
+    def of(cls, model: PreTrainedModel) -> "DecoderShape":
+        """Read the sizes from the config; of a model that processes share, this one's part."""
+        config: Any = model.config.get_text_config()
+        hidden, size = config.hidden_size, model.dtype.itemsize
+        heads = largest(config, "num_attention_heads") or 1
+        groups = largest(config, "num_key_value_heads") or heads
+        width, read = head_widths(config)
+        processes = getattr(model, "_tp_size", None) or 1
+        heads, groups = heads // processes, max(1, groups // processes)
+        working = RESIDUALS * hidden + QUERIES * heads * width + INNER * inner_size(config)
+        keys = groups * (width + read) * size
+        return cls(config.num_hidden_layers, heads, keys, hidden * size, working * size)
+
+
+@dataclass(frozen=True)
+class MemorySizes(DecoderShape):
+    """What a model takes, in bytes, and what there is."""
+
     scores: int  # of one token's attention to another, all heads of a layer
     logits: int  # of one read position
     memory: int  # to be used for all of it
@@ -92,10 +113,10 @@ class BatchPlan:
     rows: int  # and most rows
     smallest: bool  # less memory would not make it any smaller
 
-    def own(self, prompt: int, tokens: Tokens) -> Tokens:
-        """Return a prompt's tokens after its prefix."""
+    def shared(self, prompt: int) -> int:
+        """Count the tokens of a prompt's prefix."""
         number = self.prefix[prompt]
-        return tokens if number is None else tokens[len(self.prefixes[number]) :]
+        return 0 if number is None else len(self.prefixes[number])
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,9 +148,7 @@ def plan_batches(work: PlannedWork, sizes: MemorySizes) -> BatchPlan:
         for prompt in members:
             prefix[prompt] = number
     planner = BatchPlanner(work, sizes, prefixes, tuple(prefix))
-    room = planner.answer_room()
-    if room < work.answers:
-        planner = BatchPlanner(replace(work, answers=room), sizes, prefixes, tuple(prefix))
+    planner.work = replace(work, answers=min(work.answers, planner.answer_room()))
     return planner.plan()
 
 
@@ -210,7 +229,6 @@ class BatchPlanner:
 
     @cached_property
     def longest(self) -> int:
-        """The most tokens that a pass must be able to read."""
         return max([1, *self.own, *map(len, self.prefixes)])
 
     @cached_property
@@ -405,9 +423,10 @@ class BatchSizer:
         self.devices = model_devices(model)
         self.device = input_device(model)
         self.most = rows or MOST_ROWS.get(self.device.type, 64)
-        shape = DecoderShape.of(model)
+        self.shape = shape = DecoderShape.of(model)
         self.token_bytes = shape.layers * shape.keys + shape.working  # of a row
-        self.scored_bytes = bytes_per_scored_token(model)
+        # one position's logits, as the model gives them and in float32
+        self.scored_bytes = model.config.get_text_config().vocab_size * (model.dtype.itemsize + 4)
         self.caution = 1  # doubled whenever a batch did not fit
 
     def budget(self) -> int:
@@ -417,14 +436,11 @@ class BatchSizer:
 
     def sizes(self, drafted: int = 0) -> MemorySizes:
         """Measure what the planner needs; a step drafts at most so many tokens for a row."""
-        shape, device = DecoderShape.of(self.model), self.device.type
+        device = self.device.type
         return MemorySizes(
-            layers=shape.layers,
-            keys=shape.keys,
-            residual=shape.residual,
-            working=shape.working,
-            scores=shape.heads * SCORES.get(device, SCORES_ELSEWHERE),
-            logits=bytes_per_scored_token(self.model),
+            **vars(self.shape),
+            scores=self.shape.heads * SCORES.get(device, SCORES_ELSEWHERE),
+            logits=self.scored_bytes,
             memory=self.budget(),
             most_rows=self.most,
             most_tokens=self.most_tokens(),
@@ -447,10 +463,7 @@ class BatchSizer:
     def batches(
         self, items: Sequence[T], size: Callable[[T], tuple[int, int]]
     ) -> Iterator[list[T]]:
-        """Cut `items`, longest first, into batches; the size is asked anew for each.
-
-        `size` gives an item's tokens, and how many of them keep their logits.
-        """
+        """Cut items, longest first, into batches; `size` gives tokens, and those with logits."""
         done = 0
         while done < len(items):
             batch = list(items[done : done + self.rows(*size(items[done]))])
@@ -485,31 +498,6 @@ class BatchSizer:
         self.caution *= 2
 
 
-@dataclass(frozen=True)
-class DecoderShape:
-    """A decoder's size, in bytes of its own dtype."""
-
-    layers: int
-    heads: int  # of a layer
-    keys: int  # keys and values of one token in one layer
-    residual: int  # one token's residual stream
-    working: int  # of one token while a layer reads it
-
-    @classmethod
-    def of(cls, model: PreTrainedModel) -> "DecoderShape":
-        """Read the sizes from the config; of a model that processes share, this one's part."""
-        config: Any = model.config.get_text_config()
-        hidden, size = config.hidden_size, model.dtype.itemsize
-        heads = largest(config, "num_attention_heads") or 1
-        groups = largest(config, "num_key_value_heads") or heads
-        width, read = head_widths(config)
-        processes = getattr(model, "_tp_size", None) or 1
-        heads, groups = heads // processes, max(1, groups // processes)
-        working = RESIDUALS * hidden + QUERIES * heads * width + INNER * inner_size(config)
-        keys = groups * (width + read) * size
-        return cls(config.num_hidden_layers, heads, keys, hidden * size, working * size)
-
-
 def head_widths(config: Any) -> tuple[int, int]:
     """Count the values of a head's key and of its value, as attention is handed them."""
     plain, rotated = largest(config, "qk_nope_head_dim"), largest(config, "qk_rope_head_dim")
@@ -541,8 +529,3 @@ def inner_size(config: Any) -> int:
 def largest(config: Any, name: str) -> int | None:
     """Return the largest of a size that some configs give for each layer."""
     return max(stated(config, name), default=None)
-
-
-def bytes_per_scored_token(model: PreTrainedModel) -> int:
-    """Count the bytes of one position's logits, as the model gives them and in float32."""
-    return int(model.config.get_text_config().vocab_size) * (model.dtype.itemsize + 4)

@@ -94,9 +94,8 @@ def merge_spans(spans: Sequence[Span]) -> list[TokenTree]:
         tree = found.setdefault(root, TokenTree())
         path, parent = [], -1
         for token in span.inputs:
-            place = children.get((root, parent, token))
-            if place is None:
-                place = children[root, parent, token] = len(tree.tokens)
+            place = children.setdefault((root, parent, token), len(tree.tokens))
+            if place == len(tree.tokens):  # it stands nowhere yet
                 tree.tokens.append(token)
                 tree.parents.append(parent)
             path.append(place)
@@ -126,8 +125,7 @@ class Scorer:
         masks: Sequence[NumberedMask],
     ) -> None:
         self.packed, self.plan, self.masks = packed, plan, masks
-        shared = [0 if n is None else len(plan.prefixes[n]) for n in plan.prefix]
-        self.own = [tree.after(count) for tree, count in zip(trees, shared, strict=True)]
+        self.own = [tree.after(plan.shared(number)) for number, tree in enumerate(trees)]
         self.depths = [tree.depths for tree in self.own]
         self.intact = IntactRecords(packed, plan, masks)
 
@@ -237,12 +235,7 @@ class SourceReader:
         yield part
 
     def read(self, source: Source) -> Substitute:
-        """Return what heads hand on over a source.
-
-        Raises:
-            BadOption: if a corrupted prompt is not as long as the clean one, or a position is none
-                of theirs.
-        """
+        """Return what heads hand on over a source; raises BadOption as `choose_positions` does."""
         if source not in self.keys:
             texts = tuple(self.encoder.context(text) for text in source.texts)
             clean = () if source.clean is None else self.encoder.context(source.clean)

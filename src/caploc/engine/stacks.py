@@ -82,11 +82,8 @@ class LayerStacks:
         stack = before
         if stack is None or not len(stack.keys) / 2 < len(owners) <= len(stack.keys):
             one, count = next(iter(owners.values()))[0], round_up(len(owners))
-            keys, values = one.keys[self.number], one.values[self.number]
-            assert keys is not None and values is not None
-            stack = Stack(
-                keys.new_zeros(count, *keys.shape), values.new_zeros(count, *values.shape)
-            )
+            keys, values = (kept.new_zeros(count, *kept.shape) for kept in self.read(one))
+            stack = Stack(keys, values)
         held = {keys: place for keys, place in stack.held.items() if keys in owners}
         taken = {number for number, _ in held.values()}
         free = iter([number for number in range(len(stack.keys)) if number not in taken])
@@ -164,6 +161,11 @@ class SegmentStacks:
         ]
         return Readers(stacked, kept, alone, len(segments), size)
 
+    def _read(self, layer: LayerStacks, pattern: "Pattern") -> tuple[Tensor, Tensor]:
+        used = slice(pattern.first, pattern.first + pattern.segments)
+        stack = layer.stacks[pattern.length]
+        return stack.keys[used], stack.values[used]
+
     def _patterns(
         self, layer: LayerStacks, rows: Mapping[Segment, Sequence[int]], places: int
     ) -> list["Pattern"]:
@@ -180,11 +182,6 @@ class SegmentStacks:
             each = tuple((number, tuple(by_number[number])) for number in sorted(by_number))
             found.append(Pattern(length, (len(keys), keys.shape[1]), keys.device, each, places))
         return found
-
-    def _read(self, layer: LayerStacks, pattern: "Pattern") -> tuple[Tensor, Tensor]:
-        used = slice(pattern.first, pattern.first + pattern.segments)
-        stack = layer.stacks[pattern.length]
-        return stack.keys[used], stack.values[used]
 
 
 class Readers:

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from caploc.errors import BadOption
 from caploc.grid import Grid
-from caploc.models.hooks import check_thread
+from caploc.models.hooks import check_thread, temporary_hooks
 from caploc.models.substitutes import Substitutes
 
 
@@ -79,19 +79,17 @@ def knocked_out(
         )
     masks = masks.float() if masks.is_floating_point() else masks  # not every device has doubles
     on_host = masks.cpu()  # asking each layer in turn whether it is cut would wait for the device
-    handles = []
-    try:
+
+    def register() -> Iterator[Any]:
         for site, columns, projection in standing(projections, grid):
             cut = on_host[:, columns]
             if every_layer or bool(cut.any()):
-                handles.append(projection.register_forward_pre_hook(_Cut(site, cut, replacement)))
-        # a compiled graph runs on as it was traced, without hooks that came later (torch's
-        # skip_nnmodule_hook_guards): the model would be intact without a word
-        with torch.compiler.set_stance("force_eager"):
-            yield
-    finally:
-        for handle in handles:
-            handle.remove()
+                yield projection.register_forward_pre_hook(_Cut(site, cut, replacement))
+
+    # a compiled graph runs on as it was traced, without hooks that came later (torch's
+    # skip_nnmodule_hook_guards): the model would be intact without a word
+    with temporary_hooks(register()), torch.compiler.set_stance("force_eager"):
+        yield
 
 
 def standing(projections: Projections, grid: Grid) -> Iterator[tuple[CutSite, slice, Any]]:
@@ -128,7 +126,6 @@ class _Cut:
         self.pairs = masks.nonzero(as_tuple=True)
 
     def __call__(self, module: nn.Module, args: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        """Return what the projection reads instead."""
         check_thread(self.owner)
         mixed, *rest = args
         self.check(mixed)

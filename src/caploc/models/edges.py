@@ -36,7 +36,7 @@ from caploc.grid import Grid
 from caploc.models.hooks import temporary_hooks
 from caploc.models.loading import LoadedModel
 from caploc.models.projections import decoder_layers, text_config
-from caploc.models.proof import reads_first
+from caploc.models.proof import random_tokens, reads_first
 
 Edges = Bool[np.ndarray, " edges"]  # True is chosen
 
@@ -177,7 +177,6 @@ def _serves(grid: EdgeGrid, stage: EdgeStage) -> Bool[np.ndarray, "readings sour
     return np.concatenate([np.eye(grid.heads, dtype=bool), shared, shared])
 
 
-TOKENS = 6  # of the proof
 # How far what the sources write may lie from the residual stream, by the largest value in it.
 ROUNDING = {torch.float64: 1e-9, torch.float32: 1e-4, torch.float16: 0.01, torch.bfloat16: 0.08}
 
@@ -424,12 +423,9 @@ def prove_edges(opened: OpenModel) -> None:
     The residual stream at every target must be the sum of what the sources before it write and the
     biases of the output projections.
     """
-    generator = torch.Generator().manual_seed(0)
-    vocabulary = text_config(opened.model).vocab_size
-    tokens = torch.randint(vocabulary, (1, TOKENS), generator=generator)
-    adding = _Adding(opened)
+    tokens, adding = random_tokens(opened.model, seed=0)[:1], _Adding(opened)
     logits = opened.run(tokens, adding)
-    plain = opened.model(input_ids=tokens.to(opened.model.device)).logits[:, -1]
+    plain = opened.model(input_ids=tokens).logits[:, -1]
     rounding = ROUNDING[opened.model.dtype]
     changed = float((logits - plain).abs().max() / plain.abs().max())
     if max(changed, adding.worst) > rounding:

@@ -89,7 +89,6 @@ class ModelFetch:
 
     @property
     def work(self) -> Path:
-        """The folder of what is not finished."""
         return self.target.with_name(f"{self.target.name}.part")
 
     @property
@@ -209,10 +208,7 @@ def _pip_error(said: str) -> str:
 
 
 def write_model(file: Path, target: Path, model: Pretrained) -> None:
-    """Write the model of a GGUF file as safetensors with config, tokenizer and a card.
-
-    The card says where the weights come from and under which licence.
-    """
+    """Write the model of a GGUF file as safetensors with config, tokenizer and a card."""
     convert(of_gguf(model.title, file), target, model.dtype, model.ends)
     packages = ", ".join(piece.requirement for piece in model.pieces)
     card = (

@@ -43,7 +43,6 @@ class Header:
 
     @property
     def architecture(self) -> str:
-        """Its model's family, as GGUF calls it."""
         return str(self.values.get(ARCHITECTURE, ""))
 
     def integer(self, key: str, default: int) -> int:

@@ -8,6 +8,7 @@ import inspect
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, TypeAlias
 from weakref import WeakKeyDictionary
 
@@ -198,6 +199,12 @@ class ReferenceOutputs:
         return torch.cat([values.float().sum(0) / counts, overall[None]])
 
 
+def check_texts(tokens: Sequence[Sequence[int]]) -> None:
+    """Refuse reference texts that are none, or have no tokens."""
+    if not tokens or not all(map(len, tokens)):
+        raise BadData("The reference needs at least one text, and each at least one token.")
+
+
 def record_outputs(
     model: PreTrainedModel,
     projections: Projections,
@@ -209,8 +216,7 @@ def record_outputs(
     """Run each text by itself, and keep what every head hands on."""
     if any(isinstance(site, Shard) for site in projections):
         raise BadOption("Reference outputs are of all heads; record them on an unshared model.")
-    if not tokens or not all(len(text) for text in tokens):
-        raise BadData("The reference needs at least one text, and each at least one token.")
+    check_texts(tokens)
     totals: list[Tensor | None] = [None] * grid.layers
     texts: list[list[Tensor]] = [[] for _ in range(grid.layers)]
     for text in tokens:
@@ -236,15 +242,12 @@ def _heads_outputs(
     """Return, on the host, what each layer's heads hand on at each token of the text."""
     seen: list[dict[int, Tensor]] = [{} for _ in range(grid.layers)]
 
-    def listen(site: CutSite) -> Any:
-        def hook(module: nn.Module, args: tuple[Tensor, ...]) -> None:
-            first, parts = site.inside.start, site.inside.stop - site.inside.start
-            seen[site.layer][first] = args[0].detach().reshape(len(text), parts, -1).cpu()
-
-        return hook
+    def listen(site: CutSite, module: nn.Module, args: tuple[Tensor, ...]) -> None:
+        first, parts = site.inside.start, site.inside.stop - site.inside.start
+        seen[site.layer][first] = args[0].detach().reshape(len(text), parts, -1).cpu()
 
     listening = (
-        projection.register_forward_pre_hook(listen(site))
+        projection.register_forward_pre_hook(partial(listen, site))
         for site, _, projection in standing(projections, grid)
     )
     with temporary_hooks(listening):
@@ -313,10 +316,7 @@ def mean_replacement(reference: ReferenceOutputs, positions: Positions | None) -
 def resample_replacement(
     reference: ReferenceOutputs, positions: Positions, rows: int, seed: int
 ) -> Replacement:
-    """Replace by the output on a text drawn for each mask and head, at the same position.
-
-    Past a text's end it is the output on its last token.
-    """
+    """Replace by the output, at the position or last, on a text drawn for each mask and head."""
     drawn = np.random.default_rng(seed).integers(
         len(reference.lengths), size=(rows, reference.grid.size)
     )

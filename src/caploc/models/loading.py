@@ -31,7 +31,6 @@ from caploc.heads import HeadGrid
 from caploc.models.cutting import Projections
 from caploc.models.gguf import mend_tokenizer, unmark_quantized
 from caploc.models.placement import (
-    ONE,
     Placement,
     Team,
     check_fit,
@@ -108,7 +107,7 @@ def load_model(  # noqa: PLR0913  (what a command can say of a model)
     (among the processes that torchrun started); `dtype` is auto (the checkpoint's own), float32,
     bfloat16 or float16. `quantize` is 8bit, 4bit, int8 or int4: see docs/large_models.md. Other
     weights are read from safetensors only. `projections` names the attention output projections
-    by hand; see `projections.locate`.
+    by hand; see `find_projections`.
 
     Raises:
         UnknownName: if there is no such model, revision, dtype or quantization.
@@ -116,8 +115,7 @@ def load_model(  # noqa: PLR0913  (what a command can say of a model)
         ModelRefused: if it cannot be loaded, or its heads are not found or fail the proof.
         OutOfMemory: if the weights do not fit on the device.
     """
-    how = device, dtype, quantize, revision, gguf, trust_remote_code
-    weights = choose_weights(name, *how)
+    weights = choose_weights(name, device, dtype, quantize, revision, gguf, trust_remote_code)
     weights.check(projections)
     source = weights.source
     tokenizer = _read_tokenizer(source, trust_remote_code)
@@ -217,10 +215,9 @@ class Weights:
         return grid
 
     def load(self) -> PreTrainedModel:
-        """Read the weights, and put them where they belong."""
         try:
             model = _read_weights(self.source, self.arguments())
-            if self.where.kind == ONE and not self.quantized:
+            if not (self.where.spread or self.where.shared or self.quantized):
                 model.to(self.where.device)  # type: ignore[arg-type]  # the stub wants a module
         except torch.OutOfMemoryError:
             raise OutOfMemory(
@@ -402,7 +399,6 @@ def _one_sentence(what: str) -> Iterator[None]:
 
 
 def _explained(what: str, error: Exception) -> ModelRefused:
-    """Build the error for `what`, which a library could not load."""
     cause: BaseException | None = error
     while cause is not None:
         if isinstance(cause, GatedRepoError):

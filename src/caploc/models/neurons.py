@@ -19,6 +19,8 @@ Three things are shown before anything is measured, on short random token ids, e
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -30,7 +32,7 @@ from transformers.pytorch_utils import Conv1D
 
 from caploc.errors import ModelRefused
 from caploc.grid import Grid, Part
-from caploc.models.cutting import Beside, Projections, Site, knocked_out
+from caploc.models.cutting import Beside, Projections, Site, knocked_out, standing
 from caploc.models.hooks import temporary_hooks
 from caploc.models.loading import CutModel
 from caploc.models.placement import is_whole
@@ -40,6 +42,7 @@ from caploc.models.projections import (
     input_width,
     is_linear,
     module_name,
+    search_layers,
     text_config,
 )
 from caploc.models.proof import (
@@ -60,22 +63,7 @@ OUTPUT_NAMES = frozenset(
     {"down_proj", "dense_4h_to_h", "fc_out", "fc2", "c_proj", "w2", "wo", "linear_2", "output_proj"}
 )
 Chosen = Bool[np.ndarray, " neurons"]  # True is chosen (and, where it is a mask, knocked out)
-
-
 Hook = Callable[[nn.Module, tuple[Tensor, ...]], Any]
-
-
-class HookHandle:
-    """Takes a hook away again."""
-
-    def __init__(self, experts: "Experts", hook: Hook) -> None:
-        self.experts, self.hook = experts, hook
-
-    def remove(self) -> None:
-        """Take the hook away; without hooks the module is as it was."""
-        self.experts.hooks.remove(self.hook)
-        if not self.experts.hooks:
-            del self.experts.module.forward
 
 
 class Experts:
@@ -105,12 +93,18 @@ class Experts:
         down: Tensor = self.module.down_proj.detach()
         return down if self.module.is_transposed else down.transpose(1, 2)
 
-    def register_forward_pre_hook(self, hook: Hook) -> HookHandle:
-        """Let a hook see, and replace, what the output projections read."""
+    def register_forward_pre_hook(self, hook: Hook) -> Any:
+        """Let a hook see, and replace, what the output projections read; return its handle."""
         if not self.hooks:
             self.module.forward = self.forward  # of the instance, in place of the class's
         self.hooks.append(hook)
-        return HookHandle(self, hook)
+        return SimpleNamespace(remove=partial(self.remove, hook))
+
+    def remove(self, hook: Hook) -> None:
+        """Take a hook away; without hooks the module is as it was."""
+        self.hooks.remove(hook)
+        if not self.hooks:
+            del self.module.forward
 
     def forward(self, hidden: Tensor, routed: Tensor, shares: Tensor) -> Tensor:
         """Compute what the module computes, its neurons in the open.
@@ -119,11 +113,9 @@ class Experts:
         experts of each token and the weight of each.
         """
         module = self.module
-        tokens, chosen = routed.shape
-        rows = torch.arange(tokens, device=hidden.device)[:, None].expand_as(routed)
-        given = hidden.new_zeros(tokens, self.count, self.width)
+        given = hidden.new_zeros(len(hidden), self.count, self.width)
         for expert in routed.unique().tolist():
-            at = rows[routed == expert]
+            at, _ = torch.where(routed == expert)
             given = given.index_put(
                 (at, torch.full_like(at, expert)), self.activation(hidden[at], expert)
             )
@@ -209,13 +201,7 @@ def find_sites(model: PreTrainedModel) -> tuple[list[Site | None], NeuronGrid]:
     Raises ModelRefused if none is found.
     """
     layers = text_config(model).num_hidden_layers
-    stacks = [
-        stack
-        for stack in model.get_decoder().modules()
-        if isinstance(stack, nn.ModuleList) and len(stack) == layers
-    ]
-    found = [[_find_in(model, layer) for layer in stack] for stack in stacks]
-    found = [stack for stack in found if any(stack)]
+    found = search_layers(model, layers, _find_in)
     if len(found) != 1:
         raise ModelRefused(
             f"The feed-forward output projections of a model of type {type(model).__name__} are "
@@ -229,7 +215,7 @@ def find_sites(model: PreTrainedModel) -> tuple[list[Site | None], NeuronGrid]:
         sites.append(several if len(ordered) > 1 else next(iter(ordered), None))
     experts = [next((m for m in modules if isinstance(m, Experts)), None) for modules in found[0]]
     grid = NeuronGrid(
-        tuple(count_neurons(site) for site in sites),
+        tuple(map(count_neurons, sites)),
         tuple(each.width if each else 0 for each in experts) if any(experts) else (),
         tuple(each.count if each else 0 for each in experts) if any(experts) else (),
     )
@@ -247,15 +233,8 @@ def count_neurons(site: Site | None) -> int:
 
 def list_projections(projections: Projections) -> list[tuple[int, slice, Any]]:
     """List each projection or experts by itself: its layer, its columns in the grid, the module."""
-    found = []
-    start = 0
-    for layer, site in enumerate(projections):
-        if site is None:
-            continue
-        for module in site.modules if isinstance(site, Beside) else (site,):
-            found.append((layer, slice(start, start + count_neurons(module)), module))
-            start += count_neurons(module)
-    return found
+    grid = NeuronGrid(tuple(map(count_neurons, projections)))
+    return [(place.layer, columns, each) for place, columns, each in standing(projections, grid)]
 
 
 def _find_in(model: nn.Module, layer: nn.Module) -> list[Any]:

@@ -14,6 +14,7 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
+from functools import cache
 from typing import Any
 
 import psutil
@@ -79,20 +80,13 @@ class Team:
 
     def part(self) -> None:
         """End all connections: their threads must not run on while the process is taken down."""
-        _teams.clear()
+        join_team.cache_clear()
         dist.destroy_process_group()
 
 
-_teams: list[Team] = []  # at most one: a process is started once
-
-
+@cache
 def join_team() -> Team:
-    """Meet the other processes; asked again, return the same team.
-
-    Raises BadOption if this process was started alone.
-    """
-    if _teams:
-        return _teams[0]
+    """Meet the other processes; raises BadOption if this process was started alone."""
     if not launched():
         raise BadOption(f"--device {SHARD} shares a model among processes; start them: {HOW}")
     if not dist.is_initialized():
@@ -101,8 +95,7 @@ def join_team() -> Team:
             torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
         dist.init_process_group("cpu:gloo,cuda:nccl" if on_cuda else "gloo", timeout=BUSY)
     talk = dist.new_group(backend="gloo", timeout=PATIENCE)
-    _teams.append(Team(dist.get_rank(), dist.get_world_size(), talk))
-    return _teams[0]
+    return Team(dist.get_rank(), dist.get_world_size(), talk)
 
 
 def gather_team() -> Team:
@@ -174,7 +167,7 @@ def local(tensor: Tensor) -> Tensor:
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
 
-ONE, SPREAD = "one", "spread"
+SPREAD = "spread"
 LIMITS = f"write {SPREAD}:cuda:0=70GiB,cpu=200GiB; what exceeds all limits is read from disk"
 GPU_SHARE, SHARE = 0.8, {"cpu": 0.9}  # of the free memory, for weights that are spread
 ROOM = 1.05  # times the weights' own bytes: buffers, and what the allocator rounds up
@@ -182,32 +175,29 @@ ROOM = 1.05  # times the weights' own bytes: buffers, and what the allocator rou
 
 @dataclass(frozen=True)
 class Placement:
-    """Where weights go: on one `device`, spread over all (`limits` in bytes), or shared."""
+    """Where weights go: on one `device`, or `shared` among processes, or `spread`.
 
-    kind: str
+    That is layer by layer over every device there is (of each at most `limits`, in bytes), then
+    into main memory, then on disk.
+    """
+
     device: torch.device
+    shared: bool = False
+    spread: bool = False
     limits: dict[int | str, int] = field(default_factory=dict)
-
-    @property
-    def spread(self) -> bool:
-        """Whether layers go on every device there is, then into main memory, then on disk."""
-        return self.kind == SPREAD
-
-    @property
-    def shared(self) -> bool:
-        return self.kind == SHARD
 
 
 def parse_placement(name: str) -> Placement:
     """Understand a device's name: auto, cpu, cuda, cuda:N, mps, spread, spread:LIMITS or shard."""
     kind, colon, rest = name.partition(":")
     if kind == SPREAD:
-        return Placement(SPREAD, pick_device("auto"), _limits(rest) if colon else {})
+        limits = _limits(rest) if colon else {}
+        return Placement(pick_device("auto"), spread=True, limits=limits)
     if name == SHARD:
         cuda = launched() and torch.cuda.is_available()
         device = torch.device("cuda", torch.cuda.current_device()) if cuda else torch.device("cpu")
-        return Placement(SHARD, device)
-    return Placement(ONE, pick_device(name))
+        return Placement(device, shared=True)
+    return Placement(pick_device(name))
 
 
 def pick_device(name: str) -> torch.device:
@@ -246,9 +236,7 @@ def is_whole(model: PreTrainedModel) -> bool:
     """Tell whether every weight is here, plain and in one place, to be read and changed."""
     parameters = list(model.parameters())
     plain = all(type(p) is nn.Parameter and p.is_floating_point() for p in parameters)
-    return (
-        plain and len({p.device for p in parameters}) == 1 and parameters[0].device.type != "meta"
-    )
+    return plain and len({p.device for p in parameters}) == 1 and not weights_wait(model)
 
 
 def weights_wait(model: PreTrainedModel) -> bool:

@@ -97,7 +97,6 @@ class Planted:
     seed: int = 0
 
     def check(self) -> None:
-        """Refuse what cannot be planted."""
         most = {"needed": MOST_NEEDED, "backups": self.needed, "rescuers": self.needed}
         check_numbers(self, most, zero=("backups", "universal", "rescuers", "seed"))
         planted = self.needed + self.backups + self.universal + self.rescuers
@@ -175,9 +174,7 @@ def write_planted(folder: Path | str, plan: Planted) -> Truth:
     `planted.yaml` is the task that the heads are planted for, `other.yaml` one that needs only the
     universal heads; both name their data by absolute path, so write anew rather than move the
     folder. `truth.json` names the planted heads. A seed gives the same model on every machine.
-
-    Raises:
-        BadOption: if the plan cannot be, or the folder is a file or holds something else.
+    Raises BadOption if the plan cannot be, or the folder is a file or holds something else.
     """
     plan.check()
     place, random = planting_folder(folder, TRUTH), generator(plan.seed)
@@ -461,10 +458,7 @@ class _HeadsLlama(HandmadeLlama):
                 writing[self.said] = writing[lane] = np.eye(EACH) * share * PROMPT
 
     def plant_neurons(self, layer: int, gate: np.ndarray, up: np.ndarray, adds: np.ndarray) -> None:
-        """Plant in the last layer, by colour, `said -= relu(lane - most)`.
-
-        `most` is what the needed head carries alone.
-        """
+        """Plant `said -= relu(lane - most)`; `most` is what the needed head carries alone."""
         if layer == self.plan.layers - 1 and self.plan.backups:
             most = [self.carried[backup.behind][0] for backup in self.truth.backups.values()]
             gate[:, self.lanes : self.lanes + len(gate)] = np.eye(len(gate))

@@ -72,7 +72,6 @@ class PlantedNeurons:
     seed: int = 0
 
     def check(self) -> None:
-        """Refuse what cannot be planted."""
         most = {"tasks": len(WORDS), "examples": MOST_EXAMPLES}
         check_numbers(self, most, zero=("shared", "opposing", "seed"))
         planted = self.tasks * (self.needed + self.opposing) + self.shared
@@ -113,10 +112,8 @@ def write_planted_neurons(folder: Path | str, plan: PlantedNeurons) -> NeuronTru
 
     The tasks are `warm.yaml`, `large.yaml`, `alive.yaml` and `sweet.yaml`, as many as planned; they
     name their data by absolute path, so write anew rather than move the folder. A seed gives the
-    same model on every machine.
-
-    Raises:
-        BadOption: if the plan cannot be, or the folder is a file or holds something else.
+    same model on every machine. Raises BadOption if the plan cannot be, or the folder is a file or
+    holds something else.
     """
     plan.check()
     place, random = planting_folder(folder, TRUTH), generator(plan.seed)
@@ -160,10 +157,7 @@ def _truth(
 
 
 def _examples(task: str, count: int, odd: int, random: np.random.Generator) -> Examples:
-    """Make examples for neurons, no two alike, their doubts spread evenly, about half of them true.
-
-    Items are even, or odd.
-    """
+    """Make examples, no two alike, doubts spread evenly, about half true; items are odd or even."""
     words = [(word, answer) for some, answer in zip(WORDS[task], (YES, NO), strict=True)
              for word in some.split()]  # fmt: skip
     left = [list(random.permutation(len(words))) for _ in range(ITEMS // 2)]

@@ -6,7 +6,7 @@ A projection found here is a guess until `proof.prove_heads` has passed.
 import re
 from collections.abc import Callable, Iterator, Sequence
 from fnmatch import fnmatchcase
-from typing import Any
+from typing import Any, TypeVar
 
 from torch import nn
 from transformers import PretrainedConfig, PreTrainedModel
@@ -37,6 +37,7 @@ BY_HAND = (
     "or None for each layer."
 )
 Naming = str | Callable[[nn.Module], Sequence[nn.Module | None]] | None
+T = TypeVar("T")
 
 
 def module_of(site: Site) -> nn.Module:
@@ -114,10 +115,7 @@ def is_linear(module: nn.Module) -> bool:
 
 
 def module_name(model: nn.Module, module: nn.Module) -> str:
-    """Return the module's dotted name in the model.
-
-    Raises ModelRefused if it is no part of the model.
-    """
+    """Return the module's dotted name in the model; raises ModelRefused if it is no part of it."""
     for name, other in model.named_modules():
         if other is module:
             return name
@@ -153,15 +151,21 @@ def decoder_layers(model: nn.Module, projections: Projections) -> list[nn.Module
     return []
 
 
+def search_layers(
+    model: PreTrainedModel, layers: int, find: Callable[[nn.Module, nn.Module], T]
+) -> list[list[T]]:
+    """Look into every layer of the decoder's lists of so many; lists with nothing are left out."""
+    stacks = (
+        [find(model, layer) for layer in stack]
+        for stack in model.get_decoder().modules()
+        if isinstance(stack, nn.ModuleList) and len(stack) == layers
+    )
+    return [stack for stack in stacks if any(stack)]
+
+
 def _by_name(model: PreTrainedModel, layers: int) -> list[nn.Module | None]:
     """Look in the decoder's list of layers for modules whose own and whose parent's name fit."""
-    decoder = model.get_decoder()
-    stacks = [
-        [_output_projection(model, layer) for layer in stack]
-        for stack in decoder.modules()
-        if isinstance(stack, nn.ModuleList) and len(stack) == layers
-    ]
-    stacks = [stack for stack in stacks if any(stack)]
+    stacks = search_layers(model, layers, _output_projection)
     if len(stacks) > 1:
         raise ModelRefused(
             f"{_kind(model)} has {len(stacks)} lists of {layers} layers with attention. {BY_HAND}"

@@ -117,10 +117,7 @@ def resting(model: PreTrainedModel, seed: int) -> Iterator[tuple[Tokens, Logits]
 
 
 def masks_to_prove(grid: Grid, seed: int, share: float = 0.0) -> Bool[Tensor, "rows parts"]:
-    """Cut nothing in row 0, and a random share of each layer in rows 1 and 2, not the same.
-
-    It is one part at least.
-    """
+    """Cut nothing in row 0; in rows 1 and 2 unlike random shares of each layer, a part at least."""
     generator = torch.Generator().manual_seed(seed)
     masks = torch.zeros(3, grid.size, dtype=torch.bool)
     for columns in grid.layer_slices:
@@ -249,15 +246,15 @@ class CutProof:
         for row, mask in enumerate(masks):
             with self.zeroed(self.projections, self.grid, mask):
                 truth = logits_of(model, tokens)[row]
-            effect = _size(truth - intact[row])
+            effect = root_mean_square(truth - intact[row])
             if bool(mask.any()) and not effect > 0:
                 raise ModelRefused(
                     f"{type(model).__name__}: knocking out {self.named(mask)} leaves the logits as "
                     f"they are, so that the projections found cannot be {self.outputs}. "
                     f"{self.remedy}".strip()
                 )
-            error = _size(cut[row] - truth)
-            scale = effect if bool(mask.any()) else _size(intact[row])
+            error = root_mean_square(cut[row] - truth)
+            scale = effect if bool(mask.any()) else root_mean_square(intact[row])
             if not error <= tolerance(model) * scale:
                 raise ModelRefused(
                     f"{type(model).__name__}: with {self.named(mask)} knocked out by a mask the "
@@ -312,9 +309,9 @@ def prove_each_layer(
         masks[row, columns] = True
     with knocked_out(projections, grid, masks):
         logits = logits_of(model, tokens[:1].expand(len(masks), -1))
-    noise = _size(logits[1] - logits[0])
+    noise = root_mean_square(logits[1] - logits[0])
     for row, columns in enumerate(layers, start=2):
-        if not _size(logits[row] - logits[0]) > NOISE * noise:
+        if not root_mean_square(logits[row] - logits[0]) > NOISE * noise:
             layer = grid.layer_slices.index(columns)
             raise ModelRefused(
                 f"{type(model).__name__}: knocking out all {parts} of layer {layer} leaves the "
@@ -337,7 +334,8 @@ def logits_of(model: PreTrainedModel, tokens: Tokens) -> Logits:
     ).logits.float()
 
 
-def _size(difference: Tensor) -> float:
+def root_mean_square(difference: Tensor) -> float:
+    """Measure a difference between logits."""
     return float(difference.square().mean().sqrt())
 
 
@@ -348,10 +346,7 @@ def _size(difference: Tensor) -> float:
 def columns_zeroed(
     projections: Projections, grid: Grid, mask: Bool[Tensor, " parts"]
 ) -> Iterator[None]:
-    """Set the weights that read the mask's parts to zero, for a block.
-
-    On the way out they are, bit for bit, what they were.
-    """
+    """Set the weights that read the mask's parts to zero for a block, and back, bit for bit."""
     saved: list[tuple[Tensor, Tensor, Tensor]] = []
     try:
         for module, cut in _cut_modules(projections, grid, mask):
@@ -403,11 +398,8 @@ def _cut_modules(
 
 
 def is_writable(module: Any) -> bool:
-    """Tell whether its weight is here and plain, so that columns of it can be set to zero.
-
-    It is not if an adapter of peft reads the same values beside it.
-    """
-    if hasattr(module, "base_layer"):
+    """Tell whether its weight is here and plain, so that columns of it can be set to zero."""
+    if hasattr(module, "base_layer"):  # an adapter of peft reads the same values beside it
         return False
     weight = getattr(module, "weight", None)
     if not isinstance(weight, Tensor):

@@ -30,7 +30,6 @@ class Substitute:
 
     @property
     def bytes(self) -> int:
-        """What its values take of memory."""
         return sum(each.nbytes for each in self.values if each is not None)
 
 
@@ -41,7 +40,6 @@ class Substitutes:
     """
 
     def __init__(self, sources: Sequence[Substitute]) -> None:
-        """Lay sources end to end."""
         self.sources = sources
         ends = list(accumulate([1, *(len(each.taken) for each in sources)]))
         starts = [0, *(each.start for each in sources)]
