@@ -127,7 +127,8 @@ def test_a_flipped_bit_that_sqlite_does_not_see_is_found_by_the_seal(sound, tmp_
     assert (saved.rows, saved.refused) == (599, 1)
 
 
-def test_rows_that_only_the_log_holds_are_saved(tmp_path):
+@pytest.mark.parametrize("deleted", [False, True])
+def test_rows_that_only_the_log_holds_are_saved(tmp_path, deleted):
     (tmp_path / "killed").mkdir()
     with Store(tmp_path / "rows.sqlite"):
         pass
@@ -139,7 +140,13 @@ def test_rows_that_only_the_log_holds_are_saved(tmp_path):
         for name in ("rows.sqlite", "rows.sqlite-wal"):
             shutil.copy(tmp_path / name, tmp_path / "killed")
     path = tmp_path / "killed" / "rows.sqlite"
-    overwrite(path, 0, b"\xff" * 200)
+    if deleted:
+        path.unlink()
+        with pytest.raises(StoreFailed, match="belongs to a file that is empty"):
+            Store(path)
+        assert not check_store(path).sound
+    else:
+        overwrite(path, 0, b"\xff" * 200)
     assert salvage(path).rows == 100
     after = held(path)
     for question, rows_of in truth.items():

@@ -45,6 +45,7 @@ from caploc.result import SCHEMA as LATEST
 from caploc.result import Result
 from caploc.sandbox import protection
 from caploc.store import SCHEMA, folder_lock
+from caploc.store.pages import LOG, companion_file
 from caploc.store.repair import Checked, Salvaged, check_store, salvage, spare
 from caploc.workbench import ModelOptions
 
@@ -186,7 +187,8 @@ def examine_folder(folder: Path) -> Examined:
     schema, or no store at all.
     """
     found = Examined(folder, rows_file(folder))
-    if not folder.is_dir() or not os.path.lexists(found.rows_file):
+    kept = [found.rows_file, companion_file(found.rows_file, LOG)]
+    if not folder.is_dir() or not any(map(os.path.lexists, kept)):
         raise UserError(f"{folder} holds no {ROWS}; name the folder of a run.")
     runs = run_folders(folder)
     if (folder / STUDIES).is_file():

@@ -145,7 +145,8 @@ def fits(mask: bytes, parts: int | None) -> bool:
     return as_bits or columns and len(mask) - 1 <= 4 * parts
 
 
-UNKNOWN = "lost with a damaged page"  # what stands for the text of a question that is lost
+# what stands for the text of a question that is lost
+LOST = json.dumps("lost with a damaged page")
 SEALED, UNSEALED, FIRST = 11, 10, 9  # columns of a row: with a seal, of schema 2 and of schema 1
 
 
@@ -177,6 +178,8 @@ def salvage(path: Path) -> Salvaged:
     part = path.with_name(f"{path.name}.part")
     try:
         clear(part)
+        if not os.path.lexists(path):  # its log may still hold rows
+            path.touch(exist_ok=False)
         counts = rebuilt(path, part)
         kept = set_aside(path)
         part.replace(path)
@@ -205,7 +208,7 @@ def rebuilt(path: Path, part: Path) -> tuple[int, int, int, int]:
             database.executemany(INSERT, batch)
             database.commit()
         used = {number for (number,) in database.execute("SELECT DISTINCT question FROM rows")}
-        named = [(n, *digests[n]) for n in digests if n in used or digests[n][1] != UNKNOWN]
+        named = [(n, *digests[n]) for n in digests if n in used or digests[n][1] != LOST]
         database.executemany("INSERT INTO questions (id, digest, question) VALUES (?, ?, ?)", named)
         database.commit()
         counting = "SELECT count(*), sum(question NOT IN (SELECT id FROM questions)) FROM rows"
@@ -220,7 +223,7 @@ def questions_of(path: Path) -> dict[int, tuple[str, str]]:
         if len(record) == 4 and isinstance(record[0], int) and matches(record[2], record[3]):
             found[record[0]] = (record[2], record[3])
         elif len(record) == 2 and DIGEST.fullmatch(str(record[0])) and isinstance(record[1], int):
-            found.setdefault(record[1], (record[0], json.dumps(UNKNOWN)))
+            found.setdefault(record[1], (record[0], LOST))
     return found
 
 
