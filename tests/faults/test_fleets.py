@@ -131,7 +131,7 @@ def test_workers_are_killed(cluster, study, truth, tmp_path, times, tally):
         try:
             while tally.injected < times:
                 folder = tmp_path / f"run{tally.runs}"
-                while not finished(study, folder, answered, truth.result.command, engine):
+                while not finished(study, folder, answered, truth.result["command"], engine):
                     tally.resumed += 1
                 tally.compare(folder, truth, killer.done - tally.injected)
         finally:
@@ -144,7 +144,7 @@ def test_workers_fail(cluster, study, truth, tmp_path, tally, kind):
     """a worker fails"""
     replica = unreliable.going_wrong(getattr(unreliable, kind), tmp_path, 2)
     with engine_on(cluster, study, replica) as engine:
-        run_study(study, tmp_path / "run", command=truth.result.command, engine=engine)
+        run_study(study, tmp_path / "run", command=truth.result["command"], engine=engine)
         workers = len(engine.pool.workers)
         hired = max(engine.pool.workers)
     failed = len(list(tmp_path.glob("failed*")))
@@ -172,7 +172,7 @@ def test_a_worker_is_stopped(cluster, study, truth, tmp_path, tally):
 
         stopper = threading.Thread(target=stop, daemon=True)
         stopper.start()
-        run_study(study, tmp_path / "run", command=truth.result.command, engine=engine)
+        run_study(study, tmp_path / "run", command=truth.result["command"], engine=engine)
         stopper.join(LIMIT)
         tally.compare(tmp_path / "run", truth, 1)
         _, alive = psutil.wait_procs(stopped, timeout=GRACE)
@@ -181,7 +181,7 @@ def test_a_worker_is_stopped(cluster, study, truth, tmp_path, tally):
         while len(engine.idle) < 2 and time.monotonic() < end:  # another has taken its place
             engine.refresh()
             for event in engine.pool.events(1):
-                engine.take(event, None)
+                engine.take(event)
         assert len(engine.idle) == 2
 
 

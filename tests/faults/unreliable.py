@@ -82,11 +82,10 @@ class Raising(Failing):
 class Cramped(Failing):
     """Has no room now and then, in the middle of a pass, and tells how careful that makes it."""
 
-    def loaded(self):
-        identity = super().loaded()
-        head = self.engine.loaded.model.get_output_embeddings()
-        head.register_forward_pre_hook(self.allocate)
-        return identity
+    def open(self, loaded, memory):
+        grid = super().open(loaded, memory)
+        loaded.model.get_output_embeddings().register_forward_pre_hook(self.allocate)
+        return grid
 
     def allocate(self, module, inputs):
         """What a GPU raises whose memory is taken by someone else."""
