@@ -5,8 +5,7 @@ import pytest
 from caploc.errors import BadData, BadOption, UserError
 from caploc.exclusion import keep_universal, resolve_excluded
 from caploc.finished import FinishedRun
-from caploc.headfile import HeadFile, write_heads
-from caploc.heads import Head, HeadGrid
+from caploc.heads import Head, HeadFile, HeadGrid, write_heads
 from caploc.models.planted import Planted, write_planted
 from caploc.search import Settings
 from caploc.study import Study, run_study

@@ -5,8 +5,7 @@ from pathlib import Path
 
 from caploc.errors import BadOption
 from caploc.folder import make
-from caploc.headfile import HeadFile, read_heads, write_heads
-from caploc.heads import Head, HeadGrid
+from caploc.heads import Head, HeadFile, HeadGrid, read_heads, write_heads
 from caploc.models.sources import ModelSource
 from caploc.naming import cache_folder
 

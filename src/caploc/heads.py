@@ -1,17 +1,21 @@
-"""Heads, and the grid that gives each head of a model its column in a mask."""
+"""Heads: the grid that gives each of a model's its column in a mask, and files that name some."""
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
-from typing import ClassVar
+from pathlib import Path
+from typing import Any, ClassVar
 
 import numpy as np
 
-from caploc.errors import BadOption
+from caploc.errors import BadData, BadOption, CaplocError, StoreFailed
+from caploc.files import read_bytes
 from caploc.grid import QUOTED, Grid, Mask, Masks, Part
 
 __all__ = [
-    "ALONE", "AMONG", "WITHIN", "Columns", "Head", "HeadGrid", "Mask", "Masks", "parse_amount",
+    "ALONE", "AMONG", "WITHIN", "Columns", "Head", "HeadFile", "HeadGrid", "Mask", "Masks",
+    "parse_amount", "read_heads",
 ]  # fmt: skip
 
 # Which effect of a head a number is: the change of the score
@@ -129,3 +133,103 @@ class HeadGrid(Grid[Head]):
             if head.amount != 1 and not amounts:
                 raise BadOption(f"{head}: a head is named here without an amount.")
         return found
+
+
+SCHEMA = 1
+KIND = "caploc heads"  # tells the file from any other JSON that has a key "heads"
+NAME = "heads.json"
+LONGEST = 16 * 2**20  # bytes of a file that is read; it may come from anyone
+MODE = "zero"  # what takes the place of a knocked-out head's output
+
+
+@dataclass(frozen=True)
+class HeadFile:
+    """Heads of one model, and what a run said for them.
+
+    `model` and `fingerprint` say which model they were found in; `grid` decides which models they
+    can be knocked out of. `evidence` is a summary for people: free in form, empty if there is none.
+    """
+
+    heads: tuple[Head, ...]
+    grid: HeadGrid
+    model: str
+    fingerprint: str | None = None
+    evidence: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def names(self) -> list[str]:
+        return [str(head) for head in self.heads]
+
+    def check(self, grid: HeadGrid) -> None:
+        """Refuse a model with other numbers of heads in its layers; raises BadOption."""
+        if self.grid.heads_per_layer != grid.heads_per_layer:
+            raise BadOption(
+                f"The heads were found in {self.model}, which has {describe_grid(self.grid)}, and "
+                f"this model has {describe_grid(grid)}; use the file with the model it was made "
+                "for."
+            )
+
+
+def read_heads(path: Path | str) -> HeadFile:
+    """Read a file that `caploc export` or `write_heads` wrote; raises BadData if it is none."""
+    try:
+        content = json.loads(read_bytes(path, LONGEST, follow=True))
+    except (OSError, ValueError, RecursionError) as error:
+        said = getattr(error, "strerror", None) or "it is not valid JSON"
+        raise BadData(
+            f"{path} cannot be read as a file of heads ({said}); `caploc export DIR --as heads` "
+            "writes one."
+        ) from None
+    try:
+        return _parsed(content)
+    except (CaplocError, KeyError, TypeError, ValueError, OverflowError) as error:
+        said = str(error).rstrip(".") or type(error).__name__
+        said = f"it has no {said}" if isinstance(error, KeyError) else said
+        raise BadData(
+            f"{path} is no file of heads of this version of caploc ({said}); `caploc "
+            "export DIR --as heads` writes one."
+        ) from None
+
+
+def write_heads(path: Path, file: HeadFile) -> None:
+    """Write heads to a file; raises StoreFailed."""
+    grid = {"layers": file.grid.layers, "heads": list(file.grid.heads_per_layer)}
+    content = {
+        "schema": SCHEMA,
+        "kind": KIND,
+        "model": {"name": file.model, "fingerprint": file.fingerprint},
+        "grid": grid | {"group_sizes": list(file.grid.group_sizes)},
+        "mode": MODE,
+        "heads": file.names,
+        "evidence": dict(file.evidence),
+    }
+    try:
+        path.write_text(json.dumps(content, indent=1, allow_nan=False) + "\n", encoding="utf-8")
+    except OSError as error:
+        raise StoreFailed(
+            f"{path} could not be written ({error.strerror}); free disk space or name another "
+            "place."
+        ) from error
+
+
+def describe_grid(grid: HeadGrid) -> str:
+    """A grid in a few words."""
+    counts = set(grid.heads_per_layer)
+    each = f"{counts.pop()} heads each" if len(counts) == 1 else f"{grid.size} heads in all"
+    return f"{grid.layers} layers of {each}"
+
+
+def _parsed(content: Any) -> HeadFile:
+    if not isinstance(content, dict):
+        raise ValueError("it is no JSON object")
+    if content["kind"] != KIND or content["schema"] != SCHEMA:
+        raise ValueError(f"kind {content['kind']!r}, schema {content['schema']!r}")
+    if content["mode"] != MODE:
+        raise ValueError(f"mode {content['mode']!r}, not {MODE!r}")
+    names = content["heads"]
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise ValueError("its heads are no list of names")
+    grid = HeadGrid(*(tuple(map(int, content["grid"][key])) for key in ("heads", "group_sizes")))
+    model, heads = content["model"], tuple(grid.named_in(names, amounts=True))
+    fingerprint, evidence = model["fingerprint"], dict(content["evidence"])
+    return HeadFile(heads, grid, str(model["name"]), fingerprint, evidence)

@@ -11,8 +11,7 @@ from caploc.errors import BadOption, UserError
 from caploc.exclusion import keep_universal
 from caploc.finished import FinishedRun
 from caploc.folder import UNIVERSAL, claim, package_versions, write_json
-from caploc.headfile import HeadFile
-from caploc.heads import Head, HeadGrid
+from caploc.heads import Head, HeadFile, HeadGrid
 from caploc.measurement import Meter
 from caploc.modes import ZERO
 from caploc.progress import Progress, Silent

@@ -11,8 +11,7 @@ from markdown_it import MarkdownIt
 
 from caploc.export.card import CardContent, read_licence, write_card
 from caploc.export.weights import LogitAgreement
-from caploc.headfile import HeadFile
-from caploc.heads import ALONE, Head, HeadGrid
+from caploc.heads import ALONE, Head, HeadFile, HeadGrid
 from caploc.models.sources import ModelSource
 from caploc.result import (
     Estimand,

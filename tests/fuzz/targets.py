@@ -29,8 +29,7 @@ from caploc.errors import CaplocError
 from caploc.files import is_regular
 from caploc.finished import FinishedRun
 from caploc.folder import claim, read_json
-from caploc.headfile import read_heads
-from caploc.heads import Head, HeadGrid
+from caploc.heads import Head, HeadGrid, read_heads
 from caploc.models.neurons import Neuron
 from caploc.models.placement import parse_placement
 from caploc.models.projections import find_projections

@@ -2,8 +2,7 @@
 
 import pytest
 
-from caploc.headfile import HeadFile, write_heads
-from caploc.heads import Head, HeadGrid
+from caploc.heads import Head, HeadFile, HeadGrid, write_heads
 
 HEADS = (Head(0, 10), Head(0, 15), Head(0, 13), Head(1, 0), Head(5, 1))
 

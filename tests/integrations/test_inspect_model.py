@@ -6,7 +6,7 @@ import anyio
 import pytest
 
 from caploc.engine import Ask, BatchEngine
-from caploc.headfile import read_heads
+from caploc.heads import read_heads
 from caploc.models.loading import load_model
 from caploc.tasks.task import Generate, options_json
 

@@ -14,7 +14,7 @@ from lm_eval.api.registry import Registry
 
 from caploc.errors import BadData, BadOption, UnknownName
 from caploc.evaluation import Evaluation, evaluate
-from caploc.headfile import read_heads
+from caploc.heads import read_heads
 from caploc.integrations.lm_eval import KnockedOut
 from caploc.tasks.catalog import TaskOptions, own_manager
 from caploc.workbench import ModelOptions

@@ -12,7 +12,7 @@ from starlette.testclient import TestClient
 from caploc.contents import RunFile, check_contents
 from caploc.export.card import evidence_of
 from caploc.finished import FinishedRun
-from caploc.headfile import read_heads
+from caploc.heads import read_heads
 from caploc.playground.app import application
 from caploc.playground.serving import PAGE, is_known, list_hosts
 from caploc.report.wording import UNSEEN

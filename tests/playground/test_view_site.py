@@ -51,8 +51,8 @@ def test_a_run_is_read_again_when_it_changes_and_not_otherwise(site, tmp_path, m
 
     folder = write_run(tmp_path / "mine")
     reads = []
-    whole = runs.describe_run
-    monkeypatch.setattr(runs, "describe_run", lambda *asked: reads.append(asked) or whole(*asked))
+    whole = runs.describe_entry
+    monkeypatch.setattr(runs, "describe_entry", lambda *asked: reads.append(asked) or whole(*asked))
     for _ in range(3):
         assert listed(site)["mine"]["seed"] == 3
     assert len(reads) == 1

@@ -14,7 +14,7 @@ import pytest
 
 from caploc.errors import BadData, BadOption, UserError
 from caploc.files import read_bytes
-from caploc.headfile import read_heads
+from caploc.heads import read_heads
 from caploc.reproduce import read_preset
 from caploc.search import Settings
 from caploc.studies import read_studies

@@ -37,8 +37,7 @@ from caploc.export.weights import (
 )
 from caploc.finished import FinishedRun
 from caploc.folder import RESULT, RUN, check_new, check_source, write_json
-from caploc.headfile import NAME, HeadFile, write_heads
-from caploc.heads import Head, HeadGrid
+from caploc.heads import NAME, Head, HeadFile, HeadGrid, write_heads
 from caploc.models.loading import convert, load_model
 from caploc.models.sources import WEIGHTS, ModelSource
 from caploc.modes import ZERO

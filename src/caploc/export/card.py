@@ -14,8 +14,7 @@ from caploc.contents import Answers, read_file
 from caploc.export.weights import AdapterSize, LogitAgreement
 from caploc.finished import FinishedRun
 from caploc.folder import ANSWERS
-from caploc.headfile import HeadFile
-from caploc.heads import Head
+from caploc.heads import Head, HeadFile
 from caploc.models.sources import ModelSource
 from caploc.naming import PRETRAINED
 from caploc.report.exhibits import escape_markdown

@@ -7,8 +7,7 @@ from typing import Any
 
 from caploc.engine import BatchEngine
 from caploc.errors import BadOption, pick
-from caploc.headfile import read_heads
-from caploc.heads import Mask
+from caploc.heads import Mask, read_heads
 from caploc.models.loading import LoadedModel, load_model
 
 LOADING = {

@@ -20,8 +20,7 @@ from transformers import PreTrainedModel
 
 from caploc.errors import BadData, BadOption
 from caploc.grid import Grid
-from caploc.headfile import HeadFile
-from caploc.heads import Head, HeadGrid
+from caploc.heads import Head, HeadFile, HeadGrid
 from caploc.models.cutting import CutSite, Projections, Replacement, Shard, knocked_out, standing
 from caploc.models.hooks import temporary_hooks
 from caploc.models.loading import LoadedModel

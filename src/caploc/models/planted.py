@@ -191,8 +191,8 @@ def write_planted(folder: Path | str, plan: Planted) -> Truth:
         "plan": asdict(plan),
     }
     (place / TRUTH).write_text(json.dumps(content, indent=2) + "\n")
-    write_task(place, "planted", {"planted": ("test", examples)})
-    write_task(place, "other", {"other": ("test", OTHER_EXAMPLES)})
+    write_planted_task(place, "planted", {"planted": ("test", examples)})
+    write_planted_task(place, "other", {"other": ("test", OTHER_EXAMPLES)})
     _HeadsLlama(plan, truth, random, examples).write(place)
     return truth
 
@@ -208,7 +208,7 @@ def planting_folder(folder: Path | str, truth: str) -> Path:
     return place
 
 
-def write_task(place: Path, name: str, files: Mapping[str, tuple[str, Examples]]) -> None:
+def write_planted_task(place: Path, name: str, files: Mapping[str, tuple[str, Examples]]) -> None:
     """Write a task, and its examples into files of these names, each for a split of lm-eval's."""
     data, lines = [], [f"task: {name}", "dataset_path: json"]
     for stem, (split, examples) in files.items():

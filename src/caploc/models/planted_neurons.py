@@ -32,7 +32,7 @@ from caploc.models.planted import (
     check_numbers,
     check_room,
     planting_folder,
-    write_task,
+    write_planted_task,
 )
 
 # What is asked, the words of which it is true, and those of which it is not.
@@ -123,7 +123,7 @@ def write_planted_neurons(folder: Path | str, plan: PlantedNeurons) -> NeuronTru
     for name, examples in data.items():
         train = _examples(name, plan.examples, 1, random)
         files = {f"{name}_test": ("test", examples), f"{name}_train": ("train", train)}
-        write_task(place, name, files)
+        write_planted_task(place, name, files)
     _NeuronsLlama(plan, truth, random).write(place)
     content = {**asdict(truth), "plan": asdict(plan)}
     (place / TRUTH).write_text(json.dumps(content, indent=2) + "\n")

@@ -12,7 +12,7 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import BaseRoute, Route
 
 from caploc.finished import FinishedRun
-from caploc.headfile import NAME
+from caploc.heads import NAME
 from caploc.naming import DEMO
 from caploc.playground.answers import Event
 from caploc.playground.playground import Playground

@@ -20,8 +20,7 @@ from torch import Tensor
 from caploc.engine import Ask, chat_template
 from caploc.errors import BadOption
 from caploc.export.card import evidence_of
-from caploc.headfile import NAME, HeadFile, write_heads
-from caploc.heads import Head, Mask
+from caploc.heads import NAME, Head, HeadFile, Mask, write_heads
 from caploc.models.knockout import knockout
 from caploc.models.loading import LoadedModel
 from caploc.models.proof import TOLERANCE

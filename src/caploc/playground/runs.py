@@ -115,7 +115,7 @@ class RunIndex:
         """Describe a run, read anew only if a file of it has changed."""
         stamp = stamp_of(folder, *KINDS, REPORT)
         if folder not in self.read or self.read[folder][0] != stamp:
-            self.read[folder] = stamp, describe_run(name, self.root, folder)
+            self.read[folder] = stamp, describe_entry(name, self.root, folder)
         entry = self.read[folder][1]
         rows = rows_file(folder)
         if entry.kind not in ("heads", "run") or entry.state == "unreadable":
@@ -174,7 +174,7 @@ def stamp_of(folder: Path, *names: str) -> Stamp:
     return tuple(map(stamp, names))
 
 
-def describe_run(name: str, root: Path, folder: Path) -> RunEntry:
+def describe_entry(name: str, root: Path, folder: Path) -> RunEntry:
     """Read what a run says of itself; what is wrong with it stands in the place of its verdict."""
     kind = next(kind for file, kind in KINDS.items() if is_regular(folder / file))
     shown = inline(folder.relative_to(root).as_posix())

@@ -77,7 +77,7 @@ def verdicts(results: Mapping[str, Any], kinds: Mapping[str, str]) -> list[Exhib
         judged.append((f"{OF} stable and specific", *judge_sets(results["main"])))
     if "erasure" in results:
         judged.append((f"{OF} needed", *judge_erasure(results["erasure"], kinds)))
-        shown["erased"] = list_losses(results["erasure"], kinds)
+        shown["erased"] = tabulate_losses(results["erasure"], kinds)
         shown["alone"] = list_alone(results["main"], shown["erased"], kinds)
     if "enhancement" in results:
         judged.append((f"{OF} those that learn best", *judge_tuning(results["enhancement"])))
@@ -134,7 +134,7 @@ def judge_sets(located: Found) -> tuple[str, str]:
     return word_of(*parts), because
 
 
-def list_losses(erasure: Found, kinds: Mapping[str, str]) -> list[dict[str, Any]]:
+def tabulate_losses(erasure: Found, kinds: Mapping[str, str]) -> list[dict[str, Any]]:
     """List each task's erasure, with what is lost of log-probability and of the score."""
     measures = {"gold": "logprob", "score": "metric"}
     return [
@@ -160,7 +160,7 @@ def list_alone(
 
 def judge_erasure(erasure: Found, kinds: Mapping[str, str]) -> tuple[str, str]:
     """Judge whether a task needs its neurons, and whether other capabilities do not."""
-    erased = list_losses(erasure, kinds)
+    erased = tabulate_losses(erasure, kinds)
     gold, score = ([each[name] for each in erased] for name in ("gold", "score"))
     layers = sum(each.beats(LAYERS) for each in gold)
     active = sum(each.beats(ACTIVE) for each in gold)

@@ -114,7 +114,7 @@ def open_witness() -> Iterator[tuple[dict[str, Any], set[str]]]:
         kinds = (socket.SOCK_STREAM, socket.SOCK_DGRAM, socket.SOCK_SEQPACKET)
         addresses: list[Any] = [(kind, ("127.0.0.1", 0)) for kind in kinds[:2]]
         addresses += [(kind, f"{at}{folder}/{int(kind)}") for kind in kinds for at in ("", "\0")]
-        sockets = [stack.enter_context(listen(*each)) for each in addresses]
+        sockets = [stack.enter_context(open_socket(*each)) for each in addresses]
         offer = {
             "folders": [folder, "/etc", os.path.expanduser("~")],
             "file": file,
@@ -135,7 +135,7 @@ def open_witness() -> Iterator[tuple[dict[str, Any], set[str]]]:
             reached |= {key.data for key, _ in selector.select(0)}
 
 
-def listen(kind: int, address: Any) -> socket.socket:
+def open_socket(kind: int, address: Any) -> socket.socket:
     """Open a socket that everyone may reach."""
     family = socket.AF_UNIX if isinstance(address, str) else socket.AF_INET
     opened = socket.socket(family, kind)

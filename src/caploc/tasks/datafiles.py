@@ -51,10 +51,10 @@ def check_settings(file: str, settings: Any) -> None:
         check_place(file, place)
     if (folder := settings.get("data_dir")) is not None:
         check_place(file, folder)
-        check_folder(file, at_home(folder))
+        check_data_folder(file, at_home(folder))
 
 
-def check_named(file: str, config: Mapping[str, Any]) -> None:
+def check_reader(file: str, config: Mapping[str, Any]) -> None:
     """Refuse a task that names a reader and no files: `datasets` would take what lies around."""
     settings = config.get("dataset_kwargs")
     named = isinstance(settings, dict) and (settings.get("data_files") or settings.get("data_dir"))
@@ -77,7 +77,7 @@ def check_path(file: str, path: Any) -> None:
         return
     folder = at_home(path)
     if is_folder(folder):
-        check_folder(file, folder)
+        check_data_folder(file, folder)
         return
     from datasets.packaged_modules import _PACKAGED_DATASETS_MODULES
 
@@ -85,7 +85,7 @@ def check_path(file: str, path: Any) -> None:
         raise BadData(f"{file}: dataset_path {path[:200]!r} is not allowed; {allowed}")
 
 
-def check_folder(file: str, folder: Path) -> None:
+def check_data_folder(file: str, folder: Path) -> None:
     """Refuse a folder of data that holds anything but plain data, or too much."""
     for number, each in enumerate(folder.rglob("*")):
         if number >= MOST_FILES:

@@ -26,7 +26,7 @@ from lm_eval.tasks._yaml_loader import _import_func_in_yml
 from caploc.errors import BadData, BadOption, UnknownName
 from caploc.files import read_bytes
 from caploc.naming import at_home, is_file
-from caploc.tasks.datafiles import check_named, check_path, check_settings
+from caploc.tasks.datafiles import check_path, check_reader, check_settings
 
 FUNCTION = "!function"
 LONGEST = 2**20  # bytes of a file
@@ -298,7 +298,7 @@ class Factory(TaskFactory):  # type: ignore[misc]
         config: dict[str, Any] = super()._load_full_config(read, overrides)
         config["metadata"]["config_source"] = str(entry.yaml_path)
         if entry.kind is Kind.TASK and not callable(config.get("custom_dataset")):
-            check_named(str(entry.yaml_path), config)
+            check_reader(str(entry.yaml_path), config)
         return config
 
 
@@ -386,7 +386,7 @@ def check_entry(entry: Entry) -> None:
             if mapping.get("dataset_kwargs") is not None:
                 check_settings(f"{entry.yaml_path}", mapping["dataset_kwargs"])
             if mapping is not entry.cfg or entry.kind is Kind.GROUP:
-                check_named(f"{entry.yaml_path}", mapping)
+                check_reader(f"{entry.yaml_path}", mapping)
         repeats = mapping.get("repeats")
         if isinstance(repeats, int) and repeats > MOST_REPEATS:
             raise BadData(

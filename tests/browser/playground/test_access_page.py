@@ -12,7 +12,7 @@ from playwright.sync_api import expect
 
 from caploc.export import Export
 from caploc.finished import FinishedRun
-from caploc.headfile import read_heads
+from caploc.heads import read_heads
 from caploc.playground.setting import PageQuestion
 from caploc.report.wording import UNSEEN, visible
 

@@ -7,8 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from caploc.errors import BadData, BadOption, StoreFailed
-from caploc.headfile import HeadFile, read_heads, write_heads
-from caploc.heads import Head, HeadGrid
+from caploc.heads import Head, HeadFile, HeadGrid, read_heads, write_heads
 
 GRID = HeadGrid((4, 0, 2), (2, 1, 1))
 
