@@ -28,7 +28,7 @@ import planting
 import worlds
 from engine import names_of, quiet
 from measuring import say
-from results import METHODS, Results
+from tallies import METHODS, Results
 from truths import Scores, cells
 
 WITH_HEADS = ("strong", "weak", "inter", "fragile", "lowbase")

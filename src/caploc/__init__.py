@@ -22,7 +22,7 @@ HOMES = {
     "knockout": "models.knockout",
     "load_model": "models.loading",
     "locate": "notebook",
-    "read_heads": "headfile",
+    "read_heads": "heads",
     "run_study": "study",
 }
 
