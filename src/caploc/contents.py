@@ -182,7 +182,10 @@ FORMS: Mapping[str, type[BaseModel]] = {
 
 
 def read_contents(path: Path) -> Any:
-    """Read a file of a run folder and check that it is what its name says; raises UserError."""
+    """Read a file of a run folder and check that it is what its name says.
+
+    Raises UserError if it is not there, not readable, of a later version or not what is written.
+    """
     content = read_json(path)
     parse_content(path, content)
     return content

@@ -29,7 +29,10 @@ def check_rate(rate: float) -> None:
 
 
 def bernoulli(heads: int, masks: int, *, rate: float, seed: int) -> Masks:
-    """Knock out each head with chance `rate` (CSB of the heads paper); raises BadOption."""
+    """Knock out each head with chance `rate` (CSB of the heads paper).
+
+    Raises BadOption if `rate` is not strictly between 0 and 1.
+    """
     check_rate(rate)
     return generator(seed).random((masks, heads)) < rate
 
@@ -150,7 +153,10 @@ def neighbours(mask: Mask, groups: Sequence[Sequence[int]], draws: int, *, seed:
 
 
 def draw_examples(size: int, count: int, *, seed: int) -> list[int]:
-    """Draw `count` of `size` examples; more keep the first ones. Raises BadOption."""
+    """Draw `count` of `size` examples; more keep the first ones.
+
+    Raises BadOption if there are not so many, or none is asked for.
+    """
     if not 0 < count <= size:
         raise BadOption(f"--examples must lie between 1 and {size}, all there are; got {count}.")
     return [int(example) for example in generator(seed).permutation(size)[:count]]

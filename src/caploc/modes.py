@@ -102,7 +102,10 @@ class Intervention:
     corrupted: Task | None = None
 
     def sources(self, task: Task) -> Sources | None:
-        """Find where outputs come from in rows of a task; None if zero. Raises BadOption."""
+        """Find where outputs come from in rows of a task; None if zero.
+
+        Raises BadOption if the task has too few examples, or others than the corrupted one.
+        """
         make = {MEAN: self._mean, RESAMPLE: self._resample, PATCH: self._patch}
         return None if self.mode.name == ZERO else make[self.mode.name](task.in_metric())
 

@@ -96,7 +96,10 @@ class Choices:
 
     @classmethod
     def published(cls, problem: Problem, draw: Draw) -> "Choices":
-        """List all that the problem's settings name, each design once; raises BadOption."""
+        """List all that the problem's settings name, each design once.
+
+        Raises BadOption if a rate named is less than a head a mask.
+        """
         settings = problem.settings
         counts = list(settings.mask_counts)
         drawn: dict[float, Masks] = {}
@@ -150,7 +153,10 @@ class Choices:
 
 
 def rates_to_try(problem: Problem) -> list[float]:
-    """List the rates named, or the paper's, each a head a mask at least; raises BadOption."""
+    """List the rates named, or the paper's, each a head a mask at least.
+
+    Raises BadOption if a rate named is less than that.
+    """
     lowest = ceil(10_000 / problem.heads) / 10_000
     named = problem.settings.rates
     if named is None:

@@ -171,7 +171,10 @@ class Overlaps(JsonRecord):
 
 
 def commonality_set(sets: Sets, least: float = 1.0) -> Chosen:
-    """Choose the neurons in a share of the sets, by default in all; raises BadOption."""
+    """Choose the neurons in a share of the sets, by default in all.
+
+    Raises BadOption if there is no set, or the share is not above 0 and at most 1.
+    """
     check_sets(sets, 1)
     chosen: np.ndarray = sets.sum(axis=0) >= votes_needed(least, len(sets))
     return chosen
@@ -286,7 +289,10 @@ class Specific(JsonRecord):
 
 
 def specific(located: Chosen, controls: Mapping[str, Unchecked]) -> Specific:
-    """Hold a located set against each control's, and take theirs out of it; raises BadData."""
+    """Hold a located set against each control's, and take theirs out of it.
+
+    Raises BadData if a control's set is of another model.
+    """
     for name, control in controls.items():
         if control.shape != located.shape:
             raise BadData(

@@ -32,7 +32,10 @@ Unchecked = Bool[np.ndarray, "*_"]  # a set or sets, whose width is still to be 
 
 
 def blocks(neurons: int, grid: Grid[Any] | None) -> list[slice]:
-    """Take all columns as one block without a grid, else each layer's; raises BadOption."""
+    """Take all columns as one block without a grid, else each layer's.
+
+    Raises BadOption if the grid is not that of so many neurons.
+    """
     if grid is None:
         return [slice(0, neurons)]
     if grid.size != neurons:
@@ -262,7 +265,10 @@ class Moments:
         return errors
 
     def voted(self, least: float) -> Chosen:
-        """Choose the neurons that pass in a share of the items; raises BadOption or BadData."""
+        """Choose the neurons that pass in a share of the items.
+
+        Raises BadOption if the share is not above 0 and at most 1; BadData if there is no item.
+        """
         if self.items == 0:
             raise BadData("No item was scored, so no neuron has votes; score at least one item.")
         chosen: np.ndarray = self.votes >= votes_needed(least, self.items)

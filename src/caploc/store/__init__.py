@@ -135,7 +135,10 @@ class Store:
         return str(found[0])
 
     def load(self, question: int, keys: Iterable[tuple[bytes, str]] | None = None) -> "Known":
-        """A question's rows by mask and example, all or those of the keys; raises StoreFailed."""
+        """Return a question's rows by mask and example: all, or those of the keys.
+
+        Raises StoreFailed if the file cannot be read, or a row is not what was written.
+        """
         every = f"SELECT {fields_of(SCHEMA)} FROM rows WHERE question = ?"
         one = f"{every} AND mask = ? AND example = ?"
         asked = [(every, ())] if keys is None else ((one, key) for key in keys)
@@ -146,7 +149,10 @@ class Store:
             return {(row[0], row[1]): sealed_row(self.path, digest, row) for row in rows}
 
     def add(self, question: int, rows: Sequence[Row]) -> None:
-        """Keep rows, all or none; on return they survive a crash. Raises StoreFailed."""
+        """Keep rows, all or none; on return they survive a crash.
+
+        Raises StoreFailed if the disk is full or read-only, or the file was taken away.
+        """
         with self.guarded():
             if identity(self.path) != self.identity:  # what is written would go with this process
                 raise StoreFailed(

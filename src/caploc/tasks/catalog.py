@@ -184,7 +184,10 @@ class TaskOptions:
 
 
 def parse_data(texts: list[str]) -> dict[str, str]:
-    """Read `test=FILE` options into absolute paths; `words=package` stays. Raises BadOption."""
+    """Read `test=FILE` options into absolute paths; `words=package` stays.
+
+    Raises BadOption if one is not of that form.
+    """
     files = {}
     for text in texts:
         split, _, file = text.partition("=")
