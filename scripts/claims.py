@@ -9,6 +9,7 @@ them are written by hand; run it after `scripts/results.py`.
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import combinations
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from pyarrow import parquet
 import results as pages
 from caploc.heads import HeadGrid
 from caploc.report.sentence import HeadlineVerdict, check_of, other_scores
+from caploc.report.wording import percent
 from caploc.result import AnswerPair, Result, TaskComparison
 
 PAGE = pages.PAGE.with_name("claims.md")
@@ -78,17 +80,12 @@ def losses(result: Result, *, twins: bool) -> list[Loss]:
     return [each for each in found if each is not None]
 
 
-def percent(share: float) -> str:
-    """Write a share as a percentage."""
-    return f"{100 * share:.0f} %"
-
-
 def middle(shares: Sequence[float]) -> str:
     """Write the median of shares and the range they have."""
     if not shares:
         return "–"
-    low, high = percent(min(shares)), percent(max(shares))
-    return f"{percent(float(np.median(shares)))} ({low.removesuffix(' %')} to {high})"
+    median = percent(float(np.median(shares)))
+    return f"{median} ({percent(min(shares))} to {percent(max(shares))})"
 
 
 def groups(results: Sequence[Result]) -> Iterator[tuple[str, str, list[Result]]]:
@@ -104,35 +101,54 @@ def groups(results: Sequence[Result]) -> Iterator[tuple[str, str, list[Result]]]
                 yield str(model), goal, some
 
 
-def few_heads(results: Sequence[Result]) -> Iterator[str]:
-    """Write how much of a task a handful of heads takes."""
-    headings = ["model", "looked for", "tasks", "heads, median", "the task loses",
-                "at least half of it, for sure", "random heads take"]  # fmt: skip
-    rows = []
-    for model, goal, some in groups(results):
-        own = [loss for result in some if (loss := own_loss(result))]
-        random = [share for result in some if (share := random_loss(result)) is not None]
-        sizes = [len(result.top) for result in some]
-        half = sum(loss.least >= 0.5 for loss in own)
-        rows.append([model, goal, f"{len(some)}", f"{np.median(sizes):.0f}",
-                     middle([loss.share for loss in own]), f"{half} of {len(own)}",
-                     middle(random)])  # fmt: skip
-    return pages.table(headings, rows)
+def by_group(
+    results: Sequence[Result], headings: Sequence[str], cells: Callable[[list[Result]], list[str]]
+) -> Iterator[str]:
+    """Write a line for every model and goal; none where there are no cells."""
+    rows = [
+        [model, goal, *found] for model, goal, some in groups(results) if (found := cells(some))
+    ]
+    return pages.table(["model", "looked for", *headings], rows)
 
 
-def specificity(results: Sequence[Result]) -> Iterator[str]:
-    """Write what other tasks lose by the same heads."""
-    headings = ["model", "looked for", "tasks", "other tasks that lose for sure",
-                "most hurt of them loses", "verdicts"]  # fmt: skip
-    rows = []
-    for model, goal, some in groups(results):
-        others = [losses(result, twins=False) for result in some]
-        sure = [sum(loss.sure for loss in each) / len(each) for each in others if each]
-        most = [max(loss.share for loss in each) for each in others if each]
-        verdicts = Counter(pages.WORDS[check_of(result).verdict] for result in some)
-        told = ", ".join(f"{count} {verdict}" for verdict, count in verdicts.most_common())
-        rows.append([model, goal, f"{len(some)}", middle(sure), middle(most), told])
-    return pages.table(headings, rows)
+def few_heads(some: list[Result]) -> list[str]:
+    """Tell how much of a task a handful of heads takes."""
+    own = [loss for result in some if (loss := own_loss(result))]
+    random = [share for result in some if (share := random_loss(result)) is not None]
+    sizes = [len(result.top) for result in some]
+    half = sum(loss.least >= 0.5 for loss in own)
+    lost = middle([loss.share for loss in own])
+    return [
+        f"{len(some)}",
+        f"{np.median(sizes):.0f}",
+        lost,
+        f"{half} of {len(own)}",
+        middle(random),
+    ]
+
+
+def specificity(some: list[Result]) -> list[str]:
+    """Tell what other tasks lose by the same heads."""
+    others = [found for result in some if (found := losses(result, twins=False))]
+    sure = [sum(loss.sure for loss in each) / len(each) for each in others]
+    most = [max(loss.share for loss in each) for each in others]
+    verdicts = Counter(pages.WORDS[check_of(result).verdict] for result in some)
+    told = ", ".join(f"{count} {verdict}" for verdict, count in verdicts.most_common())
+    return [f"{len(some)}", middle(sure), middle(most), told]
+
+
+def twins(some: list[Result]) -> list[str]:
+    """Tell what the same task in other words loses by the same heads; empty without such."""
+    pairs = [
+        (own, twin[0])
+        for result in some
+        if (own := own_loss(result)) and (twin := losses(result, twins=True))
+    ]
+    if not pairs:
+        return []
+    sure = sum(twin.sure for _, twin in pairs)
+    less = sum(twin.share < own.share / 2 for own, twin in pairs)
+    return [f"{len(pairs)}", f"{sure}", middle([twin.share for _, twin in pairs]), f"{less}"]
 
 
 def clean_cuts(results: Sequence[Result]) -> Iterator[str]:
@@ -178,25 +194,6 @@ def common_heads(results: Sequence[Result]) -> Iterator[str]:
             if len(every[head]) >= SHARED_BY:
                 told = (", ".join(sorted(each[head])) or "–" for each in (named, breaking))
                 rows.append([model, head, *told, f"{len(tasks)}"])
-    return pages.table(headings, rows)
-
-
-def twins(results: Sequence[Result]) -> Iterator[str]:
-    """Write what the same task in other words loses by the same heads."""
-    headings = ["model", "looked for", "twins", "lose for sure",
-                "the twin loses", "twins that lose less than half as large a share"]  # fmt: skip
-    rows = []
-    for model, goal, some in groups(results):
-        pairs = [
-            (own, twin[0])
-            for result in some
-            if (own := own_loss(result)) and (twin := losses(result, twins=True))
-        ]
-        if pairs:
-            sure = sum(twin.sure for _, twin in pairs)
-            less = sum(twin.share < own.share / 2 for own, twin in pairs)
-            rows.append([model, goal, f"{len(pairs)}", f"{sure}",
-                         middle([twin.share for _, twin in pairs]), f"{less}"])  # fmt: skip
     return pages.table(headings, rows)
 
 
@@ -315,14 +312,28 @@ def _cell(text: str | None) -> str:
 
 
 TABLES: Mapping[str, Callable[[Sequence[Result]], Iterator[str]]] = {
-    "few heads": few_heads,
-    "specificity": specificity,
+    "few heads": partial(
+        by_group,
+        cells=few_heads,
+        headings=["tasks", "heads, median", "the task loses", "at least half of it, for sure",
+                  "random heads take"],
+    ),
+    "specificity": partial(
+        by_group,
+        cells=specificity,
+        headings=["tasks", "other tasks that lose for sure", "most hurt of them loses", "verdicts"],
+    ),
     "clean cuts": clean_cuts,
     "common heads": common_heads,
-    "twins": twins,
+    "twins": partial(
+        by_group,
+        cells=twins,
+        headings=["twins", "lose for sure", "the twin loses",
+                  "twins that lose less than half as large a share"],
+    ),
     "key-value groups": key_value_groups,
     "failures": failures,
-}
+}  # fmt: skip
 
 
 def fill(page: str, results: Sequence[Result]) -> str:

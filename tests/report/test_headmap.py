@@ -46,6 +46,9 @@ def test_a_head_whose_interval_holds_zero_is_grey_however_large_its_effect(resul
     drawn = head_map(shaped(result))
     assert cell(result, second["head"]).shade == "o"
     assert drawn.limit == abs(first["effect"]) and drawn.open >= 1
+    named = next(head for head in result["heads"] if head["head"] in result["top"])
+    named.update(effect=-0.1, low=-0.3, high=0.1)  # its number stands in the map
+    assert head_map(shaped(result)).open == drawn.open
 
 
 def test_uneven_layers_and_layers_without_heads_keep_their_place(result):

@@ -80,6 +80,8 @@ def test_what_is_needed_beside_a_set_is_said_and_marked(result):
     drawn = head_map(shaped(result))
     marked = [str(cell.head) for row in drawn.layers for cell in row if cell.text == "?"]
     assert marked == ["L0H0"] and drawn.unsure == 1
+    result["heads"][3].update(effect=-0.19, low=-0.3, high=-0.1)  # less than half of the largest
+    assert str(result["heads"][3]["head"]) not in explain_standings(shaped(result))
     result["heads"][1]["universal"] = True  # which is why it is left out
     told = explain_standings(shaped(result)).replace("\u00a0", " ")
     assert "Left out, for other tasks break too: L1H3 −30.0 points." in told

@@ -90,6 +90,10 @@ def test_the_goal_of_a_set_has_words_of_its_own(sure):
     sure["search"]["goal"] = "set"
     assert "The goal was the set that breaks most" in paragraphs(sure)
     assert "The likeliest heads" not in paragraphs(sure)
+    sure["validation"]["subsets"] = {"found": ["L1H3", "L0H1"], "named": ["L1H3"], "examples": 9}
+    assert "do not surely add to it" in paragraphs(sure)
+    sure["search"]["goal"] = "heads"  # of which the five strongest are named, whatever they add
+    assert "do not surely add to it" not in paragraphs(sure)
 
 
 def test_a_search_that_found_nothing_to_do_reads_well(sure):

@@ -151,6 +151,12 @@ def test_the_drop_together_is_read_by_its_interval(sure, low, high, words):
     assert (figure == "not measured") == (ratio is None)
 
 
+def test_a_ratio_of_losses_that_are_next_to_nothing_alone_is_not_told(sure):
+    sure["validation"]["held_out"]["together"] |= {"sum_of_drops": 0.045, "ratio": 20, "high": 22}
+    figure, reading = signs(sure)["Drop together over drops alone"]
+    assert figure == "not told" and "next to nothing" in reading
+
+
 def test_losses_that_sum_to_more_than_there_is_are_not_said_to_add_up(sure):
     held_out = sure["validation"]["held_out"]
     held_out["together"] |= {"sum_of_drops": 1.2, "ratio": 0.65, "low": 0.5, "high": 1.0}

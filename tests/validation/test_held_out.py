@@ -129,6 +129,13 @@ def test_a_group_that_is_chosen_whole_has_no_control(checking):
     assert controls(made.check, chosen, chosen, 0.7).same_groups is None
 
 
+def test_a_layer_that_is_one_group_gives_no_second_control(checking):
+    chosen = column_mask(16, [0, 9])
+    made = checking(additive({0: 0.3, 9: 0.2}), grid=HeadGrid((8, 8), (8, 8)))
+    told = controls(made.check, chosen, chosen, 0.5)
+    assert told.draws and told.same_groups is None
+
+
 def test_without_draws_or_heads_there_are_no_controls(checking):
     made = checking(additive({}), draws=0)
     chosen, none = column_mask(16, [0]), column_mask(16, [])

@@ -298,9 +298,10 @@ def controls(
         return None
     random = describe_controls(check.scores(masks, RANDOM), score)
     struck = {*critical} - {*np.flatnonzero(chosen).tolist()}
-    groups = [each for g in check.grid.groups if len(each := [c for c in g if c not in struck]) > 1]
-    if len(check.grid.groups) == check.grid.layers:  # the draws of the same layers would be these
-        groups = []
+    # where every group is a whole layer, the draws above are from the same groups
+    layers = [list(range(each.start, each.stop)) for each in check.grid.layer_slices]
+    within = [each for each in check.grid.groups if each not in layers]
+    groups = [each for g in within if len(each := [c for c in g if c not in struck]) > 1]
     near = np.unique(designs.neighbours(chosen, groups, check.draws, seed=check.seed + 1), axis=0)
     same = None
     if len(near):
