@@ -17,7 +17,7 @@ from caploc.folder import CURVE, RESULT, claim, write_json
 from caploc.measurement import HeadModel, Meter, RowEngine, outcomes_by_example, search
 from caploc.modes import Intervention, Mode
 from caploc.naming import are_twins
-from caploc.progress import Progress, Silent
+from caploc.progress import Progress, Silent, tell_once
 from caploc.recovery.estimate import is_binary
 from caploc.result import Members, Subsets, TaskComparison, Validation
 from caploc.search import METHODS, Problem, Settings, column_mask
@@ -286,6 +286,8 @@ def run_study(
     with claim(folder, asdict(study), command, digest_data(tasks)) as store:
         if rows := foresee and foresee(study, tasks, folder):
             rows.announce(study.task, study.model.name, study.model.check().size, progress)
+            if not rows.stored and (hint := study.model.hint()):
+                tell_once(progress, hint)
         fields = asdict(study) | {"draws_masks": METHODS[study.method].draws_masks}
         with tracked(study.track, f"{study.task} {study.method}", fields, progress) as watched:
             with nullcontext(engine) if engine else study.model.answering() as answering:

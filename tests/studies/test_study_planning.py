@@ -7,12 +7,14 @@ from dataclasses import asdict, replace
 
 import numpy as np
 import pytest
+import torch
 
 from caploc.contents import Curve, read_file
 from caploc.cost import Cost
 from caploc.errors import FolderTaken, StoreFailed
 from caploc.folder import claim
 from caploc.heads import HeadGrid
+from caploc.models import loading
 from caploc.progress import Silent
 from caploc.search import Settings
 from caploc.store import UNKNOWN, Question, Row, Store, stored_rows
@@ -217,6 +219,16 @@ def test_a_run_says_beforehand_what_it_will_measure_and_again_when_its_search_en
     again = Watched()
     run_study(CSS, tmp_path, again, foresee=foresee)
     assert again.measured == 0 and again.expected[0] == (0, 0)
+
+
+def test_a_quicker_dtype_is_told_before_anything_is_measured(tmp_path, monkeypatch):
+    monkeypatch.setattr(loading, "FEW", 0)
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"avx512_bf16": True})
+    first, again = Watched(), Watched()
+    for watched in (first, again):
+        run_study(CSS, tmp_path, watched, foresee=foresee)
+    assert "--dtype bfloat16" in first.told[1]
+    assert not any("--dtype" in text for text in again.told)  # these rows are float32's
 
 
 @pytest.mark.parametrize("heads", [(3, 40), (1, 50, 95), (1, 2, 3, 4, 90)])

@@ -413,6 +413,12 @@ def weight_bytes(scheme: str | None, config: PretrainedConfig, dtype: str | torc
     return float(computing_dtype(config, dtype).itemsize)
 
 
+def multiplies_bfloat16(device: torch.device) -> bool:
+    """Whether a processor has instructions that multiply bfloat16; False for any other device."""
+    has = torch.cpu.get_capabilities() if device.type == "cpu" else {}
+    return bool(has.get("avx512_bf16") or has.get("amx_bf16"))
+
+
 def _check_packages(what: str, packages: tuple[str, ...]) -> None:
     missing = [name for name in packages if importlib.util.find_spec(name) is None]
     if missing:
