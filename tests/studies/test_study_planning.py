@@ -18,8 +18,8 @@ from caploc.models import loading
 from caploc.progress import Silent
 from caploc.search import Settings
 from caploc.store import UNKNOWN, Question, Row, Store, stored_rows
-from caploc.studies import dry_run, foresee, run_studies
-from caploc.studies.planning import DryRunMeter, KnownRows, measure_pace
+from caploc.studies import dry_run, foresee, planning, run_studies
+from caploc.studies.planning import DryRunMeter, KnownRows, Pace, measure_pace
 from caploc.study import ELSEWHERE, Study, held_back, run_study
 from caploc.validation import Check
 from caploc.validation.frontier import OFFERED
@@ -137,6 +137,26 @@ def test_a_study_that_cannot_be_is_told_with_its_reason_and_the_others_are_plann
     plan = dry_run({"a": replace(CSS, examples=9999), "b": CSS}, tmp_path, seconds=None)
     assert "between 1 and" in plan.studies[0].failure
     assert plan.studies[1].failure is None and plan.studies[1].rows > 0
+
+
+def test_tasks_that_studies_only_check_are_timed_once(tmp_path, monkeypatch):
+    timed = []
+
+    def pace(meter, wanted, seconds, progress):
+        timed.append(meter.task.name)
+        return Pace(1.0, 1.0, 2.0, 2.0, len(wanted))
+
+    monkeypatch.setattr(planning, "measure_pace", pace)
+    one = replace(CSS, other_tasks=("demo/code", "demo/prose"))
+    studies = {
+        "a": one,
+        "b": replace(one, method="one-shot"),
+        "c": replace(one, settings=replace(one.settings, seed=1)),
+    }
+    plan = dry_run(studies, tmp_path)
+    # the searches of a and b ask in their own ways; c searches as a does
+    assert sorted(timed) == ["demo/code", "demo/prose", "demo/recall", "demo/recall"]
+    assert all(study.seconds >= study.rows for study in plan.studies)
 
 
 @pytest.mark.slow

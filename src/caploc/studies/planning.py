@@ -183,16 +183,19 @@ class Planner:
         tokens, seconds, memory, rows = 0.0, thinking, 0, 0
         for place, meter in enumerate(counts.meters):
             if meter.fresh:
-                pace, peak = self.pace(study, meter)
+                search = "" if place else f"{study.method} {replace(study.settings, seed=0)}"
+                pace, peak = self.pace(study, meter, search)
                 took, run = pace.take(meter.fresh, counts.unplanned if place == 0 else 0)
                 seconds, tokens = seconds + took, tokens + run
                 memory, rows = max(memory, peak), rows + pace.rows
         return dict(tokens=tokens, seconds=seconds, measured_on=rows, memory=memory or None)
 
-    def pace(self, study: Study, meter: "DryRunMeter") -> "tuple[Pace, int]":
-        """Measure how fast a task's rows are answered; seeds of one study are alike."""
-        key = repr((meter.salt, study.method, replace(study.settings, seed=0)))
-        if key not in self.paces:
+    def pace(self, study: Study, meter: "DryRunMeter", search: str) -> "tuple[Pace, int]":
+        """Measure how fast a task's rows are answered, once for all studies that ask them alike.
+
+        `search` says in which way it is searched; it is empty of tasks that are only checked.
+        """
+        if (key := f"{meter.salt} {search}") not in self.paces:
             assert self.seconds is not None
             with (
                 watching(str(self.engine.loaded.device)) as peak,
