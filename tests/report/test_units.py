@@ -23,7 +23,7 @@ def test_shares_are_percentages(value, text):
 
 @pytest.mark.parametrize(
     "value, text",
-    [(-0.41, "−41.0 points"), (0.0123, "+1.2 points"), (-0.0003, "−0.030 points"),
+    [(-0.41, "−41.0 points"), (0.0123, "+1.2 points"), (-0.0003, "0.0 points"),
      (0.0, "0 points"), (None, NOT_MEASURED)],
 )  # fmt: skip
 def test_effects_on_shares_are_points(value, text):

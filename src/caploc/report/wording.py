@@ -103,7 +103,6 @@ def finite_numbers(values: Iterable[float | None]) -> list[float]:
 
 
 NOT_MEASURED = "not measured"
-LEAST = 0.005  # points; what is smaller is no effect that anyone would read
 SPACE = "\u00a0"  # a number and its unit stay on one line
 
 # A metric whose name holds one of these words is the share of examples that went right. Others
@@ -175,15 +174,18 @@ class Unit:
         return _percent(value) if self.kind is ScoreKind.SHARE else significant(value, 2)
 
     def bare_effect(self, value: float | None) -> str:
-        """Write an effect without its unit; percentages change by percentage points."""
+        """Write an effect without its unit; percentages change by percentage points, to a tenth.
+
+        0.0 is less than that, 0 is no effect at all.
+        """
         if value is None:
             return NOT_MEASURED
         if self.kind is not ScoreKind.SHARE:
             return _plus(significant(value, 3 if abs(value) >= 0.1 else 2), value)
-        points = 100 * value
-        if 0 < abs(points) < LEAST:
-            return "0.0"
-        return _plus(significant(points, 1 if 0.95 <= abs(points) < 10 else 2, decimals=1), value)
+        if value == 0 or not math.isfinite(value):
+            return _plus(significant(value), value)
+        text = f"{abs(100 * value):,.1f}"
+        return _plus(_signed(text, value), value) if text.strip("0.") else text
 
     def short_effect(self, value: float, limit: float) -> str:
         """Write an effect to fit a cell of a map whose largest is `limit`.
