@@ -15,8 +15,11 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from caploc.contents import read_file
+import numpy as np
+
+from caploc.contents import Curve, read_file
 from caploc.folder import read_json
+from caploc.report.charts import Picture, curves, draw_matrix
 from caploc.report.exhibits import markdown_page
 from caploc.report.sentence import HeadlineVerdict, check_of, other_scores
 from caploc.reproduce.cnl_preset import read_cnl_preset
@@ -25,9 +28,12 @@ from caploc.result import Change, Result
 
 ROOT = Path(__file__).parents[1]
 PAGE, KEPT = ROOT / "docs" / "results" / "words.md", ROOT / "docs" / "results" / "raw"
+CURVES, FIGURES = PAGE.with_name("curves.json"), PAGE.with_name("figures")
+MOST, DOTS = 5, 90  # heads along a curve; dots an inch of a figure
 CNL_PAGE, CNL_KEPT = PAGE.with_name("cnl.md"), "cnl-{}.json"  # of a model
 CNL_MODELS = ("smollm2", "gemma3-270m", "qwen2.5-coder-1.5b")  # in the page's order
 LEFT_OUT = ("command", "subsets", "curve", "sweep", "group", "versions", "cost", "trials")
+OWN, TWIN, OTHERS = "the task itself", "in other words", "other tasks"
 BEGIN, END = "<!-- tables begin: made by scripts/results.py -->", "<!-- tables end -->"
 WORDS = {
     HeadlineVerdict.NO_HEADS: "no head found",
@@ -58,6 +64,20 @@ def finished(runs: Path, kept: Path = KEPT) -> dict[str, Result]:
     return dict(sorted(found.items()))
 
 
+def scores_by_heads(runs: Path) -> dict[str, dict[str, list[float | None]]]:
+    """Read each study's scores of every task with 0, 1, 2 ... heads out: those kept, and new."""
+    found: dict[str, Any] = json.loads(CURVES.read_text()) if CURVES.exists() else {}
+    for path in runs.glob("*/curve.json"):
+        result = read_file(path.with_name("result.json"), Result)
+        name = path.parent.name
+        model = f"{result.model.name}-"
+        found[name if name.startswith(model) else model + name] = {
+            task: [None if point.score is None else round(point.score, 4) for point in points]
+            for task, points in read_file(path, Curve).curves.items()
+        }
+    return dict(sorted(found.items()))
+
+
 def points(change: Change | None) -> str:
     """Write a change in points with its interval."""
     if change is None or change.outcome is None:
@@ -78,12 +98,12 @@ def row(result: Result) -> list[str]:
     validation, check = result.validation, check_of(result)
     held_out, controls = validation.held_out, validation.controls
     others, twins = other_scores(result, twins=False), other_scores(result, twins=True)
-    worst = f"{others[0].name.removeprefix('words/')} {points(others[0].change)}" if others else "–"
+    worst = f"{called(others[0].name)} {points(others[0].change)}" if others else "–"
     intact = "–" if held_out is None or held_out.intact is None else f"{held_out.intact:.2f}"
     random = "–" if controls is None or controls.mean is None else f"{controls.mean:.2f}"
     named = bool(result.top)
     return [
-        result.task.name.removeprefix("words/"),
+        called(result.task.name),
         " ".join(result.top) or "none",
         intact,
         points(held_out.change) if named and held_out else "–",
@@ -119,29 +139,91 @@ def tables(results: dict[str, Result]) -> Iterator[str]:
         sets = [result for result in mine if goal_of(result) == "set" and result.top]
         if sets:
             yield f"\n### {model}: what each set changes, in points\n"
+            yield f"![{model}: what each set changes](figures/{model}-sets.png)\n"
             yield from matrix(sets)
+            yield f"\n### {model}: one head after another\n"
+            yield f"![{model}: share left after each head](figures/{model}-curves.png)"
+
+
+def called(task: str) -> str:
+    """Write a task's name without what all have in common."""
+    return task.removeprefix("words/")
+
+
+def changes_by_set(sets: Sequence[Result]) -> tuple[list[str], np.ndarray]:
+    """Return columns, and what every set changes in each, in points; NaN if it was not scored.
+
+    A set's own task, on held-out examples, and its twin come first.
+    """
+    found = list[dict[str, Change | None]]()
+    for result in sets:
+        held_out, others = result.validation.held_out, result.validation.other_tasks
+        own: dict[str, Change | None] = {OWN: held_out.change if held_out else None}
+        found.append(
+            own | {TWIN if each.twin else called(each.name): each.change for each in others}
+        )
+    columns = list(dict.fromkeys([OWN, TWIN, *(name for of in found for name in of)]))
+    changes = [[of.get(name) for name in columns] for of in found]
+    values = [
+        [100 * each.outcome if each and each.outcome is not None else np.nan for each in line]
+        for line in changes
+    ]
+    return columns, np.array(values)
 
 
 def matrix(sets: Sequence[Result]) -> Iterator[str]:
-    """Write every set against every task; a task's own column is that of held-out examples."""
-    tasks = list(
-        dict.fromkeys(
-            name
-            for result in sets
-            for name in (result.task.name, *(each.name for each in result.validation.other_tasks))
-        )
-    )
-    rows = []
-    for result in sets:
-        held_out = result.validation.held_out
-        changes = {each.name: each.change for each in result.validation.other_tasks}
-        changes[result.task.name] = held_out.change if held_out else None
-        cells = [
-            "" if change is None or change.outcome is None else f"{100 * change.outcome:+.0f}"
-            for change in map(changes.get, tasks)
+    """Write every set against every task."""
+    tasks, values = changes_by_set(sets)
+    cells = [["" if np.isnan(each) else f"{each:+.0f}" for each in line] for line in values]
+    rows = [[called(result.task.name), *line] for result, line in zip(sets, cells, strict=True)]
+    return table(["set of", *tasks], rows)
+
+
+def shares_left(
+    results: dict[str, Result], kept: dict[str, dict[str, list[float | None]]]
+) -> dict[str, list[tuple[float, float, float]]]:
+    """Return the mean share of the intact score that is left after each number of heads.
+
+    That of the searched task, of its twin and of other tasks, with the standard error over
+    studies; of tasks with an intact score of .2 and more.
+    """
+    found: dict[str, dict[int, list[float]]] = {}
+    for name, result in results.items():
+        twins = {each.name for each in result.validation.other_tasks if each.twin}
+        lines: dict[tuple[str, int], list[float]] = {}
+        for task, scores in kept.get(name, {}).items():
+            kind = OWN if task == result.task.name else TWIN if task in twins else OTHERS
+            for count, score in enumerate(scores[: MOST + 1]):
+                if scores[0] is not None and scores[0] >= 0.2 and score is not None:
+                    lines.setdefault((kind, count), []).append(score / scores[0])
+        for (kind, count), shares in lines.items():
+            found.setdefault(kind, {}).setdefault(count, []).append(float(np.mean(shares)))
+    return {
+        kind: [
+            (count, float(np.mean(each)), float(np.std(each, ddof=1) / len(each) ** 0.5))
+            for count, each in sorted(by_count.items())
+            if len(each) > 2
         ]
-        rows.append([result.task.name.removeprefix("words/"), *cells])
-    return table(["set of", *(name.removeprefix("words/") for name in tasks)], rows)
+        for kind, by_count in found.items()
+    }
+
+
+def draw(results: dict[str, Result], kept: dict[str, dict[str, list[float | None]]]) -> None:
+    """Draw what each set changes, and the curves, of every model."""
+    FIGURES.mkdir(exist_ok=True)
+    for model in dict.fromkeys(result.model.name for result in results.values()):
+        mine = {name: each for name, each in results.items() if each.model.name == model}
+        sets = [each for each in mine.values() if goal_of(each) == "set" and each.top]
+        tasks, values = changes_by_set(sets)
+        names = [called(each.task.name) for each in sets]
+        label = "change of the score, points"
+        spec = draw_matrix(names, tasks, values, label=label, digits=0, diverging=True)
+        (FIGURES / f"{model}-sets.png").write_bytes(Picture.of([spec]).png(DOTS))
+        alone = {name: each for name, each in mine.items() if goal_of(each) == "heads"}
+        lines = shares_left(alone, kept)
+        up = "share of the intact score"
+        spec = curves(lines, across="heads knocked out", up=up, zero=True)
+        (FIGURES / f"{model}-curves.png").write_bytes(Picture.of([spec]).png(DOTS))
 
 
 def lighten(found: Any) -> Any:
@@ -215,6 +297,9 @@ def main() -> None:
     for name, result in results.items():
         text = json.dumps(result.as_dict(), separators=(",", ":"))
         (KEPT / f"{name}.json").write_text(text + "\n")
+    scores = scores_by_heads(asked.runs)
+    CURVES.write_text(json.dumps(scores, separators=(",", ":")) + "\n")
+    draw(results, scores)
     replace_tables(PAGE, "\n".join(tables(results)) + "\n")
 
 
