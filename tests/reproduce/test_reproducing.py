@@ -14,7 +14,7 @@ from caploc.cli import app
 from caploc.errors import BadOption, FolderTaken, RunFailed, UnknownName, UserError
 from caploc.models.sources import DEMO_FOLDER
 from caploc.progress import Silent
-from caploc.reproduce import laboratory, reproduce
+from caploc.reproduce import laboratory, plan_exhibits, reproduce
 from caploc.reproduce.laboratory import LEDGER, open_laboratory
 from caploc.reproduce.preset import Preset
 from caploc.workbench import ModelOptions
@@ -65,10 +65,23 @@ def test_a_second_run_loads_no_model_and_writes_the_same(ran, tmp_path, few_fres
     assert progress.rows == 0
 
 
+class Watched(Measured):
+    """Is told of the whole as well."""
+
+    expected = (0, 0)
+
+    def expect(self, rows, work):
+        self.expected = rows, work
+
+    def weigh(self, weight): ...
+
+    def tell(self, text): ...
+
+
 def test_a_run_that_was_stopped_goes_on_where_it_was(ran, tmp_path, few_fresh, monkeypatch):
     """Nothing is asked twice, and the result is that of one run."""
     part = ran.preset.narrowed(["Addition", "Recall", "Sentences"], [], None)
-    whole, progress = tmp_path / "stopped", Measured()
+    whole, progress = tmp_path / "stopped", Watched()
     score_both, calls = laboratory.score_both, []
 
     def failing(*arguments):
@@ -82,12 +95,14 @@ def test_a_run_that_was_stopped_goes_on_where_it_was(ran, tmp_path, few_fresh, m
         reproduce(part, ["table6"], whole, progress)
     before = progress.rows
     assert before > 0 and not (whole / "table6.md").exists()
+    (bill,) = plan_exhibits(part, ["table6"])
+    assert progress.expected == (bill.rows, bill.rows)
     with (whole / LEDGER).open("a") as ledger:
         ledger.write('{"key": "torn')
     (resumed,) = reproduce(part, ["table6"], whole, progress)
     with sqlite3.connect(whole / "rows.sqlite") as rows:
         assert rows.execute("SELECT count(*) FROM rows").fetchone() == (progress.rows,)
-    assert progress.rows > before
+    assert before < progress.rows <= bill.rows
     at_once = [row for row in ran.exhibits["table6"].rows if row[0] in ("Addition", "Recall")]
     assert resumed.rows == at_once
 

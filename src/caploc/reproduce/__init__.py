@@ -25,11 +25,18 @@ from caploc import designs
 from caploc.cache import digest
 from caploc.errors import pick, raise_together
 from caploc.heads import Head
-from caploc.progress import Progress, Silent
+from caploc.progress import Progress, Silent, expect
 from caploc.recovery import Measurements
 from caploc.report.exhibits import Exhibit, Value, escape_markdown, write, write_index
 from caploc.reproduce import analyses, exhibits
-from caploc.reproduce.laboratory import Heads, Lab, ScoredTask, Searched, open_laboratory
+from caploc.reproduce.laboratory import (
+    Heads,
+    Lab,
+    Laboratory,
+    ScoredTask,
+    Searched,
+    open_laboratory,
+)
 from caploc.reproduce.preset import PEAK, Benchmark, Preset, PresetModel, SearchSpec, read_preset
 from caploc.search import METHODS, Problem
 from caploc.store import pack
@@ -260,6 +267,7 @@ def reproduce(
     with open_laboratory(
         preset, folder, progress or Silent(), command, allow_code=allow_code
     ) as laboratory:
+        foretell(laboratory, names)
         for model in preset.models:
             alone = replace(laboratory, preset=preset.alone(model), draws=1)
             for name, fill in fills.items():
@@ -272,6 +280,14 @@ def reproduce(
         words = READING.format(escape_markdown(preset.main))
         write_index(folder, title, words, filled, command)
     return filled
+
+
+def foretell(laboratory: Laboratory, names: Sequence[str]) -> None:
+    """Say how many rows are to come, unless rows of other exhibits may be among those stored."""
+    stored = laboratory.store.count_rows()
+    rows = sum(bill.rows for bill in plan_exhibits(laboratory.preset, names)) - stored
+    if rows > 0 and (not stored or set(choose_exhibits(names)) == set(EXHIBITS)):
+        expect(laboratory.progress, rows, rows)
 
 
 def limited(exhibit: Exhibit, preset: Preset) -> Exhibit:

@@ -134,6 +134,12 @@ class Store:
             raise StoreFailed(damaged(self.path, "a question is lost"))
         return str(found[0])
 
+    def count_rows(self) -> int:
+        """Count the rows of all questions; raises StoreFailed if the file cannot be read."""
+        with self.guarded():
+            (rows,) = self.database.execute("SELECT count(*) FROM rows").fetchone()
+        return int(rows)
+
     def load(self, question: int, keys: Iterable[tuple[bytes, str]] | None = None) -> "Known":
         """Return a question's rows by mask and example: all, or those of the keys.
 
