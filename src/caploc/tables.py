@@ -100,10 +100,12 @@ def heads_table(result: Result) -> Table:
     listed = [each for each in result.heads if each.head in checked or each.effect is not None]
     listed.sort(key=lambda each: each.head not in checked)
     shown = 2 * min(len(checked), 2)  # of one head its effect alone is that within the set
-    headings = ["alone", INTERVAL, "within the set", INTERVAL][:shown]
+    rows, unit, own = [], outcome_unit(result), unit_of(result)
+    # a search may go by other outcomes than the score
+    axis, points = (f", {unit.axis}", "") if unit.axis == own.axis else ("", f", {own.axis}")
+    headings = [f"alone{points}", INTERVAL, f"within the set{points}", INTERVAL][:shown]
     search = "search: " if checked else ""
     headings += [f"{search}{result.estimand.heads}", INTERVAL, "q"]
-    rows, unit, own = [], outcome_unit(result), unit_of(result)
     for place, entry in enumerate(listed[: max(MOST_HEADS, len(checked))], 1):
         known = write_effects(own, *checked.get(entry.head, ())) or ["–"] * shown
         said = [*write_effects(unit, entry), write_q(entry.q)]
@@ -113,7 +115,7 @@ def heads_table(result: Result) -> Table:
     if checked:
         named = "named head" if len(checked) == 1 else f"{len(checked)} named heads"
         note = f"the {named}, checked on {members.examples} {kind}, and the next, by the search"
-    title = f"{called(result.task.name)}, {unit.axis}: {note}"
+    title = f"{called(result.task.name)}{axis}: {note}"
     return *join_intervals(["", "head", *headings], rows), title
 
 
