@@ -27,6 +27,7 @@ CENSUS = pages.ROOT / "bench" / "census"
 DRAWS = 20_000  # sets of random heads: a p of .05 is right to .0015
 STRONGEST = 10  # heads of a census that are asked for a common group
 SHOWN = 60  # characters of a text
+MILLIONS = {"smollm2": 135, "gemma3-270m": 268, "qwen2.5-coder-1.5b": 1_544}  # of parameters
 SHARED_BY = 3  # tasks that must name a head before it is listed as one of several tasks'
 CLEAN = {HeadlineVerdict.SPECIFIC, HeadlineVerdict.UNSURE}
 Pairs = list[tuple[int, int]]
@@ -89,13 +90,13 @@ def middle(shares: Sequence[float]) -> str:
 
 
 def groups(results: Sequence[Result]) -> Iterator[tuple[str, str, list[Result]]]:
-    """Sort results by model and by what was looked for, those that named heads alone."""
+    """Sort results by model and by what was looked for."""
     for model in dict.fromkeys(result.model.name for result in results):
         for goal in ("heads", "set", "specific"):
             some = [
                 result
                 for result in results
-                if (result.model.name, pages.goal_of(result)) == (model, goal) and result.top
+                if (result.model.name, pages.goal_of(result)) == (model, goal)
             ]
             if some:
                 yield str(model), goal, some
@@ -104,11 +105,12 @@ def groups(results: Sequence[Result]) -> Iterator[tuple[str, str, list[Result]]]
 def by_group(
     results: Sequence[Result], headings: Sequence[str], cells: Callable[[list[Result]], list[str]]
 ) -> Iterator[str]:
-    """Write a line for every model and goal; none where there are no cells."""
-    rows = [
-        [model, goal, *found] for model, goal, some in groups(results) if (found := cells(some))
-    ]
-    return pages.table(["model", "looked for", *headings], rows)
+    """Write a line for every model and goal, of the studies that named heads."""
+    rows = []
+    for model, goal, asked in groups(results):
+        named = [result for result in asked if result.top]
+        rows.append([model, goal, f"{len(named)} of {len(asked)}", *cells(named)])
+    return pages.table(["model", "looked for", "tasks with heads named", *headings], rows)
 
 
 def few_heads(some: list[Result]) -> list[str]:
@@ -119,8 +121,7 @@ def few_heads(some: list[Result]) -> list[str]:
     half = sum(loss.least >= 0.5 for loss in own)
     lost = middle([loss.share for loss in own])
     return [
-        f"{len(some)}",
-        f"{np.median(sizes):.0f}",
+        f"{np.median(sizes):.0f}" if sizes else "–",
         lost,
         f"{half} of {len(own)}",
         middle(random),
@@ -134,21 +135,44 @@ def specificity(some: list[Result]) -> list[str]:
     most = [max(loss.share for loss in each) for each in others]
     verdicts = Counter(pages.WORDS[check_of(result).verdict] for result in some)
     told = ", ".join(f"{count} {verdict}" for verdict, count in verdicts.most_common())
-    return [f"{len(some)}", middle(sure), middle(most), told]
+    return [middle(sure), middle(most), told or "–"]
 
 
 def twins(some: list[Result]) -> list[str]:
-    """Tell what the same task in other words loses by the same heads; empty without such."""
+    """Tell what the same task in other words loses by the same heads."""
     pairs = [
         (own, twin[0])
         for result in some
         if (own := own_loss(result)) and (twin := losses(result, twins=True))
     ]
-    if not pairs:
-        return []
     sure = sum(twin.sure for _, twin in pairs)
     less = sum(twin.share < own.share / 2 for own, twin in pairs)
     return [f"{len(pairs)}", f"{sure}", middle([twin.share for _, twin in pairs]), f"{less}"]
+
+
+def larger_models(results: Sequence[Result]) -> Iterator[str]:
+    """Write what sets take from the tasks that every model was searched on, smallest model first.
+
+    Where no set was named, nothing is lost.
+    """
+    headings = ["model", "parameters", "heads", "tasks of all", "with a set named",
+                "the task loses, 0 where none is", "at least half of it, for sure"]  # fmt: skip
+    sets = {
+        model: {short(result): result for result in asked}
+        for model, goal, asked in groups(results)
+        if goal == "set"
+    }
+    common = set.intersection(*(set(tasks) for tasks in sets.values()))
+    rows = []
+    for model in sorted(sets, key=lambda model: MILLIONS[model]):
+        mine = [result for task, result in sets[model].items() if task in common]
+        lost = [own_loss(result) if result.top else None for result in mine]
+        half = sum(loss is not None and loss.least >= 0.5 for loss in lost)
+        shares = [0.0 if loss is None else loss.share for loss in lost]
+        size, named = sum(mine[0].grid.heads or ()), sum(bool(each.top) for each in mine)
+        told = [f"{MILLIONS[model]:,} M", f"{size}", f"{len(mine)}", f"{named}"]
+        rows.append([model, *told, middle(shares), f"{half}"])
+    return pages.table(headings, rows)
 
 
 def clean_cuts(results: Sequence[Result]) -> Iterator[str]:
@@ -315,13 +339,14 @@ TABLES: Mapping[str, Callable[[Sequence[Result]], Iterator[str]]] = {
     "few heads": partial(
         by_group,
         cells=few_heads,
-        headings=["tasks", "heads, median", "the task loses", "at least half of it, for sure",
+        headings=["heads, median", "the task loses", "at least half of it, for sure",
                   "random heads take"],
     ),
+    "larger models": larger_models,
     "specificity": partial(
         by_group,
         cells=specificity,
-        headings=["tasks", "other tasks that lose for sure", "most hurt of them loses", "verdicts"],
+        headings=["other tasks that lose for sure", "most hurt of them loses", "verdicts"],
     ),
     "clean cuts": clean_cuts,
     "common heads": common_heads,

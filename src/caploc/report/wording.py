@@ -229,7 +229,7 @@ def percent(share: float) -> str:
         return f"<{SPACE}1{SPACE}%"
     if 0.99 < share < 1:
         return f">{SPACE}99{SPACE}%"
-    return f"{100 * share:.0f}{SPACE}%"
+    return f"{100 * share:z.0f}{SPACE}%"
 
 
 def write_q(q: float | None) -> str:
