@@ -124,6 +124,7 @@ def test_without_heads_nothing_is_said_of_their_check(sure):
     assert [question.title for question in questions(shaped(sure))] == [
         "Are these the right heads?", MORE, "Do the effects add up?",
     ]  # fmt: skip
+    assert not {"Expected recall", "With more rows"} & set(signs(sure))  # of no heads
 
 
 def test_a_high_r2_is_shown_beside_its_ceiling_and_proves_nothing(sure):

@@ -152,7 +152,8 @@ def _doubts(result: Result, of_set: bool) -> Iterator[str]:
     search, validation = result.search, result.validation
     expected, wanted, budget = search.expected_recall, search.wanted_recall, search.budget
     unsure = expected is not None and wanted is not None and expected < wanted
-    if unsure and budget is not None and not of_set:  # the expected recall is of single heads
+    ranked = bool(result.top) and not of_set  # the expected recall is of single heads that matter
+    if ranked and unsure and budget is not None:
         option = f"--budget {2 * budget}"
         more = f"twice the rows: {once_more(option)}."
         if search.stopped_by == "examples":

@@ -88,7 +88,10 @@ def _search_signs(result: Result) -> Iterator[Sign]:
     if search.expected_recall is None:
         return
     of_set = search.goal == "set"
-    yield _fixed("recall of a set") if of_set else _recall(result, search.expected_recall)
+    if of_set:
+        yield _fixed("recall of a set")
+    elif result.top:  # where no head matters there are none to be missed
+        yield _recall(result, search.expected_recall)
     if (ratio := search.signal_to_noise) is not None:
         small = "" if ratio >= 1 else " At less than 1 the ranking is mostly noise."
         reading = "The effects of the first heads of the ranking, typically, over their errors."
@@ -123,7 +126,8 @@ def _rows_signs(result: Result) -> Iterator[Sign]:
         yield _again(result)
     elif search.seeks_set:
         yield _fixed("another set")
-    yield from _forecast(search)
+    if result.top:
+        yield from _forecast(search)
     if search.rows is not None:
         of = "" if search.budget is None else f" of {search.budget:,}"
         reasons: dict[str, str] = read_texts()["stopped_by"]

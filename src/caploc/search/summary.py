@@ -98,19 +98,18 @@ def write_notes(state: SearchState, conclusion: Conclusion, chosen: list[int]) -
 def confidence_notes(state: SearchState, conclusion: Conclusion) -> str:
     """Say how sure the naming is, and what would make it surer."""
     wanted, named = conclusion.top, len(conclusion.named)
-    recall, more = conclusion.expected_recall, conclusion.forecast()["2"]
     if not named:
         return (
             f"No head is needed beyond doubt (false discovery rate {LEVEL:.0%}) after "
-            f"{state.spent:,} rows: either nothing localizes here, or each head does little. "
-            "Try --goal set, --outcome logprob, or a larger --budget (twice the rows would raise "
-            f"the expected recall from {recall:.0%} to about {more:.0%})."
+            f"{state.spent:,} rows: either nothing localizes here, or each head does little, which "
+            "--goal set, --outcome logprob or a larger --budget may show."
         )
     if named < wanted:
         return (
             f"Up to {wanted} heads may be named, and {named} of the first {wanted} "
             f"{'is' if named == 1 else 'are'} needed beyond doubt; all others are candidates."
         )
+    recall, more = conclusion.expected_recall, conclusion.forecast()["2"]
     if is_exhausted(state, conclusion):
         return f"The search asked every example, at an expected recall of {recall:.0%}."
     if recall < state.problem.settings.recall:
