@@ -158,7 +158,7 @@ def larger_models(results: Sequence[Result]) -> Iterator[str]:
     headings = ["model", "parameters", "heads", "tasks of all", "with a set named",
                 "the task loses, 0 where none is", "at least half of it, for sure"]  # fmt: skip
     sets = {
-        model: {short(result): result for result in asked}
+        model: {pages.called(result.task.name): result for result in asked}
         for model, goal, asked in groups(results)
         if goal == "set"
     }
@@ -184,7 +184,7 @@ def clean_cuts(results: Sequence[Result]) -> Iterator[str]:
         asked = [r for r in results if r.model.name == model and pages.goal_of(r) == "specific"]
         clean = [result for result in asked if check_of(result).verdict in CLEAN]
         lost = ", ".join(
-            f"{short(result)} {percent(loss.share)}"
+            f"{pages.called(result.task.name)} {percent(loss.share)}"
             for result in clean
             if (loss := own_loss(result))
         )
@@ -192,11 +192,6 @@ def clean_cuts(results: Sequence[Result]) -> Iterator[str]:
             none = sum(not result.top for result in asked)
             rows.append([model, f"{len(asked)}", f"{none}", f"{len(clean)}", lost or "–"])
     return pages.table(headings, rows)
-
-
-def short(result: Result) -> str:
-    """Name a study's task without its folder."""
-    return str(result.task.name).removeprefix("words/")
 
 
 def common_heads(results: Sequence[Result]) -> Iterator[str]:
@@ -208,11 +203,11 @@ def common_heads(results: Sequence[Result]) -> Iterator[str]:
         mine = [r for r in results if r.model.name == model and pages.goal_of(r) != "specific"]
         for result in mine:
             for head in result.top:
-                named[head].add(short(result))
+                named[head].add(pages.called(result.task.name))
             for each in result.heads:
                 if each.critical and each.head:
-                    breaking[each.head].add(short(result))
-        tasks = {short(result) for result in mine}
+                    breaking[each.head].add(pages.called(result.task.name))
+        tasks = {pages.called(result.task.name) for result in mine}
         every = {head: named[head] | breaking[head] for head in {*named, *breaking}}
         for head in sorted(every, key=lambda head: (-len(every[head]), head)):
             if len(every[head]) >= SHARED_BY:
@@ -318,7 +313,14 @@ def failures(results: Sequence[Result]) -> Iterator[str]:
         )
         if sample:
             share = percent(wrong[kind].share or 0.0)
-            rows.append([str(result.model.name), short(result), f"{kind}, {share}", *quote(sample)])
+            rows.append(
+                [
+                    str(result.model.name),
+                    pages.called(result.task.name),
+                    f"{kind}, {share}",
+                    *quote(sample),
+                ]
+            )
     return pages.table(headings, rows)
 
 

@@ -141,6 +141,7 @@ def tables(results: dict[str, Result]) -> Iterator[str]:
             yield f"\n### {model}: what each set changes, in points\n"
             yield f"![{model}: what each set changes](figures/{model}-sets.png)\n"
             yield from matrix(sets)
+        if (FIGURES / f"{model}-curves.png").exists():
             yield f"\n### {model}: one head after another\n"
             yield f"![{model}: share left after each head](figures/{model}-curves.png)"
 
@@ -214,16 +215,16 @@ def draw(results: dict[str, Result], kept: dict[str, dict[str, list[float | None
     for model in dict.fromkeys(result.model.name for result in results.values()):
         mine = {name: each for name, each in results.items() if each.model.name == model}
         sets = [each for each in mine.values() if goal_of(each) == "set" and each.top]
-        tasks, values = changes_by_set(sets)
-        names = [called(each.task.name) for each in sets]
-        label = "change of the score, points"
-        spec = draw_matrix(names, tasks, values, label=label, digits=0, diverging=True)
-        (FIGURES / f"{model}-sets.png").write_bytes(Picture.of([spec]).png(DOTS))
+        if sets:
+            tasks, values = changes_by_set(sets)
+            names, label = [called(each.task.name) for each in sets], "change of the score, points"
+            spec = draw_matrix(names, tasks, values, label=label, digits=0, diverging=True)
+            (FIGURES / f"{model}-sets.png").write_bytes(Picture.of([spec]).png(DOTS))
         alone = {name: each for name, each in mine.items() if goal_of(each) == "heads"}
-        lines = shares_left(alone, kept)
-        up = "share of the intact score"
-        spec = curves(lines, across="heads knocked out", up=up, zero=True)
-        (FIGURES / f"{model}-curves.png").write_bytes(Picture.of([spec]).png(DOTS))
+        if any((lines := shares_left(alone, kept)).values()):
+            up = "share of the intact score"
+            spec = curves(lines, across="heads knocked out", up=up, zero=True)
+            (FIGURES / f"{model}-curves.png").write_bytes(Picture.of([spec]).png(DOTS))
 
 
 def lighten(found: Any) -> Any:
