@@ -235,8 +235,9 @@ $(TRACKERS)/.installed: pyproject.toml
 	$(PYTHON) -m venv $(TRACKERS)
 	echo '*' > $(TRACKERS)/.gitignore
 	$(TRACKERS)/bin/pip install --quiet --disable-pip-version-check \
-		-e '.[mlflow,trackio,wandb]' pytest hypothesis beartype torch==2.13.0
+		-e '.[mlflow,trackio,wandb]' pytest 'pytest-timeout>=2.3,<3' hypothesis beartype \
+		torch==2.13.0
 	touch $@
 
 clean:
-	rm -rf $(VENV) $(PEERS) $(TRACKERS) $(QUANTIZED) $(FUZZ) $(AUDIT) $(WORDS) build runs .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) $(PEERS) $(TRACKERS) $(QUANTIZED) $(VLLM) $(FUZZ) $(AUDIT) $(WORDS) build runs .pytest_cache .mypy_cache .ruff_cache
