@@ -2,15 +2,19 @@
 
     python scripts/results.py [--runs build/results]
     python scripts/results.py --cnl runs/reproduce-cnl-real
+    python scripts/results.py --heads runs/real
 
 Each study's result.json is kept beside the page, without blanks. With `--cnl` the page is
 docs/results/cnl.md instead, of what `caploc reproduce cnl --preset real` has so far; it may be
 repeated, a folder for each model or for each part of what was measured on one. Models that are not
-named, and parts that a folder does not have, keep what is stored of them.
+named, and parts that a folder does not have, keep what is stored of them. `--heads` copies the page
+and the figures that `caploc reproduce all --preset real --model LABEL` wrote.
 """
 
 import argparse
 import json
+import re
+import shutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -277,6 +281,20 @@ def replace_tables(page: Path, text: str) -> None:
     page.write_text(before + BEGIN + "\n" + text + "\n" + END + rest.split(END)[1])
 
 
+def copy_exhibits(folder: Path) -> None:
+    """Copy the page of a reproduction of the heads paper on one model, and its figures."""
+    text = (folder / "index.md").read_text()
+    command = re.search(r"--model (\S+) --out \S+", text)
+    if command is None:
+        raise SystemExit(f"{folder}/index.md does not say by --model and --out how it was made.")
+    label, name = command[1], f"heads-{command[1].lower()}"
+    text = text.replace(command[0], f"--model {label} --out runs/real")
+    (FIGURES / name).mkdir(parents=True, exist_ok=True)
+    for path in folder.glob("fig*.png"):
+        shutil.copy(path, FIGURES / name / path.name)
+    PAGE.with_name(f"{name}.md").write_text(re.sub(r"\]\((fig\d)", rf"](figures/{name}/\1", text))
+
+
 def main() -> None:
     """Write a page's tables and the results beside it."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
@@ -284,7 +302,11 @@ def main() -> None:
     parser.add_argument(
         "--cnl", type=Path, action="append", help="a folder of caploc reproduce cnl --preset real"
     )
+    parser.add_argument("--heads", type=Path, help="a folder of caploc reproduce all")
     asked = parser.parse_args()
+    if asked.heads:
+        copy_exhibits(asked.heads)
+        return
     KEPT.mkdir(parents=True, exist_ok=True)
     if asked.cnl:
         for folder in asked.cnl:

@@ -42,7 +42,13 @@ SHAPES = ("circle", "square", "triangle-up", "diamond", "triangle-down", "cross"
 OKABE_ITO = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000")
 PRINT = {f"--series-{number}": colour for number, colour in enumerate(OKABE_ITO, 1)}
 PRINT |= {"--series-8": "#882255", "--series-9": "#332288"}  # Tol's wine and indigo
-PRINT |= {"--ink": "#16181d", "--quiet": "#5b626d", "--line": "#dcdfe4", "--needed": "#b8500c"}
+PRINT |= {
+    "--paper": "#ffffff",
+    "--ink": "#16181d",
+    "--quiet": "#5b626d",
+    "--line": "#dcdfe4",
+    "--needed": "#b8500c",
+}
 VARIABLE = re.compile(r"var\((--[\w-]+)\)")
 
 Spec = Mapping[str, Any]

@@ -155,6 +155,7 @@ SIGNS = {sign: f"\\{sign}" for sign in "&%$#_{}"} | {
     "±": r"\(\pm\)",
     "…": r"\dots{}",
 }
+NO_WIDER = r"\ifdim\width>\linewidth\linewidth\else\width\fi"  # than the column of text
 
 
 def over(exhibit: Exhibit) -> list[str]:
@@ -173,9 +174,9 @@ def latex_environment(exhibit: Exhibit) -> str:
     kind = "figure" if drawn else "table*" if wide else "table"
     size = r"width=\linewidth,height=.7\textheight,keepaspectratio"
     picture = [rf"\includegraphics[{size}]{{{exhibit.name}.pdf}}"]
-    body = picture[: exhibit.draw is not None] if drawn else latex_tabular(exhibit)
-    if wide:
-        body = [r"\resizebox{\textwidth}{!}{%", *body, "}"]
+    body = picture[: exhibit.draw is not None]
+    if not drawn:
+        body = [rf"\resizebox{{{NO_WIDER}}}{{!}}{{%", *latex_tabular(exhibit), "}"]
     notes = [rf"\par\smallskip{{\footnotesize {escape_latex(note)}\par}}" for note in exhibit.notes]
     caption = escape_latex(NUMBERED.sub("", exhibit.title))
     named = [rf"\caption{{{caption}}}", rf"\label{{{kind[:3]}:{exhibit.name}}}"]

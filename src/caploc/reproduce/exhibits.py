@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import chain, cycle
+from itertools import chain, compress, cycle
 
 from caploc.heads import Head, HeadGrid
 from caploc.report import charts
@@ -294,13 +294,18 @@ def fig1(lab: Lab) -> Exhibit:
         )
         rows.append((name, *values))
     columns = tuple(benchmark.label for benchmark in axes)
-    if len(axes) < FEWEST_AXES:
+    done = able(lab, model, axes)
+    can = [each in done for each in axes]
+    if len(done) < FEWEST_AXES:
         few = ["Too few benchmarks for a picture."]
         return fill_exhibit(lab, "fig1", rows, columns=columns, before=few)
     scaled = ["In the picture every axis is a share of the intact score, guessing not taken off."]
+    if not all(can):  # next to nothing is no whole to have a share of
+        scaled[0] += f" Benchmarks that {model.label} cannot do intact are in the table alone."
     title = "score as a share of the intact score"
-    shares = shares_of_first(rows)
-    draw = partial(charts.radar, columns, shares, title=title, palette=palette(preset))
+    shares = {name: list(compress(each, can)) for name, each in shares_of_first(rows).items()}
+    drawn = list(compress(columns, can))
+    draw = partial(charts.radar, drawn, shares, title=title, palette=palette(preset))
     return replace(fill_exhibit(lab, "fig1", rows, columns=columns, before=scaled), draw=draw)
 
 
