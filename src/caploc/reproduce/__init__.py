@@ -23,6 +23,7 @@ import numpy as np
 
 from caploc import designs
 from caploc.cache import digest
+from caploc.cost import weigh_rows
 from caploc.errors import pick, raise_together
 from caploc.heads import Head
 from caploc.progress import Progress, Silent, expect
@@ -284,10 +285,12 @@ def reproduce(
 
 def foretell(laboratory: Laboratory, names: Sequence[str]) -> None:
     """Say how many rows are to come, unless rows of other exhibits may be among those stored."""
-    stored = laboratory.store.count_rows()
-    rows = sum(bill.rows for bill in plan_exhibits(laboratory.preset, names)) - stored
+    preset, stored = laboratory.preset, laboratory.store.count_rows()
+    rows = sum(bill.rows for bill in plan_exhibits(preset, names)) - stored
     if rows > 0 and (not stored or set(choose_exhibits(names)) == set(EXHIBITS)):
-        expect(laboratory.progress, rows, rows)
+        tasks = (laboratory.task(preset.leader, each, each.task) for each in preset.benchmarks)
+        weight = float(np.mean([weigh_rows(task) for task in tasks]))  # as if all asked alike
+        expect(laboratory.progress, rows, weight * rows)
 
 
 def limited(exhibit: Exhibit, preset: Preset) -> Exhibit:
