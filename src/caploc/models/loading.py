@@ -198,8 +198,9 @@ class Weights:
         if not slow or not multiplies_bfloat16(self.where.device):
             return None
         return (
-            "This processor multiplies bfloat16: with --dtype bfloat16 rows would take half of "
-            "the time or less; what rounding changes is measured, and no smaller effect named."
+            "This processor multiplies bfloat16: with --dtype bfloat16 (in a file of studies, "
+            "dtype of the model) rows would take half of the time or less; what rounding changes "
+            "is measured, and no smaller effect named."
         )
 
     def check(self, naming: Naming) -> HeadGrid:
