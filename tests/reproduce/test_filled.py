@@ -243,6 +243,17 @@ def test_a_radar_of_two_axes_is_not_drawn():
     assert exhibit.draw is None and exhibit.notes[0] == "Too few benchmarks for a picture."
 
 
+def test_the_radar_has_no_axis_for_what_the_model_cannot_do(monkeypatch):
+    whole = exhibits.fig1(planted())
+    monkeypatch.setattr(exhibits, "FEWEST_AXES", 2)
+    others = lambda lab, model, some: [each for each in some if each.label != "Gen"]  # noqa: E731
+    monkeypatch.setattr(exhibits, "able", others)
+    exhibit = exhibits.fig1(planted())
+    assert "Gen" in json.dumps(whole.draw()) and "Gen" not in json.dumps(exhibit.draw())
+    assert exhibit.rows == whole.rows
+    assert "Benchmarks that demo cannot do intact are in the table alone." in exhibit.notes[0]
+
+
 def test_answers_of_a_model_stay_in_their_cell():
     exhibit = analyses.failures_exhibit(planted())
     for row in writing.markdown_page(exhibit).splitlines()[4:6]:
