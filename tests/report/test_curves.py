@@ -5,7 +5,7 @@ from shaping import shaped, shaped_curve
 
 from caploc.report.charts import Picture
 from caploc.report.plots import curve_specs
-from caploc.report.scores import read_curve, tabulate_curve, tell_doubtful
+from caploc.report.scores import read_curve, tabulate_curve, tell_doubtful, tell_end
 from caploc.report.wording import ScoreKind, Unit
 
 POINTS = [
@@ -147,4 +147,12 @@ def test_heads_of_a_curve_that_may_do_nothing_are_told(result):
     entry.update(high=0.1)
     assert tell_doubtful(drawn, shaped(result)) == (
         f"Alone, {entry['head']} may do nothing: its interval holds 0 in the search."
+    )
+
+
+def test_a_curve_of_fewer_heads_than_asked_says_why():
+    drawn = shaped_curve({"heads": ["L0H1", "L1H2"], "curves": {}})
+    assert tell_end(drawn, 2) == ""
+    assert tell_end(drawn, 500) == (
+        "The run ranks 2 heads, those that it estimates to be needed: no more."
     )

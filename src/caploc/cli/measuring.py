@@ -99,7 +99,7 @@ def curve(
     from caploc.finished import FinishedRun
     from caploc.folder import CURVE
     from caploc.report.plots import units_by_task
-    from caploc.report.scores import read_curve, tabulate_curve, tell_doubtful
+    from caploc.report.scores import read_curve, tabulate_curve, tell_doubtful, tell_end
 
     allowed = may.allowed()
     with output.progress() as progress:
@@ -110,9 +110,9 @@ def curve(
     names, rows = tabulate_curve(drawn, units)
     if read_file(folder / CURVE, Curve).curves != drawn.curves:
         figure = "The report keeps its curve, which is on more examples."
-    sentences = read_curve(drawn, units), tell_doubtful(drawn, result), figure
+    sentences = read_curve(drawn, units), tell_end(drawn, most), tell_doubtful(drawn, result)
     told = [text for text in sentences if text]
-    output.show(drawn.as_dict(), (["knocked out", "the last", *names], rows), *told)
+    output.show(drawn.as_dict(), (["knocked out", "the last", *names], rows), *told, figure)
 
 
 @options.takes_groups

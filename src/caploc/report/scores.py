@@ -244,6 +244,14 @@ def tell_doubtful(curve: Curve, result: Result) -> str:
     return f"Alone, {name_list(heads)} may do nothing: {an} in the search."
 
 
+def tell_end(curve: Curve, most: int) -> str:
+    """Say that a curve has fewer heads than were asked for; "" if it has as many."""
+    drawn = len(curve.heads)
+    if drawn >= most:
+        return ""
+    return f"The run ranks {counted(drawn, 'head')}, those that it estimates to be needed: no more."
+
+
 def tabulate_curve(curve: Curve, units: Mapping[str, Unit]) -> tuple[list[str], list[list[str]]]:
     """Name the tasks of curve.json, and write a row for each number of heads.
 
