@@ -179,7 +179,7 @@ def test_a_capability_has_one_colour_in_every_figure_and_no_other_has_it():
         assert colours == {name: own[name] for name in colours}
 
 
-def test_a_model_that_cannot_do_a_task_is_asked_for_no_heads_of_it():
+def test_a_model_that_cannot_do_a_task_is_asked_for_no_heads_of_it(monkeypatch):
     lab = planted(preset=Preset.model_validate(written(floor=0.9)))
     table = exhibits.table2(lab)
     assert not table.rows
@@ -187,6 +187,13 @@ def test_a_model_that_cannot_do_a_task_is_asked_for_no_heads_of_it():
         "No heads were looked for where demo scores below 0.9 or no better than guessing: "
         "Add 0.800 ± 0.010, Sort 0.800 ± 0.010."
     )
+    searched = []
+    monkeypatch.setattr(analyses, "named_heads", lambda *asked: searched.append(asked) or [])
+    content = written(floor=0.9)
+    content["benchmark"][0]["others"] = {"another task": {"task": "demo/subtraction"}}
+    lab = planted(preset=Preset.model_validate(content))
+    assert [row[-1].number for row in analyses.scale(lab).rows] == [None, None]
+    assert len(analyses.rules(lab).rows) == 2 and not searched
     lab = planted(preset=Preset.model_validate(written(floor=0.5)))
     assert len(exhibits.table2(lab).rows) == 2
     guessed = planted(preset=Preset.model_validate(written(floor=0.5)), chance=0.79)

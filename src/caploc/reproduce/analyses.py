@@ -118,7 +118,12 @@ def in_words(strengths: Mapping[str, Strength], sizes: Mapping[str, float]) -> s
 
 
 def strength(lab: Lab, model: PresetModel, benchmark: Benchmark) -> Strength | None:
-    """How localized a benchmark is; None where a score is missing or no better than chance."""
+    """How localized a benchmark is; None where a score is missing or no better than chance.
+
+    None too where no heads are looked for, for the model cannot do it.
+    """
+    if not able(lab, model, [benchmark]):
+        return None
     heads = named_heads(lab, model, benchmark)
     scores = []
     for found in (lab.score(model, benchmark, heads), general(lab, model, heads)):
@@ -200,7 +205,8 @@ def rules(lab: Lab) -> Exhibit:
             ways = {"as above": benchmark} if benchmark.others else {}
             ways |= {name: benchmark.asked_as(name) for name in benchmark.others}
             for name, way in ways.items():
-                heads = named_heads(lab, model, benchmark) if benchmark.localize else []
+                searched = benchmark.localize and able(lab, model, [benchmark])
+                heads = named_heads(lab, model, benchmark) if searched else []
                 whole = score_value(lab.score(model, way, []))
                 drop, share, _ = costs(lab, model, None, way, heads)
                 rows.append((model.label, benchmark.label, name, whole, drop, share))
