@@ -8,7 +8,7 @@ Each study's result.json is kept beside the page, without blanks. With `--cnl` t
 docs/results/cnl.md instead, of what `caploc reproduce cnl --preset real` has so far; it may be
 repeated, a folder for each model or for each part of what was measured on one. Models that are not
 named, and parts that a folder does not have, keep what is stored of them. `--heads` copies the page
-and the figures that `caploc reproduce all --preset real --model LABEL` wrote.
+and the figures that `caploc reproduce all --preset real` wrote, with one --model or several.
 """
 
 import argparse
@@ -282,17 +282,20 @@ def replace_tables(page: Path, text: str) -> None:
 
 
 def copy_exhibits(folder: Path) -> None:
-    """Copy the page of a reproduction of the heads paper on one model, and its figures."""
+    """Copy the page of a reproduction of the heads paper, and its figures."""
     text = (folder / "index.md").read_text()
-    command = re.search(r"--model (\S+) --out \S+", text)
+    command = re.search(r"((?:--model \S+ )*)--out \S+", text)
     if command is None:
-        raise SystemExit(f"{folder}/index.md does not say by --model and --out how it was made.")
-    label, name = command[1], f"heads-{command[1].lower()}"
-    text = text.replace(command[0], f"--model {label} --out runs/real")
+        raise SystemExit(f"{folder}/index.md does not say by --out how it was made.")
+    models = command[1].split()[1::2]
+    name = f"heads-{models[0].lower()}" if len(models) == 1 else "heads"
+    text = text.replace(command[0], f"{command[1]}--out runs/real")
     (FIGURES / name).mkdir(parents=True, exist_ok=True)
-    for path in folder.glob("fig*.png"):
+    for path in folder.glob("*.png"):
         shutil.copy(path, FIGURES / name / path.name)
-    PAGE.with_name(f"{name}.md").write_text(re.sub(r"\]\((fig\d)", rf"](figures/{name}/\1", text))
+    PAGE.with_name(f"{name}.md").write_text(
+        re.sub(r"\]\((\w+\.png)", rf"](figures/{name}/\1", text)
+    )
 
 
 def main() -> None:
