@@ -238,10 +238,10 @@ def greedy(cutting: Cutting, seed: int) -> Arm:
 ARMS: dict[str, Callable[[Cutting, int], Arm]] = {
     "first five": top_five,
     "set": most_damaging,
-    "set, filtered": filtered,
+    "filtered set": filtered,
     "specific": specific,
     "Optuna": sampled,
-    "greedy, same objective": greedy,
+    "greedy": greedy,
 }
 LORA = "LoRA"
 
