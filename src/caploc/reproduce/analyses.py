@@ -204,10 +204,10 @@ def rules(lab: Lab) -> Exhibit:
         for benchmark in lab.preset.benchmarks:
             ways = {"as above": benchmark} if benchmark.others else {}
             ways |= {name: benchmark.asked_as(name) for name in benchmark.others}
+            searched = ways and benchmark.localize and able(lab, model, [benchmark])
+            heads = named_heads(lab, model, benchmark) if searched else []
             for name, way in ways.items():
-                searched = benchmark.localize and able(lab, model, [benchmark])
-                heads = named_heads(lab, model, benchmark) if searched else []
                 whole = score_value(lab.score(model, way, []))
-                drop, share, _ = costs(lab, model, None, way, heads)
-                rows.append((model.label, benchmark.label, name, whole, drop, share))
+                lost = costs(lab, model, None, way, heads)[:2] if heads else (Value(None),) * 2
+                rows.append((model.label, benchmark.label, name, whole, *lost))
     return fill_exhibit(lab, "rules", rows)
