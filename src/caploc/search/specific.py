@@ -2,8 +2,9 @@
 
 Every head is looked at alone on the task, fewer and fewer of them on more examples, and on the
 spared tasks too. For several tolerances of what a head may cost these alone, a set is grown head by
-head from those within it. The sets as they grew are the candidates: they are knocked out on further
-examples of every task, the unpromising ones dropped early.
+head from those within it. The sets as they grew are the first candidates, and are knocked out on
+examples of every task. What they show of their heads corrects what looks said: from both, sets are
+proposed that may do much for little, tried, and so on. The best are tried on further examples.
 
 With amounts, the best of them are varied: what members cost elsewhere is scaled back, and heads
 that would cost too much are added in part.
@@ -29,19 +30,25 @@ from caploc.search.summary import nothing_found
 
 # Shares of the budget for looks at single heads: every head, then the most promising of them, fewer
 # heads on more examples each time; of the first, most is for the task and its twins.
-LOOKS = (0.3, 0.2, 0.15)
+LOOKS = (0.25, 0.15, 0.1)
 NARROWED = (6, 20)  # a look goes on with one of so many heads,
 FEWEST = (32, 16)  # and with so many at least
 ELSEWHERE = 0.5  # examples of a spared task for each of the task, after the first look
-GROWING = 0.15  # for the growth; the rest is for the candidates
+GROWING = 0.1  # for the growth; the rest is for the candidates
 TOLERANCES = (0.5, 1.5, 5.0, np.inf)  # of a head's loss elsewhere, as multiples of the price
 ADDED = 6  # heads that are tried as the next of a set
 FEWEST_ASKED, MOST_ASKED = 3, 16  # examples of a task that a growing set is asked on
-TRIALS = (0.4, 0.5, 0.9)  # shares of the rows left: likelihoods of all, of the best, outcomes
+TRIALS = (0.2, 0.5, 0.9)  # shares of the rows left: likelihoods of all, of the best, outcomes
 KEPT = 5  # candidates that go on after the first of these
+PROPOSING, PROPOSED = 0.6, (12, 8, 6)  # share of the rows left for sets proposed; these, by round
+DRAWS, LEAST_EACH = 8, 4  # draws for each set to propose; examples of a task that it is tried on
 SCALING, ROUNDS = 0.2, 2  # share of the budget for sets with amounts, and in how many rounds
 BASES, VARIED, KEPT_SCALED = 3, 4, 3  # sets varied in one, heads in all; sets that go on after it
 LINKED, MISLED = 0.005, 0.2  # what likelihoods may be wrong by, in score and as a share
+# Most heads cost most examples nothing and a few of them everything, which the first few seldom
+# show: a variance of single examples besides what these show.
+RARE = 0.03
+UNKNOWN = 0.3  # standard error of what was not seen at all
 DOUBT = 0.4  # standard errors by which a head's loss elsewhere may be smaller than it seems
 CHECKED = 20  # examples on which the heads of the set are knocked out alone, at most
 EXCESS = 20.0  # weight of what a set loses elsewhere beyond the price, when one is named
@@ -53,6 +60,7 @@ NOTHING_SCORED = (
 
 Whole = tuple[int, ...]  # columns of heads that are knocked out wholly
 Changes = Float[np.ndarray, "sets asked"]
+Effect = Float[np.ndarray, " heads"]
 
 
 @dataclass
@@ -95,6 +103,14 @@ class Side:
         plan = Plan.crossed(masks, asked, task=task, what="likelihood of right answers")
         return (yield from changes(plan, self.look.before))
 
+    def alone(self, heads: Sequence[int]) -> tuple[Effect, Effect]:
+        """What the looks tell of these heads, and the variance of that."""
+        effects = self.look.effects()
+        assert self.look.change is not None
+        asked = np.maximum(np.isfinite(self.look.change[heads]).sum(axis=1), 1)
+        error = np.nan_to_num(effects.stderr[heads], nan=UNKNOWN)
+        return np.nan_to_num(effects.effect[heads]), error**2 + RARE / asked
+
     def ask(self, heads: Sequence[int], count: int) -> Asking[int]:
         """Look at these heads alone on further examples; the number of rows taken."""
         further = np.full((self.problem.heads, count), np.nan)
@@ -135,9 +151,14 @@ class GrownSet:
     seen: list[list[float]]
 
     @cached_property
-    def changes(self) -> Float[np.ndarray, " tasks"]:
-        """Of each task's score, by both kinds of evidence, weighed by their precision."""
+    def weighed(self) -> Float[np.ndarray, "tasks 2"]:
+        """The change of each task's score by both kinds of evidence, and its standard error."""
         return np.array([weigh(*each) for each in zip(self.likely, self.seen, strict=True)])
+
+    @property
+    def changes(self) -> Float[np.ndarray, " tasks"]:
+        """Of each task's score."""
+        return self.weighed[:, 0]
 
     @property
     def damage(self) -> float:
@@ -149,24 +170,30 @@ class GrownSet:
         """What the spared task loses that loses most; 0 if none loses."""
         return -float(self.changes[self.targets :].min(initial=0.0))
 
+    @property
+    def risk(self) -> float:
+        """The loss if every spared task lost a standard error more than it seems."""
+        return float((self.weighed[:, 1] - self.changes)[self.targets :].max(initial=0.0))
+
     def worth(self, price: float) -> float:
-        """The damage, less what is lost elsewhere beyond the price."""
-        return self.damage - EXCESS * max(0.0, self.loss - price)
+        """The damage, a standard error less than it seems, less what is risked beyond the price."""
+        doubt = float(self.weighed[: self.targets, 1].mean())
+        return self.damage - doubt - EXCESS * max(0.0, self.risk - price)
 
 
-def weigh(likely: Sequence[float], seen: Sequence[float]) -> float:
-    """The change of a score by what was expected and what was seen, each with its error."""
+def weigh(likely: Sequence[float], seen: Sequence[float]) -> tuple[float, float]:
+    """The change of a score by what was expected and what was seen, and its standard error."""
     expected, known = (np.array([x for x in part if np.isfinite(x)]) for part in (likely, seen))
     precision = total = 0.0
     if expected.size > 1:
         mean = float(expected.mean())
-        error = expected.var(ddof=1) / expected.size + LINKED**2 + (MISLED * mean) ** 2
+        error = (expected.var(ddof=1) + RARE) / expected.size + LINKED**2 + (MISLED * mean) ** 2
         precision, total = 1 / error, mean / error
     if known.size > 1:
         # Half a change of either kind more: where none was seen, some may come.
         error = ((known**2).sum() + 1) / (known.size + 1) / known.size
         precision, total = precision + 1 / error, total + float(known.mean()) / error
-    return total / precision if precision else 0.0
+    return (total / precision, precision**-0.5) if precision else (0.0, UNKNOWN)
 
 
 def check_rows(settings: Settings, heads: int, twins: int, spared: int) -> None:
@@ -332,12 +359,80 @@ def try_candidates(
         return []
     price = state.problem.settings.price
     yield from try_further(state, sides, whole, int(TRIALS[0] * state.left))
+    yield from propose(state, sides, whole, looks.pool)
     scaled = yield from scale(state, sides, whole, looks)
     for share in TRIALS[1:]:
         best = best_of(whole, price, KEPT) + best_of(scaled, price, KEPT_SCALED)
         rows = int(share * state.left)
         yield from try_further(state, sides, best, rows, outcomes=share == TRIALS[-1])
     return [*whole, *scaled]
+
+
+def propose(
+    state: SearchState, sides: Sequence[Side], tried: list[GrownSet], pool: Sequence[int]
+) -> Asking[None]:
+    """Try sets that may be worth more than those tried, round by round, and add them to these.
+
+    Thompson sampling: every set is the best by one draw of what heads do from what is known of
+    them, at a price between nothing and the one named. One that was tried is tried further.
+    """
+    rows, price = int(PROPOSING * state.left / len(PROPOSED)), state.problem.settings.price
+    for most in PROPOSED:
+        count = min(most, rows // (LEAST_EACH * len(sides)))
+        known = [
+            posterior(side.alone(pool), tried, place, pool) for place, side in enumerate(sides)
+        ]
+        sets: dict[Whole, None] = {}
+        for number in range(DRAWS * count):
+            effects = np.array(
+                [state.random.multivariate_normal(*each) if number else each[0] for each in known]
+            )
+            limit = price * state.random.random()
+            best = compose(effects, tried[0].targets, limit, state.problem.settings.top)
+            sets |= {tuple(sorted(pool[place] for place in best)): None} if best else {}
+            if len(sets) == count:
+                break
+        have = {each.columns for each in tried}
+        tried += untried(sides, [each for each in sets if each not in have])
+        yield from try_further(state, sides, [each for each in tried if each.columns in sets], rows)
+
+
+def posterior(
+    alone: tuple[Effect, Effect], tried: Sequence[GrownSet], task: int, pool: Sequence[int]
+) -> tuple[Effect, Float[np.ndarray, "heads heads"]]:
+    """What heads of the pool do to a task, as if those of a set added up: mean and covariance.
+
+    Bayesian linear regression of what was seen of sets; before, it is what looks told of each head
+    `alone`, with its variance.
+    """
+    prior, variance = alone
+    known = [each for each in tried if len(each.likely[task]) > 1]
+    if not known:
+        return prior, np.diag(variance)
+    members = np.array([[column in each.columns for column in pool] for each in known], dtype=float)
+    change, error = np.array([each.weighed[task] for each in known]).T
+    shared = variance[:, None] * members.T
+    gain = np.linalg.solve(members @ shared + np.diag(error**2), shared.T).T
+    return prior + gain @ (change - members @ prior), np.diag(variance) - gain @ shared.T
+
+
+def compose(
+    effects: Float[np.ndarray, "tasks heads"], targets: int, price: float, top: int
+) -> list[int]:
+    """Add heads to a set, each time the one that is worth most, as long as that grows."""
+    chosen: list[int] = []
+    total, worth = np.zeros((len(effects), 1)), 0.0
+    while len(chosen) < top:
+        sums = total + effects
+        beyond = -sums[targets:].min(axis=0, initial=0.0) - price
+        worths = -sums[:targets].mean(axis=0) - EXCESS * np.maximum(beyond, 0.0)
+        worths[chosen] = -np.inf
+        best = int(np.argmax(worths))
+        if worths[best] <= worth:
+            break
+        chosen.append(best)
+        total, worth = sums[:, [best]], float(worths[best])
+    return chosen
 
 
 def untried(sides: Sequence[Side], sets: Sequence[Whole | dict[int, float]]) -> list[GrownSet]:
@@ -369,7 +464,7 @@ def try_further(
             kind = candidate.seen if outcomes else candidate.likely
             kind[place] += change.tolist()
     for candidate in sets:
-        vars(candidate).pop("changes", None)
+        vars(candidate).pop("weighed", None)
 
 
 def scale(
@@ -415,14 +510,14 @@ def vary(bases: Sequence[GrownSet], looks: Looks, settings: Settings) -> list[di
 
 
 def frontier(candidates: Sequence[GrownSet]) -> list[GrownSet]:
-    """List the candidates than which none does more and loses less elsewhere."""
+    """List the candidates than which none does more and may lose less elsewhere."""
     return [
         each
         for each in candidates
         if not any(
             other.damage >= each.damage
-            and other.loss <= each.loss
-            and (other.damage, -other.loss) != (each.damage, -each.loss)
+            and other.risk <= each.risk
+            and (other.damage, -other.risk) != (each.damage, -each.risk)
             for other in candidates
         )
     ]
