@@ -234,7 +234,7 @@ def test_where_strong_heads_cost_something_sets_of_others_are_found():
         chosen = search(worlds, seed=seed, price=0.05, budget=24 * HEADS, top=5).found.chosen
         task, *spared = (world.damage_of(chosen) for world in worlds)
         worths.append(task - 20 * max(0.0, max(spared) - 0.05))
-    assert np.mean(worths) > 0.1
+    assert np.mean(worths) > 0.6  # 0.45 for sets as they grew, 0.70 with those proposed
 
 
 @pytest.mark.slow
