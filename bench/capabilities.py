@@ -25,8 +25,8 @@ from driving import Done
 from gradients import graded
 from measuring import say
 from metering import metered
+from simulator import START, Trial
 from truths import Scores, Truth, cells, scores
-from worlds import START, Trial
 
 NAMES = (*DEMO_CAPABILITIES, "sentences")
 FOLDER = Path("build/bench/recovery")

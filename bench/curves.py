@@ -10,7 +10,7 @@ matplotlib.use("Agg")  # no screen needed
 from matplotlib import pyplot  # noqa: E402
 from matplotlib.axes import Axes  # noqa: E402
 
-from worlds import IDLE  # noqa: E402
+from simulator import IDLE  # noqa: E402
 
 # Colours that the colour-blind tell apart (Okabe and Ito, 2008), and a marker for each line.
 STYLES = {

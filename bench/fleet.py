@@ -14,12 +14,11 @@ from math import ceil
 
 import numpy as np
 
-import worlds
+import simulator
 from caploc.engine import Answer, Ask
 from caploc.heads import HeadGrid
 from caploc.recovery import Measurements
 from caploc.search import METHODS, Plan, Settings
-from caploc.simulate import World
 from caploc.tasks.task import Generate, Generated, LogLikelihood, Request
 from caploc.workers.concurrency import ConcurrentJobs, SharedEngine
 from caploc.workers.distributed import (
@@ -31,6 +30,7 @@ from caploc.workers.distributed import (
     WorkerJoined,
 )
 from driving import drive
+from fixtures import World
 
 CHARACTERS = 4.0  # of a token
 LIST_SECONDS = 1.0  # between two lists of answers
@@ -191,17 +191,17 @@ def job_of(plans: Replay, task: str, length: int) -> Callable[[SharedEngine], in
 
 def recorded(world: World, seed: int) -> Replay:
     """The plans of an adaptive search in a simulated world."""
-    answer, plans = worlds.Simulated(world), list[Plan]()
+    answer, plans = simulator.Simulated(world), list[Plan]()
 
     def keep(plan: Plan) -> Measurements:
         plans.append(plan)
         return answer(plan)
 
     settings = Settings(seed=seed)
-    trial = worlds.Trial(
-        "adaptive", "", METHODS["adaptive"].search, settings, worlds.FINDING, worlds.FRESH
+    trial = simulator.Trial(
+        "adaptive", "", METHODS["adaptive"].search, settings, simulator.FINDING, simulator.FRESH
     )
-    drive(trial.search(worlds.problem_of(world, trial)), keep)
+    drive(trial.search(simulator.problem_of(world, trial)), keep)
     return plans
 
 

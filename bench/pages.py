@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from math import sqrt
 from typing import Any
 
-from worlds import IDLE
+from simulator import IDLE
 
 Entry = dict[str, Any]
 Cell = dict[str, Any]
@@ -55,7 +55,7 @@ def simulated(kinds: dict[str, Entry], stem: str) -> Iterator[str]:
     real = {kind: e for kind, e in kinds.items() if IDLE not in kind and kind != NULL}
     idle = {kind.removesuffix(IDLE): e for kind, e in kinds.items() if IDLE in kind}
     yield "## Simulated models of 1,024 heads"
-    yield "The kinds of world are those of `caploc.simulate`."
+    yield "The kinds of world are those of `tests/worlds/simulate.py`."
     yield f"![recall against rows]({stem}.png)"
     if real:
         yield "Recall of the five heads that matter most alone:"

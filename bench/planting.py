@@ -12,13 +12,13 @@ from typing import Any
 import torch
 
 from caploc.engine import BatchEngine
-from caploc.models.planted import Planted, Truth, write_planted
 from caploc.search import Problem, Settings
 from caploc.store import Store
 from caploc.study import Study, run_study
 from caploc.tasks.catalog import TaskOptions
 from caploc.workbench import ModelOptions, Workbench
 from clock import Stopwatch
+from fixtures import Planted, Truth, write_planted
 from gradients import graded
 from measuring import say
 from truths import Scores, cells, share

@@ -25,14 +25,14 @@ from typing import Any
 
 import capabilities
 import planting
-import worlds
+import simulator
 from engine import names_of, quiet
 from measuring import say
 from tallies import METHODS, Results
 from truths import Scores, cells
 
 WITH_HEADS = ("strong", "weak", "inter", "fragile", "lowbase")
-IDLE_KINDS = tuple(kind + worlds.IDLE for kind in WITH_HEADS)
+IDLE_KINDS = tuple(kind + simulator.IDLE for kind in WITH_HEADS)
 LIKE_NETWORKS = ("real", "rescue")
 ALL_KINDS = (*WITH_HEADS, *LIKE_NETWORKS, "null", *IDLE_KINDS)
 # Only these say which heads they are sure of, which is what worlds with idle heads are for.
@@ -90,15 +90,15 @@ def numbers(text: str) -> tuple[int, ...]:
 
 def simulate(arguments: argparse.Namespace, results: Results) -> None:
     """Worlds of every kind; a kind is written when its last world is done."""
-    seeds = range(worlds.FIRST_SEED, worlds.FIRST_SEED + arguments.worlds)
-    budgets = arguments.budgets or worlds.BUDGETS
+    seeds = range(simulator.FIRST_SEED, simulator.FIRST_SEED + arguments.worlds)
+    budgets = arguments.budgets or simulator.BUDGETS
     for kind in arguments.kinds:
         methods = arguments.methods
         if kind in IDLE_KINDS:
             methods = [name for name in SURE if not methods or name in methods]
         calls = {seed: (kind, seed, methods, budgets) for seed in seeds}
         runs: dict[tuple[str, str], list[Scores]] = {}
-        for found in in_order(worlds.run_world, calls, arguments.jobs):
+        for found in in_order(simulator.run_world, calls, arguments.jobs):
             for method, setting, each in found:
                 runs.setdefault((method, setting), []).append(each)
         results.put("simulator", kind, {"cells": cells(runs)})

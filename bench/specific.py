@@ -19,7 +19,7 @@ from caploc.recovery import Measurements
 from caploc.search import METHODS, Found, Plan, Problem, Settings
 from caploc.search.plan import OtherTask, column_mask
 from caploc.search.specific import EXCESS
-from caploc.simulate import KINDS, World
+from fixtures import KINDS, World
 
 SPARED = 3  # tasks
 UNIVERSAL, SHARED = 3, 4  # heads that all tasks need; heads of the task that one more task needs

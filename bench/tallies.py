@@ -7,10 +7,10 @@ from typing import Any
 import capabilities
 import curves
 import pages
-from caploc.simulate import KINDS
+from fixtures import KINDS
 from gradients import ATTRIBUTION, GATES
+from simulator import IDLE, NAMES
 from table import setting
-from worlds import IDLE, NAMES
 
 Entry = dict[str, Any]
 METHODS = ("adaptive", *NAMES, ATTRIBUTION, GATES)

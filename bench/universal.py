@@ -20,7 +20,7 @@ from caploc.recovery import Measurements
 from caploc.reproduce.laboratory import ScoredTask, Searched
 from caploc.reproduce.selection import named_heads, universal_heads
 from caploc.search import METHODS, Problem, Settings, column_mask
-from caploc.simulate import KINDS, World
+from fixtures import KINDS, World
 from specific import draw_world
 
 LAYERS, WIDTH, TASKS, TOP = 32, 32, 4, 5

@@ -40,7 +40,6 @@ from caploc.measurement import Meter
 from caploc.models.loading import load_model
 from caploc.progress import Silent
 from caploc.search import Plan
-from caploc.simulate import World
 from caploc.store import Question, Store
 from caploc.tasks.catalog import load_task
 from caploc.tasks.task import Generated
@@ -52,6 +51,7 @@ from caploc.workers.distributed import (
     WorkerRecipe,
 )
 from caploc.workers.ray_backend import PoolWorker, WorkerPool, connect_ray
+from fixtures import World
 from fleet import EIGHT, SEVENTY, recorded, simulate
 
 PARTS = ("pair", "driver", "many", "fleet")

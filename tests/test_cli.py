@@ -17,11 +17,11 @@ from caploc import cli, console, tables
 from caploc.cli import app, options
 from caploc.console import interruptible
 from caploc.errors import BadOption, UserError
-from caploc.models.planted import Planted, write_planted
 from caploc.progress import Silent
 from caploc.result import GridShape, HeldOut, LocatedTask, Result, Score, TaskComparison, Validation
 from caploc.sandbox import Protection
 from caploc.workbench import ModelOptions
+from worlds.planted import Planted, write_planted
 
 ROOT = Path(__file__).parent.parent
 COMMANDS = [

@@ -19,12 +19,12 @@ from caploc.interactions import (
     pairs,
 )
 from caploc.measurement import search
-from caploc.models.planted import Planted, write_planted
 from caploc.progress import Silent
 from caploc.search import Problem, Settings, column_mask
 from caploc.search.published import Sheet
 from caploc.study import Study, run_study
 from caploc.workbench import ModelOptions
+from worlds.planted import Planted, write_planted
 
 
 class Counter(Silent):

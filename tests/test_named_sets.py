@@ -6,13 +6,13 @@ import pytest
 
 from caploc.contents import read_file
 from caploc.export import Export
-from caploc.models.planted import Planted, write_planted
 from caploc.recovery import Measurements, fit_paired
 from caploc.result import Result
 from caploc.search import METHODS, Found, Method, Settings
 from caploc.search.plan import Plan, intact_plan
 from caploc.study import Study, run_study
 from caploc.workbench import ModelOptions
+from worlds.planted import Planted, write_planted
 
 PLAN = Planted(2, 4, needed=2, rescuers=1, strengths=(0.4, 0.2), examples=200, seed=1)
 

@@ -9,12 +9,12 @@ import pytest
 
 from caploc.contents import Curve, read_file
 from caploc.evaluation import curve
-from caploc.models.planted import Planted, write_planted
 from caploc.progress import Silent
 from caploc.search import Settings
 from caploc.study import Study, run_study
 from caploc.validation import CURVED
 from caploc.workbench import ModelOptions
+from worlds.planted import Planted, write_planted
 
 pytestmark = pytest.mark.slow  # whole studies
 

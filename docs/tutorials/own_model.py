@@ -22,7 +22,7 @@ from torch import nn
 from caploc import designs
 from caploc.heads import HeadGrid
 from caploc.models.cutting import knocked_out
-from caploc.regressor import KnockoutRegressor
+from caploc.recovery import ESTIMATORS, Measurements
 
 torch.manual_seed(0)
 LAYERS, HEADS, WIDTH, VOCABULARY, LENGTH = 2, 8, 64, 12, 10
@@ -115,17 +115,21 @@ print("intact:", right(none, FIRST).mean(), right(none, FIFTH).mean())
 
 # %% [markdown]
 # ## Find the heads of each skill
+#
+# An estimator takes measured rows (here each has a mask and an example of its own) and the outcome
+# of each example with nothing knocked out.
 
 # %%
 masks = designs.bernoulli(grid.size, 2000, rate=0.1, seed=0)
-found = {
-    name: KnockoutRegressor().fit(masks, right(masks, question))
-    for name, question in (("first", FIRST), ("fifth", FIFTH))
-}
-for name, fit in found.items():
+rows = np.arange(len(masks))
+found = {}
+for name, question in (("first", FIRST), ("fifth", FIFTH)):
+    intact = dict(enumerate(right(np.zeros_like(masks), question)))
+    seen = Measurements(masks, rows, rows, right(masks, question))
+    found[name] = fit = ESTIMATORS["spike-slab"](seen, intact)
     for column in fit.needed(3):
-        low, high = fit.interval_[column]
-        print(f"{name}: {grid.heads[column]} {fit.coef_[column]:+.2f} [{low:+.2f}, {high:+.2f}]")
+        effect, low, high = fit.effect[column], fit.low[column], fit.high[column]
+        print(f"{name}: {grid.heads[column]} {effect:+.2f} [{low:+.2f}, {high:+.2f}]")
 
 # %% [markdown]
 # ## Check it on what the fit has not seen

@@ -4,9 +4,9 @@ import torch
 
 from caploc.models.knockout import knockout
 from caploc.models.loading import load_model
-from caploc.models.planted import Planted, write_planted
 from caploc.tasks.catalog import load_task
 from gradients import BATCH, Gold, attribution, gated
+from worlds.planted import Planted, write_planted
 
 EXAMPLES = list(range(2 * BATCH + 1))
 STEP = 1e-2

@@ -5,11 +5,11 @@ import pytest
 
 import pages
 import rivals
-import worlds
+import simulator
 from caploc.search import METHODS, Problem, Settings
-from caploc.simulate import World
 from driving import Done, drive
 from truths import Truth, cells, scores, summary
+from worlds.simulate import World
 
 HEADS = 100
 NEEDED = 4
@@ -21,7 +21,7 @@ PROBLEM = Problem(HEADS, list(range(100)), SETTINGS)
 @pytest.fixture(scope="module")
 def found():
     return {
-        rival: drive(rival(PROBLEM), worlds.Simulated(WORLD))
+        rival: drive(rival(PROBLEM), simulator.Simulated(WORLD))
         for rival in (rivals.flat, rivals.halving, rivals.regression, rivals.css_searched)
     }
 
@@ -35,11 +35,11 @@ def test_every_rival_finds_strong_heads(found):
 def test_thompson_sampling_as_coded_ends_with_what_can_be_spared_and_mended_finds_heads():
     """As the paper's code has it: half of all heads a mask, rewarded with what is left."""
     coded = replace(PROBLEM, settings=replace(SETTINGS, rate=0.5, masks=50))
-    done = drive(rivals.thompson(coded), worlds.Simulated(WORLD))
+    done = drive(rivals.thompson(coded), simulator.Simulated(WORLD))
     assert done.rows == 50 * 100
     assert min(done.found.ranking.index(head) for head in WORLD.planted_heads) >= HEADS * 3 // 4
     small = replace(PROBLEM, settings=replace(SETTINGS, masks=400))
-    mended = drive(rivals.thompson(small, mended=True), worlds.Simulated(WORLD))
+    mended = drive(rivals.thompson(small, mended=True), simulator.Simulated(WORLD))
     assert len(set(mended.found.ranking[:NEEDED]) & set(WORLD.planted_heads)) >= NEEDED - 1
     assert sorted(mended.found.ranking) == list(range(HEADS))
 
@@ -54,7 +54,7 @@ def test_rows_are_counted_without_the_intact_ones(found):
 
 def test_more_flat_rows_keep_the_first_ones():
     few, many = (
-        plans(rivals.flat, replace(SETTINGS, budget=rows), worlds.Simulated(WORLD))[1]
+        plans(rivals.flat, replace(SETTINGS, budget=rows), simulator.Simulated(WORLD))[1]
         for rows in (100, 250)
     )
     assert (many.masks[:100] == few.masks).all()
@@ -67,7 +67,7 @@ def test_struck_heads_are_never_knocked_out_and_keep_no_place():
     settings = replace(SETTINGS, top=2)
     assert not any(plan.masks[:, struck].any() for plan in plans(search, settings))
     problem = replace(PROBLEM, settings=settings)
-    done = drive(search(problem), worlds.Simulated(WORLD))
+    done = drive(search(problem), simulator.Simulated(WORLD))
     assert set(done.found.ranking[:2]) <= set(WORLD.planted_heads[1:])
     assert np.isnan(done.found.estimate.effect[struck]).all()
     assert sorted(done.found.ranking) == sorted(set(range(HEADS)) - set(struck))
@@ -75,7 +75,7 @@ def test_struck_heads_are_never_knocked_out_and_keep_no_place():
 
 def plans(search, settings, answer=None):
     """Every plan of a search."""
-    seen, answer = [], answer or worlds.Simulated(WORLD)
+    seen, answer = [], answer or simulator.Simulated(WORLD)
     drive(
         search(replace(PROBLEM, settings=settings)),
         lambda plan: (seen.append(plan), answer(plan))[1],
@@ -86,7 +86,7 @@ def plans(search, settings, answer=None):
 def test_the_truth_itself_scores_in_full(found):
     effects = WORLD.single_effects()
     truth = Truth(effects, frozenset(WORLD.planted_heads), lambda columns: 1.0)
-    one_shot = drive(METHODS["one-shot"].search(PROBLEM), worlds.Simulated(WORLD))
+    one_shot = drive(METHODS["one-shot"].search(PROBLEM), simulator.Simulated(WORLD))
     estimate = replace(one_shot.found.estimate, low=effects - 0.01, high=effects + 0.01)
     ranking = np.argsort(effects, kind="stable").tolist()
     perfect = replace(one_shot.found, ranking=ranking, estimate=estimate)

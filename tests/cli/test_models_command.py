@@ -11,8 +11,8 @@ from typer.testing import CliRunner
 from caploc.cli import app
 from caploc.errors import FolderTaken
 from caploc.finished import FinishedRun
-from caploc.models.planted import Planted, write_planted
 from caploc.naming import PRETRAINED, model_folder
+from worlds.planted import Planted, write_planted
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "models"))
 from ggufs import write_gguf  # noqa: E402  (after the path is set)

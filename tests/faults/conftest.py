@@ -11,7 +11,7 @@ os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
 import pytest
 from disturbance import Job, Outcome, Tally
 
-from caploc.models.planted import Planted, write_planted
+from worlds.planted import Planted, write_planted
 
 TALLIES = pytest.StashKey()
 HEADINGS = "| fault | injected | survived | runs | rows lost | rows double | s |"

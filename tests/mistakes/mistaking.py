@@ -20,7 +20,7 @@ from tempfile import TemporaryDirectory
 
 from caploc import cli
 from caploc.cli import exit_after
-from caploc.models.planted import Planted, write_planted
+from worlds.planted import Planted, write_planted
 
 PACKAGE = Path(cli.__file__).parents[1]
 PLANTED = Planted(layers=2, heads=4, needed=2, strengths=(0.2, 0.1), examples=100, seed=3)

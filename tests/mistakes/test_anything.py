@@ -17,7 +17,7 @@ from mistaking import PLANTED, inside, typed
 from caploc.cli import UNFORESEEN, app
 from caploc.errors import ModelRefused
 from caploc.models.loading import Weights
-from caploc.models.planted import write_planted
+from worlds.planted import write_planted
 
 FUZZ = Path(__file__).parents[1] / "fuzz" / "sound"
 ENDS = {0, 1, 2}

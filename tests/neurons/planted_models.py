@@ -7,7 +7,6 @@ import torch
 
 from caploc.engine import BatchEngine
 from caploc.models.neurons import as_neurons
-from caploc.models.planted_neurons import WORDS, PlantedNeurons, write_planted_neurons
 from caploc.neurons.attribution import Attribution
 from caploc.neurons.finding import Finder, score_cache
 from caploc.neurons.study import load_source
@@ -15,6 +14,7 @@ from caploc.progress import Silent
 from caploc.stats.threshold import Rule
 from caploc.tasks.catalog import TaskOptions
 from caploc.workbench import ModelOptions
+from worlds.planted_neurons import WORDS, PlantedNeurons, write_planted_neurons
 
 TWO = PlantedNeurons(tasks=2, needed=6, seed=5)
 SHARING = PlantedNeurons(tasks=2, needed=6, shared=3, seed=6)

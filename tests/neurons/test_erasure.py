@@ -9,7 +9,6 @@ from planted_models import SHARING, TWO, Planter
 
 from caploc.engine.neurons import ErasureMode
 from caploc.errors import BadOption
-from caploc.models.planted_neurons import PlantedNeurons
 from caploc.neurons.erasure import (
     BOTTOM,
     LAYERS,
@@ -28,6 +27,7 @@ from caploc.report.exhibits import NOTHING
 from caploc.report.tabulation import fill_tables
 from caploc.stats.threshold import Rule
 from caploc.store import Store
+from worlds.planted_neurons import PlantedNeurons
 
 pytestmark = pytest.mark.slow  # whole studies
 

@@ -8,13 +8,13 @@ import pytest
 from planted_models import SHARING, TWO, Planter
 
 from caploc.errors import BadOption
-from caploc.models.planted_neurons import PlantedNeurons
 from caploc.neurons.attribution import Attribution
 from caploc.neurons.finding import SIZES, Finder, score_cache, score_examples
 from caploc.neurons.locating import LocatedNeurons, read_sets
 from caploc.progress import Silent
 from caploc.stats.sets import overlap_rates
 from caploc.stats.threshold import Rule, best, cantelli
+from worlds.planted_neurons import PlantedNeurons
 
 OPPOSED = PlantedNeurons(needed=8, opposing=4, seed=7)
 CROWDED = PlantedNeurons(layers=2, width=64, needed=5, seed=8)

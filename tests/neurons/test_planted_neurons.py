@@ -10,8 +10,8 @@ from planted_models import SHARING, TWO, Planter
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from caploc.errors import BadOption
-from caploc.models.planted import SHARPNESS
-from caploc.models.planted_neurons import (
+from worlds.planted import SHARPNESS
+from worlds.planted_neurons import (
     DOUBTS,
     ITEMS,
     PlantedNeurons,

@@ -6,10 +6,10 @@ import pytest
 from planted_models import Planter
 
 from caploc.engine.neurons import Batcher
-from caploc.models.planted_neurons import PlantedNeurons
 from caploc.neurons.attribution import Attribution
 from caploc.neurons.finding import accumulate, score_examples
 from caploc.stats.threshold import Moments
+from worlds.planted_neurons import PlantedNeurons
 
 WIDE = PlantedNeurons(layers=2, width=2048, seed=1)
 

@@ -6,7 +6,7 @@ from scipy.special import expit
 from caploc import designs
 from caploc.recovery import Measurements
 from caploc.search import Plan
-from caploc.simulate import NOISE, World
+from worlds.simulate import NOISE, World
 
 
 def answered(world, plan, ask=World.outcomes):

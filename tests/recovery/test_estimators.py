@@ -9,7 +9,7 @@ from measured import crossed, effects_on, scattered
 from caploc import designs
 from caploc.errors import BadOption
 from caploc.recovery import ESTIMATORS, Measurements
-from caploc.simulate import World
+from worlds.simulate import World
 
 # An estimator on rows takes any design; the others are made for one.
 DESIGNS = {"lasso": ["crossed"], "paired": ["alone"]}

@@ -13,7 +13,7 @@ from caploc.recovery import (
     matched_pairs,
     sign_test,
 )
-from caploc.simulate import World
+from worlds.simulate import World
 
 
 def alone(outcomes, intact):

@@ -8,7 +8,7 @@ from measured import one_score_a_mask, scattered
 
 from caploc.recovery import Measurements
 from caploc.recovery.estimate import SHRINK, Rows, is_binary, kinds
-from caploc.simulate import World
+from worlds.simulate import World
 
 
 def looked(seen, rounds):

@@ -19,7 +19,7 @@ from caploc.recovery import (
 )
 from caploc.recovery.estimate import Rows
 from caploc.recovery.screening import false_discovery_rates, means_apart, screened
-from caploc.simulate import World
+from worlds.simulate import World
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from caploc.recovery.screening import (
     screened,
     spike_and_slab,
 )
-from caploc.simulate import World
+from worlds.simulate import World
 
 
 def rows_of(masks, outcome, **given_too):

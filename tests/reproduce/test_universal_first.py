@@ -2,12 +2,12 @@
 
 import pytest
 
-from caploc.models.planted import Planted, write_planted
 from caploc.progress import Silent
 from caploc.reproduce.laboratory import open_laboratory
 from caploc.reproduce.preset import Preset
 from caploc.reproduce.selection import named_heads, universal_heads
 from caploc.search.published import tie_note
+from worlds.planted import Planted, write_planted
 
 pytestmark = pytest.mark.slow  # 512 heads
 STRENGTHS = (0.25, 0.2, 0.18, 0.15, 0.12)

@@ -8,7 +8,7 @@ from caploc.search.conclusion import Conclusion
 from caploc.search.plan import intact_plan
 from caploc.search.screen import Screen
 from caploc.search.state import Shortlist
-from caploc.simulate import World
+from worlds.simulate import World
 
 WORLD = World.planted(40, 4, drop=0.35, seed=1)
 

@@ -6,7 +6,7 @@ import numpy as np
 
 from caploc.recovery import Measurements
 from caploc.search import Found, Plan, Problem, Settings
-from caploc.simulate import World
+from worlds.simulate import World
 
 SEARCHED, FRESH = range(200), range(200, 500)  # examples to search on, and for the check
 ELSEWHERE = range(24)  # examples of another task

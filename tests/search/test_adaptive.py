@@ -19,7 +19,7 @@ from caploc.recovery.estimate import is_binary
 from caploc.search import METHODS
 from caploc.search.settings import LEAST_BUDGET
 from caploc.search.summary import nothing_to_lose
-from caploc.simulate import KINDS, World
+from worlds.simulate import KINDS, World
 
 
 def searched(world, *others, answer=None, ask=World.outcomes, **given):

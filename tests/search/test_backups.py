@@ -2,7 +2,7 @@ import numpy as np
 from driven import SEARCHED, breaking, drive, inside, problem
 
 from caploc.interactions import standing_in
-from caploc.simulate import Interaction, World
+from worlds.simulate import Interaction, World
 
 
 def stand_ins(world, found, critical=(), rows=400):

@@ -16,7 +16,7 @@ from caploc.recovery.screening import (
 )
 from caploc.search import METHODS
 from caploc.search.conclusion import LEVEL
-from caploc.simulate import World
+from worlds.simulate import World
 
 
 def effects(effect, stderr, freedom=None):

@@ -6,7 +6,7 @@ from scipy import sparse
 from caploc import designs
 from caploc.recovery import Measurements
 from caploc.search.state import CUTS, broken, deviations, single_head_plan, suspects
-from caploc.simulate import World
+from worlds.simulate import World
 
 
 def screened(world, *, rows=400, size=3, seed=0, ask=World.outcomes):

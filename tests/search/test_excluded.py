@@ -9,7 +9,7 @@ from driven import breaking, drive, inside, problem
 from caploc.errors import BadOption
 from caploc.search import METHODS
 from caploc.search.plan import OtherTask
-from caploc.simulate import World
+from worlds.simulate import World
 
 HEADS, UNIVERSAL = 60, (7, 20)
 NEEDED = (33, 41, 50, 12)

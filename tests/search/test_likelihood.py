@@ -12,7 +12,7 @@ from caploc import designs
 from caploc.search import METHODS
 from caploc.search.adaptive import CHECKED
 from caploc.search.likelihood import FLOOR, FirstLook, balance, linked
-from caploc.simulate import World
+from worlds.simulate import World
 
 WORLD = World.planted(40, 4, drop=0.35, seed=1)
 

@@ -7,7 +7,7 @@ import pytest
 from driven import breaking, drive, inside, problem, with_holes
 
 from caploc.search import METHODS
-from caploc.simulate import World
+from worlds.simulate import World
 
 EXAMPLES = range(60)
 

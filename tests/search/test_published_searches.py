@@ -6,7 +6,7 @@ from caploc import designs
 from caploc.recovery import ESTIMATORS, Measurements, fit_paired, fit_paper_lasso
 from caploc.search import METHODS
 from caploc.search.published import rounds
-from caploc.simulate import World
+from worlds.simulate import World
 
 WORLD = World.planted(24, 3, drop=0.4, seed=1)
 GIVEN = {"masks": 40, "rate": 0.1, "top": 3, "seed": 6, "examples": range(30)}

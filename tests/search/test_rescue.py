@@ -6,7 +6,7 @@ from driven import SEARCHED, drive, inside, problem
 
 from caploc.interactions import BREAKS, FEW, MOST, TRIED, search_rescuers
 from caploc.recovery.estimate import survived
-from caploc.simulate import Interaction, World
+from worlds.simulate import Interaction, World
 
 HEADS = 30
 BREAKER, RESCUER, HALF = 7, 3, 12

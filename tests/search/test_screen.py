@@ -9,7 +9,7 @@ from caploc.recovery.estimate import Rows
 from caploc.recovery.screening import screened
 from caploc.search.plan import intact_plan
 from caploc.search.screen import CAP, FOCUS, NOISE_RATIO, SPARE, Screen, best_group
-from caploc.simulate import World
+from worlds.simulate import World
 
 
 def screen_of(heads=40, *, examples=range(50), **given):

@@ -8,7 +8,7 @@ from caploc import designs
 from caploc.search import METHODS
 from caploc.search.sets import AT_ONCE, EXCHANGING, POOL, exchanged, most_damaging
 from caploc.search.state import SearchState
-from caploc.simulate import Interaction, World
+from worlds.simulate import Interaction, World
 
 HEADS = 40
 

@@ -6,7 +6,7 @@ from scipy.stats import norm
 from caploc import designs
 from caploc.recovery import fit_paired, matched_pairs
 from caploc.search.state import Shortlist
-from caploc.simulate import World
+from worlds.simulate import World
 
 WORLD = World.planted(20, 3, drop=0.4, seed=1)
 HEADS = [*WORLD.planted_heads, 0, 1]

@@ -18,7 +18,7 @@ from caploc.search.specific import (
     posterior,
     weigh,
 )
-from caploc.simulate import World
+from worlds.simulate import World
 
 HEADS, SHARED, OWN = 64, (3, 40), (11, 25, 52)
 

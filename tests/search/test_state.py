@@ -11,7 +11,7 @@ from caploc.recovery.screening import top_chances
 from caploc.search.plan import intact_plan
 from caploc.search.screen import Screen
 from caploc.search.state import ALIVE, MOST, SearchState, expected_recall, retune
-from caploc.simulate import World
+from worlds.simulate import World
 
 
 def begun(world, **given):

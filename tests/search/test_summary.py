@@ -15,7 +15,7 @@ from caploc.search.summary import (
     unknown_elsewhere,
     write_notes,
 )
-from caploc.simulate import World
+from worlds.simulate import World
 
 
 def found(world, *others, **given):

@@ -14,7 +14,7 @@ from caploc import designs
 from caploc.errors import BadOption
 from caploc.search import METHODS, Settings, column_mask
 from caploc.search.published import MOST_CHECKED, RATES, Choices, check_choices, rates_to_try
-from caploc.simulate import KINDS, World
+from worlds.simulate import KINDS, World
 
 DRAWS = {"css-search": designs.stratified, "csb-search": designs.bernoulli}
 COUNTS, SHARES = (30, 60, 90), (0.05, 0.1, 0.2)

@@ -14,8 +14,8 @@ from caploc.engine import chat_template
 from caploc.errors import CaplocError, ModelRefused
 from caploc.export.delta import load_delta
 from caploc.models.loading import check_model, load_model, load_tokenizer
-from caploc.models.planted import Planted, write_planted
 from caploc.neurons.finding import score_cache
+from worlds.planted import Planted, write_planted
 
 
 class Canary:

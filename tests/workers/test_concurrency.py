@@ -7,9 +7,9 @@ from made_up import HerePool, crossed, truth
 
 import fleet
 from caploc.errors import BadOption, CaplocError
-from caploc.simulate import World
 from caploc.workers.concurrency import ConcurrentJobs
 from caploc.workers.distributed import DistributedEngine, GroupEnded, WorkerLost
+from worlds.simulate import World
 
 
 def study(prompts, seed, rounds=4):

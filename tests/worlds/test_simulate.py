@@ -8,7 +8,7 @@ from scipy import stats
 
 from caploc.errors import BadOption, UnknownName
 from caploc.search import column_mask
-from caploc.simulate import KINDS, Interaction, World
+from worlds.simulate import KINDS, Interaction, World
 
 SMALL = {
     name: replace(kind, large=min(kind.large, 6), tails=min(kind.tails, 12))

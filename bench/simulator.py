@@ -12,8 +12,8 @@ import numpy as np
 import rivals
 from caploc.recovery import Measurements
 from caploc.search import METHODS, Plan, Problem, Search, Settings
-from caploc.simulate import KINDS, World
 from driving import drive
+from fixtures import KINDS, World
 from truths import Scores, Truth, scores
 
 FIRST_SEED = 200  # those below were used to tune the methods

@@ -11,9 +11,9 @@ from caploc.errors import BadOption
 from caploc.evaluation import Evaluation, evaluate
 from caploc.models.cutting import knocked_out
 from caploc.models.loading import load_model
-from caploc.models.planted import Backup, Planted, write_planted
 from caploc.study import Study, run_study
 from caploc.workbench import ModelOptions
+from worlds.planted import Backup, Planted, write_planted
 
 PLANS = [
     Planted(needed=1, universal=1, examples=200),

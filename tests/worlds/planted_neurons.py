@@ -22,7 +22,7 @@ import numpy as np
 from jaxtyping import Bool, Float32
 
 from caploc.designs import generator
-from caploc.models.planted import (
+from worlds.planted import (
     CONSTANT,
     NOISE,
     PROMPT,

@@ -1,0 +1,1 @@
+"""What tests and benchmarks measure against: outcomes and models whose truth is known."""
