@@ -6,12 +6,10 @@ TRACKERS := .venv-trackers
 QUANTIZED := .venv-quantized
 VLLM := .venv-vllm
 FUZZ := .venv-fuzz
-AUDIT := .venv-audit
 WORDS := .venv-words
 INSTALLED := $(VENV)/.installed
 INSTALLED_DEV := $(VENV)/.installed-dev
 OUT ?= runs/demo
-MINUTES ?= 60
 MODELS ?= smollm2
 comma := ,
 # where it can: Debian and its like, as root. Elsewhere the tests say what is missing.
@@ -25,8 +23,8 @@ SITE := python -c 'import site; print(*site.getsitepackages())'
 # Compiled files are kept, whatever the machine's habit: each process would compile all sources anew.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo test test-shapes test-slow test-browser test-cluster test-faults test-attacks test-real soak test-sharded test-quantized test-vllm test-trackers test-mistakes fuzz audit check bench bench-recovery bench-ideas bench-neurons bench-workers bench-gpu gpu-check bench-peers \
-	demo-model truth truth-real bench-real docs test-docs wheel test-wheel clean
+.PHONY: demo test test-shapes test-slow test-browser test-cluster test-faults test-attacks test-real test-sharded test-quantized test-vllm test-trackers test-mistakes fuzz  check bench bench-neurons bench-workers bench-gpu gpu-check bench-peers \
+	demo-model truth truth-real bench-real wheel test-wheel clean
 
 demo: $(INSTALLED)  ## install, fetch SmolLM2, localize some of its capabilities, write reports
 	$(BIN)/caploc demo --out $(OUT)
@@ -72,22 +70,9 @@ test-real: $(INSTALLED_DEV)  ## pretrained models, fetched first; MODELS=all: al
 	$(BIN)/caploc fetch $(subst $(comma), ,$(MODELS))
 	MODELS=$(MODELS) $(BIN)/pytest $(BESIDE) -m real tests/real $(TESTS)
 
-soak: $(INSTALLED)  ## an hour of mixed studies in one process: does anything grow?
-	$(BIN)/python scripts/soak.py --minutes $(MINUTES)
-
-docs: $(BIN)/.installed-docs  ## the documentation as pages in build/site, tutorials executed: minutes
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
-
-test-docs: $(BIN)/.installed-docs  ## the pages: built without a warning, links, no address elsewhere
-	$(BIN)/pytest -m docs tests/docs $(TESTS)
-
 wheel: $(BIN)/.installed-package  ## wheel and source archive, in build/dist
 	rm -rf build/dist
 	$(BIN)/python -m build --outdir build/dist .
-
-.PHONY: release
-release: $(BIN)/.installed-package  ## the checklist of a release: versions, clean tree, archives, empty environment
-	$(BIN)/python scripts/release.py
 
 test-wheel: $(BIN)/.installed-package  ## the wheel in an empty environment runs the demo: minutes
 	$(BIN)/pytest -m wheel tests/packaging $(TESTS)
@@ -105,9 +90,6 @@ words-data: $(WORDS)/.installed  ## make the tables of the tasks on words; CHECK
 words-scores: $(INSTALLED)  ## score the tasks on words on three fetched models: hours; write docs/words.md
 	$(BIN)/python scripts/score_words.py
 
-audit: $(AUDIT)/.installed  ## known vulnerabilities of the pinned dependencies; needs the network
-	$(AUDIT)/bin/python scripts/audit.py constraints.txt
-
 check: $(INSTALLED_DEV)  ## lint, format, types
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -124,7 +106,6 @@ truth: $(INSTALLED)  ## every single head's effect on every capability of the de
 truth-real: $(INSTALLED)  ## what every head of three pretrained models does alone, on ten tasks: hours; resumes
 	$(BIN)/caploc fetch all
 	$(BIN)/python bench/census.py
-	$(BIN)/python bench/networks.py
 
 bench-real: $(INSTALLED)  ## how well heads are found on pretrained models, against that truth: hours; resumes
 	$(BIN)/python bench/real.py
@@ -134,12 +115,6 @@ KEPT := MALLOC_MMAP_THRESHOLD_=4294967296 MALLOC_TRIM_THRESHOLD_=17179869184
 
 bench: $(INSTALLED)  ## the engine against plain transformers, on one CPU thread: about an hour
 	$(KEPT) $(BIN)/python bench/engine.py
-
-bench-recovery: $(INSTALLED)  ## how well heads are found, against rivals: about an hour
-	$(BIN)/python bench/recovery.py --simulator --planted --demo
-
-bench-ideas: $(INSTALLED)  ## what each of the engine's ideas is worth: a quarter of an hour
-	$(KEPT) $(BIN)/python bench/ideas.py
 
 bench-neurons: $(INSTALLED)  ## what scoring every neuron costs, in forward passes: minutes
 	$(KEPT) $(BIN)/python bench/neurons.py
@@ -170,10 +145,6 @@ $(BIN)/.installed-browser: $(INSTALLED_DEV)
 
 $(INSTALLED_DEV): $(INSTALLED)
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
-	touch $@
-
-$(BIN)/.installed-docs: $(INSTALLED_DEV)
-	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,docs]'
 	touch $@
 
 $(BIN)/.installed-package: $(INSTALLED_DEV)
@@ -210,17 +181,11 @@ $(VLLM)/.installed: pyproject.toml requirements-vllm.txt
 	$(VLLM)/bin/pip uninstall --quiet --yes torchvision torchaudio torchcodec
 	touch $@
 
-# atheris brings a compiler's runtime of its own, and pip-audit some thirty packages.
+# atheris brings a compiler's runtime of its own.
 $(FUZZ)/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(FUZZ)
 	echo '*' > $(FUZZ)/.gitignore
 	$(FUZZ)/bin/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[fuzz]'
-	touch $@
-
-$(AUDIT)/.installed:
-	$(PYTHON) -m venv $(AUDIT)
-	echo '*' > $(AUDIT)/.gitignore
-	$(AUDIT)/bin/pip install --quiet --disable-pip-version-check 'pip-audit>=2.9,<3'
 	touch $@
 
 # Dictionaries and lists of countries, which caploc itself does not need.
@@ -240,4 +205,4 @@ $(TRACKERS)/.installed: pyproject.toml
 	touch $@
 
 clean:
-	rm -rf $(VENV) $(PEERS) $(TRACKERS) $(QUANTIZED) $(VLLM) $(FUZZ) $(AUDIT) $(WORDS) build runs .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) $(PEERS) $(TRACKERS) $(QUANTIZED) $(VLLM) $(FUZZ) $(WORDS) build runs .pytest_cache .mypy_cache .ruff_cache

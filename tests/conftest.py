@@ -62,7 +62,7 @@ def _one_thread():
 
 
 # Whose tests may use models that `caploc fetch` has put on this machine.
-WITH_MODELS = {"real", "slow", "docs", "vllm"}
+WITH_MODELS = {"real", "slow", "vllm"}
 
 
 @pytest.fixture(autouse=True)

@@ -3,12 +3,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-import pages
 import rivals
 import simulator
 from caploc.search import METHODS, Problem, Settings
 from driving import Done, drive
-from truths import Truth, cells, scores, summary
+from truths import Truth, scores, summary
 from worlds.simulate import World
 
 HEADS = 100
@@ -109,9 +108,3 @@ def test_false_discoveries_are_the_idle_share_of_those_with_a_small_q(found):
 def test_a_summary_leaves_out_what_is_missing():
     runs = [{"recall": 0.2, "promised": float("nan")}, {"recall": 0.4}]
     assert summary(runs) == {"recall": {"mean": 0.3, "runs": 2, "error": 0.1}}
-
-
-def test_the_page_has_a_line_for_every_cell():
-    runs = {("flat rows", "1,000"): [{"recall": 0.5, "rows": 1000.0, "thinking": 0.1}] * 2}
-    parts = {"simulator": {"strong": {"cells": cells(runs)}}, "planted": {}, "demo": {}}
-    assert "| flat rows | 1,000 | 1,000 | 0.1 | 0.50 ± 0.00 |" in pages.page(parts, "recovery")

@@ -28,7 +28,7 @@ HOSTILE = (
 WIDE = {"viewport": {"width": 1200, "height": 900}}
 PHONE = {"viewport": {"width": 360, "height": 740}, "is_mobile": True, "has_touch": True}
 VIEWS = {"wide": WIDE, "phone": PHONE, "dark": WIDE | {"color_scheme": "dark"}}
-SLOWEST = 10.0  # seconds; the goal of 2 is for a machine of one's own, see docs/log.md
+SLOWEST = 10.0  # seconds; the goal of 2 is for a machine of one's own
 
 
 @pytest.fixture(scope="module")

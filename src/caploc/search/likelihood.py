@@ -28,7 +28,7 @@ MOST_EACH = 8  # examples that every head is tried on
 BEYOND = 1.3  # times the rows that may be spent, so that every choice is right as often
 # What the look says of a head is worth so many examples of the head alone, and half of it from
 # `HALF` examples on; besides, any knockout disturbs answers a little, in shares of the score's
-# range. Both as on two of SmolLM2's tasks (docs/log.md, 2026-11-23).
+# range. Both as on two of SmolLM2's tasks.
 WORTH, HALF = 35.0, 2.0
 FLOOR = 0.006
 # Made-up examples that keep the link sensible where the model gets all, or nothing, right: so
