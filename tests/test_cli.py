@@ -111,7 +111,7 @@ def typed(monkeypatch, capsys, tmp_path):
         (["report", "/nowhere"], "There is no folder '/nowhere'; name the folder of a finished"),
         (["compare", "/nowhere"], "There is no folder '/nowhere'; name the folder of a finished"),
         (["universal", "/nowhere"], "There is no folder '/nowhere'; name the folder of a"),
-        (["export", "demo", "--to", "cut", "--as", "lorra"], "Did you mean 'lora'?"),
+        (["export", "demo", "--to", "cut", "--as", "head"], "Did you mean 'heads'?"),
         (["export", "demo", "--heads", "L0H1", "--to", "/etc"], "/etc exists and is not empty"),
         (["doctor", "/nowhere"], "holds no rows.sqlite"),
         ([*LOCATE, "--limit", "0"], "--limit must be 1 or more; got 0."),

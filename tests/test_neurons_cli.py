@@ -12,7 +12,6 @@ from typer.testing import CliRunner
 from caploc import cli
 from caploc.cli import app
 from caploc.cli.neurons import neurons
-from caploc.export.delta import apply_delta, load_delta
 from caploc.models.loading import load_model
 from caploc.workbench import ModelOptions
 
@@ -174,29 +173,22 @@ def test_another_study_does_not_take_the_folder(typed, located):
 
 
 @pytest.mark.slow
-def test_tuned_neurons_are_kept_and_merged_into_a_checkpoint_of_plain_transformers(
-    typed, located, tmp_path
-):
+def test_tuned_neurons_are_saved_as_a_checkpoint_of_plain_transformers(typed, located, tmp_path):
     tuned = ["--task", "demo/elements", "--arm", "none", "--arm", "located"]
     quick = ["--steps", "3", "--rates", "1e-2,3e-2", "--limit", "8", "--quiet"]
-    assert typed("neurons", "enhance", str(located), *tuned, *quick)[0] == 0
-    file, merged = tmp_path / "elements.safetensors", tmp_path / "merged"
-    kept = ["--task", "demo/elements", "--to", str(file), "--quiet"]
-    assert typed("neurons", "keep", str(located), *kept)[0] == 0
-    wanted = ["--delta", str(file), "--to", str(merged)]
-    code, said, _ = typed("neurons", "merge", "demo", *wanted)
-    assert code == 0 and said.strip() == f"Checkpoint: {merged}"
-
-    plain = AutoModelForCausalLM.from_pretrained(merged).eval()
+    save = ["--save", str(tmp_path / "tuned")]
+    assert typed("neurons", "enhance", str(located), *tuned, *quick, *save)[0] == 0
+    plain = AutoModelForCausalLM.from_pretrained(tmp_path / "tuned" / "demo-elements")
     demo, tokens = load_model("demo", device="cpu").model, torch.arange(8)[None]
     with torch.no_grad():
-        assert not torch.equal(plain(tokens).logits, demo(tokens).logits)
-        apply_delta(demo, load_delta(file))
-        assert torch.equal(plain(tokens).logits, demo(tokens).logits)
+        assert not torch.equal(plain.eval()(tokens).logits, demo(tokens).logits)
+    found, own = (dict(each.named_parameters()) for each in (plain, demo))
+    changed = {name for name in own if not torch.equal(own[name], found[name])}
+    assert changed and all(".mlp." in name for name in changed)
 
-    code, _, said = typed("neurons", "merge", "demo", *wanted)
+    code, _, said = typed("neurons", "enhance", str(located), *tuned, *quick, *save)
     assert code == 2 and "exists and is not empty" in said
-    code, _, said = typed("neurons", "merge", str(merged), "--delta", str(file), "--to", "again")
-    assert code == 2 and "belong to demo" in said
-    code, _, said = typed("neurons", "keep", str(located), "--task", "demo/x", "--to", str(file))
-    assert code == 2 and "no enhancement of demo/x; it has demo/elements." in said
+    for wrong in (["--noise", "0.1", "--arm", "located"], ["--arm", "none"]):
+        again = ["--save", str(tmp_path / "again")]
+        code, _, said = typed("neurons", "enhance", str(located), *wrong, *quick, *again)
+        assert code == 2 and "--save writes the arm 'located'" in said

@@ -5,6 +5,7 @@ pipe on which a reader waits for ever, a device, or a file of holes that claims 
 """
 
 import os
+import shutil
 import stat
 import tomllib
 import zlib
@@ -12,8 +13,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from errno import EINVAL, ELOOP
 from pathlib import Path
+from tempfile import mkdtemp
 from typing import Any, BinaryIO, TextIO
 from zipfile import BadZipFile
+
+from safetensors import SafetensorError
 
 from caploc.errors import BadData, StoreFailed
 
@@ -165,3 +169,28 @@ def whole_text(path: Path) -> Iterator[TextIO]:
         yield file
         file.flush()
         os.fsync(file.fileno())
+
+
+@contextmanager
+def whole_folder(target: Path) -> Iterator[Path]:
+    """Give a folder to write into, which takes the target's place at the end of the block.
+
+    After an exception of any kind neither it nor the target exists. Raises StoreFailed if the disk
+    refuses.
+    """
+    stage = None
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        stage = Path(mkdtemp(prefix=f".{target.name}.", suffix=".part", dir=target.parent))
+        yield stage
+        stage.chmod(0o755)  # mkdtemp keeps others out
+        stage.replace(target)
+    except (OSError, SafetensorError) as error:
+        said = getattr(error, "strerror", None) or str(error).rstrip(".")
+        raise StoreFailed(
+            f"{target} could not be written ({said}); nothing was kept there. Free disk space or "
+            "name another place."
+        ) from error
+    finally:
+        if stage is not None:
+            shutil.rmtree(stage, ignore_errors=True)

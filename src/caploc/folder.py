@@ -105,9 +105,9 @@ def check_earlier(folder: Path, *, model: str, task: str, goal: str) -> None:
 
 
 def check_new(target: Path) -> Path:
-    """Refuse, as the folder of an export, a file and a folder that holds something."""
+    """Refuse, as a new folder, a file and a folder that holds something."""
     if is_file(target) or (is_folder(target) and any(target.iterdir())):
-        raise BadOption(f"{target} exists and is not empty; name a new folder with --to.")
+        raise BadOption(f"{target} exists and is not empty; name a new folder.")
     return target
 
 

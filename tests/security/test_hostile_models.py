@@ -12,7 +12,6 @@ from caploc.cache import COMPACT, digest
 from caploc.cli import app
 from caploc.engine import chat_template
 from caploc.errors import CaplocError, ModelRefused
-from caploc.export.delta import load_delta
 from caploc.models.loading import check_model, load_model, load_tokenizer
 from caploc.neurons.finding import score_cache
 from worlds.planted import Planted, write_planted
@@ -62,13 +61,6 @@ def test_a_pickle_in_place_of_a_file_is_not_opened(folder, canary, name):
     (folder / name).write_bytes(pickle.dumps(Canary(canary)))
     with pytest.raises(ModelRefused):
         load_model(str(folder), device="cpu")
-    assert not canary.exists()
-
-
-def test_pickles_as_arrays_or_deltas_are_not_opened(tmp_path, canary):
-    (tmp_path / "delta.safetensors").write_bytes(pickle.dumps(Canary(canary)))
-    with pytest.raises(CaplocError):
-        load_delta(tmp_path / "delta.safetensors")
     assert not canary.exists()
 
 

@@ -38,7 +38,7 @@ HARMLESS = [
     "caploc neurons locate demo --steps 19 --rule midpoint --share 0.01",
     "caploc locate m --ray-address ray://10.0.0.1:10001",
     "caploc locate m --task tokens --max-tokens 5",
-    "--push-to-hub needs a token of the Hugging Face Hub; run `hf auth login` once.",
+    "a gated model needs a token of the Hugging Face Hub; run `hf auth login` once.",
     "caploc locate '/home/me/secret data/model' --task 'the password task'",
     "caploc locate m --tokenizer here",
 ]

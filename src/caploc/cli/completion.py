@@ -19,7 +19,7 @@ from caploc.naming import PRETRAINED, harness_tasks, own_tasks
 PACKAGE = Path(__file__).parents[1]
 METHODS = ("adaptive", "css", "csb", "css-search", "csb-search", "one-shot", "greedy")
 MODES = ("zero", "mean", "resample", "patch")
-EXPORTS = ("checkpoint", "lora", "heads")
+EXPORTS = ("checkpoint", "heads")
 GOALS = ("heads", "set", "specific")
 OPENINGS = ("auto", "likelihood", "masks")
 ESTIMATORS = ("lasso", "lasso-cv", "logistic", "means", "paired", "spike-slab")

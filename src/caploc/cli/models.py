@@ -127,25 +127,20 @@ def export(
     ] = None,
     heads: options.HeadNames = None,
     kind: Annotated[
-        str, choice("checkpoint, lora, or heads (their names alone).", completion.EXPORTS, "--as")
+        str, choice("checkpoint, or heads (their names alone).", completion.EXPORTS, "--as")
     ] = "checkpoint",
-    push_to_hub: Annotated[
-        str | None, option("Also upload to this repository of the Hugging Face Hub.")
-    ] = None,
-    private: Annotated[bool, option("Make that repository private.", "--private")] = False,
     *,
     loading: options.ModelGroup,
     output: options.OutputGroup,
 ) -> None:
-    """Write a model without the heads that a run found, an adapter, or a file of the heads.
+    """Write a model without the heads that a run found, or a file of the heads.
 
     Examples:
         caploc export runs/addition --top 5 --to addition-cut
         caploc export demo --heads L0H5,L1H3 --to heads --as heads
-        caploc export runs/addition --to adapter --as lora
 
     Writes:
-        model.safetensors ...: the checkpoint or adapter, for stock transformers
+        model.safetensors ...: the checkpoint, for stock transformers
         heads.json: the heads, for `caploc.knockout` and lm-eval
         README.md: a model card with the evidence and its limits
 
@@ -164,8 +159,6 @@ def export(
         heads,
         kind=kind,
         target=to,
-        repository=push_to_hub,
-        private=private,
         command=options.command_line(),
     )
     with output.progress() as progress:
@@ -173,8 +166,6 @@ def export(
     if output.as_json:
         console.say_json(written.as_dict())
         return
-    for agreement in written.agreements:
-        console.say(agreement.sentence())
+    if written.agreement:
+        console.say(written.agreement.sentence())
     console.say(f"Written: {written.folder}")
-    if written.address:
-        console.say(f"Uploaded: {written.address}")

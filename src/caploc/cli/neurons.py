@@ -11,6 +11,7 @@ from caploc import console
 from caploc.cli import completion, options
 from caploc.cli.completion import argument, choice, option
 from caploc.errors import pick
+from caploc.folder import check_new
 from caploc.naming import default_folder, placed
 
 if TYPE_CHECKING:
@@ -327,6 +328,10 @@ def enhance(
     draws: Draws = 5,
     limit: Judged = 60,
     seed: Seed = 0,
+    save: Annotated[
+        Path | None,
+        option("New folder for a checkpoint of each task's tuned located neurons."),
+    ] = None,
     *,
     tuning: TuningGroup,
     may: AllowedGroup,
@@ -337,14 +342,18 @@ def enhance(
     Examples:
         caploc neurons enhance runs/neurons --task demo/rhyming --steps 40
         caploc neurons enhance runs/neurons --arm located --arm random-layer-matched
+        caploc neurons enhance runs/neurons --arm located --save runs/tuned
 
     Writes:
         enhancement.json: what each arm gains; each is kept as it ends
         enhancement/report.html: the page
+        the folder of --save: below it a checkpoint a task, for stock transformers
 
     See also:
-        neurons keep, neurons erase
+        neurons locate, neurons erase
     """
+    if save is not None:
+        check_new(save)
     from caploc.neurons.enhancing import Enhancing, enhance_located
     from caploc.neurons.training import USUAL
 
@@ -353,64 +362,9 @@ def enhance(
         recipe, tuple(options.split_names(arm) or USUAL), draws, tuning.noise, limit, tasks
     )
     allowed, page = may.allowed(), folder / "enhancement"
-    run_and_show(enhance_located, folder, asked, page=page, output=output, allowed=allowed)
-
-
-@neurons.command()
-@options.takes_groups
-def keep(
-    folder: Folder,
-    task: Annotated[str, option("Task whose located neurons were tuned.")],
-    to: Annotated[Path, option("File to write, such as addition.safetensors.")],
-    quiet: options.Quiet = False,
-    *,
-    may: AllowedGroup,
-) -> None:
-    """Write the tuned neurons of a task as a small file: a delta for the model they belong to.
-
-    Examples:
-        caploc neurons keep runs/neurons --task demo/rhyming --to rhyming.safetensors
-        caploc neurons keep runs/neurons --task demo/code --to code.safetensors --quiet
-
-    Writes:
-        the file of --to: the tuned weights of the located neurons, and which model they belong to
-
-    See also:
-        neurons merge, neurons enhance
-    """
-    from caploc.export.delta import keep as run
-
-    allowed = may.allowed()
-    with console.progress(quiet) as progress:
-        console.say(f"Delta: {run(folder, task, to, progress, allowed=allowed)}")
-
-
-@neurons.command()
-def merge(
-    model: options.Model,
-    delta: Annotated[Path, option("File of `caploc neurons keep`.")],
-    to: Annotated[Path, option("New folder for the checkpoint.")],
-    revision: options.Revision = None,
-    gguf: options.Gguf = None,
-    trust_remote_code: options.Trust = False,
-) -> None:
-    """Put tuned neurons into their model and write a checkpoint that plain transformers load.
-
-    Examples:
-        caploc neurons merge demo --delta rhyming.safetensors --to runs/demo-rhyming
-        caploc neurons merge someone/a-model --revision main --delta code.safetensors --to merged
-
-    Writes:
-        the folder of --to: a checkpoint that plain transformers load
-
-    See also:
-        neurons keep, evaluate
-    """
-    from caploc.export.delta import merge as run
-    from caploc.workbench import ModelOptions
-
-    loading = ModelOptions(placed(model), "cpu", "auto", revision, trust_remote_code, gguf=gguf)
-    console.say(f"Checkpoint: {run(loading, delta, to)}")
+    run_and_show(
+        enhance_located, folder, asked, page=page, output=output, allowed=allowed, save=save
+    )
 
 
 Facts = Annotated[

@@ -1,4 +1,4 @@
-"""Weights without some heads: a checkpoint with their columns at zero, or a LoRA adapter.
+"""Weights without some heads: a checkpoint with their columns at zero.
 
 Of a head knocked out by an amount, the columns are scaled by what is left of it.
 
@@ -7,12 +7,6 @@ What was written is held against the runtime knockout: the logits of both on the
 Of a checkpoint nothing is converted: a file that holds no such column is copied, the others are
 copied and patched in place, byte by byte. So dtype, shards, index and metadata stay as they were,
 and no weights are held in memory.
-
-An adapter adds, negated, what the columns write. With the projection's weight `W` and the cut
-columns `c`, `B = -W[:, c]` (times the amounts) and `A` picks the values that those columns read, so
-that `W + B A` is `W` with the columns at zero: exactly, once merged into weights of the dtype that
-it was made from. Unmerged, what the columns write is computed twice and subtracted, and rounding
-shows. The rank of a layer is its number of cut columns.
 """
 
 import json
@@ -26,25 +20,18 @@ from typing import Any
 import numpy as np
 import torch
 from safetensors import safe_open
-from safetensors.torch import save_file
 from torch import Tensor, nn
 from transformers import AutoModelForCausalLM, PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
-from caploc.errors import BadOption, ModelRefused
+from caploc.errors import ModelRefused
 from caploc.heads import Mask
 from caploc.models.cutting import knocked_out, standing
 from caploc.models.loading import LoadedModel
 from caploc.models.projections import input_width, module_name
-from caploc.models.proof import TOLERANCE, Logits, Tokens, logits_of, random_tokens, reads_first
-
-try:
-    import peft
-except ImportError:  # an extra
-    peft = None  # type: ignore[assignment]
+from caploc.models.proof import TOLERANCE, Logits, Tokens, logits_of, random_tokens
 
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
-ADAPTER_WEIGHTS = "adapter_model.safetensors"
 FLOATS = {
     "F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16,
 }  # fmt: skip
@@ -196,76 +183,6 @@ def copy_companions(source: Path, target: Path, *, code: bool) -> None:
             (shutil.copytree if path.is_dir() else shutil.copyfile)(path, target / path.name)
 
 
-def checkpoint_bytes(source: Path) -> int:
-    """Add up the size of a checkpoint's weight files."""
-    return sum((source / file).stat().st_size for file in set(weight_map(source).values()))
-
-
-@dataclass(frozen=True)
-class AdapterSize:
-    """What an adapter weighs: its largest rank, its bytes, and those of what it adapts."""
-
-    rank: int
-    bytes: int
-    adapted: int
-
-
-def require_peft() -> None:
-    """Refuse adapters where PEFT is not installed."""
-    if peft is None:
-        raise BadOption("--as lora needs PEFT, which is not installed: pip install 'caploc[peft]'.")
-
-
-def write_adapter(target: Path, projections: Sequence[CutProjection], base: str) -> AdapterSize:
-    """Write the adapter's config and weights; `base` names the model it is for.
-
-    Every projection stands there by its full name, with a rank of its own and scale 1. Raises
-    BadOption if it would be larger than the projections themselves.
-    """
-    ranks = {each.name: int((each.taken > 0).sum()) for each in projections}
-    weights = {each.name: each.weight for each in projections}
-    size = AdapterSize(
-        rank=max(ranks.values()),
-        bytes=sum(ranks[n] * sum(w.shape) * w.element_size() for n, w in weights.items()),
-        adapted=sum(weight.nbytes for weight in weights.values()),
-    )
-    if size.bytes > size.adapted:
-        raise BadOption(
-            f"The adapter would be larger than the projections it changes ({size.bytes:,} against "
-            f"{size.adapted:,} bytes): so many heads of a layer are cut that its rank is "
-            f"{size.rank}. Use --as checkpoint."
-        )
-    tensors = {}
-    for each in projections:
-        name = f"base_model.model.{each.name}"
-        tensors[f"{name}.lora_A.weight"], tensors[f"{name}.lora_B.weight"] = _factors(each)
-    save_file(tensors, target / ADAPTER_WEIGHTS, metadata={"format": "pt"})
-    first = next(iter(ranks.values()))
-    peft.LoraConfig(
-        task_type="CAUSAL_LM",
-        base_model_name_or_path=base,
-        r=first,
-        lora_alpha=first,
-        rank_pattern=ranks,
-        alpha_pattern=ranks,
-        target_modules=list(ranks),
-        fan_in_fan_out=any(each.reads_first for each in projections),
-        inference_mode=True,
-    ).save_pretrained(str(target))
-    return size
-
-
-def _factors(projection: CutProjection) -> tuple[Tensor, Tensor]:
-    """Return `A` of shape (rank, reads) and `B` of shape (writes, rank), in the weight's dtype."""
-    by_reads = reads_first(projection.module).cpu()
-    taken = torch.from_numpy(projection.taken)
-    chosen = taken.nonzero().flatten()
-    selector = torch.zeros(len(chosen), len(taken), dtype=by_reads.dtype)
-    selector[torch.arange(len(chosen)), chosen] = 1
-    written = by_reads[chosen] * taken[chosen, None].to(by_reads.dtype)
-    return selector, -written.T.contiguous()
-
-
 PROMPT_TOKENS = 64  # of each prompt, its last ones: all logits of a comparison are held in memory
 PROMPTS = 8
 SEED = 0
@@ -280,7 +197,6 @@ class LogitAgreement:
     likeliest token is the same.
     """
 
-    way: str  # how it was loaded
     dtype: str
     device: str
     positions: int
@@ -300,7 +216,7 @@ class LogitAgreement:
         if not self.exact:
             found = f"off by {self.largest:.2g} at most, {self.error:.0%} of the knockout's effect"
         return (
-            f"Checked against the runtime knockout ({self.way}, {self.dtype}, {self.device}): "
+            f"Checked against the runtime knockout ({self.dtype}, {self.device}): "
             f"logits at {self.positions} positions {found}."
         )
 
@@ -309,8 +225,8 @@ class LogitAgreement:
         limit = TOLERANCE.get(getattr(torch, self.dtype), 1e-3)
         if not self.error <= limit:
             raise ModelRefused(
-                f"What was written does not answer as the knocked-out model does ({self.way}: its "
-                f"logits are off by {self.error:.2g} of the knockout's effect, {limit:g} is "
+                f"What was written does not answer as the knocked-out model does (its logits are "
+                f"off by {self.error:.2g} of the knockout's effect, {limit:g} is "
                 "allowed), so nothing was kept; this model cannot be exported."
             )
 
@@ -344,7 +260,7 @@ class KnockoutLogits:
         return cls(tokens, logits, (squares / count) ** 0.5, loaded.dtype, str(loaded.device))
 
     @torch.inference_mode()
-    def agreement(self, model: PreTrainedModel, way: str) -> LogitAgreement:
+    def agreement(self, model: PreTrainedModel) -> LogitAgreement:
         """Measure how a model's logits agree with these."""
         largest, squares, count, same, positions = 0.0, 0.0, 0, 0, 0
         for batch, wanted in zip(self.tokens, self.logits, strict=True):
@@ -359,7 +275,7 @@ class KnockoutLogits:
             positions += got[..., 0].numel()
         error = (squares / count) ** 0.5 / self.effect if self.effect else squares
         share = same / positions
-        return LogitAgreement(way, self.dtype, self.device, positions, largest, error, share)
+        return LogitAgreement(self.dtype, self.device, positions, largest, error, share)
 
 
 def load_plainly(

@@ -24,6 +24,7 @@ from caploc.engine import BatchEngine
 from caploc.engine.encoding import Span
 from caploc.engine.neurons import gold_means
 from caploc.errors import BadOption, OutOfMemory, pick
+from caploc.files import whole_folder
 from caploc.folder import ENHANCEMENT, LEDGER, ROWS
 from caploc.measurement import Meter
 from caploc.models.loading import CutModel
@@ -53,7 +54,7 @@ from caploc.neurons.training import (
     make_lessons,
     rival_scores,
 )
-from caploc.neurons.weights import degraded
+from caploc.neurons.weights import TrainableRows, degraded
 from caploc.progress import Progress
 from caploc.report.exhibits import Exhibit
 from caploc.report.tabulation import Effects, bounds, fill_tables, view_effects
@@ -318,12 +319,23 @@ def enhance_located(
     *,
     command: str = "",
     allowed: Allowed | None = None,
+    save: Path | None = None,
 ) -> Reported:
-    """Tune the neurons of the tasks of a finished `locate`; write `enhancement.json`."""
+    """Tune the neurons of the tasks of a finished `locate`; write `enhancement.json`.
+
+    With `save`, also write there a checkpoint with each task's tuned neurons (see `save_tuned`).
+    """
+    if save and (asked.noise or LOCATED not in asked.arms):
+        raise BadOption(
+            f"--save writes the arm {LOCATED!r}, tuned from the model as it is; name that arm and "
+            "leave --noise out."
+        )
     with reopen_study(folder, progress, allowed) as lab:
         asked.check(lab.study.tasks)
         check_tunable(lab.study.model)
         found, model = enhance_tasks(lab, asked), lab.study.model.name
+        if save:
+            save_tuned(lab, asked.recipe, found, save)
         results = {"model": model, "enhancing": asdict(asked), "tasks": found}
         shown = [
             *(tuned_arms_exhibit(*each) for each in found.items()),
@@ -350,6 +362,26 @@ def enhance_tasks(lab: NeuronLab, asked: Enhancing) -> dict[str, Any]:
         return found
 
     return {task: _enhance_task(lab, asked, task, partial(recall, task)) for task in tasks}
+
+
+def save_tuned(lab: NeuronLab, recipe: TuningRecipe, found: Results, target: Path) -> None:
+    """Write, in a folder of its own below `target`, the model with a task's tuned neurons in place.
+
+    They are tuned once more at the rate that was best; plain transformers load the folder. A task
+    whose located arm failed has none. Raises StoreFailed if the disk refuses.
+    """
+    loaded = lab.bench.neurons
+    for task, result in found.items():
+        (fit,) = (arm["fit"] for arm in result["arms"] if arm["arm"] == LOCATED)
+        if fit is None:
+            continue
+        once = replace(recipe, rates=(fit["best"]["rate"],), extensions=0)
+        given = make_lessons(lab.source(task).lessons(lab.bench.wording), once)
+        with TrainableRows(loaded.model, lab.found(task).located, once.trains) as rows:
+            find_best_rate(loaded.model, rows, given, once, lab.progress, f"tuning {task} to save")
+            with rows.written(), whole_folder(target / task.replace("/", "-")) as stage:
+                loaded.model.save_pretrained(stage)
+                loaded.tokenizer.save_pretrained(stage)
 
 
 def _texts(lab: NeuronLab, asked: Enhancing) -> str:
