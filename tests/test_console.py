@@ -129,15 +129,16 @@ def test_every_stage_that_is_told_in_plain_words_is_one():
 
 
 def test_no_time_left_is_never_told_while_something_is_done(monkeypatch):
-    lines, now = console.Lines(), 0.0
+    now = 0.0
     monkeypatch.setattr(console.time, "monotonic", lambda: now)
-    lines.expect(100, 100.0)
+    lines = console.Lines()
+    lines.expect(100)
     lines.start("words", 150)
     now = 50.0
     lines.advance(100, 400.0)
     assert lines.line().endswith("100 of at most 100 rows in all, nearly done")
     lines.advance(50, 400.0)
-    assert lines.line().endswith("150 of at most 150 rows in all, nearly done")
+    assert lines.line().endswith("150 of at most 100 rows in all, nearly done")
 
 
 def test_a_long_time_left_is_told_in_hours():
@@ -158,71 +159,63 @@ def test_a_terminal_is_told_that_a_run_is_getting_ready_until_its_first_stage(mo
 def test_a_log_counts_the_whole_over_all_stages(log, monkeypatch):
     monkeypatch.setattr(console, "LINE_SECONDS", 60)
     with console.progress_bars(quiet=False) as shown:
-        shown.expect(300, 3000.0)
+        shown.expect(400)
         shown.tell("so far: [red]L0H1")
         shown.start("/runs/a b/task.yaml, intact", 100)
         shown.advance(100, 0)  # stored before
         shown.start("words", 200)
         shown.advance(150, 900.0)
         shown.write()
-        shown.expect(50, 500.0)
+        shown.expect(50)
         shown.write()
     lines = log.getvalue().splitlines()
     assert lines[1] == "caploc: so far: [red]L0H1"
     assert re.search(
-        r"words, 150 of 200, .*, 150 of at most 300 rows in all, nearly done$", lines[2]
+        r"words, 150 of 200, .*, 250 of at most 400 rows in all, nearly done$", lines[2]
     )
-    assert ", 150 of at most 200 rows in all, " in lines[3]
+    assert ", 250 of at most 300 rows in all, " in lines[3]
     assert lines[4].endswith("done, 150 rows measured")
 
 
-def test_the_time_left_counts_slow_rows_as_slow(monkeypatch):
-    lines, now = console.Lines(), 0.0
+def test_the_time_left_is_told_by_the_rows_that_came(monkeypatch):
+    now = 0.0
     monkeypatch.setattr(console.time, "monotonic", lambda: now)
-    lines.expect(200, 100 * 1.0 + 100 * 9.0)
+    lines = console.Lines()
+    lines.expect(1000)
     now = 60.0  # the model is loaded meanwhile
-    lines.weigh(1.0)
-    lines.start("words", 100)
-    lines.advance(100, 400.0)
-    now = 70.0
+    lines.start("words", 300)
+    lines.advance(200, 0)  # stored before, in no time
+    lines.advance(19, 1)
+    now = 90.0
+    assert lines.line().endswith("219 of at most 1,000 rows in all")  # too few to go by
+    lines.advance(81, 1)
     assert lines.line().endswith(
-        "100 of at most 200 rows in all, about 0:01:30 left at this speed, or less"
+        "300 of at most 1,000 rows in all, about 0:03:30 left at this speed, or less"
     )
 
 
-def test_the_first_rows_say_nothing_of_the_time_that_is_left(monkeypatch):
-    lines, now = console.Lines(), 60.0
-    monkeypatch.setattr(console.time, "monotonic", lambda: now)
-    lines.start("search", 1000)
-    lines.expect(1000, 1000)
-    lines.advance(19, 1)
-    now = 90.0
-    assert lines.line().endswith("19 of at most 1,000 rows in all")
-    lines.advance(1, 1)
-    assert "left at this speed" in lines.line()
-
-
-def test_studies_in_turn_foresee_those_to_come_as_those_before(log):
-    lines, sizes = console.Lines(), {}
-    first, second = (InTurn(lines, name, place, 3, sizes) for place, name in ((1, "a"), (2, "b")))
-    first.expect(100, 1000.0)
-    assert (lines.total, lines.goal) == (300, 3000.0)
+def test_studies_in_turn_take_those_to_come_to_be_as_large(log):
+    lines = console.Lines()
+    first, second = (InTurn(lines, name, place, 3) for place, name in ((1, "a"), (2, "b")))
+    first.expect(100)
+    assert lines.whole.rows == 300
     first.start("intact", 10)
     assert "study 1 of 3, a: asking the intact model, " in lines.line()
-    first.expect(60, 500.0)  # its search ended early
-    assert (lines.total, lines.goal) == (260, 2500.0)
-    second.expect(300, 3000.0)
-    assert (lines.total, lines.goal) == (500, 5000.0)
+    first.advance(40, 1)
+    first.expect(20)  # its search ended early
+    assert lines.whole.rows == 40 + 20 + 200
+    first.advance(20, 1)
+    second.expect(300)
+    assert lines.whole.rows == 60 + 600
     second.tell("so far: L0H1")
     assert "study 2 of 3, so far: L0H1" in log.getvalue()
 
 
 def test_what_every_study_of_a_run_would_say_is_said_once(log):
-    sizes = {}
     for _ in range(2):  # of two runs each says it
         lines = console.Lines()
         for place in (1, 2, 3):
-            study = InTurn(console.Interruptible(lines), f"study{place}", place, 3, sizes)
+            study = InTurn(console.Interruptible(lines), f"study{place}", place, 3)
             tell_once(study, "Engine packed: chosen by --engine auto.")
             tell_once(study, f"{place} rows")
             tell_once(Silent(), "nobody hears")
@@ -235,18 +228,16 @@ def test_a_terminal_has_one_bar_for_the_whole_once_its_rows_are_known(monkeypatc
     drawing = rich.console.Console(file=io.StringIO(), force_terminal=True, width=120)
     monkeypatch.setattr(console, "stderr", drawing)
     with console.progress_bars(quiet=False) as shown:
-        shown.expect(300, 900.0)
-        shown.weigh(2.0)
+        shown.expect(300)
         shown.start("intact", 100)
         shown.advance(100, 0)
         shown.start("/runs/task.yaml, knocked out", 200)
         shown.advance(50, 900.0)
         shown.tell("so far: L0H1")
         (bar,) = [task for task in shown.progress.tasks if task.visible]
-        assert (bar.description, bar.completed, bar.total) == ("task.yaml, knocked out", 100, 900)
-        assert (bar.fields["rows"], bar.fields["of"]) == (50, 300)
-        shown.expect(50, 500.0)
-        assert (bar.total, bar.fields["of"]) == (600, 100)
+        assert (bar.description, bar.completed, bar.total) == ("task.yaml, knocked out", 150, 300)
+        shown.expect(50)
+        assert bar.total == 200
     assert "so far: L0H1" in drawing.file.getvalue()
 
 
@@ -256,8 +247,7 @@ class Told(Silent):
 
     lines: list[str] = field(default_factory=list)
 
-    def expect(self, rows, work): ...
-    def weigh(self, weight): ...
+    def expect(self, rows): ...
 
     def tell(self, text):
         self.lines.append(text)

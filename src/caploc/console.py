@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from importlib.util import find_spec
 from types import FrameType
 from typing import Any
@@ -21,19 +22,18 @@ from rich.progress import (
     Task,
     TaskID,
     TextColumn,
-    TimeRemainingColumn,
 )
 from rich.table import Table
 from rich.text import Text
 
 from caploc.errors import HungUp, Stopped, Terminated
 from caploc.process import importing, redacted
-from caploc.progress import Silent, expect, tell, tell_weight
+from caploc.progress import Silent, expect, tell
 
 HANGUP = getattr(signal, "SIGHUP", None)  # Windows has none
 ENDING = tuple(each for each in (signal.SIGINT, signal.SIGTERM, HANGUP) if each is not None)
 SHOWN = 12  # bars
-EARLY = 0.02  # of the work: until then the first rows say little of the time that is left
+EARLY = 0.02  # of the rows: until then the first rows say little of the time that is left
 LINE_SECONDS = 20.0  # between lines of progress where no bars can be drawn
 READY = "getting ready"  # before the first stage: tasks are read, a model is loaded and proved
 KEPT = "What was measured is kept; the same command continues."
@@ -47,33 +47,65 @@ def stderr_console() -> Console:
 stderr = stderr_console()
 
 
+@dataclass
+class Tally:
+    """Rows done of those to come, and how fast they are measured: stored ones are no speed."""
+
+    rows: int | None = None  # to come, at most
+    done: int = 0
+    measured: int = 0
+    tokens: float = 0.0
+    began: float = field(default_factory=lambda: time.monotonic())
+
+    def add(self, rows: int, tokens: float) -> None:
+        """Count rows; those without tokens were stored before."""
+        self.done += rows
+        if tokens:
+            self.measured, self.tokens = self.measured + rows, self.tokens + tokens
+
+    @property
+    def seconds(self) -> float | None:
+        """Seconds that the rows measured so far took; None without any."""
+        return max(time.monotonic() - self.began, 1e-9) if self.measured else None
+
+    @property
+    def left(self) -> float | None:
+        """Seconds that the rows to come will take at this speed; None while it is too early."""
+        if self.seconds is None or self.rows is None or self.measured < EARLY * self.rows:
+            return None
+        return self.seconds / self.measured * max(self.rows - self.done, 0)
+
+
 class Counts(ProgressColumn):
     """Rows done of all."""
 
     def render(self, task: Task) -> Text:
-        rows, of = task.fields["rows"], task.fields["of"]
-        return Text("" if of is None else f"{rows:,}/{of:,}", style="progress.download")
-
-
-class Left(TimeRemainingColumn):
-    """The time left, and of what."""
-
-    def render(self, task: Task) -> Text:
-        of = " of this stage" if task.fields["of_stage"] else ""
-        if task.total is not None and task.completed >= task.total:
-            return Text("" if of else "nearly done")
-        return super().render(task).append(f" left{of}")
+        tally: Tally = task.fields["tally"]
+        counts = "" if tally.rows is None else f"{tally.done:,}/{tally.rows:,}"
+        return Text(counts, style="progress.download")
 
 
 class Rates(ProgressColumn):
     """Rows and tokens a second, over the rows measured now."""
 
     def render(self, task: Task) -> Text:
-        elapsed, rows = task.elapsed or 0.0, task.fields["measured"]
-        if not rows or elapsed <= 0:
+        tally: Tally = task.fields["tally"]
+        if tally.seconds is None:
             return Text("")
-        tokens = task.fields["tokens"] / elapsed
-        return Text(f"{rows / elapsed:,.0f} rows/s  {tokens:,.0f} tokens/s", style="cyan")
+        rows, tokens = tally.measured / tally.seconds, tally.tokens / tally.seconds
+        return Text(f"{rows:,.0f} rows/s  {tokens:,.0f} tokens/s", style="cyan")
+
+
+class Left(ProgressColumn):
+    """The time left, and of what."""
+
+    def render(self, task: Task) -> Text:
+        of = " of this stage" if task.fields["of_stage"] else ""
+        if (left := task.fields["tally"].left) is None:
+            return Text("")
+        if left < 1:
+            return Text("" if of else "nearly done")
+        return Text(f"{format_clock(left)} left{of}", style="progress.remaining")
 
 
 class Bars:
@@ -87,25 +119,20 @@ class Bars:
         self.progress = progress
         self.task: TaskID | None = None
         self.whole: TaskID | None = None
-        self.weight = 1.0  # of a row, beside others
+        self.tally = Tally()  # of the bar that is drawn
         self.waiting = self.add(READY, None, of_stage=False)
 
     def add(self, what: str, rows: int | None, *, of_stage: bool) -> TaskID:
-        return self.progress.add_task(
-            what, total=rows, measured=0, tokens=0, rows=0, of=rows, of_stage=of_stage
-        )
+        self.tally = Tally(rows)
+        return self.progress.add_task(what, total=rows, tally=self.tally, of_stage=of_stage)
 
-    def expect(self, rows: int, work: float) -> None:
-        """Draw one bar for the whole from here on, as long as its work."""
+    def expect(self, rows: int) -> None:
+        """Draw one bar for the whole from here on."""
         if self.whole is None:
             self.progress.update(self.waiting, visible=False)
             self.whole = self.add(READY, None, of_stage=False)
-        whole = self.progress.tasks[-1]
-        total, of = whole.completed + work, whole.fields["rows"] + rows
-        self.progress.update(self.whole, total=total, of=of)
-
-    def weigh(self, weight: float) -> None:
-        self.weight = weight
+        self.tally.rows = self.tally.done + rows
+        self.progress.update(self.whole, total=self.tally.rows)
 
     def tell(self, text: str) -> None:
         self.progress.console.print(escape(printable(text)), highlight=False)
@@ -113,6 +140,8 @@ class Bars:
     def start(self, what: str, rows: int) -> None:
         what = escape(printable(explain(what)))
         if self.whole is not None:
+            if not self.tally.done:
+                self.tally.began = time.monotonic()  # a model was loaded meanwhile
             self.progress.update(self.whole, description=what)
             return
         if self.task is None:
@@ -124,16 +153,10 @@ class Bars:
             self.progress.update(past.id, visible=False)
 
     def advance(self, rows: int, tokens: float) -> None:
-        """Count rows; those without tokens were stored before."""
         task = self.task if self.whole is None else self.whole
-        if task is None:
-            return
-        fields, new = self.progress.tasks[-1].fields, rows if tokens else 0
-        measured, tokens = fields["measured"] + new, tokens + fields["tokens"]
-        done = rows if self.whole is None else new  # the whole is of rows that are measured now
-        step = done if self.whole is None else done * self.weight
-        every = fields["rows"] + done
-        self.progress.update(task, advance=step, rows=every, measured=measured, tokens=tokens)
+        if task is not None:
+            self.tally.add(rows, tokens)
+            self.progress.update(task, advance=rows)
 
 
 class Lines:
@@ -142,58 +165,43 @@ class Lines:
     def __init__(self) -> None:
         self.over, self.thread = threading.Event(), threading.Thread(target=self.tick, daemon=True)
         self.lock = threading.Lock()
-        self.began = self.stage_began = time.monotonic()
-        self.what, self.rows, self.done, self.measured = READY, 0, 0, 0
-        self.total: int | None = None  # of the whole, once it is known
-        self.all = 0  # rows measured so far
-        self.first: float | None = None  # when the first of them was asked
-        self.weight, self.work, self.goal = 1.0, 0.0, 0.0  # of a row, of those done, and of all
+        self.began, self.started = time.monotonic(), False
+        self.what, self.stage, self.whole = READY, Tally(), Tally()
 
-    def expect(self, rows: int, work: float) -> None:
+    def expect(self, rows: int) -> None:
         with self.lock:
-            self.total, self.goal = self.all + rows, self.work + work
-
-    def weigh(self, weight: float) -> None:
-        with self.lock:
-            self.weight = weight
+            self.whole.rows = self.whole.done + rows
 
     def tell(self, text: str) -> None:
         stderr.print(escape(f"caploc: {printable(text)}"), soft_wrap=True, highlight=False)
 
     def start(self, what: str, rows: int) -> None:
         with self.lock:
-            self.what, self.rows = printable(explain(what)), rows
-            self.done, self.measured = 0, 0
-            self.stage_began = time.monotonic()
-            self.first = self.first or self.stage_began
+            self.what, self.stage = printable(explain(what)), Tally(rows)
+            if not self.started:
+                self.started, self.whole.began = True, self.stage.began
 
     def advance(self, rows: int, tokens: float) -> None:
         with self.lock:
-            self.done += rows
-            new = rows if tokens else 0
-            self.measured, self.all = self.measured + new, self.all + new
-            self.work += new * self.weight
+            self.stage.add(rows, tokens)
+            self.whole.add(rows, tokens)
 
     def line(self) -> str:
         """How far the stage is, how fast it goes and how long it will take."""
         with self.lock:
-            now = time.monotonic()
-            parts = [f"caploc: {format_clock(now - self.began)} {self.what}"]
-            if self.rows:
-                parts.append(f"{self.done:,} of {self.rows:,}")
-            seconds = now - self.stage_began
-            if self.measured and seconds > 0:
-                rate = self.measured / seconds
-                parts.append(f"{rate:,.1f} rows/s")
-                if self.done < self.rows and self.total is None:
-                    left = format_clock((self.rows - self.done) / rate)
-                    parts.append(f"{left} left of this stage")
-            if self.total and self.work and self.first is not None:
-                seconds = (now - self.first) / self.work * max(self.goal - self.work, 0)
-                parts.append(f"{self.all:,} of at most {max(self.total, self.all):,} rows in all")
-                known = f"about {format_clock(seconds)} left at this speed, or less"
-                if self.work >= EARLY * self.goal:
-                    parts.append(known if seconds >= 1 else "nearly done")
+            stage, whole = self.stage, self.whole
+            parts = [f"caploc: {format_clock(time.monotonic() - self.began)} {self.what}"]
+            if stage.rows:
+                parts.append(f"{stage.done:,} of {stage.rows:,}")
+            if stage.seconds is not None:
+                parts.append(f"{stage.measured / stage.seconds:,.1f} rows/s")
+            if whole.rows is not None:
+                parts.append(f"{whole.done:,} of at most {whole.rows:,} rows in all")
+                if (left := whole.left) is not None:
+                    about = f"about {format_clock(left)} left at this speed, or less"
+                    parts.append(about if left >= 1 else "nearly done")
+            elif (left := stage.left) is not None and stage.done < (stage.rows or 0):
+                parts.append(f"{format_clock(left)} left of this stage")
         return ", ".join(parts)
 
     def write(self) -> None:
@@ -213,9 +221,9 @@ class Lines:
         self.thread.join()
         if done:
             with self.lock:
-                self.what = f"done, {self.all:,} rows measured"
-                self.rows, self.measured, self.total = 0, 0, None
-        if done or self.first is not None:  # a mistake needs no line of its own
+                self.what = f"done, {self.whole.measured:,} rows measured"
+                self.stage, self.whole = Tally(), Tally()
+        if done or self.started:  # a mistake needs no line of its own
             self.write()
 
 
@@ -316,11 +324,8 @@ class Interruptible:
     def start(self, what: str, rows: int) -> None:
         self.shown.start(what, rows)
 
-    def expect(self, rows: int, work: float) -> None:
-        expect(self.shown, rows, work)
-
-    def weigh(self, weight: float) -> None:
-        tell_weight(self.shown, weight)
+    def expect(self, rows: int) -> None:
+        expect(self.shown, rows)
 
     def tell(self, text: str) -> None:
         tell(self.shown, text)

@@ -10,23 +10,6 @@ from caploc.progress import Progress, tell_once
 from caploc.result import Answerer
 from caploc.store import Row
 from caploc.store.rows import unpack
-from caploc.tasks.task import LogLikelihood, Task, prompt_of
-
-SAMPLED = 8  # examples that tell how long a task's rows are
-ANSWER = 8  # characters of an answer that nobody knows yet, about
-
-
-def weigh_rows(task: Task) -> float:
-    """Say how long a row of the task takes beside rows of others: about its characters.
-
-    What several requests of an example begin with is read once.
-    """
-    lengths = []
-    for example in task.first(SAMPLED):
-        requests = task.requests(example)
-        ends = [len(r.continuation) if isinstance(r, LogLikelihood) else ANSWER for r in requests]
-        lengths.append(sum(map(len, set(map(prompt_of, requests)))) + sum(ends))
-    return sum(lengths) / max(len(lengths), 1)
 
 
 @dataclass

@@ -10,12 +10,12 @@ from typing import Any, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 
-from caploc.cost import Cost, weigh_rows
+from caploc.cost import Cost
 from caploc.engine import Answer, Ask, Engine, Expectant
 from caploc.grid import Grid
 from caploc.heads import HeadGrid, Mask
 from caploc.modes import Sources, asks_of
-from caploc.progress import Progress, tell_weight
+from caploc.progress import Progress
 from caploc.recovery import Measurements
 from caploc.result import Score
 from caploc.search import Plan
@@ -92,12 +92,12 @@ class Meter:
     def measure(self, plan: Plan, progress: Progress, what: str) -> list[Row]:
         """Return the plan's rows in its order; those the store has are not asked again."""
         keys, todo = self.planned(plan)
-        tell_weight(progress, weigh_rows(self.task))
-        progress.start(what, len(set(keys)))
-        progress.advance(len(set(keys)) - len(todo), 0)
+        new = set(keys) - self.counted  # a row that several stages ask for is one
+        progress.start(what, len(new))
+        progress.advance(len(new) - len(todo), 0)
         for first in range(0, len(todo), ASKED_AT_ONCE):
             self.ask(todo[first : first + ASKED_AT_ONCE], progress)
-        self.cost.count([self.known[key] for key in set(keys) - self.counted])
+        self.cost.count([self.known[key] for key in new])
         self.counted.update(keys)
         # A stored row may have been another example's number: the data may have been reordered.
         return [
@@ -206,10 +206,9 @@ def search(
         while True:
             meter, own = meters[plan.task], meters[0].task.name
             what = plan.what if meter.task.name == own else f"{plan.what}, {meter.task.name}"
-            engine = getattr(meter, "engine", None)  # a meter that makes rows up has none
-            if isinstance(engine, Expectant):
+            if isinstance(meter.engine, Expectant):
                 likely = (meters[each.task].list_open(each) for each in plan.ahead)
-                engine.expect([*chain.from_iterable(likely)])
+                meter.engine.expect([*chain.from_iterable(likely)])
             rows = meter.measure(plan, progress, what)
             plan = search.send(as_measurements(plan, rows))
     except StopIteration as end:

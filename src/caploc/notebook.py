@@ -32,7 +32,6 @@ from caploc.report.plots import curve_specs, heads_spec, units_by_task
 from caploc.report.sentence import headline
 from caploc.result import FrontierSet, HeadEffect, Result
 from caploc.search import Settings
-from caploc.studies import foresee
 from caploc.study import FEWEST_FRESH, Study, run_study
 from caploc.tasks.catalog import TaskOptions
 from caploc.workbench import ModelOptions
@@ -251,7 +250,7 @@ def locate(  # noqa: PLR0913  (what can be chosen is its parameters)
     )
     check_listed(study.named_tasks)
     with console.progress(quiet) as progress:
-        found = run_study(study, folder, progress, command=call_of(given), foresee=foresee)
+        found = run_study(study, folder, progress, command=call_of(given))
     if not quiet:
         for line in (headline(found.result), *found.result.search.notes, f"Report: {found.report}"):
             console.say(as_arguments(line))

@@ -19,26 +19,17 @@ class Progress(Protocol):
 class Overview(Progress, Protocol):
     """Progress that also knows the whole, and says what has been found so far."""
 
-    def expect(self, rows: int, work: float) -> None:
-        """So many rows are to be measured, about, in all stages; `work` adds up their weights."""
-
-    def weigh(self, weight: float) -> None:
-        """The next rows take so long, beside others."""
+    def expect(self, rows: int) -> None:
+        """So many rows more, at most, are to come in all stages, those already stored included."""
 
     def tell(self, text: str) -> None:
         """Show a line that stays."""
 
 
-def expect(progress: Progress, rows: int, work: float) -> None:
-    """Say how many rows are to come, about, and their work, to whoever wants to know the whole."""
+def expect(progress: Progress, rows: int) -> None:
+    """Say how many rows more are to come, at most, to whoever wants to know the whole."""
     if isinstance(progress, Overview):
-        progress.expect(rows, work)
-
-
-def tell_weight(progress: Progress, weight: float) -> None:
-    """Say how long the next rows take, beside others."""
-    if isinstance(progress, Overview):
-        progress.weigh(weight)
+        progress.expect(rows)
 
 
 def tell(progress: Progress, text: str) -> None:
@@ -70,15 +61,14 @@ class SideBySide:
     def start(self, what: str, rows: int) -> None:
         self.left[self.name] = rows
         every = sum(self.left.values())
-        expect(self.shown, every, every)
+        expect(self.shown, every)
         self.shown.start(f"{self.name}: {what}", rows)
 
     def advance(self, rows: int, tokens: float) -> None:
         self.left[self.name] -= rows
         self.shown.advance(rows, tokens)
 
-    def expect(self, rows: int, work: float) -> None: ...
-    def weigh(self, weight: float) -> None: ...
+    def expect(self, rows: int) -> None: ...
 
     def tell(self, text: str) -> None:
         tell(self.shown, f"{self.name}: {text}")
@@ -86,16 +76,13 @@ class SideBySide:
 
 @dataclass
 class InTurn:
-    """Progress of one of `count` studies that come one after another, the `place`-th.
-
-    `sizes` has the rows and the work of each so far; those to come are taken to be like them.
-    """
+    """Progress of one of `count` studies that come one after another, the `place`-th."""
 
     shown: Progress
     name: str
     place: int
     count: int
-    sizes: dict[str, tuple[int, float]]
+    most: int | None = None  # rows of this study, once they are known
 
     def start(self, what: str, rows: int) -> None:
         self.shown.start(f"study {self.place} of {self.count}, {self.name}: {what}", rows)
@@ -103,14 +90,10 @@ class InTurn:
     def advance(self, rows: int, tokens: float) -> None:
         self.shown.advance(rows, tokens)
 
-    def expect(self, rows: int, work: float) -> None:
-        self.sizes.setdefault(self.name, (rows, work))
-        later = (self.count - len(self.sizes)) / len(self.sizes)
-        every, all_work = map(sum, zip(*self.sizes.values(), strict=True))
-        expect(self.shown, round(rows + every * later), work + all_work * later)
-
-    def weigh(self, weight: float) -> None:
-        tell_weight(self.shown, weight)
+    def expect(self, rows: int) -> None:
+        """Pass it on, with the studies to come, each taken to have as many rows as this one."""
+        self.most = self.most or rows
+        expect(self.shown, rows + self.most * (self.count - self.place))
 
     def tell(self, text: str) -> None:
         tell(self.shown, f"study {self.place} of {self.count}, {text}")

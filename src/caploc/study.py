@@ -13,14 +13,16 @@ from caploc.contents import Curve
 from caploc.errors import BadOption, pick
 from caploc.exclusion import resolve_excluded
 from caploc.findings import Stages, StudyFindings, estimand_of, without_noise, write_findings
-from caploc.folder import CURVE, RESULT, claim, write_json
+from caploc.folder import CURVE, RESULT, claim, rows_file, write_json
 from caploc.measurement import HeadModel, Meter, RowEngine, outcomes_by_example, search
+from caploc.models.sources import title_of
 from caploc.modes import Intervention, Mode
 from caploc.naming import are_twins
-from caploc.progress import Progress, Silent, tell_once
+from caploc.progress import Progress, Silent, expect, tell, tell_once
 from caploc.recovery.estimate import is_binary
+from caploc.report.wording import called
 from caploc.result import Members, Subsets, TaskComparison, Validation
-from caploc.search import METHODS, Problem, Settings, column_mask
+from caploc.search import METHODS, Found, Problem, Settings, column_mask
 from caploc.search.plan import OtherTask, ask_once, opening_plan
 from caploc.search.settings import MOST_MASKS, MOST_ROWS, check_spared
 from caploc.search.specific import check_rows
@@ -28,11 +30,24 @@ from caploc.search.summary import nothing_to_lose
 from caploc.tasks.catalog import LoadTasks, TaskOptions, check_task_name, list_twins
 from caploc.tasks.harness import digest_data
 from caploc.tasks.task import Task
-from caploc.tracking import Foresee, Watch, check_tracker, tracked
-from caploc.validation import CURVED, Check, check_limit, draw_curve, held_out, score_both
+from caploc.tracking import Watch, check_tracker, tracked
+from caploc.validation import (
+    CURVED,
+    EXAMPLES,
+    MASKS,
+    REPEATED,
+    Check,
+    check_limit,
+    draw_curve,
+    held_out,
+    score_both,
+)
 from caploc.validation.categories import tell_left_out
 from caploc.validation.failures import categorize_failures
 from caploc.validation.frontier import (
+    JUDGED,
+    OFFERED,
+    SEARCHED,
     Promise,
     check_sides,
     frontier_note,
@@ -59,6 +74,7 @@ FRESH = 600  # examples kept for the check, at most
 CHECKED = 100  # of them that no search sees: the finding, controls and held-out masks are on them
 FEWEST_FRESH = 20  # below which there is no check on fresh examples; so few no search sees
 ELSEWHERE = 24  # examples of each other task, to tell heads that break everything
+SETS = 20  # that a search for a specific one hands to its check, at most as a rule
 HeadBench = Workbench[HeadModel]
 
 
@@ -264,6 +280,50 @@ def held_back(kept: list[int]) -> list[int]:
     return kept[: min(CHECKED, max(len(kept) // 2, FEWEST_FRESH))]
 
 
+def announce(study: Study, tasks: Sequence[Task], heads: int, progress: Progress) -> None:
+    """Say what will be done, and how many rows it takes at most."""
+    searched, checked = most_searched(study, tasks, heads), most_checked(study, tasks)
+    tell(
+        progress,
+        f"{called(study.task)} in {called(title_of(study.model.name) or study.model.name)}: a "
+        f"search among {heads} heads, up to {searched:,} rows; its checks, up to {checked:,} more.",
+    )
+    expect(progress, searched + checked)
+
+
+def most_searched(study: Study, tasks: Sequence[Task], heads: int) -> int:
+    """Bound the rows of a search: its budget, and the intact model on all that it may look at."""
+    method, (examples, kept) = METHODS[study.method], study.drawn(tasks[0].size)
+    fresh = [] if method.masks else kept[len(held_back(kept)) :]
+    intact = len(examples) + len(fresh)
+    if method.adaptive:  # how likely right answers are, and what else a head breaks
+        intact = 2 * intact + len(study.beside) * ELSEWHERE
+    if study.seeks_specific:
+        intact += 2 * SEARCHED * len({*study.twins, *study.spare})
+    return method.most_rows(Problem(heads, examples, study.settings, fresh=fresh)) + intact
+
+
+def most_checked(study: Study, tasks: Sequence[Task], found: Found | None = None) -> int:
+    """Bound the rows of all stages after a search, before it begins or by what it found."""
+    named, sets = study.settings.top, SETS if study.seeks_specific else OFFERED
+    if found is not None:
+        named = len(found.chosen)
+        sets = len(found.diagnostics.get("candidates", ())) if study.seeks_specific else OFFERED
+    named = max(named, 1)
+    tried = 4 * named  # its beginnings, each head alone, all but each, the same of a part
+    if study.seeks_set:
+        tried += named**2  # all but each, again after every head that leaves
+    most = study.limit or max(task.size for task in tasks)
+    rows = min(CHECKED, most) * (2 + tried + sets + 2 * study.controls) + REPEATED
+    rows += MASKS * EXAMPLES if study.controls else 0
+    rows += sum(2 * min(most, task.size) for task in tasks)  # before and after
+    if not study.quick:
+        rows += (1 + named) * CURVED * len(tasks)
+    if study.seeks_specific or not study.quick:
+        rows += (1 + sets) * JUDGED * len(study.beside)
+    return rows
+
+
 def run_study(
     study: Study,
     folder: Path,
@@ -271,30 +331,28 @@ def run_study(
     *,
     command: str = "",
     engine: RowEngine[HeadModel] | None = None,
-    foresee: Foresee | None = None,
 ) -> StudyFindings:
     """Design, measurement, recovery, validation, curve and report, in that order.
 
-    `engine` may be one already loaded for the study's model; `foresee` counts beforehand what will
-    be measured. Whatever was measured in `folder` before is used. Raises UserError for a mistake in
-    the study; RunFailed if the machine gives up; rows already measured are kept.
+    `engine` may be one already loaded for the study's model. Whatever was measured in `folder`
+    before is used. Raises UserError for a mistake in the study; RunFailed if the machine gives up;
+    rows already measured are kept.
     """
     progress, study = progress or Silent(), study.check()
     tasks, intervention = study.tasks(), study.intervention()
     study.check_examples(tasks[0].size)
     check_pairs(study.model, intervention, tasks[0])
+    begun = rows_file(folder).exists()
     with claim(folder, asdict(study), command, digest_data(tasks)) as store:
-        if rows := foresee and foresee(study, tasks, folder):
-            rows.announce(study.task, study.model.name, study.model.check().size, progress)
-            if not rows.stored and (hint := study.model.hint()):
-                tell_once(progress, hint)
+        announce(study, tasks, study.model.check().size, progress)
+        if not begun and (hint := study.model.hint()):  # rows that are there have their dtype
+            tell_once(progress, hint)
         fields = asdict(study) | {"draws_masks": METHODS[study.method].draws_masks}
         with tracked(study.track, f"{study.task} {study.method}", fields, progress) as watched:
             with nullcontext(engine) if engine else study.model.answering() as answering:
                 bench = Workbench(answering, store, intervention=intervention)
                 stages = locate(study, bench, tasks, watched)
-                if rows:
-                    rows.announce_checks(stages, watched)
+                expect(watched, most_checked(study, tasks, stages.found))
                 stages = validated(study, bench, stages, tasks, watched)
                 drawn = draw_own_curve(study, bench, stages, tasks, watched)
             watched.start("writing the report", 0)

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 from caploc.contents import TaskScores
 from caploc.report.headtable import tabulate_frontier, write_effects
-from caploc.report.method import ROWS, format_duration, split_rows
+from caploc.report.method import ROWS, split_rows
 from caploc.report.scores import describe_verdict, format_with_error, lost
 from caploc.report.sentence import check_of
 from caploc.report.wording import (
@@ -263,31 +263,3 @@ def studies_table(outcomes: "Sequence[Outcome]") -> Table:
     failed = sum(outcome.result is None for outcome in outcomes)
     done = f"{len(outcomes) - failed} of {len(outcomes)} studies done"
     return ["study", "", *SUMMARY], rows, done
-
-
-def study_plan_table(expected: dict[str, Any]) -> Table:
-    """Tabulate what several studies will take."""
-    headings = ["study", "rows", "stored", "shared", "tokens", "memory, GiB", "time"]
-    rows = [plan_row(study["study"], study) for study in expected["studies"]]
-    rows.append(plan_row("in all", expected["total"]))
-    loading = expected["total"]["loading"]
-    title = "At most; stored rows are not measured again, shared ones by an earlier study"
-    if loading is None:
-        return headings, rows, f"{title}; without calibration only rows are known"
-    return headings, rows, f"{title}; loading ({format_duration(loading)}) is in the last line"
-
-
-def plan_row(name: str, study: dict[str, Any]) -> list[str]:
-    """A line of what one study, or all of them, will take."""
-    if study.get("failure"):
-        return [name, "cannot be", *["–"] * 5]
-    tokens, memory = study["tokens"], study["memory"]
-    return [
-        name,
-        "finished" if study.get("finished") else f"{study['rows']:,}",
-        f"{study['stored']:,}",
-        f"{study['shared']:,}",
-        "–" if tokens is None else f"{tokens:,.0f}",
-        "–" if memory is None else f"{memory / 2**30:.2f}",
-        format_duration(study["seconds"]) or "–",
-    ]

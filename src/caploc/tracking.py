@@ -7,7 +7,6 @@ import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
 from importlib.util import find_spec
@@ -19,13 +18,10 @@ import numpy as np
 from caploc.errors import BadOption, pick
 from caploc.folder import flat
 from caploc.heads import HeadGrid
-from caploc.models.sources import title_of
-from caploc.progress import Progress, expect, tell, tell_weight
+from caploc.progress import Progress, expect, tell
 from caploc.recovery.estimate import is_binary
-from caploc.report.wording import called
 from caploc.result import Result
 from caploc.search.conclusion import Conclusion
-from caploc.tasks.task import Task
 
 LOG = logging.getLogger(__name__)
 # the command line hushes everything else
@@ -132,11 +128,8 @@ class Tracked:
     def start(self, what: str, rows: int) -> None:
         self.shown.start(what, rows)
 
-    def expect(self, rows: int, work: float) -> None:
-        expect(self.shown, rows, work)
-
-    def weigh(self, weight: float) -> None:
-        tell_weight(self.shown, weight)
+    def expect(self, rows: int) -> None:
+        expect(self.shown, rows)
 
     def tell(self, text: str) -> None:
         tell(self.shown, text)
@@ -200,44 +193,6 @@ def figures_of(result: Result) -> dict[str, float]:
         **{f"cost_{key}": value for key, value in result.cost},
     }
     return {key: float(value) for key, value in told.items() if value is not None}
-
-
-@dataclass(frozen=True)
-class Foreseen:
-    """Rows that a study will measure, at most, as far as that can be known before its search.
-
-    `search` rows are asked with heads knocked out, as a budget counts them, and `intact` ones
-    without; `checks` are those of all stages after the search, and `recount` counts them, with
-    their work, once it has ended. `work` adds up how long all of them take.
-    """
-
-    search: int
-    intact: int
-    checks: int
-    work: float
-    recount: Callable[[Any], tuple[int, float]]  # of the Stages that a search leaves
-    stored: int = 0  # rows that lie in the folder, beside all these
-
-    def announce(self, task: str, model: str, heads: int, progress: Progress) -> None:
-        """Say what will be done, and how many rows it takes."""
-        tell(
-            progress,
-            f"{called(task)} in {called(title_of(model) or model)}: a search among {heads} heads "
-            f"with up to {self.search:,} rows (as its budget counts them) and {self.intact:,} of "
-            f"the intact model, then up to {self.checks:,} rows of checks."
-            + (f" {self.stored:,} rows more are here from before." if self.stored else ""),
-        )
-        expect(progress, self.search + self.intact + self.checks, self.work)
-
-    def announce_checks(self, stages: Any, progress: Progress) -> None:
-        """Say what is still to come once a search has ended: it may have ended early."""
-        rows, work = self.recount(stages)
-        takes = f"take up to {rows:,} rows" if rows else "need no further rows"
-        tell(progress, f"the search has ended: its checks {takes}.")
-        expect(progress, rows, work)
-
-
-Foresee = Callable[[Any, Sequence[Task], Path], Foreseen]  # of a Study, for its run's folder
 
 
 class Watch:

@@ -28,9 +28,9 @@ from caploc.modes import MEAN, ZERO, Intervention, Mode, Sources
 from caploc.process import launched
 from caploc.progress import Progress
 from caploc.search import column_mask
-from caploc.store import UNKNOWN, Question, Store
+from caploc.store import Question, Store
 from caploc.tasks.catalog import TaskOptions, load_task, wants_chat_template
-from caploc.tasks.task import Request, Task, prompt_of
+from caploc.tasks.task import Task, prompt_of
 from caploc.tasks.taskfiles import code_in, permit_code, refusal
 from caploc.workers import DistributedEngine, LeadingEngine, Workers
 from caploc.workers.distributed import WorkerRecipe
@@ -274,31 +274,6 @@ def check_pairs(model: ModelOptions, intervention: Intervention, task: Task) -> 
             f"corrupted prompt has not as many tokens as the prompt of {task.name} (example "
             f"{number}: {other}, not {own}); word them so that it has."
         )
-
-
-@dataclass(frozen=True)
-class Unloaded:
-    """A model of which only what files tell is known."""
-
-    name: str
-    fingerprint: str
-    grid: HeadGrid
-    dtype: str = UNKNOWN
-    device: str = "none"
-
-
-@dataclass(frozen=True)
-class Absent:
-    """An engine that answers nothing."""
-
-    loaded: HeadModel
-
-    @property
-    def grid(self) -> HeadGrid:
-        return self.loaded.grid
-
-    def shared_tokens(self, requests: Sequence[Request]) -> float:
-        return 0.0  # without a tokenizer; it decides how rows share masks, not how many
 
 
 @dataclass

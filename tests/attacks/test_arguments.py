@@ -39,7 +39,7 @@ BEGIN = {
     "doctor": [NOWHERE],
 }
 READS = ["curve", "interactions", "universal", "report", "compare", "rows", "export", "doctor",
-         "fetch", "plan", "run", "neurons overlap", "neurons erase", "neurons enhance"]  # fmt: skip
+         "fetch", "run", "neurons overlap", "neurons erase", "neurons enhance"]  # fmt: skip
 
 
 def commands(group, before=""):
@@ -159,13 +159,12 @@ STUDIES = {
 
 
 @pytest.mark.parametrize("name", STUDIES)
-@pytest.mark.parametrize("command", ["plan", "run"])
-def test_a_file_of_studies_is_refused(tmp_path, monkeypatch, command, name):
+def test_a_file_of_studies_is_refused(tmp_path, monkeypatch, name):
     (tmp_path / "evil.py").write_text(f"open({str(tmp_path / 'MARK')!r}, 'w').close()\n")
     (tmp_path / "z.yaml").write_text("task: z\ndataset_path: json\ndoc_to_text: !function evil.f\n")
     file = tmp_path / "studies.toml"
     file.write_text(STUDIES[name])
-    assert check(tmp_path, monkeypatch, [command, str(file)]).exit_code != 0
+    assert check(tmp_path, monkeypatch, ["run", str(file)]).exit_code != 0
 
 
 def test_every_command_is_attacked():

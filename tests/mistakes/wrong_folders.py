@@ -340,4 +340,4 @@ def _(place: Place) -> str:
 
 @mistake(GROUP, "an empty study file")
 def _(place: Place) -> str:
-    return "plan " + place.file("studies.toml", "")
+    return "run " + place.file("studies.toml", "")

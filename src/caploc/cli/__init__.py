@@ -58,7 +58,7 @@ Environment:
 # Under which heading of the help a command stands, and where it is: module and function.
 COMMANDS = {
     "Begin": ("studies.demo", "models.fetch", "models.models", "looking.tasks", "looking.doctor"),
-    "Find": ("locating.locate", "studies.run", "studies.plan"),
+    "Find": ("locating.locate", "studies.run"),
     "Ask more": (
         "measuring.evaluate",
         "measuring.curve",

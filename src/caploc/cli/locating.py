@@ -96,7 +96,7 @@ def locate(
 
         check_earlier(folder, model=placed(model), task=placed(tasks[0]), goal=goal)
     from caploc.modes import PATCH  # what needs PyTorch comes after what a mistake is seen without
-    from caploc.studies import foresee, locate_all
+    from caploc.studies import locate_all
     from caploc.study import Study
 
     asked, mode = asking.options(code.allow_code), knockout.parse()
@@ -123,9 +123,7 @@ def locate(
     ]
     code.check([*map(placed, [*tasks, *others, *chain(*specific.tasks().values())]), *mode.tasks])
     with output.progress() as progress:
-        found = locate_all(
-            studies, folder, progress, command=options.command_line(), foresee=foresee
-        )
+        found = locate_all(studies, folder, progress, command=options.command_line())
     results = [outcome.result for outcome in found.outcomes if outcome.result]
     if output.as_json:
         written = [result.as_dict() for result in results]

@@ -1,4 +1,4 @@
-"""Many studies from one file: run them, or say what they will take; the demo; both papers again."""
+"""Many studies from one file; the demo; both papers again."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -94,12 +94,10 @@ def has_model(output: options.OutputGroup) -> bool:
 def run_and_print(found: "Opened", folder: Path, output: options.OutputGroup) -> "Ran":
     """Run the studies of a file, and print what became of each."""
     from caploc import tables
-    from caploc.studies import foresee, run_studies
+    from caploc.studies import run_studies
 
     with output.progress() as progress:
-        ran = run_studies(
-            found.studies, folder, progress, command=options.command_line(), foresee=foresee
-        )
+        ran = run_studies(found.studies, folder, progress, command=options.command_line())
     if output.as_json:
         console.say_json([outcome.as_dict() for outcome in ran.outcomes])
     else:
@@ -128,7 +126,7 @@ def run(
         rows.sqlite: every row; what several studies need is there once
 
     See also:
-        plan, locate, compare
+        locate, compare
     """
     from caploc.studies import read_studies
 
@@ -139,47 +137,6 @@ def run(
         console.say(f"Page: {ran.report}" if ran.report else f"No study was finished in {folder}.")
     if ran.failed:
         raise typer.Exit(1)
-
-
-@options.takes_groups
-def plan(
-    file: File,
-    out: Results = None,
-    calibration: Annotated[
-        bool, option("Load the models and measure some rows, to tell tokens, memory, time.")
-    ] = True,
-    seconds: Annotated[float, option("Measure so long, for each task of a study.")] = 4.0,
-    trust_remote_code: options.Trust = False,
-    *,
-    code: options.CodeGroup,
-    output: options.OutputGroup,
-) -> None:
-    """Say how many rows, tokens, bytes and seconds the studies of a file will take, at most.
-
-    Rows that lie in the folder of the results are not counted again. Nothing is written.
-
-    Examples:
-        caploc plan studies.toml
-        caploc plan studies.toml --no-calibration --json
-
-    See also:
-        run
-    """
-    from caploc import tables
-    from caploc.studies import Allowed, dry_run, read_studies
-
-    if not seconds > 0:
-        raise BadOption(f"--seconds must lie above 0; got {seconds:g}.")
-    found = read_studies(file, Allowed(code.allow_code, trust_remote_code))
-    code.check()
-    with output.progress() as progress:
-        expected = dry_run(
-            found.studies, out or found.out, progress, seconds=seconds if calibration else None
-        ).as_dict()
-    output.show(expected, tables.study_plan_table(expected))
-    for study in expected["studies"]:
-        if study["failure"] and not output.as_json:
-            console.complain(f"{study['study']}: {study['failure']}")
 
 
 CNL = "cnl"

@@ -30,11 +30,11 @@ from caploc.naming import DEMO, PRETRAINED, at_home, is_file, is_folder
 from caploc.progress import Progress, Silent
 from caploc.result import Result
 from caploc.search import METHODS, Plan
-from caploc.store import Question, Row, stored_rows
+from caploc.store import UNKNOWN, Question, Row, stored_rows
 from caploc.study import Study, draw_own_curve, locate, validated
-from caploc.tasks.task import Task
+from caploc.tasks.task import Request, Task
 from caploc.validation import RANDOM, SAME_GROUPS
-from caploc.workbench import Absent, Allowed, ModelOptions, Unloaded, Workbench
+from caploc.workbench import Allowed, ModelOptions, Workbench
 
 TOLERANCE = 1e-6  # relative; what other processors make of the same sums differs by 1e-12
 SMALLEST = 1e-9
@@ -58,6 +58,7 @@ class Recorded(Meter):
     """A meter that knows the stored rows of a question, and has no others measured."""
 
     def __init__(self, path: Path, task: Task, question: Question, cost: Cost) -> None:
+        self.engine: Any = None
         self.task, self.cost, self.known = task, cost, stored_rows(path, question)
         self.counted = set()
 
@@ -94,6 +95,31 @@ class Traced(Recorded):
         for row in rows:
             self.stages.setdefault((row.mask, row.example), {}).setdefault(part, what)
         return rows
+
+
+@dataclass(frozen=True)
+class Unloaded:
+    """A model of which only what files tell is known."""
+
+    name: str
+    fingerprint: str
+    grid: HeadGrid
+    dtype: str = UNKNOWN
+    device: str = "none"
+
+
+@dataclass(frozen=True)
+class Absent:
+    """An engine that answers nothing."""
+
+    loaded: HeadModel
+
+    @property
+    def grid(self) -> HeadGrid:
+        return self.loaded.grid
+
+    def shared_tokens(self, requests: Sequence[Request]) -> float:
+        return 0.0  # without a tokenizer; it decides how rows share masks, not how many
 
 
 def recompute(rows: Path, written: RunFile, result: Result, *, curved: bool) -> dict[str, Any]:

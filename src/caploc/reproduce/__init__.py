@@ -23,7 +23,6 @@ import numpy as np
 
 from caploc import designs
 from caploc.cache import digest
-from caploc.cost import weigh_rows
 from caploc.errors import pick, raise_together
 from caploc.heads import Head
 from caploc.progress import Progress, Silent, expect
@@ -288,9 +287,7 @@ def foretell(laboratory: Laboratory, names: Sequence[str]) -> None:
     preset, stored = laboratory.preset, laboratory.store.count_rows()
     rows = sum(bill.rows for bill in plan_exhibits(preset, names)) - stored
     if rows > 0 and (not stored or set(choose_exhibits(names)) == set(EXHIBITS)):
-        tasks = (laboratory.task(preset.leader, each, each.task) for each in preset.benchmarks)
-        weight = float(np.mean([weigh_rows(task) for task in tasks]))  # as if all asked alike
-        expect(laboratory.progress, rows, weight * rows)
+        expect(laboratory.progress, rows)
 
 
 def limited(exhibit: Exhibit, preset: Preset) -> Exhibit:

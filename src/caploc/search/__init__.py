@@ -12,7 +12,15 @@ from functools import partial
 from caploc import designs
 from caploc.search.adaptive import adaptive
 from caploc.search.plan import Found, Plan, Problem, Search, column_mask
-from caploc.search.published import check_choices, greedy, one_shot, random_masks, rounds, tuned
+from caploc.search.published import (
+    check_choices,
+    greedy,
+    one_shot,
+    random_masks,
+    rounds,
+    rows_of_choices,
+    tuned,
+)
 from caploc.search.settings import Settings
 
 
@@ -33,6 +41,14 @@ class Method:
     adaptive: bool = False
     names_sets: bool = False  # names heads for what they do together, whatever the goal
     check: Callable[[Problem], None] = lambda problem: None
+    spent: Callable[[Problem], int] | None = None  # where `masks` is None: the rows of its budget
+
+    def most_rows(self, problem: Problem) -> int:
+        """Return the rows with heads knocked out that it asks for, at most."""
+        if self.masks is not None:
+            return self.masks(problem) * len(problem.examples)
+        assert self.spent is not None
+        return self.spent(problem)
 
 
 METHODS = {
@@ -41,6 +57,7 @@ METHODS = {
         adaptive,
         adaptive=True,
         check=lambda problem: problem.settings.check_budget(problem.heads),
+        spent=lambda problem: problem.settings.most_rows(problem.heads),
     ),
     "css": Method(
         "stratified random masks and the Lasso (the paper's)",
@@ -59,12 +76,14 @@ METHODS = {
         partial(tuned, draw=designs.stratified),
         names_sets=True,
         check=partial(check_choices, draw=designs.stratified),
+        spent=partial(rows_of_choices, draw=designs.stratified),
     ),
     "csb-search": Method(
         "csb with the masks and rate whose heads break most (the paper's search)",
         partial(tuned, draw=designs.bernoulli),
         names_sets=True,
         check=partial(check_choices, draw=designs.bernoulli),
+        spent=partial(rows_of_choices, draw=designs.bernoulli),
     ),
     "one-shot": Method(
         "every head alone, the largest drops", one_shot, lambda problem: len(problem.eligible)

@@ -174,6 +174,13 @@ def check_choices(problem: Problem, draw: Draw) -> None:
     Choices.published(problem, draw).bought(problem)
 
 
+def rows_of_choices(problem: Problem, draw: Draw) -> int:
+    """Return the budget of a search for a setting; without one, the rows of all settings."""
+    choices, checked = Choices.published(problem, draw), problem.fresh[:MOST_CHECKED]
+    most = choices.rows(len(problem.examples)) + len(choices.settings) * len(checked)
+    return problem.settings.budget or most
+
+
 @dataclass
 class Sheet:
     """Outcomes of masks on the same examples; each mask is asked once.
@@ -249,7 +256,6 @@ def tuned(problem: Problem, draw: Draw) -> Search:
     sets = list(dict.fromkeys(named))
     losses = yield from sheet.losses(sets)
     checked, budget = list(problem.fresh)[:MOST_CHECKED], problem.settings.budget
-    most = choices.rows(len(sheet.examples)) + len(choices.settings) * len(checked)
     if budget is not None:
         checked = checked[: max(budget - sheet.rows, 0) // len(sets)]
     fresh = Sheet(problem, checked)
@@ -259,7 +265,7 @@ def tuned(problem: Problem, draw: Draw) -> Search:
         elsewhere = yield from fresh.losses(sets)
     told = {
         "offered": len(offered.settings),
-        "budget": budget or most,
+        "budget": rows_of_choices(problem, draw),
         "rows": sheet.rows + fresh.rows,
         "chosen_on": len(sheet.examples),
         "checked_on": len(fresh.examples),

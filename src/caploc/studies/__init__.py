@@ -1,7 +1,6 @@
-"""Many tasks, models, methods and seeds from one file: checked whole, planned, run together."""
+"""Many tasks, models, methods and seeds from one file: checked whole, run together."""
 
 from caploc.studies.file import Opened, StudyFile, read_studies
-from caploc.studies.planning import Planned, StudiesPlan, dry_run, foresee
 from caploc.studies.running import Outcome, Ran, locate_all, run_studies
 from caploc.workbench import Allowed
 
@@ -9,12 +8,8 @@ __all__ = [
     "Allowed",
     "Opened",
     "Outcome",
-    "StudiesPlan",
-    "Planned",
     "Ran",
     "StudyFile",
-    "dry_run",
-    "foresee",
     "locate_all",
     "read_studies",
     "run_studies",

@@ -38,7 +38,6 @@ from caploc.result import Result
 from caploc.store import hold_folder
 from caploc.studies.file import grid_of
 from caploc.study import Study, run_study
-from caploc.tracking import Foresee
 from caploc.workers import DistributedEngine
 from caploc.workers.concurrency import ConcurrentJobs
 
@@ -83,11 +82,10 @@ def locate_all(
     progress: Progress,
     *,
     command: str = "",
-    foresee: Foresee | None = None,
 ) -> Ran:
     """Run studies of one model; it is loaded once. The first that fails ends all.
 
-    A single study's files lie in `folder` (for `foresee` see `run_study`); those of several in a
+    A single study's files lie in `folder`; those of several in a
     folder each below it, with their rows in one store, so that rows which several need are
     measured once. Raises UserError for a mistake in any study, before the first one runs; RunFailed
     if the machine gives up; rows already measured are kept.
@@ -102,10 +100,10 @@ def locate_all(
     for study in studies:
         study.check()
     if len(studies) == 1:
-        found = run_study(studies[0], folder, progress, command=command, foresee=foresee)
+        found = run_study(studies[0], folder, progress, command=command)
         return Ran([Outcome(studies[0].task, found.result)], rewrite_page(folder))
     outcomes = {}
-    for name, each in located(named, folder, progress, command=command, foresee=foresee):
+    for name, each in located(named, folder, progress, command=command):
         if isinstance(each, Exception):
             raise each
         outcomes[name] = Outcome(name, each.result)
@@ -119,7 +117,6 @@ def run_studies(
     progress: Progress | None = None,
     *,
     command: str = "",
-    foresee: Foresee | None = None,
 ) -> Ran:
     """Run every study into its subfolder of `folder`, model by model.
 
@@ -136,7 +133,7 @@ def run_studies(
                 rewrite_page(folder / name)
     todo = {name: study for name, study in studies.items() if name not in outcomes}
     shown = progress or Silent()
-    for name, found in located(todo, folder, shown, command=command, foresee=foresee):
+    for name, found in located(todo, folder, shown, command=command):
         outcomes[name] = outcome_of(name, found, folder / name)
     done = [folder / name for name in studies if outcomes[name].result is not None]
     if done:
@@ -183,7 +180,6 @@ def located(
     progress: Progress,
     *,
     command: str = "",
-    foresee: Foresee | None = None,
 ) -> Iterator[tuple[str, StudyFindings | Exception]]:
     """Run studies, each in its subfolder, and yield what each found, or why it failed.
 
@@ -192,10 +188,8 @@ def located(
     that fails does not stop the others; Ctrl-C and a store that cannot be written do. Raises as
     `run_studies`.
     """
-    sizes = dict[str, tuple[int, float]]()
     turns = {
-        name: InTurn(progress, name, place, len(studies), sizes)
-        for place, name in enumerate(studies, 1)
+        name: InTurn(progress, name, place, len(studies)) for place, name in enumerate(studies, 1)
     }
     with lock_studies(folder, list(studies)):
         for model in dict.fromkeys(study.model for study in studies.values()):
@@ -206,7 +200,7 @@ def located(
                 except (UserError, OutOfMemory) as error:
                     yield from ((name, error) for name in own)
                     continue
-                run = run_all(own, folder, turns, command, engine, foresee)
+                run = run_all(own, folder, turns, command, engine)
                 for name, found in stack.enter_context(closing(run)):
                     if isinstance(found, (Stopped, StoreFailed)):
                         raise found
@@ -223,7 +217,6 @@ def run_all(
     turns: Mapping[str, InTurn],
     command: str,
     engine: RowEngine[HeadModel],
-    foresee: Foresee | None,
 ) -> Generator[tuple[str, StudyFindings | BaseException], None, None]:
     """Run studies of one model, side by side on workers; yield what became of each as it ends."""
     # a tracker's module knows one run at a time
@@ -244,7 +237,7 @@ def run_all(
         return
     for name, study in studies.items():
         try:
-            found = run_and_report(study, folder / name, turns[name], command, engine, foresee)
+            found = run_and_report(study, folder / name, turns[name], command, engine)
         except Exception as error:  # the other studies may be right
             yield name, error
         else:
@@ -257,10 +250,9 @@ def run_and_report(
     progress: Progress,
     command: str,
     engine: RowEngine[HeadModel],
-    foresee: Foresee | None = None,
 ) -> StudyFindings:
     """Run a study and write its page."""
-    found = run_study(study, folder, progress, command=command, engine=engine, foresee=foresee)
+    found = run_study(study, folder, progress, command=command, engine=engine)
     rewrite_page(folder)
     tell(progress, headline(found.result))
     return found

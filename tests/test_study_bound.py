@@ -1,0 +1,118 @@
+"""What a run says beforehand of its rows is kept, and what it says as it goes."""
+
+import re
+from dataclasses import asdict, replace
+
+import pytest
+import torch
+
+from caploc.errors import FolderTaken
+from caploc.folder import claim
+from caploc.models import loading
+from caploc.progress import Silent
+from caploc.search import Settings
+from caploc.study import Study, run_study
+from caploc.workbench import ModelOptions
+
+CSS = Study(
+    model=ModelOptions("demo"),
+    task="demo/recall",
+    method="css",
+    settings=Settings(masks=4, rate=0.05, top=2),
+    examples=5,
+    controls=0,
+    limit=5,
+)
+ADAPTIVE = replace(CSS, method="adaptive", settings=Settings(top=2, budget=400), examples=60)
+
+
+class Watched(Silent):
+    """What a run says of the whole, and of the heads found so far."""
+
+    def __init__(self):
+        self.expected, self.told, self.rows, self.measured = [], [], 0, 0
+
+    def expect(self, rows):
+        self.expected.append((self.rows, rows))
+
+    def tell(self, text):
+        self.told.append(text)
+
+    def advance(self, rows, tokens):
+        self.rows += rows
+        self.measured += rows if tokens else 0
+
+
+def test_a_run_says_beforehand_what_it_asks_at_most_and_again_when_its_search_ends(tmp_path):
+    watched = Watched()
+    found = run_study(CSS, tmp_path, watched)
+    (before, whole), (searched, checks) = watched.expected
+    assert re.fullmatch(
+        r"demo/recall in demo: a search among 96 heads, up to 25 rows; its checks, up to [\d,]+ "
+        r"more\.",
+        watched.told[0],
+    )
+    assert before == 0 and searched == 5 + 4 * 5 and checks <= whole - searched
+    assert found.result.cost.rows == watched.rows == watched.measured <= searched + checks
+    again = Watched()
+    run_study(CSS, tmp_path, again)
+    assert (again.rows, again.measured) == (watched.rows, 0)  # stored rows count as done
+
+
+GOALS = {
+    "heads": ADAPTIVE,
+    "masks": replace(ADAPTIVE, settings=replace(ADAPTIVE.settings, opening="masks")),
+    "set": replace(ADAPTIVE, settings=Settings(top=3, budget=2000, goal="set"), controls=3),
+    "specific": replace(
+        ADAPTIVE,
+        settings=Settings(top=3, budget=2000, goal="specific"),
+        spare=("demo/code", "demo/prose"),
+    ),
+    "one-shot": replace(CSS, method="one-shot", other_tasks=("demo/code",), limit=40),
+    "greedy": replace(CSS, method="greedy"),
+    "css-search": replace(
+        CSS, method="css-search", settings=Settings(mask_counts=(4, 8), rates=(0.05, 0.1))
+    ),
+    "bought": replace(
+        CSS,
+        method="css-search",
+        settings=Settings(mask_counts=(4, 8), rates=(0.05, 0.1), budget=200),
+    ),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", GOALS)
+def test_no_study_asks_more_rows_than_it_said(tmp_path, name):
+    watched = Watched()
+    found = run_study(GOALS[name], tmp_path, watched)
+    (_, whole), (searched, checks) = watched.expected
+    bound = re.search(r"up to ([\d,]+) rows", watched.told[0])
+    assert searched <= int(bound[1].replace(",", ""))
+    assert found.result.cost.rows == watched.rows <= min(whole, searched + checks)
+
+
+def test_a_quicker_dtype_is_told_before_anything_is_measured(tmp_path, monkeypatch):
+    monkeypatch.setattr(loading, "FEW", 0)
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"avx512_bf16": True})
+    first, again = Watched(), Watched()
+    for watched in (first, again):
+        run_study(CSS, tmp_path, watched)
+    assert "--dtype bfloat16" in first.told[1]
+    assert not any("--dtype" in text for text in again.told)  # these rows are float32's
+
+
+def test_a_folder_of_another_study_is_refused_before_anything_is_promised(tmp_path):
+    claim(tmp_path, asdict(replace(CSS, method="csb")), "").close()
+    watched = Watched()
+    with pytest.raises(FolderTaken, match="belongs to another run"):
+        run_study(CSS, tmp_path, watched)
+    assert not watched.told
+
+
+def test_a_search_tells_its_first_heads_whenever_they_change(tmp_path):
+    watched = Watched()
+    run_study(replace(ADAPTIVE, quick=True), tmp_path, watched)
+    best = [text for text in watched.told if text.startswith("so far: L")]
+    assert best and len(set(best)) == len(best)
+    assert all(text.count(" to ") == 2 and text.endswith(" points") for text in best)
