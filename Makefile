@@ -5,7 +5,6 @@ PEERS := .venv-peers
 TRACKERS := .venv-trackers
 QUANTIZED := .venv-quantized
 VLLM := .venv-vllm
-FUZZ := .venv-fuzz
 WORDS := .venv-words
 INSTALLED := $(VENV)/.installed
 INSTALLED_DEV := $(VENV)/.installed-dev
@@ -23,7 +22,7 @@ SITE := python -c 'import site; print(*site.getsitepackages())'
 # Compiled files are kept, whatever the machine's habit: each process would compile all sources anew.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo test test-shapes test-slow test-browser test-cluster test-faults test-attacks test-real test-sharded test-quantized test-vllm test-trackers test-mistakes fuzz  check bench bench-neurons bench-workers bench-gpu gpu-check bench-peers \
+.PHONY: demo test test-shapes test-slow test-browser test-cluster test-faults test-attacks test-real test-sharded test-quantized test-vllm test-trackers  check bench bench-neurons bench-workers bench-gpu gpu-check bench-peers \
 	demo-model truth truth-real bench-real wheel test-wheel clean
 
 demo: $(INSTALLED)  ## install, fetch SmolLM2, localize some of its capabilities, write reports
@@ -63,7 +62,7 @@ test-faults: $(BIN)/.installed-ray  ## kills, full disks, jumping clocks: half a
 
 # nothing but an attack may write to Python's library meanwhile
 test-attacks: export PYTHONDONTWRITEBYTECODE := 1
-test-attacks: $(INSTALLED_DEV)  ## hostile programs, run folders, task files, arguments by the hundred; SHARE=3: a third a day
+test-attacks: $(INSTALLED_DEV)  ## hostile programs by the hundred; SHARE=3: a third a day
 	SHARE=$(SHARE) $(BIN)/pytest $(BESIDE) -m attacks tests/attacks $(TESTS)
 
 test-real: $(INSTALLED_DEV)  ## pretrained models, fetched first; MODELS=all: all three, not SmolLM2 alone
@@ -76,12 +75,6 @@ wheel: $(BIN)/.installed-package  ## wheel and source archive, in build/dist
 
 test-wheel: $(BIN)/.installed-package  ## the wheel in an empty environment runs the demo: minutes
 	$(BIN)/pytest -m wheel tests/packaging $(TESTS)
-
-test-mistakes: $(INSTALLED_DEV)  ## every mistake of docs/mistakes.md, and thousands at random: minutes
-	$(BIN)/pytest -m "slow or not slow" tests/mistakes tests/fuzz tests/security $(TESTS)
-
-fuzz: $(FUZZ)/.installed  ## what reads others' files, fuzzed by coverage: eleven minutes in one process
-	nice -n 10 $(FUZZ)/bin/python bench/fuzz.py --out build/fuzz $(FUZZING)
 
 .PHONY: words-data words-scores
 words-data: $(WORDS)/.installed  ## make the tables of the tasks on words; CHECK=--check: only compare
@@ -181,13 +174,6 @@ $(VLLM)/.installed: pyproject.toml requirements-vllm.txt
 	$(VLLM)/bin/pip uninstall --quiet --yes torchvision torchaudio torchcodec
 	touch $@
 
-# atheris brings a compiler's runtime of its own.
-$(FUZZ)/.installed: pyproject.toml constraints.txt
-	$(PYTHON) -m venv $(FUZZ)
-	echo '*' > $(FUZZ)/.gitignore
-	$(FUZZ)/bin/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[fuzz]'
-	touch $@
-
 # Dictionaries and lists of countries, which caploc itself does not need.
 $(WORDS)/.installed: scripts/words/requirements.txt
 	$(PYTHON) -m venv $(WORDS)
@@ -205,4 +191,4 @@ $(TRACKERS)/.installed: pyproject.toml
 	touch $@
 
 clean:
-	rm -rf $(VENV) $(PEERS) $(TRACKERS) $(QUANTIZED) $(VLLM) $(FUZZ) $(WORDS) build runs .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) $(PEERS) $(TRACKERS) $(QUANTIZED) $(VLLM) $(WORDS) build runs .pytest_cache .mypy_cache .ruff_cache

@@ -31,7 +31,7 @@ from caploc.search import column_mask
 from caploc.store import Question, Store
 from caploc.tasks.catalog import TaskOptions, load_task, wants_chat_template
 from caploc.tasks.task import Task, prompt_of
-from caploc.tasks.taskfiles import code_in, permit_code, refusal
+from caploc.tasks.taskfiles import find_code
 from caploc.workers import DistributedEngine, LeadingEngine, Workers
 from caploc.workers.distributed import WorkerRecipe
 from caploc.workers.ray_backend import WorkerPool
@@ -231,11 +231,12 @@ class Allowed:
             self.check_task(where, task)
 
     def check_task(self, where: str, task: str) -> None:
-        """Refuse, by a BadOption, a task's file that names Python code, if that was not allowed."""
-        permit_code(task, self.remote_code)
-        code = None if self.remote_code else code_in(task)
-        if code is not None:
-            raise BadOption(refusal(where, task, code))
+        """Refuse, by a BadOption, a task's file beside Python code, if that was not allowed."""
+        if not self.remote_code and (code := find_code(task)):
+            raise BadOption(
+                f"{where} names the task {task}, which can run Python code ({code}) with your "
+                "rights; if you trust whoever made it, add --trust-remote-code."
+            )
 
 
 def check_task_count(where: str, count: int) -> None:

@@ -19,7 +19,6 @@ from caploc.reproduce import read_preset
 from caploc.search import Settings
 from caploc.studies import read_studies
 from caploc.study import Study
-from caploc.tasks.catalog import load_task
 from caploc.tasks.facts import read_facts
 from caploc.tasks.paper.profanity import file_lexicon
 from caploc.workbench import ModelOptions
@@ -40,59 +39,11 @@ def test_a_device_a_pipe_or_a_socket_is_not_read(tmp_path, read, place):
         read(path)
 
 
-def test_an_include_of_a_device_is_not_read(tmp_path):
-    (tmp_path / "task.yaml").write_text("task: mine\ninclude: /dev/zero\n")
-    with pytest.raises(BadData, match="it is a (pipe|device|socket), not a file"):
-        load_task(str(tmp_path / "task.yaml"))
-
-
 def test_a_long_file_is_not_read_whole(tmp_path):
     (tmp_path / "preset.toml").write_bytes(b"#" * (2**20 + 1))
     with pytest.raises(BadData, match="longer than 1,048,576 bytes"):
         read_preset(str(tmp_path / "preset.toml"))
     assert len(read_bytes(tmp_path / "preset.toml", 2**21)) == 2**20 + 1
-
-
-def test_lists_in_lists_do_not_end_the_process(tmp_path):
-    """PyYAML's C parser runs out of stack, which no exception tells of."""
-    (tmp_path / "task.yaml").write_text("[" * 1_000_000)
-    with pytest.raises(BadData, match="nests more than 100"):
-        load_task(str(tmp_path / "task.yaml"))
-
-
-def test_merged_keys_do_not_swell(tmp_path):
-    """`<<` copies entries before any value is made: six levels of 50 would be 10^10."""
-    lines = ["a: &a {k: 1}"]
-    for one, other in zip("abcdef", "bcdefg", strict=True):
-        lines.append(f"{other}: &{other} {{<<: [{', '.join([f'*{one}'] * 50)}]}}")
-    (tmp_path / "task.yaml").write_text("\n".join(["task: mine", *lines]))
-    with pytest.raises(BadData, match="holds more than 1,000,000 values"):
-        load_task(str(tmp_path / "task.yaml"))
-
-
-@pytest.mark.parametrize("kind", ["task: mine", "group: mine"])
-def test_a_fan_of_includes_ends(tmp_path, kind):
-    """Each of thirty files includes the next one twice, which would be a billion readings."""
-    for number in range(30):
-        following = f"{number + 1}.yaml"
-        (tmp_path / f"{number}.yaml").write_text(f"include: [{following}, {following}]\n")
-    (tmp_path / "30.yaml").write_text("x: 1\n")
-    (tmp_path / "task.yaml").write_text(f"{kind}\ninclude: 0.yaml\n")
-    with pytest.raises(BadData, match="has more than 10,000 files"):
-        load_task(str(tmp_path / "task.yaml"))
-
-
-def test_files_beside_a_group_that_include_one_another_end(tmp_path):
-    (tmp_path / "task.yaml").write_text("group: mine\ntask: [one]\n")
-    for number in range(200):
-        (tmp_path / f"{number}.yaml").write_text(
-            "include: [" + ", ".join(f"deep/{each}.yml" for each in range(200)) + "]\n"
-        )
-    (tmp_path / "deep").mkdir()
-    for number in range(200):
-        (tmp_path / "deep" / f"{number}.yml").write_text("x: 1\n")
-    with pytest.raises(BadData, match="has more than 10,000 files"):
-        load_task(str(tmp_path / "task.yaml"))
 
 
 @pytest.mark.parametrize(

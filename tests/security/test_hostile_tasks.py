@@ -2,31 +2,29 @@
 
 import json
 import os
-import sys
-from importlib.util import module_from_spec, spec_from_file_location
+import re
+from contextlib import nullcontext
 from pathlib import Path
 
-import lm_eval
+import datasets.packaged_modules as packaged
 import pytest
 from typer.testing import CliRunner
 
-from caploc.cli import app, options
-from caploc.errors import BadData, BadOption, FolderTaken, UserError
+from caploc.cli import app
+from caploc.errors import BadData, BadOption, FolderTaken
 from caploc.finished import FinishedRun
 from caploc.folder import claim, refuse_links
 from caploc.neurons.study import read_study
 from caploc.report.page import rewrite_page
-from caploc.sandbox import Protection
 from caploc.search import Settings
 from caploc.studies import read_studies
 from caploc.study import Study, run_study
-from caploc.tasks import taskfiles
 from caploc.tasks.catalog import load_task
-from caploc.tasks.taskfiles import code_in
+from caploc.tasks.taskfiles import find_code
 from caploc.workbench import Allowed, ModelOptions
 
 EVIL = "!function evil.text"
-SOUND = Path(__file__).parents[1] / "fuzz" / "sound"
+SOUND = Path(__file__).parent / "sound"
 TASK = """\
 task: {name}
 dataset_path: json
@@ -78,33 +76,6 @@ def test_a_template_still_renders(tmp_path):
     assert request.prompt == "A01"
 
 
-def test_tasks_of_our_own_are_trusted_where_they_lie_behind_a_link(tmp_path):
-    """Definitions are read where they really lie; a home or an environment may be a link."""
-    (tmp_path / "link").symlink_to(Path(taskfiles.__file__).resolve().parent)
-    place = tmp_path / "link" / "taskfiles.py"
-    linked = spec_from_file_location("linked", place).loader
-    module = module_from_spec(spec_from_file_location("linked", place))
-    sys.modules["linked"] = module
-    linked.exec_module(module)
-    del sys.modules["linked"]
-    assert module.is_trusted(Path(taskfiles.__file__).resolve())
-
-
-def test_code_that_a_task_file_names_is_seen(tmp_path):
-    assert code_in(task(tmp_path)) is None
-    assert code_in(task(tmp_path, "!function mine.text")) == "!function mine.text"
-    assert code_in("demo/addition") is None
-    deep = tmp_path / "deep"
-    deep.mkdir()
-    (deep / "base.yaml").write_text("process_docs: !function other.docs\n")
-    (deep / "task.yaml").write_text("task: b\ninclude: base.yaml\ndataset_path: json\n")
-    assert code_in(str(deep / "task.yaml")) == "!function other.docs"
-
-
-def prompt_of(file):
-    return load_task(file).requests(0)[0].prompt
-
-
 def write_evil(folder):
     """Write `evil.py`, which leaves a mark when it is imported; where the mark would be."""
     mark = folder / "canary"
@@ -114,184 +85,75 @@ def write_evil(folder):
     return mark
 
 
-@pytest.mark.parametrize(
-    "claim",
-    ["task: mine", "task: other\ntag: mine", "task: other\ntag: [a, mine]", "group: mine", "GROUP"],
-)
-def test_no_file_beside_a_task_takes_its_name(tmp_path, claim):
-    """lm-eval's index gives the name to the first file of the folder that claims it."""
+def test_a_file_that_you_name_runs_its_code(tmp_path):
     mark = write_evil(tmp_path)
-    clean, evil = task(tmp_path, file="z.yaml"), Path(task(tmp_path, EVIL, file="a.yaml"))
-    if claim == "GROUP":
-        evil.write_text(f"group: mine\ntask: [{{task: other, doc_to_text: {EVIL}}}]\n")
-    else:
-        evil.write_text(evil.read_text().replace("task: mine", claim))
-    assert code_in(clean) is None
-    Allowed().check_task("run.json", clean)
-    assert prompt_of(clean) == "a"
-    assert not mark.exists()
+    (request,) = load_task(task(tmp_path, EVIL)).requests(0)
+    assert request.prompt == "evil" and mark.exists()
 
 
-def test_a_file_that_you_name_runs_its_code_and_a_warning_says_which(tmp_path, capsys):
-    mark = write_evil(tmp_path)
-    file = task(tmp_path, EVIL)
-    options.tell_of_code([file])
-    assert f"names Python code ({EVIL})" in " ".join(capsys.readouterr().err.split())
-    assert prompt_of(file) == "evil" and mark.exists()
-
-
-@pytest.mark.parametrize("when", ["before", "after"])
-def test_a_task_that_gains_code_after_it_was_checked_is_refused(tmp_path, when):
-    mark = write_evil(tmp_path)
-    clean = task(tmp_path) if when == "before" else str(tmp_path / "task.yaml")
-    Allowed().check_task("run.json", clean)
-    task(tmp_path, EVIL)
-    with pytest.raises(BadOption, match="add --trust-remote-code"):
-        load_task(clean)
-    assert not mark.exists()
-    Allowed(remote_code=True).check_task("run.json", clean)
-    assert prompt_of(clean) == "evil" and mark.exists()
-
-
-def test_functions_of_lm_evals_own_that_load_what_a_task_names_are_code(tmp_path):
-    """They take tokenizers, with their Python, from wherever the metadata says."""
-    own = Path(lm_eval.__file__).parent / "tasks"
-    file = tmp_path / "task.yaml"
-    file.write_text(
-        f"include: {own}/ruler/niah_single_1.yaml\ntask: mine\nmetadata: {{pretrained: /evil}}\n"
-    )
-    assert "custom_dataset: !function" in code_in(str(file))
-    with pytest.raises(BadOption, match="add --trust-remote-code"):
-        Allowed().check_task("run.json", str(file))
-
-
-def test_functions_of_lm_evals_own_that_read_documents_are_trusted(tmp_path):
-    own = Path(lm_eval.__file__).parent / "tasks"
-    file = tmp_path / "task.yaml"
-    file.write_text(f"include: {own}/hellaswag/hellaswag.yaml\ntask: mine\ndataset_path: json\n")
-    assert code_in(str(file)) is None
-    assert code_in(f"{own}/ruler/niah_single_1.yaml") is None  # nothing of it is someone else's
-
-
-def test_prompts_from_a_yaml_or_another_library_are_code(tmp_path):
-    file = Path(task(tmp_path))
-    file.write_text(file.read_text() + "use_prompt: /evil.yaml:one\n")
-    assert code_in(str(file)) == "use_prompt: /evil.yaml:one"
-
-
-def test_a_member_that_two_files_define_is_nobodys(tmp_path):
-    for name in ("a.yaml", "b.yaml"):
-        task(tmp_path, name="member", file=name)
-    (tmp_path / "group.yaml").write_text("group: all\ntask: [member]\n")
-    with pytest.raises(BadData, match="both define 'member'; rename one"):
-        load_task(str(tmp_path / "group.yaml"))
-
-
-def test_a_mixture_leads_to_no_file_elsewhere(tmp_path):
-    (tmp_path / "far").mkdir()
-    evil = task(tmp_path / "far", EVIL)
-    (tmp_path / "m.yaml").write_text(
-        f"group: m\ntask: [{evil}, demo/addition]\nmetadata: {{mixture: true}}\n"
-    )
-    with pytest.raises(BadData, match="put it beside the mixture"):
-        load_task(str(tmp_path / "m.yaml"))
-
-
-def test_code_in_the_files_of_a_group_is_seen(tmp_path):
-    task(tmp_path, "!function evil.text", name="member")
-    (tmp_path / "group.yaml").write_text("group: all\ntask: [member]\n")
-    assert code_in(str(tmp_path / "group.yaml")) == "!function evil.text"
-
-
-def test_a_metric_from_elsewhere_is_code(tmp_path):
-    file = tmp_path / "task.yaml"
-    file.write_text("task: t\ndataset_path: json\nmetric_list: [{metric: someone/evil}]\n")
-    assert code_in(str(file)) == "metric someone/evil"
-
-
-def test_code_in_a_file_of_another_encoding_is_seen(tmp_path):
-    """PyYAML tells UTF-16 by its first bytes, and lm-eval opens files as bytes."""
-    file = Path(task(tmp_path, EVIL))
-    file.write_bytes(file.read_text().encode("utf-16"))
-    assert code_in(str(file)) == EVIL
-
-
-@pytest.mark.parametrize("depth", [3, 40])
-def test_code_is_seen_however_deep_files_include_one_another(tmp_path, depth):
-    first = task(tmp_path)
-    for number in range(depth):
-        file = tmp_path / ("task.yaml" if not number else f"part{number}.yaml")
-        said = file.read_text() if not number else ""
-        file.write_text(f"{said}include: part{number + 1}.yaml\n")
-    (tmp_path / f"part{depth}.yaml").write_text(f"process_docs: {EVIL}\n")
-    assert code_in(first) == EVIL
-
-
-def test_files_that_include_themselves_many_times_are_read_once(tmp_path):
-    file = Path(task(tmp_path))
-    file.write_text(file.read_text() + "include: [" + "base.yaml, " * 50 + "task.yaml]\n")
-    (tmp_path / "base.yaml").write_text(f"include: [{'base.yaml, ' * 50} task.yaml]\n")
-    with pytest.raises(BadData, match="includes itself"):
-        code_in(str(file))
-
-
-@pytest.mark.parametrize(
-    "content",
-    ["task: [", "task: a\ninclude: absent.yaml\n", "- a\n", "task: a\nx: \x00\n", "a: !b c\n"],
-)
-def test_a_file_that_cannot_be_read_is_refused(tmp_path, content):
-    (tmp_path / "task.yaml").write_text(content)
-    with pytest.raises(BadData, match="is not a task YAML"):
-        code_in(str(tmp_path / "task.yaml"))
-
-
-def test_another_file_that_cannot_be_read_is_none_of_the_tasks(tmp_path):
-    file = task(tmp_path)
-    (tmp_path / "other.yaml").write_text("a: 1\n---\nb: 2\n")
-    assert code_in(file) is None
+def test_only_files_are_searched_for_code(tmp_path):
+    assert find_code(task(tmp_path)) is None
+    assert find_code("demo/addition") is None
+    assert find_code(str(tmp_path / "absent.yaml")) is None
 
 
 @pytest.mark.parametrize(
     "more",
     [
-        f"{EVIL}: 1\n",
-        f"doc_to_choice: {EVIL}\ndoc_to_choice: answer\n",
-        f"old: &old {{x: {EVIL}}}\nnew: {{<<: *old, x: 1}}\n",
-        f"more: !!pairs [a: {EVIL}]\n",
-        "more: !<!function> evil.text\n",
+        "",
+        "x: " + EVIL,
+        f"{EVIL}: 1",
+        f"doc_to_choice: {EVIL}\ndoc_to_choice: answer",
+        f"more: !!pairs [a: {EVIL}]",
+        "more: !<!function> evil.text",
+        "more: !f%75nction evil.text",
+        "include: [7, deep/base.yaml]",
+        "loop: &loop [*loop]\ninclude: deep/base.yaml",
+        "metric_list: [{metric: someone/evil}]",
+        "metric_list: [{metric: acc, hf_evaluate: true}]",
     ],
 )
-def test_code_that_no_value_keeps_is_seen(tmp_path, more):
-    """lm-eval imports a function where it reads its name."""
-    file = Path(task(tmp_path))
-    file.write_text(file.read_text() + more)
-    assert code_in(str(file)) == EVIL
+def test_code_is_seen_however_it_is_spelled(tmp_path, more):
+    """lm-eval imports a function where it reads its name, also one that no value keeps."""
+    (tmp_path / "deep").mkdir()
+    (tmp_path / "deep" / "base.yaml").write_text("include: ../far/base.yaml\n")
+    (tmp_path / "far").mkdir()
+    (tmp_path / "far" / "base.yaml").write_text(f"process_docs: {EVIL}\n")
+    (tmp_path / "own").mkdir()
+    file = Path(task(tmp_path / "own"))
+    more = more.replace("deep/", "../deep/")
+    file.write_text(f"{file.read_text()}{more}\n", encoding="utf-16")  # PyYAML tells by its start
+    assert bool(find_code(str(file))) == bool(more)
+    with nullcontext() if not more else pytest.raises(BadOption, match="add --trust-remote-code"):
+        Allowed().check_task("run.json", str(file))
+    Allowed(remote_code=True).check_task("run.json", str(file))
 
 
-def test_a_member_is_found_where_an_included_file_names_it(tmp_path):
-    (tmp_path / "named.yaml").write_text("task: same\n")
-    (tmp_path / "another.yaml").write_text(
-        f"include: named.yaml\ndataset_path: json\nprocess_docs: {EVIL}\n"
-    )
-    (tmp_path / "group.yaml").write_text("group: all\ntask: [same]\n")
-    assert code_in(str(tmp_path / "group.yaml")) == EVIL
+def test_code_in_a_file_beside_the_task_counts(tmp_path):
+    """lm-eval's index gives a name to the first file of the folder that claims it."""
+    mark, clean = write_evil(tmp_path), task(tmp_path, file="z.yaml")
+    evil = Path(task(tmp_path, EVIL, file="a.yaml"))
+    evil.write_text(evil.read_text().replace("task: mine", "task: other\ntag: mine"))
+    assert find_code(clean) == EVIL
+    (request,) = load_task(clean).requests(0)
+    assert request.prompt == "a" and not mark.exists()
 
 
 def test_an_include_is_seen_from_where_a_link_leads(tmp_path):
     (tmp_path / "far").mkdir()
+    (tmp_path / "near").mkdir()
     file = Path(task(tmp_path / "far"))
-    file.write_text(file.read_text() + "include: base.yaml\n")
-    (tmp_path / "far" / "base.yaml").write_text(f"process_docs: {EVIL}\n")
-    (tmp_path / "base.yaml").write_text("test_split: test\n")
-    os.symlink(file, tmp_path / "task.yaml")
-    assert code_in(str(tmp_path / "task.yaml")) == EVIL
+    file.write_text(file.read_text() + "include: ../base.yaml\n")
+    (tmp_path / "base.yaml").write_text(f"process_docs: {EVIL}\n")
+    os.symlink(file, tmp_path / "near" / "task.yaml")
+    assert find_code(str(tmp_path / "near" / "task.yaml")) == EVIL
 
 
-def test_a_metric_of_a_task_inside_a_group_is_code(tmp_path):
-    (tmp_path / "group.yaml").write_text(
-        "group: all\ntask: [{task: t, metric_list: [{metric: someone/evil}]}]\n"
-    )
-    assert code_in(str(tmp_path / "group.yaml")) == "metric someone/evil"
+def test_no_reader_of_data_unpickles():
+    """A task file may name any reader that `datasets` brings."""
+    for file in Path(packaged.__file__).parent.rglob("*.py"):
+        code = re.sub(r"#.*", "", file.read_text())
+        assert not re.search(r"pickle\.load|read_pickle|allow_pickle=True|weights_only=False", code)
 
 
 def received(folder, **changes):
@@ -328,7 +190,7 @@ def test_a_run_with_a_task_of_its_own_code_is_refused(tmp_path):
     file = task(tmp_path, "!function evil.text")
     (tmp_path / "evil.py").write_text(f"open({str(tmp_path / 'canary')!r}, 'w')\n")
     folder = received(tmp_path / "run", task=file, other_tasks=[])
-    with pytest.raises(BadOption, match="runs Python code .!function evil.text."):
+    with pytest.raises(BadOption, match="can run Python code .!function evil.text."):
         FinishedRun.read(folder)
     said = CliRunner().invoke(app, ["curve", str(folder)])
     assert isinstance(said.exception, BadOption)
@@ -374,28 +236,27 @@ def test_a_file_of_studies_with_a_task_of_its_own_code_is_refused(tmp_path):
     task(tmp_path, "!function evil.text")
     (tmp_path / "evil.py").write_text(f"open({str(tmp_path / 'canary')!r}, 'w')\n")
     (tmp_path / "studies.toml").write_text('models = ["demo"]\ntasks = ["task.yaml"]\n')
-    with pytest.raises(BadOption, match="runs Python code"):
+    with pytest.raises(BadOption, match="can run Python code"):
         read_studies(tmp_path / "studies.toml")
     assert not (tmp_path / "canary").exists()
 
 
-@pytest.mark.parametrize(
-    "command",
-    [
-        ["locate", "nowhere/at-all", "--task", "FILE"],
-        ["erase", "NONE", "--also", "FILE"],
-    ],
-)
-def test_commands_on_neurons_say_what_code_may_do(tmp_path, monkeypatch, command):
-    weak = Protection("landlock", ("signals",), ("network is reachable",), "no namespaces")
-    monkeypatch.setattr(options, "protection", lambda: weak)
-    monkeypatch.setattr(options, "choose_profile", lambda: "landlock")
-    places = {"FILE": task(tmp_path, EVIL), "NONE": str(tmp_path / "none")}
-    typed = [places.get(word, word) for word in command]
-    told = CliRunner().invoke(app, ["neurons", *typed, "--allow-code"])
-    assert isinstance(told.exception, UserError)
-    assert "But network is reachable" in " ".join(told.stderr.split())
-    assert (f"names Python code ({EVIL})" in " ".join(told.stderr.split())) == ("FILE" in command)
+def test_a_mailed_run_whose_tasks_folder_holds_code_is_refused_by_every_command(tmp_path):
+    """The folder names a harmless file; beside it lies one that claims its name."""
+    folder = tmp_path / "run"
+    (folder / "task").mkdir(parents=True)
+    clean, mark = task(folder / "task", file="z.yaml"), write_evil(folder / "task")
+    evil = Path(task(folder / "task", EVIL, file="a.yaml"))
+    evil.write_text(evil.read_text().replace("task: mine", "task: other\ntag: mine"))
+    received(folder, task=clean, other_tasks=[])
+    for command in ("curve", "interactions", "ui"):
+        said = CliRunner().invoke(app, [command, str(folder)])
+        assert isinstance(said.exception, BadOption), command
+        assert "add --trust-remote-code" in str(said.exception)
+    (tmp_path / "studies.toml").write_text(f'models = ["demo"]\ntasks = ["{clean}"]\n')
+    with pytest.raises(BadOption, match="if you trust whoever made it"):
+        read_studies(tmp_path / "studies.toml")
+    assert not mark.exists()
 
 
 def test_links_in_a_run_folder_lead_nowhere(tmp_path):

@@ -14,7 +14,7 @@ ISOLATED = {"sandbox/judge.py"}
 SERIALIZERS = {"pickle", "cloudpickle", "dill", "joblib", "marshal", "shelve", "jsonpickle"}
 FORBIDDEN = {
     "torch.load", "joblib.load", "pd.read_pickle", "pandas.read_pickle", "os.system", "os.popen",
-    "yaml.unsafe_load", "yaml.full_load", "yaml.load_all", "tempfile.mktemp",
+    "yaml.load", "yaml.unsafe_load", "yaml.full_load", "yaml.load_all", "tempfile.mktemp",
 }  # fmt: skip
 
 
@@ -49,8 +49,6 @@ def faults_of_call(name, call, where):
 
 def unsafe_options(name, options):
     """Options that a call may not have, or must have."""
-    if name == "yaml.load" and options.get("Loader") != "Reader":
-        yield "yaml.load with another loader"
     if options.get("shell", "False") != "False":
         yield f"{name} starts a shell"
     if name in ("np.load", "numpy.load") and options.get("allow_pickle") != "False":
@@ -105,13 +103,3 @@ def test_the_scan_sees_what_it_is_for(tmp_path, line):
     file = tmp_path / "module.py"
     file.write_text(line)
     assert list(faults(file, "module.py"))
-
-
-def test_the_readers_loader_builds_nothing_but_plain_data():
-    import yaml
-
-    from caploc.tasks.taskfiles import Reader
-
-    assert issubclass(Reader, yaml.constructor.SafeConstructor)
-    with pytest.raises(yaml.YAMLError):
-        yaml.load(b"!!python/object/apply:os.getcwd []", Loader=Reader)

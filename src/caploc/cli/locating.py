@@ -1,6 +1,5 @@
 """Find heads."""
 
-from itertools import chain
 from typing import Annotated
 
 import typer
@@ -121,7 +120,7 @@ def locate(
         for name in map(placed, tasks)
         for way in methods
     ]
-    code.check([*map(placed, [*tasks, *others, *chain(*specific.tasks().values())]), *mode.tasks])
+    code.check()
     with output.progress() as progress:
         found = locate_all(studies, folder, progress, command=options.command_line())
     results = [outcome.result for outcome in found.outcomes if outcome.result]

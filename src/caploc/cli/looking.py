@@ -231,7 +231,7 @@ def ui(
     setting = make_setting(runs, named, loading.of(named or DEMO), tasks, asked)
     setting.check()
     with listen(host, port) as listening:
-        code.check(tasks)
+        code.check()
         serve_page(
             "Playground", application(Playground(setting), list_hosts(host)), host, listening
         )

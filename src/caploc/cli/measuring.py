@@ -60,7 +60,7 @@ def evaluate(
         mode,
     )
     folder = out or default_folder(model, "evaluate", heads or "intact", *evaluation.tasks)
-    code.check((*evaluation.tasks, *mode.tasks))
+    code.check()
     with output.progress() as progress:
         result = run(evaluation, folder, progress, command=options.command_line())
     written = f"Written: {folder / 'evaluation.json'}"

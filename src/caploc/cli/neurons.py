@@ -1,6 +1,6 @@
 """Commands on feed-forward neurons, and on single facts and items (CNL)."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
@@ -45,11 +45,11 @@ class AllowedGroup(options.CodeGroup):
 
     trust_remote_code: options.Trust = False
 
-    def allowed(self, tasks: Iterable[str] = ()) -> "Allowed":
-        """Read them, once it is said what programs and the files of these tasks may do."""
+    def allowed(self) -> "Allowed":
+        """Read them, once it is clear that programs can be run as asked."""
         from caploc.workbench import Allowed
 
-        self.check(tasks)
+        self.check()
         return Allowed(self.allow_code, self.trust_remote_code)
 
 
@@ -183,7 +183,7 @@ def locate(
         judged=judged,
     )
     folder = out or default_folder("neurons", model, method, *task)
-    code.check(tasks)
+    code.check()
     if plan:
         console.show_exhibits(*foresee_scoring(study), output.as_json)
         return
@@ -257,7 +257,7 @@ def erase(
 
     asked = Erasing(ErasureMode.parse(mode), draws, options.numbers(doses, float), limit, seed)
     others, page = options.split_names(also), folder / "erasure"
-    allowed = may.allowed(others)
+    allowed = may.allowed()
     run_and_show(run, folder, asked, others, page=page, output=output, allowed=allowed)
 
 

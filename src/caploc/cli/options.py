@@ -306,11 +306,9 @@ class CodeGroup:
         ),
     ] = "full"
 
-    def check(self, tasks: Iterable[str] = ()) -> None:
-        """Refuse weak isolation that was not asked for; say what these tasks' files may do."""
+    def check(self) -> None:
+        """Refuse weak isolation that was not asked for."""
         check_isolation(self.allow_code)
-        if named := [*tasks]:  # or what reads tasks is loaded for nothing
-            tell_of_code(named)
 
 
 @dataclass(frozen=True)
@@ -428,18 +426,6 @@ def check_isolation(allow_code: bool) -> None:
     """
     if allow_code and choose_profile() != "namespaces":
         console.warn(protection().statement)
-
-
-def tell_of_code(tasks: list[str]) -> None:
-    """Say which tasks are files that name Python code: it runs with the user's rights."""
-    from caploc.tasks.taskfiles import code_in
-
-    for task in tasks:
-        if code := code_in(task):
-            console.warn(
-                f"{task} names Python code ({code}), which is run with your rights: use only task "
-                "files that you trust."
-            )
 
 
 def split_names(texts: Iterable[str] | None) -> list[str]:

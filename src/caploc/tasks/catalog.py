@@ -24,7 +24,6 @@ from caploc.tasks.datafiles import (
     data_overrides,
     definition,
     evaluated_split,
-    find_fault,
     has_training,
     local_files,
     training_instead,
@@ -34,7 +33,7 @@ from caploc.tasks.leaf import ChatTemplate, Leaf
 from caploc.tasks.paper.profanity import PACKAGED, Swearing, load_lexicon
 from caploc.tasks.programs import NOT_ALLOWED, check_definition, check_programs, stand_in
 from caploc.tasks.task import Task
-from caploc.tasks.taskfiles import ENDINGS, has_mark, open_family
+from caploc.tasks.taskfiles import ENDINGS, has_mark, open_task_file
 from caploc.tasks.templates import confine_templates
 
 confine_templates()
@@ -73,7 +72,7 @@ def find_task(name: str) -> tuple[TaskManager, str]:
         if name in own_manager(folder).task_index:
             return own_manager(folder), name
     if name.endswith(ENDINGS) and not name.startswith(OURS):
-        return open_family(at_home(name))
+        return open_task_file(at_home(name))
     if name.startswith(OURS) or name not in harness_manager().task_index:
         raise unknown_task(name)
     return harness_manager(), name
@@ -309,7 +308,7 @@ def prepared(
 
 @contextmanager
 def loading(name: str, entries: Sequence[Entry], files: Sequence[Path]) -> Iterator[None]:
-    """Turn the many ways in which loading data fails into one sentence; `files` are looked at."""
+    """Turn the many ways in which loading data fails into one sentence; `files` are the user's."""
     try:
         yield
     except CaplocError:
@@ -325,17 +324,19 @@ def loading(name: str, entries: Sequence[Entry], files: Sequence[Path]) -> Itera
             "the YAML, and is named as !function module.function."
         ) from error
     except Exception as error:
-        for file in files:
-            if fault := find_fault(file):
-                raise BadData(
-                    f"The data of task {name} could not be read: {file}: {fault}."
-                ) from error
-        said = (str(error).strip() or type(error).__name__).splitlines()[0]
+        reason = error.__cause__ or error  # of `datasets`, which says what without why
+        said = (str(reason).strip() or type(reason).__name__).splitlines()[0]
+        if files:
+            raise BadData(
+                f"The data of task {name} could not be read ({said}); "
+                f"{', '.join(map(str, files))} must hold examples: JSON (an object a line) or CSV "
+                "in UTF-8, or Parquet."
+            ) from error
         remedy = "write a YAML that reads your own files (docs/tasks.md)"
         if len(entries) == 1:  # where the Hub cannot be reached
             split = evaluated_split(definition(entries[0])) or "test"
             remedy = f"pass the files: --data {split}=FILE"
         raise BadData(
-            f"The data of task {name} could not be loaded ({type(error).__name__}: {said}). "
+            f"The data of task {name} could not be loaded ({type(reason).__name__}: {said}). "
             f"Check the network, or {remedy}."
         ) from error
