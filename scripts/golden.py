@@ -343,7 +343,7 @@ def figures_of_run(result: Mapping[str, Any]) -> Figures:
         }
         for task in (checks["task"], *checks["other_tasks"])
     }
-    held_out, controls = checks.get("held_out"), checks.get("controls")
+    held_out = checks.get("held_out") or {}
     members = (checks.get("members") or {}).get("heads", [])
     return {
         "top": result["top"],
@@ -351,9 +351,9 @@ def figures_of_run(result: Mapping[str, Any]) -> Figures:
         "rows of the search": (result.get("search") or {}).get("rows"),
         "heads": {head["head"]: pick(head, *found) for head in result["heads"]},
         "scores": scores,
-        "held out": held_out and pick(held_out, "intact", "knocked_out", "examples")
-        | {"change": pick(held_out["change"], *change)},
-        "controls": controls and pick(controls, "scores", "mean", "sd"),
+        "held out": pick(held_out, "intact", "knocked_out", "examples"),
+        "change held out": pick(held_out.get("change"), *change),
+        "controls": pick(checks.get("controls"), "scores", "mean", "sd"),
         "members": {one["head"]: pick(one, "alone", "within") for one in members},
         "prediction": pick(checks.get("prediction"), "r2", "ceiling", "slope"),
         "frontier": checks.get("frontier"),
@@ -424,9 +424,8 @@ def checkpoint() -> Figures:
         target = Path(folder) / "cut"
         run("export", MODEL, "--heads", CUT, "--to", str(target))
         with safe_open(target / "model.safetensors", "np") as file:
-            return {
-                name: sha256(file.get_tensor(name).tobytes()).hexdigest() for name in file.keys()
-            }
+            names = list(file.keys())
+            return {name: sha256(file.get_tensor(name).tobytes()).hexdigest() for name in names}
 
 
 CASES: dict[str, Callable[[], Figures]] = {
