@@ -381,7 +381,7 @@ def test_the_cache_follows_the_environment(tmp_path, monkeypatch):
     assert cache_folder() == Path.home() / "models"
 
 
-@pytest.mark.parametrize("name", ["smollm2", "gemma3-270m", "qwen2.5-coder-1.5b"])
+@pytest.mark.parametrize("name", PRETRAINED)
 def test_every_entry_adds_up(name):
     model = PRETRAINED[name]
     assert len({piece.package for piece in model.pieces}) == len(model.pieces)

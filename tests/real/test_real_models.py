@@ -21,11 +21,13 @@ KNOWN = {
     # As the vocabularies were published: "ĊĊ" before a digit and digits one by one, for instance.
     "smollm2": {"\n\n1": ["ĊĊ", "1"], "  1": ["ĠĠ", "1"], " Paris": ["ĠParis"], "12": ["1", "2"]},
     "gemma3-270m": {"\n\n1": ["<bos>", "\n\n", "1"], " Paris": ["<bos>", "▁Paris"]},
+    "qwen2.5-coder-0.5b": {"\n\n1": ["ĊĊ", "1"], " Paris": ["ĠParis"], "12": ["1", "2"]},
     "qwen2.5-coder-1.5b": {"\n\n1": ["ĊĊ", "1"], " Paris": ["ĠParis"], "12": ["1", "2"]},
 }
 ENDS = {
     "smollm2": ["<|im_end|>"],
     "gemma3-270m": ["<eos>"],
+    "qwen2.5-coder-0.5b": ["<|im_end|>", "<|endoftext|>"],
     "qwen2.5-coder-1.5b": ["<|im_end|>", "<|endoftext|>"],
 }
 
