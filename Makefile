@@ -57,7 +57,7 @@ test-trackers: $(TRACKERS)/.installed  ## MLflow, Trackio and Weights & Biases t
 test-cluster: $(BIN)/.installed-ray  ## workers on Ray clusters of this machine: minutes
 	$(BIN)/pytest -m cluster tests/workers $(TESTS)
 
-test-faults: $(BIN)/.installed-ray  ## kills, full disks, jumping clocks: half an hour; FAULTS=5: less
+test-faults: $(BIN)/.installed-ray  ## kills, signals, full disks: half an hour; FAULTS=5: less
 	$(BIN)/pytest -m faults tests/faults $(TESTS)
 
 # nothing but an attack may write to Python's library meanwhile

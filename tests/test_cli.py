@@ -179,7 +179,7 @@ def test_locate_prints_heads_and_notes_and_ends_with_the_reports_path(tmp_path):
     run = json.loads((tmp_path / "a" / "run.json").read_text())
     assert run["command"].startswith("caploc locate")
     facts = CliRunner().invoke(app, ["doctor", str(tmp_path / "a"), "--json"])
-    assert json.loads(facts.stdout)["integrity"] == "ok"
+    assert json.loads(facts.stdout)["faults"] == []
 
 
 def test_the_table_shows_scores_of_the_examples_that_random_heads_are_scored_on():
@@ -258,7 +258,7 @@ def test_ctrl_c_keeps_the_rows_and_says_so(tmp_path):
     assert "the same command continues" in " ".join(said.split())
     assert "Traceback" not in said
     facts = json.loads(caploc("doctor", str(tmp_path / "run"), "--json").stdout)
-    assert facts["integrity"] == "ok" and facts["rows"] > 0
+    assert facts["faults"] == [] and facts["rows"] > 0
 
 
 @pytest.mark.slow

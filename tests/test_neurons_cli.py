@@ -81,7 +81,6 @@ def typed(monkeypatch, capsys, tmp_path):
         (["reproduce", "cnl", "--preset", "real", "--model", "nobody"], "'nobody'"),
         (["reproduce", "cnl", "--limit", "0"], "--limit must be 1 or more; got 0."),
         (["reproduce", "cnl", "--allow-code"], "--allow-code is not for cnl"),
-        (["doctor", "--repair"], "--repair mends a run's folder; name it: caploc doctor DIR"),
         (["reproduce", "cnl", "--preset", "papers"], "There is no preset 'papers'"),
         (["reproduce", "cnl", "--preset", "demo", "--plan"], "names no [shape] to plan for"),
         (["neurons", "controls", "nowhere"], "holds no run of `caploc neurons locate`"),

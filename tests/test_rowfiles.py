@@ -17,11 +17,7 @@ from caploc.errors import BadOption, StoreFailed, UserError
 from caploc.folder import write_json
 from caploc.heads import HeadGrid
 from caploc.rowfiles import COLUMNS, write_rows
-from caploc.search import Settings
 from caploc.store import Question, Row, Store, pack
-from caploc.studies import run_studies
-from caploc.study import Study
-from caploc.workbench import ModelOptions
 
 GRID = HeadGrid((8, 0, 5))
 QUESTION = Question("print", "float32", "task", "1", "metric")
@@ -63,7 +59,7 @@ def filled(folder: Path) -> list[Row]:
 def test_every_value_of_every_row_arrives(tmp_path, monkeypatch):
     made = {row.example: row for row in filled(tmp_path)}
     monkeypatch.setattr(rowfiles, "AT_ONCE", 7)  # several batches, the last one shorter
-    assert write_rows(tmp_path, tmp_path / "rows.parquet") == (25, {})
+    assert write_rows(tmp_path, tmp_path / "rows.parquet") == 25
     table = parquet.read_table(tmp_path / "rows.parquet")
     assert table.schema == COLUMNS
     lines = table.to_pylist()
@@ -81,36 +77,6 @@ def test_every_value_of_every_row_arrives(tmp_path, monkeypatch):
         assert line["logprob"] == ([-1.5] * 2 if scored else [None])
         assert (line["model"], line["fingerprint"]) == ("my/model", "print")
         assert (line["number"], line["tokens"], line["plain_tokens"]) == (row.number, 7.5, 9)
-
-
-def test_every_row_says_which_studies_asked_for_it_and_at_which_stage(tmp_path):
-    css = Study(
-        ModelOptions("demo", device="cpu"), "demo/recall", "css",
-        settings=Settings(masks=4, rate=0.05, top=2), examples=5, controls=1, limit=5,
-    )  # fmt: skip
-    run_studies({"a": css, "b": replace(css, method="one-shot")}, tmp_path, command="caploc run x")
-    to = tmp_path / "rows.parquet"
-    count, untold = write_rows(tmp_path, to, stages=True)
-    lines = parquet.read_table(to).to_pylist()
-    assert untold == {} and len(lines) == count
-    assert all(line["stages"] for line in lines)
-    intact = [line["stages"] for line in lines if not line["knocked_out"]]
-    assert any({"a: search: intact", "b: search: intact"} <= set(told) for told in intact)
-    alone = [line["stages"] for line in lines if len(line["knocked_out"]) == 1]
-    assert sum("b: search: masks" in told for told in alone) == 96 * 5
-    stages = {tuple(each.split(": ")[:2]) for line in lines for each in line["stages"]}
-    parts = {"search", "check", "control", "curve"}
-    assert {("b", part) for part in parts} <= stages
-    named = json.loads((tmp_path / "b" / "curve.json").read_text())["heads"]
-    on_curve = [set(line["heads"]) for line in lines if "b: curve" in str(line["stages"])]
-    wanted = [set(named[:count]) for count in range(len(named) + 1)]
-    assert on_curve and all(heads in wanted for heads in on_curve)
-    written = json.loads((tmp_path / "a" / "run.json").read_text())
-    (tmp_path / "a" / "run.json").write_text(json.dumps(written | {"study": {"task": 3}}))
-    _, untold = write_rows(tmp_path, to, stages=True)
-    assert list(untold) == ["a"]
-    told = [line["stages"] for line in parquet.read_table(to).to_pylist()]
-    assert None in told and ["b: search: intact"] in [each and each[:1] for each in told]
 
 
 def test_a_csv_file_says_the_same(tmp_path):
@@ -145,69 +111,24 @@ def test_mistakes_are_sentences_and_leave_no_half_file(tmp_path):
         write_rows(tmp_path / "nowhere", tmp_path / "rows.csv")
     with pytest.raises(StoreFailed, match="could not be written"):
         write_rows(tmp_path, tmp_path / "no" / "folder" / "rows.csv")
-    with Store(tmp_path / "rows.sqlite") as store:
-        store.database.execute("UPDATE rows SET responses = '[1]' WHERE number = 20")
-        store.database.commit()
-    with pytest.raises(StoreFailed, match="caploc doctor"):
-        write_rows(tmp_path, tmp_path / "rows.parquet")
     assert not [path for path in tmp_path.iterdir() if path.suffix in (".parquet", ".part")]
 
 
-def shared(folder: Path) -> Path:
-    """Two finished studies and one that is not, with the rows of two models and two tasks."""
-    folder.mkdir()
-    write_json(folder / "studies.json", {"schema": 1, "studies": ["one", "two", "open"]})
-    for name in ("one", "two", "open"):
-        (folder / name).mkdir()
-        write_json(folder / name / "run.json", {"study": {}})
-    made = filled(folder)
-    result = json.loads((folder / "result.json").read_text())
-    (folder / "result.json").unlink()
-    other = replace(QUESTION, task="other")
-    with Store(folder / "rows.sqlite") as store:
+def test_studies_that_share_their_rows_are_one_table(tmp_path):
+    made = filled(tmp_path)
+    result = json.loads((tmp_path / "result.json").read_text())
+    (tmp_path / "result.json").unlink()
+    write_json(tmp_path / "studies.json", {"schema": 1, "studies": ["one", "two"]})
+    for name, fingerprint in (("one", "print"), ("two", "print2")):
+        (tmp_path / name).mkdir()
+        model = {"fingerprint": fingerprint, "name": name}
+        write_json(tmp_path / name / "result.json", result | {"model": model})
+    with Store(tmp_path / "rows.sqlite") as store:
         store.add(store.question_id(replace(QUESTION, model="print2")), made[:3])
-        store.add(store.question_id(other), made[:5])
-        store.add(store.question_id(replace(other, model="print2")), made[:7])
-    write_json(folder / "one" / "result.json", result)
-    second = result | {"model": {"fingerprint": "print2", "name": "b"}}
-    second["validation"] = result["validation"] | {"other_tasks": [{"name": "other"}]}
-    write_json(folder / "two" / "result.json", second)
-    return folder
-
-
-def test_of_studies_that_share_their_rows_one_has_its_own(tmp_path):
-    folder, to = shared(tmp_path / "studies"), tmp_path / "rows.parquet"
-    assert write_rows(folder, to)[0] == 25 + 3 + 5 + 7
-    assert write_rows(folder / "one", to)[0] == 25
-    lines = parquet.read_table(to).to_pylist()
-    assert {(line["fingerprint"], line["task"]) for line in lines} == {("print", "task")}
-    assert write_rows(folder / "two", to)[0] == 3 + 7
-    lines = parquet.read_table(to).to_pylist()
-    assert sorted({(line["fingerprint"], line["task"]) for line in lines}) == [
-        ("print2", "other"),
-        ("print2", "task"),
-    ]
-    with pytest.raises(UserError, match=r"holds no result.json, which .* or name .*studies for"):
-        write_rows(folder / "open", to)
-    with pytest.raises(UserError, match=r"typo holds no rows.sqlite; name the folder of a run"):
-        write_rows(folder / "typo", to)
-
-
-@pytest.mark.parametrize(
-    "lost", ["UPDATE questions SET question = '\"lost\"'", "DELETE FROM questions"]
-)
-def test_rows_whose_question_is_lost_wait_for_the_same_command(tmp_path, lost):
-    filled(tmp_path)
-    with Store(tmp_path / "rows.sqlite") as store:
-        store.database.execute("PRAGMA foreign_keys=OFF")
-        store.database.execute(lost)
-        store.database.commit()
-    with pytest.raises(StoreFailed, match="run the same command again") as told:
-        write_rows(tmp_path, tmp_path / "rows.csv")
-    assert "--repair" not in str(told.value)
-    with Store(tmp_path / "rows.sqlite") as store:
-        store.question_id(QUESTION)
-    assert write_rows(tmp_path, tmp_path / "rows.csv")[0] == 25
+    for folder in (tmp_path, tmp_path / "two"):
+        assert write_rows(folder, tmp_path / "rows.parquet") == 28
+    models = parquet.read_table(tmp_path / "rows.parquet").to_pandas()["model"]
+    assert models.value_counts().to_dict() == {"print": 25, "two": 3}
 
 
 WRITING = """
@@ -247,17 +168,6 @@ def test_a_hundred_thousand_rows_take_no_more_memory_than_ten_thousand(tmp_path)
         grown.append(after - before)
         assert parquet.read_metadata(folder / "rows.parquet").num_rows == count
     assert grown[1] < grown[0] + 50_000  # kilobytes
-
-
-@pytest.mark.parametrize("ending", ["parquet", "csv"])
-def test_a_link_in_the_place_of_the_half_file_is_not_written_through(tmp_path, ending):
-    """A received folder may hold one, and rows are written into it more often than not."""
-    filled(tmp_path)
-    (tmp_path / "precious").write_text("mine")
-    (tmp_path / f"rows.{ending}.part").symlink_to(tmp_path / "precious")
-    assert write_rows(tmp_path, tmp_path / f"rows.{ending}")[0] == 25
-    assert (tmp_path / "precious").read_text() == "mine"
-    assert not (tmp_path / f"rows.{ending}").is_symlink()
 
 
 def test_heads_in_part_are_named_with_their_amounts(tmp_path):

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from caploc.errors import StoreFailed
-from caploc.store import Question, Row, Store, pack, unpack
+from caploc.store import Question, Row, Store, pack, reading, unpack
 from caploc.store.rows import unpack_amounts
 
 QUESTION = Question("weights", "float32", "task", "1", "metric")
@@ -89,11 +89,18 @@ def test_a_damaged_file_is_one_sentence_and_the_folder_is_free(tmp_path):
 
 
 def test_rows_of_another_schema_are_refused(tmp_path):
-    database = sqlite3.connect(tmp_path / "rows.sqlite")
+    path = tmp_path / "rows.sqlite"
+    database = sqlite3.connect(path)
     database.execute("PRAGMA user_version=99")
     database.close()
-    with pytest.raises(StoreFailed, match="schema 99"):
-        Store(tmp_path / "rows.sqlite")
+    before = path.read_bytes()
+    for opened in (Store, reading):
+        with (
+            pytest.raises(StoreFailed, match=r"another version of caploc \(schema 99"),
+            opened(path),
+        ):
+            pass
+    assert path.read_bytes() == before
 
 
 def test_a_place_that_is_no_folder_is_refused(tmp_path):

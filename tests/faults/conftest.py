@@ -1,26 +1,22 @@
-"""A small study that nothing disturbed, how many faults there are, and the table of them."""
+"""A small study that nothing disturbed, and how many faults there are."""
 
 import os
 import signal
-import time
 
 # Ray reads it when it is imported: every node of a test is bound to 127.0.0.1.
 os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"
 os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
 
 import pytest
-from disturbance import Job, Outcome, Tally
+from disturbance import Job, Outcome
 
 from worlds.planted import Planted, write_planted
-
-TALLIES = pytest.StashKey()
-HEADINGS = "| fault | injected | survived | runs | rows lost | rows double | s |"
 
 
 @pytest.fixture(scope="session")
 def times():
     """How many faults to inject where there may be many; FAULTS says so."""
-    return int(os.environ.get("FAULTS", "50"))
+    return int(os.environ.get("FAULTS", "10"))
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -58,23 +54,3 @@ def truth(job, tmp_path_factory):
     folder = tmp_path_factory.mktemp("truth") / "run"
     job.finish(folder)
     return Outcome.of(folder)
-
-
-@pytest.fixture
-def tally(request):
-    """The counts of a test's fault, named by its first docstring line."""
-    name = " ".join(request.function.__doc__.split()).rstrip(".")
-    if callspec := getattr(request.node, "callspec", None):
-        name += f": {callspec.id}"
-    counted, begin = Tally(name), time.monotonic()
-    yield counted
-    counted.seconds = time.monotonic() - begin
-    request.config.stash.setdefault(TALLIES, []).append(counted)
-
-
-def pytest_terminal_summary(terminalreporter, config):
-    """Print the table that docs/faults.md holds."""
-    if tallies := config.stash.get(TALLIES, []):
-        terminalreporter.write_sep("=", "faults")
-        for line in (HEADINGS, "|---|---|---|---|---|---|---|", *(t.line() for t in tallies)):
-            terminalreporter.write_line(line)

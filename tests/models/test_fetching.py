@@ -19,16 +19,12 @@ import torch
 from ggufs import END, STOP, logits, original, write_gguf, write_index, write_wheel
 from huggingface_hub import HfApi
 
-from caploc.doctor.replay import rebuild_grid
 from caploc.errors import BadOption, FetchFailed, ModelRefused, StoreFailed, UnknownName
 from caploc.models import fetching
 from caploc.models.fetching import fetch_model
 from caploc.models.loading import check_model, load_model
 from caploc.models.sources import find_source
 from caploc.naming import PRETRAINED, cache_folder, is_fetched, model_folder
-from caploc.result import GridShape, Result
-from caploc.study import Study
-from caploc.workbench import ModelOptions
 
 NAME = "tiny"
 PIP = {"PIP_NO_INDEX": "1", "PIP_CONFIG_FILE": os.devnull, "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
@@ -338,16 +334,6 @@ def test_of_two_that_find_a_damage_one_fetches_anew(unzipped, monkeypatch, lost)
     for thread in both:
         thread.join()
     assert len(made) == 1 and find_source(NAME).fingerprint() == PRETRAINED[NAME].fingerprint
-
-
-def test_the_heads_of_a_run_on_it_are_found_again(unzipped):
-    fetch_model(NAME)
-    grid = check_model(NAME)
-    shape = GridShape(
-        layers=grid.layers, heads=list(grid.heads_per_layer), group_sizes=list(grid.group_sizes)
-    )
-    written = Result.model_construct(grid=shape)
-    assert rebuild_grid(Study(ModelOptions(NAME), "demo/addition"), written) == grid
 
 
 def test_before_it_is_fetched_the_command_is_named(index):

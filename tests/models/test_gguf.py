@@ -12,16 +12,11 @@ from ggufs import END, GROUPED, WORDS, logits, original, write_gguf
 from hypothesis import given
 from hypothesis import strategies as st
 
-from caploc.doctor import replay
-from caploc.doctor.replay import NotRecomputed, rebuild_grid
 from caploc.errors import BadOption, ModelRefused, UnknownName
 from caploc.models import gguf
 from caploc.models.gguf import check_gguf
 from caploc.models.loading import check_model, load_model, load_tokenizer, model_shape
 from caploc.models.sources import find_source
-from caploc.result import GridShape, Result
-from caploc.study import Study
-from caploc.workbench import ModelOptions
 
 
 @pytest.fixture(scope="module")
@@ -251,35 +246,6 @@ def test_no_way_to_the_libraries_leads_past_the_check(tmp_path):
     for read in (lambda: model_shape(source.name, None), lambda: source.which):
         with pytest.raises(ModelRefused, match="is no sound GGUF file"):
             read()
-
-
-def of_grid(heads, group_sizes):
-    """A result of which nothing is known but its model's grid."""
-    grid = GridShape(layers=len(heads), heads=heads, group_sizes=group_sizes)
-    return Result.model_construct(grid=grid)
-
-
-def test_the_heads_of_a_run_on_gguf_are_found_again(file, loaded, monkeypatch):
-    """By its file, by folder and file, and as the Hub's cache holds it."""
-    grid = loaded.grid
-    result = of_grid(heads=list(grid.heads_per_layer), group_sizes=list(grid.group_sizes))
-
-    def found(name, gguf=None):
-        return rebuild_grid(Study(ModelOptions(name, gguf=gguf), "demo/addition"), result)
-
-    assert found(str(file)) == found(str(file.parent), file.name) == loaded.grid
-    asked = []
-    monkeypatch.setattr(
-        replay, "try_to_load_from_cache", lambda *where, **which: asked.append(where) or str(file)
-    )
-    assert found("owner/name", "deep/tiny.gguf") == loaded.grid
-    assert asked == [("owner/name", "deep/tiny.gguf")]
-
-
-@pytest.mark.parametrize("name", ["a/b/c", "/no/such/place/x.gguf", "a\0b", "x" * 5000])
-def test_a_model_that_cannot_be_is_not_on_this_machine(name):
-    with pytest.raises(NotRecomputed, match="is not on this machine"):
-        rebuild_grid(Study(ModelOptions(name), "demo/addition"), of_grid([4], [1]))
 
 
 @pytest.mark.parametrize("share", [0.01, 0.1, 0.3, 0.6, 0.999])

@@ -16,9 +16,7 @@ from caploc.finished import FinishedRun
 from caploc.folder import claim, refuse_links
 from caploc.neurons.study import read_study
 from caploc.report.page import rewrite_page
-from caploc.search import Settings
 from caploc.studies import read_studies
-from caploc.study import Study, run_study
 from caploc.tasks.catalog import load_task
 from caploc.tasks.taskfiles import find_code
 from caploc.workbench import Allowed, ModelOptions
@@ -197,32 +195,10 @@ def test_a_run_with_a_task_of_its_own_code_is_refused(tmp_path):
     assert not (tmp_path / "canary").exists()
 
 
-@pytest.mark.parametrize("beside", ["other_tasks", "spare", "twins"])
-@pytest.mark.parametrize("command", [("doctor",), ("rows", "--to", "rows.csv")])
-def test_no_task_beside_a_run_runs_code_when_its_rows_are_gone_through(
-    tmp_path, monkeypatch, command, beside
-):
-    """The folder comes from somebody else, and names a file with code beside its task."""
-    monkeypatch.chdir(tmp_path)
-    study = Study(
-        ModelOptions("demo", device="cpu"), "demo/recall", "css",
-        settings=Settings(masks=2, rate=0.05, top=2), examples=3, controls=0, limit=3,
-    )  # fmt: skip
-    run_study(study, tmp_path / "run")
-    file, mark = task(tmp_path, EVIL), write_evil(tmp_path)
-    written = json.loads((tmp_path / "run" / "run.json").read_text())
-    written["study"][beside] = [file]
-    (tmp_path / "run" / "run.json").write_text(json.dumps(written))
-    name, *options = command
-    CliRunner().invoke(app, [name, str(tmp_path / "run"), *options])
-    assert not mark.exists()
-
-
 def test_a_run_of_neurons_with_a_task_of_its_own_code_is_refused(tmp_path):
     from dataclasses import asdict
 
     from caploc.neurons.study import NeuronStudy
-    from caploc.workbench import ModelOptions
 
     study = NeuronStudy(ModelOptions("demo"), (task(tmp_path, "!function evil.text"),))
     written = {"study": asdict(study) | {"kind": "neurons"}, "command": ""}

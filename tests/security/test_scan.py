@@ -58,8 +58,7 @@ def unsafe_options(name, options):
 
 
 # What is put into statements: names of columns and versions that stand in caploc's own code.
-OWN = {"FIELDS", "SCHEMA", "SHOWN", "fields", "fields_of(schema)", "fields_of(SCHEMA)", "INSERT"}
-OWN |= {"journal(path)", "fields_of(self.schema)", "which"}
+OWN = {"FIELDS", "SCHEMA", "SHOWN", "INSERT", "which"}
 
 
 def unsafe_sql(call):

@@ -1,8 +1,7 @@
 """Stores with known rows, for tests."""
 
 import json
-import sqlite3
-from dataclasses import asdict
+from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
@@ -10,33 +9,7 @@ import numpy as np
 from caploc.store import Question, Row, Store, pack
 
 HEADS = 20
-QUESTIONS = (
-    Question("weights", "float32", "task", "1", "metric"),
-    Question("weights", "float32", "other", "1", "logprob"),
-)
-# The tables as they once were, from the repository's history.
-SCHEMA_1 = """
-CREATE TABLE IF NOT EXISTS questions (
-    id INTEGER PRIMARY KEY, digest TEXT NOT NULL UNIQUE, question TEXT NOT NULL
-);
-CREATE TABLE IF NOT EXISTS rows (
-    question INTEGER NOT NULL REFERENCES questions (id),
-    mask BLOB NOT NULL,          -- packed bits, most significant first; 1 is knocked out
-    example TEXT NOT NULL,       -- digest of the example's requests and document
-    number INTEGER NOT NULL,     -- the example's place in its task
-    outcome REAL,                -- NULL where it could not be scored
-    item TEXT NOT NULL,          -- what the task's metric aggregates, JSON
-    responses TEXT NOT NULL,     -- what the model answered, JSON
-    tokens INTEGER NOT NULL,     -- tokens run through the model for this row
-    seconds REAL NOT NULL,       -- the row's share of its batch
-    PRIMARY KEY (question, mask, example)
-) WITHOUT ROWID;
-"""
-SCHEMA_2 = SCHEMA_1.replace(
-    "tokens INTEGER NOT NULL,     -- tokens run through the model for this row",
-    "tokens REAL NOT NULL,        -- tokens run for this row, in passes through all layers\n"
-    "    plain_tokens INTEGER NOT NULL, -- tokens of reading and saying it alone",
-)
+QUESTION = Question("weights", "float32", "task", "1", "metric")
 
 
 def rows(count: int, seed: int = 0) -> list[Row]:
@@ -55,43 +28,18 @@ def rows(count: int, seed: int = 0) -> list[Row]:
     return made
 
 
-def fill(path: Path, count: int = 300) -> dict[Question, dict[tuple[bytes, str], Row]]:
-    """Write rows of each question into a store; what it then holds."""
-    truth = {}
+def fill(path: Path, made: list[Row]) -> None:
+    """Add rows to a store."""
     with Store(path) as store:
-        for seed, question in enumerate(QUESTIONS):
-            made = rows(count, seed)
-            store.add(store.question_id(question), made)
-            truth[question] = {(row.mask, row.example): row for row in made}
-    return truth
+        store.add(store.question_id(QUESTION), made)
 
 
-def held(path: Path) -> dict[Question, dict[tuple[bytes, str], Row]]:
-    """What a store holds of each question."""
+def by_key(made: Iterable[Row]) -> dict[tuple[bytes, str], str]:
+    """The last row of each key, as text: NaN is NaN."""
+    return {(row.mask, row.example): repr(row) for row in made}
+
+
+def held(path: Path) -> dict[tuple[bytes, str], str]:
+    """The rows that a store holds, by key."""
     with Store(path) as store:
-        return {question: store.load(store.question_id(question)) for question in QUESTIONS}
-
-
-def alike(one: Row, other: Row) -> bool:
-    """Whether rows are the same; NaN is NaN."""
-    return repr(one) == repr(other)
-
-
-def write_former(path: Path, schema: int, made: list[Row]) -> None:
-    """A store as an earlier schema wrote it."""
-    database = sqlite3.connect(path)
-    database.executescript(SCHEMA_1 if schema == 1 else SCHEMA_2)
-    database.execute(f"PRAGMA user_version={schema}")
-    question = QUESTIONS[0]
-    database.execute(
-        "INSERT INTO questions VALUES (1, ?, ?)", (question.digest(), json.dumps(asdict(question)))
-    )
-    for row in made:
-        outcome = None if np.isnan(row.outcome) else row.outcome
-        fields = [1, row.mask, row.example, row.number, outcome, json.dumps(row.item)]
-        fields += [row.responses, row.tokens, *([row.plain_tokens] if schema == 2 else [])]
-        fields.append(row.seconds)
-        marks = ", ".join("?" * len(fields))
-        database.execute(f"INSERT INTO rows VALUES ({marks})", fields)
-    database.commit()
-    database.close()
+        return by_key(store.load(store.question_id(QUESTION)).values())

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -11,7 +10,7 @@ import typer
 from caploc import console
 from caploc.cli import completion, options
 from caploc.cli.completion import argument, option
-from caploc.errors import BadOption, UserError
+from caploc.errors import UserError
 from caploc.naming import DEMO, default_folder, is_folder, placed
 
 Port = Annotated[int, option("Where to listen; 0 takes any free port.")]
@@ -105,7 +104,6 @@ def tasks(
 
 def doctor(
     folder: Annotated[Path | None, argument("A run folder to check.", completion.runs)] = None,
-    mend: Annotated[bool, option("Save every sound row of a damaged folder.", "--repair")] = False,
     as_json: options.Json = False,
 ) -> None:
     """Say what this machine and installation can do, and whether a run folder is sound.
@@ -113,30 +111,18 @@ def doctor(
     Examples:
         caploc doctor
         caploc doctor runs/addition
-        caploc doctor runs/addition --repair
-
-    Writes:
-        rows.sqlite: with --repair: the sound rows; the damaged file is kept beside it
 
     See also:
         models, rows
     """
-    from caploc.doctor import examine_folder, machine_facts, repair
+    from caploc.doctor import examine_folder, machine_facts
 
     if folder is None:
-        if mend:
-            raise BadOption("--repair mends a run's folder; name it: caploc doctor DIR --repair.")
         show_facts(machine_facts(), as_json)
         return
     found = examine_folder(folder)
-    repaired = {}
-    if mend:
-        saved = repair(found)
-        found = examine_folder(folder)
-        told = asdict(saved) | {"damaged": str(saved.damaged)} if saved else None
-        repaired = {"repaired": told}
-    show_facts(found.facts() | repaired, as_json)
-    if not found.sound:
+    show_facts(found.facts(), as_json)
+    if found.faults:
         raise typer.Exit(1)
 
 
@@ -157,7 +143,6 @@ def rows(
         Path, argument("A run's folder, or one of several studies.", completion.runs)
     ],
     to: Annotated[Path, option("File to write: rows.parquet, or rows.csv.")],
-    stages: Annotated[bool, option("Say which study asked for a row, and at which stage.")] = True,
     quiet: options.Quiet = False,
 ) -> None:
     """Write every row of a run into a table for other tools: Parquet, or CSV.
@@ -167,8 +152,7 @@ def rows(
         caploc rows runs/demo --to rows.csv --quiet
 
     Writes:
-        the file of --to: model, task, heads knocked out, example, what asked for it, outcome,
-        answers, cost
+        the file of --to: model, task, heads knocked out, example, outcome, answers, cost
 
     See also:
         doctor, locate
@@ -176,9 +160,7 @@ def rows(
     from caploc.rowfiles import write_rows
 
     with console.progress(quiet) as progress:
-        count, untold = write_rows(folder, to, progress, stages=stages)
-    for study, why in untold.items():
-        console.say(f"What {study} asked its rows for is not told: {why}.")
+        count = write_rows(folder, to, progress)
     console.say(f"{count:,} rows: {to}")
 
 

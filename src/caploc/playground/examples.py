@@ -14,13 +14,12 @@ from caploc.contents import Answers, read_file
 from caploc.errors import BadOption, CaplocError
 from caploc.files import is_regular
 from caploc.folder import ANSWERS, RESULT, rows_file
-from caploc.playground.runs import Stamp, read_question, stamp_of
+from caploc.playground.runs import Stamp, stamp_of
 from caploc.report.page import Status, answer_rows, status_of
 from caploc.report.wording import ScoreKind, Unit, clipped, inline, outcome_unit, visible
 from caploc.result import AnswerPair, Result, number
-from caploc.rowfiles import Own
-from caploc.store import Question, Row, pack, reading, sealed_row
-from caploc.store.rows import fields_of, matches
+from caploc.store import Question, Row, pack, reading
+from caploc.store.rows import FIELDS, as_row, stored_questions
 from caploc.tasks.task import Generated, Scored, responses_from_json
 
 AT_ONCE = 50  # examples of a page
@@ -154,64 +153,66 @@ def stored_of(folder: Path, result: Result, example: int | None) -> dict[str, An
     if example is None or not is_regular(path):
         return {}
     try:
-        with reading(path) as (database, schema):
-            return ExampleRows(path, database, schema, result, example).describe()
-    except (CaplocError, sqlite3.Error) as error:
+        with reading(path) as database:
+            return ExampleRows(database, result, example).describe()
+    except CaplocError as error:
         return {"failed": inline(error)[:500]}
-    except (KeyError, TypeError, ValueError, AttributeError, RecursionError):
-        return {"failed": "A row is not what a run writes."}
 
 
 @dataclass(frozen=True)
 class ExampleRows:
     """The stored rows of one example, found by their key: no other row is read."""
 
-    path: Path
     database: sqlite3.Connection
-    schema: int
     result: Result
     example: int
 
     def describe(self) -> dict[str, Any]:
         """Return what the page shows: choices as scored, and each head alone, by outcome."""
-        result = self.result
-        grid, task = result.grid.grid(), frozenset([result.task.name])
-        own = Own(str(result.model.fingerprint), result.model.dtype, task, result.method.mode)
-        asked = self.database.execute("SELECT id, digest, question FROM questions LIMIT 10000")
+        grid = self.result.grid.grid()
         found: dict[str, Any] = {"choices": None, "alone": []}
-        for place, digest, text in asked.fetchall():
-            question = read_question(text) if matches(digest, text) else None
-            if question is None or not own.has(question) or question.repeat:
+        for place, question in stored_questions(self.database).items():
+            if not self.is_own(question):
                 continue
-            intact = self.row(place, digest, pack(np.zeros(grid.size, dtype=bool)))
+            intact = self.row(place, pack(np.zeros(grid.size, dtype=bool)))
             if intact is None:
                 continue
             if question.outcome == "metric":
-                cut = self.row(place, digest, pack(grid.mask(result.top)), intact.example)
+                cut = self.row(place, pack(grid.mask(self.result.top)), intact.example)
                 found["choices"] = found["choices"] or compare_choices(intact, cut)
-            alone = self.alone(place, digest, intact) if grid.size <= MOST_PARTS else {}
+            alone = self.alone(place, intact) if grid.size <= MOST_PARTS else {}
             if alone:
                 found["alone"].append(describe_alone(question, intact, alone))
         return found
 
-    def row(self, question: int, digest: str, mask: bytes, key: str | None = None) -> Row | None:
+    def is_own(self, question: Question) -> bool:
+        """Tell whether the run asked a question on its task; studies share their rows."""
+        model, mode = self.result.model, self.result.method.mode
+        return (
+            question.model == model.fingerprint
+            and model.dtype in (None, question.dtype)
+            and question.task == self.result.task.name
+            and question.mode.split()[0] == mode
+            and not question.repeat
+        )
+
+    def row(self, question: int, mask: bytes, key: str | None = None) -> Row | None:
         """Return the example's row under a mask; without its key it is sought by its number."""
         which, value = ("number", self.example) if key is None else ("example", key)
         found = self.database.execute(
-            f"SELECT {fields_of(self.schema)} FROM rows WHERE question = ? AND mask = ? "
-            f"AND {which} = ? LIMIT 1",
+            f"SELECT {FIELDS} FROM rows WHERE question = ? AND mask = ? AND {which} = ? LIMIT 1",
             (question, mask, value),
         ).fetchone()
-        return None if found is None else sealed_row(self.path, digest, found)
+        return None if found is None else as_row(found)
 
-    def alone(self, question: int, digest: str, intact: Row) -> dict[str, Row]:
+    def alone(self, question: int, intact: Row) -> dict[str, Row]:
         """Return the example's row without each head that was knocked out alone."""
         grid = self.result.grid.grid()
         found = {}
         for column, head in enumerate(grid.heads):
             mask = np.zeros(grid.size, dtype=bool)
             mask[column] = True
-            row = self.row(question, digest, pack(mask), intact.example)
+            row = self.row(question, pack(mask), intact.example)
             if row is not None:
                 found[str(head)] = row
         return found

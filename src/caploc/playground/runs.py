@@ -4,10 +4,8 @@ The folders may come from anyone. Names are taken from what lies there and never
 link is followed; a folder that cannot be read is listed with the reason.
 """
 
-import json
 import os
 import re
-import sqlite3
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -39,14 +37,16 @@ from caploc.report.sentence import check_of, headline
 from caploc.report.templates import REPORT
 from caploc.report.wording import called, inline, name_list, unit_of_metric
 from caploc.result import Result
-from caploc.store import LOCK, journal, reading
-from caploc.store.rows import Question
+from caploc.store import LOCK, reading
+from caploc.store.rows import stored_questions
 
 DEEPEST, MOST_FOLDERS = 8, 20_000  # levels below the folder, and folders that are looked at
 MOST_COUNTED = 100_000  # rows of a run without a result; more are not counted to the end
 LONGEST = 200  # characters of a name in the list
 SCORES_TOLD = 8  # tasks of an evaluation
-STILL = 90  # seconds without a new row after which a run on another machine counts as stopped
+STILL = (
+    90  # seconds without a new row after which a run counts as stopped, where locks are not told
+)
 # What a folder holds, by the file that tells; the first one that is there counts.
 KINDS = {
     RESULT: "heads", NEURONS: "neurons", ENHANCEMENT: "neurons tuned", ERASURE: "neurons erased",
@@ -126,10 +126,10 @@ class RunIndex:
             return entry
         entry.state = "running" if running else "stopped"
         stamp = stamp_of(rows.parent, rows.name, f"{rows.name}-wal")
-        if rows not in self.counted or self.counted[rows][0] != stamp:
+        if folder not in self.counted or self.counted[folder][0] != stamp:
             own_task = entry.task if rows.parent != folder else ""
-            self.counted[rows] = stamp, count_stored(rows, own_task)
-        entry.rows, entry.more_rows = self.counted[rows][1]
+            self.counted[folder] = stamp, count_stored(rows, own_task)
+        entry.rows, entry.more_rows = self.counted[folder][1]
         entry.date = max([entry.date, *(part[0] / 1e9 for part in stamp if part)])
         return entry
 
@@ -266,27 +266,15 @@ def find_held() -> set[int] | None:
 
 
 def is_running(rows: Path, held: set[int] | None) -> bool:
-    """Tell whether a process holds the folder of the rows, or on another machine seems to."""
+    """Tell whether a process holds the folder of the rows, or seems to where that is not told."""
     try:
         found = os.lstat(rows.parent / LOCK)
     except OSError:
-        return False  # no run was ever here, or it came by mail
-    if held is not None and found.st_ino in held:
-        return True
-    if held is not None and is_own_disk(found.st_dev, rows):
-        return False
+        return False  # no run was ever here
+    if held is not None:
+        return found.st_ino in held
     stamps = [part[0] for part in stamp_of(rows.parent, rows.name, f"{rows.name}-wal") if part]
     return time.time() - max(stamps, default=0) / 1e9 < STILL
-
-
-DISKS: dict[int, bool] = {}  # by device: whether it is one of this machine
-
-
-def is_own_disk(device: int, rows: Path) -> bool:
-    """Tell whether the device that holds the rows is this machine's, whose locks are told."""
-    if device not in DISKS:
-        DISKS[device] = journal(rows) == "WAL"
-    return DISKS[device]
 
 
 def count_stored(rows: Path, task: str) -> tuple[int, bool]:
@@ -297,28 +285,17 @@ def count_stored(rows: Path, task: str) -> tuple[int, bool]:
     if not is_regular(rows):
         return 0, False
     try:
-        with reading(rows) as (database, _):
-            wanted = "SELECT id, question FROM questions LIMIT 10000"
+        with reading(rows) as database:
             numbers = [
                 number
-                for number, text in database.execute(wanted)
-                if not task or (found := read_question(text)) and called(found.task) == task
+                for number, question in stored_questions(database).items()
+                if not task or called(question.task) == task
             ]
             total = 0
             for number in numbers:
                 count = "SELECT count(*) FROM (SELECT 1 FROM rows WHERE question = ? LIMIT ?)"
                 left = MOST_COUNTED + 1 - total
                 total += int(database.execute(count, (number, left)).fetchone()[0])
-    except (CaplocError, sqlite3.Error):
+    except CaplocError:
         return 0, False
     return min(total, MOST_COUNTED), total > MOST_COUNTED
-
-
-def read_question(text: Any) -> Question | None:
-    """Read a question of a store, None if it is damaged or of another version."""
-    try:
-        found = Question(**json.loads(text))
-        found.digest()
-    except (TypeError, ValueError, RecursionError):
-        return None
-    return found if all(isinstance(each, str) for each in (found.task, found.model)) else None

@@ -1,28 +1,24 @@
-"""A question, a row, and the tables that hold them: written, brought up to date, and refused."""
+"""A question, a row, and the tables that hold them."""
 
 import json
-import re
+import math
 import sqlite3
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from hashlib import blake2b
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from jaxtyping import Int
 
-from caploc.errors import StoreFailed
 from caploc.heads import Mask
-from caploc.store.pages import INDEX, JOURNAL, LOG, companion_file, connect
 
 BITS_ALWAYS = 1024  # bytes; no model has more than so many attention heads
 COLUMNS = b"c"  # what a mask written as its columns begins with
 # What a mask with amounts begins with, and its parts; no mask of heads has these 64 bits first.
 AMOUNTS = b"\xffamounts"
 AMOUNT = np.dtype([("column", "<u4"), ("amount", "<f8")])
-SEAL_BYTES = 8
 
 Fields = tuple[bytes, str, int, float | None, str, str, float, int, float]
 
@@ -41,19 +37,8 @@ class Question:
 
     def digest(self) -> str:
         """Same question, same digest, on every machine, at any time."""
-        fields = asdict(self)
-        if not self.repeat:  # stores written before any question was repeated have no such field
-            del fields["repeat"]
-        canonical = json.dumps(fields, sort_keys=True, separators=(",", ":"))
+        canonical = json.dumps(asdict(self), sort_keys=True, separators=(",", ":"))
         return blake2b(canonical.encode(), digest_size=16).hexdigest()
-
-
-def matches(digest: Any, text: Any) -> bool:
-    """Tell whether a question's text, as JSON, is that of its digest."""
-    try:
-        return bool(Question(**json.loads(text)).digest() == digest)
-    except (TypeError, ValueError, RecursionError):
-        return False
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,16 +109,11 @@ def as_fields(row: Row) -> Fields:
     )
 
 
-def seal(digest: str, fields: Sequence[Any]) -> bytes:
-    """A checksum of a row and of its question's digest, which tells a damaged row from a sound one.
-
-    It is no signature: whoever writes a file on purpose can seal what they like.
-    """
-    checksum = blake2b(digest_size=SEAL_BYTES)
-    for value in (digest, *fields):
-        content = value if isinstance(value, bytes) else repr(value).encode()
-        checksum.update(len(content).to_bytes(8, "little") + content)
-    return checksum.digest()
+def as_row(fields: Sequence[Any]) -> Row:
+    """The row of `FIELDS` as the file holds them."""
+    mask, example, number, outcome, item, *others = fields
+    value = math.nan if outcome is None else outcome
+    return Row(mask, example, number, value, json.loads(item), *others)
 
 
 def as_kept(item: Any) -> Any:
@@ -149,9 +129,7 @@ def as_plain(value: Any) -> Any:
     return value.tolist() if hasattr(value, "tolist") else float(value)
 
 
-SCHEMA = 3
-SEALED = 3  # the first schema whose rows have a seal
-AT_ONCE = 5_000  # rows that a migration holds in memory
+SCHEMA = 4
 QUESTIONS = """
 CREATE TABLE questions (
     id INTEGER PRIMARY KEY, digest TEXT NOT NULL UNIQUE, question TEXT NOT NULL
@@ -169,71 +147,25 @@ CREATE TABLE rows (
     tokens REAL NOT NULL,        -- tokens run for this row, in passes through all layers
     plain_tokens INTEGER NOT NULL, -- tokens of reading and saying it alone
     seconds REAL NOT NULL,       -- the row's share of its batch
-    seal BLOB NOT NULL,          -- checksum of the row and its question (`rows.seal`)
     PRIMARY KEY (question, mask, example)
 ) WITHOUT ROWID
 """
 FIELDS = "mask, example, number, outcome, item, responses, tokens, plain_tokens, seconds"
-INSERT = f"INSERT OR REPLACE INTO rows (question, {FIELDS}, seal) VALUES ({', '.join('?' * 11)})"
+INSERT = f"INSERT OR REPLACE INTO rows (question, {FIELDS}) VALUES ({', '.join('?' * 10)})"
 
 
-def fields_of(schema: int) -> str:
-    """The columns of a row in a file of this schema, the seal last where rows have one."""
-    fields = FIELDS if schema > 1 else FIELDS.replace("plain_tokens", "tokens")
-    return f"{fields}, seal" if schema >= SEALED else fields
+def create_tables(database: sqlite3.Connection) -> None:
+    """Make a new file a store."""
+    with transaction(database):
+        database.execute(QUESTIONS)
+        database.execute(ROWS)
+        database.execute(f"PRAGMA user_version={SCHEMA}")
 
 
-def prepare(database: sqlite3.Connection, path: Path) -> None:
-    """Create the tables of a new file, or update those of an older one; raises StoreFailed."""
-    version = schema_of(database, path)
-    if version == 0:
-        with transaction(database):
-            database.execute(QUESTIONS)
-            database.execute(ROWS)
-            database.execute(f"PRAGMA user_version={SCHEMA}")
-    elif version < SCHEMA:
-        keep_copy(database, path, version)
-        with transaction(database):
-            for step in range(version, SCHEMA):
-                MIGRATIONS[step](database)
-            database.execute(f"PRAGMA user_version={SCHEMA}")
-
-
-def schema_of(database: sqlite3.Connection, path: Path) -> int:
-    """The schema of a file, 0 for one without tables; raises StoreFailed."""
-    (version,) = database.execute("PRAGMA user_version").fetchone()
-    try:
-        objects = database.execute(
-            "SELECT type, name, sql FROM sqlite_schema WHERE type <> 'index' OR sql IS NOT NULL"
-        ).fetchall()
-    except UnicodeDecodeError:
-        raise sqlite3.DatabaseError("the names of its tables are no text") from None
-    if version > SCHEMA or version < 0:
-        raise StoreFailed(
-            f"{path} was written by a later version of caploc (schema {version}, this one reads up "
-            f"to {SCHEMA}); use that version, or another --out."
-        )
-    tables = {"questions": QUESTIONS, "rows": FORMER.get(version, ROWS)} if version else {}
-    known = {name: normalize_statement(sql) for name, sql in tables.items()}
-    for kind, name, sql in objects:
-        if kind != "table" or normalize_statement(sql or "") != known.get(name):
-            raise StoreFailed(
-                f"{path} holds a {kind} {str(name)[:40]!r} that no run of caploc writes; do not "
-                "use the file: take a copy from where it was made, or another --out."
-            )
-    if len(objects) != len(known):
-        raise StoreFailed(f"{path} lacks tables of a store; use another --out.")
-    return int(version)
-
-
-def normalize_statement(sql: str) -> str:
-    """A statement without its comments and spaces.
-
-    Quotes go from around a table's name alone: inside others `--` begins no comment.
-    """
-    unquoted = re.sub(r'"(rows|questions)"', r"\1", sql, count=1)
-    without = re.sub(r"--[^\n]*", "", unquoted)
-    return re.sub(r"\s+", "", without).replace("IFNOTEXISTS", "")
+def stored_questions(database: sqlite3.Connection) -> dict[int, Question]:
+    """The questions of a store, by the number under which their rows are kept."""
+    found = database.execute("SELECT id, question FROM questions")
+    return {number: Question(**json.loads(text)) for number, text in found}
 
 
 @contextmanager
@@ -242,58 +174,3 @@ def transaction(database: sqlite3.Connection) -> Iterator[None]:
     with database:
         database.execute("BEGIN IMMEDIATE")
         yield
-
-
-def keep_copy(database: sqlite3.Connection, path: Path, version: int) -> None:
-    """Copy the file as it is beside itself, `rows.sqlite.schema1`, whole or not at all."""
-    copy = path.with_name(f"{path.name}.schema{version}")
-    part = copy.with_name(f"{copy.name}.part")
-    clear(part)
-    try:
-        with closing(connect(part)) as target:
-            database.backup(target)
-        part.replace(copy)
-    except BaseException:
-        clear(part)
-        raise
-
-
-def clear(part: Path) -> None:
-    """Delete a database that was not finished, and what SQLite kept beside it."""
-    for ending in ("", JOURNAL, LOG, INDEX):
-        companion_file(part, ending).unlink(missing_ok=True)
-
-
-def price_alone(database: sqlite3.Connection) -> None:
-    """From 1 to 2: rows say what they would take alone; then they were all run alone."""
-    database.execute("ALTER TABLE rows RENAME TO former")
-    database.execute(FORMER[2])
-    database.execute(
-        "INSERT INTO rows SELECT question, mask, example, number, outcome, item, responses, "
-        "tokens, tokens, seconds FROM former"
-    )
-    database.execute("DROP TABLE former")
-
-
-def seal_rows(database: sqlite3.Connection) -> None:
-    """From 2 to 3: every row gets a seal."""
-    database.execute("ALTER TABLE rows RENAME TO former")
-    database.execute(ROWS)
-    digests = dict(database.execute("SELECT id, digest FROM questions"))
-    found = database.execute(f"SELECT question, {FIELDS} FROM former")
-    while batch := found.fetchmany(AT_ONCE):
-        database.executemany(
-            INSERT, [(*row, seal(digests.get(row[0], ""), row[1:])) for row in batch]
-        )
-    database.execute("DROP TABLE former")
-
-
-MIGRATIONS: dict[int, Callable[[sqlite3.Connection], None]] = {1: price_alone, 2: seal_rows}
-FORMER: dict[int, str] = {  # the table of rows as it was
-    2: "\n".join(line for line in ROWS.splitlines() if not line.strip().startswith("seal"))
-}
-FORMER[1] = "\n".join(
-    line.replace("tokens REAL", "tokens INTEGER")
-    for line in FORMER[2].splitlines()
-    if not line.strip().startswith("plain_tokens")
-)
