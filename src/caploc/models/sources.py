@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from functools import cache, cached_property, partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ from huggingface_hub.utils import validate_repo_id  # type: ignore[attr-defined]
 from safetensors import SafetensorError, safe_open
 
 from caploc.errors import BadOption, ModelRefused, UnknownName, unknown
-from caploc.models.gguf import Header, check_gguf
+from caploc.models.gguf import check_package
 from caploc.naming import (
     DEMO,
     DIGEST,
@@ -67,14 +67,8 @@ class ModelSource:
     def which(self) -> dict[str, Any]:
         """What `from_pretrained` takes beside the place, to read these files and no others."""
         if self.gguf is not None:
-            return {"gguf_file": str(self.header.file)}
+            return {"gguf_file": str(self.gguf)}
         return {"revision": self.revision}
-
-    @cached_property
-    def header(self) -> Header:
-        """What the GGUF file says of itself, checked."""
-        assert self.gguf is not None
-        return check_gguf(self.name, self.gguf)
 
     def fingerprint(self) -> str:
         """Return the Hub's commit, or for a folder a digest of the files that loading it reads.
@@ -164,9 +158,8 @@ def is_hub_name(name: str) -> bool:
 
 
 def check_model_files(source: ModelSource) -> None:
-    """Refuse a model that lacks a file that loading needs, or whose GGUF file is not sound."""
+    """Refuse a model that lacks a file that loading needs."""
     if source.gguf is not None:
-        check_gguf(source.name, source.gguf)
         return
     has_config, has_weights = "config.json" in source.files, _matching(source.files, WEIGHTS)
     if not (has_config and has_weights) and (found := sorted(_matching(source.files, GGUF))):
@@ -246,7 +239,11 @@ def _in_folder(name: str, folder: Path, revision: str | None, gguf: str | None) 
 
 
 def of_gguf(name: str, file: Path, commit: str | None = None) -> ModelSource:
-    """Build the source of a model that lies in one GGUF file and nowhere else."""
+    """Build the source of a model that lies in one GGUF file and nowhere else.
+
+    Raises BadOption if the package that reads it is missing.
+    """
+    check_package(name)
     return ModelSource(name, _nowhere(), None, commit, (file.name,), file)
 
 
