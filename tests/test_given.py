@@ -107,64 +107,15 @@ def test_a_run_of_which_no_answer_could_be_scored_ends_with_the_reason(
     assert found.result.search.notes[0].startswith("None of the intact model's answers could be")
 
 
-BONUS = 1.0
-
-
-def scores(worth):
-    """A function whose source is the same for every worth."""
-    return lambda prompt, answer, text: worth
-
-
-def inner(worth):
-    def decide(prompt, answer, text):
-        return scores(worth)(prompt, answer, text)
-
-    return decide
-
-
-def adds_bonus(prompt, answer, text, extra=0.0):
-    return BONUS + extra
-
-
-class Ruler:
-    """A scoring object, whose worth is in its attributes."""
-
-    def __init__(self, length):
-        self.length = length
-
-    def __call__(self, prompt, answer, text):
-        return len(text) / self.length
-
-
-@pytest.mark.parametrize(
-    "make",
-    [
-        scores,
-        inner,
-        Ruler,
-        lambda worth: Ruler(worth).__call__,
-        lambda worth: partial(adds_bonus, extra=worth),
-        lambda worth: scores({"worth": np.arange(5000) * worth}),
-        lambda worth: scores({str(worth), "other"}),
-    ],
-)
-def test_functions_that_differ_only_in_what_they_hold_are_told_apart(make):
-    first, other, again = (GivenScorer(make(worth)).definition() for worth in (1, 2, 1))
-    assert first == again != other
-
-
-@pytest.mark.parametrize("function", [adds_bonus, partial(adds_bonus, extra=1.0)])
-def test_a_function_is_another_one_once_a_global_that_it_reads_has_changed(function, monkeypatch):
-    before = GivenScorer(function).definition()
-    monkeypatch.setitem(globals(), "BONUS", 2.0)
-    assert GivenScorer(function).definition() != before
-
-
-def test_a_function_that_calls_itself_has_a_definition():
-    def count(prompt, answer, text):
-        return 1.0 + count(prompt, answer, text[1:]) if text else 0.0
-
-    assert GivenScorer(count).definition() == GivenScorer(count).definition()
+def test_a_function_is_known_by_its_source_or_by_the_name_it_is_given():
+    source = GivenScorer(begins).definition()
+    assert source.startswith("def begins(") and source == GivenScorer(begins).definition()
+    assert GivenScorer(begins, "v2").definition() == "v2"
+    typed = eval("lambda prompt, answer, text: 1.0")  # as at a prompt: no source
+    for unread in (typed, partial(begins)):
+        with pytest.raises(BadOption, match="give score_name="):
+            GivenScorer(unread)
+        assert GivenScorer(unread, "mine").definition() == "mine"
 
 
 def test_dates_in_a_list_stay_as_they_are_written(tmp_path):

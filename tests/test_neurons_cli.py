@@ -51,7 +51,7 @@ def typed(monkeypatch, capsys, tmp_path):
     [
         ([*LOCATE[:-1], "demo/additon"], "Did you mean 'demo/addition'?"),
         ([*LOCATE, "--method", "gradients"], "no neuron score 'gradients'"),
-        ([*LOCATE, "--target", "loss"], "no --target 'loss'"),
+        ([*LOCATE, "--target", "loss"], "no target 'loss'"),
         (
             [*LOCATE, "--positions", "first"],
             "no --positions 'first'. Known: all, answer, last.",

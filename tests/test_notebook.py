@@ -12,7 +12,8 @@ from IPython.core.interactiveshell import InteractiveShell
 
 import caploc
 from caploc import notebook
-from caploc.errors import BadOption, UnknownName, UserError, as_arguments, for_programs
+from caploc.errors import BadOption, UnknownName, UserError
+from caploc.process import without_bars
 from caploc.result import Result
 from caploc.workbench import ModelOptions
 from caploc.workers.ray_backend import Workers
@@ -81,33 +82,17 @@ class Hearing:
 
 def test_too_small_a_budget_is_refused_before_the_model_is_loaded(tmp_path, monkeypatch):
     monkeypatch.setattr(ModelOptions, "answering", lambda self: pytest.fail("it was loaded"))
-    with pytest.raises(BadOption, match="^budget=3 is too small"):
+    with pytest.raises(BadOption, match="^--budget 3 is too small"):
         caploc.locate("demo", "demo/addition", budget=3, out=tmp_path, quiet=True)
-
-
-@pytest.mark.parametrize(
-    ("told", "said"),
-    [
-        ("--mask-counts must be 1 or more.", "mask_counts must be 1 or more."),
-        ("Try --goal set, or --amount .5 and more.", "Try goal='set', or amounts=.5 and more."),
-        ("--twin words/past is the task itself.", "twins words/past is the task itself."),
-        ("--outcome logprob, --device cpu",
-         "outcome='logprob' of TaskOptions, device='cpu' of ModelOptions"),
-        ("run `caploc fetch --all` with --seed 3.", "run `caploc fetch --all` with seed=3."),
-        ("a dash--no option", "a dash--no option"),
-    ],
-)  # fmt: skip
-def test_sentences_for_programs_name_arguments_and_leave_commands_as_they_are(told, said):
-    assert as_arguments(told) == said
 
 
 def test_other_libraries_draw_no_bars_while_a_program_waits_and_as_before_afterwards():
     from transformers.utils import logging
 
     seen = []
-    bars = for_programs(lambda: seen.append(logging.is_progress_bar_enabled()))
     logging.enable_progress_bar()
-    bars()
+    with without_bars():
+        seen.append(logging.is_progress_bar_enabled())
     assert seen == [False] and logging.is_progress_bar_enabled()
 
 
@@ -164,7 +149,7 @@ def test_a_curve_is_measured_and_drawn(found):
         ("demo", "demo/adition", {}, UnknownName, "Did you mean 'demo/addition'"),
         ("nowhere/at-all", "demo/addition", {}, UserError, "nowhere/at-all"),
         ("demo", "demo/addition", {"budgets": 5}, UnknownName, "Did you mean 'budget'"),
-        ("demo", "demo/addition", {"top": 0}, BadOption, "^top must be 1 or more"),
+        ("demo", "demo/addition", {"top": 0}, BadOption, "^--top must be 1 or more"),
         ("demo", "demo/addition", {"method": "adaptiv"}, UnknownName, "'adaptive'"),
     ],
 )

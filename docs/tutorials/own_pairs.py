@@ -31,7 +31,8 @@ pairs[0]
 # %% [markdown]
 # An example is right if the answer is what the model would say next, letter by letter: mind the
 # space before it. (With `score=lambda prompt, answer, text: ...` it is worth what that function
-# returns for the text that the model wrote.)
+# returns for the text that the model wrote. A function whose source cannot be read, such as a
+# `partial`, needs `score_name="..."` as well.)
 
 # %%
 found = caploc.locate(model, tokenizer, pairs, budget=600, controls=0, also=[], out="runs/past")

@@ -4,7 +4,7 @@ from importlib import import_module
 from inspect import isfunction
 from typing import Any
 
-from caploc.errors import for_programs
+from caploc.process import without_bars
 
 # Where each public name lives. They are imported when first used: designs, estimators and the
 # command line's help must not wait for torch.
@@ -33,7 +33,8 @@ def __getattr__(name: str) -> Any:
     if name not in HOMES:
         raise AttributeError(f"module 'caploc' has no attribute {name!r}")
     found = getattr(import_module(f"caploc.{HOMES[name]}"), name)
-    return for_programs(found) if isfunction(found) else found
+    globals()[name] = without_bars()(found) if isfunction(found) else found
+    return globals()[name]
 
 
 def __dir__() -> list[str]:

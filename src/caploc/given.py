@@ -1,21 +1,17 @@
 """Models, examples and scores that a program hands over itself, where commands name them."""
 
 import json
-import re
 import reprlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
-from functools import partial
 from hashlib import blake2b
-from inspect import getclosurevars, getsource
+from inspect import getsource
 from itertools import pairwise
 from pathlib import Path
 from string import punctuation
-from types import FunctionType, MethodType, ModuleType
 from typing import Any
 
-import numpy as np
 import pandas as pd
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -39,8 +35,6 @@ MOST_TOKENS = 64  # of an answer that a function is to score
 SCORE = "score"  # the metric's name then
 SPACED = ":.,;?!"  # signs that a space follows
 OPENING = "([{<\"'`/"  # those that none does
-PLAIN = (str, bytes, int, float, complex, re.Pattern)  # values that their text tells apart
-NO_OBJECT = (ModuleType, type, torch.nn.Module, np.ndarray, *PLAIN)  # described otherwise
 
 
 class GivenModel(ModelOptions):
@@ -50,7 +44,10 @@ class GivenModel(ModelOptions):
 
     @classmethod
     def of(
-        cls, model: Any, tokenizer: PreTrainedTokenizerBase | None, score: Score | None = None
+        cls,
+        model: Any,
+        tokenizer: PreTrainedTokenizerBase | None,
+        score: "GivenScorer | None" = None,
     ) -> "GivenModel":
         """Find and prove the heads of a loaded model, or of the one inside a peft model.
 
@@ -62,7 +59,7 @@ class GivenModel(ModelOptions):
         given = cls(loaded.name, dtype="auto")
         # no fields: a study's are written to a file
         object.__setattr__(given, "loaded", loaded)
-        object.__setattr__(given, "score", None if score is None else GivenScorer(score))
+        object.__setattr__(given, "score", score)
         return given
 
     def check(self) -> HeadGrid:
@@ -132,13 +129,8 @@ def proved(model: Any, tokenizer: PreTrainedTokenizerBase | None) -> LoadedModel
 
 
 def digest_weights(model: PreTrainedModel) -> str:
-    """Return a digest of a model's config and every value of its weights."""
+    """Return a digest of a model's config, its weights, and which adapters of peft are at work."""
     digest = blake2b(model.config.to_json_string().encode(), digest_size=20)
-    return digest_state(model, digest).hexdigest()
-
-
-def digest_state(model: torch.nn.Module, digest: blake2b) -> blake2b:
-    """Add every weight's values to a digest, and which adapters of peft are at work; return it."""
     for name, tensor in sorted(model.state_dict().items()):
         digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
         values = tensor.detach().contiguous().cpu().flatten()
@@ -148,80 +140,32 @@ def digest_state(model: torch.nn.Module, digest: blake2b) -> blake2b:
             merged, scaling = module.merged_adapters, getattr(module, "scaling", None)
             at_work = [] if module.disable_adapters else module.active_adapters
             digest.update(f"{name} {at_work} {merged} {scaling}".encode())
-    return digest
+    return digest.hexdigest()
 
 
 class GivenScorer:
-    """Scores an answer by a function of prompt, right answer and what the model wrote."""
+    """Scores an answer by a function of prompt, right answer and what the model wrote.
 
-    def __init__(self, function: Score) -> None:
+    Rows are told apart by the function's `name`, or by its source if it has none.
+    """
+
+    def __init__(self, function: Score, name: str | None = None) -> None:
         self.function = function
+        try:
+            self.name = name or getsource(function)
+        except (OSError, TypeError):  # typed at a prompt, or not written as a function
+            raise BadOption(
+                f"The source of score={reprlib.repr(function)} cannot be read, which tells its "
+                "rows from another function's; give score_name='...' as well, and another name "
+                "when the function changes."
+            ) from None
 
     def definition(self) -> str:
         """Return what tells it from other functions: rows under another one are measured anew."""
-        return describe_value(self.function, [])
+        return self.name
 
     def __call__(self, doc: dict[str, Any], results: Sequence[str]) -> dict[str, float]:
         return {SCORE: float(self.function(doc["prompt"], doc["answer"], results[0]))}
-
-
-def describe_value(value: Any, known: list[Any]) -> str:
-    """Return a text that changes with a function and with what it uses; `known` was described.
-
-    A function is described by its source, its defaults, what it closes over and the globals that it
-    reads, those of other modules by their source alone; a network by its weights, any other value
-    by its content. What has no content to compare goes by its address, so that another process
-    reuses no row of it.
-    """
-    for number, each in enumerate(known):
-        if each is value:
-            return f"#{number}"
-    home = next((each.__module__ for each in known if isinstance(each, FunctionType)), None)
-    parts = parts_of(value, home in (None, getattr(value, "__module__", None)))
-    if parts is not None:
-        known.append(value)
-        return f"{type(value).__name__}({', '.join(describe_value(part, known) for part in parts)})"
-    if isinstance(value, ModuleType | type):
-        return source_of(value) if isinstance(value, type) else value.__name__
-    if isinstance(value, torch.nn.Module):
-        return type(value).__qualname__ + digest_state(value, blake2b(digest_size=20)).hexdigest()
-    if isinstance(value, np.ndarray) and not value.dtype.hasobject:
-        content = blake2b(value.tobytes(), digest_size=20).hexdigest()
-        return f"{value.dtype.str} {value.shape} {content}"
-    if value is None or isinstance(value, PLAIN):
-        return repr(value)
-    return f"{type(value).__qualname__} at {id(value)}"
-
-
-def parts_of(value: Any, whole: bool) -> list[Any] | None:
-    """Return what a function or a list consists of, None for any other value.
-
-    What a function closes over and the globals that it reads belong to it where it is `whole`.
-    """
-    if isinstance(value, tuple | list | dict):
-        return list(value.items() if isinstance(value, dict) else value)
-    if isinstance(value, set | frozenset):
-        return sorted(value, key=repr)
-    if isinstance(value, torch.Tensor):
-        return [str(value.dtype), value.detach().cpu().float().numpy()]
-    if isinstance(value, partial):
-        return [value.func, *value.args, *value.keywords.items()]
-    if isinstance(value, MethodType):
-        return [value.__func__, value.__self__]
-    if not isinstance(value, FunctionType):
-        own = None if isinstance(value, NO_OBJECT) else getattr(value, "__dict__", None)
-        return None if own is None else [source_of(type(value)), *own.items()]
-    used = getclosurevars(value) if whole else None
-    closed = [*used.nonlocals.items(), *used.globals.items()] if used else []
-    return [source_of(value), value.__defaults__, value.__kwdefaults__, *closed]
-
-
-def source_of(value: Any) -> str:
-    """Return the source of a function or a class; the code's own text where there is none."""
-    try:
-        return getsource(value)
-    except (OSError, TypeError):  # typed at a prompt, or not written in Python
-        return repr(getattr(value, "__code__", value))
 
 
 def name_examples(pairs: Pairs, scored: bool) -> str:

@@ -17,16 +17,17 @@ from transformers import PreTrainedTokenizerBase
 
 from caploc import console
 from caploc.contents import read_file
-from caploc.errors import BadOption, as_arguments, for_programs, pick
+from caploc.errors import BadOption, pick
 from caploc.evaluation import curve as measure_curve
 from caploc.findings import StudyFindings as Record
 from caploc.folder import RESULT
-from caploc.given import GivenModel, Pairs, Score, name_examples, write_task
+from caploc.given import GivenModel, GivenScorer, Pairs, Score, name_examples, write_task
 from caploc.models.knockout import knockout
 from caploc.models.loading import load_model
 from caploc.models.sources import title_of
 from caploc.modes import PATCH, Mode
 from caploc.naming import check_listed, default_folder, default_others, is_folder, placed
+from caploc.process import without_bars
 from caploc.report.charts import Picture
 from caploc.report.plots import curve_specs, heads_spec, units_by_task
 from caploc.report.sentence import headline
@@ -137,7 +138,7 @@ class Findings(Record):
             raise BadOption("No head was found; name some: found.knockout(model, ['L0H5']).")
         return knockout(model, chosen)
 
-    @for_programs
+    @without_bars()
     def curve(self, most: int = 10, limit: int | None = None, *, quiet: bool = False) -> Picture:
         """Scores with the 0, 1, ... `most` most needed heads knocked out, measured and drawn.
 
@@ -170,6 +171,7 @@ def locate(  # noqa: PLR0913  (what can be chosen is its parameters)
     asked: str | Pairs | None = None,
     *,
     score: Score | None = None,
+    score_name: str | None = None,
     method: str = "adaptive",
     settings: Settings | None = None,
     examples: int | None = None,
@@ -200,7 +202,9 @@ def locate(  # noqa: PLR0913  (what can be chosen is its parameters)
 
     An example of a list is right if the answer is what the model would say next, token by token
     as its tokenizer writes the answer; with `score(prompt, answer, text)` it is worth what that
-    function returns, higher being better, for the text that the model wrote. `setting` are fields
+    function returns, higher being better, for the text that the model wrote. Rows are measured anew
+    if its source has changed; what else it reads is not looked at, so give another `score_name`
+    when that changes. `setting` are fields
     of `Settings` by name, such as `budget=2000`, `top=3`, `seed=1`, `goal="set"`; the other
     arguments are those of `Study`; `mode` is a name such as "mean", or a `modes.Mode`; `engine`
     auto, packed, paged or vllm. `also` names tasks to score before and after. Files go to `out` (a
@@ -214,7 +218,8 @@ def locate(  # noqa: PLR0913  (what can be chosen is its parameters)
     given = {**locals()}
     for each in setting:  # those by name hold
         pick({field.name: field for field in fields(Settings)}, each, "setting")
-    loading, wanted = opened(model, task, asked, score)
+    scorer = None if score is None else GivenScorer(score, score_name)
+    loading, wanted = opened(model, task, asked, scorer)
     loading = loading.answered_by(engine)
     called = wanted if isinstance(wanted, str) else name_examples(wanted, score is not None)
     short = title_of(loading.name) or loading.name
@@ -253,7 +258,7 @@ def locate(  # noqa: PLR0913  (what can be chosen is its parameters)
         found = run_study(study, folder, progress, command=call_of(given))
     if not quiet:
         for line in (headline(found.result), *found.result.search.notes, f"Report: {found.report}"):
-            console.say(as_arguments(line))
+            console.say(line)
     mine = loading.loaded.model if isinstance(loading, GivenModel) else None
     return Findings(found.result, found.folder, found.report, mine)
 
@@ -269,7 +274,7 @@ def warn_of_few_pairs(count: int) -> None:
 
 
 def opened(
-    model: Any, task: Any, asked: str | Pairs | None, score: Score | None
+    model: Any, task: Any, asked: str | Pairs | None, score: GivenScorer | None
 ) -> tuple[ModelOptions, str | Pairs]:
     """Tell models by name from those handed over; return the model, and the task or its examples.
 

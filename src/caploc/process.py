@@ -10,8 +10,10 @@ expression here takes longer than in proportion to the text.
 import os
 import re
 import signal
+import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from types import FrameType
 from typing import Any
 
@@ -71,6 +73,24 @@ def install_interrupt() -> None:
         and signal.getsignal(signal.SIGINT) is signal.default_int_handler
     ):
         signal.signal(signal.SIGINT, interrupt)
+
+
+@contextmanager
+def without_bars() -> Iterator[None]:
+    """Keep transformers and datasets from drawing bars; long downloads keep the Hub's."""
+    logging, hub, datasets = (
+        sys.modules.get(name)
+        for name in ("transformers.utils.logging", "huggingface_hub.utils", "datasets")
+    )
+    with ExitStack() as after:
+        if logging and hub and logging.is_progress_bar_enabled():
+            logging.disable_progress_bar()
+            hub.enable_progress_bars()
+            after.callback(logging.enable_progress_bar)
+        if datasets and not datasets.are_progress_bars_disabled():
+            datasets.disable_progress_bars()
+            after.callback(datasets.enable_progress_bars)
+        yield
 
 
 HIDDEN = "[hidden]"

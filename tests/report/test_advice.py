@@ -25,13 +25,6 @@ def test_options_are_added_to_a_command_that_has_them(sure):
     assert "command below" not in told(sure)
 
 
-def test_a_program_is_told_of_arguments(sure):
-    sure["command"] = "caploc.locate(model, tokenizer, examples)"
-    assert "twice the rows: with budget=4000" in told(sure)
-    sure["top"] = []
-    assert "goal='set' looks for those" in told(sure) and "--" not in told(sure)
-
-
 def test_where_nothing_was_searched_no_rows_are_advised(sure):
     sure["top"], sure["search"] = [], {}
     for entry in sure["heads"]:

@@ -19,7 +19,7 @@ from tempfile import NamedTemporaryFile
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperArgument, TyperCommand, TyperGroup, TyperOption
+from typer.core import TyperCommand, TyperGroup
 
 from caploc import console
 from caploc.errors import CaplocError, Stopped, UserError
@@ -52,7 +52,7 @@ Environment:
     CUDA_VISIBLE_DEVICES  the GPUs that may be used
     OMP_NUM_THREADS       CPU threads
     RAY_ADDRESS           HOST:PORT of the cluster that `--workers ray` joins
-    XDG_CACHE_HOME        where shell completion keeps names (~/.cache)
+    XDG_CACHE_HOME        where names of tasks are kept (~/.cache)
     NO_COLOR              any value: no colours
 """
 # Under which heading of the help a command stands, and where it is: module and function.
@@ -71,7 +71,7 @@ COMMANDS = {
         "looking.compare",
         "looking.rows",
         "looking.ui",
-        "offering.chat",
+        "chat.chat",
     ),
     "Hand on": ("models.export",),
     "Reproduce": ("studies.reproduce",),
@@ -145,7 +145,7 @@ class Root(TyperGroup):
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Without a word, ask for a model and a task where somebody can answer."""
         if not args and not ctx.resilient_parsing and console.is_interactive():
-            from caploc.cli.offering import ask_words
+            from caploc.cli.locating import ask_words
 
             args = ask_words()
         return super().parse_args(ctx, args)
@@ -210,10 +210,6 @@ def run_or_follow() -> None:
 
 def main() -> None:
     """Run a command, or follow the process that does."""
-    if "_CAPLOC_COMPLETE" in os.environ:
-        # typer would wait for pydantic at the Tab key, which asks what stands where only
-        for kind in (TyperOption, TyperArgument):
-            kind.process_value = lambda self, ctx, value: value  # type: ignore[method-assign]
     hush()
     exit_after(run_or_follow)
 

@@ -1,13 +1,20 @@
-"""Find heads."""
+"""Find heads, and print what was found."""
 
-from typing import Annotated
+import shlex
+import sys
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from caploc import console
-from caploc.cli import completion, offering, options, search_options
-from caploc.cli.completion import choice, option
-from caploc.naming import default_folder, default_others, placed
+from caploc.cli import options, search_options
+from caploc.cli.options import option
+from caploc.naming import DEMO, default_folder, default_others, is_fetched, placed
+
+if TYPE_CHECKING:
+    from caploc.result import Result
+
+USUAL = "smollm2"  # the model that is proposed where it was fetched
 
 
 @options.takes_groups
@@ -20,10 +27,9 @@ def locate(
     ] = None,
     goal: Annotated[
         str,
-        choice(
+        option(
             "heads: those that matter most alone; set: the one that breaks most; specific: "
             "one that also leaves the tasks of --spare alone.",
-            completion.GOALS,
         ),
     ] = "heads",
     budget: Annotated[
@@ -52,7 +58,6 @@ def locate(
         str | None,
         option(
             "Tell mlflow, trackio or wandb[:PROJECT] of the run.",
-            offered=completion.trackers,
             rich_help_panel="Output",
         ),
     ] = None,
@@ -128,7 +133,50 @@ def locate(
         written = [result.as_dict() for result in results]
         console.say_json(written[0] if len(written) == 1 else written)
         return
-    offering.show_results(results)
+    show_results(results)
     console.say(f"Report: {found.report}")
-    if len(results) == 1 and not output.quiet and console.is_interactive():
-        offering.go_on(context, folder, results[0], found.report)
+
+
+def show_results(results: "list[Result]") -> None:
+    """Print what was found: scores, the answer in words, heads, sets, and what to know."""
+    from caploc import tables
+    from caploc.report.advice import next_steps
+    from caploc.report.headtable import explain_standings
+    from caploc.report.sentence import headline, second_sentence
+    from caploc.report.wording import called
+
+    console.show_table(*tables.locate_table(results))
+    several = len(results) > 1
+    for result in results:
+        said = f"{headline(result)} {second_sentence(result)}".rstrip()
+        console.say(f"{called(result.task.name)}: {said}" if several else said)
+        if result.top and result.validation.other_tasks:
+            console.show_table(*tables.others_table(result))
+        console.show_table(*tables.heads_table(result))
+        if standings := explain_standings(result):
+            console.say(standings)
+    for result in (each for each in results if each.validation.frontier):
+        console.show_table(*tables.frontier_table(result))
+    for result in results:
+        for note in result.search.notes:
+            console.say(f"{called(result.task.name)}: {note}")
+        for step in () if result.top else next_steps(result, None, "")[:1]:
+            console.say(f"{called(result.task.name)}: {step.why}")
+
+
+def ask_words() -> list[str]:
+    """Ask for a model and a task; return the words of the command that finds its heads."""
+    console.say("Which heads of which model does which task need? (`caploc --help`: all commands)")
+    real = is_fetched(USUAL)
+    model = typer.prompt(
+        "Model (Hugging Face id, folder, a name of `caploc models`)",
+        default=USUAL if real else DEMO,
+    )
+    task = typer.prompt(
+        "Task (a name of `caploc tasks`, or a YAML)",
+        default="words/past" if model != DEMO else "demo/addition",
+    )
+    words = ["locate", model, "--task", task]
+    sys.argv[1:] = words  # what a run's files say of how it was asked for
+    console.say(f"\n$ {shlex.join(['caploc', *words])}")
+    return words

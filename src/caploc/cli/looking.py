@@ -8,8 +8,8 @@ from typing import Annotated, Any
 import typer
 
 from caploc import console
-from caploc.cli import completion, options
-from caploc.cli.completion import argument, option
+from caploc.cli import options
+from caploc.cli.options import argument, option
 from caploc.errors import UserError
 from caploc.naming import DEMO, default_folder, is_folder, placed
 
@@ -103,7 +103,7 @@ def tasks(
 
 
 def doctor(
-    folder: Annotated[Path | None, argument("A run folder to check.", completion.runs)] = None,
+    folder: Annotated[Path | None, argument("A run folder to check.")] = None,
     as_json: options.Json = False,
 ) -> None:
     """Say what this machine and installation can do, and whether a run folder is sound.
@@ -139,9 +139,7 @@ def show_facts(facts: dict[str, Any], as_json: bool) -> None:
 
 
 def rows(
-    folder: Annotated[
-        Path, argument("A run's folder, or one of several studies.", completion.runs)
-    ],
+    folder: Annotated[Path, argument("A run's folder, or one of several studies.")],
     to: Annotated[Path, option("File to write: rows.parquet, or rows.csv.")],
     quiet: options.Quiet = False,
 ) -> None:
@@ -171,15 +169,11 @@ def ui(
     ] = None,
     model: Annotated[
         str | None,
-        option(
-            "Hugging Face id, local folder, or `demo`; else the run's.", offered=completion.models
-        ),
+        option("Hugging Face id, local folder, or `demo`; else the run's."),
     ] = None,
     task: Annotated[
         list[str] | None,
-        option(
-            f"A task to draw examples from; {options.ONE_OR_MORE}.", offered=completion.listed_tasks
-        ),
+        option(f"A task to draw examples from; {options.ONE_OR_MORE}."),
     ] = None,
     port: Port = 8750,
     host: Host = "127.0.0.1",
@@ -221,9 +215,7 @@ def ui(
 
 @options.takes_groups
 def view(
-    folder: Annotated[Path, argument("A folder of runs, or one run.", completion.runs)] = Path(
-        "runs"
-    ),
+    folder: Annotated[Path, argument("A folder of runs, or one run.")] = Path("runs"),
     port: Port = 8750,
     host: Host = "127.0.0.1",
     device: options.Device = "auto",

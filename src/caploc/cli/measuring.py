@@ -5,7 +5,7 @@ from typing import Annotated
 
 from caploc import console
 from caploc.cli import options
-from caploc.cli.completion import option
+from caploc.cli.options import option
 from caploc.errors import BadOption
 from caploc.naming import default_folder, placed
 

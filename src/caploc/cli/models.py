@@ -4,8 +4,8 @@ from pathlib import Path
 from typing import Annotated
 
 from caploc import console
-from caploc.cli import completion, options
-from caploc.cli.completion import argument, choice, option
+from caploc.cli import options
+from caploc.cli.options import argument, option
 from caploc.errors import pick
 from caploc.folder import check_new, check_source
 from caploc.naming import APACHE, DEMO, PRETRAINED, is_fetched, placed
@@ -17,7 +17,7 @@ DOWNLOADED = "Packages that were downloaded are kept; the same command continues
 def fetch(
     name: Annotated[
         list[str],
-        argument("Names that `caploc models` lists; all: each of them.", completion.fetched),
+        argument("Names that `caploc models` lists; all: each of them."),
     ],
     quiet: options.Quiet = False,
 ) -> None:
@@ -72,7 +72,6 @@ def models(
         str | None,
         argument(
             "A model to look at; if absent, those that have a name of their own are listed.",
-            completion.models,
         ),
     ] = None,
     quantize: options.Quantize = None,
@@ -118,16 +117,14 @@ def show_names(as_json: bool) -> None:
 
 @options.takes_groups
 def export(
-    source: Annotated[
-        str, argument("A finished run's folder, or a model (with --heads).", completion.runs)
-    ],
+    source: Annotated[str, argument("A finished run's folder, or a model (with --heads).")],
     to: Annotated[Path, option("Folder to write; new or empty.", callback=check_new)],
     top: Annotated[
         int | None, option("Only the N most needed heads of the run; all if absent.")
     ] = None,
     heads: options.HeadNames = None,
     kind: Annotated[
-        str, choice("checkpoint, or heads (their names alone).", completion.EXPORTS, "--as")
+        str, option("checkpoint, or heads (their names alone).", "--as")
     ] = "checkpoint",
     *,
     loading: options.ModelGroup,

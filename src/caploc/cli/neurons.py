@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 import typer
 
 from caploc import console
-from caploc.cli import completion, options
-from caploc.cli.completion import argument, choice, option
+from caploc.cli import options
+from caploc.cli.options import argument, option
 from caploc.errors import pick
 from caploc.folder import check_new
 from caploc.naming import default_folder, placed
@@ -26,7 +26,7 @@ neurons = typer.Typer(
     rich_markup_mode="rich",
 )
 
-Folder = Annotated[Path, argument("Folder of a finished `caploc neurons locate`.", completion.runs)]
+Folder = Annotated[Path, argument("Folder of a finished `caploc neurons locate`.")]
 Draws = Annotated[int, option("Draws of random neurons, 5 or more.")]
 Kinds = Annotated[list[str] | None, option("NAME=TASK,TASK: tasks of one kind; repeat.", "--kind")]
 Points = Annotated[int, option("Points of an integral (S).")]
@@ -98,19 +98,14 @@ def locate(
         str,
         option(
             "gradient, integrated (the paper's), joint, activation, logit.",
-            offered=completion.scores,
         ),
     ] = "gradient",
     target: Annotated[
-        str, choice("logprob, logprob-sum, probability of the first token.", completion.TARGETS)
+        str, option("logprob, logprob-sum, probability of the first token.")
     ] = "logprob",
-    positions: Annotated[
-        str, choice("all, answer, last of the prompt.", completion.READ_AT)
-    ] = "all",
+    positions: Annotated[str, option("all, answer, last of the prompt.")] = "all",
     steps: Points = 19,
-    rule: Annotated[
-        str, choice("Where these points lie: midpoint, left, right.", completion.RULES)
-    ] = "midpoint",
+    rule: Annotated[str, option("Where these points lie: midpoint, left, right.")] = "midpoint",
     sigma: Sigma = 6.0,
     share: Share = None,
     votes: Annotated[
@@ -192,9 +187,7 @@ def locate(
 
 @neurons.command()
 def overlap(
-    folders: Annotated[
-        list[Path], argument("Folders of `caploc neurons locate`.", completion.runs)
-    ],
+    folders: Annotated[list[Path], argument("Folders of `caploc neurons locate`.")],
     kind: Kinds = None,
     out: Annotated[Path | None, option("Folder; the first run's if absent.")] = None,
     as_json: options.Json = False,
@@ -230,7 +223,7 @@ def erase(
     ] = "0.1,0.25,0.5,0.75,1",
     also: Annotated[
         list[str] | None,
-        option(f"Another task to judge; {options.ONE_OR_MORE}.", offered=completion.listed_tasks),
+        option(f"Another task to judge; {options.ONE_OR_MORE}."),
     ] = None,
     limit: Judged = None,
     seed: Seed = 0,
@@ -271,7 +264,6 @@ def controls(
         option(
             "Another score: activation, logit, joint (all three if absent), gradient, "
             f"integrated; {options.ONE_OR_MORE}.",
-            offered=completion.scores,
         ),
     ] = None,
     plain: Annotated[
@@ -321,7 +313,6 @@ def enhance(
         option(
             "none, located, random-uniform, random-layer-matched, bottom, complement, full, lora; "
             f"gradient-norm, active; if absent the first five and lora; {options.ONE_OR_MORE}.",
-            offered=completion.arms,
         ),
     ] = None,
     trains: Annotated[str, option("all of a neuron's weights, or its output only.")] = "all",
@@ -393,7 +384,7 @@ class FactGroup:
     neuron_steps: Annotated[int, option("Points of a knowledge neuron's integral.")] = 20
     neuron_rule: Annotated[
         str,
-        choice("Where these points lie: midpoint, left (the paper's), right.", completion.RULES),
+        option("Where these points lie: midpoint, left (the paper's), right."),
     ] = "midpoint"
 
     def study(self, loading: options.ModelGroup, model: str, facts: str, **more: Any) -> Any:
@@ -486,7 +477,6 @@ def decouple(
         option(
             "gradient (if absent), integrated, joint, activation, logit; of single facts "
             "neurons, tracing, circuits; repeat.",
-            offered=completion.locators,
         ),
     ] = None,
     steps: Points = 19,

@@ -14,8 +14,6 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, TypeVar, get_args, g
 import typer
 
 from caploc import console
-from caploc.cli import completion
-from caploc.cli.completion import argument, choice, option
 from caploc.errors import BadOption, UserError
 from caploc.naming import DEMO, PRETRAINED, at_home, check_listed, check_model_name, is_file, placed
 from caploc.process import redacted
@@ -29,6 +27,16 @@ if TYPE_CHECKING:
     from caploc.workers.ray_backend import Workers
 
 Number = TypeVar("Number", int, float)
+
+
+def option(help: str, *names: str, **more: Any) -> Any:
+    """Return an option; `more` is as typer has it."""
+    return typer.Option(*names, help=help, **more)
+
+
+def argument(help: str, **more: Any) -> Any:
+    """Return an argument; `more` is as typer has it."""
+    return typer.Argument(help=help, **more)
 
 
 def check_run(folder: Path) -> Path:
@@ -61,18 +69,13 @@ Model = Annotated[
     str,
     argument(
         "Hugging Face id, folder, GGUF file, a name of `caploc models`, or `demo`.",
-        completion.models,
         callback=check_model_name,
     ),
 ]
 
 
-RunWithHeads = Annotated[
-    Path, argument("A finished run's folder.", completion.runs, callback=check_named_run)
-]
-RunFolder = Annotated[
-    Path, argument("A finished run's folder.", completion.runs, callback=check_run)
-]
+RunWithHeads = Annotated[Path, argument("A finished run's folder.", callback=check_named_run)]
+RunFolder = Annotated[Path, argument("A finished run's folder.", callback=check_run)]
 HeadNames = Annotated[
     str | None, option("Heads by name, such as L0H5,L1H3:0.5, instead of the run's.")
 ]
@@ -104,7 +107,7 @@ def known_grid(place: str) -> "HeadGrid | None":
 
     if place in PRETRAINED:
         return HeadGrid((PRETRAINED[place].heads,) * PRETRAINED[place].layers)
-    folder = completion.PACKAGE / "models" / DEMO if place == DEMO else at_home(place)
+    folder = Path(__file__).parents[1] / "models" / DEMO if place == DEMO else at_home(place)
     with suppress(UserError, AttributeError, KeyError, TypeError):
         if is_file(folder / RESULT):
             return HeadGrid(tuple(map(int, read_json(folder / RESULT)["grid"]["heads"])))
@@ -117,13 +120,12 @@ def known_grid(place: str) -> "HeadGrid | None":
 
 def runs_argument(help: str) -> Any:
     """Return an argument for finished runs and folders of such; others are refused beforehand."""
-    return argument(help, completion.runs, callback=check_runs)
+    return argument(help, callback=check_runs)
 
 
 def task_option(help: str, *names: str) -> Any:
     """Return an option for tasks; names that no task has are refused before anything is loaded."""
-    several, offered = f"{help}; {ONE_OR_MORE}.", completion.listed_tasks
-    return option(several, *names, offered=offered, callback=check_tasks)
+    return option(f"{help}; {ONE_OR_MORE}.", *names, callback=check_tasks)
 
 
 Tasks = Annotated[list[str], task_option("Task, group, tag or YAML", "--task")]
@@ -149,14 +151,12 @@ Device = Annotated[
     option(
         "auto, cpu, cuda, cuda:1, mps; spread: layers over all devices, main memory and disk; "
         "shard: among torchrun's processes.",
-        offered=completion.devices,
     ),
 ]
 Quantize = Annotated[
     str | None,
     option(
         "Quantize weights: 8bit, 4bit (bitsandbytes), int8, int4 (torchao).",
-        offered=completion.quantized,
         rich_help_panel="Model",
     ),
 ]
@@ -186,9 +186,8 @@ Trust = Annotated[
 ]
 EngineName = Annotated[
     str,
-    choice(
+    option(
         "auto, packed (caploc's own), paged (transformers' continuous batching) or vllm.",
-        completion.ENGINES,
         "--engine",
         rich_help_panel="Model",
     ),
@@ -223,7 +222,7 @@ class ModelGroup:
     device: Device = "auto"
     dtype: Annotated[
         str,
-        option("auto (the checkpoint's), float32, bfloat16, float16.", offered=completion.dtypes),
+        option("auto (the checkpoint's), float32, bfloat16, float16."),
     ] = "auto"
     revision: Revision = None
     gguf: Gguf = None
@@ -244,9 +243,7 @@ class TaskGroup:
     """How tasks are asked."""
 
     panel: ClassVar = "Task"
-    outcome: Annotated[
-        str, choice("metric, or logprob of the gold answer.", completion.OUTCOMES)
-    ] = "metric"
+    outcome: Annotated[str, option("metric, or logprob of the gold answer.")] = "metric"
     metric: Annotated[str | None, option("The task's metric[,filter] to use.")] = None
     fewshot: Fewshot = None
     chat_template: Chat = False
@@ -266,17 +263,15 @@ class ModeGroup:
     panel: ClassVar = "Knockout"
     mode: Annotated[
         str,
-        choice(
+        option(
             "What replaces a head's output: zero, its mean over examples, its output on "
             "another example (resample) or on the corrupted prompt (patch).",
-            completion.MODES,
         ),
     ] = "zero"
     corrupted: Annotated[
         str | None,
         option(
             "For --mode patch: the task whose examples are the corrupted counterparts.",
-            offered=completion.tasks,
         ),
     ] = None
     positions: Annotated[
@@ -301,7 +296,6 @@ class CodeGroup:
         str,
         option(
             "With --allow-code: full, or weak for the best that this machine gives.",
-            offered=completion.isolations,
             callback=set_isolation,
         ),
     ] = "full"

@@ -6,9 +6,15 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import typer
 
-from caploc.cli import completion
-from caploc.cli.completion import choice, option
-from caploc.cli.options import ONE_OR_MORE, Limit, check_count, numbers, split_names, task_option
+from caploc.cli.options import (
+    ONE_OR_MORE,
+    Limit,
+    check_count,
+    numbers,
+    option,
+    split_names,
+    task_option,
+)
 from caploc.errors import BadOption, pick
 from caploc.naming import placed
 
@@ -110,7 +116,6 @@ class SearchGroup:
         option(
             "adaptive (if absent), css, csb, css-search, csb-search, one-shot, greedy; "
             f"{ONE_OR_MORE}.",
-            offered=completion.methods,
         ),
     ] = None
     top: Annotated[int, option("Heads to name at most.", callback=check_count)] = 5
@@ -125,9 +130,8 @@ class SearchGroup:
     ] = None
     opening: Annotated[
         str,
-        choice(
+        option(
             "How adaptive begins: auto, likelihood (of right answers), or masks (of heads).",
-            completion.OPENINGS,
         ),
     ] = "auto"
     recall: Annotated[float, option("Expected recall of the top at which adaptive stops.")] = 0.85
@@ -149,9 +153,8 @@ class PublishedGroup:
     ] = None
     estimator: Annotated[
         str | None,
-        choice(
+        option(
             "For css, csb, one-shot: lasso, lasso-cv, logistic, means, paired, spike-slab.",
-            completion.ESTIMATORS,
         ),
     ] = None
 

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from caploc import console
-from caploc.cli import completion, options
-from caploc.cli.completion import argument, option
+from caploc.cli import options
 from caploc.cli.models import DOWNLOADED, announce
+from caploc.cli.options import argument, option
 from caploc.errors import BadOption, FetchFailed
 from caploc.naming import is_fetched, placed
 
@@ -154,7 +154,6 @@ def reproduce(
         str,
         option(
             "demo, real, paper, or the path of a TOML file such as theirs.",
-            offered=completion.presets,
         ),
     ] = "demo",
     model: Annotated[

@@ -15,7 +15,7 @@ from huggingface_hub import errors as hub
 from huggingface_hub import snapshot_download
 from transformers import AutoConfig
 
-from caploc.errors import BadOption, ModelRefused
+from caploc.errors import BadOption, ModelRefused, pick
 from caploc.export.card import CardContent, evidence_of, prompts_of, read_licence, write_card
 from caploc.export.weights import (
     CODE,
@@ -114,8 +114,7 @@ class Export:
 
         Raises CaplocError in one sentence.
         """
-        if self.kind not in KINDS:
-            raise BadOption(f"--as {self.kind!r} is none of {', '.join(KINDS)}.")
+        pick(dict.fromkeys(KINDS), self.kind, "--as")
         if not self.heads:
             raise BadOption("There is no head to export; name some with --heads L0H5,L1H3.")
         check_new(self.target)

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from caploc.contents import Curve
-from caploc.errors import as_arguments
 from caploc.frontiers import find_gentlest, find_worst
 from caploc.report.sentence import (
     HURT,
@@ -81,17 +80,11 @@ def next_steps(
             "Do not build on these heads yet: knocking them out does no more than chance or "
             f"random heads would. {look}"
         )
-    steps = [
+    return [
         *_gentler_part(result),
         *(Step(why) for why in (*reasons, *_doubts(result, of_set))),
         *(_uses(result, curve, place, together) if verdict in HURT else ()),
     ]
-    return [Step(as_asked(result, step.why), step.command) for step in steps]
-
-
-def as_asked(result: Result, text: str) -> str:
-    """Name options as arguments of `caploc.locate`, if a program asked for the result."""
-    return as_arguments(text) if (result.command or "").startswith(CALL) else text
 
 
 def _gentler_part(result: Result) -> Iterator[Step]:

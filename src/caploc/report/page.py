@@ -12,7 +12,7 @@ from pathlib import Path
 from caploc.contents import Answers, Curve, Interactions, read_file
 from caploc.folder import ANSWERS, CURVE, INTERACTIONS, RESULT, refuse_links
 from caploc.report import charts
-from caploc.report.advice import as_asked, next_steps
+from caploc.report.advice import next_steps
 from caploc.report.charts import chart
 from caploc.report.headtable import (
     count_frontier_examples,
@@ -77,7 +77,7 @@ def write_report(folder: Path, result: Result, answers: Sequence[AnswerPair]) ->
         model=called(result.model.shown),
         headline=headline(result),
         second_sentence=second_sentence(result),
-        notes=[inline(as_asked(result, note)) for note in result.search.notes],
+        notes=[inline(note) for note in result.search.notes],
         steps_next=next_steps(result, curve, place, together=found is not None),
         named=bool(result.top),
         questions=questions(result),

@@ -1,6 +1,5 @@
-"""What the shell offers, through typer's own protocol."""
+"""Names that a command is given: what is read of them, and that a mistake is told at once."""
 
-import json
 import os
 import subprocess
 import sys
@@ -9,80 +8,16 @@ import pytest
 from typer.testing import CliRunner
 
 from caploc import naming as task_names
-from caploc.cli import app, completion, options
+from caploc.cli import app, options
 from caploc.cli.options import split_names
 from caploc.errors import BadOption, UnknownName
-from caploc.export import KINDS
-from caploc.models.sources import DEMO
-from caploc.neurons.attribution import METHODS as NEURON_METHODS
-from caploc.neurons.attribution import POINTS, POSITIONS, TARGETS
-from caploc.neurons.enhancing import ARMS
-from caploc.recovery import ESTIMATORS
-from caploc.search import METHODS
-from caploc.search.settings import GOALS, OPENINGS
-from caploc.tasks.catalog import OUTCOMES
-from caploc.tracking import TRACKERS
 
 
 @pytest.fixture(autouse=True)
 def own_cache(tmp_path, monkeypatch):
-    """Caches of this test's own; a model was downloaded."""
+    """A cache of this test's own."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setenv("HF_HOME", str(tmp_path / "hf"))
-    monkeypatch.delenv("HF_HUB_CACHE", raising=False)
-    (tmp_path / "hf" / "hub" / "models--someone--a-model").mkdir(parents=True)
     monkeypatch.chdir(tmp_path)
-    return tmp_path
-
-
-def offered(*words: str, shell: str = "bash") -> list[str]:
-    """What is offered for the last word, which may be a part of one."""
-    typed = " ".join(["caploc", *words])
-    told = {
-        "_CAPLOC_COMPLETE": f"complete_{shell}",
-        "COMP_WORDS": typed,
-        "COMP_CWORD": str(len(words)),
-        "_TYPER_COMPLETE_ARGS": typed,
-        "_TYPER_COMPLETE_FISH_ACTION": "get-args",
-    }
-    shown = CliRunner().invoke(app, [], prog_name="caploc", env=told)
-    assert shown.exit_code == 0
-    return shown.output.split()
-
-
-@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_shells_are_offered_tasks(shell):
-    shown = " ".join(offered("locate", "demo", "--task", "demo/a", shell=shell))
-    assert "demo/addition" in shown and "demo/sorting" not in shown
-
-
-def test_commands_methods_and_models_are_offered():
-    assert offered("cur") == ["curve"]
-    assert offered("locate", "demo", "--method", "cs") == ["csb", "csb-search", "css", "css-search"]
-    assert offered("locate", "some") == ["someone/a-model"]
-    assert offered("locate", DEMO[:2]) == [DEMO]
-    assert offered("models", "--device", "sh") == ["shard"]
-
-
-@pytest.mark.parametrize(
-    ("words", "names"),
-    [
-        (("locate", "demo", "--goal"), GOALS),
-        (("locate", "demo", "--opening"), OPENINGS),
-        (("locate", "demo", "--estimator"), ESTIMATORS),
-        (("locate", "demo", "--outcome"), OUTCOMES),
-        (("locate", "demo", "--track"), TRACKERS),
-        (("export", "runs/x", "--as"), KINDS),
-        (("neurons", "locate", "demo", "--method"), NEURON_METHODS),
-        (("neurons", "locate", "demo", "--target"), TARGETS),
-        (("neurons", "locate", "demo", "--positions"), POSITIONS),
-        (("neurons", "locate", "demo", "--rule"), POINTS),
-        (("neurons", "enhance", "runs/x", "--arm"), ARMS),
-        (("reproduce", "all", "--preset"), ("demo", "paper", "real")),
-    ],
-)
-def test_what_is_one_of_a_few_names_is_offered(words, names):
-    assert offered(*words, "") == sorted(names)
 
 
 def test_names_come_one_by_one_or_with_commas_and_files_whole(tmp_path):
@@ -92,34 +27,10 @@ def test_names_come_one_by_one_or_with_commas_and_files_whole(tmp_path):
     assert split_names(None) == split_names([""]) == []
 
 
-def test_the_last_of_several_tasks_is_completed():
-    assert offered("evaluate", "demo", "--task", "demo/code,demo/re") == ["demo/code,demo/recall"]
-
-
-def test_run_folders_are_offered_and_the_way_to_them(own_cache):
-    for name in ("runs/first", "runs/other", "empty"):
-        (own_cache / name).mkdir(parents=True)
-    (own_cache / "runs" / "first" / "run.json").write_text(json.dumps({}))
-    assert offered("report", "r") == ["runs/"]
-    assert offered("report", "runs/") == ["runs/first"]
-    assert offered("curve", "e") == []
-
-
-def test_methods_are_those_there_are():
-    assert set(completion.METHODS) == set(METHODS)
-
-
 def keep(*names: str) -> None:
     """Names of lm-eval's tasks, as if they were read before."""
     task_names.cache_file().parent.mkdir(parents=True)
     task_names.cache_file().write_text("\n".join(names))
-
-
-def test_names_of_lm_eval_are_read_once(own_cache):
-    keep("gsm8k", "gsm8k_cot", "hellaswag")
-    assert own_cache in task_names.cache_file().parents
-    assert offered("locate", "demo", "--also", "gsm") == ["gsm8k", "gsm8k_cot"]
-    assert offered("evaluate", "demo", "--task", "gsm8k,hella") == ["gsm8k,hellaswag"]
 
 
 def test_yaml_files_name_tasks_groups_and_tags(tmp_path):
@@ -192,18 +103,6 @@ def test_names_files_and_what_lm_eval_has_are_let_through(tmp_path):
     (tmp_path / "pairs.jsonl").write_text("{}")
     with pytest.raises(BadOption, match="pairs.jsonl holds examples"):
         options.check_tasks([str(tmp_path / "pairs.jsonl")])
-
-
-def test_completion_waits_for_no_library_and_no_other_command():
-    keep("gsm8k")
-    asked = {"COMP_WORDS": "caploc locate demo --task gs", "COMP_CWORD": "4"}
-    modules = imported_by(_CAPLOC_COMPLETE="complete_bash", **asked)
-    assert not modules & LIBRARIES
-    assert of_commands(modules) == {
-        "completion", "options", "search_options", "offering", "locating"
-    }  # fmt: skip
-    modules = imported_by(_CAPLOC_COMPLETE="complete_bash", COMP_WORDS="caploc cu", COMP_CWORD="1")
-    assert of_commands(modules) == {"completion", "options", "measuring"}
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
