@@ -3,6 +3,7 @@
 First which definition a name stands for, then the task that is made of it.
 """
 
+import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -37,6 +38,8 @@ from caploc.tasks.taskfiles import ENDINGS, has_mark, open_task_file
 from caploc.tasks.templates import confine_templates
 
 confine_templates()
+# It prints a traceback, and raises what it says.
+logging.getLogger("datasets.packaged_modules").setLevel(logging.CRITICAL)
 HERE = Path(__file__).parent
 # Tasks that caploc brings: of the model inside the package, both papers' that lm-eval lacks, and
 # few-shot ones on words, countries and numbers for pretrained models. Every YAML there is one.
