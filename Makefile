@@ -2,7 +2,6 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PEERS := .venv-peers
-TRACKERS := .venv-trackers
 QUANTIZED := .venv-quantized
 VLLM := .venv-vllm
 WORDS := .venv-words
@@ -22,7 +21,7 @@ SITE := python -c 'import site; print(*site.getsitepackages())'
 # Compiled files are kept, whatever the machine's habit: each process would compile all sources anew.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo test test-shapes test-slow test-browser test-cluster test-faults test-attacks test-real test-sharded test-quantized test-vllm test-trackers  check bench bench-neurons bench-workers bench-gpu gpu-check bench-peers \
+.PHONY: demo test test-shapes test-slow test-browser test-cluster test-faults test-attacks test-real test-sharded test-quantized test-vllm check bench bench-neurons bench-workers bench-gpu gpu-check bench-peers \
 	demo-model truth truth-real bench-real wheel test-wheel clean
 
 demo: $(INSTALLED)  ## install, fetch SmolLM2, localize some of its capabilities, write reports
@@ -50,9 +49,6 @@ test-quantized: $(QUANTIZED)/.installed  ## quantized weights on the CPU, in an 
 test-vllm: $(VLLM)/.installed  ## vLLM as an engine, on the CPU, in an environment of its own: minutes
 	$(VLLM)/bin/caploc fetch smollm2
 	TORCHDYNAMO_DISABLE=1 $(VLLM)/bin/pytest -m vllm tests/engine/test_vllm.py tests/real/test_engines.py $(TESTS)
-
-test-trackers: $(TRACKERS)/.installed  ## MLflow, Trackio and Weights & Biases themselves
-	$(TRACKERS)/bin/pytest -m trackers tests/trackers $(TESTS)
 
 test-cluster: $(BIN)/.installed-ray  ## workers on Ray clusters of this machine: minutes
 	$(BIN)/pytest -m cluster tests/workers $(TESTS)
@@ -181,14 +177,5 @@ $(WORDS)/.installed: scripts/words/requirements.txt
 	$(WORDS)/bin/pip install --quiet --disable-pip-version-check -r scripts/words/requirements.txt
 	touch $@
 
-# Trackers want other versions of what the project has.
-$(TRACKERS)/.installed: pyproject.toml
-	$(PYTHON) -m venv $(TRACKERS)
-	echo '*' > $(TRACKERS)/.gitignore
-	$(TRACKERS)/bin/pip install --quiet --disable-pip-version-check \
-		-e '.[mlflow,trackio,wandb]' pytest 'pytest-timeout>=2.3,<3' hypothesis beartype \
-		torch==2.13.0
-	touch $@
-
 clean:
-	rm -rf $(VENV) $(PEERS) $(TRACKERS) $(QUANTIZED) $(VLLM) $(WORDS) build runs .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) $(PEERS) $(QUANTIZED) $(VLLM) $(WORDS) build runs .pytest_cache .mypy_cache .ruff_cache

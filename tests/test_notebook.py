@@ -48,7 +48,7 @@ GIVEN = {
     "controls": 4,
     "limit": 50,
     "options": caploc.TaskOptions(metric="acc", data={"test": "rows.jsonl"}),
-    "track": "mlflow:heads",
+    "track": "heads",
     "out": Path("runs/a b"),
     "quiet": True,
     "setting": {"masks": 12, "goal": "set"},

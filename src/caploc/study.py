@@ -30,7 +30,7 @@ from caploc.search.summary import nothing_to_lose
 from caploc.tasks.catalog import LoadTasks, TaskOptions, check_task_name, list_twins
 from caploc.tasks.harness import digest_data
 from caploc.tasks.task import Task
-from caploc.tracking import Watch, check_tracker, tracked
+from caploc.tracking import Watch, check_tracking, log_run
 from caploc.validation import (
     CURVED,
     EXAMPLES,
@@ -92,8 +92,8 @@ class Study:
     `controls` is the number of random sets of heads to compare with, and 0 leaves out that
     check and the held-out masks. `quick` leaves out the look for a smaller, more specific
     set, and the curve over its heads. `disjoint` keeps the examples that the search saw out of
-    the task's final score, in which the paper leaves them. `track` names a tracker that is told
-    of the run; see `caploc.tracking`.
+    the task's final score, in which the paper leaves them. `track` names an experiment of MLflow
+    that the run is logged to.
     """
 
     model: ModelOptions
@@ -175,7 +175,7 @@ class Study:
             self.check_controls,
             partial(check_limit, self.limit),
             partial(check_task_count, "The study", 1 + len(self.beside)),
-            partial(check_tracker, self.track),
+            partial(check_tracking, self.track),
             partial(self.mode.check, self.model.device),
             partial(self.mode.check_beside, self.beside),
         )
@@ -348,19 +348,20 @@ def run_study(
         if not begun and (hint := study.model.hint()):  # rows that are there have their dtype
             tell_once(progress, hint)
         fields = asdict(study) | {"draws_masks": METHODS[study.method].draws_masks}
-        with tracked(study.track, f"{study.task} {study.method}", fields, progress) as watched:
-            with nullcontext(engine) if engine else study.model.answering() as answering:
-                bench = Workbench(answering, store, intervention=intervention)
-                stages = locate(study, bench, tasks, watched)
-                expect(watched, most_checked(study, tasks, stages.found))
-                stages = validated(study, bench, stages, tasks, watched)
-                drawn = draw_own_curve(study, bench, stages, tasks, watched)
-            watched.start("writing the report", 0)
-            if drawn is not None:
-                write_json(folder / CURVE, drawn.as_dict())  # before the result, which ends a run
-            found = write_findings(folder, fields, stages, bench.cost, command)
-            watched.found(found.result, [found.report, folder / RESULT])
-            return found
+        with nullcontext(engine) if engine else study.model.answering() as answering:
+            bench = Workbench(answering, store, intervention=intervention)
+            stages = locate(study, bench, tasks, progress)
+            expect(progress, most_checked(study, tasks, stages.found))
+            stages = validated(study, bench, stages, tasks, progress)
+            drawn = draw_own_curve(study, bench, stages, tasks, progress)
+        progress.start("writing the report", 0)
+        if drawn is not None:
+            write_json(folder / CURVE, drawn.as_dict())  # before the result, which ends a run
+        found = write_findings(folder, fields, stages, bench.cost, command)
+    if study.track:
+        files = [found.report, folder / RESULT]
+        log_run(study.track, f"{study.task} {study.method}", fields, found.result, files)
+    return found
 
 
 def locate(study: Study, bench: HeadBench, tasks: Sequence[Task], progress: Progress) -> Stages:

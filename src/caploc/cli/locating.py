@@ -57,7 +57,7 @@ def locate(
     track: Annotated[
         str | None,
         option(
-            "Tell mlflow, trackio or wandb[:PROJECT] of the run.",
+            "Log the run to this experiment of MLflow.",
             rich_help_panel="Output",
         ),
     ] = None,

@@ -219,9 +219,7 @@ def run_all(
     engine: RowEngine[HeadModel],
 ) -> Generator[tuple[str, StudyFindings | BaseException], None, None]:
     """Run studies of one model, side by side on workers; yield what became of each as it ends."""
-    # a tracker's module knows one run at a time
-    tracked = any(study.track for study in studies.values())
-    if isinstance(engine, DistributedEngine) and len(studies) > 1 and not tracked:
+    if isinstance(engine, DistributedEngine) and len(studies) > 1:
         left = dict[str, int]()
         jobs = {
             name: partial(
