@@ -6,7 +6,7 @@ import json
 import re
 import shutil
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -17,7 +17,6 @@ from typing import Any
 from huggingface_hub import HfApi, hf_hub_download, try_to_load_from_cache
 from huggingface_hub import errors as hub
 from huggingface_hub.utils import validate_repo_id  # type: ignore[attr-defined]
-from safetensors import SafetensorError, safe_open
 
 from caploc.errors import BadOption, ModelRefused, UnknownName, unknown
 from caploc.models.gguf import check_package
@@ -41,9 +40,9 @@ WEIGHTS = ("*.safetensors",)
 PICKLED = ("*.bin", "*.pt", "*.pth", "*.ckpt")
 GGUF = ("*.gguf",)
 TOKENIZER = ("tokenizer*", "vocab.*", "*.tiktoken", "*spiece.model", "merges.txt")
-READ = ("*.safetensors", "*config.json", "*.py", *TOKENIZER)
-OTHER_WORDS = ("*.model", "*.codes", "*.bpe")  # of tokenizers without tokenizer.json
-INDEX, SPECIAL, ADDED = "*.index.json", "special_tokens_map.json", "added_tokens.json"
+TOKENS = ("special_tokens_map.json", "added_tokens.json", "*.model", "*.codes", "*.bpe")
+# What loading a folder may read; shards may lie deeper, where an index leads to them.
+READ = ("**/*.safetensors", "*.index.json", "*config.json", "*.py", *TOKENIZER, *TOKENS)
 LONGEST = 256 * 2**20  # bytes of a JSON file
 
 
@@ -313,51 +312,18 @@ def _in_cache(name: str, revision: str | None, gguf: str | None, error: Exceptio
 
 
 def folder_fingerprint(folder: Path) -> str:
-    """Tell a folder's model from every other: digest the files that change what it answers.
+    """Tell a folder's model from every other: digest its weights, configs and tokenizers.
 
-    Weights, configs and tokenizers are read whole. Some files usually say again what those say: the
-    index of sharded weights, and the special and added tokens of earlier formats. They count only
-    where they say something else, such as a shard in a subfolder. Chat templates are left out: what
-    they make of a prompt is in the prompt, and so in every row's key. Raises OSError if a file
-    cannot be read.
+    Chat templates are left out: what they make of a prompt is in the prompt, and so in every row's
+    key. Raises OSError if a file cannot be read.
     """
     total = hashlib.blake2b(digest_size=20)
-    usual = sorted({path for pattern in READ for path in folder.glob(pattern)})
-    for path in (*usual, *sorted(set(_further_files(folder)) - set(usual))):
+    found = {path for pattern in READ for path in folder.glob(pattern)}
+    for path in sorted(found):
         with path.open("rb") as file:
             content = hashlib.file_digest(file, hashlib.blake2b).digest()
         total.update(path.relative_to(folder).as_posix().encode() + b"\0" + content)
     return total.hexdigest()
-
-
-def _further_files(folder: Path) -> Iterator[Path]:
-    """Yield the files that loading reads beside the usual ones, if they say something else."""
-    named = _read_object(folder / "config.json").get("transformers_weights")
-    if isinstance(named, str):
-        yield from _inside(folder, named)
-    for index in folder.glob(INDEX):
-        shards = _read_object(index).get("weight_map")
-        shards = shards if isinstance(shards, dict) else {}
-        if not _repeats_shards(folder, shards):
-            yield index
-            for name in {name for name in shards.values() if isinstance(name, str)}:
-                yield from _inside(folder, name)
-    words = _read_object(folder / "tokenizer_config.json")
-    for name, said in ((SPECIAL, words), (ADDED, _added_tokens(folder, words))):
-        path = folder / name
-        if path.is_file() and not _repeats(_read_object(path), said):
-            yield path
-    if not (folder / "tokenizer.json").is_file():
-        yield from (path for pattern in OTHER_WORDS for path in folder.glob(pattern))
-
-
-def _inside(folder: Path, name: str) -> Iterator[Path]:
-    """Yield the file of this name below the folder, if there is one; none that lies outside."""
-    path = Path(folder, name)
-    with suppress(OSError, ValueError):
-        if path.is_file() and ".." not in Path(name).parts:
-            path.relative_to(folder)
-            yield path
 
 
 def _read_object(path: Path) -> dict[str, Any]:
@@ -367,41 +333,3 @@ def _read_object(path: Path) -> dict[str, Any]:
         if path.stat().st_size <= LONGEST:
             content = json.loads(path.read_text(encoding="utf-8"))
     return content if isinstance(content, dict) else {}
-
-
-def _repeats_shards(folder: Path, shards: dict[Any, Any]) -> bool:
-    """Tell whether an index says of each weight what the files say: which one holds it."""
-    holders: dict[str, list[str]] = {}
-    for path in sorted(folder.glob("*.safetensors")):
-        with suppress(SafetensorError, OSError), safe_open(path, framework="numpy") as file:
-            for weight in list(file.keys()):
-                holders.setdefault(weight, []).append(path.name)
-    files = set(shards.values()) if all(isinstance(f, str) for f in shards.values()) else set()
-    truth = {weight: names for weight, names in holders.items() if files & set(names)}
-    return bool(files) and truth == {weight: [name] for weight, name in shards.items()}
-
-
-def _added_tokens(folder: Path, words: dict[str, Any]) -> dict[str, Any]:
-    """Number added tokens as the tokenizer's other files say."""
-    entries = _read_object(folder / "tokenizer.json").get("added_tokens")
-    listed = entries if isinstance(entries, list) else []
-    found = {e["content"]: e.get("id") for e in listed if isinstance(e, dict) and "content" in e}
-    decoder = words.get("added_tokens_decoder")
-    for number, entry in decoder.items() if isinstance(decoder, dict) else ():
-        if isinstance(entry, dict) and str(number).isdecimal():
-            found.setdefault(entry.get("content"), int(number))
-    return found
-
-
-def _repeats(content: dict[str, Any], said: dict[str, Any]) -> bool:
-    """Tell whether every entry is also in `said`; tokens may be written with their settings."""
-    return bool(content) and all(
-        key in said and _text_of(value) == _text_of(said[key]) for key, value in content.items()
-    )
-
-
-def _text_of(token: Any) -> Any:
-    """Return a token's text, from the token or from an object with its settings."""
-    if isinstance(token, list):
-        return [_text_of(each) for each in token]
-    return token.get("content") if isinstance(token, dict) else token
