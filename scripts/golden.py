@@ -34,18 +34,19 @@ ROOT = Path(__file__).parents[1]
 MODEL = "smollm2"
 ALIKE = 1e-4  # by which numbers may differ: kernels add up in other orders
 TOLD = 20  # differences, and missing figures, that are printed
-QUICK = "--budget 800 --limit 24 --controls 5 --quiet"
-PAPER = "--masks 24 --rate 0.03 --examples 16 --limit 24 --controls 5 --quiet"
-SPARE = "--goal specific --spare words/plural,words/upper"
+SMALL = "--limit 24 --controls 5 --quiet"
+QUICK = f"--budget 800 {SMALL}"
+PAPER = f"--masks 24 --rate 0.03 --examples 16 {SMALL}"
+SPARE = f"--goal specific --spare words/plural,words/upper --budget 1100 {SMALL}"
 LOCATE = {
     "past-heads": f"words/past --also words/plural {QUICK}",
     "past-set": f"words/past --goal set --also words/plural {QUICK}",
-    "past-specific": f"words/past {SPARE} {QUICK}",
+    "past-specific": f"words/past {SPARE}",
     "past-css": f"words/past --method css --also words/upper {PAPER}",
     "past-csb": f"words/past --method csb --also words/upper {PAPER}",
     "antonym-heads": f"words/antonym --also words/copy {QUICK}",
     "antonym-set": f"words/antonym --goal set --also words/copy {QUICK}",
-    "antonym-specific": f"words/antonym {SPARE} {QUICK}",
+    "antonym-specific": f"words/antonym {SPARE}",
 }
 CUT = "L8H1,L1H5,L20H5"  # of the exported checkpoint
 Figures = dict[str, Any]

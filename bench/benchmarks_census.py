@@ -1,0 +1,257 @@
+"""What every head alone, and css's masks, do to programs and sums that Qwen2.5-Coder-0.5B writes.
+
+    python bench/benchmarks_census.py DATA --intact      scores of the intact model, asked two ways
+    python bench/benchmarks_census.py DATA               the census: days of one CPU core
+
+DATA is a folder with the rows of HumanEval, MBPP, GSM8K, ARC and MMLU as files named such as
+humaneval_test.jsonl, in the columns of their data sets on the Hub. Answers are written and judged
+as the benchmarks do, programs in the sandbox. Rows are kept in build/benchmarks and asked once; the
+same command goes on where it was stopped. All heads are asked on few examples before any is asked
+on more. After every step all rows are written to bench/census/benchmarks.parquet, and scores of the
+intact model to bench/census/benchmarks.json.
+"""
+
+import argparse
+import json
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+os.environ.setdefault("TQDM_DISABLE", "1")
+
+import lm_eval
+import numpy as np
+import pyarrow as pa
+import yaml
+from pyarrow import parquet
+
+from caploc import designs
+from caploc.console import progress
+from caploc.engine import BatchEngine
+from caploc.measurement import Meter, as_measurements
+from caploc.models.loading import load_model
+from caploc.recovery import Measurements
+from caploc.search import Plan, column_mask
+from caploc.store import Store
+from caploc.tasks.catalog import TaskOptions
+from caploc.workbench import ModelOptions, Workbench
+
+MODEL = "qwen2.5-coder-0.5b"
+ROWS = Path("build/benchmarks")
+FILES = Path(__file__).parent / "census"
+HARNESS = Path(lm_eval.__file__).parent / "tasks"
+RIGHT = 40  # examples that the intact model gets right, in the order of the file
+STEPS = (2, 4, 8, 12, 16, 24, 32, 40)  # of these, the examples asked so far
+MASKS, RATE = 100, 0.02  # of css, as the paper has them
+AT_ONCE = 24  # rows in a batch
+MEMORY = 2 * 2**30  # bytes beside the weights
+LONGEST = 320  # tokens of an answer; the longest right ones have two thirds of that
+CHAT = "-chat"  # how the name of a task ends that is asked with the chat template
+# A task is lm-eval's own with what is changed here: local data, and answers that end.
+CODE_ENDS = ["\nclass", "\ndef", "\n#", "\nif", "\nprint", "\n```"]
+WHOLE = [{"name": "whole", "filter": [{"function": "take_first"}]}]
+LAST_NUMBER = [
+    {
+        "name": "last-number",
+        "filter": [
+            {
+                "function": "regex",
+                "group_select": -1,
+                "regex_pattern": r"(-?[$0-9.,]{2,})|(-?[0-9]+)",
+            },
+            {"function": "take_first"},
+        ],
+    }
+]
+LETTERED = (
+    "{{question.strip()}}\n{% for text in choices.text %}{{choices.label[loop.index0]}}. {{text}}\n"
+    "{% endfor %}Answer:"
+)
+LENGTH_NORMED = [{"metric": "acc_norm", "aggregation": "mean", "higher_is_better": True}]
+TASKS: dict[str, dict[str, Any]] = {
+    "humaneval": {"include": "humaneval/humaneval.yaml", "until": CODE_ENDS},
+    "humaneval-chat": {"include": "humaneval/humaneval_instruct.yaml", "until": CODE_ENDS},
+    "mbpp": {"include": "mbpp/mbpp.yaml", "until": ["[DONE]", "[BEGIN]"]},
+    "mbpp-chat": {
+        "include": "mbpp/mbpp_instruct.yaml",
+        "num_fewshot": 0,
+        "until": ["\n```"],
+        "filter_list": WHOLE,
+    },
+    "gsm8k": {
+        "include": "gsm8k/gsm8k.yaml",
+        "num_fewshot": 4,
+        "fewshot_config": {"sampler": "first_n"},
+        "until": ["Question:", "\n\n"],
+        "filter_list": LAST_NUMBER,
+    },
+    "gsm8k-chat": {
+        "include": "gsm8k/gsm8k.yaml",
+        "num_fewshot": 0,
+        "until": ["Question:"],
+        "filter_list": LAST_NUMBER,
+    },
+    "arc_challenge": {"include": "arc/arc_challenge.yaml", "metric_list": LENGTH_NORMED},
+    "arc_challenge-chat": {
+        "include": "arc/arc_challenge.yaml",
+        "doc_to_text": LETTERED,
+        "doc_to_choice": "{{choices.label}}",
+    },
+    "mmlu": {"include": "mmlu/default/_default_template_yaml", "num_fewshot": 0},
+    "mmlu-chat": {"include": "mmlu/default/_default_template_yaml", "num_fewshot": 0},
+}
+WRITTEN, CHOSEN = 60, 200  # examples of an intact score: of written answers, of choices
+SEARCHED = ("mbpp-chat", "humaneval-chat", "gsm8k")
+
+
+class Census:
+    """The benchmarks on one model, its rows in a store."""
+
+    def __init__(self, data: Path, store: Store) -> None:
+        engine = BatchEngine(
+            load_model(MODEL, device="cpu", dtype="bfloat16"), AT_ONCE, MEMORY, "packed"
+        )
+        self.data, self.bench = data, Workbench(engine, store)
+        self.loaded, self.heads = engine.loaded, engine.grid.size
+        self.found: dict[tuple[str, str], list[Measurements]] = {}
+
+    def meter(self, name: str) -> Meter:
+        """Load a task on the data's rows."""
+        file = ROWS / f"{name}.yaml"
+        file.write_text(yaml.safe_dump(definition(name, self.data)))
+        options = TaskOptions(allow_code=True, chat_template=name.endswith(CHAT))
+        (task,) = ModelOptions(MODEL, device="cpu").tasks([str(file)], options)
+        return self.bench.meter(task)
+
+    def ask(self, name: str, meter: Meter, plan: Plan) -> Measurements:
+        """Have a plan's rows measured, if the store has them not."""
+        with progress(quiet=False) as watched:
+            rows = meter.measure(plan, watched, f"{name}, {plan.what}")
+        found = as_measurements(plan, rows)
+        self.found[name, plan.what] = [*self.found.get((name, plan.what), []), found]
+        return found
+
+    def intact(self, name: str, meter: Meter, examples: Sequence[int]) -> dict[int, float]:
+        """Ask the intact model; the outcome of each example."""
+        masks = column_mask(self.heads, [])[None]
+        found = self.ask(name, meter, Plan.crossed(masks, examples, what="intact"))
+        return {example: found.by_example()[example] for example in examples}
+
+    def right(self, name: str, meter: Meter) -> list[int]:
+        """The first examples that the intact model gets right."""
+        right: list[int] = []
+        for first in range(0, meter.task.size, AT_ONCE):
+            examples = range(first, min(first + AT_ONCE, meter.task.size))
+            right += [one for one, outcome in self.intact(name, meter, examples).items() if outcome]
+            if len(right) >= RIGHT:
+                break
+        return right[:RIGHT]
+
+    def write(self) -> None:
+        """Write all rows so far as one small file."""
+        parts = [(*key, rows) for key, all_rows in self.found.items() for rows in all_rows]
+        counts = [len(rows.mask) for *_, rows in parts]
+        cut = [
+            np.flatnonzero(rows.masks[mask]).astype(np.int16)
+            for *_, rows in parts
+            for mask in rows.mask
+        ]
+        outcomes = np.concatenate([rows.outcome for *_, rows in parts])
+        table = pa.table(
+            {
+                "model": pa.array([MODEL] * sum(counts)).dictionary_encode(),
+                "task": pa.array(np.repeat([part[0] for part in parts], counts)),
+                "part": pa.array(np.repeat([part[1] for part in parts], counts)),
+                "knocked_out": pa.array(cut, pa.list_(pa.int16())),
+                "example": pa.array(np.concatenate([r.example for *_, r in parts]), pa.int16()),
+                "outcome": pa.array(outcomes, pa.float32()),
+            }
+        )
+        told = {
+            "fingerprint": self.loaded.fingerprint,
+            "dtype": self.loaded.dtype,
+            "heads": list(self.loaded.grid.heads_per_layer),
+        }
+        table = table.replace_schema_metadata({"caploc": json.dumps(told)})
+        part = FILES / "benchmarks.part"
+        parquet.write_table(table, part, compression="zstd")
+        part.replace(FILES / "benchmarks.parquet")
+
+
+def definition(name: str, data: Path) -> dict[str, Any]:
+    """The YAML of a task: lm-eval's, on these files."""
+    change = dict(TASKS[name])
+    plain = name.removesuffix(CHAT)
+    splits = {"test": "test"} | ({"train": "train"} if plain == "gsm8k" else {})
+    found = {
+        "task": f"{name}-census",
+        "include": str(HARNESS / change.pop("include")),
+        "dataset_path": "json",
+        "dataset_name": None,
+        "dataset_kwargs": {
+            "data_files": {
+                split: str(data / f"{plain}_{file}.jsonl") for split, file in splits.items()
+            }
+        },
+        "training_split": "train" if "train" in splits else None,
+        "validation_split": None,
+        "fewshot_split": "train" if "train" in splits else None,
+        "tag": None,
+    }
+    if "until" in change:
+        ends = change.pop("until")
+        found["generation_kwargs"] = {"until": ends, "max_gen_toks": LONGEST, "do_sample": False}
+    return found | change
+
+
+def score_intact(census: Census, names: Sequence[str]) -> None:
+    """Score the intact model on every task; outcomes and scores are written after each."""
+    file = FILES / "benchmarks.json"
+    scores = json.loads(file.read_text()) if file.is_file() else {}
+    for name in names:
+        meter = census.meter(name)
+        last = meter.task.size - 1
+        # files of choices are sorted by subject
+        examples = range(WRITTEN) if "until" in TASKS[name] else np.linspace(0, last, CHOSEN)
+        outcomes = [*census.intact(name, meter, [*map(int, examples)]).values()]
+        scores[name] = {"examples": len(outcomes), "score": float(np.mean(outcomes))}
+        file.write_text(json.dumps(scores, indent=1) + "\n")
+        print(name, scores[name], flush=True)
+
+
+def take(census: Census, names: Sequence[str]) -> Iterator[None]:
+    """Ask every head alone, and css's masks, on ever more right examples."""
+    meters = {name: census.meter(name) for name in names}
+    right = {name: census.right(name, meter) for name, meter in meters.items()}
+    drawn = designs.stratified(census.heads, MASKS, rate=RATE, seed=0)
+    for before, count in zip((0, *STEPS), STEPS, strict=False):
+        for name, meter in meters.items():
+            examples = right[name][before:count]
+            for what, masks in (("alone", designs.singles(census.heads)), ("css", drawn)):
+                if examples:
+                    census.ask(name, meter, Plan.crossed(masks, examples, what=what))
+                    yield
+
+
+def main() -> None:
+    """Measure what was asked for."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("data", type=Path, help="folder of the benchmarks' rows")
+    parser.add_argument("--intact", action="store_true", help="the intact model alone")
+    parser.add_argument("--tasks", type=lambda text: text.split(","), help=", ".join(TASKS))
+    asked = parser.parse_args()
+    for folder in (ROWS, FILES):
+        folder.mkdir(parents=True, exist_ok=True)
+    with Store(ROWS / "rows.sqlite") as store:
+        census = Census(asked.data.absolute(), store)
+        if asked.intact:
+            score_intact(census, asked.tasks or list(TASKS))
+            return
+        for _ in take(census, asked.tasks or SEARCHED):
+            census.write()
+
+
+if __name__ == "__main__":
+    main()
