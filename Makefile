@@ -21,7 +21,7 @@ SITE := python -c 'import site; print(*site.getsitepackages())'
 # Compiled files are kept, whatever the machine's habit: each process would compile all sources anew.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo test test-shapes test-slow test-browser test-cluster test-faults test-attacks test-real test-sharded test-quantized test-vllm check bench bench-neurons bench-workers bench-gpu gpu-check bench-peers \
+.PHONY: demo test test-shapes test-slow test-browser test-cluster test-faults test-attacks test-real test-quantized test-vllm check bench bench-neurons bench-workers bench-gpu gpu-check bench-peers \
 	demo-model truth truth-real bench-real wheel test-wheel clean
 
 demo: $(INSTALLED)  ## install, fetch SmolLM2, localize some of its capabilities, write reports
@@ -39,9 +39,6 @@ test-slow: $(INSTALLED_DEV)  ## the tests that take longer
 test-browser: $(BIN)/.installed-browser  ## pages in the system's Chromium, which $$CHROMIUM may name
 	test -x "$${CHROMIUM:-/usr/bin/chromium}" || $(INSTALL_CHROMIUM)
 	$(BIN)/pytest $(BESIDE) -m browser tests/browser $(TESTS)
-
-test-sharded: $(INSTALLED_DEV)  ## one model in two processes that share it: minutes
-	$(BIN)/pytest -m sharded tests/sharded $(TESTS)
 
 test-quantized: $(QUANTIZED)/.installed  ## quantized weights on the CPU, in an environment of its own
 	$(QUANTIZED)/bin/python -m pytest -m quantized tests/models $(TESTS)

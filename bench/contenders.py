@@ -11,7 +11,7 @@ from transformers import AutoModelForCausalLM
 
 import plain
 from answering import Ask, BatchEngine
-from caploc.engine.packed import PackedModel
+from caploc.engine.passes import PackedModel
 from caploc.heads import Mask
 from caploc.models.cutting import knocked_out
 from caploc.models.loading import LoadedModel

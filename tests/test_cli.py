@@ -118,7 +118,7 @@ def typed(monkeypatch, capsys, tmp_path):
         (["export", "demo", "--heads", "L0H1", "--to", "/etc"], "/etc exists and is not empty"),
         (["doctor", "/nowhere"], "holds no rows.sqlite"),
         ([*LOCATE, "--limit", "0"], "--limit must be 1 or more; got 0."),
-        ([*LOCATE, "--engine", "fast"], "There is no engine 'fast'. Known: auto, packed,"),
+        ([*LOCATE, "--engine", "fast"], "There is no engine 'fast'. Known: packed, plain, vllm"),
         ([*LOCATE, "--goal", "both"], "There is no --goal 'both'. Known: heads, set, specific."),
         ([*LOCATE, "--recall", "0"], "--recall must lie above 0 and at most at 1; got 0."),
         ([*LOCATE, "--recall", "2"], "--recall must lie above 0 and at most at 1; got 2."),

@@ -216,11 +216,11 @@ def test_what_every_study_of_a_run_would_say_is_said_once(log):
         lines = console.Lines()
         for place in (1, 2, 3):
             study = InTurn(console.Interruptible(lines), f"study{place}", place, 3)
-            tell_once(study, "Engine packed: chosen by --engine auto.")
+            tell_once(study, "Engine plain answers.")
             tell_once(study, f"{place} rows")
             tell_once(Silent(), "nobody hears")
-    assert log.getvalue().count("Engine packed") == 2
-    assert log.getvalue().count("study 1 of 3, Engine packed: chosen by --engine auto.") == 2
+    assert log.getvalue().count("Engine plain") == 2
+    assert log.getvalue().count("study 1 of 3, Engine plain answers.") == 2
     assert log.getvalue().count(" rows") == 6
 
 

@@ -171,12 +171,6 @@ def test_mistakes_are_told_before_a_model_is_looked_at(mode, said):
         replace(study(mode), model=ModelOptions("demo")).check()
 
 
-def test_a_shared_model_is_refused():
-    asked = replace(study(Mode("mean")), model=ModelOptions("demo", device="shard"))
-    with pytest.raises(BadOption, match="use --device spread, or --mode zero"):
-        asked.check()
-
-
 def test_other_tasks_have_no_corrupted_prompts(pair):
     asked = study(Mode("patch", pair[1]), pair[0], other_tasks=("demo/code",))
     with pytest.raises(BadOption, match="none for demo/code"):

@@ -4,12 +4,14 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from caploc.engine import Answer, describe_way
+from caploc.engine import PLAIN, Answer
 from caploc.engine.asks import Way
 from caploc.progress import Progress, tell_once
 from caploc.result import Answerer
 from caploc.store import Row
 from caploc.store.rows import unpack
+
+SLOW = {PLAIN: ", which shares nothing between rows and is slower"}
 
 
 @dataclass
@@ -34,17 +36,18 @@ class Cost:
     def answerers(self) -> list[Answerer]:
         """Say who answered what was asked by this process, those of most requests first."""
         return [
-            Answerer(engine=way.engine, requests=count, why=way.why)
+            Answerer(engine=way.engine, requests=count, why=way.why or None)
             for way, count in self.ways.most_common()
         ]
 
     def count_ways(self, answers: Sequence[Answer], progress: Progress) -> None:
-        """Count who answered; who had not before is told, once in a run of several studies."""
+        """Count who answered; an engine that had to step in is told, once in a run of studies."""
         for answer in answers:
-            if answer.way is not None:
-                if answer.way not in self.ways:
-                    tell_once(progress, describe_way(answer.way))
-                self.ways[answer.way] += 1
+            if (way := answer.way) is not None:
+                if way.why and way not in self.ways:
+                    slow = SLOW.get(way.engine, "")
+                    tell_once(progress, f"Engine {way.engine}{slow}, answers: {way.why}.")
+                self.ways[way] += 1
 
     def count(self, rows: Sequence[Row]) -> None:
         self.rows += len(rows)

@@ -41,7 +41,7 @@ class Evaluation:
             raise BadOption(f"--task names {twice[0]} twice; name each task once.")
         self.options.check()
         check_limit(self.limit)
-        self.mode.check(self.model.device)
+        self.mode.check()
         self.mode.check_beside(self.tasks[1:])
         for name in (*self.tasks, *self.mode.tasks):
             check_task_name(name, self.options)

@@ -70,7 +70,7 @@ class FinishedRun:
     def check_same(self, loaded: HeadModel) -> None:
         """Refuse another model than the run's; raises UserError if it is another."""
         if not self.is_of(loaded):
-            whole = isinstance(loaded, LoadedModel) and loaded.team is None
+            whole = isinstance(loaded, LoadedModel)
             raise UserError(
                 f"The model {self.study.model.name} has changed since the run in {self.folder}, or "
                 "was another when it was handed to caploc.locate; run `caploc locate` into a new "
@@ -86,7 +86,7 @@ class FinishedRun:
         wanted = self.result.model.fingerprint
         if wanted == loaded.fingerprint:
             return True
-        if not isinstance(loaded, LoadedModel) or loaded.team is not None:
+        if not isinstance(loaded, LoadedModel):
             return False
         on_disk = any(each.is_meta for each in loaded.model.parameters())
         return not on_disk and digest_weights(loaded.model) == wanted

@@ -10,7 +10,6 @@ from caploc.engine import Ask, Source
 from caploc.engine.reading import parse_positions
 from caploc.errors import BadOption, pick
 from caploc.heads import Mask
-from caploc.models.placement import SHARD
 from caploc.tasks.task import Request, Task
 
 ZERO, MEAN, RESAMPLE, PATCH = "zero", "mean", "resample", "patch"
@@ -41,14 +40,9 @@ class Mode:
     def tasks(self) -> tuple[str, ...]:
         return () if self.corrupted is None else (self.corrupted,)
 
-    def check(self, device: str) -> None:
-        """Refuse, by a UserError, what does not fit together or cannot be on this device."""
+    def check(self) -> None:
+        """Refuse, by a UserError, what does not fit together."""
         pick(MODES, self.name, "mode")
-        if self.name != ZERO and device.startswith(SHARD):
-            raise BadOption(
-                f"--mode {self.name} reads what all heads do in one process, and --device {SHARD} "
-                "has each process hold some; use --device spread, or --mode zero."
-            )
         if self.name != PATCH:
             for option in ("corrupted", "positions"):
                 if getattr(self, option) is not None:

@@ -180,7 +180,7 @@ def locate(  # noqa: PLR0913  (what can be chosen is its parameters)
     twins: Sequence[str] = (),
     exclude: Sequence[str] = (),
     mode: str | Mode = "zero",
-    engine: str = "auto",
+    engine: str | None = None,
     controls: int = 20,
     limit: int | None = None,
     options: TaskOptions | None = None,
@@ -207,7 +207,7 @@ def locate(  # noqa: PLR0913  (what can be chosen is its parameters)
     when that changes. `setting` are fields
     of `Settings` by name, such as `budget=2000`, `top=3`, `seed=1`, `goal="set"`; the other
     arguments are those of `Study`; `mode` is a name such as "mean", or a `modes.Mode`; `engine`
-    auto, packed, paged or vllm. `also` names tasks to score before and after. Files go to `out` (a
+    packed, vllm or plain. `also` names tasks to score before and after. Files go to `out` (a
     folder below runs/ if absent), and the same call goes on where an earlier one stopped.
 
     Raises:

@@ -1,4 +1,4 @@
-"""The process that runs: one of several or not, how Ctrl-C ends it, and which secrets it keeps.
+"""The process that runs: how Ctrl-C ends it, and which secrets it keeps.
 
 Secrets are taken out of what is written down (commands with tokens in them, addresses with
 passwords). They are known by their form (Hugging Face, GitHub, OpenAI and others), by the place
@@ -17,32 +17,9 @@ from contextlib import ExitStack, contextmanager
 from types import FrameType
 from typing import Any
 
-from caploc.errors import BadOption
-
-SIZE = "WORLD_SIZE"
-TOLD = ("RANK", "LOCAL_RANK", SIZE, "MASTER_ADDR")  # what torchrun says in the environment
 # In the environment: caploc starts vLLM's processes. In a request's extra arguments: what is left
 # of the heads that it cuts.
 MASKED_VLLM = "CAPLOC_MASKED_VLLM"
-
-
-def launched() -> bool:
-    """Tell whether this process is one of several."""
-    return processes() > 1
-
-
-def processes() -> int:
-    """Count the processes that were started, 1 for one by itself; raises BadOption."""
-    if not all(name in os.environ for name in TOLD):
-        return 1
-    said = os.environ[SIZE]
-    try:
-        return int(said)
-    except ValueError:
-        raise BadOption(
-            f"{SIZE} is {said!r} in the environment, which is no number of processes; start caploc "
-            f"by torchrun, or without {SIZE}."
-        ) from None
 
 
 def importing(frame: FrameType | None) -> bool:

@@ -372,7 +372,7 @@ class Model(Record):
 
 
 class Answerer(Record):
-    """An engine that answered requests of a run: how many, and why it and no other."""
+    """An engine that answered requests of a run: how many, and why those asked first did not."""
 
     engine: Name
     requests: Count | None = None

@@ -176,7 +176,7 @@ class Study:
             partial(check_limit, self.limit),
             partial(check_task_count, "The study", 1 + len(self.beside)),
             partial(check_tracking, self.track),
-            partial(self.mode.check, self.model.device),
+            self.mode.check,
             partial(self.mode.check_beside, self.beside),
         )
 

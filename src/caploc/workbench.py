@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Generic, Self
 from transformers import PreTrainedTokenizerBase
 
 from caploc.cost import Cost
-from caploc.engine import AUTO, BatchEngine, chat_template, check_engine
+from caploc.engine import PACKED, BatchEngine, chat_template, check_engine
 from caploc.errors import BadOption, ModelRefused, UserError, pick
 from caploc.heads import HeadGrid
 from caploc.measurement import HeadModel, Meter, Model_co, RowEngine
@@ -22,17 +22,16 @@ from caploc.models.loading import (
     load_tokenizer,
 )
 from caploc.models.neurons import NeuronModel, has_experts
-from caploc.models.placement import SCHEMES, SHARD, SPREAD
+from caploc.models.placement import SCHEMES, SPREAD
 from caploc.models.sources import ModelSource, find_source
 from caploc.modes import MEAN, ZERO, Intervention, Mode, Sources
-from caploc.process import launched
 from caploc.progress import Progress
 from caploc.search import column_mask
 from caploc.store import Question, Store
 from caploc.tasks.catalog import TaskOptions, load_task, wants_chat_template
 from caploc.tasks.task import Task, prompt_of
 from caploc.tasks.taskfiles import find_code
-from caploc.workers import DistributedEngine, LeadingEngine, Workers
+from caploc.workers import DistributedEngine, Workers
 from caploc.workers.distributed import WorkerRecipe
 from caploc.workers.ray_backend import WorkerPool
 from caploc.workers.scoring import Scoring, ScoringRecipe, ScoringReplica, ScoringWorkers
@@ -57,7 +56,7 @@ class ModelOptions:
     workers: Workers | None = None
     quantize: str | None = None
     gguf: str | None = None
-    backend: str = AUTO
+    backend: str = PACKED
 
     score: ClassVar[Any] = None  # a `ScoreAnswer` for tasks that leave it to the program
 
@@ -67,15 +66,8 @@ class ModelOptions:
             raise BadOption(f"--batch-size must be 1 or more; got {self.batch_size}.")
         if self.revision is not None and not self.revision.isprintable():
             raise BadOption(f"--revision must be a branch, tag or commit; got {self.revision!r}.")
-        many = "--workers" if self.workers is not None else None
-        check_engine(self.backend, f"--device {SHARD}" if self.device == SHARD else many)
+        check_engine(self.backend, "--workers" if self.workers is not None else None)
         if self.workers is None:
-            if launched() and self.device != SHARD:
-                raise BadOption(
-                    f"torchrun started several processes, and --device {self.device} uses one; "
-                    f"share the model among them (--device {SHARD}), or start caploc without "
-                    "torchrun."
-                )
             return check_model(**self.loading())
         self.workers.check(self.device)
         if self.quantize is not None:
@@ -96,11 +88,6 @@ class ModelOptions:
 
         Raises BadOption; ModelRefused if the experts of a model are packed or spread.
         """
-        if self.device == SHARD:
-            raise BadOption(
-                "Neurons are not scored by processes that share a model; for one larger than a GPU "
-                "use --device spread or --quantize."
-            )
         weights = self.weights()
         quantized = self.quantize is not None or weights.quantized
         if not quantized and not self.device.startswith(SPREAD):
@@ -132,9 +119,9 @@ class ModelOptions:
         """Tell its weights from others; raises UserError if there is no such model."""
         return self.source().fingerprint()
 
-    def answered_by(self, engine: str) -> Self:
+    def answered_by(self, engine: str | None) -> Self:
         """Name the engine, unless it is left to what the options say."""
-        if engine == AUTO:
+        if engine is None:
             return self
         named = copy(self)  # with what a loaded model has beside its fields
         object.__setattr__(named, "backend", engine)
@@ -161,8 +148,6 @@ class ModelOptions:
 
     def engine(self) -> BatchEngine[LoadedModel]:
         """Load the model, find and prove its heads."""
-        if self.device == SHARD:
-            return LeadingEngine(self.loading(), self.batch_size)
         return BatchEngine(load_model(**self.loading()), self.batch_size, backend=self.backend)
 
     @contextmanager

@@ -8,7 +8,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from caploc.engine.packed import PackedModel
+from caploc.engine.passes import PackedModel
 
 META = torch.device("meta")
 # Operations that only look at a tensor in another way.

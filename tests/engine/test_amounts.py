@@ -25,9 +25,8 @@ def loaded():
 
 @pytest.fixture(scope="module")
 def engines(loaded):
-    packed, plain = BatchEngine(loaded), BatchEngine(loaded)
+    packed, plain = BatchEngine(loaded), BatchEngine(loaded, backend="plain")
     assert packed.packed is not None
-    plain.packed = plain.generation.packed = plain.likelihood.packed = None
     return [packed, plain]
 
 

@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 from alone import answers, responses, said
 
-from caploc.engine import ENOUGH, Ask, BatchEngine
+from caploc.engine import Ask, BatchEngine
 from caploc.engine.attention import shared_layers
 from caploc.engine.decoding import Decoder
-from caploc.engine.packed import IntactRecords, PackedModel
+from caploc.engine.packed import ENOUGH
+from caploc.engine.passes import IntactRecords, PackedModel
 from caploc.models.loading import load_model
 from caploc.tasks.task import Generate, options_json
 
@@ -95,11 +96,13 @@ def test_the_same_passes_run_again_whatever_the_clock_says(loaded, masks, monkey
 def test_wrong_drafts_change_no_answer(loaded, masks, truth):
     engine, asks = BatchEngine(loaded), asks_for(PROMPTS, masks)
     for ask in asks:
-        prompt = engine.generation.encoder.prompt(ask.request)
+        prompt = engine.encoder.prompt(ask.request)
         for garbage in ([70] * 5, [71, 72], [loaded.tokenizer.encode("8")[0], 73, 74]):
-            engine.generation.remembered.of(hash(prompt)).add(garbage)
+            engine.backends[0].generation.remembered.of(hash(prompt)).add(garbage)
     assert texts(engine, asks) == truth
-    checked = [odds.reached for pair in engine.generation.odds.values() for odds in pair]
+    checked = [
+        odds.reached for pair in engine.backends[0].generation.odds.values() for odds in pair
+    ]
     assert any(checked), "no draft was read"
 
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from caploc.engine import Ask, BatchEngine
-from caploc.engine.packed import PackedModel
+from caploc.engine.passes import PackedModel
 from caploc.engine.planning import BatchSizer
 from caploc.errors import BadOption, OutOfMemory
 from caploc.models.cutting import knocked_out

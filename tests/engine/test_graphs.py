@@ -7,7 +7,7 @@ import pytest
 import torch
 from test_decoding import PROMPTS, asks_for, loaded, masks, texts, truth  # noqa: F401
 
-from caploc.engine import BatchEngine, packed
+from caploc.engine import BatchEngine, passes
 from caploc.engine.decoding import Decoder
 from caploc.engine.kernels import Recordable, StepGraph, StepGraphs, has_graphs
 
@@ -45,7 +45,7 @@ def replayed(monkeypatch):
         return compute(inputs)
 
     monkeypatch.setattr("caploc.engine.kernels.ONE_BY_ONE", set())
-    monkeypatch.setattr(packed, "has_graphs", lambda device: True)
+    monkeypatch.setattr(passes, "has_graphs", lambda device: True)
     monkeypatch.setattr(Recordable, "watch", watch)
     monkeypatch.setattr(StepGraphs, "record", record)
     monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: None)

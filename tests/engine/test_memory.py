@@ -12,7 +12,7 @@ from torch.utils._pytree import tree_leaves
 from transformers import AutoConfig
 
 from caploc.engine import Ask, BatchEngine
-from caploc.engine.packed import PackedModel
+from caploc.engine.passes import PackedModel
 from caploc.engine.planning import DecoderShape, inner_size
 from caploc.errors import OutOfMemory
 from caploc.models.loading import load_model

@@ -115,7 +115,7 @@ def seeded(asks, seen, **limits):
     """An engine that has seen answers of these lengths."""
     engine = BatchEngine(loaded(), **limits)
     prompt = engine.encoder.prompt(asks[0].request)
-    engine.generation.seen[prompt.stops, prompt.new_tokens, prompt.options].extend(seen)
+    engine.backends[0].generation.seen[prompt.stops, prompt.new_tokens, prompt.options].extend(seen)
     return engine
 
 
@@ -188,7 +188,9 @@ def test_what_a_row_had_said_is_read_at_once_and_not_said_again(monkeypatch):
     responses(engine, asks)
     assert len(watch.outgrown) == len(asks)
     assert watch.fed <= len(asks) * (LONGEST - 1)  # as if none had
-    for odds in engine.generation.odds.values():  # what a row says again proves no draft right
+    for odds in engine.backends[
+        0
+    ].generation.odds.values():  # what a row says again proves no draft right
         assert not odds[0].right or odds[0].right[0] < len(asks)
 
 
@@ -214,7 +216,7 @@ def test_intact_answers_come_first_and_tell_how_long_others_will_be(monkeypatch)
     intact, others, *_ = watch.plans
     assert {row.mask for stage in intact.stages for row in stage.rows} == {engines.INTACT}
     assert intact.answers == LONGEST and len(others.stages) >= 1
-    (seen,) = engine.generation.seen.values()
+    (seen,) = engine.backends[0].generation.seen.values()
     assert 5 < len(seen) <= len(EVERY)  # equal masks are asked once
 
 

@@ -12,8 +12,8 @@ from tiny import GROUPED, build
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from caploc.engine import plain
-from caploc.engine.packed import PackedModel
+from caploc.engine import suitability
+from caploc.engine.passes import PackedModel
 from caploc.engine.planning import model_devices
 
 LAYERS = 4
@@ -51,7 +51,7 @@ def test_masks_keys_and_residuals_go_where_the_layer_is(below):
     masks = [packed.loaded.grid.mask([f"L{layer}H0"]) for layer in (1, LAYERS - 1)]
     own, again = [[7, 8, 9], [10, 11, 12, 13, 14]], [[1, 2], [3, 4]]
     with Strict():
-        logits = plain.packed_logits(packed, [3, 4, 5, 6], own, again, masks)
+        logits = suitability.packed_logits(packed, [3, 4, 5, 6], own, again, masks)
     assert [tuple(each.shape) for each in logits] == [(1 + 2, GROUPED["vocab_size"])] * 2
     assert {each.device for each in logits} == {AWAY}
 

@@ -1,8 +1,6 @@
 """What rows take on a large GPU, from configs alone."""
 
-import sys
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 from transformers import AutoConfig
@@ -71,32 +69,3 @@ def test_250_long_rows_run_at_a_time_on_a_gpu_of_80_gigabytes():
     for plan in (allowed, seen):
         keys = sizes.keys * layers * (1299 + plan.answers)
         assert plan.slots * keys <= 0.85 * free
-
-
-def test_the_table_of_what_fits_is_the_planners_own(monkeypatch):
-    monkeypatch.setattr(sys, "path", [*sys.path, str(Path(__file__).parents[2] / "scripts")])
-    import fits
-
-    for answers, least in (("256", 250), ("2,048", 120)):
-        prompts = f"nothing shared, answers to {answers}"
-        (row,) = (
-            line
-            for line in fits.PAGE.read_text().splitlines()
-            if line.startswith("| 8B |") and prompts in line
-        )
-        rows = fits.cell(fits.SHAPES["8B"].model(), 80, fits.work(*fits.PROMPTS[prompts]))
-        assert row.split("|")[5].strip() == rows
-        assert int(rows.split(",")[0]) >= least and int(rows.split()[-1]) >= 250
-
-
-def test_the_table_for_neurons_is_the_plans_own(monkeypatch):
-    monkeypatch.setattr(sys, "path", [*sys.path, str(Path(__file__).parents[2] / "scripts")])
-    import fits
-
-    table = "\n".join(fits.neuron_table())
-    assert table in fits.PAGE.read_text()
-    cells = {line.split("|")[1].strip(): line.split("|")[4].strip() for line in table.splitlines()}
-    assert (
-        cells["scoring, `joint`"].endswith("of 19 points")
-        and cells["tuning, full, `--checkpointing`"] == "no"
-    )

@@ -27,10 +27,9 @@ def loaded():
 
 @pytest.fixture(scope="module")
 def engines(loaded):
-    """One that packs rows, and one that answers the plain way."""
-    packed, plain = BatchEngine(loaded), BatchEngine(loaded)
+    """One that packs rows, and one that shares nothing."""
+    packed, plain = BatchEngine(loaded), BatchEngine(loaded, backend="plain")
     assert packed.packed is not None
-    plain.packed = plain.generation.packed = plain.likelihood.packed = None
     return {"packed": packed, "plain": plain}
 
 

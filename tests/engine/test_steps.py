@@ -9,7 +9,7 @@ from caploc.engine import attention
 from caploc.engine.asks import MaskNumbers
 from caploc.engine.attention import KeySlots, Segment
 from caploc.engine.kernels import round_up
-from caploc.engine.packed import FedRow
+from caploc.engine.passes import FedRow
 from caploc.engine.stacks import SegmentStacks
 
 SHARED, OWN = 800, 100

@@ -11,14 +11,13 @@ from tiny import FAMILIES, GROUPED, build, random_tokens, tiny
 from torch import nn
 
 from caploc.engine import Ask, BatchEngine
-from caploc.engine.packed import PackedModel
-from caploc.engine.plain import (
+from caploc.engine.encoding import end_tokens, greedy_only
+from caploc.engine.passes import PackedModel
+from caploc.engine.suitability import (
     OWN,
     PREFIX,
     UNLIMITED,
-    end_tokens,
     gives_plain_logits,
-    greedy_only,
     longest_packed,
     packed_model,
 )
@@ -60,7 +59,7 @@ def test_rows_are_packed_up_to_the_length_at_which_all_attend_to_all(config, lon
 
 
 @pytest.mark.parametrize("family", ["mistral", "qwen2"])
-def test_rows_beyond_a_sliding_window_go_the_plain_way(family):
+def test_rows_beyond_a_sliding_window_go_to_the_plain_engine(family):
     window = {"sliding_window": 16}
     if family == "qwen2":
         window |= {"use_sliding_window": True, "max_window_layers": 1}

@@ -8,8 +8,8 @@ from test_families import PACKED
 from tiny import GROUPED, build, random_tokens, tiny
 
 from caploc.engine import Ask, BatchEngine
-from caploc.engine.packed import select_tokens
-from caploc.engine.plain import packed_model
+from caploc.engine.passes import select_tokens
+from caploc.engine.suitability import packed_model
 from caploc.tasks.task import Generate, LogLikelihood, options_json
 
 LENGTHS = (9, 14, 14, 6)

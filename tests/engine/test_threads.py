@@ -9,7 +9,7 @@ from alone import around, responses, words
 from tiny import GROUPED, build, random_tokens
 
 from caploc.engine import Ask, BatchEngine
-from caploc.engine.packed import PackedModel
+from caploc.engine.passes import PackedModel
 from caploc.errors import ModelBusy
 from caploc.tasks.task import LogLikelihood
 

@@ -4,7 +4,7 @@ import os
 
 import pytest
 from alone import responses, word_tokenizer
-from test_backends import questions, same
+from test_plain_engine import questions, same
 from tiny import GROUPED, build
 
 from caploc.engine import BatchEngine

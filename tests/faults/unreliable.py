@@ -95,7 +95,7 @@ class Cramped(Failing):
     def answer(self, bundle, seconds):
         yield from super(Failing, self).answer(bundle, seconds)
         told = Path(self.place) / f"caution{os.getpid()}"
-        told.write_text(str(self.engine.generation.sizer.caution))
+        told.write_text(str(self.engine.sources.sizer.caution))
 
 
 def going_wrong(kind, place, times):

@@ -11,7 +11,7 @@ from caploc.errors import BadOption, ModelRefused, OutOfMemory
 from caploc.models import loading, placement
 from caploc.models.loading import check_model, choose_weights, load_model
 from caploc.models.neurons import as_neurons
-from caploc.models.placement import Placement, check_fit, input_device, is_whole, parse_placement
+from caploc.models.placement import input_device, is_whole, parse_placement
 from caploc.tasks.task import Generate, LogLikelihood, options_json
 
 SHAPE = {**GROUPED, "num_hidden_layers": 4}
@@ -45,7 +45,7 @@ def test_limits_are_read_in_bytes():
         ("spread:cpu=nanGiB", "'nanGiB' is no amount of memory"),
         ("spread:cpu=lots", "'lots' is no amount of memory"),
         ("spread:cuda:99=1GiB", "There is no device 'cuda:99' here"),
-        ("tpu", "There is no device 'tpu' here; choose auto, .*spread .* or shard"),
+        ("tpu", "There is no device 'tpu' here; choose auto, .* or spread"),
     ],
 )
 def test_a_device_that_cannot_be_is_refused_in_a_sentence(name, words):
@@ -79,19 +79,6 @@ def test_a_processor_that_multiplies_bfloat16_is_told(
     assert (said is not None and "--dtype bfloat16" in said) == hints
 
 
-def test_processes_that_share_weights_hold_a_part_each(monkeypatch):
-    monkeypatch.setattr(placement, "free_memory", lambda device: 100)
-    shared = Placement(torch.device("cpu"), shared=True)
-    check_fit("it", 180.0, shared, processes=2)
-    with pytest.raises(OutOfMemory, match="each of 2 processes holds"):
-        check_fit("it", 240.0, shared, processes=2)
-
-
-def test_a_model_is_not_shared_by_one_process(folder):
-    with pytest.raises(BadOption, match="shares a model among processes; start them: torchrun"):
-        check_model(folder, device="shard")
-
-
 def asks(grid):
     """Texts and log-probabilities, intact and without heads of low and high layers."""
     masks = np.zeros((4, grid.size), dtype=bool)
@@ -106,10 +93,8 @@ def asks(grid):
 
 
 def answered(loaded, packed):
-    engine = BatchEngine(loaded)
-    assert engine.packed is not None
-    if not packed:
-        engine.generation.packed = engine.likelihood.packed = None
+    engine = BatchEngine(loaded, backend="packed" if packed else "plain")
+    assert (engine.packed is not None) == packed
     found = [answer for batch in engine.answer(asks(loaded.grid)) for answer in batch]
     return {answer.key: answer.response for answer in found}
 

@@ -28,10 +28,9 @@ REQUESTS = [
 
 @pytest.fixture(scope="module")
 def engines(demo):
-    """One that packs rows, and one that answers the plain way."""
-    packed, plain = BatchEngine(demo), BatchEngine(demo)
+    """One that packs rows, and one that shares nothing."""
+    packed, plain = BatchEngine(demo), BatchEngine(demo, backend="plain")
     assert packed.packed is not None
-    plain.packed = plain.generation.packed = plain.likelihood.packed = None
     return {"packed": packed, "plain": plain}
 
 

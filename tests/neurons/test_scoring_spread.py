@@ -89,7 +89,6 @@ def test_what_reads_weights_is_refused(folder, away):
 @pytest.mark.parametrize(
     ("fields", "method", "words"),
     [
-        ({"device": "shard"}, "gradient", "not scored by processes that share a model"),
         (
             {"device": "spread"},
             "logit",

@@ -1,7 +1,4 @@
-"""Other engines on a pretrained model: their answers and findings are those of packed rows.
-
-`make test-real` has transformers' paged keys, `make test-vllm` has vLLM.
-"""
+"""vLLM on a pretrained model gives the answers and findings of packed rows: make test-vllm."""
 
 import json
 import subprocess
@@ -19,10 +16,7 @@ from caploc.tasks.task import LogLikelihood
 NAME, EXAMPLES, MASKS = "smollm2", 40, 6
 STUDY = "--task words/past --also words/plural --dtype float32 --budget 560 --limit 20 --quick"
 NEAR = 1e-3  # nats
-ENGINES = [
-    pytest.param("paged", marks=pytest.mark.real),
-    pytest.param("vllm", marks=[pytest.mark.vllm, pytest.mark.filterwarnings("default")]),
-]
+pytestmark = [pytest.mark.vllm, pytest.mark.filterwarnings("default")]
 
 
 @pytest.fixture(scope="module")
@@ -54,9 +48,9 @@ def truth(float32, asks):
     return answered(BatchEngine(float32, backend="packed"), asks)
 
 
-@pytest.fixture(scope="module", params=ENGINES)
-def engine(request, float32):
-    return BatchEngine(float32, backend=request.param)
+@pytest.fixture(scope="module")
+def engine(float32):
+    return BatchEngine(float32, backend="vllm")
 
 
 def same(found, truth):
@@ -102,25 +96,23 @@ def test_without_salts_answers_of_masks_mix(engine, asks, truth):
         found = answered(engine, texts)
     finally:
         first.salts = True
-        if first.name == "vllm":
-            first.llm.reset_prefix_cache()
+        first.llm.reset_prefix_cache()
     wanted = {key: answer for key, answer in truth.items() if key[1] == 0}
     assert same(found, wanted)[0] < len(texts)
 
 
 @pytest.mark.timeout(1800)
-@pytest.mark.parametrize("backend", ENGINES)
-def test_a_study_finds_what_it_finds_with_packed_rows(backend, tmp_path):
+def test_a_study_finds_what_it_finds_with_packed_rows(tmp_path):
     found = {}
-    for engine in ("packed", backend):
+    for engine in ("packed", "vllm"):
         folder = tmp_path / engine
         asked = ["locate", NAME, *STUDY.split(), "--engine", engine, "--out", str(folder)]
         # in a process of its own: vLLM takes memory for one engine of a process
         command = [sys.executable, "-m", "caploc", *asked, "--controls", "2", "--quiet"]
         subprocess.run(command, check=True)
         found[engine] = json.loads((folder / "result.json").read_text())
-    got, wanted = found[backend], found["packed"]
-    assert {each["engine"] for each in got["engines"]} >= {backend}
+    got, wanted = found["vllm"], found["packed"]
+    assert {each["engine"] for each in got["engines"]} >= {"vllm"}
     assert got["top"] == wanted["top"] and got["intact"] == wanted["intact"]
     for one, other in zip(got["heads"], wanted["heads"], strict=True):
         assert (one["head"], one["selected"]) == (other["head"], other["selected"])

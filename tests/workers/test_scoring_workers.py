@@ -407,7 +407,6 @@ def test_mistakes_are_refused_before_workers_are_started(monkeypatch):
 @pytest.mark.parametrize(
     ("model", "fields", "sentence"),
     [
-        ({"device": "shard"}, {}, "not scored by processes that share a model"),
         ({"device": "cuda"}, {"judged": 2}, "itself erases neurons; with --judged 0 none are"),
         ({"device": "spread"}, {"attribution": "logit"}, "which are spread over devices"),
         ({"quantize": "int8"}, {"attribution": "logit"}, "which are quantized"),

@@ -23,7 +23,6 @@ from typer.core import TyperCommand, TyperGroup
 
 from caploc import console
 from caploc.errors import CaplocError, Stopped, UserError
-from caploc.process import launched
 
 os.environ.setdefault("TQDM_DISABLE", "1")  # lm-eval and datasets draw bars of their own
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
@@ -196,22 +195,10 @@ def hush() -> None:
     logging.getLogger().setLevel(logging.ERROR)
 
 
-def run_or_follow() -> None:
-    """Run a command and exit, unless torchrun started this process to follow the one that does."""
-    command = partial(app, prog_name="caploc", standalone_mode=False)
-    if not launched():
-        exit_after(command)
-    from caploc.workers import is_leader
-
-    with is_leader() as leads:
-        if leads:
-            exit_after(command)
-
-
 def main() -> None:
-    """Run a command, or follow the process that does."""
+    """Run a command and exit."""
     hush()
-    exit_after(run_or_follow)
+    exit_after(partial(app, prog_name="caploc", standalone_mode=False))
 
 
 def exit_after(command: Callable[[], Any]) -> None:

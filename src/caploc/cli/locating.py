@@ -51,7 +51,7 @@ def locate(
     loading: options.ModelGroup,
     quantize: options.Quantize = None,
     batch_size: options.Batch = None,
-    engine: options.EngineName = "auto",
+    engine: options.EngineName = "packed",
     workers: options.WorkerGroup,
     output: options.OutputGroup,
     track: Annotated[

@@ -18,7 +18,7 @@ def evaluate(
     limit: options.Limit = None,
     quantize: options.Quantize = None,
     batch_size: options.Batch = None,
-    engine: options.EngineName = "auto",
+    engine: options.EngineName = "packed",
     out: options.Out = None,
     *,
     asking: options.TaskGroup,

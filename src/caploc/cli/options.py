@@ -149,8 +149,7 @@ Out = Annotated[Path | None, option("Run folder; a run in it is continued.", cal
 Device = Annotated[
     str,
     option(
-        "auto, cpu, cuda, cuda:1, mps; spread: layers over all devices, main memory and disk; "
-        "shard: among torchrun's processes.",
+        "auto, cpu, cuda, cuda:1, mps; spread: layers over all devices, main memory and disk.",
     ),
 ]
 Quantize = Annotated[
@@ -187,7 +186,7 @@ Trust = Annotated[
 EngineName = Annotated[
     str,
     option(
-        "auto, packed (caploc's own), paged (transformers' continuous batching) or vllm.",
+        "packed (caploc's own), vllm, or plain (transformers' generate, nothing shared).",
         "--engine",
         rich_help_panel="Model",
     ),

@@ -50,7 +50,7 @@ class Ask:
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """Which engine answered, by its name, and why it and no other, as the end of a sentence."""
+    """Which engine answered, by its name, and why those asked first did not; empty if it was."""
 
     engine: str
     why: str

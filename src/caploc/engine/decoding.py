@@ -18,7 +18,7 @@ from caploc.engine.asks import INTACT, NumberedMask
 from caploc.engine.attention import KeySlots, Segment
 from caploc.engine.encoding import Stops
 from caploc.engine.kernels import reads_stacks
-from caploc.engine.packed import Chunk, FedRow, IntactRecords, PackedModel
+from caploc.engine.passes import Chunk, FedRow, IntactRecords, PackedModel
 from caploc.engine.planning import (
     PASS,
     PASS_ELSEWHERE,
@@ -338,7 +338,7 @@ class Decoder:
             opened.append(RunningRow(row, segment, len(own), cost, draft=draft))
         keeper = self.packed.into_slots(self.room, slots, chunks)
         logits = self.packed.read(self.intact.table, chunks, start, keeper)
-        best = self.packed.agreed(logits.argmax(-1))
+        best = logits.argmax(-1).tolist()
         lengths = [len(chunk.tokens) for chunk in chunks]
         if start:  # the keys of the layers below are the intact model's
             alike: dict[tuple[int, int], list[int]] = {}
@@ -363,7 +363,7 @@ class Decoder:
         step = self.packed.step(
             self.intact.table, self.room, fed, self.shared(rows), self.graphs.layers
         )
-        best = self.packed.agreed(self.graphs.run(step.form, step.inputs, step.best))
+        best = self.graphs.run(step.form, step.inputs, step.best).tolist()
         for odds in (self.first_odds, self.later_odds):
             odds.fed(len(rows), self.alone)
         for row in rows:

@@ -7,8 +7,10 @@ how a text too long is cut. Its own class is asked, so that scores agree to the 
 import json
 import logging
 from collections.abc import Callable, Sequence
+from copy import deepcopy
 from dataclasses import dataclass
 from functools import cache, lru_cache, partial
+from typing import Any
 
 from jinja2.exceptions import TemplateError
 from lm_eval.models.huggingface import HFLM
@@ -26,6 +28,13 @@ from caploc.tasks.task import Generate, Generated, LogLikelihood, Request, Rolli
 
 REMEMBERED = 50_000  # encoded texts; every mask asks the same ones
 PLAIN = "x"  # a letter before a token, so that a space at its beginning is not stripped
+# What a generation config may say beside what makes no difference to greedy decoding.
+HARMLESS = frozenset(
+    "bos_token_id cache_implementation do_sample eos_token_id max_length max_new_tokens "
+    "output_attentions output_hidden_states pad_token_id return_dict_in_generate temperature top_k "
+    "top_p min_p transformers_version use_cache _from_model_config".split()
+)
+NOT_GREEDY = "decodes greedily and by no other options"
 UNFINISHED = "\N{REPLACEMENT CHARACTER}"  # decoded from bytes that are not yet a whole character
 
 
@@ -63,11 +72,12 @@ class RequestEncoder:
             self.harness = HFLM(pretrained=model, tokenizer=tokenizer, backend="causal")
         finally:
             remarks.disabled = before
-        self.tokenizer = tokenizer
+        self.model, self.tokenizer = model, tokenizer
         self.end = self.harness.tok_decode(self.harness.eot_token_id, skip_special_tokens=False)
         self.spans = lru_cache(REMEMBERED)(self._spans)
         self.prompt = lru_cache(REMEMBERED)(self._prompt)
         self.decode = lru_cache(REMEMBERED)(self._decode)
+        self.stops, self.greedy = cache(self._stops), cache(self._greedy)
 
     def _spans(self, request: LogLikelihood | Rolling) -> tuple[Span, ...]:
         """Encode what must be read to score a request: several spans beyond the model's window."""
@@ -137,6 +147,14 @@ class RequestEncoder:
         return TokenizedPrompt(
             tuple(tokens), tuple(stops), new_tokens, json.dumps(options, sort_keys=True)
         )
+
+    def _stops(self, settings: Settings) -> "Stops":
+        strings, limit, options = settings
+        return Stops(self.tokenizer, strings, end_tokens(self.model, json.loads(options)), limit)
+
+    def _greedy(self, options: str) -> bool:
+        """Tell whether these arguments, as JSON, ask for the likeliest token each time."""
+        return greedy_only(self.model, json.loads(options))
 
     def _decode(self, tokens: tuple[int, ...]) -> str:
         """Return the text of tokens, the model's own signs among them."""
@@ -208,6 +226,26 @@ class Stops:
     def _text(self, tokens: Sequence[int]) -> str:
         """Decode, end tokens included: a stop string may be one."""
         return str(self.tokenizer.decode(list(tokens)))
+
+
+def greedy_options(options: dict[str, Any]) -> dict[str, Any]:
+    """Return generation arguments as `generate` takes them for greedy decoding."""
+    unused = {"temperature", "top_p", "top_k", "do_sample"}
+    return {k: v for k, v in options.items() if k not in unused} | {"do_sample": False}
+
+
+def greedy_only(model: PreTrainedModel, options: dict[str, Any]) -> bool:
+    """Tell whether these arguments ask for the likeliest token each time and nothing else."""
+    config = deepcopy(model.generation_config)
+    unknown: Any = config.update(**greedy_options(options))
+    said = {name for name, value in config.to_diff_dict().items() if value is not None}
+    return not unknown and not said - HARMLESS
+
+
+def end_tokens(model: PreTrainedModel, options: dict[str, Any]) -> list[int]:
+    """List the tokens that end an answer."""
+    ends: Any = options.get("eos_token_id", model.generation_config.eos_token_id)
+    return [] if ends is None else list(ends) if isinstance(ends, list | tuple) else [int(ends)]
 
 
 def group_prompts(

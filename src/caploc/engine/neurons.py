@@ -21,6 +21,7 @@ import torch
 from accelerate.utils.memory import clear_device_cache
 from jaxtyping import Bool, Float, Float64, Int
 from torch import Tensor, nn
+from torch.nn.utils.rnn import pad_sequence
 from torch.utils.checkpoint import checkpoint
 from transformers import PreTrainedModel
 
@@ -28,7 +29,6 @@ from caploc.designs import generator
 from caploc.engine import BatchEngine
 from caploc.engine.asks import Answer, Ask
 from caploc.engine.encoding import Span
-from caploc.engine.plain import pad_rows
 from caploc.engine.planning import MOST_ROWS, BatchSizer, head_widths, largest
 from caploc.errors import BadOption
 from caploc.models.cutting import CutSite, Projections, Replacement, knocked_out
@@ -294,14 +294,16 @@ class Batch:
     @classmethod
     def of(cls, spans: Sequence[Span], device: torch.device, at_once: int | None = None) -> "Batch":
         """Pad the inputs of some spans; their continuations are what is to be predicted."""
-        tokens, own = pad_rows([span.inputs for span in spans], 0, left=False)
+        rows = [torch.tensor(span.inputs, dtype=torch.long) for span in spans]
+        tokens = pad_sequence(rows, batch_first=True)
+        lengths = torch.tensor([len(row) for row in rows], device=device)
         predicted = [
             (number, len(span.inputs) - len(span.continuation) + place, token)
             for number, span in enumerate(spans)
             for place, token in enumerate(span.continuation)
         ]
         rows, places, gold = torch.tensor(predicted, device=device).T.contiguous()
-        return cls(tokens.to(device), own.sum(1).to(device), rows, places, gold, at_once)
+        return cls(tokens.to(device), lengths, rows, places, gold, at_once)
 
     @property
     def size(self) -> int:

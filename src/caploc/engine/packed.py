@@ -1,558 +1,218 @@
-"""One forward pass over packed rows, each token under its own row's mask; what it starts from.
+"""The packed engine: rows of many masks end to end in a pass, what they share is read once."""
 
-Below a mask's first knocked-out layer nothing differs from the intact model: neither the residual
-stream nor the keys and values. A row whose prompt is recorded takes both from the record and starts
-at the deepest recorded depth that its mask leaves intact. A prefix, shared by all prompts, is
-recorded once, and read once for each mask from the depth where that mask begins to matter.
-"""
+from collections import Counter, defaultdict, deque
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 
-import inspect
-from collections import defaultdict
-from collections.abc import Hashable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
-from functools import partial, reduce
-from itertools import groupby
-from operator import or_
-from typing import Any
-from weakref import WeakValueDictionary, finalize
-
-import torch
-from jaxtyping import Bool, Float, Int
-from torch import Tensor, nn
-
-from caploc.engine.asks import INTACT, NumberedMask
-from caploc.engine.attention import (
-    AttentionSwitch,
-    DecodeAttention,
-    KeyKeeper,
-    KeysKnown,
-    KeySlots,
-    PrefillAttention,
-    PrefillBlock,
-    Segment,
-    SegmentKeeper,
-    SlotKeeper,
+from caploc.engine.asks import INTACT, Answer, Ask, MaskNumbers, Source, run_to_end
+from caploc.engine.decoding import AnswerCache, Decoder, Drafting, DraftOdds
+from caploc.engine.encoding import (
+    NOT_GREEDY,
+    RequestEncoder,
+    Settings,
+    Span,
+    TokenizedPrompt,
+    group_prompts,
 )
-from caploc.engine.kernels import Recordable, StepGraphs, has_graphs, reads_stacks, round_up
-from caploc.engine.planning import BatchPlan, PlannedRow, model_devices
-from caploc.engine.stacks import Readers, pinned, send
-from caploc.models.cutting import MaskTable, PackedCut
-from caploc.models.hooks import forward_as, temporary_hooks
+from caploc.engine.passes import PackedModel
+from caploc.engine.planning import BatchSizer, PlannedRow, PlannedWork, plan_batches
+from caploc.engine.reading import Scorer, SourceReader, TokenTree, merge_spans
+from caploc.engine.scores import PendingScore
+from caploc.engine.suitability import packed_model
+from caploc.grid import Grid
 from caploc.models.loading import CutModel
-from caploc.models.projections import decoder_layers
-from caploc.models.substitutes import number_substitutes
+from caploc.tasks.task import Generate
 
-ROWS, WIDTH = 8, 64  # what the rows and the own keys of a padded step are multiples of, at least
-Residual = Float[Tensor, "tokens hidden"]
-Residuals = Float[Tensor, "rows tokens hidden"]
-
-
-def tabulate_left(masks: Sequence[NumberedMask], dtype: torch.dtype) -> Tensor:
-    """Say what masks leave of each head: whether they do, or how much if any leaves a part."""
-    if any(mask.heads.is_floating_point() for mask in masks):
-        return (1 - torch.stack([mask.heads.double() for mask in masks])).to(dtype)
-    return ~torch.stack([mask.heads for mask in masks])
+# Masks under which a prompt must be asked for its intact answer to be worth having first: all other
+# rows wait for it, and where drafts do not hold it is no more than a sixteenth too much.
+ENOUGH = 16
+ALL, LATER = 10**6, 16  # most tokens of a first draft, and of one in a step, which pads its rows
+LENGTHS = 1000  # of answers, which say how long the next will be
+NOT_PACKED = "does not give this model's answers, whose attention it does not know"
+PromptAsk = tuple[Ask, TokenizedPrompt]
 
 
-def layers_cut(masks: Sequence[NumberedMask]) -> int:
-    """Return the layers that any of the masks cuts, as bits."""
-    return reduce(or_, (mask.layers for mask in masks), 0)
+class PackedBackend:
+    """Answers with packed rows, greedily, on a model that is shown to give the same answers so."""
+
+    name = "packed"
+
+    def __init__(
+        self, loaded: CutModel, encoder: RequestEncoder, sizer: BatchSizer, sources: SourceReader
+    ) -> None:
+        self.grid: Grid = loaded.grid
+        self.encoder = encoder
+        self.model = packed_model(loaded)
+        if self.model is not None:
+            self.generation = Generation(self.model, encoder, sizer, sources)
+            self.likelihood = Likelihood(self.model, encoder, sizer, sources)
+
+    def refusal(self, ask: Ask) -> str | None:
+        if self.model is None:
+            return NOT_PACKED
+        if isinstance(ask.request, Generate):
+            prompt = self.encoder.prompt(ask.request)
+            if not self.encoder.greedy(prompt.options):
+                return NOT_GREEDY
+            tokens = len(prompt.tokens) + prompt.new_tokens
+        else:
+            spans = self.encoder.spans(ask.request)
+            tokens = max((len(span.inputs) for span in spans), default=0)
+        if tokens > self.model.longest:
+            return f"serves rows of {self.model.longest:,} tokens at most, the model's window"
+        return None
+
+    def answer(self, asks: Iterable[Ask]) -> Iterator[list[Answer]]:
+        """Answer every ask once; those that want text first, since they need most memory."""
+        asks = list(asks)
+        yield from self.generation.answer([a for a in asks if isinstance(a.request, Generate)])
+        yield from self.likelihood.answer([a for a in asks if not isinstance(a.request, Generate)])
 
 
-@dataclass(eq=False)
-class Chunk:
-    """A row's tokens in a pass that reads it from its beginning, after its segment.
-
-    `tree` and `depths` are for rows that branch: which of the row's tokens each token reads, and
-    how many tokens of the row stand before it on its branch. A `residual` replaces the layers
-    below; all chunks of a pass start at the same depth.
-    """
-
-    tokens: Sequence[int]
-    mask: NumberedMask
-    read: Sequence[int]  # places whose next-token logits are wanted
-    segment: Segment | None = None
-    tree: Bool[Tensor, "length length"] | None = None
-    depths: Sequence[int] | None = None
-    residual: Residual | None = None
-
-
-@dataclass(eq=False)
-class FedRow:
-    """What a running row is fed in a step, and how many of its own tokens have keys in its slot."""
-
-    tokens: Sequence[int]
-    mask: NumberedMask
-    kept: int
-    segment: Segment | None
-
-
-@dataclass(eq=False)
-class Pass:
-    """One forward pass over packed tokens, all tensors on the model's device.
-
-    Row `owners[i]` of the mask table holds for token i; `layers` are the layers that any of these
-    masks cuts, as bits. The logits after the tokens at the places `read` are wanted. With `start`,
-    `residual` goes into that layer and those below are skipped. `tails` are the places that the
-    last layer answers for (None: all); it is asked for them as `narrowed` does.
-    """
-
-    tokens: Int[Tensor, " tokens"]
-    positions: Int[Tensor, " tokens"]
-    table: MaskTable
-    owners: Int[Tensor, " tokens"]
-    layers: int
-    attention: PrefillAttention | DecodeAttention
-    read: Int[Tensor, " read"]
-    start: int = 0
-    residual: Residual | None = None
-    tails: Int[Tensor, " tails"] | None = None
-
-
-class PackedModel:
-    """A model that reads packed rows. The hooks that cut by masks stay as long as it lives."""
-
-    def __init__(self, loaded: CutModel, longest: int, *, narrows: bool = True) -> None:
-        """Find the decoder's layers; rows of at most `longest` tokens are given to it.
-
-        `narrows` says whether the last layer may be asked for some of the tokens alone.
-        """
-        self.loaded, self.model, self.longest = loaded, loaded.model, longest
-        self.narrows = narrows
-        self.device = loaded.device
-        self.spread = len(model_devices(loaded.model)) > 1
-        placed = getattr(loaded.model, "hf_device_map", None) or {}
-        offloaded = {"cpu", "disk"} & set(placed.values())
-        whole = not self.spread and not offloaded and loaded.team is None
-        self.recordable = Recordable(whole and has_graphs(loaded.device))
-        self.depth = len(loaded.projections)
-        self.stack = DecoderStack(decoder_layers(loaded.model, loaded.projections))
-        self.switch = AttentionSwitch(loaded.model)
-        self.cut = PackedCut(loaded.projections, loaded.grid)
-        finalize(self, self.cut.remove)
-        self.picks = "logits_to_keep" in inspect.signature(loaded.model.forward).parameters
-
-    def table(self, masks: Sequence[NumberedMask]) -> MaskTable:
-        """Put masks on the device, each in the row of its number."""
-        left = tabulate_left(masks, self.model.dtype)
-        left = (left.pin_memory() if pinned(self.device) else left).to(
-            self.device, non_blocking=True
-        )
-        sources, substitutes = number_substitutes([mask.substitute for mask in masks])
-        if not substitutes.sources:
-            return MaskTable(left)
-        return MaskTable(left, sources.to(self.device), substitutes)
-
-    def forward(self, one: Pass) -> Float[Tensor, "read vocabulary"]:
-        # the last layer may be on another device than the first, and a place on the host fits any
-        read = one.read.cpu() if self.spread else one.read
-        where = {"logits_to_keep": read} if self.picks else {}
-        with (
-            self.switch.attending(one.attention),
-            self.cut.cutting(one.table, one.owners, one.positions, one.layers, one.tails),
-            self.stack.started(one.start, None if one.residual is None else one.residual[None]),
-            narrowed(self.stack.layers[-1], one.tails),
-        ):
-            logits: Tensor = self.model(
-                input_ids=one.tokens[None],
-                position_ids=one.positions[None],
-                use_cache=False,
-                **where,
-            ).logits[0]
-        return logits if self.picks else logits[one.read]
-
-    def read(
-        self,
-        table: MaskTable,
-        chunks: Sequence[Chunk],
-        start: int = 0,
-        keeper: KeyKeeper | None = None,
-    ) -> Float[Tensor, "read vocabulary"]:
-        """Read rows from their beginning, and return the logits each wants, chunk by chunk."""
-        tokens, positions, owners, read = list[int](), list[int](), list[int](), list[int]()
-        for chunk in chunks:
-            before = chunk.segment.length if chunk.segment else 0
-            depths = chunk.depths or range(len(chunk.tokens))
-            positions += [before + depth for depth in depths]
-            owners += [chunk.mask.number] * len(chunk.tokens)
-            read += [len(tokens) + place for place in chunk.read]
-            tokens += chunk.tokens
-        residual, blocks = None, _group_chunks(chunks)
-        if start:
-            residual = torch.cat([c.residual for c in chunks if c.residual is not None])
-        tails = self.tails(blocks)
-        on_device = self.here(tokens, positions, owners)
-        return self.forward(
-            Pass(
-                on_device[0],
-                on_device[1],
-                table,
-                on_device[2],
-                layers_cut([chunk.mask for chunk in chunks]),
-                PrefillAttention(blocks, keeper, None if tails is None else self.depth - 1),
-                self.here(read)[0],
-                start,
-                residual,
-                tails,
-            )
-        )
-
-    def step(
-        self,
-        table: MaskTable,
-        room: KeySlots,
-        rows: Sequence[FedRow],
-        shared: Readers,
-        layers: int | None = None,
-    ) -> "DecodeStep":
-        """Return the step that feeds row i in slot i; it cuts `layers`, as bits (None: theirs)."""
-        if layers is None:
-            layers = layers_cut([row.mask for row in rows])
-        fed = [
-            (token, row.segment.length if row.segment else 0, row.kept + n, row.mask.number, slot)
-            for slot, row in enumerate(rows)
-            for n, token in enumerate(row.tokens)
-        ]
-        longest = max(len(row.tokens) for row in rows)
-        reach, size = max(row.kept + len(row.tokens) for row in rows), self.rows_run(rows, room)
-        if size > len(rows):  # few shapes, whatever the rows: tokens that nobody reads fill it up
-            reach = min(round_up(reach, WIDTH), room.length)
-            last = round_up(len(fed), ROWS) - len(fed)
-            spare = range(len(rows), size) if longest == 1 else [size - 1] * last
-            fed += [(0, 0, 0, INTACT, slot) for slot in spare]
-        tokens, before, places, owners, slots = zip(*fed, strict=True)
-        positions = [first + place for first, place in zip(before, places, strict=True)]
-        here = self.here(tokens, positions, owners, slots, places)
-        kept = self.here([*(row.kept for row in rows), *[0] * (size - len(rows))])[0]
-        return DecodeStep(
-            self, table, room, shared, layers, longest, reach, (here, kept, *shared.sent)
-        )
-
-    def step_graphs(self, masks: Sequence[NumberedMask]) -> StepGraphs:
-        """Return what records steps under these masks, for one plan."""
-        return StepGraphs(self.recordable, layers_cut(masks))
-
-    def rows_run(self, rows: Sequence[Any], room: KeySlots) -> int:
-        """Count a step's rows: on a CPU those that run, elsewhere (for few shapes) some more."""
-        if not reads_stacks(self.device):
-            return len(rows)
-        return min(round_up(len(rows) + 1, ROWS), room.rows)
-
-    def into_slots(
-        self, room: KeySlots, slots: Sequence[int], chunks: Sequence[Chunk]
-    ) -> SlotKeeper:
-        """Return what keeps the chunks of a pass from the beginning of these slots on."""
-        pairs = list(zip(slots, (len(chunk.tokens) for chunk in chunks), strict=True))
-        here = self.here(
-            [slot for slot, length in pairs for _ in range(length)],
-            [place for _, length in pairs for place in range(length)],
-        )
-        return SlotKeeper(room, here[0], here[1])
-
-    def tails(self, blocks: Sequence[PrefillBlock]) -> Int[Tensor, " tails"] | None:
-        """Find the places in a pass after which predictions are wanted; None for all of them."""
-        if not self.narrows or all(block.tail == block.length for block in blocks):
-            return None
-        return self.here([place for block in blocks for place in block.tails])[0]
-
-    def agreed(self, best: Int[Tensor, " read"]) -> list[int]:
-        """Bring chosen tokens to the host: where a team runs the model, those of its leader."""
-        tokens: list[int] = best.tolist()
-        if self.loaded.team is None:
-            return tokens
-        return [int(token) for token in self.loaded.team.agree([float(each) for each in tokens])]
-
-    def here(self, *numbers: Sequence[int]) -> Int[Tensor, "lists numbers"]:
-        """Put lists of numbers, equally long, on the model's device in one copy."""
-        return send([list(each) for each in numbers], self.device)
-
-
-@dataclass(frozen=True, eq=False)
-class DecodeStep:
-    """A step of running rows. `inputs` are what differs between steps of one form, on the device.
-
-    They are the tokens fed with their positions, masks, slots and places there; the own tokens that
-    each row had; and who reads which segments. Where steps are padded, what belongs to nobody comes
-    after what is computed for the tokens fed.
-    """
+@dataclass
+class _RowRunner:
+    """Answers one kind of ask with packed rows."""
 
     packed: PackedModel
-    table: MaskTable
-    room: KeySlots
-    shared: Readers
-    layers: int
-    longest: int
-    reach: int
-    inputs: Sequence[Tensor]
+    encoder: RequestEncoder
+    sizer: BatchSizer
+    sources: SourceReader
 
-    @property
-    def form(self) -> Hashable:
-        """What else a step depends on; None where that cannot be said."""
-        if self.shared.form is None:
-            return None
-        shapes = tuple(tuple(each.shape) for each in self.inputs)
-        return shapes, self.layers, self.longest, self.reach, self.shared.form
 
-    def best(self, inputs: Sequence[Tensor]) -> Int[Tensor, " tokens"]:
-        """Choose the likeliest token after each token fed."""
-        return self.logits(inputs).argmax(-1)
+@dataclass
+class Generation(_RowRunner):
+    """Answers asks that want text; asks with the same stops, limit and options run together."""
 
-    def logits(self, inputs: Sequence[Tensor]) -> Float[Tensor, "tokens vocabulary"]:
-        (tokens, positions, owners, slots, places), kept, *sent = inputs
-        attention = DecodeAttention(
-            self.room, slots, places, kept, self.shared.layers(sent), self.longest, self.reach
+    def __post_init__(self) -> None:
+        self.remembered = AnswerCache()
+        self.odds: dict[Settings, tuple[DraftOdds, DraftOdds]] = defaultdict(
+            lambda: (DraftOdds(ALL), DraftOdds(LATER))
         )
-        read = torch.arange(len(slots), device=slots.device)
-        return self.packed.forward(
-            Pass(tokens, positions, self.table, owners, self.layers, attention, read)
+        # lengths of the last answers
+        self.seen: dict[Settings, deque[int]] = defaultdict(lambda: deque(maxlen=LENGTHS))
+
+    def answer(self, asks: Sequence[Ask]) -> Iterator[list[Answer]]:
+        for settings, members in group_prompts(self.encoder, asks).items():
+            yield from self.run(settings, members)
+
+    def run(self, settings: Settings, members: list[PromptAsk]) -> Iterator[list[Answer]]:
+        """Answer the intact rows first, for drafts of the others."""
+        masks, prompts = MaskNumbers(self.packed.loaded.grid), dict[TokenizedPrompt, int]()
+        asked: dict[tuple[int, int], list[Ask]] = defaultdict(list)  # (prompt, mask)
+        for ask, prompt in members:
+            number = prompts.setdefault(prompt, len(prompts))
+            asked[number, masks.number(ask.knocked_out, self.sources.substitute(ask))].append(ask)
+        texts, pairs = list(prompts), list(asked)
+        times = Counter(prompt for prompt, mask in pairs if mask != INTACT)
+        first = {pair for pair in pairs if pair[1] == INTACT} | {
+            (prompt, INTACT)
+            for prompt, count in times.items()
+            if count >= ENOUGH and not self.remembered.of(hash(texts[prompt])).root.next
+        }
+        order = sorted(first) + [pair for pair in pairs if pair not in first]
+        rows = [PlannedRow(number, *pair) for number, pair in enumerate(order)]
+        tokens, hashes = [text.tokens for text in texts], list(map(hash, texts))
+        work = PlannedWork(
+            stems=[text[:-1] for text in tokens],
+            lengths=[len(text) for text in tokens],
+            answers=self.encoder.stops(settings).limit,
+            cuts=[mask.first_layer for mask in masks.all],
+            wanted=rows,
+            first=range(len(first)),
         )
+        drafting = Drafting(lambda prompt: self.remembered.of(hashes[prompt]), *self.odds[settings])
+        make = partial(self._decoder, settings, tokens, masks, work, drafting)
+        due = 0.0  # intact answers that nobody asked for are paid by the next row
+        for batch in run_to_end(rows, make, self.sizer):
+            answers: list[Answer] = []
+            for decoded in batch:
+                self.seen[settings].append(len(decoded.tokens))
+                prompt, due = texts[decoded.row.prompt], due + decoded.cost
+                askers = asked[decoded.row.prompt, decoded.row.mask]
+                cost = due / max(1, len(askers))
+                said = decoded.tokens
+                answers += [self.encoder.answer(ask, prompt, said, cost) for ask in askers]
+                due = 0.0 if askers else due
+            yield answers
 
+    def _decoder(
+        self,
+        settings: Settings,
+        prompts: Sequence[tuple[int, ...]],
+        masks: MaskNumbers,
+        work: PlannedWork,
+        drafting: Drafting,
+        rows: Sequence[PlannedRow],
+    ) -> Decoder:
+        """Plan open rows and be ready to run them; those not planned stay open.
 
-def _group_chunks(chunks: Sequence[Chunk]) -> list[PrefillBlock]:
-    """Make blocks of neighbours that are equally long and read the same."""
-    found, first = list[PrefillBlock](), 0
-
-    def shape(chunk: Chunk) -> tuple[int, int, int]:
-        return len(chunk.tokens), id(chunk.segment), id(chunk.tree)
-
-    for (length, *_), alike in groupby(chunks, key=shape):
-        rows = list(alike)
-        tail = length - min(min(chunk.read) for chunk in rows)
-        found.append(PrefillBlock(first, len(rows), length, tail, rows[0].segment, rows[0].tree))
-        first += length * len(rows)
-    return found
-
-
-class DecoderStack:
-    """The decoder layers, bottom up. Depth d is the residual stream that goes into layer d."""
-
-    def __init__(self, layers: Sequence[nn.Module]) -> None:
-        self.layers = list(layers)
-        self.in_tuple = False  # whether a layer's output is a tuple: seen while recording
-
-    @contextmanager
-    def recorded(self, depths: Sequence[int]) -> Iterator[dict[int, Residuals]]:
-        """Keep the residual stream of a forward pass at these depths, for a block."""
-        kept: dict[int, Residuals] = {}
-
-        def note(depth: int, _: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-            # cloned: some layers add to their input in place
-            kept[depth] = _hidden(args, kwargs).clone()
-
-        def see_form(_: nn.Module, args: tuple[Any, ...], output: Any) -> None:
-            self.in_tuple = isinstance(output, tuple)
-
-        def register() -> Iterator[Any]:
-            for depth in depths:
-                layer = self.layers[depth]
-                yield layer.register_forward_pre_hook(partial(note, depth), with_kwargs=True)
-            yield from (layer.register_forward_hook(see_form) for layer in self.layers[:1])
-
-        with temporary_hooks(register()):
-            yield kept
-
-    @contextmanager
-    def started(self, depth: int, residual: Residuals | None) -> Iterator[None]:
-        """Skip the layers below `depth`, for a block; `residual` goes into that layer.
-
-        Whatever the model does outside its layers (embedding, rotary positions, final norm) is
-        done as always.
+        Rows that outgrew their slots are planned when no others are left, with room for the longest
+        answer. Where slots are short and nothing was answered yet, the intact rows are planned
+        alone: they tell how long answers are.
         """
-        handed = (residual,) if self.in_tuple else residual
-        with ExitStack() as back:
-            for layer in self.layers[: depth if residual is not None else 0]:
-                back.enter_context(forward_as(layer, lambda *args, **kwargs: handed))
-            yield
+        sizes, seen = self.sizer.sizes(drafted=LATER), self.seen[settings]
+        fresh = [row for row in rows if row.number not in drafting.outgrown]
+        wanted = replace(work, wanted=fresh or rows, seen=seen if fresh else ())
+        plan = plan_batches(wanted, sizes)
+        short = plan.slots < min(sizes.most_rows, len(rows))
+        if short and not seen and any(stage.waits for stage in plan.stages):
+            plan = replace(plan, stages=plan.stages[:1])
+        stops = self.encoder.stops(settings)
+        return Decoder(self.packed, plan, prompts, masks.all, stops, drafting)
 
 
-@contextmanager
-def narrowed(layer: nn.Module, tails: Int[Tensor, " tails"] | None) -> Iterator[None]:
-    """Have the last layer compute only these tokens of the pass, for a block; None: all of them.
+@dataclass
+class Likelihood(_RowRunner):
+    """Answers asks that want log-probabilities; those of one row of measurement share a tree."""
 
-    Of the others it must only know keys and values. So the layer is called twice: with all tokens,
-    until attention has their keys and values, and with the tails of the rows, which then read them.
-    Its output is 0 for all others.
-    """
-    if tails is None:
-        yield
-        return
-    usual = layer.forward
+    def answer(self, asks: Sequence[Ask]) -> Iterator[list[Answer]]:
+        pending = [PendingScore(ask, self.encoder) for ask in asks]
+        # an empty text has nothing to be read
+        yield [one.answer() for one in pending if not one.spans]
+        rows: dict[tuple[int, bytes, Source | None], list[PendingScore]] = defaultdict(list)
+        for one in pending:
+            if one.spans:
+                ask = one.ask
+                rows[ask.key[0], ask.knocked_out.tobytes(), ask.source].append(one)
+        yield from self.run(rows.values())
 
-    def forward(*args: Any, **kwargs: Any) -> Any:
-        hidden = _hidden(args, kwargs)
-        try:
-            return usual(*args, **kwargs)
-        except KeysKnown:
-            pass  # what follows is outside: the handler holds on to the first call's tensors
-        count = hidden.shape[1]
-        output = usual(
-            *(select_tokens(value, tails, count) for value in args),
-            **{name: select_tokens(value, tails, count) for name, value in kwargs.items()},
+    def run(self, rows: Iterable[list[PendingScore]]) -> Iterator[list[Answer]]:
+        """Answer with a tree of tokens for each row and mask."""
+        masks, trees = MaskNumbers(self.packed.loaded.grid), list[TokenTree]()
+        known: dict[tuple[Span, ...], range] = {}
+        asked: dict[tuple[int, int], list[list[PendingScore]]] = defaultdict(list)  # (tree, mask)
+        for members in rows:
+            spans = tuple(span for one in members for span in one.spans)
+            owners = [one for one in members for _ in one.spans]
+            if spans not in known:
+                found = merge_spans(spans)
+                known[spans] = range(len(trees), len(trees) + len(found))
+                trees += found
+            ask = members[0].ask
+            mask = masks.number(ask.knocked_out, self.sources.substitute(ask))
+            for number in known[spans]:
+                asked[number, mask].append(owners)
+        planned = [PlannedRow(number, *pair) for number, pair in enumerate(asked)]
+        for batch in run_to_end(planned, partial(self._scorer, trees, masks), self.sizer):
+            answers: list[Answer] = []
+            for scored in batch:
+                readers = asked[scored.row.prompt, scored.row.mask]
+                cost = scored.cost / len(readers) / len(scored.spans)
+                for owners in readers:
+                    for span, found in scored.spans:
+                        answers += owners[span].take(found, cost)
+            yield answers
+
+    def _scorer(
+        self, trees: Sequence[TokenTree], masks: MaskNumbers, rows: Sequence[PlannedRow]
+    ) -> Scorer:
+        """Plan rows of trees, and be ready to run them."""
+        work = PlannedWork(
+            stems=[tree.tokens[: tree.stem] for tree in trees],
+            lengths=[len(tree.tokens) for tree in trees],
+            answers=0,
+            cuts=[mask.first_layer for mask in masks.all],
+            wanted=rows,
         )
-        some: Tensor = output[0] if isinstance(output, tuple) else output
-        every = some.new_zeros(hidden.shape)  # the layer may hand it on from another device
-        every[:, tails.to(some.device)] = some
-        return (every, *output[1:]) if isinstance(output, tuple) else every
-
-    with forward_as(layer, forward):
-        yield
-
-
-def select_tokens(value: Any, chosen: Int[Tensor, " tails"], count: int) -> Any:
-    """Narrow what a layer is handed for each of `count` tokens to the chosen ones."""
-    if isinstance(value, tuple):
-        return tuple(select_tokens(one, chosen, count) for one in value)
-    if not isinstance(value, Tensor):
-        return value
-    if value.shape[:2] == (1, count):
-        return value[:, chosen.to(value.device)]  # wherever the layer before has left it
-    return value[chosen.to(value.device)] if value.shape == (count,) else value
-
-
-def _hidden(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
-    hidden: Tensor = args[0] if args else kwargs["hidden_states"]
-    return hidden
-
-
-@dataclass(eq=False)
-class IntactRecord:
-    """The intact model's residual stream and keys over some tokens."""
-
-    tokens: tuple[int, ...]
-    segment: Segment
-    residual: dict[int, Residual]
-
-    def start(self, cut: int) -> int:
-        """Return the deepest recorded depth at or below a mask's first cut."""
-        return max((depth for depth in self.residual if depth <= cut), default=0)
-
-    def part(self, first: int, last: int) -> "IntactRecord":
-        """Return the record of some of the tokens, as views."""
-        residual = {depth: stream[first:last] for depth, stream in self.residual.items()}
-        return IntactRecord(self.tokens[first:last], self.segment.part(first, last), residual)
-
-
-class IntactRecords:
-    """Records of a plan's prompts and prefixes, and each mask's own reading of a prefix.
-
-    It counts the tokens run that belong to no one row, in units of a pass through all layers, until
-    a row pays for them. The last layer counts for all tokens, also where it is asked for a few.
-    """
-
-    def __init__(self, packed: PackedModel, plan: BatchPlan, masks: Sequence[NumberedMask]) -> None:
-        self.packed, self.plan, self.masks = packed, plan, masks
-        self.table = packed.table(masks)
-        self.due = 0.0
-        self.records: dict[int, IntactRecord] = {}
-        self.of_prefix: dict[int, IntactRecord] = {}
-        # A mask's prefix goes with the last row that reads it. The rows of a mask come one after
-        # another, so `latest` keeps the newest prefix for the next of them.
-        self.read: WeakValueDictionary[tuple[int, int], Segment] = WeakValueDictionary()
-        self.latest: Segment | None = None
-
-    def cost(self, tokens: int, start: int = 0) -> float:
-        """Return what so many tokens cost that start at this depth."""
-        return tokens * (1 - start / self.packed.depth)
-
-    def pay(self) -> float:
-        """Return the cost that no row has paid for yet; then nothing is due."""
-        due, self.due = self.due, 0.0
-        return due
-
-    def start(self, row: PlannedRow) -> int:
-        """Return the depth at which a row's prompt can be started."""
-        record = self.records.get(row.prompt)
-        return record.start(self.masks[row.mask].first_layer) if record else 0
-
-    def prefix(self, number: int) -> IntactRecord:
-        if number not in self.of_prefix:
-            self.of_prefix.clear()  # stages go through the prefixes one after another
-            tokens = self.plan.prefixes[number]
-            chunk = Chunk(tokens, self.masks[INTACT], [len(tokens) - 1])
-            (self.of_prefix[number],) = self._recorded([chunk], self.plan.prefix_depths)
-        return self.of_prefix[number]
-
-    def prefix_segment(self, prompt: int) -> Segment | None:
-        number = self.plan.prefix[prompt]
-        return None if number is None else self.prefix(number).segment
-
-    def segments(self, rows: Sequence[PlannedRow]) -> list[Segment | None]:
-        """Return the keys of rows' prefixes, each under the row's mask; read what is missing."""
-        pairs = [(self.plan.prefix[row.prompt], self.masks[row.mask]) for row in rows]
-        found: dict[tuple[int | None, int], Segment | None] = {}
-        missing: dict[int, list[NumberedMask]] = defaultdict(list)
-        for number, mask in pairs:
-            if (number, mask.number) not in found:
-                segment = found[number, mask.number] = self._at_hand(number, mask)
-                if number is not None and segment is None:
-                    missing[number].append(mask)
-        for number, masks in missing.items():
-            for mask, segment in zip(masks, self.under(number, masks), strict=True):
-                found[number, mask.number] = self.read[number, mask.number] = segment
-        segments = [found[number, mask.number] for number, mask in pairs]
-        self.latest = segments[-1]
-        return segments
-
-    def kept_segments(self) -> list[Segment]:
-        """Return the segments of prefixes that are kept whether rows read them or not."""
-        newest = [] if self.latest is None else [self.latest]
-        return [*newest, *(record.segment for record in self.of_prefix.values())]
-
-    def _at_hand(self, number: int | None, mask: NumberedMask) -> Segment | None:
-        """Return the keys of a prefix under a mask if nothing must be read for them."""
-        if number is None:
-            return None
-        if mask.first_layer >= self.packed.depth - 1:  # a layer's own cut does not change its keys
-            return self.prefix(number).segment
-        return self.read.get((number, mask.number))
-
-    def under(self, number: int, masks: Sequence[NumberedMask]) -> Iterator[Segment]:
-        """Read a recorded prefix under masks, in passes that start at their first cuts."""
-        intact = self.prefix(number)
-        length = len(intact.tokens)
-        most = max(1, min(self.plan.rows, self.plan.tokens // length))
-        for first in range(0, len(masks), most):
-            together = masks[first : first + most]
-            start = intact.start(min(mask.first_layer for mask in together))
-            keeper, residual = SegmentKeeper(self.packed.depth), intact.residual.get(start)
-            chunks = [
-                Chunk(intact.tokens, mask, [length - 1], residual=residual) for mask in together
-            ]
-            self.packed.read(self.table, chunks, start, keeper)
-            self.due += self.cost(length * len(together), start)
-            for place, mask in enumerate(together):
-                own = keeper.segment.part(place * length, (place + 1) * length)
-                yield own.copied().above(mask.first_layer + 1, intact.segment)
-
-    def record(
-        self, prompts: Sequence[int], chunks: Sequence[Chunk], depths: Sequence[int]
-    ) -> None:
-        """Record prompts, in place of those recorded before."""
-        self.records.clear()
-        first = 0
-        while first < len(prompts):
-            last, tokens = first, 0
-            end = min(len(prompts), first + self.plan.rows)
-            while last < end and (
-                last == first or tokens + len(chunks[last].tokens) <= self.plan.tokens
-            ):
-                tokens += len(chunks[last].tokens)
-                last += 1
-            found = self._recorded(chunks[first:last], depths)
-            self.records.update(zip(prompts[first:last], found, strict=True))
-            first = last
-
-    def _recorded(self, chunks: Sequence[Chunk], depths: Sequence[int]) -> list[IntactRecord]:
-        """Read chunks under no mask, and keep everything."""
-        keeper = SegmentKeeper(self.packed.depth)
-        with self.packed.switch.alone(), self.packed.stack.recorded(depths) as kept:
-            self.packed.read(self.table, chunks, 0, keeper)
-        residual = {depth: rows[0] for depth, rows in kept.items()}
-        tokens = tuple(token for chunk in chunks for token in chunk.tokens)
-        self.due += self.cost(len(tokens))
-        whole, records, first = IntactRecord(tokens, keeper.segment, residual), [], 0
-        for chunk in chunks:
-            records.append(whole.part(first, first + len(chunk.tokens)))
-            first += len(chunk.tokens)
-        return records
+        return Scorer(self.packed, plan_batches(work, self.sizer.sizes()), trees, masks.all)

@@ -22,7 +22,7 @@ from jaxtyping import Int
 from transformers import PreTrainedModel
 
 from caploc.errors import OutOfMemory
-from caploc.models.placement import Team, free_memory, input_device
+from caploc.models.placement import free_memory, input_device
 from caploc.models.projections import stated
 
 Tokens = Sequence[int]
@@ -413,13 +413,9 @@ class BatchSizer:
         model: PreTrainedModel,
         rows: int | None = None,
         memory: int | None = None,
-        team: Team | None = None,
     ) -> None:
-        """Size for this model; `rows` and `memory` (bytes beside the weights) set limits.
-
-        Of a `team` that shares the model, the process with least memory decides.
-        """
-        self.model, self.memory, self.team = model, memory, team
+        """Size for this model; `rows` and `memory` (bytes beside the weights) set limits."""
+        self.model, self.memory = model, memory
         self.devices = model_devices(model)
         self.device = input_device(model)
         self.most = rows or MOST_ROWS.get(self.device.type, 64)
@@ -432,7 +428,7 @@ class BatchSizer:
     def budget(self) -> int:
         share = CUDA_SHARE if self.device.type == "cuda" else SHARE
         most = self.memory or share * min(free_memory(device) for device in self.devices)
-        return int((self.team.least(float(most)) if self.team else most) / self.caution)
+        return int(most / self.caution)
 
     def sizes(self, drafted: int = 0) -> MemorySizes:
         """Measure what the planner needs; a step drafts at most so many tokens for a row."""
@@ -460,13 +456,11 @@ class BatchSizer:
         each = self.token_bytes * max(length, 1) + self.scored_bytes * scored
         return int(max(1, min(self.most, self.budget() // each)))
 
-    def batches(
-        self, items: Sequence[T], size: Callable[[T], tuple[int, int]]
-    ) -> Iterator[list[T]]:
-        """Cut items, longest first, into batches; `size` gives tokens, and those with logits."""
+    def batches(self, items: Sequence[T], length: int, scored: int = 1) -> Iterator[list[T]]:
+        """Cut items of so many tokens each, `scored` of them with logits, into batches that fit."""
         done = 0
         while done < len(items):
-            batch = list(items[done : done + self.rows(*size(items[done]))])
+            batch = list(items[done : done + self.rows(length, scored)])
             done += len(batch)
             yield batch
 
@@ -485,11 +479,6 @@ class BatchSizer:
         """Take half from now on, if the error says that memory ran out; otherwise raise it."""
         if not should_reduce_batch_size(error):
             raise error
-        if self.team is not None:  # the others do not know, and wait for this one
-            raise OutOfMemory(
-                f"A batch did not fit into the memory of process {self.team.rank}; start again "
-                f"with fewer rows at a time (--batch-size {max(1, self.most // 4)})."
-            ) from error
         if smallest or not self.budget():  # nothing is left to halve
             raise OutOfMemory(
                 f"Not even one row fits into the memory of {self.device}; use a smaller "

@@ -18,9 +18,9 @@ from torch.nn import functional
 
 from caploc.engine.asks import INTACT, Ask, NumberedMask, Source
 from caploc.engine.encoding import RequestEncoder, Span
-from caploc.engine.packed import Chunk, IntactRecords, PackedModel
-from caploc.engine.plain import ContinuationScore, sum_logprobs
+from caploc.engine.passes import Chunk, IntactRecords, PackedModel
 from caploc.engine.planning import BatchPlan, BatchSizer, PlannedRow, PlanStage
+from caploc.engine.scores import ContinuationScore, sum_logprobs
 from caploc.errors import BadOption
 from caploc.models.knockout import record_outputs
 from caploc.models.loading import CutModel
@@ -233,6 +233,10 @@ class SourceReader:
                 part, taken = [], 0
             part, taken = part + members, taken + size
         yield part
+
+    def substitute(self, ask: Ask) -> Substitute | None:
+        """Return what takes the place of the heads knocked out; None if that is zero."""
+        return None if ask.source is None else self.read(ask.source)
 
     def read(self, source: Source) -> Substitute:
         """Return what heads hand on over a source; raises BadOption as `choose_positions` does."""

@@ -142,8 +142,6 @@ class Export:
                 "have a head hand on zero; export its heads with --as heads, or run with --mode "
                 f"{ZERO}."
             )
-        if self.model.device.startswith("shard"):
-            raise BadOption("An export is written by one process; use --device spread instead.")
         config: Any = AutoConfig.from_pretrained(
             source.place, trust_remote_code=self.model.trust_remote_code, **source.which
         )

@@ -30,14 +30,6 @@ class Beside:
 
 
 @dataclass(frozen=True)
-class Shard:
-    """What this process holds of a projection shared by several: it reads the parts `inside`."""
-
-    module: nn.Module
-    inside: slice
-
-
-@dataclass(frozen=True)
 class CutSite:
     """Which parts of a model a projection reads: its layer, and the first and last within it."""
 
@@ -96,9 +88,7 @@ def standing(projections: Projections, grid: Grid) -> Iterator[tuple[CutSite, sl
     """Yield each projection by itself, after the parts it reads and their columns in the grid."""
     for layer, columns in enumerate(grid.layer_slices):
         site = projections[layer]
-        if isinstance(site, Shard):
-            held = [(site.module, site.inside)]
-        elif isinstance(site, Beside):
+        if isinstance(site, Beside):
             ends = zip(site.widths, accumulate(site.widths), strict=True)
             insides = (slice(end - width, end) for width, end in ends)
             held = list(zip(site.modules, insides, strict=True))

@@ -21,7 +21,7 @@ from transformers import PreTrainedModel
 from caploc.errors import BadData, BadOption
 from caploc.grid import Grid
 from caploc.heads import Head, HeadFile, HeadGrid
-from caploc.models.cutting import CutSite, Projections, Replacement, Shard, knocked_out, standing
+from caploc.models.cutting import CutSite, Projections, Replacement, knocked_out, standing
 from caploc.models.hooks import temporary_hooks
 from caploc.models.loading import LoadedModel
 from caploc.models.placement import input_device
@@ -213,8 +213,6 @@ def record_outputs(
     per_position: bool,
 ) -> ReferenceOutputs:
     """Run each text by itself, and keep what every head hands on."""
-    if any(isinstance(site, Shard) for site in projections):
-        raise BadOption("Reference outputs are of all heads; record them on an unshared model.")
     check_texts(tokens)
     totals: list[Tensor | None] = [None] * grid.layers
     texts: list[list[Tensor]] = [[] for _ in range(grid.layers)]

@@ -6,7 +6,7 @@ import shutil
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,6 @@ from transformers import (
     PreTrainedModel,
     PreTrainedTokenizerBase,
 )
-from transformers.distributed.configuration_utils import DistributedConfig
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
 from caploc.errors import BadOption, CaplocError, ModelRefused, OutOfMemory, pick
@@ -32,19 +31,15 @@ from caploc.models.cutting import Projections
 from caploc.models.gguf import mend_tokenizer, unmark_quantized
 from caploc.models.placement import (
     Placement,
-    Team,
     check_fit,
     check_quantization,
-    check_shardable,
     computing_dtype,
     dtype_label,
-    gather_team,
     input_device,
     is_quantized,
     multiplies_bfloat16,
     parse_placement,
     scheme_config,
-    shard_projections,
     usual_limits,
     weight_bytes,
 )
@@ -67,7 +62,7 @@ class CutModel:
 
     `projections` has an entry for each layer: what reads the layer's parts, or None where it has
     none. `fingerprint` changes whenever the weights or the config do; `dtype` also says how weights
-    are quantized. `device` takes the model's input. `team` are the processes that share it, if any.
+    are quantized. `device` takes the model's input.
     """
 
     model: PreTrainedModel
@@ -78,7 +73,6 @@ class CutModel:
     fingerprint: str
     dtype: str
     device: torch.device
-    team: Team | None = field(default=None, kw_only=True)
 
 
 @dataclass(frozen=True)
@@ -105,12 +99,11 @@ def load_model(  # noqa: PLR0913  (what a command can say of a model)
     (`smollm2`), or the `demo` inside the package. `gguf` names a GGUF file in the folder or the
     repository; its weights are dequantized, and tokenizer and config are those inside it.
 
-    `device` is auto (CUDA, else MPS, else CPU), cpu, cuda, cuda:N, mps, spread (layers over all
-    devices, then main memory, then disk; `spread:cuda:0=70GiB,cpu=200GiB` sets limits) or shard
-    (among the processes that torchrun started); `dtype` is auto (the checkpoint's own), float32,
-    bfloat16 or float16. `quantize` is 8bit, 4bit, int8 or int4: see docs/large_models.md. Other
-    weights are read from safetensors only. `projections` names the attention output projections
-    by hand; see `find_projections`.
+    `device` is auto (CUDA, else MPS, else CPU), cpu, cuda, cuda:N, mps or spread (layers over all
+    devices, then main memory, then disk; `spread:cuda:0=70GiB,cpu=200GiB` sets limits); `dtype` is
+    auto (the checkpoint's own), float32, bfloat16 or float16. `quantize` is 8bit, 4bit, int8 or
+    int4: see docs/large_models.md. Other weights are read from safetensors only. `projections`
+    names the attention output projections by hand; see `find_projections`.
 
     Raises:
         UnknownName: if there is no such model, revision, dtype or quantization.
@@ -123,10 +116,8 @@ def load_model(  # noqa: PLR0913  (what a command can say of a model)
     source = weights.source
     tokenizer = _read_tokenizer(source, trust_remote_code)
     _refuse_other_words(source.name, tokenizer, weights.empty)
-    team = gather_team() if weights.where.shared else None
     model = weights.load()
-    outputs, grid = find_projections(model, projections)
-    sites = outputs if team is None else shard_projections(outputs, grid, team)
+    sites, grid = find_projections(model, projections)
     prove_heads(model, sites, grid)
     return LoadedModel(
         model=model,
@@ -137,7 +128,6 @@ def load_model(  # noqa: PLR0913  (what a command can say of a model)
         fingerprint=source.fingerprint(),
         dtype=dtype_label(model, quantize),
         device=input_device(model),
-        team=team,
     )
 
 
@@ -213,27 +203,14 @@ class Weights:
                 f"The weights of {name} are dequantized as they are read; leave out --quantize "
                 f"{self.quantize}, or load with --dtype bfloat16."
             )
-        if self.source.gguf is not None and self.where.shared:
-            raise BadOption(
-                "GGUF weights are not shared among processes; use --device spread, which takes "
-                "them."
-            )
         check_quantization(name, config, self.quantize)
-        processes = 1
-        if self.where.shared:
-            processes = check_shardable(name, config, grid)
-            if self.quantized:
-                raise BadOption(
-                    "Quantized weights are not shared among processes; use --device spread, which "
-                    "takes them, or leave out --quantize."
-                )
-        check_fit(name, self.bytes, self.where, processes)
+        check_fit(name, self.bytes, self.where)
         return grid
 
     def load(self) -> PreTrainedModel:
         try:
             model = _read_weights(self.source, self.arguments())
-            if not (self.where.spread or self.where.shared or self.quantized):
+            if not (self.where.spread or self.quantized):
                 model.to(self.where.device)  # type: ignore[arg-type]  # the stub wants a module
         except torch.OutOfMemoryError:
             raise OutOfMemory(
@@ -253,8 +230,6 @@ class Weights:
         quantized = scheme_config(self.quantize, self.empty.config, self.dtype)
         if quantized is not None:
             arguments["quantization_config"] = quantized
-        if self.where.shared:
-            return arguments | {"distributed_config": DistributedConfig(tp_plan="auto")}
         if self.where.spread:
             folder = tempfile.mkdtemp(prefix="caploc-weights-")
             atexit.register(shutil.rmtree, folder, ignore_errors=True)

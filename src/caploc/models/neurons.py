@@ -275,7 +275,7 @@ def as_neurons(loaded: CutModel, *, whole: bool = True) -> NeuronModel:
     than modules that can be called. Raises ModelRefused if they are not found or fail the proof, or
     the weights are not as they must.
     """
-    if not is_whole(loaded.model) and (whole or loaded.team or has_experts(loaded.model)):
+    if not is_whole(loaded.model) and (whole or has_experts(loaded.model)):
         raise ModelRefused(
             f"{loaded.name} is quantized, spread over devices or shared among processes, and this "
             "reads its feed-forward weights; load it whole on one device."

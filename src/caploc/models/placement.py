@@ -1,171 +1,18 @@
-"""Where a model's weights go, whether they fit there, how they are quantized, who shares them.
-
-Processes that share one model hold some heads of every layer each, and all run every pass.
-`torchrun` starts them. The first one leads: it alone reads tasks, decides and writes; the others
-follow. A pass ends only when every process runs it, so that whatever depends on time, free memory
-or a tie between two tokens is decided by the leader and told to the others. Messages are JSON, sent
-as bytes: nothing that a process receives is run.
-"""
+"""Where a model's weights go, whether they fit there, and how they are quantized."""
 
 import importlib.util
-import json
-import os
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from datetime import timedelta
-from functools import cache
 from typing import Any
 
 import psutil
 import torch
-import torch.distributed as dist
 from accelerate.utils import convert_file_size_to_int, get_max_memory
-from torch import Tensor, nn
-from torch.distributed.tensor import DTensor
-from torch.distributed.tensor import Shard as Split
+from torch import nn
 from transformers import BitsAndBytesConfig, PretrainedConfig, PreTrainedModel, TorchAoConfig
 
-from caploc.errors import BadOption, ModelRefused, OutOfMemory, pick
-from caploc.heads import HeadGrid
-from caploc.models.cutting import Projections, Shard
-from caploc.process import launched, processes
-
-SHARD = "shard"
-HOW = "torchrun --nproc-per-node 2 -m caploc locate ... --device shard"
-# A leader may work by itself for long, on programs that a model wrote or on a regression.
-PATIENCE = timedelta(days=7)
-BUSY = timedelta(minutes=30)  # of one step of a pass; more means that a process is gone
-
-
-@dataclass(eq=False)
-class Team:
-    """The processes of one model: this one's number, how many there are, and how they talk.
-
-    While the leader runs a command the others wait for what they are told (`waiting`): it must not
-    start a pass, or load a model, alone.
-    """
-
-    rank: int
-    size: int
-    talk: Any  # a process group on the host, whatever device the model is on
-    waiting: bool = False
-
-    @property
-    def leads(self) -> bool:
-        return self.rank == 0
-
-    def tell(self, message: Any) -> None:
-        written = torch.frombuffer(bytearray(json.dumps(message).encode()), dtype=torch.uint8)
-        dist.broadcast(torch.tensor([len(written)]), 0, group=self.talk)
-        dist.broadcast(written, 0, group=self.talk)
-
-    def hear(self) -> Any:
-        length = torch.zeros(1, dtype=torch.long)
-        dist.broadcast(length, 0, group=self.talk)
-        written = torch.zeros(int(length), dtype=torch.uint8)
-        dist.broadcast(written, 0, group=self.talk)
-        return json.loads(written.numpy().tobytes())
-
-    def agree(self, numbers: Sequence[float]) -> list[float]:
-        """Return the leader's numbers; all processes must ask at the same moment, for as many."""
-        told = torch.tensor(list(numbers), dtype=torch.float64)
-        dist.broadcast(told, 0, group=self.talk)
-        return told.tolist()
-
-    def least(self, number: float) -> float:
-        told = torch.tensor([number], dtype=torch.float64)
-        dist.all_reduce(told, dist.ReduceOp.MIN, group=self.talk)
-        return float(told)
-
-    def part(self) -> None:
-        """End all connections: their threads must not run on while the process is taken down."""
-        join_team.cache_clear()
-        dist.destroy_process_group()
-
-
-@cache
-def join_team() -> Team:
-    """Meet the other processes; raises BadOption if this process was started alone."""
-    if not launched():
-        raise BadOption(f"--device {SHARD} shares a model among processes; start them: {HOW}")
-    if not dist.is_initialized():
-        on_cuda = torch.cuda.is_available()
-        if on_cuda:
-            torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
-        dist.init_process_group("cpu:gloo,cuda:nccl" if on_cuda else "gloo", timeout=BUSY)
-    talk = dist.new_group(backend="gloo", timeout=PATIENCE)
-    return Team(dist.get_rank(), dist.get_world_size(), talk)
-
-
-def gather_team() -> Team:
-    """Return the team, all of it ready to load a model.
-
-    Raises BadOption if this process was started alone, or the others wait for what they are told.
-    """
-    team = join_team()
-    if team.waiting:
-        raise BadOption(
-            f"This command does not know models that processes share (--device {SHARD}); start it "
-            "without torchrun, and use --device spread if one GPU is too small."
-        )
-    return team
-
-
-def check_shardable(name: str, config: PretrainedConfig, grid: HeadGrid) -> int:
-    """Count the processes; refuse a model whose heads they cannot share evenly.
-
-    Raises BadOption if this process was started alone; ModelRefused if transformers has no plan for
-    the model, or a head would be torn apart.
-    """
-    if not launched():
-        raise BadOption(f"--device {SHARD} shares a model among processes; start them: {HOW}")
-    size = processes()
-    if not getattr(config, "base_model_tp_plan", None):
-        raise ModelRefused(
-            f"transformers has no plan to share a {config.model_type} model among processes; use "
-            "--device spread in one process."
-        )
-    counts = {
-        number
-        for heads, group in zip(grid.heads_per_layer, grid.group_sizes, strict=True)
-        for number in (heads, heads // group)
-        if heads
-    }
-    torn = sorted(count for count in counts if count % size)
-    if torn:
-        raise ModelRefused(
-            f"{name} has layers with {torn[0]} heads, or key-value heads, which {size} processes "
-            "cannot share evenly; start torchrun with a number of processes that divides "
-            f"{', '.join(map(str, sorted(counts)))}."
-        )
-    return size
-
-
-def shard_projections(
-    projections: Sequence[nn.Module | None], grid: HeadGrid, team: Team
-) -> Projections:
-    """Pair each projection with the heads of its layer that this process holds."""
-    sites: list[Shard | None] = []
-    for projection, heads in zip(projections, grid.heads_per_layer, strict=True):
-        if projection is None:
-            sites.append(None)
-            continue
-        weight: Any = projection.weight
-        if not isinstance(weight, DTensor) or weight.placements != (Split(weight.ndim - 1),):
-            raise ModelRefused(
-                "transformers' plan for this model does not split its output projections by head, "
-                "so that heads cannot be cut where they are; use --device spread in one process."
-            )
-        each = heads // team.size
-        sites.append(Shard(projection, slice(team.rank * each, (team.rank + 1) * each)))
-    return sites
-
-
-def local(tensor: Tensor) -> Tensor:
-    """Return what this process holds of a tensor: all of it, unless it is shared."""
-    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
-
+from caploc.errors import BadOption, OutOfMemory, pick
 
 SPREAD = "spread"
 LIMITS = f"write {SPREAD}:cuda:0=70GiB,cpu=200GiB; what exceeds all limits is read from disk"
@@ -175,28 +22,23 @@ ROOM = 1.05  # times the weights' own bytes: buffers, and what the allocator rou
 
 @dataclass(frozen=True)
 class Placement:
-    """Where weights go: on one `device`, or `shared` among processes, or `spread`.
+    """Where weights go: on one `device`, or `spread`.
 
     That is layer by layer over every device there is (of each at most `limits`, in bytes), then
     into main memory, then on disk.
     """
 
     device: torch.device
-    shared: bool = False
     spread: bool = False
     limits: dict[int | str, int] = field(default_factory=dict)
 
 
 def parse_placement(name: str) -> Placement:
-    """Understand a device's name: auto, cpu, cuda, cuda:N, mps, spread, spread:LIMITS or shard."""
+    """Understand a device's name: auto, cpu, cuda, cuda:N, mps, spread or spread:LIMITS."""
     kind, colon, rest = name.partition(":")
     if kind == SPREAD:
         limits = _limits(rest) if colon else {}
         return Placement(pick_device("auto"), spread=True, limits=limits)
-    if name == SHARD:
-        cuda = launched() and torch.cuda.is_available()
-        device = torch.device("cuda", torch.cuda.current_device()) if cuda else torch.device("cpu")
-        return Placement(device, shared=True)
     return Placement(pick_device(name))
 
 
@@ -211,8 +53,8 @@ def pick_device(name: str) -> torch.device:
     wanted = "cuda:0" if name == "cuda" else name
     if wanted not in present:
         raise BadOption(
-            f"There is no device {name!r} here; choose auto, {', '.join(present)}, {SPREAD} (over "
-            f"all of them) or {SHARD} (among processes)."
+            f"There is no device {name!r} here; choose auto, {', '.join(present)} or {SPREAD} "
+            "(over all of them)."
         )
     return torch.device(wanted)
 
@@ -253,20 +95,18 @@ def free_memory(device: torch.device) -> int:
     return int(psutil.virtual_memory().available)
 
 
-def check_fit(name: str, needed: float, where: Placement, processes: int = 1) -> None:
+def check_fit(name: str, needed: float, where: Placement) -> None:
     """Refuse weights of so many bytes that the device has no room for.
 
     Weights that are spread always fit: what exceeds memory stays on disk.
     """
-    free, each = free_memory(where.device), ROOM * needed / processes
-    if where.spread or each <= free:
+    free = free_memory(where.device)
+    if where.spread or ROOM * needed <= free:
         return
-    share = f"; each of {processes} processes holds {_size(each)}" if processes > 1 else ""
     raise OutOfMemory(
-        f"The weights of {name} take {_size(ROOM * needed)}{share}, and {where.device} has "
+        f"The weights of {name} take {_size(ROOM * needed)}, and {where.device} has "
         f"{_size(float(free))} free; spread them over all devices, main memory and disk "
-        f"(--device {SPREAD}), quantize them (--quantize 8bit or 4bit), or share them among "
-        f"more processes (torchrun, --device {SHARD})."
+        f"(--device {SPREAD}), or quantize them (--quantize 8bit or 4bit)."
     )
 
 

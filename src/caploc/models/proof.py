@@ -46,7 +46,7 @@ from caploc.grid import Grid
 from caploc.heads import HeadGrid
 from caploc.models.cutting import Projections, knocked_out, standing
 from caploc.models.hooks import forward_as, temporary_hooks
-from caploc.models.placement import input_device, is_quantized, local, rows_mix
+from caploc.models.placement import input_device, is_quantized, rows_mix
 from caploc.models.projections import BY_HAND, layer_part, module_name, module_of, text_config
 
 TOKENS = 8
@@ -404,7 +404,7 @@ def is_writable(module: Any) -> bool:
     weight = getattr(module, "weight", None)
     if not isinstance(weight, Tensor):
         return False
-    here = local(weight.detach())
+    here = weight.detach()
     return type(here) is Tensor and here.is_floating_point() and here.device.type != "meta"
 
 
@@ -413,5 +413,5 @@ def reads_first(projection: Any) -> Float[Tensor, "*reads writes"]:
 
     What experts read has two axes: the expert, and the parts of each.
     """
-    weight: Tensor = local(projection.weight.detach())
+    weight: Tensor = projection.weight.detach()
     return weight if isinstance(projection, Conv1D) or weight.ndim > 2 else weight.T

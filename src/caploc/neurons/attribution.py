@@ -40,7 +40,7 @@ from caploc.engine.neurons import (
     mean_logprob,
     sum_logprob,
 )
-from caploc.engine.packed import DecoderStack
+from caploc.engine.passes import DecoderStack
 from caploc.errors import BadOption, pick
 from caploc.models.cutting import Projections
 from caploc.models.hooks import temporary_hooks

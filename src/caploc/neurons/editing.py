@@ -33,7 +33,7 @@ from transformers.pytorch_utils import Conv1D
 
 from caploc.engine.encoding import Span
 from caploc.engine.neurons import Batch
-from caploc.engine.plain import last_logits
+from caploc.engine.scores import last_logits
 from caploc.errors import BadData, BadOption
 from caploc.models.hooks import temporary_hooks
 from caploc.models.neurons import NeuronModel

@@ -24,7 +24,8 @@ from jaxtyping import Bool, Float64
 
 from caploc.designs import generator
 from caploc.engine.encoding import RequestEncoder
-from caploc.engine.plain import ContinuationScore, PaddedText, PaddingCheck, score_padded
+from caploc.engine.plain import ScoredText, equally_long, score_texts
+from caploc.engine.scores import ContinuationScore
 from caploc.errors import BadData, ModelRefused
 from caploc.grid import Grid
 from caploc.models.loading import CutModel
@@ -138,7 +139,6 @@ class FactAnswers:
 
     def __init__(self, loaded: CutModel) -> None:
         self.loaded, self.encoder = loaded, Encoder(loaded)
-        self.padding = PaddingCheck(loaded, left=False)
 
     def right(self, prompt: FactPrompt) -> bool:
         return self.to([self.encoder.encode(prompt)])[0].greedy
@@ -155,12 +155,12 @@ class FactAnswers:
         """Say what the model makes of each prompt's answer, in the order given."""
         results: dict[int, ContinuationScore] = {}
         intact = np.zeros(self.loaded.grid.size, dtype=bool)
-        for alike in self.padding.groups(range(len(encoded)), lambda at: encoded[at].tokens):
+        for alike in equally_long(range(len(encoded)), lambda at: encoded[at].tokens):
             for first in range(0, len(alike), TOGETHER):
                 places = alike[first : first + TOGETHER]
                 some = [encoded[place] for place in places]
-                asked = [PaddedText(each.tokens, intact, [each.answer]) for each in some]
-                for place, (score,) in zip(places, score_padded(self.loaded, asked), strict=True):
+                texts = [ScoredText(each.tokens, (intact, None), [each.answer]) for each in some]
+                for place, (score,) in zip(places, score_texts(self.loaded, texts), strict=True):
                     results[place] = score
         return [results[place] for place in range(len(encoded))]
 

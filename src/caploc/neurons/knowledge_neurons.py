@@ -41,7 +41,7 @@ from torch import Tensor, nn
 from caploc.designs import generator
 from caploc.engine.encoding import Span
 from caploc.engine.neurons import Batch, gold_logprobs
-from caploc.engine.plain import last_logits
+from caploc.engine.scores import last_logits
 from caploc.errors import BadData, BadOption, pick
 from caploc.models.cutting import Beside, Site
 from caploc.models.hooks import temporary_hooks

@@ -16,8 +16,8 @@ from transformers import LogitsProcessorList, PreTrainedTokenizerBase
 
 from caploc.contents import Answers, read_file
 from caploc.engine import BatchEngine, chat_template
-from caploc.engine.encoding import UNFINISHED, Span, Stops, TokenizedPrompt
-from caploc.engine.plain import greedy_options, last_logits
+from caploc.engine.encoding import UNFINISHED, Span, Stops, TokenizedPrompt, greedy_options
+from caploc.engine.scores import last_logits
 from caploc.errors import BadOption
 from caploc.finished import FinishedRun
 from caploc.folder import ANSWERS, check_named
@@ -161,7 +161,7 @@ class PairedGeneration:
         self.answers: dict[str, GrowingAnswer] = {}
         prompt = prompts[INTACT]
         settings = (prompt.stops, prompt.new_tokens, prompt.options)
-        self.stops: Stops = engine.generation.stopping(settings)
+        self.stops: Stops = engine.encoder.stops(settings)
         self.rules = {side: generation_rules(self.loaded, prompts[side]) for side in SIDES}
 
     def events(self) -> Iterator[Event]:

@@ -145,7 +145,8 @@ def _engines(result: Result) -> str:
     parts = []
     for each in result.engines:
         count = f"{counted(each.requests, 'request')} " if each.requests else ""
-        parts.append(f"{count}by {inline(each.engine)} ({inline(each.why) or 'no reason given'})")
+        why = f" ({inline(each.why)})" if each.why else ""
+        parts.append(f"{count}by {inline(each.engine)}{why}")
     return f"Answered, without those that were stored before: {name_list(parts)}." if parts else ""
 
 

@@ -16,7 +16,7 @@ from typing import Annotated, Any, Literal, TypeVar
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 from pydantic_core import ErrorDetails
 
-from caploc.engine import AUTO
+from caploc.engine import PACKED
 from caploc.errors import BadOption, CaplocError, OutOfMemory, list_keys, nearest, pick
 from caploc.files import read_toml
 from caploc.folder import JSON_FILES, LEDGER, ROWS
@@ -109,7 +109,7 @@ class ModelEntry(Named):
     quantize: Name | None = None
     gguf: Name | None = None
     batch_size: Whole | None = None
-    engine: Name = AUTO
+    engine: Name = PACKED
 
 
 class TaskEntry(Named, SettingLists):

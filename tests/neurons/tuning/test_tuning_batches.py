@@ -9,7 +9,7 @@ from tiny import FAMILIES, VOCABULARY, tiny
 
 from caploc.engine.encoding import Span
 from caploc.engine.neurons import Batch, gold_logprobs, gold_means
-from caploc.engine.plain import PaddedText, score_padded
+from caploc.engine.plain import ScoredText, score_texts
 from caploc.errors import BadData
 from caploc.neurons.training import deal, split_validation
 from caploc.tasks.demo import data
@@ -54,11 +54,12 @@ def test_padding_changes_nothing_and_only_answers_count(family):
 def test_gold_log_probabilities_are_the_engines(demo, spans_of):
     spans = [*spans_of(data.addition, "test", 20), *spans_of(data.code, "test", 5)]
     uncut = np.zeros(demo.grid.size, dtype=bool)
-    readings = [PaddedText(span.inputs, uncut, [span.continuation]) for span in spans]
-    expected = [
-        pairs[0][0] / len(span.continuation)
-        for pairs, span in zip(score_padded(demo, readings), spans, strict=True)
-    ]
+    expected = []
+    for span in spans:
+        ((score,),) = score_texts(
+            demo, [ScoredText(span.inputs, (uncut, None), [span.continuation])]
+        )
+        expected.append(score.logprob / len(span.continuation))
     found = gold_means(demo.model, spans)
     np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
 
