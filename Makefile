@@ -2,7 +2,6 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PEERS := .venv-peers
-QUANTIZED := .venv-quantized
 VLLM := .venv-vllm
 WORDS := .venv-words
 INSTALLED := $(VENV)/.installed
@@ -21,7 +20,7 @@ SITE := python -c 'import site; print(*site.getsitepackages())'
 # Compiled files are kept, whatever the machine's habit: each process would compile all sources anew.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo test test-shapes test-slow test-browser test-cluster test-faults test-attacks test-real test-quantized test-vllm check bench bench-neurons bench-workers bench-gpu gpu-check bench-peers \
+.PHONY: demo test test-shapes test-slow test-browser test-cluster test-faults test-attacks test-real test-vllm check bench bench-neurons bench-workers bench-gpu gpu-check bench-peers \
 	demo-model truth truth-real bench-real wheel test-wheel clean
 
 demo: $(INSTALLED)  ## install, fetch SmolLM2, localize some of its capabilities, write reports
@@ -39,9 +38,6 @@ test-slow: $(INSTALLED_DEV)  ## the tests that take longer
 test-browser: $(BIN)/.installed-browser  ## pages in the system's Chromium, which $$CHROMIUM may name
 	test -x "$${CHROMIUM:-/usr/bin/chromium}" || $(INSTALL_CHROMIUM)
 	$(BIN)/pytest $(BESIDE) -m browser tests/browser $(TESTS)
-
-test-quantized: $(QUANTIZED)/.installed  ## quantized weights on the CPU, in an environment of its own
-	$(QUANTIZED)/bin/python -m pytest -m quantized tests/models $(TESTS)
 
 test-vllm: $(VLLM)/.installed  ## vLLM as an engine, on the CPU, in an environment of its own: minutes
 	$(VLLM)/bin/caploc fetch smollm2
@@ -149,15 +145,6 @@ $(PEERS)/.installed: pyproject.toml constraints.txt bench/peers.txt
 		-e . -r bench/peers.txt
 	touch $@
 
-# torchao speaks up whenever transformers is imported, so it stays out of the other tests' way: in an
-# environment that holds what the extra adds, over all that the project's own holds already.
-$(QUANTIZED)/.installed: $(INSTALLED_DEV)
-	$(BIN)/python -m venv $(QUANTIZED)
-	echo '*' > $(QUANTIZED)/.gitignore
-	echo "import site; site.addsitedir('$$($(BIN)/$(SITE))')" > $$($(QUANTIZED)/bin/$(SITE))/own.pth
-	$(QUANTIZED)/bin/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[quantized]'
-	touch $@
-
 # vLLM pins torch and transformers. torchvision and its like come built for CUDA and break
 # transformers; compiling kernels takes minutes that two cores do not win back.
 $(VLLM)/.installed: pyproject.toml requirements-vllm.txt
@@ -175,4 +162,4 @@ $(WORDS)/.installed: scripts/words/requirements.txt
 	touch $@
 
 clean:
-	rm -rf $(VENV) $(PEERS) $(QUANTIZED) $(VLLM) $(WORDS) build runs .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) $(PEERS) $(VLLM) $(WORDS) build runs .pytest_cache .mypy_cache .ruff_cache

@@ -90,7 +90,7 @@ class ModelOptions:
         """
         weights = self.weights()
         quantized = self.quantize is not None or weights.quantized
-        if not quantized and not self.device.startswith(SPREAD):
+        if not quantized and self.device != SPREAD:
             return
         how = "quantized" if quantized else "spread over devices"
         if has_experts(weights.empty):
@@ -103,7 +103,7 @@ class ModelOptions:
         if self.quantize == "4bit" and (here or self.device == "cpu"):
             raise BadOption(
                 "Weights of --quantize 4bit compute without gradients on a CPU, and scores of "
-                "neurons need some; choose int8 or 8bit, or a GPU."
+                "neurons need some; choose 8bit, or a GPU."
             )
         if reads_weights:
             raise BadOption(

@@ -196,7 +196,7 @@ def test_batches_after_out_of_memory_are_smaller(loaded, monkeypatch):
         return batch
 
     sizer.run(work, list(range(before)))
-    assert [len(b) for b in sizer.batches(list(range(before)), lambda _: (50, 1))][0] <= before / 2
+    assert [len(b) for b in sizer.batches(list(range(before)), 50)][0] <= before / 2
 
 
 def test_logits_that_are_kept_count(loaded, monkeypatch):

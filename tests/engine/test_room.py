@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from test_planning import SIZES, separate, work_of
 from tiny import random_tokens, tiny
 
-from caploc import engine as engines
 from caploc.engine import Ask, BatchEngine
+from caploc.engine.asks import INTACT
 from caploc.engine.attention import KeySlots
 from caploc.engine.decoding import Decoder, DraftOdds
 from caploc.engine.planning import BatchPlanner, plan_batches
@@ -214,7 +214,7 @@ def test_intact_answers_come_first_and_tell_how_long_others_will_be(monkeypatch)
     engine = BatchEngine(loaded(), memory=800_000)
     assert responses(engine, asks) == before
     intact, others, *_ = watch.plans
-    assert {row.mask for stage in intact.stages for row in stage.rows} == {engines.INTACT}
+    assert {row.mask for stage in intact.stages for row in stage.rows} == {INTACT}
     assert intact.answers == LONGEST and len(others.stages) >= 1
     (seen,) = engine.backends[0].generation.seen.values()
     assert 5 < len(seen) <= len(EVERY)  # equal masks are asked once

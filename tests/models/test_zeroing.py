@@ -12,7 +12,7 @@ from caploc.errors import ModelRefused
 from caploc.models import proof
 from caploc.models.hooks import forward_as
 from caploc.models.projections import find_projections
-from caploc.models.proof import columns_zeroed, inputs_zeroed, product_error
+from caploc.models.proof import columns_zeroed, inputs_zeroed
 
 HEADS = 4
 
@@ -51,29 +51,6 @@ def test_one_layer_of_many_that_is_called_and_not_used_fails_even_in_bfloat16():
     model.model.layers[9].self_attn.o_proj.__class__ = UsesWeightsItself
     with pytest.raises(ModelRefused, match="all heads of layer 9 leaves the logits as they are"):
         proved(model)
-
-
-class Squares(nn.Linear):
-    """No product: a head's part depends on the others'."""
-
-    def forward(self, mixed):
-        return super().forward(mixed * mixed.square().mean(-1, keepdim=True))
-
-
-def test_a_module_that_is_no_product_fails():
-    model = build("llama", GROUPED)
-    model.model.layers[1].self_attn.o_proj.__class__ = Squares
-    with pytest.raises(ModelRefused, match="layers.1.self_attn.o_proj .* is no product"):
-        proved(model)
-
-
-@pytest.mark.parametrize("bias", [False, True])
-def test_a_linear_module_is_its_columns(bias):
-    torch.manual_seed(0)
-    module, mixed = nn.Linear(24, 10, bias=bias), torch.randn(3, 5, 24)
-    cut = torch.tensor([True, False, False, True])
-    with torch.no_grad():
-        assert product_error(module, mixed, cut) < 1e-6
 
 
 def test_both_roads_cut_the_same():

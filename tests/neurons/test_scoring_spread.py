@@ -13,6 +13,7 @@ from tiny import FAMILIES, GROUPED, build
 
 from caploc.engine.neurons import Batch
 from caploc.errors import BadOption, ModelRefused
+from caploc.models import loading
 from caploc.models.cutting import knocked_out
 from caploc.models.loading import load_model
 from caploc.models.neurons import as_neurons
@@ -40,7 +41,9 @@ def here(folder):
 @pytest.fixture(scope="module")
 def away(folder):
     """The same with layers on disk, read for every pass and on the way back."""
-    loaded = load_model(folder, device="spread:cpu=60KB")
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(loading, "memory_limits", lambda: {"cpu": 60_000})
+        loaded = load_model(folder, device="spread")
     assert any(each.device.type == "meta" for each in loaded.model.parameters())
     return as_neurons(loaded, whole=False)
 
@@ -81,9 +84,10 @@ def test_a_cut_is_the_same_cut(here, away):
     torch.testing.assert_close(*logits)
 
 
-def test_what_reads_weights_is_refused(folder, away):
+def test_what_reads_weights_is_refused(folder, monkeypatch):
+    monkeypatch.setattr(loading, "memory_limits", lambda: {"cpu": 60_000})
     with pytest.raises(ModelRefused, match="reads its feed-forward weights; load it whole"):
-        as_neurons(load_model(folder, device="spread:cpu=60KB"))
+        as_neurons(load_model(folder, device="spread"))
 
 
 @pytest.mark.parametrize(

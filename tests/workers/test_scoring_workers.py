@@ -409,7 +409,7 @@ def test_mistakes_are_refused_before_workers_are_started(monkeypatch):
     [
         ({"device": "cuda"}, {"judged": 2}, "itself erases neurons; with --judged 0 none are"),
         ({"device": "spread"}, {"attribution": "logit"}, "which are spread over devices"),
-        ({"quantize": "int8"}, {"attribution": "logit"}, "which are quantized"),
+        ({"quantize": "8bit"}, {"attribution": "logit"}, "which are quantized"),
     ],
 )
 def test_what_workers_cannot_score_or_this_process_not_erase_is_refused(

@@ -37,7 +37,7 @@ def test_mistakes_are_told_before_anything_is_started(workers, said):
 def test_a_scheme_that_only_workers_can_use_is_left_to_them(monkeypatch):
     pytest.importorskip("ray")
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    asked = ModelOptions("demo", device="cpu", workers=Workers(1), quantize="int4")
+    asked = ModelOptions("demo", device="cpu", workers=Workers(1), quantize="4bit")
     assert asked.check().size == 96
     with pytest.raises(UnknownName, match="There is no quantization '3bit'"):
         replace(asked, quantize="3bit").check()

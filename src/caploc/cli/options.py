@@ -155,7 +155,7 @@ Device = Annotated[
 Quantize = Annotated[
     str | None,
     option(
-        "Quantize weights: 8bit, 4bit (bitsandbytes), int8, int4 (torchao).",
+        "Quantize weights with bitsandbytes: 8bit or 4bit.",
         rich_help_panel="Model",
     ),
 ]

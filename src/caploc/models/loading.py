@@ -37,10 +37,10 @@ from caploc.models.placement import (
     dtype_label,
     input_device,
     is_quantized,
+    memory_limits,
     multiplies_bfloat16,
     parse_placement,
-    scheme_config,
-    usual_limits,
+    quantization,
     weight_bytes,
 )
 from caploc.models.projections import Naming, find_projections
@@ -100,10 +100,10 @@ def load_model(  # noqa: PLR0913  (what a command can say of a model)
     repository; its weights are dequantized, and tokenizer and config are those inside it.
 
     `device` is auto (CUDA, else MPS, else CPU), cpu, cuda, cuda:N, mps or spread (layers over all
-    devices, then main memory, then disk; `spread:cuda:0=70GiB,cpu=200GiB` sets limits); `dtype` is
-    auto (the checkpoint's own), float32, bfloat16 or float16. `quantize` is 8bit, 4bit, int8 or
-    int4: see docs/large_models.md. Other weights are read from safetensors only. `projections`
-    names the attention output projections by hand; see `find_projections`.
+    devices, then main memory, then disk); `dtype` is auto (the checkpoint's own), float32, bfloat16
+    or float16. `quantize` is 8bit or 4bit: see docs/large_models.md. Other weights are read from
+    safetensors only. `projections` names the attention output projections by hand; see
+    `find_projections`.
 
     Raises:
         UnknownName: if there is no such model, revision, dtype or quantization.
@@ -227,15 +227,14 @@ class Weights:
             "dtype": torch.float32 if own else self.dtype,  # a GGUF names none
             "trust_remote_code": self.trust_remote_code,
         }
-        quantized = scheme_config(self.quantize, self.empty.config, self.dtype)
-        if quantized is not None:
-            arguments["quantization_config"] = quantized
+        if self.quantize is not None:
+            products = computing_dtype(self.empty.config, self.dtype)
+            arguments["quantization_config"] = quantization(self.quantize, products)
         if self.where.spread:
             folder = tempfile.mkdtemp(prefix="caploc-weights-")
             atexit.register(shutil.rmtree, folder, ignore_errors=True)
-            limits = self.where.limits or usual_limits()
-            spread = {"device_map": "auto", "max_memory": limits, "offload_folder": folder}
-            return arguments | spread
+            spread = {"device_map": "auto", "offload_folder": folder}
+            return arguments | spread | {"max_memory": memory_limits()}
         if self.quantized:
             arguments["device_map"] = {"": self.where.device}
         return arguments

@@ -46,7 +46,6 @@ from caploc.models.projections import (
     text_config,
 )
 from caploc.models.proof import (
-    PRODUCT_TOLERANCE,
     Call,
     CutProof,
     columns_zeroed,
@@ -54,7 +53,6 @@ from caploc.models.proof import (
     is_writable,
     logits_of,
     masks_to_prove,
-    product_error,
     prove_each_layer,
     resting,
 )
@@ -254,7 +252,6 @@ def _find_in(model: nn.Module, layer: nn.Module) -> list[Any]:
     return found
 
 
-PLACES = 64  # of a site whose columns are held against what it is as a product
 SHARE = 0.1  # of each layer's neurons, cut in the proof
 MIXED = 0.01  # share of what is read that may move with the past: rounding, not attention
 # Two kernels for the same experts add in different orders.
@@ -277,8 +274,8 @@ def as_neurons(loaded: CutModel, *, whole: bool = True) -> NeuronModel:
     """
     if not is_whole(loaded.model) and (whole or has_experts(loaded.model)):
         raise ModelRefused(
-            f"{loaded.name} is quantized, spread over devices or shared among processes, and this "
-            "reads its feed-forward weights; load it whole on one device."
+            f"{loaded.name} is quantized or spread over devices, and this reads its feed-forward "
+            "weights; load it whole on one device."
         )
     sites, grid = find_sites(loaded.model)
     prove(loaded.model, sites, grid)
@@ -323,10 +320,7 @@ def prove(
 def _prove_one_position(
     model: PreTrainedModel, projections: Projections, tokens: Int[Tensor, "rows tokens"]
 ) -> None:
-    """Call each block that holds a site again with another past: nothing may move at the end.
-
-    Where weights cannot be set to zero in place the site must be a product with its columns too.
-    """
+    """Call each block that holds a site again with another past: nothing may move at the end."""
     for layer, _, module in list_projections(projections):
         inner = module.module if isinstance(module, Experts) else module
         block = model.get_submodule(module_name(model, inner).rpartition(".")[0])
@@ -347,14 +341,6 @@ def _prove_one_position(
                 f"What {type(inner).__name__} in layer {layer} of {type(model).__name__} reads at "
                 "one position depends on earlier positions: it is no feed-forward output."
             )
-        if not is_writable(module):
-            cut = torch.arange(before.shape[-1]) % max(1, before.shape[-1] // PLACES) == 0
-            error = product_error(module, before, cut)
-            if not error <= PRODUCT_TOLERANCE:
-                raise ModelRefused(
-                    f"What {type(inner).__name__} in layer {layer} of {type(model).__name__} adds "
-                    f"for a part of its input is {error:.2g} from a product with its columns."
-                )
 
 
 def _prove_gradients(
@@ -378,7 +364,7 @@ def _prove_gradients(
     if not slopes or any(each is None or not each.abs() > 0 for each in slopes):
         raise ModelRefused(
             f"The packed weights of {type(model).__name__} compute without gradients here, which "
-            "scores of neurons need; choose --quantize int8 or 8bit, or use a GPU."
+            "scores of neurons need; choose --quantize 8bit, or use a GPU."
         )
 
 

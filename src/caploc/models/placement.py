@@ -1,44 +1,39 @@
 """Where a model's weights go, whether they fit there, and how they are quantized."""
 
-import importlib.util
-import re
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from importlib.util import find_spec
 from typing import Any
 
 import psutil
 import torch
-from accelerate.utils import convert_file_size_to_int, get_max_memory
+from accelerate.utils import get_max_memory
 from torch import nn
-from transformers import BitsAndBytesConfig, PretrainedConfig, PreTrainedModel, TorchAoConfig
+from transformers import BitsAndBytesConfig, PretrainedConfig, PreTrainedModel
 
 from caploc.errors import BadOption, OutOfMemory, pick
 
 SPREAD = "spread"
-LIMITS = f"write {SPREAD}:cuda:0=70GiB,cpu=200GiB; what exceeds all limits is read from disk"
 GPU_SHARE, SHARE = 0.8, {"cpu": 0.9}  # of the free memory, for weights that are spread
 ROOM = 1.05  # times the weights' own bytes: buffers, and what the allocator rounds up
+# Bytes of a weight in LLM.int8(), and in NF4 whose scales are quantized too, both of bitsandbytes.
+SCHEMES = {"8bit": 1.0, "4bit": 0.53}
 
 
 @dataclass(frozen=True)
 class Placement:
     """Where weights go: on one `device`, or `spread`.
 
-    That is layer by layer over every device there is (of each at most `limits`, in bytes), then
-    into main memory, then on disk.
+    That is layer by layer over every device there is, then into main memory, then on disk.
     """
 
     device: torch.device
     spread: bool = False
-    limits: dict[int | str, int] = field(default_factory=dict)
 
 
 def parse_placement(name: str) -> Placement:
-    """Understand a device's name: auto, cpu, cuda, cuda:N, mps, spread or spread:LIMITS."""
-    kind, colon, rest = name.partition(":")
-    if kind == SPREAD:
-        limits = _limits(rest) if colon else {}
-        return Placement(pick_device("auto"), spread=True, limits=limits)
+    """Understand a device's name: auto, cpu, cuda, cuda:N, mps or spread."""
+    if name == SPREAD:
+        return Placement(pick_device("auto"), spread=True)
     return Placement(pick_device(name))
 
 
@@ -59,7 +54,7 @@ def pick_device(name: str) -> torch.device:
     return torch.device(wanted)
 
 
-def usual_limits() -> dict[int | str, int]:
+def memory_limits() -> dict[int | str, int]:
     """Choose what weights may take of each device: they leave room for batches on GPUs."""
     present: dict[int | str, int] = get_max_memory()
     return {name: int(SHARE.get(str(name), GPU_SHARE) * size) for name, size in present.items()}
@@ -114,90 +109,17 @@ def _size(count: float) -> str:
     return f"{count / 2**30:.3g} GiB"
 
 
-def _limits(text: str) -> dict[int | str, int]:
-    """Read `cuda:0=70GiB,cpu=200GiB` as accelerate takes it, GPUs by number."""
-    limits: dict[int | str, int] = {}
-    for part in text.split(","):
-        device, equals, size = part.strip().partition("=")
-        number = re.fullmatch(r"cuda:(\d+)", device)
-        if not equals or not (number or device in ("cpu", "mps")):
-            raise BadOption(f"{part!r} limits no device's memory; {LIMITS}.")
-        try:
-            limits[int(number[1]) if number else device] = convert_file_size_to_int(size)
-        except (ValueError, OverflowError):  # `inf` is a number, and no amount
-            raise BadOption(f"{size!r} is no amount of memory; {LIMITS}.") from None
-        if number and int(number[1]) >= torch.cuda.device_count():
-            raise BadOption(
-                f"There is no device {device!r} here, so its memory cannot be limited; there are "
-                f"{torch.cuda.device_count()} CUDA devices."
-            )
-    return limits
-
-
-@dataclass(frozen=True)
-class QuantizationScheme:
-    """A way to quantize weights on the fly: the package that does it, and bytes of a weight.
-
-    `config` makes transformers' configuration, from the type that products are computed in.
-    """
-
-    package: str
-    bytes: float
-    config: Callable[[torch.dtype], Any]
-    needs_gpu: bool = False
-
-
-def _torchao(name: str) -> Any:
-    return TorchAoConfig(getattr(importlib.import_module("torchao.quantization"), name)())
-
-
-SCHEMES = {
-    "8bit": QuantizationScheme(  # LLM.int8()
-        "bitsandbytes", 1.0, lambda dtype: BitsAndBytesConfig(load_in_8bit=True)
-    ),
-    "4bit": QuantizationScheme(  # NF4, its scales quantized too
-        "bitsandbytes",
-        0.53,
-        lambda dtype: BitsAndBytesConfig(
-            load_in_4bit=True,
-            bnb_4bit_quant_type="nf4",
-            bnb_4bit_use_double_quant=True,
-            bnb_4bit_compute_dtype=dtype,
-        ),
-    ),
-    "int8": QuantizationScheme("torchao", 1.0, lambda dtype: _torchao("Int8WeightOnlyConfig")),
-    "int4": QuantizationScheme(
-        "torchao", 0.53, lambda dtype: _torchao("Int4WeightOnlyConfig"), needs_gpu=True
-    ),
-}
-# What transformers asks for to read a checkpoint that was quantized before, and weights' bytes.
-CARRIED = {
-    "gptq": ("optimum", "gptqmodel"),
-    "awq": ("gptqmodel",),
-    "bitsandbytes": ("bitsandbytes",),
-    "torchao": ("torchao",),
-    "compressed-tensors": ("compressed_tensors",),
-    "hqq": ("hqq",),
-}
-
-
 def check_quantization(name: str, config: PretrainedConfig, scheme: str | None) -> None:
-    """Refuse a scheme, or a quantized checkpoint, that cannot be used here."""
-    method = carried_method(config)
-    if method is not None:
-        if scheme is not None:
-            raise BadOption(
-                f"{name} is quantized already ({method}); leave out --quantize {scheme}."
-            )
-        _check_packages(f"{name} is quantized with {method}, which", CARRIED.get(method, ()))
+    """Refuse a scheme that there is not, or that cannot be used here."""
     if scheme is None:
         return
-    chosen = pick(SCHEMES, scheme, "quantization")
-    _check_packages(f"--quantize {scheme}", (chosen.package,))
-    if chosen.needs_gpu and not torch.cuda.is_available():
+    pick(SCHEMES, scheme, "quantization")
+    if (method := carried_method(config)) is not None:
+        raise BadOption(f"{name} is quantized already ({method}); leave out --quantize {scheme}.")
+    if find_spec("bitsandbytes") is None:
         raise BadOption(
-            f"--quantize {scheme} needs a CUDA device, and there is none here; choose int8, 8bit "
-            "or 4bit."
+            f"--quantize {scheme} needs bitsandbytes, which is not installed; pip install "
+            "'caploc[quantized]'."
         )
 
 
@@ -233,9 +155,16 @@ def dtype_label(model: Any, scheme: str | None) -> str:
     return dtype if kind is None else f"{kind}/{dtype}"
 
 
-def scheme_config(scheme: str | None, config: PretrainedConfig, dtype: str | torch.dtype) -> Any:
-    """Return what `from_pretrained` needs to quantize; None for weights as they are."""
-    return None if scheme is None else SCHEMES[scheme].config(computing_dtype(config, dtype))
+def quantization(scheme: str, dtype: torch.dtype) -> BitsAndBytesConfig:
+    """Return what `from_pretrained` quantizes by; products are computed in `dtype`."""
+    if scheme == "8bit":
+        return BitsAndBytesConfig(load_in_8bit=True)
+    return BitsAndBytesConfig(
+        load_in_4bit=True,
+        bnb_4bit_quant_type="nf4",
+        bnb_4bit_use_double_quant=True,
+        bnb_4bit_compute_dtype=dtype,
+    )
 
 
 def computing_dtype(config: PretrainedConfig, dtype: str | torch.dtype) -> torch.dtype:
@@ -247,7 +176,7 @@ def computing_dtype(config: PretrainedConfig, dtype: str | torch.dtype) -> torch
 def weight_bytes(scheme: str | None, config: PretrainedConfig, dtype: str | torch.dtype) -> float:
     """Return bytes of one weight once loaded; of a quantized checkpoint as if it were 8 bits."""
     if scheme is not None:
-        return SCHEMES[scheme].bytes
+        return SCHEMES[scheme]
     if is_quantized(config):
         return 1.0
     return float(computing_dtype(config, dtype).itemsize)
@@ -257,13 +186,3 @@ def multiplies_bfloat16(device: torch.device) -> bool:
     """Whether a processor has instructions that multiply bfloat16; False for any other device."""
     has = torch.cpu.get_capabilities() if device.type == "cpu" else {}
     return bool(has.get("avx512_bf16") or has.get("amx_bf16"))
-
-
-def _check_packages(what: str, packages: tuple[str, ...]) -> None:
-    missing = [name for name in packages if importlib.util.find_spec(name) is None]
-    if missing:
-        extra = "quantized" if missing[0] in ("bitsandbytes", "torchao") else None
-        install = f"'caploc[{extra}]'" if extra else " ".join(missing).replace("_", "-")
-        raise BadOption(
-            f"{what} needs {' and '.join(missing)}, which is not installed; pip install {install}."
-        )

@@ -18,11 +18,9 @@ Four things are shown, on short random token ids, each able to fail:
 
 Weights that cannot be set to zero in place (quantized, or waiting in main memory or on disk) stay
 as they are, and what they would multiply is set to zero instead, inside the module and after all
-hooks, with one mask for a whole batch. Two more things make up for it:
+hooks, with one mask for a whole batch. One more thing makes up for it:
 
-5. *A module is a product*: what every second value adds to its output is that value, times the
-   columns of weights that the module shows when it is given ones in single places.
-6. *Every layer's cut shows by itself*: in one pass with a row for each layer, all heads of which
+5. *Every layer's cut shows by itself*: in one pass with a row for each layer, all heads of which
    are cut, each row differs from the intact one. A module that is called and not used fails here.
 
 What stays unproved is the meaning of a slice: that values `h * width` to `(h + 1) * width` belong
@@ -46,7 +44,7 @@ from caploc.grid import Grid
 from caploc.heads import HeadGrid
 from caploc.models.cutting import Projections, knocked_out, standing
 from caploc.models.hooks import forward_as, temporary_hooks
-from caploc.models.placement import input_device, is_quantized, rows_mix
+from caploc.models.placement import input_device, rows_mix
 from caploc.models.projections import BY_HAND, layer_part, module_name, module_of, text_config
 
 TOKENS = 8
@@ -57,8 +55,6 @@ TOLERANCE = {torch.float32: 1e-3, torch.float16: 0.02, torch.bfloat16: 0.05}
 # The same for bitsandbytes in 8 bits: large values anywhere in a batch decide which columns of what
 # is multiplied are not rounded, so that a row's logits move a little with the rows beside it.
 MOVING_TOLERANCE = 0.25
-# Error of a quantized module as a product, where its kernel rounds what it multiplies as well.
-PRODUCT_TOLERANCE = 0.1
 # Share of a change at earlier positions that must arrive at the last one. Without attention it is 0
 # up to rounding; with attention it is of the order of the weight given to the past.
 MIXING = 1e-3
@@ -78,7 +74,7 @@ def prove_heads(
     naming what could not be shown.
     """
     with resting(model, seed) as (tokens, intact):
-        calls = _prove_attention(model, projections, tokens)
+        _prove_attention(model, projections, tokens)
         empty = torch.zeros(1, grid.size, dtype=torch.bool)
         with knocked_out(projections, grid, empty, every_layer=True):
             if not torch.equal(logits_of(model, tokens), intact):
@@ -89,7 +85,6 @@ def prove_heads(
         zeroed = columns_zeroed
         if not all(is_writable(module) for *_, module in standing(projections, grid)):
             zeroed = inputs_zeroed
-            _prove_products(model, calls)
             prove_each_layer(model, projections, grid, tokens)
         proof = CutProof(
             projections,
@@ -143,10 +138,8 @@ def _infinite(model: PreTrainedModel) -> ModelRefused:
     )
 
 
-def _prove_attention(
-    model: PreTrainedModel, projections: Projections, tokens: Tokens
-) -> dict[str, "Call"]:
-    """Show it for every projection; return what each was given in a forward pass, by its name."""
+def _prove_attention(model: PreTrainedModel, projections: Projections, tokens: Tokens) -> None:
+    """Show of every projection that it reads an attention's output."""
     calls: dict[str, Call] = {}
     with ExitStack() as listening:
         for projection in projections:
@@ -165,7 +158,6 @@ def _prove_attention(
                 f"{name} is not an attention output projection: what it reads at one position "
                 f"does not depend on earlier positions. {BY_HAND}"
             )
-    return calls
 
 
 @dataclass
@@ -266,33 +258,6 @@ class CutProof:
 def tolerance(model: PreTrainedModel) -> float:
     """Return the largest error of a cut, as a share of its effect."""
     return MOVING_TOLERANCE if rows_mix(model.config) else TOLERANCE.get(model.dtype, 1e-3)
-
-
-def _prove_products(model: PreTrainedModel, calls: dict[str, Call]) -> None:
-    """Hold every module against the columns of weights it shows; every second value is cut."""
-    allowed = PRODUCT_TOLERANCE if is_quantized(model.config) else tolerance(model)
-    for name, call in calls.items():
-        cut = torch.arange(call.read[0].shape[-1]) % 2 == 0
-        error = product_error(call.projection, call.read[0], cut)
-        if not error <= allowed:
-            raise ModelRefused(
-                f"{name} of {type(model).__name__} is no product with columns of weights: what "
-                f"parts of its input add is {error:.2g} from it, as a share. {BY_HAND}"
-            )
-
-
-def product_error(
-    module: nn.Module, mixed: Float[Tensor, "... width"], cut: Bool[Tensor, " heads"]
-) -> float:
-    """Measure how far what cut parts add is from their product with the columns, as a share."""
-    forward: Callable[[Tensor], Tensor] = module.forward
-    kept = mixed * _kept(cut, mixed)
-    places = torch.nonzero(~_kept(cut, mixed).bool())[:, 0]
-    units = nn.functional.one_hot(places, mixed.shape[-1]).to(mixed)
-    columns = (forward(units) - forward(torch.zeros_like(units[:1]))).float()
-    added = (forward(mixed) - forward(kept)).float()
-    product = mixed[..., places].float() @ columns.to(mixed.device)
-    return float((added - product).norm() / added.norm())
 
 
 def prove_each_layer(

@@ -87,7 +87,7 @@ class Workers:
             raise BadOption(
                 "--workers needs Ray, which is not installed: pip install 'caploc[ray]'."
             )
-        if device not in DEVICES and not device.startswith(f"{SPREAD}:"):
+        if device not in DEVICES:
             raise BadOption(
                 f"--device {device} with --workers: Ray gives every worker its own; choose "
                 f"{', '.join(DEVICES)}."
