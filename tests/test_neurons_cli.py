@@ -82,7 +82,6 @@ def typed(monkeypatch, capsys, tmp_path):
         (["reproduce", "cnl", "--limit", "0"], "--limit must be 1 or more; got 0."),
         (["reproduce", "cnl", "--allow-code"], "--allow-code is not for cnl"),
         (["reproduce", "cnl", "--preset", "papers"], "There is no preset 'papers'"),
-        (["reproduce", "cnl", "--preset", "demo", "--plan"], "names no [shape] to plan for"),
         (["neurons", "controls", "nowhere"], "holds no run of `caploc neurons locate`"),
         ([*FACTS, "demo/quiz", "--neuron-share", "0"], "--neuron-share must be above 0"),
     ],

@@ -233,24 +233,6 @@ def own_table(told: dict[str, Any]) -> tuple[list[str], list[list[str]]]:
     return ["task", "intact", "examples", "heads", "without universal ones"], rows
 
 
-def plan_table(expected: list[dict[str, Any]]) -> Table:
-    """Tabulate what a reproduction would take."""
-    headings = ["model", "heads", "parameters", "masks", "rows", "tokens", "H200 hours"]
-    rows = [
-        [
-            one["model"],
-            f"{one['heads']:,}",
-            f"{one['parameters'] / 1e9:.2f} B",
-            f"{one['masks']:,}",
-            f"{one['rows']:,}",
-            f"{(one['read'] + one['said']) / 1e6:,.0f} M",
-            f"{one['h200_hours']:,.1f}" if one["h200_hours"] >= 0.05 else "< 0.1",
-        ]
-        for one in expected
-    ]
-    return headings, rows, "From nothing, at rates that are assumed and not measured"
-
-
 def studies_table(outcomes: "Sequence[Outcome]") -> Table:
     """Tabulate what became of several studies."""
     rows = []

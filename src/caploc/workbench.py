@@ -266,15 +266,13 @@ def check_pairs(model: ModelOptions, intervention: Intervention, task: Task) -> 
 class Workbench(Generic[Model_co]):
     """A loaded model, the store its rows go to, and what they cost so far.
 
-    `make_meter` builds meters that do not measure, from a task, its question and that cost;
     `intervention` says what takes the place of heads that are knocked out.
     """
 
     engine: RowEngine[Model_co]
-    store: Store | None
+    store: Store
     cost: Cost = field(default_factory=Cost)
     meters: dict[Question, Meter] = field(default_factory=dict)
-    make_meter: Callable[[Task, Question, Cost], Meter] | None = None
     intervention: Intervention = field(default_factory=Intervention)
     sources: dict[tuple[str, str, str], Sources | None] = field(default_factory=dict)
 
@@ -292,11 +290,7 @@ class Workbench(Generic[Model_co]):
         question = Question(loaded.fingerprint, loaded.dtype, *what, mode, repeat)
         if question in self.meters:
             return self.meters[question]
-        if self.make_meter is not None:
-            meter = self.make_meter(task, question, self.cost)
-        else:
-            assert self.store is not None
-            meter = Meter(self.engine, self.store, task, question, self.cost, sources)
+        meter = Meter(self.engine, self.store, task, question, self.cost, sources)
         self.meters[question] = meter
         return meter
 

@@ -1,16 +1,11 @@
 """Presets: what is read, what is refused and in which words, and what narrowing leaves."""
 
-from pathlib import Path
-
-import lm_eval.tasks
 import pytest
 from labs import written
-from lm_eval.tasks import TaskManager
 
 from caploc.errors import BadData, BadOption, UnknownName, UserError
 from caploc.reproduce import read_preset
 from caploc.reproduce.preset import Preset
-from caploc.tasks.catalog import leaf_entries
 
 HEAD = 'name = "mine"\nabout = "mine"\nmain = "CSS"\n'
 MODEL = '[[model]]\nlabel = "demo"\nname = "demo"\n'
@@ -31,20 +26,6 @@ def test_both_presets_of_the_package_are_read():
     assert [search.label for search in paper.searches] == ["Greedy", "1S-Greedy", "CSB", "CSS"]
     assert len(paper.models) == 6 and len(paper.benchmarks) == 13
     assert {model.grid.size for model in demo.models} == {96}
-
-
-def test_plans_know_how_many_tasks_a_group_has():
-    """A limit is one of each task, so that a plan is right only if it knows how many there are."""
-    folders = {"arithmetic": "arithmetic", "mmlu": "mmlu/default"}
-    for benchmark in read_preset("paper").benchmarks:
-        if folder := folders.get(benchmark.task):
-            # All of lm-eval's tasks would take many seconds to list.
-            manager = TaskManager(
-                include_path=Path(lm_eval.tasks.__path__[0], folder), include_defaults=False
-            )
-            assert benchmark.parts == len(list(leaf_entries(manager, benchmark.task)))
-        else:
-            assert benchmark.parts == 1
 
 
 def test_a_preset_of_ones_own_is_read(tmp_path):
@@ -78,7 +59,6 @@ def test_a_preset_of_ones_own_is_read(tmp_path):
         ('label = "Gen"', 'label = "Add"', "2 tables [[benchmark]] have the label 'Add'"),
         ('label = "Gen"', 'label = ""', "benchmark number 2: label String should have at least"),
         ('name = "mine"', 'name = "a/b"', "name String should match pattern"),
-        ('group = "math"', 'group = "math"\ntokens = { words = 1 }', "tokens: There is no key"),
     ],
 )
 def test_a_mistake_is_named_in_the_words_of_the_file(tmp_path, old, new, said):

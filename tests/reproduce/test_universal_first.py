@@ -25,7 +25,7 @@ def laboratory(planted, tmp_path_factory):
     """Two benchmarks that need the universal heads; one of them needs five heads more."""
     _, folder = planted
     settings = {"examples": 30, "mask_counts": [100, 200], "rates": [0.01, 0.03]}
-    benchmark = {"localize": True, "examples": 200}
+    benchmark = {"localize": True}
     preset = Preset.model_validate(
         {
             "name": "planted",
@@ -42,7 +42,7 @@ def laboratory(planted, tmp_path_factory):
                 {"label": "Colours", "task": str(folder / "planted.yaml"), "group": "colours"}
                 | benchmark,
                 {"label": "Opposites", "task": str(folder / "other.yaml"), "group": "general"}
-                | benchmark | {"examples": 100},
+                | benchmark,
             ],
         }
     )  # fmt: skip

@@ -1,12 +1,8 @@
 """Each claim of CNL is judged by a rule over results: planted ones here."""
 
-import json
-from pathlib import Path
-
 import pytest
 
-from caploc.report.exhibits import NOTHING, markdown_page
-from caploc.reproduce.cnl_preset import read_cnl_preset
+from caploc.report.exhibits import NOTHING
 from caploc.reproduce.verdicts import (
     judge_erasure,
     judge_facts,
@@ -207,13 +203,3 @@ def test_what_changing_the_located_does_stands_beside_other_facts():
     assert [len(row) for row in shown.rows] == [4, 4, 4, 4]
     assert [row[1].split()[0] for row in shown.rows] == ["-0.500", "-0.500", "0.100", "0.800"]
     assert [row[2].split()[0] for row in shown.rows] == ["-0.100", "-0.100", NOTHING, "0.400"]
-
-
-@pytest.mark.parametrize("model", ["smollm2"])
-def test_the_page_of_results_is_made_of_the_results_beside_it(model):
-    docs = Path(__file__).parents[2] / "docs" / "results"
-    results = json.loads((docs / "raw" / f"cnl-{model}.json").read_text())
-    page = (docs / "cnl.md").read_text()
-    shown = verdicts(results, read_cnl_preset("real").kinds)
-    assert len(shown) >= 6
-    assert all(markdown_page(each).partition("## ")[2] in page for each in shown)

@@ -165,7 +165,6 @@ def reproduce(
     ] = None,
     only: Annotated[list[str] | None, option("Only this benchmark of the preset; repeat.")] = None,
     limit: options.Limit = None,
-    plan: Annotated[bool, option("Print what it takes, and stop.", "--plan")] = False,
     out: options.Out = None,
     *,
     code: options.CodeGroup,
@@ -175,10 +174,8 @@ def reproduce(
 
     Examples:
         caploc reproduce all --preset demo --out runs/paper
-        caploc reproduce table2 --preset paper --plan
-        caploc reproduce all --preset real --model SmolLM2 --plan
+        caploc reproduce all --preset real --model SmolLM2
         caploc reproduce cnl --preset real --model gemma3-270m
-        caploc reproduce cnl --preset paper --plan
 
     Writes:
         index.md: what there is
@@ -193,21 +190,12 @@ def reproduce(
             raise BadOption(f"cnl is reproduced as a whole and by itself; got {' '.join(items)}.")
         if named := [option for option, value in given.items() if value is not None]:
             raise BadOption(f"{named[0]} is not for cnl, whose preset says it; copy the preset.")
-        reproduce_neurons(preset, model or [], plan, out, output)
+        reproduce_neurons(preset, model or [], out, output)
         return
-    from caploc import tables
-    from caploc.reproduce import plan_exhibits, read_preset
+    from caploc.reproduce import read_preset
     from caploc.reproduce import reproduce as run
 
     chosen = read_preset(preset).narrowed(only or [], model or [], limit)
-    expected = [one.as_dict() for one in plan_exhibits(chosen, items)]
-    if plan and output.as_json:
-        console.say_json(expected)
-        return
-    if not output.as_json:
-        console.show_table(*tables.plan_table(expected))
-    if plan:
-        return
     code.check()
     folder = out or Path("runs") / f"reproduce-{chosen.name}"
     with output.progress() as progress:
@@ -223,14 +211,11 @@ def reproduce(
 
 
 def reproduce_neurons(
-    preset: str, models: list[str], plan: bool, out: Path | None, output: options.OutputGroup
+    preset: str, models: list[str], out: Path | None, output: options.OutputGroup
 ) -> None:
-    """Make every experiment of the neurons paper, on the preset's model or the one named.
-
-    With `plan` only say what that takes, by the shape that the preset names.
-    """
+    """Make every experiment of the neurons paper, on the preset's model or the one named."""
     from caploc.reproduce.cnl import reproduce_cnl
-    from caploc.reproduce.cnl_preset import plan_cnl, read_cnl_preset
+    from caploc.reproduce.cnl_preset import read_cnl_preset
 
     if len(models) > 1:
         raise BadOption(f"cnl is reproduced on one model at a time; got {' '.join(models)}.")
@@ -238,15 +223,6 @@ def reproduce_neurons(
     if models:
         chosen = chosen.model_copy(update={"model": placed(models[0])})
         name = f"{name}-{Path(models[0]).name}"
-    if plan:
-        if chosen.shape is None:
-            raise BadOption(
-                f"Preset {preset} names no [shape] to plan for; add one, as the preset paper has "
-                "it."
-            )
-        planned = plan_cnl(chosen, chosen.shape)
-        console.show_exhibits(planned.as_dict(), [planned], output.as_json)
-        return
     folder = out or Path("runs") / name
     with output.progress() as progress:
         exhibits = reproduce_cnl(chosen, folder, progress, command=options.command_line())

@@ -32,7 +32,6 @@ from caploc.reproduce.selection import (
     published_score,
     published_universal,
     score_value,
-    slips,
     universal_heads,
 )
 
@@ -57,8 +56,7 @@ def table1(lab: Lab) -> Exhibit:
             for ours, printed in ((grid.layers, layers), (grid.size, heads))
         )
         rows.append((model.label, depth, a_layer, Value(len(grid.groups), digits=0), size))
-    notes = slips(1, [model.label for model in lab.preset.models])
-    return fill_exhibit(lab, "table1", rows, after=notes)
+    return fill_exhibit(lab, "table1", rows)
 
 
 def table2(lab: Lab) -> Exhibit:
@@ -172,8 +170,7 @@ def table9(lab: Lab) -> Exhibit:
         struck = " ".join(map(str, sorted(universal_heads(lab, model))))
         paper = " ".join(published_universal(model.label))
         rows.append((model.label, "universal", NOTHING, struck or NOTHING, paper or NOTHING))
-    notes = slips(9, [model.label for model in preset.models])
-    notes += [TEXTS["universal heads left out"], *left_out(lab)]
+    notes = [TEXTS["universal heads left out"], *left_out(lab)]
     return fill_exhibit(lab, "table9", rows, after=notes)
 
 

@@ -1,9 +1,9 @@
-"""What exhibits ask for, measured: models in turn, one store, every answer written down once."""
+"""What exhibits ask for, measured: models in turn, one store, every answer found once."""
 
 import gc
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from math import sqrt
 from pathlib import Path
 from typing import Any, Protocol
@@ -11,13 +11,11 @@ from typing import Any, Protocol
 import numpy as np
 from scipy.stats import binomtest
 
-from caploc.cache import Cache, digest
-from caploc.errors import BadOption, UserError
+from caploc.errors import BadOption
 from caploc.folder import claim
 from caploc.heads import Head
 from caploc.measurement import search
 from caploc.models.loading import LoadedModel
-from caploc.models.sources import find_source
 from caploc.progress import Progress
 from caploc.recovery import smoothed
 from caploc.reproduce.preset import Benchmark, Preset, PresetModel
@@ -30,12 +28,6 @@ from caploc.tasks.task import Task
 from caploc.validation import Comparison, score_both
 from caploc.validation.failures import categorize_failures
 from caploc.workbench import Workbench
-
-LEDGER = "measured.jsonl"
-# What of a benchmark changes nothing that is measured.
-UNMEASURED = {"label", "group", "family", "localize", "relative", "choice", "differs", "others"}
-UNMEASURED |= {"each_part"}  # of a score; a search says it
-UNMEASURED |= {"examples", "parts", "identify_examples", "tokens"}  # for plans only
 
 Heads = Sequence[Head]
 
@@ -97,7 +89,7 @@ class Searched:
 
 
 class Lab(Protocol):
-    """What exhibits need: a laboratory, or a dry run that counts what one would measure.
+    """What exhibits need.
 
     `struck` keeps each model's universal heads, by its label, once they are known. `draws` is the
     number of random sets of heads that chance is told from: 1 where no number will be read.
@@ -126,34 +118,18 @@ class Lab(Protocol):
 
 @dataclass
 class Laboratory:
-    """Measures what exhibits ask for, on one model after another."""
+    """Measures what exhibits ask for, on one model after another; `known` has what it found."""
 
     preset: Preset
     folder: Path
     store: Store
-    cache: Cache
     progress: Progress
     allow_code: bool = False
     struck: dict[str, list[Head]] = field(default_factory=dict)
     draws: int = DRAWS
-    weights: dict[str, str] = field(default_factory=dict)  # by model
+    known: dict[tuple[object, ...], Any] = field(default_factory=dict)
     loaded: dict[str, Workbench[LoadedModel]] = field(default_factory=dict)
     tasks: dict[tuple[str, str, str], Task] = field(default_factory=dict)
-
-    def identify(self, model: PresetModel) -> None:
-        """Write down which weights the model's label stands for here, and in which dtype.
-
-        Raises UserError if it stands for others: their answers must not be taken for its own.
-        """
-        fingerprint = find_source(model.name, model.revision).fingerprint()
-        here = {"weights": fingerprint, "dtype": model.dtype}
-        if self.cache.recall({"identity of": model.label}, lambda: here) != here:
-            raise UserError(
-                f"In {self.folder} the label {model.label!r} stands for other weights or another "
-                f"dtype than {model.name} as {model.dtype}; choose another --out, or another label "
-                "for this model (--model LABEL=NAME)."
-            )
-        self.weights[model.label] = here["weights"]
 
     def bench(self, model: PresetModel) -> Workbench[LoadedModel]:
         """The model, loaded; the one before makes room.
@@ -167,10 +143,7 @@ class Laboratory:
                     self.task(model, benchmark, benchmark.searched)
             self.loaded.clear()
             gc.collect()  # a model is full of cycles
-            bench = Workbench(model.options().engine(), self.store)
-            if bench.engine.loaded.fingerprint != self.weights[model.label]:
-                raise UserError(f"{model.name} has changed since this command began; try again.")
-            self.loaded[model.label] = bench
+            self.loaded[model.label] = Workbench(model.options().engine(), self.store)
         return self.loaded[model.label]
 
     def task(self, model: PresetModel, benchmark: Benchmark, name: str) -> Task:
@@ -190,67 +163,36 @@ class Laboratory:
             self.tasks[key] = task
         return self.tasks[key]
 
-    def asked(self, model: PresetModel, benchmark: Benchmark, name: str) -> dict[str, Any]:
-        """All of a benchmark that can change an answer; of files, what is in them."""
-        fields = benchmark.model_dump(mode="json", exclude=UNMEASURED)
-        if benchmark.data or name.endswith((".yaml", ".yml")):
-            task = self.task(model, benchmark, name)
-            examples = [task.key(example) for example in range(task.size)]
-            fields["data"] = digest({"version": task.version, "examples": examples})
-        return fields
-
     def score(
         self, model: PresetModel, benchmark: Benchmark, heads: Heads, limit: int | None = None
     ) -> ScoredTask:
-        return ScoredTask(**self.compare(model, benchmark, heads, limit)["score"]).unsure(heads)
+        return self.compare(model, benchmark, heads, limit)[0].unsure(heads)
 
     def failures(self, model: PresetModel, benchmark: Benchmark, heads: Heads) -> dict[str, Any]:
-        found: dict[str, Any] = self.compare(model, benchmark, heads, None)["failures"]
-        return found
+        return self.compare(model, benchmark, heads, None)[1]
 
     def compare(
         self, model: PresetModel, benchmark: Benchmark, heads: Heads, limit: int | None
-    ) -> dict[str, Any]:
-        """Measure the score and the failures, as the cache keeps them."""
+    ) -> tuple[ScoredTask, dict[str, Any]]:
+        """Measure the score and the failures."""
         limits = [number for number in (limit, self.preset.limit) if number is not None]
         most = min(limits, default=None)
-        asked = {
-            "model": model.label,
-            "score": self.asked(model, benchmark, benchmark.task),
-            "heads": sorted(str(head) for head in heads),
-            "limit": most,
-        }
-
-        def measure() -> dict[str, Any]:
+        key = (model.label, repr(benchmark), frozenset(heads), most)
+        if key not in self.known:
             bench, task = self.bench(model), self.task(model, benchmark, benchmark.task)
             mask = bench.engine.loaded.grid.mask(heads)
             what = score_both(bench.meter(task), mask, task.first(most), self.progress)
             found = categorize_failures(task, what.intact_rows, what.knocked_out_rows)
-            score = asdict(score_with_change(what))
-            score.pop("ends")  # follow from the rest
-            return {"score": score, "failures": found.as_dict()}
-
-        found: dict[str, Any] = self.cache.recall(asked, measure)
-        return found
+            self.known[key] = score_with_change(what), found.as_dict()
+        score, failures = self.known[key]
+        return score, failures
 
     def search(
         self, model: PresetModel, benchmark: Benchmark, label: str, excluded: Heads = ()
     ) -> Searched:
-        spec = self.preset.search(label)
-        asked = {
-            "model": model.label,
-            "search": spec.model_dump(mode="json", exclude={"label"}),
-            "benchmark": self.asked(model, benchmark, benchmark.searched),
-            "top": self.preset.top,
-            "seed": self.preset.seed,
-        }
-        if excluded:
-            asked["excluded"] = sorted(map(str, excluded))
-        if benchmark.each_part:
-            asked["of"] = "each part"
-
-        def measure() -> dict[str, Any]:
-            bench = self.bench(model)
+        key = (model.label, repr(benchmark), label, frozenset(excluded))
+        if key not in self.known:
+            spec, bench = self.preset.search(label), self.bench(model)
             grid, task = bench.engine.loaded.grid, self.task(model, benchmark, benchmark.searched)
             starts = task.first(1) if benchmark.each_part else [0]
             sizes = np.diff([*starts, task.size]).tolist()
@@ -259,16 +201,15 @@ class Laboratory:
             tally: list[int] = []
             generator = tallied(METHODS[spec.method].search(problem), problem, tally)
             found = search([bench.meter(task)], generator, self.progress)
-            return {
-                "ranking": [str(grid.heads[column]) for column in found.ranking],
-                "chosen": len(found.chosen),
-                "masks": round(sum(tally) / len(problem.examples)),
-                "rows": sum(tally),
-                "told": found.diagnostics,
-            }
-
-        found = self.cache.recall(asked, measure)
-        return Searched(**found | {"ranking": tuple(model.grid.named_in(found["ranking"]))})
+            self.known[key] = Searched(
+                ranking=tuple(grid.heads[column] for column in found.ranking),
+                chosen=len(found.chosen),
+                masks=round(sum(tally) / len(problem.examples)),
+                rows=sum(tally),
+                told=found.diagnostics,
+            )
+        searched: Searched = self.known[key]
+        return searched
 
 
 def tallied(search: Search, problem: Problem, tally: list[int]) -> Search:
@@ -299,12 +240,9 @@ def score_with_change(comparison: Comparison) -> ScoredTask:
 def open_laboratory(
     preset: Preset, folder: Path, progress: Progress, command: str, *, allow_code: bool = False
 ) -> Iterator[Laboratory]:
-    """Open a laboratory in a folder; rows and answers that lie there are used.
+    """Open a laboratory in a folder; rows that lie there are used.
 
-    Raises UserError if the folder belongs to something else, or a model's label to other weights.
+    Raises UserError if the folder belongs to something else.
     """
     with claim(folder, {"reproduce": preset.name}, command) as store:
-        laboratory = Laboratory(preset, folder, store, Cache(folder / LEDGER), progress, allow_code)
-        for model in preset.models:
-            laboratory.identify(model)
-        yield laboratory
+        yield Laboratory(preset, folder, store, progress, allow_code)

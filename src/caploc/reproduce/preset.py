@@ -22,7 +22,6 @@ from caploc.validation import check_limit
 from caploc.workbench import ModelOptions
 
 FRESH = 100  # examples that a search never chose on, to tell how much a choice flatters itself
-PEAK = 989e12  # dense bfloat16 operations a second of one NVIDIA H200, by its data sheet
 GENERAL, KNOWLEDGE = "general", "knowledge"  # groups that exhibits treat in ways of their own
 
 
@@ -63,14 +62,6 @@ class PresetModel(Labelled):
         return model_shape(self.name, self.revision)[1]
 
 
-class Tokens(PresetPart):
-    """What one example takes, about, in tokens; for plans only."""
-
-    shared: int = Field(default=0, ge=0)  # of the prompt's beginning, the same in every example
-    prompt: int = Field(default=0, ge=0)  # of the rest of the prompt, all choices together
-    answer: int = Field(default=0, ge=0)  # said one by one
-
-
 class Benchmark(Labelled):
     """One column of the paper's tables: a task, the role it plays, and what it is for.
 
@@ -79,8 +70,7 @@ class Benchmark(Labelled):
     together. `localize`: heads are looked for. `relative`: shown as a share of the intact score.
     `choice`: a multiple-choice question of knowledge. `each_part`: a search draws its examples from
     each task of a group. `differs` says in what the task is not the paper's, `others` how else it
-    may be asked or scored: another `task`, `metric` or both under a name. For plans only: the task
-    has `examples`, in `parts` tasks of a group, and `identify` has `identify_examples`.
+    may be asked or scored: another `task`, `metric` or both under a name.
     """
 
     task: str
@@ -97,10 +87,6 @@ class Benchmark(Labelled):
     fewshot: int | None = Field(default=None, ge=0)
     metric: str | None = None
     data: dict[str, str] = {}
-    examples: int | None = Field(default=None, ge=1)
-    parts: int = Field(default=1, ge=1)
-    identify_examples: int | None = Field(default=None, ge=1)
-    tokens: Tokens = Tokens()
 
     @property
     def kin(self) -> str:
@@ -113,14 +99,6 @@ class Benchmark(Labelled):
     def asked_as(self, other: str) -> "Benchmark":
         """The benchmark asked or scored in another way, one of `others`."""
         return self.model_copy(update={str(key): name for key, name in self.others[other].items()})
-
-    @property
-    def part_sizes(self) -> list[int] | None:
-        """Examples of each part of the task that heads are found on, as far as they are known."""
-        size = self.examples if self.identify is None else self.identify_examples
-        if size is None:
-            return None
-        return [size // self.parts] * self.parts if self.each_part else [size]
 
     def options(self, allow_code: bool) -> TaskOptions:
         return TaskOptions(

@@ -335,9 +335,3 @@ def published_universal(model: str) -> list[str]:
     """Return the universal heads that it names."""
     names: str = PRINTED["universal"].get(model, "")
     return names.split()
-
-
-def slips(table: int, models: Iterable[str]) -> list[str]:
-    """Tell what it prints by mistake in a table about these models."""
-    said: dict[str, str] = PRINTED["slips"][table]
-    return [said[model] for model in models if model in said]
