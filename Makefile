@@ -11,6 +11,7 @@ MODELS ?= smollm2
 comma := ,
 # where it can: Debian and its like, as root. Elsewhere the tests say what is missing.
 INSTALL_CHROMIUM := (apt-get update -qq; apt-get install --yes -qq --no-install-recommends chromium) || true
+INSTALL_BUBBLEWRAP := (apt-get update -qq; apt-get install --yes -qq --no-install-recommends bubblewrap) || true
 # two processes, a file's tests in one: what its fixtures prepare is prepared once
 BESIDE := -n 2 --dist loadfile
 # whose signatures `make test-shapes` checks at every call
@@ -20,13 +21,14 @@ SITE := python -c 'import site; print(*site.getsitepackages())'
 # Compiled files are kept, whatever the machine's habit: each process would compile all sources anew.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo test test-shapes test-slow test-browser test-cluster test-faults test-attacks test-real test-vllm check bench bench-neurons bench-workers bench-gpu gpu-check bench-peers \
+.PHONY: demo test test-shapes test-slow test-browser test-cluster test-faults test-real test-vllm check bench bench-neurons bench-workers bench-gpu gpu-check bench-peers \
 	demo-model truth truth-real bench-real wheel test-wheel clean
 
 demo: $(INSTALLED)  ## install, fetch SmolLM2, localize some of its capabilities, write reports
 	$(BIN)/caploc demo --out $(OUT)
 
 test: $(INSTALLED_DEV)  ## the default tests: offline, minutes
+	command -v bwrap > /dev/null || $(INSTALL_BUBBLEWRAP)
 	$(BIN)/pytest $(BESIDE) $(TESTS)
 
 test-shapes: $(INSTALLED_DEV)  ## the default tests again, array shapes and types checked at every call: a third longer
@@ -48,11 +50,6 @@ test-cluster: $(BIN)/.installed-ray  ## workers on Ray clusters of this machine:
 
 test-faults: $(BIN)/.installed-ray  ## kills, signals, full disks: half an hour; FAULTS=5: less
 	$(BIN)/pytest -m faults tests/faults $(TESTS)
-
-# nothing but an attack may write to Python's library meanwhile
-test-attacks: export PYTHONDONTWRITEBYTECODE := 1
-test-attacks: $(INSTALLED_DEV)  ## hostile programs by the hundred; SHARE=3: a third a day
-	SHARE=$(SHARE) $(BIN)/pytest $(BESIDE) -m attacks tests/attacks $(TESTS)
 
 test-real: $(INSTALLED_DEV)  ## pretrained models, fetched first; MODELS=all: all three, not SmolLM2 alone
 	$(BIN)/caploc fetch $(subst $(comma), ,$(MODELS))

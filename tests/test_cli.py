@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from functools import cache
 from importlib import import_module
 from pathlib import Path
 
@@ -16,10 +17,10 @@ from typer.testing import CliRunner
 from caploc import cli, console, tables
 from caploc.cli import app, options
 from caploc.console import interruptible
-from caploc.errors import BadOption, UserError
+from caploc.errors import UserError
 from caploc.progress import Silent
 from caploc.result import GridShape, HeldOut, LocatedTask, Result, Score, TaskComparison, Validation
-from caploc.sandbox import Protection
+from caploc.sandbox import pool
 from caploc.workbench import ModelOptions
 from worlds.planted import Planted, write_planted
 
@@ -278,30 +279,24 @@ def test_a_report_that_cannot_be_written_is_one_sentence(tmp_path):
     assert "Traceback" not in done.stderr
 
 
-def test_weak_isolation_is_told_before_code_is_allowed(monkeypatch, capsys):
-    weak = Protection("landlock", ("signals",), ("network is reachable",), "no namespaces")
-    monkeypatch.setattr(options, "protection", lambda: weak)
-    monkeypatch.setattr(options, "choose_profile", lambda: "landlock")
-    options.check_isolation(False)
+def test_code_without_isolation_is_told_before_it_is_allowed(monkeypatch, capsys):
+    monkeypatch.setattr(pool, "required", "none")
+    options.CodeGroup(isolation="none").check()
     assert capsys.readouterr().err == ""
-    options.check_isolation(True)
-    assert "But network is reachable" in " ".join(capsys.readouterr().err.split())
+    options.CodeGroup(allow_code=True, isolation="none").check()
+    assert "without isolation" in " ".join(capsys.readouterr().err.split())
 
 
-def test_weak_isolation_is_refused_before_a_model_is_loaded(monkeypatch):
-    """Each command that runs programs says so, and takes the option that accepts it."""
-
-    def refuse():
-        raise BadOption("isolation would be weak; --isolation weak accepts it.")
-
-    monkeypatch.setattr(options, "choose_profile", refuse)
+def test_code_that_cannot_be_isolated_is_refused_before_a_model_is_loaded(monkeypatch):
+    monkeypatch.setattr(pool, "find_obstacle", cache(lambda: "which this machine lacks"))
+    monkeypatch.setattr(pool, "required", "bubblewrap")
     for typed in (
         ["locate", "no/such-model", "--task", "humaneval"],
         ["evaluate", "no/such-model", "--task", "humaneval", "--heads", "L0H0"],
     ):
-        refused = CliRunner().invoke(app, [*typed, "--allow-code", "--isolation", "weak"])
+        refused = CliRunner().invoke(app, [*typed, "--allow-code"])
         assert isinstance(refused.exception, UserError), refused.output
-        assert "isolation would be weak" in str(refused.exception)
+        assert "apt install bubblewrap" in str(refused.exception)
 
 
 def test_a_number_and_its_unit_stay_together_on_a_terminal():

@@ -210,7 +210,7 @@ class Allowed:
         if options.allow_code and not self.code:
             raise BadOption(
                 f"{where} asks to run programs that the model writes; add --allow-code to run them "
-                "in the sandbox (docs/security.md)."
+                "in bubblewrap (docs/security.md)."
             )
         for task in tasks:
             self.check_task(where, task)

@@ -18,7 +18,7 @@ UV = Path(sys.executable).parent / "uv"
 NEEDED = [
     "models/demo/model.safetensors", "models/demo/config.json", "models/demo/tokenizer.json",
     "tasks/demo/addition.yaml", "tasks/demo/people.txt", "tasks/paper/gen.yaml",
-    "sandbox/calls.toml", "pretrained.toml",
+    "pretrained.toml",
     "report/report.html.j2", "report/page.css", "report/page.js",
     "reproduce/presets/demo.toml", "studies/demo.toml", "studies/quick.toml",
     "studies/smollm2.toml", "tasks/words/past.yaml", "tasks/words/past.csv",

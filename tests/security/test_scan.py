@@ -10,7 +10,7 @@ import caploc
 PACKAGE = Path(caploc.__file__).parent
 MODULES = sorted(PACKAGE.rglob("*.py"))
 # Programs that a model wrote are run here, isolated, and nowhere else.
-ISOLATED = {"sandbox/judge.py"}
+ISOLATED = {"sandbox/runner.py"}
 SERIALIZERS = {"pickle", "cloudpickle", "dill", "joblib", "marshal", "shelve", "jsonpickle"}
 FORBIDDEN = {
     "torch.load", "joblib.load", "pd.read_pickle", "pandas.read_pickle", "os.system", "os.popen",

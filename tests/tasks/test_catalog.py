@@ -208,7 +208,7 @@ def test_unknown_tasks_name_the_nearest(name, said):
 
 @pytest.mark.parametrize("name", ["humaneval", "mbpp", "humaneval_instruct"])
 def test_tasks_that_run_model_written_code_are_refused(name):
-    with pytest.raises(BadOption, match=r"--allow-code \(in a sandbox, see docs/security\.md\)"):
+    with pytest.raises(BadOption, match=r"--allow-code \(in bubblewrap, see docs/security\.md\)"):
         load_task(name)
 
 

@@ -17,7 +17,7 @@ from caploc import console
 from caploc.errors import BadOption, UserError
 from caploc.naming import DEMO, PRETRAINED, at_home, check_listed, check_model_name, is_file, placed
 from caploc.process import redacted
-from caploc.sandbox import choose_profile, protection, require_isolation
+from caploc.sandbox import check_isolation, describe_isolation, require_isolation
 
 if TYPE_CHECKING:
     from caploc.heads import HeadGrid
@@ -289,19 +289,22 @@ class CodeGroup:
 
     panel: ClassVar = "Permissions"
     allow_code: Annotated[
-        bool, option("Run code that the model writes, in a sandbox.", "--allow-code")
+        bool, option("Run code that the model writes, in bubblewrap.", "--allow-code")
     ] = False
     isolation: Annotated[
         str,
         option(
-            "With --allow-code: full, or weak for the best that this machine gives.",
+            "With --allow-code: bubblewrap, or none for resource limits alone.",
             callback=set_isolation,
         ),
-    ] = "full"
+    ] = "bubblewrap"
 
     def check(self) -> None:
-        """Refuse weak isolation that was not asked for."""
-        check_isolation(self.allow_code)
+        """Refuse code that cannot be isolated, and say so where nobody asked that it be."""
+        if self.allow_code:
+            check_isolation()
+            if self.isolation == "none":
+                console.warn(f"Code that the model writes {describe_isolation()}.")
 
 
 @dataclass(frozen=True)
@@ -351,7 +354,7 @@ class PermissionGroup(WorkerGroup, CodeGroup):
     trust_remote_code: Trust = False
 
     def allowed(self) -> "Allowed":
-        """Read them, and refuse weak isolation that was not asked for."""
+        """Read them, and refuse code that cannot be isolated."""
         from caploc.workbench import Allowed
 
         may = Allowed(self.allow_code, self.trust_remote_code, self.parse())
@@ -409,16 +412,6 @@ def takes_groups(command: Callable[..., None]) -> Callable[..., None]:
 
     run.__signature__ = taken.replace(parameters=shown)  # type: ignore[attr-defined]
     return run
-
-
-def check_isolation(allow_code: bool) -> None:
-    """Refuse to run programs that a model writes in weak isolation, unless it was asked for.
-
-    Raises BadOption, saying what is missing, and what to do; RunFailed if no program can be run at
-    all.
-    """
-    if allow_code and choose_profile() != "namespaces":
-        console.warn(protection().statement)
 
 
 def split_names(texts: Iterable[str] | None) -> list[str]:

@@ -13,7 +13,7 @@ import torch
 from caploc.contents import FORMS, read_contents
 from caploc.errors import CaplocError, StoreFailed, UserError
 from caploc.folder import CURVE, ROWS, RUN, STUDIES, package_versions, read_json, rows_file
-from caploc.sandbox import protection
+from caploc.sandbox import describe_isolation
 from caploc.store import reading
 from caploc.workbench import ModelOptions
 
@@ -35,7 +35,7 @@ def machine_facts() -> dict[str, Any]:
         "CUDA devices": ", ".join(cuda) or "none",
         "MPS": torch.backends.mps.is_available(),
         "Ray": "installed" if find_spec("ray") else "not installed",
-        "model-written code": protection().statement,
+        "model-written code": describe_isolation(),
     }
 
 

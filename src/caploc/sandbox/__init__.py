@@ -1,22 +1,9 @@
-"""Running and judging programs that a language model wrote, none of which is trusted.
+"""Run programs that a language model wrote, in bubblewrap or not at all."""
 
-The driver, any process of caploc, has `pool`. Worker, judge and program are bare Pythons with the
-standard library, which know `protocol` and the rest of this folder only.
-"""
-
-from caploc.sandbox.pool import (
-    REASONS,
-    Program,
-    Protection,
-    Sandbox,
-    Verdict,
-    choose_profile,
-    protection,
-    require_isolation,
-)
-from caploc.sandbox.protocol import Limits
+from caploc.sandbox.bubblewrap import Limits, Program, Verdict, run_program
+from caploc.sandbox.pool import Sandbox, check_isolation, describe_isolation, require_isolation
 
 __all__ = [
-    "REASONS", "Limits", "Program", "Protection", "Sandbox", "Verdict",
-    "choose_profile", "protection", "require_isolation",
+    "Limits", "Program", "Sandbox", "Verdict", "check_isolation", "describe_isolation",
+    "require_isolation", "run_program",
 ]  # fmt: skip

@@ -32,7 +32,7 @@ from caploc.tasks.datafiles import (
 from caploc.tasks.harness import HarnessTask, Mixture
 from caploc.tasks.leaf import ChatTemplate, Leaf
 from caploc.tasks.paper.profanity import PACKAGED, Swearing, load_lexicon
-from caploc.tasks.programs import NOT_ALLOWED, check_definition, check_programs, stand_in
+from caploc.tasks.programs import NOT_ALLOWED, check_programs, replace_code_eval
 from caploc.tasks.task import Task
 from caploc.tasks.taskfiles import ENDINGS, has_mark, open_task_file
 from caploc.tasks.templates import confine_templates
@@ -40,6 +40,7 @@ from caploc.tasks.templates import confine_templates
 confine_templates()
 # It prints a traceback, and raises what it says.
 logging.getLogger("datasets.packaged_modules").setLevel(logging.CRITICAL)
+replace_code_eval()
 HERE = Path(__file__).parent
 # Tasks that caploc brings: of the model inside the package, both papers' that lm-eval lacks, and
 # few-shot ones on words, countries and numbers for pretrained models. Every YAML there is one.
@@ -270,13 +271,9 @@ def build_task(
     files = [*map(Path, options.splits.values())]
     files = files or [file for entry in entries for file in local_files(definition(entry))]
     with loading(name, entries, files):
-        with stand_in(name, options.allow_code):
-            for entry in entries:
-                if entry.yaml_path and definition(entry).get("unsafe_code"):
-                    check_definition(entry.name, manager._factory._load_full_config(entry))
-            built = manager._factory.build(
-                manager.task_index[spec], overrides=overrides, registry=manager.task_index
-            )
+        built = manager._factory.build(
+            manager.task_index[spec], overrides=overrides, registry=manager.task_index
+        )
         group = built if isinstance(built, Group) else None
         tasks = built.get_all_tasks() if group else built if isinstance(built, list) else [built]
         for task in tasks:
