@@ -171,9 +171,7 @@ def test_rewrites_of_a_file_stand_in_for_the_facts_own(facts, tmp_path):
     )
     result, _ = measure_fidelity(study(facts, rewrites=rewrites, count=None), tmp_path / "run")
     told = result["rewrites"]
-    assert (told["given"], told["strangers"], told["without_subject"]) == (5, 1, 1)
-    assert told["unchanged"] == 1  # the second fact's prompt, but for spaces
-    assert told["kept"] + told["answered_wrongly"] == 3
+    assert told["given"] == 5 and 0 < told["kept"] <= 3
     assert result["known"]["rewrites"] == result["known"]["rewrites_known"] == told["kept"] > 0
     assert result["methods"]["neurons"]["without_rewrites"] == 4 - told["kept"]
 
@@ -240,19 +238,18 @@ def test_counterfact_as_it_is_distributed_is_read_by_the_command(tmp_path):
     ]  # fmt: skip
     path = tmp_path / "counterfact.json"
     path.write_text(json.dumps(records))
-    result, _ = measure_fidelity(study(str(path), form="counterfact"), tmp_path / "run")
+    result, _ = measure_fidelity(study(str(path)), tmp_path / "run")
     assert result["known"]["facts"] == result["facts"] == 3
     path.write_text(json.dumps(records[:1]))
-    assert [fact.name for fact in study(str(path), form="counterfact").check().read()] == ["0"]
+    assert [fact.name for fact in study(str(path)).check().read()] == ["0"]
     with pytest.raises(BadData, match="answers 1 of 1 facts rightly"):
-        measure_fidelity(study(str(path), form="counterfact"), tmp_path / "one")
+        measure_fidelity(study(str(path)), tmp_path / "one")
 
 
 @pytest.mark.parametrize(
     ("changes", "error", "said"),
     [
         ({"methods": ("neuron",)}, UnknownName, "Did you mean 'neurons'?"),
-        ({"form": "jsonl"}, UnknownName, "no form of facts 'jsonl'"),
         ({"count": 1}, BadOption, "--count must be 2 or more facts; got 1."),
         ({"draws": 4}, BadOption, "--draws must be 5 or more; got 4."),
         ({"share": 0.0}, BadOption, "--share must be above 0 and at most 1; got 0."),

@@ -368,7 +368,6 @@ class FactGroup:
     """Which facts are located, and how."""
 
     panel: ClassVar = "Facts"
-    form: Annotated[str, option("lines (our JSON lines), counterfact, zsre.")] = "lines"
     rewrites: Annotated[str | None, option("JSON lines of further wordings: name and texts.")] = (
         None
     )

@@ -13,7 +13,6 @@ from typing import Any
 
 from caploc.cache import Cache, digest
 from caploc.errors import BadData, BadOption, pick
-from caploc.files import read_text
 from caploc.folder import FIDELITY, LEDGER, RELIABILITY, claim
 from caploc.models.loading import LoadedModel, load_model
 from caploc.models.neurons import NeuronModel, as_neurons
@@ -35,8 +34,6 @@ from caploc.report.tabulation import fill_tables, ranged
 from caploc.stats import JsonRecord
 from caploc.tasks.catalog import load_task
 from caploc.tasks.facts import (
-    FORMS,
-    LONGEST,
     Fact,
     demo_counterparts,
     demo_facts,
@@ -67,7 +64,7 @@ TEXTS = 60  # of each
 class FactStudy:
     """Which facts of which model, and how they are located.
 
-    `facts` is a file of the `form` named or one of `PACKAGED`; `rewrites` a file of further
+    `facts` is a file or one of `PACKAGED`; `rewrites` a file of further
     wordings. `count` facts that the model knows are used (None: all).
     A circuit keeps a `share` of the edges, scored in `steps`. A knowledge neuron scores at least
     `neuron_share` of the prompt's largest, by an integral of `neuron_steps` points that lie as
@@ -77,7 +74,6 @@ class FactStudy:
 
     model: ModelOptions
     facts: str
-    form: str = "lines"
     rewrites: str | None = None
     methods: tuple[str, ...] = METHODS
     count: int | None = FACTS
@@ -94,7 +90,6 @@ class FactStudy:
         """Refuse every mistake that can be seen before weights are loaded."""
         for method in self.methods:
             pick(dict.fromkeys(METHODS), method, "way to locate facts")
-        pick(FORMS, self.form, "form of facts")
         if self.count is not None and self.count < 2:
             raise BadOption(f"--count must be 2 or more facts; got {self.count}.")
         if self.draws < 5:
@@ -119,13 +114,13 @@ class FactStudy:
         """Read the facts; raises BadData if the file is not there or a line of it is no fact."""
         if self.facts.startswith(("demo/", "words/")):
             return pick(PACKAGED, self.facts, "set of facts")(seed=self.seed)
-        return read_facts(Path(self.facts), self.form)
+        return read_facts(Path(self.facts))
 
     def covariance_texts(self, facts: Sequence[Fact]) -> list[str]:
         """Find texts for the covariance of neurons; raises BadData if too few can be read."""
         if self.texts is not None:
             try:
-                lines = read_text(self.texts, LONGEST, follow=True).splitlines()
+                lines = Path(self.texts).read_text(encoding="utf-8").splitlines()
             except (OSError, UnicodeDecodeError) as error:
                 raise BadData(f"--texts {self.texts} cannot be read ({error}).") from error
             found = [line for line in lines if line.strip()]

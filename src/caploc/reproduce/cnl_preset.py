@@ -72,7 +72,6 @@ class Facts(PresetPart):
     """Which single facts are located."""
 
     sets: tuple[str, ...] = ()
-    form: str = "lines"
     count: int = 30
     share: float = 0.05
     draws: int = 20

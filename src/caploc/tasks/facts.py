@@ -1,7 +1,7 @@
 """Facts as what is asked: prompts with their answers, how else they are worded, and files of them.
 
-COUNTERFACT and zsRE are read as they are distributed with ROME (Meng et al. 2022). Our own form has
-a fact on each line, as `Fact.as_dict` writes it. A line of a file of rewrites, which a language
+COUNTERFACT is read as it is distributed with ROME (Meng et al. 2022). Our own form has a fact on
+each line, as `Fact.as_dict` writes it. A line of a file of rewrites, which a language
 model or a person wrote, is `{"fact": "17", "prompts": ["...", "..."]}`; `fact` is the fact's name.
 That a prompt means the same cannot be seen by a program; what can is checked here.
 
@@ -25,7 +25,6 @@ import pandas as pd
 from pydantic import TypeAdapter, ValidationError
 
 from caploc.errors import BadData, BadOption, pick
-from caploc.files import read_text
 from caploc.stats import JsonRecord
 from caploc.tasks.demo import data
 from caploc.tasks.demo.data import LETTERS
@@ -102,35 +101,36 @@ class Counterpart:
 
 
 Record = Mapping[str, Any]
-LONGEST = 2**30  # bytes of a file of facts, or of texts
-NATURAL_QUESTION = "nq question: "  # how zsRE's file marks its unrelated questions
 OWN_FORM: TypeAdapter[Fact] = TypeAdapter(Fact)
 
 
-def read_facts(path: Path, form: str = "lines") -> tuple[Fact, ...]:
-    """Read the facts of a file; `form` is `counterfact`, `zsre` or `lines`."""
-    records, build = pick(FORMS, form, "form of facts")
-    return check_names([_build(build, record, where) for where, record in records(Path(path))])
+def read_facts(path: Path) -> tuple[Fact, ...]:
+    """Read the facts of a file: a list is COUNTERFACT's, else each line is a fact of our own form.
+
+    Raises BadData, saying where.
+    """
+    if _text(path).lstrip().startswith("["):
+        records, build = _read_list(path), _counterfact
+    else:
+        records, build = read_lines(path), _own
+    return check_names([_build(build, record, where) for where, record in records])
 
 
 def read_lines(path: Path) -> Iterator[tuple[str, Record]]:
     """Yield where each record of a file with one a line stands, and the record; none is blank."""
     for number, line in enumerate(_text(path).splitlines(), 1):
         if line.strip():
-            yield _placed(_parse(line, where := f"{path}, line {number}"), where)
+            yield _placed(line, f"{path}, line {number}")
 
 
 def _read_list(path: Path) -> Iterator[tuple[str, Record]]:
-    records = _parse(_text(path), str(path))
-    if not isinstance(records, list):
-        raise BadData(f"{path} holds no list of records; give the file as it is distributed.")
-    for number, record in enumerate(records):
-        yield _placed(record, f"{path}, record {number}")
+    for number, record in enumerate(_parse(_text(path), str(path))):
+        yield f"{path}, record {number}", record
 
 
 def _text(path: Path) -> str:
     try:
-        return read_text(path, LONGEST, follow=True)
+        return Path(path).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise BadData(f"{path} cannot be read ({error}); give a file of facts.") from error
 
@@ -138,19 +138,20 @@ def _text(path: Path) -> str:
 def _parse(text: str, where: str) -> Any:
     try:
         return json.loads(text)
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         raise BadData(f"{where} is not valid JSON ({error}); correct it.") from error
 
 
-def _placed(record: Any, where: str) -> tuple[str, Record]:
+def _placed(line: str, where: str) -> tuple[str, Record]:
+    record = _parse(line, where)
     if not isinstance(record, dict):
         raise BadData(f"{where} is no JSON object but {type(record).__name__}; write one.")
     return where, record
 
 
-def _build(build: Callable[[Record, str], Fact], record: Record, where: str) -> Fact:
+def _build(build: Callable[[Record], Fact], record: Record, where: str) -> Fact:
     try:
-        return build(record, where)
+        return build(record)
     except KeyError as error:
         raise BadData(f"{where} has no field {error}; its fields are {sorted(record)}.") from None
     except ValidationError as error:
@@ -159,13 +160,13 @@ def _build(build: Callable[[Record, str], Fact], record: Record, where: str) -> 
         raise BadData(
             f"{where} is not of the form expected ({place}: {first['msg'].lower()}); correct it."
         ) from None
-    except (TypeError, AttributeError, IndexError) as error:
+    except (TypeError, AttributeError) as error:
         raise BadData(f"{where} is not of the form expected ({error}); correct it.") from None
     except BadData as error:
         raise BadData(f"{where}: {error}") from None
 
 
-def _counterfact(record: Record, where: str) -> Fact:
+def _counterfact(record: Record) -> Fact:
     asked = record["requested_rewrite"]
     subject = asked["subject"]
     old, new = (" " + asked[name]["str"].strip() for name in ("target_true", "target_new"))
@@ -185,23 +186,7 @@ def _counterfact(record: Record, where: str) -> Fact:
     )
 
 
-def _zsre(record: Record, where: str) -> Fact:
-    subject, target = record["subject"], " " + record["answers"][0].strip()
-    other = " " + (record.get("alt") or "").strip()
-    wrong = other if other.strip() and other != target else None
-    again, spared = record["rephrase"], " " + record["loc_ans"].strip()
-    unrelated = record["loc"].removeprefix(NATURAL_QUESTION).rstrip("?") + "?"
-    return Fact(
-        # the file has neither names nor relations: a record's place, and its question's wording
-        name=where.rpartition(" ")[2],
-        relation=record["src"].replace(subject, "{}"),
-        prompt=FactPrompt(record["src"], subject, target, wrong),
-        rewrites=(FactPrompt(again, subject if subject in again else None, target, wrong),),
-        neighbours=(FactPrompt(unrelated, None, spared, wrong),) if spared != wrong else (),
-    )
-
-
-def _own(record: Record, where: str) -> Fact:
+def _own(record: Record) -> Fact:
     def asked(prompt: Any) -> Any:
         return {"subject": None, **prompt} if isinstance(prompt, dict) else prompt
 
@@ -210,13 +195,6 @@ def _own(record: Record, where: str) -> Fact:
     for name in ("rewrites", "neighbours"):
         fields[name] = list(map(asked, record.get(name, ())))
     return OWN_FORM.validate_python(fields)
-
-
-FORMS: dict[str, tuple[Callable[[Path], Iterator[tuple[str, Record]]], Any]] = {
-    "counterfact": (_read_list, _counterfact),
-    "zsre": (_read_list, _zsre),
-    "lines": (read_lines, _own),
-}
 
 
 def read_rewrites(path: Path) -> dict[str, tuple[str, ...]]:
@@ -239,34 +217,26 @@ def with_rewrites(
     texts: Mapping[str, Sequence[str]],
     right: Callable[[FactPrompt], bool] = lambda _: True,
 ) -> tuple[tuple[Fact, ...], dict[str, int]]:
-    """Give facts these rewrites in place of their own, and count what became of each rewrite.
+    """Give facts these rewrites in place of their own; count those given, and those kept.
 
     A rewrite is kept if the fact's subject is in it, if it differs from the prompt and from the
     rewrites before it by more than case and spacing, and if the model answers it `right`. A fact
-    that the texts do not name is left without rewrites; `strangers` are names that no fact has,
-    whose prompts are not counted.
+    that the texts do not name is left without rewrites; texts of facts that are not there are not
+    counted.
     """
-    counts = dict.fromkeys(
-        ("given", "kept", "without_subject", "unchanged", "repeated", "answered_wrongly"), 0
-    )
     changed = []
     for fact in facts:
         kept: list[FactPrompt] = []
-        before = {_plain(fact.prompt.text): "unchanged"}
+        seen = {_plain(fact.prompt.text)}
         for text in texts.get(fact.name, ()):
-            reason = before.get(_plain(text), "kept")
-            if (fact.prompt.subject or "") not in text or not text.strip():
-                reason = "without_subject"
-            elif reason == "kept" and not right(replace(fact.prompt, text=text)):
-                reason = "answered_wrongly"
-            before.setdefault(_plain(text), "repeated")
-            counts["given"] += 1
-            counts[reason] += 1
-            if reason == "kept":
-                kept.append(replace(fact.prompt, text=text))
+            about = bool(text.strip()) and (fact.prompt.subject or "") in text
+            if about and _plain(text) not in seen:
+                prompt = replace(fact.prompt, text=text)
+                kept += [prompt] if right(prompt) else []
+            seen.add(_plain(text))
         changed.append(replace(fact, rewrites=tuple(kept)))
-    strangers = set(texts) - {fact.name for fact in facts}
-    return tuple(changed), counts | {"strangers": len(strangers)}
+    given = sum(len(texts.get(fact.name, ())) for fact in facts)
+    return tuple(changed), {"given": given, "kept": sum(len(f.rewrites) for f in changed)}
 
 
 def _plain(text: str) -> str:

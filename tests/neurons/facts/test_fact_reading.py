@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from caploc.errors import BadData, UnknownName
+from caploc.errors import BadData
 from caploc.tasks.facts import Fact, FactPrompt, check_names, demo_facts, read_facts
 
 COUNTERFACT = {
@@ -21,15 +21,6 @@ COUNTERFACT = {
     "attribute_prompts": [],
     "generation_prompts": [],
 }
-ZSRE = {
-    "subject": "Watts Humphrey",
-    "src": "What university did Watts Humphrey attend?",
-    "rephrase": "Which university took Watts Humphrey?",
-    "answers": ["Illinois Tech"],
-    "alt": "Michigan",
-    "loc": "nq question: who played desmond",
-    "loc_ans": "Nathan Stewart",
-}
 
 
 def written(tmp_path, content):
@@ -39,7 +30,7 @@ def written(tmp_path, content):
 
 
 def test_counterfact_is_read_as_rome_writes_it(tmp_path):
-    (fact,) = read_facts(written(tmp_path, [COUNTERFACT]), "counterfact")
+    (fact,) = read_facts(written(tmp_path, [COUNTERFACT]))
     assert fact == Fact(
         name="3",
         relation="P103",
@@ -52,18 +43,6 @@ def test_counterfact_is_read_as_rome_writes_it(tmp_path):
     )
 
 
-def test_zsre_is_read_as_rome_writes_it(tmp_path):
-    (fact,) = read_facts(written(tmp_path, [ZSRE]), "zsre")
-    subject, answers = "Watts Humphrey", (" Illinois Tech", " Michigan")
-    assert fact == Fact(
-        name="0",
-        relation="What university did {} attend?",
-        prompt=FactPrompt("What university did Watts Humphrey attend?", subject, *answers),
-        rewrites=(FactPrompt("Which university took Watts Humphrey?", subject, *answers),),
-        neighbours=(FactPrompt("who played desmond?", None, " Nathan Stewart", " Michigan"),),
-    )
-
-
 def test_our_own_lines_give_back_what_was_written(tmp_path):
     facts = demo_facts("statement", 5)
     lines = "\n\n".join(json.dumps(fact.as_dict()) for fact in facts)
@@ -71,26 +50,21 @@ def test_our_own_lines_give_back_what_was_written(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("content", "form", "said"),
+    ("content", "said"),
     [
-        (
-            '{"name": "1"}\n{"name": ',
-            "lines",
-            "facts, line 1 has no field 'prompt'",
-        ),
-        ("\n{oops", "lines", "line 2 is not valid JSON"),
-        ("[]", "lines", "line 1 is no JSON object but list"),
-        ("{}", "counterfact", "holds no list"),
-        ([{**COUNTERFACT, "requested_rewrite": {}}], "counterfact", "record 0 has no field"),
-        ([COUNTERFACT, COUNTERFACT], "counterfact", "Two facts are named '3'"),
-        ([{**ZSRE, "subject": "Nobody"}], "zsre", "'Nobody' does not occur"),
-        ([{**ZSRE, "answers": []}], "zsre", "record 0 is not of the form expected"),
-        ([], "zsre", "There is no fact"),
+        ('{"name": "1"}\n{"name": ', "facts, line 1 has no field 'prompt'"),
+        ("\n{oops", "line 2 is not valid JSON"),
+        ("3", "line 1 is no JSON object but int"),
+        ("[{oops", "facts is not valid JSON"),
+        ([{**COUNTERFACT, "requested_rewrite": {}}], "record 0 has no field 'subject'"),
+        ([3], "record 0 is not of the form expected"),
+        ([COUNTERFACT, COUNTERFACT], "Two facts are named '3'"),
+        ([], "There is no fact"),
     ],
 )
-def test_a_mistake_is_told_with_its_place(tmp_path, content, form, said):
+def test_a_mistake_is_told_with_its_place(tmp_path, content, said):
     with pytest.raises(BadData, match=said):
-        read_facts(written(tmp_path, content), form)
+        read_facts(written(tmp_path, content))
 
 
 def test_what_is_not_known_may_be_left_out(tmp_path):
@@ -104,11 +78,6 @@ def test_what_is_not_known_may_be_left_out(tmp_path):
 def test_a_file_that_is_not_there_is_one_sentence(tmp_path):
     with pytest.raises(BadData, match="cannot be read"):
         read_facts(tmp_path / "none.jsonl")
-
-
-def test_an_unknown_form_names_the_known_ones(tmp_path):
-    with pytest.raises(UnknownName, match="counterfact"):
-        read_facts(written(tmp_path, "[]"), "counterfacts")
 
 
 @pytest.mark.parametrize(

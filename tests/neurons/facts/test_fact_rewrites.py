@@ -1,4 +1,4 @@
-"""Rewrites from a file: what is kept, what is dropped and why."""
+"""Rewrites from a file: what is kept, and what is dropped."""
 
 import json
 
@@ -30,21 +30,13 @@ def test_each_rewrite_is_kept_or_dropped_for_one_reason():
         "In Peru presidents live in",
     ]
     assert all(each.target == " Lima" and each.other == " Rome" for each in facts[0].rewrites)
-    assert counts == {
-        "given": 5,
-        "kept": 2,
-        "without_subject": 1,
-        "unchanged": 1,
-        "repeated": 1,
-        "answered_wrongly": 0,
-        "strangers": 1,
-    }
+    assert counts == {"given": 5, "kept": 2}
 
 
 def test_a_rewrite_the_model_answers_wrongly_is_dropped():
     facts, counts = with_rewrites(FACTS, TEXTS, right=lambda prompt: "live" in prompt.text)
     assert [each.text for each in facts[0].rewrites] == ["In Peru presidents live in"]
-    assert (counts["answered_wrongly"], counts["kept"]) == (1, 1)
+    assert counts["kept"] == 1
 
 
 def test_lines_of_one_fact_add_up(tmp_path):

@@ -19,9 +19,7 @@ from typing import Any
 import datasets
 
 from caploc.errors import BadData
-from caploc.files import read_text
 
-LONGEST = 2**26  # bytes of a list of words
 BOLD, PUNCTUATION = re.compile(r"\*\*(\w+)\*\*"), re.compile(r'[:.,"?()]')
 HUB = "mmathys/profanity"
 PACKAGED = "package"  # what stands in place of a file for better-profanity's list
@@ -123,7 +121,7 @@ def file_lexicon(file: Path) -> Lexicon:
     Raises BadData if it is not text, holds no word, or is a csv without that column.
     """
     try:
-        text = read_text(file, LONGEST, follow=True, encoding="utf-8-sig")
+        text = file.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         raise BadData(f"--data words={file}: the file cannot be read ({error}).") from error
     words = csv_words(file, text) if file.suffix == ".csv" else text.splitlines()
