@@ -146,6 +146,9 @@ class NeuronEngine:
     def grid(self) -> NeuronGrid:
         return self.cutter.neurons.grid
 
+    def misfit(self, request: Request) -> str | None:
+        return self.inner.misfit(request)
+
     def shared_tokens(self, requests: Sequence[Request]) -> float:
         return self.inner.shared_tokens(requests)
 
