@@ -3,6 +3,8 @@
 import json
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from caploc.errors import BadData
 from caploc.tasks.facts import Fact, FactPrompt, check_names, demo_facts, read_facts
@@ -99,3 +101,21 @@ def test_facts_need_names_of_their_own():
     fact = demo_facts("quiz", 1)[0]
     with pytest.raises(BadData, match="Two facts are named"):
         check_names((fact, fact))
+
+
+FIELDS = st.sampled_from("name prompt text target rewrites requested_rewrite subject".split())
+VALUES = st.recursive(
+    st.none() | st.integers() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(FIELDS, inner, max_size=4),
+    max_leaves=8,
+)
+
+
+@given(st.text(max_size=40) | VALUES.map(json.dumps))
+def test_any_text_is_facts_or_one_sentence(tmp_path_factory, content):
+    path = tmp_path_factory.getbasetemp() / "any-facts"
+    path.write_text(content, encoding="utf-8", errors="replace")
+    try:
+        assert read_facts(path)
+    except BadData as refused:
+        assert str(path) in str(refused) or "fact" in str(refused)
