@@ -1,11 +1,10 @@
 """A finished run opened again asks what the run asked."""
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 
 import pytest
 
-from caploc.contents import typed
 from caploc.errors import UserError
 from caploc.finished import FinishedRun, restored
 from caploc.search import Settings
@@ -46,26 +45,11 @@ RESULT = {
     "task": {"name": "demo/addition"},
     "method": {"name": "css"},
     "grid": {"layers": 1, "heads": [2]},
+    "estimand": {"heads": "alone", "top": "alone"},
     "heads": [],
     "top": [],
     "validation": {"task": {"name": "demo/addition"}},
 }
-
-
-@dataclass
-class Held:
-    """Something of a file."""
-
-    content: list
-
-
-def test_what_is_nested_beyond_reason_is_no_value():
-    nested: list = []
-    assert typed(Held(nested)) == Held([])
-    for _ in range(600):
-        nested = [nested]
-    with pytest.raises(ValueError, match="nested beyond reason"):
-        typed(Held(nested))
 
 
 def test_a_folder_without_a_finished_run_is_refused(tmp_path):

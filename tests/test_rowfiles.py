@@ -15,7 +15,7 @@ from pyarrow import parquet
 from caploc import rowfiles
 from caploc.errors import BadOption, StoreFailed, UserError
 from caploc.folder import write_json
-from caploc.heads import HeadGrid
+from caploc.heads import AMONG, HeadGrid
 from caploc.rowfiles import COLUMNS, write_rows
 from caploc.store import Question, Row, Store, pack
 
@@ -48,6 +48,7 @@ def filled(folder: Path) -> list[Row]:
         "seed": 0,
         "grid": {"layers": 3, "heads": [8, 0, 5]},
         "heads": [],
+        "estimand": {"heads": AMONG, "top": AMONG},
         "top": [],
         "cost": {"rows": 25},
         "validation": {"task": {"name": "task"}},

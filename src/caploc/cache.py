@@ -5,28 +5,25 @@ line of JSON for every answer, `ArrayCache` a file of arrays for every answer.
 """
 
 import json
-import os
 import shutil
+import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
-from tokenize import TokenError
 from typing import Any
-from zipfile import ZipFile
+from zipfile import BadZipFile
 
 import numpy as np
 
 from caploc.errors import BadData, StoreFailed
-from caploc.files import UNZIPPING, UnfitFile, open_regular, whole_path, writing
+from caploc.files import whole_path, writing
 from caploc.stats import JsonRecord
 from caploc.stats.threshold import Moments
 
-LONGEST = 2**30  # bytes of a file of answers that are read
-LONGEST_ARRAYS = 16 * 2**30  # a hundred bytes for each of 160 million neurons
-# What numpy raises beside for arrays that are not what they say.
-UNREADABLE = (*UNZIPPING, MemoryError, SyntaxError, TokenError)
+# What NumPy raises for arrays that are not what they say.
+UNREADABLE = (BadZipFile, zlib.error, EOFError, KeyError, ValueError)
 COMPACT = (",", ":")
 
 
@@ -47,18 +44,17 @@ class Cache:
         self.path = path
         self.known: dict[str, Any] = {}
         text = ""
-        if os.path.lexists(path):
+        if path.exists():
             try:
-                with open_regular(path, LONGEST) as file:
-                    text = file.read().decode("utf-8", errors="replace")
+                text = path.read_text(encoding="utf-8", errors="replace")
             except OSError as error:
                 raise StoreFailed(
-                    f"{path} cannot be read ({error}); it is not what a run leaves: choose another "
-                    "--out, or delete the file, and what it told is measured or read anew."
+                    f"{path} cannot be read ({error.strerror}); check the folder and its rights, "
+                    "or choose another --out."
                 ) from error
         self.torn = bool(text) and not text.endswith("\n")
         for line in text.splitlines():
-            with suppress(ValueError, KeyError, TypeError, RecursionError):
+            with suppress(ValueError, KeyError, TypeError):
                 entry = json.loads(line)
                 self.known[entry["key"]] = entry["value"]
 
@@ -93,7 +89,8 @@ class ArrayCache:
         """Return the answer to what is asked, None if it is not there; raises StoreFailed."""
         path = self.place(asked)
         try:
-            return self._read(path)
+            with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
+                return Moments.from_arrays(arrays)
         except (FileNotFoundError, BadData, *UNREADABLE):
             return None  # not there, or not as it was written: a full disk cuts files short
         except OSError as error:
@@ -126,16 +123,6 @@ class ArrayCache:
                     part.hardlink_to(path)
                 except OSError:
                     shutil.copyfile(path, part)
-
-    def _read(self, path: Path) -> Moments:
-        with open_regular(path, LONGEST_ARRAYS) as file:
-            with ZipFile(file) as parts:
-                size = sum(part.file_size for part in parts.infolist())
-            if size > LONGEST_ARRAYS:
-                raise UnfitFile(f"it unpacks to {size:,} bytes, more than any run writes", path)
-            file.seek(0)
-            with np.load(file, allow_pickle=False) as arrays:
-                return Moments.from_arrays(arrays)
 
     @contextmanager
     def _whole(self, path: Path) -> Iterator[Path]:

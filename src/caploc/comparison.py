@@ -21,7 +21,6 @@ from caploc.folder import (
     UNIVERSAL,
     finished_in,
     package_versions,
-    refuse_links,
     write_json,
 )
 from caploc.heads import HeadGrid
@@ -41,7 +40,6 @@ def compare(folders: Sequence[Path], out: Path, *, command: str = "") -> dict[st
     UserError if a folder holds no finished run, or there is none; StoreFailed if the result cannot
     be written; OSError if the page or a figure cannot be.
     """
-    refuse_links(out)
     return compare_runs(read_runs(folders), folders, out, command=command)
 
 

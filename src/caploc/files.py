@@ -1,127 +1,27 @@
-"""Open files that others wrote: those anyone may have put in a folder, and those a user names.
-
-A folder may come by mail. In the place of any of its files there may be a link to another file, a
-pipe on which a reader waits for ever, a device, or a file of holes that claims a terabyte.
-"""
+"""Read a user's TOML, and write files whole or not at all."""
 
 import os
 import shutil
-import stat
 import tomllib
-import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from errno import EINVAL, ELOOP
 from pathlib import Path
 from tempfile import mkdtemp
-from typing import Any, BinaryIO, TextIO
-from zipfile import BadZipFile
+from typing import Any, TextIO
 
 from safetensors import SafetensorError
 
 from caploc.errors import BadData, StoreFailed
 
-KINDS = {
-    stat.S_IFLNK: "a link",
-    stat.S_IFIFO: "a pipe",
-    stat.S_IFDIR: "a folder",
-    stat.S_IFSOCK: "a socket",
-    stat.S_IFCHR: "a device",
-    stat.S_IFBLK: "a device",
-}
-HOLED = 2**34  # bytes from which on a file must lie on the disk; below, reading zeros takes seconds
-LEAST_ON_DISK = 0.01  # of such a file; file systems that compress reach 5 % on rows
-NOT_WAITING = getattr(os, "O_NONBLOCK", 0)  # for a writer, if a pipe took the file's place
-CAREFULLY = NOT_WAITING | getattr(os, "O_NOFOLLOW", 0)  # nor through a link as the last step
-# What the standard library raises for an archive that is not what it says.
-UNZIPPING = (
-    BadZipFile, zlib.error, KeyError, EOFError, NotImplementedError, RuntimeError, ValueError,
-)  # fmt: skip
-TABLES = 2**20  # bytes of a file of tables, at most
-BYTES = getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0)
-
-
-class UnfitFile(OSError):
-    """A file that is no regular one, or larger than it may be; its text says which, in words."""
-
-    def __init__(self, reason: str, path: Path | str) -> None:
-        super().__init__(EINVAL, reason, str(path))
-
-    def __str__(self) -> str:
-        return str(self.strerror)
-
-
-def open_regular(path: Path | str, most: int | None = None, *, follow: bool = False) -> BinaryIO:
-    """Open a regular file of at most `most` bytes for reading, through a link only with `follow`.
-
-    Raises UnfitFile if it is anything else, or longer; OSError if it cannot be read.
-    """
-    check_regular(os.stat(path, follow_symlinks=follow), path, most)  # opening one may do something
-    flags = os.O_RDONLY | (NOT_WAITING if follow else CAREFULLY) | BYTES
-    try:
-        descriptor = os.open(path, flags)
-    except OSError as error:
-        if error.errno == ELOOP and not follow:
-            raise UnfitFile("it is a link, not a file", path) from None
-        raise
-    try:
-        check_regular(os.fstat(descriptor), path, most)  # it may be another file by now
-        return os.fdopen(descriptor, "rb")
-    except BaseException:
-        os.close(descriptor)
-        raise
-
-
-def check_regular(found: os.stat_result, path: Path | str, most: int | None = None) -> None:
-    """Refuse what is no regular file of at most `most` bytes; raises UnfitFile."""
-    kind = stat.S_IFMT(found.st_mode)
-    if kind != stat.S_IFREG:
-        raise UnfitFile(f"it is {KINDS.get(kind, 'of an unknown kind')}, not a file", path)
-    if most is not None and found.st_size > most:
-        raise UnfitFile(f"it is longer than {most:,} bytes", path)
-    on_disk = getattr(found, "st_blocks", found.st_size) * 512
-    if found.st_size > HOLED and on_disk < LEAST_ON_DISK * found.st_size:
-        raise UnfitFile(f"it has {found.st_size:,} bytes, nearly all of them holes", path)
-
-
-def is_regular(path: Path) -> bool:
-    """Whether a regular file has this name, itself and not through a link."""
-    try:
-        return stat.S_ISREG(os.lstat(path).st_mode)
-    except (OSError, ValueError):
-        return False
-
-
-def read_bytes(path: Path | str, most: int, *, follow: bool = False) -> bytes:
-    """Read a file that `open_regular` opens, and raise as that does."""
-    with open_regular(path, most, follow=follow) as file:
-        content = file.read(most + 1)
-    if len(content) > most:  # it has grown since
-        raise UnfitFile(f"it is longer than {most:,} bytes", path)
-    return content
-
-
-def read_text(path: Path | str, most: int, *, follow: bool = False, encoding: str = "utf-8") -> str:
-    """Read a file as `read_bytes` does, as text; raises UnicodeDecodeError too."""
-    return read_bytes(path, most, follow=follow).decode(encoding)
-
 
 def read_toml(path: Path) -> dict[str, Any]:
-    """Read a file's tables; raises BadData if it is missing, too long, no text or no TOML."""
+    """Read a file's tables; raises BadData if it is missing, no text or no TOML."""
     try:
-        return tomllib.loads(read_text(path, TABLES, follow=True))
+        return tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise BadData(f"There is no file {path}; give the path of a study file.") from None
-    except UnicodeDecodeError as error:
-        raise BadData(
-            f"{path} is no text in UTF-8 (byte {error.start}); save it as UTF-8."
-        ) from None
-    except (tomllib.TOMLDecodeError, RecursionError) as error:
-        raise BadData(f"{path} is no TOML: {error}.") from None
-    except OSError as error:
-        raise BadData(
-            f"{path} cannot be read ({error.strerror}); such a file is short text."
-        ) from None
+    except (OSError, ValueError) as error:  # tomllib's and Unicode's errors among them
+        raise BadData(f"{path} cannot be read as TOML: {error}.") from None
 
 
 @contextmanager
@@ -140,8 +40,7 @@ def writing(path: Path, kept: str) -> Iterator[None]:
 def whole_path(path: Path) -> Iterator[Path]:
     """Give `path.part` to write to, which becomes `path` when the block ends, or is gone.
 
-    What has that name is deleted first: a link, and not what it points at. Raises OSError if it
-    cannot be written.
+    Raises OSError if it cannot be written.
     """
     part = path.with_name(f"{path.name}.part")
     try:
@@ -161,11 +60,7 @@ def whole_text(path: Path) -> Iterator[TextIO]:
     After a loss of power `path` is the old file or the new one, whole. Raises OSError if it cannot
     be written.
     """
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | CAREFULLY | BYTES
-    with (
-        whole_path(path) as part,
-        os.fdopen(os.open(part, flags, 0o666), "w", encoding="utf-8", newline="\n") as file,
-    ):
+    with whole_path(path) as part, part.open("w", encoding="utf-8", newline="\n") as file:
         yield file
         file.flush()
         os.fsync(file.fileno())

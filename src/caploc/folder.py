@@ -2,8 +2,6 @@
 
 import json
 import os
-import reprlib
-import stat
 from collections.abc import Mapping
 from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
@@ -11,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from caploc.errors import BadOption, FolderTaken, StoreFailed, UserError
-from caploc.files import UnfitFile, check_regular, read_text, whole_text, writing
+from caploc.files import whole_text, writing
 from caploc.naming import is_file, is_folder
 from caploc.process import redacted, without_secrets
 from caploc.store import Store
@@ -29,17 +27,8 @@ JSON_FILES = (
     ENHANCEMENT, FIDELITY, RELIABILITY, OVERLAP, DECOUPLING, CONTROLS, STUDIES,
 )  # fmt: skip
 TOLD = 6  # differences that a sentence names
-BRIEF = reprlib.Repr()  # a path is told whole, of a long list the first ones
-BRIEF.maxstring = 200
-LONGEST = 256 * 2**20  # bytes of a JSON file that is read; a folder may come from anyone
 # Which command leaves a file that others read; `locate` the rest.
 WRITERS = {NEURONS: "neurons locate", ENHANCEMENT: "neurons enhance"}
-# Choices that older runs do not name, and what they meant: such a run goes on.
-LATER: dict[str, Any] = {
-    "model.quantize": None, "model.gguf": None, "settings.price": 0.02, "settings.amounts": [],
-    "spare": [], "twins": [], "exclude": [], "quick": False, "mode.name": "zero",
-    "mode.corrupted": None, "mode.positions": None,
-}  # fmt: skip
 OPTIONS = {"other_tasks": "also", "options.fewshot": "fewshot", "model.name": "model"}
 PACKAGES = ("caploc", "torch", "transformers", "lm_eval", "scikit-learn", "numpy")
 
@@ -50,16 +39,16 @@ def claim(
     """Open a run folder for a study, making it if it does not exist.
 
     `data` has a digest of the examples of each task whose file is the user's. Raises FolderTaken if
-    the folder holds another study, one on other examples, a model, or links, or another process
-    has it open; BadOption if it is a file; StoreFailed if it cannot be written.
+    the folder holds another study, one on other examples, several studies or a model, or another
+    process has it open; BadOption if it is a file; StoreFailed if it cannot be written.
     """
     study, command = without_secrets(json.loads(json.dumps(study))), redacted(command)
-    refuse_links(check_out(folder))
-    rows = rows_file(folder)
-    if rows.parent != folder:
-        refuse_links(rows.parent, below=False)
-    refuse_studies(folder)
-    store = Store(rows)
+    if is_file(check_out(folder) / STUDIES):
+        raise FolderTaken(
+            f"{folder} holds several studies, each in a folder of its own, and their rows; choose "
+            "another --out."
+        )
+    store = Store(rows_file(folder))
     try:
         make(folder)
         earlier = read_json(folder / RUN) if (folder / RUN).exists() else None
@@ -75,15 +64,6 @@ def claim(
     return store
 
 
-def refuse_studies(folder: Path) -> None:
-    """Refuse, as the folder of one run, that of several."""
-    if is_file(folder / STUDIES):
-        raise FolderTaken(
-            f"{folder} holds several studies, each in a folder of its own, and their rows; choose "
-            "another --out."
-        )
-
-
 def check_out(folder: Path) -> Path:
     """Refuse, as the folder of a run, a file and a folder that holds a model."""
     if is_file(folder):
@@ -92,16 +72,6 @@ def check_out(folder: Path) -> Path:
     if is_file(model) and not is_file(folder / RUN):
         raise FolderTaken(f"{folder} holds a model ({model.name}); choose another --out.")
     return folder
-
-
-def check_earlier(folder: Path, *, model: str, task: str, goal: str) -> None:
-    """Refuse, before anything is loaded, a folder of another model, task or goal (FolderTaken)."""
-    refuse_studies(folder)
-    known = {"model.name": model, "task": task, "settings.goal": goal}
-    earlier = read_json(folder / RUN) if is_file(folder / RUN) else None
-    study = earlier.get("study") if isinstance(earlier, dict) else None
-    if isinstance(study, dict):
-        check_same(folder, earlier, question(study) | known, {})
 
 
 def check_new(target: Path) -> Path:
@@ -120,19 +90,20 @@ def check_same(folder: Path, earlier: Any, study: dict[str, Any], data: Mapping[
             "--out, or delete the folder."
         )
     old, new = question(written), question(study)
-    if old != new:
-        changed = [key for key in sorted(old | new) if old.get(key) != new.get(key)]
+    changed = [key for key in sorted(old | new) if old.get(key) != new.get(key)]
+    if changed:
         changed.sort(key=lambda key: not key.startswith(("model.", "task")))  # tells most
-        told = []
-        for key in changed[:TOLD]:
-            name = OPTIONS.get(key, key.removeprefix("settings."))
-            told.append(f"{name} {BRIEF.repr(old.get(key))}, not {BRIEF.repr(new.get(key))}")
+        told = [
+            f"{OPTIONS.get(key, key.removeprefix('settings.'))} {old.get(key)!r}, not "
+            f"{new.get(key)!r}"
+            for key in changed[:TOLD]
+        ]
         raise FolderTaken(
-            f"{folder} belongs to another run ({', '.join(told)}); choose another --out, or delete "
+            f"{folder} belongs to another run ({'; '.join(told)}); choose another --out, or delete "
             "the folder."
         )
     before = earlier.get("data")
-    for name, digest in data.items() if isinstance(before, dict) else ():
+    for name, digest in data.items() if before else ():
         if before.get(name, digest) != digest:
             raise FolderTaken(
                 f"The examples of {name} are not those that {folder} was begun with; choose "
@@ -189,42 +160,10 @@ def make(folder: Path) -> None:
         ) from error
 
 
-def refuse_links(folder: Path, *, below: bool = True) -> None:
-    """Refuse a folder in which anything but files and folders lies.
-
-    What is written to a link would land where it points, and a pipe would never take it. The folder
-    itself may be a link. Without `below` what its subfolders hold is not looked at. Raises
-    FolderTaken, naming the first link, pipe, socket or device.
-    """
-    for place, folders, files in os.walk(folder):
-        for name in (*folders, *files):
-            path = Path(place, name)
-            with suppress(FileNotFoundError):  # a running process has just taken it away
-                found = os.lstat(path)
-                if stat.S_ISLNK(found.st_mode):
-                    raise FolderTaken(
-                        f"{path} is a link to {os.readlink(path)!r}, and no run makes links; do "
-                        "not use the folder, or put the file itself in the link's place."
-                    )
-                try:
-                    if not stat.S_ISDIR(found.st_mode):
-                        check_regular(found, path)
-                except UnfitFile as error:
-                    raise FolderTaken(
-                        f"{path}: {error}; do not use the folder, or delete it there."
-                    ) from None
-        if not below:
-            return
-
-
 def question(study: Any) -> dict[str, Any]:
     """A study without what changes no outcome: a run may go on elsewhere, in smaller batches."""
     same = ("model.backend", "model.batch_size", "model.device", "model.workers", "track")
-    return {
-        key: value
-        for key, value in flat(study or {}).items()
-        if not key.startswith(same) and (key not in LATER or value != LATER[key])
-    }
+    return {key: value for key, value in flat(study or {}).items() if not key.startswith(same)}
 
 
 def flat(nested: dict[str, Any]) -> dict[str, Any]:
@@ -256,11 +195,8 @@ def write_json(path: Path, content: Any) -> None:
 def read_json(path: Path) -> Any:
     """Read a file of a run folder; raises UserError."""
 
-    def refuse_constant(name: str) -> None:  # NaN and infinity, which no run writes
-        raise ValueError(f"it holds {name}, which is no JSON")
-
     try:
-        return json.loads(read_text(path, LONGEST), parse_constant=refuse_constant)
+        return json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         folder, name = path.parent, WRITERS.get(path.name, "locate")
         advice = f"name the folder of a finished `caploc {name}`."

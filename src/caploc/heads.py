@@ -10,7 +10,6 @@ from typing import Any, ClassVar
 import numpy as np
 
 from caploc.errors import BadData, BadOption, CaplocError, StoreFailed
-from caploc.files import read_bytes
 from caploc.grid import QUOTED, Grid, Mask, Masks, Part
 
 __all__ = [
@@ -138,7 +137,6 @@ class HeadGrid(Grid[Head]):
 SCHEMA = 1
 KIND = "caploc heads"  # tells the file from any other JSON that has a key "heads"
 NAME = "heads.json"
-LONGEST = 16 * 2**20  # bytes of a file that is read; it may come from anyone
 MODE = "zero"  # what takes the place of a knocked-out head's output
 
 
@@ -173,8 +171,8 @@ class HeadFile:
 def read_heads(path: Path | str) -> HeadFile:
     """Read a file that `caploc export` or `write_heads` wrote; raises BadData if it is none."""
     try:
-        content = json.loads(read_bytes(path, LONGEST, follow=True))
-    except (OSError, ValueError, RecursionError) as error:
+        content = json.loads(Path(path).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
         said = getattr(error, "strerror", None) or "it is not valid JSON"
         raise BadData(
             f"{path} cannot be read as a file of heads ({said}); `caploc export DIR --as heads` "

@@ -13,9 +13,10 @@ from playwright.sync_api import expect
 
 import caploc
 from caploc.comparison import compare
-from caploc.contents import check_contents
+from caploc.contents import Answers, check_contents
 from caploc.evaluation import curve
 from caploc.report.page import write_report
+from caploc.result import Result
 from caploc.search import Settings
 from caploc.study import Study
 from caploc.workbench import ModelOptions
@@ -331,8 +332,8 @@ def test_without_scripts_the_answer_the_map_and_the_first_rows_are_there(report,
 
 def written(folder, result, answers):
     """Write the page of what a result and answers say as dictionaries."""
-    found = [check_contents("result.json", result)[0], check_contents("answers.json", answers)[0]]
-    return write_report(folder, found[0], found[1].root)
+    found = check_contents(folder / "result.json", Result, result)
+    return write_report(folder, found, check_contents(folder, Answers, answers).root)
 
 
 @pytest.fixture(scope="module")

@@ -13,6 +13,7 @@ from caploc.cli import app
 from caploc.doctor import examine_folder
 from caploc.errors import UserError
 from caploc.folder import claim, rows_file, write_json
+from caploc.heads import AMONG
 from caploc.store import Question, Row, Store, pack
 from caploc.study import Study
 from caploc.workbench import ModelOptions
@@ -28,6 +29,7 @@ RESULT = {
     "grid": {"layers": 2, "heads": [8, 8]},
     "cost": {"rows": 4},
     "heads": [],
+    "estimand": {"heads": AMONG, "top": AMONG},
     "top": [],
     "validation": {"task": {"name": "words/past"}},
 }

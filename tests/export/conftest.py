@@ -80,7 +80,9 @@ def score(value, metric="exact_match", name="demo/addition"):
 
 
 def head(name, effect):
-    place = {"head": name, "effect": effect, "low": effect - 0.1, "high": effect + 0.1}
+    layer, index = map(int, name[1:].split("H"))
+    place = {"head": name, "layer": layer, "index": index}
+    place |= {"effect": effect, "low": effect - 0.1, "high": effect + 0.1}
     return place | {"q": 0.001, "universal": False}
 
 
@@ -90,6 +92,7 @@ RESULT = {
     "seed": 3,
     "grid": {"layers": 6, "heads": [16] * 6, "group_sizes": [2] * 6},
     "intact": {"score": 1.0, "stderr": 0.0, "examples": 100},
+    "estimand": {"heads": "alone", "top": "alone"},
     "heads": [head("L0H10", -0.5), head("L0H15", -0.3), head("L2H3", -0.01)],
     "top": ["L0H10", "L0H15"],
     "fit": {"rows": 1500},

@@ -31,7 +31,8 @@ def written(folder, task="demo/addition", fingerprint="f", **options):
         "task": {"name": task},
         "method": {"name": "css"},
         "grid": {"layers": 1, "heads": [2]},
-        "heads": [{"head": "L0H1", "effect": -0.5}],
+        "estimand": {"heads": "alone", "top": "alone"},
+        "heads": [{"head": "L0H1", "layer": 0, "index": 1, "effect": -0.5}],
         "top": ["L0H1"],
         "validation": {"task": {"name": task, "intact": score, "knocked_out": score}},
     }

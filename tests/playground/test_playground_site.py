@@ -12,10 +12,11 @@ from starlette.testclient import TestClient
 from caploc.contents import RunFile, check_contents
 from caploc.export.card import evidence_of
 from caploc.finished import FinishedRun
-from caploc.heads import read_heads
+from caploc.heads import ALONE, read_heads
 from caploc.playground.app import application
 from caploc.playground.serving import PAGE, is_known, list_hosts
 from caploc.report.wording import UNSEEN
+from caploc.result import Result
 from caploc.study import Study
 from caploc.workbench import ModelOptions
 
@@ -69,12 +70,16 @@ def run(playground, monkeypatch, tmp_path):
         "task": {"name": "demo/addition"},
         "method": {"name": "css"},
         "grid": {"layers": 6, "heads": [16] * 6},
-        "heads": [{"head": head, "effect": -0.5} for head in ("L5H1", "L0H13", "L3H12")],
+        "estimand": {"heads": ALONE, "top": ALONE},
+        "heads": [
+            {"head": f"L{layer}H{index}", "layer": layer, "index": index, "effect": -0.5}
+            for layer, index in ((5, 1), (0, 13), (3, 12))
+        ],
         "top": ["L3H12", "L0H13"],
         "validation": {"task": {"name": "demo/addition", "intact": score, "knocked_out": score}},
     }
     study = Study(ModelOptions("demo"), "demo/addition")
-    found, _ = check_contents("result.json", result)
+    found = check_contents(tmp_path / "result.json", Result, result)
     run = FinishedRun(tmp_path, study, found, RunFile(study={}))
     monkeypatch.setattr(playground, "setting", replace(playground.setting, runs=(run,)))
     return run

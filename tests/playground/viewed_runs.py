@@ -5,6 +5,7 @@ from dataclasses import asdict
 
 import numpy as np
 
+from caploc.heads import AMONG
 from caploc.store import Question, Row, Store, pack
 from caploc.study import Study
 from caploc.tasks.task import Generated, responses_json
@@ -39,9 +40,10 @@ def write_run(folder, answers=(), model="demo", task="demo/addition", **changes)
         "method": {"name": "css"},
         "seed": 3,
         "grid": GRID,
+        "estimand": {"heads": AMONG, "top": AMONG},
         "heads": [
-            {"head": "L0H1", "effect": -0.5, "low": -0.6, "high": -0.4},
-            {"head": "L1H0", "effect": 0.0},
+            {"head": "L0H1", "layer": 0, "index": 1, "effect": -0.5, "low": -0.6, "high": -0.4},
+            {"head": "L1H0", "layer": 1, "index": 0, "effect": 0.0},
         ],
         "top": ["L0H1"],
         "validation": {"task": {"name": task, "metric": "exact_match", "intact": score(0.9),

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from caploc.heads import AMONG
+
 HEADS = {"L0H1": -0.41, "L1H3": -0.19, "L0H0": -0.003, "L0H2": 0.0, "L1H0": 0.02, "L0H3": None}
 PLACES = [(layer, index) for layer in range(2) for index in range(4)]
 
@@ -42,6 +44,7 @@ RESULT = {
     "seed": 7,
     "grid": {"layers": 2, "heads": [4, 4], "group_sizes": [2, 2]},
     "intact": _score(0.99),
+    "estimand": {"heads": AMONG, "top": AMONG},
     "heads": [_head(name, effect) for name, effect in HEADS.items()],
     "top": ["L0H1", "L1H3"],
     "fit": {"estimator": "lasso", "r2_held_out": 0.31, "masks": 100, "rows": 10000},

@@ -77,7 +77,7 @@ def test_all_mistakes_are_named_at_once(tmp_path):
 
 
 def test_what_is_no_toml_is_said(tmp_path):
-    with pytest.raises(UserError, match=r"mine.toml is no TOML: .*line 1"):
+    with pytest.raises(UserError, match=r"mine.toml cannot be read as TOML: .*line 1"):
         read(tmp_path, "= 3")
 
 

@@ -11,11 +11,9 @@ import pytest
 from typer.testing import CliRunner
 
 from caploc.cli import app
-from caploc.errors import BadData, BadOption, FolderTaken
+from caploc.errors import BadData, BadOption
 from caploc.finished import FinishedRun
-from caploc.folder import claim, refuse_links
 from caploc.neurons.study import read_study
-from caploc.report.page import rewrite_page
 from caploc.studies import read_studies
 from caploc.tasks.catalog import load_task
 from caploc.tasks.taskfiles import find_code
@@ -233,24 +231,3 @@ def test_a_mailed_run_whose_tasks_folder_holds_code_is_refused_by_every_command(
     with pytest.raises(BadOption, match="if you trust whoever made it"):
         read_studies(tmp_path / "studies.toml")
     assert not mark.exists()
-
-
-def test_links_in_a_run_folder_lead_nowhere(tmp_path):
-    folder, victim = tmp_path / "run", tmp_path / "victim"
-    folder.mkdir()
-    victim.write_text("precious")
-    received(folder)
-    for name in ("report.html", "result.json.part", "rows.sqlite", "figures"):
-        os.symlink(victim, folder / name)
-        with pytest.raises(FolderTaken, match="is a link"):
-            rewrite_page(folder)
-        with pytest.raises(FolderTaken, match="is a link"):
-            claim(folder, {}, "")
-        (folder / name).unlink()
-    assert victim.read_text() == "precious"
-
-
-def test_a_folder_that_is_itself_a_link_is_fine(tmp_path):
-    (tmp_path / "far").mkdir()
-    os.symlink(tmp_path / "far", tmp_path / "near")
-    refuse_links(tmp_path / "near")

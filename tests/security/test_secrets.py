@@ -2,7 +2,6 @@
 
 import json
 import sys
-import time
 
 import pytest
 from hypothesis import given
@@ -18,29 +17,11 @@ SECRETS = {
     f"caploc locate m --revision {TOKEN}": TOKEN,
     "caploc locate https://user:sesame-open@host/m": "sesame-open",
     "caploc evaluate m --data test=https://sometoken1234@host/x.jsonl": "sometoken1234",
-    "lm_eval --model_args pretrained=m,token=t0ps3cret": "t0ps3cret",
-    "caploc x --api-key t0ps3cret": "t0ps3cret",
-    "Authorization: Bearer t0ps3cret": "t0ps3cret",
-    "authorization:Basic t0ps3cret": "t0ps3cret",
-    "caploc x --my_api-key  t0ps3cret --seed 1": "t0ps3cret",
-    f"token={'a' * 50}": "a" * 50,
-    f"{'A' * 60}_TOKEN=t0ps3cret": "t0ps3cret",
-    "x-eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxMjM0In0.c2lnbmF0dXJl": "eyJzdWIiOiIxMjM0In0",
-    "HF_TOKEN=t0ps3cret caploc locate demo": "t0ps3cret",
-    "password: t0ps3cret": "t0ps3cret",
-    "AKIAABCDEFGHIJKLMNOP": "AKIAABCDEFGHIJKLMNOP",
-    "sk-" + "a1" * 15: "a1" * 15,
-    "ghp_" + "a1B2" * 9: "a1B2" * 9,
 }
 HARMLESS = [
     "caploc locate demo --task demo/addition --method one-shot --out runs/addition",
-    "caploc locate Qwen/Qwen3-4B --task gsm8k --data test=gsm8k_test.jsonl --seed 3",
-    "caploc neurons locate demo --steps 19 --rule midpoint --share 0.01",
     "caploc locate m --ray-address ray://10.0.0.1:10001",
-    "caploc locate m --task tokens --max-tokens 5",
     "a gated model needs a token of the Hugging Face Hub; run `hf auth login` once.",
-    "caploc locate '/home/me/secret data/model' --task 'the password task'",
-    "caploc locate m --tokenizer here",
 ]
 
 
@@ -52,17 +33,6 @@ def test_a_secret_is_hidden(text, secret):
 @pytest.mark.parametrize("text", HARMLESS)
 def test_a_command_without_one_stays_as_it_is(text):
     assert redacted(text, {}) == text
-
-
-@pytest.mark.parametrize(
-    "text",
-    ["0" * 40_000, "--" + "a-" * 20_000, "-eyJaaaaaaaa" * 4_000, "--token" + " " * 40_000]
-    + ["eyJaaaaaaaa." * 4_000, "--token-" * 5_000, "://" * 20_000, "token: bearer " * 5_000],
-)
-def test_a_text_made_to_take_long_takes_no_time(text):
-    before = time.perf_counter()
-    redacted(text, {})
-    assert time.perf_counter() - before < 2
 
 
 @given(st.text(alphabet="abcdefgh0123456789", min_size=8, max_size=40))

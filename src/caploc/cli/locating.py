@@ -95,10 +95,6 @@ def locate(
     if "adaptive" in methods and (grid := options.known_grid(model)):
         settings.check_budget(grid.size)
     folder = out or default_folder(model, *methods, *tasks)
-    if len(tasks) == len(methods) == 1:
-        from caploc.folder import check_earlier
-
-        check_earlier(folder, model=placed(model), task=placed(tasks[0]), goal=goal)
     from caploc.modes import PATCH  # what needs PyTorch comes after what a mistake is seen without
     from caploc.studies import locate_all
     from caploc.study import Study

@@ -17,7 +17,6 @@ import numpy as np
 
 from caploc.engine.encoding import Span
 from caploc.errors import BadOption, pick
-from caploc.files import read_text
 from caploc.folder import CONTROLS
 from caploc.models.neurons import Chosen
 from caploc.naming import is_file
@@ -45,7 +44,6 @@ from caploc.workbench import Allowed
 
 OWN, EXCHANGED, PLAIN = "its own", "answers exchanged", "plain text"
 OTHERS = ("activation", "logit", "joint")
-LONGEST = 2**28  # bytes of a file of texts
 Row = dict[str, Any]
 
 
@@ -122,7 +120,7 @@ class ControlledRun:
             return None
         if not is_file(Path(plain)):
             return lab.locate(PLAIN, lab.spans(plain))
-        lines = read_text(plain, LONGEST, follow=True).splitlines()
+        lines = Path(plain).read_text(encoding="utf-8").splitlines()
         texts = [line for line in lines if line.strip()][: lab.study.examples]
         wording = lab.bench.wording
         return lab.locate(PLAIN, [s for text in texts for s in wording.spans(Rolling(text))])

@@ -12,7 +12,6 @@ import numpy as np
 
 from caploc.contents import Answers, read_file
 from caploc.errors import BadOption, CaplocError
-from caploc.files import is_regular
 from caploc.folder import ANSWERS, RESULT, rows_file
 from caploc.playground.runs import Stamp, stamp_of
 from caploc.report.page import Status, answer_rows, status_of
@@ -139,7 +138,7 @@ def examples_of(folder: Path) -> RunExamples:
 @lru_cache(maxsize=KEPT)
 def read_examples(folder: Path, stamp: Stamp) -> RunExamples:
     """Read a run's examples, once for each stamp of its files."""
-    there = is_regular(folder / ANSWERS)
+    there = (folder / ANSWERS).is_file()
     answers = read_file(folder / ANSWERS, Answers).root if there else []
     return RunExamples(read_file(folder / RESULT, Result), answers)
 
@@ -150,7 +149,7 @@ def stored_of(folder: Path, result: Result, example: int | None) -> dict[str, An
     Of rows that cannot be read, why.
     """
     path = rows_file(folder)
-    if example is None or not is_regular(path):
+    if example is None or not path.is_file():
         return {}
     try:
         with reading(path) as database:

@@ -1,7 +1,7 @@
 """All runs below a folder, each as a list shows it: read once, and again where a file has changed.
 
-The folders may come from anyone. Names are taken from what lies there and never from an address; no
-link is followed; a folder that cannot be read is listed with the reason.
+Names are taken from what lies there and never from an address; a folder that cannot be read is
+listed with the reason.
 """
 
 import os
@@ -16,7 +16,6 @@ from typing import Any
 
 from caploc.contents import RunFile, TaskScores, read_file
 from caploc.errors import BadOption, CaplocError
-from caploc.files import is_regular
 from caploc.folder import (
     COMPARISON,
     DECOUPLING,
@@ -176,7 +175,7 @@ def stamp_of(folder: Path, *names: str) -> Stamp:
 
 def describe_entry(name: str, root: Path, folder: Path) -> RunEntry:
     """Read what a run says of itself; what is wrong with it stands in the place of its verdict."""
-    kind = next(kind for file, kind in KINDS.items() if is_regular(folder / file))
+    kind = next(kind for file, kind in KINDS.items() if (folder / file).is_file())
     shown = inline(folder.relative_to(root).as_posix())
     dates = [part[0] / 1e9 for part in stamp_of(folder, *KINDS) if part]
     entry = RunEntry(
@@ -185,10 +184,10 @@ def describe_entry(name: str, root: Path, folder: Path) -> RunEntry:
         kind=kind,
         date=max(dates, default=0.0),
         state="done",
-        report=is_regular(folder / REPORT),
+        report=(folder / REPORT).is_file(),
     )
     try:
-        if is_regular(folder / RUN):
+        if (folder / RUN).is_file():
             take_plan(entry, read_file(folder / RUN, RunFile).study)
         if kind == "heads":
             take_result(entry, read_file(folder / RESULT, Result))
@@ -282,7 +281,7 @@ def count_stored(rows: Path, task: str) -> tuple[int, bool]:
 
     Nothing is changed and nobody is kept waiting. 0 where they cannot be read.
     """
-    if not is_regular(rows):
+    if not rows.is_file():
         return 0, False
     try:
         with reading(rows) as database:

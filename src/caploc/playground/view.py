@@ -4,9 +4,7 @@ What a run's folder holds is data: pages draw it as text, and a report of it may
 that this version writes into its own reports, in a frame without an origin.
 """
 
-import os
 import re
-import stat
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import asdict
@@ -23,7 +21,6 @@ from starlette.responses import FileResponse, JSONResponse, Response
 from starlette.routing import BaseRoute, Route
 
 from caploc.errors import BadOption, UserError
-from caploc.files import is_regular, read_bytes
 from caploc.folder import RESULT
 from caploc.naming import DEMO
 from caploc.playground.examples import examples_of
@@ -43,7 +40,6 @@ from caploc.report.plots import FIGURES
 from caploc.report.templates import COMPARE, REPORT, page_policy
 from caploc.report.wording import called_apart, inline
 
-LONGEST = 64 * 2**20  # bytes of a report or figure
 MOST_COMPARED = 24  # runs side by side
 DRAWN = 8  # reports, and comparisons, that are kept in memory
 FIGURE = re.compile(r"[a-z0-9][a-z0-9_-]{0,80}\.(png|pdf)")
@@ -117,18 +113,18 @@ class View:
         """Return the report that lies there; of a run without one it is drawn, and not kept."""
         folder = self.index.folder(request.path_params["run"])
         for name in (REPORT, COMPARE):
-            if is_regular(folder / name):
-                return framed(read_bytes(folder / name, LONGEST))
+            if (folder / name).is_file():
+                return framed((folder / name).read_bytes())
         return framed(draw_report(folder, stamp_of(folder, RESULT)))
 
     def figure(self, request: Request) -> Response:
         folder = self.index.folder(request.path_params["run"]) / FIGURES
         name = request.path_params["name"]
-        if not FIGURE.fullmatch(name) or not stat.S_ISDIR(os.lstat(folder).st_mode):
+        if not FIGURE.fullmatch(name) or not folder.is_dir():
             raise BadOption("A report has figures as PNG and PDF, and no others.")
         kind = FIGURE_TYPES[name.rpartition(".")[2]]
         headers = {"content-disposition": f'attachment; filename="{name}"'}
-        return Response(read_bytes(folder / name, LONGEST), media_type=kind, headers=headers)
+        return Response((folder / name).read_bytes(), media_type=kind, headers=headers)
 
     def compare(self, request: Request) -> Response:
         """Return the page of several runs side by side, as `caploc compare` writes it."""

@@ -10,7 +10,7 @@ from os.path import commonprefix
 from pathlib import Path
 
 from caploc.contents import Answers, Curve, Interactions, read_file
-from caploc.folder import ANSWERS, CURVE, INTERACTIONS, RESULT, refuse_links
+from caploc.folder import ANSWERS, CURVE, INTERACTIONS, RESULT
 from caploc.report import charts
 from caploc.report.advice import next_steps
 from caploc.report.charts import chart
@@ -119,7 +119,6 @@ def rewrite_page(folder: Path) -> Path:
 
     Raises UserError if the folder holds no finished run; OSError if a file cannot be written.
     """
-    refuse_links(folder)
     result, answers = read_file(folder / RESULT, Result), read_file(folder / ANSWERS, Answers)
     write_figures(folder / FIGURES, result, curve_of(folder))
     return write_report(folder, result, answers.root)

@@ -25,7 +25,6 @@ from caploc.folder import (
     package_versions,
     question,
     read_json,
-    refuse_links,
     write_json,
 )
 from caploc.measurement import HeadModel, RowEngine
@@ -259,7 +258,6 @@ def run_and_report(
 @contextmanager
 def lock_studies(folder: Path, names: Sequence[str]) -> Iterator[None]:
     """Keep other processes out of a folder of studies that share rows, and mark it as one."""
-    refuse_links(folder)
     make(folder)
     with hold_folder(folder):
         marked = folder / STUDIES
