@@ -189,33 +189,38 @@ def test_the_map_is_a_chart_of_altair_or_a_sentence(model, tokenizer, tmp_path, 
 
 
 def test_examples_are_written_once_for_each_way_to_score(tmp_path):
-    exact, scored = (write_task(PAIRS, tmp_path, scored=each) for each in (False, True))
-    assert exact != scored and write_task(PAIRS, tmp_path, scored=False) == exact
+    exact, scored = (write_task(PAIRS, tmp_path, each) for each in (False, True))
+    assert exact != scored and write_task(PAIRS, tmp_path, False) == exact
     assert pd.read_parquet(exact.with_name("examples.parquet")).values.tolist() == [
-        list(example_of(0, pair).values()) for pair in PAIRS
+        [*example_of(0, pair).values(), ""] for pair in PAIRS
     ]
 
 
 @pytest.mark.parametrize(
-    ("pair", "answer"),
+    ("prompt", "answer"),
     [
-        (("It is", "Rome"), " Rome"),
-        (("It is ", "Rome"), "Rome"),
-        (("It is", " Rome"), " Rome"),
-        (("It is", "."), "."),
-        (("2+2=", "4"), "4"),
-        (("2 + 2 =", "4"), " 4"),
-        (("Italy -> Rome\nSpain ->", "Madrid"), " Madrid"),
-        (("Italy->Rome\nSpain->", "Madrid"), "Madrid"),
-        (("Q: Spain\nA:", "Madrid"), " Madrid"),
-        (("q:Italy\na:Rome\nq:Spain\na:", "Madrid"), "Madrid"),
-        (('He said "', "Yes"), "Yes"),
-        (("The city (", "Rome"), "Rome"),
-        (("=", "4"), "4"),
+        ("jump -> jumped, call -> call", "ed"),
+        ("9, 1", "0"),
+        ("日本の首都は", "東京"),
+        ("It is", " Rome"),
+        ("see http:", "//a.b"),
+        ("a line\n", "\n\tindented"),
     ],
 )
-def test_an_answer_is_parted_from_its_prompt_as_the_prompt_does_it(pair, answer):
-    assert example_of(0, pair)["answer"] == answer
+@pytest.mark.parametrize("join", ["", " "])
+def test_prompt_and_answer_are_asked_as_they_are_written(prompt, answer, join, tmp_path):
+    pairs = [(f"{number} {prompt}", answer) for number in range(10)]
+    for scored in (False, True):
+        scorer = GivenScorer(lambda *texts: 0.0, "none") if scored else None
+        task = load_task(str(write_task(pairs, tmp_path, scored, join)), score=scorer)
+        asked, gold = task.requests(3)[0], task.leaves[0].docs[3]["answer"]
+        assert gold == answer
+        if not scored:
+            assert (asked.context, asked.continuation) == (pairs[3][0], join + answer)
+            assert task.in_likelihood().requests(3)[0] == asked
+        else:
+            likely = task.in_likelihood().requests(3)[0]
+            assert (likely.context, likely.continuation) == (pairs[3][0], join + answer)
 
 
 @pytest.mark.parametrize(

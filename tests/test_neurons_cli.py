@@ -118,16 +118,6 @@ def test_locate_names_neurons_and_writes_a_page(located):
     assert "demo/elements" in page and "<script src" not in page
 
 
-def test_a_plan_tells_memory_and_passes_and_leaves_nothing(typed, tmp_path):
-    plan = ["--plan", "--examples", "20", "--device", "cpu", "--out", str(tmp_path / "run")]
-    code, printed, _ = typed(*LOCATE, *plan, "--json")
-    found = {each["method"]: each for each in json.loads(printed)["plans"]}
-    assert code == 0 and not (tmp_path / "run").exists()
-    assert found["integrated"]["passes"] == 1 + 19 * 6 and found["gradient"]["peak"] > 0
-    assert found["gradient"]["examples"] == 20
-    assert "at least" in typed(*LOCATE, *plan)[1]
-
-
 def test_overlap_of_a_run_with_itself_is_refused_and_of_two_tasks_is_a_matrix(typed, located):
     code, _, said = typed("neurons", "overlap", str(located), str(located))
     assert code == 2 and "is named twice" in said

@@ -7,9 +7,7 @@ from contextlib import contextmanager
 from copy import deepcopy
 from hashlib import blake2b
 from inspect import getsource
-from itertools import pairwise
 from pathlib import Path
-from string import punctuation
 from typing import Any
 
 import pandas as pd
@@ -33,8 +31,6 @@ Pairs = Sequence[tuple[str, str]]
 Score = Callable[[str, str, str], float]
 MOST_TOKENS = 64  # of an answer that a function is to score
 SCORE = "score"  # the metric's name then
-SPACED = ":.,;?!"  # signs that a space follows
-OPENING = "([{<\"'`/"  # those that none does
 
 
 class GivenModel(ModelOptions):
@@ -168,24 +164,24 @@ class GivenScorer:
         return {SCORE: float(self.function(doc["prompt"], doc["answer"], results[0]))}
 
 
-def name_examples(pairs: Pairs, scored: bool) -> str:
+def name_examples(pairs: Pairs, scored: bool, join: str = "") -> str:
     """Return a folder's name for these examples; other ones have another."""
     examples = [example_of(number, pair) for number, pair in enumerate(pairs)]
-    data = ("scored" if scored else "exact") + json.dumps(examples)
+    data = ("scored" if scored else "exact") + json.dumps([join, examples])
     return f"examples-{blake2b(data.encode(), digest_size=4).hexdigest()}"
 
 
-def write_task(pairs: Pairs, folder: Path, scored: bool) -> Path:
+def write_task(pairs: Pairs, folder: Path, scored: bool, join: str = "") -> Path:
     """Write examples as a task in lm-eval's form below the folder; return its YAML.
 
-    Without a function that scores, an example is right where the answer is what the model would
-    say after the prompt, token by token. The answer follows as both are written, with a space
-    between two words, and after a sign that a space follows (see `wants_space`).
+    Prompt and answer are asked as they are written, with `join` between them. Without a function
+    that scores, an example is right where the answer is what the model would say after the prompt,
+    token by token.
 
     Raises:
         BadData: if there are too few examples to name a head, or one is no pair of texts.
     """
-    examples = [example_of(number, pair) for number, pair in enumerate(pairs)]
+    examples = [example_of(number, pair) | {"join": join} for number, pair in enumerate(pairs)]
     if not examples:
         raise BadData("There are no examples; give a list of (prompt, answer).")
     if len(examples) < FEWEST_RIGHT:  # a search looks for nothing unless as many are right
@@ -194,14 +190,16 @@ def write_task(pairs: Pairs, folder: Path, scored: bool) -> Path:
             f"{count} too few to tell a needed head from chance; give {FEWEST_RIGHT} or more that "
             "the model gets right."
         )
-    place = folder / name_examples(pairs, scored)
+    place = folder / name_examples(pairs, scored, join)
     place.mkdir(parents=True, exist_ok=True)
     # a table that says what is text: of JSON a reader would make times of dates
     pd.DataFrame(examples, dtype="string").to_parquet(place / "examples.parquet", index=False)
-    ways: dict[str, Any] = {"output_type": "loglikelihood"}
+    ways: dict[str, Any] = {"output_type": "loglikelihood", "doc_to_target": "{{join}}{{answer}}"}
     if scored:
         ways = {
             "output_type": "generate_until",
+            "doc_to_target": "{{answer}}",
+            "target_delimiter": join,
             "process_results": GIVEN_SCORE,
             "generation_kwargs": {
                 "until": ["\n\n"], "max_gen_toks": MOST_TOKENS, "do_sample": False,
@@ -214,7 +212,6 @@ def write_task(pairs: Pairs, folder: Path, scored: bool) -> Path:
         "dataset_kwargs": {"data_files": {"test": str((place / "examples.parquet").absolute())}},
         "test_split": "test",
         "doc_to_text": "{{prompt}}",
-        "doc_to_target": "{{answer}}",
         "target_delimiter": "",
         "metadata": {"version": 1},
         **ways,
@@ -226,29 +223,11 @@ def write_task(pairs: Pairs, folder: Path, scored: bool) -> Path:
 
 
 def example_of(number: int, pair: Any) -> dict[str, str]:
-    """Name the parts of an example, with a space between them where the text asks for one."""
+    """Name the parts of an example, which stay as they are written."""
     fits = isinstance(pair, tuple | list) and len(pair) == 2
     if not fits or not all(isinstance(text, str) and text for text in pair):
         raise BadData(
             f"Example {number} is {reprlib.repr(pair)}; each must be a pair of texts, (prompt, "
             "answer)."
         )
-    prompt, answer = pair
-    apart = not answer[0].isspace() and wants_space(prompt, answer[0].isalnum())
-    return {"prompt": prompt, "answer": f" {answer}" if apart else answer}
-
-
-def wants_space(prompt: str, word: bool) -> bool:
-    """Tell whether a space follows the prompt, before a word or before something else.
-
-    After a sign such as `->` or `:` the prompt itself shows it, if it has the sign before; else a
-    space follows what ends sentences or clauses, and a sign that stands apart.
-    """
-    last = prompt[-1]
-    if last.isalnum():
-        return word
-    before = [after.isspace() for sign, after in pairwise(prompt) if sign == last]
-    if last.isspace() or before:
-        return not last.isspace() and 2 * sum(before) > len(before)
-    stem = prompt.rstrip(punctuation)
-    return last in SPACED or stem != prompt and stem[-1:].isspace() and last not in OPENING
+    return dict(zip(("prompt", "answer"), pair, strict=True))

@@ -66,6 +66,9 @@ class RowEngine(Engine, Protocol[Model_co]):
     @property
     def loaded(self) -> Model_co: ...
 
+    def misfit(self, request: Request) -> str | None:
+        """Say why the model cannot read a request whole; None if it can, or is elsewhere."""
+
     def shared_tokens(self, requests: Sequence[Request]) -> float:
         """Count the tokens that a mask reads once for all of these requests, a mean over them."""
 

@@ -172,6 +172,8 @@ def locate(  # noqa: PLR0913  (what can be chosen is its parameters)
     *,
     score: Score | None = None,
     score_name: str | None = None,
+    join: str = "",
+    leave_out: float = 0.0,
     method: str = "adaptive",
     settings: Settings | None = None,
     examples: int | None = None,
@@ -197,18 +199,20 @@ def locate(  # noqa: PLR0913  (what can be chosen is its parameters)
     and the task after it.
 
         found = caploc.locate("demo", "demo/addition", budget=1000)
-        found = caploc.locate(model, tokenizer, [("The capital of France is", "Paris"), ...])
+        found = caploc.locate(model, tokenizer, [("The capital of France is", " Paris"), ...])
         found.top
 
-    An example of a list is right if the answer is what the model would say next, token by token
-    as its tokenizer writes the answer; with `score(prompt, answer, text)` it is worth what that
+    An example of a list is asked as it is written, with `join` between prompt and answer: mind the
+    space. It is right if the answer is what the model would say next, token by token as its
+    tokenizer writes the answer; with `score(prompt, answer, text)` it is worth what that
     function returns, higher being better, for the text that the model wrote. Rows are measured anew
     if its source has changed; what else it reads is not looked at, so give another `score_name`
     when that changes. `setting` are fields
     of `Settings` by name, such as `budget=2000`, `top=3`, `seed=1`, `goal="set"`; the other
     arguments are those of `Study`; `mode` is a name such as "mean", or a `modes.Mode`; `engine`
-    packed, vllm or plain. `also` names tasks to score before and after. Files go to `out` (a
-    folder below runs/ if absent), and the same call goes on where an earlier one stopped.
+    packed, vllm or plain. `also` names tasks to score before and after; a share `leave_out` of the
+    examples may be left out where they cannot be asked as they stand. Files go to `out` (a folder
+    below runs/ if absent), and the same call goes on where an earlier one stopped.
 
     Raises:
         UserError: for a mistake, before the model is loaded where possible.
@@ -221,14 +225,14 @@ def locate(  # noqa: PLR0913  (what can be chosen is its parameters)
     scorer = None if score is None else GivenScorer(score, score_name)
     loading, wanted = opened(model, task, asked, scorer)
     loading = loading.answered_by(engine)
-    called = wanted if isinstance(wanted, str) else name_examples(wanted, score is not None)
+    called = wanted if isinstance(wanted, str) else name_examples(wanted, score is not None, join)
     short = title_of(loading.name) or loading.name
     short = Path(short).name if is_folder(Path(short)) else short
     folder = Path(out) if out else default_folder(short, method, called)
     if isinstance(wanted, str):
         name = placed(wanted)
     else:
-        name = str(write_task(wanted, folder, scored=score is not None))
+        name = str(write_task(wanted, folder, score is not None, join))
         if not quiet:
             warn_of_few_pairs(len(wanted))
     if isinstance(model, str):
@@ -252,6 +256,7 @@ def locate(  # noqa: PLR0913  (what can be chosen is its parameters)
         controls=controls,
         limit=limit,
         track=track,
+        leave_out=leave_out,
     )
     check_listed(study.named_tasks)
     with console.progress(quiet) as progress:

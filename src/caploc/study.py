@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -28,8 +29,9 @@ from caploc.search.settings import MOST_MASKS, MOST_ROWS, check_spared
 from caploc.search.specific import check_rows
 from caploc.search.summary import nothing_to_lose
 from caploc.tasks.catalog import LoadTasks, TaskOptions, check_task_name, list_twins
+from caploc.tasks.defects import without_defects
 from caploc.tasks.harness import digest_data
-from caploc.tasks.task import Task
+from caploc.tasks.task import LogLikelihood, Request, Rolling, Task, prompt_of
 from caploc.tracking import Watch, check_tracking, log_run
 from caploc.validation import (
     CURVED,
@@ -55,6 +57,7 @@ from caploc.validation.frontier import (
     offer_part,
     split_examples,
 )
+from caploc.validation.intact import describe_trouble
 from caploc.validation.members import drop_idle_members, judge, measure_members
 from caploc.workbench import (
     ModelOptions,
@@ -74,6 +77,7 @@ FRESH = 600  # examples kept for the check, at most
 CHECKED = 100  # of them that no search sees: the finding, controls and held-out masks are on them
 FEWEST_FRESH = 20  # below which there is no check on fresh examples; so few no search sees
 ELSEWHERE = 24  # examples of each other task, to tell heads that break everything
+BEFORE = 30  # characters of a prompt's end and an answer's beginning that are shown
 SETS = 20  # that a search for a specific one hands to its check, at most as a rule
 HeadBench = Workbench[HeadModel]
 
@@ -93,7 +97,8 @@ class Study:
     check and the held-out masks. `quick` leaves out the look for a smaller, more specific
     set, and the curve over its heads. `disjoint` keeps the examples that the search saw out of
     the task's final score, in which the paper leaves them. `track` names an experiment of MLflow
-    that the run is logged to.
+    that the run is logged to. `leave_out` is the share of a task's examples that may be left out
+    because they cannot be asked as they stand.
     """
 
     model: ModelOptions
@@ -112,6 +117,7 @@ class Study:
     quick: bool = False
     disjoint: bool = False
     track: str | None = None
+    leave_out: float = 0.0
 
     @property
     def seeks_set(self) -> bool:
@@ -181,6 +187,11 @@ class Study:
         )
 
     def check_controls(self) -> None:
+        if not 0 <= self.leave_out < 1:
+            raise BadOption(
+                "--leave-out is the share of a task's examples that may be left out, from 0 to "
+                f"below 1; got {self.leave_out:g}."
+            )
         if self.controls < 0:
             raise BadOption(f"--controls must be 0 or more; got {self.controls}.")
 
@@ -246,6 +257,23 @@ class Study:
                 "--examples."
             )
 
+    def without_defects(
+        self, tasks: Sequence[Task], misfit: Callable[[Request], str | None]
+    ) -> list[Task]:
+        """Leave out examples that cannot be asked as they stand, or raise BadData that names them.
+
+        Looked at are those that the study may ask.
+        """
+        kept = []
+        for number, task in enumerate(tasks):
+            asked = {*task.first(self.limit)}
+            if number == 0:
+                asked |= {*chain(*self.drawn(task.size))}
+            elif self.seeks_specific:
+                asked |= {*chain(*split_examples(task.size, self.settings.seed))}
+            kept.append(without_defects(task, sorted(asked), misfit, self.leave_out))
+        return kept
+
     def drawn(self, size: int) -> tuple[list[int], list[int]]:
         """Draw the examples to find heads on, and others kept for the checks, of so many."""
         most = size - FEWEST_FRESH if size >= 2 * FEWEST_FRESH else size
@@ -280,13 +308,41 @@ def held_back(kept: list[int]) -> list[int]:
     return kept[: min(CHECKED, max(len(kept) // 2, FEWEST_FRESH))]
 
 
+def one_of_each_question(task: Task, progress: Progress) -> Task:
+    """Leave out copies: examples that put a question which an earlier one puts already.
+
+    They are no evidence of their own, and one may not be searched on while another is held out.
+    """
+    first: dict[str, int] = {}
+    copies = [e for e in range(task.size) if first.setdefault(task.question(e), e) != e]
+    if not copies:
+        return task
+    tell(
+        progress,
+        f"{called(task.name)}: {task.size:,} examples put {len(first):,} different questions; one "
+        "of each is asked.",
+    )
+    return task.without(copies)
+
+
+def describe_join(task: Task) -> str:
+    """Show how the first example's prompt and right answer are joined, as they are written."""
+    request, gold = task.requests(0)[0], task.gold(0)
+    if isinstance(request, LogLikelihood):
+        gold = request.continuation
+    if isinstance(request, Rolling) or gold is None:
+        return ""
+    return f" Asked as {prompt_of(request)[-BEFORE:]!r} + {gold[:BEFORE]!r}."
+
+
 def announce(study: Study, tasks: Sequence[Task], heads: int, progress: Progress) -> None:
     """Say what will be done, and how many rows it takes at most."""
     searched, checked = most_searched(study, tasks, heads), most_checked(study, tasks)
     tell(
         progress,
         f"{called(study.task)} in {called(title_of(study.model.name) or study.model.name)}: a "
-        f"search among {heads} heads, up to {searched:,} rows; its checks, up to {checked:,} more.",
+        f"search among {heads} heads, up to {searched:,} rows; its checks, up to {checked:,} more."
+        f"{describe_join(tasks[0])}",
     )
     expect(progress, searched + checked)
 
@@ -340,6 +396,7 @@ def run_study(
     """
     progress, study = progress or Silent(), study.check()
     tasks, intervention = study.tasks(), study.intervention()
+    tasks = [one_of_each_question(task, progress) for task in tasks]
     study.check_examples(tasks[0].size)
     check_pairs(study.model, intervention, tasks[0])
     begun = rows_file(folder).exists()
@@ -350,6 +407,7 @@ def run_study(
         fields = asdict(study) | {"draws_masks": METHODS[study.method].draws_masks}
         with nullcontext(engine) if engine else study.model.answering() as answering:
             bench = Workbench(answering, store, intervention=intervention)
+            tasks = study.without_defects(tasks, answering.misfit)
             stages = locate(study, bench, tasks, progress)
             expect(progress, most_checked(study, tasks, stages.found))
             stages = validated(study, bench, stages, tasks, progress)
@@ -380,6 +438,9 @@ def locate(study: Study, bench: HeadBench, tasks: Sequence[Task], progress: Prog
     grid = bench.engine.loaded.grid
     search(meters, ask_once(opening_plan(grid.size, examples, likely)), progress)
     intact = meters[0].under(column_mask(grid.size, []), examples, progress, "intact")
+    trouble = describe_trouble(task, intact) if task.outcome_kind == "metric" else None
+    if trouble:
+        tell(progress, trouble)
     problem = Problem(
         heads=grid.size,
         examples=examples,
@@ -404,6 +465,8 @@ def locate(study: Study, bench: HeadBench, tasks: Sequence[Task], progress: Prog
     hopeless = nothing_to_lose(problem, before)
     if hopeless and hopeless not in found.notes:  # the adaptive search has seen it itself
         found = replace(found, notes=[hopeless, *found.notes])
+    if trouble:
+        found = replace(found, notes=[trouble, *found.notes])
     asked, linked = {key for meter in meters for _, key in meter.counted}, likelihood or task
     stages = Stages(
         loaded=bench.engine.loaded,

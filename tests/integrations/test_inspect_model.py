@@ -1,5 +1,7 @@
 """inspect_ai's provider `caploc` answers as the knocked-out model does."""
 
+import subprocess
+import sys
 from importlib.metadata import entry_points
 
 import anyio
@@ -69,11 +71,13 @@ def test_without_a_file_the_model_is_intact(tmp_path):
 
 def test_the_entry_point_is_this_provider():
     (found,) = entry_points(group="inspect_ai", name="caploc")
-    assert found.load().__name__ == "caploc.integrations.inspect_ai"
+    module = "caploc.integrations.inspect_ai"
+    assert found.load().__name__ == module
+    code = f"import sys, {module}; print('torch' in sys.modules)"  # as for any other provider
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["False"]
     with pytest.raises(PrerequisiteError, match="cannot be read as a file of heads"):
         get_model("caploc/demo", knockout="none.json", memoize=False)
-    with pytest.raises(PrerequisiteError, match="A batch has 1 row or more.*got auto"):
-        get_model("caploc/demo", batch_size="auto", memoize=False)
 
 
 async def generated(config, **given):

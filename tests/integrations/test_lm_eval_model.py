@@ -12,7 +12,7 @@ from lm_eval import simple_evaluate
 from lm_eval.api.instance import Instance
 from lm_eval.api.registry import Registry
 
-from caploc.errors import BadData, BadOption, UnknownName
+from caploc.errors import BadData, BadOption
 from caploc.evaluation import Evaluation, evaluate
 from caploc.heads import read_heads
 from caploc.integrations.lm_eval import KnockedOut
@@ -94,16 +94,9 @@ def test_mistakes_are_one_sentence(other_shape, tmp_path):
         KnockedOut("demo", str(tmp_path / "none.json"))
     with pytest.raises(BadOption, match="2 layers of 4 heads each, and this model has 6 layers"):
         KnockedOut("demo", str(other_shape))
-    with pytest.raises(BadOption, match="A batch has 1 row or more"):
-        KnockedOut("demo", max_batch_size=0)
-    for size in ("auto", "1.5", 2.5, True):
-        with pytest.raises(BadOption, match=f"A batch has 1 row or more.*got {size}"):
-            KnockedOut("demo", max_batch_size=size)
     for nothing in (None, ""):
         with pytest.raises(BadOption, match="pretrained=MODEL"):
             KnockedOut(nothing, str(other_shape))
-    with pytest.raises(UnknownName, match="'dtyp'.*dtype"):
-        KnockedOut("demo", dtyp="float32")
 
 
 def test_lm_evals_results_say_what_was_cut(model, heads_file):

@@ -4,11 +4,10 @@ import numpy as np
 import pytest
 import torch
 from tiny import random_tokens, tiny
-from transformers import LlamaConfig, LlamaForCausalLM
 
 from caploc.engine.encoding import Span
 from caploc.engine.neurons import Batch, Batcher
-from caploc.errors import BadOption, OutOfMemory, UnknownName
+from caploc.errors import OutOfMemory
 from caploc.models.cutting import knocked_out
 from caploc.models.loading import load_tokenizer
 from caploc.models.neurons import NeuronModel, find_sites, list_projections
@@ -284,46 +283,3 @@ def test_points_that_do_not_fit_together_are_tried_in_halves_and_one_at_last():
     most = 0
     with pytest.raises(OutOfMemory, match="Not even one row"):
         list(Batcher(model.model).run(spans(), work, 9))
-
-
-def test_an_integral_of_512_tokens_on_seven_billion_parameters_fits_into_24_gigabytes():
-    """In bfloat16, beside the weights, by the plan; one example's 19 points one after another."""
-    config = LlamaConfig(intermediate_size=11008, max_position_embeddings=4096)
-    with torch.device("meta"):
-        model = LlamaForCausalLM(config).to(torch.bfloat16)
-    weights = 2 * model.num_parameters()
-    assert 6.5e9 < model.num_parameters() < 7e9
-    batcher = Batcher(model, memory=24 * 2**30 - weights)
-    span = Span(tuple(range(512)), (7,))
-    assert batcher.fitting(span) >= 1
-    assert batcher.rows(span, 19) == 1 and 1 <= batcher.at_once(span, 1, 19) < 19
-    assert batcher.row_bytes(span) * batcher.at_once(span, 1, 19) + weights <= 24 * 2**30
-
-
-def test_nothing_is_left_on_the_model():
-    model = neuron_model("mixtral")
-    modules = list(model.model.modules())
-
-    def added():
-        return [(len(m._forward_pre_hooks), "forward" in vars(m)) for m in modules]
-
-    before = added()
-    for method in METHODS:
-        Attribution(method, steps=2).scores(model, Batch.of(spans(), CPU))
-    assert added() == before
-    assert all(p.grad is None and not p.requires_grad for p in model.model.parameters())
-
-
-@pytest.mark.parametrize(
-    ("fields", "error", "words"),
-    [
-        ({"method": "gradients"}, UnknownName, "gradient"),
-        ({"target": "loss"}, UnknownName, "no target 'loss'"),
-        ({"positions": "first"}, UnknownName, "all, answer, last"),
-        ({"steps": 0}, BadOption, "1 or more"),
-        ({"rule": "simpson"}, UnknownName, "midpoint"),
-    ],
-)
-def test_what_does_not_exist_is_refused(fields, error, words):
-    with pytest.raises(error, match=words):
-        Attribution(**fields).check()

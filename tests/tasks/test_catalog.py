@@ -235,7 +235,7 @@ def test_log_probability_needs_a_gold_answer():
     [
         ({"test": "absent.jsonl"}, "no such file"),
         ({"test": "empty.jsonl"}, "is empty"),
-        ({"test": "broken.jsonl", "train": "broken.jsonl"}, "could not be read .JSON parse error"),
+        ({"test": "broken.jsonl", "train": "broken.jsonl"}, "could not be read .line"),
         ({"test": "other.jsonl", "train": "other.jsonl"}, "lacks a column"),
         ({"test": "other.jsonl"}, "add --data train=FILE or --fewshot 0"),
     ],

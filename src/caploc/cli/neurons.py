@@ -131,9 +131,6 @@ def locate(
     data: options.Data = None,
     batch_size: options.Batch = None,
     quantize: options.Quantize = None,
-    plan: Annotated[
-        bool, option("Say what scoring will take of tokens and memory, and stop.", "--plan")
-    ] = False,
     out: options.Out = None,
     *,
     workers: options.ScoringGroup,
@@ -158,7 +155,6 @@ def locate(
         neurons erase, neurons controls, neurons enhance, neurons overlap
     """
     from caploc.neurons.attribution import Attribution
-    from caploc.neurons.locating import foresee_scoring
     from caploc.neurons.locating import locate as run
     from caploc.neurons.study import NeuronStudy
     from caploc.stats.threshold import Rule
@@ -179,9 +175,6 @@ def locate(
     )
     folder = out or default_folder("neurons", model, method, *task)
     code.check()
-    if plan:
-        console.show_exhibits(*foresee_scoring(study), output.as_json)
-        return
     run_and_show(run, study, folder, page=folder, output=output, kinds=options.kinds_of(kind))
 
 

@@ -245,6 +245,9 @@ class TaskGroup:
     outcome: Annotated[str, option("metric, or logprob of the gold answer.")] = "metric"
     metric: Annotated[str | None, option("The task's metric[,filter] to use.")] = None
     fewshot: Fewshot = None
+    delimiter: Annotated[
+        str | None, option("Text between prompt and answer, such as ' '; if absent the task's own.")
+    ] = None
     chat_template: Chat = False
     data: Data = None
 

@@ -185,6 +185,10 @@ class CheckGroup:
     panel: ClassVar = "Checks"
     controls: Annotated[int, option("Random sets of heads to compare with.")] = 20
     limit: Limit = None
+    leave_out: Annotated[
+        float,
+        option("Share of a task's examples that may be left out: empty, too long, without answer."),
+    ] = 0.0
     disjoint: Annotated[
         bool, option("Score only on examples that the search did not see.", "--disjoint")
     ] = False

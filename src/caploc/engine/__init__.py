@@ -118,6 +118,10 @@ class BatchEngine(Generic[Model]):
         """The model as packed rows are run through it; None if all goes another way."""
         return next((b.model for b in self.backends if isinstance(b, PackedBackend)), None)
 
+    def misfit(self, request: Request) -> str | None:
+        """Say why the model cannot read a request whole; None if it can."""
+        return self.encoder.misfit(request)
+
     def shared_tokens(self, requests: Sequence[Request]) -> float:
         """Count tokens that a mask reads once for all of these requests, as a mean over requests.
 

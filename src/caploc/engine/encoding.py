@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 from functools import cache, lru_cache, partial
+from os.path import commonprefix
 from typing import Any
 
 from jinja2.exceptions import TemplateError
@@ -94,10 +95,15 @@ class RequestEncoder:
     def pair(self, request: LogLikelihood) -> tuple[list[int], list[int]]:
         """Encode context and continuation; an empty context becomes the start token.
 
-        So does one of blanks, which lm-eval counts to the continuation.
+        So does one of blanks, which lm-eval counts to the continuation. A token that spans the
+        border belongs to the continuation: what is read is always the whole text.
         """
         if request.context:
             context, tokens = self.harness._encode_pair(request.context, request.continuation)
+            whole = self.harness.tok_encode(request.context + request.continuation)
+            if [*context, *tokens] != whole:
+                known = len(commonprefix([context, whole]))
+                context, tokens = whole[:known], whole[known:]
             if context:
                 return context, tokens
         else:
@@ -118,6 +124,24 @@ class RequestEncoder:
             return tokens
         (span,) = self.spans(request)
         return tokens[: len(tokens) + 1 - len(span.continuation)]
+
+    def misfit(self, request: Request) -> str | None:
+        """Say why the model cannot read a request whole; None if it can."""
+        window = int(self.harness.max_length)
+        if isinstance(request, Rolling):
+            return None
+        if isinstance(request, Generate):
+            options = normalize_gen_kwargs(json.loads(request.options), self.harness.max_gen_toks)
+            room = window - int(options["max_gen_toks"])
+            count = len(self.harness.tok_encode(request.prompt))
+            fits, what = count <= room, f"a prompt of {count} tokens"
+            limit = f"{room} before the answer in the model's window of {window}"
+        else:
+            context, tokens = self.pair(request)
+            count = len(context) + len(tokens)
+            fits, what = count <= window + 1, f"a prompt and answer of {count} tokens"
+            limit = f"the model's window of {window}"
+        return None if fits else f"{what}, more than {limit}"
 
     def span(self, context: Sequence[int], continuation: Sequence[int]) -> Span:
         """Cut from the left what does not fit the model's window.
@@ -165,11 +189,19 @@ class RequestEncoder:
         text = self.harness.tok_decode(tokens)
         return postprocess_generated_text(text, list(stops), think_end_token=None)
 
+    def ending(self, said: Sequence[int], prompt: TokenizedPrompt) -> str | None:
+        """Return the first stop string or the end token's text; None if the limit ended it."""
+        text = self._decode(tuple(said))
+        found = [(text.index(stop), stop) for stop in prompt.stops if stop and stop in text]
+        if found:
+            return min(found)[1]
+        return self.end or "" if len(said) < prompt.new_tokens else None
+
     def answer(
         self, ask: Ask, prompt: TokenizedPrompt, said: Sequence[int], cost: float | None = None
     ) -> Answer:
         """Build an answer, its seconds left open; `cost` are the tokens run for it (None: all)."""
-        response = Generated(self.cut(said, prompt.stops), len(said))
+        response = Generated(self.cut(said, prompt.stops), len(said), self.ending(said, prompt))
         alone = len(prompt.tokens) + len(said)
         return Answer(ask.key, response, 0.0, float(alone) if cost is None else cost, alone)
 

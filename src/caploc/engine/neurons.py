@@ -4,9 +4,7 @@ What stands in for what a cut neuron hands on is zero, their mean over reference
 handed on in one of them, or themselves times a factor; in every position, of prompt and answer
 alike.
 
-Passes are with gradients or without, in batches that fit into memory. What a pass takes is foreseen
-from the model's shape, tensor by tensor, as transformers' layers make them and autograd keeps them;
-no weight is read, so that a model on torch's `meta` device, which has no values, will do.
+Passes are with gradients or without, in batches that are halved when one does not fit into memory.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -29,13 +27,13 @@ from caploc.designs import generator
 from caploc.engine import BatchEngine
 from caploc.engine.asks import Answer, Ask
 from caploc.engine.encoding import Span
-from caploc.engine.planning import MOST_ROWS, BatchSizer, head_widths, largest
+from caploc.engine.planning import MOST_ROWS, BatchSizer
 from caploc.errors import BadOption
 from caploc.models.cutting import CutSite, Projections, Replacement, knocked_out
 from caploc.models.hooks import forward_as, temporary_hooks
 from caploc.models.knockout import check_texts, mean_replacement, record_outputs
 from caploc.models.neurons import Chosen, NeuronGrid, NeuronModel, find_sites
-from caploc.models.placement import input_device, is_quantized
+from caploc.models.placement import input_device
 from caploc.models.projections import decoder_layers, text_config
 from caploc.tasks.task import Request
 
@@ -146,6 +144,9 @@ class NeuronEngine:
     def grid(self) -> NeuronGrid:
         return self.cutter.neurons.grid
 
+    def misfit(self, request: Request) -> str | None:
+        return self.inner.misfit(request)
+
     def shared_tokens(self, requests: Sequence[Request]) -> float:
         return self.inner.shared_tokens(requests)
 
@@ -160,104 +161,11 @@ class NeuronEngine:
                 yield from self.inner.answer([replace(ask, knocked_out=intact) for ask in members])
 
 
-# Vectors as wide as the feed-forward block that a backward pass keeps of a token in one layer: the
-# gate before and after its nonlinearity and the other input; one more of a nonlinearity written in
-# Python; and what the output projection reads, where that is multiplied or the projection trained.
-INNER, STEPWISE, HANDED = 3, ("gelu_new", "gelu_fast", "gelu_python"), 1
-HEADS = 4  # likewise as wide as all heads: queries, keys, values and what attention hands on
-PASSING_INNER, PASSING_HIDDEN = 3, 4  # vectors alive beside these while one layer is run backward
-FLOAT = 4  # bytes: norms and losses are computed in float32 whatever the dtype
-# Float32 values that tuning keeps of each that it trains: itself, its gradient, two of the
-# optimizer, where every learning rate starts, and the best one's.
-TRAINED = 6
-
-
-@dataclass(frozen=True)
-class PassMemory:
-    """Bytes that a pass takes beside the weights.
-
-    Of each `token` of a row what all layers keep, and while one is run (`passing`); of each `pair`
-    of a row's tokens; of each token that is `predicted`; and `fixed`, whatever the batch.
-    """
-
-    token: int
-    passing: int
-    pair: int
-    predicted: int
-    fixed: int = 0
-
-    @classmethod
-    def of(
-        cls,
-        model: PreTrainedModel,
-        *,
-        handed: bool = True,
-        gradients: bool = True,
-        checkpointing: bool = False,
-    ) -> "PassMemory":
-        """Foresee a forward pass and, with `gradients`, one back that ends at activations.
-
-        What output projections read is kept where it is `handed` on by gates in every layer, or
-        recorded. With `checkpointing` a layer keeps what goes into it, and is run again on the way
-        back.
-        """
-        config: Any = text_config(model)
-        size, layers, hidden = model.dtype.itemsize, config.num_hidden_layers, config.hidden_size
-        heads = largest(config, "num_attention_heads") or 1
-        inner = find_sites(model)[1].neurons_per_layer
-        vectors = INNER + (activation_name(config) in STEPWISE)
-        kept = vectors * sum(inner) // layers + HEADS * heads * max(head_widths(config))
-        each = size * kept + norm_bytes(model, hidden, heads) // layers
-        # nothing below the first gates has a gradient
-        token = (layers - 1) * each + HANDED * handed * size * sum(inner)
-        # each layer makes its own of the mask; without a kernel, weights before and after softmax
-        plain = getattr(model.config, "_attn_implementation", "sdpa") == "eager"
-        pair = heads * (FLOAT + 2 * size) if plain else size
-        if not gradients:
-            token = HANDED * handed * size * sum(inner)
-        elif checkpointing:
-            token, pair = each + (layers * hidden + HANDED * handed * max(inner)) * size, pair * 2
-        else:
-            pair = pair * layers
-        vocabulary = config.vocab_size
-        return cls(
-            token=token,
-            passing=size * (PASSING_INNER * max(inner) + PASSING_HIDDEN * hidden),
-            pair=pair + 1,
-            predicted=vocabulary * (2 * size + 3 * FLOAT),
-            # one projection's weights at a time are unpacked
-            fixed=2 * size * hidden * max(inner) if is_quantized(model.config) else 0,
-        )
-
-    def row(self, tokens: int, predicted: int) -> int:
-        ends = max(self.passing * tokens, self.predicted * predicted)
-        return self.token * tokens + self.pair * tokens**2 + ends
-
-
-def tuning_bytes(trained: int, model: PreTrainedModel) -> int:
-    """Foresee what tuning so many values takes beside the weights and a pass: once as they were."""
-    return trained * (TRAINED * FLOAT + model.dtype.itemsize)
-
-
-def activation_name(config: Any) -> str:
-    """Name the nonlinearity of the feed-forward blocks."""
-    names = ("hidden_act", "activation_function", "hidden_activation")
-    return next((str(name) for each in names if (name := getattr(config, each, None))), "")
-
-
-def norm_bytes(model: PreTrainedModel, hidden: int, heads: int) -> int:
-    """Count what all norms keep of a token; each is as wide as the model, or as every head.
-
-    Those written in Python compute in float32.
-    """
-    total = 0
-    for module in model.modules():
-        weight: Any = getattr(module, "weight", None)
-        if "norm" in type(module).__name__.lower() and weight is not None:
-            width = hidden if weight.numel() >= hidden else weight.numel() * heads
-            own = isinstance(module, nn.LayerNorm)
-            total += width * (model.dtype.itemsize if own else FLOAT)
-    return total
+# What a pass keeps of a token on the way to its gradients, about: vectors in each layer as wide as
+# the feed-forward block and as the model. Where a guess is too low, batches are halved; but main
+# memory gives no error to tell so, and the guess is a high one.
+INNER, HIDDEN = 4, 10
+LOGITS = 16  # bytes of each logit: as the model gives it, and in float32 on both ways
 
 
 @contextmanager
@@ -351,31 +259,28 @@ class Batcher:
     """
 
     def __init__(
-        self,
-        model: PreTrainedModel,
-        most_rows: int | None = None,
-        memory: int | None = None,
-        needs: PassMemory | None = None,
-        device: torch.device | None = None,
+        self, model: PreTrainedModel, most_rows: int | None = None, memory: int | None = None
     ) -> None:
-        """Batch for passes of this model that need so much (None: for scores of every layer).
+        """Batch for passes that take `memory` bytes beside the weights at most.
 
-        They take `memory` bytes beside the weights at most (None: half of what is free, or nearly
-        all on a GPU). `device` is where a model without values would be.
+        None is half of what is free, or nearly all on a GPU.
         """
-        self.device = device or input_device(model)
-        most_rows = most_rows or MOST_ROWS.get(self.device.type)
-        self.sizer = BatchSizer(model, most_rows, memory)
-        self.needs = needs or PassMemory.of(model)
+        config: Any = text_config(model)
+        inner, hidden = max(find_sites(model)[1].neurons_per_layer), config.hidden_size
+        self.device = input_device(model)
+        self.sizer = BatchSizer(model, most_rows or MOST_ROWS.get(self.device.type), memory)
+        layers = config.num_hidden_layers
+        self.token_bytes = layers * (INNER * inner + HIDDEN * hidden) * model.dtype.itemsize
+        self.logit_bytes = LOGITS * config.vocab_size
         self.most_tokens = MOST_TOKENS.get(self.device.type, MOST_TOKENS_ELSEWHERE)
 
     def row_bytes(self, span: Span) -> int:
-        """Predict what a pass takes of memory for an example."""
-        return self.needs.row(len(span.inputs), len(span.continuation))
+        """Guess what a pass takes of memory for an example."""
+        return int(self.token_bytes * len(span.inputs) + self.logit_bytes * len(span.continuation))
 
     def fitting(self, span: Span) -> int:
         """Count the rows as long as this one that a pass may have."""
-        by_memory = (self.sizer.budget() - self.needs.fixed) // self.row_bytes(span)
+        by_memory = self.sizer.budget() // self.row_bytes(span)
         return int(min(by_memory, self.most_tokens // len(span.inputs), self.sizer.most))
 
     def rows(self, span: Span, copies: int) -> int:
@@ -385,11 +290,6 @@ class Batcher:
     def at_once(self, span: Span, rows: int, copies: int) -> int:
         """Count the copies of so many rows as long as this one that fit into a pass."""
         return max(1, min(copies, self.fitting(span) // rows))
-
-    def peak(self, span: Span, copies: int, examples: int) -> int:
-        """Predict the bytes that a batch of examples as long as this one takes at most."""
-        rows = min(examples, self.rows(span, copies))
-        return self.needs.fixed + rows * self.at_once(span, rows, copies) * self.row_bytes(span)
 
     def run(
         self, spans: Sequence[Span], work: Callable[[Batch], list[R]], copies: int = 1

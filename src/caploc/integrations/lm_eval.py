@@ -17,9 +17,10 @@ from lm_eval.api.instance import Instance
 from lm_eval.api.model import LM
 from lm_eval.api.registry import model_registry
 
-from caploc.engine import Ask
+from caploc.engine import Ask, BatchEngine
 from caploc.errors import BadOption, UserError
-from caploc.integrations.opening import open_engine
+from caploc.heads import read_heads
+from caploc.models.loading import load_model
 from caploc.tasks.leaf import as_request, check_greedy
 from caploc.tasks.task import Generated, Response
 
@@ -40,7 +41,7 @@ class KnockedOut(LM):  # type: ignore[misc]  # lm-eval has no types
         knockout: str | None = None,
         device: str | None = None,
         batch_size: Any = None,
-        max_batch_size: Any = None,
+        max_batch_size: int | None = None,
         **loading: Any,
     ) -> None:
         """Load the model that `pretrained` names and knock out the heads of the file `knockout`.
@@ -60,9 +61,13 @@ class KnockedOut(LM):  # type: ignore[misc]  # lm-eval has no types
                 "folder or demo."
             )
         where = "auto" if device in (None, UNSAID) else device
-        given = {"device": where} | loading
-        self.engine, self.mask = open_engine(pretrained, knockout, max_batch_size, given)
-        self._device = self.engine.loaded.device
+        file = read_heads(knockout) if knockout else None
+        loaded = load_model(pretrained, device=where, **loading)
+        if file:
+            file.check(loaded.grid)
+        self.engine = BatchEngine(loaded, max_batch_size)
+        self.mask = loaded.grid.mask(file.heads if file else ())
+        self._device = loaded.device
 
     def loglikelihood(self, requests: list[Instance]) -> list[tuple[float, bool]]:
         """Log-probability of each continuation, and whether greedy decoding would say it."""

@@ -29,12 +29,9 @@ from typing import Any
 import torch
 from jaxtyping import Bool, Float, Float64
 from torch import Tensor, nn
-from transformers import PreTrainedModel
 
 from caploc.engine.neurons import (
     Batch,
-    Batcher,
-    PassMemory,
     checkpointed,
     gold_logprobs,
     mean_logprob,
@@ -183,16 +180,6 @@ class Attribution:
 
     def outcome(self, model: NeuronModel, batch: Batch) -> Float[Tensor, " rows"]:
         return TARGETS[self.target](batch, gold_logprobs(model.model, batch))
-
-    def needs(self, model: PreTrainedModel, *, waits: bool) -> PassMemory:
-        """Foresee what a pass takes of memory; `waits` says whether weights wait elsewhere."""
-        handed, gradients = self.method != "integrated", self.method not in BASELINES
-        return PassMemory.of(model, handed=handed, gradients=gradients, checkpointing=waits)
-
-    def batcher(
-        self, model: PreTrainedModel, most_rows: int | None = None, memory: int | None = None
-    ) -> Batcher:
-        return Batcher(model, most_rows, memory, self.needs(model, waits=weights_wait(model)))
 
     def passes(self, layers: int) -> int:
         """Count what an example costs, in forward passes of a model with so many layers.

@@ -52,7 +52,7 @@ def score_examples(
     def work(batch: Batch) -> list[np.ndarray]:
         return list(asked.scores(model, batch).cpu().numpy())
 
-    batcher = batcher or asked.batcher(model.model)
+    batcher = batcher or Batcher(model.model)
     for numbers, rows in batcher.run(spans, work, asked.copies):
         yield numbers, np.stack(rows)
         progress.advance(len(numbers), sum(len(spans[number].inputs) for number in numbers))
@@ -79,7 +79,7 @@ def prepare_scoring(
     asked: Attribution, rule: Rule, model: NeuronModel, most_rows: int | None, memory: int | None
 ) -> Scoring:
     """Make what scores a worker's pieces, in batches of so many rows and bytes at most."""
-    batcher, empty = asked.batcher(model.model, most_rows, memory), rule.moments(model.grid.size)
+    batcher, empty = Batcher(model.model, most_rows, memory), rule.moments(model.grid.size)
     return lambda spans: accumulate(model, spans, asked, empty, batcher=batcher)
 
 

@@ -1,4 +1,4 @@
-"""Find every task's neurons, foresee what that takes, and hold them against each other.
+"""Find every task's neurons, and hold them against each other.
 
 Single neurons are told by words, for what scores only count. A neuron fires on a token as strongly
 as the size of its activation there; the first token of a text, at which many are largest whatever
@@ -9,7 +9,7 @@ of it.
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -21,16 +21,13 @@ from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
 from caploc.contents import read_contents
-from caploc.engine.encoding import RequestEncoder, Span
+from caploc.engine.encoding import Span
 from caploc.engine.neurons import Batch, Batcher
-from caploc.engine.planning import CUDA_SHARE, SHARE
 from caploc.errors import BadOption, UserError
 from caploc.folder import NEURONS, OVERLAP
 from caploc.models.neurons import NeuronGrid, NeuronModel, list_projections
-from caploc.models.placement import computing_dtype, free_memory
-from caploc.models.projections import text_config
 from caploc.models.proof import reads_first
-from caploc.neurons.attribution import METHODS, record_activations
+from caploc.neurons.attribution import record_activations
 from caploc.neurons.erasure import LAYERS, LOCATED, ErasedTask, Eraser, Erasing
 from caploc.neurons.finding import TaskNeurons
 from caploc.neurons.study import (
@@ -38,7 +35,6 @@ from caploc.neurons.study import (
     NeuronLab,
     NeuronStudy,
     Reported,
-    load_source,
     open_study,
     write_result,
 )
@@ -255,46 +251,6 @@ def located_exhibits(located: LocatedNeurons) -> list[Exhibit]:
     first, *others = fill_tables("neurons", located.as_dict() | beside)
     costs = fill_tables("erasure", {"tasks": [e.as_dict() for e in located.erased.values()]})
     return [first, *map(drop_empty, costs), *others]
-
-
-def foresee_scoring(study: NeuronStudy) -> tuple[dict[str, Any], list[Exhibit]]:
-    """Foresee every task's scores by every method; only config, tokenizer and tasks are read.
-
-    `passes` is the cost of an example in forward passes of the model. Of bytes `weights` are those
-    of the weights, `peak` those at most beside them, in the batches that examples will be in, and
-    `least` the same where one example is read at one point at a time. Raises UserError if the study
-    cannot be done.
-    """
-    study.check()
-    weights = replace(study.model, workers=None).weights()
-    model, device = weights.empty, weights.where.device
-    wording = RequestEncoder(model, study.model.tokenizer())
-    model.to(dtype=computing_dtype(model.config, weights.dtype))  # type: ignore[call-arg]
-    share = CUDA_SHARE if device.type == "cuda" else SHARE
-    memory = max(1, int(share * (free_memory(device) - weights.bytes)))
-    found = []
-    for task in study.tasks:
-        source = load_source(study.model, task, study.options, study.examples, study.seed)
-        spans = source.spans(wording)
-        for method in METHODS:
-            asked = replace(study.attribution, method=method)
-            needs = asked.needs(model, waits=False)
-            batcher = Batcher(model, study.model.batch_size, memory, needs, device)
-            longest = max(spans, key=batcher.row_bytes)
-            plan = {
-                "task": task,
-                "method": method,
-                "examples": len(spans),
-                "tokens": sum(len(span.inputs) for span in spans),
-                "longest": len(longest.inputs),
-                "passes": asked.passes(text_config(model).num_hidden_layers),
-                "weights": int(weights.bytes),
-                "peak": batcher.peak(longest, asked.copies, len(spans)),
-                "least": needs.fixed + batcher.row_bytes(longest),
-            }
-            found.append(plan)
-    result = {"model": study.model.name, "device": str(device), "plans": found}
-    return result, fill_tables("plan", result)
 
 
 def overlap(

@@ -24,7 +24,7 @@ from caploc.contents import read_contents, restore
 from caploc.cost import Cost
 from caploc.engine import BatchEngine
 from caploc.engine.encoding import RequestEncoder, Span
-from caploc.engine.neurons import Cutter, ErasureMode, NeuronEngine
+from caploc.engine.neurons import Batcher, Cutter, ErasureMode, NeuronEngine
 from caploc.errors import BadData, BadOption, UserError
 from caploc.folder import NEURONS, RUN, claim, package_versions, write_json
 from caploc.measurement import Meter, outcomes_by_example
@@ -313,7 +313,7 @@ class NeuronLab:
         model = self.model if asked == study.attribution else self.bench.neurons
         batcher = None
         if isinstance(model, NeuronModel):
-            batcher = asked.batcher(model.model, study.model.batch_size)
+            batcher = Batcher(model.model, study.model.batch_size)
         return Finder(model, asked, study.rule, score_cache(self.folder), self.progress, batcher)
 
     def found(self, task: str) -> TaskNeurons:

@@ -24,7 +24,6 @@ from caploc.engine.encoding import Span
 from caploc.engine.neurons import (
     Batch,
     Batcher,
-    PassMemory,
     checkpointed,
     gold_logprobs,
     gold_means,
@@ -249,8 +248,7 @@ def train_once(
     schedule = torch.optim.lr_scheduler.LambdaLR(
         optimizer, lambda step: min(1.0, (step + 1) / max(1, recipe.warmup))
     )
-    needs = PassMemory.of(model, checkpointing=recipe.checkpointing)
-    batcher, sites = Batcher(model, needs=needs), find_sites(model)[0]
+    batcher, sites = Batcher(model), find_sites(model)[0]
     losses: list[float] = []
     for number, spans in enumerate(given.train):
         optimizer.zero_grad()

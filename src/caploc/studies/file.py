@@ -65,6 +65,7 @@ class SettingLists(StudiesPart):
     outcome: Literal["metric", "logprob"] | None = None
     metric: Name | None = None
     fewshot: Annotated[int, Field(ge=0)] | None = None
+    delimiter: str | None = None
     chat_template: bool | None = None
     data: dict[Name, Name] | None = None
     also: list[Name] | None = None
@@ -76,6 +77,7 @@ class SettingLists(StudiesPart):
     positions: Name | None = None
     controls: Annotated[int, Field(ge=0)] | None = None
     limit: Whole | None = None
+    leave_out: Annotated[float, Field(ge=0, lt=1)] | None = None
     quick: bool | None = None
     disjoint: bool | None = None
     track: Name | None = None

@@ -27,6 +27,7 @@ from caploc.tasks.datafiles import (
     evaluated_split,
     has_training,
     local_files,
+    text_as_written,
     training_instead,
 )
 from caploc.tasks.harness import HarnessTask, Mixture
@@ -146,7 +147,8 @@ ScoreAnswer = Callable[[dict[str, Any], Sequence[str]], dict[str, float]]
 class TaskOptions:
     """How a task is to be asked; the defaults are the task's own.
 
-    `data` holds a file for each split that is not to come from the Hub, and under `words` a list
+    `delimiter` stands between prompt and answer (lm-eval's `target_delimiter`). `data` holds a file
+    for each split that is not to come from the Hub, and under `words` a list
     of profanities (or `package`), which tasks that count none do without. With `training` the
     examples are those of the training split, the task asked and judged as ever.
     """
@@ -154,6 +156,7 @@ class TaskOptions:
     metric: str | None = None
     outcome: str = "metric"
     fewshot: int | None = None
+    delimiter: str | None = None
     chat_template: bool = False
     data: Mapping[str, str] = field(default_factory=dict)
     allow_code: bool = False
@@ -268,12 +271,15 @@ def build_task(
     overrides = data_overrides(spec, entries, options.splits, options.fewshot)
     if options.training:
         overrides = (overrides or {}) | training_instead(name, entries, options.splits)
+    if options.delimiter is not None:
+        overrides = (overrides or {}) | {"target_delimiter": options.delimiter}
     files = [*map(Path, options.splits.values())]
     files = files or [file for entry in entries for file in local_files(definition(entry))]
     with loading(name, entries, files):
-        built = manager._factory.build(
-            manager.task_index[spec], overrides=overrides, registry=manager.task_index
-        )
+        with text_as_written():
+            built = manager._factory.build(
+                manager.task_index[spec], overrides=overrides, registry=manager.task_index
+            )
         group = built if isinstance(built, Group) else None
         tasks = built.get_all_tasks() if group else built if isinstance(built, list) else [built]
         for task in tasks:

@@ -1,12 +1,18 @@
 """Where a task's data come from: what its definition names, or the user's own files (`--data`).
 
-The `datasets` library reads them; none of its readers from version 5 on unpickles.
+JSON and CSV of this disk are read as they are written: no date, leading zero or trailing digit is
+changed. The `datasets` library reads the rest; none of its readers from version 5 on unpickles.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
+import datasets
+import pandas as pd
 from lm_eval.tasks._index import Entry
 
 from caploc.errors import BadData, BadOption
@@ -144,3 +150,74 @@ def list_places(value: Any) -> Iterator[str]:
     elif isinstance(value, dict | list):
         for part in value.values() if isinstance(value, dict) else value:
             yield from list_places(part)
+
+
+@contextmanager
+def text_as_written() -> Iterator[None]:
+    """Let lm-eval read JSON and CSV files of this disk without changing what is written there."""
+    load = datasets.load_dataset
+    with patch("lm_eval.api.task.datasets.load_dataset", reader_as_written(load)):
+        yield
+
+
+def reader_as_written(load: Callable[..., Any]) -> Callable[..., Any]:
+    """Return `load_dataset`, but for plain JSON and CSV files of this disk, which are read here."""
+
+    def load_as_written(path: str, name: str | None = None, **options: Any) -> Any:
+        files = options.get("data_files")
+        places = [*list_places(files)]
+        plain = path in READERS and not set(options) - {"data_files"} and places
+        if not plain or any("://" in each or "*" in each for each in places):
+            return load(path=path, name=name, **options)
+        splits = files if isinstance(files, dict) else {"train": files}
+        read = READERS[path]
+        tables = {}
+        for split, each in splits.items():
+            records = [record for file in list_places(each) for record in read(Path(file))]
+            if not records:
+                raise ValueError("there are no data in it")
+            tables[split] = datasets.Dataset.from_list(records)
+        return datasets.DatasetDict(tables)
+
+    return load_as_written
+
+
+def read_json(file: Path) -> list[dict[str, Any]]:
+    """Read the records of a JSON list, or of a file with one record a line; raises ValueError."""
+    text = file.read_text(encoding="utf-8-sig")
+    if text.lstrip().startswith("["):
+        return list(json.loads(text))
+    records = []
+    for number, line in enumerate(text.splitlines(), 1):
+        if line.strip():
+            try:
+                records.append(json.loads(line))
+            except json.JSONDecodeError as error:
+                raise ValueError(f"line {number} is not JSON: {error}") from None
+            if not isinstance(records[-1], dict):
+                raise ValueError(f"line {number} is no record: {line[:60]!r}")
+    return records
+
+
+def read_csv(file: Path) -> list[dict[str, Any]]:
+    """Read the records of a CSV as text; a column is of numbers where all are written as such.
+
+    An empty cell is None.
+    """
+    table = pd.read_csv(file, dtype=str, keep_default_na=False)
+    columns = {name: as_integers(table[name].tolist()) for name in table.columns}
+    return [
+        dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)
+    ]
+
+
+def as_integers(values: Sequence[str]) -> list[int | str | None]:
+    """Turn a column into integers if each is written as Python writes it; else keep the text."""
+    try:
+        whole = all(str(int(value)) == value for value in values if value)
+    except ValueError:
+        whole = False
+    return [(int(value) if whole else value) if value else None for value in values]
+
+
+READERS: dict[str, Callable[[Path], list[dict[str, Any]]]] = {"json": read_json, "csv": read_csv}

@@ -1,7 +1,7 @@
 """Tasks as caploc asks them: lm-eval's tasks and groups, and mixtures of these."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from functools import cached_property
 from hashlib import blake2b
 from itertools import accumulate
@@ -26,9 +26,12 @@ class HarnessTask:
         leaves: Sequence[Leaf],
         group: Group | None = None,
         outcome_kind: str = "metric",
+        places: Sequence[tuple[Leaf, int]] | None = None,
     ) -> None:
+        """Number the examples of all leaves through; `places` are those to ask (None: all)."""
         self.name, self.leaves, self.group, self.outcome_kind = name, leaves, group, outcome_kind
-        self.places = [(leaf, doc) for leaf in leaves for doc in range(len(leaf.instances))]
+        every = ((leaf, doc) for leaf in leaves for doc in range(len(leaf.instances)))
+        self.places = [*every] if places is None else [*places]
         measured = outcome_kind == "metric"
         self.metric = leaves[0].metric if measured else outcome_kind
         self.higher_is_better = leaves[0].higher_is_better if measured else True
@@ -60,7 +63,23 @@ class HarnessTask:
 
     def with_outcome(self, kind: str) -> "HarnessTask":
         """Return the task with outcomes of another kind; raises BadOption if it has none."""
-        return HarnessTask(self.name, self.leaves, self.group, kind)
+        return HarnessTask(self.name, self.leaves, self.group, kind, self.places)
+
+    def without(self, examples: Collection[int]) -> "HarnessTask":
+        places = [place for number, place in enumerate(self.places) if number not in examples]
+        return HarnessTask(self.name, self.leaves, self.group, self.outcome_kind, places)
+
+    def question(self, example: int) -> str:
+        leaf, doc = self.places[example]
+        return leaf.question(doc)
+
+    def gold(self, example: int) -> str | None:
+        leaf, doc = self.places[example]
+        return leaf.gold(doc)
+
+    def lacks(self, example: int) -> str | None:
+        leaf, doc = self.places[example]
+        return leaf.lacks(doc)
 
     @property
     def size(self) -> int:
@@ -214,6 +233,26 @@ class Mixture:
     def key(self, example: int) -> str:
         part, place = self.places[example]
         return digest_json([self.parts[part].name, self.parts[part].key(place)])
+
+    def without(self, examples: Collection[int]) -> "Mixture":
+        left_out: list[list[int]] = [[] for _ in self.parts]
+        for example in examples:
+            part, place = self.places[example]
+            left_out[part].append(place)
+        parts = [part.without(gone) for part, gone in zip(self.parts, left_out, strict=True)]
+        return Mixture(self.name, parts)
+
+    def question(self, example: int) -> str:
+        part, place = self.places[example]
+        return self.parts[part].question(place)
+
+    def gold(self, example: int) -> str | None:
+        part, place = self.places[example]
+        return self.parts[part].gold(place)
+
+    def lacks(self, example: int) -> str | None:
+        part, place = self.places[example]
+        return self.parts[part].lacks(place)
 
     def requests(self, example: int) -> Sequence[Request]:
         part, place = self.places[example]

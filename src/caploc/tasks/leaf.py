@@ -32,6 +32,7 @@ from caploc.tasks.task import (
     Rolling,
     Scored,
     options_json,
+    prompt_of,
 )
 
 BOOTSTRAPS = 200  # for the standard error of metrics that have no formula
@@ -153,6 +154,25 @@ class Leaf:
             choices = self.task.doc_to_choice(doc)
             return str(choices[target]) if 0 <= target < len(choices) else None
         return str(target) or None
+
+    def question(self, example: int) -> str:
+        """Return the question as this example alone puts it, and the choices that it offers."""
+        asked = self.task.doc_to_text(self.docs[example])
+        parts = [asked if isinstance(asked, str) else "", *sorted(self.choices(example))]
+        if any(parts):
+            return "\n".join(parts)
+        first = self.requests(example)[0]
+        more = first.continuation if isinstance(first, LogLikelihood) else ""
+        return prompt_of(first) + more
+
+    def lacks(self, example: int) -> str | None:
+        """Say what an example lacks to be judged: a right choice, or a right answer."""
+        if self.choosing and self.choice(example) is None:
+            return "no right choice"
+        exact = self.metric in ("acc", "exact_match") and not self.executes_code
+        if exact and len(self.requests(example)) == 1 and not self.gold(example):
+            return "no right answer"
+        return None
 
     def gold_request(self, example: int) -> LogLikelihood | Rolling:
         """Return the request whose log-probability says how sure the model is of the right answer.

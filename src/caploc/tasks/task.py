@@ -1,7 +1,7 @@
 """What a task asks of a model, what comes back, and what caploc needs to know of a task."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Protocol, runtime_checkable
 
@@ -45,10 +45,14 @@ def prompt_of(request: Request) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Generated:
-    """The text up to the first stop string, and the number of tokens decoded."""
+    """The text up to the first stop string, and the number of tokens decoded.
+
+    `end` is the stop string or the text of the end token that ended it, None for the limit.
+    """
 
     text: str
     tokens: int
+    end: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +131,21 @@ class Task(Protocol):
 
     def requests(self, example: int) -> Sequence[Request]:
         """Return what must be asked of the model for one row."""
+
+    def question(self, example: int) -> str:
+        """Return the text by which copies of a question are known: the last words of its prompt.
+
+        Examples that put the same question are one piece of evidence, whatever their answers.
+        """
+
+    def gold(self, example: int) -> str | None:
+        """Return the right answer in words, None where the task has none."""
+
+    def lacks(self, example: int) -> str | None:
+        """Say what an example lacks to be judged; None if nothing."""
+
+    def without(self, examples: Collection[int]) -> "Task":
+        """Return the task without these examples; the others are numbered anew."""
 
     def choice(self, example: int) -> int | None:
         """Return the number of the right choice, None where the model picks among none."""

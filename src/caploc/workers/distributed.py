@@ -420,6 +420,9 @@ class DistributedEngine(WorkerSupervisor[HeadGrid]):
         self.guess, self.ahead = OpenBatch(guess=True), list[Ask]()
         super().__init__(pool, Dispatcher(self.rates, patience or Patience()), clock)
 
+    def misfit(self, request: Request) -> None:
+        """Leave it to the workers, which have the tokenizer."""
+
     def shared_tokens(self, requests: Sequence[Request]) -> float:
         """Count tokens that a mask reads once for all of these requests; see `BatchEngine`."""
         while (counted := self.count_shared(tuple(requests))) is None:

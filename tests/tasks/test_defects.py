@@ -1,0 +1,82 @@
+"""Examples that cannot be asked as they stand are named before the first row, all at once."""
+
+import json
+
+import pytest
+
+from caploc.errors import BadData
+from caploc.given import write_task
+from caploc.tasks.catalog import load_task
+from caploc.tasks.defects import find_defects, without_defects
+
+CHOICES = """task: own
+dataset_path: json
+dataset_kwargs: {{data_files: {{test: {file}}}}}
+test_split: test
+output_type: multiple_choice
+doc_to_text: "{{{{prompt}}}}"
+doc_to_choice: "{{{{choices}}}}"
+doc_to_target: "{{{{gold}}}}"
+target_delimiter: ""
+metric_list: [{{metric: acc, aggregation: mean, higher_is_better: true}}]
+"""
+
+
+def choices(tmp_path, **changed):
+    records = [
+        {"prompt": f"{n}?", "choices": ["yes", "no", "maybe"], "gold": n % 3} for n in range(12)
+    ]
+    for number, change in changed.items():
+        records[int(number[1:])] |= change
+    (tmp_path / "own.jsonl").write_text("\n".join(map(json.dumps, records)))
+    (tmp_path / "own.yaml").write_text(CHOICES.format(file=tmp_path / "own.jsonl"))
+    return load_task(str(tmp_path / "own.yaml"))
+
+
+def fits(request):
+    return None
+
+
+def found(task, misfit=fits):
+    defects = find_defects(task, range(task.size), misfit)
+    return {each.example: each.why for each in defects}
+
+
+def test_a_sound_task_has_none(tmp_path):
+    task = choices(tmp_path)
+    assert found(task) == {} and without_defects(task, range(12), fits, 0.0) is task
+
+
+def test_blank_choices_and_missing_right_ones_are_found_together(tmp_path):
+    task = choices(tmp_path, _7={"choices": ["yes", "", "maybe"]}, _9={"gold": 5})
+    assert found(task) == {7: "an empty choice", 9: "no right choice"}
+    with pytest.raises(
+        BadData, match=r"2 of 12 .*example 7 has .*example 9 has .*--leave-out 0.17"
+    ):
+        without_defects(task, range(12), fits, 0.0)
+
+
+def test_a_share_may_be_left_out(tmp_path):
+    task = choices(tmp_path, _7={"choices": ["yes", "", "maybe"]})
+    left = without_defects(task, range(12), fits, 0.1)
+    assert left.size == 11 and found(left) == {}
+    assert [left.question(n) for n in range(11)] == [task.question(n) for n in range(12) if n != 7]
+    with pytest.raises(BadData, match="example 7 has an empty choice"):
+        without_defects(task, range(12), fits, 0.05)
+
+
+def test_one_prompt_with_two_right_answers_is_named_with_the_other(tmp_path):
+    pairs = [(f"{n} is", f" {n}") for n in range(12)] + [("3 is", " 4"), ("5 is", " 5")]
+    task = load_task(str(write_task(pairs, tmp_path, False)))
+    assert found(task) == {12: "another answer than example 3, which has the same prompt"}
+
+
+def test_what_the_window_does_not_take_is_named(tmp_path):
+    task = choices(tmp_path)
+    long = found(task, lambda request: "too long" if request.context == "4?" else None)
+    assert long == {4: "too long"}
+
+
+def test_questions_are_told_apart_by_prompt_and_choices(tmp_path):
+    task = choices(tmp_path, _1={"prompt": "0?"}, _2={"prompt": "0?", "choices": ["a", "b", "c"]})
+    assert task.question(0) == task.question(1) != task.question(2)

@@ -1,0 +1,78 @@
+"""JSON and CSV files of this disk are read as they are written."""
+
+import json
+
+import pytest
+
+from caploc.errors import BadData
+from caploc.tasks.catalog import load_task
+
+YAML = """task: own
+dataset_path: {kind}
+dataset_kwargs: {{data_files: {{test: {file}}}}}
+test_split: test
+output_type: loglikelihood
+doc_to_text: "{{{{q}}}}"
+doc_to_target: " {{{{a}}}}"
+metric_list: [{{metric: acc, aggregation: mean, higher_is_better: true}}]
+"""
+WRITTEN = [
+    "2024-05-01",
+    "007",
+    "1.50",
+    "1e3",
+    "True",
+    "NaN",
+    "null",
+    "12:30",
+    "0x1F",
+    "½",
+    "+5",
+    "1_0",
+]
+
+
+def answers(tmp_path, kind, file):
+    (tmp_path / "own.yaml").write_text(YAML.format(kind=kind, file=file))
+    task = load_task(str(tmp_path / "own.yaml"))
+    return [task.requests(n)[0].continuation for n in range(task.size)]
+
+
+def test_json_keeps_every_text(tmp_path):
+    file = tmp_path / "own.jsonl"
+    records = [{"q": f"{n} is", "a": text} for n, text in enumerate(WRITTEN)]
+    file.write_text("\n".join(map(json.dumps, records)) + "\n\n")
+    assert answers(tmp_path, "json", file) == [f" {text}" for text in WRITTEN]
+    file.write_text(json.dumps(records))
+    assert answers(tmp_path, "json", file) == [f" {text}" for text in WRITTEN]
+
+
+def test_csv_keeps_every_text(tmp_path):
+    file = tmp_path / "own.csv"
+    file.write_text("q,a\n" + "".join(f"{n} is,{text}\n" for n, text in enumerate(WRITTEN)))
+    assert answers(tmp_path, "csv", file) == [f" {text}" for text in WRITTEN]
+
+
+@pytest.mark.parametrize("column", [["001", "002"], ["10", "2.0"], ["-0", "1"]])
+def test_a_column_of_a_csv_is_of_numbers_only_where_all_are_written_so(tmp_path, column):
+    file = tmp_path / "own.csv"
+    file.write_text("q,a\n" + "".join(f"{n} is,{text}\n" for n, text in enumerate(column)))
+    assert answers(tmp_path, "csv", file) == [f" {text}" for text in column]
+
+
+def test_numbers_of_a_csv_are_numbers_for_a_choice(tmp_path):
+    (tmp_path / "own.csv").write_text("q,gold\nfirst?,0\nsecond?,1\n")
+    (tmp_path / "own.yaml").write_text(
+        YAML.format(kind="csv", file=tmp_path / "own.csv")
+        .replace("loglikelihood", "multiple_choice")
+        .replace('doc_to_target: " {{a}}"', 'doc_to_choice: ["a", "b"]\ndoc_to_target: gold')
+    )
+    task = load_task(str(tmp_path / "own.yaml"))
+    assert [task.choice(n) for n in range(2)] == [0, 1]
+
+
+def test_a_broken_line_is_named(tmp_path):
+    file = tmp_path / "own.jsonl"
+    file.write_text('{"q": "a", "a": "b"}\n{"q": "a", \n')
+    with pytest.raises(BadData, match="line 2"):
+        answers(tmp_path, "json", file)

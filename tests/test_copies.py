@@ -1,0 +1,64 @@
+"""Copies of a question are one piece of evidence: one is asked, and no copy is held out."""
+
+import numpy as np
+
+from caploc.given import write_task
+from caploc.progress import Silent
+from caploc.recovery import fit_paired
+from caploc.recovery.estimate import Measurements
+from caploc.study import Study, one_of_each_question
+from caploc.tasks.catalog import load_task
+from caploc.workbench import ModelOptions
+
+QUESTIONS, COPIES, WORLDS = 50, 12, 400
+
+
+def copied(tmp_path, answers):
+    pairs = [(f"{n % QUESTIONS} is", answers(n)) for n in range(QUESTIONS * COPIES)]
+    return load_task(str(write_task(pairs, tmp_path, False)))
+
+
+class Told(Silent):
+    def __init__(self):
+        self.lines = []
+
+    def tell(self, text):
+        self.lines.append(text)
+
+    def expect(self, rows): ...
+
+
+def test_one_of_each_question_is_asked_and_said(tmp_path):
+    task, told = copied(tmp_path, lambda n: f" {n % QUESTIONS}"), Told()
+    kept = one_of_each_question(task, told)
+    assert kept.size == QUESTIONS
+    assert [kept.key(n) for n in range(QUESTIONS)] == [task.key(n) for n in range(QUESTIONS)]
+    assert told.lines and "600 examples put 50 different questions" in told.lines[0]
+    assert one_of_each_question(kept, told) is kept and len(told.lines) == 1
+
+
+def test_the_same_prompt_with_another_answer_is_the_same_question(tmp_path):
+    task = copied(tmp_path, lambda n: f" {n}")
+    assert one_of_each_question(task, Silent()).size == QUESTIONS
+
+
+def test_searched_and_held_out_examples_share_no_question(tmp_path):
+    task = one_of_each_question(copied(tmp_path, lambda n: f" {n}"), Silent())
+    searched, kept = Study(ModelOptions("any"), "own").drawn(task.size)
+    questions = [{task.question(e) for e in part} for part in (searched, kept)]
+    assert questions[0] and questions[1] and not questions[0] & questions[1]
+
+
+def test_intervals_hold_where_each_question_stood_many_times():
+    """A head's true effect lies in the 95 % interval as often as that says, over made-up worlds."""
+    random, held = np.random.default_rng(5), []
+    for _ in range(WORLDS):
+        lost, gained = random.uniform(0.05, 0.5), random.uniform(0, 0.05)
+        kinds = random.choice([-1.0, 0.0, 1.0], QUESTIONS, p=[lost, 1 - lost - gained, gained])
+        intact = {n: float(change <= 0) for n, change in enumerate(kinds)}
+        outcome = np.array([intact[n] + change for n, change in enumerate(kinds)])
+        rows = np.arange(QUESTIONS)
+        seen = Measurements(np.ones((1, 1), bool), np.zeros(QUESTIONS, int), rows, outcome)
+        found = fit_paired(seen, intact)
+        held.append(found.low[0] <= gained - lost <= found.high[0])
+    assert 0.93 <= np.mean(held) <= 0.985

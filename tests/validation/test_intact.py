@@ -1,0 +1,48 @@
+"""What most wrong answers of the intact model have in common is said, with the likely cause."""
+
+import json
+from types import SimpleNamespace
+
+import pytest
+
+from caploc.tasks.task import Generated, LogLikelihood, Scored, responses_json
+from caploc.validation.intact import describe_trouble
+
+TASK = SimpleNamespace(name="own", requests=lambda example: (LogLikelihood("It is", "Rome"),))
+WRONG = {
+    "empty": (Generated("", 1, "\n"),),
+    "cut off": (Generated("so the answer must be that", 8, None),),
+    "repeating one piece of text": (Generated("so it is " * 20, 60, None),),
+    "choices that the model would not say": (Scored(-12.0, False, 1), Scored(-11.0, False, 1)),
+    "begun with a space": (Scored(-9.0, False, 1, " Rome"),),
+}
+OTHER = (Generated("Paris", 2, "\n"),)
+
+
+def rows(*groups):
+    return [
+        SimpleNamespace(number=n, outcome=outcome, responses=responses_json(responses))
+        for n, (outcome, responses) in enumerate(
+            each for outcome, responses, count in groups for each in [(outcome, responses)] * count
+        )
+    ]
+
+
+@pytest.mark.parametrize("kind", WRONG)
+def test_the_kind_of_most_wrong_answers_is_said_with_its_cause(kind):
+    told = describe_trouble(TASK, rows((0.0, WRONG[kind], 8), (0.0, OTHER, 4), (1.0, OTHER, 8)))
+    assert told.startswith("own: the intact model gets 12 of 20 examples wrong, and 8 of these")
+    assert kind in told and "Probably" in told
+
+
+@pytest.mark.parametrize("kind", WRONG)
+def test_nothing_is_said_of_a_model_that_is_mostly_right_or_wrong_in_other_ways(kind):
+    assert describe_trouble(TASK, rows((0.0, WRONG[kind], 8), (1.0, OTHER, 12))) is None
+    assert describe_trouble(TASK, rows((0.0, WRONG[kind], 5), (0.0, OTHER, 12))) is None
+    assert describe_trouble(TASK, rows((0.0, WRONG[kind], 4))) is None
+
+
+def test_answers_of_older_form_are_read():
+    kept = json.dumps([{"text": "", "tokens": 1}])
+    row = SimpleNamespace(number=0, outcome=0.0, responses=kept)
+    assert "empty" in describe_trouble(TASK, [row] * 6)
