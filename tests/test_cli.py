@@ -64,7 +64,7 @@ def test_a_command_says_that_it_has_begun_before_it_waits_for_torch():
             if imported.search(line):
                 process.kill()
                 break
-    before, begun, after = said.partition("caploc: 0:00:00 getting ready")
+    before, begun, after = said.partition("caploc: getting ready")
     assert begun and imported.search(after) and not imported.search(before)
 
 

@@ -1,6 +1,7 @@
 """What the terminal shows: progress, tables, errors. Text from a model is never taken as markup."""
 
 import json
+import re
 import signal
 import sys
 import threading
@@ -138,7 +139,7 @@ class Bars:
         self.progress.console.print(escape(printable(text)), highlight=False)
 
     def start(self, what: str, rows: int) -> None:
-        what = escape(printable(explain(what)))
+        what = escape(printable(without_folders(what)))
         if self.whole is not None:
             if not self.tally.done:
                 self.tally.began = time.monotonic()  # a model was loaded meanwhile
@@ -160,135 +161,69 @@ class Bars:
 
 
 class Lines:
-    """Progress in a file, such as a job's log: a line at once, three a minute and at the end."""
+    """Progress in a file, such as a job's log: three lines a minute while rows come."""
 
     def __init__(self) -> None:
-        self.over, self.thread = threading.Event(), threading.Thread(target=self.tick, daemon=True)
-        self.lock = threading.Lock()
-        self.began, self.started = time.monotonic(), False
+        self.began = self.written = time.monotonic()
         self.what, self.stage, self.whole = READY, Tally(), Tally()
 
     def expect(self, rows: int) -> None:
-        with self.lock:
-            self.whole.rows = self.whole.done + rows
+        self.whole.rows = self.whole.done + rows
 
     def tell(self, text: str) -> None:
         stderr.print(escape(f"caploc: {printable(text)}"), soft_wrap=True, highlight=False)
 
     def start(self, what: str, rows: int) -> None:
-        with self.lock:
-            self.what, self.stage = printable(explain(what)), Tally(rows)
-            if not self.started:
-                self.started, self.whole.began = True, self.stage.began
+        self.what, self.stage = printable(without_folders(what)), Tally(rows)
+        if not self.whole.done:
+            self.whole.began = self.stage.began
 
     def advance(self, rows: int, tokens: float) -> None:
-        with self.lock:
-            self.stage.add(rows, tokens)
-            self.whole.add(rows, tokens)
+        self.stage.add(rows, tokens)
+        self.whole.add(rows, tokens)
+        if time.monotonic() - self.written >= LINE_SECONDS:
+            self.write()
 
     def line(self) -> str:
         """How far the stage is, how fast it goes and how long it will take."""
-        with self.lock:
-            stage, whole = self.stage, self.whole
-            parts = [f"caploc: {format_clock(time.monotonic() - self.began)} {self.what}"]
-            if stage.rows:
-                parts.append(f"{stage.done:,} of {stage.rows:,}")
-            if stage.seconds is not None:
-                parts.append(f"{stage.measured / stage.seconds:,.1f} rows/s")
-            if whole.rows is not None:
-                parts.append(f"{whole.done:,} of at most {whole.rows:,} rows in all")
-                if (left := whole.left) is not None:
-                    about = f"about {format_clock(left)} left at this speed, or less"
-                    parts.append(about if left >= 1 else "nearly done")
-            elif (left := stage.left) is not None and stage.done < (stage.rows or 0):
-                parts.append(f"{format_clock(left)} left of this stage")
+        stage, whole = self.stage, self.whole
+        parts = [f"caploc: {format_clock(time.monotonic() - self.began)} {self.what}"]
+        if stage.rows:
+            parts.append(f"{stage.done:,} of {stage.rows:,}")
+        if stage.seconds is not None:
+            parts.append(f"{stage.measured / stage.seconds:,.1f} rows/s")
+        if whole.rows is not None:
+            parts.append(f"{whole.done:,} of at most {whole.rows:,} rows in all")
+            if (left := whole.left) is not None:
+                about = f"about {format_clock(left)} left at this speed, or less"
+                parts.append(about if left >= 1 else "nearly done")
+        elif (left := stage.left) is not None and stage.done < (stage.rows or 0):
+            parts.append(f"{format_clock(left)} left of this stage")
         return ", ".join(parts)
 
     def write(self) -> None:
+        self.written = time.monotonic()
         stderr.print(escape(self.line()), soft_wrap=True, highlight=False)
 
-    def tick(self) -> None:
-        while not self.over.wait(LINE_SECONDS):
-            self.write()
-
-    def begin(self) -> None:
+    def end(self) -> None:
+        """Write the last line: what was done."""
+        self.what = f"done, {self.whole.measured:,} rows measured"
+        self.stage, self.whole = Tally(), Tally()
         self.write()
-        self.thread.start()
-
-    def end(self, done: bool) -> None:
-        """Write the last line: what was done, or how far it came before it failed."""
-        self.over.set()
-        self.thread.join()
-        if done:
-            with self.lock:
-                self.what = f"done, {self.whole.measured:,} rows measured"
-                self.stage, self.whole = Tally(), Tally()
-        if done or self.started:  # a mistake needs no line of its own
-            self.write()
 
 
-begun: list[Lines] = []  # of the command that runs, until its measurement takes them over
-
-
-@contextmanager
-def beginning(quiet: bool) -> Iterator[None]:
-    """Say at once that a command has begun: the libraries that it imports may take many seconds.
-
-    In a file it is said again and again from here on; `progress` inside the block goes on with it.
-    """
-    if quiet or stderr.is_jupyter:
-        yield
-    elif stderr.is_terminal:
+def say_begun(quiet: bool) -> None:
+    """Say at once that a command has begun: the libraries that it imports may take many seconds."""
+    if not quiet and not stderr.is_jupyter:
         stderr.print(f"caploc: {READY} ...", highlight=False)
-        yield
-    else:
-        lines = Lines()
-        lines.begin()
-        begun.append(lines)
-        try:
-            yield
-        finally:
-            while begun:  # a mistake is told without a last line
-                begun.pop().end(done=False)
 
 
 Shown = Bars | Lines | Silent
 
 
-# What rows are asked for, as stages are called in the code, and in plain words.
-STAGES = {
-    "intact": "asking the intact model",
-    "intact likelihood": "likelihood of right answers, intact",
-    "likelihood of right answers": "likelihood of right answers without each head",
-    "trial of likelihoods": "are likelihoods steady enough to go by?",
-    "masks": "random groups of heads knocked out",
-    "critical heads": "heads that may break every answer, alone",
-    "shortlist alone": "the likeliest heads, each knocked out alone",
-    "heads found so far": "the set as it has grown",
-    "candidates": "which head should join the set?",
-    "sets of a pool": "random sets of the likeliest heads",
-    "whole sets": "sets of heads on further examples",
-    "parts of the set": "check: does a part of the set do as much?",
-    "specific sets": "check: what do sets break, what do they spare?",
-    "members of the set": "check: each named head alone, all but each",
-    "chosen heads alone": "check: each named head alone",
-    "random controls": "check: random heads instead",
-    "controls of the same groups": "check: neighbours of the named heads instead",
-    "held-out masks": "check: do the effects foretell random groups?",
-    "noise of rounding": "check: the same rows in other batches",
-}
-
-
-def explain(what: str) -> str:
-    """Say in plain words what a stage does, without the folders of the task's file."""
-    study, colon, stage = what.rpartition(": ")
-    stage = stage.rpartition("/")[2] if stage.startswith("/") else stage
-    first, comma, last = stage.rpartition(", ")
-    if last == "curve":
-        stage = f"{first}{comma}one more head out each time"
-    elif first in STAGES:
-        stage = f"{STAGES[first]}: {last.rpartition('/')[2] if last.startswith('/') else last}"
-    return f"{study}{colon}{STAGES.get(stage, stage)}"
+def without_folders(what: str) -> str:
+    """Name a stage by the last part of its task's file."""
+    return re.sub(r"(?<!\S)/(?:[^/:]*/)+", "", what)
 
 
 def format_clock(seconds: float) -> str:
@@ -379,15 +314,9 @@ def progress_bars(quiet: bool) -> Iterator[Shown]:
         yield Silent()
         return
     if not (stderr.is_terminal or stderr.is_jupyter):
-        lines = begun.pop() if begun else Lines()
-        if not lines.thread.is_alive():
-            lines.begin()
-        done = False
-        try:
-            yield lines
-            done = True
-        finally:
-            lines.end(done)
+        lines = Lines()
+        yield lines
+        lines.end()
         return
     left = [SpinnerColumn(), TextColumn("{task.description}"), BarColumn()]
     right = [Counts(), Rates(), Left()]

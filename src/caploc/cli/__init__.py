@@ -89,8 +89,8 @@ class Announced(TyperCommand):
 
     def invoke(self, ctx: Any) -> Any:
         quiet = ctx.params.get("quiet", True) or ctx.params.get("as_json", False)
-        with console.beginning(quiet):
-            return super().invoke(ctx)
+        console.say_begun(quiet)
+        return super().invoke(ctx)
 
 
 @cache
