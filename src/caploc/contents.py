@@ -102,8 +102,6 @@ class NeuronCounts(Record):
 
     layers: Size
     neurons: list[Size]
-    expert_widths: list[Size]
-    expert_counts: list[Size]
 
 
 class FoundNeuron(Record):

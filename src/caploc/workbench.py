@@ -10,7 +10,7 @@ from transformers import PreTrainedTokenizerBase
 
 from caploc.cost import Cost
 from caploc.engine import PACKED, BatchEngine, chat_template, check_engine
-from caploc.errors import BadOption, ModelRefused, UserError, pick
+from caploc.errors import BadOption, UserError, pick
 from caploc.heads import HeadGrid
 from caploc.measurement import HeadModel, Meter, Model_co, RowEngine
 from caploc.models.loading import (
@@ -21,7 +21,7 @@ from caploc.models.loading import (
     load_model,
     load_tokenizer,
 )
-from caploc.models.neurons import NeuronModel, has_experts
+from caploc.models.neurons import NeuronModel, find_sites
 from caploc.models.placement import SCHEMES, SPREAD
 from caploc.models.sources import ModelSource, find_source
 from caploc.modes import MEAN, ZERO, Intervention, Mode, Sources
@@ -86,19 +86,14 @@ class ModelOptions:
     def check_scorable(self, *, reads_weights: bool) -> None:
         """Refuse, before weights are read, what cannot score neurons: where they lie, and how.
 
-        Raises BadOption; ModelRefused if the experts of a model are packed or spread.
+        Raises BadOption; ModelRefused if the model's neurons are not covered.
         """
         weights = self.weights()
+        find_sites(weights.empty)
         quantized = self.quantize is not None or weights.quantized
         if not quantized and self.device != SPREAD:
             return
         how = "quantized" if quantized else "spread over devices"
-        if has_experts(weights.empty):
-            raise ModelRefused(
-                f"The neurons of {self.name} are those of routed experts, which are scored on "
-                f"plain weights on one device only, and not {how}; leave out --quantize and "
-                "--device spread."
-            )
         here = self.workers is None and weights.where.device.type == "cpu"
         if self.quantize == "4bit" and (here or self.device == "cpu"):
             raise BadOption(

@@ -214,6 +214,11 @@ DISTURBED = frozenset({"recurrent_gemma"})
 # those that this version of transformers has
 FAMILIES = {name: each for name, each in FAMILIES.items() if each.model_type in CONFIG_MAPPING}
 
+# Their layers route tokens to experts; and one has no feed-forward block in its two layers.
+ROUTED = [name for name in FAMILIES if {"num_experts", "num_local_experts", "n_routed_experts"}
+          & set(FAMILIES[name].config)]  # fmt: skip
+WITH_NEURONS = [n for n in FAMILIES if n not in ROUTED and not n.startswith("nemotron_h")]
+
 
 def build(model_type: str, config: Mapping[str, Any], *, seed: int = 0) -> PreTrainedModel:
     """A random model in evaluation mode."""

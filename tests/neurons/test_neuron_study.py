@@ -15,7 +15,7 @@ from caploc.workbench import ModelOptions
 
 ANOTHER = {
     "model": {"name": "demo", "fingerprint": "another"},
-    "grid": {"layers": 1, "neurons": [4], "expert_widths": [0], "expert_counts": [0]},
+    "grid": {"layers": 1, "neurons": [4]},
     "tasks": [],
 }
 STUDY = NeuronStudy(ModelOptions("demo", device="cpu"), ("demo/addition", "demo/code"))

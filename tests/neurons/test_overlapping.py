@@ -24,7 +24,6 @@ def write(folder, tasks, *, name="m", fingerprint="same", grid=GRID):
         "model": {"name": name, "fingerprint": fingerprint},
         "grid": {
             "layers": grid.layers, "neurons": list(grid.per_layer),
-            "expert_widths": [], "expert_counts": [],
         },
         "tasks": [
             {

@@ -29,7 +29,7 @@ from caploc.engine.asks import Answer, Ask
 from caploc.engine.encoding import Span
 from caploc.engine.planning import MOST_ROWS, BatchSizer
 from caploc.errors import BadOption
-from caploc.models.cutting import CutSite, Projections, Replacement, knocked_out
+from caploc.models.cutting import Projections, Replacement, knocked_out
 from caploc.models.hooks import forward_as, temporary_hooks
 from caploc.models.knockout import check_texts, mean_replacement, record_outputs
 from caploc.models.neurons import Chosen, NeuronGrid, NeuronModel, find_sites
@@ -91,13 +91,13 @@ class Cutter:
         if mode.name == "zero":
             return cls(neurons, None)
         if mode.name == "scale":
-            return cls(neurons, lambda place, handed: handed * mode.factor)
+            return cls(neurons, lambda layer, handed: handed * mode.factor)
         texts = [span.inputs for span in reference]
         if mode.name == "resample":
             drawn, slices = _draw(neurons, texts, seed), neurons.grid.layer_slices
 
-            def sample(place: CutSite, handed: Tensor) -> Tensor:
-                return drawn[slices[place.layer]][place.inside, None].to(handed)
+            def sample(layer: int, handed: Tensor) -> Tensor:
+                return drawn[slices[layer], None].to(handed)
 
             return cls(neurons, sample)
         outputs = record_outputs(

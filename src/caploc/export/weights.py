@@ -26,7 +26,7 @@ from transformers.pytorch_utils import Conv1D
 
 from caploc.errors import ModelRefused
 from caploc.heads import Mask
-from caploc.models.cutting import knocked_out, standing
+from caploc.models.cutting import knocked_out, list_sites
 from caploc.models.loading import LoadedModel
 from caploc.models.projections import input_width, module_name
 from caploc.models.proof import TOLERANCE, Logits, Tokens, logits_of, random_tokens
@@ -65,7 +65,7 @@ class CutProjection:
 def cut_projections(loaded: LoadedModel, mask: Mask) -> list[CutProjection]:
     """Find the projections that read a knocked-out head, bottom up."""
     found = []
-    for _, columns, module in standing(loaded.projections, loaded.grid):
+    for _, columns, module in list_sites(loaded.projections, loaded.grid):
         cut = mask[columns]
         if cut.any():
             name = module_name(loaded.model, module)

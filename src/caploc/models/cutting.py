@@ -8,7 +8,6 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from itertools import accumulate
 from typing import Any
 
 import torch
@@ -20,28 +19,9 @@ from caploc.grid import Grid
 from caploc.models.hooks import check_thread, temporary_hooks
 from caploc.models.substitutes import Substitutes
 
-
-@dataclass(frozen=True)
-class Beside:
-    """Projections that stand beside each other in one layer, each reading `widths` parts of it."""
-
-    modules: tuple[Any, ...]
-    widths: tuple[int, ...]
-
-
-@dataclass(frozen=True)
-class CutSite:
-    """Which parts of a model a projection reads: its layer, and the first and last within it."""
-
-    layer: int
-    inside: slice
-
-
-# What a layer's parts are read by: a module, several, or anything that takes a pre-hook like one.
-Site = Any
-Projections = Sequence[Site | None]  # one for each layer; None where a layer has no parts
-# (site, what its parts hand on: batch x time x parts x width) -> what takes its place
-Replacement = Callable[[CutSite, Tensor], Tensor]
+Projections = Sequence[nn.Module | None]  # one for each layer; None where a layer has no parts
+# (layer, what its parts hand on: batch x time x parts x width) -> what takes its place
+Replacement = Callable[[int, Tensor], Tensor]
 
 
 @contextmanager
@@ -73,10 +53,10 @@ def knocked_out(
     on_host = masks.cpu()  # asking each layer in turn whether it is cut would wait for the device
 
     def register() -> Iterator[Any]:
-        for site, columns, projection in standing(projections, grid):
+        for layer, columns, projection in list_sites(projections, grid):
             cut = on_host[:, columns]
             if every_layer or bool(cut.any()):
-                yield projection.register_forward_pre_hook(_Cut(site, cut, replacement))
+                yield projection.register_forward_pre_hook(_Cut(layer, cut, replacement))
 
     # a compiled graph runs on as it was traced, without hooks that came later (torch's
     # skip_nnmodule_hook_guards): the model would be intact without a word
@@ -84,19 +64,15 @@ def knocked_out(
         yield
 
 
-def standing(projections: Projections, grid: Grid) -> Iterator[tuple[CutSite, slice, Any]]:
-    """Yield each projection by itself, after the parts it reads and their columns in the grid."""
-    for layer, columns in enumerate(grid.layer_slices):
-        site = projections[layer]
-        if isinstance(site, Beside):
-            ends = zip(site.widths, accumulate(site.widths), strict=True)
-            insides = (slice(end - width, end) for width, end in ends)
-            held = list(zip(site.modules, insides, strict=True))
-        else:
-            held = [] if site is None else [(site, slice(0, columns.stop - columns.start))]
-        for module, inside in held:
-            within = slice(columns.start + inside.start, columns.start + inside.stop)
-            yield CutSite(layer, inside), within, module
+def list_sites(projections: Projections, grid: Grid) -> list[tuple[int, slice, nn.Module]]:
+    """List the layers that have parts: number, columns in the grid, and what reads the parts."""
+    return [
+        (layer, columns, projection)
+        for layer, (columns, projection) in enumerate(
+            zip(grid.layer_slices, projections, strict=True)
+        )
+        if projection is not None
+    ]
 
 
 class _Cut:
@@ -107,11 +83,11 @@ class _Cut:
 
     def __init__(
         self,
-        site: CutSite,
+        layer: int,
         masks: Bool[Tensor, "rows layer_heads"] | Float[Tensor, "rows layer_heads"],
         replacement: Replacement | None,
     ) -> None:
-        self.site, self.masks, self.replacement = site, masks, replacement
+        self.layer, self.masks, self.replacement = layer, masks, replacement
         self.owner = threading.get_ident()
         self.pairs = masks.nonzero(as_tuple=True)
 
@@ -142,7 +118,7 @@ class _Cut:
         rows, heads = self.masks.shape
         per_head = mixed.unflatten(-1, (heads, -1))
         each = per_head.reshape(rows, -1, heads, per_head.shape[-1])
-        new = self.replacement(self.site, per_head).expand_as(per_head).reshape(each.shape)
+        new = self.replacement(self.layer, per_head).expand_as(per_head).reshape(each.shape)
         cut = self.masks[:, None, :, None]
         if cut.is_floating_point():
             return each.lerp(new, cut.to(each)).reshape(mixed.shape)
@@ -187,8 +163,8 @@ class PackedCut:
         self.grid = grid
         self.now: _PassCut | None = None
         self.handles = [
-            projection.register_forward_pre_hook(self._hook(site, columns))
-            for site, columns, projection in standing(projections, grid)
+            projection.register_forward_pre_hook(self._hook(layer, columns))
+            for layer, columns, projection in list_sites(projections, grid)
         ]
 
     def remove(self) -> None:
@@ -218,8 +194,8 @@ class PackedCut:
         finally:
             self.now = before
 
-    def _hook(self, site: CutSite, columns: slice) -> Callable:
-        layer, last = site.layer, site.layer == self.grid.layers - 1
+    def _hook(self, layer: int, columns: slice) -> Callable:
+        last = layer == self.grid.layers - 1
 
         def cut(module: nn.Module, args: tuple[Tensor, ...]) -> tuple[Tensor, ...] | None:
             if self.now is None or not self.now.cut_layers >> layer & 1:
@@ -233,7 +209,7 @@ class PackedCut:
                 per_head, kept = per_head * kept, kept != 0
             per_head = torch.where(kept, per_head, 0)  # infinity as well
             if entries is not None and self.now.table.substitutes is not None:
-                values = self.now.table.substitutes.values(layer, per_head)[:, site.inside]
+                values = self.now.table.substitutes.values(layer, per_head)
                 gone = 1 - left[:, columns, None].to(per_head)
                 per_head = torch.addcmul(per_head, values[entries], gone)
             return per_head.reshape(mixed.shape), *rest

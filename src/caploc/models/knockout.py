@@ -21,7 +21,7 @@ from transformers import PreTrainedModel
 from caploc.errors import BadData, BadOption
 from caploc.grid import Grid
 from caploc.heads import Head, HeadFile, HeadGrid
-from caploc.models.cutting import CutSite, Projections, Replacement, knocked_out, standing
+from caploc.models.cutting import Projections, Replacement, knocked_out, list_sites
 from caploc.models.hooks import temporary_hooks
 from caploc.models.loading import LoadedModel
 from caploc.models.placement import input_device
@@ -237,23 +237,19 @@ def _heads_outputs(
     model: PreTrainedModel, projections: Projections, grid: Grid, text: Sequence[int]
 ) -> list[Float[Tensor, "positions _ _"] | None]:
     """Return, on the host, what each layer's heads hand on at each token of the text."""
-    seen: list[dict[int, Tensor]] = [{} for _ in range(grid.layers)]
+    seen: list[Tensor | None] = [None] * grid.layers
 
-    def listen(site: CutSite, module: nn.Module, args: tuple[Tensor, ...]) -> None:
-        first, parts = site.inside.start, site.inside.stop - site.inside.start
-        seen[site.layer][first] = args[0].detach().reshape(len(text), parts, -1).cpu()
+    def listen(layer: int, heads: int, module: nn.Module, args: tuple[Tensor, ...]) -> None:
+        seen[layer] = args[0].detach().reshape(len(text), heads, -1).cpu()
 
     listening = (
-        projection.register_forward_pre_hook(partial(listen, site))
-        for site, _, projection in standing(projections, grid)
+        projection.register_forward_pre_hook(partial(listen, layer, columns.stop - columns.start))
+        for layer, columns, projection in list_sites(projections, grid)
     )
     with temporary_hooks(listening):
         ids = torch.tensor([list(text)], device=input_device(model))
         model(input_ids=ids, attention_mask=torch.ones_like(ids), use_cache=False)
-    return [
-        torch.cat([pieces[start] for start in sorted(pieces)], dim=1) if pieces else None
-        for pieces in seen
-    ]
+    return seen
 
 
 class Positions:
@@ -301,8 +297,8 @@ def mean_replacement(reference: ReferenceOutputs, positions: Positions | None) -
     if positions is not None:
         tables = [reference.mean_at(layer) for layer in range(reference.grid.layers)]
 
-    def mean(place: CutSite, per_head: Tensor) -> Tensor:
-        table = _like(tables[place.layer], per_head)[..., place.inside, :]
+    def mean(layer: int, per_head: Tensor) -> Tensor:
+        table = _like(tables[layer], per_head)
         if positions is None:
             return table
         return _shaped(table[positions.now(table).clamp(max=len(table) - 1)], per_head)
@@ -319,10 +315,9 @@ def resample_replacement(
     )
     slices = reference.grid.layer_slices
 
-    def sample(place: CutSite, per_head: Tensor) -> Tensor:
-        values = _like(reference.values[place.layer], per_head)[:, :, place.inside]
-        columns = drawn[:, slices[place.layer]][:, place.inside]
-        texts = torch.from_numpy(columns)[:, None, :]
+    def sample(layer: int, per_head: Tensor) -> Tensor:
+        values = _like(reference.values[layer], per_head)
+        texts = torch.from_numpy(drawn[:, slices[layer]])[:, None, :]
         last = reference.lengths[texts].to(values.device) - 1
         where = torch.minimum(positions.now(values)[..., None], last)
         heads = torch.arange(values.shape[2], device=values.device)
@@ -336,10 +331,10 @@ def source_replacement(
 ) -> Replacement:
     """Replace by what each row's source hands on at the positions of its tokens."""
 
-    def substitute(place: CutSite, per_head: Tensor) -> Tensor:
+    def substitute(layer: int, per_head: Tensor) -> Tensor:
         where = positions.now(per_head)
         entries = substitutes.entries(sources.to(where.device)[:, None], where)
-        values = substitutes.values(place.layer, per_head)[:, place.inside][entries]
+        values = substitutes.values(layer, per_head)[entries]
         takes = substitutes.takes(entries)[..., None, None]
         return torch.where(_shaped(takes, per_head), _shaped(values, per_head), per_head)
 

@@ -14,7 +14,7 @@ from transformers.pytorch_utils import Conv1D
 
 from caploc.errors import ModelRefused
 from caploc.heads import HeadGrid
-from caploc.models.cutting import Beside, Projections, Site
+from caploc.models.cutting import Projections
 
 # The module that holds a layer's attention; linear attention, convolutions and state spaces, which
 # have no softmax heads, go by other names.
@@ -38,12 +38,6 @@ BY_HAND = (
 )
 Naming = str | Callable[[nn.Module], Sequence[nn.Module | None]] | None
 T = TypeVar("T")
-
-
-def module_of(site: Site) -> nn.Module:
-    """Return a module of the model that stands at a site."""
-    first = site.modules[0] if isinstance(site, Beside) else site
-    return first if isinstance(first, nn.Module) else first.module
 
 
 def find_projections(
@@ -145,7 +139,7 @@ def layer_part(model: nn.Module, name: str) -> nn.Module:
 def decoder_layers(model: nn.Module, projections: Projections) -> list[nn.Module]:
     """Find the decoder's layers, bottom up; none where the projections stand in no one list."""
     present = next(projection for projection in projections if projection is not None)
-    for _, around in ancestors(model, module_name(model, module_of(present))):
+    for _, around in ancestors(model, module_name(model, present)):
         if isinstance(around, nn.ModuleList) and len(around) == len(projections):
             return list(around)
     return []

@@ -42,10 +42,10 @@ from transformers.pytorch_utils import Conv1D
 from caploc.errors import ModelRefused
 from caploc.grid import Grid
 from caploc.heads import HeadGrid
-from caploc.models.cutting import Projections, knocked_out, standing
+from caploc.models.cutting import Projections, knocked_out, list_sites
 from caploc.models.hooks import forward_as, temporary_hooks
 from caploc.models.placement import input_device, rows_mix
-from caploc.models.projections import BY_HAND, layer_part, module_name, module_of, text_config
+from caploc.models.projections import BY_HAND, layer_part, module_name, text_config
 
 TOKENS = 8
 # Largest error of a cut, as a share of what the cut changes in the logits (root mean square). With
@@ -83,7 +83,7 @@ def prove_heads(
                     "its projections are hooked, or from one run to the next."
                 )
         zeroed = columns_zeroed
-        if not all(is_writable(module) for *_, module in standing(projections, grid)):
+        if not all(is_writable(module) for *_, module in list_sites(projections, grid)):
             zeroed = inputs_zeroed
             prove_each_layer(model, projections, grid, tokens)
         proof = CutProof(
@@ -144,8 +144,8 @@ def _prove_attention(model: PreTrainedModel, projections: Projections, tokens: T
     with ExitStack() as listening:
         for projection in projections:
             if projection is not None:
-                name = module_name(model, module_of(projection))
-                calls[name] = Call(layer_part(model, name), module_of(projection))
+                name = module_name(model, projection)
+                calls[name] = Call(layer_part(model, name), projection)
                 listening.enter_context(calls[name].listening())
         logits_of(model, tokens)
     for name, call in calls.items():
@@ -315,12 +315,8 @@ def columns_zeroed(
     saved: list[tuple[Tensor, Tensor, Tensor]] = []
     try:
         for module, cut in _cut_modules(projections, grid, mask):
-            weights = reads_first(module)
-            if weights.ndim == 2:
-                weights = weights.unflatten(0, (len(cut), -1))
+            weights = reads_first(module).unflatten(0, (len(cut), -1))
             here = cut.to(weights.device)
-            if len(here) != len(weights):  # experts, and the parts of each
-                here = here.reshape(weights.shape[:2])
             saved.append((weights, here, weights[here]))
             weights[here] = 0
         yield
@@ -357,7 +353,7 @@ def _cut_modules(
     projections: Projections, grid: Grid, mask: Bool[Tensor, " parts"]
 ) -> Iterator[tuple[Any, Bool[Tensor, " held"]]]:
     """Yield the modules that read a cut part, each with which of the parts it holds are cut."""
-    for _, columns, module in standing(projections, grid):
+    for _, columns, module in list_sites(projections, grid):
         if bool(mask[columns].any()):
             yield module, mask[columns]
 
@@ -373,10 +369,7 @@ def is_writable(module: Any) -> bool:
     return type(here) is Tensor and here.is_floating_point() and here.device.type != "meta"
 
 
-def reads_first(projection: Any) -> Float[Tensor, "*reads writes"]:
-    """View the projection's weight, as far as it is here, with what it reads as first axis.
-
-    What experts read has two axes: the expert, and the parts of each.
-    """
+def reads_first(projection: Any) -> Float[Tensor, "reads writes"]:
+    """View the projection's weight with what it reads as first axis."""
     weight: Tensor = projection.weight.detach()
-    return weight if isinstance(projection, Conv1D) or weight.ndim > 2 else weight.T
+    return weight if isinstance(projection, Conv1D) else weight.T

@@ -110,8 +110,8 @@ def dense_projection(loaded: NeuronModel, layer: int) -> nn.Linear | Conv1D:
     site = loaded.projections[layer]
     if not isinstance(site, nn.Linear | Conv1D):
         raise BadOption(
-            f"Layer {layer} has {'experts' if site is not None else 'no feed-forward neurons'}; a "
-            "rank-one edit needs a layer with one feed-forward output projection."
+            f"Layer {layer} has no plain feed-forward output projection, which a rank-one edit "
+            "changes."
         )
     return site
 

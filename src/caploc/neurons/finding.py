@@ -137,7 +137,6 @@ class TaskNeurons:
             "neurons": [
                 {
                     "neuron": str(grid.part(column)),
-                    "expert": grid.expert(grid.part(column)),
                     "score": float(self.moments.mean[column]),
                     "stderr": plain_value(float(self.moments.standard_error[column])),
                     "votes": int(self.moments.votes[column]),

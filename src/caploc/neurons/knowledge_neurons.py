@@ -43,9 +43,8 @@ from caploc.engine.encoding import Span
 from caploc.engine.neurons import Batch, gold_logprobs
 from caploc.engine.scores import last_logits
 from caploc.errors import BadData, BadOption, pick
-from caploc.models.cutting import Beside, Site
 from caploc.models.hooks import temporary_hooks
-from caploc.models.neurons import Chosen, Experts, NeuronGrid, NeuronModel
+from caploc.models.neurons import Chosen, NeuronGrid, NeuronModel
 from caploc.models.projections import layer_part, module_name
 from caploc.neurons.attribution import POINTS, Attribution, Gates
 from caploc.neurons.facts import Encoded, Encoder, are_related
@@ -388,10 +387,8 @@ class Tracer:
         return found.effects[0] if found.right else None
 
 
-def _output(model: nn.Module, site: Site | None) -> nn.Module | None:
-    """Find the part of the layer that holds a site, or the projection where it has no part."""
-    first = site.modules[0] if isinstance(site, Beside) else site
-    projection: nn.Module | None = first.module if isinstance(first, Experts) else first
+def _output(model: nn.Module, projection: nn.Module | None) -> nn.Module | None:
+    """Find the part of the layer that holds a projection, or the projection if it has no part."""
     if projection is None:
         return None
     around = layer_part(model, module_name(model, projection))

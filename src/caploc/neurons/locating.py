@@ -26,7 +26,6 @@ from caploc.engine.neurons import Batch, Batcher
 from caploc.errors import BadOption, UserError
 from caploc.folder import NEURONS, OVERLAP
 from caploc.models.neurons import NeuronGrid, NeuronModel, list_projections
-from caploc.models.proof import reads_first
 from caploc.neurons.attribution import record_activations
 from caploc.neurons.erasure import LAYERS, LOCATED, ErasedTask, Eraser, Erasing
 from caploc.neurons.finding import TaskNeurons
@@ -113,8 +112,6 @@ class LocatedNeurons:
             "grid": {
                 "layers": self.grid.layers,
                 "neurons": list(self.grid.neurons_per_layer),
-                "expert_widths": list(self.grid.expert_widths),
-                "expert_counts": list(self.grid.expert_counts),
             },
             "tasks": [
                 each.as_dict(self.grid, self.rule)
@@ -316,9 +313,7 @@ def gather_runs(
 def read_sets(result: Mapping[str, Any]) -> tuple[NeuronGrid, dict[str, tuple[Any, Any]]]:
     """Read the grid of a `neurons.json`, and each task's neurons and those of its subsets."""
     fields = result["grid"]
-    grid = NeuronGrid(
-        tuple(fields["neurons"]), tuple(fields["expert_widths"]), tuple(fields["expert_counts"])
-    )
+    grid = NeuronGrid(tuple(fields["neurons"]))
     found = {
         task["task"]: (
             grid.mask(row["neuron"] for row in task["neurons"]),
@@ -418,8 +413,6 @@ def describe_neuron(
 @torch.no_grad()
 def compute_output(projection: Any, place: int, width: int) -> Float[Tensor, " hidden"]:
     """Compute what one unit of what a projection of so many reads adds to its output."""
-    if projection.weight.ndim > 2:  # of experts
-        return reads_first(projection).reshape(width, -1)[place]
     one = torch.zeros(width)
     one[place] = 1.0
     return compute_response(projection, one)

@@ -27,7 +27,7 @@ from transformers.pytorch_utils import Conv1D
 
 from caploc.errors import BadOption, ModelRefused
 from caploc.models.hooks import temporary_hooks
-from caploc.models.neurons import Chosen, Experts, find_sites, list_projections
+from caploc.models.neurons import Chosen, find_sites, list_projections
 from caploc.models.projections import input_width, text_config
 from caploc.models.proof import Call, reads_first
 
@@ -82,23 +82,17 @@ def shares_by_projection(
     """Find every projection's share of the chosen neurons, layer by layer.
 
     With `trains` "output" the input projections have none. Raises BadOption if no neuron is chosen,
-    or the set is another model's; ModelRefused if a chosen neuron is a routed expert's, the weights
-    are quantised, or a block's input projections are not found.
+    or the set is another model's; ModelRefused if the weights are quantised, or a block's input
+    projections are not found.
     """
     sites, grid = find_sites(model)
     check_chosen(chosen, grid.size)
     names = {id(module): name for name, module in model.named_modules()}
     found: list[NeuronShare] = []
-    for layer, columns, module in list_projections(sites):
+    for _, columns, module in list_projections(sites):
         places = torch.from_numpy(np.flatnonzero(chosen[columns]))
         if not len(places):
             continue
-        if isinstance(module, Experts):
-            raise ModelRefused(
-                f"{len(places)} of the chosen neurons belong to the routed experts of layer "
-                f"{layer}, which cannot be tuned by themselves; choose neurons that every token "
-                "passes through."
-            )
         output = _share(names[id(module)], module, False, places, columns)
         inputs = _input_shares(model, output) if trains == "all" else []
         found += [*inputs, output]
@@ -117,14 +111,13 @@ def check_chosen(chosen: Chosen, neurons: int) -> None:
 
 
 def dense_projections(model: PreTrainedModel, trains: Trains = "all") -> dict[str, Any]:
-    """Find every projection of neurons but routed experts: output and, for "all", input ones."""
+    """Find every projection of neurons: output and, for "all", input ones."""
     names = {id(module): name for name, module in model.named_modules()}
     found: dict[str, Any] = {}
     for _, _, module in list_projections(find_sites(model)[0]):
-        if not isinstance(module, Experts):
-            name = names[id(module)]
-            found |= _input_projections(model, name) if trains == "all" else {}
-            found[name] = module
+        name = names[id(module)]
+        found |= _input_projections(model, name) if trains == "all" else {}
+        found[name] = module
     return found
 
 
@@ -231,16 +224,8 @@ def degraded(model: PreTrainedModel, noise: float, seed: int) -> Iterator[None]:
 
 
 def feed_forward_weights(model: PreTrainedModel) -> list[Tensor]:
-    """List every weight matrix of the feed-forward blocks, those of routed experts among them."""
-    dense = [module.weight.detach() for module in dense_projections(model).values()]
-    experts = [
-        parameter.detach()
-        for _, _, module in list_projections(find_sites(model)[0])
-        if isinstance(module, Experts)
-        for parameter in module.module.parameters(recurse=False)
-        if parameter.ndim == 3
-    ]
-    return dense + experts
+    """List every weight matrix of the feed-forward blocks."""
+    return [module.weight.detach() for module in dense_projections(model).values()]
 
 
 try:
@@ -495,16 +480,10 @@ class TrainableLora(Trainable):
 def adaptable(model: PreTrainedModel, trains: Trains) -> dict[str, Any]:
     """Find the projections that adapters can be put around, by name.
 
-    Raises BadOption if PEFT is not installed; ModelRefused if there is none.
+    Raises BadOption if PEFT is not installed.
     """
     require_peft_to_train()
-    found = dense_projections(model, trains)
-    if not found:
-        raise ModelRefused(
-            f"{type(model).__name__} has routed experts only, which adapters do not fit around; "
-            "leave the arm 'lora' out."
-        )
-    return found
+    return dense_projections(model, trains)
 
 
 def ranks(costs: Sequence[int], wanted: int) -> list[int]:

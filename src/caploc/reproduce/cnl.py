@@ -288,7 +288,7 @@ def weights(lab: NeuronLab, task: str) -> float:
     try:
         with TrainableRows(model, chosen) as rows:
             own = sum(parameter.numel() for parameter in rows.parameters())
-    except ModelRefused:  # experts, whose weights are not taken apart
+    except ModelRefused:  # weights that are not taken apart
         return float("nan")
     return 100 * own / whole
 

@@ -5,10 +5,10 @@ import json
 import numpy as np
 import pytest
 import torch
-from tiny import FAMILIES
+from tiny import WITH_NEURONS
 
 from caploc.errors import BadData, BadOption
-from caploc.models.cutting import CutSite, knocked_out
+from caploc.models.cutting import knocked_out
 from caploc.neurons.knowledge_neurons import (
     KnowledgeNeurons,
     intervention_reliability,
@@ -19,7 +19,6 @@ from caploc.tasks.facts import demo_facts
 pytestmark = pytest.mark.slow  # whole studies
 
 FACTS = demo_facts("statement", 6)
-WITH_NEURONS = [name for name in FAMILIES if not name.startswith("nemotron_h")]
 
 
 @pytest.fixture(scope="module")
@@ -51,8 +50,7 @@ def test_scaled_neurons_are_those_of_a_plain_cut_at_the_last_position(as_tiny, a
     ids = torch.tensor([encoded.tokens])
 
     def plain(chosen, factor):
-        def last_scaled(place: CutSite, handed):
-            # experts read all tokens in one list
+        def last_scaled(layer, handed):
             each = handed.reshape(1, len(encoded.tokens), *handed.shape[-2:]).clone()
             each[:, -1] *= factor
             return each.reshape(handed.shape)

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from tiny import FAMILIES, build
+from tiny import FAMILIES, WITH_NEURONS, build
 
 from caploc.errors import BadOption, UnknownName
 from caploc.models.neurons import list_projections
@@ -14,8 +14,6 @@ from caploc.neurons.facts import Encoded
 from caploc.neurons.knowledge_neurons import KnowledgeNeurons
 from caploc.tasks.facts import FactPrompt, demo_facts
 
-# one family has no feed-forward block in its two layers
-WITH_NEURONS = [name for name in FAMILIES if not name.startswith("nemotron_h")]
 FRANCE = FactPrompt("capital of France is ", "France", "Paris", "Rome")
 
 

@@ -3,15 +3,12 @@
 import numpy as np
 import pytest
 import torch
-from tiny import FAMILIES, build, count_hooks
+from tiny import FAMILIES, WITH_NEURONS, build, count_hooks
 
 from caploc.errors import BadData, BadOption
 from caploc.neurons.facts import Encoded, Encoder
 from caploc.neurons.knowledge_neurons import Tracer, noise_level
 from caploc.tasks.facts import FactPrompt, demo_facts
-
-# one family has no feed-forward block in its two layers
-WITH_NEURONS = [name for name in FAMILIES if not name.startswith("nemotron_h")]
 
 
 def everywhere(asked: Encoded) -> tuple[int, ...]:

@@ -13,13 +13,12 @@ from hypothesis import strategies as st
 from test_tuning_batches import random_spans
 from tiny import random_tokens, tiny
 
-from caploc.errors import BadOption, ModelRefused, UnknownName
+from caploc.errors import BadOption, UnknownName
 from caploc.models.neurons import find_sites
 from caploc.neurons import weights as trainable
 from caploc.neurons.training import (
     ARMS,
     DRAWN,
-    TuningArm,
     TuningRecipe,
     find_best_rate,
     make_arms,
@@ -227,15 +226,3 @@ def test_arms_that_cannot_be_are_refused():
         make_arms(located, grid, names=DRAWN, draws=4)
     with pytest.raises(BadOption, match="No neuron is chosen"):
         make_arms(np.zeros(grid.size, dtype=bool), grid, names=["located"])
-
-
-def test_arms_of_routed_experts_are_refused_before_anything_is_tuned(unchanged):
-    model = unchanged(tiny("mixtral"))
-    located, (own, adapters) = planned(model, names=["located", "lora"])
-    with pytest.raises(ModelRefused, match="belong to the routed experts"):
-        own.check(model, RECIPE)
-    with pytest.raises(ModelRefused, match="belong to the routed experts"):
-        adapters.check(model, RECIPE)
-    with pytest.raises(ModelRefused, match="leave the arm 'lora' out"):
-        TrainableLora(model, 100, "all", 0)
-    TuningArm("full").check(model, RECIPE)

@@ -7,7 +7,7 @@ from tiny import tiny
 from caploc.errors import BadOption
 from caploc.neurons.weights import degraded, feed_forward_weights
 
-FAMILIES = ["llama", "phi3", "gpt2", "gpt_neox", "mixtral", "gpt_oss", "deepseek_v3"]
+FAMILIES = ["llama", "phi3", "gpt2", "gpt_neox"]
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -24,9 +24,7 @@ def test_noise_has_the_size_asked_for_and_goes(family, unchanged):
                 assert abs(float(noise.mean())) < 0.1 * float(before[name].std()), name
             else:
                 assert not noise.any(), name
-    inside = [name for name in before if any(part in name for part in ("mlp", "experts", "feed"))]
-    matrices = [name for name in inside if before[name].ndim > 1 and "gate.w" not in name]
-    matrices = [name for name in matrices if "router" not in name and "bias" not in name]
+    matrices = [name for name in before if "mlp" in name and before[name].ndim > 1]
     assert len(touched) == len(matrices)
 
 

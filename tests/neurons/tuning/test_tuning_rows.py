@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 from test_tuning_batches import random_spans
-from tiny import FAMILIES, random_tokens, tiny
+from tiny import WITH_NEURONS, random_tokens, tiny
 
 import caploc
 from caploc.engine.neurons import Batch, gold_logprobs
@@ -32,12 +32,6 @@ BLOCKS = {
     ),
 }
 STEPS = 20
-EXPERTS = [name for name in FAMILIES if name in ("mixtral", "qwen3_moe", "gpt_oss")]
-DENSE = [
-    name
-    for name in FAMILIES
-    if name not in EXPERTS and not name.startswith(("nemotron_h", "deepseek", "qwen3_next"))
-]
 
 
 def some_neurons(model, count=5, seed=0):
@@ -138,7 +132,7 @@ def test_the_demo_model_is_tuned_like_any_llama():
         assert torch.allclose(value, expected[name], rtol=0, atol=1e-6), name
 
 
-@pytest.mark.parametrize("family", DENSE)
+@pytest.mark.parametrize("family", WITH_NEURONS)
 def test_nothing_changes_until_something_is_trained(family, unchanged):
     model = unchanged(tiny(family))
     tokens = random_tokens(2, 7)
@@ -148,7 +142,7 @@ def test_nothing_changes_until_something_is_trained(family, unchanged):
         assert all(not change.any() for change in rows.parameters())
 
 
-@pytest.mark.parametrize("family", DENSE)
+@pytest.mark.parametrize("family", WITH_NEURONS)
 def test_attached_and_merged_say_the_same(family, unchanged):
     model = unchanged(tiny(family))
     tokens = random_tokens(2, 7)
@@ -197,24 +191,6 @@ def test_a_half_precision_model_is_trained_in_full_precision(unchanged):
         assert all(change.dtype == torch.float32 for change in rows.parameters())
         assert any(float(change.detach().abs().max()) > 1e-6 for change in rows.parameters())
         assert all(value.dtype == torch.bfloat16 for value in rows.delta().values())
-
-
-@pytest.mark.parametrize("family", EXPERTS)
-def test_routed_experts_are_refused_in_one_sentence(family, unchanged):
-    model = unchanged(tiny(family))
-    with pytest.raises(ModelRefused, match="routed experts of layer"):
-        TrainableRows(model, some_neurons(model))
-
-
-def test_what_all_tokens_pass_through_beside_experts_can_be_tuned():
-    model = copy.deepcopy(tiny("deepseek_v3"))
-    chosen = np.zeros(find_sites(model)[1].size, dtype=bool)
-    chosen[[3, 150]] = True  # the dense layer 0, and layer 1's shared expert
-    with TrainableRows(model, chosen) as rows:
-        assert {key.rsplit(".", 2)[0] for key in rows.delta()} == {
-            "model.layers.0.mlp",
-            "model.layers.1.mlp.shared_experts",
-        }
 
 
 def test_a_fused_projection_with_its_halves_interleaved_is_refused():
