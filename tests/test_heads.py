@@ -60,26 +60,7 @@ def test_a_mask_counts_as_knocked_out_where_true():
     assert np.flatnonzero(UNEVEN.mask(["L2H1", "L0H0"])).tolist() == [0, 3]
 
 
-def test_a_head_may_be_named_with_an_amount():
-    grid = HeadGrid((2, 2))
-    heads = Head.parse_all("L0H1:0.5,L1H0:1,l0h0:.25")
-    assert list(map(str, heads)) == ["L0H1:0.5", "L1H0", "L0H0:0.25"]
-    mask = grid.mask(heads)
-    assert mask.tolist() == [0.25, 0.5, 1.0, 0.0]
-    assert grid.named(mask) == sorted(heads, key=grid.column)
-    assert grid.mask(["L0H1:1"]).dtype == bool  # knocked out wholly, as ever
-    assert grid.named_in(["L0H1:0.5"], amounts=True) == [heads[0]]
-
-
-@pytest.mark.parametrize("amount", ["0", "1.5", "-1", "nan", "", "half", "0.00001"])
-def test_an_amount_lies_above_0_and_at_most_at_1(amount):
-    with pytest.raises(BadOption, match="is no amount of a knockout"):
-        Head.parse(f"L0H1:{amount}")
-
-
-def test_an_amount_is_refused_where_it_means_nothing_and_where_there_are_two():
-    grid = HeadGrid((2, 2))
-    with pytest.raises(BadOption, match="L0H1:0.5: a head is named here without an amount"):
-        grid.named_in(["L0H1:0.5"])
-    with pytest.raises(BadOption, match="L0H1 is named by two amounts"):
-        grid.mask(["L0H1", "L0H1:0.5"])
+@pytest.mark.parametrize("name", ["L0H1:0.5", "L0", "H3", "L0H"])
+def test_what_names_no_head_is_refused(name):
+    with pytest.raises(BadOption, match="is not a head"):
+        Head.parse(name)

@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from caploc.errors import StoreFailed
-from caploc.store import Question, Row, Store, pack, reading, unpack
-from caploc.store.rows import unpack_amounts
+from caploc.store import Question, Row, Store, pack, reading
 
 QUESTION = Question("weights", "float32", "task", "1", "metric")
 
@@ -148,14 +147,3 @@ def test_masks_are_packed_alike_only_if_they_are_equal(first, second):
     masks = np.zeros((2, 10_000), dtype=bool)
     masks[0, first] = masks[1, second] = True
     assert (pack(masks[0]) == pack(masks[1])) == np.array_equal(*masks)
-
-
-def test_a_mask_with_amounts_is_another_mask_than_that_of_its_heads(tmp_path):
-    amounts = np.array([0.0, 0.25, 1.0, 0.0, 0.3])
-    packed = pack(amounts)
-    assert packed not in {pack(amounts > 0), pack(amounts * [1, 2, 1, 1, 1])}
-    assert unpack(packed, 5).tolist() == unpack(packed).tolist() == [1, 2, 4]
-    assert unpack_amounts(packed) == [0.25, 1.0, 0.3]
-    assert unpack_amounts(pack(amounts > 0)) == []
-    # in numbers or not, heads knocked out wholly are one mask
-    assert pack((amounts > 0).astype(float)) == pack(amounts > 0)

@@ -11,7 +11,6 @@ from caploc.errors import UserError
 from caploc.folder import read_json
 from caploc.result import (
     SCHEMA,
-    AmountName,
     Answerer,
     AnswerPair,
     Count,
@@ -52,7 +51,7 @@ class TaskScores(Document):
     """evaluation.json: tasks with the heads of the user's choice knocked out."""
 
     model: Name
-    heads: list[AmountName]
+    heads: list[PartName]
     tasks: list[TaskComparison]
     engines: list[Answerer] = []
     cost: RunCost = RunCost()

@@ -5,11 +5,6 @@ from collections.abc import Sequence
 from caploc.result import Frontier, FrontierSet, TaskEffect
 
 
-def has_amounts(one: FrontierSet) -> bool:
-    """Tell whether a set has a head that is not knocked out wholly."""
-    return any(":" in head for head in one.heads)
-
-
 def find_worst(effects: Sequence[TaskEffect]) -> TaskEffect | None:
     """Find the task that loses most; None where none was measured."""
     known = [each for each in effects if each.effect.effect is not None]
@@ -23,12 +18,12 @@ def find_unbroken(effects: Sequence[TaskEffect]) -> TaskEffect | None:
 
 
 def find_gentlest(frontier: Frontier) -> FrontierSet | None:
-    """Find the set of whole heads that surely breaks the task at the smallest price.
+    """Find the set that surely breaks the task at the smallest price.
 
     Where prices were not told it is the one that costs others least, by the mean; of equals the
     most damaging.
     """
-    breaking = [each for each in frontier.sets if each.breaks and not has_amounts(each)]
+    breaking = [each for each in frontier.sets if each.breaks]
 
     def cost(one: FrontierSet) -> tuple[float, float]:
         worst, damage = find_worst(one.spared), one.damage.effect or 0.0

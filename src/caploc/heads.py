@@ -1,20 +1,17 @@
 """Heads: the grid that gives each of a model's its column in a mask, and files that name some."""
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, ClassVar
-
-import numpy as np
+from typing import Any
 
 from caploc.errors import BadData, BadOption, CaplocError, StoreFailed
-from caploc.grid import QUOTED, Grid, Mask, Masks, Part
+from caploc.grid import Grid, Mask, Masks, Part
 
 __all__ = [
-    "ALONE", "AMONG", "WITHIN", "Columns", "Head", "HeadFile", "HeadGrid", "Mask", "Masks",
-    "parse_amount", "read_heads",
+    "ALONE", "AMONG", "WITHIN", "Head", "HeadFile", "HeadGrid", "Mask", "Masks", "read_heads",
 ]  # fmt: skip
 
 # Which effect of a head a number is: the change of the score
@@ -22,51 +19,11 @@ ALONE = "alone"  # with this head, and no other, knocked out
 AMONG = "among others"  # in the mean over masks that knock out others as well
 WITHIN = "within the set"  # beyond that of all other heads named
 
-DIGITS = 4  # of an amount
-Columns = Sequence[int] | Mapping[int, float]  # of heads, or how much is taken of each
-
 
 class Head(Part):
     """One attention head, written `L16H21`: layer and index within the layer, both from 0."""
 
     LETTER, KIND, PLURAL, EXAMPLE = "H", "head", "attention heads", "L16H21"
-
-    amount: ClassVar[float] = 1.0  # of its output that a knockout takes
-
-    @classmethod
-    def parse(cls, text: str) -> "Head":
-        """Read a name such as `L16H21`, or `L16H21:0.5` with an amount; raises BadOption."""
-        name, colon, amount = text.partition(":")
-        head = super().parse(name)
-        return head.scaled(parse_amount(amount)) if colon else head
-
-    def scaled(self, amount: float) -> "Head":
-        plain = Head(self.layer, self.index)
-        return plain if amount == 1 else ScaledHead(self.layer, self.index, float(amount))
-
-
-@dataclass(frozen=True)
-class ScaledHead(Head):
-    """A head knocked out by an amount, written `L16H21:0.5`: so much is taken of its output."""
-
-    amount: float = 1.0  # type: ignore[misc]  # of others it is that of the class
-
-    def __str__(self) -> str:
-        return f"{super().__str__()}:{self.amount:g}"
-
-
-def parse_amount(text: str) -> float:
-    """Read how much of a head's output is taken, to four digits; raises BadOption."""
-    try:
-        amount = round(float(text), DIGITS)
-    except ValueError:
-        amount = 0.0
-    if not 0 < amount <= 1:  # neither is NaN
-        raise BadOption(
-            f"{text[:QUOTED]!r} is no amount of a knockout; it lies above 0 and at most at 1, "
-            "where 1 knocks a head out and 0.5 halves its output."
-        )
-    return amount
 
 
 @dataclass(frozen=True)
@@ -108,29 +65,11 @@ class HeadGrid(Grid[Head]):
             found += [list(inside[first : first + size]) for first in range(0, len(inside), size)]
         return found
 
-    def mask(self, parts: Iterable[Head | str]) -> Mask:
-        """The mask that knocks out these heads, in numbers if not all wholly; raises BadOption."""
-        heads = [Head.parse(each) if isinstance(each, str) else each for each in parts]
-        whole, amounts = super().mask(heads), np.zeros(self.size)
-        for head in heads:
-            column = self.column(head)
-            if amounts[column] not in (0, head.amount):
-                raise BadOption(f"{self.part(column)} is named by two amounts; name it once.")
-            amounts[column] = head.amount
-        return whole if (amounts == whole).all() else amounts
-
-    def named(self, knocked_out: Mask) -> list[Head]:
-        """The heads that a mask knocks out, by layer and index, each with its amount."""
-        columns = np.flatnonzero(knocked_out)
-        return [self.heads[column].scaled(float(knocked_out[column])) for column in columns]
-
-    def named_in(self, names: Iterable[str], *, amounts: bool = False) -> list[Head]:
-        """The heads of these names, each checked to exist, and without amounts unless `amounts`."""
+    def named_in(self, names: Iterable[str]) -> list[Head]:
+        """The heads of these names, each checked to exist."""
         found = [Head.parse(name) for name in names]
         for head in found:
             self.column(head)
-            if head.amount != 1 and not amounts:
-                raise BadOption(f"{head}: a head is named here without an amount.")
         return found
 
 
@@ -228,6 +167,6 @@ def _parsed(content: Any) -> HeadFile:
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
         raise ValueError("its heads are no list of names")
     grid = HeadGrid(*(tuple(map(int, content["grid"][key])) for key in ("heads", "group_sizes")))
-    model, heads = content["model"], tuple(grid.named_in(names, amounts=True))
+    model, heads = content["model"], tuple(grid.named_in(names))
     fingerprint, evidence = model["fingerprint"], dict(content["evidence"])
     return HeadFile(heads, grid, str(model["name"]), fingerprint, evidence)

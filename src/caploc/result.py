@@ -20,7 +20,6 @@ CLEAR = 0.03  # of a score: a loss that is taken for real where its error is unk
 Name = Annotated[str, StringConstraints(max_length=100_000)]
 PartName = Annotated[str, StringConstraints(pattern=r"^L\d{1,6}[HN]\d{1,9}$")]
 # With how much of it is knocked out, where that is not all of it
-AmountName = Annotated[str, StringConstraints(pattern=r"^L\d{1,6}[HN]\d{1,9}(:0\.\d{1,4})?$")]
 Count = Annotated[int, Field(ge=0, le=2**63)]
 Size = Annotated[int, Field(ge=0, le=MOST_PARTS)]
 Number = Annotated[float, Field(allow_inf_nan=False)]
@@ -311,12 +310,11 @@ class TaskEffect(Record):
 class FrontierSet(Record):
     """A set that was found, what it breaks, and what it costs the tasks to be spared.
 
-    A head that is not knocked out wholly has its amount, as in `L16H21:0.5`. `within` tells whether
-    each spared task loses less than the price, beyond doubt at `level`; `keeps` is the smallest
-    price of which that holds.
+    `within` tells whether each spared task loses less than the price, beyond doubt at `level`;
+    `keeps` is the smallest price of which that holds.
     """
 
-    heads: list[AmountName]
+    heads: list[PartName]
     damage: Effect
     twins: list[TaskEffect] = []
     spared: list[TaskEffect] = []
@@ -332,15 +330,11 @@ class FrontierSet(Record):
 
 
 class Frontier(Record):
-    """What the model allows: sets that break the task, in the order in which they were judged.
-
-    Of `in_part` sets with heads in part, those are among them that surely do better than the rest.
-    """
+    """What the model allows: sets that break the task, in the order in which they were judged."""
 
     price: Number | None = None
     fresh: bool | None = None
     examples: Count | None = None
-    in_part: Count | None = None
     sets: list[FrontierSet] = []
 
 

@@ -599,7 +599,7 @@ def keeping_promise(study: Study, stages: Stages, check: Check, meters: Sequence
     if not (sets := stages.found.diagnostics.get("candidates")):
         return stages
     promise = promised(study, check, meters, study.twins, study.spare)
-    frontier, named = judge_frontier(promise, sets, stages.found.diagnostics.get("scaled", ()))
+    frontier, named = judge_frontier(promise, sets)
     notes = [*frontier_note(frontier, named), *stages.found.notes]
     found = replace(stages.found, chosen=list(named), notes=notes)
     return replace(stages, found=found, frontier=frontier)

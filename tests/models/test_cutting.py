@@ -193,33 +193,9 @@ def test_another_thread_is_refused_and_the_owner_is_not(in_another_thread):
     in_another_thread(logits, model, tokens)
 
 
-@each_family
-def test_a_table_scales_what_a_head_hands_on_by_any_amount(name):
-    """Tokens of one sequence, each under its own row; an amount of 0 is the knockout."""
-    model = tiny(name)
-    projections, grid = find_projections(model)
-    tokens = random_tokens(1, 7)
-    masks = random_masks(name, 2)
-    cut, owners = PackedCut(projections, grid), torch.zeros(7, dtype=torch.long)
-    try:
-        found = []
-        for amount in (1.0, 0.0, 0.25):
-            table = torch.where(masks[:1], amount, 1.0)
-            with cut.cutting(MaskTable(table), owners, torch.arange(7), (1 << grid.layers) - 1):
-                found.append(logits(model, tokens))
-    finally:
-        cut.remove()
-    with knocked_out(projections, grid, masks[:1]):
-        assert close(found[1], logits(model, tokens), torch.float32)
-    with knocked_out(projections, grid, masks[:1], lambda site, handed: handed / 4):
-        assert close(found[2], logits(model, tokens), torch.float32)
-    assert torch.equal(found[0], logits(model, tokens))
-
-
-@pytest.mark.parametrize("amounts", [False, True])
-def test_what_a_cut_head_hands_on_is_exactly_zero_be_it_infinite(amounts):
+def test_what_a_cut_head_hands_on_is_exactly_zero_be_it_infinite():
     grid, projection = HeadGrid((3,)), torch.nn.Linear(6, 6, bias=False)
-    mask = torch.tensor([[1.0, 0.25, 0.0]]) if amounts else torch.tensor([[True, False, False]])
+    mask = torch.tensor([[True, False, False]])
     mixed = torch.tensor([[[torch.inf, -torch.inf, 1.0, 2.0, torch.inf, 3.0]]])
     read = []
 
@@ -229,10 +205,8 @@ def test_what_a_cut_head_hands_on_is_exactly_zero_be_it_infinite(amounts):
     with knocked_out([projection], grid, mask), temporary_hooks(noting()):
         projection(mixed)
     cut, token = PackedCut([projection], grid), torch.zeros(1, dtype=torch.long)
-    table = MaskTable(1 - mask if amounts else ~mask)
-    with cut.cutting(table, token, token, 1), temporary_hooks(noting()):
+    with cut.cutting(MaskTable(~mask), token, token, 1), temporary_hooks(noting()):
         projection(mixed)
-    left = 0.75 if amounts else 1.0
-    expected = torch.tensor([0.0, 0.0, left, 2 * left, torch.inf, 3.0])
+    expected = torch.tensor([0.0, 0.0, 1.0, 2.0, torch.inf, 3.0])
     assert torch.equal(read[0].flatten(), expected)
     assert torch.equal(read[-1].flatten(), expected)

@@ -7,7 +7,7 @@ from tiny import random_tokens, tiny
 
 from caploc.engine.encoding import Span
 from caploc.engine.neurons import Batch, Batcher
-from caploc.errors import OutOfMemory
+from caploc.errors import BadOption, OutOfMemory, UnknownName
 from caploc.models.cutting import knocked_out
 from caploc.models.loading import load_tokenizer
 from caploc.models.neurons import NeuronModel, find_sites, list_projections

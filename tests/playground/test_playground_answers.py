@@ -206,17 +206,6 @@ def test_scores_are_those_of_the_task_on_both_sides(playground, task):
     assert again == events
 
 
-def test_half_of_a_head_is_between_none_and_all_of_it(playground):
-    asked = [PageQuestion(heads=[name], prompt="47+38=", new_tokens=1)
-             for name in ("L0H13:0.0001", "L0H13:0.5", "L0H13")]  # fmt: skip
-    odds = []
-    for question in asked:
-        token = next(e for e in playground.answers(question) if e["event"] == "token")
-        odds.append(token["knocked_out"])
-    assert odds[0] == pytest.approx(token["intact"], abs=1e-3)
-    assert odds[0] > odds[1] > odds[2]
-
-
 def test_programs_are_not_scored_unasked(playground, monkeypatch):
     task = playground.task("demo/addition")
     monkeypatch.setattr(task, "executes_code", True)

@@ -109,12 +109,12 @@ def test_an_evaluation_is_listed_with_what_it_gave(site, tmp_path):
     folder = tmp_path / "scores"
     folder.mkdir()
     tasks = [scored("words/past", 0.8, 0.25), scored("words/antonym", 0.5, 0.52)]
-    told = {"schema": 1, "model": "demo", "heads": ["L0H1", "L1H3:0.5"], "tasks": tasks}
+    told = {"schema": 1, "model": "demo", "heads": ["L0H1", "L1H3"], "tasks": tasks}
     (folder / "evaluation.json").write_text(json.dumps(told | {"cost": {"rows": 400}}))
     run = listed(site)["scores"]
-    assert (run["method"], run["rows"], run["heads"]) == ("evaluate", 400, ["L0H1", "L1H3:0.5"])
+    assert (run["method"], run["rows"], run["heads"]) == ("evaluate", 400, ["L0H1", "L1H3"])
     assert run["verdict"].replace("\u00a0", " ") == (
-        "Without L0H1 and L1H3:0.5: words/past 80 % → 25 %, words/antonym 50 % → 52 %."
+        "Without L0H1 and L1H3: words/past 80 % → 25 %, words/antonym 50 % → 52 %."
     )
     (folder / "evaluation.json").write_text(json.dumps(told | {"tasks": tasks[:1]}))
     assert listed(site)["scores"]["scores"] == [0.8, 0.25]

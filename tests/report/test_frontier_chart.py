@@ -40,13 +40,6 @@ def test_every_set_has_its_mark_and_says_what_it_costs_the_task_that_loses_most(
         assert kind in drawn.wide
 
 
-def test_heads_in_part_stand_with_their_amounts_in_the_picture_and_the_table(result):
-    part = ["L0H1:0.5", "L1H0"]
-    shown = with_sets(result, (["L0H1"], -0.1, False), (part, -0.01, True))
-    assert "L0H1:0.5 L1H0: takes 50, and costs 1 elsewhere" in draw_frontier(shown).wide
-    assert tabulate_frontier(shown)[1][1][0] == "L0H1:0.5 L1H0"
-
-
 def test_a_set_that_does_not_spare_says_from_which_price_on_it_would(result):
     result.setdefault("search", {})["goal"] = "specific"
     with_sets(result, (["L0H1"], -0.005, True), (["L0H2"], -0.1, False), (["L0H3"], -0.1, False))

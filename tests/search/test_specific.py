@@ -5,10 +5,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pytest
 
-from caploc.errors import BadOption
 from caploc.recovery import Measurements
 from caploc.search import METHODS, Problem, Settings
-from caploc.search.plan import OtherTask, column_mask
+from caploc.search.plan import OtherTask
 from caploc.search.specific import (
     UNKNOWN,
     GrownSet,
@@ -175,42 +174,6 @@ def test_sets_that_others_outdo_are_not_on_the_frontier():
     assert frontier([strong, gentle, worse]) == [strong, gentle]
 
 
-def halved(seed):
-    """A task, and one to spare that needs one of its heads wholly and of one half its output."""
-    random = np.random.default_rng(seed)
-    own, half, whole, other = (int(column) for column in random.choice(HEADS, 4, replace=False))
-    spare = np.zeros(HEADS)
-    spare[half] = 0.5
-    beside = replace(planted(half, whole, other, seed=200 + seed), spare=spare)
-    return [planted(own, half, whole, seed=100 + seed), beside]
-
-
-def within_price(worlds, sets, price=0.02):
-    """The most that any of the sets that truly keep the price truly takes."""
-    masks = [column_mask(HEADS, each) for each in ((), *sets)]
-    task, beside = (np.array([world.accuracy(mask) for mask in masks]) for world in worlds)
-    keeps = beside[0] - beside <= price
-    return (task[0] - task[keeps]).max()
-
-
-def compare_amounts(seed):
-    """What is found with amounts, and without, in as many rows."""
-    worlds, budget = halved(seed), 16 * HEADS
-    plain = search(worlds, seed=seed)
-    run = search(worlds, seed=seed, amounts=(0.25, 0.5, 0.75))
-    assert max(run.rows, plain.rows) <= budget and run.found.chosen
-    told = run.found.diagnostics
-    assert all(0 < amount <= 1 for each in told["scaled"] for amount in each.values())
-    assert "scaled" not in plain.found.diagnostics
-    found = within_price(worlds, [*told["candidates"], *told["scaled"]])
-    return found, within_price(worlds, plain.found.diagnostics["candidates"])
-
-
-def test_half_of_a_head_is_taken_where_a_spared_task_needs_the_other_half():
-    found, plain = compare_amounts(0)
-    assert found > plain + 0.1
-
-
 def costly(seed):
     """A task of which most heads, strong and weak, cost one to spare a part of what they do."""
     random = np.random.default_rng(seed)
@@ -235,24 +198,3 @@ def test_where_strong_heads_cost_something_sets_of_others_are_found():
         task, *spared = (world.damage_of(chosen) for world in worlds)
         worths.append(task - 20 * max(0.0, max(spared) - 0.05))
     assert np.mean(worths) > 0.6  # 0.45 for sets as they grew, 0.70 with those proposed
-
-
-@pytest.mark.slow
-def test_with_amounts_the_frontier_is_as_good_in_18_of_20_worlds():
-    pairs = [compare_amounts(seed) for seed in range(20)]
-    assert sum(found >= plain - 0.005 for found, plain in pairs) >= 18
-    assert sum(found > plain + 0.05 for found, plain in pairs) >= 12
-
-
-@pytest.mark.parametrize(
-    "amounts, goal, said",
-    [
-        ((0.5,), "set", "--amount is for --goal specific; got --goal set."),
-        ((0.5, 0.25), "specific", "got 0.5, 0.25."),
-        ((0.5, 1.0), "specific", "between 0 and 1"),
-        (tuple(n / 100 for n in range(1, 12)), "specific", "9 amounts at most; got 11."),
-    ],
-)
-def test_amounts_that_mean_nothing_are_refused(amounts, goal, said):
-    with pytest.raises(BadOption, match=said):
-        Settings(goal=goal, amounts=amounts).check()

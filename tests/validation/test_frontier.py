@@ -166,28 +166,3 @@ def test_no_example_is_searched_and_judged_where_there_are_two(size):
     searched, judged = split_examples(size, 0)
     assert searched and judged
     assert size == 1 or not set(searched) & set(judged)
-
-
-def partly(column, enough):
-    """Every answer needs more of a head than what is left of it at this amount."""
-    return lambda mask, example: float(mask[column] <= enough)
-
-
-def test_a_set_with_amounts_is_kept_where_it_surely_does_more(checking):
-    check = checking(lambda mask, example: float(mask[OWN] < 0.5)).check
-    promise = Promise(check, [], [checking(partly(OWN, 0.5)).check], 0.2)
-    sets, scaled = [[OWN], [IDLE]], [{OWN: 0.5, IDLE: 1.0}, {OWN: 0.25}]
-    frontier, named = judge_frontier(promise, sets, scaled)
-    assert not named  # a set of whole heads alone is named
-    assert [one.heads for one in frontier.sets][2:] == [["L0H6:0.5", "L1H1"]]
-    assert frontier.sets[2].within and frontier.sets[2].damage.effect == -1.0
-    (told,) = frontier_note(frontier, named)
-    assert "`caploc export` with `--heads L0H6:0.5,L1H1`" in told
-
-
-def test_a_set_with_amounts_that_does_no_more_than_whole_heads_is_left_out(checking):
-    promise = promised(checking, needs(SHARED), price=0.2)
-    frontier, named = judge_frontier(promise, [[OWN]], [{OWN: 0.5}, {OWN: 0.5, IDLE: 0.25}])
-    assert named == [OWN] and len(frontier.sets) == 1
-    note, _ = frontier_note(frontier, named)
-    assert note.startswith("Of 2 sets with heads in part none surely does better")

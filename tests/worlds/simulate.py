@@ -110,9 +110,6 @@ class World:
     `g_ih` is gamma with mean 1 for heads that matter much (and 1 for the others, and for universal
     heads), `z_ih` a standard normal: any knockout disturbs a little. Both belong to the pair of
     example and head; the logistic luck belongs to the row, and is the same whenever it is asked.
-
-    A head knocked out by an amount takes that share of its shift; with `spare`, for each head the
-    share of its output that can be taken at no cost, that share of the rest.
     """
 
     shifts: Shifts
@@ -125,7 +122,6 @@ class World:
     varied: bool = False
     noise: float = NOISE
     rescues: tuple[PlantedRescue, ...] = ()
-    spare: Shifts | None = None
 
     @classmethod
     def planted(
@@ -216,14 +212,9 @@ class World:
         numbers, place = np.unique(example, return_inverse=True)
         margins, table = zip(*(self.profile(int(number)) for number in numbers), strict=True)
         row, column = np.nonzero(knocked_out)
-        shift = np.stack(table)[place[row], column] * self.share(knocked_out[row, column], column)
+        shift = np.stack(table)[place[row], column]
         gone = np.bincount(row, shift, minlength=len(example))
         return np.array(margins)[place] - gone - self.joint(knocked_out)
-
-    def share(self, amount: np.ndarray, column: Columns) -> Float[np.ndarray, " _"]:
-        """How much of a head's shift an amount takes."""
-        spare = 0.0 if self.spare is None else self.spare[column]
-        return np.maximum(amount - spare, 0.0) / (1 - spare)
 
     def joint(self, knocked_out: RowMasks) -> PerRow:
         """What a mask costs beyond the sum of its heads."""
@@ -280,9 +271,8 @@ class World:
         margins, relied, disturbed = self._population
         columns = np.flatnonzero(mask)
         gone = np.full(POPULATION, float(self.joint(mask[None])[0]))
-        taken = self.shifts[columns] * self.share(mask[columns], columns)
-        for column, shift in zip(columns, taken, strict=True):
-            gone += shift * relied.get(int(column), 1.0)
+        for column in columns:
+            gone += self.shifts[column] * relied.get(int(column), 1.0)
         gone += self.unsteady * np.sqrt(len(columns)) * disturbed
         return float(expit((margins - gone) / self.noise).mean())
 

@@ -14,7 +14,7 @@ from caploc.naming import default_folder, placed
 def evaluate(
     model: options.Model,
     task: options.Tasks,
-    heads: Annotated[str, option("Heads to knock out, such as L0H5,L1H3:0.5 (half of it).")] = "",
+    heads: Annotated[str, option("Heads to knock out, such as L0H5,L1H3.")] = "",
     limit: options.Limit = None,
     quantize: options.Quantize = None,
     batch_size: options.Batch = None,

@@ -76,9 +76,7 @@ Model = Annotated[
 
 RunWithHeads = Annotated[Path, argument("A finished run's folder.", callback=check_named_run)]
 RunFolder = Annotated[Path, argument("A finished run's folder.", callback=check_run)]
-HeadNames = Annotated[
-    str | None, option("Heads by name, such as L0H5,L1H3:0.5, instead of the run's.")
-]
+HeadNames = Annotated[str | None, option("Heads by name, such as L0H5,L1H3, instead of the run's.")]
 ONE_OR_MORE = "repeat, or with commas"
 
 

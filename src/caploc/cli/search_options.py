@@ -83,20 +83,13 @@ class SpecificGroup:
     price: Annotated[
         float, option("The most that --goal specific may cost a spared task; .02 is 2 points.")
     ] = 0.02
-    amounts: Annotated[
-        str | None,
-        option(
-            "Also knock out heads in part, by these amounts: .25,.5,.75 (1: all of it).", "--amount"
-        ),
-    ] = None
 
     def settings(self, goal: str) -> dict[str, Any]:
-        """Return what a search with this goal may cost, and the amounts beside 1."""
+        """Return what a search with this goal may cost."""
         from caploc.search.settings import check_spared
 
         check_spared(goal, split_names(self.spare))
-        amounts = numbers(self.amounts, float) if self.amounts else ()
-        return {"price": self.price, "amounts": amounts}
+        return {"price": self.price}
 
     def tasks(self) -> dict[str, Any]:
         """Return the tasks of both kinds, as a study names them."""

@@ -7,7 +7,7 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 import torch
 from accelerate.utils.memory import clear_device_cache
-from jaxtyping import Bool, Float
+from jaxtyping import Bool
 from torch import Tensor
 
 from caploc.engine.planning import BatchSizer, PlannedRow
@@ -93,7 +93,7 @@ class NumberedMask:
     """
 
     number: int
-    heads: Bool[Tensor, " heads"] | Float[Tensor, " heads"]
+    heads: Bool[Tensor, " heads"]
     first_layer: int
     layers: int  # bit n stands for layer n
     substitute: Substitute | None = None

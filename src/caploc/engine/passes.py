@@ -48,13 +48,6 @@ Residual = Float[Tensor, "tokens hidden"]
 Residuals = Float[Tensor, "rows tokens hidden"]
 
 
-def tabulate_left(masks: Sequence[NumberedMask], dtype: torch.dtype) -> Tensor:
-    """Say what masks leave of each head: whether they do, or how much if any leaves a part."""
-    if any(mask.heads.is_floating_point() for mask in masks):
-        return (1 - torch.stack([mask.heads.double() for mask in masks])).to(dtype)
-    return ~torch.stack([mask.heads for mask in masks])
-
-
 def layers_cut(masks: Sequence[NumberedMask]) -> int:
     """Return the layers that any of the masks cuts, as bits."""
     return reduce(or_, (mask.layers for mask in masks), 0)
@@ -135,14 +128,14 @@ class PackedModel:
 
     def table(self, masks: Sequence[NumberedMask]) -> MaskTable:
         """Put masks on the device, each in the row of its number."""
-        left = tabulate_left(masks, self.model.dtype)
-        left = (left.pin_memory() if pinned(self.device) else left).to(
+        kept = ~torch.stack([mask.heads for mask in masks])
+        kept = (kept.pin_memory() if pinned(self.device) else kept).to(
             self.device, non_blocking=True
         )
         sources, substitutes = number_substitutes([mask.substitute for mask in masks])
         if not substitutes.sources:
-            return MaskTable(left)
-        return MaskTable(left, sources.to(self.device), substitutes)
+            return MaskTable(kept)
+        return MaskTable(kept, sources.to(self.device), substitutes)
 
     def forward(self, one: Pass) -> Float[Tensor, "read vocabulary"]:
         # the last layer may be on another device than the first, and a place on the host fits any

@@ -193,16 +193,16 @@ class VllmBackend:
         told = params if self.shares else params | {NOT_KEPT: True}
         given, how = [], []
         for tokens, mask in texts:
-            left = self.left(mask)
+            cut = self.cut(mask)
             prompt: dict[str, Any] = {"prompt_token_ids": list(tokens)}
-            if left and self.salts:
-                prompt["cache_salt"] = blake2b(repr(left).encode(), digest_size=16).hexdigest()
+            if cut and self.salts:
+                prompt["cache_salt"] = blake2b(repr(cut).encode(), digest_size=16).hexdigest()
             given.append(prompt)
-            how.append(SamplingParams(temperature=0, extra_args={MASKED_VLLM: left}, **told))
+            how.append(SamplingParams(temperature=0, extra_args={MASKED_VLLM: cut}, **told))
         return list(self.llm.generate(given, how, use_tqdm=False))
 
-    def left(self, mask: Mask) -> list[tuple[int, int, float]]:
-        """List layer, number and what is left of each head that a mask cuts."""
+    def cut(self, mask: Mask) -> list[tuple[int, int]]:
+        """List layer and number of each head that a mask cuts."""
         assert isinstance(self.grid, HeadGrid)
-        heads = [(self.grid.heads[column], column) for column in np.flatnonzero(mask)]
-        return [(head.layer, head.index, 1 - float(mask[column])) for head, column in heads]
+        heads = [self.grid.heads[column] for column in np.flatnonzero(mask)]
+        return [(head.layer, head.index) for head in heads]

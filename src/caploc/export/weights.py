@@ -1,7 +1,5 @@
 """Weights without some heads: a checkpoint with their columns at zero.
 
-Of a head knocked out by an amount, the columns are scaled by what is left of it.
-
 What was written is held against the runtime knockout: the logits of both on the same tokens.
 
 Of a checkpoint nothing is converted: a file that holds no such column is copied, the others are
@@ -19,6 +17,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from jaxtyping import Bool
 from safetensors import safe_open
 from torch import Tensor, nn
 from transformers import AutoModelForCausalLM, PreTrainedModel
@@ -45,11 +44,11 @@ CODE = "*.py"
 
 @dataclass(frozen=True)
 class CutProjection:
-    """An output projection, its name in the model, and how much of each value it reads is taken."""
+    """An output projection, its name in the model, and which of the values it reads are cut."""
 
     name: str
     module: nn.Module
-    taken: np.ndarray  # from 0 to 1, a place for each value read
+    cut: Bool[np.ndarray, " reads"]
 
     @property
     def weight(self) -> Tensor:
@@ -69,13 +68,13 @@ def cut_projections(loaded: LoadedModel, mask: Mask) -> list[CutProjection]:
         cut = mask[columns]
         if cut.any():
             name = module_name(loaded.model, module)
-            taken = np.repeat(cut.astype(float), input_width(module) // len(cut))
-            found.append(CutProjection(name, module, taken))
+            reads = np.repeat(cut, input_width(module) // len(cut))
+            found.append(CutProjection(name, module, reads))
     return found
 
 
 def write_weights(source: Path, target: Path, projections: list[CutProjection]) -> list[str]:
-    """Copy a checkpoint's weights with the cut columns scaled; return the files changed.
+    """Copy a checkpoint's weights with the cut columns at zero; return the files changed.
 
     Raises ModelRefused if a projection's weight is not found in the files as it was loaded, or is
     stored quantised; OSError if the disk refuses.
@@ -86,7 +85,7 @@ def write_weights(source: Path, target: Path, projections: list[CutProjection]) 
         shutil.copyfile(source / file, target / file)
         for name, projection in tensors.items():
             if files[name] == file:
-                _scale(target / file, name, projection)
+                _zero(target / file, name, projection)
     if (source / INDEX).exists() and not (source / WEIGHTS).exists():
         shutil.copyfile(source / INDEX, target / INDEX)
     return sorted({files[name] for name in tensors})
@@ -149,21 +148,15 @@ def _holds(path: Path, tensor: str, projection: CutProjection) -> bool:
         return torch.equal(file.get_tensor(tensor).to(weight.dtype), weight.cpu())
 
 
-def _scale(path: Path, tensor: str, projection: CutProjection) -> None:
-    """Scale a projection's cut columns in a file by what is left of them, and nothing else."""
+def _zero(path: Path, tensor: str, projection: CutProjection) -> None:
+    """Set a projection's cut columns in a file to zero, and nothing else."""
     entries, start = _header(path)
     entry = entries[tensor]
     shape = (*entry["shape"], FLOATS[entry["dtype"]].itemsize)
     begin = start + entry["data_offsets"][0]
     values = np.memmap(path, np.uint8, "r+", offset=begin, shape=shape)
     by_reads = values if projection.reads_first else values.swapaxes(0, 1)
-    for amount in np.unique(projection.taken[projection.taken > 0]):
-        columns = projection.taken == amount
-        if amount == 1:  # zero is all bits off in every float format
-            by_reads[columns] = 0
-            continue
-        weight = torch.from_numpy(by_reads[columns]).view(FLOATS[entry["dtype"]])
-        by_reads[columns] = (weight * (1 - amount)).view(torch.uint8).numpy()
+    by_reads[projection.cut] = 0  # zero is all bits off in every float format
     values.flush()
 
 

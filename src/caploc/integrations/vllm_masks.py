@@ -16,7 +16,7 @@ import torch
 
 from caploc.process import MASKED_VLLM
 
-Left = frozenset[tuple[int, int, float]]  # (layer, head, what is left of it)
+Cut = frozenset[tuple[int, int]]  # (layer, head) of each head knocked out
 
 
 class MaskBoard:
@@ -30,12 +30,12 @@ class MaskBoard:
         self.owner = torch.zeros(tokens, dtype=torch.int32)
         self.requests = requests
         self.tables: dict[int, tuple[int, torch.Tensor]] = {}  # layer -> (first head, table)
-        self.free, self.rows = list(range(1, requests + 1)), dict[Left, int]()
+        self.free, self.rows = list(range(1, requests + 1)), dict[Cut, int]()
 
     def add_layer(self, layer: int, first: int, heads: int) -> None:
         self.tables[layer] = first, torch.ones(self.requests + 1, heads)
 
-    def row(self, mask: Left, needed: set[Left]) -> int:
+    def row(self, mask: Cut, needed: set[Cut]) -> int:
         """Return a mask's row; it takes that of one not needed if all are taken."""
         if not mask:
             return 0
@@ -45,13 +45,13 @@ class MaskBoard:
             self.rows[mask] = row = self.free.pop()
             for layer, (first, table) in self.tables.items():
                 left = np.ones(table.shape[1], dtype=np.float32)
-                for cut, head, amount in mask:
+                for cut, head in mask:
                     if cut == layer and 0 <= head - first < len(left):
-                        left[head - first] = amount
+                        left[head - first] = 0.0
                 table[row].copy_(torch.from_numpy(left))
         return self.rows[mask]
 
-    def assign(self, masks: Sequence[Left], counts: Any) -> None:
+    def assign(self, masks: Sequence[Cut], counts: Any) -> None:
         """Take the masks of a batch's requests in its order, and how many tokens each has in it."""
         needed = set(masks)
         owner = np.repeat([self.row(mask, needed) for mask in masks], counts).astype(np.int32)
@@ -68,10 +68,10 @@ class MaskBoard:
 boards = list[MaskBoard]()  # this process's, once a model is built
 
 
-def mask_in(params: Any) -> Left:
+def mask_in(params: Any) -> Cut:
     """Read what a request brings."""
     brought = (params and params.extra_args and params.extra_args.get(MASKED_VLLM)) or ()
-    return frozenset((int(layer), int(head), float(left)) for layer, head, left in brought)
+    return frozenset((int(layer), int(head)) for layer, head in brought)
 
 
 def register() -> None:

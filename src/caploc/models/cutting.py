@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Int
 from torch import Tensor, nn
 
 from caploc.errors import BadOption
@@ -35,7 +35,7 @@ def knocked_out(
 ) -> Iterator[None]:
     """Silence heads, for a block: row i of the batch loses the heads of `masks[i]`.
 
-    `masks` is of shape (rows, heads), on any device; True, or 1, is knocked out. A head writes to
+    `masks` is of shape (rows, heads), on any device; True is knocked out. A head writes to
     the residual stream only through its own slice of the projection's input, so zeroing it removes
     the head and nothing else; `replacement` says what takes the place of that slice where it is not
     zero. One mask serves a batch of any size. Layers that no mask cuts carry no hook, unless
@@ -49,7 +49,6 @@ def knocked_out(
             f"The masks have shape {tuple(masks.shape)}; they need one column for each of the "
             f"{grid.size} heads, and one row for each row of the batch or one for all."
         )
-    masks = masks.float() if masks.is_floating_point() else masks  # not every device has doubles
     on_host = masks.cpu()  # asking each layer in turn whether it is cut would wait for the device
 
     def register() -> Iterator[Any]:
@@ -78,13 +77,13 @@ def list_sites(projections: Projections, grid: Grid) -> list[tuple[int, slice, n
 class _Cut:
     """The hook of one projection for padded batches and the proof; `PackedCut` is for packed rows.
 
-    `masks` is of shape (rows, heads of the layer), boolean or in amounts.
+    `masks` is of shape (rows, heads of the layer).
     """
 
     def __init__(
         self,
         layer: int,
-        masks: Bool[Tensor, "rows layer_heads"] | Float[Tensor, "rows layer_heads"],
+        masks: Bool[Tensor, "rows layer_heads"],
         replacement: Replacement | None,
     ) -> None:
         self.layer, self.masks, self.replacement = layer, masks, replacement
@@ -106,11 +105,7 @@ class _Cut:
             rows, heads = self.masks.shape
             # writing the few cut slices costs a fraction of a pass over all with a mask
             slices = kept.view(rows, -1, heads, kept.shape[-1] // heads).transpose(1, 2)
-            left: Any = 0
-            if self.masks.is_floating_point():
-                left = 1 - self.masks[self.pairs][:, None, None].to(mixed)
-                left = torch.where(left == 0, 0, slices[self.pairs] * left)
-            slices[self.pairs] = left  # a product with 0 would make NaN of what is infinite
+            slices[self.pairs] = 0  # a product with 0 would make NaN of what is infinite
         return kept
 
     def replaced(self, mixed: Tensor) -> Tensor:
@@ -119,10 +114,7 @@ class _Cut:
         per_head = mixed.unflatten(-1, (heads, -1))
         each = per_head.reshape(rows, -1, heads, per_head.shape[-1])
         new = self.replacement(self.layer, per_head).expand_as(per_head).reshape(each.shape)
-        cut = self.masks[:, None, :, None]
-        if cut.is_floating_point():
-            return each.lerp(new, cut.to(each)).reshape(mixed.shape)
-        return torch.where(cut, new, each).reshape(mixed.shape)
+        return torch.where(self.masks[:, None, :, None], new, each).reshape(mixed.shape)
 
     def check(self, mixed: Tensor) -> None:
         """Refuse a batch with neither as many rows as there are masks nor one mask for all.
@@ -140,13 +132,12 @@ class _Cut:
 
 @dataclass(frozen=True, eq=False)
 class MaskTable:
-    """A row for each numbered mask: what is left of each head, and what fills up the rest.
+    """A row for each numbered mask: which heads it keeps, and what takes the place of the others.
 
-    A head is `left` as it is or not at all, or, where numbers say so, as much of it. The rest is
-    filled up from the mask's source among the `substitutes`; without them it is zero.
+    That is the mask's source among the `substitutes`; without them it is zero.
     """
 
-    left: Bool[Tensor, "masks heads"] | Float[Tensor, "masks heads"]
+    kept: Bool[Tensor, "masks heads"]
     sources: Int[Tensor, " masks"] | None = None
     substitutes: Substitutes | None = None
 
@@ -202,22 +193,19 @@ class PackedCut:
                 return None
             check_thread(self.now.thread)
             mixed, *rest = args
-            left, entries = self.now.under(mixed, narrow=last)
-            kept = left[:, columns, None]
+            all_kept, entries = self.now.under(mixed, narrow=last)
+            kept = all_kept[:, columns, None]
             per_head = mixed.reshape(*kept.shape[:2], -1)  # tokens x heads x width
-            if kept.is_floating_point():
-                per_head, kept = per_head * kept, kept != 0
-            per_head = torch.where(kept, per_head, 0)  # infinity as well
+            new: Any = 0
             if entries is not None and self.now.table.substitutes is not None:
-                values = self.now.table.substitutes.values(layer, per_head)
-                gone = 1 - left[:, columns, None].to(per_head)
-                per_head = torch.addcmul(per_head, values[entries], gone)
+                new = self.now.table.substitutes.values(layer, per_head)[entries]
+            per_head = torch.where(kept, per_head, new)  # a product would make NaN of infinity
             return per_head.reshape(mixed.shape), *rest
 
         return cut
 
 
-# What is left of each head for each token, and the entries that fill up the rest, if any.
+# Which heads each token keeps, and the entries that take the place of the others, if any.
 TokenCut = tuple[Tensor, Tensor | None]
 
 
@@ -240,11 +228,10 @@ class _PassCut:
         if key not in self.known:
             table, some = self.table, self.tails if narrow else slice(None)
             owners = self.owners[some]
-            kept, entries = table.left[owners], None
+            kept, entries = table.kept[owners], None
             if table.substitutes is not None and table.sources is not None:
                 where = table.substitutes.entries(table.sources[owners], self.positions[some])
                 kept = torch.where(table.substitutes.takes(where)[:, None], kept, True)
                 entries = where.to(like.device)
-            kept = kept.to(like) if kept.is_floating_point() else kept.to(like.device)
-            self.known[key] = kept, entries
+            self.known[key] = kept.to(like.device), entries
         return self.known[key]

@@ -47,7 +47,7 @@ def knockout(
 ) -> Iterator[None]:
     """Knock out heads inside the block, in every forward pass of this thread.
 
-    `heads` are names such as "L2H3" ("L2H3:0.5" takes half of it), or a boolean mask in which True
+    `heads` are names such as "L2H3", or a boolean mask in which True
     is knocked out: one row of (heads,) for all rows of a batch, or (rows, heads), one for each; or
     what `read_heads` read from a file, which must be of a model with as many heads in each layer.
     `model` is a `LoadedModel` or a causal language model of transformers, whose heads are found and

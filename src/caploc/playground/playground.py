@@ -300,7 +300,7 @@ class Playground:
 
     def heads(self, names: Sequence[str]) -> tuple[Head, ...]:
         """Return heads by name, each once; raises UserError if there is none, or no such head."""
-        found = self.loaded.grid.named_in(dict.fromkeys(names), amounts=True)
+        found = self.loaded.grid.named_in(dict.fromkeys(names))
         if not found:
             raise BadOption("No head is chosen; pick one on the map, or take a run's top heads.")
         return tuple(found)

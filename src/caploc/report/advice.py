@@ -56,8 +56,8 @@ def next_steps(
     elif verdict is HeadlineVerdict.NO_HEADS and result.validation.frontier:
         reasons.append(
             "No set keeps its price; the table of sets shows from which price on each would. Such "
-            "a --price (with another --seed, to be believed), more heads (--top), heads in part "
-            "(--amount .5) or more rows may find one."
+            "a --price (with another --seed, to be believed), more heads (--top) or more rows may "
+            "find one."
         )
     elif verdict is HeadlineVerdict.NO_HEADS and result.search.goal == "specific":
         reasons.append(

@@ -8,7 +8,7 @@ import numpy as np
 from jaxtyping import Bool, Int
 
 from caploc.errors import BadOption
-from caploc.heads import Columns, Mask, Masks
+from caploc.heads import Mask, Masks
 from caploc.recovery import Estimate, Measurements
 from caploc.search.settings import Settings
 
@@ -97,7 +97,7 @@ class Problem:
         """The mask that knocks out nothing."""
         return np.zeros(self.heads, dtype=bool)
 
-    def without_each(self, sets: Sequence[Columns]) -> Masks:
+    def without_each(self, sets: Sequence[Sequence[int]]) -> Masks:
         """A mask for each set of columns, which knocks it out."""
         return np.stack([column_mask(self.heads, each) for each in sets])
 
@@ -147,10 +147,10 @@ Asking = Generator[Plan, Measurements, T]  # plans rows, is sent what they gave,
 Search = Asking[Found]
 
 
-def column_mask(heads: int, columns: Columns) -> Mask:
+def column_mask(heads: int, columns: Sequence[int]) -> Mask:
     """The mask that knocks out the heads of these columns."""
-    mask = np.zeros(heads, dtype=float if isinstance(columns, Mapping) else bool)
-    mask[list(columns)] = list(columns.values()) if isinstance(columns, Mapping) else True
+    mask = np.zeros(heads, dtype=bool)
+    mask[list(columns)] = True
     return mask
 
 

@@ -19,7 +19,7 @@ from scipy import stats
 
 from caploc import designs
 from caploc.errors import BadOption
-from caploc.heads import Columns, Masks
+from caploc.heads import Masks
 from caploc.recovery import CONFIDENCE, ESTIMATORS, fit_paired
 from caploc.recovery.estimate import Estimate, Measurements, PerExample
 from caploc.result import number
@@ -214,14 +214,14 @@ class Sheet:
         return Measurements(masks, plan.mask, plan.example, outcome)
 
     def without(
-        self, sets: Sequence[Columns], what: str
+        self, sets: Sequence[Sequence[int]], what: str
     ) -> Asking[Float[np.ndarray, "sets examples"]]:
         """Every example's outcome with all heads of a set gone; NaN where it was not scored."""
         masks = self.problem.without_each(sets)
         yield from self.ask(masks, what)
         return np.stack([self.known[mask.tobytes()] for mask in masks])
 
-    def losses(self, sets: Sequence[Columns]) -> Asking[LossesOfSets]:
+    def losses(self, sets: Sequence[Sequence[int]]) -> Asking[LossesOfSets]:
         """What each example loses with all heads of a set gone; intact outcomes must be known."""
         left = yield from self.without(sets, "whole sets")
         return self.known[self.problem.empty().tobytes()] - left

@@ -14,7 +14,6 @@ MOST_ROWS = 10**12  # a budget beyond what anyone could measure is a slip of the
 PER_HEAD = 16  # rows a head, at most, if no budget is given
 LEAST_BUDGET = 2000
 MOST_SEEDS = 2**63 - 1
-MOST_AMOUNTS = 9  # each is rows for every set that is tried
 GOALS = ("heads", "set", "specific")
 OPENINGS = ("auto", "likelihood", "masks")
 
@@ -26,15 +25,13 @@ class Settings:
     `budget` is the most rows an adaptive search may plan (None: 16 a head, and 2,000 at least); it
     stops earlier once the expected recall of its top heads reaches `recall`. `goal` says whether
     the heads that matter most alone are wanted, or the set that breaks the task most, or the one
-    that does while each spared task loses no more than `price` of its score; `amounts`, between 0
-    and 1, are those by which members of that set may be knocked out besides wholly. `opening`
-    says what an adaptive search begins with: the `likelihood` of right answers, head by head, where
-    the task names any, or `masks` of several heads; `auto` takes masks where rows are few for the
-    heads and a trial shows likelihoods to be unsteady. `group` is
-    the number of examples that one scattered mask is used for (None: as the price of a shared
-    prompt makes best). `estimator` is for masks drawn beforehand (None: the method's own).
-    `mask_counts` and `rates` (None: those of the paper) span the settings that a search for the
-    best of them tries.
+    that does while each spared task loses no more than `price` of its score. `opening` says what an
+    adaptive search begins with: the `likelihood` of right answers, head by head, where the task
+    names any, or `masks` of several heads; `auto` takes masks where rows are few for the heads and
+    a trial shows likelihoods to be unsteady. `group` is the number of examples that one scattered
+    mask is used for (None: as the price of a shared prompt makes best). `estimator` is for masks
+    drawn beforehand (None: the method's own). `mask_counts` and `rates` (None: those of the paper)
+    span the settings that a search for the best of them tries.
     """
 
     masks: int = 100
@@ -43,7 +40,6 @@ class Settings:
     seed: int = 0
     goal: str = "heads"
     price: float = 0.02
-    amounts: Sequence[float] = ()
     opening: str = "auto"
     budget: int | None = None
     recall: float = 0.85
@@ -65,7 +61,6 @@ class Settings:
                 raise BadOption(
                     f"--{name} must lie above 0 and at most at 1{points}; got {share:g}."
                 )
-        self.check_amounts()
         if self.estimator is not None:
             pick(ESTIMATORS, self.estimator, "estimator")
         self.check_spans()
@@ -97,22 +92,6 @@ class Settings:
             raise BadOption(
                 "--rates must be shares of the heads between 0 and 1, each larger than the one "
                 f"before; got {parse_numbers(rates)}."
-            )
-
-    def check_amounts(self) -> None:
-        """Refuse amounts that are out of range, or that no search looks at."""
-        if not self.amounts:
-            return
-        if self.goal != "specific":
-            raise BadOption(f"--amount is for --goal specific; got --goal {self.goal}.")
-        if not (rising(self.amounts) and self.amounts[0] > 0 and self.amounts[-1] < 1):
-            raise BadOption(
-                "--amount takes amounts of a knockout between 0 and 1, each larger than the one "
-                f"before, such as .25,.5,.75; got {parse_numbers(self.amounts)}."
-            )
-        if len(self.amounts) > MOST_AMOUNTS:
-            raise BadOption(
-                f"--amount takes {MOST_AMOUNTS} amounts at most; got {len(self.amounts)}."
             )
 
     def most_rows(self, heads: int) -> int:

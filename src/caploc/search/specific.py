@@ -5,9 +5,6 @@ spared tasks too. For several tolerances of what a head may cost these alone, a 
 head from those within it. The sets as they grew are the first candidates, and are knocked out on
 examples of every task. What they show of their heads corrects what looks said: from both, sets are
 proposed that may do much for little, tried, and so on. The best are tried on further examples.
-
-With amounts, the best of them are varied: what members cost elsewhere is scaled back, and heads
-that would cost too much are added in part.
 """
 
 from collections.abc import Sequence
@@ -19,7 +16,6 @@ import numpy as np
 from jaxtyping import Float
 
 from caploc.errors import BadOption
-from caploc.heads import Columns
 from caploc.recovery.estimate import PerHead
 from caploc.search.likelihood import FirstLook, balance
 from caploc.search.plan import Asking, Found, OtherTask, Plan, Problem, intact_plan
@@ -42,8 +38,6 @@ TRIALS = (0.2, 0.5, 0.9)  # shares of the rows left: likelihoods of all, of the 
 KEPT = 5  # candidates that go on after the first of these
 PROPOSING, PROPOSED = 0.6, (12, 8, 6)  # share of the rows left for sets proposed; these, by round
 DRAWS, LEAST_EACH = 8, 4  # draws for each set to propose; examples of a task that it is tried on
-SCALING, ROUNDS = 0.2, 2  # share of the budget for sets with amounts, and in how many rounds
-BASES, VARIED, KEPT_SCALED = 3, 4, 3  # sets varied in one, heads in all; sets that go on after it
 LINKED, MISLED = 0.005, 0.2  # what likelihoods may be wrong by, in score and as a share
 # Most heads cost most examples nothing and a few of them everything, which the first few seldom
 # show: a variance of single examples besides what these show.
@@ -58,7 +52,7 @@ NOTHING_SCORED = (
     "--opening masks."
 )
 
-Whole = tuple[int, ...]  # columns of heads that are knocked out wholly
+Whole = tuple[int, ...]  # columns of the heads of a set
 Changes = Float[np.ndarray, "sets asked"]
 Effect = Float[np.ndarray, " heads"]
 
@@ -95,7 +89,7 @@ class Side:
         self.order = [example for part in parts for example in balance(part, choices)]
         self.look.change = np.zeros((self.problem.heads, 0))
 
-    def expect(self, sets: Sequence[Columns], count: int) -> Asking[Changes]:
+    def expect(self, sets: Sequence[Sequence[int]], count: int) -> Asking[Changes]:
         """By how much right answers get less likely without each of the sets, on new examples."""
         asked = [self.order[n % len(self.order)] for n in range(self.used, self.used + count)]
         self.used += count
@@ -118,11 +112,11 @@ class Side:
         self.look.change = np.concatenate([self.look.change, further], axis=1)
         return len(heads) * count
 
-    def expect_each(self, sets: Sequence[Columns], count: int) -> Asking[Changes]:
+    def expect_each(self, sets: Sequence[Sequence[int]], count: int) -> Asking[Changes]:
         """The change of the score that each of some new examples leads one to expect."""
         return self.look.predict((yield from self.expect(sets, count)))
 
-    def try_sets(self, sets: Sequence[Columns], count: int) -> Asking[Changes]:
+    def try_sets(self, sets: Sequence[Sequence[int]], count: int) -> Asking[Changes]:
         """By how much the outcomes of some examples change without each of the sets."""
         asked = self.random.permutation(list(self.intact))[:count].tolist()
         masks, task = self.problem.without_each(sets), self.beside.number
@@ -140,12 +134,11 @@ def changes(plan: Plan, before: dict[int, float]) -> Asking[Changes]:
 class GrownSet:
     """A set, and what became of examples without it: of the task and its twins, then of others.
 
-    `columns` are those of its heads or, where not all are knocked out wholly, their amounts.
     Of every task, `likely` holds the changes of its score that likelihoods lead one to expect, one
     for each example, and `seen` those of outcomes.
     """
 
-    columns: Whole | dict[int, float]
+    columns: Whole
     targets: int  # of the tasks, the first so many are the task and its twins
     likely: list[list[float]]
     seen: list[list[float]]
@@ -230,20 +223,14 @@ def search_specific(state: SearchState) -> Asking[Found]:
     spared = [side for side in sides if not side.beside.twin]
     if not targets:
         return nothing_found(problem, NOTHING_SCORED)
-    state.reserved = int(SCALING * state.budget) if problem.settings.amounts else 0
     looks = yield from look_at_heads(state, targets, spared)
     sets = yield from grow(state, targets, looks)
     candidates = yield from try_candidates(state, sides, sets, looks)
-    whole = [each for each in candidates if not isinstance(each.columns, dict)]
-    best = best_of(whole, problem.settings.price, 1)
+    best = best_of(candidates, problem.settings.price, 1)
     chosen = list(best[0].columns) if best and best[0].damage > 2 * LINKED else []  # or no harm
     found = yield from conclude_set(state, targets[0].look, chosen, CHECKED)
-    best = best_of(frontier(whole), problem.settings.price, len(whole))
+    best = best_of(frontier(candidates), problem.settings.price, len(candidates))
     found.diagnostics["candidates"] = [list(each.columns) for each in best]
-    if problem.settings.amounts:
-        scaled = [each for each in frontier(candidates) if isinstance(each.columns, dict)]
-        best = best_of(scaled, problem.settings.price, KEPT_SCALED)
-        found.diagnostics["scaled"] = [each.columns for each in best]
     return found
 
 
@@ -264,7 +251,7 @@ def look_at_heads(
     state: SearchState, targets: Sequence[Side], spared: Sequence[Side]
 ) -> Asking[Looks]:
     """Look at every head alone, then at fewer and fewer of them on more examples."""
-    problem, budget = state.problem, state.budget - state.reserved
+    problem, budget = state.problem, state.budget
     limits = [tolerance * problem.settings.price for tolerance in TOLERANCES]
     pool = problem.eligible
     for place, share in enumerate(LOOKS):
@@ -319,8 +306,7 @@ def grow(state: SearchState, targets: Sequence[Side], looks: Looks) -> Asking[li
         [column for column in looks.pool if looks.lost[column] <= limit] for limit in looks.limits
     ]
     top = state.problem.settings.top
-    budget = state.budget - state.reserved
-    share = GROWING * budget / (top * len(looks.limits) * ADDED * len(targets))
+    share = GROWING * state.budget / (top * len(looks.limits) * ADDED * len(targets))
     count = int(np.clip(share, FEWEST_ASKED, MOST_ASKED))
     grown: list[Whole] = [() for _ in looks.limits]
     damage: dict[Whole, float] = {(): 0.0}
@@ -353,19 +339,17 @@ def grow(state: SearchState, targets: Sequence[Side], looks: Looks) -> Asking[li
 def try_candidates(
     state: SearchState, sides: Sequence[Side], sets: Sequence[Whole], looks: Looks
 ) -> Asking[list[GrownSet]]:
-    """Try the sets, and those made of them with amounts, on further examples of every task."""
-    whole = untried(sides, sets)
-    if not whole:
+    """Try the sets, and those proposed after them, on further examples of every task."""
+    tried = untried(sides, sets)
+    if not tried:
         return []
     price = state.problem.settings.price
-    yield from try_further(state, sides, whole, int(TRIALS[0] * state.left))
-    yield from propose(state, sides, whole, looks.pool)
-    scaled = yield from scale(state, sides, whole, looks)
+    yield from try_further(state, sides, tried, int(TRIALS[0] * state.left))
+    yield from propose(state, sides, tried, looks.pool)
     for share in TRIALS[1:]:
-        best = best_of(whole, price, KEPT) + best_of(scaled, price, KEPT_SCALED)
-        rows = int(share * state.left)
+        best, rows = best_of(tried, price, KEPT), int(share * state.left)
         yield from try_further(state, sides, best, rows, outcomes=share == TRIALS[-1])
-    return [*whole, *scaled]
+    return tried
 
 
 def propose(
@@ -435,7 +419,7 @@ def compose(
     return chosen
 
 
-def untried(sides: Sequence[Side], sets: Sequence[Whole | dict[int, float]]) -> list[GrownSet]:
+def untried(sides: Sequence[Side], sets: Sequence[Whole]) -> list[GrownSet]:
     """Make candidates of sets, with nothing known of them."""
     targets = sum(side.beside.twin for side in sides)
     return [GrownSet(each, targets, [[] for _ in sides], [[] for _ in sides]) for each in sets]
@@ -465,48 +449,6 @@ def try_further(
             kind[place] += change.tolist()
     for candidate in sets:
         vars(candidate).pop("weighed", None)
-
-
-def scale(
-    state: SearchState, sides: Sequence[Side], whole: Sequence[GrownSet], looks: Looks
-) -> Asking[list[GrownSet]]:
-    """Sets with amounts, made of the best sets of whole heads; none if there are no amounts."""
-    settings, scaled = state.problem.settings, list[GrownSet]()
-    rows, state.reserved = state.reserved // ROUNDS, 0
-    for _ in range(ROUNDS if settings.amounts else 0):
-        bases = best_of(frontier([*whole, *scaled]), settings.price, BASES)
-        known = {frozenset(dict(each.columns).items()) for each in scaled}  # type: ignore[arg-type]
-        varied = {frozenset(each.items()): each for each in vary(bases, looks, settings)}
-        further = untried(sides, [varied[each] for each in varied if each not in known])
-        yield from try_further(state, sides, further, rows)
-        scaled += further
-    return scaled
-
-
-def vary(bases: Sequence[GrownSet], looks: Looks, settings: Settings) -> list[dict[int, float]]:
-    """The sets, each with one head at every amount, for the heads of which most may come.
-
-    Of a set that costs more than the price these are its members that cost most for what they do;
-    beside one that does not, the heads that do most, the last of which takes the weakest's place.
-    """
-    moves: list[list[tuple[dict[int, float], int]]] = []
-    for base in bases:
-        columns = base.columns
-        amounts = columns if isinstance(columns, dict) else dict.fromkeys(columns, 1.0)
-        if base.loss > settings.price:
-            order = sorted(amounts, key=lambda c: -looks.lost[c] / max(looks.gain[c], LINKED))
-        else:
-            order = sorted(set(looks.pool) - set(amounts), key=lambda c: -looks.gain[c])
-            by_gain = sorted(amounts, key=lambda c: -looks.gain[c])
-            amounts = {column: amounts[column] for column in by_gain[: settings.top - 1]}
-        moves.append([(amounts, column) for column in order])
-    taken = [move for place in zip_longest(*moves) for move in place if move is not None]
-    return [
-        {**amounts, column: amount}
-        for amounts, column in taken[:VARIED]
-        for amount in settings.amounts
-        if amount != amounts.get(column)
-    ]
 
 
 def frontier(candidates: Sequence[GrownSet]) -> list[GrownSet]:

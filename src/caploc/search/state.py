@@ -110,7 +110,6 @@ class SearchState:
     breaks_task: dict[int, int] = field(default_factory=dict)  # of a universal head, the other one
     tried: Measurements | None = None  # candidates for a set, each alone
     spent: int = 0
-    reserved: int = 0  # rows of the budget that are for something later
     promised: float = 0.0
     unsteadiness: float | None = None  # of likelihoods, in nats, where a trial told it
 
@@ -121,8 +120,8 @@ class SearchState:
 
     @property
     def left(self) -> int:
-        """Rows of the budget that are neither spent nor reserved."""
-        return max(self.budget - self.spent - self.reserved, 0)
+        """Rows of the budget that are not spent."""
+        return max(self.budget - self.spent, 0)
 
     @property
     def struck(self) -> tuple[int, ...]:

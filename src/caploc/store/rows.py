@@ -16,9 +16,6 @@ from caploc.heads import Mask
 
 BITS_ALWAYS = 1024  # bytes; no model has more than so many attention heads
 COLUMNS = b"c"  # what a mask written as its columns begins with
-# What a mask with amounts begins with, and its parts; no mask of heads has these 64 bits first.
-AMOUNTS = b"\xffamounts"
-AMOUNT = np.dtype([("column", "<u4"), ("amount", "<f8")])
 
 Fields = tuple[bytes, str, int, float | None, str, str, float, int, float]
 
@@ -57,14 +54,7 @@ class Row:
 
 
 def pack(mask: Mask) -> bytes:
-    """A mask as the store keeps it: its bits, or where shorter (few of many parts) its columns.
-
-    With a part that is not knocked out wholly it is the columns and the amount of each.
-    """
-    if mask.dtype != bool and (mask % 1).any():
-        held = np.flatnonzero(mask)
-        return AMOUNTS + np.array([*zip(held, mask[held], strict=True)], AMOUNT).tobytes()
-    mask = mask.astype(bool)
+    """A mask as the store keeps it: its bits, or where shorter (few of many parts) its columns."""
     bits = np.packbits(mask).tobytes()
     columns = np.flatnonzero(mask).astype("<u4").tobytes()
     # columns only where strictly shorter: two masks of one length are then written in one way
@@ -79,19 +69,10 @@ def unpack(packed: bytes, parts: int | None = None) -> Int[np.ndarray, " knocked
     Without `parts` a mask of up to 1,024 bytes is taken for bits, which is right for every mask of
     attention heads.
     """
-    if packed.startswith(AMOUNTS):
-        return np.frombuffer(packed[len(AMOUNTS) :], AMOUNT)["column"].astype(int)
     as_bits = len(packed) <= BITS_ALWAYS if parts is None else len(packed) == -(-parts // 8)
     if not as_bits and packed[:1] == COLUMNS:
         return np.frombuffer(packed[1:], dtype="<u4").astype(int)
     return np.flatnonzero(np.unpackbits(np.frombuffer(packed, dtype=np.uint8)))
-
-
-def unpack_amounts(packed: bytes) -> list[float]:
-    """How much is knocked out of each column of `unpack`; empty where all are wholly."""
-    if not packed.startswith(AMOUNTS):
-        return []
-    return [*map(float, np.frombuffer(packed[len(AMOUNTS) :], AMOUNT)["amount"])]
 
 
 def as_fields(row: Row) -> Fields:

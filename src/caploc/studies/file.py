@@ -57,7 +57,6 @@ class SettingLists(StudiesPart):
     budget: Whole | None = None
     goal: Literal["heads", "set", "specific"] | None = None
     price: Annotated[float, Field(gt=0, le=1)] | None = None
-    amounts: Some[Rate] | None = None
     opening: Literal["auto", "likelihood", "masks"] | None = None
     recall: Annotated[float, Field(gt=0, le=1)] | None = None
     top: Whole | None = None
@@ -85,7 +84,7 @@ class SettingLists(StudiesPart):
     def said(self) -> dict[str, Any]:
         """Return the choices that were made here."""
         kept = self.model_dump(include=set(SettingLists.model_fields), exclude_none=True)
-        for name in kept.keys() & {"amounts", "mask_counts", "rates"}:
+        for name in kept.keys() & {"mask_counts", "rates"}:
             kept[name] = tuple(kept[name])
         return kept
 

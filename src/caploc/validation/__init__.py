@@ -21,7 +21,7 @@ from caploc import designs
 from caploc.contents import Curve
 from caploc.cost import Cost
 from caploc.errors import BadOption
-from caploc.heads import Columns, HeadGrid, Mask, Masks
+from caploc.heads import HeadGrid, Mask, Masks
 from caploc.measurement import Meter, outcomes_by_example
 from caploc.progress import Progress
 from caploc.recovery import falls_short, paired
@@ -71,7 +71,7 @@ class Check:
         values = np.array([row.outcome for row in rows], dtype=float)
         return values.reshape(len(masks), len(self.examples))
 
-    def without(self, sets: Sequence[Columns], what: str) -> list["Outcomes"]:
+    def without(self, sets: Sequence[Sequence[int]], what: str) -> list["Outcomes"]:
         """Outcomes of every example without each of the sets."""
         return [*self.outcomes(np.stack([column_mask(self.grid.size, s) for s in sets]), what)]
 

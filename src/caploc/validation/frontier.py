@@ -1,7 +1,7 @@
 """Which of the sets that a search for a specific one found keeps its promise, on fresh examples."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -9,9 +9,8 @@ from scipy.optimize import brentq
 
 from caploc import designs
 from caploc.errors import BadOption
-from caploc.frontiers import find_worst, has_amounts
-from caploc.heads import Columns, HeadGrid
-from caploc.recovery import falls, falls_short
+from caploc.frontiers import find_worst
+from caploc.recovery import falls_short
 from caploc.result import Frontier, FrontierSet, Subsets, TaskEffect, number
 from caploc.validation import Check, Outcomes, scored_both
 from caploc.validation.members import effect_between
@@ -51,24 +50,21 @@ def split_examples(size: int, seed: int) -> tuple[list[int], list[int]]:
 
 
 def judge_frontier(
-    promise: Promise, sets: Sequence[Sequence[int]], scaled: Sequence[Mapping[int, float]] = ()
+    promise: Promise, sets: Sequence[Sequence[int]]
 ) -> tuple[Frontier, Sequence[int]]:
     """Judge sets in the order given; name the first that breaks all it must and keeps the price.
 
     A set keeps it if no spared task loses as much, by a one-sided test each at half the level of
-    the set before: over all sets the chance of a false promise is at most `LEVEL`. The same holds
-    over all `scaled`, sets with amounts: they are judged apart, never named, and left out unless
-    they surely do better than each set of whole heads (`outdoes`).
+    the set before: over all sets the chance of a false promise is at most `LEVEL`.
     """
-    every: list[Columns] = [*sets, *scaled]
-    losses = [change_of(each, every) for each in promise.spared]
-    damage = change_of(promise.check, every)
-    twins = [change_of(each, every) for each in promise.twins]
+    losses = [change_of(each, sets) for each in promise.spared]
+    damage = change_of(promise.check, sets)
+    twins = [change_of(each, sets) for each in promise.twins]
 
-    def judged(columns: Columns, place: int, level: float) -> FrontierSet:
+    def judged(columns: Sequence[int], place: int, level: float) -> FrontierSet:
         prices = [least_price(*each[place], level) for each in losses]
         return FrontierSet(
-            heads=name_columns(promise.check.grid, columns),
+            heads=[str(promise.check.grid.heads[column]) for column in columns],
             damage=effect_between(*damage[place]),
             twins=task_effects(promise.twins, twins, place),
             spared=task_effects(promise.spared, losses, place),
@@ -77,19 +73,12 @@ def judge_frontier(
             keeps=number(max(prices, default=0.0) if np.isfinite(prices).all() else math.nan),
         )
 
-    levels = [LEVEL / 2 ** (place + 1) for place in range(len(every))]
-    found = [judged(*each) for each in zip(sets, range(len(sets)), levels, strict=False)]
+    found = [judged(each, place, LEVEL / 2 ** (place + 1)) for place, each in enumerate(sets)]
     named = next((s for s, one in zip(sets, found, strict=True) if one.within and one.breaks), ())
-    for place, (columns, level) in enumerate(zip(scaled, levels, strict=False), len(sets)):
-        others = range(len(sets))
-        beyond = all(outdoes(damage, losses, place, other, level / 2) for other in others)
-        if beyond and surely_falls(*damage[place], level):
-            found.append(judged(columns, place, level))
     frontier = Frontier(
         price=promise.price,
         fresh=promise.check.fresh,
         examples=len(promise.check.examples),
-        in_part=len(scaled) or None,
         sets=found,
     )
     return frontier, named
@@ -98,26 +87,7 @@ def judge_frontier(
 Changes = list[tuple[Outcomes, Outcomes]]
 
 
-def outdoes(
-    damage: Changes, losses: Sequence[Changes], place: int, other: int, level: float
-) -> bool:
-    """Tell whether a set surely does more damage than another, or costs less where that costs most.
-
-    Where that is shows on the same examples: the level is shared between the tasks it may be.
-    """
-    worst = min(losses, key=lambda each: np.nan_to_num(np.subtract(*each[other][::-1])).mean())
-    return surely_falls(damage[other][1], damage[place][1], level) or surely_falls(
-        worst[place][1], worst[other][1], level / len(losses)
-    )
-
-
-def name_columns(grid: HeadGrid, columns: Columns) -> list[str]:
-    """Name the heads of a set, each with its amount where it is not knocked out wholly."""
-    amounts = columns if isinstance(columns, Mapping) else dict.fromkeys(columns, 1.0)
-    return [str(grid.heads[column].scaled(amount)) for column, amount in amounts.items()]
-
-
-def change_of(check: Check, sets: Sequence[Columns]) -> Changes:
+def change_of(check: Check, sets: Sequence[Sequence[int]]) -> Changes:
     """Ask for outcomes of a check's examples before and without each of the sets."""
     intact, *without = check.without([(), *sets], "specific sets")
     return [(intact, each) for each in without]
@@ -180,12 +150,6 @@ def least_price(before: Outcomes, after: Outcomes, level: float) -> float:
     return math.ceil(1000 * float(brentq(excess, 0.0, most, xtol=1e-6))) / 1000
 
 
-def surely_falls(before: Outcomes, after: Outcomes, level: float) -> bool:
-    """Tell whether the mean falls, by a one-sided test at the level."""
-    before, after, binary = scored_both(before, after)
-    return before.size > 0 and falls(after - before, binary=binary) <= level
-
-
 def task_effects(
     checks: Sequence[Check], changes: Sequence[Changes], place: int
 ) -> list[TaskEffect]:
@@ -207,28 +171,8 @@ ONE_WORDING = (
 
 
 def frontier_note(frontier: Frontier, named: Sequence[int]) -> list[str]:
-    """Say what sets with amounts do, and that a set rests on one wording."""
-    price = 100 * (frontier.price or 0.0)
-    whole = [each for each in frontier.sets if not has_amounts(each)]
-    scaled = [each for each in frontier.sets if has_amounts(each) and each.within and each.breaks]
-    told = [amounts_note(each, price) for each in scaled[:1]]
-    if frontier.in_part and len(whole) == len(frontier.sets):
-        told = [
-            f"Of {frontier.in_part} sets with heads in part none surely does better than those of "
-            "whole heads."
-        ]
-    if named and not any(each.twins for each in frontier.sets):
-        told.append(ONE_WORDING)
-    return told
-
-
-def amounts_note(one: FrontierSet, price: float) -> str:
-    """Say what a set with amounts does, and how to get it."""
-    return (
-        f"By amounts, {' '.join(one.heads)} takes {-100 * (one.damage.effect or 0.0):.0f} points, "
-        f"and each spared task surely loses less than {price:g}{describe_worst(one)}; "
-        f"`caploc export` with `--heads {','.join(one.heads)}` writes it."
-    )
+    """Say that a set rests on one wording."""
+    return [ONE_WORDING] if named and not any(each.twins for each in frontier.sets) else []
 
 
 def describe_worst(one: FrontierSet) -> str:

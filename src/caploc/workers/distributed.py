@@ -24,7 +24,7 @@ from caploc.engine import Answer, Ask, BatchEngine, Source
 from caploc.engine.planning import SHARE
 from caploc.errors import CaplocError, ModelRefused, OutOfMemory, RunFailed
 from caploc.grid import Grid
-from caploc.heads import HeadGrid, Mask
+from caploc.heads import HeadGrid
 from caploc.models.loading import LoadedModel, load_model
 from caploc.models.placement import free_memory
 from caploc.tasks.task import Request
@@ -42,13 +42,13 @@ Parts = TypeVar("Parts", bound=Grid[Any])
 
 @dataclass(frozen=True, slots=True)
 class AskBatch:
-    """Asks as they travel: each text, each mask and each source once, masks as bits or amounts.
+    """Asks as they travel: each text, each mask and each source once, masks as bits.
 
     `asked` holds each ask's key and its places in `requests`, `masks` and `sources`.
     """
 
     requests: tuple[Request, ...]
-    masks: tuple[bytes, ...]  # packed bits, most significant first; 1 is knocked out; or amounts
+    masks: tuple[bytes, ...]  # packed bits, most significant first; 1 is knocked out
     parts: int  # of a mask
     asked: tuple[tuple[tuple[int, int], int, int, int], ...]
     sources: tuple[Source | None, ...] = (None,)
@@ -62,7 +62,7 @@ class AskBatch:
             (
                 ask.key,
                 requests.setdefault(ask.request, len(requests)),
-                masks.setdefault(mask_bytes(ask.knocked_out), len(masks)),
+                masks.setdefault(np.packbits(ask.knocked_out).tobytes(), len(masks)),
                 sources.setdefault(ask.source, len(sources)),
             )
             for ask in asks
@@ -71,23 +71,14 @@ class AskBatch:
         return cls(tuple(requests), tuple(masks), parts, tuple(asked), tuple(sources))
 
     def asks(self) -> list[Ask]:
-        masks = [read_mask(packed, self.parts) for packed in self.masks]
+        masks = [
+            np.unpackbits(np.frombuffer(packed, np.uint8), count=self.parts).astype(bool)
+            for packed in self.masks
+        ]
         return [
             Ask(key, self.requests[text], masks[mask], self.sources[source])
             for key, text, mask, source in self.asked
         ]
-
-
-def mask_bytes(mask: Mask) -> bytes:
-    """A mask as it travels: its bits, or with amounts a number of eight bytes for each part."""
-    return (np.packbits(mask) if mask.dtype == bool else mask.astype("<f8")).tobytes()
-
-
-def read_mask(packed: bytes, parts: int) -> Mask:
-    """Read a mask over so many parts that `mask_bytes` wrote."""
-    if len(packed) == 8 * parts:
-        return np.frombuffer(packed, "<f8").astype(float)
-    return np.unpackbits(np.frombuffer(packed, np.uint8), count=parts).astype(bool)
 
 
 @dataclass(frozen=True)

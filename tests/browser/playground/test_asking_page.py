@@ -213,27 +213,6 @@ def test_attention_is_that_without_the_heads_chosen_when_it_is_asked(visit, play
     assert found != playground.attention(other)["weights"].ravel().tolist()
 
 
-def test_an_amount_is_taken_of_one_head_or_of_all(visit, playground):
-    page = visit()
-    page.locator("#clear").click()
-    for head in ("L0H13", "L0H14"):
-        page.locator(f"[data-head={head}]").click()
-    page.locator("#whose").select_option("L0H13")
-    page.locator("#amount").fill("40")
-    expect(page.locator("#amount-shown")).to_have_text("40 %")
-    assert page.locator("#chosen button").all_inner_texts() == ["L0H13:0.4", "L0H14"]
-    ask(page)
-    assert text(page, "knocked_out") == joined(
-        truth(playground, ["L0H13:0.4", "L0H14"])["knocked_out"]
-    )
-    page.locator("#whose").select_option("")
-    expect(page.locator("#amount-shown")).to_have_text("various")
-    page.locator("#amount").fill("100")
-    assert page.locator("#chosen button").all_inner_texts() == ["L0H13", "L0H14"]
-    page.locator("[data-head=L0H13]").click()
-    assert page.locator("#chosen button").all_inner_texts() == ["L0H14"]
-
-
 def test_a_talk_goes_on_with_what_each_side_said(visit, playground, monkeypatch):
     template = "{% for m in messages %}{{ m['role'] }}:{{ m['content'] }}\n{% endfor %}assistant:"
     monkeypatch.setattr(playground.loaded.tokenizer, "chat_template", template)

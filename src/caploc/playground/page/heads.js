@@ -10,7 +10,6 @@ export class HeadMap {
     this.groupSizes = groupSizes;
     this.changed = changed;
     this.chosen = new Set();
-    this.amounts = new Map(); // how much is taken of a chosen head, where it is not all
     this.picked = this.chosen; // what was chosen otherwise than by chance: controls stand in for it
     this.cells = new Map();
     this.run = null;
@@ -92,11 +91,8 @@ export class HeadMap {
     this.draw();
   }
 
-  // Heads by name, `L0H6:0.5` for one of which half is taken.
   choose(names) {
-    const parted = names.map((name) => name.split(":"));
-    this.picked = this.chosen = new Set(parted.map(([name]) => name));
-    this.amounts = new Map(parted.filter(([, amount]) => amount).map(([name, amount]) => [name, Number(amount)]));
+    this.picked = this.chosen = new Set(names);
     this.draw();
     this.changed();
   }
@@ -108,30 +104,16 @@ export class HeadMap {
     this.changed(name);
   }
 
-  // Take so much of one head, or of all that are chosen.
-  take(name, amount) {
-    for (const each of name ? [name] : this.chosen) {
-      if (amount === 1) this.amounts.delete(each);
-      else this.amounts.set(each, amount);
-    }
-    this.draw();
-    this.changed();
-  }
-
   names() {
-    return [...this.chosen].map((name) => (this.amounts.has(name) ? `${name}:${this.amounts.get(name)}` : name));
+    return [...this.chosen];
   }
 
   draw() {
-    for (const name of this.amounts.keys()) if (!this.chosen.has(name)) this.amounts.delete(name);
     for (const [name, cell] of this.cells) {
       const on = this.chosen.has(name);
-      const amount = this.amounts.get(name);
       cell.setAttribute("aria-selected", on);
-      cell.toggleAttribute("data-part", amount !== undefined);
       const effect = this.run ? `, effect ${cell.textContent}` : "";
-      const gone = amount === undefined ? ", knocked out" : `, ${Math.round(100 * amount)} % knocked out`;
-      cell.setAttribute("aria-label", `${name}${effect}${on ? gone : ""}`);
+      cell.setAttribute("aria-label", `${name}${effect}${on ? ", knocked out" : ""}`);
     }
   }
 

@@ -64,8 +64,6 @@ class Page {
     });
     by("runs").addEventListener("change", () => this.takeRun(Number(by("runs").value)));
     by("number").addEventListener("input", () => this.map.choose(this.run.order.slice(0, Number(by("number").value))));
-    by("amount").addEventListener("input", () => this.map.take(by("whose").value, by("amount").valueAsNumber / 100));
-    by("whose").addEventListener("change", () => this.showAmount());
     by("chat").addEventListener("change", () => this.showTalk());
     by("reply").addEventListener("click", () => this.reply());
     by("forget").addEventListener("click", () => this.forgetTalk());
@@ -101,7 +99,6 @@ class Page {
     by("which").textContent = fewOf(names);
     by("chosen").replaceChildren(...names.map((name) => this.chip(name)));
     for (const id of ["clear", "save", "score"]) allow(id, names.length > 0);
-    this.offerAmounts();
     allow("random", this.map.picked.size > 0);
     if (this.run) {
       const first = this.run.order.slice(0, names.length);
@@ -115,25 +112,6 @@ class Page {
     if (this.asked && by("live").checked && names.length) this.soon = setTimeout(() => this.answer(), PAUSE);
   }
 
-  offerAmounts() {
-    const before = by("whose").value;
-    const names = [...this.map.chosen];
-    by("whose").replaceChildren(element("option", { value: "" }, "every head"), ...names.map((name) => element("option", { value: name }, name)));
-    by("whose").value = names.includes(before) ? before : "";
-    by("amounts").hidden = names.length === 0;
-    this.showAmount();
-  }
-
-  // The amount of the head that is named, or of all where it is the same.
-  showAmount() {
-    const whose = by("whose").value ? [by("whose").value] : [...this.map.chosen];
-    const found = new Set(whose.map((name) => this.map.amounts.get(name) ?? 1));
-    const amount = found.size === 1 ? [...found][0] : null;
-    if (amount !== null) by("amount").value = 100 * amount;
-    by("amount-shown").textContent = amount === null ? "various" : amount === 1 ? "all of it" : `${Math.round(100 * amount)} %`;
-    by("amount").setAttribute("aria-valuetext", by("amount-shown").textContent);
-  }
-
   chip(name) {
     const button = element("button", { type: "button", "aria-label": `Do not knock out ${name}` }, name);
     button.addEventListener("click", () => this.dropped(name));
@@ -143,10 +121,10 @@ class Page {
   // A chip goes with its head: the next one takes its place, after the last one the head's square.
   dropped(name) {
     const at = this.map.names().indexOf(name);
-    this.map.toggle(name.split(":")[0]);
+    this.map.toggle(name);
     const chips = by("chosen").querySelectorAll("button");
     if (chips.length) chips[Math.min(at, chips.length - 1)].focus();
-    else this.map.focus(this.map.cells.get(name.split(":")[0]));
+    else this.map.focus(this.map.cells.get(name));
   }
 
   focusHead(name) {
