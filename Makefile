@@ -22,7 +22,7 @@ SITE := python -c 'import site; print(*site.getsitepackages())'
 export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: demo test test-shapes test-slow test-browser test-cluster test-faults test-real test-vllm check bench bench-neurons bench-workers bench-gpu gpu-check bench-peers \
-	demo-model truth truth-real bench-real wheel test-wheel clean
+	truth-real bench-real wheel test-wheel clean
 
 demo: $(INSTALLED)  ## install, fetch SmolLM2, localize some of its capabilities, write reports
 	$(BIN)/caploc demo --out $(OUT)
@@ -59,7 +59,7 @@ wheel: $(BIN)/.installed-package  ## wheel and source archive, in build/dist
 	rm -rf build/dist
 	$(BIN)/python -m build --outdir build/dist .
 
-test-wheel: $(BIN)/.installed-package  ## the wheel in an empty environment runs the demo: minutes
+test-wheel: $(BIN)/.installed-package  ## the wheel in an empty environment finds heads: minutes
 	$(BIN)/pytest -m wheel tests/packaging $(TESTS)
 
 .PHONY: words-data words-scores
@@ -73,14 +73,6 @@ check: $(INSTALLED_DEV)  ## lint, format, types
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-
-# The allocator settings keep freed memory: taking it from the kernel anew costs more than the step.
-demo-model: $(INSTALLED_DEV)  ## train the demo model again, about an hour on two cores
-	MALLOC_MMAP_THRESHOLD_=4294967296 MALLOC_TRIM_THRESHOLD_=17179869184 \
-		$(BIN)/python scripts/train_demo.py --out build/demo-model
-
-truth: $(INSTALLED)  ## every single head's effect on every capability of the demo model
-	$(BIN)/python scripts/truth.py
 
 truth-real: $(INSTALLED)  ## what every head of three pretrained models does alone, on ten tasks: hours; resumes
 	$(BIN)/caploc fetch all

@@ -1,4 +1,4 @@
-"""The benchmark's models: pretrained ones, caploc's own demo, and Llamas with random weights.
+"""The benchmark's models: pretrained ones, the tests' demo model, and Llamas with random weights.
 
 Pretrained ones are fetched before (`caploc fetch smollm2`).
 
@@ -19,6 +19,7 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from caploc.models.loading import LoadedModel, load_model
 from caploc.models.projections import find_projections
+from fixtures import DEMO
 
 BUILD = Path("build/bench")
 SEED = 0
@@ -86,7 +87,7 @@ def load(name: str) -> LoadedModel:
         return build_on_device(name)
     if name in PRETRAINED:
         return load_model(name, device="cpu", dtype="float32")
-    return load_model(str(saved(name)) if name in SAVED else name, device="cpu")
+    return load_model(str(saved(name)) if name in SAVED else DEMO, device="cpu")
 
 
 def saved(name: str) -> Path:

@@ -5,14 +5,18 @@ import os
 import re
 from functools import partial
 from importlib.machinery import SourceFileLoader
+from pathlib import Path
 from unittest.mock import patch
 
 import pytest
 from hypothesis import settings
 from jaxtyping import _import_hook
 
+from worlds import DEMO, TASKS
+
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["TQDM_DISABLE"] = "1"
+os.environ["CAPLOC_TASKS"] = TASKS
 # Tests run beside each other, those in processes of their own too: a core each.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 # The machines are shared: how long an example takes says nothing about the code.
@@ -74,8 +78,6 @@ def _no_fetched_models(request, monkeypatch, tmp_path_factory):
 
 @pytest.fixture
 def as_if_fetched(monkeypatch):
-    """Let every model of the table look as if it had been fetched: as the model inside caploc."""
-    from caploc.models import sources
-
+    """Let every model of the table look as if it had been fetched: as the demo model."""
     monkeypatch.setattr("caploc.models.sources.is_fetched", lambda name: True)
-    monkeypatch.setattr("caploc.models.sources.model_folder", lambda name: sources.DEMO_FOLDER)
+    monkeypatch.setattr("caploc.models.sources.model_folder", lambda name: Path(DEMO))

@@ -22,6 +22,7 @@ from caploc.progress import Silent
 from caploc.result import GridShape, HeldOut, LocatedTask, Result, Score, TaskComparison, Validation
 from caploc.sandbox import pool
 from caploc.workbench import ModelOptions
+from worlds import DEMO
 from worlds.planted import Planted, write_planted
 
 ROOT = Path(__file__).parent.parent
@@ -74,7 +75,7 @@ def test_a_command_whose_result_stands_alone_says_nothing_before_it():
     assert not ended.stdout and "getting ready" not in ended.stderr
 
 
-LOCATE = ["locate", "demo", "--task", "demo/addition"]
+LOCATE = ["locate", DEMO, "--task", "demo/addition"]
 
 
 @pytest.fixture
@@ -96,27 +97,27 @@ def typed(monkeypatch, capsys, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["locate", "demo", "--task", "demo/additon"], "Did you mean 'demo/addition'?"),
-        (["locate", "demo", "--task", "demo/addition", "--method", "cs"], "no method 'cs'"),
-        (["locate", "demo", "--task", "demo/addition", "--rate", "2"], "between 0 and 1; got 2"),
+        (["locate", DEMO, "--task", "demo/additon"], "Did you mean 'demo/addition'?"),
+        (["locate", DEMO, "--task", "demo/addition", "--method", "cs"], "no method 'cs'"),
+        (["locate", DEMO, "--task", "demo/addition", "--rate", "2"], "between 0 and 1; got 2"),
         (["locate", "nowhere/at/all", "--task", "demo/addition"], "nowhere/at/all"),
-        (["locate", "demo", "--task", "demo/addition", "--data", "x"], "SPLIT=FILE"),
-        (["evaluate", "demo", "--heads", "L7H1", "--task", "demo/prose"], "L0 to L5"),
+        (["locate", DEMO, "--task", "demo/addition", "--data", "x"], "SPLIT=FILE"),
+        (["evaluate", DEMO, "--heads", "L7H1", "--task", "demo/prose"], "L0 to L5"),
         (["ui", "nowhere"], "There is no folder 'nowhere'"),
         (["view", "nowhere"], "There is no folder 'nowhere'; name one that holds runs"),
         (["view", ".", "--port", "70000"], "--port must be 0 to 65535; got 70000"),
         (["ui", "--model", "nowhere/at/all"], "nowhere/at/all"),
         (["ui", "--task", "demo/additon"], "Did you mean 'demo/addition'?"),
-        (["ui", "--port", "70000"], "--port must be 0 to 65535; got 70000"),
-        (["evaluate", "demo", "--heads", "7", "--task", "demo/prose"], "such as L16H21"),
+        (["ui", "--model", DEMO, "--port", "70000"], "--port must be 0 to 65535; got 70000"),
+        (["evaluate", DEMO, "--heads", "7", "--task", "demo/prose"], "such as L16H21"),
         (["report", "/nowhere"], "There is no folder '/nowhere'; name the folder of a finished"),
         (["compare", "/nowhere"], "There is no folder '/nowhere'; name the folder of a finished"),
         (["universal", "/nowhere"], "There is no folder '/nowhere'; name the folder of a"),
         (
-            ["export", "demo", "--heads", "L0H1", "--to", "cut", "--as", "head"],
+            ["export", DEMO, "--heads", "L0H1", "--to", "cut", "--as", "head"],
             "Did you mean 'heads'?",
         ),
-        (["export", "demo", "--heads", "L0H1", "--to", "/etc"], "/etc exists and is not empty"),
+        (["export", DEMO, "--heads", "L0H1", "--to", "/etc"], "/etc exists and is not empty"),
         (["doctor", "/nowhere"], "holds no rows.sqlite"),
         ([*LOCATE, "--limit", "0"], "--limit must be 1 or more; got 0."),
         ([*LOCATE, "--engine", "fast"], "There is no engine 'fast'. Known: packed, plain, vllm"),
@@ -151,12 +152,12 @@ def test_mistakes_are_one_sentence_and_exit_code_2(typed, tmp_path, arguments, s
     ],
 )
 def test_options_that_a_method_reads_are_taken(typed, arguments):
-    _, printed = typed("locate", "demo", "--task", "demo/additon", *arguments)
+    _, printed = typed("locate", DEMO, "--task", "demo/additon", *arguments)
     assert "Did you mean 'demo/addition'?" in printed  # the task is what is wrong
 
 
 def test_a_mistake_shows_no_traceback(tmp_path):
-    done = caploc("locate", "demo", "--task", "demo/additon", cwd=tmp_path)
+    done = caploc("locate", DEMO, "--task", "demo/additon", cwd=tmp_path)
     assert done.returncode == 2
     assert "Did you mean 'demo/addition'?" in " ".join(done.stderr.split())
     assert "Traceback" not in done.stderr
@@ -205,7 +206,7 @@ def test_the_table_shows_scores_of_the_examples_that_random_heads_are_scored_on(
 def test_json_is_all_that_is_printed(tmp_path):
     done = caploc(
         "evaluate",
-        "demo",
+        DEMO,
         "--task",
         "demo/recall",
         "--limit",
@@ -246,7 +247,7 @@ def test_a_ctrl_c_during_an_import_waits_for_the_next_batch(tmp_path, monkeypatc
 def test_ctrl_c_keeps_the_rows_and_says_so(tmp_path):
     process = subprocess.Popen(
         [
-            sys.executable, "-m", "caploc", "locate", "demo", "--task", "demo/addition",
+            sys.executable, "-m", "caploc", "locate", DEMO, "--task", "demo/addition",
             "--method", "one-shot", "--batch-size", "4", "--out", str(tmp_path / "run"),
         ],
         stderr=subprocess.PIPE,

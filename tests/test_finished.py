@@ -11,11 +11,12 @@ from caploc.search import Settings
 from caploc.study import Study
 from caploc.tasks.catalog import TaskOptions
 from caploc.workbench import ModelOptions
+from worlds import DEMO
 
 
 def study(**options):
     return Study(
-        ModelOptions("demo", device="cpu"),
+        ModelOptions(DEMO, device="cpu"),
         "demo/addition",
         "css",
         settings=Settings(masks=7, top=2),

@@ -15,8 +15,9 @@ from caploc.folder import (
 )
 from caploc.study import Study
 from caploc.workbench import ModelOptions
+from worlds import DEMO
 
-STUDY = json.loads(json.dumps(asdict(Study(ModelOptions("demo"), "demo/addition"))))
+STUDY = json.loads(json.dumps(asdict(Study(ModelOptions(DEMO), "demo/addition"))))
 
 
 def test_the_same_study_goes_on_and_another_is_refused(tmp_path):

@@ -20,6 +20,7 @@ from caploc.playground.answers import Chat
 from caploc.progress import Silent
 from caploc.tasks.catalog import TaskOptions, load_task
 from caploc.workbench import Allowed, ModelOptions
+from worlds import DEMO
 
 SMALL = {"method": "css", "masks": 12, "rate": 0.05, "examples": 8, "limit": 8, "controls": 0}
 SMALL |= {"also": [], "quiet": True}
@@ -32,12 +33,12 @@ def begins(prompt, answer, text):
 
 @pytest.fixture
 def tokenizer():
-    return AutoTokenizer.from_pretrained(find_source("demo").place)
+    return AutoTokenizer.from_pretrained(find_source(DEMO).place)
 
 
 @pytest.fixture
 def model():
-    return AutoModelForCausalLM.from_pretrained(find_source("demo").place)
+    return AutoModelForCausalLM.from_pretrained(find_source(DEMO).place)
 
 
 def test_a_loaded_model_and_pairs_give_what_its_name_and_a_task_would(model, tokenizer, tmp_path):
@@ -45,7 +46,7 @@ def test_a_loaded_model_and_pairs_give_what_its_name_and_a_task_would(model, tok
     before = digest_weights(model)
     own = caploc.locate(model, tokenizer, PAIRS, **SMALL, out=tmp_path / "own")
     assert model.training and digest_weights(model) == before
-    named = caploc.locate("demo", PAIRS, **SMALL, out=tmp_path / "named")
+    named = caploc.locate(DEMO, PAIRS, **SMALL, out=tmp_path / "named")
     assert own.result.heads == named.result.heads and own.top == named.top
     assert own.result.validation.task.intact.score == 1.0
     assert own.heads[0].head and own.frontier == []
@@ -92,7 +93,7 @@ def test_a_function_scores_what_the_model_writes(model, tokenizer, tmp_path):
     )
     assert wrong.result.validation.task.intact.score == 0.25  # other rows: another function
     with pytest.raises(BadOption, match="scored by a function of the program"):
-        caploc.locate("demo", json.loads((right.folder / "run.json").read_text())["study"]["task"])
+        caploc.locate(DEMO, json.loads((right.folder / "run.json").read_text())["study"]["task"])
 
 
 @pytest.mark.parametrize("method", ["css", "adaptive"])
@@ -227,13 +228,13 @@ def test_prompt_and_answer_are_asked_as_they_are_written(prompt, answer, join, t
     ("given", "error", "words"),
     [
         ((object(), None, PAIRS), BadOption, "object is no model of transformers"),
-        (("demo", "demo/addition", PAIRS), BadOption, "followed by the task alone"),
-        (("demo", 5), BadOption, "The task is int"),
-        (("demo", []), BadData, "There are no examples"),
-        (("demo", [("a", "b")]), BadData, "1 example is too few .* give 10 or more"),
-        (("demo", [("a", "b")] * 9), BadData, "9 examples are too few"),
-        (("demo", [("a", "b"), "cd"]), BadData, "Example 1 is 'cd'"),
-        (("demo", [("a", "")]), BadData, "Example 0 is"),
+        ((DEMO, "demo/addition", PAIRS), BadOption, "followed by the task alone"),
+        ((DEMO, 5), BadOption, "The task is int"),
+        ((DEMO, []), BadData, "There are no examples"),
+        ((DEMO, [("a", "b")]), BadData, "1 example is too few .* give 10 or more"),
+        ((DEMO, [("a", "b")] * 9), BadData, "9 examples are too few"),
+        ((DEMO, [("a", "b"), "cd"]), BadData, "Example 1 is 'cd'"),
+        ((DEMO, [("a", "")]), BadData, "Example 0 is"),
     ],
 )
 def test_what_cannot_be_handed_over_gets_a_sentence(given, error, words, tmp_path):
@@ -245,4 +246,4 @@ def test_a_tokenizer_must_come_with_the_model_and_a_score_with_pairs(model, tmp_
     with pytest.raises(BadOption, match="needs its tokenizer"):
         caploc.locate(model, PAIRS, out=tmp_path, quiet=True)
     with pytest.raises(BadOption, match="score= is for a list"):
-        caploc.locate(ModelOptions("demo"), "demo/addition", score=begins, quiet=True)
+        caploc.locate(ModelOptions(DEMO), "demo/addition", score=begins, quiet=True)

@@ -22,6 +22,7 @@ from caploc.studies import read_studies
 from caploc.study import Study, run_study
 from caploc.tasks.catalog import TaskOptions, load_task
 from caploc.workbench import Allowed, ModelOptions, Workbench
+from worlds import DEMO
 
 TASK = "demo/addition"
 
@@ -60,7 +61,7 @@ def pair(tmp_path_factory):
 def study(mode, task=TASK, **more):
     settings = Settings(budget=400, top=2)
     return Study(
-        ModelOptions("demo", device="cpu"), task, settings=settings, mode=mode, controls=1,
+        ModelOptions(DEMO, device="cpu"), task, settings=settings, mode=mode, controls=1,
         limit=20, quick=True, **more,
     )  # fmt: skip
 
@@ -118,7 +119,7 @@ def rows_under(engine, store, task, mode, corrupted=None):
 
 def test_rows_of_one_mode_are_never_those_of_another(tmp_path, pair):
     clean, corrupted, _ = (load_task(name, TaskOptions()) for name in pair)
-    engine, likelihood = ModelOptions("demo", device="cpu").engine(), clean.in_likelihood()
+    engine, likelihood = ModelOptions(DEMO, device="cpu").engine(), clean.in_likelihood()
     modes = [Mode(), Mode("mean"), Mode("resample"), Mode("patch", pair[1], "last"),
              Mode("patch", pair[1])]  # fmt: skip
     with Store(tmp_path / "rows.sqlite") as store:
@@ -168,7 +169,7 @@ MISTAKES = [
 @pytest.mark.parametrize(("mode", "said"), MISTAKES)
 def test_mistakes_are_told_before_a_model_is_looked_at(mode, said):
     with pytest.raises((BadOption, UnknownName), match=said.replace("?", r"\?")):
-        replace(study(mode), model=ModelOptions("demo")).check()
+        replace(study(mode), model=ModelOptions(DEMO)).check()
 
 
 def test_other_tasks_have_no_corrupted_prompts(pair):
@@ -192,7 +193,7 @@ def told(*words):
 def test_the_command_line_takes_modes_and_weights_can_only_hand_on_zero(tmp_path, pair):
     run = str(tmp_path / "run")
     words = ("--method", "one-shot", "--examples", "2", "--limit", "4", "--controls", "0")
-    asked = ("locate", "demo", "--task", pair[0], "--mode", "mean", "--out", run)
+    asked = ("locate", DEMO, "--task", pair[0], "--mode", "mean", "--out", run)
     found = told(*asked, *words, "--quick", "--json")
     assert json.loads(found.stdout)["method"]["mode"] == "mean"
     for kind in ("checkpoint", "heads"):
@@ -207,18 +208,18 @@ def test_evaluate_takes_modes(tmp_path):
     for mode in ("zero", "mean", "resample"):
         words = ("--heads", "L0H5,L1H3,L0H14", "--task", TASK, "--limit", "20", "--json")
         out = str(tmp_path / mode)
-        said = told("evaluate", "demo", *words, "--mode", mode, "--out", out).stdout
+        said = told("evaluate", DEMO, *words, "--mode", mode, "--out", out).stdout
         scores[mode] = json.loads(said)["tasks"][0]
     intact = [each["intact"] for each in scores.values()]
     assert intact == [scores["zero"]["intact"]] * 3
-    refused = told("evaluate", "demo", "--task", TASK, "--mode", "patch")
+    refused = told("evaluate", DEMO, "--task", TASK, "--mode", "patch")
     assert "--mode patch needs --corrupted TASK" in str(refused.exception)
 
 
 def test_a_file_of_studies_takes_modes(tmp_path, pair):
     clean, corrupted, _ = pair
     (tmp_path / "modes.toml").write_text(f"""
-        models = ["demo"]
+        models = ["{DEMO}"]
         tasks = ["{clean}"]
         methods = [
             {{name = "one-shot", label = "mean", mode = "mean"}},
@@ -233,7 +234,7 @@ def test_a_file_of_studies_takes_modes(tmp_path, pair):
     modes = [each.mode for each in studies.values()]
     assert modes == [Mode("mean"), Mode("patch", corrupted), Mode()]
     (tmp_path / "modes.toml").write_text(
-        f'models = ["demo"]\ntasks = [{{name = "{clean}", mode = "patch"}}]'
+        f'models = ["{DEMO}"]\ntasks = [{{name = "{clean}", mode = "patch"}}]'
     )
     with pytest.raises(UserError, match="mode patch needs corrupted TASK"):
         read_studies(tmp_path / "modes.toml", Allowed())

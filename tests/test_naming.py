@@ -2,7 +2,12 @@
 
 from pathlib import Path
 
-from caploc.naming import default_folder, default_others, placed
+import pytest
+
+from caploc.errors import BadOption
+from caploc.naming import check_listed, default_folder, default_others, own_tasks, placed
+from caploc.tasks.catalog import load_task, own_names
+from worlds import TASKS
 
 
 def test_a_folder_is_named_after_the_run_and_stays_below_runs():
@@ -13,9 +18,7 @@ def test_a_folder_is_named_after_the_run_and_stays_below_runs():
         assert found.name not in ("", ".", "..")
 
 
-def test_the_demos_tasks_are_compared_with_its_sentences():
-    assert default_others("demo/addition") == ["demo/sentences"]
-    assert default_others("demo/sentences") == []
+def test_packaged_tasks_are_compared_with_copying():
     assert default_others("words/past") == ["words/copy"]
     assert default_others("words/copy") == default_others("words/copy_twin") == []
     assert default_others("gsm8k") == []
@@ -26,3 +29,24 @@ def test_what_is_a_path_is_made_absolute(tmp_path, monkeypatch):
     (tmp_path / "task.yaml").write_text("")
     assert placed("task.yaml") == str(tmp_path / "task.yaml")
     assert placed("org/model") == "org/model"
+
+
+def test_tasks_of_the_users_folders_have_names_like_any_other(tmp_path, monkeypatch):
+    (tmp_path / "rows.jsonl").write_text('{"asked": "1+1=", "right": "2"}\n')
+    (tmp_path / "sums.yaml").write_text(
+        "task: mine/sums\ndataset_path: json\n"
+        f"dataset_kwargs: {{data_files: {{test: {tmp_path}/rows.jsonl}}}}\ntest_split: test\n"
+        "output_type: generate_until\ndoc_to_text: asked\ndoc_to_target: right\n"
+        "metric_list: [{metric: exact_match, aggregation: mean, higher_is_better: true}]\n"
+    )
+    monkeypatch.setenv("CAPLOC_TASKS", f"{tmp_path}:{TASKS}")
+    assert load_task("mine/sums").requests(0)[0].prompt == "1+1="
+    assert {"mine/sums", "demo/addition", "words/past"} <= set(own_names())
+    assert set(own_tasks()) == set(own_names())
+    check_listed(["mine/sums"])
+
+
+def test_a_folder_of_tasks_that_is_not_there_is_one_sentence(tmp_path, monkeypatch):
+    monkeypatch.setenv("CAPLOC_TASKS", str(tmp_path / "gone"))
+    with pytest.raises(BadOption, match="CAPLOC_TASKS names .*gone, which is no folder"):
+        load_task("mine/sums")

@@ -14,11 +14,12 @@ from caploc.cli import app
 from caploc.cli.neurons import neurons
 from caploc.models.loading import load_model
 from caploc.workbench import ModelOptions
+from worlds import DEMO
 
 DOCS = Path(__file__).parents[1] / "docs"
 COMMANDS = [command.callback.__name__ for command in neurons.registered_commands]
-LOCATE = ["neurons", "locate", "demo", "--task", "demo/addition"]
-FACTS = ["neurons", "fidelity", "demo", "--facts"]
+LOCATE = ["neurons", "locate", DEMO, "--task", "demo/addition"]
+FACTS = ["neurons", "fidelity", DEMO, "--facts"]
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -64,13 +65,13 @@ def typed(monkeypatch, capsys, tmp_path):
         ([*LOCATE, "--least", "0"], "--least must be above 0 and at most 1; got 0."),
         ([*LOCATE, "--kind", "x"], "NAME=TASK,TASK; got 'x'."),
         ([*LOCATE, "--kind", "a=gsm8k"], "--kind names gsm8k, which is no task of the run"),
-        ([*FACTS, "demo/quizzes"], "There is no set of facts 'demo/quizzes'"),
+        ([*FACTS, "words/quizzes"], "There is no set of facts 'words/quizzes'"),
         ([*FACTS, "none.jsonl"], "none.jsonl"),
-        ([*FACTS, "demo/quiz", "--method", "circuit"], "circuits"),
-        ([*FACTS, "demo/quiz", "--count", "1"], "--count must be 2 or more facts; got 1."),
-        (["neurons", "reliability", "demo", "--facts", "demo/quiz", "--draws", "2"], "5 or more"),
-        (["neurons", "decouple", "demo", "--contrasts", "sums"], "no set of contrasts 'sums'"),
-        (["neurons", "decouple", "demo", "--items", "1"], "--items must be 2 or more; got 1."),
+        ([*FACTS, "words/facts", "--method", "circuit"], "circuits"),
+        ([*FACTS, "words/facts", "--count", "1"], "--count must be 2 or more facts; got 1."),
+        (["neurons", "reliability", DEMO, "--facts", "words/facts", "--draws", "2"], "5 or more"),
+        (["neurons", "decouple", DEMO, "--contrasts", "sums"], "no set of contrasts 'sums'"),
+        (["neurons", "decouple", DEMO, "--items", "1"], "--items must be 2 or more; got 1."),
         (["neurons", "erase", "nowhere"], "holds no run of `caploc neurons locate`"),
         ([*LOCATE, "--device", "spread", "--method", "logit"], "--method logit reads the weights"),
         (["neurons", "erase", "nowhere", "--mode", "half"], "zero, mean, resample or scale=FACTOR"),
@@ -83,7 +84,7 @@ def typed(monkeypatch, capsys, tmp_path):
         (["reproduce", "cnl", "--allow-code"], "--allow-code is not for cnl"),
         (["reproduce", "cnl", "--preset", "papers"], "There is no preset 'papers'"),
         (["neurons", "controls", "nowhere"], "holds no run of `caploc neurons locate`"),
-        ([*FACTS, "demo/quiz", "--neuron-share", "0"], "--neuron-share must be above 0"),
+        ([*FACTS, "words/facts", "--neuron-share", "0"], "--neuron-share must be above 0"),
     ],
 )
 def test_mistakes_are_one_sentence_and_exit_code_2(typed, monkeypatch, tmp_path, arguments, said):
@@ -101,7 +102,7 @@ def located(tmp_path_factory):
     wanted = ["--task", "demo/addition", "--task", "demo/elements", "--share", "0.01"]
     few = ["--examples", "24", "--least", "0.5", "--subsets", "2", "--judged", "0"]
     options = [*few, "--out", str(folder), "--quiet"]
-    done = CliRunner().invoke(app, ["neurons", "locate", "demo", *wanted, *options])
+    done = CliRunner().invoke(app, ["neurons", "locate", DEMO, *wanted, *options])
     assert done.exit_code == 0, done.output
     assert done.output.strip().endswith(str(folder / "report.html"))
     return folder
@@ -167,7 +168,7 @@ def test_tuned_neurons_are_saved_as_a_checkpoint_of_plain_transformers(typed, lo
     save = ["--save", str(tmp_path / "tuned")]
     assert typed("neurons", "enhance", str(located), *tuned, *quick, *save)[0] == 0
     plain = AutoModelForCausalLM.from_pretrained(tmp_path / "tuned" / "demo-elements")
-    demo, tokens = load_model("demo", device="cpu").model, torch.arange(8)[None]
+    demo, tokens = load_model(DEMO, device="cpu").model, torch.arange(8)[None]
     with torch.no_grad():
         assert not torch.equal(plain.eval()(tokens).logits, demo(tokens).logits)
     found, own = (dict(each.named_parameters()) for each in (plain, demo))

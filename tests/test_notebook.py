@@ -17,6 +17,7 @@ from caploc.process import without_bars
 from caploc.result import Result
 from caploc.workbench import ModelOptions
 from caploc.workers.ray_backend import Workers
+from worlds import DEMO
 
 SMALL = {"method": "css", "masks": 12, "rate": 0.05, "examples": 8, "limit": 8, "controls": 0}
 
@@ -25,7 +26,7 @@ SMALL = {"method": "css", "masks": 12, "rate": 0.05, "examples": 8, "limit": 8, 
 def found(tmp_path_factory):
     """A small run on the demo model."""
     return caploc.locate(
-        "demo", "demo/addition", **SMALL, also=[], out=tmp_path_factory.mktemp("run"), quiet=True
+        DEMO, "demo/addition", **SMALL, also=[], out=tmp_path_factory.mktemp("run"), quiet=True
     )
 
 
@@ -33,13 +34,13 @@ def test_what_is_found_lies_in_the_folder_and_is_read_back(found):
     again = caploc.Findings.read(found.folder)
     assert again == found and again.top == found.result.top and found.report.exists()
     assert json.loads((found.folder / "run.json").read_text())["command"] == (
-        "caploc.locate('demo', 'demo/addition', method='css', examples=8, also=[], controls=0, "
+        f"caploc.locate({DEMO!r}, 'demo/addition', method='css', examples=8, also=[], controls=0, "
         f"limit=8, out={str(found.folder)!r}, quiet=True, masks=12, rate=0.05)"
     )
 
 
 GIVEN = {
-    "model": caploc.ModelOptions("demo", device="cpu", workers=Workers(count=2)),
+    "model": caploc.ModelOptions(DEMO, device="cpu", workers=Workers(count=2)),
     "task": "demo/addition",
     "method": "css",
     "settings": caploc.Settings(seed=3, rates=(0.1, 0.2)),
@@ -83,7 +84,7 @@ class Hearing:
 def test_too_small_a_budget_is_refused_before_the_model_is_loaded(tmp_path, monkeypatch):
     monkeypatch.setattr(ModelOptions, "answering", lambda self: pytest.fail("it was loaded"))
     with pytest.raises(BadOption, match="^--budget 3 is too small"):
-        caploc.locate("demo", "demo/addition", budget=3, out=tmp_path, quiet=True)
+        caploc.locate(DEMO, "demo/addition", budget=3, out=tmp_path, quiet=True)
 
 
 def test_other_libraries_draw_no_bars_while_a_program_waits_and_as_before_afterwards():
@@ -146,11 +147,11 @@ def test_a_curve_is_measured_and_drawn(found):
 @pytest.mark.parametrize(
     ("model", "task", "given", "error", "sentence"),
     [
-        ("demo", "demo/adition", {}, UnknownName, "Did you mean 'demo/addition'"),
+        (DEMO, "demo/adition", {}, UnknownName, "Did you mean 'demo/addition'"),
         ("nowhere/at-all", "demo/addition", {}, UserError, "nowhere/at-all"),
-        ("demo", "demo/addition", {"budgets": 5}, UnknownName, "Did you mean 'budget'"),
-        ("demo", "demo/addition", {"top": 0}, BadOption, "^--top must be 1 or more"),
-        ("demo", "demo/addition", {"method": "adaptiv"}, UnknownName, "'adaptive'"),
+        (DEMO, "demo/addition", {"budgets": 5}, UnknownName, "Did you mean 'budget'"),
+        (DEMO, "demo/addition", {"top": 0}, BadOption, "^--top must be 1 or more"),
+        (DEMO, "demo/addition", {"method": "adaptiv"}, UnknownName, "'adaptive'"),
     ],
 )
 def test_mistakes_are_sentences_and_leave_nothing(tmp_path, model, task, given, error, sentence):

@@ -15,6 +15,7 @@ from caploc.models.loading import load_model
 from caploc.progress import Silent
 from caploc.store import Question, Store
 from caploc.tasks.catalog import TaskOptions, load_task, own_manager
+from worlds import DEMO, TASKS
 
 LIMIT = 40
 KINDS = {
@@ -33,7 +34,7 @@ pytestmark = pytest.mark.filterwarnings("ignore")  # lm-eval's own evaluator war
 
 @pytest.fixture(scope="module")
 def loaded():
-    return load_model("demo")
+    return load_model(DEMO)
 
 
 @pytest.fixture(scope="module", params=[[], HEADS], ids=["intact", "knocked out"])
@@ -52,7 +53,7 @@ def reference(loaded, heads):
             # The group brings its own tasks; lm-eval refuses to be given one twice.
             tasks=[name for name in KINDS if name != "demo/capitals"],
             limit=LIMIT,
-            task_manager=own_manager("demo"),
+            task_manager=own_manager(TASKS),
             bootstrap_iters=0,
         )
     return results["results"]

@@ -24,10 +24,11 @@ from caploc.studies.running import locate_all, rewrite_report
 from caploc.study import Study, run_study
 from caploc.tasks.catalog import TaskOptions
 from caploc.workbench import Allowed, ModelOptions
+from worlds import DEMO
 
-DEMO = ModelOptions("demo")
+MODEL = ModelOptions(DEMO)
 SMALL = Study(
-    model=DEMO,
+    model=MODEL,
     task="demo/addition",
     method="one-shot",
     examples=6,
@@ -122,14 +123,14 @@ def test_examples_for_the_check_are_kept_where_a_task_has_enough(
 
 
 def test_the_method_is_adaptive_and_controls_are_twenty_if_nothing_is_said():
-    study = Study(DEMO, "demo/addition")
+    study = Study(MODEL, "demo/addition")
     assert (study.method, study.controls, study.settings.goal) == ("adaptive", 20, "heads")
 
 
 def test_heads_of_the_quizzes_are_no_heads_of_plain_sentences(tmp_path):
     """The demo's multiple choice is carried by few heads that sentences do without."""
     heads = tuple(map(caploc.Head.parse, ["L5H15", "L5H1", "L0H11", "L0H9", "L5H14"]))
-    evaluation = Evaluation(DEMO, heads, ("demo/elements", "demo/sentences"), limit=60)
+    evaluation = Evaluation(MODEL, heads, ("demo/elements", "demo/sentences"), limit=60)
     elements, sentences = evaluate(evaluation, tmp_path).tasks
     assert elements.change.outcome < -0.4
     assert sentences.change.outcome > -0.05
@@ -164,7 +165,7 @@ def test_another_study_in_the_folder_is_refused_with_the_difference(done):
 
 def test_a_run_goes_on_in_smaller_batches(done):
     counter = Counter()
-    smaller = replace(SMALL, model=ModelOptions("demo", device="cpu", batch_size=3))
+    smaller = replace(SMALL, model=ModelOptions(DEMO, device="cpu", batch_size=3))
     assert run_study(smaller, done.folder, counter, command="caploc locate demo ...").result.top
     assert counter.measured == 0
 
@@ -180,7 +181,7 @@ def test_reordered_data_is_paired_with_its_own_outcomes(tmp_path):
         "metric_list": [{"metric": "exact_match", "aggregation": "mean", "higher_is_better": True}],
     }  # fmt: skip
     (tmp_path / "sums.yaml").write_text(json.dumps(config))
-    evaluation = Evaluation(DEMO, (caploc.Head.parse("L0H0"),), (str(tmp_path / "sums.yaml"),))
+    evaluation = Evaluation(MODEL, (caploc.Head.parse("L0H0"),), (str(tmp_path / "sums.yaml"),))
     results = []
     for order in (lines, lines[::-1]):
         (tmp_path / "rows.jsonl").write_text("".join(json.dumps(line) + "\n" for line in order))
@@ -204,7 +205,7 @@ def test_rows_of_another_model_dtype_or_data_are_not_reused(done):
 def test_a_killed_run_goes_on_where_it_stopped(done, tmp_path):
     """kill -9 half way: the rerun ends like the undisturbed run, and no row was asked twice."""
     arguments = [
-        sys.executable, "-m", "caploc", "locate", "demo", "--task", "demo/addition",
+        sys.executable, "-m", "caploc", "locate", DEMO, "--task", "demo/addition",
         "--method", "one-shot", "--examples", "6", "--controls", "2", "--limit", "20",
         "--batch-size", "8", "--quiet", "--out", str(tmp_path / "killed"),
     ]  # fmt: skip
@@ -283,9 +284,9 @@ SPECIFIC = {"method": "adaptive", "settings": Settings(goal="specific")}
         ({"settings": Settings(recall=1.5)}, BadOption, "got 1.5"),
         ({"settings": Settings(estimator="laso")}, UnknownName, "Did you mean 'lasso'"),
         ({"model": ModelOptions("/nowhere/model")}, UserError, "/nowhere/model"),
-        ({"model": ModelOptions("demo", dtype="float8")}, UserError, "float8"),
-        ({"model": ModelOptions("demo", device="cuda:7")}, UserError, "cuda:7"),
-        ({"model": ModelOptions("demo", batch_size=0)}, BadOption, "--batch-size"),
+        ({"model": ModelOptions(DEMO, dtype="float8")}, UserError, "float8"),
+        ({"model": ModelOptions(DEMO, device="cuda:7")}, UserError, "cuda:7"),
+        ({"model": ModelOptions(DEMO, batch_size=0)}, BadOption, "--batch-size"),
     ],
 )
 def test_mistakes_are_seen_before_the_model_is_loaded(monkeypatch, tmp_path, change, error, said):
@@ -360,7 +361,7 @@ def test_a_report_can_be_written_again(done):
 
 def test_evaluation_pairs_the_same_examples(done, tmp_path):
     heads = tuple(caploc.Head.parse(name) for name in done.result.top)
-    evaluation = Evaluation(DEMO, heads, ("demo/addition", "demo/prose"), limit=20)
+    evaluation = Evaluation(MODEL, heads, ("demo/addition", "demo/prose"), limit=20)
     result = evaluate(evaluation, tmp_path)
     addition, prose = result.tasks
     known = done.result.validation.task
@@ -372,7 +373,7 @@ def test_evaluation_pairs_the_same_examples(done, tmp_path):
 
 
 def test_evaluation_without_heads_scores_the_intact_model(tmp_path):
-    result = evaluate(Evaluation(DEMO, (), ("demo/recall",), limit=5), tmp_path)
+    result = evaluate(Evaluation(MODEL, (), ("demo/recall",), limit=5), tmp_path)
     assert result.tasks[0].knocked_out is None
     assert result.tasks[0].intact.examples == 5
 
@@ -382,7 +383,7 @@ def test_evaluation_without_heads_scores_the_intact_model(tmp_path):
     [("L9H0", ("demo/prose",), "layers L0 to L5"), ("L0H0", (), "--task names at least one")],
 )
 def test_evaluations_of_what_is_not_there_are_refused(tmp_path, heads, tasks, said):
-    evaluation = Evaluation(DEMO, (caploc.Head.parse(heads),), tasks)
+    evaluation = Evaluation(MODEL, (caploc.Head.parse(heads),), tasks)
     with pytest.raises(UserError, match=said):
         evaluate(evaluation, tmp_path / "run")
 
@@ -463,10 +464,9 @@ def test_a_curve_needs_a_finished_run(tmp_path):
 
 def test_a_study_runs_on_a_users_own_folder_of_a_model(tmp_path):
     """The demo's files, somewhere else, under another name."""
-    source = os.path.join(os.path.dirname(caploc.__file__), "models", "demo")
-    os.symlink(source, tmp_path / "mine")
+    os.symlink(DEMO, tmp_path / "mine")
     study = replace(SMALL, model=ModelOptions(str(tmp_path / "mine")), method="css")
-    engine = BatchEngine(caploc.load_model("demo"))
+    engine = BatchEngine(caploc.load_model(DEMO))
     small = replace(study, settings=Settings(masks=3, rate=0.05), controls=0, other_tasks=())
     result = run_study(small, tmp_path / "run", engine=engine).result
     assert result.validation.controls is None
@@ -477,9 +477,9 @@ def test_a_study_of_thousands_of_tasks_is_refused():
     """A run folder from elsewhere may name them, and each would be loaded."""
     others = tuple(f"demo/{number}" for number in range(5000))
     with pytest.raises(BadOption, match=r"names 5,001 tasks, and a study has at most 256"):
-        Study(ModelOptions("demo"), "demo/addition", other_tasks=others).check()
+        Study(ModelOptions(DEMO), "demo/addition", other_tasks=others).check()
     with pytest.raises(BadOption, match=r"The run in x names 5,000 tasks"):
-        Allowed().check("The run in x", ModelOptions("demo"), TaskOptions(), others)
+        Allowed().check("The run in x", ModelOptions(DEMO), TaskOptions(), others)
 
 
 def test_only_the_adaptive_search_has_a_goal():
@@ -504,7 +504,7 @@ def test_only_the_adaptive_search_has_a_goal():
 )
 def test_a_specific_set_must_break_the_twin_that_caploc_brings(change, twins):
     study = Study(
-        model=ModelOptions("demo"),
+        model=ModelOptions(DEMO),
         task="words/past",
         settings=Settings(goal="specific"),
         spare=("words/upper",),

@@ -13,9 +13,10 @@ from caploc.progress import Silent
 from caploc.search import Settings
 from caploc.study import Study, run_study
 from caploc.workbench import ModelOptions
+from worlds import DEMO
 
 CSS = Study(
-    model=ModelOptions("demo"),
+    model=ModelOptions(DEMO),
     task="demo/recall",
     method="css",
     settings=Settings(masks=4, rate=0.05, top=2),

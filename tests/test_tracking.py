@@ -9,6 +9,7 @@ import caploc
 from caploc.errors import BadOption
 from caploc.result import Change, Fit, Result, RunCost, Score, TaskComparison, Validation
 from caploc.tracking import check_tracking, figures_of, log_run
+from worlds import DEMO
 
 RESULT = Result.model_construct(
     validation=Validation(
@@ -76,7 +77,7 @@ def test_where_mlflow_is_missing_it_is_said_before_anything_runs(monkeypatch):
 
 
 def test_a_run_is_logged_whole(mlflow, tmp_path):
-    found = caploc.locate("demo", "demo/addition", **SMALL, track="heads", out=tmp_path, quiet=True)
+    found = caploc.locate(DEMO, "demo/addition", **SMALL, track="heads", out=tmp_path, quiet=True)
     told = mlflow.told
     assert told["experiment"] == "heads" and told["run"] == "demo/addition css"
     assert told["params"]["task"] == "demo/addition" and told["params"]["settings.masks"] == "10"

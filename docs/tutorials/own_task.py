@@ -2,8 +2,8 @@
 # # Your own task, from a file of questions and answers
 #
 # All that is needed is a JSONL file with a line for each example and a few lines of YAML that say
-# how to ask. Here: sums in which nothing is carried, which the model inside the package may do with
-# fewer heads than others.
+# how to ask. Here: counting in steps, asked of SmolLM2, which
+# `caploc fetch smollm2` gets.
 
 # %%
 import json
@@ -13,10 +13,12 @@ import caploc
 
 folder = Path("runs/own-task")
 folder.mkdir(parents=True, exist_ok=True)
-pairs = [(a, b) for a in range(10, 90, 3) for b in range(10, 90, 7) if a % 10 + b % 10 < 10]
-sums = [(a, b) for a, b in pairs if a + b < 100]
-lines = [json.dumps({"question": f"{a}+{b}=", "answer": str(a + b)}) for a, b in sums]
-(folder / "easy.jsonl").write_text("\n".join(lines) + "\n")
+starts = [(first, step) for first in range(10, 50, 2) for step in (2, 3, 5, 10)]
+counts = [tuple(range(first, first + 5 * step, step)) for first, step in starts]
+lines = [
+    json.dumps({"question": "{}, {}, {}, {},".format(*c), "answer": str(c[4])}) for c in counts
+]
+(folder / "count.jsonl").write_text("\n".join(lines) + "\n")
 print(len(lines), "examples, such as", lines[0])
 
 # %% [markdown]
@@ -24,21 +26,23 @@ print(len(lines), "examples, such as", lines[0])
 # ends, and how it scores. Anything that lm-eval can express can be a task.
 
 # %%
-(folder / "easy.yaml").write_text(f"""
-task: easy
+(folder / "count.yaml").write_text(f"""
+task: count
 dataset_path: json
 dataset_kwargs:
-  data_files: {{test: {(folder / "easy.jsonl").absolute()}}}
+  data_files: {{test: {(folder / "count.jsonl").absolute()}}}
 test_split: test
 output_type: generate_until
 doc_to_text: "{{{{question}}}}"
 doc_to_target: "{{{{answer}}}}"
-generation_kwargs: {{until: ["\\n"], max_gen_toks: 8, do_sample: false}}
+generation_kwargs: {{until: [",", "\\n"], max_gen_toks: 8, do_sample: false}}
+filter_list:
+  - {{name: word, filter: [{{function: remove_whitespace}}, {{function: take_first}}]}}
 metric_list:
   - {{metric: exact_match, aggregation: mean, higher_is_better: true, ignore_case: true}}
 metadata: {{version: 1}}
 """)
-own = str(folder / "easy.yaml")
+own = str(folder / "count.yaml")
 
 # %% [markdown]
 # First look at what the model makes of it. A task at which it is no better than chance cannot lose
@@ -46,13 +50,14 @@ own = str(folder / "easy.yaml")
 
 # %%
 scored = caploc.evaluate(
-    caploc.Evaluation(caploc.ModelOptions("demo"), heads=(), tasks=(own,), limit=60),
+    caploc.Evaluation(caploc.ModelOptions("smollm2"), heads=(), tasks=(own,), limit=60),
     folder=folder / "intact",
 )
 scored.tasks[0].intact
 
 # %%
-found = caploc.locate("demo", own, budget=1500, limit=60, out=folder / "run")
+settings = {"budget": 600, "limit": 40, "controls": 5, "also": []}  # small, for a first look
+found = caploc.locate("smollm2", own, **settings, out=folder / "run")
 found
 
 # %% [markdown]
@@ -61,6 +66,6 @@ found
 
 # %%
 try:
-    caploc.locate("demo", str(folder / "eazy.yaml"))
+    caploc.locate("smollm2", str(folder / "cuont.yaml"))
 except caploc.CaplocError as error:
     print(error)

@@ -36,7 +36,7 @@ class Evaluation:
     def check(self) -> None:
         """Refuse, by a UserError, every mistake that shows before data or weights are loaded."""
         if not self.tasks:
-            raise BadOption("--task names at least one task, such as --task demo/addition.")
+            raise BadOption("--task names at least one task, such as --task words/past.")
         if twice := [name for name in self.tasks if self.tasks.count(name) > 1]:
             raise BadOption(f"--task names {twice[0]} twice; name each task once.")
         self.options.check()

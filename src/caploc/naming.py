@@ -18,7 +18,7 @@ from pathlib import Path
 
 from caploc.errors import BadOption, UnknownName, nearest, unknown
 
-DEMO = "demo"  # the model inside the package
+DEFAULT_MODEL = "smollm2"  # where none is named
 RECIPE = 1  # raised whenever the same GGUF file is converted into something else
 DIGEST = "digest.txt"  # beside a fetched model: that of its files, to notice a change
 APACHE = "Apache-2.0"  # a licence of the table
@@ -129,11 +129,11 @@ def is_fetched(name: str) -> bool:
 
 def hint(name: str) -> str:
     """A sentence on the model of the table that is spelled most like `name`, or nothing."""
-    near = nearest([DEMO, *PRETRAINED], name)
+    near = nearest(PRETRAINED, name)
     if near is None:
         return ""
-    here = near == DEMO or is_fetched(near)
-    return f" Did you mean {near!r}{'' if here else f', which `caploc fetch {near}` gets'}?"
+    here = "" if is_fetched(near) else f", which `caploc fetch {near}` gets"
+    return f" Did you mean {near!r}{here}?"
 
 
 NAMED = re.compile(
@@ -141,7 +141,7 @@ NAMED = re.compile(
 )
 TAGGED = re.compile(r"^[\"']?tag[\"']?:[ \t]*((?:\n[ \t]*-[ \t]*\S+[ \t]*)+|\S+[ \t]*$)", re.M)
 DATA = (".jsonl", ".json", ".csv", ".parquet")
-OURS = ("demo/", "words/")  # how names begin that lm-eval has none of
+OURS = "words/"  # how names begin that lm-eval has none of
 
 
 def check_listed(names: Iterable[str]) -> None:
@@ -167,16 +167,33 @@ def check_listed(names: Iterable[str]) -> None:
 def unknown_task(name: str) -> UnknownName:
     """Build the error for a name that no task has, from the tasks that it could have meant."""
     if name.startswith(OURS):
-        folder = name.partition("/")[0]
-        return unknown([one for one in own_tasks() if one.startswith(f"{folder}/")], name, "task")
+        return unknown([one for one in own_tasks() if one.startswith(OURS)], name, "task")
     where = "`caploc tasks` lists them all; a path to a YAML works too."
     return unknown([*own_tasks(), *harness_tasks()], name, "task", where)
 
 
-@cache
 def own_tasks() -> list[str]:
-    """Names of the tasks that caploc brings."""
-    return list(named_in(Path(__file__).parent / "tasks"))
+    """Names of the tasks that caploc brings, and of those in the user's folders."""
+    folders = (Path(__file__).parent / "tasks", *task_folders())
+    return [name for folder in folders for name in names_below(folder)]
+
+
+@cache
+def names_below(folder: Path) -> list[str]:
+    """Names that the task files of a folder give, read once."""
+    return list(named_in(folder))
+
+
+def task_folders() -> list[Path]:
+    """The user's own folders of task files: `CAPLOC_TASKS`, parted as in `PATH`.
+
+    Raises BadOption if one is not there.
+    """
+    said = os.environ.get("CAPLOC_TASKS", "")
+    named = [at_home(text) for text in said.split(os.pathsep) if text]
+    if missing := [folder for folder in named if not is_folder(folder)]:
+        raise BadOption(f"CAPLOC_TASKS names {missing[0]}, which is no folder; correct it.")
+    return [folder.absolute() for folder in named]
 
 
 def harness_tasks() -> set[str]:
@@ -217,14 +234,12 @@ def named_in(folder: Path) -> Iterator[str]:
 LONGEST = 200  # bytes of a folder's name; disks take 255
 # What ends the name of a task in other words, with other examples in its prompt or with none.
 TWIN, ZERO_SHOT = "_twin", "_zero_shot"
-# What packaged tasks are held against where no other task is named, by the folder that is theirs.
-GENERAL = {"demo": "demo/sentences", "words": "words/copy"}
+GENERAL = "words/copy"  # what packaged tasks are held against where no other task is named
 
 
 def default_others(task: str) -> list[str]:
     """Name the general task that goes with a packaged one; others are named by the user."""
-    general = GENERAL.get(task.partition("/")[0])
-    return [general] if general and not are_twins(task, general) else []
+    return [GENERAL] if task.startswith(OURS) and not are_twins(task, GENERAL) else []
 
 
 def are_twins(one: str, other: str) -> bool:
@@ -240,10 +255,10 @@ def capability(task: str) -> str:
 def placed(name: str, start: Path = Path()) -> str:
     """A model or task given as a path, seen from `start`, as an absolute one; others as they are.
 
-    A run is then continued from anywhere. `demo` and the name of a model of `caploc fetch` mean
-    that, whatever folder of the name lies here.
+    A run is then continued from anywhere. The name of a model of `caploc fetch` means that,
+    whatever folder of the name lies here.
     """
-    if name == DEMO or name in PRETRAINED:
+    if name in PRETRAINED:
         return name
     path = start / at_home(name)
     return str(path.absolute()) if name.strip() and (is_folder(path) or is_file(path)) else name
@@ -255,7 +270,7 @@ def check_model_name(name: str) -> str:
     There all but a few old models have their owner's name and a slash before their own. Raises
     UnknownName.
     """
-    known = name == DEMO or name in PRETRAINED or "/" in name
+    known = name in PRETRAINED or "/" in name
     path = at_home(name)
     if not (known or is_folder(path) or is_file(path)) and (near := hint(name)):
         raise UnknownName(f"There is no model {name!r}.{near} `caploc models` lists those by name.")

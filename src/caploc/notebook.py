@@ -193,12 +193,12 @@ def locate(  # noqa: PLR0913  (what can be chosen is its parameters)
 ) -> Findings:
     """Find the heads that a task depends on, as `caploc locate` does.
 
-    `model` is a Hugging Face id, a local folder, `demo`, or `ModelOptions` for device, dtype and
-    the rest; `task` an lm-eval task, a path to a YAML, or one of `caploc tasks`, or a list of
-    (prompt, answer). A model that you loaded, of transformers or peft, comes with its tokenizer,
-    and the task after it.
+    `model` is a Hugging Face id, a local folder, a name of `caploc models`, or `ModelOptions`
+    for device, dtype and the rest; `task` an lm-eval task, a path to a YAML, or one of `caploc
+    tasks`, or a list of (prompt, answer). A model that you loaded, of transformers or peft,
+    comes with its tokenizer, and the task after it.
 
-        found = caploc.locate("demo", "demo/addition", budget=1000)
+        found = caploc.locate("smollm2", "words/past", budget=1000)
         found = caploc.locate(model, tokenizer, [("The capital of France is", " Paris"), ...])
         found.top
 

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from worlds import DEMO
+
 pytest.importorskip("playwright.sync_api")
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import expect
@@ -38,7 +40,7 @@ def runs(tmp_path_factory):
     folder = tmp_path_factory.mktemp("runs")
     for task in ("addition", "sorting"):
         study = Study(
-            ModelOptions("demo", device="cpu"),
+            ModelOptions(DEMO, device="cpu"),
             f"demo/{task}",
             "adaptive",
             other_tasks=("demo/sentences",),

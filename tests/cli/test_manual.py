@@ -14,6 +14,7 @@ from caploc.modes import Mode
 from caploc.search import Settings
 from caploc.study import Study
 from caploc.workbench import ModelOptions
+from worlds import DEMO
 
 ROOT = typer.main.get_command(app)
 
@@ -102,7 +103,7 @@ def test_prose_is_unwrapped_and_examples_are_not():
 
 def test_options_of_a_group_are_the_studys_own_defaults():
     given = {each.name: each.default for each in ALL[("locate",)].params}
-    for settings in (Settings(), Study(ModelOptions("demo"), "t"), ModelOptions("demo")):
+    for settings in (Settings(), Study(ModelOptions(DEMO), "t"), ModelOptions(DEMO)):
         for name in vars(settings).keys() & given.keys() - {
             "model",
             "task",

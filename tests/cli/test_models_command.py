@@ -45,7 +45,7 @@ def run(*arguments):
 def test_models_lists_names_and_what_is_here(folder):
     model_folder("smollm2").mkdir(parents=True)
     rows = {row["name"]: row for row in json.loads(run("models", "--json"))}
-    assert list(rows) == ["demo", *PRETRAINED]
+    assert list(rows) == [*PRETRAINED]
     assert rows["smollm2"]["here"] is True
     assert rows["gemma3-270m"]["here"] is False
     assert "https://ai.google.dev/gemma/terms" in rows["gemma3-270m"]["licence"]

@@ -11,6 +11,7 @@ from caploc import naming as task_names
 from caploc.cli import app, options
 from caploc.cli.options import split_names
 from caploc.errors import BadOption, UnknownName
+from worlds import DEMO
 
 
 @pytest.fixture(autouse=True)
@@ -68,18 +69,18 @@ def test_the_version_waits_for_no_library_and_no_command():
 @pytest.mark.parametrize(
     "words",
     [
-        ("locate", "demo", "--task", "demo/additon"),
-        ("locate", "demo", "--task", "demo/addition", "--also", "hellasvag"),
-        ("evaluate", "demo", "--task", "demo/addition", "--heads", "L0X1"),
+        ("locate", DEMO, "--task", "demo/additon"),
+        ("locate", DEMO, "--task", "demo/addition", "--also", "hellasvag"),
+        ("evaluate", DEMO, "--task", "demo/addition", "--heads", "L0X1"),
         ("evaluate", "smollm2", "--task", "words/past", "--heads", "L99H0"),
-        ("evaluate", "demo", "--task", "demo/addition", "--heads", "L0H16"),
+        ("evaluate", DEMO, "--task", "demo/addition", "--heads", "L0H16"),
         ("evaluate", "smolm2", "--task", "words/past"),
-        ("locate", "demo", "--task", "demo/addition", "--goal", "specfic"),
-        ("locate", "demo", "--task", "demo/addition", "--goal", "specific"),
-        ("locate", "demo", "--task", "demo/addition", "--spare", "demo/sentences"),
-        ("locate", "demo", "--task", "demo/addition", "--method", "css", "--rate", "1.5"),
-        ("locate", "demo", "--task", "demo/addition", "--exclude", "L0H1,L9H0"),
-        ("export", "demo", "--heads", "L6H0", "--to", "cut"),
+        ("locate", DEMO, "--task", "demo/addition", "--goal", "specfic"),
+        ("locate", DEMO, "--task", "demo/addition", "--goal", "specific"),
+        ("locate", DEMO, "--task", "demo/addition", "--spare", "demo/sentences"),
+        ("locate", DEMO, "--task", "demo/addition", "--method", "css", "--rate", "1.5"),
+        ("locate", DEMO, "--task", "demo/addition", "--exclude", "L0H1,L9H0"),
+        ("export", DEMO, "--heads", "L6H0", "--to", "cut"),
         ("export", "nowhere", "--to", "cut"),
         ("chat", "nowhere"),
         ("curve", "nowhere"),

@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 from caploc import folder
 from caploc.cli import app, options
 from caploc.folder import RESULT
+from worlds import DEMO
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -66,8 +67,8 @@ def test_a_command_on_a_page_has_options_and_tasks_that_exist(page, line, monkey
 @pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing:FutureWarning")  # peft's
 def test_commands_that_need_nothing_run_as_they_stand(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    found = "locate demo --task demo/addition --method one-shot --examples 3 --limit 9 --controls 0"
-    lines = [f"{found} --quick --quiet --out runs/addition"]
+    found = f"locate {DEMO} --task demo/addition --method one-shot --examples 3 --limit 9"
+    lines = [f"{found} --controls 0 --quick --quiet --out runs/addition"]
     lines += [line for line in commands(ROOT / "docs" / "export.md") if "runs/addition" in line]
     lines += ["models", "tasks words/"]
     assert len(lines) >= 7

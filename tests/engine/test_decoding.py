@@ -15,6 +15,7 @@ from caploc.engine.packed import ENOUGH
 from caploc.engine.passes import IntactRecords, PackedModel
 from caploc.models.loading import load_model
 from caploc.tasks.task import Generate, options_json
+from worlds import DEMO
 
 pytestmark = pytest.mark.usefixtures("short_prefixes")
 LIMIT = 8
@@ -24,7 +25,7 @@ PROMPTS = [f"12+34=46\n7-5=2\nreverse abc=cba\n{own}" for own in OWN]
 
 @pytest.fixture(scope="module")
 def loaded():
-    return load_model("demo")
+    return load_model(DEMO)
 
 
 @pytest.fixture(scope="module")

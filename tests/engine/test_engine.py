@@ -14,6 +14,7 @@ from caploc.errors import BadOption, OutOfMemory
 from caploc.models.cutting import knocked_out
 from caploc.models.loading import load_model
 from caploc.tasks.task import Generate, Generated, LogLikelihood, Rolling, options_json
+from worlds import DEMO
 
 OPTIONS = options_json({"until": ["\n"], "max_gen_toks": 12, "do_sample": False})
 PROMPTS = ["47+38=", "9-3=", "sort 72941=", "a rhyme for night:", "the pirate on the rain:"]
@@ -21,7 +22,7 @@ PROMPTS = ["47+38=", "9-3=", "sort 72941=", "a rhyme for night:", "the pirate on
 
 @pytest.fixture(scope="module")
 def loaded():
-    return load_model("demo")
+    return load_model(DEMO)
 
 
 @pytest.fixture(scope="module")

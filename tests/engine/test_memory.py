@@ -17,6 +17,7 @@ from caploc.engine.planning import DecoderShape, inner_size
 from caploc.errors import OutOfMemory
 from caploc.models.loading import load_model
 from caploc.tasks.task import Generate, Generated, LogLikelihood, options_json
+from worlds import DEMO
 
 pytestmark = pytest.mark.slow  # memory is let run out again and again
 
@@ -55,7 +56,7 @@ class Peak(TorchDispatchMode):
 
 @pytest.fixture(scope="module")
 def loaded():
-    return load_model("demo")
+    return load_model(DEMO)
 
 
 def masks_of(grid, count):

@@ -12,6 +12,7 @@ from caploc.errors import BadOption
 from caploc.models.loading import load_model
 from caploc.tasks.task import Generate, LogLikelihood, options_json
 from caploc.workers.distributed import AskBatch
+from worlds import DEMO
 
 LIMIT = 6
 OPTIONS = options_json({"until": [], "max_gen_toks": LIMIT, "do_sample": False})
@@ -22,7 +23,7 @@ CHOICES = ("85", "12")
 
 @pytest.fixture(scope="module")
 def loaded():
-    return load_model("demo")
+    return load_model(DEMO)
 
 
 @pytest.fixture(scope="module")

@@ -11,6 +11,7 @@ from transformers import PreTrainedTokenizerFast
 
 from caploc.engine.encoding import Stops
 from caploc.models.loading import load_tokenizer
+from worlds import DEMO
 
 # Letters, spaces, ends of lines, and characters of two, three and four bytes.
 ALPHABET = "ab \n.é\N{EURO SIGN}\N{RIGHT SINGLE QUOTATION MARK}\N{SNOWMAN}\N{WHITE SUN}𝄞"
@@ -53,7 +54,7 @@ def pieces():
 
 
 MAKERS = {
-    "demo": lambda: load_tokenizer("demo"),
+    "demo": lambda: load_tokenizer(DEMO),
     "byte pairs": byte_pairs,
     "pieces": pieces,
     "words": word_tokenizer,

@@ -10,6 +10,8 @@ from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import WhitespaceSplit
 from transformers import PreTrainedTokenizerFast
 
+from worlds import DEMO
+
 sys.path.insert(0, str(Path(__file__).parent))
 sys.path.insert(0, str(Path(__file__).parents[1] / "models"))  # for `import tiny`
 
@@ -56,9 +58,9 @@ def finished(tmp_path):
 
         folder = tmp_path / "run"
         folder.mkdir()
-        study = asdict(Study(ModelOptions("demo"), "demo/addition"))
+        study = asdict(Study(ModelOptions(DEMO), "demo/addition"))
         result = (
-            RESULT | {"model": MODEL | {"fingerprint": find_source("demo").fingerprint()}} | changes
+            RESULT | {"model": MODEL | {"fingerprint": find_source(DEMO).fingerprint()}} | changes
         )
         (folder / "run.json").write_text(json.dumps({"study": study, "command": "made up"}))
         (folder / "result.json").write_text(json.dumps(result))
@@ -67,7 +69,7 @@ def finished(tmp_path):
     return write
 
 
-MODEL = {"name": "demo", "dtype": "float32", "device": "cpu"}
+MODEL = {"name": DEMO, "dtype": "float32", "device": "cpu"}
 
 
 def score(value, metric="exact_match", name="demo/addition"):

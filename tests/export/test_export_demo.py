@@ -7,6 +7,7 @@ from caploc.export import Export
 from caploc.heads import Head
 from caploc.tasks.catalog import own_names
 from caploc.workbench import ModelOptions
+from worlds import DEMO
 
 pytestmark = pytest.mark.slow
 HEADS = tuple(Head.parse_all("L0H10,L0H15,L0H13,L1H0,L2H3,L5H1"))
@@ -22,10 +23,10 @@ def scores(model, heads, folder, limit=None):
 
 @pytest.fixture(scope="module")
 def wanted(tmp_path_factory):
-    return scores("demo", HEADS, tmp_path_factory.mktemp("demo"))
+    return scores(DEMO, HEADS, tmp_path_factory.mktemp("demo"))
 
 
 def test_the_checkpoint_scores_as_the_knocked_out_model_on_every_task(wanted, tmp_path):
-    Export(ModelOptions("demo"), HEADS, "checkpoint", tmp_path / "cut").write()
+    Export(ModelOptions(DEMO), HEADS, "checkpoint", tmp_path / "cut").write()
     got = scores(tmp_path / "cut", (), tmp_path / "exported")
     assert len(TASKS) >= 12 and got == wanted

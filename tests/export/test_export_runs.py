@@ -10,6 +10,7 @@ from caploc.errors import BadOption, UnknownName, UserError
 from caploc.export import Export
 from caploc.heads import Head
 from caploc.workbench import ModelOptions
+from worlds import DEMO
 
 
 def asked(source, target, **changes):
@@ -74,7 +75,7 @@ def test_missing_evidence_is_said_and_not_made_up(finished, tmp_path):
 
 
 def test_heads_named_by_hand_have_no_evidence(tmp_path):
-    card, file = written("demo", tmp_path / "out", heads="L0H10,L5H1")
+    card, file = written(DEMO, tmp_path / "out", heads="L0H10,L5H1")
     assert file["evidence"] == {} and file["heads"] == ["L0H10", "L5H1"]
     assert "Nothing was measured for this export" in card
 
@@ -82,7 +83,7 @@ def test_heads_named_by_hand_have_no_evidence(tmp_path):
 def test_the_file_is_what_knockout_reads(finished, tmp_path):
     written(finished(), tmp_path / "out")
     heads = caploc.read_heads(tmp_path / "out" / "heads.json")
-    model = caploc.load_model("demo")
+    model = caploc.load_model(DEMO)
     tokens = torch.arange(8, 20)[None]
     with torch.no_grad(), caploc.knockout(model, heads):
         got = model.model(tokens).logits
@@ -109,7 +110,7 @@ def test_mistakes_are_one_sentence(changes, words, finished, tmp_path):
 
 def test_a_model_needs_heads_and_a_run_must_name_some(finished, tmp_path):
     with pytest.raises(BadOption, match="demo is no finished run; name the folder of one"):
-        asked("demo", tmp_path / "out")
+        asked(DEMO, tmp_path / "out")
     with pytest.raises(UserError, match="named no head"):
         asked(finished(top=[]), tmp_path / "out")
     with pytest.raises(UnknownName):
@@ -117,7 +118,7 @@ def test_a_model_needs_heads_and_a_run_must_name_some(finished, tmp_path):
 
 
 def test_a_model_that_has_changed_since_the_run_is_refused(finished, tmp_path):
-    run = finished(model={"name": "demo", "fingerprint": "another"})
+    run = finished(model={"name": DEMO, "fingerprint": "another"})
     with pytest.raises(UserError, match="has changed since the run"):
         asked(run, tmp_path / "out").write()
 
@@ -126,7 +127,7 @@ def test_what_a_run_fixed_cannot_be_changed(finished, tmp_path):
     run, model = finished(), ModelOptions("", dtype="bfloat16", device="cpu")
     changed = asked(run, tmp_path / "out", model=model)
     assert (changed.model.name, changed.model.dtype, changed.model.device) == (
-        "demo", "bfloat16", "cpu",
+        DEMO, "bfloat16", "cpu",
     )  # fmt: skip
     assert changed.heads == (Head(0, 10), Head(0, 15))
     with pytest.raises(BadOption, match="--revision is the run's own"):

@@ -9,6 +9,7 @@ from caploc.export import Export
 from caploc.files import whole_folder
 from caploc.heads import Head
 from caploc.workbench import ModelOptions
+from worlds import DEMO
 
 
 def test_what_was_written_takes_the_targets_place(tmp_path):
@@ -35,7 +36,7 @@ def test_a_disk_that_fills_up_leaves_nothing_and_says_so(tmp_path, monkeypatch):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(shutil, "copyfile", full)
-    wanted = Export(ModelOptions("demo"), (Head(0, 0),), "checkpoint", tmp_path / "cut")
+    wanted = Export(ModelOptions(DEMO), (Head(0, 0),), "checkpoint", tmp_path / "cut")
     with pytest.raises(StoreFailed, match=r"cut could not be written \(No space left on device\)"):
         wanted.write()
     assert not list(tmp_path.iterdir())

@@ -11,6 +11,7 @@ from caploc.engine import Ask, BatchEngine
 from caploc.heads import read_heads
 from caploc.models.loading import load_model
 from caploc.tasks.task import Generate, options_json
+from worlds import DEMO
 
 inspect_ai = pytest.importorskip("inspect_ai")
 
@@ -32,7 +33,7 @@ LIMITS = {"until": ["\n"], "max_gen_toks": 6, "do_sample": False}
 @pytest.fixture(scope="module")
 def said(heads_file):
     """What caploc's engine says to each sum, knocked out."""
-    engine = BatchEngine(load_model("demo", device="cpu"))
+    engine = BatchEngine(load_model(DEMO, device="cpu"))
     mask = engine.grid.mask(read_heads(heads_file).heads)
     asks = [
         Ask((row, 0), Generate(f"{a}+{b}=", options_json(LIMITS)), mask)
@@ -47,7 +48,7 @@ def evaluated(folder, **model_args):
     config = GenerateConfig(max_tokens=6, stop_seqs=["\n"])
     task = inspect_ai.Task(dataset=samples, scorer=match(location="exact"), config=config)
     (log,) = inspect_ai.eval(
-        task, model="caploc/demo", model_args=model_args, log_dir=str(folder), display="none"
+        task, model=f"caploc/{DEMO}", model_args=model_args, log_dir=str(folder), display="none"
     )
     assert log.status == "success", log.error
     return log
@@ -77,11 +78,11 @@ def test_the_entry_point_is_this_provider():
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["False"]
     with pytest.raises(PrerequisiteError, match="cannot be read as a file of heads"):
-        get_model("caploc/demo", knockout="none.json", memoize=False)
+        get_model(f"caploc/{DEMO}", knockout="none.json", memoize=False)
 
 
 async def generated(config, **given):
-    model = get_model("caploc/demo", memoize=False)
+    model = get_model(f"caploc/{DEMO}", memoize=False)
     return await model.generate("1+1=", config=config, **given)
 
 
@@ -106,7 +107,7 @@ def test_tools_are_refused():
         return execute
 
     async def ask():
-        return await get_model("caploc/demo", memoize=False).generate("1+1=", tools=[add()])
+        return await get_model(f"caploc/{DEMO}", memoize=False).generate("1+1=", tools=[add()])
 
     with pytest.raises(Exception, match="caploc calls no tools"):
         anyio.run(ask)

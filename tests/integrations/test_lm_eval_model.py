@@ -18,6 +18,7 @@ from caploc.heads import read_heads
 from caploc.integrations.lm_eval import KnockedOut
 from caploc.tasks.catalog import TaskOptions, own_manager
 from caploc.workbench import ModelOptions
+from worlds import DEMO
 
 # the kinds of request, and the metric that caploc scores by
 KINDS = {
@@ -35,7 +36,7 @@ pytestmark = pytest.mark.filterwarnings("ignore")  # lm-eval's own evaluator war
 
 def theirs(kinds, limit, model):
     """What lm-eval's evaluator makes of the model's answers."""
-    manager = own_manager("demo")
+    manager = own_manager(TASKS)
     told = simple_evaluate(
         model, tasks=list(kinds), limit=limit, task_manager=manager, bootstrap_iters=0
     )
@@ -44,7 +45,7 @@ def theirs(kinds, limit, model):
 
 def ours(kinds, limit, heads, folder):
     """What `caploc evaluate` says with the heads knocked out, and intact."""
-    wanted = Evaluation(ModelOptions("demo"), heads, tuple(kinds), TaskOptions(), limit)
+    wanted = Evaluation(ModelOptions(DEMO), heads, tuple(kinds), TaskOptions(), limit)
     told = evaluate(wanted, folder).tasks
     return [{row.name: row.scores[side] for row in told} for side in (1, 0)]
 
@@ -58,7 +59,7 @@ def test_scores_equal_caploc_evaluates(model, heads_file, tmp_path, limit=200):
 
 @pytest.fixture(scope="module")
 def model(heads_file):
-    return KnockedOut("demo", str(heads_file), batch_size=1, device="cpu")
+    return KnockedOut(DEMO, str(heads_file), batch_size=1, device="cpu")
 
 
 def generation(prompt, **options):
@@ -91,9 +92,9 @@ def test_sampling_is_refused(options, model):
 
 def test_mistakes_are_one_sentence(other_shape, tmp_path):
     with pytest.raises(BadData, match="cannot be read as a file of heads"):
-        KnockedOut("demo", str(tmp_path / "none.json"))
+        KnockedOut(DEMO, str(tmp_path / "none.json"))
     with pytest.raises(BadOption, match="2 layers of 4 heads each, and this model has 6 layers"):
-        KnockedOut("demo", str(other_shape))
+        KnockedOut(DEMO, str(other_shape))
     for nothing in (None, ""):
         with pytest.raises(BadOption, match="pretrained=MODEL"):
             KnockedOut(nothing, str(other_shape))
@@ -147,7 +148,7 @@ def test_lm_evals_command_equals_caplocs_on_tasks_of_ones_own(folder, heads_file
     tasks = [f"my_{name}" for name in TASKS]
     done = run(
         "caploc.integrations.lm_eval", "--model", "caploc",
-        "--model_args", f"pretrained=demo,knockout={heads_file}",
+        "--model_args", f"pretrained={DEMO},knockout={heads_file}",
         "--include_path", folder, "--tasks", ",".join(tasks), "--output_path", tmp_path / "out",
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
@@ -155,7 +156,7 @@ def test_lm_evals_command_equals_caplocs_on_tasks_of_ones_own(folder, heads_file
     theirs = json.loads(written.read_text())
     heads = ",".join(read_heads(heads_file).names)
     files = ",".join(str(folder / f"{name}.yaml") for name in TASKS)
-    ours = run("caploc", "evaluate", "demo", "--heads", heads, "--task", files, "--json",
+    ours = run("caploc", "evaluate", DEMO, "--heads", heads, "--task", files, "--json",
                "--out", tmp_path / "ours")  # fmt: skip
     assert ours.returncode == 0, ours.stderr
     scores = [row["knocked_out"]["score"] for row in json.loads(ours.stdout)["tasks"]]
@@ -168,7 +169,7 @@ def test_lm_evals_command_equals_caplocs_on_tasks_of_ones_own(folder, heads_file
 def test_a_mistake_on_lm_evals_command_line_is_one_sentence(folder, tmp_path):
     done = run(
         "caploc.integrations.lm_eval", "--model", "caploc",
-        "--model_args", f"pretrained=demo,knockout={tmp_path}/none.json",
+        "--model_args", f"pretrained={DEMO},knockout={tmp_path}/none.json",
         "--include_path", folder, "--tasks", "my_words",
     )  # fmt: skip
     assert done.returncode == 1

@@ -147,21 +147,13 @@ def test_options_outside_what_is_allowed_are_refused(
 @pytest.mark.parametrize("name", ["./nowhere", "/no/such/place", "a/b/c", "two words", ""])
 def test_an_unknown_folder_is_refused(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(UnknownName, match="There is no folder .* or 'demo'"):
+    with pytest.raises(UnknownName, match="There is no folder .* `caploc models` lists"):
         check_model(name)
 
 
 def test_a_file_is_refused(folder):
     with pytest.raises(BadOption, match="is a file; give the folder it is in"):
         check_model(str(folder / "model.safetensors"))
-
-
-def test_the_demo_is_the_folder_inside_the_package(folder, monkeypatch, tmp_path):
-    monkeypatch.setattr(sources, "DEMO_FOLDER", folder)
-    assert load_model("demo").name == "demo"
-    monkeypatch.setattr(sources, "DEMO_FOLDER", tmp_path / "nothing")
-    with pytest.raises(ModelRefused, match="The demo model is missing .* reinstall"):
-        load_model("demo")
 
 
 @pytest.mark.parametrize(

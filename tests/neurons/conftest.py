@@ -7,6 +7,7 @@ import pytest
 
 from caploc.models.loading import LoadedModel, load_model
 from caploc.models.neurons import NeuronModel, as_neurons
+from worlds import DEMO
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "models"))
 
@@ -14,7 +15,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "models"))
 @pytest.fixture(scope="session")
 def demo() -> LoadedModel:
     """The demo model; tests must leave it as they found it."""
-    return load_model("demo", device="cpu")
+    return load_model(DEMO, device="cpu")
 
 
 @pytest.fixture(scope="session")

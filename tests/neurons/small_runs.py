@@ -15,11 +15,12 @@ from caploc.neurons.training import TuningRecipe
 from caploc.progress import Silent
 from caploc.stats.threshold import Rule
 from caploc.workbench import ModelOptions
+from worlds import DEMO
 
-DEMO = ModelOptions("demo", device="cpu")
+MODEL = ModelOptions(DEMO, device="cpu")
 TASKS = ("demo/addition", "demo/elements")
 STUDY = NeuronStudy(
-    DEMO,
+    MODEL,
     TASKS,
     rule=Rule(share=0.01, normalised=False),
     examples=12,

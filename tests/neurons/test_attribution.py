@@ -14,10 +14,11 @@ from caploc.models.neurons import NeuronModel, find_sites, list_projections
 from caploc.models.proof import reads_first
 from caploc.neurons.attribution import INTEGRATED, METHODS, Attribution
 from caploc.neurons.finding import accumulate, score_examples
+from worlds import DEMO
 
 FAMILIES = ["llama", "gpt2", "gptj", "opt"]
 CPU = torch.device("cpu")
-TOKENIZER = load_tokenizer("demo")  # of another vocabulary, and never asked
+TOKENIZER = load_tokenizer(DEMO)  # of another vocabulary, and never asked
 
 
 def neuron_model(name):

@@ -13,11 +13,10 @@ from caploc.tasks.contrasts import (
     arithmetic,
     distinct,
     kept,
-    quizzes,
     sentiment,
-    sums,
 )
-from caploc.tasks.demo.data import CAPITALS, ELEMENTS
+from worlds.contrasts import quizzes, sums
+from worlds.tasks.data import CAPITALS, ELEMENTS
 
 
 def capitals(items=1000, *, seed=0):

@@ -30,8 +30,9 @@ from caploc.neurons.study import NeuronBench
 from caploc.progress import Silent
 from caploc.stats.threshold import Rule
 from caploc.store import Store
-from caploc.tasks.contrasts import ARMS, ContrastSet, Item, kept, sums
+from caploc.tasks.contrasts import ARMS, ContrastSet, Item, kept
 from caploc.tasks.task import LogLikelihood
+from worlds.contrasts import sums
 
 GRID = NeuronGrid((300, 500, 0, 200))
 BEST = ItemLocator(rule=Rule(share=0.01))

@@ -4,7 +4,7 @@ import json
 from dataclasses import replace
 
 import pytest
-from small_runs import DEMO, counted, lasting, undrawn
+from small_runs import MODEL, counted, lasting, undrawn
 
 from caploc.errors import BadOption, FolderTaken, UnknownName
 from caploc.neurons import decoupling
@@ -20,7 +20,7 @@ from caploc.stats.threshold import Rule
 
 pytestmark = pytest.mark.slow  # whole studies
 
-STUDY = DecouplingStudy(DEMO, "demo/sums", 4, ("gradient", "activation"), rule=Rule(share=0.01))
+STUDY = DecouplingStudy(MODEL, "demo/sums", 4, ("gradient", "activation"), rule=Rule(share=0.01))
 
 
 @pytest.fixture(autouse=True)
@@ -109,7 +109,7 @@ def test_another_study_does_not_take_the_folder(done):
 def test_mistakes_are_told_before_the_folder_is_claimed(
     tmp_path, monkeypatch, changes, error, said
 ):
-    monkeypatch.setattr(type(DEMO), "engine", lambda self: pytest.fail("the model was loaded"))
+    monkeypatch.setattr(type(MODEL), "engine", lambda self: pytest.fail("the model was loaded"))
     with pytest.raises(error) as refused:
         measure_decoupling(replace(STUDY, **changes), tmp_path / "run")
     assert said in str(refused.value)

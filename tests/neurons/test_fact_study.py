@@ -4,7 +4,7 @@ import json
 from dataclasses import replace
 
 import pytest
-from small_runs import DEMO, counted, lasting, undrawn
+from small_runs import MODEL, counted, lasting, undrawn
 
 from caploc.errors import BadData, BadOption, FolderTaken, UnknownName
 from caploc.neurons import fact_study
@@ -17,7 +17,7 @@ from caploc.neurons.fact_study import (
     measure_reliability,
 )
 from caploc.report.tabulation import ranged
-from caploc.tasks.demo.data import CAPITALS, ELEMENTS
+from worlds.tasks.data import CAPITALS, ELEMENTS
 
 pytestmark = pytest.mark.slow  # whole studies
 
@@ -60,7 +60,7 @@ def facts(tmp_path):
 
 def study(facts, **changes):
     fields = {"methods": ("neurons",), "count": 3, "draws": 5, "steps": 2} | changes
-    return FactStudy(DEMO, facts, **fields)
+    return FactStudy(MODEL, facts, **fields)
 
 
 @pytest.fixture(scope="module")
@@ -200,7 +200,7 @@ def test_reliability_holds_located_sets_against_controls(facts, tmp_path, monkey
 
 def test_fewer_than_two_known_facts_are_refused(tmp_path):
     facts = write(tmp_path / "facts.jsonl", KNOWN[:1] + WRONG)
-    with pytest.raises(BadData, match="demo answers 1 of 3 facts rightly; .* Give others."):
+    with pytest.raises(BadData, match="/demo answers 1 of 3 facts rightly; .* Give others."):
         measure_fidelity(study(facts), tmp_path / "run")
 
 
@@ -256,7 +256,7 @@ def test_counterfact_as_it_is_distributed_is_read_by_the_command(tmp_path):
         ({"steps": 0}, BadOption, "--steps and --neuron-steps must be 1 or more; got 0 and 20."),
         ({"neuron_share": 2.0}, BadOption, "--neuron-share must be above 0 and at most 1; got 2."),
         ({"neuron_rule": "middle"}, UnknownName, "no rule for the points"),
-        ({"facts": "demo/riddles"}, UnknownName, "Known: demo/quiz, demo/statement, words/facts"),
+        ({"facts": "words/riddles"}, UnknownName, "Known: words/facts"),
         ({"facts": "nowhere.jsonl"}, BadData, "nowhere.jsonl cannot be read"),
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",

@@ -16,6 +16,7 @@ from caploc.neurons.locating import LocatedNeurons, locate, locating_headline, w
 from caploc.neurons.study import NeuronStudy
 from caploc.stats.threshold import Moments, Rule
 from caploc.workbench import ModelOptions
+from worlds import DEMO
 
 SKIPPED = {NeuronStudy: {"model", "rule"}, Attribution: set(), Rule: set()}
 EVEN, FEW = np.ones(20), np.array([100.0, 90.0, *[0.1] * 18])
@@ -26,7 +27,7 @@ def defaults(command):
 
 
 def test_the_command_and_the_study_have_the_same_defaults():
-    typed, study = defaults(locate_command), NeuronStudy(ModelOptions("demo"), ("demo/code",))
+    typed, study = defaults(locate_command), NeuronStudy(ModelOptions(DEMO), ("demo/code",))
     for part in (study, study.attribution, study.rule):
         shared = [
             name for name in vars_of(part) if name in typed and name not in SKIPPED[type(part)]

@@ -11,8 +11,9 @@ from caploc.neurons.study import load_source, with_end
 from caploc.tasks.catalog import TaskOptions
 from caploc.tasks.task import LogLikelihood, Rolling
 from caploc.workbench import ModelOptions
+from worlds import DEMO
 
-DEMO = ModelOptions("demo", device="cpu")
+MODEL = ModelOptions(DEMO, device="cpu")
 
 
 @pytest.fixture(scope="module")
@@ -58,7 +59,7 @@ def sums(count):
 
 
 def test_a_task_without_training_examples_gives_every_other_one_to_either_side(task_file):
-    found = load_source(DEMO, task_file(sums(11)), TaskOptions(), None, 0)
+    found = load_source(MODEL, task_file(sums(11)), TaskOptions(), None, 0)
     assert sorted(found.find_on) == [0, 2, 4, 6, 8, 10]
     assert found.judge_on == [1, 3, 5, 7, 9]
     assert not asked(found.finding, found.find_on) & asked(found.gold, found.judge_on)
@@ -83,7 +84,7 @@ def test_training_examples_find_and_evaluation_examples_judge(planted):
 
 @pytest.mark.parametrize("name", ["addition", "code", "cursing", "capitals", "sentences"])
 def test_no_demo_example_is_on_both_sides(name):
-    found = load_source(DEMO, f"demo/{name}", TaskOptions(), 50, 0)
+    found = load_source(MODEL, f"demo/{name}", TaskOptions(), 50, 0)
     assert len(found.find_on) == 50 and len(found.judge_on) == found.judging.size
     assert not asked(found.finding, range(found.finding.size)) & asked(found.gold, found.judge_on)
 
@@ -111,7 +112,7 @@ def test_spans_are_prompt_and_gold_answer(planted):
 def test_gold_answers_of_choices_programs_and_curses(demo):
     wording = RequestEncoder(demo.model, demo.tokenizer)
     for name in ("sentences", "capitals", "code", "cursing"):
-        found = load_source(DEMO, f"demo/{name}", TaskOptions(), 3, 0)
+        found = load_source(MODEL, f"demo/{name}", TaskOptions(), 3, 0)
         for span in found.spans(wording):
             assert demo.tokenizer.decode(list(span.continuation)).strip()
 
@@ -125,7 +126,7 @@ def test_a_long_text_is_asked_in_windows(demo, task_file):
         doc_to_target="{{text}}",
         metric_list=[{"metric": "word_perplexity"}],
     )
-    found = load_source(DEMO, path, TaskOptions(), 2, 0)
+    found = load_source(MODEL, path, TaskOptions(), 2, 0)
     assert isinstance(found.finding.requests(0)[0], Rolling)
     wording = RequestEncoder(demo.model, demo.tokenizer)
     spans = found.spans(wording)
@@ -137,14 +138,14 @@ def test_a_long_text_is_asked_in_windows(demo, task_file):
 def test_a_task_without_gold_answers_is_refused_in_a_sentence(task_file):
     path = task_file([{"q": f"{n}+1=", "a": ""} for n in range(8)])
     with pytest.raises(BadOption, match="has no gold answer whose log-probability") as refused:
-        load_source(DEMO, path, TaskOptions(), 4, 0)
+        load_source(MODEL, path, TaskOptions(), 4, 0)
     assert str(refused.value).count(". ") == 0
 
 
 @pytest.mark.parametrize("count", [1, 2, 3])
 def test_too_few_examples_are_refused(task_file, count):
     with pytest.raises(BadData, match=f"has {count} examples; neurons need at least 2"):
-        load_source(DEMO, task_file(sums(count)), TaskOptions(), None, 0)
+        load_source(MODEL, task_file(sums(count)), TaskOptions(), None, 0)
 
 
 def test_what_is_asked_is_text(planted):
@@ -158,7 +159,7 @@ def test_what_is_asked_is_text(planted):
 )
 def test_a_written_answer_is_learnt_with_its_end_and_a_chosen_one_as_it_is(demo, task, end):
     found, wording = (
-        load_source(DEMO, task, TaskOptions(), 3, 0),
+        load_source(MODEL, task, TaskOptions(), 3, 0),
         RequestEncoder(demo.model, demo.tokenizer),
     )
     for plain, lesson in zip(found.spans(wording), found.lessons(wording), strict=True):
@@ -182,5 +183,5 @@ def test_an_answer_that_ends_already_is_not_ended_twice(answer, end, whole):
 
 def test_a_single_stop_string_is_one_end_and_not_its_first_letter(demo, task_file):
     how = {"until": "END", "max_gen_toks": 4, "do_sample": False}
-    found = load_source(DEMO, task_file(sums(8), generation_kwargs=how), TaskOptions(), None, 0)
+    found = load_source(MODEL, task_file(sums(8), generation_kwargs=how), TaskOptions(), None, 0)
     assert found.end(RequestEncoder(demo.model, demo.tokenizer)) == "END"

@@ -12,13 +12,14 @@ from caploc.stats.threshold import Rule
 from caploc.store import Store
 from caploc.tasks.catalog import TaskOptions, load_task
 from caploc.workbench import ModelOptions
+from worlds import DEMO
 
 ANOTHER = {
     "model": {"name": "demo", "fingerprint": "another"},
     "grid": {"layers": 1, "neurons": [4]},
     "tasks": [],
 }
-STUDY = NeuronStudy(ModelOptions("demo", device="cpu"), ("demo/addition", "demo/code"))
+STUDY = NeuronStudy(ModelOptions(DEMO, device="cpu"), ("demo/addition", "demo/code"))
 
 
 @pytest.fixture(autouse=True)
@@ -40,7 +41,7 @@ def test_a_good_study_passes():
 @pytest.mark.parametrize(
     ("changes", "error", "sentence"),
     [
-        ({"tasks": ()}, BadOption, "Name at least one task, such as --task demo/addition."),
+        ({"tasks": ()}, BadOption, "Name at least one task, such as --task words/past."),
         ({"tasks": ("demo/adition",)}, UnknownName, "Did you mean 'demo/addition'?"),
         ({"subsets": 1}, BadOption, "--subsets must be 2 or more; got 1."),
         ({"subsets": 5, "examples": 4}, BadOption, "one for each of 5 subsets; got 4."),
@@ -52,7 +53,7 @@ def test_a_good_study_passes():
         ({"rule": Rule(share=0.1, votes=0.5)}, BadOption, "--share chooses by rank"),
         ({"rule": Rule(0.0)}, BadOption, "--sigma must be a number above 0; got 0."),
         ({"options": TaskOptions(outcome="loss")}, UnknownName, "There is no --outcome 'loss'"),
-        ({"model": ModelOptions("demo", dtype="float64")}, UnknownName, "no dtype 'float64'"),
+        ({"model": ModelOptions(DEMO, dtype="float64")}, UnknownName, "no dtype 'float64'"),
     ],
     ids=lambda value: ", ".join(value) if isinstance(value, dict) else "",
 )

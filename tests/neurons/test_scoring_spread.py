@@ -6,6 +6,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from worlds import DEMO
+
 sys.path.insert(0, str(Path(__file__).parents[1] / "models"))
 from test_attribution import spans
 from test_loading import save
@@ -101,7 +103,7 @@ def test_what_reads_weights_is_refused(folder, monkeypatch):
     ],
 )
 def test_what_cannot_be_scored_is_refused_before_weights_are_read(fields, method, words):
-    study = NeuronStudy(ModelOptions("demo", **fields), ("demo/addition",), Attribution(method))
+    study = NeuronStudy(ModelOptions(DEMO, **fields), ("demo/addition",), Attribution(method))
     with pytest.raises(BadOption, match=words):
         study.check()
 

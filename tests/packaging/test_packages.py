@@ -12,16 +12,17 @@ from pathlib import Path
 
 import pytest
 
+from worlds import DEMO, TASKS
+
 ROOT = Path(__file__).parents[2]
 LARGEST = 12_000_000  # bytes
 UV = Path(sys.executable).parent / "uv"
 NEEDED = [
-    "models/demo/model.safetensors", "models/demo/config.json", "models/demo/tokenizer.json",
-    "tasks/demo/addition.yaml", "tasks/demo/people.txt", "tasks/paper/gen.yaml",
+    "tasks/paper/gen.yaml",
     "pretrained.toml",
     "report/report.html.j2", "report/page.css", "report/page.js",
-    "reproduce/presets/demo.toml", "studies/demo.toml", "studies/quick.toml",
-    "studies/smollm2.toml", "tasks/words/past.yaml", "tasks/words/past.csv",
+    "reproduce/presets/real.toml", "studies/demo.toml",
+    "tasks/words/past.yaml", "tasks/words/past.csv",
 ]  # fmt: skip
 
 
@@ -94,21 +95,25 @@ def test_packages_are_small_and_hold_all_that_runs_need(packages):
 
 
 @pytest.mark.wheel
-def test_the_wheel_runs_the_demo_in_an_empty_environment(installed, tmp_path):
+def test_the_wheel_finds_heads_in_an_empty_environment(installed, tmp_path):
     own = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
-    told = run(installed / "caploc", "demo", "--quick", "--quiet", cwd=tmp_path, env=own)
-    place = tmp_path / "runs" / "demo-quick"
-    results = sorted(place.glob("*/result.json"))
-    assert len(results) == 3
-    found = [json.loads(path.read_text()) for path in results]
-    assert {result["task"]["name"] for result in found} == {"demo/addition", "demo/sorting"}
-    assert all(result["command"].startswith("caploc demo") for result in found)
-    (addition,) = [r for r in found if (r["task"]["name"], r["method"]["name"]) == (
-        "demo/addition", "adaptive")]  # fmt: skip
-    assert all(head in told for head in addition["top"])
-    pages = re.findall(r"(?:Report|All side by side): (\S+)", told)
-    assert len(pages) == 4
-    assert all("<html" in (tmp_path / page).read_text() for page in pages)
+    asked = (
+        "--task",
+        "demo/addition",
+        "--also",
+        "demo/rhyming",
+        "--budget",
+        "600",
+        "--limit",
+        "60",
+    )
+    told = run(
+        installed / "caploc", "locate", DEMO, *asked, "--quiet", "--out", "run",
+        cwd=tmp_path, env=own | {"CAPLOC_TASKS": TASKS},
+    )  # fmt: skip
+    found = json.loads((tmp_path / "run" / "result.json").read_text())
+    assert found["top"] and all(head in told for head in found["top"])
+    assert "<html" in (tmp_path / "run" / "report.html").read_text()
 
 
 @pytest.mark.wheel
@@ -116,10 +121,10 @@ def test_the_wheel_says_its_version_and_completes(installed, tmp_path):
     assert run(installed / "caploc", "--version", cwd=tmp_path).startswith("caploc ")
     asked = os.environ | {
         "_CAPLOC_COMPLETE": "complete_bash",
-        "COMP_WORDS": "caploc locate demo --task demo/e",
+        "COMP_WORDS": "caploc locate smollm2 --task words/plural_t",
         "COMP_CWORD": "4",
     }
-    assert run(installed / "caploc", cwd=tmp_path, env=asked).split() == ["demo/elements"]
+    assert run(installed / "caploc", cwd=tmp_path, env=asked).split() == ["words/plural_twin"]
 
 
 @pytest.mark.wheel
@@ -130,7 +135,7 @@ def test_uvx_runs_it_without_an_installation(packages, tmp_path):
         uvx, "--python", sys.executable, "--constraints", ROOT / "constraints.txt",
         "--from", packages[1], "caploc", "demo", "--help", cwd=tmp_path,
     )  # fmt: skip
-    assert "caploc demo --quick" in told
+    assert "caploc demo --out runs/first" in told
 
 
 @pytest.mark.wheel

@@ -7,20 +7,22 @@ from caploc.playground.playground import Playground
 from caploc.playground.setting import make_setting
 from caploc.tasks.catalog import TaskOptions
 from caploc.workbench import ModelOptions
+from worlds import CAPABILITIES, DEMO
 
+TASKS = [f"demo/{name}" for name in (*CAPABILITIES, "sentences", "prose")]
 HEADS = ["L0H13", "L0H14", "L3H12", "L5H1"]
 
 
 @pytest.fixture(scope="package")
 def playground():
-    loading = ModelOptions("demo", device="cpu")
-    return Playground(make_setting((), None, loading, (), TaskOptions()))
+    loading = ModelOptions(DEMO, device="cpu")
+    return Playground(make_setting((), None, loading, TASKS, TaskOptions()))
 
 
 @pytest.fixture(scope="package")
 def zeroed():
     """The demo model with the output columns of HEADS set to zero: the knockout, in weights."""
-    loaded = load_model("demo", device="cpu")
+    loaded = load_model(DEMO, device="cpu")
     for name in HEADS:
         head = loaded.grid.named_in([name])[0]
         weight = loaded.projections[head.layer].weight
@@ -32,4 +34,4 @@ def zeroed():
 @pytest.fixture(scope="package")
 def whole():
     """The demo model, loaded apart from the playground's."""
-    return load_model("demo", device="cpu").model
+    return load_model(DEMO, device="cpu").model

@@ -15,19 +15,20 @@ from caploc.study import Study
 from caploc.tasks.catalog import TaskOptions, load_task
 from caploc.tasks.task import Generated
 from caploc.workbench import ModelOptions
+from worlds import DEMO
 
-DEMO = ModelOptions("demo")
+MODEL = ModelOptions(DEMO)
 
 
 def written(folder, task="demo/addition", fingerprint="f", **options):
     """The two files that make a folder a finished run's."""
     folder.mkdir(parents=True, exist_ok=True)
-    study = Study(DEMO, task, other_tasks=("demo/sentences",), options=TaskOptions(**options))
+    study = Study(MODEL, task, other_tasks=("demo/sentences",), options=TaskOptions(**options))
     (folder / "run.json").write_text(json.dumps({"study": asdict(study), "command": ""}))
     score = {"score": 1.0, "stderr": None, "examples": 1}
     result = {
         "schema": 1,
-        "model": {"name": "demo", "fingerprint": fingerprint},
+        "model": {"name": DEMO, "fingerprint": fingerprint},
         "task": {"name": task},
         "method": {"name": "css"},
         "grid": {"layers": 1, "heads": [2]},
@@ -42,8 +43,8 @@ def written(folder, task="demo/addition", fingerprint="f", **options):
 
 def test_a_run_brings_its_model_and_tasks(tmp_path):
     runs = open_runs(written(tmp_path, fewshot=2))
-    setting = make_setting(runs, None, DEMO, ["demo/code"], TaskOptions())
-    assert setting.model == DEMO
+    setting = make_setting(runs, None, MODEL, ["demo/code"], TaskOptions())
+    assert setting.model == MODEL
     assert list(setting.tasks) == ["demo/addition", "demo/sentences", "demo/code"]
     assert setting.tasks["demo/addition"].fewshot == 2
     assert setting.tasks["demo/sentences"].fewshot is None
@@ -70,22 +71,22 @@ def test_a_folder_without_a_run_is_refused(tmp_path, name, said):
 @pytest.mark.parametrize(
     ("model", "loading", "said"),
     [
-        ("gpt2", ModelOptions("gpt2"), "is of 'demo', not of 'gpt2'"),
-        (None, replace(DEMO, dtype="bfloat16"), "is loaded as the run did"),
+        ("gpt2", ModelOptions("gpt2"), "is of '.*/demo', not of 'gpt2'"),
+        (None, replace(MODEL, dtype="bfloat16"), "is loaded as the run did"),
     ],
 )
 def test_another_model_than_the_runs_is_refused(tmp_path, model, loading, said):
-    run = FinishedRun(tmp_path, Study(DEMO, "demo/addition"), {}, {})
+    run = FinishedRun(tmp_path, Study(MODEL, "demo/addition"), {}, {})
     with pytest.raises(BadOption, match=said):
         make_setting((run,), model, loading, [], TaskOptions())
-    assert make_setting((run,), None, replace(DEMO, device="cpu"), [], TaskOptions()).model.device
+    assert make_setting((run,), None, replace(MODEL, device="cpu"), [], TaskOptions()).model.device
 
 
 def test_a_task_that_does_not_exist_is_refused_before_the_model_is_loaded():
     with pytest.raises(UnknownName, match="Did you mean 'demo/addition'"):
-        make_setting((), None, DEMO, ["demo/additon"], TaskOptions()).check()
+        make_setting((), None, MODEL, ["demo/additon"], TaskOptions()).check()
     with pytest.raises(BadOption, match="--data is for a task"):
-        make_setting((), None, DEMO, [], TaskOptions(data={"test": "x.jsonl"}))
+        make_setting((), None, MODEL, [], TaskOptions(data={"test": "x.jsonl"}))
 
 
 def test_programs_are_shown_and_never_run_unless_allowed(monkeypatch):

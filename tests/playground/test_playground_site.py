@@ -19,6 +19,7 @@ from caploc.report.wording import UNSEEN
 from caploc.result import Result
 from caploc.study import Study
 from caploc.workbench import ModelOptions
+from worlds import DEMO
 
 HEADS = ["L0H13", "L0H14"]
 
@@ -78,7 +79,7 @@ def run(playground, monkeypatch, tmp_path):
         "top": ["L3H12", "L0H13"],
         "validation": {"task": {"name": "demo/addition", "intact": score, "knocked_out": score}},
     }
-    study = Study(ModelOptions("demo"), "demo/addition")
+    study = Study(ModelOptions(DEMO), "demo/addition")
     found = check_contents(tmp_path / "result.json", Result, result)
     run = FinishedRun(tmp_path, study, found, RunFile(study={}))
     monkeypatch.setattr(playground, "setting", replace(playground.setting, runs=(run,)))

@@ -17,6 +17,7 @@ from caploc.search import Settings
 from caploc.store import Store
 from caploc.study import Study
 from caploc.workbench import ModelOptions
+from worlds import DEMO
 
 
 @pytest.fixture
@@ -282,7 +283,7 @@ def test_pages_of_other_sites_can_link_here_and_ask_nothing(site):
 
 def test_a_model_is_loaded_only_when_a_page_of_ours_asks(site, tmp_path):
     settings = Settings(masks=10, rate=0.05, top=2)
-    study = Study(ModelOptions("demo", device="cpu"), "demo/addition", "css", settings=settings,
+    study = Study(ModelOptions(DEMO, device="cpu"), "demo/addition", "css", settings=settings,
                   examples=4, controls=0, limit=8)  # fmt: skip
     caploc.run_study(study, tmp_path / "mine")
     play = f"/play/{identify(tmp_path, tmp_path / 'mine')}"

@@ -10,6 +10,7 @@ from caploc.store import Question, Row, Store, pack
 from caploc.study import Study
 from caploc.tasks.task import Generated, responses_json
 from caploc.workbench import ModelOptions
+from worlds import DEMO
 
 HOSTILE = "</script><img src=x onerror=\"document.title='run'\"><a href='javascript:1'>x</a>\u202e"
 GRID = {"layers": 2, "heads": [2, 2]}
@@ -27,7 +28,7 @@ def answer_of(number, intact="4", knocked_out="5", **changes):
 def write_run(folder, answers=(), model="demo", task="demo/addition", **changes):
     """Write the files of a finished run; `changes` replace parts of its result."""
     folder.mkdir(parents=True, exist_ok=True)
-    study = Study(ModelOptions("demo"), "demo/addition")
+    study = Study(ModelOptions(DEMO), "demo/addition")
     (folder / "run.json").write_text(json.dumps({"study": asdict(study), "command": ""}))
 
     def score(value):

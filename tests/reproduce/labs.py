@@ -9,6 +9,7 @@ from caploc.heads import Head
 from caploc.progress import Silent
 from caploc.reproduce.laboratory import ScoredTask, Searched
 from caploc.reproduce.preset import Benchmark, Preset, PresetModel
+from worlds import DEMO
 
 SMALL = Path(__file__).parent / "small.toml"
 
@@ -81,7 +82,7 @@ def written(**changes: Any) -> dict[str, Any]:
         "about": "planted facts",
         "top": 2,
         "main": "CSS",
-        "model": [{"label": "demo", "name": "demo"}],
+        "model": [{"label": "demo", "name": DEMO}],
         "search": [{"label": "CSS", "method": "css", "rate": 0.05}],
         "benchmark": [
             {"label": "Add", "task": "demo/addition", "group": "math", "localize": True},

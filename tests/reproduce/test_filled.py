@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from labs import planted, written
+from labs import SMALL, planted, written
 
 from caploc.heads import Head
 from caploc.report import exhibits as writing
@@ -18,6 +18,7 @@ from caploc.reproduce import (
 )
 from caploc.reproduce.laboratory import Searched
 from caploc.reproduce.preset import Benchmark, Preset, PresetModel, read_preset
+from worlds import DEMO
 
 LLAMA = selection.LEADER
 
@@ -32,7 +33,7 @@ def papers(**changes) -> Preset:
         {"label": n, "task": t, "group": g, "localize": g != "general", "choice": n == "MMLU"}
         for n, t, g in zip(names, tasks, groups, strict=True)
     ]
-    content["model"] = [{"label": LLAMA, "name": "demo"}]
+    content["model"] = [{"label": LLAMA, "name": DEMO}]
     return Preset.model_validate(content)
 
 
@@ -68,14 +69,14 @@ def test_the_papers_figures_are_none_of_other_numbers_of_heads():
 
 
 def test_the_first_table_has_the_papers_sizes_beside_ours():
-    preset = read_preset("demo").narrowed([], ["Qwen-2.5-3B=demo"], None)
+    preset = read_preset(str(SMALL)).narrowed([], [f"Qwen-2.5-3B={DEMO}"], None)
     exhibit = exhibits.table1(planted(preset=preset))
     (layers,), (heads,) = column(exhibit, "layers"), column(exhibit, "heads")
     assert (layers.published, heads.published) == (32, 512)
 
 
 def printed(label: str, benchmark: str, heads: str) -> str:
-    model = PresetModel(label=label, name="demo")
+    model = PresetModel(label=label, name=DEMO)
     found = [Head.parse(name) for name in heads.split()]
     return exhibits.printed_heads(
         model, "CSS", Benchmark(label=benchmark, task="t", group="g"), found
@@ -95,7 +96,7 @@ def test_the_ninth_table_marks_groups_and_idle_heads():
 
 
 def two_models(**changes) -> Preset:
-    models = [{"label": label, "name": "demo"} for label in ("small", "large")]
+    models = [{"label": label, "name": DEMO} for label in ("small", "large")]
     return Preset.model_validate(written(model=models, lead="large", **changes))
 
 
@@ -142,7 +143,7 @@ def test_bars_are_named_by_the_model_only_where_there_are_several():
     exhibit = exhibits.fig3(planted(rankings=shared, preset=subjects(), chance=0.25))
     assert column(exhibit, "heads knocked out") == ["intact", "L0H5", "guessing"]
     assert column(exhibit, "Add")[-1] == Value(0.25)
-    models = [{"label": label, "name": "demo"} for label in ("a", "b")]
+    models = [{"label": label, "name": DEMO} for label in ("a", "b")]
     exhibit = exhibits.fig3(planted(rankings=shared, preset=subjects(model=models)))
     assert column(exhibit, "heads knocked out")[:4] == [
         "a, intact",
@@ -218,7 +219,7 @@ def test_the_eighth_table_sets_questions_of_knowledge_apart():
 
 
 def test_strength_over_three_models_is_drawn_and_its_change_has_an_interval():
-    models = [{"label": label, "name": "demo"} for label in "abc"]
+    models = [{"label": label, "name": DEMO} for label in "abc"]
     exhibit = analyses.scale(
         planted({"Add": {"L1H0": 0.4}}, preset=Preset.model_validate(written(model=models)))
     )
@@ -274,7 +275,7 @@ def test_a_score_no_better_than_chance_has_no_strength():
 
 
 def test_three_models_have_a_trend():
-    models = [{"label": label, "name": "demo"} for label in "abc"]
+    models = [{"label": label, "name": DEMO} for label in "abc"]
     preset = Preset.model_validate(written(model=models))
     notes = analyses.scale(planted(preset=preset)).notes
     assert any(note.startswith("Add: ") for note in notes)
@@ -282,7 +283,7 @@ def test_three_models_have_a_trend():
 
 
 def test_the_cost_of_a_search_is_told_apart_from_the_setting_it_keeps():
-    model = PresetModel(label=LLAMA, name="demo")
+    model = PresetModel(label=LLAMA, name=DEMO)
     kept = Searched((), 5, 1000, 100_000, {"settings": [{}], "masks": 300})
     assert exhibits.spent(model, "CSS", kept) == tuple(
         Value(n, digits=0) for n in (300, 1000, 100_000)
@@ -303,16 +304,16 @@ def test_a_limit_is_noted_where_there_are_scores():
 
 
 def test_universal_tables_note_what_was_not_found():
-    content = written(model=[{"label": LLAMA, "name": "demo"}])
+    content = written(model=[{"label": LLAMA, "name": DEMO}])
     lab = planted(preset=Preset.model_validate(content))
     notes = exhibits.table5(lab).notes
     assert f"No head of {LLAMA} is universal." in notes
     assert f"{LLAMA}: the paper also names L0H31 L1H29 L1H31." in notes
 
 
-@pytest.mark.parametrize("left", [b.label for b in read_preset("demo").localized])
+@pytest.mark.parametrize("left", [b.label for b in read_preset(str(SMALL)).localized])
 def test_every_exhibit_can_be_filled_for_any_benchmark_alone(left):
-    preset = read_preset("demo").narrowed([left, "Sentences"], [], 5)
+    preset = read_preset(str(SMALL)).narrowed([left, "Sentences"], [], 5)
     for name, fill in EXHIBITS.items():
         exhibit = fill(planted(preset=preset, rankings={left: ["L1H0"]}))
         assert exhibit.name == name

@@ -1,11 +1,12 @@
 """Presets: what is read, what is refused and in which words, and what narrowing leaves."""
 
 import pytest
-from labs import written
+from labs import SMALL, written
 
 from caploc.errors import BadData, BadOption, UnknownName, UserError
 from caploc.reproduce import read_preset
 from caploc.reproduce.preset import Preset
+from worlds import DEMO
 
 HEAD = 'name = "mine"\nabout = "mine"\nmain = "CSS"\n'
 MODEL = '[[model]]\nlabel = "demo"\nname = "demo"\n'
@@ -22,10 +23,10 @@ def read(folder, text):
 
 
 def test_both_presets_of_the_package_are_read():
-    demo, paper = read_preset("demo"), read_preset("paper")
+    real, paper = read_preset("real"), read_preset("paper")
     assert [search.label for search in paper.searches] == ["Greedy", "1S-Greedy", "CSB", "CSS"]
     assert len(paper.models) == 6 and len(paper.benchmarks) == 13
-    assert {model.grid.size for model in demo.models} == {96}
+    assert {model.grid.size for model in read_preset(str(SMALL)).models} == {96} and real.models
 
 
 def test_a_preset_of_ones_own_is_read(tmp_path):
@@ -82,9 +83,7 @@ def test_what_is_no_toml_is_said(tmp_path):
 
 
 def test_an_unknown_preset_names_those_that_exist():
-    with pytest.raises(
-        UnknownName, match="no preset 'papr'; choose one of demo, paper, real, or give"
-    ):
+    with pytest.raises(UnknownName, match="no preset 'papr'; choose one of paper, real, or give"):
         read_preset("papr")
 
 
@@ -134,14 +133,12 @@ def test_narrowing_to_nothing_is_refused(labels, models, limit, said):
 def test_a_models_name_means_what_it_means_in_every_command(tmp_path, monkeypatch):
     """A folder named like a fetched model is not that model; a file is, like a folder, a path."""
     monkeypatch.chdir(tmp_path)
-    for folder in ("smollm2", "demo", "mine"):
+    for folder in ("smollm2", "mine"):
         (tmp_path / folder).mkdir()
     (tmp_path / "mine.gguf").touch()
-    preset = read_preset("demo")
-    names = [
-        preset.renamed(f"one={name}").name for name in ("smollm2", "demo", "mine", "mine.gguf")
-    ]
-    assert names == ["smollm2", "demo", str(tmp_path / "mine"), str(tmp_path / "mine.gguf")]
+    preset = read_preset(str(SMALL))
+    names = [preset.renamed(f"one={name}").name for name in ("smollm2", "mine", "mine.gguf")]
+    assert names == ["smollm2", str(tmp_path / "mine"), str(tmp_path / "mine.gguf")]
 
 
 def test_models_are_chosen_replaced_and_added(tmp_path, monkeypatch):
@@ -149,7 +146,7 @@ def test_models_are_chosen_replaced_and_added(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     content = written(lead="demo")
     content["model"] = [
-        {"label": "demo", "name": "demo"},
+        {"label": "demo", "name": DEMO},
         {"label": "big", "name": "org/big", "revision": "v1", "dtype": "bfloat16"},
     ]
     preset = Preset.model_validate(content)
@@ -166,7 +163,7 @@ def test_models_are_chosen_replaced_and_added(tmp_path, monkeypatch):
 
 def test_a_model_alone_leads_only_if_it_led():
     content = written(lead="b")
-    content["model"] = [{"label": label, "name": "demo"} for label in "ab"]
+    content["model"] = [{"label": label, "name": DEMO} for label in "ab"]
     preset = Preset.model_validate(content)
     first, second = preset.models
     assert preset.leader is second

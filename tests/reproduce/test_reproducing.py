@@ -17,6 +17,7 @@ from caploc.reproduce import laboratory, reproduce
 from caploc.reproduce.laboratory import open_laboratory
 from caploc.reproduce.preset import Preset
 from caploc.workbench import ModelOptions
+from worlds import DEMO
 
 pytestmark = pytest.mark.slow  # whole studies
 
@@ -125,7 +126,7 @@ def test_a_metric_that_is_better_when_lower_is_refused(tmp_path):
 
 @pytest.mark.parametrize(("chatting", "times"), [(False, 1), (True, 2)])
 def test_a_prompt_in_a_models_own_format_is_no_other_models(tmp_path, monkeypatch, chatting, times):
-    models = [{"label": label, "name": "demo"} for label in "ab"]
+    models = [{"label": label, "name": DEMO} for label in "ab"]
     preset = Preset.model_validate(written(model=models))
     monkeypatch.setattr(laboratory, "wants_chat_template", lambda name: chatting)
     with open_laboratory(preset, tmp_path / "run", Silent(), "") as lab:
@@ -138,7 +139,7 @@ def stop(found: object) -> None:
 
 
 def test_the_model_before_makes_room_before_the_next_is_read(tmp_path, monkeypatch):
-    models = [{"label": label, "name": "demo", "device": "cpu"} for label in "ab"]
+    models = [{"label": label, "name": DEMO, "device": "cpu"} for label in "ab"]
     preset = Preset.model_validate(written(model=models))
     with open_laboratory(preset, tmp_path / "run", Silent(), "") as lab:
         first, second = preset.models
@@ -157,7 +158,7 @@ def test_the_model_before_makes_room_before_the_next_is_read(tmp_path, monkeypat
         ({"model": [{"label": "x", "name": "/no/where"}]}, ["all"], ["no folder '/no/where'"]),
         (
             {
-                "model": [{"label": "x", "name": "demo", "dtype": "float3"}],
+                "model": [{"label": "x", "name": DEMO, "dtype": "float3"}],
                 "search": [
                     {"label": "CSS", "method": "css", "rate": 0.001},
                     {"label": "S", "method": "css-search", "rates": [0.002]},

@@ -15,6 +15,7 @@ from caploc.errors import BadOption
 from caploc.search import Settings
 from caploc.study import Study
 from caploc.workbench import ModelOptions
+from worlds import DEMO
 
 
 @pytest.mark.parametrize(
@@ -33,7 +34,7 @@ def test_a_number_beyond_reason_is_refused(settings, message):
 
 def test_a_budget_that_buys_too_many_masks_is_refused():
     study = Study(
-        ModelOptions("demo"), "demo/addition", method="css", settings=Settings(budget=10**11)
+        ModelOptions(DEMO), "demo/addition", method="css", settings=Settings(budget=10**11)
     )
     with pytest.raises(BadOption, match="and 100,000 are the most"):
         study.sized(96)
@@ -51,7 +52,7 @@ main()
 
 @pytest.mark.parametrize("wait", [0.2, 2.0])
 def test_ctrl_c_pressed_on_prints_no_traceback(tmp_path, wait):
-    command = ["locate", "demo", "--task", "demo/addition", "--out", str(tmp_path / "run")]
+    command = ["locate", DEMO, "--task", "demo/addition", "--out", str(tmp_path / "run")]
     with subprocess.Popen(
         [sys.executable, "-c", STARTED, *command],
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True,
@@ -96,7 +97,7 @@ def test_a_visitor_who_leaves_prints_nothing(capfd, caplog):
     from caploc.playground.setting import make_setting
     from caploc.tasks.catalog import TaskOptions
 
-    setting = make_setting((), "demo", ModelOptions("demo"), [], TaskOptions())
+    setting = make_setting((), DEMO, ModelOptions(DEMO), [], TaskOptions())
     with listen("127.0.0.1", 0) as listening:
         port = listening.getsockname()[1]
         app = application(Playground(setting), list_hosts("127.0.0.1"))

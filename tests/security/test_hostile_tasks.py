@@ -18,6 +18,7 @@ from caploc.studies import read_studies
 from caploc.tasks.catalog import load_task
 from caploc.tasks.taskfiles import find_code
 from caploc.workbench import Allowed, ModelOptions
+from worlds import DEMO
 
 EVIL = "!function evil.text"
 SOUND = Path(__file__).parent / "sound"
@@ -198,7 +199,7 @@ def test_a_run_of_neurons_with_a_task_of_its_own_code_is_refused(tmp_path):
 
     from caploc.neurons.study import NeuronStudy
 
-    study = NeuronStudy(ModelOptions("demo"), (task(tmp_path, "!function evil.text"),))
+    study = NeuronStudy(ModelOptions(DEMO), (task(tmp_path, "!function evil.text"),))
     written = {"study": asdict(study) | {"kind": "neurons"}, "command": ""}
     (tmp_path / "run.json").write_text(json.dumps(written))
     with pytest.raises(BadOption, match="add --trust-remote-code"):
@@ -209,7 +210,7 @@ def test_a_run_of_neurons_with_a_task_of_its_own_code_is_refused(tmp_path):
 def test_a_file_of_studies_with_a_task_of_its_own_code_is_refused(tmp_path):
     task(tmp_path, "!function evil.text")
     (tmp_path / "evil.py").write_text(f"open({str(tmp_path / 'canary')!r}, 'w')\n")
-    (tmp_path / "studies.toml").write_text('models = ["demo"]\ntasks = ["task.yaml"]\n')
+    (tmp_path / "studies.toml").write_text('models = ["smollm2"]\ntasks = ["task.yaml"]\n')
     with pytest.raises(BadOption, match="can run Python code"):
         read_studies(tmp_path / "studies.toml")
     assert not (tmp_path / "canary").exists()
@@ -227,7 +228,7 @@ def test_a_mailed_run_whose_tasks_folder_holds_code_is_refused_by_every_command(
         said = CliRunner().invoke(app, [command, str(folder)])
         assert isinstance(said.exception, BadOption), command
         assert "add --trust-remote-code" in str(said.exception)
-    (tmp_path / "studies.toml").write_text(f'models = ["demo"]\ntasks = ["{clean}"]\n')
+    (tmp_path / "studies.toml").write_text(f'models = ["smollm2"]\ntasks = ["{clean}"]\n')
     with pytest.raises(BadOption, match="if you trust whoever made it"):
         read_studies(tmp_path / "studies.toml")
     assert not mark.exists()

@@ -35,9 +35,10 @@ from caploc.study import Study, run_study
 from caploc.workbench import ModelOptions
 from caploc.workers import DistributedEngine
 from caploc.workers.distributed import AnswersCame, GroupEnded, ModelIdentity, WorkerJoined
+from worlds import DEMO
 
 CSS = Study(
-    model=ModelOptions("demo"),
+    model=ModelOptions(DEMO),
     task="demo/recall",
     method="css",
     settings=Settings(masks=4, rate=0.05, top=2),
@@ -45,11 +46,11 @@ CSS = Study(
     controls=0,
     limit=5,
 )
-FILE = """
-models = ["demo"]
+FILE = f"""
+models = [{{name = "{DEMO}", label = "demo"}}]
 tasks = ["demo/recall", "demo/addition"]
-methods = [{name = "css", masks = 40, rate = 0.05}, "one-shot"]
-settings = {examples = 12, controls = 2, limit = 20}
+methods = [{{name = "css", masks = 40, rate = 0.05}}, "one-shot"]
+settings = {{examples = 12, controls = 2, limit = 20}}
 """
 UNSTEADY = {"seconds", "forward_tokens"}
 
@@ -117,7 +118,7 @@ def test_a_model_that_does_not_fit_fails_its_own_studies_only(tmp_path, monkeypa
     (tmp_path / "done").mkdir()
     (tmp_path / "done" / "run.json").write_text(json.dumps(written))
     result = Result(
-        model=Model(name="demo"),
+        model=Model(name=DEMO),
         task=LocatedTask(name=CSS.task),
         method=MethodSettings(name="css"),
         grid=GridShape(layers=0, heads=[]),
@@ -132,7 +133,7 @@ def test_a_model_that_does_not_fit_fails_its_own_studies_only(tmp_path, monkeypa
     monkeypatch.setattr(placement, "free_memory", lambda device: 0)
     assert finished(tmp_path / "done", CSS) == result
     (outcome,) = run_studies({"open": CSS}, tmp_path / "more").outcomes
-    assert "The weights of demo take" in outcome.failure
+    assert "/demo take" in outcome.failure
 
 
 @pytest.mark.slow
@@ -202,7 +203,7 @@ def test_studies_side_by_side_on_workers_find_what_each_finds_alone(tmp_path, mo
         "e": replace(adaptive, task="demo/addition"),
     }
     alone = run_studies(studies, tmp_path / "alone", command="caploc run many.toml")
-    pool = ModelPool(ModelOptions("demo").engine(), 3)
+    pool = ModelPool(ModelOptions(DEMO).engine(), 3)
     engine = contextmanager(lambda model: iter([DistributedEngine(pool)]))
     monkeypatch.setattr(ModelOptions, "answering", engine)
     many = run_studies(studies, tmp_path / "many", command="caploc run many.toml")
@@ -273,7 +274,7 @@ def test_a_run_on_a_disk_that_fills_up_is_finished_by_the_same_command(tmp_path)
     if subprocess.run(mount, capture_output=True, check=False).returncode:
         pytest.skip("mounting is not allowed here")
     arguments = [
-        sys.executable, "-m", "caploc", "locate", "demo", "--task", "demo/recall", "--method",
+        sys.executable, "-m", "caploc", "locate", DEMO, "--task", "demo/recall", "--method",
         "one-shot", "--examples", "12", "--controls", "2", "--limit", "20", "-q", "--out",
     ]  # fmt: skip
     try:

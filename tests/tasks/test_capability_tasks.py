@@ -10,6 +10,7 @@ from caploc.tasks.catalog import TaskOptions, can_train, load_task, own_manager
 from caploc.tasks.paper.syntax import score_syntax
 from caploc.tasks.task import Generated, LogLikelihood
 from caploc.workbench import ModelOptions
+from worlds import DEMO
 
 ROWS = {
     "metamath": [
@@ -111,6 +112,6 @@ def test_labels_that_stand_together_are_dealt_anew(tmp_path):
 def test_neurons_are_found_and_judged_on_different_rows(tmp_path, name, trains):
     asked = options(tmp_path, name)
     assert can_train(name, asked) is trains
-    source = load_source(ModelOptions("demo", device="cpu"), name, asked, None, 0)
+    source = load_source(ModelOptions(DEMO, device="cpu"), name, asked, None, 0)
     assert trains or not set(source.find_on) & set(source.judge_on)
     assert len(source.find_on) == (12 if trains else 4)

@@ -5,13 +5,13 @@ import yaml
 
 from caploc.errors import BadData, BadOption, UnknownName
 from caploc.tasks.catalog import (
-    DEMO_CAPABILITIES,
     TaskOptions,
     check_task_name,
     load_task,
     parse_data,
 )
 from caploc.tasks.task import Generate, Generated, LogLikelihood, Rolling, Scored
+from worlds import CAPABILITIES
 
 GSM8K = [
     {"question": f"What is {n} and {n}?", "answer": f"Add them.\n#### {2 * n}"} for n in range(8)
@@ -26,7 +26,7 @@ def gsm8k_files(tmp_path):
     return {split: str(tmp_path / f"{split}.jsonl") for split in ("train", "test")}
 
 
-@pytest.mark.parametrize("capability", DEMO_CAPABILITIES)
+@pytest.mark.parametrize("capability", CAPABILITIES)
 def test_every_capability_of_the_demo_has_a_task_of_500_examples(capability):
     task = load_task(f"demo/{capability}")
     assert task.size >= 500

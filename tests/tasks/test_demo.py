@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from caploc.tasks.demo import data, interpreter, scoring
-from caploc.tasks.demo.interpreter import BadProgram, interpret
+from worlds.tasks import data, interpreter, scoring
+from worlds.tasks.interpreter import BadProgram, interpret
 
 DRAWS = list(data.HELD_OUT)
 
@@ -64,8 +64,8 @@ def test_a_quiz_lists_the_right_answer_behind_its_letter(rng):
 def test_reference_programs_score_as_right(rng):
     example = data.code(rng)
     doc = {"prompt": example.prompt, "answer": example.answer}
-    assert scoring.runs_right(doc, [example.answer]) == {"acc": 1.0}
-    assert scoring.runs_right(doc, [example.answer.replace("return x", "return x + 1")]) == {
+    assert interpreter.runs_right(doc, [example.answer]) == {"acc": 1.0}
+    assert interpreter.runs_right(doc, [example.answer.replace("return x", "return x + 1")]) == {
         "acc": 0.0
     }
 
@@ -75,8 +75,8 @@ def test_equivalent_programs_are_right_however_they_are_written():
         "prompt": "# f: double, add 3\ndef f(x):\n",
         "answer": " x = x * 2\n x = x + 3\n return x\n",
     }
-    assert scoring.runs_right(doc, [" return 3 + x + x"]) == {"acc": 1.0}
-    assert scoring.runs_right(doc, [" return 3 + x"]) == {"acc": 0.0}
+    assert interpreter.runs_right(doc, [" return 3 + x + x"]) == {"acc": 1.0}
+    assert interpreter.runs_right(doc, [" return 3 + x"]) == {"acc": 0.0}
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,7 @@ from caploc.naming import is_fetched
 
 TUTORIALS = Path(__file__).parents[2] / "docs" / "tutorials"
 FINDINGS = {
-    "demo": ["of 96 heads, ", "intact:", "demo/capitals"],
-    "own_task": ["of 96 heads", "There is no task file 'runs/own-task/eazy.yaml'"],
+    "own_task": ["of 270 heads", "There is no task file 'runs/own-task/cuont.yaml'"],
     "own_model": ["first: L", "fifth: L", "without the two heads of 'first'"],
     "own_pairs": ["of 270 heads", "walked: intact 'walked'", "examples falls from"],
 }
@@ -27,8 +26,13 @@ def run(name: str) -> None:
             print(value)  # noqa: T201
 
 
+fetched = pytest.mark.skipif(
+    not is_fetched("smollm2"), reason="`caploc fetch smollm2` has not been run"
+)
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["demo", "own_task", "own_model"])
+@pytest.mark.parametrize("name", ["own_model", pytest.param("own_task", marks=fetched)])
 def test_a_tutorial_runs_and_shows_its_findings(name, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     run(name)
@@ -37,7 +41,7 @@ def test_a_tutorial_runs_and_shows_its_findings(name, tmp_path, monkeypatch, cap
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not is_fetched("smollm2"), reason="`caploc fetch smollm2` has not been run")
+@fetched
 def test_a_loaded_model_loses_the_past_tense_with_its_heads(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     run("own_pairs")

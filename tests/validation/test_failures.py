@@ -28,6 +28,7 @@ from caploc.validation import score_both
 from caploc.validation.categories import BROKEN, Category
 from caploc.validation.failures import categorize_failures
 from caploc.workbench import ModelOptions, Workbench
+from worlds import DEMO
 
 
 @given(st.lists(st.tuples(st.text(max_size=30), st.booleans()), max_size=12))
@@ -208,7 +209,7 @@ def test_what_is_broken_is_all_but_what_is_right_wrong_or_unknown():
 def demo(tmp_path_factory):
     """Account for the demo model's answers to a task with these heads knocked out."""
     with Store(tmp_path_factory.mktemp("demo") / "rows.sqlite") as store:
-        options = ModelOptions("demo")
+        options = ModelOptions(DEMO)
         bench = Workbench(options.engine(), store)
 
         def account(name, heads):

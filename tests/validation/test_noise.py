@@ -14,9 +14,10 @@ from caploc.store import Question
 from caploc.study import Study, run_study
 from caploc.validation import REPEATED, above_noise
 from caploc.workbench import ModelOptions
+from worlds import DEMO
 
 SMALL = Study(
-    model=ModelOptions("demo", dtype="bfloat16"),
+    model=ModelOptions(DEMO, dtype="bfloat16"),
     task="demo/addition",
     method="one-shot",
     examples=8,
@@ -66,7 +67,7 @@ def test_a_run_in_half_precision_asks_intact_rows_twice(tmp_path):
 
 
 def test_a_run_in_single_precision_asks_nothing_twice(tmp_path):
-    exact = replace(SMALL, model=ModelOptions("demo"))
+    exact = replace(SMALL, model=ModelOptions(DEMO))
     assert run_study(exact, tmp_path / "run").result.noise is None
 
 

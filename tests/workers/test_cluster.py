@@ -30,6 +30,7 @@ from caploc.workers import DistributedEngine, Workers
 from caploc.workers.distributed import Replica, WorkerRecipe
 from caploc.workers.ray_backend import WorkerPool
 from caploc.workers.scheduling import Patience
+from worlds import DEMO
 
 pytest.importorskip("ray")
 pytestmark = [
@@ -39,7 +40,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
 ]
 NODE = {"node_ip_address": "127.0.0.1", "num_cpus": 1, "object_store_memory": 2**27}
-DEMO = ModelOptions("demo", device="cpu")
+MODEL = ModelOptions(DEMO, device="cpu")
 MARK = "CAPLOC_TEST_MARK"
 
 
@@ -62,7 +63,7 @@ def cluster(tmp_path, monkeypatch):
     made.shutdown()
 
 
-def engine_on(cluster, replica=Replica, patience=None, options=DEMO):
+def engine_on(cluster, replica=Replica, patience=None, options=MODEL):
     workers = Workers(None, cluster.address, cpus=1)
     return DistributedEngine(
         WorkerPool(workers, WorkerRecipe(options.loading()), "cpu", replica), patience
@@ -105,20 +106,18 @@ def collected(answers, seen=None):
 @pytest.fixture(scope="module")
 def alone():
     """The answers of one engine in one process."""
-    return collected(DEMO.engine().answer(asks()))
+    return collected(MODEL.engine().answer(asks()))
 
 
 def test_two_nodes_give_the_result_of_one_process(cluster, tmp_path):
     settings = Settings(masks=20, rate=0.05, top=3)
     study = Study(
-        DEMO, "demo/addition", "css", settings, examples=20, controls=3, limit=60,
+        MODEL, "demo/addition", "css", settings, examples=20, controls=3, limit=60,
         other_tasks=("demo/sentences",),
     )  # fmt: skip
     workers = Workers(None, cluster.address, cpus=1)
     single = run_study(study, tmp_path / "single").result.as_dict()
-    spread = Study(
-        **study.__dict__ | {"model": ModelOptions("demo", device="cpu", workers=workers)}
-    )
+    spread = Study(**study.__dict__ | {"model": ModelOptions(DEMO, device="cpu", workers=workers)})
     double = run_study(spread, tmp_path / "double").result.as_dict()
     for result in (single, double):
         for field in ("seconds", "forward_tokens"):
@@ -144,14 +143,14 @@ class Killing(Silent):
 
 def test_studies_side_by_side_survive_a_node_and_find_what_each_finds_alone(cluster, tmp_path):
     settings = Settings(masks=20, rate=0.05, top=3)
-    css = Study(DEMO, "demo/addition", "css", settings, examples=20, controls=0, limit=20)
+    css = Study(MODEL, "demo/addition", "css", settings, examples=20, controls=0, limit=20)
     studies = {
         "a": css,
         "b": replace(css, method="one-shot"),
         "c": replace(css, task="demo/sentences"),
     }
     alone = run_studies(studies, tmp_path / "alone").outcomes
-    options = replace(DEMO, workers=Workers(None, cluster.address, cpus=1))
+    options = replace(MODEL, workers=Workers(None, cluster.address, cpus=1))
     spread = {name: replace(study, model=options) for name, study in studies.items()}
     progress = Killing(cluster, *cluster.worker_nodes, after=100)
     many = run_studies(spread, tmp_path / "many", progress).outcomes
@@ -190,7 +189,7 @@ def test_a_worker_that_fails_loses_and_doubles_nothing(cluster, alone, kind):
 def test_a_wrong_nan_is_asked_of_the_other_worker(cluster):
     import faulty
 
-    truth = collected(DEMO.engine().answer(choices()))
+    truth = collected(MODEL.engine().answer(choices()))
     with engine_on(cluster, faulty.Nan) as engine:
         found = collected(engine.answer(choices()))
     assert os.path.exists(os.environ[MARK])
@@ -241,7 +240,7 @@ def test_a_model_that_workers_refuse_is_refused_in_their_words(cluster, tmp_path
 def test_a_machine_of_its_own_listens_on_loopback_only():
     import ray
 
-    with DistributedEngine(WorkerPool(Workers(1), WorkerRecipe(DEMO.loading()), "cpu")) as engine:
+    with DistributedEngine(WorkerPool(Workers(1), WorkerRecipe(MODEL.loading()), "cpu")) as engine:
         assert engine.loaded.grid.size == 96
         assert engine.shared_tokens([]) == 0
         servers = [
@@ -284,7 +283,7 @@ def test_a_machine_of_its_own_is_on_loopback_where_ray_was_imported_before(tmp_p
 
 def test_ctrl_c_ends_a_run_and_its_workers_and_keeps_the_rows(tmp_path):
     command = [
-        str(Path(sys.executable).with_name("caploc")), "locate", "demo", "--task", "demo/addition",
+        str(Path(sys.executable).with_name("caploc")), "locate", DEMO, "--task", "demo/addition",
         "--method", "one-shot", "--examples", "200", "--controls", "0", "--out", str(tmp_path),
         "--workers", "1", "--device", "cpu", "--quiet",
     ]  # fmt: skip
@@ -323,7 +322,7 @@ def stored(folder):
 
 
 NEURONS = NeuronStudy(
-    DEMO,
+    MODEL,
     ("demo/addition", "demo/elements"),
     rule=Rule(share=0.01),
     examples=80,
@@ -369,7 +368,7 @@ def test_workers_of_which_one_is_killed_find_the_neurons_of_one_process(
     single, scored = counted(NEURONS, tmp_path / "single")
     assert scored == 160
     workers = Workers(None, cluster.address, cpus=1)
-    spread = replace(NEURONS, model=replace(DEMO, workers=workers))
+    spread = replace(NEURONS, model=replace(MODEL, workers=workers))
     with monkeypatch.context() as patch:
         patch.setattr("caploc.workbench.ScoringReplica", faulty.KilledScoring)
         double, scored = counted(spread, tmp_path / "double")
@@ -399,7 +398,7 @@ def test_workers_that_refuse_a_models_neurons_say_so_before_anything_is_scored(
     import faulty
 
     monkeypatch.setattr("caploc.workbench.ScoringReplica", faulty.Refusing)
-    spread = replace(NEURONS, model=replace(DEMO, workers=Workers(None, cluster.address, cpus=1)))
+    spread = replace(NEURONS, model=replace(MODEL, workers=Workers(None, cluster.address, cpus=1)))
     with pytest.raises(ModelRefused, match="no feed-forward outputs"):
         locate(spread, tmp_path / "run")
     assert not (tmp_path / "run" / "scores").exists()
@@ -407,7 +406,7 @@ def test_workers_that_refuse_a_models_neurons_say_so_before_anything_is_scored(
 
 def test_ctrl_c_ends_scoring_and_the_same_command_goes_on(tmp_path):
     command = [
-        str(Path(sys.executable).with_name("caploc")), "neurons", "locate", "demo", "--task",
+        str(Path(sys.executable).with_name("caploc")), "neurons", "locate", DEMO, "--task",
         "demo/addition", "--method", "integrated", "--examples", "200", "--judged", "0", "--out",
         str(tmp_path), "--workers", "2", "--cpus-per-worker", "1", "--device", "cpu", "--quiet",
     ]  # fmt: skip

@@ -12,8 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from made_up import HerePool
 
+from worlds import DEMO
+
 sys.path.append(str(Path(__file__).parents[1] / "neurons"))  # for `import small_runs`
-from small_runs import DEMO, STUDY, lasting, quick
+from small_runs import MODEL, STUDY, lasting, quick
 
 from caploc.engine.encoding import Span
 from caploc.errors import BadData, ModelRefused, OutOfMemory, RunFailed, UserError
@@ -283,7 +285,7 @@ class ReplicaPool(ScoringPool):
 @cache
 def demo():
     """The demo model, loaded once."""
-    return load_model("demo", device="cpu")
+    return load_model(DEMO, device="cpu")
 
 
 @pytest.fixture
@@ -299,7 +301,7 @@ def by_workers(monkeypatch):
     monkeypatch.setattr(ModelOptions, "scoring", scoring)
     monkeypatch.setattr(Workers, "check", lambda workers, device: None)
     with quick():
-        yield replace(STUDY, model=replace(DEMO, workers=Workers(3))), pools
+        yield replace(STUDY, model=replace(MODEL, workers=Workers(3))), pools
 
 
 def refuse(*told, **options):
@@ -345,7 +347,7 @@ def test_a_run_begun_here_is_finished_by_workers_and_the_other_way_round(
     assert lasting(result) == lasting(alone[1])
     assert progress.expected == [24 - 6 * begun]
 
-    study = replace(study, model=replace(DEMO, workers=Workers(1)))
+    study = replace(study, model=replace(MODEL, workers=Workers(1)))
     with pytest.raises(KeyboardInterrupt):
         locate(study, tmp_path / "workers first", Noting(after=12))
     assert 0 < len(files(tmp_path / "workers first")) < len(files(alone[0]))
@@ -399,7 +401,7 @@ def test_a_model_that_workers_refuse_ends_the_run_before_anything_is_scored(
 def test_mistakes_are_refused_before_workers_are_started(monkeypatch):
     monkeypatch.setattr(ModelOptions, "scoring", refuse)
     monkeypatch.setattr("caploc.workers.ray_backend.find_spec", lambda name: None)
-    study = replace(STUDY, model=replace(DEMO, workers=Workers(2)))
+    study = replace(STUDY, model=replace(MODEL, workers=Workers(2)))
     with pytest.raises(UserError, match=r"--workers needs Ray.*pip install 'caploc\[ray\]'"):
         study.check()
 
@@ -419,7 +421,7 @@ def test_what_workers_cannot_score_or_this_process_not_erase_is_refused(
     monkeypatch.setattr("torch.cuda.device_count", lambda: 0)
     if "attribution" in fields:
         fields = {"attribution": replace(STUDY.attribution, method=fields["attribution"])}
-    options = replace(DEMO, workers=Workers(2), **model)
+    options = replace(MODEL, workers=Workers(2), **model)
     with pytest.raises(UserError, match=sentence):
         replace(STUDY, model=options, **fields).check()
     if "judged" in fields:

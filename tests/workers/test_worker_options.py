@@ -9,6 +9,7 @@ from caploc.folder import question
 from caploc.workbench import ModelOptions
 from caploc.workers import Workers
 from caploc.workers.ray_backend import TOKEN_GIVEN, Reservation, guard_token
+from worlds import DEMO
 
 
 @pytest.mark.parametrize(
@@ -31,13 +32,13 @@ from caploc.workers.ray_backend import TOKEN_GIVEN, Reservation, guard_token
 def test_mistakes_are_told_before_anything_is_started(workers, said):
     pytest.importorskip("ray")
     with pytest.raises(BadOption, match=said):
-        ModelOptions("demo", device="cpu", workers=workers).check()
+        ModelOptions(DEMO, device="cpu", workers=workers).check()
 
 
 def test_a_scheme_that_only_workers_can_use_is_left_to_them(monkeypatch):
     pytest.importorskip("ray")
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    asked = ModelOptions("demo", device="cpu", workers=Workers(1), quantize="4bit")
+    asked = ModelOptions(DEMO, device="cpu", workers=Workers(1), quantize="4bit")
     assert asked.check().size == 96
     with pytest.raises(UnknownName, match="There is no quantization '3bit'"):
         replace(asked, quantize="3bit").check()

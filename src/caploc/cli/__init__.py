@@ -46,6 +46,7 @@ Exit codes:
 Environment:
     CAPLOC_CACHE          where fetched models lie (caploc in HF_HOME,
                           XDG_CACHE_HOME or ~/.cache)
+    CAPLOC_TASKS          folders of your own task files, `:` between them
     HF_HOME, HF_TOKEN     where what the Hugging Face Hub has lies; the token
     HF_HUB_OFFLINE        1: ask the Hub for nothing, use what is here
     CUDA_VISIBLE_DEVICES  the GPUs that may be used

@@ -9,12 +9,10 @@ import typer
 from caploc import console
 from caploc.cli import options, search_options
 from caploc.cli.options import option
-from caploc.naming import DEMO, default_folder, default_others, is_fetched, placed
+from caploc.naming import DEFAULT_MODEL, default_folder, default_others, placed
 
 if TYPE_CHECKING:
     from caploc.result import Result
-
-USUAL = "smollm2"  # the model that is proposed where it was fetched
 
 
 @options.takes_groups
@@ -67,7 +65,7 @@ def locate(
     The same command continues a run that was stopped.
 
     Examples:
-        caploc locate demo --task demo/addition --out runs/addition
+        caploc locate smollm2 --task words/past --out runs/past
         caploc locate meta-llama/Llama-3.2-1B-Instruct --task gsm8k --also hellaswag
         caploc locate smollm2 --task words/digits --goal specific --spare words/past
         caploc locate smollm2 --task a.yaml --mode patch --corrupted b.yaml --positions last
@@ -163,14 +161,13 @@ def show_results(results: "list[Result]") -> None:
 def ask_words() -> list[str]:
     """Ask for a model and a task; return the words of the command that finds its heads."""
     console.say("Which heads of which model does which task need? (`caploc --help`: all commands)")
-    real = is_fetched(USUAL)
     model = typer.prompt(
         "Model (Hugging Face id, folder, a name of `caploc models`)",
-        default=USUAL if real else DEMO,
+        default=DEFAULT_MODEL,
     )
     task = typer.prompt(
         "Task (a name of `caploc tasks`, or a YAML)",
-        default="words/past" if model != DEMO else "demo/addition",
+        default="words/past",
     )
     words = ["locate", model, "--task", task]
     sys.argv[1:] = words  # what a run's files say of how it was asked for

@@ -11,7 +11,7 @@ from caploc import console
 from caploc.cli import options
 from caploc.cli.options import argument, option
 from caploc.errors import UserError
-from caploc.naming import DEMO, default_folder, is_folder, placed
+from caploc.naming import DEFAULT_MODEL, default_folder, is_folder, placed
 
 Port = Annotated[int, option("Where to listen; 0 takes any free port.")]
 Host = Annotated[str, option("Address to listen on.")]
@@ -169,7 +169,7 @@ def ui(
     ] = None,
     model: Annotated[
         str | None,
-        option("Hugging Face id, local folder, or `demo`; else the run's."),
+        option("Hugging Face id, local folder, or a name of `caploc models`; else the run's."),
     ] = None,
     task: Annotated[
         list[str] | None,
@@ -187,7 +187,7 @@ def ui(
 
     Examples:
         caploc ui runs/addition
-        caploc ui --model demo --task demo/rhyming --port 0
+        caploc ui --model smollm2 --task words/past --port 0
 
     See also:
         locate, export
@@ -204,7 +204,7 @@ def ui(
     named = None if model is None else placed(model)
     tasks = list(map(placed, options.split_names(task)))
     runs = open_runs(folder, Allowed(True, loading.trust_remote_code)) if folder else ()
-    setting = make_setting(runs, named, loading.of(named or DEMO), tasks, asked)
+    setting = make_setting(runs, named, loading.of(named or DEFAULT_MODEL), tasks, asked)
     setting.check()
     with listen(host, port) as listening:
         code.check()

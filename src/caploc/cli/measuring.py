@@ -31,9 +31,9 @@ def evaluate(
     """Score tasks with no head and with the given heads knocked out.
 
     Examples:
-        caploc evaluate demo --heads L0H5,L0H14 --task demo/addition,demo/sentences
+        caploc evaluate smollm2 --heads L14H3,L20H5 --task words/past,words/copy
         caploc evaluate meta-llama/Llama-3.2-1B-Instruct --task gsm8k,boolq --limit 100
-        caploc evaluate demo --heads L0H10 --task demo/code --json --out runs/code
+        caploc evaluate smollm2 --heads L8H1 --task words/plural --json --out runs/plural
 
     Writes:
         evaluation.json: scores intact and knocked out, changes, what was lost
@@ -180,7 +180,7 @@ def universal(
     """Find heads that many tasks need, and each run's heads without them.
 
     Examples:
-        caploc universal runs/demo/demo-addition-set runs/demo/demo-code-set
+        caploc universal runs/demo/words-past runs/demo/words-plural
         caploc universal runs/gsm8k runs/mbpp runs/boolq --family sums=gsm8k,arithmetic
 
     Writes:

@@ -8,7 +8,7 @@ from caploc.cli import options
 from caploc.cli.options import argument, option
 from caploc.errors import pick
 from caploc.folder import check_new, check_source
-from caploc.naming import APACHE, DEMO, PRETRAINED, is_fetched, placed
+from caploc.naming import PRETRAINED, is_fetched, placed
 from caploc.naming import cache_folder as cache
 
 DOWNLOADED = "Packages that were downloaded are kept; the same command continues."
@@ -104,8 +104,7 @@ def models(
 def show_names(as_json: bool) -> None:
     """List the models that have a name of their own."""
     headings = ["name", "title", "shape", "download", "licence", "here"]
-    shape = "Llama, 6 layers x 16 heads, 1.5 M"
-    rows = [[DEMO, "made for the demonstration", shape, "inside the package", APACHE, True]]
+    rows = []
     for name, model in PRETRAINED.items():
         size, here = size_of(model.wheel_bytes), is_fetched(name)
         rows.append([name, model.title, model.shape, size, model.licence, here])
@@ -134,7 +133,7 @@ def export(
 
     Examples:
         caploc export runs/addition --top 5 --to addition-cut
-        caploc export demo --heads L0H5,L1H3 --to heads --as heads
+        caploc export smollm2 --heads L1H5,L8H1 --to heads --as heads
 
     Writes:
         model.safetensors ...: the checkpoint, for stock transformers

@@ -143,9 +143,9 @@ def locate(
     The same command continues a run that was stopped.
 
     Examples:
-        caploc neurons locate demo --task demo/addition --task demo/elements --share 0.01
-        caploc neurons locate demo --task demo/code --method integrated --out runs/neurons
-        caploc neurons locate demo --task demo/code --workers 2 --judged 0
+        caploc neurons locate smollm2 --task words/past --task words/plural --share 0.01
+        caploc neurons locate smollm2 --task words/capital --method integrated --out runs/neurons
+        caploc neurons locate smollm2 --task words/capital --workers 2 --judged 0
 
     Writes:
         neurons.json: the neurons of each task, and how tasks overlap
@@ -277,7 +277,7 @@ def controls(
 
     Examples:
         caploc neurons controls runs/neurons
-        caploc neurons controls runs/neurons --plain demo/prose --method activation
+        caploc neurons controls runs/neurons --plain words/copy --method activation
 
     Writes:
         controls.json: what they share with the task's own, and what erasing them costs
@@ -324,7 +324,7 @@ def enhance(
     """Tune located neurons alone, beside other arms, and see what gets better.
 
     Examples:
-        caploc neurons enhance runs/neurons --task demo/rhyming --steps 40
+        caploc neurons enhance runs/neurons --task words/past --steps 40
         caploc neurons enhance runs/neurons --arm located --arm random-layer-matched
         caploc neurons enhance runs/neurons --arm located --save runs/tuned
 
@@ -351,9 +351,7 @@ def enhance(
     )
 
 
-Facts = Annotated[
-    str, option("A file of facts, words/facts, or the demo model's demo/quiz, demo/statement.")
-]
+Facts = Annotated[str, option("A file of facts, or words/facts.")]
 
 
 @dataclass(frozen=True)
@@ -402,8 +400,8 @@ def fidelity(
     """Is a single fact located alike however it is worded? Three families of methods.
 
     Examples:
-        caploc neurons fidelity demo --facts demo/quiz --count 10
-        caploc neurons fidelity demo --facts demo/statement --method neurons --out runs/facts
+        caploc neurons fidelity smollm2 --facts words/facts --count 10
+        caploc neurons fidelity smollm2 --facts facts.jsonl --method neurons --out runs/facts
 
     Writes:
         fidelity.json: how alike wordings of a fact are located, by method
@@ -438,8 +436,8 @@ def reliability(
     """Does changing what was located, and nothing else, change the fact? Three families.
 
     Examples:
-        caploc neurons reliability demo --facts demo/statement --count 10
-        caploc neurons reliability demo --facts demo/quiz --method tracing --draws 50
+        caploc neurons reliability smollm2 --facts words/facts --count 10
+        caploc neurons reliability smollm2 --facts facts.jsonl --method tracing --draws 50
 
     Writes:
         reliability.json: what changing the located does, by method
@@ -461,7 +459,7 @@ def decouple(
     model: options.Model,
     contrasts: Annotated[
         str,
-        option("arithmetic, sentiment; of the demo model demo/sums, demo/capitals, demo/elements."),
+        option("arithmetic or sentiment."),
     ] = "arithmetic",
     items: Annotated[int, option("Base items, each with four partners.")] = 1000,
     method: Annotated[
@@ -483,8 +481,8 @@ def decouple(
     """Do the neurons of single items follow the capability, the content, or the item?
 
     Examples:
-        caploc neurons decouple demo --contrasts demo/sums --items 100
-        caploc neurons decouple demo --contrasts demo/capitals --method gradient --method activation
+        caploc neurons decouple smollm2 --contrasts arithmetic --items 100
+        caploc neurons decouple smollm2 --contrasts sentiment --method gradient --method activation
 
     Writes:
         decoupling.json: similarities of items' neurons, by what the items share

@@ -15,7 +15,7 @@ import typer
 
 from caploc import console
 from caploc.errors import BadOption, UserError
-from caploc.naming import DEMO, PRETRAINED, at_home, check_listed, check_model_name, is_file, placed
+from caploc.naming import PRETRAINED, at_home, check_listed, check_model_name, is_file, placed
 from caploc.process import redacted
 from caploc.sandbox import check_isolation, describe_isolation, require_isolation
 
@@ -68,7 +68,7 @@ def check_runs(given: list[Path] | Path | None) -> list[Path] | Path | None:
 Model = Annotated[
     str,
     argument(
-        "Hugging Face id, folder, GGUF file, a name of `caploc models`, or `demo`.",
+        "Hugging Face id, folder, GGUF file, or a name of `caploc models`.",
         callback=check_model_name,
     ),
 ]
@@ -105,7 +105,7 @@ def known_grid(place: str) -> "HeadGrid | None":
 
     if place in PRETRAINED:
         return HeadGrid((PRETRAINED[place].heads,) * PRETRAINED[place].layers)
-    folder = Path(__file__).parents[1] / "models" / DEMO if place == DEMO else at_home(place)
+    folder = at_home(place)
     with suppress(UserError, AttributeError, KeyError, TypeError):
         if is_file(folder / RESULT):
             return HeadGrid(tuple(map(int, read_json(folder / RESULT)["grid"]["heads"])))

@@ -9,14 +9,10 @@ from caploc import console
 from caploc.cli import options
 from caploc.cli.models import DOWNLOADED, announce
 from caploc.cli.options import argument, option
-from caploc.errors import BadOption, FetchFailed
-from caploc.naming import is_fetched, placed
+from caploc.errors import BadOption
+from caploc.naming import DEFAULT_MODEL, is_fetched, placed
 
-MODEL = "smollm2"
-# study files beside the code that runs them
-REAL, TINY, QUICK = "smollm2.toml", "demo.toml", "quick.toml"
-FOLDERS = {REAL: "demo", TINY: "demo-tiny", QUICK: "demo-quick"}
-
+DEMO = "demo.toml"  # a study file beside the code that runs it
 if TYPE_CHECKING:
     from caploc.studies import Opened, Ran
 
@@ -26,15 +22,7 @@ Results = Annotated[Path | None, option("Folder, instead of the file's; resumes 
 
 @options.takes_groups
 def demo(
-    tiny: Annotated[
-        bool, option("The 1.5 M-parameter model inside the package: nine capabilities.", "--tiny")
-    ] = False,
-    quick: Annotated[
-        bool, option("Two of its capabilities on few examples: under a minute.", "--quick")
-    ] = False,
-    out: Annotated[
-        Path | None, option("Folder; resumes what lies there (runs/demo, -tiny or -quick).")
-    ] = None,
+    out: Annotated[Path, option("Folder; resumes what lies there.")] = Path("runs/demo"),
     *,
     output: options.OutputGroup,
 ) -> None:
@@ -42,15 +30,13 @@ def demo(
 
     Every capability gets a folder with a report; `compare.html` holds them against each other. The
     same command continues a run that was stopped. On two CPU cores it takes about six minutes.
-    Where the package index cannot be reached, the small model inside the package is used.
 
     Examples:
         caploc demo
-        caploc demo --tiny
-        caploc demo --quick --out runs/first
+        caploc demo --out runs/first
 
     Writes:
-        NAME/report.html: a report for each capability and method
+        NAME/report.html: a report for each capability
         compare.html: all of them side by side
         rows.sqlite: every row, of all of them
 
@@ -60,35 +46,29 @@ def demo(
     from caploc import studies
     from caploc.report.sentence import headline
 
-    name = QUICK if quick else TINY if tiny or not has_model(output) else REAL
-    folder = out or Path("runs") / FOLDERS[name]
-    ran = run_and_print(studies.read_studies(Path(studies.__file__).parent / name), folder, output)
+    fetch_default(output)
+    ran = run_and_print(studies.read_studies(Path(studies.__file__).parent / DEMO), out, output)
     if not output.as_json:
         for outcome in ran.outcomes:
             if outcome.result:
                 console.say(f"{outcome.name}: {headline(outcome.result)}")
-                console.say(f"Report: {folder / outcome.name / 'report.html'}")
+                console.say(f"Report: {out / outcome.name / 'report.html'}")
         if ran.report:
             console.say(f"All side by side: {ran.report}")
     if ran.failed:
         raise typer.Exit(1)
 
 
-def has_model(output: options.OutputGroup) -> bool:
-    """Fetch the demo's model if it is not here; say in a sentence why if it cannot be had."""
-    if is_fetched(MODEL):
-        return True
+def fetch_default(output: options.OutputGroup) -> None:
+    """Fetch the model that the demo asks, if it is not here."""
+    if is_fetched(DEFAULT_MODEL):
+        return
     from caploc.models.fetching import fetch_model
 
     if not (output.quiet or output.as_json):
-        announce(MODEL)
-    try:
-        with output.progress(DOWNLOADED) as progress:
-            fetch_model(MODEL, progress)
-    except (FetchFailed, BadOption) as error:
-        console.warn(f"{error} The demo goes on with the small model inside the package.")
-        return False
-    return True
+        announce(DEFAULT_MODEL)
+    with output.progress(DOWNLOADED) as progress:
+        fetch_model(DEFAULT_MODEL, progress)
 
 
 def run_and_print(found: "Opened", folder: Path, output: options.OutputGroup) -> "Ran":
@@ -153,9 +133,9 @@ def reproduce(
     preset: Annotated[
         str,
         option(
-            "demo, real, paper, or the path of a TOML file such as theirs.",
+            "real, paper, or the path of a TOML file such as theirs.",
         ),
-    ] = "demo",
+    ] = "real",
     model: Annotated[
         list[str] | None,
         option(
@@ -173,8 +153,8 @@ def reproduce(
     """Fill the tables and figures of the heads paper, or with `cnl` those of the neurons paper.
 
     Examples:
-        caploc reproduce all --preset demo --out runs/paper
-        caploc reproduce all --preset real --model SmolLM2
+        caploc reproduce all --model SmolLM2 --out runs/paper
+        caploc reproduce table2 --preset paper
         caploc reproduce cnl --preset real --model gemma3-270m
 
     Writes:

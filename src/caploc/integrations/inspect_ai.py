@@ -1,4 +1,4 @@
-"""inspect_ai with heads knocked out: `inspect eval task.py --model caploc/demo`.
+"""inspect_ai with heads knocked out: `inspect eval task.py --model caploc/smollm2`.
 
 inspect_ai imports this module by its entry point; what needs PyTorch is imported with a model.
 """

@@ -1,7 +1,7 @@
 """lm-evaluation-harness with heads knocked out: the model `caploc`.
 
     python -m caploc.integrations.lm_eval --model caploc \\
-        --model_args pretrained=demo,knockout=heads.json --tasks hellaswag
+        --model_args pretrained=smollm2,knockout=heads.json --tasks hellaswag
 
 is lm-eval's own command with the model `caploc` in its registry. Where lm-eval reads entry points
 of the group `lm_eval.models` (0.4.13 does not), plain `lm_eval --model caploc` is the same.
@@ -58,7 +58,7 @@ class KnockedOut(LM):  # type: ignore[misc]  # lm-eval has no types
         if not pretrained:
             raise BadOption(
                 "No model was named; write --model_args pretrained=MODEL, a Hugging Face id, a "
-                "folder or demo."
+                "folder or a name of `caploc models`."
             )
         where = "auto" if device in (None, UNSAID) else device
         file = read_heads(knockout) if knockout else None

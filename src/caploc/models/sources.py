@@ -21,7 +21,6 @@ from huggingface_hub.utils import validate_repo_id  # type: ignore[attr-defined]
 from caploc.errors import BadOption, ModelRefused, UnknownName, unknown
 from caploc.models.gguf import check_package
 from caploc.naming import (
-    DEMO,
     DIGEST,
     PRETRAINED,
     at_home,
@@ -33,7 +32,6 @@ from caploc.naming import (
     model_folder,
 )
 
-DEMO_FOLDER = Path(__file__).parent / "demo"
 HUB_NAME = re.compile(r"[\w.-]+(/[\w.-]+)?")
 HUB_SECONDS = 10.0
 WEIGHTS = ("*.safetensors",)
@@ -102,11 +100,9 @@ def find_source(name: str, revision: str | None = None, gguf: str | None = None)
     """
     if name in PRETRAINED:
         return _fetched(name, revision, gguf)
-    folder = DEMO_FOLDER if name == DEMO else at_home(name)
+    folder = at_home(name)
     if name.strip() and is_folder(folder):
         return _in_folder(name, folder, revision, gguf)
-    if name == DEMO:
-        raise ModelRefused(f"The demo model is missing from {DEMO_FOLDER}; reinstall caploc.")
     if is_file(folder):
         if folder.suffix.lower() != ".gguf":
             raise BadOption(
@@ -119,8 +115,7 @@ def find_source(name: str, revision: str | None = None, gguf: str | None = None)
     if not is_hub_name(name):
         raise UnknownName(
             f"There is no folder {name!r}. A model is a folder, a GGUF file, the name of a model "
-            "on the Hugging Face Hub (such as Qwen/Qwen3-4B), one that `caploc models` lists, or "
-            "'demo'."
+            "on the Hugging Face Hub (such as Qwen/Qwen3-4B), or one that `caploc models` lists."
         )
     check_model_name(name)
     _refuse_outside(name, gguf)
@@ -134,7 +129,7 @@ def title_of(name: str) -> str | None:
     config says it was made from, with the folder's name: it may have been changed since.
     """
     folder = at_home(name)
-    if name in (DEMO, *PRETRAINED) or not is_folder(folder):
+    if name in PRETRAINED or not is_folder(folder):
         return None
     whole = folder.resolve()
     for short in PRETRAINED:

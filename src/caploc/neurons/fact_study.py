@@ -16,6 +16,7 @@ from caploc.errors import BadData, BadOption, pick
 from caploc.folder import FIDELITY, LEDGER, RELIABILITY, claim
 from caploc.models.loading import LoadedModel, load_model
 from caploc.models.neurons import NeuronModel, as_neurons
+from caploc.naming import OURS
 from caploc.neurons.attribution import POINTS
 from caploc.neurons.circuits import CircuitLocator, circuit_reliability, others_of
 from caploc.neurons.editing import Editor, covariances, edit_reliability
@@ -35,9 +36,6 @@ from caploc.stats import JsonRecord
 from caploc.tasks.catalog import load_task
 from caploc.tasks.facts import (
     Fact,
-    demo_counterparts,
-    demo_facts,
-    demo_texts,
     read_facts,
     read_rewrites,
     with_rewrites,
@@ -46,11 +44,7 @@ from caploc.tasks.facts import (
 from caploc.tasks.task import prompt_of
 from caploc.workbench import ModelOptions
 
-DEMO = {"demo/quiz": "quiz", "demo/statement": "statement"}
-PACKAGED: dict[str, Callable[..., tuple[Fact, ...]]] = {
-    **{name: partial(demo_facts, form) for name, form in DEMO.items()},
-    "words/facts": word_facts,
-}
+PACKAGED: dict[str, Callable[..., tuple[Fact, ...]]] = {"words/facts": word_facts}
 METHODS = ("neurons", "tracing", "circuits")
 FACTS = 30
 CIRCUIT_SHARE = 0.05  # of all edges that a circuit keeps
@@ -112,7 +106,7 @@ class FactStudy:
 
     def read(self) -> tuple[Fact, ...]:
         """Read the facts; raises BadData if the file is not there or a line of it is no fact."""
-        if self.facts.startswith(("demo/", "words/")):
+        if self.facts.startswith(OURS):
             return pick(PACKAGED, self.facts, "set of facts")(seed=self.seed)
         return read_facts(Path(self.facts))
 
@@ -124,8 +118,6 @@ class FactStudy:
             except (OSError, UnicodeDecodeError) as error:
                 raise BadData(f"--texts {self.texts} cannot be read ({error}).") from error
             found = [line for line in lines if line.strip()]
-        elif self.facts in DEMO:
-            return demo_texts(seed=self.seed)
         else:
             prompts = [p for f in facts for p in (f.prompt, *f.rewrites, *f.neighbours)]
             found = [prompt.text + prompt.target for prompt in prompts]
@@ -183,8 +175,9 @@ class FactLab:
     def circuits(self) -> CircuitLocator:
         study = self.study
         prompts = [p for fact in study.read() for p in (fact.prompt, *fact.rewrites)]
-        counterparts = demo_counterparts if study.facts in DEMO else others_of(prompts)
-        return CircuitLocator(self.heads, counterparts, study.share, study.steps, seed=study.seed)
+        return CircuitLocator(
+            self.heads, others_of(prompts), study.share, study.steps, seed=study.seed
+        )
 
     @cached_property
     def tracer(self) -> Tracer:

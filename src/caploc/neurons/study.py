@@ -78,7 +78,7 @@ class NeuronStudy:
     def check(self) -> "NeuronStudy":
         """Refuse every mistake that can be seen before data or weights are loaded."""
         if not self.tasks:
-            raise BadOption("Name at least one task, such as --task demo/addition.")
+            raise BadOption("Name at least one task, such as --task words/past.")
         if self.subsets < 2:
             raise BadOption(f"--subsets must be 2 or more; got {self.subsets}.")
         if self.examples is not None and self.examples < self.subsets:

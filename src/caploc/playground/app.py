@@ -13,7 +13,6 @@ from starlette.routing import BaseRoute, Route
 
 from caploc.finished import FinishedRun
 from caploc.heads import NAME
-from caploc.naming import DEMO
 from caploc.playground.answers import Event
 from caploc.playground.playground import Playground
 from caploc.playground.serving import (
@@ -36,9 +35,7 @@ from caploc.report.headtable import head_map
 from caploc.report.sentence import headline
 from caploc.report.wording import called, inline
 
-# A prompt to begin with. The demo model was trained on lines, each a text of its own.
-FIRST = {DEMO: {"prompt": "47+38=", "stops": ["\n"], "new_tokens": 16}}
-ELSEWHERE = {"prompt": "", "stops": [], "new_tokens": 64}
+FIRST = {"prompt": "", "stops": [], "new_tokens": 64}  # what the page begins with
 
 
 class Site:
@@ -135,7 +132,7 @@ def lay_out(playground: Playground) -> dict[str, Any]:
         "group_sizes": list(grid.group_sizes),
         "runs": [lay_out_run(run) for run in setting.runs],
         "tasks": list(setting.tasks),
-        "first": FIRST.get(setting.model.name, ELSEWHERE),
+        "first": FIRST,
     }
 
 

@@ -11,8 +11,7 @@ from caploc.errors import BadOption, UserError
 from caploc.finished import FinishedRun
 from caploc.folder import finished_in
 from caploc.heads import HeadGrid
-from caploc.naming import DEMO
-from caploc.tasks.catalog import DEMO_CAPABILITIES, TaskOptions, check_task_name
+from caploc.tasks.catalog import TaskOptions, check_task_name
 from caploc.workbench import Allowed, ModelOptions
 
 MOST_TOKENS = 2048  # of one answer
@@ -141,8 +140,6 @@ def make_setting(
         raise BadOption("--data is for a task that --task names; name it, or leave --data out.")
     found = runs_model(runs[0], model, loading) if runs else loading
     named = dict.fromkeys(tasks, options)
-    if not runs and not tasks and found.name == DEMO:
-        named = {f"demo/{name}": options for name in (*DEMO_CAPABILITIES, "sentences", "prose")}
     # Those of runs are asked as there: what they located first, then those beside it.
     located = {run.study.task: run.study.options for run in runs}
     beside = {

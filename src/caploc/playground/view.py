@@ -22,7 +22,7 @@ from starlette.routing import BaseRoute, Route
 
 from caploc.errors import BadOption, UserError
 from caploc.folder import RESULT
-from caploc.naming import DEMO
+from caploc.naming import DEFAULT_MODEL
 from caploc.playground.examples import examples_of
 from caploc.playground.runs import RunIndex, Stamp, stamp_of
 from caploc.playground.serving import (
@@ -246,7 +246,7 @@ class Playgrounds:
         from caploc.tasks.catalog import TaskOptions
         from caploc.workbench import Allowed, ModelOptions
 
-        loading = ModelOptions(DEMO, device=self.device)
+        loading = ModelOptions(DEFAULT_MODEL, device=self.device)
         options = TaskOptions(allow_code=self.judges_code)
 
         def setting_of(chosen: Sequence[Path]) -> Any:

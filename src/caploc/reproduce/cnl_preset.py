@@ -8,6 +8,7 @@ from pydantic import Field, model_validator
 
 from caploc.engine.neurons import ErasureMode
 from caploc.errors import BadOption
+from caploc.naming import placed
 from caploc.neurons.attribution import Attribution
 from caploc.neurons.controls import Controlling
 from caploc.neurons.decoupling import DecouplingStudy
@@ -189,5 +190,11 @@ class CnlPreset(PresetPart):
 
 
 def read_cnl_preset(name: str) -> CnlPreset:
-    """Read a preset of caploc's (`demo`, `real`) or a TOML file; raises what `read_as` does."""
-    return read_as(CnlPreset, name, CNL_PRESETS, "docs/cnl.md")[1]
+    """Read a preset of caploc's (`real`, `paper`) or a TOML file; raises what `read_as` does.
+
+    Its model and files of facts are looked for beside it first.
+    """
+    path, preset = read_as(CnlPreset, name, CNL_PRESETS, "docs/cnl.md")
+    sets = tuple(placed(facts, path.parent) for facts in preset.facts.sets)
+    facts = preset.facts.model_copy(update={"sets": sets})
+    return preset.model_copy(update={"model": placed(preset.model, path.parent), "facts": facts})

@@ -295,7 +295,7 @@ P = TypeVar("P", bound=PresetPart)
 
 
 def read_preset(name: str) -> Preset:
-    """A preset that comes with caploc (`paper`, `real`, `demo`), or one from a TOML file.
+    """A preset that comes with caploc (`paper`, `real`), or one from a TOML file.
 
     Files and folders that it names are looked for beside it first. Raises what `read_as` does.
     """

@@ -1,4 +1,4 @@
-"""From a task's name to a task: lm-eval's own, YAML files, the heads paper's, and the demo's.
+"""From a task's name to a task: lm-eval's own, YAML files, the papers', and those on words.
 
 First which definition a name stands for, then the task that is made of it.
 """
@@ -18,7 +18,7 @@ from lm_eval.tasks import TaskManager
 from lm_eval.tasks._index import Entry, Kind
 
 from caploc.errors import BadData, BadOption, CaplocError, unknown
-from caploc.naming import OURS, ZERO_SHOT, are_twins, at_home, unknown_task
+from caploc.naming import OURS, ZERO_SHOT, are_twins, at_home, task_folders, unknown_task
 from caploc.tasks.datafiles import (
     check_data_file,
     check_data_files,
@@ -43,14 +43,14 @@ confine_templates()
 logging.getLogger("datasets.packaged_modules").setLevel(logging.CRITICAL)
 replace_code_eval()
 HERE = Path(__file__).parent
-# Tasks that caploc brings: of the model inside the package, both papers' that lm-eval lacks, and
-# few-shot ones on words, countries and numbers for pretrained models. Every YAML there is one.
-OWN = ("demo", "paper", "words")
+# Tasks that caploc brings: both papers' that lm-eval lacks, and few-shot ones on words, countries
+# and numbers. Every YAML there is one.
+OWN = ("paper", "words")
 
 
 @cache
 def own_manager(folder: str) -> TaskManager:
-    """Return the tasks of a folder of `OWN`."""
+    """Return the tasks of a folder of `OWN`, or of one of the user's."""
     return TaskManager(include_path=HERE / folder, include_defaults=False)
 
 
@@ -60,9 +60,14 @@ def harness_manager() -> TaskManager:
     return TaskManager()
 
 
+def own_folders() -> list[str]:
+    """List the folders whose tasks have names: those of `OWN`, then the user's."""
+    return [*OWN, *map(str, task_folders())]
+
+
 def own_names() -> list[str]:
-    """Return every task that caploc brings: the demo's, the paper's, then those on words."""
-    return [name for folder in OWN for name in own_manager(folder).all_tasks]
+    """Return every task that caploc brings: the papers', those on words, then the user's."""
+    return [name for folder in own_folders() for name in own_manager(folder).all_tasks]
 
 
 def list_twins(name: str) -> list[str]:
@@ -73,7 +78,7 @@ def list_twins(name: str) -> list[str]:
 
 def find_task(name: str) -> tuple[TaskManager, str]:
     """Return which manager knows the task, and by what name; raises UnknownName or BadData."""
-    for folder in OWN:
+    for folder in own_folders():
         if name in own_manager(folder).task_index:
             return own_manager(folder), name
     if name.endswith(ENDINGS) and not name.startswith(OURS):
@@ -133,9 +138,6 @@ def leaf_entries(manager: TaskManager, name: str) -> Iterator[Entry]:
             yield from leaf_entries(manager, member.get("task") or member.get("group"))
 
 
-DEMO_CAPABILITIES = (
-    "addition subtraction sorting code rhyming cursing capitals elements recall".split()
-)
 OUTCOMES = ("metric", "logprob")
 WORDS = "words"  # what --data calls the list of profanities, which is no split
 FEWSHOT_SEED = 1234  # lm-eval's own default, so that few-shot examples agree

@@ -5,29 +5,21 @@ each line, as `Fact.as_dict` writes it. A line of a file of rewrites, which a la
 model or a person wrote, is `{"fact": "17", "prompts": ["...", "..."]}`; `fact` is the fact's name.
 That a prompt means the same cannot be seen by a program; what can is checked here.
 
-Our own facts are the demo model's (capitals and elements, asked as quizzes or said as statements)
-and those that pretrained models know: countries and their capitals, each in several wordings. A
-quiz names its answer by a letter that changes from rewrite to rewrite, so that what the rewrites of
-a fact have in common is the fact and not the token to come. Statements are for editing: they name
-the answer itself.
+Our own facts are countries and their capitals, each in several wordings.
 """
 
 import json
 import random
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 from pydantic import TypeAdapter, ValidationError
 
-from caploc.errors import BadData, BadOption, pick
+from caploc.errors import BadData
 from caploc.stats import JsonRecord
-from caploc.tasks.demo import data
-from caploc.tasks.demo.data import LETTERS
 
 
 @dataclass(frozen=True)
@@ -243,148 +235,8 @@ def _plain(text: str) -> str:
     return " ".join(text.casefold().split())
 
 
-OFFERED = re.compile(r"^(\S+) ([A-D])$", re.MULTILINE)  # a line of a quiz: an answer, its letter
 Pair = tuple[str, str]  # subject and answer
-DEMO_RELATIONS: dict[str, Sequence[Pair]] = {
-    "capital of": data.CAPITALS,
-    "symbol of": data.ELEMENTS,
-}
-REWRITES = 5
 NEIGHBOURS = 6
-# What may stand before a statement without the demo model losing the fact (it was trained on
-# statements at the start of a text); a third of what it forgets anyway is left to the filter.
-LEADS = (" ", "  ", "\n")
-
-
-def demo_facts(form: str = "quiz", count: int | None = None, *, seed: int = 0) -> tuple[Fact, ...]:
-    """Make facts of both relations by turns, in random order; all of them, or the first `count`.
-
-    In the form `quiz` the prompt and its rewrites are quizzes that differ in the wrong answers and
-    in the place of the right one. In the form `statement` the prompt is `capital of France is `,
-    the rewrites are three statements with another lead and three quizzes that offer both answers,
-    and the neighbours are statements about other subjects. Raises UnknownName if there is no such
-    form; BadOption if `count` is below 1, or above the number there are.
-    """
-    build = pick(DEMO_FORMS, form, "form of demo facts")
-    total = sum(map(len, DEMO_RELATIONS.values()))
-    if count is not None and not 1 <= count <= total:
-        raise BadOption(f"The demo model knows {total} facts; ask for 1 to {total}, not {count}.")
-    rng = random.Random(seed)
-    asked = [
-        [(name, pair) for pair in rng.sample(pairs, len(pairs))]
-        for name, pairs in DEMO_RELATIONS.items()
-    ]
-    turns = [each for pairs in zip_longest(*asked) for each in pairs if each]
-    return tuple(build(rng, name, pair) for name, pair in turns[:count])
-
-
-def demo_texts(count: int = 300, *, seed: int = 0) -> list[str]:
-    """Draw texts of the demo model's world, of every kind, for statistics over any text."""
-    rng = random.Random(seed)
-    kinds = (*data.HELD_OUT, data.courtesy, data.choose_named, data.statement)
-    drawn = [rng.choice(kinds)(rng) for _ in range(count)]
-    return [example.prompt + example.answer for example in drawn]
-
-
-def _quizzed(rng: random.Random, relation: str, pair: Pair) -> Fact:
-    prompts: dict[str, FactPrompt] = {}
-    while len(prompts) <= REWRITES:
-        prompt = quiz(rng, relation, pair)
-        prompts.setdefault(prompt.text, prompt)
-    prompt, *rewrites = prompts.values()
-    others = _others(rng, relation, pair, NEIGHBOURS)
-    return Fact(
-        name=f"{relation} {pair[0]}",
-        relation=relation,
-        prompt=prompt,
-        rewrites=tuple(rewrites),
-        neighbours=tuple(quiz(rng, relation, other) for other in others),
-    )
-
-
-def _stated(rng: random.Random, relation: str, pair: Pair) -> Fact:
-    """State the fact, with a false answer of the same kind."""
-    (_, other), *around = _others(rng, relation, pair, NEIGHBOURS + 1, apart=True)
-
-    def said(subject: str, target: str, lead: str = "") -> FactPrompt:
-        return FactPrompt(f"{lead}{relation} {subject} is ", subject, target, other)
-
-    return Fact(
-        name=f"{relation} {pair[0]}",
-        relation=relation,
-        prompt=said(*pair),
-        rewrites=(
-            *(said(*pair, lead) for lead in LEADS),
-            *(quiz(rng, relation, pair, other) for _ in LEADS),
-        ),
-        neighbours=tuple(said(*each) for each in around),
-    )
-
-
-def quiz(rng: random.Random, relation: str, pair: Pair, offered: str | None = None) -> FactPrompt:
-    """Ask a multiple-choice question, in the demo task's form, whose answer is a letter.
-
-    `other` is the letter of the false answer `offered`, or of any.
-    """
-    subject, answer = pair
-    wrong = rng.sample(
-        sorted({each for _, each in DEMO_RELATIONS[relation]} - {answer, offered}), len(LETTERS) - 1
-    )
-    offered = offered or wrong[0]
-    options = [answer, offered, *[each for each in wrong if each != offered][: len(LETTERS) - 2]]
-    rng.shuffle(options)
-    return FactPrompt(
-        text=data.word_quiz(relation, subject, options),
-        subject=subject,
-        target=LETTERS[options.index(answer)],
-        other=LETTERS[options.index(offered)],
-    )
-
-
-def _others(
-    rng: random.Random, relation: str, pair: Pair, count: int, *, apart: bool = False
-) -> list[Pair]:
-    """Other facts of the relation; with `apart`, the first answer begins like none of the others.
-
-    Of answers that begin alike (H, He) the shorter is likelier whatever the model believes.
-    """
-    pool = [each for each in DEMO_RELATIONS[relation] if each != pair]
-    first, *rest = rng.sample(pool, len(pool))
-    while apart and first[1][0] == pair[1][0]:
-        rest.append(first)
-        first, *rest = rest
-    if apart:
-        rest = [each for each in rest if each[1][0] != first[1][0]]
-    return [first, *rest][:count]
-
-
-DEMO_FORMS: dict[str, Callable[[random.Random, str, Pair], Fact]] = {
-    "quiz": _quizzed,
-    "statement": _stated,
-}
-
-
-def demo_counterparts(prompt: FactPrompt) -> list[Counterpart]:
-    """Take other countries or elements with their answers.
-
-    In a quiz the answer is the letter of what is offered; a subject whose answer is not offered
-    is no right question, and stands for the letter of the prompt's own false answer.
-    """
-    letters = dict(OFFERED.findall(prompt.text))
-    facts = next((facts for name, facts in DEMO_RELATIONS.items() if name in prompt.text), [])
-    found = []
-    for subject, answer in facts:
-        if subject == prompt.subject:
-            continue
-        if not letters:
-            found.append(Counterpart(subject, answer))
-        elif answer in letters:
-            found.append(Counterpart(subject, letters[answer]))
-        elif prompt.other:
-            found.append(Counterpart(subject, prompt.other, right=False))
-    return found
-
-
 # The first wording is a fact's prompt, the others its rewrites; all of them end where the answer
 # follows. Of the wordings tried, those that SmolLM2 and Gemma complete most often.
 WORDINGS = {

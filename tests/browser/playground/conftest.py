@@ -14,8 +14,9 @@ from caploc.search import Settings
 from caploc.study import Study
 from caploc.tasks.catalog import TaskOptions
 from caploc.workbench import ModelOptions
+from worlds import DEMO
 
-DEMO = ModelOptions("demo", device="cpu")
+MODEL = ModelOptions(DEMO, device="cpu")
 
 
 @pytest.fixture(scope="package")
@@ -23,7 +24,7 @@ def runs(tmp_path_factory):
     folder = tmp_path_factory.mktemp("runs")
     for task in ("addition", "sorting"):
         study = Study(
-            DEMO,
+            MODEL,
             f"demo/{task}",
             "css",
             settings=Settings(masks=40, rate=0.05, top=5),
@@ -38,7 +39,7 @@ def runs(tmp_path_factory):
 @pytest.fixture(scope="package")
 def playground(runs):
     tasks = ["demo/capitals", "demo/prose", "demo/code"]
-    return Playground(make_setting(open_runs(runs), None, DEMO, tasks, TaskOptions()))
+    return Playground(make_setting(open_runs(runs), None, MODEL, tasks, TaskOptions()))
 
 
 @pytest.fixture(scope="package")

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from worlds import DEMO
+
 pytest.importorskip("playwright.sync_api")
 import uvicorn
 from acting import VIEWS
@@ -74,7 +76,7 @@ def shelf(tmp_path_factory):
     (root / "broken").mkdir()
     (root / "broken" / "result.json").write_text("{")
     study = Study(
-        ModelOptions("demo", device="cpu"), "demo/addition", "css",
+        ModelOptions(DEMO, device="cpu"), "demo/addition", "css",
         settings=Settings(masks=30, rate=0.05, top=3), examples=8, controls=0, limit=12,
     )  # fmt: skip
     caploc.run_study(study, root / "real")

@@ -4,8 +4,9 @@ import pytest
 
 from caploc.engine.encoding import RequestEncoder
 from caploc.neurons.circuits import find_pair, others_of
-from caploc.tasks.demo.data import CAPITALS, ELEMENTS
-from caploc.tasks.facts import Counterpart, FactPrompt, demo_counterparts
+from caploc.tasks.facts import Counterpart, FactPrompt
+from worlds.facts import demo_counterparts
+from worlds.tasks.data import CAPITALS, ELEMENTS
 
 QUIZ = "capital of Peru?\nRome A\nLima B\nBaghdad C\nParis D\n="
 

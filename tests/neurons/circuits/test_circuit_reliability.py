@@ -7,7 +7,8 @@ import pytest
 
 from caploc.errors import BadData, BadOption
 from caploc.neurons.circuits import ARMS, CircuitLocator, circuit_reliability
-from caploc.tasks.facts import Fact, FactPrompt, demo_counterparts
+from caploc.tasks.facts import Fact, FactPrompt
+from worlds.facts import demo_counterparts
 
 pytestmark = pytest.mark.slow  # whole studies
 

@@ -4,7 +4,8 @@ import pytest
 
 from caploc.errors import BadOption, UnknownName
 from caploc.neurons.facts import Encoder, FactAnswers, known_facts
-from caploc.tasks.facts import DEMO_RELATIONS, FactPrompt, check_names, demo_facts, demo_texts
+from caploc.tasks.facts import FactPrompt, check_names
+from worlds.facts import DEMO_RELATIONS, demo_facts, demo_texts
 
 TRUTH = {
     (name, subject): answer for name, pairs in DEMO_RELATIONS.items() for subject, answer in pairs

@@ -10,7 +10,7 @@ import pytest
 from caploc.cache import Cache
 from caploc.errors import BadData
 from caploc.neurons.editing import Descent, Editor, covariances, edit_reliability
-from caploc.tasks.facts import demo_facts, demo_texts
+from worlds.facts import demo_facts, demo_texts
 
 pytestmark = pytest.mark.slow  # whole studies
 

@@ -10,7 +10,8 @@ from caploc.errors import BadData
 from caploc.models.neurons import NeuronGrid
 from caploc.neurons.facts import ARMS, mean_by_fact, pair_wordings, wording_fidelity
 from caploc.neurons.knowledge_neurons import KnowledgeNeurons
-from caploc.tasks.facts import Fact, FactPrompt, demo_facts
+from caploc.tasks.facts import Fact, FactPrompt
+from worlds.facts import demo_facts
 
 pytestmark = pytest.mark.slow  # whole studies
 

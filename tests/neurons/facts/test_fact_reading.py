@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from caploc.errors import BadData
-from caploc.tasks.facts import Fact, FactPrompt, check_names, demo_facts, read_facts
+from caploc.tasks.facts import Fact, FactPrompt, check_names, read_facts
+from worlds.facts import demo_facts
 
 COUNTERFACT = {
     "case_id": 3,

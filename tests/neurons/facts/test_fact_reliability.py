@@ -14,7 +14,7 @@ from caploc.neurons.knowledge_neurons import (
     intervention_reliability,
     scaled_probabilities,
 )
-from caploc.tasks.facts import demo_facts
+from worlds.facts import demo_facts
 
 pytestmark = pytest.mark.slow  # whole studies
 

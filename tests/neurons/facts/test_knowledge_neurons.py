@@ -12,7 +12,8 @@ from caploc.errors import BadOption, UnknownName
 from caploc.models.neurons import list_projections
 from caploc.neurons.facts import Encoded
 from caploc.neurons.knowledge_neurons import KnowledgeNeurons
-from caploc.tasks.facts import FactPrompt, demo_facts
+from caploc.tasks.facts import FactPrompt
+from worlds.facts import demo_facts
 
 FRANCE = FactPrompt("capital of France is ", "France", "Paris", "Rome")
 

@@ -13,7 +13,7 @@ from caploc.models.neurons import NeuronGrid
 from caploc.neurons.facts import compare_located, peak, wording_fidelity
 from caploc.neurons.knowledge_neurons import Tracer, noise_level
 from caploc.stats.sets import rank_correlation
-from caploc.tasks.facts import demo_facts
+from worlds.facts import demo_facts
 
 pytestmark = pytest.mark.slow  # whole studies
 

@@ -18,7 +18,8 @@ from caploc.neurons.editing import (
     edited,
 )
 from caploc.neurons.facts import Encoder, FactAnswers
-from caploc.tasks.facts import FactPrompt, demo_facts, demo_texts
+from caploc.tasks.facts import FactPrompt
+from worlds.facts import demo_facts, demo_texts
 
 LAYERS = (0, 2, 4)
 

@@ -8,7 +8,8 @@ from tiny import FAMILIES, WITH_NEURONS, build, count_hooks
 from caploc.errors import BadData, BadOption
 from caploc.neurons.facts import Encoded, Encoder
 from caploc.neurons.knowledge_neurons import Tracer, noise_level
-from caploc.tasks.facts import FactPrompt, demo_facts
+from caploc.tasks.facts import FactPrompt
+from worlds.facts import demo_facts
 
 
 def everywhere(asked: Encoded) -> tuple[int, ...]:

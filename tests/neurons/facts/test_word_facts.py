@@ -10,6 +10,7 @@ from caploc.errors import UnknownName
 from caploc.neurons.fact_study import FactStudy
 from caploc.tasks.facts import NEIGHBOURS, WORDINGS, check_names, word_facts
 from caploc.workbench import ModelOptions
+from worlds import DEMO
 
 TABLES = Path(caploc.tasks.words.__file__).parent
 
@@ -43,7 +44,7 @@ def test_wordings_differ_and_neighbours_ask_for_other_facts():
 @pytest.mark.slow
 def test_seeds_shuffle_and_a_study_reads_them():
     def read(seed: int) -> list[str]:
-        study = FactStudy(ModelOptions("demo"), "words/facts", seed=seed)
+        study = FactStudy(ModelOptions(DEMO), "words/facts", seed=seed)
         return [fact.name for fact in study.check().read()]
 
     assert read(0) == read(0) != read(1)
@@ -52,4 +53,4 @@ def test_seeds_shuffle_and_a_study_reads_them():
 
 def test_a_set_that_there_is_not_is_refused_with_those_there_are():
     with pytest.raises(UnknownName, match="'words/fact'.*Did you mean 'words/facts'"):
-        FactStudy(ModelOptions("demo"), "words/fact").check()
+        FactStudy(ModelOptions(DEMO), "words/fact").check()

@@ -9,8 +9,9 @@ import torch
 import caploc
 from caploc.engine.encoding import RequestEncoder
 from caploc.models.neurons import as_neurons
-from caploc.tasks.demo import data
 from caploc.tasks.task import LogLikelihood
+from worlds import DEMO
+from worlds.tasks import data
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "models"))  # for `import tiny`
 
@@ -52,7 +53,7 @@ def _state(model):
 @pytest.fixture(scope="session")
 def demo():
     """The demo model as its neurons; tests must leave it as they found it."""
-    return as_neurons(caploc.load_model("demo"))
+    return as_neurons(caploc.load_model(DEMO))
 
 
 @pytest.fixture(scope="session")

@@ -12,7 +12,7 @@ from caploc.engine.neurons import Batch, gold_logprobs, gold_means
 from caploc.engine.plain import ScoredText, score_texts
 from caploc.errors import BadData
 from caploc.neurons.training import deal, split_validation
-from caploc.tasks.demo import data
+from worlds.tasks import data
 
 DEVICE = torch.device("cpu")
 

@@ -20,7 +20,7 @@ from caploc.neurons.enhancing import (
 from caploc.neurons.training import TuningRecipe
 from caploc.neurons.weights import degraded, shares_by_projection
 from caploc.stats import paired_interval
-from caploc.tasks.demo import data
+from worlds.tasks import data
 
 pytestmark = pytest.mark.slow  # whole studies
 

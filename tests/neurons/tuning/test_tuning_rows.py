@@ -14,6 +14,7 @@ from caploc.errors import BadOption, ModelRefused
 from caploc.models.neurons import find_sites
 from caploc.neurons.training import gradient_norms
 from caploc.neurons.weights import TrainableRows
+from worlds import DEMO
 
 # Beside which input projections a family's output projection stands, written down by hand:
 # (name of the layer's block, input projections, output projection, one weight transposed?)
@@ -121,7 +122,7 @@ def test_gradient_norms_are_those_of_each_neurons_weights(family, trains, unchan
 
 
 def test_the_demo_model_is_tuned_like_any_llama():
-    model = caploc.load_model("demo").model
+    model = caploc.load_model(DEMO).model
     BLOCKS["demo"] = BLOCKS["llama"]
     chosen = some_neurons(model, 14)
     expected = masked_tuning(model, "demo", chosen, "all").state_dict()
@@ -159,7 +160,7 @@ def test_attached_and_merged_say_the_same(family, unchanged):
 
 
 def test_optimizer_state_is_as_large_as_the_selection():
-    model = caploc.load_model("demo").model
+    model = caploc.load_model(DEMO).model
     sizes = {}
     for count in (1, 7, 70):
         with TrainableRows(model, some_neurons(model, count)) as rows:

@@ -8,8 +8,10 @@ import ast
 import operator
 import warnings
 from collections.abc import Callable
+from typing import Any
 
 LARGEST = 10**200  # five squarings fit; a program that squares for ever stops here
+INPUTS = (-3, -1, 0, 1, 2, 5)
 LONGEST = 2000  # characters; a demo program has 200
 OPERATIONS: dict[type[ast.operator], Callable[[int, int], int]] = {
     ast.Add: operator.add,
@@ -75,3 +77,14 @@ def check_size(value: int) -> int:
     if abs(value) > LARGEST:
         raise BadProgram("a number is too large")
     return value
+
+
+def runs_right(doc: dict[str, Any], results: list[str]) -> dict[str, float]:
+    """1 if the function written returns on every input what the reference returns."""
+    header = doc["prompt"].splitlines()[-1] + "\n"
+    reference, written = header + doc["answer"], header + results[0]
+    try:
+        right = all(interpret(written, x) == interpret(reference, x) for x in INPUTS)
+    except BadProgram:
+        right = False
+    return {"acc": float(right)}

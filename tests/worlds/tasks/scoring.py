@@ -5,22 +5,8 @@ from typing import Any
 
 import pronouncing
 
-from caploc.tasks.demo.interpreter import BadProgram, interpret
-
 CURSES = {"damn", "damned", "hell", "bloody", "crap", "blast"}
-INPUTS = (-3, -1, 0, 1, 2, 5)
 WORD = re.compile(r"[a-z]+")
-
-
-def runs_right(doc: dict[str, Any], results: list[str]) -> dict[str, float]:
-    """1 if the function written returns on every input what the reference returns."""
-    header = doc["prompt"].splitlines()[-1] + "\n"
-    reference, written = header + doc["answer"], header + results[0]
-    try:
-        right = all(interpret(written, x) == interpret(reference, x) for x in INPUTS)
-    except BadProgram:
-        right = False
-    return {"acc": float(right)}
 
 
 def rhymes(doc: dict[str, Any], results: list[str]) -> dict[str, float]:

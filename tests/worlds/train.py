@@ -1,9 +1,9 @@
-"""Train the demo model from nothing, on text that `caploc.tasks.demo.data` generates.
+"""Train the demo model from nothing, on text that `worlds.tasks.data` generates.
 
-    python scripts/train_demo.py --out build/demo-model --minutes 60
+    python tests/worlds/train.py --out build/demo-model
 
 Seeded; on the CPU of a laptop it takes under two hours. The folder it writes loads with plain
-`AutoModelForCausalLM.from_pretrained`; copying it over `src/caploc/models/demo` ships it.
+`AutoModelForCausalLM.from_pretrained`; copied over `tests/worlds/demo` it is the tests' model.
 """
 
 import argparse
@@ -23,7 +23,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
 from torch.nn.functional import cross_entropy
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
-from caploc.tasks.demo import data
+from tasks import data
 
 END, PAD = "<|end|>", "<|pad|>"
 SHARES = {  # share of the training tokens
