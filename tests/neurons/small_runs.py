@@ -28,11 +28,9 @@ STUDY = NeuronStudy(
     least=0.5,
     judged=0,
 )
-# From a damaged model, because the demo model has nothing left to learn.
 TUNED = Enhancing(
     TuningRecipe(steps=2, rates=(1e-2,), extensions=0),
-    ("none", "located", "random-layer-matched"),
-    noise=1.0,
+    ("none", "located", "random"),
     limit=2,
 )
 FEW = replace(TUNED, arms=("none", "located"))  # without the draws, which take most of the time

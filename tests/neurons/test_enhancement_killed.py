@@ -15,8 +15,8 @@ PATIENCE = 240  # seconds for the first arms
 
 def enhance(folder):
     """Start the command in a process of its own."""
-    asked = "--task demo/addition --steps 3 --rates 1e-2 --noise 1 --limit 2 --draws 5 --quiet"
-    arms = "--arm located --arm random-layer-matched"
+    asked = "--task demo/addition --steps 3 --rates 1e-2 --limit 2 --draws 5 --quiet"
+    arms = "--arm located --arm random"
     command = [sys.executable, "-m", "caploc", "neurons", "enhance", str(folder)]
     return subprocess.Popen(
         [*command, *asked.split(), *arms.split()],
@@ -52,7 +52,7 @@ def test_enhancement_killed_between_arms_and_run_again_repeats_none(tmp_path_fac
     said = second.communicate(timeout=PATIENCE)[0]
     assert second.returncode == 0, said
     # an arm that is measured is written down, so that a second line would be a second tuning
-    everything = [(None, None), ("located", None), *(("random-layer-matched", n) for n in range(5))]
+    everything = [(None, None), ("located", None), *(("random", n) for n in range(5))]
     assert stored(folder) == everything
     assert ledger.read_bytes().startswith(before[: before.rindex(b"\n") + 1])
     result = json.loads((folder / "enhancement.json").read_text())

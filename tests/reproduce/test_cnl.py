@@ -17,7 +17,6 @@ from caploc.cache import ArrayCache, Cache
 from caploc.errors import BadData, CaplocError, UnknownName, UserError
 from caploc.neurons.erasure import ACTIVE, LAYERS, LOCATED, OWN
 from caploc.neurons.study import NeuronStudy
-from caploc.neurons.training import RIVALS
 from caploc.report.exhibits import NOTHING
 from caploc.reproduce.cnl import check_cnl_options, reproduce_cnl
 from caploc.reproduce.cnl_preset import CnlPreset, read_cnl_preset
@@ -60,8 +59,8 @@ def test_the_real_preset_plans_the_default_command_and_the_controls():
     assert asked.kinds == preset.kinds
     for seed in preset.tuning.seeds:
         enhancing = preset.enhancing(seed)
-        assert enhancing.recipe.seed == seed and enhancing.noise == 0
-        assert set(RIVALS) < set(enhancing.arms)
+        assert enhancing.recipe.seed == seed
+        assert enhancing.arms == ("located", "random", "lora")
 
 
 def test_every_mistake_of_form_is_named_at_once(tmp_path):
@@ -70,7 +69,7 @@ def test_every_mistake_of_form_is_named_at_once(tmp_path):
         ('about = "CNL, small"\n', ""),
         ("subsets = 2", 'subsets = "two"'),
         ("draws = 5\n\n[kinds]", "draws = 3\n\n[kinds]"),
-        ("noise = 1.0", "noise = 1.0\nspeed = 3"),
+        ("extensions = 0", "extensions = 0\nspeed = 3"),
         ("items = 4", "items = 1"),
     )
     with pytest.raises(BadData) as refused:
@@ -121,7 +120,7 @@ def test_tuning_from_a_start_of_its_own_needs_no_other_step(tmp_path):
     path = changed(
         tmp_path,
         ("limit = 4", 'limit = 4\nsteps = ["tuned"]'),
-        ("noise = 1.0", "fewshot = 0\nextensions = 0\narms = ['located', 'random-uniform']"),
+        ("extensions = 0", "fewshot = 0\nextensions = 0\narms = ['located', 'random']"),
     )
     exhibits = reproduce_cnl(read_cnl_preset(path), tmp_path / "run", Measured())
     assert "verdict-tuning" in {each.name for each in exhibits}

@@ -130,7 +130,7 @@ def tuned(gains):
     [(0.1, 0.2, "holds"), (0.9, 0.2, "holds in part"), (0.9, 0.6, "does not hold")],
 )
 def test_tuning_is_judged_against_draws_and_against_other_arms(rival, drawn, verdict):
-    gains = {"located": [0.5], "random-layer-matched": [0.1, drawn], "lora": [rival]}
+    gains = {"located": [0.5], "random": [0.1, drawn], "lora": [rival]}
     assert judge_tuning(tuned(gains))[0] == verdict
 
 
@@ -146,7 +146,7 @@ def test_only_what_was_measured_is_judged_and_every_table_is_whole():
     alone = sets([0.7], None) | {"overlaps": None, "cohesion": None}
     assert [each.name for each in verdicts({"main": alone}, KINDS)] == ["verdicts", "verdict-sets"]
     results["erasure"] = {"tasks": [erased("a", (0.5, 2.0), DRAWN, {"b": (0.1, 0.5)})]}
-    results["enhancement"] = tuned({"located": [0.5], "random-layer-matched": [0.1, 0.2]})
+    results["enhancement"] = tuned({"located": [0.5], "random": [0.1, 0.2]})
     results["runs_planned"] = 9
     first, *shown = verdicts(results, KINDS)
     assert len(first.rows) == 3 and len(shown) == 4

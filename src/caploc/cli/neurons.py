@@ -55,16 +55,13 @@ class AllowedGroup(options.CodeGroup):
 
 @dataclass(frozen=True)
 class TuningGroup:
-    """How neurons are tuned, and from what start."""
+    """How neurons are tuned."""
 
     panel: ClassVar = "Tuning"
     steps: Annotated[int, option("Batches to tune with.")] = 60
     rates: Annotated[str, option("Learning rates to try for each arm.")] = (
         "1e-4,3e-4,1e-3,3e-3,1e-2,3e-2,1e-1"
     )
-    noise: Annotated[
-        float, option("Start from a model damaged by so much noise (0: as it is).")
-    ] = 0.0
     checkpointing: Annotated[
         bool,
         option("Run layers again on the way back: slower, with less memory.", "--checkpointing"),
@@ -304,8 +301,7 @@ def enhance(
     arm: Annotated[
         list[str] | None,
         option(
-            "none, located, random-uniform, random-layer-matched, bottom, complement, full, lora; "
-            f"gradient-norm, active; if absent the first five and lora; {options.ONE_OR_MORE}.",
+            f"none, located, random, lora, full; all but full if absent; {options.ONE_OR_MORE}.",
         ),
     ] = None,
     trains: Annotated[str, option("all of a neuron's weights, or its output only.")] = "all",
@@ -325,7 +321,7 @@ def enhance(
 
     Examples:
         caploc neurons enhance runs/neurons --task words/past --steps 40
-        caploc neurons enhance runs/neurons --arm located --arm random-layer-matched
+        caploc neurons enhance runs/neurons --arm located --arm random
         caploc neurons enhance runs/neurons --arm located --save runs/tuned
 
     Writes:
@@ -342,9 +338,7 @@ def enhance(
     from caploc.neurons.training import USUAL
 
     recipe, tasks = tuning.recipe(seed, trains), tuple(options.split_names(task))
-    asked = Enhancing(
-        recipe, tuple(options.split_names(arm) or USUAL), draws, tuning.noise, limit, tasks
-    )
+    asked = Enhancing(recipe, tuple(options.split_names(arm) or USUAL), draws, limit, tasks)
     allowed, page = may.allowed(), folder / "enhancement"
     run_and_show(
         enhance_located, folder, asked, page=page, output=output, allowed=allowed, save=save

@@ -343,7 +343,7 @@ class ScoringGroup(WorkerGroup):
         str | None,
         option(
             "Score in N processes of this machine, or `ray`: on a cluster; what erasing costs "
-            "and what neurons fire on (--judged) is measured in this one."
+            "(--judged) is measured in this one."
         ),
     ] = None
 

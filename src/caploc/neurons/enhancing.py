@@ -39,10 +39,8 @@ from caploc.neurons.study import (
 )
 from caploc.neurons.training import (
     ARMS,
-    DRAWN,
     LOCATED,
     RANDOM,
-    RIVALS,
     USUAL,
     Lessons,
     TuningArm,
@@ -52,15 +50,13 @@ from caploc.neurons.training import (
     find_best_rate,
     make_arms,
     make_lessons,
-    rival_scores,
 )
-from caploc.neurons.weights import TrainableRows, degraded
+from caploc.neurons.weights import TrainableRows
 from caploc.progress import Progress
 from caploc.report.exhibits import Exhibit
 from caploc.report.tabulation import Effects, bounds, fill_tables, view_effects
 from caploc.stats import Interval, JsonRecord, paired_interval, plain_value
 from caploc.stats.chance import FEWEST, specificity
-from caploc.stats.threshold import best
 from caploc.store import Question, Store
 from caploc.workbench import Allowed
 
@@ -257,27 +253,26 @@ def _changes(before: Measured, after: Measured, seed: int) -> tuple[TuningChange
 def _controls(
     before: Measured, after: Mapping[str, Sequence[Measured]], seed: int
 ) -> Iterator[TuningControl]:
-    """Hold the located neurons against each random arm, where both were tuned."""
-    for name in DRAWN:
-        if LOCATED not in after or len(after.get(name, ())) < FEWEST:
-            continue
-        for key, old in before.items():
-            own = after[LOCATED][0][key] - old
-            drawn = np.stack([measured[key] - old for measured in after[name]])
-            known = ~np.isnan(own) & ~np.isnan(drawn).any(axis=0)
-            own, drawn = own[known], drawn[:, known]
-            held = specificity(own, drawn, seed=seed)
-            each = drawn.mean(axis=1) if drawn.size else np.full(len(drawn), np.nan)
-            yield TuningControl(
-                arm=name,
-                task=key[0],
-                measure=key[1],
-                located=float(own.mean()) if own.size else np.nan,
-                changes=tuple(each.tolist()),
-                excess=held.excess,
-                gain=held.pooled_gain,
-                p=held.p,
-            )
+    """Hold the located neurons against random ones, where both were tuned."""
+    if LOCATED not in after or len(after.get(RANDOM, ())) < FEWEST:
+        return
+    for key, old in before.items():
+        own = after[LOCATED][0][key] - old
+        drawn = np.stack([measured[key] - old for measured in after[RANDOM]])
+        known = ~np.isnan(own) & ~np.isnan(drawn).any(axis=0)
+        own, drawn = own[known], drawn[:, known]
+        held = specificity(own, drawn, seed=seed)
+        each = drawn.mean(axis=1) if drawn.size else np.full(len(drawn), np.nan)
+        yield TuningControl(
+            arm=RANDOM,
+            task=key[0],
+            measure=key[1],
+            located=float(own.mean()) if own.size else np.nan,
+            changes=tuple(each.tolist()),
+            excess=held.excess,
+            gain=held.pooled_gain,
+            p=held.p,
+        )
 
 
 Results = Mapping[str, Any]  # of one task, as the file holds them, or of all by task
@@ -287,15 +282,13 @@ Results = Mapping[str, Any]  # of one task, as the file holds them, or of all by
 class Enhancing:
     """What is tuned, how, and what it is judged on.
 
-    `noise` above 0 starts from a damaged model: Gaussian noise of so many standard deviations on
-    every feed-forward weight, for a model that has nothing left to learn. `tasks` are those tuned
-    (none: all with located neurons); all of the study's are judged, on `limit` examples each.
+    `tasks` are those tuned (none: all with located neurons); all of the study's are judged, on
+    `limit` examples each.
     """
 
     recipe: TuningRecipe = field(default_factory=TuningRecipe)
     arms: tuple[str, ...] = USUAL
     draws: int = FEWEST
-    noise: float = 0.0
     limit: int | None = 60
     tasks: tuple[str, ...] = ()
 
@@ -304,11 +297,9 @@ class Enhancing:
         self.recipe.check()
         Erasing(draws=self.draws, limit=self.limit).check()
         for arm in self.arms:
-            pick(ARMS | RIVALS, arm, "arm")
+            pick(ARMS, arm, "arm")
         for task in self.tasks:
             pick(dict.fromkeys(known), task, "task of the run")
-        if self.noise < 0:
-            raise BadOption(f"--noise must be 0 or more; got {self.noise:g}.")
         return self
 
 
@@ -325,11 +316,8 @@ def enhance_located(
 
     With `save`, also write there a checkpoint with each task's tuned neurons (see `save_tuned`).
     """
-    if save and (asked.noise or LOCATED not in asked.arms):
-        raise BadOption(
-            f"--save writes the arm {LOCATED!r}, tuned from the model as it is; name that arm and "
-            "leave --noise out."
-        )
+    if save and LOCATED not in asked.arms:
+        raise BadOption(f"--save writes the arm {LOCATED!r}; name that arm.")
     with reopen_study(folder, progress, allowed) as lab:
         asked.check(lab.study.tasks)
         check_tunable(lab.study.model)
@@ -354,7 +342,7 @@ def enhance_tasks(lab: NeuronLab, asked: Enhancing) -> dict[str, Any]:
     """
     cache = Cache(lab.folder / LEDGER)
     tasks = lab.with_neurons(asked.tasks, "tune")
-    question = {"recipe": asdict(asked.recipe), "noise": asked.noise, "texts": _texts(lab, asked)}
+    question = {"recipe": asdict(asked.recipe), "texts": _texts(lab, asked)}
     question |= {"model": lab.bench.neurons.fingerprint, "dtype": lab.bench.neurons.dtype}
 
     def recall(task: str, arm: dict[str, Any], tune: Callable[[], Any]) -> dict[str, Any]:
@@ -404,14 +392,10 @@ def _enhance_task(lab: NeuronLab, asked: Enhancing, task: str, recall: Recall) -
     arms = make_arms(
         found.located,
         model.grid,
-        scores=found.moments.mean,
-        names=[name for name in asked.arms if name not in RIVALS],
+        names=asked.arms,
         draws=asked.draws,
         seed=seed,
     )
-    for name in (name for name in RIVALS if name in asked.arms):
-        rival = rival_scores(lab, name, task, asked.recipe.trains)
-        arms.append(TuningArm(name, best(rival, found.located.mean())))
     wording, source = lab.bench.wording, lab.source(task)
     gold = {name: lab.source(name).judged_spans(wording, asked.limit) for name in lab.study.tasks}
 
@@ -420,9 +404,8 @@ def _enhance_task(lab: NeuronLab, asked: Enhancing, task: str, recall: Recall) -
         return {(task, METRIC): measure_outcomes(lab, loaded, source, asked.limit), **judged}
 
     lessons = source.lessons(wording)
-    with degraded(model.model, asked.noise, seed) if asked.noise else nullcontext():
-        how: dict[str, Any] = {"progress": lab.progress, "recall": recall}
-        return enhance(model, lessons, measure, arms, asked.recipe, **how).as_dict()
+    how: dict[str, Any] = {"progress": lab.progress, "recall": recall}
+    return enhance(model, lessons, measure, arms, asked.recipe, **how).as_dict()
 
 
 def measure_outcomes(
@@ -444,14 +427,8 @@ def measure_outcomes(
 def describe_tuning(asked: Enhancing) -> str:
     """Say what was done."""
     recipe = asked.recipe
-    start = (
-        f"The start is a damaged model: noise of {asked.noise:g} standard deviations on every "
-        "feed-forward weight. "
-        if asked.noise
-        else ""
-    )
     return (
-        f"{start}Each arm is tuned for {recipe.steps} steps of {recipe.batch_size} examples on the "
+        f"Each arm is tuned for {recipe.steps} steps of {recipe.batch_size} examples on the "
         "task's training examples, by the learning rate that is best for it on examples held out "
         "of those. Recipe and arms are ours; the paper's are not known to us."
     )

@@ -1,11 +1,4 @@
-"""Find every task's neurons, and hold them against each other.
-
-Single neurons are told by words, for what scores only count. A neuron fires on a token as strongly
-as the size of its activation there; the first token of a text, at which many are largest whatever
-it is, is left out. What it promotes are the tokens whose logits its output raises most,
-`activation x (output column . unembedding)`, leaving out what later layers and the last norm make
-of it.
-"""
+"""Find every task's neurons, and hold them against each other."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -15,18 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
-from jaxtyping import Float
-from torch import Tensor
-from transformers import PreTrainedTokenizerBase
 
 from caploc.contents import read_contents
-from caploc.engine.encoding import Span
-from caploc.engine.neurons import Batch, Batcher
 from caploc.errors import BadOption, UserError
 from caploc.folder import NEURONS, OVERLAP
-from caploc.models.neurons import NeuronGrid, NeuronModel, list_projections
-from caploc.neurons.attribution import record_activations
+from caploc.models.neurons import NeuronGrid
 from caploc.neurons.erasure import LAYERS, LOCATED, ErasedTask, Eraser, Erasing
 from caploc.neurons.finding import TaskNeurons
 from caploc.neurons.study import (
@@ -53,7 +39,7 @@ class LocatedNeurons:
     """The neurons of several tasks of one model, and what their subsets have in common.
 
     `kinds` says which tasks are of one kind (each its own if it is not named); `erased` what each
-    loses without its neurons, and `fires` what some of them fire on, where that was measured.
+    loses without its neurons, where that was measured.
     """
 
     grid: NeuronGrid
@@ -61,15 +47,13 @@ class LocatedNeurons:
     found: dict[str, TaskNeurons]
     kinds: Mapping[str, str]
     erased: Mapping[str, ErasedTask] = field(default_factory=dict)
-    fires: Sequence[Mapping[str, Any]] = ()
 
     @classmethod
     def by(cls, lab: NeuronLab, kinds: Mapping[str, str]) -> "LocatedNeurons":
         found = {task: lab.found(task) for task in lab.study.tasks}
         judged = [task for task, each in found.items() if lab.study.judged and each.located.any()]
         erased = {task: erase_own(lab, task) for task in judged}
-        fires = [row for task in judged for row in watch_neurons(lab, task)]
-        return cls(lab.model.grid, lab.study.rule, found, kinds, erased, fires)
+        return cls(lab.model.grid, lab.study.rule, found, kinds, erased)
 
     def overlaps(self) -> Overlaps:
         """Compute the five rates between every two tasks, on the diagonal within each."""
@@ -123,7 +107,6 @@ class LocatedNeurons:
                 }
                 for task, each in self.found.items()
             ],
-            "fires": list(self.fires),
             "overlaps": self.overlaps().as_dict() if several else None,
             "cohesion": self.cohesion().as_dict() if several else None,
         }
@@ -242,7 +225,7 @@ def warn_of_few(located: LocatedNeurons) -> list[str]:
 
 
 def located_exhibits(located: LocatedNeurons) -> list[Exhibit]:
-    """Show how many neurons there are, what they are needed for, and what they fire on."""
+    """Show how many neurons there are, and what they are needed for."""
     steps = sorted({step for each in located.found.values() for step, *_ in each.curve})
     beside = {"neurons_in_all": located.grid.size, "steps": steps}
     first, *others = fill_tables("neurons", located.as_dict() | beside)
@@ -322,116 +305,3 @@ def read_sets(result: Mapping[str, Any]) -> tuple[NeuronGrid, dict[str, tuple[An
         for task in result["tasks"]
     }
     return grid, found
-
-
-WATCHED = 4  # neurons of a task
-TEXTS = 100
-TOKENS = 5  # shown of each kind
-BEFORE = 10  # tokens of a text up to the one a neuron fires on
-
-
-def watch_neurons(lab: NeuronLab, task: str) -> list[dict[str, Any]]:
-    """Say what the neurons of a task's highest scores fire on, in the texts that scored them."""
-    columns, model = lab.found(task).ordered[:WATCHED], lab.bench.neurons
-    spans = lab.spans(task)[:TEXTS]
-    values = activations_of(model, spans, columns)
-    found = []
-    for place, column in enumerate(columns):
-        each = [row[place] for row in values]
-        found.append({"task": task, **describe_neuron(model, spans, column, each)})
-    return found
-
-
-@torch.no_grad()
-def activations_of(
-    model: NeuronModel, spans: Sequence[Span], columns: Sequence[int]
-) -> list[Float[np.ndarray, "neurons _"]]:
-    """Compute what some neurons hand on at every token of each text."""
-    sites = [inside for _, inside, _ in list_projections(model.projections)]
-    values: list[np.ndarray] = [np.empty((0, 0))] * len(spans)
-
-    def work(batch: Batch) -> list[np.ndarray]:
-        with record_activations(model.projections) as seen:
-            model.model(input_ids=batch.tokens, attention_mask=batch.real.long(), use_cache=False)
-        rows = []
-        for column in columns:
-            site = next(n for n, inside in enumerate(sites) if inside.start <= column < inside.stop)
-            handed = seen[site].reshape(*batch.tokens.shape, -1)
-            rows.append(handed[..., column - sites[site].start].float().cpu().numpy())
-        return list(np.stack(rows, axis=1))
-
-    for numbers, found in Batcher(model.model).run(spans, work):
-        for number, row in zip(numbers, found, strict=True):
-            values[number] = row[:, : len(spans[number].inputs)]
-    return values
-
-
-def describe_neuron(
-    model: NeuronModel,
-    spans: Sequence[Span],
-    column: int,
-    values: Sequence[Float[np.ndarray, " _"]],
-) -> dict[str, Any]:
-    """Say what one neuron fires on, and what its output promotes there.
-
-    These are the tokens that it fires on most, and the text up to the first; its activation there
-    (`value`); and the tokens whose logits that raises and lowers most.
-    """
-    places = [(number, at) for number, row in enumerate(values) for at in range(len(row))]
-    sizes = np.abs(np.concatenate(values))
-    sizes[[at == 0 < len(values[number]) - 1 for number, at in places]] = -1.0  # a text's first
-    order = np.argsort(-sizes, kind="stable")
-    first, at = places[order[0]]
-    value, tokens = float(values[first][at]), dict[str, None]()
-    for number, place in (places[each] for each in order):
-        tokens[write_token(model.tokenizer, spans[number].inputs[place])] = None
-        if len(tokens) == TOKENS:
-            break
-    _, inside, module = next(
-        each
-        for each in list_projections(model.projections)
-        if each[1].start <= column < each[1].stop
-    )
-    output = compute_output(module, column - inside.start, inside.stop - inside.start)
-    unembedding: Any = model.model.get_output_embeddings()
-    logits = compute_response(unembedding, output) * value
-    raised, lowered = (
-        [write_token(model.tokenizer, token) for token in some.topk(TOKENS).indices.tolist()]
-        for some in (logits, -logits)
-    )
-    before = spans[first].inputs[max(0, at - BEFORE) : at + 1]
-    return {
-        "neuron": str(model.grid.part(column)),
-        "tokens": list(tokens),
-        "context": str(model.tokenizer.decode(before)).replace("\n", "⏎"),
-        "value": value,
-        "promotes": raised,
-        "demotes": lowered,
-    }
-
-
-@torch.no_grad()
-def compute_output(projection: Any, place: int, width: int) -> Float[Tensor, " hidden"]:
-    """Compute what one unit of what a projection of so many reads adds to its output."""
-    one = torch.zeros(width)
-    one[place] = 1.0
-    return compute_response(projection, one)
-
-
-@torch.no_grad()
-def compute_response(linear: Any, vector: Float[Tensor, " reads"]) -> Float[Tensor, " writes"]:
-    """Compute what a linear module makes of a vector, without its bias.
-
-    By its forward pass, which also unpacks quantized weights and fetches those that wait elsewhere.
-    """
-    weight = linear.weight
-    dtype = weight.dtype if weight.dtype.is_floating_point else torch.float32
-    device = "cpu" if weight.device.type == "meta" else weight.device
-    pair = torch.stack([vector, torch.zeros_like(vector)]).to(device=device, dtype=dtype)
-    made: Tensor = linear(pair).float()
-    return made[0] - made[1]
-
-
-def write_token(tokenizer: PreTrainedTokenizerBase, token: int) -> str:
-    """Write a token so that its blanks and ends of lines show."""
-    return str(tokenizer.decode([token])).replace(" ", "␣").replace("\n", "⏎")

@@ -31,7 +31,6 @@ from caploc.engine.neurons import (
 from caploc.errors import BadData, BadOption, RunFailed, pick
 from caploc.grid import Grid
 from caploc.models.neurons import Chosen, find_sites
-from caploc.neurons.study import NeuronLab
 from caploc.neurons.weights import (
     Trainable,
     TrainableLora,
@@ -45,8 +44,7 @@ from caploc.neurons.weights import (
 )
 from caploc.progress import Progress, Silent
 from caploc.stats import JsonRecord
-from caploc.stats.chance import FEWEST, bottom, random_sets
-from caploc.stats.threshold import Scores
+from caploc.stats.chance import FEWEST, random_sets
 from caploc.workbench import ModelOptions
 
 RATES = (1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2, 1e-1)
@@ -327,56 +325,15 @@ def _set(trainable: Trainable, values: Sequence[Tensor]) -> None:
     trainable.settle()
 
 
-# Other ways to say which neurons are best tuned; as many of them as are located.
-RIVALS = {
-    "gradient-norm": "those whose weights have the largest gradients on the lessons",
-    "active": "those most active on the task's examples",
-}
-RIVALS_ON = 64  # lessons that gradients are taken on
-
-
-def rival_scores(lab: NeuronLab, name: str, task: str, trains: Trains) -> Scores:
-    """Score every neuron by its weights' gradients on a task's lessons, or by how active it is."""
-    if name == "active":
-        return lab.activity(task)
-    lessons = lab.source(task).lessons(lab.bench.wording)[:RIVALS_ON]
-    return gradient_norms(lab.bench.neurons.model, lessons, trains)
-
-
-def gradient_norms(model: PreTrainedModel, spans: Sequence[Span], trains: Trains) -> Scores:
-    """Compute the norm of the summed loss's gradient by each neuron's weights."""
-    neurons = find_sites(model)[1].size
-    squares = np.zeros(neurons)
-    with TrainableRows(model, np.ones(neurons, dtype=bool), trains) as rows:
-        for span in spans:
-            (-gold_logprobs(model, Batch.of([span], model.device)).mean()).backward()
-        for share in rows.shares:
-            for key in share.keys:
-                gradient = rows.changes[key].grad
-                assert gradient is not None
-                each = gradient.double().reshape(len(gradient), -1).square().sum(1).cpu().numpy()
-                # of a fused projection the two halves stand one after the other
-                squares[share.columns] += each.reshape(-1, len(squares[share.columns])).sum(0)
-    norms: np.ndarray = np.sqrt(squares)
-    return norms
-
-
-LOCATED = "located"
+LOCATED, RANDOM = "located", "random"
 ARMS = {
     "none": "nothing is tuned",
     LOCATED: "the located neurons",
-    "random-uniform": "as many random neurons of the whole model, drawn several times",
-    "random-layer-matched": "as many random neurons in each layer as are located there",
-    "bottom": "as many neurons, those of the lowest scores",
-    "complement": "all feed-forward neurons but the located ones",
-    "full": "all weights of the model",
+    RANDOM: "as many random neurons in each layer as are located there, drawn several times",
     "lora": "low-rank adapters with as many parameters as the located neurons",
+    "full": "all weights of the model",
 }
-# Their memory grows with the model: only where they are asked for.
-COSTLY = ("complement", "full")
-USUAL = tuple(name for name in ARMS if name not in COSTLY)
-RANDOM = "random-layer-matched"
-DRAWN = ("random-uniform", RANDOM)
+USUAL = tuple(name for name in ARMS if name != "full")  # whose memory grows with the model
 
 
 @dataclass(frozen=True)
@@ -424,40 +381,32 @@ def make_arms(
     located: Chosen,
     grid: Grid,
     *,
-    scores: Scores | None = None,
     names: Sequence[str] = tuple(ARMS),
     draws: int = FEWEST,
     seed: int = 0,
 ) -> list[TuningArm]:
-    """Make the arms of these names, each random one `draws` times; `scores` are for "bottom".
+    """Make the arms of these names, the random one `draws` times.
 
-    Random neurons and those of the lowest scores leave the located ones out, as far as there are
-    enough others. Asking for more draws keeps the first ones. Raises UnknownName if there is no arm
-    of such a name; BadOption if nothing is located, draws are fewer than 5, "bottom" has no scores
-    or "lora" no PEFT.
+    Random neurons leave the located ones out, as far as there are enough others. Asking for more
+    draws keeps the first ones. Raises UnknownName if there is no arm of such a name; BadOption if
+    nothing is located, draws are fewer than 5, or "lora" has no PEFT.
     """
     check_chosen(located, grid.size)
     for name in names:
         pick(ARMS, name, "arm")
-    if draws < FEWEST and set(names) & set(DRAWN):
+    if draws < FEWEST and RANDOM in names:
         raise BadOption(
             f"draws={draws}: a random arm needs {FEWEST} draws or more for its standard deviation."
         )
     if "lora" in names:
         require_peft_to_train()
-    if "bottom" in names and scores is None:
-        raise BadOption("The arm 'bottom' needs the neurons' scores; give them.")
     found: list[TuningArm] = []
-    within = dict(zip(DRAWN, (None, grid), strict=True))
     for name in dict.fromkeys(names):
-        if name in within:
-            drawn = random_sets(located, within[name], draws, seed=seed)
+        if name == RANDOM:
+            drawn = random_sets(located, grid, draws, seed=seed)
             found += [TuningArm(name, each, number) for number, each in enumerate(drawn)]
-        elif name == "bottom" and scores is not None:
-            found.append(TuningArm(name, bottom(scores, located)))
         else:
-            chosen = {"none": None, "full": None, "complement": ~located}
-            found.append(TuningArm(name, chosen.get(name, located)))
+            found.append(TuningArm(name, None if name in ("none", "full") else located))
     return found
 
 

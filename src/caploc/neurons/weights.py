@@ -199,35 +199,6 @@ def _prove_halves(block: nn.Module, fused: nn.Module, output: NeuronShare) -> No
             )
 
 
-@contextmanager
-def degraded(model: PreTrainedModel, noise: float, seed: int) -> Iterator[None]:
-    """Add Gaussian noise to every feed-forward weight; after the block they are what they were.
-
-    A model that was good at everything has something to recover then. The noise's standard
-    deviation is `noise` times that of the weight matrix it is added to; biases are left alone. It
-    depends on the seed and the weights' shapes only, whatever the device. Raises BadOption if
-    `noise` is negative or not finite.
-    """
-    if not 0 <= noise < float("inf"):
-        raise BadOption(f"noise is a share of the weights' own spread, 0 or more; got {noise:g}.")
-    weights = feed_forward_weights(model)
-    originals = [weight.clone() for weight in weights]
-    generator = torch.Generator().manual_seed(seed)
-    try:
-        for weight in weights:
-            drawn = torch.randn(weight.shape, generator=generator).to(weight.device)
-            weight += (noise * weight.float().std() * drawn).to(weight.dtype)
-        yield
-    finally:
-        for weight, original in zip(weights, originals, strict=True):
-            weight.copy_(original)
-
-
-def feed_forward_weights(model: PreTrainedModel) -> list[Tensor]:
-    """List every weight matrix of the feed-forward blocks."""
-    return [module.weight.detach() for module in dense_projections(model).values()]
-
-
 try:
     import peft
 except ImportError:  # an extra, of which only adapters have need

@@ -61,7 +61,6 @@ class Tuning(PresetPart):
     batch_size: int = Field(default=16, ge=1)
     rates: tuple[float, ...] = (1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2, 1e-1)
     extensions: int = 4
-    noise: float = 0.0
     fewshot: int | None = None
     limit: int | None = None
     arms: tuple[str, ...] = tuple(TUNED_ARMS)
@@ -169,7 +168,7 @@ class CnlPreset(PresetPart):
         asked = tuning.model_dump(include={"steps", "batch_size", "rates", "extensions"})
         recipe = TuningRecipe(**asked, seed=seed)
         limit = tuning.limit or self.limit
-        return Enhancing(recipe, tuning.arms, tuning.draws, tuning.noise, limit, tuning.tasks)
+        return Enhancing(recipe, tuning.arms, tuning.draws, limit, tuning.tasks)
 
     def decoupling_study(self, contrasts: str) -> DecouplingStudy:
         asked = self.decoupling.model_dump(exclude={"sets"})

@@ -24,7 +24,7 @@ from caploc.neurons.enhancing import GOLD, METRIC, changes_by_arm
 from caploc.neurons.erasure import ACTIVE, LAYERS, LOCATED, OWN
 from caploc.neurons.fact_study import NAMES, margin_of
 from caploc.neurons.training import LOCATED as TUNED
-from caploc.neurons.training import RANDOM as TUNED_IN_LAYERS
+from caploc.neurons.training import RANDOM as TUNED_AT_RANDOM
 from caploc.report.exhibits import NOTHING, Exhibit, Row, Value
 from caploc.report.tabulation import as_text, fill_table, ranged
 from caploc.report.wording import finite_numbers, read_yaml, write_q
@@ -198,7 +198,7 @@ def judge_tuning(enhanced: Mapping[str, Mapping[str, Found]]) -> tuple[str, str]
             continue
         (own,) = gains.pop(TUNED)
         gained += own["low"] is not None and own["low"] > 0
-        drawn = [each["mean"] for each in gains.get(TUNED_IN_LAYERS, [])]
+        drawn = [each["mean"] for each in gains.get(TUNED_AT_RANDOM, [])]
         beaten += bool(drawn) and own["mean"] > max(drawn)
         rivals = [x["mean"] for name, each in gains.items() if name != "none" for x in each]
         best += own["mean"] > max(rivals, default=np.inf)

@@ -18,7 +18,7 @@ from caploc.models.neurons import find_sites
 from caploc.neurons import weights as trainable
 from caploc.neurons.training import (
     ARMS,
-    DRAWN,
+    RANDOM,
     TuningRecipe,
     find_best_rate,
     make_arms,
@@ -35,8 +35,7 @@ def planned(model, count=6, **options):
     grid = find_sites(model)[1]
     located = np.zeros(grid.size, dtype=bool)
     located[np.random.default_rng(0).choice(grid.size, count, replace=False)] = True
-    scores = np.random.default_rng(1).standard_normal(grid.size)
-    return located, make_arms(located, grid, **{"scores": scores, **options})
+    return located, make_arms(located, grid, **options)
 
 
 def logits(model):
@@ -48,19 +47,17 @@ def test_every_arm_is_planned_and_has_as_many_neurons_as_located():
     model = tiny("llama")
     located, found = planned(model, draws=6)
     assert [arm.name for arm in found] == [
-        name for name in ARMS for _ in range(6 if name in DRAWN else 1)
+        name for name in ARMS for _ in range(6 if name == RANDOM else 1)
     ]
-    assert [arm.draw for arm in found if arm.name in DRAWN] == [*range(6), *range(6)]
+    assert [arm.draw for arm in found if arm.name == RANDOM] == [*range(6)]
     for arm in found:
-        if arm.name in (*DRAWN, "bottom"):
+        if arm.name == RANDOM:
             assert arm.chosen.sum() == located.sum() and not (arm.chosen & located).any()
-        if arm.name == "complement":
-            assert (arm.chosen == ~located).all()
     fewer = planned(model, draws=5)[1]
     assert all(
         any((arm.chosen == other.chosen).all() for other in found if other.name == arm.name)
         for arm in fewer
-        if arm.name in DRAWN
+        if arm.name == RANDOM
     )
 
 
@@ -97,7 +94,7 @@ def lora_layers():
     return peft.tuners.lora.LoraLayer
 
 
-@pytest.mark.parametrize("name", ["located", "complement", "full", "lora"])
+@pytest.mark.parametrize("name", ["located", "full", "lora"])
 @pytest.mark.parametrize("when", ["training", "evaluating"])
 def test_an_interrupted_arm_leaves_the_model_as_it_was(name, when, unchanged):
     model = unchanged(tiny("gpt2"))
@@ -218,11 +215,9 @@ def test_arms_that_cannot_be_are_refused():
     model = tiny("llama")
     grid = find_sites(model)[1]
     located = planned(model)[0]
-    with pytest.raises(UnknownName, match="no arm 'bottm'. Did you mean 'bottom'"):
-        make_arms(located, grid, names=["bottm"])
-    with pytest.raises(BadOption, match="needs the neurons' scores"):
-        make_arms(located, grid, names=["bottom"])
+    with pytest.raises(UnknownName, match="no arm 'randm'. Did you mean 'random'"):
+        make_arms(located, grid, names=["randm"])
     with pytest.raises(BadOption, match="draws=4: a random arm needs 5"):
-        make_arms(located, grid, names=DRAWN, draws=4)
+        make_arms(located, grid, names=[RANDOM], draws=4)
     with pytest.raises(BadOption, match="No neuron is chosen"):
         make_arms(np.zeros(grid.size, dtype=bool), grid, names=["located"])

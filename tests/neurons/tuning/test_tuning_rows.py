@@ -5,14 +5,11 @@ import copy
 import numpy as np
 import pytest
 import torch
-from test_tuning_batches import random_spans
 from tiny import WITH_NEURONS, random_tokens, tiny
 
 import caploc
-from caploc.engine.neurons import Batch, gold_logprobs
 from caploc.errors import BadOption, ModelRefused
 from caploc.models.neurons import find_sites
-from caploc.neurons.training import gradient_norms
 from caploc.neurons.weights import TrainableRows
 from worlds import DEMO
 
@@ -102,23 +99,6 @@ def test_tuning_rows_equals_tuning_everything_with_gradient_masks(family, trains
         assert torch.allclose(value, expected[name], rtol=0, atol=1e-6), name
         moved = max(moved, float((value - model.state_dict()[name]).abs().max()))
     assert moved > 0.01
-
-
-@pytest.mark.parametrize("trains", ["all", "output"])
-@pytest.mark.parametrize("family", BLOCKS)
-def test_gradient_norms_are_those_of_each_neurons_weights(family, trains, unchanged):
-    model, spans = unchanged(tiny(family)), random_spans(4)
-    norms = gradient_norms(model, spans, trains)
-    full = copy.deepcopy(model).requires_grad_(True)
-    for span in spans:
-        (-gold_logprobs(full, Batch.of([span], full.device)).mean()).backward()
-    gradients = {name: parameter.grad for name, parameter in full.named_parameters()}
-    for column in (0, len(norms) // 2, len(norms) - 1):
-        chosen = np.arange(len(norms)) == column
-        masks = gradient_masks(model, family, chosen, trains)
-        own = sum(float((gradients[name] * mask).square().sum()) for name, mask in masks.items())
-        assert norms[column] == pytest.approx(own**0.5, rel=1e-4, abs=1e-9)
-    assert norms.max() > 0
 
 
 def test_the_demo_model_is_tuned_like_any_llama():
