@@ -75,12 +75,6 @@ class Store:
             (number,) = self.database.execute(find, (digest,)).fetchone()
         return int(number)
 
-    def count_rows(self) -> int:
-        """Count the rows of all questions; raises StoreFailed if the file cannot be read."""
-        with guarded(self.path):
-            (rows,) = self.database.execute("SELECT count(*) FROM rows").fetchone()
-        return int(rows)
-
     def load(self, question: int, keys: Iterable[tuple[bytes, str]] | None = None) -> Known:
         """Return a question's rows by mask and example: all, or those of the keys.
 
