@@ -4,8 +4,8 @@ import pytest
 import torch
 from alone import around
 from kernel import slowly
+from test_choices import agree
 from test_decoding import PROMPTS, asks_for, loaded, masks, texts, truth  # noqa: F401
-from test_tails import agree
 from tiny import tiny
 
 from caploc.engine import BatchEngine, kernels
@@ -52,22 +52,21 @@ def test_scores_are_those_of_single_rows(by_kernel):
     assert by_kernel
 
 
-def test_a_part_of_the_tokens_asks_and_runs_of_rows_share_a_segment():
+def test_neighbours_that_share_a_segment_are_a_run():
     class Kept:
         def __init__(self, length):
             self.length = length
 
     one, two = Kept(7), Kept(3)
-    rows = RaggedRows.of([(1, 4, one), (2, 2, one), (3, 5, two), (1, 1, one)], torch.device("cpu"))
-    assert rows.own.asking.ends.tolist() == [0, 1, 3, 6, 7]
-    assert rows.own.read.ends.tolist() == [0, 4, 6, 11, 12]
-    assert rows.shared.asking.ends.tolist() == [0, 3, 6, 7]
+    rows = RaggedRows.of([(4, one), (2, one), (5, two), (1, one)], torch.device("cpu"))
+    assert rows.own.asking.ends.tolist() == rows.own.read.ends.tolist() == [0, 4, 6, 11, 12]
+    assert rows.shared.asking.ends.tolist() == [0, 6, 11, 12]
     assert rows.shared.read.ends.tolist() == [0, 7, 10, 17]
     assert rows.segments == [one, two, one]
     assert rows.own.asking.ends.dtype == torch.int32
-    assert RaggedRows.of([(2, 2, None)], torch.device("cpu")).shared is None
+    assert RaggedRows.of([(2, None)], torch.device("cpu")).shared is None
     with pytest.raises(AssertionError, match="others none"):
-        RaggedRows.of([(2, 2, None), (2, 2, one)], torch.device("cpu"))
+        RaggedRows.of([(2, None), (2, one)], torch.device("cpu"))
 
 
 def test_what_the_kernel_cannot_read_is_read_otherwise():

@@ -143,7 +143,7 @@ def test_what_belongs_to_the_model_goes_with_it_and_nothing_else(written, tmp_pa
 
 
 def test_what_does_not_answer_as_the_knockout_is_refused(written, tmp_path, monkeypatch):
-    monkeypatch.setattr(export_weights, "_scale", lambda *_: None)  # nothing is cut
+    monkeypatch.setattr(export_weights, "_zero", lambda *_: None)  # nothing is cut
     with pytest.raises(ModelRefused, match="does not answer as the knocked-out model does"):
         export(written("llama"), tmp_path / "cut", [Head(0, 0)])
     assert not (tmp_path / "cut").exists()

@@ -178,40 +178,25 @@ class Unsupported(Exception):
     """The model asks something of attention that packed attention does not know."""
 
 
-class KeysKnown(Exception):
-    """Attention has the keys and values of all tokens: nothing else of them is needed."""
-
-
 @dataclass(eq=False)
 class PrefillBlock:
     """Rows of equal length, side by side in the pass, that read the same segment first.
 
-    `tree` says which tokens of a row each of its tokens reads; None is all up to itself. Of each
-    row the predictions after its last `tail` tokens are wanted, or of some of these.
+    `tree` says which tokens of a row each of its tokens reads; None is all up to itself.
     """
 
     first: int  # the block's first token in the pass
     rows: int
     length: int
-    tail: int
     segment: Segment | None = None
     tree: Bool[Tensor, "length length"] | None = None
     bias: Tensor | None = field(init=False, default=None)
 
-    @property
-    def tails(self) -> list[int]:
-        """The places in the pass of each row's last `tail` tokens."""
-        ends = range(
-            self.first + self.length, self.first + self.rows * self.length + 1, self.length
-        )
-        return [place for end in ends for place in range(end - self.tail, end)]
-
     def read(
         self, layer: int, queries: Tensor, keys: Tensor, values: Tensor, scale: float
-    ) -> Float[Tensor, "rows heads asking width"]:
-        """Return what each head reads for a row's last tokens; all are rows heads tokens width."""
-        asking = queries.shape[2]
-        if asking == self.length and self.segment is None and self.tree is None:
+    ) -> Float[Tensor, "rows heads length width"]:
+        """Return what each head reads for each token; all are rows heads tokens width."""
+        if self.segment is None and self.tree is None:
             shared = queries.shape[1] // keys.shape[1]
             if queries.device.type != "cpu":  # only the CPU's kernel knows shared key-value heads
                 keys, values = (x.repeat_interleave(shared, 1) for x in (keys, values))
@@ -219,72 +204,52 @@ class PrefillBlock:
                 queries, keys, values, is_causal=True, scale=scale, enable_gqa=shared > 1
             )
         asked = _grouped(queries, keys.shape[1])
-        own = _attend_part(asked, keys, values, scale, self._mask(asked, asking))
+        own = _attend_part(asked, keys, values, scale, self._mask(asked))
         if self.segment is None:
-            return _ungrouped(own[0], asking)
+            return _ungrouped(own[0], self.length)
         kept, kept_values = self.segment.keys[layer], self.segment.values[layer]
         assert kept is not None and kept_values is not None
         before = _attend_segment(asked, kept, kept_values, scale)
-        return _ungrouped(_merged(before, own), asking)
+        return _ungrouped(_merged(before, own), self.length)
 
-    def _mask(self, asked: Tensor, asking: int) -> Float[Tensor, "asked length"]:
-        """Return as a bias which of its row's tokens each of the last `asking` tokens reads."""
-        repeats = asked.shape[2] // asking
-        shape = (repeats * asking, self.length)
+    def _mask(self, asked: Tensor) -> Float[Tensor, "asked length"]:
+        """Return as a bias which of its row's tokens each token reads."""
+        shape = asked.shape[2], self.length
         if self.bias is None or self.bias.device != asked.device or self.bias.shape != shape:
             every, seen = (self.length, self.length), self.tree
             if seen is None:
                 seen = torch.ones(every, dtype=torch.bool, device=asked.device).tril()
-            bias = _as_bias(seen[self.length - asking :].to(asked.device), asked.dtype)
-            self.bias = bias.repeat(repeats, 1)
+            bias = _as_bias(seen.to(asked.device), asked.dtype)
+            self.bias = bias.repeat(shape[0] // self.length, 1)
         return self.bias
 
 
 @dataclass(eq=False)
 class PrefillAttention:
-    """Attends for rows read from their beginning; blocks cover all tokens in order.
-
-    The layer `narrow` (None: no layer) is asked twice: once with all tokens, for their keys and
-    values, and then with the blocks' tails.
-    """
+    """Attends for rows read from their beginning; blocks cover all tokens in order."""
 
     blocks: Sequence[PrefillBlock]
     keeper: KeyKeeper | None = None
-    narrow: int | None = None
-    known: tuple[Keys, Keys] | None = field(init=False, default=None)
-    ragged: dict[tuple[bool, torch.device], RaggedRows] = field(init=False, default_factory=dict)
+    ragged: dict[torch.device, RaggedRows] = field(init=False, default_factory=dict)
 
     def attend(
         self, layer: int, queries: Queries, keys: Keys, values: Keys, scale: float
     ) -> Float[Tensor, "tokens heads width"]:
-        """Return what each head reads for each token, or in the narrow layer for the tails.
-
-        Raises KeysKnown in the narrow layer's first call.
-        """
-        if self.known is not None:
-            keys, values = self.known
-        elif self.keeper is not None:
+        """Return what each head reads for each token."""
+        if self.keeper is not None:
             self.keeper.keep(layer, keys, values)
-        narrow = layer == self.narrow
-        if narrow and self.known is None:
-            self.known = keys, values
-            raise KeysKnown
         if reads_ragged(queries, values) and self.uniform():
-            return self._ragged(queries.device, narrow).attend(layer, queries, keys, values, scale)
+            return self._ragged(queries.device).attend(layer, queries, keys, values, scale)
         heads, tokens, _ = queries.shape
-        read, first = values.new_empty((tokens, heads, values.shape[-1])), 0
+        read = values.new_empty((tokens, heads, values.shape[-1]))
         for block in self.blocks:
-            asking = block.tail if narrow else block.length
-            asked = slice(first, first + block.rows * asking)
             place = slice(block.first, block.first + block.rows * block.length)
-            q = queries[:, asked].unflatten(1, (block.rows, asking)).transpose(0, 1)
-            k, v = (
-                x[:, place].unflatten(1, (block.rows, block.length)).transpose(0, 1)
-                for x in (keys, values)
+            shape = block.rows, block.length
+            q, k, v = (
+                x[:, place].unflatten(1, shape).transpose(0, 1) for x in (queries, keys, values)
             )
             out = block.read(layer, q, k, v, scale)
-            read[asked].unflatten(0, (block.rows, asking)).copy_(out.transpose(1, 2))
-            first = asked.stop
+            read[place].unflatten(0, shape).copy_(out.transpose(1, 2))
         return read
 
     def uniform(self) -> bool:
@@ -292,16 +257,14 @@ class PrefillAttention:
         kinds = {block.segment is None for block in self.blocks}
         return len(kinds) == 1 and all(block.tree is None for block in self.blocks)
 
-    def _ragged(self, device: torch.device, narrow: bool) -> RaggedRows:
+    def _ragged(self, device: torch.device) -> RaggedRows:
         """Describe the pass's rows on a device, made once for all its layers."""
-        if (narrow, device) not in self.ragged:
+        if device not in self.ragged:
             rows = [
-                (block.tail if narrow else block.length, block.length, block.segment)
-                for block in self.blocks
-                for _ in range(block.rows)
+                (block.length, block.segment) for block in self.blocks for _ in range(block.rows)
             ]
-            self.ragged[narrow, device] = RaggedRows.of(rows, device)
-        return self.ragged[narrow, device]
+            self.ragged[device] = RaggedRows.of(rows, device)
+        return self.ragged[device]
 
 
 @dataclass(eq=False)

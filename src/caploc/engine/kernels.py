@@ -230,15 +230,15 @@ class RaggedRows:
     segments: Sequence[Any]  # of each run
 
     @classmethod
-    def of(cls, rows: Sequence[tuple[int, int, Any]], device: torch.device) -> "RaggedRows":
-        """Describe rows: asking tokens, tokens, and a segment, which each row has or none."""
+    def of(cls, rows: Sequence[tuple[int, Any]], device: torch.device) -> "RaggedRows":
+        """Describe rows: their tokens, and a segment, which each row has or none."""
         runs: list[list[Any]] = []
-        for asking, _, segment in rows:
+        for length, segment in rows:
             if runs and runs[-1][1] is segment:
-                runs[-1][0] += asking
+                runs[-1][0] += length
             else:
-                runs.append([asking, segment])
-        counts = [[row[0] for row in rows], [row[1] for row in rows]]
+                runs.append([length, segment])
+        counts = [[length for length, _ in rows]]
         segments = [segment for _, segment in runs if segment is not None]
         assert len(segments) in (0, len(runs)), "some rows read a segment and others none"
         if segments:
@@ -247,12 +247,12 @@ class RaggedRows:
         host = torch.tensor(every, dtype=torch.int32, pin_memory=device.type == "cuda")
         ends = host.to(device, non_blocking=True).split([len(each) + 1 for each in counts])
         found = [Lengths(e, max(each)) for e, each in zip(ends, counts, strict=True)]
-        return cls(Pairs(*found[:2]), Pairs(*found[2:]) if segments else None, segments)
+        return cls(Pairs(found[0], found[0]), Pairs(*found[1:]) if segments else None, segments)
 
     def attend(
         self, layer: int, queries: Tensor, keys: Tensor, values: Tensor, scale: float
     ) -> Read:
-        """Return what each head reads for each asking token."""
+        """Return what each head reads for each token."""
         own, weight = attend_pairs(queries, keys, values, self.own, scale, causal=True)
         if self.shared is None:
             return own

@@ -26,7 +26,6 @@ from caploc.engine.attention import (
     AttentionSwitch,
     DecodeAttention,
     KeyKeeper,
-    KeysKnown,
     KeySlots,
     PrefillAttention,
     PrefillBlock,
@@ -87,8 +86,7 @@ class Pass:
 
     Row `owners[i]` of the mask table holds for token i; `layers` are the layers that any of these
     masks cuts, as bits. The logits after the tokens at the places `read` are wanted. With `start`,
-    `residual` goes into that layer and those below are skipped. `tails` are the places that the
-    last layer answers for (None: all); it is asked for them as `narrowed` does.
+    `residual` goes into that layer and those below are skipped.
     """
 
     tokens: Int[Tensor, " tokens"]
@@ -100,19 +98,14 @@ class Pass:
     read: Int[Tensor, " read"]
     start: int = 0
     residual: Residual | None = None
-    tails: Int[Tensor, " tails"] | None = None
 
 
 class PackedModel:
     """A model that reads packed rows. The hooks that cut by masks stay as long as it lives."""
 
-    def __init__(self, loaded: CutModel, longest: int, *, narrows: bool = True) -> None:
-        """Find the decoder's layers; rows of at most `longest` tokens are given to it.
-
-        `narrows` says whether the last layer may be asked for some of the tokens alone.
-        """
+    def __init__(self, loaded: CutModel, longest: int) -> None:
+        """Find the decoder's layers; rows of at most `longest` tokens are given to it."""
         self.loaded, self.model, self.longest = loaded, loaded.model, longest
-        self.narrows = narrows
         self.device = loaded.device
         self.spread = len(model_devices(loaded.model)) > 1
         placed = getattr(loaded.model, "hf_device_map", None) or {}
@@ -143,9 +136,8 @@ class PackedModel:
         where = {"logits_to_keep": read} if self.picks else {}
         with (
             self.switch.attending(one.attention),
-            self.cut.cutting(one.table, one.owners, one.positions, one.layers, one.tails),
+            self.cut.cutting(one.table, one.owners, one.positions, one.layers),
             self.stack.started(one.start, None if one.residual is None else one.residual[None]),
-            narrowed(self.stack.layers[-1], one.tails),
         ):
             logits: Tensor = self.model(
                 input_ids=one.tokens[None],
@@ -174,7 +166,6 @@ class PackedModel:
         residual, blocks = None, _group_chunks(chunks)
         if start:
             residual = torch.cat([c.residual for c in chunks if c.residual is not None])
-        tails = self.tails(blocks)
         on_device = self.here(tokens, positions, owners)
         return self.forward(
             Pass(
@@ -183,11 +174,10 @@ class PackedModel:
                 table,
                 on_device[2],
                 layers_cut([chunk.mask for chunk in chunks]),
-                PrefillAttention(blocks, keeper, None if tails is None else self.depth - 1),
+                PrefillAttention(blocks, keeper),
                 self.here(read)[0],
                 start,
                 residual,
-                tails,
             )
         )
 
@@ -242,12 +232,6 @@ class PackedModel:
             [place for _, length in pairs for place in range(length)],
         )
         return SlotKeeper(room, here[0], here[1])
-
-    def tails(self, blocks: Sequence[PrefillBlock]) -> Int[Tensor, " tails"] | None:
-        """Find the places in a pass after which predictions are wanted; None for all of them."""
-        if not self.narrows or all(block.tail == block.length for block in blocks):
-            return None
-        return self.here([place for block in blocks for place in block.tails])[0]
 
     def here(self, *numbers: Sequence[int]) -> Int[Tensor, "lists numbers"]:
         """Put lists of numbers, equally long, on the model's device in one copy."""
@@ -304,8 +288,7 @@ def _group_chunks(chunks: Sequence[Chunk]) -> list[PrefillBlock]:
 
     for (length, *_), alike in groupby(chunks, key=shape):
         rows = list(alike)
-        tail = length - min(min(chunk.read) for chunk in rows)
-        found.append(PrefillBlock(first, len(rows), length, tail, rows[0].segment, rows[0].tree))
+        found.append(PrefillBlock(first, len(rows), length, rows[0].segment, rows[0].tree))
         first += length * len(rows)
     return found
 
@@ -352,50 +335,6 @@ class DecoderStack:
             yield
 
 
-@contextmanager
-def narrowed(layer: nn.Module, tails: Int[Tensor, " tails"] | None) -> Iterator[None]:
-    """Have the last layer compute only these tokens of the pass, for a block; None: all of them.
-
-    Of the others it must only know keys and values. So the layer is called twice: with all tokens,
-    until attention has their keys and values, and with the tails of the rows, which then read them.
-    Its output is 0 for all others.
-    """
-    if tails is None:
-        yield
-        return
-    usual = layer.forward
-
-    def forward(*args: Any, **kwargs: Any) -> Any:
-        hidden = _hidden(args, kwargs)
-        try:
-            return usual(*args, **kwargs)
-        except KeysKnown:
-            pass  # what follows is outside: the handler holds on to the first call's tensors
-        count = hidden.shape[1]
-        output = usual(
-            *(select_tokens(value, tails, count) for value in args),
-            **{name: select_tokens(value, tails, count) for name, value in kwargs.items()},
-        )
-        some: Tensor = output[0] if isinstance(output, tuple) else output
-        every = some.new_zeros(hidden.shape)  # the layer may hand it on from another device
-        every[:, tails.to(some.device)] = some
-        return (every, *output[1:]) if isinstance(output, tuple) else every
-
-    with forward_as(layer, forward):
-        yield
-
-
-def select_tokens(value: Any, chosen: Int[Tensor, " tails"], count: int) -> Any:
-    """Narrow what a layer is handed for each of `count` tokens to the chosen ones."""
-    if isinstance(value, tuple):
-        return tuple(select_tokens(one, chosen, count) for one in value)
-    if not isinstance(value, Tensor):
-        return value
-    if value.shape[:2] == (1, count):
-        return value[:, chosen.to(value.device)]  # wherever the layer before has left it
-    return value[chosen.to(value.device)] if value.shape == (count,) else value
-
-
 def _hidden(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
     hidden: Tensor = args[0] if args else kwargs["hidden_states"]
     return hidden
@@ -423,7 +362,7 @@ class IntactRecords:
     """Records of a plan's prompts and prefixes, and each mask's own reading of a prefix.
 
     It counts the tokens run that belong to no one row, in units of a pass through all layers, until
-    a row pays for them. The last layer counts for all tokens, also where it is asked for a few.
+    a row pays for them.
     """
 
     def __init__(self, packed: PackedModel, plan: BatchPlan, masks: Sequence[NumberedMask]) -> None:

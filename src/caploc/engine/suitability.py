@@ -50,15 +50,14 @@ def packed_model(loaded: CutModel) -> PackedModel | None:
 
     Shown on a few random tokens: rows of different lengths packed end to end, a shared prefix under
     each row's own mask, a start above the first layer and steps that go on from kept keys must give
-    the logits of plain forward passes; with a narrow last layer, or else with a whole one.
+    the logits of plain forward passes.
     """
     longest = longest_packed(loaded.model)
     if longest < PREFIX + max(OWN) + AGAIN:
         return None
-    for narrows in (True, False):
-        packed = PackedModel(loaded, longest, narrows=narrows)
-        if packed.stack.layers and _serves(packed):
-            return packed
+    packed = PackedModel(loaded, longest)
+    if packed.stack.layers and _serves(packed):
+        return packed
     LOG.info("%s is served the plain way", loaded.name)
     return None
 

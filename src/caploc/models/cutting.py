@@ -169,15 +169,13 @@ class PackedCut:
         owners: Int[Tensor, " tokens"],
         positions: Int[Tensor, " tokens"],
         cut_layers: int,
-        tails: Int[Tensor, " tails"] | None = None,
     ) -> Iterator[None]:
         """Cut token i of a pass, at its position in its text, by mask `owners[i]` of the table.
 
-        Only the layers whose bits are set in `cut_layers` are cut. Of the last layer the projection
-        sees the tokens `tails` alone (None: all). Raises ModelBusy in a forward pass from another
-        thread.
+        Only the layers whose bits are set in `cut_layers` are cut. Raises ModelBusy in a forward
+        pass from another thread.
         """
-        before, self.now = self.now, _PassCut(table, owners, positions, cut_layers, tails)
+        before, self.now = self.now, _PassCut(table, owners, positions, cut_layers)
         try:
             # see `knocked_out`
             with torch.compiler.set_stance("force_eager"):
@@ -186,14 +184,12 @@ class PackedCut:
             self.now = before
 
     def _hook(self, layer: int, columns: slice) -> Callable:
-        last = layer == self.grid.layers - 1
-
         def cut(module: nn.Module, args: tuple[Tensor, ...]) -> tuple[Tensor, ...] | None:
             if self.now is None or not self.now.cut_layers >> layer & 1:
                 return None
             check_thread(self.now.thread)
             mixed, *rest = args
-            all_kept, entries = self.now.under(mixed, narrow=last)
+            all_kept, entries = self.now.under(mixed)
             kept = all_kept[:, columns, None]
             per_head = mixed.reshape(*kept.shape[:2], -1)  # tokens x heads x width
             new: Any = 0
@@ -217,20 +213,17 @@ class _PassCut:
     owners: Int[Tensor, " tokens"]
     positions: Int[Tensor, " tokens"]
     cut_layers: int
-    tails: Int[Tensor, " tails"] | None
     thread: int = field(default_factory=threading.get_ident)
-    known: dict[tuple[torch.device, torch.dtype, bool], TokenCut] = field(default_factory=dict)
+    known: dict[tuple[torch.device, torch.dtype], TokenCut] = field(default_factory=dict)
 
-    def under(self, like: Tensor, narrow: bool) -> TokenCut:
-        """Return the cut of the pass's tokens, or with `narrow` of the tails, beside `like`."""
-        narrow &= self.tails is not None
-        key = like.device, like.dtype, narrow
+    def under(self, like: Tensor) -> TokenCut:
+        """Return the cut of the pass's tokens, beside `like`."""
+        key = like.device, like.dtype
         if key not in self.known:
-            table, some = self.table, self.tails if narrow else slice(None)
-            owners = self.owners[some]
-            kept, entries = table.kept[owners], None
+            table = self.table
+            kept, entries = table.kept[self.owners], None
             if table.substitutes is not None and table.sources is not None:
-                where = table.substitutes.entries(table.sources[owners], self.positions[some])
+                where = table.substitutes.entries(table.sources[self.owners], self.positions)
                 kept = torch.where(table.substitutes.takes(where)[:, None], kept, True)
                 entries = where.to(like.device)
             self.known[key] = kept.to(like.device), entries
