@@ -91,6 +91,7 @@ TASKS: dict[str, dict[str, Any]] = {
         "include": "gsm8k/gsm8k.yaml",
         "num_fewshot": 0,
         "until": ["Question:"],
+        "longest": 320,  # it thinks aloud
         "filter_list": LAST_NUMBER,
     },
     "arc_challenge": {"include": "arc/arc_challenge.yaml", "metric_list": LENGTH_NORMED},
@@ -198,8 +199,8 @@ def definition(name: str, data: Path) -> dict[str, Any]:
         "tag": None,
     }
     if "until" in change:
-        ends = change.pop("until")
-        found["generation_kwargs"] = {"until": ends, "max_gen_toks": LONGEST, "do_sample": False}
+        ends, longest = change.pop("until"), change.pop("longest", LONGEST)
+        found["generation_kwargs"] = {"until": ends, "max_gen_toks": longest, "do_sample": False}
     return found | change
 
 
