@@ -90,7 +90,7 @@ bench: $(INSTALLED)  ## the engine against plain transformers, on one CPU thread
 bench-neurons: $(INSTALLED)  ## what scoring every neuron costs, in forward passes: minutes
 	$(KEPT) $(BIN)/python bench/neurons.py
 
-bench-workers: $(BIN)/.installed-ray  ## two workers against one, the driver's overhead, 256 workers: minutes
+bench-workers: $(BIN)/.installed-ray  ## rows a second by two workers and by one process
 	$(KEPT) $(BIN)/python bench/workers.py
 
 bench-gpu: $(INSTALLED)  ## the same on the shapes of Llama 3 1B and 8B; needs a CUDA device

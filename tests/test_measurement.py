@@ -3,7 +3,6 @@
 import os
 import threading
 import time
-from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -130,13 +129,6 @@ class Echo:
             ]  # fmt: skip
 
 
-class Foreseeing(Echo):
-    """One that is told what will probably be asked."""
-
-    def expect(self, asks):
-        self.expected = [(ask.knocked_out.tolist(), ask.request.prompt) for ask in asks]
-
-
 @pytest.fixture
 def meter_of(tmp_path):
     with Store(tmp_path / "rows.sqlite") as store:
@@ -196,27 +188,3 @@ def test_a_failure_in_scoring_ends_the_run_and_keeps_the_batches_before(meter_of
     assert sorted(int(key) for _, key in meter.store.load(meter.question)) == [0, 1, 2, 3]
     meter.task.scoring = lambda _: None
     assert [row.outcome for row in under_none(meter, range(12))] == [n**2 for n in range(12)]
-
-
-def test_rows_ahead_of_a_plan_are_expected_once_and_neither_stored_nor_counted(meter_of):
-    meter, other = (meter_of(Squares(False, lambda _: None)) for _ in range(2))
-    other.known = {}
-    meter.engine = other.engine = Foreseeing()
-    masks = np.array([[True, False]])
-    later = [Plan.crossed(masks, [2, 3]), Plan.crossed(masks, [5], task=1)]
-    both, elsewhere = (
-        [([True, False], meter.task.requests(n)[0].prompt) for n in numbers]
-        for numbers in ((2, 3), (5,))
-    )
-
-    def asking():
-        rows = yield replace(Plan.crossed(masks, [1, 2]), ahead=later)
-        assert [*rows.example] == [1, 2] and meter.cost.rows == 2
-        assert meter.engine.expected == both + elsewhere
-        yield replace(Plan.crossed(masks, [4]), ahead=later)
-        assert meter.engine.expected == both[1:] + elsewhere
-        yield Plan.crossed(masks, [6])
-        assert meter.engine.expected == []
-
-    search([meter, other], asking(), Silent())
-    assert len(meter.store.load(meter.question)) == 4

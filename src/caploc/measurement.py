@@ -5,13 +5,12 @@ import os
 from collections.abc import Generator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
-from itertools import chain
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 
 from caploc.cost import Cost
-from caploc.engine import Answer, Ask, Engine, Expectant
+from caploc.engine import Answer, Engine
 from caploc.grid import Grid
 from caploc.heads import HeadGrid, Mask
 from caploc.modes import Sources, asks_of
@@ -116,10 +115,6 @@ class Meter:
         rows = {key: (plan.masks[mask], example) for key, mask, example in asked}
         return keys, [row for row in rows.items() if row[0] not in self.known]
 
-    def list_open(self, plan: Plan) -> list[Ask]:
-        """List what the rows of a plan would ask that are not known."""
-        return [*asks_of(self.task, self.sources, [row for _, row in self.planned(plan)[1]])]
-
     def ask(self, todo: Sequence[OpenRow], progress: Progress) -> None:
         """Have open rows answered, and store each the moment its batch ends."""
         found = self.store.load(self.question, [key for key, _ in todo])  # by another study
@@ -201,17 +196,13 @@ def search(
     """Let a search plan and look until it has found what it can; return what it found.
 
     `meters` are those of the task and of the tasks beside it, as plans number them; a stage that
-    asks another task than the first is called after it. An engine that can is told what will
-    probably be asked next.
+    asks another task than the first is called after it.
     """
     try:
         plan = next(search)
         while True:
             meter, own = meters[plan.task], meters[0].task.name
             what = plan.what if meter.task.name == own else f"{plan.what}, {meter.task.name}"
-            if isinstance(meter.engine, Expectant):
-                likely = (meters[each.task].list_open(each) for each in plan.ahead)
-                meter.engine.expect([*chain.from_iterable(likely)])
             rows = meter.measure(plan, progress, what)
             plan = search.send(as_measurements(plan, rows))
     except StopIteration as end:

@@ -51,30 +51,6 @@ def tell_once(progress: Progress, text: str) -> None:
 
 
 @dataclass
-class SideBySide:
-    """Progress of one of several studies at once; `left` has the rows that each still waits for."""
-
-    shown: Progress
-    name: str
-    left: dict[str, int]
-
-    def start(self, what: str, rows: int) -> None:
-        self.left[self.name] = rows
-        every = sum(self.left.values())
-        expect(self.shown, every)
-        self.shown.start(f"{self.name}: {what}", rows)
-
-    def advance(self, rows: int, tokens: float) -> None:
-        self.left[self.name] -= rows
-        self.shown.advance(rows, tokens)
-
-    def expect(self, rows: int) -> None: ...
-
-    def tell(self, text: str) -> None:
-        tell(self.shown, f"{self.name}: {text}")
-
-
-@dataclass
 class InTurn:
     """Progress of one of `count` studies that come one after another, the `place`-th."""
 

@@ -436,7 +436,7 @@ def locate(study: Study, bench: HeadBench, tasks: Sequence[Task], progress: Prog
     likely = None if likelihood is None else meters.index(bench.meter(likelihood))
     sides = [*other_tasks(study, bench, tasks, meters)] if study.seeks_specific else []
     grid = bench.engine.loaded.grid
-    search(meters, ask_once(opening_plan(grid.size, examples, likely)), progress)
+    search(meters, ask_once(opening_plan(grid.size, examples)), progress)
     intact = meters[0].under(column_mask(grid.size, []), examples, progress, "intact")
     trouble = describe_trouble(task, intact) if task.outcome_kind == "metric" else None
     if trouble:

@@ -11,7 +11,6 @@ from caploc.engine.reading import choose_positions, parse_positions
 from caploc.errors import BadOption
 from caploc.models.loading import load_model
 from caploc.tasks.task import Generate, LogLikelihood, options_json
-from caploc.workers.distributed import AskBatch
 from worlds import DEMO
 
 LIMIT = 6
@@ -196,18 +195,6 @@ def test_reading_sources_is_paid_for_once(loaded, masks):
     ask = Ask((0, 0), LogLikelihood("47+38=", "85"), masks[3], source)
     costs = [next(iter(engine.answer([ask])))[0].forward_tokens for _ in range(2)]
     assert costs[0] - costs[1] == pytest.approx(tokens)
-
-
-def test_asks_travel_with_their_sources(masks):
-    asks = [
-        Ask((row, 0), prompt(PAIRS[0][0]), mask, source)
-        for row, (mask, source) in enumerate(itertools.product(masks, [None, *sources("last")]))
-    ]
-    batch = AskBatch.of(asks)
-    assert len(batch.sources) == 1 + len(PAIRS)
-    for before, after in zip(asks, batch.asks(), strict=True):
-        assert before.source == after.source
-        assert before.key == after.key
 
 
 def test_a_corrupted_prompt_of_another_length_is_refused(engines, masks):

@@ -6,11 +6,9 @@ import sqlite3
 import subprocess
 import sys
 import time
-from contextlib import contextmanager
 from dataclasses import asdict, replace
 
 import pytest
-from made_up import HerePool
 
 from caploc.errors import BadOption, FolderTaken, StoreFailed
 from caploc.folder import package_versions
@@ -33,8 +31,6 @@ from caploc.studies import run_studies
 from caploc.studies.running import finished, located
 from caploc.study import Study, run_study
 from caploc.workbench import ModelOptions
-from caploc.workers import DistributedEngine
-from caploc.workers.distributed import AnswersCame, GroupEnded, ModelIdentity, WorkerJoined
 from worlds import DEMO
 
 CSS = Study(
@@ -156,72 +152,6 @@ def test_each_study_finds_what_it_would_alone_and_shared_rows_are_measured_once(
     again = Counter()
     ran = run_studies(studies, tmp_path / "many", again, command="caploc run many.toml")
     assert again.measured == 0 and [outcome.earlier for outcome in ran.outcomes[:2]] == [True] * 2
-
-
-def nearly(value):
-    """The same but for last digits, which of log-probabilities hang on the rows summed beside."""
-    if isinstance(value, dict):
-        return {key: nearly(each) for key, each in value.items()}
-    if isinstance(value, list):
-        return [nearly(each) for each in value]
-    return pytest.approx(value, rel=1e-4, abs=1e-6) if isinstance(value, float) else value
-
-
-class ModelPool(HerePool):
-    """Workers that share one loaded model of this process."""
-
-    def __init__(self, engine, size):
-        super().__init__(size)
-        self.engine, self.rows = engine, 0
-
-    def refresh(self):
-        loaded = self.engine.loaded
-        who = loaded.name, loaded.fingerprint, loaded.dtype, "cpu", loaded.grid, "0"
-        while len(self.present) < self.size:
-            worker = next(self.numbers)
-            self.present[worker] = None
-            self.news.append(WorkerJoined(worker, "here", ModelIdentity(*who)))
-
-    def outcome(self, worker, group, asks):
-        self.present[worker], self.rows = None, self.rows + len(asks)
-        came = [AnswersCame(worker, group, part) for part in self.engine.answer(asks)]
-        return [*came, GroupEnded(worker, group)]
-
-    def shared_tokens(self, worker, requests):
-        return self.engine.shared_tokens(requests)
-
-
-@pytest.mark.slow
-def test_studies_side_by_side_on_workers_find_what_each_finds_alone(tmp_path, monkeypatch):
-    settings = Settings(budget=200, top=2)
-    adaptive = replace(CSS, method="adaptive", settings=settings, examples=8, quick=True)
-    studies = {
-        "a": CSS,
-        "b": replace(CSS, method="one-shot"),
-        "c": replace(CSS, examples=9999),
-        "d": adaptive,
-        "e": replace(adaptive, task="demo/addition"),
-    }
-    alone = run_studies(studies, tmp_path / "alone", command="caploc run many.toml")
-    pool = ModelPool(ModelOptions(DEMO).engine(), 3)
-    engine = contextmanager(lambda model: iter([DistributedEngine(pool)]))
-    monkeypatch.setattr(ModelOptions, "answering", engine)
-    many = run_studies(studies, tmp_path / "many", command="caploc run many.toml")
-    assert [each.name for each in many.outcomes] == list("abcde")
-    for one, other in zip(alone.outcomes, many.outcomes, strict=True):
-        assert one.failure == other.failure
-        if one.result and other.result:
-            assert steady(other.result) == nearly(steady(one.result))
-    assert [each.name for each in many.failed] == ["c"]
-    rows = []
-    for folder in ("alone", "many"):
-        with sqlite3.connect(tmp_path / folder / "rows.sqlite") as database:
-            asked = "SELECT digest, hex(mask), example, outcome FROM rows JOIN questions ON "
-            found = database.execute(f"{asked} rows.question = id").fetchall()
-            rows.append({tuple(key): outcome for *key, outcome in found})
-    assert rows[1] == pytest.approx(rows[0], abs=1e-4)
-    # what several studies need is asked once, and at times what two measures of a study need
-    assert pool.rows <= len(rows[0])
 
 
 @pytest.mark.slow

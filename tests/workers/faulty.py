@@ -1,18 +1,14 @@
-"""Replicas that fail once, the first of all workers that comes to it, and answer from then on."""
+"""Replicas that fail once, the first of all workers that comes to it, and work from then on."""
 
-import math
 import os
 import signal
-import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from caploc.errors import ModelRefused
-from caploc.tasks.task import Scored
-from caploc.workers.distributed import AskBatch, Replica
+from caploc.workers.distributed import Replica
 from caploc.workers.scoring import ScoringReplica
 
-FOREVER = 10_000
 MARK = "CAPLOC_TEST_MARK"
 
 
@@ -27,47 +23,32 @@ def is_first():
 
 @dataclass
 class Failing(Replica):
-    """Fails in its second group, if none has before; the file at `MARK` says so."""
+    """Fails in its second chunk, if none has before."""
 
-    groups: int = 0
+    chunks: int = 0
 
-    def answer(self, bundle, seconds):
-        self.groups += 1
-        if self.groups == 2 and is_first():
-            yield from self.fail(bundle)
-        else:
-            yield from super().answer(bundle, seconds)
-
-    def fail(self, bundle):
-        raise NotImplementedError
+    def answer(self, asks):
+        self.chunks += 1
+        if self.chunks == 2 and is_first():
+            self.fail()
+        return super().answer(asks)
 
 
 class Killed(Failing):
-    """Dies in the midst of a group: a third of it has been answered."""
-
-    def fail(self, bundle):
-        third = bundle.asks()[: len(bundle.asked) // 3]
-        yield from Replica.answer(self, AskBatch.of(third), 0)
-        time.sleep(1)  # the answers are on their way
+    def fail(self):
         os.kill(os.getpid(), signal.SIGKILL)
 
 
-class Hanging(Failing):
-    def fail(self, bundle):
-        time.sleep(FOREVER)
-        yield []
-
-
 class Raising(Failing):
-    def fail(self, bundle):
-        yield []
+    def fail(self):
         raise RuntimeError("CUDA error: an illegal memory access was encountered")
 
 
-class Nan(Failing):
-    def fail(self, bundle):
-        for answers in Replica.answer(self, bundle, 0):
-            yield [replace(a, response=Scored(math.nan, False, 1)) for a in answers]
+class Hopeless(Replica):
+    """Dies of whatever it is asked."""
+
+    def answer(self, asks):
+        os.kill(os.getpid(), signal.SIGKILL)
 
 
 @dataclass
@@ -76,14 +57,13 @@ class KilledScoring(ScoringReplica):
 
     pieces: int = 0
 
-    def answer(self, spans, seconds):
+    def score(self, spans):
         self.pieces += 1
         if self.pieces == 2 and is_first():
             os.kill(os.getpid(), signal.SIGKILL)
-        yield from super().answer(spans, seconds)
+        return super().score(spans)
 
 
-@dataclass
 class Refusing(ScoringReplica):
     """Finds no neurons."""
 

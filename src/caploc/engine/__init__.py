@@ -9,7 +9,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Generic, Protocol, TypeVar, runtime_checkable
+from typing import Generic, Protocol, TypeVar
 
 from caploc.engine.asks import Answer, Ask, Engine, Source, Way
 from caploc.engine.encoding import RequestEncoder, chat_template
@@ -42,14 +42,6 @@ class Backend(Engine, Protocol):
 
     def refusal(self, ask: Ask) -> str | None:
         """Say why it cannot answer this, as the end of a sentence; None if it can."""
-
-
-@runtime_checkable
-class Expectant(Engine, Protocol):
-    """An engine that can answer beforehand what will probably be asked."""
-
-    def expect(self, asks: Sequence[Ask]) -> None:
-        """Have these answered, where there is room, beside those that are asked next."""
 
 
 def check_engine(name: str, elsewhere: str | None = None) -> None:

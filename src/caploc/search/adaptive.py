@@ -5,19 +5,16 @@ then tried on more examples. Where likelihoods do not help, random masks come fi
 (`search_by_screen`).
 """
 
-from collections.abc import Sequence
-
 import numpy as np
 
 from caploc import designs
 from caploc.search.conclusion import ENOUGH, LEVEL, Conclusion
 from caploc.search.likelihood import MOST_LINKED, FirstLook
-from caploc.search.plan import Asking, Found, Plan, Problem, Search, opening_plan
+from caploc.search.plan import Asking, Found, Problem, Search, opening_plan
 from caploc.search.screen import SPARE, Screen
 from caploc.search.sets import concluded_set, grown_by_looks, grown_by_screens
 from caploc.search.specific import search_specific
 from caploc.search.state import (
-    AHEAD,
     LOOKS,
     SURVIVORS,
     TRIED_ALONE,
@@ -38,7 +35,7 @@ CHECKED = 70  # examples that each head of the top is tried on, if there are so 
 
 def adaptive(problem: Problem) -> Search:
     """The heads that matter most alone, or with the goal `set` those that do most together."""
-    opening = opening_plan(problem.heads, problem.examples, problem.likelihood)
+    opening = opening_plan(problem.heads, problem.examples)
     intact = (yield opening).by_example()
     hopeless = nothing_to_lose(problem, intact)
     if hopeless:
@@ -91,8 +88,7 @@ def tried_alone(
     before = shortlist.rows
     yield from shortlist.more(heads, count)
     state.spent += shortlist.rows - before
-    likely = [shortlist.plan_further(heads, AHEAD * count)] if heads else []
-    yield from recognize_breaking(state, shortlist, likely)
+    yield from recognize_breaking(state, shortlist)
 
 
 def unsettled(state: SearchState, conclusion: Conclusion) -> list[int]:
@@ -115,9 +111,7 @@ def unsettled(state: SearchState, conclusion: Conclusion) -> list[int]:
     return list(dict.fromkeys(heads))[:AT_A_TURN] or list(unchecked)
 
 
-def recognize_breaking(
-    state: SearchState, shortlist: Shortlist, ahead: Sequence[Plan]
-) -> Asking[None]:
+def recognize_breaking(state: SearchState, shortlist: Shortlist) -> Asking[None]:
     """Note heads that alone leave hardly any right answer, and which break another task too."""
     breaking = [
         head
@@ -127,7 +121,7 @@ def recognize_breaking(
     new = [head for head in breaking if head not in state.critical][: state.triable_elsewhere]
     if new:
         state.critical += new
-        state.universal += yield from state.find_universal(new, ahead)
+        state.universal += yield from state.find_universal(new)
 
 
 CHECKING = 0.2  # share of the rows kept for the shortlist alone on fresh examples

@@ -7,7 +7,7 @@ tells much at once. A few examples a head are enough to see which heads can matt
 import warnings
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from operator import itemgetter
 from typing import ClassVar
@@ -89,7 +89,7 @@ class FirstLook(First):
         masks = designs.singles(self.problem.heads)[heads] | under
         each_alone = partial(Plan.crossed, masks, task=task, what="likelihood of right answers")
         plan = Plan.crossed(under[None], examples, task=task, what="intact likelihood")
-        self.before = (yield replace(plan, ahead=[each_alone(asked)])).by_example()
+        self.before = (yield plan).by_example()
         asked = [example for example in asked if example in self.before]
         if not asked or not len(heads):
             return

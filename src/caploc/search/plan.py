@@ -1,7 +1,7 @@
 """What a search is given, what it asks for, and what it hands back."""
 
 from collections.abc import Callable, Generator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 import numpy as np
@@ -19,8 +19,7 @@ class Plan:
 
     Task 0 is the one that heads are searched for; then come those beside it, then the same with
     likelihoods as outcomes (`measurement.search` has their meters). `what` says what the rows are
-    for. `ahead` are plans, of any task, that will probably come after it: workers with room may
-    answer their rows now, and the search is not told.
+    for.
     """
 
     masks: Masks
@@ -28,7 +27,6 @@ class Plan:
     example: Int[np.ndarray, " rows"]
     task: int = 0
     what: str = "masks"
-    ahead: "Sequence[Plan]" = ()
 
     @classmethod
     def crossed(
@@ -159,11 +157,9 @@ def ask_once(plan: Plan) -> Asking[Measurements]:
     return (yield plan)
 
 
-def opening_plan(heads: int, examples: Sequence[int], likelihood: int | None) -> Plan:
-    """Plan the intact model's answers; how likely right ones are probably comes next."""
-    plan = Plan.crossed(np.zeros((1, heads), dtype=bool), examples, what="intact")
-    linked = replace(plan, task=likelihood or 0, what="intact likelihood")
-    return replace(plan, ahead=[linked] if likelihood else [])
+def opening_plan(heads: int, examples: Sequence[int]) -> Plan:
+    """Plan the intact model's answers."""
+    return Plan.crossed(np.zeros((1, heads), dtype=bool), examples, what="intact")
 
 
 def intact_plan(problem: Problem, examples: Sequence[int], *, task: int = 0) -> Plan:

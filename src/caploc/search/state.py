@@ -6,9 +6,8 @@ other heads of the mask do: it is found while screening, confirmed alone, and se
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from functools import partial
-from itertools import chain, compress
+from dataclasses import dataclass, field
+from itertools import compress
 from math import log
 
 import numpy as np
@@ -194,27 +193,17 @@ class SearchState:
         each = TRIED_ELSEWHERE * len(self.problem.elsewhere)
         return self.left // each if each else self.problem.heads
 
-    def find_universal(
-        self, columns: Sequence[int], ahead: Sequence[Plan] = ()
-    ) -> Asking[list[int]]:
+    def find_universal(self, columns: Sequence[int]) -> Asking[list[int]]:
         """Find which of these heads, each alone, takes half of what is right in another task."""
-        elsewhere, alone = self.problem.elsewhere, partial(single_head_plan, self.problem.heads)
-        tasks = [task for task, examples in enumerate(elsewhere, start=1) if len(examples)]
-        plans = {task: intact_plan(self.problem, elsewhere[task - 1], task=task) for task in tasks}
-        guesses = {  # nearly all are right
-            task: alone([*columns], plan.example[:TRIED_ELSEWHERE].tolist(), task)
-            for task, plan in plans.items()
-        }
         left = [*columns]
-        for place, task in enumerate(tasks):
-            others = ((plans[each], guesses[each]) for each in tasks[place + 1 :])
-            later = [*chain(*others), *ahead]
-            plan = replace(plans[task], ahead=[guesses[task], *later])
-            intact = (yield plan).by_example()
+        for task, examples in enumerate(self.problem.elsewhere, start=1):
+            if not len(examples):
+                continue
+            intact = (yield intact_plan(self.problem, examples, task=task)).by_example()
             tried = right_of(intact)[:TRIED_ELSEWHERE]
             if not tried:
                 continue
-            rows = yield from self.ask(replace(alone(left, tried, task), ahead=later))
+            rows = yield from self.ask(single_head_plan(self.problem.heads, left, tried, task))
             each = [rows.where(rows.mask == number) for number in range(len(left))]
             breaks = [broken(one, intact, ELSEWHERE) for one in each]
             self.breaks_task |= dict.fromkeys(compress(left, breaks), task)
@@ -293,7 +282,6 @@ def measure_unsteadiness(
 
 
 EVEN = 0.5  # share of the rows that all heads of the shortlist get alike
-AHEAD = 2  # times as many examples of the same heads that will probably be asked next
 LOOKS = 4  # at which the rest is handed to heads that are still contested
 
 
@@ -365,8 +353,7 @@ class Shortlist:
         if self.examples > reached:
             new = self.order[reached : self.examples]
             self.intact |= (yield intact_plan(self.problem, new)).by_example()
-        ahead = [self.plan_further(heads, AHEAD * count)]
-        self.seen = self.seen.joined((yield replace(plan, ahead=ahead)))
+        self.seen = self.seen.joined((yield plan))
 
     def take(self, measured: Measurements, intact: Mapping[int, float]) -> None:
         """Add what is known of further heads, one in each mask, from examples drawn like these."""

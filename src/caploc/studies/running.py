@@ -7,7 +7,6 @@ import traceback
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import asdict, dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +28,7 @@ from caploc.folder import (
 )
 from caploc.measurement import HeadModel, RowEngine
 from caploc.naming import folder_name
-from caploc.progress import InTurn, Progress, SideBySide, Silent, tell
+from caploc.progress import InTurn, Progress, Silent, tell
 from caploc.report.page import rewrite_page
 from caploc.report.sentence import headline
 from caploc.report.templates import COMPARE, REPORT
@@ -37,11 +36,8 @@ from caploc.result import Result
 from caploc.store import hold_folder
 from caploc.studies.file import grid_of
 from caploc.study import Study, run_study
-from caploc.workers import DistributedEngine
-from caploc.workers.concurrency import ConcurrentJobs
 
 SCHEMA = 1  # of studies.json
-ABREAST = 4  # studies at a time, for each worker
 FAILURE = "failure.txt"  # beside run.json, of a failure that no sentence foresaw
 
 
@@ -183,9 +179,8 @@ def located(
     """Run studies, each in its subfolder, and yield what each found, or why it failed.
 
     Models come one after another, each loaded once; if one cannot be loaded, all its studies have
-    failed. With workers, studies of a model run side by side and are yielded as they end. A study
-    that fails does not stop the others; Ctrl-C and a store that cannot be written do. Raises as
-    `run_studies`.
+    failed. A study that fails does not stop the others; Ctrl-C and a store that cannot be written
+    do. Raises as `run_studies`.
     """
     turns = {
         name: InTurn(progress, name, place, len(studies)) for place, name in enumerate(studies, 1)
@@ -217,21 +212,7 @@ def run_all(
     command: str,
     engine: RowEngine[HeadModel],
 ) -> Generator[tuple[str, StudyFindings | BaseException], None, None]:
-    """Run studies of one model, side by side on workers; yield what became of each as it ends."""
-    if isinstance(engine, DistributedEngine) and len(studies) > 1:
-        left = dict[str, int]()
-        jobs = {
-            name: partial(
-                run_and_report,
-                study,
-                folder / name,
-                SideBySide(turns[name].shown, name, left),
-                command,
-            )
-            for name, study in studies.items()
-        }
-        yield from ConcurrentJobs(engine, jobs, ABREAST * max(1, engine.pool.expected)).run()
-        return
+    """Run studies of one model one after another; yield what became of each as it ends."""
     for name, study in studies.items():
         try:
             found = run_and_report(study, folder / name, turns[name], command, engine)

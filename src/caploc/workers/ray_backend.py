@@ -1,38 +1,29 @@
-"""Workers on Ray: what is asked of them, a cluster, and an actor for each.
-
-The cluster runs already, or is started on this machine.
-"""
+"""Workers on Ray: how many and where, a cluster that runs or is started here, and its actors."""
 
 import logging
 import os
 import secrets
 import signal
 import socket
+import sys
 import threading
-import time
+from collections import Counter, deque
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext, suppress
-from dataclasses import dataclass, field, replace
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
-from itertools import count
-from pathlib import Path
 from typing import Any
 
 import torch
 
 from caploc.errors import BadOption, CaplocError, RunFailed
 from caploc.models.placement import SPREAD
-from caploc.tasks.task import Request
-from caploc.workers.distributed import (
-    AnswersCame,
-    GroupEnded,
-    Replica,
-    WorkerEvent,
-    WorkerJoined,
-    WorkerLost,
-    WorkerRecipe,
-)
+from caploc.workers.distributed import ModelIdentity, Replica, WorkerRecipe
 
+LOG = logging.getLogger(__name__)
+LOG.setLevel(
+    logging.WARNING
+)  # the command line hushes everything else; a lost worker is worth a line
 CLUSTER = "ray"
 ADDRESS = "RAY_ADDRESS"  # Ray's own variable
 FOUND = "auto"  # the address of the cluster that this machine is a node of
@@ -149,12 +140,9 @@ def _check_reachable(address: str) -> None:
 
 
 STORE = 2**28  # bytes of shared memory of a cluster of our own: only rows pass through it
-NAMESPACE = "caploc"
-# For processes of a cluster of our own. Without the first they would be reached from every network.
-LOOPBACK = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
+LOOPBACK = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"  # 0: a cluster of our own listens on 127.0.0.1
+TOKENS = ("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")
 NICENESS = "RAY_worker_niceness"  # Ray makes workers give way to every other process
-TOKEN = Path(".ray", "auth_token")  # in the user's home; where Ray looks for it
-TOKEN_GIVEN = ("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")
 # What the command line sets for itself before its libraries are imported.
 ENVIRONMENT = {
     "GOMP_SPINCOUNT": "1000",
@@ -162,115 +150,60 @@ ENVIRONMENT = {
     "TQDM_DISABLE": "1",
     "TRANSFORMERS_VERBOSITY": "error",
 }
-A_SECOND = 32  # lists of answers that the driver takes in a second; each worker sends one at most
-ASKED = 600.0  # seconds that a worker may take for a question that no row depends on
+RESTARTS = 20  # of a worker; each loads the model anew
+ATTEMPTS = 5  # workers that may die one after another with the same chunk
+QUEUED = 2  # chunks that a worker has: what it computes, and what comes next
+LOADING = 3600.0  # seconds that there may be no worker with its model
 
 
-@dataclass
-class Connection:
-    """Ray's module, connected; `owned` if this made the connection."""
-
-    ray: Any
-    owned: bool
-
-    @property
-    def nodes(self) -> list[dict[str, Any]]:
-        """The nodes that are alive, as Ray describes them."""
-        try:
-            return [node for node in self.ray.nodes() if node["Alive"]]
-        except (self.ray.exceptions.RayError, RuntimeError, ConnectionError) as error:
-            raise RunFailed(
-                f"The Ray cluster is gone ({_first_line(error)}); what was measured is kept, and "
-                "the same command continues once it is back."
-            ) from error
-
-    def name(self, node: str) -> str:
-        """Return the name of a node's machine, by the node's id; the id if it is gone."""
-        names = {each["NodeID"]: each["NodeManagerHostname"] for each in self.nodes}
-        return str(names.get(node, node))
-
-    def close(self) -> None:
-        """Leave the cluster; one of our own ends."""
-        if self.owned and self.ray.is_initialized():
-            self.ray.shutdown()
-
-
-def connect_ray(workers: Workers) -> Connection:
+def connect_ray(workers: Workers) -> tuple[Any, bool]:
     """Connect to the cluster, or start one on this machine; a connection that exists is used.
 
-    Raises BadOption if there is no cluster at the address.
+    Returns Ray's module and whether this made the connection. Raises BadOption if there is no
+    cluster at the address.
     """
     place = workers.place
     if place is None:
         os.environ[LOOPBACK] = "0"
         os.environ.setdefault(NICENESS, "0")
+        # Only before Ray is imported: afterwards this process would not show the token itself.
+        if "ray" not in sys.modules and not any(map(os.environ.get, TOKENS)):
+            os.environ |= {"RAY_AUTH_MODE": "token", TOKENS[0]: secrets.token_hex(32)}
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     import ray
 
     if ray.is_initialized():
-        return Connection(ray, owned=False)
-    # Off standard output, where results are printed. What Ray would say there when a worker or a
-    # node dies is said by the engine, in one line.
-    ray._private.worker._worker_logs_enabled = False
+        return ray, False
     own: dict[str, Any] = {}
     if place is None:
         cores = max(os.cpu_count() or 1, (workers.count or 1) * (workers.cpus or 1))
         own = {"num_cpus": cores, "include_dashboard": False, "object_store_memory": STORE}
-    where = f"the Ray cluster at {place}" if place else "a Ray cluster on this machine"
+    constants = ray._private.ray_constants
+    before = constants.ENABLE_RAY_CLUSTER
     try:
-        with _own_signals(), nullcontext() if place else _kept_here(ray):
+        constants.ENABLE_RAY_CLUSTER = before and place is not None  # if Ray was imported already
+        with own_signals():
             ray.init(
                 address=place or "local",
-                namespace=NAMESPACE,
+                namespace="caploc",
                 log_to_driver=False,
                 logging_level=logging.ERROR,
                 runtime_env={"env_vars": ENVIRONMENT},
                 **own,
             )
     except Exception as error:  # what Ray raises here has no class in common
-        hint = (
-            "check that it runs, with the same versions of Ray and Python as here"
-            if place
-            else "where a machine is very busy Ray may need another try, or fewer workers"
-        )
-        raise BadOption(f"No connection to {where} ({_first_line(error)}); {hint}.") from error
-    return Connection(ray, owned=True)
-
-
-@contextmanager
-def _kept_here(ray: Any) -> Iterator[None]:
-    """Have Ray start a cluster that other machines and other users of this one cannot reach.
-
-    Ray looks at the environment when it is imported, which a notebook may have done long ago.
-    """
-    constants = ray._private.ray_constants
-    before = constants.ENABLE_RAY_CLUSTER
-    constants.ENABLE_RAY_CLUSTER = False
-    try:
-        guard_token()
-        yield
+        where = f"to the Ray cluster at {place}" if place else "to a Ray cluster on this machine"
+        raise BadOption(
+            f"No connection {where} ({first_line(error)}); check that it runs with the same "
+            "versions of Ray and Python as here."
+        ) from error
     finally:
         constants.ENABLE_RAY_CLUSTER = before
-
-
-def guard_token() -> None:
-    """Make the token that lets processes into a cluster, readable to this user only.
-
-    Ray would make one that every user of the machine can read. One that is there is kept.
-    """
-    if any(map(os.environ.get, TOKEN_GIVEN)):
-        return
-    path = Path.home() / TOKEN
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    with suppress(FileExistsError):
-        place = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        with open(place, "w", encoding="ascii") as file:
-            file.write(secrets.token_hex(32))
-    path.chmod(0o600)
+    return ray, True
 
 
 @contextmanager
-def _own_signals() -> Iterator[None]:
+def own_signals() -> Iterator[None]:
     """Let signals that ask to end reach whoever listened: Ray takes some over when it starts.
 
     Its own handler of SIGTERM aborts the process with a dump of its stack.
@@ -287,7 +220,8 @@ def _own_signals() -> Iterator[None]:
                 signal.signal(each, handler)
 
 
-def _first_line(error: BaseException) -> str:
+def first_line(error: BaseException) -> str:
+    """Return the first line of what an error says."""
     lines = str(error).strip().splitlines() or [type(error).__name__]
     return lines[0].strip().rstrip(".")
 
@@ -299,8 +233,8 @@ class Reservation:
     cpus: int
     gpus: float
 
-    def fits(self, node: dict[str, Any]) -> int:
-        has = node["Resources"]
+    def fits(self, has: dict[str, float]) -> int:
+        """Count the workers for which a node with these resources has room."""
         rooms = [has.get("CPU", 0) // self.cpus]
         if self.gpus:
             cards = has.get("GPU", 0)
@@ -310,186 +244,189 @@ class Reservation:
         return int(min(rooms))
 
 
-@dataclass
-class PoolWorker:
-    """A worker: its actor, the id of its node once it has loaded, and the group it was given."""
+def choose_reservation(
+    workers: Workers, device: str, nodes: Sequence[dict[str, float]]
+) -> Reservation:
+    """Choose what a worker gets: GPUs where the cluster has some, else cores for its threads.
 
-    actor: Any
-    node: str | None = None
-    group: int = 0
+    A worker without GPUs has all cores of the smallest node, or its part of this machine's.
+    """
+    cards = any(node.get("GPU") for node in nodes) and device != "cpu"
+    if device == "cuda" and not cards:
+        raise BadOption("--device cuda: no node of the Ray cluster has a GPU; choose auto or cpu.")
+    least = min((int(node["CPU"]) for node in nodes if node.get("CPU")), default=1)
+    if workers.place is None and workers.count:
+        least = max(1, least // workers.count)
+    return Reservation(workers.cpus or (1 if cards else least), workers.gpus if cards else 0.0)
 
 
-@dataclass
 class WorkerPool:
-    """Runs workers on Ray: as many as counted, else as many as the nodes have room for.
+    """Ray actors with a replica of the model each, which take chunks of work as they get free.
 
-    A worker that dies is replaced by a new actor and its rows are asked again row by row. Ray's own
-    restarts would replay the whole stream of answers, whose cuts depend on the clock.
+    Ray restarts an actor that has died. Its chunk goes to another, since its node may be gone for
+    good; a restarted one gets work once it has its model again.
     """
 
-    options: Workers
-    recipe: WorkerRecipe
-    device: str = "auto"
-    replica: type[Any] = Replica  # a `ModelReplica` that packs and answers groups
-    connection: Connection = field(init=False)
-    reserved: Reservation = field(init=False)
-    workers: dict[int, PoolWorker] = field(default_factory=dict)
-    calls: dict[Any, int] = field(default_factory=dict)  # what is out, by its reference
-    numbers: "count[int]" = field(default_factory=lambda: count(1))
-    away: list[int] = field(default_factory=list)  # whose nodes are dead, and it was not said yet
-    barred: int = 0  # places where no worker can work
-
-    def __post_init__(self) -> None:
-        """Connect; refuse a cluster without room for a single worker."""
-        self.connection = connect_ray(self.options)
+    def __init__(
+        self,
+        options: Workers,
+        recipe: WorkerRecipe,
+        device: str = "auto",
+        replica: type[Any] = Replica,  # a `ModelReplica`
+    ) -> None:
+        """Start the workers; refuse a cluster without room for a single one."""
+        self.ray, self.owned = connect_ray(options)
+        self.actors: dict[int, Any] = {}
+        self.ready: list[int] = []  # those that have their model
+        self.loading: dict[Any, int] = {}  # those that do not, by the reference to its coming
+        self.identity: ModelIdentity[Any] | None = None
         try:
-            self.reserved = self._reservation()
-            # with a count there may be nodes to come: a cluster that grows is told by its actors
-            if self.options.count is None and not self.expected:
-                gpus = f" and {self.reserved.gpus:g} GPUs" if self.reserved.gpus else ""
+            nodes = [node["Resources"] for node in self.ray.nodes() if node["Alive"]]
+            reserved = choose_reservation(options, device, nodes)
+            count = options.count or sum(map(reserved.fits, nodes))
+            if not count:
+                gpus = f" and {reserved.gpus:g} GPUs" if reserved.gpus else ""
                 raise BadOption(
-                    f"No node of the Ray cluster has the {self.reserved.cpus} CPU cores{gpus} that "
-                    "a worker takes; choose a smaller --cpus-per-worker or --gpus-per-worker, or "
+                    f"No node of the Ray cluster has the {reserved.cpus} CPU cores{gpus} that a "
+                    "worker takes; choose a smaller --cpus-per-worker or --gpus-per-worker, or "
                     "give --workers a number if the cluster grows by itself."
                 )
-            self.actors = self.connection.ray.remote(self.replica)
-            recipe = replace(self.recipe, cpus=self.reserved.cpus)
-            self.shared = self.connection.ray.put(recipe)
+            actor = self.ray.remote(replica).options(
+                num_cpus=reserved.cpus,
+                num_gpus=reserved.gpus,
+                max_restarts=RESTARTS,
+                scheduling_strategy="SPREAD",
+            )
+            recipe = replace(recipe, cpus=reserved.cpus)
+            for number in range(count):
+                self.actors[number] = actor.remote(recipe)
+                self.load(number)
         except BaseException:
-            self.connection.close()
+            self.close()
             raise
 
-    def _reservation(self) -> Reservation:
-        """Choose what a worker gets: GPUs where the cluster has some, else cores for its threads.
-
-        A worker without GPUs has all cores of the smallest node, or its part of this machine's.
-        """
-        nodes = self.connection.nodes
-        cards = any(node["Resources"].get("GPU") for node in nodes) and self.device != "cpu"
-        if self.device == "cuda" and not cards:
-            raise BadOption(
-                "--device cuda: no node of the Ray cluster has a GPU; choose auto or cpu."
-            )
-        cores = [int(node["Resources"].get("CPU", 0)) for node in nodes]
-        least = min((c for c in cores if c), default=1)
-        if self.options.place is None and self.options.count:
-            least = max(1, least // self.options.count)
-        usual = 1 if cards else least
-        return Reservation(self.options.cpus or usual, self.options.gpus if cards else 0.0)
-
     @property
-    def expected(self) -> int:
-        if self.options.count is not None:
-            return max(1, self.options.count - self.barred)
-        return sum(map(self.reserved.fits, self.connection.nodes)) - self.barred
+    def size(self) -> int:
+        return len(self.actors)
 
-    def refresh(self) -> None:
-        """Start the workers that are missing; let go of waiting ones that have lost their place.
+    def load(self, number: int) -> None:
+        """Have a worker load its model, however often it has to start for that."""
+        call = self.actors[number].load.options(max_task_retries=-1).remote()
+        self.loading[call] = number
 
-        Ray says when a worker dies that was asked something. Those that were asked nothing are
-        missed here.
-        """
-        alive = {node["NodeID"] for node in self.connection.nodes}
-        self.away = [n for n, each in self.workers.items() if each.node and each.node not in alive]
-        wanted, there = self.expected, len(self.workers) - len(self.away)
-        for _ in range(wanted - there):
-            self.start()
-        waiting = [number for number, each in self.workers.items() if not each.node]
-        for number in waiting[::-1][: max(0, there - max(1, wanted))]:
-            self.dismiss(number)
-
-    def start(self) -> None:
-        """Start a worker, wherever Ray finds room, and have it load the model."""
-        actor = self.actors.options(
-            num_cpus=self.reserved.cpus, num_gpus=self.reserved.gpus, scheduling_strategy="SPREAD"
-        ).remote(self.shared)
-        number = next(self.numbers)
-        self.workers[number] = PoolWorker(actor)
-        self.calls[actor.load.remote()] = number
-
-    def give(self, worker: int, group: int, asks: Sequence[Any]) -> None:
-        self.workers[worker].group = group
-        # a stream: what is answered is kept, whatever becomes of the worker
-        answer = self.workers[worker].actor.answer.options(num_returns="streaming")
-        seconds = max(1.0, len(self.workers) / A_SECOND)
-        self.calls[answer.remote(self.replica.pack(asks), seconds)] = worker
-
-    def shared_tokens(self, worker: int, requests: Sequence[Request]) -> float:
-        """Ask a worker for `BatchEngine.shared_tokens`.
-
-        Raises RunFailed if the worker dies or hangs; it is let go of.
-        """
-        ray = self.connection.ray
+    def identify(self) -> ModelIdentity[Any]:
+        """Wait for the first worker to have its model; return which it is."""
         try:
-            call = self.workers[worker].actor.shared_tokens.remote(list(requests))
-            found = ray.get(call, timeout=ASKED)
-        except ray.exceptions.RayError as error:
-            self.dismiss(worker)
-            raise RunFailed(self._reason(error)) from None
-        if isinstance(found, CaplocError):
-            raise found
-        return float(found)
+            while self.identity is None:
+                self.wait({})
+        except BaseException:
+            self.close()
+            raise
+        return self.identity
 
-    def events(self, seconds: float) -> list[WorkerEvent]:
-        """Return what happened; wait so long for something to happen."""
-        if away := [number for number in self.away if number in self.workers]:
-            for worker in away:
-                self.dismiss(worker)
-            return [WorkerLost(worker, "its node died") for worker in away]
-        calls = list(self.calls)
-        if not calls:  # Ray would not wait for nothing
-            time.sleep(seconds)
-            return []
-        # Everything that is there is taken, not the first alone: with many workers there are many.
-        ray = self.connection.ray
-        ready, _ = ray.wait(calls, num_returns=1, timeout=seconds)
-        if ready:
-            ready, _ = ray.wait(calls, num_returns=len(calls), timeout=0)
-        return [self._event(call) for call in ready]
+    def wait(self, calls: dict[Any, Any]) -> list[Any]:
+        """Wait for some of these calls to end, or for a worker to have its model.
 
-    def _event(self, call: Any) -> WorkerEvent:
-        number, ray = self.calls[call], self.connection.ray
-        worker = self.workers[number]
+        Raises UserError for a model that is refused; RunFailed if no worker is left.
+        """
+        ended, _ = self.ray.wait([*calls, *self.loading], timeout=LOADING)
+        if not ended and not calls:
+            raise RunFailed(
+                f"For {LOADING / 60:.0f} minutes no worker has had its model; does the cluster "
+                "have free CPUs or GPUs (`ray status`)? What was measured is kept."
+            )
+        for call in ended:
+            if call in self.loading:
+                self.welcome(call)
+        return [call for call in ended if call in calls]
+
+    def welcome(self, call: Any) -> None:
+        """Take in that a worker has its model, or has died too often."""
+        number = self.loading.pop(call)
         try:
-            if worker.node is None:
-                identity, worker.node = ray.get(call)
-                del self.calls[call]
-                return WorkerJoined(number, self.connection.name(str(worker.node)), identity)
-            found = ray.get(next(call))
-        except StopIteration:
-            del self.calls[call]
-            return GroupEnded(number, worker.group)
-        except ray.exceptions.RayError as error:
-            # Whatever went wrong, the process may not be sound any more.
-            self.dismiss(number)
-            return WorkerLost(number, self._reason(error))
-        if isinstance(found, CaplocError):
-            del self.calls[call]
-            return GroupEnded(number, worker.group, found)
-        return AnswersCame(number, worker.group, found)
-
-    def _reason(self, error: Exception) -> str:
-        """Say why a worker is gone, as the end of a sentence."""
-        cause = getattr(error, "cause", None)
-        if isinstance(cause, BaseException):
-            return f"it raised {type(cause).__name__} ({_first_line(cause)})"
-        if isinstance(error, self.connection.ray.exceptions.OutOfMemoryError):
-            return "its node ran out of memory"
-        if isinstance(error, self.connection.ray.exceptions.GetTimeoutError):
-            return f"it did not answer within {ASKED:.0f} s"
-        return "its process or its node died"
-
-    def dismiss(self, worker: int) -> None:
-        """Kill a worker, whatever it does; nothing more is heard of it."""
-        gone = self.workers.pop(worker, None)
-        if gone is None:
+            identity = self.result(call)
+        except WorkerLost as lost:
+            del self.actors[number]
+            if not self.actors:
+                raise RunFailed(
+                    f"Every worker died {RESTARTS} times, the last one because {lost}; is there "
+                    "enough memory for so many of it? What was measured is kept."
+                ) from lost
             return
-        self.calls = {call: number for call, number in self.calls.items() if number != worker}
-        self.connection.ray.kill(gone.actor)
+        self.identity = self.identity or identity
+        identity.check_same(self.identity)
+        self.ready.append(number)
+
+    def result(self, call: Any) -> Any:
+        """Return what a call gave; raises the CaplocError that it raised, else WorkerLost."""
+        errors = self.ray.exceptions
+        try:
+            return self.ray.get(call)
+        except errors.RayTaskError as error:
+            cause = error.cause
+            if isinstance(cause, CaplocError):
+                raise cause from None
+            why = f"it raised {type(cause).__name__} ({first_line(cause)})"
+            raise WorkerLost(why, runs=True) from error
+        except errors.OutOfMemoryError as error:
+            raise WorkerLost("its node ran out of memory") from error
+        except errors.RayError as error:
+            raise WorkerLost("its process or its node died") from error
+
+    def map(self, method: str, chunks: Sequence[Any]) -> Iterator[tuple[int, Any]]:
+        """Have every chunk worked on once; yield its number and what came of it, as they come.
+
+        Raises what a worker refuses; RunFailed if workers in turn fail on a chunk, or none is left.
+        """
+        waiting, failures = deque(range(len(chunks))), Counter[int]()
+        calls: dict[Any, tuple[int, int]] = {}  # reference → worker, chunk
+        while waiting or calls:
+            busy = Counter(worker for worker, _ in calls.values())
+            for worker in sorted(self.ready * QUEUED, key=lambda each: busy[each]):
+                if waiting and busy[worker] < QUEUED:
+                    busy[worker] += 1
+                    chunk = waiting.popleft()
+                    call = getattr(self.actors[worker], method).remote(chunks[chunk])
+                    calls[call] = worker, chunk
+            for call in self.wait(calls):
+                worker, chunk = calls.pop(call)
+                try:
+                    found = self.result(call)
+                except WorkerLost as lost:
+                    failures[chunk] += 1
+                    if failures[chunk] >= ATTEMPTS:
+                        raise RunFailed(
+                            f"{ATTEMPTS} workers in turn failed on the same rows, the last one "
+                            f"because {lost}; what was measured is kept. Run the same command "
+                            "without --workers to see whether this process can answer them."
+                        ) from lost
+                    waiting.appendleft(chunk)
+                    self.restart(worker, lost)
+                else:
+                    yield chunk, found
+
+    def restart(self, worker: int, lost: "WorkerLost") -> None:
+        """Give a worker nothing more until it has its model again, in a new process."""
+        if worker not in self.ready:  # said already, of its other chunk
+            return
+        LOG.warning("Worker %d is lost because %s; it is started again.", worker, lost)
+        self.ready.remove(worker)
+        if lost.runs:
+            self.ray.kill(self.actors[worker], no_restart=False)
+        self.load(worker)
 
     def close(self) -> None:
-        """Kill all workers and leave the cluster."""
-        if self.connection.ray.is_initialized():
-            for worker in list(self.workers):
-                self.dismiss(worker)
-        self.connection.close()
+        """Kill all workers and leave the cluster; one of our own ends."""
+        if self.ray.is_initialized():
+            for actor in self.actors.values():
+                self.ray.kill(actor)
+            if self.owned:
+                self.ray.shutdown()
+
+
+class WorkerLost(Exception):
+    """A worker is gone, or `runs` but may not be sound; the text says why, after "because"."""
+
+    def __init__(self, why: str, *, runs: bool = False) -> None:
+        super().__init__(why)
+        self.runs = runs

@@ -1,0 +1,90 @@
+"""How asks are cut into chunks, and examples into pieces."""
+
+from itertools import chain
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from caploc.engine import Ask
+from caploc.engine.encoding import Span
+from caploc.tasks.task import Generate, LogLikelihood
+from caploc.workers.distributed import FEWEST, LEAD, ROWS, cut_chunks
+from caploc.workers.scoring import PASSES, PIECE, cut_pieces
+
+FEWSHOT = "x" * LEAD
+
+
+def crossed(masks, prompts, parts=1):
+    """Every mask of one head on every prompt; with several parts, choices."""
+    rows = [(mask, prompt) for mask in np.eye(masks, dtype=bool) for prompt in prompts]
+    return [
+        Ask(
+            (row, part),
+            Generate(text, "{}") if parts == 1 else LogLikelihood(text, f" {part}"),
+            mask,
+        )
+        for row, (mask, text) in enumerate(rows)
+        for part in range(parts)
+    ]
+
+
+@given(
+    masks=st.integers(1, 40),
+    prompts=st.lists(st.text("ab", max_size=3), min_size=1, max_size=12, unique=True),
+    fewshot=st.booleans(),
+    parts=st.integers(1, 3),
+    workers=st.integers(1, 300),
+)
+def test_every_row_is_whole_in_one_chunk(masks, prompts, fewshot, parts, workers):
+    asks = crossed(masks, [FEWSHOT * fewshot + prompt for prompt in prompts], parts)
+    chunks = cut_chunks(asks, workers)
+    assert sorted(ask.key for ask in chain(*chunks)) == [ask.key for ask in asks]
+    rows = [{ask.key[0] for ask in chunk} for chunk in chunks]
+    assert sum(map(len, rows)) == masks * len(prompts)
+    assert all(0 < len(each) <= ROWS for each in rows)
+
+
+def test_no_row_gives_no_chunk():
+    assert cut_chunks([], 3) == []
+
+
+def masks_of(chunk):
+    return {ask.knocked_out.tobytes() for ask in chunk}
+
+
+def prompts_of(chunk):
+    return {ask.request.prompt for ask in chunk}
+
+
+def test_rows_of_a_mask_stay_together_where_prompts_begin_alike_else_those_of_a_prompt():
+    alike = crossed(30, [f"{FEWSHOT}{number}" for number in range(50)])
+    assert all(len(masks_of(chunk)) <= ROWS // 50 for chunk in cut_chunks(alike, 1))
+    apart = crossed(50, [f"{number} and so on" for number in range(30)])
+    assert all(len(prompts_of(chunk)) <= ROWS // 50 for chunk in cut_chunks(apart, 1))
+
+
+def test_every_worker_gets_chunks_of_a_small_round_but_no_crumbs():
+    asks = crossed(40, [str(number) for number in range(10)])
+    assert len(cut_chunks(asks, 8)) >= 4 * 8
+    assert len(cut_chunks(asks, 1000)) <= 400 // FEWEST + 10
+
+
+def test_long_prompts_come_first():
+    chunks = cut_chunks(crossed(10, ["a", "b" * 50, "c" * 9]), 3)
+    assert max(map(len, prompts_of(chunks[0]))) == 50 and prompts_of(chunks[-1]) == {"a"}
+
+
+def span(length):
+    return Span(tuple(range(length)), (1,))
+
+
+@pytest.mark.parametrize(("passes", "most"), [(1, 16), (38, 13), (100, 5), (533, 1), (9999, 1)])
+def test_pieces_hold_every_example_once_the_longest_first(passes, most):
+    spans = [span(length) for length in (3, 9, 1, 7, 7, 2, *range(40))]
+    pieces = cut_pieces(spans, passes)
+    together = [each for piece in pieces for each in piece]
+    assert together == sorted(spans, key=lambda each: -len(each.inputs))
+    assert max(map(len, pieces)) <= most and most * passes <= max(PIECE * passes, PASSES, passes)
+    assert max(map(len, pieces)) - min(map(len, pieces)) <= 1
