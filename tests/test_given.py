@@ -14,7 +14,7 @@ import caploc
 from caploc.errors import BadData, BadOption, UserError
 from caploc.export import Export
 from caploc.finished import FinishedRun
-from caploc.given import GivenScorer, digest_weights, example_of, write_task
+from caploc.given import GivenScorer, digest_pair, digest_weights, example_of, write_task
 from caploc.models.sources import find_source
 from caploc.playground.answers import Chat
 from caploc.progress import Silent
@@ -67,7 +67,7 @@ def test_a_run_of_a_loaded_model_is_gone_on_with_by_its_name(
     result["top"] = ["L0H10"]
     (tmp_path / "run" / "result.json").write_text(json.dumps(result))
     run = FinishedRun.read(tmp_path / "run")
-    assert run.engine().loaded.fingerprint == digest_weights(model)
+    assert run.engine().loaded.fingerprint == digest_pair(model, tokenizer)
     monkeypatch.setattr("caploc.engine.BatchEngine.answer", lambda *_: pytest.fail("asked again"))
     with run.workbench() as bench:
         task = run.tasks()[0]
@@ -79,7 +79,7 @@ def test_a_run_of_a_loaded_model_is_gone_on_with_by_its_name(
     assert not torch.equal(*(m.model.layers[0].self_attn.o_proj.weight for m in (cut, model)))
     with torch.no_grad():
         model.model.layers[0].mlp.up_proj.weight[0, 0] += 1
-    result["model"]["fingerprint"] = digest_weights(model)
+    result["model"]["fingerprint"] = digest_pair(model, tokenizer)
     (tmp_path / "run" / "result.json").write_text(json.dumps(result))
     with pytest.raises(UserError, match="or was another when it was handed to caploc.locate"):
         FinishedRun.read(tmp_path / "run").engine()

@@ -10,7 +10,7 @@ from caploc.contents import RunFile, read_file, restore
 from caploc.engine import BatchEngine
 from caploc.errors import UserError
 from caploc.folder import RESULT, RUN, claim
-from caploc.given import digest_weights
+from caploc.given import digest_pair
 from caploc.measurement import HeadModel, RowEngine
 from caploc.models.loading import LoadedModel
 from caploc.result import Result
@@ -89,7 +89,7 @@ class FinishedRun:
         if not isinstance(loaded, LoadedModel):
             return False
         on_disk = any(each.is_meta for each in loaded.model.parameters())
-        return not on_disk and digest_weights(loaded.model) == wanted
+        return not on_disk and digest_pair(loaded.model, loaded.tokenizer) == wanted
 
     def _known(self, engine: Any) -> Any:
         """Return the engine with the model as the run has called it, by which its rows are kept."""

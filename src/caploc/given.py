@@ -5,6 +5,7 @@ import reprlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
+from functools import partial
 from hashlib import blake2b
 from inspect import getsource
 from pathlib import Path
@@ -18,10 +19,9 @@ from caploc.engine import BatchEngine, check_engine
 from caploc.errors import BadData, BadOption
 from caploc.heads import HeadGrid
 from caploc.measurement import HeadModel, RowEngine
-from caploc.models.loading import LoadedModel
-from caploc.models.placement import dtype_label, input_device
-from caploc.models.projections import find_projections
-from caploc.models.proof import prove_heads
+from caploc.models.guard import model_ends
+from caploc.models.loading import LoadedModel, prove_model
+from caploc.models.placement import weights_wait
 from caploc.models.sources import ModelSource
 from caploc.search.summary import FEWEST_RIGHT
 from caploc.tasks.catalog import GIVEN_SCORE
@@ -71,6 +71,9 @@ class GivenModel(ModelOptions):
     def fingerprint(self) -> str:
         return self.loaded.fingerprint
 
+    def hint(self) -> None:
+        """The caller has chosen its dtype; what it is called may be no name of any files."""
+
     def tokenizer(self) -> PreTrainedTokenizerBase:
         return self.loaded.tokenizer
 
@@ -90,7 +93,7 @@ class GivenModel(ModelOptions):
 
 
 def proved(model: Any, tokenizer: PreTrainedTokenizerBase | None) -> LoadedModel:
-    """Find and prove a model's heads, and say who it is by a digest of its weights and config."""
+    """Check and prove a model, and say who it is by a digest of weights, config and tokenizer."""
     if getattr(getattr(model, "active_peft_config", None), "is_prompt_learning", False):
         raise BadOption(
             "This peft model puts a learned prompt before every text, which knocking out heads of "
@@ -107,21 +110,29 @@ def proved(model: Any, tokenizer: PreTrainedTokenizerBase | None) -> LoadedModel
             "A loaded model needs its tokenizer: caploc.locate(model, tokenizer, task), where task "
             "is a name or a list of (prompt, answer)."
         )
-    tokenizer = deepcopy(tokenizer)  # padding is set in it
-    if tokenizer.pad_token is None:
-        tokenizer.pad_token = tokenizer.eos_token
-    projections, grid = find_projections(inner)
-    prove_heads(inner, projections, grid)
-    return LoadedModel(
-        model=inner,
-        tokenizer=tokenizer,
-        grid=grid,
-        projections=projections,
-        name=inner.config._name_or_path or type(inner).__name__,
-        fingerprint=digest_weights(inner),
-        dtype=dtype_label(inner, None),
-        device=input_device(inner),
-    )
+    if weights_wait(inner):
+        raise BadOption(
+            f"Some weights of {type(inner).__name__} are not in memory, so that it cannot be told "
+            "which model it is; load them whole, or give the model's name with device='spread'."
+        )
+    tokenizer = deepcopy(tokenizer)  # what ends and pads a text is set in it
+    name = inner.config._name_or_path or type(inner).__name__
+    whose = partial(digest_pair, inner, tokenizer)
+    return prove_model(name, inner, tokenizer, fingerprint=whose)
+
+
+def digest_pair(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> str:
+    """Return a digest of all that makes a model's answers: weights, words, where answers end."""
+    digest = blake2b(digest_weights(model).encode(), digest_size=20)
+    digest.update(json.dumps(model_ends(model)).encode())
+    backend: Any = getattr(tokenizer, "backend_tokenizer", None)
+    written = {} if backend is None else json.loads(backend.to_str())
+    for changing in ("padding", "truncation"):  # by whoever called it last
+        written.pop(changing, None)
+    words = written or sorted(tokenizer.get_vocab().items())
+    signs = sorted((name, str(sign)) for name, sign in tokenizer.special_tokens_map.items())
+    digest.update(json.dumps([words, signs]).encode())
+    return digest.hexdigest()
 
 
 def digest_weights(model: PreTrainedModel) -> str:
@@ -161,7 +172,21 @@ class GivenScorer:
         return self.name
 
     def __call__(self, doc: dict[str, Any], results: Sequence[str]) -> dict[str, float]:
-        return {SCORE: float(self.function(doc["prompt"], doc["answer"], results[0]))}
+        found = self.function(doc["prompt"], doc["answer"], results[0])
+        try:
+            return {SCORE: float(not_text(found))}
+        except (TypeError, ValueError):
+            raise BadData(
+                f"score= gave {reprlib.repr(found)} for the prompt {reprlib.repr(doc['prompt'])}; "
+                "it must return a number, or NaN for an answer that cannot be judged."
+            ) from None
+
+
+def not_text(value: Any) -> Any:
+    """Return the value; raises TypeError for a text, even one that reads like a number."""
+    if isinstance(value, str | bytes):
+        raise TypeError(value)
+    return value
 
 
 def name_examples(pairs: Pairs, scored: bool, join: str = "") -> str:

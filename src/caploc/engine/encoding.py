@@ -6,12 +6,12 @@ how a text too long is cut. Its own class is asked, so that scores agree to the 
 
 import json
 import logging
-from collections.abc import Callable, Sequence
-from copy import deepcopy
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache, lru_cache, partial
 from os.path import commonprefix
-from typing import Any
+from typing import Any, cast
 
 from jinja2.exceptions import TemplateError
 from lm_eval.models.huggingface import HFLM
@@ -21,14 +21,17 @@ from lm_eval.models.utils import (
     postprocess_generated_text,
 )
 from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from caploc.engine.asks import Answer, Ask
 from caploc.errors import BadOption
+from caploc.models.guard import model_ends
 from caploc.tasks.task import Generate, Generated, LogLikelihood, Request, Rolling
 
 REMEMBERED = 50_000  # encoded texts; every mask asks the same ones
 PLAIN = "x"  # a letter before a token, so that a space at its beginning is not stripped
+# What counts of a model's own generation config: which tokens end and pad a text, and the cache.
+KEPT = ("bos_token_id", "eos_token_id", "pad_token_id", "cache_implementation")
 # What a generation config may say beside what makes no difference to greedy decoding.
 HARMLESS = frozenset(
     "bos_token_id cache_implementation do_sample eos_token_id max_length max_new_tokens "
@@ -129,19 +132,27 @@ class RequestEncoder:
         """Say why the model cannot read a request whole; None if it can."""
         window = int(self.harness.max_length)
         if isinstance(request, Rolling):
-            return None
+            return self._unknown(self.harness.tok_encode(request.text))
         if isinstance(request, Generate):
             options = normalize_gen_kwargs(json.loads(request.options), self.harness.max_gen_toks)
             room = window - int(options["max_gen_toks"])
-            count = len(self.harness.tok_encode(request.prompt))
+            tokens = self.harness.tok_encode(request.prompt)
+            count = len(tokens)
             fits, what = count <= room, f"a prompt of {count} tokens"
             limit = f"{room} before the answer in the model's window of {window}"
         else:
-            context, tokens = self.pair(request)
-            count = len(context) + len(tokens)
+            context, continued = self.pair(request)
+            tokens, count = [*context, *continued], len(context) + len(continued)
             fits, what = count <= window + 1, f"a prompt and answer of {count} tokens"
             limit = f"the model's window of {window}"
-        return None if fits else f"{what}, more than {limit}"
+        return self._unknown(tokens) if fits else f"{what}, more than {limit}"
+
+    def _unknown(self, tokens: Sequence[int]) -> str | None:
+        """Say which token the model has no embedding of, as one added to its tokenizer alone."""
+        number, table = max(tokens, default=0), cast(Any, self.model.get_input_embeddings())
+        if number < table.weight.shape[0]:
+            return None
+        return f"token {self._decode((number,))!r}, which the model has no embedding of"
 
     def span(self, context: Sequence[int], continuation: Sequence[int]) -> Span:
         """Cut from the left what does not fit the model's window.
@@ -266,9 +277,36 @@ def greedy_options(options: dict[str, Any]) -> dict[str, Any]:
     return {k: v for k, v in options.items() if k not in unused} | {"do_sample": False}
 
 
+def greedy_config(model: PreTrainedModel) -> GenerationConfig:
+    """Build what `generate` decodes by: of the model's own settings only `KEPT` count.
+
+    Others, a penalty of repetition or tokens that are forced, are for a taste in texts; an answer
+    is what the model finds likeliest, by every engine alike, unless a task says otherwise.
+    """
+    own = model.generation_config
+    return GenerationConfig(**{name: getattr(own, name, None) for name in KEPT})
+
+
+@contextmanager
+def generating(
+    model: PreTrainedModel, options: dict[str, Any]
+) -> Iterator[tuple[GenerationConfig, dict[str, Any]]]:
+    """Take a model's own settings away for a block; yield those of a call, and what is none.
+
+    `generate` would fill what a call leaves open with the model's own.
+    """
+    config, own = greedy_config(model), model.generation_config
+    rest: Any = config.update(**greedy_options(options))
+    model.generation_config = config
+    try:
+        yield config, rest
+    finally:
+        model.generation_config = own
+
+
 def greedy_only(model: PreTrainedModel, options: dict[str, Any]) -> bool:
     """Tell whether these arguments ask for the likeliest token each time and nothing else."""
-    config = deepcopy(model.generation_config)
+    config = greedy_config(model)
     unknown: Any = config.update(**greedy_options(options))
     said = {name for name, value in config.to_diff_dict().items() if value is not None}
     return not unknown and not said - HARMLESS
@@ -276,8 +314,10 @@ def greedy_only(model: PreTrainedModel, options: dict[str, Any]) -> bool:
 
 def end_tokens(model: PreTrainedModel, options: dict[str, Any]) -> list[int]:
     """List the tokens that end an answer."""
-    ends: Any = options.get("eos_token_id", model.generation_config.eos_token_id)
-    return [] if ends is None else list(ends) if isinstance(ends, list | tuple) else [int(ends)]
+    if "eos_token_id" not in options:
+        return model_ends(model)
+    ends: Any = options["eos_token_id"]
+    return list(ends) if isinstance(ends, list | tuple) else [int(ends)]
 
 
 def group_prompts(

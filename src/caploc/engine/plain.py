@@ -24,7 +24,7 @@ from caploc.engine.encoding import (
     Settings,
     Stops,
     TokenizedPrompt,
-    greedy_options,
+    generating,
     group_prompts,
 )
 from caploc.engine.planning import BatchSizer
@@ -137,20 +137,24 @@ def generate(
     model: Any = loaded.model
     ids = torch.tensor(prompts, device=loaded.device)
     start = ids.shape[1]
-    options = greedy_options(options)
-    beams = options.get("num_beams") or model.generation_config.num_beams or 1
-    # ours last: what the task or the model says of them is answered by what the engine does
+    # ours last: what the task says of them is answered by what the engine does
     own = {
-        "input_ids": ids,
-        "attention_mask": torch.ones_like(ids),
         "max_new_tokens": stops.limit,
-        "stopping_criteria": StoppingCriteriaList([_StopStrings(stops, start, len(ids))]),
         "pad_token_id": loaded.tokenizer.pad_token_id,
         "use_cache": True,
         "return_dict_in_generate": False,
     }
-    with cut_rows(loaded, [row for row in rows for _ in range(beams)]):
-        output = model.generate(**(options | own))
+    stopping = StoppingCriteriaList([_StopStrings(stops, start, len(ids))])
+    with generating(model, options | own) as (config, rest):
+        beams = config.num_beams or 1
+        with cut_rows(loaded, [row for row in rows for _ in range(beams)]):
+            output = model.generate(
+                input_ids=ids,
+                attention_mask=torch.ones_like(ids),
+                generation_config=config,
+                stopping_criteria=stopping,
+                **rest,
+            )
     return [stops.trim(tokens) for tokens in output[:, start:].tolist()]
 
 

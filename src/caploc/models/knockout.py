@@ -22,6 +22,7 @@ from caploc.errors import BadData, BadOption
 from caploc.grid import Grid
 from caploc.heads import Head, HeadFile, HeadGrid
 from caploc.models.cutting import Projections, Replacement, knocked_out, list_sites
+from caploc.models.guard import check_head
 from caploc.models.hooks import temporary_hooks
 from caploc.models.loading import LoadedModel
 from caploc.models.placement import input_device
@@ -110,6 +111,7 @@ def _parts(model: AnyModel) -> tuple[PreTrainedModel, Projections, HeadGrid]:
             "transformers' from_pretrained returns, not compiled or wrapped."
         )
     if model not in _proved:
+        check_head(model.config._name_or_path or type(model).__name__, model)
         projections, grid = find_projections(model)
         prove_heads(model, projections, grid)
         _proved[model] = projections, grid

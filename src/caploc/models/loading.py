@@ -4,7 +4,7 @@ import atexit
 import json
 import shutil
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache, cached_property
@@ -29,6 +29,7 @@ from caploc.grid import Grid
 from caploc.heads import HeadGrid
 from caploc.models.cutting import Projections
 from caploc.models.gguf import mend_tokenizer, unmark_quantized
+from caploc.models.guard import check_pair, not_causal
 from caploc.models.placement import (
     Placement,
     check_fit,
@@ -115,8 +116,31 @@ def load_model(  # noqa: PLR0913  (what a command can say of a model)
     weights.check(projections)
     source = weights.source
     tokenizer = _read_tokenizer(source, trust_remote_code)
-    _refuse_other_words(source.name, tokenizer, weights.empty)
-    model = weights.load()
+    check_pair(source.name, weights.empty, tokenizer)  # before weights are read
+    return prove_model(
+        name,
+        weights.load(),
+        tokenizer,
+        fingerprint=source.fingerprint,
+        quantize=quantize,
+        projections=projections,
+    )
+
+
+def prove_model(  # noqa: PLR0913  (what the two ways in know of a model)
+    name: str,
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    *,
+    fingerprint: Callable[[], str],
+    quantize: str | None = None,
+    projections: Naming = None,
+) -> LoadedModel:
+    """Take a model with its tokenizer, whoever loaded them: both checked, its heads proved.
+
+    The tokenizer is made ready; see `check_pair`. Raises ModelRefused.
+    """
+    check_pair(name, model, tokenizer)
     sites, grid = find_projections(model, projections)
     prove_heads(model, sites, grid)
     return LoadedModel(
@@ -125,7 +149,7 @@ def load_model(  # noqa: PLR0913  (what a command can say of a model)
         grid=grid,
         projections=sites,
         name=name,
-        fingerprint=source.fingerprint(),
+        fingerprint=fingerprint(),
         dtype=dtype_label(model, quantize),
         device=input_device(model),
     )
@@ -297,10 +321,7 @@ def _empty_model(source: ModelSource, trust_remote_code: bool) -> PreTrainedMode
             config.model_type not in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
             and "AutoModelForCausalLM" not in own_code
         ):
-            raise ModelRefused(
-                f"{source.name} is a {config.model_type} model, which does not continue text; give "
-                "a causal language model."
-            )
+            raise not_causal(source.name, config.model_type)
         # on the meta device a model has its modules and shapes, and no values
         with torch.device("meta"):
             empty: PreTrainedModel = AutoModelForCausalLM.from_config(
@@ -325,28 +346,6 @@ def _read_tokenizer(source: ModelSource, trust_remote_code: bool) -> PreTrainedT
     if hasattr(model, "_resize_cache"):
         model._resize_cache(0)
     return tokenizer
-
-
-def _refuse_other_words(
-    name: str, tokenizer: PreTrainedTokenizerBase, empty: PreTrainedModel
-) -> None:
-    """Refuse a tokenizer that knows more words than the model.
-
-    Tokens that were added to it may lie beyond the embeddings, as a padding token does in some
-    models; the end-of-text token pads then.
-    """
-    table: Any = empty.get_input_embeddings()
-    rows = table.weight.shape[0]
-    added = set(tokenizer.get_added_vocab())
-    beyond = [(n, w) for w, n in tokenizer.get_vocab().items() if n >= rows and w not in added]
-    if beyond:
-        number, word = max(beyond)
-        raise ModelRefused(
-            f"The tokenizer of {name} gives {word!r} the number {number}, and the model's "
-            f"embeddings end at {rows - 1}; use the tokenizer that it was trained with."
-        )
-    if tokenizer.pad_token_id is not None and tokenizer.pad_token_id >= rows:
-        tokenizer.pad_token = tokenizer.eos_token
 
 
 def _read_weights(source: ModelSource, arguments: dict[str, Any]) -> PreTrainedModel:

@@ -16,7 +16,7 @@ from transformers import LogitsProcessorList, PreTrainedTokenizerBase
 
 from caploc.contents import Answers, read_file
 from caploc.engine import BatchEngine, chat_template
-from caploc.engine.encoding import UNFINISHED, Span, Stops, TokenizedPrompt, greedy_options
+from caploc.engine.encoding import UNFINISHED, Span, Stops, TokenizedPrompt, generating
 from caploc.engine.scores import last_logits
 from caploc.errors import BadOption
 from caploc.finished import FinishedRun
@@ -230,7 +230,7 @@ class PairedGeneration:
 
 
 def generation_rules(loaded: LoadedModel, prompt: TokenizedPrompt) -> LogitsProcessorList:
-    """Return what `generate` would do to the logits before it takes the likeliest token."""
+    """Return what a task's options do to the logits before the likeliest token is taken."""
     found: list[LogitsProcessorList] = []
 
     def keep(model: Any, input_ids: Any, logits_processor: LogitsProcessorList, **_: Any) -> Any:
@@ -239,14 +239,15 @@ def generation_rules(loaded: LoadedModel, prompt: TokenizedPrompt) -> LogitsProc
 
     ids = torch.tensor([prompt.tokens], device=loaded.model.device)
     generator: Any = loaded.model
-    generator.generate(
-        input_ids=ids,
-        attention_mask=torch.ones_like(ids),
-        max_new_tokens=prompt.new_tokens,
-        pad_token_id=loaded.tokenizer.pad_token_id,
-        custom_generate=keep,
-        **greedy_options(json.loads(prompt.options)),
-    )
+    own = {"max_new_tokens": prompt.new_tokens, "pad_token_id": loaded.tokenizer.pad_token_id}
+    with generating(generator, json.loads(prompt.options) | own) as (config, rest):
+        generator.generate(
+            input_ids=ids,
+            attention_mask=torch.ones_like(ids),
+            generation_config=config,
+            custom_generate=keep,
+            **rest,
+        )
     return found[0]
 
 

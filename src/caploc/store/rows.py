@@ -2,6 +2,7 @@
 
 import json
 import math
+import reprlib
 import sqlite3
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -12,6 +13,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Int
 
+from caploc.errors import BadData
 from caploc.heads import Mask
 
 BITS_ALWAYS = 1024  # bytes; no model has more than so many attention heads
@@ -107,7 +109,12 @@ def as_kept(item: Any) -> Any:
 
 def as_plain(value: Any) -> Any:
     """NumPy numbers and arrays as JSON takes them."""
-    return value.tolist() if hasattr(value, "tolist") else float(value)
+    try:
+        return value.tolist() if hasattr(value, "tolist") else float(value)
+    except (TypeError, ValueError):
+        raise BadData(
+            f"The task scores an answer with {reprlib.repr(value)}, which is no number."
+        ) from None
 
 
 SCHEMA = 4
