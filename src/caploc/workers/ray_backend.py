@@ -178,6 +178,8 @@ def connect_ray(workers: Workers) -> tuple[Any, bool]:
     if place is None:
         cores = max(os.cpu_count() or 1, (workers.count or 1) * (workers.cpus or 1))
         own = {"num_cpus": cores, "include_dashboard": False, "object_store_memory": STORE}
+    # Off standard output, where results are printed.
+    ray._private.worker._worker_logs_enabled = False
     constants = ray._private.ray_constants
     before = constants.ENABLE_RAY_CLUSTER
     try:
