@@ -101,25 +101,6 @@ def test_an_empty_folder_names_the_command_that_would_fill_it(tmp_path):
     )
 
 
-@pytest.mark.parametrize("lacking", ["rule", "attribution"])
-def test_a_run_of_another_version_says_so(tmp_path, lacking):
-    written(tmp_path)
-    told = json.loads((tmp_path / "run.json").read_text())
-    del told["study"][lacking]
-    (tmp_path / "run.json").write_text(json.dumps(told))
-    with pytest.raises(UserError, match="was written by another version of caploc .*new folder"):
-        read_study(tmp_path)
-
-
-def test_a_field_that_this_version_does_not_know_says_so(tmp_path):
-    written(tmp_path)
-    told = json.loads((tmp_path / "run.json").read_text())
-    told["study"]["rule"]["gamma"] = 1
-    (tmp_path / "run.json").write_text(json.dumps(told))
-    with pytest.raises(UserError, match="another version of caploc"):
-        read_study(tmp_path)
-
-
 def test_data_are_read_before_the_model(tmp_path, monkeypatch):
     """Both fail here; the cheaper one must fail first."""
     order = []
