@@ -62,12 +62,9 @@ wheel: $(BIN)/.installed-package  ## wheel and source archive, in build/dist
 test-wheel: $(BIN)/.installed-package  ## the wheel in an empty environment finds heads: minutes
 	$(BIN)/pytest -m wheel tests/packaging $(TESTS)
 
-.PHONY: words-data words-scores
+.PHONY: words-data
 words-data: $(WORDS)/.installed  ## make the tables of the tasks on words; CHECK=--check: only compare
 	$(WORDS)/bin/python scripts/make_words.py $(CHECK)
-
-words-scores: $(INSTALLED)  ## score the tasks on words on three fetched models: hours; write docs/words.md
-	$(BIN)/python scripts/score_words.py
 
 check: $(INSTALLED_DEV)  ## lint, format, types
 	$(BIN)/ruff check .

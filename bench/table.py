@@ -108,7 +108,7 @@ Written by `bench/engine.py`; the numbers are in the JSON file beside it.
   transformers documents.
 - *rows*: what an expert does without that cache. Rows of many masks in one `generate` or forward
   pass, sorted by length. On a CPU in the fastest batch size of those tried on 25m and demo, or one
-  within 8 % of it (docs/log.md); on a GPU the batch size is not tuned, nor is the prefix cache's.
+  within 8 % of it; on a GPU the batch size is not tuned, nor is the prefix cache's.
 - *caploc*: a new engine for every run, so that nothing is kept from the last one. It is made before
   the clock starts, as the models of all but the reference are loaded before.
 

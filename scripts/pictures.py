@@ -21,8 +21,6 @@ CAPLOC = Path(sys.executable).with_name("caploc")
 DOCS = Path(__file__).parents[1] / "docs"
 RUN = "words-antonym"
 DESK = {"viewport": {"width": 1100, "height": 1460}}
-DARK = {"viewport": {"width": 1100, "height": 1250}, "color_scheme": "dark"}
-PHONE = {"viewport": {"width": 380, "height": 844}, "device_scale_factor": 2}
 WIDE = {"viewport": {"width": 1360, "height": 1264}}
 LIST = {"viewport": {"width": 1360, "height": 720}}
 BESIDE = {"viewport": {"width": 1100, "height": 1700}}
@@ -65,8 +63,6 @@ def main() -> None:
     report, compared = (runs / RUN / "report.html").as_uri(), (runs / "compare.html").as_uri()
     pages: list[tuple[str, str, dict[str, Any]]] = [
         ("report.png", report, DESK),
-        ("report-dark.png", report, DARK),
-        ("report-phone.png", report, PHONE),
         ("compare.png", compared, BESIDE),
     ]
     with (

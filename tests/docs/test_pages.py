@@ -22,8 +22,17 @@ def test_links_between_files_lead_somewhere(page):
 
 def test_pictures_of_the_explanation_stay_small():
     pictures = list(DOCS.glob("how/*.png"))
-    assert len(pictures) == 5
-    assert all(picture.stat().st_size < 60_000 for picture in pictures)
+    assert pictures and all(picture.stat().st_size < 60_000 for picture in pictures)
+
+
+def test_every_picture_stands_on_a_page():
+    pages = [ROOT / "README.md", *(DOCS / page for page in PAGES)]
+    shown = {
+        (page.parent / target).resolve()
+        for page in pages
+        for target in LINK.findall(page.read_text())
+    }
+    assert set(DOCS.rglob("*.png")) <= shown
 
 
 def test_the_citation_names_this_version_and_both_papers():

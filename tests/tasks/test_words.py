@@ -2,8 +2,8 @@
 
 import csv
 import json
+import re
 from collections import Counter
-from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 
 import pytest
@@ -33,16 +33,6 @@ SHOWN = sorted(set(NAMES) - set(ZERO_SHOT))  # whose prompts show examples
 def loaded():
     """Every task on words, loaded once."""
     return {name: load_task(name) for name in NAMES}
-
-
-@pytest.fixture(scope="module")
-def score_words():
-    """The script that measures the page's scores and writes its tables."""
-    path = Path(__file__).parents[2] / "scripts/score_words.py"
-    spec = spec_from_file_location("score_words", path)
-    script = module_from_spec(spec)
-    spec.loader.exec_module(script)
-    return script
 
 
 def samples(name):
@@ -183,16 +173,12 @@ def test_fewer_examples_may_be_shown_but_not_more():
     assert load_task("words/past", TaskOptions(fewshot=2)).size == 300
 
 
-def test_the_page_shows_the_stored_scores_of_every_task(score_words):
-    """`make words-scores` wrote both; tables changed since would tell of other examples."""
-    scores = json.loads(score_words.SCORES.read_text())
-    assert score_words.write_tables(scores) == score_words.PAGE.read_text()
-    assert len(scores) == 3
-    for model in scores.values():
-        assert set(model["plain"]) == set(NAMES)
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_some_model_does_every_task(score_words, name):
-    scores = json.loads(score_words.SCORES.read_text())
-    assert max(model["plain"][name]["score"] for model in scores.values()) > 0.3
+def test_the_page_shows_every_task_as_it_is_asked():
+    """A twin or zero-shot form goes by its task's name."""
+    page = (Path(__file__).parents[2] / "docs" / "words.md").read_text()
+    asked = dict(re.findall(r"^\| `(words/\w+)`[^|]*\|[^|]*\| `(.*?)` →", page, re.MULTILINE))
+    assert set(asked) == set(NAMES) - set(TWINS) - set(ZERO_SHOT)
+    for name, line in asked.items():
+        config = definition(own_manager("words").task_index[name])
+        form = config["doc_to_text"].replace("{{question}}", rows(name)[0]["question"])
+        assert line == form.replace("\n", " ⏎ "), name
