@@ -50,7 +50,8 @@ STREAMED = "gradient, with running figures"
 
 
 INTRODUCTION = f"""\
-Written by `bench/neurons.py`; the numbers are in the JSON file beside it. CPU seconds are medians
+Written by `bench/neurons.py`; the numbers are in the JSON file beside it. *demo* is the small Llama
+of caploc's tests, *25m* one with random weights. CPU seconds are medians
 over repeats, with their range. Each repeat follows a plain forward pass over the same examples
 (their gold answers' log-probabilities, in the batches of a gradient); the last column is the median
 of the quotients, with their range. `gradient` is gradient x activation for every neuron of every

@@ -303,21 +303,32 @@ def run_case(case: Case, arguments: argparse.Namespace, kept: dict[str, Any]) ->
 ABOUT = """\
 # Heads of pretrained models, found and missed
 
-Written by `bench/real.py`. The truth is every head alone (`bench/census.py`), on
-examples of which a search sees one half; intervals are judged on the other, whose own
-error is accounted for (*as measured*: whether the effect on these examples lies in the
-interval as it is). Heads within two standard errors of the fifth count as either in the
-recall of the five that matter most alone. *Damage* is the share of the intact score that
-the named heads' joint loss takes on further examples, which is what css, csb and greedy
-look for; *shares that hold*: intervals of what each named head adds within the set,
-*checked alone*: those of what it does alone, from 75 examples of a check. Likelihoods of
-right answers count as rows, intact answers and checks do not; seconds are those of the
-rows when they were first measured, on one core of a busy machine. Means over seeds; greedy has one.
+Written by `bench/real.py`; the JSON file beside it has every task. The runs are of the search
+before scan, then trial (November 2026).
+
+The truth is every head alone (`bench/census.py`), on examples of which a search sees one half.
+*Recall* is the share of the five heads that matter most alone; heads within two standard errors
+of the fifth count as either. *Intervals that hold* are judged on the other half, whose own error
+is accounted for, for all heads and for the first five. *Damage* is the share of the intact score
+that the named heads' joint loss takes on further examples, which css, csb, greedy and sets look
+for. *Idle* heads change nothing alone. Likelihoods of right answers count as rows; intact answers
+and checks do not. Seconds are those of one core of a busy machine. Figures are means over tasks
+and seeds; greedy has one seed.
 """
+SHOWN = (
+    "rows",
+    "seconds",
+    "recall",
+    "named",
+    "idle heads named",
+    "intervals that hold",
+    "of the first five",
+    "damage",
+)  # of all figures, those on the page
 
 
 def page(kept: dict[str, Any]) -> str:
-    """The figures of every case as tables, and those of all cases of a model."""
+    """The figures of each model's tasks together."""
     lines = [ABOUT]
     for model in ROWS_OF:
         cases = [case.name for case in CASES if case.model == model and case.name in kept]
@@ -325,17 +336,14 @@ def page(kept: dict[str, Any]) -> str:
         for name in cases:
             for method, runs in kept[name].items():
                 pooled.setdefault(method, []).extend(runs.values())
-        if len(cases) > 1:
-            lines += [f"## {model}: all {len(cases)} tasks\n", *table(pooled), ""]
-        for name in cases:
-            runs_of = {method: list(runs.values()) for method, runs in kept[name].items()}
-            lines += [f"## {name}\n", *table(runs_of), ""]
+        tasks = ", ".join(name.removeprefix(f"{model}-") for name in cases)
+        lines += [f"## {model}: {tasks}\n", *table(pooled), ""] if cases else []
     return "\n".join(lines)
 
 
 def table(runs: dict[str, list[Figures]]) -> list[str]:
     """A line a method, a column a figure; empty where there is none."""
-    titles = list(dict.fromkeys(title for each in runs.values() for one in each for title in one))
+    titles = SHOWN
     lines = [f"| method | runs | {' | '.join(titles)} |", "|---" + "|--:" * (len(titles) + 1) + "|"]
     for method, figures in runs.items():
         cells = []

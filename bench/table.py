@@ -99,6 +99,7 @@ class Results:
 
 INTRODUCTION = """\
 Written by `bench/engine.py`; the numbers are in the JSON file beside it.
+*demo* is the small Llama of caploc's tests; *25m* and *140m* are Llamas with random weights.
 
 - *reference*: the paper's procedure. Reload the model for every mask, zero the heads' weights, one
   prompt at a time. Timed on a few masks and rows, and scaled.
