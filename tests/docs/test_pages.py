@@ -11,6 +11,14 @@ ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 PAGES = sorted(str(path.relative_to(DOCS)) for path in DOCS.rglob("*.md"))
 LINK = re.compile(r"\]\(([^)#:\s]+)(?:#[^)\s]*)?\)")
+PLACE = re.compile(r"\]\(([^)#:\s]*)#([^)\s]+)\)")
+SOURCE = re.compile(r"`((?:src|bench|scripts|tests|[a-z_]+)(?:/[a-z_]+)+\.py)`")
+
+
+def places(page: Path) -> set[str]:
+    """The headings of a page as GitHub addresses them."""
+    titles = re.findall(r"^#+ (.*)$", page.read_text(), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
 
 
 @pytest.mark.parametrize("page", PAGES)
@@ -18,6 +26,19 @@ def test_links_between_files_lead_somewhere(page):
     here = DOCS / page
     for target in LINK.findall(here.read_text()):
         assert (here.parent / target).exists(), target
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_links_to_headings_lead_to_one(page):
+    here = DOCS / page
+    for target, place in PLACE.findall(here.read_text()):
+        assert place in places(here.parent / target if target else here), (target, place)
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_modules_that_a_page_names_exist(page):
+    for name in SOURCE.findall((DOCS / page).read_text()):
+        assert (ROOT / name).exists() or (ROOT / "src/caploc" / name).exists(), name
 
 
 def test_pictures_of_the_explanation_stay_small():
