@@ -133,6 +133,7 @@ def section(model: str, chosen: dict[str, Entry]) -> str:
     lines = [f"## {model}: {size}, {shape}", "", HEADER]
     lines += [row for name, found in chosen.items() for row in rows(name.split("/")[1], found)]
     lines += [""] + [f"- {caption(name.split('/')[1], found)}" for name, found in chosen.items()]
+    lines += ["", *measured_on(chosen)]
     return "\n".join(lines)
 
 
@@ -189,7 +190,7 @@ def agreement(found: Entry | None) -> str:
 
 def caption(workload: str, found: Entry) -> str:
     """What was asked, and what the answers are like."""
-    place, answers = found["setting"], found["answers"]
+    answers = found["answers"]
     repeats = max(len(timing["wall"]) for timing in found["contenders"].values())
     parts = [
         f"**{workload}** {found['title']}: {found['masks']} masks x {found['examples']} examples",
@@ -212,9 +213,19 @@ def caption(workload: str, found: Entry) -> str:
     if found.get("shares"):
         shares = ", ".join(f"{name} {share:.0%}" for name, share in found["shares"].items())
         parts.append(f"share of the device's measured {found['peak']:,.0f} TFLOP/s: {shares}")
-    parts.append(
-        f"{place['machine']}, {place['threads']} of its threads, "
-        f"{'freed memory kept' if place['memory_kept'] else 'allocator as it comes'}, "
-        f"torch {place['torch']}, transformers {place['transformers']}, {place['date']}"
-    )
     return "; ".join(parts) + "."
+
+
+def measured_on(chosen: dict[str, Entry]) -> Iterator[str]:
+    """A sentence for each setting, with the workloads that were measured in it."""
+    settings: dict[str, list[str]] = {}
+    for name, found in chosen.items():
+        place = found["setting"]
+        said = (
+            f"{place['machine']}, {place['threads']} of its threads, "
+            f"{'freed memory kept' if place['memory_kept'] else 'allocator as it comes'}, "
+            f"torch {place['torch']}, transformers {place['transformers']}, {place['date']}"
+        )
+        settings.setdefault(said, []).append(name.split("/")[1])
+    for said, workloads in settings.items():
+        yield f"Measured on ({', '.join(workloads)}): {said}."

@@ -29,8 +29,8 @@ def found(*wall):
 @pytest.mark.parametrize(
     ("wall", "cell", "said"),
     [
-        ((60.27,), "| 60.3 (one run) |", "; one run;"),
-        ((3.0, 1.0, 2.0), "| 2.0 (1.0-3.0) |", "; 3 repeats;"),
+        ((60.27,), "| 60.3 (one run) |", "; one run."),
+        ((3.0, 1.0, 2.0), "| 2.0 (1.0-3.0) |", "; 3 repeats."),
     ],
 )
 def test_a_range_is_told_of_repeats_only(wall, cell, said):
@@ -42,4 +42,4 @@ def test_a_range_is_told_of_repeats_only(wall, cell, said):
 def test_a_caption_tells_the_batch_sizes_where_they_are_known():
     assert "rows in a batch" not in caption("a", found(1.0))
     batches = {"batches": {"hook loop": 16, "rows": 64}}
-    assert "; rows in a batch: hook loop 16, rows 64;" in caption("a", found(1.0) | batches)
+    assert "; rows in a batch: hook loop 16, rows 64." in caption("a", found(1.0) | batches)
