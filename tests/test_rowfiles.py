@@ -13,9 +13,11 @@ import pytest
 from pyarrow import parquet
 
 from caploc import rowfiles
+from caploc.contents import TaskScores
 from caploc.errors import BadOption, StoreFailed, UserError
 from caploc.folder import write_json
 from caploc.heads import AMONG, HeadGrid
+from caploc.result import SCHEMA, GridShape
 from caploc.rowfiles import COLUMNS, write_rows
 from caploc.store import Question, Row, Store, pack
 
@@ -76,6 +78,21 @@ def test_every_value_of_every_row_arrives(tmp_path, monkeypatch):
         assert line["responses"] == row.responses
         assert (line["model"], line["fingerprint"]) == ("my/model", "print")
         assert (line["number"], line["tokens"], line["plain_tokens"]) == (row.number, 7.5, 9)
+
+
+def test_an_evaluation_tells_the_heads_of_its_rows(tmp_path):
+    filled(tmp_path)
+    (tmp_path / "result.json").unlink()
+    grid = GridShape.of(GRID)
+    scores = TaskScores(
+        schema=SCHEMA, model="my/model", fingerprint="print", grid=grid, heads=[], tasks=[]
+    )
+    write_json(tmp_path / "evaluation.json", scores.as_dict())
+    write_rows(tmp_path, tmp_path / "rows.parquet")
+    for line in parquet.read_table(tmp_path / "rows.parquet").to_pylist():
+        columns = [int(column) for column in line["knocked_out"].split(",") if column]
+        assert line["heads"] == ",".join(str(GRID.heads[column]) for column in columns)
+        assert line["model"] == "my/model"
 
 
 def test_a_csv_file_says_the_same(tmp_path):

@@ -15,6 +15,7 @@ from caploc.result import (
     AnswerPair,
     Count,
     Document,
+    GridShape,
     Model,
     Name,
     Number,
@@ -51,6 +52,8 @@ class TaskScores(Document):
     """evaluation.json: tasks with the heads of the user's choice knocked out."""
 
     model: Name
+    fingerprint: Name | None = None  # of the weights, and the grid: what rows are read by
+    grid: GridShape | None = None
     heads: list[PartName]
     tasks: list[TaskComparison]
     engines: list[Answerer] = []

@@ -11,7 +11,7 @@ from caploc.heads import Head
 from caploc.modes import Mode
 from caploc.progress import Progress, Silent
 from caploc.report.page import curve_of, rewrite_page
-from caploc.result import SCHEMA, RunCost, TaskComparison
+from caploc.result import SCHEMA, GridShape, RunCost, TaskComparison
 from caploc.tasks.catalog import TaskOptions, check_task_name
 from caploc.validation import Comparison, check_limit, draw_curve, score_both
 from caploc.validation.failures import categorize_failures
@@ -72,6 +72,8 @@ def evaluate(
         result = TaskScores(
             schema=SCHEMA,
             model=model.name,
+            fingerprint=bench.engine.loaded.fingerprint,
+            grid=GridShape.of(bench.engine.loaded.grid),
             heads=[str(head) for head in evaluation.heads],
             tasks=[scores_of(comparison, bool(evaluation.heads)) for comparison in compared],
             engines=bench.cost.answerers(),

@@ -136,9 +136,7 @@ def build_result(study: dict[str, Any], stages: Stages, cost: Cost, command: str
         ),
         method=method_settings(study, stages),
         seed=study["settings"]["seed"],
-        grid=GridShape(
-            layers=grid.layers, heads=list(grid.heads_per_layer), group_sizes=list(grid.group_sizes)
-        ),
+        grid=GridShape.of(grid),
         intact=stages.intact,
         noise=stages.noise,
         estimand=stages.estimand,
@@ -191,6 +189,8 @@ def describe_search(stages: Stages, excluded: Sequence[str]) -> Search:
         said[key] = names(said[key])
     if "settings" in said:
         said["settings"] = [each | {"heads": names(each["heads"])} for each in said["settings"]]
+    if "steps" in said:
+        said["steps"] = [each | {"head": str(heads[each["head"]])} for each in said["steps"]]
     named = {"critical": names(found.critical), "universal": names(found.universal)}
     others = stages.validation.other_tasks if stages.validation else []
     breaks = {  # tasks are numbered from that of the search on

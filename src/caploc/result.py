@@ -413,6 +413,12 @@ class GridShape(Record):
             raise ValueError(f"a grid of {sum(self.heads):,} heads is none of a model")
         return self
 
+    @classmethod
+    def of(cls, grid: HeadGrid) -> Self:
+        """Describe a grid."""
+        sizes = list(grid.heads_per_layer), list(grid.group_sizes)
+        return cls(layers=grid.layers, heads=sizes[0], group_sizes=sizes[1])
+
     def grid(self) -> HeadGrid:
         """Return the grid, as masks are over it."""
         return HeadGrid(tuple(self.heads), tuple(self.group_sizes))
@@ -471,6 +477,14 @@ class SettingOutcome(TriedSet):
     held_out_stderr: Number | None = None
 
 
+class Step(Record):
+    """A head that a search took after others, the score left then, and what that head lowered."""
+
+    head: PartName
+    score: Number
+    added: Number | None = None
+
+
 class Excess(Record):
     """How much more a choice seems to cost where it was made than on fresh examples."""
 
@@ -505,6 +519,7 @@ class Search(Record):
     fresh: bool | None = None
     tied: list[PartName] | None = None
     settings: list[SettingOutcome] | None = None
+    steps: list[Step] | None = None
     chosen: Count | None = None
     masks: Count | None = None
     optimism: Excess | None = None

@@ -9,10 +9,10 @@ import pyarrow as pa
 from pyarrow.csv import CSVWriter
 from pyarrow.parquet import ParquetWriter
 
-from caploc.contents import read_file
+from caploc.contents import TaskScores, read_file
 from caploc.errors import BadOption, StoreFailed, UserError
 from caploc.files import whole_path
-from caploc.folder import RESULT, ROWS, STUDIES, rows_file
+from caploc.folder import EVALUATION, RESULT, ROWS, STUDIES, rows_file
 from caploc.heads import HeadGrid
 from caploc.progress import Progress, Silent
 from caploc.result import Result
@@ -94,6 +94,10 @@ def read_models(folder: Path) -> dict[str, tuple[str, HeadGrid]]:
         with suppress(UserError):
             result = read_file(path, Result)
             found[str(result.model.fingerprint)] = result.model.name, result.grid.grid()
+    with suppress(UserError):
+        scores = read_file(folder / EVALUATION, TaskScores)
+        if scores.grid is not None:
+            found[str(scores.fingerprint)] = scores.model, scores.grid.grid()
     return found
 
 

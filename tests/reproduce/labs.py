@@ -28,6 +28,7 @@ class Measured(Silent):
 class Planted:
     """A laboratory of planted facts: what each head alone takes of a benchmark, and rankings.
 
+    A search takes 7 masks, and 10 more for every head that is excluded.
     Drops of several heads add up. Every benchmark is intact at 0.8, and guessing gives `chance`.
     """
 
@@ -40,6 +41,7 @@ class Planted:
     struck: dict[str, list[Head]] = field(default_factory=dict)
     draws: int = 9
     limits: list[int | None] = field(default_factory=list)
+    excluded: list[list[str]] = field(default_factory=list)  # of each search
 
     def score(
         self,
@@ -65,10 +67,11 @@ class Planted:
         label: str,
         excluded: Sequence[Head] = (),
     ) -> Searched:
-        first = [Head.parse(name) for name in self.rankings[benchmark.label]]
-        order = first + [head for head in model.grid.heads if head not in first]
-        kept = [head for head in order if head not in excluded]
-        return Searched((*kept, *excluded), self.chosen, 7, 70, {})
+        self.excluded.append([str(head) for head in excluded])
+        found = [Head.parse(name) for name in self.rankings[benchmark.label]]
+        kept = tuple(head for head in found if head not in excluded)
+        masks = 7 + 10 * len(excluded)
+        return Searched(kept, self.chosen, masks, 10 * masks, {})
 
 
 def part(count: int) -> dict[str, Any]:

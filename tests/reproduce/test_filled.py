@@ -285,11 +285,11 @@ def test_three_models_have_a_trend():
 def test_the_cost_of_a_search_is_told_apart_from_the_setting_it_keeps():
     model = PresetModel(label=LLAMA, name=DEMO)
     kept = Searched((), 5, 1000, 100_000, {"settings": [{}], "masks": 300})
-    assert exhibits.spent(model, "CSS", kept) == tuple(
+    assert exhibits.spent(model, "CSS", [kept]) == tuple(
         Value(n, digits=0) for n in (300, 1000, 100_000)
     )
     plain = Searched((), 5, 5110, 511_000, {})
-    assert exhibits.spent(model, "Greedy", plain)[0] == Value(5110, None, 5120, 0)
+    assert exhibits.spent(model, "Greedy", [plain])[0] == Value(5110, None, 5120, 0)
 
 
 def test_a_limit_is_noted_where_there_are_scores():

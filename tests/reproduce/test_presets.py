@@ -1,5 +1,7 @@
 """Presets: what is read, what is refused and in which words, and what narrowing leaves."""
 
+from pathlib import Path
+
 import pytest
 from labs import SMALL, written
 
@@ -27,6 +29,22 @@ def test_both_presets_of_the_package_are_read():
     assert [search.label for search in paper.searches] == ["Greedy", "1S-Greedy", "CSB", "CSS"]
     assert len(paper.models) == 6 and len(paper.benchmarks) == 13
     assert {model.grid.size for model in read_preset(str(SMALL)).models} == {96} and real.models
+
+
+def test_files_are_given_for_splits_of_a_benchmark(tmp_path):
+    file = tmp_path / "rows:1.jsonl"
+    preset = read(tmp_path, WHOLE).with_data([f"Add:test={file}", "Add:train=few.jsonl"])
+    add, general = preset.benchmarks
+    assert add.options(False).data == {
+        "test": str(file),
+        "train": str(Path("few.jsonl").absolute()),
+    }
+    assert general.data == {}
+    with pytest.raises(UnknownName, match="There is no benchmark 'Ad'"):
+        preset.with_data(["Ad:test=x.jsonl"])
+    for text in ("test=x.jsonl", "Add:x.jsonl"):
+        with pytest.raises(BadOption, match=f"--data takes .*; got .*{text.split(':')[-1]}"):
+            preset.with_data([text])
 
 
 def test_a_preset_of_ones_own_is_read(tmp_path):

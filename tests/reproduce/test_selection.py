@@ -1,12 +1,17 @@
 """Universal heads leave every task's heads, and only they do."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from labs import planted, written
 from scipy import stats
 
 from caploc.heads import Head, HeadGrid
-from caploc.reproduce.laboratory import ScoredTask
+from caploc.recovery import Estimate, Measurements
+from caploc.report.exhibits import Value
+from caploc.reproduce import exhibits
+from caploc.reproduce.laboratory import ScoredTask, needed_columns
 from caploc.reproduce.preset import Preset
 from caploc.reproduce.selection import (
     TRIED,
@@ -16,6 +21,7 @@ from caploc.reproduce.selection import (
     universal_candidates,
     universal_heads,
 )
+from caploc.search import Found
 from caploc.stats.chance import common_to_all
 
 
@@ -36,6 +42,59 @@ def test_a_head_that_every_family_needs_is_taken_out_and_the_next_follows():
     assert names(named_heads(lab, model, lab.preset.benchmarks[0])) == ["L1H0", "L2H0"]
     assert names(named_heads(lab, model, lab.preset.benchmarks[1])) == ["L3H0", "L4H0"]
     assert names(named_heads(lab, model, lab.preset.benchmarks[1], count=1)) == ["L3H0"]
+
+
+def test_the_search_is_not_made_again_unless_asked_for():
+    drops = {label: {"L0H0": 0.5} for label in ("Add", "Sort", "Gen")}
+    once, twice = (
+        shared(drops=drops, preset=Preset.model_validate(written(search_again=again)))
+        for again in (False, True)
+    )
+    for lab in (once, twice):
+        heads = named_heads(lab, lab.preset.models[0], lab.preset.benchmarks[0])
+        assert names(heads) == ["L1H0", "L2H0"]
+    assert not any(once.excluded) and ["L0H0"] in twice.excluded
+    notes = [" ".join(exhibits.table2(lab).notes) for lab in (once, twice)]
+    assert "taken out of what a search found, and the next ones move up" in notes[0]
+    assert "were made again without the universal heads" in notes[1]
+
+
+def test_the_fourth_table_counts_the_searches_whose_heads_it_prints():
+    drops = {label: {"L0H0": 0.5} for label in ("Add", "Sort", "Gen")}
+    for again, expected in ((False, (7, 7, 70)), (True, (17, 24, 240))):
+        lab = shared(drops=drops, preset=Preset.model_validate(written(search_again=again)))
+        for row in exhibits.table4(lab).rows:
+            assert tuple(cell.number for cell in row[-3:]) == expected
+
+
+def test_only_heads_of_a_negative_effect_are_found_by_a_search():
+    nothing = np.full(5, np.nan)
+    effect = np.array([0.0, np.nan, -0.2, 0.1, -0.3])
+    estimate = Estimate("lasso", effect, nothing, nothing, nothing)
+    seen = Measurements.none(5)
+    assert needed_columns(Found([4], estimate.order(), estimate, seen)) == [4, 2]
+    assert needed_columns(Found([3, 4], [3, 4, 2, 0, 1], estimate, seen)) == [3, 4, 2]
+
+
+def test_a_short_ranking_is_not_filled_up_and_said_to_be_short():
+    lab = planted(rankings={"Add": ["L1H0"], "Sort": []})
+    curve = exhibits.fig2(lab)
+    assert [row[:2] for row in curve.rows] == [("0", "–"), ("1", "L1H0")]
+    assert "CSS found 1 of 10 heads: the curves end there." in curve.notes
+    table = exhibits.table2(lab)
+    assert table.rows[1][3:] == (Value(None),) * 3
+    for found, label in ((1, "Add"), (0, "Sort")):
+        said = f"CSS found {found} of 2 heads for {label} on demo; no other head is added."
+        assert said in table.notes
+
+
+def test_the_ninth_table_says_what_each_head_of_greedy_added(monkeypatch):
+    lab = planted()
+    steps = (Head(1, 0), 0.25), (Head(2, 0), 0.0)
+    searched = lab.search
+    monkeypatch.setattr(lab, "search", lambda *asked: replace(searched(*asked), steps=steps))
+    said = "CSS for Add, what each head added: L1H0 0.250, L2H0 0.000."
+    assert said in exhibits.table9(lab).notes
 
 
 def test_a_head_that_few_need_stays():

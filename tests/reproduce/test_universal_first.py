@@ -1,4 +1,4 @@
-"""Universal heads first, then each benchmark's own: on a model of which both are known."""
+"""Universal heads, and each benchmark's own: on a model of which both are known."""
 
 import pytest
 
@@ -32,6 +32,7 @@ def laboratory(planted, tmp_path_factory):
             "about": "planted heads",
             "top": 5,
             "main": "CSS",
+            "search_again": True,
             "model": [{"label": "planted", "name": str(folder), "device": "cpu"}],
             "search": [
                 {"label": "CSS", "method": "css-search"} | settings,
@@ -58,7 +59,7 @@ def test_the_universal_heads_are_found(planted, laboratory):
 
 
 @pytest.mark.parametrize("label", ["CSS", "CSB", "Greedy"])
-def test_a_search_chooses_its_settings_and_steps_without_them(planted, laboratory, label):
+def test_a_search_made_again_chooses_without_them(planted, laboratory, label):
     """With them in, every setting's heads break the task alike, and so does the next of a set."""
     truth, _ = planted
     (model,) = laboratory.preset.models
@@ -67,8 +68,8 @@ def test_a_search_chooses_its_settings_and_steps_without_them(planted, laborator
     assert len(set(heads) & set(truth.needed)) >= 4
 
 
-def test_left_for_afterwards_they_would_have_hidden_the_needed_heads(planted, laboratory):
-    """So the test above can fail: every setting's heads took all there is."""
+def test_taken_out_afterwards_they_hide_the_needed_heads(planted, laboratory):
+    """As in the paper; every setting's heads took all there is."""
     truth, _ = planted
     (model,) = laboratory.preset.models
     colours, _ = laboratory.preset.benchmarks

@@ -53,24 +53,26 @@ def test_no_plan_holds_an_excluded_head_and_the_others_are_found(method, given):
     assert np.isnan(run.found.estimate.effect[list(UNIVERSAL)]).all()
 
 
-def test_masks_of_a_design_stay_as_they_were():
-    """What was measured before with no excluded head in it need not be measured again."""
-    asked = problem(HEADS, examples=range(5), **SMALL)
-    before, after = (
-        drive(METHODS["css-search"].search(each), inside(world()))
-        for each in (asked, replace(asked, excluded=UNIVERSAL))
-    )
-    known = {mask.tobytes() for plan in before.plans for mask in plan.masks}
-    new = [
-        mask
-        for plan in after.plans
-        for mask in plan.masks
-        if mask.tobytes() not in known and plan.what != "whole sets"
-    ]
-    assert not new
+@pytest.mark.parametrize("method", ["css", "csb"])
+def test_no_mask_is_lost_and_balanced_ones_stay_balanced(method):
+    eligible = [column for column in range(HEADS) if column not in UNIVERSAL]
+    masks = found_by(method).plans[1].masks
+    assert len(masks) == SMALL["masks"]
+    if method == "css":
+        assert (masks.sum(axis=1) == int(SMALL["rate"] * len(eligible))).all()
+        assert np.ptp(masks[:, eligible].sum(axis=0)) <= 1
 
 
-def test_excluding_what_every_mask_holds_is_refused():
+def test_a_search_over_settings_uses_the_masks_that_it_tells():
+    run = found_by("css-search")
+    told = run.found.diagnostics
+    assert len(run.found.seen.masks) == told["masks"]
+    for rate in SMALL["rates"]:
+        (plan,) = run.of(f"masks of {100 * rate:.3g} % of the heads")
+        assert len(plan.masks) == SMALL["mask_counts"][-1]
+
+
+def test_a_rate_of_less_than_one_head_that_is_left_is_refused():
     asked = replace(problem(4, rate=0.5, masks=6), excluded=(0, 1, 2))
-    with pytest.raises(BadOption, match=r"Every mask knocks out one of the 3 excluded heads"):
+    with pytest.raises(BadOption, match=r"--rate 0.5 of 1 heads is less than one head a mask"):
         drive(METHODS["css"].search(asked), inside(World(np.zeros(4), 3.0, 1)))

@@ -97,18 +97,36 @@ def test_masks_of_all_rounds_are_counted_beforehand(heads, top):
     assert sum(range(heads, heads - min(heads, top), -1)) == rounds(problem(heads, top=top))
 
 
-def test_greedy_names_no_head_that_nothing_needs():
-    needless = World(np.zeros(6), 9.0, 0)
-    assert greedy(6, inside(needless), examples=range(5), top=3).found.chosen == []
-
-
-def test_greedy_stops_naming_where_a_further_head_lowers_nothing():
-    """Head 4 alone does all there is to do."""
+def test_greedy_picks_all_its_heads_and_says_what_each_added():
+    """Head 4 takes all there is; of the others, which take nothing then, 5 costs most alone."""
 
     def answer(plan):
-        return 1.0 - plan.masks[plan.mask][:, 4]
+        cut = plan.masks[plan.mask]
+        return (1.0 - 0.3 * cut[:, 5] - 0.1 * cut[:, 2]) * ~cut[:, 4]
 
-    assert greedy(6, answer, examples=range(5), top=3).found.chosen == [4]
+    found = greedy(6, answer, examples=range(5), top=3).found
+    assert found.chosen == found.ranking[:3] == [4, 5, 2]
+    steps = found.diagnostics["steps"]
+    assert [step["head"] for step in steps] == [4, 5, 2]
+    assert [step["added"] for step in steps] == pytest.approx([1.0, 0.0, 0.0])
+    (note,) = found.notes
+    assert note.startswith("2 of the 3 heads lowered the score no further")
+
+
+def test_greedy_picks_heads_where_every_knockout_helps():
+    def answer(plan):
+        return 0.5 + 0.1 * plan.masks[plan.mask].sum(axis=1)
+
+    found = greedy(6, answer, examples=range(5), top=3).found
+    assert len(found.chosen) == 3
+    assert [step["added"] for step in found.diagnostics["steps"]] == pytest.approx([-0.1] * 3)
+
+
+def test_greedy_stops_where_nothing_can_be_scored():
+    def answer(plan):
+        return np.where(plan.masks[plan.mask].sum(axis=1) > 1, np.nan, 0.5)
+
+    assert len(greedy(6, answer, examples=range(5), top=3).found.chosen) == 1
 
 
 def test_a_mask_that_could_not_be_scored_is_no_candidate():

@@ -144,7 +144,15 @@ def reproduce(
         ),
     ] = None,
     only: Annotated[list[str] | None, option("Only this benchmark of the preset; repeat.")] = None,
+    data: Annotated[
+        list[str] | None,
+        option("LABEL:SPLIT=FILE: read a split of a benchmark from a file; repeat."),
+    ] = None,
     limit: options.Limit = None,
+    search_again: Annotated[
+        bool,
+        option("Search again without universal heads, not only take them out of rankings."),
+    ] = False,
     out: options.Out = None,
     *,
     code: options.CodeGroup,
@@ -165,7 +173,13 @@ def reproduce(
         run, neurons locate
     """
     if CNL in items:
-        given = {"--only": only, "--limit": limit, "--allow-code": code.allow_code or None}
+        given = {
+            "--only": only,
+            "--data": data,
+            "--limit": limit,
+            "--search-again": search_again or None,
+            "--allow-code": code.allow_code or None,
+        }
         if items != [CNL]:
             raise BadOption(f"cnl is reproduced as a whole and by itself; got {' '.join(items)}.")
         if named := [option for option, value in given.items() if value is not None]:
@@ -175,7 +189,9 @@ def reproduce(
     from caploc.reproduce import read_preset
     from caploc.reproduce import reproduce as run
 
-    chosen = read_preset(preset).narrowed(only or [], model or [], limit)
+    chosen = read_preset(preset).narrowed(only or [], model or [], limit).with_data(data or [])
+    if search_again:
+        chosen = chosen.model_copy(update={"search_again": True})
     code.check()
     folder = out or Path("runs") / f"reproduce-{chosen.name}"
     with output.progress() as progress:

@@ -111,9 +111,13 @@ def limited(exhibit: Exhibit, preset: Preset) -> Exhibit:
 
 
 def check_preset(preset: Preset, benchmarks: Sequence[Benchmark], *, allow_code: bool) -> None:
-    """Refuse models, tasks, searches and options that cannot be; raises UserError, naming all."""
+    """Refuse models, tasks, searches and options that cannot be; raises UserError, naming all.
+
+    Without benchmarks nothing is asked of a model, and of each a configuration is enough.
+    """
+    check = check_preset_model if benchmarks else check_shape
     attempts: list[Callable[[], object]] = [
-        partial(check_preset_model, preset, model) for model in preset.models
+        partial(check, preset, model) for model in preset.models
     ]
     for benchmark in benchmarks:
         options = benchmark.options(allow_code)
@@ -121,6 +125,11 @@ def check_preset(preset: Preset, benchmarks: Sequence[Benchmark], *, allow_code:
         for name in dict.fromkeys((benchmark.task, benchmark.searched)):
             attempts.append(partial(check_task_name, name, options))
     raise_together(attempts)
+
+
+def check_shape(_: Preset, model: PresetModel) -> None:
+    """Refuse a model whose heads cannot be counted, for which its configuration is enough."""
+    model.grid  # noqa: B018  (raises)
 
 
 def check_preset_model(preset: Preset, model: PresetModel) -> None:

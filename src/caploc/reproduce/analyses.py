@@ -7,21 +7,23 @@ from math import hypot
 from typing import Any
 
 from caploc.errors import BadOption
+from caploc.heads import Head
 from caploc.report import charts
 from caploc.report.exhibits import NOTHING, Exhibit, Row, Value
 from caploc.reproduce.exhibits import SHARED, costs, palette
 from caploc.reproduce.laboratory import Heads, Lab
 from caploc.reproduce.preset import Benchmark, PresetModel
 from caploc.reproduce.selection import (
-    TEXTS,
     able,
     fill_exhibit,
+    filtered_note,
     format_score,
     general,
     left_out,
     named_heads,
     score_value,
     search_own,
+    short_note,
     universal_heads,
 )
 from caploc.search.published import tie_note
@@ -44,14 +46,19 @@ STRENGTH = "localization strength"
 def sharing_exhibit(lab: Lab) -> Exhibit:
     """Heads and key-value groups that benchmarks share, beside what chance would give."""
     rows: list[Row] = []
+    short: list[str] = []
     for model in lab.preset.models:
-        localized = able(lab, model, lab.preset.localized)
-        found = {b.label: named_heads(lab, model, b) for b in localized}
+        found: dict[str, list[Head]] = {}
+        for benchmark in able(lab, model, lab.preset.localized):
+            named = named_heads(lab, model, benchmark)
+            short += short_note(lab, model, benchmark, named)
+            if named:
+                found[benchmark.label] = named
         for pair in overlaps(found, model.grid, draws=lab.draws):
             names = " ".join(pair.heads) or NOTHING
             heads, groups = against_chance(pair.head_chance), against_chance(pair.group_chance)
             rows.append((model.label, f"{pair.first}, {pair.second}", names, *heads, *groups))
-    return fill_exhibit(lab, "sharing", rows)
+    return fill_exhibit(lab, "sharing", rows, after=short)
 
 
 def against_chance(chance: Chance) -> Row:
@@ -89,7 +96,7 @@ def scale(lab: Lab) -> Exhibit:
             notes.append(f"{name}: {said}")
     if len(models) < FEWEST_MODELS:
         notes.append(f"A trend with size takes {FEWEST_MODELS} models or more.")
-    notes += [TEXTS["universal heads left out"], *left_out(lab)]
+    notes += [filtered_note(lab), *left_out(lab)]
     exhibit = fill_exhibit(lab, "scale", rows, after=notes)
     curves = {
         name: [(sizes[label] / 1e9, each.strength, each.stderr) for label, each in points.items()]
@@ -120,11 +127,12 @@ def in_words(strengths: Mapping[str, Strength], sizes: Mapping[str, float]) -> s
 def strength(lab: Lab, model: PresetModel, benchmark: Benchmark) -> Strength | None:
     """How localized a benchmark is; None where a score is missing or no better than chance.
 
-    None too where no heads are looked for, for the model cannot do it.
+    None too where no heads are looked for, for the model cannot do it, or none are found.
     """
     if not able(lab, model, [benchmark]):
         return None
-    heads = named_heads(lab, model, benchmark)
+    if not (heads := named_heads(lab, model, benchmark)):
+        return None
     scores = []
     for found in (lab.score(model, benchmark, heads), general(lab, model, heads)):
         known = (found.intact, found.intact_stderr, found.score, found.stderr)
@@ -144,7 +152,7 @@ def failures_exhibit(lab: Lab) -> Exhibit:
     for benchmark in able(lab, model, lab.preset.localized):
         sets = [(f"{benchmark.label} heads", named_heads(lab, model, benchmark))]
         sets += [(str(head), [head]) for head in universal_heads(lab, model)]
-        rows += [failing(lab, model, benchmark, name, heads) for name, heads in sets]
+        rows += [failing(lab, model, benchmark, name, heads) for name, heads in sets if heads]
     return fill_exhibit(lab, "failures", rows, kinds=KINDS)
 
 

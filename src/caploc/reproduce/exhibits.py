@@ -13,11 +13,11 @@ from caploc.reproduce.preset import KNOWLEDGE, Benchmark, Preset, PresetModel
 from caploc.reproduce.selection import (
     LEADER,
     PRINTED,
-    TEXTS,
     able,
     average,
     drop_value,
     fill_exhibit,
+    filtered_note,
     format_score,
     general,
     idle,
@@ -32,6 +32,9 @@ from caploc.reproduce.selection import (
     published_score,
     published_universal,
     score_value,
+    search_own,
+    searches_made,
+    short_note,
     universal_heads,
 )
 
@@ -63,14 +66,16 @@ def table2(lab: Lab) -> Exhibit:
     """What a capability's heads cost on its task, and in general."""
     preset = lab.preset
     rows: list[Row] = []
+    short: list[str] = []
     for model in preset.models:
         for benchmark in leading(able(lab, model, preset.capabilities)):
             heads = named_heads(lab, model, benchmark)
+            short += short_note(lab, model, benchmark, heads)
             cost = costs(lab, model, benchmark, benchmark, heads)
             rows.append((benchmark.group, model.label, benchmark.label, *cost))
     groups = list(dict.fromkeys(benchmark.group for benchmark in preset.capabilities))
     rows.sort(key=lambda row: groups.index(str(row[0])))
-    return fill_exhibit(lab, "table2", rows, after=left_out(lab))
+    return fill_exhibit(lab, "table2", rows, after=[*short, *left_out(lab)])
 
 
 def leading(benchmarks: Sequence[Benchmark]) -> list[Benchmark]:
@@ -89,6 +94,8 @@ def costs(
     The paper's figures stand beside them where it prints such; None as `found_on` is for heads of
     which it prints no scores.
     """
+    if not heads:  # none was found
+        return Value(None), Value(None), Value(None)
     on_task, in_general = format_score(lab, model, judged, heads), general(lab, model, heads)
     task = rest = None
     if found_on is not None:
@@ -102,47 +109,55 @@ def table3(lab: Lab) -> Exhibit:
     """Heads found on one benchmark, judged on it and on its twin."""
     preset = lab.preset
     rows: list[Row] = []
+    short: list[str] = []
     for model in preset.models:
         for found_on in able(lab, model, preset.capabilities):
             twins = preset.kindred(found_on)
             if len(twins) < 2:
                 continue
             heads = named_heads(lab, model, found_on)
+            short += short_note(lab, model, found_on, heads)
             for judged in able(lab, model, twins):
                 cost = costs(lab, model, found_on, judged, heads)
                 rows.append((model.label, found_on.label, judged.label, *cost))
-    return fill_exhibit(lab, "table3", rows)
+    return fill_exhibit(lab, "table3", rows, after=short)
 
 
 def table4(lab: Lab) -> Exhibit:
     """Methods: what their heads cost, and what finding them took."""
     preset, model = lab.preset, lab.preset.leader
     rows: list[Row] = []
+    short: list[str] = []
     for benchmark in able(lab, model, preset.localized):
         for spec in preset.searches:
             heads = named_heads(lab, model, benchmark, spec.label)
+            short += short_note(lab, model, benchmark, heads, spec.label)
             # The scores that the paper prints are of its main search.
             source = benchmark if spec.label == preset.main else None
             cost = costs(lab, model, source, benchmark, heads)
-            took = spent(model, spec.label, lab.search(model, benchmark, spec.label))
-            rows.append((benchmark.label, spec.label, *cost, *took))
-    return fill_exhibit(lab, "table4", rows)
+            made = searches_made(lab, model, benchmark, spec.label)
+            rows.append((benchmark.label, spec.label, *cost, *spent(model, spec.label, made)))
+    return fill_exhibit(lab, "table4", rows, after=short)
 
 
-def spent(model: PresetModel, label: str, found: Searched) -> tuple[Cell, Cell, Cell]:
-    """Masks that the heads follow from, all masks, rows."""
+def spent(model: PresetModel, label: str, made: Sequence[Searched]) -> tuple[Cell, Cell, Cell]:
+    """Masks of the last search, whose heads they are; masks and rows of all searches made."""
+    found = made[-1]
     masks = found.told["masks"] if "settings" in found.told else found.masks
     known = PRINTED["evaluations"] if model.label == LEADER else {}
     followed = Value(masks, None, known.get(label), digits=0)
-    return followed, Value(found.masks, digits=0), Value(found.rows, digits=0)
+    every, rows = sum(each.masks for each in made), sum(each.rows for each in made)
+    return followed, Value(every, digits=0), Value(rows, digits=0)
 
 
 def table6(lab: Lab) -> Exhibit:
     """One head after another."""
     preset, model = lab.preset, lab.preset.leader
     rows: list[Row] = []
+    short: list[str] = []
     for benchmark in able(lab, model, preset.localized):
         heads = named_heads(lab, model, benchmark)
+        short += short_note(lab, model, benchmark, heads)
         for count in range(len(heads) + 1):
             gone = heads[:count]
             key = (model.label, benchmark.label, count, [benchmark.label])
@@ -152,7 +167,7 @@ def table6(lab: Lab) -> Exhibit:
                 rows.append((benchmark.label, str(count), str(gone[-1]), score, task, rest))
             else:
                 rows.append((benchmark.label, "none", NOTHING, score, NOTHING, NOTHING))
-    return fill_exhibit(lab, "table6", rows)
+    return fill_exhibit(lab, "table6", rows, after=short)
 
 
 def table9(lab: Lab) -> Exhibit:
@@ -160,17 +175,23 @@ def table9(lab: Lab) -> Exhibit:
     preset = lab.preset
     every = [search.label for search in preset.searches]
     rows: list[Row] = []
+    notes: list[str] = []
     for model in preset.models:
+        labels = every if preset.leads(model) else [preset.main]  # as in the paper
         for benchmark in able(lab, model, preset.localized):
-            for label in every if preset.leads(model) else [preset.main]:  # as in the paper
+            for label in labels:
                 heads = named_heads(lab, model, benchmark, label)
+                notes += short_note(lab, model, benchmark, heads, label)
+                if steps := search_own(lab, model, benchmark, label).steps:
+                    added = ", ".join(f"{head} {Value(loss)}" for head, loss in steps)
+                    notes.append(f"{label} for {benchmark.label}, what each head added: {added}.")
                 names = " ".join(marked(model.grid, heads, idle(lab, model, benchmark, label)))
                 beside = printed_heads(model, label, benchmark, heads)
                 rows.append((model.label, benchmark.label, label, names, beside))
         struck = " ".join(map(str, sorted(universal_heads(lab, model))))
         paper = " ".join(published_universal(model.label))
         rows.append((model.label, "universal", NOTHING, struck or NOTHING, paper or NOTHING))
-    notes = [TEXTS["universal heads left out"], *left_out(lab)]
+    notes = [filtered_note(lab), *notes, *left_out(lab)]
     return fill_exhibit(lab, "table9", rows, after=notes)
 
 
@@ -278,8 +299,12 @@ def fig1(lab: Lab) -> Exhibit:
     preset, model = lab.preset, lab.preset.leader
     axes = [benchmark for benchmark in preset.benchmarks if benchmark.group != KNOWLEDGE]
     sets: dict[str, tuple[str, list[Head]]] = {INTACT: ("", [])}
+    short: list[str] = []
     for benchmark in leading(able(lab, model, preset.capabilities)):
-        sets[f"{benchmark.label} heads"] = (benchmark.label, named_heads(lab, model, benchmark))
+        heads = named_heads(lab, model, benchmark)
+        short += short_note(lab, model, benchmark, heads)
+        if heads:
+            sets[f"{benchmark.label} heads"] = (benchmark.label, heads)
     rows: list[Row] = []
     for name, (source, heads) in sets.items():
         values = (
@@ -295,7 +320,7 @@ def fig1(lab: Lab) -> Exhibit:
     can = [each in done for each in axes]
     if len(done) < FEWEST_AXES:
         few = ["Too few benchmarks for a picture."]
-        return fill_exhibit(lab, "fig1", rows, columns=columns, before=few)
+        return fill_exhibit(lab, "fig1", rows, columns=columns, before=few, after=short)
     scaled = ["In the picture every axis is a share of the intact score, guessing not taken off."]
     if not all(can):  # next to nothing is no whole to have a share of
         scaled[0] += f" Benchmarks that {model.label} cannot do intact are in the table alone."
@@ -303,7 +328,8 @@ def fig1(lab: Lab) -> Exhibit:
     shares = {name: list(compress(each, can)) for name, each in shares_of_first(rows).items()}
     drawn = list(compress(columns, can))
     draw = partial(charts.radar, drawn, shares, title=title, palette=palette(preset))
-    return replace(fill_exhibit(lab, "fig1", rows, columns=columns, before=scaled), draw=draw)
+    filled = fill_exhibit(lab, "fig1", rows, columns=columns, before=scaled, after=short)
+    return replace(filled, draw=draw)
 
 
 def palette(preset: Preset) -> dict[str, str]:
@@ -371,7 +397,10 @@ def fig2(lab: Lab) -> Exhibit:
     across = f"{source.label} heads knocked out"
     draw = partial(charts.curves, curves, across=across, up=SCORE, zero=True)
     draw = partial(draw, palette=palette(preset))
-    filled = fill_exhibit(lab, "fig2", rows, columns=lines, source=source.label)
+    short = []
+    if len(heads) < preset.most:
+        short = [f"{preset.main} found {len(heads)} of {preset.most} heads: the curves end there."]
+    filled = fill_exhibit(lab, "fig2", rows, columns=lines, after=short, source=source.label)
     return replace(filled, draw=draw)
 
 
@@ -418,8 +447,11 @@ def fig4(lab: Lab) -> Exhibit:
     ]
     if not bars:
         return knowledge_bars(lab, "fig4", [], ["There is no subject of knowledge."])
-    bars.insert(0, Bar(model, INTACT, "", []))
-    return knowledge_bars(lab, "fig4", bars, [f"On {model.label} only."])
+    notes = [f"On {model.label} only."]
+    for subject, bar in zip(able(lab, model, lab.preset.subjects), bars, strict=True):
+        notes += short_note(lab, model, subject, bar.heads)
+    bars = [Bar(model, INTACT, "", []), *(bar for bar in bars if bar.heads)]
+    return knowledge_bars(lab, "fig4", bars, notes)
 
 
 def knowledge_bars(lab: Lab, name: str, bars: Sequence[Bar], notes: list[str]) -> Exhibit:

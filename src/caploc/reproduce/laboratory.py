@@ -76,9 +76,11 @@ class ScoredTask:
 class Searched:
     """What a search found, and what it took.
 
-    `ranking` holds all heads, the most needed first; the search itself names the first `chosen` of
-    them. `rows` are those asked with heads knocked out on the examples that heads are found on, and
-    `masks` how many times all of these examples that is; rows that only check are not counted.
+    `ranking` holds the heads whose loss costs something, the most needed first; the search itself
+    names the first `chosen` of them. `rows` are those asked with heads knocked out on the examples
+    that heads are found on, and `masks` how many times all of these examples that is; rows that
+    only check are not counted. `steps` are heads taken one after another, and what each added to
+    the loss.
     """
 
     ranking: tuple[Head, ...]
@@ -86,6 +88,7 @@ class Searched:
     masks: int
     rows: int
     told: dict[str, Any]
+    steps: tuple[tuple[Head, float | None], ...] = ()
 
 
 class Lab(Protocol):
@@ -202,14 +205,27 @@ class Laboratory:
             generator = tallied(METHODS[spec.method].search(problem), problem, tally)
             found = search([bench.meter(task)], generator, self.progress)
             self.known[key] = Searched(
-                ranking=tuple(grid.heads[column] for column in found.ranking),
+                ranking=tuple(grid.heads[column] for column in needed_columns(found)),
                 chosen=len(found.chosen),
                 masks=round(sum(tally) / len(problem.examples)),
                 rows=sum(tally),
                 told=found.diagnostics,
+                steps=tuple(
+                    (grid.heads[step["head"]], step["added"])
+                    for step in found.diagnostics.get("steps", ())
+                ),
             )
         searched: Searched = self.known[key]
         return searched
+
+
+def needed_columns(found: Found) -> list[int]:
+    """Columns that a search found: those named, and others of a negative effect, in its order.
+
+    The rest of a ranking stands in the order of the grid, and nobody found it.
+    """
+    effect = found.estimate.effect
+    return [column for column in found.ranking if column in found.chosen or effect[column] < 0]
 
 
 def tallied(search: Search, problem: Problem, tally: list[int]) -> Search:

@@ -16,7 +16,7 @@ from caploc.heads import Head, HeadGrid
 from caploc.models.loading import model_shape
 from caploc.naming import placed
 from caploc.search import METHODS, Problem, Settings
-from caploc.tasks.catalog import TaskOptions
+from caploc.tasks.catalog import TaskOptions, parse_data
 from caploc.tasks.paper.profanity import PACKAGED
 from caploc.validation import check_limit
 from caploc.workbench import ModelOptions
@@ -138,6 +138,7 @@ class Preset(PresetPart):
     seed: int = Field(default=0, ge=0)
     limit: int | None = Field(default=None, ge=1)  # examples of a score, of each task
     floor: float = Field(default=0.0, ge=0)  # intact score below which no heads are looked for
+    search_again: bool = False  # without universal heads, not only take them out of rankings
     lead: str | None = None  # the model that some exhibits are about; the first, if absent
     main: str  # the search whose heads the exhibits are about
     searches: tuple[SearchSpec, ...] = Field(alias="search", min_length=1)
@@ -262,6 +263,25 @@ class Preset(PresetPart):
         if mistakes := list(fewer.mistakes()):
             raise BadOption(f"--only or --model leaves what does not fit: {'; '.join(mistakes)}.")
         return fewer
+
+    def with_data(self, texts: list[str]) -> "Preset":
+        """The same with files for some benchmarks' splits, each given as `LABEL:SPLIT=FILE`.
+
+        Raises BadOption if a text is not of that form; UnknownName for a label that no benchmark
+        has.
+        """
+        table = {benchmark.label: benchmark for benchmark in self.benchmarks}
+        for text in texts:
+            label, colon, file = text.partition(":")
+            if not colon:
+                raise BadOption(
+                    "--data takes LABEL:SPLIT=FILE, such as GSM8K:test=gsm8k_test.jsonl; got "
+                    f"{text!r}."
+                )
+            benchmark = pick(table, label, "benchmark")
+            data = benchmark.data | parse_data([file])
+            table[label] = benchmark.model_copy(update={"data": data})
+        return self.model_copy(update={"benchmarks": tuple(table.values())})
 
     def renamed(self, text: str) -> PresetModel:
         """`LABEL=NAME`: a model of the preset loaded from elsewhere, or a new one.

@@ -23,14 +23,15 @@ TRIED = 100  # examples of each task of a benchmark that a candidate is tried on
 def universal_candidates(lab: Lab, model: PresetModel, struck: Heads = ()) -> list[Head]:
     """Heads among the first found for benchmarks of at least two families, the most often first.
 
-    `struck` heads are left in. Of equals the one comes first that was found first, in the order of
-    the benchmarks.
+    `struck` heads leave the rankings first. Of equals the one comes first that was found first, in
+    the order of the benchmarks.
     """
     preset = lab.preset
     kin: dict[Head, set[str]] = {}
     for benchmark in able(lab, model, preset.localized):
         found = search_without(lab, model, benchmark, preset.main, struck)
-        for head in found.ranking[: preset.top]:
+        kept = [head for head in found.ranking if head not in struck]
+        for head in kept[: preset.top]:
             kin.setdefault(head, set()).add(benchmark.kin)
     often = Counter({head: len(families) for head, families in kin.items() if len(families) > 1})
     return [head for head, _ in often.most_common()]
@@ -39,8 +40,8 @@ def universal_candidates(lab: Lab, model: PresetModel, struck: Heads = ()) -> li
 def universality(lab: Lab, model: PresetModel) -> Universality:
     """The candidates tried alone on every benchmark, and the verdict on each.
 
-    With the universal heads of these left in, others may come first: searches and trials go on
-    until no new candidate turns up.
+    With the universal heads of these out of the rankings, others come first: trials go on until no
+    new candidate turns up.
     """
     heads = universal_candidates(lab, model)
     while True:
@@ -79,20 +80,26 @@ def universal_heads(lab: Lab, model: PresetModel) -> list[Head]:
 def search_without(
     lab: Lab, model: PresetModel, benchmark: Benchmark, label: str, struck: Heads
 ) -> Searched:
-    """What a search finds for a benchmark once universal heads are known.
+    """What a search finds for a benchmark once `struck` heads are known to be universal.
 
-    A search that draws its masks beforehand, or knocks out one head after another, chooses its
-    settings and its steps without them: as long as they are in, all its choices break the task
-    alike. Its masks are measured already; sets of heads are asked anew. An adaptive search sees for
+    As in the paper there is one search, and universal heads leave its ranking afterwards. Where the
+    preset searches again, none of their masks knocks out a struck head. An adaptive search sees for
     itself which heads break everything.
     """
     adaptive = METHODS[lab.preset.search(label).method].adaptive
-    return lab.search(model, benchmark, label, () if adaptive else struck)
+    again = lab.preset.search_again and not adaptive
+    return lab.search(model, benchmark, label, struck if again else ())
 
 
 def search_own(lab: Lab, model: PresetModel, benchmark: Benchmark, label: str) -> Searched:
-    """What a search finds for a benchmark, the model's universal heads left in."""
+    """The search that a benchmark's heads are of."""
     return search_without(lab, model, benchmark, label, universal_heads(lab, model))
+
+
+def searches_made(lab: Lab, model: PresetModel, benchmark: Benchmark, label: str) -> list[Searched]:
+    """List the searches that were made for a benchmark's heads; the last one is theirs."""
+    made = [lab.search(model, benchmark, label), search_own(lab, model, benchmark, label)]
+    return made[:1] if made[0] == made[1] else made
 
 
 def named_heads(
@@ -100,7 +107,8 @@ def named_heads(
 ) -> list[Head]:
     """The first heads that a search finds for a benchmark, universal ones left out.
 
-    `count` of them, or as many as the preset's `top`; by the main search, or the one labelled.
+    `count` of them, or as many as the preset's `top`, as far as the search found so many; by the
+    main search, or the one labelled.
     """
     struck = universal_heads(lab, model)
     found = search_own(lab, model, benchmark, label or lab.preset.main)
@@ -139,7 +147,7 @@ def knowledge_heads(lab: Lab, model: PresetModel) -> tuple[list[Head], float]:
     no two subjects.
     """
     found = [named_heads(lab, model, each) for each in able(lab, model, lab.preset.subjects)]
-    if len(found) < 2:
+    if len(found) < 2 or not all(found):
         return [], 1.0
     shared = [head for head in found[0] if all(head in heads for heads in found)]
     p = common_to_all(len(shared), model.grid.size, [len(heads) for heads in found])
@@ -243,6 +251,7 @@ def fill_exhibit(
     preset, texts = lab.preset, TEXTS[name]
     leader = preset.leader.label
     words |= {"top": preset.top, "leader": leader, "main": preset.main, "tried": TRIED}
+    words["filtered"] = filtered_note(lab)
     title, *told = (text.format(**words) for text in (texts["title"], *texts["notes"]))
     headings = *(heading.format(**words) for heading in texts["columns"]), *columns
     notes = [*before, *told, *after, *unlike_published(lab, [headings, *rows])]
@@ -259,6 +268,24 @@ def unlike_published(lab: Lab, rows: Iterable[Row]) -> list[str]:
         f"{each.label} is not quite the paper's: {each.differs}"
         for each in lab.preset.benchmarks
         if each.differs and each.label in named
+    ]
+
+
+def filtered_note(lab: Lab) -> str:
+    """Say when universal heads left the tasks' heads."""
+    return str(TEXTS["searched again" if lab.preset.search_again else "universal heads left out"])
+
+
+def short_note(
+    lab: Lab, model: PresetModel, benchmark: Benchmark, heads: Heads, label: str | None = None
+) -> list[str]:
+    """Say that a search, the main one or the one labelled, found too few heads for a benchmark."""
+    wanted = lab.preset.top
+    if len(heads) >= wanted:
+        return []
+    return [
+        f"{label or lab.preset.main} found {len(heads)} of {wanted} heads for {benchmark.label} on "
+        f"{model.label}; no other head is added."
     ]
 
 

@@ -7,7 +7,6 @@ from typing import Any, TypeVar
 import numpy as np
 from jaxtyping import Bool, Int
 
-from caploc.errors import BadOption
 from caploc.heads import Mask, Masks
 from caploc.recovery import Estimate, Measurements
 from caploc.search.settings import Settings
@@ -104,15 +103,11 @@ class Problem:
         """Columns of the heads that may be knocked out."""
         return [column for column in range(self.heads) if column not in self.excluded]
 
-    def without_excluded(self, masks: Masks) -> Bool[np.ndarray, "kept parts"]:
-        """The masks that knock out no excluded head; raises BadOption if none is left."""
-        kept: np.ndarray = masks[~masks[:, list(self.excluded)].any(axis=1)]
-        if not len(kept):
-            raise BadOption(
-                f"Every mask knocks out one of the {len(self.excluded)} excluded heads: exclude "
-                "fewer, or use a lower --rate or more --masks."
-            )
-        return kept
+    def over_all(self, masks: Bool[np.ndarray, "masks eligible"]) -> Masks:
+        """Masks over the eligible heads as masks over all, which knock out no excluded one."""
+        whole = np.zeros((len(masks), self.heads), dtype=bool)
+        whole[:, self.eligible] = masks
+        return whole
 
     def rank(self, order: Sequence[int]) -> list[int]:
         """The order, excluded heads last."""

@@ -28,6 +28,10 @@ from caploc.search.plan import Asking, Found, Plan, Problem, Search, intact_plan
 RATES = (0.01, 0.02, 0.03, 0.05, 0.07, 0.1)  # arXiv 2603.03335, appendix A.1, gives both ends
 KEPT = 10  # one row of so many is kept for the check on fresh examples, of a budget
 MOST_CHECKED = 300  # fresh examples that every set of heads is tried on, at most
+IDLE_STEPS = (
+    "{} of the {} heads lowered the score no further when greedy took them: it takes the lowest "
+    "score of each round, of equal ones the head that costs most alone."
+)
 FIGURES = ("drop", "stderr", "held_out_drop", "held_out_stderr")
 
 Draw = Callable[..., Masks]  # of `designs`: heads and masks, by rate and seed
@@ -38,18 +42,27 @@ LossesOfSets = Float[np.ndarray, "sets _"]
 def random_masks(problem: Problem, draw: Draw) -> Search:
     """Draw random masks and fit the Lasso, as published; `draw` is of `designs`."""
     settings = problem.settings
-    masks = draw(problem.heads, settings.masks, rate=settings.rate, seed=settings.seed)
+    masks = draw_masks(problem, draw, settings.masks, settings.rate)
     return crossed(problem, masks, "lasso")
+
+
+def draw_masks(problem: Problem, draw: Draw, count: int, rate: float) -> Masks:
+    """Draw masks among the heads that may be knocked out.
+
+    Leaving out masks that hold an excluded head would lose many of them, and the balance.
+    """
+    masks = draw(len(problem.eligible), count, rate=rate, seed=problem.settings.seed)
+    return problem.over_all(masks)
 
 
 def one_shot(problem: Problem) -> Search:
     """Knock out every head alone, once."""
-    return crossed(problem, designs.singles(problem.heads), "paired")
+    masks = problem.over_all(designs.singles(len(problem.eligible)))
+    return crossed(problem, masks, "paired")
 
 
 def crossed(problem: Problem, masks: Masks, usual: str) -> Search:
     """Ask all masks on all examples; the most negative effects are the heads found."""
-    masks = problem.without_excluded(masks)
     estimator = ESTIMATORS[problem.settings.estimator or usual]
     intact = (yield intact_plan(problem, problem.examples)).by_example()
     seen = yield Plan.crossed(masks, problem.examples)
@@ -59,26 +72,47 @@ def crossed(problem: Problem, masks: Masks, usual: str) -> Search:
 
 
 def greedy(problem: Problem) -> Search:
-    """Knock out every head alone, keep the one with the largest drop, repeat with it gone."""
+    """Knock out every head alone, keep the one with the largest drop, repeat with it gone.
+
+    As many heads as asked for are named, as published: a round's lowest score decides, also where
+    it is not below that of the round before. `steps` tells what each head took.
+    """
     intact = (yield intact_plan(problem, problem.examples)).by_example()
     seen = Measurements.none(problem.heads)
     gone: list[int] = []
-    lowest: list[float] = []
+    alone = np.zeros(problem.heads)  # each head's score in the first round
+    scores = [float(np.mean(list(intact.values()))) if intact else np.nan]
     while len(gone) < min(problem.settings.top, len(problem.eligible)):
         others = [column for column in problem.eligible if column not in gone]
         masks = designs.singles(problem.heads)
         masks[:, gone] = True
         measured = yield Plan.crossed(masks[others], problem.examples)
         seen = seen.joined(measured)
-        # A mask that could not be scored is no candidate; the lowest column wins a tie.
+        # A mask that could not be scored is no candidate. Of equals, which there are once nothing
+        # is left to lose, the head that costs most alone: the grid's order would say layer 0.
         means = np.nan_to_num(measured.mask_means(), nan=np.inf)
-        gone.append(others[int(np.argmin(means))])
-        lowest.append(float(means.min()))
+        if not gone:
+            alone[others] = means
+        best = int(np.lexsort((alone[others], means))[0])
+        if means[best] == np.inf:
+            break
+        gone.append(others[best])
+        scores.append(float(means[best]))
     estimate = fit_paired(seen, intact)
-    falls = [*(estimate.effect[gone[:1]] < 0), *(b < a for a, b in pairwise(lowest)), False]
-    chosen = gone[: falls.index(False)]  # as far as each lowered the score further
-    rest = [column for column in estimate.order() if column not in chosen]
-    return Found(chosen, problem.rank(chosen + rest), estimate, seen)
+    rest = [column for column in estimate.order() if column not in gone]
+    steps = [
+        {"head": column, "score": score, "added": number(before - score)}
+        for column, (before, score) in zip(gone, pairwise(scores), strict=True)
+    ]
+    idle = sum(step["added"] is not None and step["added"] <= 0 for step in steps)
+    return Found(
+        gone,
+        problem.rank(gone + rest),
+        estimate,
+        seen,
+        diagnostics={"steps": steps},
+        notes=[IDLE_STEPS.format(idle, len(steps))] if idle else [],
+    )
 
 
 def rounds(problem: Problem) -> int:
@@ -104,7 +138,7 @@ class Choices:
         counts = list(settings.mask_counts)
         drawn: dict[float, Masks] = {}
         for rate in rates_to_try(problem):
-            masks = draw(problem.heads, counts[-1], rate=rate, seed=settings.seed)
+            masks = draw_masks(problem, draw, counts[-1], rate)
             if not any(np.array_equal(masks, other) for other in drawn.values()):
                 drawn[rate] = masks
         return cls(counts, drawn)
@@ -157,13 +191,14 @@ def rates_to_try(problem: Problem) -> list[float]:
 
     Raises BadOption if a rate named is less than that.
     """
-    lowest = ceil(10_000 / problem.heads) / 10_000
+    heads = len(problem.eligible)
+    lowest = ceil(10_000 / heads) / 10_000
     named = problem.settings.rates
     if named is None:
         return list(dict.fromkeys(max(rate, lowest) for rate in RATES))
-    if int(named[0] * problem.heads) == 0:
+    if int(named[0] * heads) == 0:
         raise BadOption(
-            f"--rates {named[0]:g} of {problem.heads} heads is less than one head a mask; "
+            f"--rates {named[0]:g} of {heads} heads is less than one head a mask; "
             f"use {lowest:.4f} or more."
         )
     return list(named)
@@ -249,8 +284,7 @@ def tuned(problem: Problem, draw: Draw) -> Search:
     sheet = Sheet(problem, problem.examples)
     yield from sheet.begin()
     for rate, masks in choices.drawn.items():
-        allowed = problem.without_excluded(masks)
-        yield from sheet.ask(allowed, f"masks of {100 * rate:.3g} % of the heads")
+        yield from sheet.ask(masks, f"masks of {100 * rate:.3g} % of the heads")
     tried = fit_settings(problem, choices, sheet)
     named = [tuple(sorted(setting.heads)) for setting in tried]  # whatever their order
     sets = list(dict.fromkeys(named))
@@ -280,7 +314,7 @@ def fit_settings(problem: Problem, choices: Choices, sheet: Sheet) -> list[Tried
     intact = sheet.measured(problem.empty()[None]).by_example()
     tried = []
     for count, rate in choices.settings:
-        seen = sheet.measured(problem.without_excluded(choices.drawn[rate][:count]))
+        seen = sheet.measured(choices.drawn[rate][:count])
         estimate = estimator(seen, intact)
         heads = estimate.needed(problem.settings.top)
         tried.append(Tried(count, rate, estimate, seen, heads))
