@@ -126,6 +126,7 @@ def build_result(study: dict[str, Any], stages: Stages, cost: Cost, command: str
             fingerprint=loaded.fingerprint,
             dtype=loaded.dtype,
             device=str(loaded.device),
+            uncovered=list(loaded.uncovered),
         ),
         task=LocatedTask(
             name=task.name,

@@ -32,7 +32,8 @@ class Identified(Protocol):
     """Which model answers, wherever its weights are: what questions and results say of it.
 
     `name` is as the user gave it; `fingerprint` changes whenever the weights or the config do;
-    `dtype` is that of the weights, the text of `device` its name; masks are over the `grid`.
+    `dtype` is that of the weights, the text of `device` its name; masks are over the `grid`, and
+    what does the same work but is not in it is named by `uncovered`.
     """
 
     @property
@@ -45,6 +46,8 @@ class Identified(Protocol):
     def device(self) -> object: ...
     @property
     def grid(self) -> Grid[Any]: ...
+    @property
+    def uncovered(self) -> tuple[str, ...]: ...
 
 
 @runtime_checkable

@@ -351,13 +351,17 @@ class Validation(Record):
 
 
 class Model(Record):
-    """Which model it was: `name` loads it, `title` is what one in a folder calls itself."""
+    """Which model it was: `name` loads it, `title` is what one in a folder calls itself.
+
+    `uncovered` names what carries something from token to token beside the heads of the grid.
+    """
 
     name: Name
     title: Name | None = None
     fingerprint: Name | None = None
     dtype: Name | None = None
     device: Name | None = None
+    uncovered: list[Name] = []
 
     @property
     def shown(self) -> str:

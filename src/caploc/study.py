@@ -335,6 +335,14 @@ def describe_join(task: Task) -> str:
     return f" Asked as {prompt_of(request)[-BEFORE:]!r} + {gold[:BEFORE]!r}."
 
 
+def describe_uncovered(part: str) -> str:
+    """Say that something mixes tokens beside the heads."""
+    return (
+        f"Not covered: {part} carries something from token to token, and has no head that could be "
+        "knocked out."
+    )
+
+
 def announce(study: Study, tasks: Sequence[Task], heads: int, progress: Progress) -> None:
     """Say what will be done, and how many rows it takes at most."""
     searched, checked = most_searched(study, tasks, heads), most_checked(study, tasks)
@@ -407,6 +415,8 @@ def run_study(
         fields = asdict(study) | {"draws_masks": METHODS[study.method].draws_masks}
         with nullcontext(engine) if engine else study.model.answering() as answering:
             bench = Workbench(answering, store, intervention=intervention)
+            for part in answering.loaded.uncovered:
+                tell_once(progress, describe_uncovered(part))
             tasks = study.without_defects(tasks, answering.misfit)
             stages = locate(study, bench, tasks, progress)
             expect(progress, most_checked(study, tasks, stages.found))

@@ -11,6 +11,7 @@ from tiny import FAMILIES, GROUPED, build, random_tokens, tiny
 from torch import nn
 
 from caploc.engine import Ask, BatchEngine
+from caploc.engine.attention import NAME
 from caploc.engine.encoding import end_tokens, greedy_only
 from caploc.engine.passes import PackedModel
 from caploc.engine.suitability import (
@@ -203,3 +204,21 @@ def test_any_of_several_end_tokens_ends_an_answer():
     options = options_json({"until": [], "max_gen_toks": LIMIT, "do_sample": False})
     got = responses(BatchEngine(loaded), [Ask((0, 0), Generate(words(prompt), options), mask)])
     assert got[0, 0].tokens == free.index(free[2]) + 1
+
+
+class PastHooksWhenPacked(nn.Linear):
+    """Multiplies by its weights past its hooks where the model runs packed rows."""
+
+    def __call__(self, mixed):
+        if self.config._attn_implementation == NAME:
+            return nn.functional.linear(mixed, self.weight)
+        return super().__call__(mixed)
+
+
+@pytest.mark.parametrize("layer", [0, 1, 2, 3])
+def test_a_layer_that_bypasses_the_cut_in_packed_rows_alone_is_not_packed(layer):
+    loaded = around(build("llama", {**GROUPED, "num_hidden_layers": 4}))
+    assert packed_model(loaded) is not None
+    projection = loaded.projections[layer]
+    projection.__class__, projection.config = PastHooksWhenPacked, loaded.model.config
+    assert packed_model(loaded) is None

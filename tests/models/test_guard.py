@@ -6,7 +6,7 @@ import shutil
 import numpy as np
 import pytest
 import torch
-from tiny import GROUPED, VOCABULARY, build, random_tokens
+from tiny import GROUPED, VOCABULARY, build, random_tokens, tiny
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Whitespace
@@ -245,3 +245,21 @@ def test_a_score_may_be_any_kind_of_number(score):
     assert GivenScorer(lambda *texts: score, "mine")({"prompt": "p", "answer": "a"}, ["text"]) == {
         "score": float(score)
     }
+
+
+def test_what_no_mask_reaches_is_told_and_written_down(tmp_path, capsys):
+    pairs = [(f"w{n} w5", "w7") for n in range(60)]
+    asked = {
+        "method": "css",
+        "masks": 8,
+        "rate": 0.5,
+        "top": 2,
+        "examples": 8,
+        "controls": 0,
+        "limit": 8,
+    }
+    model, tokenizer = tiny("lfm2, attention in one layer of three"), word_tokenizer(eos_token=END)
+    found = caploc.locate(model, tokenizer, pairs, **asked, also=[], out=tmp_path / "run")
+    assert found.result.model.uncovered == ["conv (Lfm2ShortConv) in layers 0, 2"]
+    said = " ".join("".join(capsys.readouterr()).split())
+    assert "Not covered: conv (Lfm2ShortConv) in layers 0, 2 carries something" in said

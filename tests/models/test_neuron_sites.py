@@ -10,7 +10,7 @@ from transformers.pytorch_utils import Conv1D
 
 from caploc.errors import ModelRefused
 from caploc.models.cutting import knocked_out
-from caploc.models.neurons import find_sites, prove
+from caploc.models.neurons import find_sites, prove, unread_weights
 from caploc.models.proof import columns_zeroed
 
 WITHOUT = "nemotron_h, attention beside state spaces"  # its two layers have no feed-forward block
@@ -96,3 +96,41 @@ def test_what_never_reaches_the_logits_is_refused_by_the_proof():
     finally:
         for layer in model.model.layers:
             del layer.mlp.idle
+
+
+UNREAD = {
+    "lfm2, attention in one layer of three": ("conv in layers 0, 2",),
+    "gpt2": (),
+    "llama": (),
+    "opt": (),
+}
+
+
+@pytest.mark.parametrize("name", UNREAD)
+def test_matrices_that_no_neuron_reads_are_named(name):
+    model = tiny(name)
+    assert unread_weights(model, find_sites(model)[0]) == UNREAD[name]
+
+
+def test_a_second_block_beside_the_one_that_is_found_is_named():
+    model = copy.deepcopy(tiny("llama"))
+    layer = model.model.layers[1]
+    layer.memory = nn.Sequential(nn.Linear(32, 24), nn.ReLU(), nn.Linear(24, 32))
+    assert unread_weights(model, find_sites(model)[0]) == ("memory in layer 1",)
+
+
+class OnlyForPrompts(nn.Linear):
+    """Heeds hooks where a prompt is read, and not for single tokens."""
+
+    def __call__(self, inside):
+        if inside.shape[1] > 1:
+            return super().__call__(inside)
+        return nn.functional.linear(inside, self.weight)
+
+
+def test_a_block_that_goes_another_way_for_single_tokens_is_refused():
+    model = copy.deepcopy(tiny("llama"))
+    sites, grid = find_sites(model)
+    sites[1].__class__ = OnlyForPrompts
+    with pytest.raises(ModelRefused, match="is not called where single tokens are read"):
+        prove(model, sites, grid)

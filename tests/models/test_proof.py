@@ -142,3 +142,119 @@ def test_the_weights_come_back_after_a_failed_proof():
     with pytest.raises(ModelRefused):
         proved(model)
     assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())
+
+
+class Functional(nn.Linear):
+    """Multiplies by its own weights where one token comes, past its hooks."""
+
+    def __call__(self, mixed):
+        if mixed.shape[1] > 1:
+            return super().__call__(mixed)
+        return nn.functional.linear(mixed, self.weight)
+
+
+class HookedInVain(nn.Linear):
+    """Calls hooks for one token too, and throws away what they made."""
+
+    def __call__(self, mixed):
+        if mixed.shape[1] > 1:
+            return super().__call__(mixed)
+        super().__call__(mixed)
+        return nn.functional.linear(mixed, self.weight)
+
+
+class OwnCopy(nn.Linear):
+    """Has another copy of its weights for single tokens, as a fused kernel may."""
+
+    def __call__(self, mixed):
+        if not hasattr(self, "copied"):
+            self.copied = [self.weight.detach().clone()]
+        said = super().__call__(mixed)
+        return said if mixed.shape[1] > 1 else nn.functional.linear(mixed, self.copied[0])
+
+
+class ForgetsRows(nn.Linear):
+    """Gives each single token the cut of the row before it."""
+
+    def __call__(self, mixed):
+        if mixed.shape[1] > 1:
+            return super().__call__(mixed)
+        return super().__call__(mixed.roll(1, dims=0)).roll(-1, dims=0)
+
+
+@pytest.mark.parametrize("kind", [Functional, HookedInVain, OwnCopy, ForgetsRows])
+@pytest.mark.parametrize("layers", [[0, 1], [1]], ids=["every layer", "one layer"])
+def test_attention_that_goes_another_way_for_single_tokens_fails(kind, layers):
+    model = build("llama", GROUPED)
+    for layer in layers:
+        model.model.layers[layer].self_attn.o_proj.__class__ = kind
+    with pytest.raises(ModelRefused, match="single tokens|set to zero"):
+        proved(model)
+
+
+def test_a_model_that_reads_what_comes_later_fails():
+    model = build("bert", {**SHAPE, "type_vocab_size": 1})
+    with pytest.raises(ModelRefused, match="predicts tokens from those that come after them"):
+        proved(model, "bert.encoder.layer.{layer}.attention.output.dense")
+
+
+def test_a_model_whose_generate_fails_is_refused_in_a_sentence(monkeypatch):
+    model = build("llama", GROUPED)
+
+    def fail(*args, **kwargs):
+        raise NotImplementedError("no cache here")
+
+    monkeypatch.setattr(model, "generate", fail)
+    with pytest.raises(ModelRefused, match="cannot write token by token.*no cache here"):
+        proved(model)
+
+
+UNCOVERED = {
+    "qwen3_next, gated attention": "linear_attn (Qwen3NextGatedDeltaNet) in layer 0",
+    "lfm2, attention in one layer of three": "conv (Lfm2ShortConv) in layers 0, 2",
+    "nemotron_h, attention beside state spaces": "mixer (NemotronHMamba2Mixer) in layer 0",
+    "recurrent_gemma": "temporal_block (RecurrentGemmaRecurrentBlock) in layer 0",
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["float32", "bfloat16"])
+@pytest.mark.parametrize("name", FAMILIES)
+def test_what_mixes_tokens_beside_the_heads_is_named(name, dtype):
+    model = tiny(name, dtype)
+    named = UNCOVERED.get(name)
+    assert prove_heads(model, *find_projections(model)) == ((named,) if named else ())
+
+
+class Convolving(nn.Module):
+    """A feed-forward block that also takes something from the token before."""
+
+    def __init__(self, block):
+        super().__init__()
+        self.block = block
+
+    def forward(self, hidden):
+        before = nn.functional.pad(hidden, (0, 0, 1, 0))[:, :-1]
+        return self.block(hidden) + before
+
+
+def test_a_mixer_in_the_place_of_a_feed_forward_block_is_named():
+    model = build("llama", GROUPED)
+    model.model.layers[1].mlp = Convolving(model.model.layers[1].mlp)
+    found = prove_heads(model, *find_projections(model))
+    assert found == ("mlp (Convolving) in layer 1",)
+
+
+def test_a_mixer_beside_the_heads_of_a_layer_is_named():
+    state_space = {"d_ssm": 32, "n_heads": 4, "d_head": 8, "d_state": 8, "n_groups": 1}
+    model = build("falcon_h1", GROUPED | {f"mamba_{k}": v for k, v in state_space.items()})
+    (found,) = prove_heads(model, *find_projections(model))
+    assert found.startswith("mamba (FalconH1Mixer) in layers 0, 1")
+
+
+def test_layers_without_heads_named_by_hand_are_not_covered():
+    model = build("llama", GROUPED)
+    layers = model.model.layers
+    found = prove_heads(
+        model, *find_projections(model, lambda _: [layers[0].self_attn.o_proj, None])
+    )
+    assert found == ("self_attn (LlamaAttention) in layer 1",)

@@ -58,6 +58,8 @@ def model_facts(options: ModelOptions) -> dict[str, Any]:
         "heads": grid.size,
         "query heads a key-value head": groups[0] if len(groups) == 1 else groups,
         "proof": "passed: an empty mask is bit-identical, a cut equals zeroed weights",
+        "not covered": ", ".join(loaded.uncovered)
+        or "nothing that carries anything between tokens",
     }
 
 

@@ -6,8 +6,7 @@ how a text too long is cut. Its own class is asked, so that scores agree to the 
 
 import json
 import logging
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache, partial
 from os.path import commonprefix
@@ -21,17 +20,16 @@ from lm_eval.models.utils import (
     postprocess_generated_text,
 )
 from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
-from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from caploc.engine.asks import Answer, Ask
 from caploc.errors import BadOption
+from caploc.models.generation import greedy_config, greedy_options
 from caploc.models.guard import model_ends
 from caploc.tasks.task import Generate, Generated, LogLikelihood, Request, Rolling
 
 REMEMBERED = 50_000  # encoded texts; every mask asks the same ones
 PLAIN = "x"  # a letter before a token, so that a space at its beginning is not stripped
-# What counts of a model's own generation config: which tokens end and pad a text, and the cache.
-KEPT = ("bos_token_id", "eos_token_id", "pad_token_id", "cache_implementation")
 # What a generation config may say beside what makes no difference to greedy decoding.
 HARMLESS = frozenset(
     "bos_token_id cache_implementation do_sample eos_token_id max_length max_new_tokens "
@@ -269,39 +267,6 @@ class Stops:
     def _text(self, tokens: Sequence[int]) -> str:
         """Decode, end tokens included: a stop string may be one."""
         return str(self.tokenizer.decode(list(tokens)))
-
-
-def greedy_options(options: dict[str, Any]) -> dict[str, Any]:
-    """Return generation arguments as `generate` takes them for greedy decoding."""
-    unused = {"temperature", "top_p", "top_k", "do_sample"}
-    return {k: v for k, v in options.items() if k not in unused} | {"do_sample": False}
-
-
-def greedy_config(model: PreTrainedModel) -> GenerationConfig:
-    """Build what `generate` decodes by: of the model's own settings only `KEPT` count.
-
-    Others, a penalty of repetition or tokens that are forced, are for a taste in texts; an answer
-    is what the model finds likeliest, by every engine alike, unless a task says otherwise.
-    """
-    own = model.generation_config
-    return GenerationConfig(**{name: getattr(own, name, None) for name in KEPT})
-
-
-@contextmanager
-def generating(
-    model: PreTrainedModel, options: dict[str, Any]
-) -> Iterator[tuple[GenerationConfig, dict[str, Any]]]:
-    """Take a model's own settings away for a block; yield those of a call, and what is none.
-
-    `generate` would fill what a call leaves open with the model's own.
-    """
-    config, own = greedy_config(model), model.generation_config
-    rest: Any = config.update(**greedy_options(options))
-    model.generation_config = config
-    try:
-        yield config, rest
-    finally:
-        model.generation_config = own
 
 
 def greedy_only(model: PreTrainedModel, options: dict[str, Any]) -> bool:

@@ -24,7 +24,6 @@ from caploc.engine.encoding import (
     Settings,
     Stops,
     TokenizedPrompt,
-    generating,
     group_prompts,
 )
 from caploc.engine.planning import BatchSizer
@@ -32,6 +31,7 @@ from caploc.engine.reading import SourceReader
 from caploc.engine.scores import ContinuationScore, PendingScore, last_logits, sum_logprobs
 from caploc.grid import Grid, Mask
 from caploc.models.cutting import knocked_out
+from caploc.models.generation import generating
 from caploc.models.knockout import Positions, source_replacement
 from caploc.models.loading import CutModel
 from caploc.models.substitutes import Substitute, number_substitutes

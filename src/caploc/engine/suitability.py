@@ -28,14 +28,14 @@ from caploc.grid import Mask
 from caploc.models.cutting import knocked_out
 from caploc.models.loading import CutModel
 from caploc.models.projections import stated, text_config
-from caploc.models.proof import root_mean_square, tolerance
+from caploc.models.proof import masks_to_prove, root_mean_square, tolerance
 
 LOG = logging.getLogger(__name__)
 UNLIMITED = 10**9
 # Rotary positions that depend on the longest row of a batch.
 MOVING_ROTARY = frozenset({"dynamic", "longrope"})
 LAYERS_KNOWN = frozenset({"full_attention", "sliding_attention"})
-PREFIX, OWN, AGAIN = 4, (3, 5), 2  # tokens of the proof: shared, each row's own, a step's
+PREFIX, OWN, AGAIN = 4, (3, 5, 4), 2  # tokens of the proof: shared, each row's own, a step's
 RECORDED = 2  # times that the step is repeated, so that the last is what a recorded one says
 # Rows and padding of plain batches that show what rounding does. In bfloat16 they differ from a row
 # by itself by .03 to .14 of the logits' spread (SmolLM2, Gemma 3 270M), packed rows by up to 1.8
@@ -107,7 +107,9 @@ def gives_plain_logits(packed: PackedModel) -> bool:
         return torch.randint(vocabulary, (count,), generator=generator).tolist()
 
     prefix, own, again = draw(PREFIX), [draw(n) for n in OWN], [draw(AGAIN) for _ in OWN]
-    masks = [_one_head(packed, layer) for layer in (0, packed.depth - 1)]
+    # one head at each end, for what lies below and above a cut; and heads of every layer
+    every = masks_to_prove(packed.loaded.grid, 0)[1].numpy()
+    masks = [*(_one_head(packed, layer) for layer in (0, packed.depth - 1)), every]
     got = packed_logits(packed, prefix, own, again, masks)
     errors, allowed, rows = list[float](), tolerance(packed.model), list[Shaped]()
     for row, mask in enumerate(masks):

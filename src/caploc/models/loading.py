@@ -64,6 +64,7 @@ class CutModel:
     `projections` has an entry for each layer: what reads the layer's parts, or None where it has
     none. `fingerprint` changes whenever the weights or the config do; `dtype` also says how weights
     are quantized. `device` takes the model's input.
+    `uncovered` names what no mask cuts though it does the same work as the parts.
     """
 
     model: PreTrainedModel
@@ -74,6 +75,7 @@ class CutModel:
     fingerprint: str
     dtype: str
     device: torch.device
+    uncovered: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -142,7 +144,7 @@ def prove_model(  # noqa: PLR0913  (what the two ways in know of a model)
     """
     check_pair(name, model, tokenizer)
     sites, grid = find_projections(model, projections)
-    prove_heads(model, sites, grid)
+    uncovered = prove_heads(model, sites, grid)
     return LoadedModel(
         model=model,
         tokenizer=tokenizer,
@@ -152,6 +154,7 @@ def prove_model(  # noqa: PLR0913  (what the two ways in know of a model)
         fingerprint=fingerprint(),
         dtype=dtype_label(model, quantize),
         device=input_device(model),
+        uncovered=uncovered,
     )
 
 

@@ -16,6 +16,7 @@ Three things are shown before anything is measured, on short random token ids, e
 """
 
 from dataclasses import dataclass
+from functools import partial
 from itertools import chain
 from typing import Any
 
@@ -35,6 +36,7 @@ from caploc.models.placement import is_whole
 from caploc.models.projections import (
     ATTENTION_NAMES,
     MIXED_NAMES,
+    decoder_layers,
     input_width,
     is_linear,
     module_name,
@@ -49,8 +51,11 @@ from caploc.models.proof import (
     is_writable,
     logits_of,
     masks_to_prove,
+    name_layers,
     prove_each_layer,
+    prove_steps,
     resting,
+    step_logits,
 )
 
 OUTPUT_NAMES = frozenset(
@@ -156,7 +161,31 @@ def as_neurons(loaded: CutModel, *, whole: bool = True) -> NeuronModel:
         )
     sites, grid = find_sites(loaded.model)
     prove(loaded.model, sites, grid)
-    return NeuronModel(**vars(loaded) | {"grid": grid, "projections": sites})
+    own = {"grid": grid, "projections": sites, "uncovered": unread_weights(loaded.model, sites)}
+    return NeuronModel(**vars(loaded) | own)
+
+
+def unread_weights(model: PreTrainedModel, projections: Projections) -> tuple[str, ...]:
+    """Name the parts of layers with matrices beside attention and the blocks with a site.
+
+    They may hold what works as neurons do, and no mask cuts it.
+    """
+    blocks = {
+        id(model.get_submodule(module_name(model, site).rpartition(".")[0]))
+        for _, _, site in list_projections(projections)
+    }
+    found: dict[str, dict[int, None]] = {}
+    for layer, part in enumerate(decoder_layers(model, projections)):
+        inside = {
+            id(weight)
+            for name, module in part.named_modules()
+            if id(module) in blocks or name.rpartition(".")[2] in ATTENTION_NAMES | MIXED_NAMES
+            for weight in module.parameters()
+        }
+        for name, weight in part.named_parameters():
+            if weight.ndim > 1 and id(weight) not in inside:
+                found.setdefault(name.partition(".")[0], {})[layer] = None
+    return tuple(f"{name} in {name_layers([*layers])}" for name, layers in found.items())
 
 
 @torch.no_grad()
@@ -188,7 +217,10 @@ def prove(
         if not writable:
             prove_each_layer(model, projections, grid, tokens, "neurons")
             _prove_gradients(model, projections, tokens)
-        proof.hold(model, masks_to_prove(grid, seed, SHARE), tokens, intact)
+        masks, read = masks_to_prove(grid, seed, SHARE), partial(step_logits, model, tokens)
+        proof.hold(model, masks, tokens, intact)
+        prove_steps(model, projections, tokens)
+        proof.hold(model, masks, tokens, read(), read)
 
 
 def _prove_one_position(

@@ -27,25 +27,26 @@ What stays unproved is the meaning of a slice: that values `h * width` to `(h + 
 to head h is the convention of every model in transformers, and follows from head count and width.
 """
 
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
-from transformers import PreTrainedModel
+from transformers import LogitsProcessor, LogitsProcessorList, PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
 from caploc.errors import ModelRefused
 from caploc.grid import Grid
 from caploc.heads import HeadGrid
 from caploc.models.cutting import Projections, knocked_out, list_sites
+from caploc.models.generation import generating
 from caploc.models.hooks import forward_as, temporary_hooks
 from caploc.models.placement import input_device, rows_mix
-from caploc.models.projections import BY_HAND, layer_part, module_name, text_config
+from caploc.models.projections import BY_HAND, decoder_layers, layer_part, module_name, text_config
 
 TOKENS = 8
 # Largest error of a cut, as a share of what the cut changes in the logits (root mean square). With
@@ -58,6 +59,8 @@ MOVING_TOLERANCE = 0.25
 # Share of a change at earlier positions that must arrive at the last one. Without attention it is 0
 # up to rounding; with attention it is of the order of the weight given to the past.
 MIXING = 1e-3
+STEPS = 2  # tokens that are read one by one in the proof, after the others at once
+UNLIKE = 4  # times what reading at once and by steps differ by in the intact model
 NOISE = 10  # times what two intact rows differ by, a layer's cut must change
 
 Tokens = Int[Tensor, "rows tokens"]
@@ -67,11 +70,13 @@ Logits = Float[Tensor, "rows tokens vocabulary"]
 @torch.no_grad()
 def prove_heads(
     model: PreTrainedModel, projections: Projections, grid: HeadGrid, *, seed: int = 0
-) -> None:
+) -> tuple[str, ...]:
     """Show that the projections are attention outputs and that masks cut what they say.
 
-    The model is left as it was: weights, buffers, hooks and training mode. Raises ModelRefused,
-    naming what could not be shown.
+    In every way in which answers are made: where a text is read at once, and where `generate` reads
+    one token after another from kept keys. The model is left as it was: weights, buffers, hooks and
+    training mode. Returns what else carries something from token to token, which no mask cuts.
+    Raises ModelRefused, naming what could not be shown.
     """
     with resting(model, seed) as (tokens, intact):
         _prove_attention(model, projections, tokens)
@@ -82,6 +87,7 @@ def prove_heads(
                     f"{type(model).__name__} gives other logits when no head is knocked out but "
                     "its projections are hooked, or from one run to the next."
                 )
+        _prove_causal(model, tokens, intact)
         zeroed = columns_zeroed
         if not all(is_writable(module) for *_, module in list_sites(projections, grid)):
             zeroed = inputs_zeroed
@@ -94,7 +100,15 @@ def prove_heads(
             "the attention's outputs",
             BY_HAND,
         )
-        proof.hold(model, masks_to_prove(grid, seed), tokens, intact)
+        masks = masks_to_prove(grid, seed)
+        cut = proof.hold(model, masks, tokens, intact)
+        prove_steps(model, projections, tokens)
+        read = partial(step_logits, model, tokens)
+        before = read()
+        after = proof.hold(model, masks, tokens, before, read)
+        if model.dtype.itemsize > 2:  # where rounding cannot be taken for another answer
+            _prove_agreement(model, (intact, before), (cut, after))
+        return find_uncovered(model, projections, grid, tokens)
 
 
 @contextmanager
@@ -160,6 +174,60 @@ def _prove_attention(model: PreTrainedModel, projections: Projections, tokens: T
             )
 
 
+def _prove_causal(model: PreTrainedModel, tokens: Tokens, intact: Logits) -> None:
+    """Show that no prediction depends on a later token, as where one is written after another."""
+    other = tokens.clone()
+    other[:, -1] = tokens[:, 0]
+    moved = root_mean_square((logits_of(model, other) - intact)[:, :-1])
+    if moved > tolerance(model) * root_mean_square(intact):
+        raise ModelRefused(
+            f"{type(model).__name__} predicts tokens from those that come after them, so that it "
+            "writes no text from left to right; give a causal language model (of a model that can "
+            "be both, set is_decoder in its config)."
+        )
+
+
+def prove_steps(model: PreTrainedModel, projections: Projections, tokens: Tokens) -> None:
+    """Show that `generate` calls every projection in every pass, those of single tokens too."""
+    passes: list[set[int]] = []
+
+    def note(layer: int, *_: Any) -> None:
+        passes[-1].add(layer)
+
+    def listen() -> Iterator[Any]:
+        yield model.register_forward_pre_hook(lambda *_: passes.append(set()))
+        for layer in layers:
+            yield projections[layer].register_forward_pre_hook(partial(note, layer))  # type: ignore[union-attr]
+
+    layers = {layer for layer, each in enumerate(projections) if each is not None}
+    with temporary_hooks(listen()):
+        step_logits(model, tokens)
+    for number, called in enumerate(passes):
+        if missing := sorted(layers - called):
+            name = module_name(model, projections[missing[0]])  # type: ignore[arg-type]
+            where = "single tokens are read from kept keys" if number else "a prompt is read"
+            raise ModelRefused(f"{name} is not called where {where}. {BY_HAND}")
+
+
+def _prove_agreement(
+    model: PreTrainedModel, intact: tuple[Logits, Logits], cut: tuple[Logits, Logits]
+) -> None:
+    """Show that a cut model writes as it reads, if the intact one does.
+
+    Both are pairs of logits: of a text read at once, and of steps of `generate`.
+    """
+    effect = root_mean_square((intact[1] - cut[1])[1:])  # row 0 cuts nothing
+    error, cut_error = (
+        root_mean_square(whole[:, -steps.shape[1] :] - steps) for whole, steps in (intact, cut)
+    )
+    if cut_error > UNLIKE * error + tolerance(model) * effect:
+        raise ModelRefused(
+            f"{type(model).__name__}: with heads knocked out the logits of single tokens read from "
+            f"kept keys differ from those of a text read at once, by {cut_error / effect:.2g} of "
+            f"the knockout's effect, so that some attention goes another way. {BY_HAND}"
+        )
+
+
 @dataclass
 class Call:
     """One call of the part of a layer that holds a projection, and what the projection read."""
@@ -170,41 +238,115 @@ class Call:
     kwargs: dict[str, Any] = field(default_factory=dict)
     read: list[Float[Tensor, "... tokens width"]] = field(default_factory=list)
 
+    def with_another_past(self) -> Any:
+        """Call the part again with other hidden states at all but the last position."""
+        args = [_other_past(value) for value in self.args[:1]] + list(self.args[1:])
+        kwargs = dict(self.kwargs)
+        if not args:  # some layers hand their hidden states on by name
+            name = "hidden_states" if "hidden_states" in kwargs else next(iter(kwargs))
+            kwargs[name] = _other_past(kwargs[name])
+        return self.part(*args, **kwargs)
+
     def reads_with_another_past(self) -> Float[Tensor, "... tokens width"]:
-        """Call the part again with the hidden states of all but the last position negated."""
+        """Return what the projection reads in `with_another_past`."""
         with self.listening():
-            args = [_other_past(value) for value in self.args[:1]] + list(self.args[1:])
-            kwargs = dict(self.kwargs)
-            if not args:  # some layers hand their hidden states on by name
-                name = "hidden_states" if "hidden_states" in kwargs else next(iter(kwargs))
-                kwargs[name] = _other_past(kwargs[name])
-            self.part(*args, **kwargs)
+            self.with_another_past()
         return self.read[-1]
 
-    @contextmanager
-    def listening(self) -> Iterator[None]:
-        """Remember calls of the part, and what the projection reads, for a block."""
+    def mixes(self) -> bool:
+        """Tell whether what the part says at the last position depends on earlier ones."""
+        said = [_last_said(each) for each in (self.part(*self.args, **self.kwargs),
+                                              self.with_another_past())]  # fmt: skip
+        return bool((said[0] - said[1]).abs().max() > MIXING * said[0].abs().max())
+
+    def remembering(self) -> AbstractContextManager[None]:
+        """Remember the last call of the part in a block."""
 
         def remember(module: nn.Module, args: tuple, kwargs: dict[str, Any]) -> None:
             # cloned: a layer may add to its hidden states in place later on
             self.args = tuple(_cloned(value) for value in args)
             self.kwargs = {name: _cloned(value) for name, value in kwargs.items()}
 
+        return temporary_hooks([self.part.register_forward_pre_hook(remember, with_kwargs=True)])
+
+    @contextmanager
+    def listening(self) -> Iterator[None]:
+        """Remember calls of the part, and what the projection reads, for a block."""
+
         def read(module: nn.Module, args: tuple[Tensor, ...]) -> None:
             self.read.append(args[0].detach().clone())
 
-        part = self.part.register_forward_pre_hook(remember, with_kwargs=True)
-        with temporary_hooks([part, self.projection.register_forward_pre_hook(read)]):
+        reading = self.projection.register_forward_pre_hook(read)
+        with self.remembering(), temporary_hooks([reading]):
             yield
 
 
+def _last_said(said: Any) -> Float[Tensor, "... width"]:
+    """Return what a part says at the last position; others may come beside it."""
+    first = said[0] if isinstance(said, list | tuple) else said
+    return first[..., -1, :].float()
+
+
 def _other_past(hidden: Float[Tensor, "... tokens width"]) -> Float[Tensor, "... tokens width"]:
-    # negated and not redrawn: the norm stays, so that no model leaves the range it was made for
-    return torch.cat([-hidden[..., :-1, :], hidden[..., -1:, :]], dim=-2)
+    # not redrawn: the norm stays, so that no model leaves the range it was made for. Not negated
+    # alone: a product of two projections would not notice.
+    return torch.cat([-hidden[..., :-1, :].roll(1, dims=-1), hidden[..., -1:, :]], dim=-2)
 
 
 def _cloned(value: Any) -> Any:
     return value.clone() if isinstance(value, Tensor) else value
+
+
+def find_uncovered(
+    model: PreTrainedModel, projections: Projections, grid: Grid, tokens: Tokens
+) -> tuple[str, ...]:
+    """Name what carries something from token to token though every head is knocked out.
+
+    Such are linear attention, state spaces and convolutions: a search among heads never sees them.
+    """
+    pasts = tokens[:2].clone()
+    pasts[1, -1] = pasts[0, -1]  # two texts that end alike
+
+    def moved() -> float:
+        logits = logits_of(model, pasts)[:, -1]
+        return root_mean_square(logits[0] - logits[1])
+
+    intact, every = moved(), torch.ones(1, grid.size, dtype=torch.bool)
+    layers = decoder_layers(model, projections)
+    with knocked_out(projections, grid, every):
+        if not moved() > tolerance(model) * intact:
+            return ()
+        calls = _calls_of_parts(model, layers, pasts)
+        found: dict[str, list[int]] = {}
+        for (layer, name), call in calls.items():
+            with suppress(Exception):  # some parts cannot be called by themselves
+                if call.mixes():
+                    kind = f"{name} ({type(call.part).__name__})"
+                    found.setdefault(kind, []).append(layer)
+    if not found:
+        return (f"a part of {type(model).__name__} that was not found",)
+    return tuple(f"{kind} in {name_layers(numbers)}" for kind, numbers in found.items())
+
+
+def _calls_of_parts(
+    model: PreTrainedModel, layers: Sequence[nn.Module], tokens: Tokens
+) -> dict[tuple[int, str], Call]:
+    """Run the model, and remember how each direct part of a layer was called."""
+    calls = {
+        (number, name): Call(part, part)
+        for number, layer in enumerate(layers)
+        for name, part in layer.named_children()
+    }
+    with ExitStack() as listening:
+        for call in calls.values():
+            listening.enter_context(call.remembering())
+        logits_of(model, tokens)
+    return calls
+
+
+def name_layers(numbers: Sequence[int]) -> str:
+    """Write layers' numbers: `layer 3`, `layers 0, 1, 2`."""
+    return f"layer{'s' if len(numbers) > 1 else ''} {', '.join(map(str, numbers))}"
 
 
 @dataclass(frozen=True)
@@ -228,16 +370,19 @@ class CutProof:
         masks: Bool[Tensor, "rows parts"],
         tokens: Tokens,
         intact: Logits,
-    ) -> None:
+        read: Callable[[], Logits] | None = None,
+    ) -> Logits:
         """Show that each row of one pass equals the model with its parts' weights at zero.
 
-        Raises ModelRefused if it does not, or a cut changes nothing.
+        `read` gives the logits that are held against each other (None: of one pass). Returns those
+        under the masks. Raises ModelRefused if they differ, or a cut changes nothing.
         """
+        read = read or partial(logits_of, model, tokens)
         with knocked_out(self.projections, self.grid, masks):
-            cut = logits_of(model, tokens)
+            cut = read()
         for row, mask in enumerate(masks):
             with self.zeroed(self.projections, self.grid, mask):
-                truth = logits_of(model, tokens)[row]
+                truth = read()[row]
             effect = root_mean_square(truth - intact[row])
             if bool(mask.any()) and not effect > 0:
                 raise ModelRefused(
@@ -253,6 +398,7 @@ class CutProof:
                     f"logits differ from those with their weights set to zero, by "
                     f"{error / scale:.2g} of the knockout's effect. {self.remedy}".strip()
                 )
+        return cut
 
 
 def tolerance(model: PreTrainedModel) -> float:
@@ -297,6 +443,44 @@ def logits_of(model: PreTrainedModel, tokens: Tokens) -> Logits:
     return model(
         input_ids=tokens, attention_mask=torch.ones_like(tokens), use_cache=False
     ).logits.float()
+
+
+class _Dictated(LogitsProcessor):
+    """Keeps the logits of each step, and has `generate` go on with given tokens."""
+
+    def __init__(self, tokens: Int[Tensor, "rows steps"]) -> None:
+        self.tokens, self.read = tokens, list[Tensor]()
+
+    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
+        step = min(len(self.read), self.tokens.shape[1] - 1)  # nothing reads the last one
+        self.read.append(scores.float().clone())
+        said = self.tokens[:, step : step + 1].to(scores.device)
+        return torch.full_like(scores, -torch.inf).scatter_(1, said, 0)
+
+
+def step_logits(model: PreTrainedModel, tokens: Tokens) -> Logits:
+    """Compute the last logits as `generate` comes to them: a prompt, then token by token.
+
+    The tokens are those given and not the likeliest, so that two models can be held together.
+    """
+    dictated = _Dictated(tokens[:, -STEPS:])
+    prompt, generator = tokens[:, :-STEPS], cast(Any, model)
+    options = {"eos_token_id": None, "max_new_tokens": STEPS + 1, "use_cache": True}
+    try:
+        with generating(model, options) as (config, _):
+            generator.generate(
+                input_ids=prompt,
+                attention_mask=torch.ones_like(prompt),
+                generation_config=config,
+                logits_processor=LogitsProcessorList([dictated]),
+            )
+    except (TypeError, ValueError, RuntimeError, IndexError, AttributeError, KeyError) as error:
+        short = " ".join(str(error).split())[:200]
+        raise ModelRefused(
+            f"{type(model).__name__} cannot write token by token with generate "
+            f"({type(error).__name__}: {short})."
+        ) from error
+    return torch.stack(dictated.read, dim=1)
 
 
 def root_mean_square(difference: Tensor) -> float:

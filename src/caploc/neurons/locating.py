@@ -23,7 +23,7 @@ from caploc.neurons.study import (
     open_study,
     write_result,
 )
-from caploc.progress import Progress
+from caploc.progress import Progress, tell_once
 from caploc.report.exhibits import Exhibit
 from caploc.report.tabulation import drop_empty, fill_tables, ranged
 from caploc.stats import Interval, mean_interval
@@ -132,7 +132,11 @@ def locate(
     check_kinds(kinds or {}, study.tasks, "the run", "they are")
     with open_study(study, folder, progress, command) as lab:
         located = LocatedNeurons.by(lab, kinds or {})
-        model = {"name": study.model.name, "fingerprint": lab.model.fingerprint}
+        uncovered = lab.model.uncovered
+        for part in uncovered:
+            tell_once(lab.progress, f"Not covered: {part}, with weights that no neuron reads.")
+        model: dict[str, Any] = {"name": study.model.name, "fingerprint": lab.model.fingerprint}
+        model |= {"uncovered": [*uncovered]} if uncovered else {}
         results = {
             "model": model,
             "rule": str(study.rule),

@@ -16,12 +16,13 @@ from transformers import LogitsProcessorList, PreTrainedTokenizerBase
 
 from caploc.contents import Answers, read_file
 from caploc.engine import BatchEngine, chat_template
-from caploc.engine.encoding import UNFINISHED, Span, Stops, TokenizedPrompt, generating
+from caploc.engine.encoding import UNFINISHED, Span, Stops, TokenizedPrompt
 from caploc.engine.scores import last_logits
 from caploc.errors import BadOption
 from caploc.finished import FinishedRun
 from caploc.folder import ANSWERS, check_named
 from caploc.heads import Head
+from caploc.models.generation import generating
 from caploc.models.knockout import knockout
 from caploc.models.loading import LoadedModel
 from caploc.result import AnswerPair, number

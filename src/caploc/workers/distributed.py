@@ -39,6 +39,7 @@ class ModelIdentity(Generic[Parts]):
     device: str
     grid: Parts
     release: str
+    uncovered: tuple[str, ...] = ()
 
     def check_same(self, first: "ModelIdentity[Parts]") -> None:
         """Refuse a worker whose answers would be another model's."""
@@ -65,6 +66,7 @@ class ModelReplica(Generic[Parts]):
     """A worker's model, which a subclass puts to some use."""
 
     recipe: WorkerRecipe
+    uncovered: tuple[str, ...] = field(init=False, default=())
 
     def load(self) -> ModelIdentity[Parts]:
         """Load and prove the model; return which it is. Raises CaplocError if it is refused."""
@@ -75,7 +77,7 @@ class ModelReplica(Generic[Parts]):
             memory = int(SHARE * part * free_memory(loaded.device))
         grid = self.open(loaded, memory)
         who = loaded.name, loaded.fingerprint, loaded.dtype, str(loaded.device)
-        return ModelIdentity(*who, grid, version("caploc"))
+        return ModelIdentity(*who, grid, version("caploc"), self.uncovered)
 
     def open(self, loaded: LoadedModel, memory: int | None) -> Parts:
         """Make ready for work beside which `memory` bytes are free (None: to be measured).
@@ -93,6 +95,7 @@ class Replica(ModelReplica[HeadGrid]):
 
     def open(self, loaded: LoadedModel, memory: int | None) -> HeadGrid:
         self.engine = BatchEngine(loaded, self.recipe.batch_size, memory)
+        self.uncovered = loaded.uncovered
         return loaded.grid
 
     def answer(self, asks: Sequence[Ask]) -> list[Answer]:

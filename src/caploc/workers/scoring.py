@@ -45,6 +45,7 @@ class ScoringReplica(ModelReplica[NeuronGrid]):
     def open(self, loaded: LoadedModel, memory: int | None) -> NeuronGrid:
         neurons = as_neurons(loaded, whole=False)
         self.scoring = self.recipe.prepare(neurons, self.recipe.batch_size, memory)
+        self.uncovered = neurons.uncovered
         return neurons.grid
 
     def score(self, spans: Sequence[Span]) -> Moments:
