@@ -50,7 +50,7 @@ def test_a_run_says_beforehand_what_it_asks_at_most_and_again_when_its_search_en
     (before, whole), (searched, checks) = watched.expected
     assert re.fullmatch(
         r"demo/recall in demo: a search among 96 heads, up to 25 rows; its checks, up to [\d,]+ "
-        r"more\.",
+        r"more\. Asked as .+ \+ .+\.",
         watched.told[0],
     )
     assert before == 0 and searched == 5 + 4 * 5 and checks <= whole - searched
