@@ -219,8 +219,7 @@ def prove(
             _prove_gradients(model, projections, tokens)
         masks, read = masks_to_prove(grid, seed, SHARE), partial(step_logits, model, tokens)
         proof.hold(model, masks, tokens, intact)
-        prove_steps(model, projections, tokens)
-        proof.hold(model, masks, tokens, read(), read)
+        proof.hold(model, masks, tokens, prove_steps(model, projections, tokens), read)
 
 
 def _prove_one_position(

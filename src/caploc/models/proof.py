@@ -102,10 +102,8 @@ def prove_heads(
         )
         masks = masks_to_prove(grid, seed)
         cut = proof.hold(model, masks, tokens, intact)
-        prove_steps(model, projections, tokens)
-        read = partial(step_logits, model, tokens)
-        before = read()
-        after = proof.hold(model, masks, tokens, before, read)
+        before = prove_steps(model, projections, tokens)
+        after = proof.hold(model, masks, tokens, before, partial(step_logits, model, tokens))
         if model.dtype.itemsize > 2:  # where rounding cannot be taken for another answer
             _prove_agreement(model, (intact, before), (cut, after))
         return find_uncovered(model, projections, grid, tokens)
@@ -187,8 +185,11 @@ def _prove_causal(model: PreTrainedModel, tokens: Tokens, intact: Logits) -> Non
         )
 
 
-def prove_steps(model: PreTrainedModel, projections: Projections, tokens: Tokens) -> None:
-    """Show that `generate` calls every projection in every pass, those of single tokens too."""
+def prove_steps(model: PreTrainedModel, projections: Projections, tokens: Tokens) -> Logits:
+    """Show that `generate` calls every projection in every pass, those of single tokens too.
+
+    Returns the logits of `step_logits`.
+    """
     passes: list[set[int]] = []
 
     def note(layer: int, *_: Any) -> None:
@@ -201,12 +202,13 @@ def prove_steps(model: PreTrainedModel, projections: Projections, tokens: Tokens
 
     layers = {layer for layer, each in enumerate(projections) if each is not None}
     with temporary_hooks(listen()):
-        step_logits(model, tokens)
+        logits = step_logits(model, tokens)
     for number, called in enumerate(passes):
         if missing := sorted(layers - called):
             name = module_name(model, projections[missing[0]])  # type: ignore[arg-type]
             where = "single tokens are read from kept keys" if number else "a prompt is read"
             raise ModelRefused(f"{name} is not called where {where}. {BY_HAND}")
+    return logits
 
 
 def _prove_agreement(
@@ -381,8 +383,10 @@ class CutProof:
         with knocked_out(self.projections, self.grid, masks):
             cut = read()
         for row, mask in enumerate(masks):
-            with self.zeroed(self.projections, self.grid, mask):
-                truth = read()[row]
+            truth = intact[row]
+            if bool(mask.any()):
+                with self.zeroed(self.projections, self.grid, mask):
+                    truth = read()[row]
             effect = root_mean_square(truth - intact[row])
             if bool(mask.any()) and not effect > 0:
                 raise ModelRefused(
