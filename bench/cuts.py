@@ -75,8 +75,8 @@ class Cutting:
     @classmethod
     def prepare(cls, bench: Workbench[Any], tasks: Sequence[Task], targets: int) -> "Cutting":
         """Split every task's examples in three."""
-        likely = [task.in_likelihood() for task in tasks]
-        meters = [bench.meter(task) for task in (*tasks, *likely) if task is not None]
+        likely = [task.with_outcome("logprob") for task in tasks]
+        meters = [bench.meter(task) for task in (*tasks, *likely)]
         parts: tuple[list[list[int]], ...] = ([], [], [])
         for number, task in enumerate(tasks):
             order = designs.generator(7).permutation(task.size).tolist()
@@ -118,7 +118,8 @@ class Cutting:
                 part[:ELSEWHERE] if number >= self.targets else []
                 for number, part in enumerate(self.searching[1:], start=1)
             ],
-            likelihood=self.count,
+            signal=self.count,
+            linear=False,
             sides=sides,
         )
 
@@ -126,7 +127,7 @@ class Cutting:
         """What caploc finds in so many times the rows of a search, and the rows it took."""
         budget = times * self.budget
         settings = Settings(goal=goal, seed=seed, budget=budget, price=PRICE, top=TOP)
-        done = metered(METHODS["adaptive"].search(self.problem(settings)), self.meters)
+        done = metered(METHODS["scan"].search(self.problem(settings)), self.meters)
         return done.found, done.rows
 
     def check(self, number: int, examples: Sequence[int]) -> Check:

@@ -1,7 +1,7 @@
 """How well heads are found on pretrained models, against what every head does alone.
 
-    python bench/real.py --models smollm2 --tasks past,upper --methods adaptive --seeds 3
-    python bench/real.py --again --methods adaptive         what was run before, anew
+    python bench/real.py --models smollm2 --tasks past,upper --methods scan --seeds 3
+    python bench/real.py --again --methods scan             what was run before, anew
     python bench/real.py --page                             the page again, from the JSON
 
 The truth is that of bench/census.py. Of its examples half are for the search and half for the
@@ -26,10 +26,11 @@ from caploc.progress import Silent
 from caploc.result import Effect, Member
 from caploc.search import METHODS, Found, Problem, Settings, column_mask
 from caploc.store import Store
+from caploc.study import add_signal
 from caploc.tasks.catalog import TaskOptions
 from caploc.validation import Check
 from caploc.validation.members import drop_idle_members, judge, measure_members
-from caploc.workbench import ModelOptions, Workbench, choices_of
+from caploc.workbench import ModelOptions, Workbench
 from census import CASES, FILES, ROWS, Case, wanted
 from measuring import say
 from metering import metered
@@ -44,7 +45,7 @@ CHECKED = 75  # fresh examples on which a set is held against its parts, and its
 REPEATED = 200  # fresh examples on which each named head is knocked out again
 DAMAGED = 0.5  # an effect alone beyond this breaks the task
 SURE = 2.0  # standard errors within which two heads count as equals
-METHODS_RUN = ("adaptive", "set", "one-shot", "css", "csb", "greedy")
+METHODS_RUN = ("scan", "set", "one-shot", "css", "csb", "greedy")
 Figures = dict[str, float]
 
 
@@ -141,15 +142,15 @@ class Proving:
 
     def run(self, trial: Trial, split: Split) -> Figures:
         """Search, and judge what was found."""
-        looks = trial.method == "adaptive" and trial.settings.opening != "masks"
+        scans = METHODS[trial.method].has_goals
         problem = Problem(
             self.heads,
             split.searching[: trial.examples],
             trial.settings,
-            fresh=() if looks and trial.settings.goal == "heads" else split.checking,
+            fresh=() if scans and trial.settings.goal == "heads" else split.checking,
             chance=self.meters[0].task.chance,
-            likelihood=1 if looks else None,
-            choices=choices_of(self.meters[0].task, split.searching),
+            signal=len(self.meters) - 1 if scans else 0,
+            linear=len(self.meters) == 1 or not scans,
         )
         done = metered(METHODS[trial.method].search(problem), self.meters)
         chosen, check = done.found.chosen, self.check(split.checking)
@@ -160,7 +161,7 @@ class Proving:
             chosen = drop_idle_members(check, judged.named if judged else chosen)
         figures = {"rows": float(done.rows), "seconds": done.measuring}
         figures |= judge_heads(done.found, self.truth, split.judging)
-        if trial.method == "adaptive" and trial.settings.goal == "heads":
+        if scans and trial.settings.goal == "heads":
             others = [*split.beyond, *split.checking]
             figures |= self.repeat(done.found, others[:REPEATED])
         return figures | self.judge_set(chosen, check, split.beyond)
@@ -251,17 +252,11 @@ def trials(case: Case, methods: Sequence[str], heads: int, seed: int) -> list[Tr
     rows, set_rows = ROWS_OF[case.model], ROWS_OF_SET[case.model]
     masks = rows // CROSSED
     found = {
-        "adaptive": [Trial("adaptive", "adaptive", Settings(seed=seed, budget=rows, recall=1.0))],
-        "masks": [
-            Trial(
-                "adaptive",
-                "adaptive, masks",
-                Settings(seed=seed, budget=rows, recall=1.0, opening="masks"),
-            )
+        "scan": [
+            Trial("scan", "scan", Settings(seed=seed)),
+            Trial("scan", f"scan, {rows:,} rows", Settings(seed=seed, budget=rows)),
         ],
-        "set": [
-            Trial("adaptive", "adaptive, set", Settings(seed=seed, budget=set_rows, goal="set"))
-        ],
+        "set": [Trial("scan", "scan, set", Settings(seed=seed, budget=set_rows, goal="set"))],
         "one-shot": [Trial("one-shot", "one-shot", Settings(seed=seed), rows // heads)],
         "css": [
             Trial("css", f"css, {rate:.0%}", Settings(seed=seed, masks=masks, rate=rate), CROSSED)
@@ -282,9 +277,10 @@ def run_case(case: Case, arguments: argparse.Namespace, kept: dict[str, Any]) ->
         engine = model.engine()
         bench = Workbench(engine, store)
         (task,) = model.tasks([case.task], TaskOptions())
-        likelihood = task.in_likelihood()
-        assert likelihood is not None
-        meters = [bench.meter(task), bench.meter(likelihood)]
+        meters = [bench.meter(task)]
+        every = [*range(task.size)]
+        intact = meters[0].under(column_mask(engine.grid.size, []), every, Silent(), "intact")
+        add_signal(bench, meters, 0, intact)
         proving = Proving(case, truth, engine, meters)
         for seed in range(arguments.seeds):
             split = Split.drawn(truth, meters[0].task.size, seed)

@@ -13,41 +13,13 @@ import numpy as np
 from sklearn.linear_model import RidgeCV
 
 from caploc import designs
-from caploc.recovery import ESTIMATORS, Estimate, Estimator, Measurements, fit_paper_lasso
-from caploc.recovery.screening import shrink
+from caploc.recovery import Estimate, Estimator, Measurements, fit_paper_lasso
 from caploc.search import Found, Plan, Problem, Search, column_mask
 from caploc.search.plan import intact_plan
 
 MASKS = (100, 200, 400)  # that the paper's search tries
 RATES = (0.01, 0.02, 0.05, 0.1)
 PENALTIES = np.logspace(-3, 3, 25)  # that ridge regression chooses from, by leaving one mask out
-LEVEL = 0.05  # false discovery rate at which a head is named
-NORMAL = 1.96  # standard errors of a 95 % interval
-ANOTHER = 500_009  # added to a seed for a second stream, so that more rows keep the first ones
-
-
-def flat(problem: Problem) -> Search:
-    """Scattered rows without a look: a mask for every row, all heads evenly, and one fit."""
-    settings, heads = problem.settings, problem.heads
-    rows = settings.budget or 16 * heads
-    intact = (yield intact_plan(problem, problem.examples)).by_example()
-    masks = designs.scattered(
-        np.ones(heads, dtype=bool),
-        rows,
-        size=max(1, round(settings.rate * heads)),
-        random=designs.generator(settings.seed),
-    )
-    random = designs.generator(settings.seed + ANOTHER)
-    examples = designs.spread_examples(right(intact), rows, random=random)
-    seen = Measurements.none(heads).joined((yield Plan.scattered(masks, examples, "rows")))
-    estimate = ESTIMATORS["spike-slab"](seen, intact)
-    error = (estimate.high - estimate.low) / 2 / NORMAL
-    mean = shrink(estimate.effect, error).mean
-    ranking = np.argsort(mean, kind="stable").tolist()
-    named = [column for column in ranking[: settings.top] if estimate.q[column] < LEVEL]
-    # its intervals are for the right examples with other heads gone, not for a head alone
-    unknown = np.full(heads, np.nan)
-    return Found(named, ranking, replace(estimate, low=unknown, high=unknown), seen)
 
 
 def right(intact: dict[int, float]) -> list[int]:

@@ -23,13 +23,10 @@ FINDING, FRESH = 400, 600
 ELSEWHERE = 24  # examples of another task
 BUDGETS = (1000, 2000, 4000, 8000)
 HALVED = (8192, 32768)
-START = 0.04  # rate of the flat rows
 NAMES = (
-    "adaptive (heads)",
-    "adaptive (set)",
-    "adaptive (masks)",
-    "adaptive (own stop)",
-    "flat rows",
+    "scan (heads)",
+    "scan (set)",
+    "scan (no budget)",
     "css",
     "css (searched)",
     "csb",
@@ -42,7 +39,7 @@ NAMES = (
     "halving",
 )
 CHUNK = 8192  # rows simulated at a time
-OTHER, LIKELIHOOD = 1, 2  # tasks of a plan: another one, and this one's right answers' likelihood
+OTHER, SIGNAL = 1, 2  # tasks of a plan: another one, and how sure the model is of its right answers
 OTHER_WORLD = 9999  # added to the seed
 BREAKS = 9.0  # what a universal head takes from the margin of any example
 IDLE = "/idle"  # after a kind's name: the same with heads that do exactly nothing
@@ -76,20 +73,18 @@ class Simulated:
     def __call__(self, plan: Plan) -> Measurements:
         """The outcomes of the plan's rows."""
         world = self.other if plan.task == OTHER else self.world
-        answer = world.logprobs if plan.task == LIKELIHOOD else world.outcomes
+        answer = world.logprobs if plan.task == SIGNAL else world.outcomes
         outcome = np.zeros(len(plan.mask))
         for start in range(0, len(outcome), CHUNK):
             part = slice(start, start + CHUNK)
             outcome[part] = answer(plan.masks[plan.mask[part]], plan.example[part])
-        return Measurements(plan.masks, plan.mask, plan.example, outcome)
+        kept = (outcome > np.log(0.5)).astype(float) if plan.task == SIGNAL else None
+        return Measurements(plan.masks, plan.mask, plan.example, outcome, kept)
 
 
 def trials(seed: int, struck: Sequence[int], budgets: Sequence[int]) -> list[Trial]:
     """Every method at every setting."""
-    found = [*adaptive_trials(seed, budgets), *crossed_trials(seed)]
-    for rows in budgets:
-        settings = Settings(seed=seed, budget=rows, rate=START)
-        found.append(Trial("flat rows", f"{rows:,}", rivals.flat, settings, FINDING))
+    found = [*scan_trials(seed, budgets), *crossed_trials(seed)]
     for rows in HALVED:
         settings = Settings(seed=seed, budget=rows)
         search = rivals.without(rivals.halving, struck)
@@ -105,19 +100,15 @@ def trials(seed: int, struck: Sequence[int], budgets: Sequence[int]) -> list[Tri
     ]
 
 
-def adaptive_trials(seed: int, budgets: Sequence[int]) -> list[Trial]:
-    """Both goals at given budgets, without an early stop, and the rule that stops by itself."""
-    search = METHODS["adaptive"].search
-    found = []
+def scan_trials(seed: int, budgets: Sequence[int]) -> list[Trial]:
+    """The default search by both goals at given budgets, and with what it takes by itself."""
+    search, found = METHODS["scan"].search, []
     for goal in ("heads", "set"):
         for rows in budgets:
-            settings = Settings(seed=seed, goal=goal, budget=rows, recall=1.0)
-            found.append(Trial(f"adaptive ({goal})", f"{rows:,}", search, settings, FINDING, FRESH))
-    for rows in budgets:
-        settings = Settings(seed=seed, budget=rows, recall=1.0, opening="masks")
-        found.append(Trial("adaptive (masks)", f"{rows:,}", search, settings, FINDING, FRESH))
+            settings = Settings(seed=seed, goal=goal, budget=rows)
+            found.append(Trial(f"scan ({goal})", f"{rows:,}", search, settings, FINDING, FRESH))
     own = Settings(seed=seed)
-    return [*found, Trial("adaptive (own stop)", "default", search, own, FINDING, FRESH)]
+    return [*found, Trial("scan (no budget)", "default", search, own, FINDING, FRESH)]
 
 
 def crossed_trials(seed: int) -> list[Trial]:
@@ -189,5 +180,7 @@ def problem_of(world: World, trial: Trial) -> Problem:
     finding = list(range(trial.examples))
     fresh = list(range(trial.examples, trial.examples + trial.fresh))
     others = [list(range(ELSEWHERE))] if trial.fresh else []
-    likely = LIKELIHOOD if trial.fresh and trial.settings.opening != "masks" else None
-    return Problem(world.heads, finding, trial.settings, fresh, others, likelihood=likely)
+    signal = SIGNAL if trial.fresh else 0
+    return Problem(
+        world.heads, finding, trial.settings, fresh, others, signal=signal, linear=not signal
+    )

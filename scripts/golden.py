@@ -116,11 +116,12 @@ class Planted:
         settings = Settings(seed=self.seed, goal=goal, mask_counts=(20, 40), rates=(0.02, 0.05))
         problem = Problem(
             heads=16 * 12,
-            examples=range(60 if method != "adaptive" else 400),
+            examples=range(60 if method != "scan" else 400),
             settings=settings,
             fresh=range(400, 800),
             elsewhere=[range(24)],
-            likelihood=2,
+            signal=2,
+            linear=False,
             sides=[OtherTask(3, range(200), 4)] if goal == "specific" else (),
         )
         searching, rows, measured = METHODS[method].search(problem), 0, None
@@ -153,7 +154,7 @@ def planted() -> Figures:
     for kind in ("strong", "weak", "real", "rescue", "null"):
         world = Planted(kind, seed=7)
         for method in METHODS:
-            for goal in ("heads", "set", "specific") if method == "adaptive" else ("heads",):
+            for goal in ("heads", "set", "specific") if method == "scan" else ("heads",):
                 figures[f"{kind} {method} {goal}"] = world.search(method, goal)
     return figures
 

@@ -122,16 +122,14 @@ def typed(monkeypatch, capsys, tmp_path):
         ([*LOCATE, "--limit", "0"], "--limit must be 1 or more; got 0."),
         ([*LOCATE, "--engine", "fast"], "There is no engine 'fast'. Known: packed, plain, vllm"),
         ([*LOCATE, "--goal", "both"], "There is no --goal 'both'. Known: heads, set, specific."),
-        ([*LOCATE, "--recall", "0"], "--recall must lie above 0 and at most at 1; got 0."),
-        ([*LOCATE, "--recall", "2"], "--recall must lie above 0 and at most at 1; got 2."),
         ([*LOCATE, "--method", "css", "--estimator", "ridge"], "There is no estimator 'ridge'."),
-        ([*LOCATE, "--budget", "50"], "--budget 50 is too small: adaptive needs 192 rows or more"),
+        ([*LOCATE, "--budget", "50"], "--budget 50 is too small: 252 rows or more"),
         ([*LOCATE, "--budget", "-3"], "--budget -3 is too small"),
         ([*LOCATE, "--method", "one-shot", "--budget", "95"], "one-shot needs 96 rows or more."),
         ([*LOCATE, "--controls", "-1"], "--controls must be 0 or more; got -1."),
-        ([*LOCATE, "--rate", ".1"], "--rate is for --method css, csb; got --method adaptive,"),
+        ([*LOCATE, "--rate", ".1"], "--rate is for --method css, csb; got --method scan,"),
         ([*LOCATE, "--method", "css,csb", "--rates", ".1,.2"], "for --method css-search, csb-"),
-        ([*LOCATE, "--method", "css", "--goal", "set"], "--goal is for --method adaptive; got"),
+        ([*LOCATE, "--method", "css", "--goal", "set"], "--goal is for --method scan; got"),
         ([*LOCATE, "--method", "cs", "--rate", ".1"], "no method 'cs'"),
         ([*LOCATE, "--price", ".1"], "--price is for --goal specific; got --goal heads."),
         ([*LOCATE, "--twin", "demo/prose"], "--twin is for --goal specific; got --goal heads."),
@@ -147,7 +145,7 @@ def test_mistakes_are_one_sentence_and_exit_code_2(typed, tmp_path, arguments, s
 @pytest.mark.parametrize(
     "arguments",
     [
-        ["--method", "css,adaptive", "--rate", ".1", "--goal", "set"],  # each is read by one
+        ["--method", "css,scan", "--rate", ".1", "--goal", "set"],  # each is read by one
         ["--rate", ".02"],  # it is the default
     ],
 )
@@ -164,7 +162,7 @@ def test_a_mistake_shows_no_traceback(tmp_path):
 
 
 def test_locate_prints_heads_and_notes_and_ends_with_the_reports_path(tmp_path):
-    """With nothing but a model and a task the method is adaptive."""
+    """With nothing but a model and a task the method is scan."""
     planted = Planted(needed=2, universal=1, strengths=(0.3, 0.3), examples=300, seed=3)
     truth = write_planted(tmp_path / "model", planted)
     done = caploc(
@@ -174,7 +172,7 @@ def test_locate_prints_heads_and_notes_and_ends_with_the_reports_path(tmp_path):
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     result = json.loads((tmp_path / "a" / "result.json").read_text())
-    assert result["method"]["name"] == "adaptive"
+    assert result["method"]["name"] == "scan"
     assert set(result["top"]) == {str(head) for head in truth.needed}
     printed = " ".join(done.stdout.split())
     assert all(head in printed for head in result["top"])

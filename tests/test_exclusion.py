@@ -60,7 +60,7 @@ def test_a_file_of_another_grid_is_refused(tmp_path):
         resolved(str(tmp_path / "heads.json"))
 
 
-@pytest.mark.parametrize("method", ["adaptive", "css"])
+@pytest.mark.parametrize("method", ["scan", "css"])
 def test_a_study_says_which_heads_it_left_in_and_names_others(tmp_path, method):
     truth = write_planted(tmp_path / "model", Planted(2, 4, needed=3, examples=120, seed=1))
     worst = str(max(truth.needed, key=truth.needed.get))

@@ -96,7 +96,7 @@ def test_a_function_scores_what_the_model_writes(model, tokenizer, tmp_path):
         caploc.locate(DEMO, json.loads((right.folder / "run.json").read_text())["study"]["task"])
 
 
-@pytest.mark.parametrize("method", ["css", "adaptive"])
+@pytest.mark.parametrize("method", ["css", "scan"])
 def test_a_run_of_which_no_answer_could_be_scored_ends_with_the_reason(
     model, tokenizer, tmp_path, method
 ):
@@ -218,9 +218,9 @@ def test_prompt_and_answer_are_asked_as_they_are_written(prompt, answer, join, t
         assert gold == answer
         if not scored:
             assert (asked.context, asked.continuation) == (pairs[3][0], join + answer)
-            assert task.in_likelihood().requests(3)[0] == asked
+            assert task.with_outcome("logprob").requests(3)[0] == asked
         else:
-            likely = task.in_likelihood().requests(3)[0]
+            likely = task.with_outcome("logprob").requests(3)[0]
             assert (likely.context, likely.continuation) == (pairs[3][0], join + answer)
 
 

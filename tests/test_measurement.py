@@ -85,9 +85,6 @@ class Squares:
     def in_metric(self):
         return self
 
-    def in_likelihood(self):
-        return None
-
     def choice(self, example):
         return None
 

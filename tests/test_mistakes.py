@@ -69,7 +69,7 @@ MISTAKES = [
     (f"{LOCATE} --metric bleu", "no metric 'bleu'. Known: exact_match"),
     ("neurons fidelity model --facts facts.jsonl", "facts.jsonl, line 1 is not valid JSON"),
     # options
-    (f"{LOCATE} --method adaptiv", "no method 'adaptiv'. Did you mean 'adaptive'"),
+    (f"{LOCATE} --method scann", "no method 'scann'. Did you mean 'scan'"),
     (f"{LOCATE} --goal both", "no --goal 'both'. Known: heads, set, specific"),
     (f"{LOCATE} --method css --rate 1", "--rate is the share of heads in a mask, .* got 1"),
     (f"{LOCATE} --method css --rate some", "'--rate'.* number"),

@@ -96,7 +96,7 @@ def test_no_example_is_resampled_from_itself(addition):
     for example, (text,) in enumerate(taken):
         assert text != addition.requests(example)[0]
     assert len(set(taken)) == POOL
-    again = Intervention(Mode("resample")).sources(addition.in_likelihood()).of
+    again = Intervention(Mode("resample")).sources(addition.with_outcome("logprob")).of
     assert [again(example, [None])[0].texts for example in range(300)] == taken
 
 
@@ -119,7 +119,7 @@ def rows_under(engine, store, task, mode, corrupted=None):
 
 def test_rows_of_one_mode_are_never_those_of_another(tmp_path, pair):
     clean, corrupted, _ = (load_task(name, TaskOptions()) for name in pair)
-    engine, likelihood = ModelOptions(DEMO, device="cpu").engine(), clean.in_likelihood()
+    engine, likelihood = ModelOptions(DEMO, device="cpu").engine(), clean.with_outcome("logprob")
     modes = [Mode(), Mode("mean"), Mode("resample"), Mode("patch", pair[1], "last"),
              Mode("patch", pair[1])]  # fmt: skip
     with Store(tmp_path / "rows.sqlite") as store:

@@ -127,8 +127,8 @@ SEARCHES = [
     ("csb-search", {"mask_counts": (6, 8), "rates": (0.2, 0.3)}),
     ("one-shot", {}),
     ("greedy", {}),
-    ("adaptive", {"budget": 400}),
-    ("adaptive", {"budget": 400, "goal": "set"}),
+    ("scan", {"budget": 400}),
+    ("scan", {"budget": 400, "goal": "set"}),
 ]
 LONGER = ("csb", "csb-search", "one-shot")
 

@@ -151,7 +151,7 @@ def test_a_curve_is_measured_and_drawn(found):
         ("nowhere/at-all", "demo/addition", {}, UserError, "nowhere/at-all"),
         (DEMO, "demo/addition", {"budgets": 5}, UnknownName, "Did you mean 'budget'"),
         (DEMO, "demo/addition", {"top": 0}, BadOption, "^--top must be 1 or more"),
-        (DEMO, "demo/addition", {"method": "adaptiv"}, UnknownName, "'adaptive'"),
+        (DEMO, "demo/addition", {"method": "scann"}, UnknownName, "'scan'"),
     ],
 )
 def test_mistakes_are_sentences_and_leave_nothing(tmp_path, model, task, given, error, sentence):

@@ -110,8 +110,8 @@ def test_the_check_is_on_examples_that_the_heads_were_not_found_on(done):
 
 @pytest.mark.parametrize(
     ("method", "examples", "size", "count", "fresh"),
-    [("adaptive", None, 512, 341, 171), ("adaptive", None, 5000, 400, 600),
-     ("adaptive", None, 58, 38, 20), ("adaptive", None, 39, 26, 0), ("adaptive", 30, 58, 30, 28),
+    [("scan", None, 512, 341, 171), ("scan", None, 5000, 400, 600),
+     ("scan", None, 58, 38, 20), ("scan", None, 39, 26, 0), ("scan", 30, 58, 30, 28),
      ("css", None, 512, 100, 412), ("one-shot", None, 60, 60, 0), ("css", 45, 60, 45, 0)],
 )  # fmt: skip
 def test_examples_for_the_check_are_kept_where_a_task_has_enough(
@@ -122,9 +122,9 @@ def test_examples_for_the_check_are_kept_where_a_task_has_enough(
     assert len({*found, *kept}) == count + fresh
 
 
-def test_the_method_is_adaptive_and_controls_are_twenty_if_nothing_is_said():
+def test_the_method_is_scan_and_controls_are_twenty_if_nothing_is_said():
     study = Study(MODEL, "demo/addition")
-    assert (study.method, study.controls, study.settings.goal) == ("adaptive", 20, "heads")
+    assert (study.method, study.controls, study.settings.goal) == ("scan", 20, "heads")
 
 
 def test_heads_of_the_quizzes_are_no_heads_of_plain_sentences(tmp_path):
@@ -248,7 +248,7 @@ def wait_for_rows(path, rows):
     raise AssertionError(f"no {rows} rows in two minutes")
 
 
-SPECIFIC = {"method": "adaptive", "settings": Settings(goal="specific")}
+SPECIFIC = {"method": "scan", "settings": Settings(goal="specific")}
 
 
 @pytest.mark.parametrize(
@@ -262,7 +262,7 @@ SPECIFIC = {"method": "adaptive", "settings": Settings(goal="specific")}
         ({"other_tasks": ("demo/sentence",)}, UnknownName, "demo/sentences"),
         ({"method": "css", "settings": Settings(rate=0.005)}, BadOption, "less than one head"),
         ({"settings": Settings(budget=10)}, BadOption, "one-shot needs 96 rows or more"),
-        ({"method": "adaptive", "settings": Settings(budget=100)}, BadOption, "192 rows or more"),
+        ({"method": "scan", "settings": Settings(budget=100)}, BadOption, "252 rows or more"),
         ({"method": "css", "settings": Settings(budget=5, rate=0.1)}, BadOption, "css needs 6"),
         ({"settings": Settings(goal="pairs")}, UnknownName, "no --goal 'pairs'. Known: heads"),
         ({"settings": Settings(price=0.0)}, BadOption, "--price must lie above 0"),
@@ -270,18 +270,17 @@ SPECIFIC = {"method": "adaptive", "settings": Settings(goal="specific")}
         ({"spare": ("demo/sentences",)}, BadOption, "--spare is for --goal specific; got"),
         (
             {
-                "method": "adaptive",
+                "method": "scan",
                 "spare": ("demo/sentences",),
                 "settings": Settings(goal="specific", budget=200),
             },
             BadOption,
-            "--goal specific needs 274 rows or more before it has tried a set",
+            "--budget 200 is too small: 252 rows or more",
         ),
         (SPECIFIC, BadOption, "needs a task to leave alone, or several"),
-        (SPECIFIC | {"method": "css"}, BadOption, "--goal specific is for --method adaptive"),
+        (SPECIFIC | {"method": "css"}, BadOption, "--goal specific is for --method scan"),
         (SPECIFIC | {"spare": ("demo/addition",)}, BadOption, "--spare demo/addition is the task"),
-        ({"settings": Settings(recall=0.0)}, BadOption, "--recall must lie above 0"),
-        ({"settings": Settings(recall=1.5)}, BadOption, "got 1.5"),
+        ({"settings": Settings(price=0.0)}, BadOption, "--price must lie above 0"),
         ({"settings": Settings(estimator="laso")}, UnknownName, "Did you mean 'lasso'"),
         ({"model": ModelOptions("/nowhere/model")}, UserError, "/nowhere/model"),
         ({"model": ModelOptions(DEMO, dtype="float8")}, UserError, "float8"),
@@ -317,7 +316,7 @@ def test_a_budget_buys_masks_or_examples():
     css = replace(SMALL, method="css", examples=20, settings=budget).sized(96)
     assert css.settings.masks == 50 and css.settings.budget is None
     assert replace(SMALL, settings=budget).sized(96).examples == 10
-    assert replace(SMALL, method="adaptive", settings=budget).sized(96).settings.budget == 1000
+    assert replace(SMALL, method="scan", settings=budget).sized(96).settings.budget == 1000
 
 
 @pytest.mark.slow
@@ -482,9 +481,9 @@ def test_a_study_of_thousands_of_tasks_is_refused():
         Allowed().check("The run in x", ModelOptions(DEMO), TaskOptions(), others)
 
 
-def test_only_the_adaptive_search_has_a_goal():
+def test_only_the_default_search_has_a_goal():
     """Published methods name what their authors' rules name, whatever the goal."""
-    for method, goal, seeks in (("adaptive", "set", True), ("adaptive", "heads", False),
+    for method, goal, seeks in (("scan", "set", True), ("scan", "heads", False),
                                 ("css", "set", False), ("greedy", "set", False)):  # fmt: skip
         study = replace(SMALL, method=method, settings=Settings(goal=goal))
         assert study.seeks_set is seeks

@@ -24,7 +24,7 @@ CSS = Study(
     controls=0,
     limit=5,
 )
-ADAPTIVE = replace(CSS, method="adaptive", settings=Settings(top=2, budget=400), examples=60)
+SCAN = replace(CSS, method="scan", settings=Settings(top=2, budget=400), examples=60)
 
 
 class Watched(Silent):
@@ -61,11 +61,10 @@ def test_a_run_says_beforehand_what_it_asks_at_most_and_again_when_its_search_en
 
 
 GOALS = {
-    "heads": ADAPTIVE,
-    "masks": replace(ADAPTIVE, settings=replace(ADAPTIVE.settings, opening="masks")),
-    "set": replace(ADAPTIVE, settings=Settings(top=3, budget=2000, goal="set"), controls=3),
+    "heads": SCAN,
+    "set": replace(SCAN, settings=Settings(top=3, budget=2000, goal="set"), controls=3),
     "specific": replace(
-        ADAPTIVE,
+        SCAN,
         settings=Settings(top=3, budget=2000, goal="specific"),
         spare=("demo/code", "demo/prose"),
     ),
@@ -109,11 +108,3 @@ def test_a_folder_of_another_study_is_refused_before_anything_is_promised(tmp_pa
     with pytest.raises(FolderTaken, match="belongs to another run"):
         run_study(CSS, tmp_path, watched)
     assert not watched.told
-
-
-def test_a_search_tells_its_first_heads_whenever_they_change(tmp_path):
-    watched = Watched()
-    run_study(replace(ADAPTIVE, quick=True), tmp_path, watched)
-    best = [text for text in watched.told if text.startswith("so far: L")]
-    assert best and len(set(best)) == len(best)
-    assert all(text.count(" to ") == 2 and text.endswith(" points") for text in best)

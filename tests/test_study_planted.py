@@ -1,4 +1,4 @@
-"""The adaptive method end to end, on transformers whose weights say which heads are needed."""
+"""The default method end to end, on transformers whose weights say which heads are needed."""
 
 import json
 import shutil
@@ -11,6 +11,7 @@ from caploc.contents import Curve, read_file
 from caploc.evaluation import curve
 from caploc.progress import Silent
 from caploc.search import Settings
+from caploc.search.settings import KNOBS
 from caploc.study import Study, run_study
 from caploc.validation import CURVED
 from caploc.workbench import ModelOptions
@@ -84,7 +85,8 @@ def test_the_universal_head_is_found_by_the_other_task_and_left_out(written, don
     assert search.universal == search.critical == list(search.breaks) == [universal]
     rows = {row.head: row for row in done.result.heads}
     assert rows[universal].universal is True and rows[universal].selected is False
-    assert {row.universal for name, row in rows.items() if name != universal} == {None}
+    tested = {name: row.universal for name, row in rows.items() if name != universal}
+    assert {name for name, is_one in tested.items() if is_one is False} == {*done.result.top}
     assert "as well, and is left out: it takes half or more" in " ".join(search.notes)
 
 
@@ -95,17 +97,17 @@ def test_intervals_contain_the_true_costs_of_most_heads(written, done):
         for row in done.result.heads
         if row.low is not None
     ]
-    assert len(covered) >= 31  # all, or all but the universal one
-    assert sum(covered) >= 27
+    assert len(covered) == done.result.search.tried_on / 100 * len(done.result.search.tried) == 9
+    assert sum(covered) >= 8
 
 
-def test_the_search_stops_by_itself_once_it_is_sure(done):
+def test_the_result_says_what_both_stages_asked(done):
     search = done.result.search
-    assert search.stopped_by == "recall" and search.rows < search.budget
-    assert search.expected_recall >= search.wanted_recall == 0.85
-    chances = {row.head: row.top_chance for row in done.result.heads}
-    assert all(chances[head] > 0.9 for head in done.result.top)
-    assert sum(chances.values()) == pytest.approx(3, abs=0.1)
+    rows = {row.head: row for row in done.result.heads}
+    assert {row.scanned for row in rows.values()} == {4}
+    assert search.rows == 4 * len(rows) + search.tried_on * len(search.tried)
+    assert all(rows[head].top_chance > 0.9 and head in search.tried for head in done.result.top)
+    assert search.jaccard > 0.8
 
 
 def test_the_drop_holds_on_examples_that_the_screen_never_used(written, done):
@@ -167,7 +169,7 @@ def test_a_quick_run_draws_no_curve_and_asks_only_what_it_did_before(written, do
     assert "caploc curve " in quick.report.read_text()
     # of three heads the other task lacks the first one and the first two; the set's own parts,
     # each beginning among them, are on the task's examples already
-    assert done.result.cost.rows == quick.result.cost.rows + 2 * CURVED
+    assert done.result.cost.rows == quick.result.cost.rows + 2 * CURVED - KNOBS.elsewhere
 
 
 def test_one_head_is_on_a_curve_for_nothing(written, tmp_path):
@@ -206,17 +208,14 @@ def test_without_another_task_a_critical_head_may_be_universal_or_not(written, t
     assert result.search.critical == list(names(truth.universal))
     assert result.search.universal == []
     assert {row.universal for row in result.heads} == {None}
-    assert "unknown: name one with --also" in " ".join(result.search.notes)
     assert result.validation.controls is None
     assert result.validation.held_out.prediction is None
 
 
 def test_a_task_without_fresh_examples_says_so(written, tmp_path):
-    study = replace(written(PLAN).alone(top=3, opening="masks"), examples=590)
+    study = replace(written(PLAN).alone(top=3), examples=590)
     findings = run_study(study, tmp_path)
-    assert findings.result.search.fresh is False
     assert findings.result.validation.held_out.fresh is False
-    assert "no examples left that the search did not use" in findings.result.search.notes[-1]
     assert "the drop may be overstated" in findings.report.read_text()
 
 
@@ -262,8 +261,7 @@ def test_a_task_that_the_model_cannot_do_names_no_head(written, tmp_path, kind, 
     study = replace(written(PLAN).alone(), task=str(tmp_path / "guess.yaml"))
     result = run_study(study, tmp_path / "run").result
     assert result.top == [] and {row.effect for row in result.heads} == {None}
-    (note,) = result.search.notes
-    assert reason in note
+    assert any(reason in note for note in result.search.notes), result.search.notes
     assert (tmp_path / "run" / "report.html").is_file()
 
 

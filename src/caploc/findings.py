@@ -36,7 +36,7 @@ from caploc.result import (
     number,
 )
 from caploc.search import Found
-from caploc.search.summary import tell_universal
+from caploc.search.settings import KNOBS
 from caploc.store import Row
 from caploc.tasks.task import Task, responses_from_json
 from caploc.validation import ROUNDED, Comparison, above_noise, measure_noise
@@ -150,7 +150,7 @@ def build_result(study: dict[str, Any], stages: Stages, cost: Cost, command: str
             masks=len(found.seen.masks),
             rows=len(found.seen.outcome),
         ),
-        search=describe_search(stages, study.get("exclude", ())),
+        search=describe_search(stages, study.get("exclude", ()), study["settings"]["goal"]),
         validation=stages.validation,
         engines=cost.answerers(),
         cost=RunCost.model_validate(
@@ -170,7 +170,7 @@ def method_settings(study: dict[str, Any], stages: Stages) -> MethodSettings:
         masks=kept.get("masks"),
         rate=kept.get("rate"),
         top=study["settings"]["top"],
-        goal=said.get("goal"),
+        goal=study["settings"]["goal"] if stages.found.stages else None,
         examples=len(stages.examples),
         mode=study["mode"]["name"],
         corrupted=study["mode"]["corrupted"],
@@ -178,7 +178,7 @@ def method_settings(study: dict[str, Any], stages: Stages) -> MethodSettings:
     )
 
 
-def describe_search(stages: Stages, excluded: Sequence[str]) -> Search:
+def describe_search(stages: Stages, excluded: Sequence[str], goal: str) -> Search:
     """What a search says of itself, heads by name."""
     heads, found = stages.loaded.grid.heads, stages.found
 
@@ -186,8 +186,16 @@ def describe_search(stages: Stages, excluded: Sequence[str]) -> Search:
         return [str(heads[column]) for column in columns]
 
     said = dict(found.diagnostics)
-    for key in said.keys() & {"shortlist", "tied"}:
-        said[key] = names(said[key])
+    if both := found.stages:
+        said |= {
+            "goal": goal,
+            "budget": both.budget,
+            "rows": both.rows,
+            "tried": names(both.tried),
+            "tried_on": both.tried_on,
+            "jaccard": both.jaccard,
+            "sets": both.sets,
+        }
     if "settings" in said:
         said["settings"] = [each | {"heads": names(each["heads"])} for each in said["settings"]]
     if "steps" in said:
@@ -204,11 +212,21 @@ def describe_search(stages: Stages, excluded: Sequence[str]) -> Search:
     return Search.model_validate(said | named | more)
 
 
+def tell_universal(tasks: Mapping[str, str]) -> list[str]:
+    """Say which heads are not named since they break another task too, by their names."""
+    return [
+        f"{head} breaks {task} as well, and is left out: it takes half or more of up to "
+        f"{KNOBS.elsewhere} right answers there."
+        for head, task in tasks.items()
+    ]
+
+
 def rank_heads(stages: Stages) -> list[HeadEffect]:
     """Every head, most needed first; heads without an estimate come last."""
     found, estimate = stages.found, stages.found.estimate
     chances, validation = estimate.top_chance, stages.validation
     known = bool(validation and validation.other_tasks)  # else no head can be seen to be universal
+    tested = {*found.chosen, *found.universal}
     rows = [
         HeadEffect(
             head=str(head),
@@ -221,11 +239,23 @@ def rank_heads(stages: Stages) -> list[HeadEffect]:
             top_chance=None if chances is None else number(chances[column]),
             selected=column in found.chosen,
             critical=column in found.critical,
-            universal=column in found.universal if known and column in found.critical else None,
+            universal=column in found.universal if known and column in tested else None,
+            **scanned(found, column),
         )
         for column, head in enumerate(stages.loaded.grid.heads)
     ]
     return sorted(rows, key=lambda row: math.inf if row.effect is None else row.effect)
+
+
+def scanned(found: Found, column: int) -> dict[str, Any]:
+    """What the scan tells of a head, as its record has it."""
+    if found.stages is None or not found.stages.scanned[column]:
+        return {}
+    return {
+        "scanned": int(found.stages.scanned[column]),
+        "broken": int(found.stages.broken[column]),
+        "lost": number(float(found.stages.lost[column])),
+    }
 
 
 def shown_answers(stages: Stages) -> list[AnswerPair]:

@@ -216,7 +216,14 @@ def search(
 def as_measurements(plan: Plan, rows: Sequence[Row]) -> Measurements:
     """Turn a plan's rows into numbers."""
     outcomes = np.array([row.outcome for row in rows], dtype=float)
-    return Measurements(plan.masks, plan.mask, plan.example, outcomes)
+    kept = np.array([told_kept(row.item) for row in rows], dtype=float)
+    return Measurements(plan.masks, plan.mask, plan.example, outcomes, kept)
+
+
+def told_kept(item: Any) -> float:
+    """Read from a signal's item whether the answer is still the same; NaN from any other item."""
+    pair = isinstance(item, list) and len(item) == 2 and isinstance(item[1], bool)
+    return float(item[1]) if pair else math.nan
 
 
 def outcomes_by_example(rows: Sequence[Row]) -> dict[int, float]:

@@ -174,7 +174,7 @@ def locate(  # noqa: PLR0913  (what can be chosen is its parameters)
     score_name: str | None = None,
     join: str = "",
     leave_out: float = 0.0,
-    method: str = "adaptive",
+    method: str = "scan",
     settings: Settings | None = None,
     examples: int | None = None,
     also: list[str] | None = None,

@@ -24,15 +24,16 @@ from caploc.recovery.estimate import is_binary
 from caploc.report.wording import called
 from caploc.result import Members, Subsets, TaskComparison, Validation
 from caploc.search import METHODS, Found, Problem, Settings, column_mask
-from caploc.search.plan import OtherTask, ask_once, opening_plan
+from caploc.search.plan import OtherTask
 from caploc.search.settings import MOST_MASKS, MOST_ROWS, check_spared
-from caploc.search.specific import check_rows
 from caploc.search.summary import nothing_to_lose
+from caploc.store import Row
 from caploc.tasks.catalog import LoadTasks, TaskOptions, check_task_name, list_twins
 from caploc.tasks.defects import without_defects
 from caploc.tasks.harness import digest_data
-from caploc.tasks.task import LogLikelihood, Request, Rolling, Task, prompt_of
-from caploc.tracking import Watch, check_tracking, log_run
+from caploc.tasks.signal import Signal
+from caploc.tasks.task import LogLikelihood, Request, Rolling, Task, prompt_of, responses_from_json
+from caploc.tracking import check_tracking, log_run
 from caploc.validation import (
     CURVED,
     EXAMPLES,
@@ -64,14 +65,11 @@ from caploc.workbench import (
     Workbench,
     check_pairs,
     check_task_count,
-    choices_of,
-    likelihood_of,
     load_intervention,
-    shared_price,
 )
 
 PAPER_EXAMPLES = 100  # that the paper's methods find heads on
-ADAPTIVE_EXAMPLES = 400  # that the adaptive search draws on, at most
+SCAN_EXAMPLES = 400  # that the default search draws on, at most
 FINDING = 2 / 3  # of a small task's examples, to find heads on; the rest is for the check
 FRESH = 600  # examples kept for the check, at most
 CHECKED = 100  # of them that no search sees: the finding, controls and held-out masks are on them
@@ -86,7 +84,7 @@ HeadBench = Workbench[HeadModel]
 class Study:
     """What to do: one task on one model with one method. Everything else follows from it.
 
-    `settings.budget`, in rows, is what an adaptive search may spend; for the other methods it
+    `settings.budget`, in rows, is what the default search may spend; for the other methods it
     decides the number of masks (or, for those that draw none, of examples). `examples` are those
     that heads are found on (None: as many as suits the method and the task). `other_tasks` are
     scored before and after, to see what else breaks; so are those that a specific set must
@@ -103,7 +101,7 @@ class Study:
 
     model: ModelOptions
     task: str
-    method: str = "adaptive"
+    method: str = "scan"
     settings: Settings = field(default_factory=Settings)
     examples: int | None = None
     options: TaskOptions = field(default_factory=TaskOptions)
@@ -121,8 +119,8 @@ class Study:
 
     @property
     def seeks_set(self) -> bool:
-        """Tell whether the search is to find a set; only an adaptive one has goals."""
-        return METHODS[self.method].adaptive and self.settings.goal != "heads"
+        """Tell whether the search is to find a set; only the default one has goals."""
+        return METHODS[self.method].has_goals and self.settings.goal != "heads"
 
     @property
     def names_sets(self) -> bool:
@@ -197,7 +195,7 @@ class Study:
 
     def check_sparing(self) -> None:
         """Refuse tasks to spare, or their lack, that the method and its goal make no sense of."""
-        check_spared(self.settings.goal, self.spare, adaptive=METHODS[self.method].adaptive)
+        check_spared(self.settings.goal, self.spare, has_goals=METHODS[self.method].has_goals)
         check_sides(self.task, self.spare, self.twins)
 
     def check_counts(self, heads: int) -> None:
@@ -218,8 +216,6 @@ class Study:
         examples = self.examples or PAPER_EXAMPLES
         if method.masks is None:
             method.check(Problem(heads, range(examples), self.settings))
-            if self.seeks_specific:
-                check_rows(self.settings, heads, len(self.twins), len(self.spare))
             return self
         if method.draws_masks:
             designs.check_mask_size(heads, self.settings.rate)
@@ -277,9 +273,9 @@ class Study:
     def drawn(self, size: int) -> tuple[list[int], list[int]]:
         """Draw the examples to find heads on, and others kept for the checks, of so many."""
         most = size - FEWEST_FRESH if size >= 2 * FEWEST_FRESH else size
-        usual = min(ADAPTIVE_EXAMPLES, max(1, round(FINDING * size)), most)
-        adaptive = METHODS[self.method].adaptive
-        count = self.examples or (usual if adaptive else min(PAPER_EXAMPLES, size))
+        usual = min(SCAN_EXAMPLES, max(1, round(FINDING * size)), most)
+        scans = METHODS[self.method].has_goals
+        count = self.examples or (usual if scans else min(PAPER_EXAMPLES, size))
         order = designs.draw_examples(size, count, seed=self.settings.seed)
         longer = designs.draw_examples(size, min(size, count + FRESH), seed=self.settings.seed)
         return order, longer[count:] if len(longer) >= count + FEWEST_FRESH else []
@@ -360,7 +356,7 @@ def most_searched(study: Study, tasks: Sequence[Task], heads: int) -> int:
     method, (examples, kept) = METHODS[study.method], study.drawn(tasks[0].size)
     fresh = [] if method.masks else kept[len(held_back(kept)) :]
     intact = len(examples) + len(fresh)
-    if method.adaptive:  # how likely right answers are, and what else a head breaks
+    if method.has_goals:  # how likely right answers are, and what else a head breaks
         intact = 2 * intact + len(study.beside) * ELSEWHERE
     if study.seeks_specific:
         intact += 2 * SEARCHED * len({*study.twins, *study.spare})
@@ -372,7 +368,7 @@ def most_checked(study: Study, tasks: Sequence[Task], found: Found | None = None
     named, sets = study.settings.top, SETS if study.seeks_specific else OFFERED
     if found is not None:
         named = len(found.chosen)
-        sets = len(found.diagnostics.get("candidates", ())) if study.seeks_specific else OFFERED
+        sets = len(found.candidates) if study.seeks_specific else OFFERED
     named = max(named, 1)
     tried = 4 * named  # its beginnings, each head alone, all but each, the same of a part
     if study.seeks_set:
@@ -437,20 +433,14 @@ def locate(study: Study, bench: HeadBench, tasks: Sequence[Task], progress: Prog
     task = tasks[0]
     examples, kept = study.drawn(task.size)
     held_out = held_back(kept)
-    # What else a critical head breaks is judged in the other tasks' own metric.
+    # What else a head breaks is judged in the other tasks' own metric.
     meters = [bench.meter(task), *(bench.meter(other.in_metric()) for other in tasks[1:])]
-    looked = METHODS[study.method].adaptive and study.settings.opening != "masks"
-    likelihood = likelihood_of(task, examples) if looked else None
-    if likelihood is not None:
-        meters.append(bench.meter(likelihood))
-    likely = None if likelihood is None else meters.index(bench.meter(likelihood))
-    sides = [*other_tasks(study, bench, tasks, meters)] if study.seeks_specific else []
-    grid = bench.engine.loaded.grid
-    search(meters, ask_once(opening_plan(grid.size, examples)), progress)
+    grid, scans = bench.engine.loaded.grid, METHODS[study.method].has_goals
     intact = meters[0].under(column_mask(grid.size, []), examples, progress, "intact")
     trouble = describe_trouble(task, intact) if task.outcome_kind == "metric" else None
     if trouble:
         tell(progress, trouble)
+    signal = add_signal(bench, meters, 0, intact) if scans else (0, True)
     problem = Problem(
         heads=grid.size,
         examples=examples,
@@ -460,30 +450,28 @@ def locate(study: Study, bench: HeadBench, tasks: Sequence[Task], progress: Prog
             [] if study.is_twin(name) else other.first(None)[:ELSEWHERE]
             for name, other in zip(study.beside, tasks[1:], strict=True)
         ],
-        shared=shared_price(bench, meters[0], examples, progress),
         chance=task.chance,
-        likelihood=likely,
-        sides=sides,
-        choices=choices_of(task, examples),
+        signal=signal[0],
+        linear=signal[1],
+        sides=[*other_tasks(study, bench, meters, progress)] if study.seeks_specific else [],
         excluded=tuple(grid.column(head) for head in grid.named_in(study.exclude)),
-        watch=Watch(grid, progress),
     )
     found = search(meters, METHODS[study.method].search(problem), progress)
     before = outcomes_by_example(intact)
     if before and is_binary(before):  # the score, and so what can be lost, lies between 0 and 1
         found = replace(found, estimate=found.estimate.within(np.array([*before.values()])))
     hopeless = nothing_to_lose(problem, before)
-    if hopeless and hopeless not in found.notes:  # the adaptive search has seen it itself
+    if hopeless and hopeless not in found.notes:  # the default search has seen it itself
         found = replace(found, notes=[hopeless, *found.notes])
     if trouble:
         found = replace(found, notes=[trouble, *found.notes])
-    asked, linked = {key for meter in meters for _, key in meter.counted}, likelihood or task
+    asked = {key for _, key in meters[0].counted}
     stages = Stages(
         loaded=bench.engine.loaded,
         task=task,
         examples=examples,
         kept=held_out,
-        seen=[e for e in (*examples, *problem.fresh) if {task.key(e), linked.key(e)} & asked],
+        seen=[e for e in (*examples, *problem.fresh) if task.key(e) in asked],
         intact=meters[0].score(intact),
         found=found,
         searched=bench.cost.rows,
@@ -499,20 +487,32 @@ def locate(study: Study, bench: HeadBench, tasks: Sequence[Task], progress: Prog
     )
 
 
+def add_signal(
+    bench: HeadBench, meters: list[Meter], number: int, intact: Sequence[Row]
+) -> tuple[int, bool]:
+    """Let the signal of a task join the meters; its number, and whether it is the outcome itself.
+
+    `number` is the task's; `intact` are its rows with nothing knocked out.
+    """
+    answers = {row.number: responses_from_json(row.responses) for row in intact}
+    signal = Signal(meters[number].task, answers)
+    if signal.linear:
+        return number, True
+    meters.append(bench.meter(signal))
+    return len(meters) - 1, False
+
+
 def other_tasks(
-    study: Study, bench: HeadBench, tasks: Sequence[Task], meters: list[Meter]
+    study: Study, bench: HeadBench, meters: list[Meter], progress: Progress
 ) -> Iterator[OtherTask]:
-    """Yield the tasks that a specific set must break or spare; meters of their likelihoods join."""
+    """Yield the tasks that a specific set must break or spare; meters of their signals join."""
     named = dict.fromkeys((*study.twins, *study.spare))
+    nothing = column_mask(bench.engine.loaded.grid.size, [])
     for number, name in enumerate(named, 1):  # they are the first of those beside
-        examples, _ = split_examples(tasks[number].size, study.settings.seed)
-        looked = study.settings.opening != "masks"
-        likelihood = likelihood_of(tasks[number], examples) if looked else None
-        if likelihood is not None:
-            meters.append(bench.meter(likelihood))
-        place = number if likelihood is None else len(meters) - 1
-        choices = choices_of(tasks[number], examples)
-        yield OtherTask(number, examples, place, name in study.twins, choices)
+        examples, _ = split_examples(meters[number].task.size, study.settings.seed)
+        rows = meters[number].under(nothing, examples, progress, f"{name}, intact")
+        signal, linear = add_signal(bench, meters, number, rows)
+        yield OtherTask(number, examples, signal, name in study.twins, linear)
 
 
 def validated(
@@ -606,7 +606,7 @@ def settled(study: Study, stages: Stages, check: Check) -> tuple[Stages, Check]:
 
 def keeping_promise(study: Study, stages: Stages, check: Check, meters: Sequence[Meter]) -> Stages:
     """Name the first of the sets found that spares what it must, on fresh examples."""
-    if not (sets := stages.found.diagnostics.get("candidates")):
+    if not (sets := stages.found.candidates):
         return stages
     promise = promised(study, check, meters, study.twins, study.spare)
     frontier, named = judge_frontier(promise, sets)

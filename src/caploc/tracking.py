@@ -6,15 +6,9 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from caploc.errors import BadOption
 from caploc.folder import flat
-from caploc.heads import HeadGrid
-from caploc.progress import Progress, tell
-from caploc.recovery.estimate import is_binary
 from caploc.result import Result
-from caploc.search.conclusion import Conclusion
 
 LOG = logging.getLogger(__name__)
 # the command line hushes everything else
@@ -63,28 +57,3 @@ def figures_of(result: Result) -> dict[str, float]:
         **{f"cost_{key}": value for key, value in result.cost},
     }
     return {key: float(value) for key, value in told.items() if value is not None}
-
-
-class Watch:
-    """Tells the first heads of a search, whenever they are others than before."""
-
-    def __init__(self, grid: HeadGrid, progress: Progress) -> None:
-        self.grid, self.progress = grid, progress
-        self.last: list[int] = []
-
-    def __call__(self, conclusion: Conclusion) -> None:
-        columns = conclusion.top_heads
-        if columns == self.last:
-            return
-        self.last = columns
-        estimate, intact = conclusion.estimate(), conclusion.first.intact
-        factor, unit, form = 1, "", "+.3g"
-        if is_binary(intact):
-            estimate = estimate.within(np.array([*intact.values()]))
-            factor, unit, form = 100, " points", "+.1f"
-        effect, low, high = (factor * e for e in (estimate.effect, estimate.low, estimate.high))
-        heads = [
-            f"{self.grid.heads[c]} {effect[c]:{form}} ({low[c]:{form}} to {high[c]:{form}})"
-            for c in sorted(columns, key=lambda column: effect[column])
-        ]
-        tell(self.progress, f"so far: {', '.join(heads)}{unit}")

@@ -24,9 +24,7 @@ from caploc.models.loading import (
 from caploc.models.neurons import NeuronModel, find_sites
 from caploc.models.placement import SCHEMES, SPREAD
 from caploc.models.sources import ModelSource, find_source
-from caploc.modes import MEAN, ZERO, Intervention, Mode, Sources
-from caploc.progress import Progress
-from caploc.search import column_mask
+from caploc.modes import ZERO, Intervention, Mode, Sources
 from caploc.store import Question, Store
 from caploc.tasks.catalog import TaskOptions, load_task, wants_chat_template
 from caploc.tasks.task import Task, prompt_of
@@ -288,35 +286,3 @@ class Workbench(Generic[Model_co]):
         meter = Meter(self.engine, self.store, task, question, self.cost, sources)
         self.meters[question] = meter
         return meter
-
-
-def likelihood_of(task: Task, examples: Sequence[int]) -> Task | None:
-    """Take the task with how likely right answers are as outcomes; None if one has none."""
-    likelihood = task.in_likelihood()
-    if likelihood is None:
-        return None
-    try:
-        for example in examples:
-            likelihood.requests(example)
-    except BadOption:
-        return None
-    return likelihood
-
-
-def choices_of(task: Task, examples: Sequence[int]) -> dict[int, int]:
-    """Find the number of the right choice of each example that offers any."""
-    chosen = {example: task.choice(example) for example in examples}
-    return {example: choice for example, choice in chosen.items() if choice is not None}
-
-
-def shared_price(
-    bench: Workbench[HeadModel], meter: Meter, examples: Sequence[int], progress: Progress
-) -> float:
-    """Count tokens that a mask reads for all rows, as a multiple of those a row takes alone."""
-    requests = [meter.task.requests(example)[0] for example in examples]
-    # where each example has a source of its own, no two read a prefix alike
-    alike = bench.intervention.mode.name in (ZERO, MEAN)
-    shared = bench.engine.shared_tokens(requests) if alike else 0.0
-    rows = meter.under(column_mask(bench.engine.loaded.grid.size, []), examples, progress, "intact")
-    whole = sum(row.plain_tokens for row in rows) / len(rows)
-    return shared / max(whole - shared, 1.0)

@@ -21,7 +21,7 @@ PROBLEM = Problem(HEADS, list(range(100)), SETTINGS)
 def found():
     return {
         rival: drive(rival(PROBLEM), simulator.Simulated(WORLD))
-        for rival in (rivals.flat, rivals.halving, rivals.regression, rivals.css_searched)
+        for rival in (rivals.halving, rivals.regression, rivals.css_searched)
     }
 
 
@@ -44,20 +44,10 @@ def test_thompson_sampling_as_coded_ends_with_what_can_be_spared_and_mended_find
 
 
 def test_rows_are_counted_without_the_intact_ones(found):
-    assert found[rivals.flat].rows == SETTINGS.budget
     cutting = found[rivals.regression].found.seen.masks.any(axis=1)
     assert found[rivals.regression].rows == 100 * cutting.sum()
     assert found[rivals.css_searched].rows == len(rivals.RATES) * 400 * 100 + 12 * 100
     assert 0 < found[rivals.halving].rows <= SETTINGS.budget
-
-
-def test_more_flat_rows_keep_the_first_ones():
-    few, many = (
-        plans(rivals.flat, replace(SETTINGS, budget=rows), simulator.Simulated(WORLD))[1]
-        for rows in (100, 250)
-    )
-    assert (many.masks[:100] == few.masks).all()
-    assert (many.example[:100] == few.example).all()
 
 
 def test_struck_heads_are_never_knocked_out_and_keep_no_place():
@@ -97,7 +87,7 @@ def test_false_discoveries_are_the_idle_share_of_those_with_a_small_q(found):
     idle = np.ones(HEADS, dtype=bool)
     idle[WORLD.planted_heads] = False
     truth = Truth(WORLD.single_effects(), frozenset(), lambda columns: 1.0, idle=idle)
-    done = found[rivals.flat]
+    done = found[rivals.halving]
     q = np.full(HEADS, 0.9)
     q[[*WORLD.planted_heads[:3], int(np.flatnonzero(idle)[0])]] = 0.01
     named = replace(done.found, estimate=replace(done.found.estimate, q=q))

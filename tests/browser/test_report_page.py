@@ -42,7 +42,7 @@ def runs(tmp_path_factory):
         study = Study(
             ModelOptions(DEMO, device="cpu"),
             f"demo/{task}",
-            "adaptive",
+            "scan",
             other_tasks=("demo/sentences",),
             settings=Settings(top=5),
             limit=60,

@@ -90,7 +90,7 @@ def head(name, effect):
 
 RESULT = {
     "task": {"name": "demo/addition", "metric": "exact_match", "higher_is_better": True},
-    "method": {"name": "adaptive", "top": 5},
+    "method": {"name": "scan", "top": 5},
     "seed": 3,
     "grid": {"layers": 6, "heads": [16] * 6, "group_sizes": [2] * 6},
     "intact": {"score": 1.0, "stderr": 0.0, "examples": 100},

@@ -51,7 +51,7 @@ def logprob(loaded, context, ending, mask, values):
 
 @pytest.mark.parametrize("mode", ["mean", "resample"])
 def test_likelihoods_equal_a_hook_on_one_row_at_a_time(loaded, mode):
-    task = load_task("words/past", TaskOptions()).in_likelihood()
+    task = load_task("words/past", TaskOptions()).with_outcome("logprob")
     engine, sources = BatchEngine(loaded), Intervention(Mode(mode)).sources(task)
     assert engine.packed is not None
     masks = np.random.default_rng(1).random((EXAMPLES, loaded.grid.size)) < 0.05

@@ -15,6 +15,7 @@ from caploc.naming import is_fetched
 from caploc.progress import Silent
 from caploc.search import METHODS, Problem, Settings
 from caploc.store import Store
+from caploc.study import add_signal
 from caploc.tasks.catalog import TaskOptions
 from caploc.validation import Check
 from caploc.workbench import ModelOptions, Workbench
@@ -31,15 +32,14 @@ MANY = 100  # named heads from which on the share itself is asked for
 def repeated(engine, store, task, seed):
     """Of each head that a search names, whether its drop on fresh examples is in its interval."""
     model, bench = ModelOptions("smollm2", device="cpu"), Workbench(engine, store)
-    meters = [
-        bench.meter(*model.tasks([f"words/{task}"], TaskOptions(outcome=outcome)))
-        for outcome in ("metric", "logprob")
-    ]
+    meters = [bench.meter(*model.tasks([f"words/{task}"], TaskOptions()))]
     order = designs.generator(seed).permutation(meters[0].task.size).tolist()
-    problem = Problem(
-        engine.grid.size, order[:SEARCHED], Settings(seed=seed, budget=ROWS), likelihood=1
-    )
-    found = search(meters, METHODS["adaptive"].search(problem), Silent())
+    nothing = np.zeros(engine.grid.size, dtype=bool)
+    intact = meters[0].under(nothing, order[:SEARCHED], Silent(), "intact")
+    signal, linear = add_signal(bench, meters, 0, intact)
+    settings = Settings(seed=seed, budget=ROWS)
+    problem = Problem(engine.grid.size, order[:SEARCHED], settings, signal=signal, linear=linear)
+    found = search(meters, METHODS["scan"].search(problem), Silent())
     masks = np.concatenate(
         [np.zeros((1, engine.grid.size), dtype=bool), designs.singles(engine.grid.size)]
     )[[0, *(1 + column for column in found.chosen)]]

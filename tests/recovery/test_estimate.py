@@ -28,7 +28,7 @@ def random_measurements(seed, rows=12):
 
 
 @given(seeds=st.lists(st.integers(0, 99), min_size=1, max_size=4))
-def test_joined_measurements_keep_every_rows_mask_and_number_the_rounds(seeds):
+def test_joined_measurements_keep_every_rows_mask(seeds):
     parts = [random_measurements(seed) for seed in seeds]
     whole = Measurements.none(3)
     for part in parts:
@@ -38,7 +38,6 @@ def test_joined_measurements_keep_every_rows_mask_and_number_the_rounds(seeds):
     assert whole.example.tolist() == [e for part in parts for e in part.example]
     outcomes = np.concatenate([part.outcome for part in parts])
     assert np.array_equal(whole.outcome, outcomes, equal_nan=True)
-    assert whole.round.tolist() == np.repeat(np.arange(len(parts)), 12).tolist()
 
 
 def test_means_leave_out_what_could_not_be_scored():
@@ -57,11 +56,10 @@ def test_of_an_example_asked_twice_the_last_outcome_counts():
     assert twice.by_example() == {4: 0.0}
 
 
-def test_some_rows_keep_their_masks_and_their_round():
+def test_some_rows_keep_their_masks():
     whole = TWO.joined(TWO)
     part = whole.where(np.array([False, False, True, True, False, False]))
     assert part.mask.tolist() == [1, 2] and part.example.tolist() == [6, 5]
-    assert part.round.tolist() == [0, 1]
     assert part.masks is whole.masks
 
 

@@ -1,5 +1,3 @@
-from dataclasses import replace
-
 import numpy as np
 import pytest
 from hypothesis import given
@@ -9,11 +7,6 @@ from measured import one_score_a_mask, scattered
 from caploc.recovery import Measurements
 from caploc.recovery.estimate import SHRINK, Rows, is_binary, kinds
 from worlds.simulate import World
-
-
-def looked(seen, rounds):
-    """The same rows in so many rounds, one after another."""
-    return replace(seen, rounds=np.arange(len(seen.mask)) * rounds // len(seen.mask))
 
 
 def plain_residuals(outcome, example, cell):
@@ -31,12 +24,12 @@ def plain_residuals(outcome, example, cell):
 
 
 @pytest.mark.parametrize("ask", [World.outcomes, World.logprobs])
-@given(seed=st.integers(0, 99), rounds=st.integers(1, 3))
-def test_residuals_are_what_round_kind_and_difficulty_leave(ask, seed, rounds):
+@given(seed=st.integers(0, 99))
+def test_residuals_are_what_kind_and_difficulty_leave(ask, seed):
     world = World.planted(12, 2, intact=0.6, seed=seed)
     seen, intact = scattered(world, 60, examples=range(9), seed=seed, ask=ask)
-    rows = Rows.of(looked(seen, rounds), intact)
-    expected = plain_residuals(rows.outcome, rows.example, 2 * rows.round + rows.kind)
+    rows = Rows.of(seen, intact)
+    expected = plain_residuals(rows.outcome, rows.example, rows.kind)
     assert rows.residuals() == pytest.approx(np.array(expected))
 
 

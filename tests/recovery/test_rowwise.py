@@ -1,8 +1,6 @@
-from dataclasses import replace
-
 import numpy as np
 import pytest
-from measured import crossed, effects_on, scattered
+from measured import crossed, scattered
 from scipy import optimize
 from scipy.special import expit, log_expit
 from sklearn.linear_model import LassoCV
@@ -10,7 +8,6 @@ from sklearn.linear_model import LassoCV
 from caploc import designs
 from caploc.errors import BadOption
 from caploc.recovery import (
-    ESTIMATORS,
     EXAMPLE_PRIOR,
     HEAD_PRIOR,
     Measurements,
@@ -18,30 +15,7 @@ from caploc.recovery import (
     fit_logistic,
 )
 from caploc.recovery.estimate import Rows
-from caploc.recovery.screening import false_discovery_rates, means_apart, screened
 from worlds.simulate import World
-
-
-@pytest.mark.parametrize(
-    ("estimator", "effects"), [("means", means_apart), ("spike-slab", screened)]
-)
-def test_intervals_and_discovery_rates_are_those_of_the_effects(estimator, effects):
-    seen, intact = scattered(World.planted(30, 3, seed=1), 1500)
-    estimate, found = ESTIMATORS[estimator](seen, intact), effects(Rows.of(seen, intact))
-    assert (estimate.effect == found.effect).all()
-    assert (estimate.high + estimate.low) / 2 == pytest.approx(estimate.effect)
-    assert (estimate.high - estimate.low) / 2 == pytest.approx(found.half_width())
-    assert estimate.q == pytest.approx(false_discovery_rates(found.p()))
-
-
-def test_a_null_world_rarely_has_a_head_named():
-    """At a false discovery rate of 5 % in a world without any, 5 % of worlds name a head."""
-    named = 0
-    for seed in range(100):
-        seen, intact = scattered(World(np.zeros(20), 1.5, seed), 600, seed=seed)
-        named += bool((ESTIMATORS["spike-slab"](seen, intact).q < 0.05).any())
-    # Three standard errors above five of a hundred, and one for errors that are estimated.
-    assert named <= 5 + 4 * np.sqrt(100 * 0.05 * 0.95)
 
 
 def test_the_chosen_penalty_is_scikit_learns_over_folds_of_whole_masks():
@@ -107,17 +81,3 @@ def test_the_logistic_fit_refuses_what_is_neither_right_nor_wrong(outcome, intac
     seen = Measurements(np.eye(2, dtype=bool), np.arange(2), zeros, np.array(outcome))
     with pytest.raises(BadOption, match="outcomes of 0 and 1; use another one"):
         fit_logistic(seen, intact)
-
-
-def test_difficulty_taken_off_makes_errors_smaller():
-    """Examples of very different difficulty: without it, their variance is in every effect."""
-    world = World.planted(20, 2, drop=0.3, intact=0.6, seed=5)
-    truth = effects_on(world, list(range(60)))
-    aware, blind = [], []
-    for seed in range(10):
-        seen, intact = scattered(world, 2000, examples=range(60), seed=seed)
-        # As if every row asked an example of its own, and nobody knew which are hard.
-        unknown = replace(seen, example=np.arange(2000)), dict.fromkeys(range(2000), 1.0)
-        aware.append(ESTIMATORS["means"](seen, intact).effect - truth)
-        blind.append(ESTIMATORS["means"](*unknown).effect - truth)
-    assert np.std(aware) < 0.75 * np.std(blind)

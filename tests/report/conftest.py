@@ -70,11 +70,9 @@ ANSWERS = [
 
 
 SEARCH = {
-    "goal": "heads", "budget": 2000, "rows": 1996, "stopped_by": "budget",
-    "expected_recall": 0.65, "wanted_recall": 0.85, "forecast": {"2": 0.69, "4": 0.76},
-    "rate": 0.04, "group": 1, "scale": 0.9, "signal_to_noise": 2.9,
-    "shortlist": ["L0H1", "L1H3", "L0H0"], "checked_on": 53, "fresh": True,
-    "tied": ["L0H0", "L1H0"], "critical": ["L1H3", "L1H0"], "universal": ["L1H0"],
+    "goal": "heads", "budget": 2000, "rows": 1996, "jaccard": 0.62,
+    "tried": ["L0H1", "L1H3", "L0H0", "L1H0"], "tried_on": 53,
+    "critical": ["L1H3", "L1H0"], "universal": ["L1H0"],
     "notes": ["Up to 3 heads may be named, and 2 are needed beyond doubt."],
 }  # fmt: skip
 HELD_OUT = {
@@ -152,8 +150,8 @@ def result():
 
 @pytest.fixture
 def sure(result):
-    """A result of the adaptive search, with all that it says of itself and of held-out examples."""
-    result["method"] = {"name": "adaptive", "masks": None, "rate": None, "top": 3, "goal": "heads",
+    """A result of the default search, with all that it says of itself and of held-out examples."""
+    result["method"] = {"name": "scan", "masks": None, "rate": None, "top": 3, "goal": "heads",
                         "examples": 341}  # fmt: skip
     chances = {"L0H1": 0.997, "L1H3": 0.9, "L0H0": 0.3}
     for head in result["heads"]:

@@ -10,21 +10,6 @@ def told(result):
     return " ".join(f"{step.why} {step.command}" for step in steps)
 
 
-def test_a_set_is_not_told_that_its_ranking_is_unsure(sure):
-    assert "The ranking is less sure" in told(sure)
-    for goal in ("set", "specific"):
-        sure["search"]["goal"] = goal
-        assert "The ranking is less sure" not in told(sure)
-
-
-def test_options_are_added_to_a_command_that_has_them(sure):
-    sure["command"] = "caploc locate demo --task demo/addition"
-    assert "add --budget 4000 and a new --out to the command below" in told(sure)
-    sure["command"] = "caploc demo"
-    assert "twice the rows: with --budget 4000" in told(sure)
-    assert "command below" not in told(sure)
-
-
 def test_where_nothing_was_searched_no_rows_are_advised(sure):
     sure["top"], sure["search"] = [], {}
     for entry in sure["heads"]:
@@ -43,11 +28,6 @@ def test_interactions_are_not_advised_once_they_were_looked_at(sure):
     sure["validation"]["held_out"]["together"] = {"ratio": 0.5, "low": 0.4, "high": 0.6}
     both = (next_steps(shaped(sure), None, "run", together=each) for each in (False, True))
     assert ["caploc interactions" in str(steps) for steps in both] == [True, False]
-
-
-def test_more_rows_are_not_advised_where_every_example_was_asked(sure):
-    sure["search"]["stopped_by"] = "examples"
-    assert "each that can be used was asked" in told(sure) and "--budget" not in told(sure)
 
 
 def test_a_set_that_leaves_what_was_hurt_alone_is_looked_for(sure):

@@ -95,8 +95,8 @@ def test_the_named_come_first_in_their_order_then_candidates_and_those_left_out(
         ("1", "L1H3"), ("2", "L0H1"), ("–", "L0H0"), ("–", "L1H0"),
     ]  # fmt: skip
     assert [row.standing.words for row in table.rows] == [
-        ["named", "critical"], ["named"], ["candidate", "tied"],
-        ["left out: breaks another task too", "tied"],
+        ["named", "critical"], ["named"], ["candidate"],
+        ["left out: breaks another task too"],
     ]  # fmt: skip
     assert {"chances", "alone"} <= table.columns and table.place == "the top 3"
     sure["search"]["goal"] = "set"
@@ -111,18 +111,10 @@ def test_chances_are_not_rounded_to_certainty_and_a_head_left_out_has_none(sure)
     assert [text.replace("\u00a0", " ") for text in texts] == ["> 99 %", "< 1 %", "30 %", ""]
 
 
-def test_what_was_checked_alone_says_on_what(sure):
-    assert rows(sure)["L0H0"].standing.alone == "up to 53 fresh"
-    sure["search"]["checked_each"] = [53, 40, 12]  # of L0H1, L1H3, L0H0
-    assert rows(sure)["L0H0"].standing.alone == "12 fresh"
-    del sure["search"]["checked_each"]
-    assert rows(sure)["L1H0"].standing.alone == "yes"  # left out, and not on the shortlist
-    sure["search"]["fresh"] = False
-    assert rows(sure)["L0H0"].standing.alone == "up to 53 used before"
-    sure["search"]["shortlist"] = ["L0H1"]
+def test_what_was_tried_alone_says_on_how_many_examples(sure):
+    assert rows(sure)["L0H0"].standing.alone == "53"
+    sure["search"]["tried"] = ["L0H1"]
     assert rows(sure)["L1H3"].standing.alone == "no"
-    sure["search"]["checked_on"] = 0
-    assert rows(sure)["L0H1"].standing.alone == "no"
 
 
 def test_the_script_gets_every_head_once_and_those_that_count_first(sure):

@@ -48,23 +48,16 @@ def paragraphs(result):
     return " ".join(method_paragraphs(shaped(result))).replace("\u00a0", " ")
 
 
-def test_the_adaptive_search_is_told_in_its_own_numbers(sure):
+def test_the_default_search_is_told_in_its_own_numbers(sure):
     text = paragraphs(sure)
     for wanted in (
-        "(4 % of all heads each), each on one example, in rounds, 100 groups in all",
-        "It drew on 341 examples, and of these only on what the intact model gets right",
-        "most of each group was drawn by each head's chance to belong to the top",
-        "The likeliest heads, 3 of them, were then knocked out alone on 53 examples that the "
-        "groups were not tried on",
+        "first knocked out alone on a few examples that the intact model gets right",
+        "The search drew on 341 examples",
+        "The 4 heads that took most were then each knocked out alone on 53 examples",
         "75 % of the variance of masks that were not fitted",
         "knocked out on 90 held-out examples (and on 100 examples of the task as they come)",
     ):
         assert wanted in text, wanted
-    sure["search"].update(group=7, fresh=False)
-    assert "each on 7 examples" in paragraphs(sure)
-    sure["search"].update(group=2, most_each=7)  # of the strongest heads alone
-    assert "each on 2 to 7 examples" in paragraphs(sure)
-    assert "on 53 examples that the groups were tried on too" in paragraphs(sure)
 
 
 def test_a_task_that_was_not_searched_has_no_search_in_its_method(sure):
@@ -73,23 +66,12 @@ def test_a_task_that_was_not_searched_has_no_search_in_its_method(sure):
         entry["effect"] = None
     text = paragraphs(sure)
     assert "No head was knocked out." in text
-    assert "Random groups" not in text and "estimator" not in text
-
-
-def test_heads_tried_alone_on_unlike_numbers_of_examples_are_told_so(sure):
-    sure["search"]["checked_each"] = [53, 40, 12]
-    assert "knocked out alone on 12 to 53 examples" in paragraphs(sure)
-
-
-def test_a_specific_set_that_was_not_tried_is_not_told_to_have_been(sure):
-    sure["search"]["goal"] = "specific"
-    assert "no set came out of it, and none was knocked out" in paragraphs(sure)
+    assert "first knocked out alone" not in text and "estimator" not in text
 
 
 def test_the_goal_of_a_set_has_words_of_its_own(sure):
     sure["search"]["goal"] = "set"
     assert "The goal was the set that breaks most" in paragraphs(sure)
-    assert "The likeliest heads" not in paragraphs(sure)
     sure["validation"]["subsets"] = {"found": ["L1H3", "L0H1"], "named": ["L1H3"], "examples": 9}
     assert "do not surely add to it" in paragraphs(sure)
     sure["search"]["goal"] = "heads"  # of which the five strongest are named, whatever they add

@@ -56,39 +56,14 @@ def test_every_question_is_answered(sure):
     ]  # fmt: skip
 
 
-def test_the_search_says_its_recall_what_stopped_it_and_what_more_rows_would_give(sure):
+def test_the_search_says_what_it_tried_and_whether_that_is_stable(sure):
     said = signs(sure)
-    assert said["Expected recall"][0] == "65 %, wanted 85 %"
-    assert said["With more rows"] == (
-        "69 % and 76 %",
-        "The forecast of the expected recall is 69 % with twice and 76 % with four times the rows, "
-        "and 65 % as it is. More rows would make the ranking surer. That would still not be what "
-        "was wanted.",
-    )
-    assert said["Rows of the search"] == (
-        "1,996 of 2,000", "The search stopped because its budget was spent.",
-    )  # fmt: skip
-    assert said["Ties"][0] == "2 heads" and "L0H0 and L1H0" in said["Ties"][1]
-    assert said["Signal to noise"][0] == "2.9"
-    (drawing,) = [sign.drawing for sign in questions(shaped(sure))[1].signs if sign.drawing]
-    assert "1 times the rows: 65" in drawing.summary and "4 times the rows: 76" in drawing.summary
-
-
-def test_a_search_that_stopped_early_says_why(sure):
-    sure["search"].update(stopped_by="recall", tied=[], forecast={"2": 0.9, "4": 0.95})
-    said = signs(sure)
-    assert "had reached what was wanted" in said["Rows of the search"][1]
-    assert said["Ties"][0] == "none" and "That would still" not in said["With more rows"][1]
-    sure["search"].update(stopped_by=None, rows=None, signal_to_noise=0.4, forecast=None)
-    assert "mostly noise" in signs(sure)["Signal to noise"][1]
-    assert not {"Rows of the search", "With more rows"} & set(signs(sure))
-
-
-def test_a_set_has_no_expected_recall(sure):
-    sure["search"]["goal"] = "set"
-    said = signs(sure)
-    assert said["Expected recall"][0] == "not for sets"
-    assert "With more rows" not in said and "Ties" not in said and "Rows of the search" in said
+    assert said["Heads tried alone"][0] == "4 heads on 53"
+    assert said["Stability"][0] == "0.62" and "Unstable" in said["Stability"][1]
+    assert said["Rows of the search"][0] == "1,996 of 2,000"
+    sure["search"].update(jaccard=0.9, budget=None)
+    assert "Unstable" not in signs(sure)["Stability"][1]
+    assert signs(sure)["Rows of the search"][0] == "1,996"
 
 
 def test_the_check_has_its_interval_and_how_many_random_draws_do_as_much(sure):

@@ -39,8 +39,10 @@ class Run:
 
 
 def answered(plan, answer) -> Measurements:
-    """One plan, measured."""
-    return Measurements(plan.masks, plan.mask, plan.example, answer(plan))
+    """One plan, measured; an answer is the rows' outcomes, or these and what was kept."""
+    told = answer(plan)
+    outcome, kept = told if isinstance(told, tuple) else (told, None)
+    return Measurements(plan.masks, plan.mask, plan.example, outcome, kept)
 
 
 def drive(search, answer) -> Run:
@@ -59,8 +61,19 @@ def drive(search, answer) -> Run:
 
 
 def inside(*worlds, ask=World.outcomes):
-    """Answers plans in the world of their task."""
-    return lambda plan: ask(worlds[plan.task], plan.masks[plan.mask], plan.example)
+    """Answers plans in the world of their task; then come the same worlds' signals.
+
+    A signal is the log-probability of the right answer, with whether it is still the likelier one.
+    """
+
+    def answer(plan):
+        world, knocked_out = worlds[plan.task % len(worlds)], plan.masks[plan.mask]
+        if plan.task < len(worlds):
+            return ask(world, knocked_out, plan.example)
+        logprob = world.logprobs(knocked_out, plan.example)
+        return logprob, (logprob > np.log(0.5)).astype(float)
+
+    return answer
 
 
 def with_holes(answer, share, seed=0):
@@ -70,23 +83,41 @@ def with_holes(answer, share, seed=0):
         lost = World(np.zeros(plan.masks.shape[1]), 0.0, seed).luck(
             plan.masks[plan.mask], plan.example
         )
-        return np.where(lost < share, np.nan, answer(plan))
+        told = answer(plan)
+        if isinstance(told, tuple):
+            return tuple(np.where(lost < share, np.nan, each) for each in told)
+        return np.where(lost < share, np.nan, told)
 
     return holed
 
 
 def problem(
-    heads, *, examples=SEARCHED, fresh=FRESH, elsewhere=(), shared=0.0, chance=0.0, **given
+    heads,
+    *,
+    examples=SEARCHED,
+    fresh=FRESH,
+    elsewhere=(),
+    chance=0.0,
+    signal=0,
+    sides=(),
+    excluded=(),
+    **given,
 ):
-    """A problem on so many heads; the rest are settings."""
+    """A problem on so many heads, whose signal is the outcome or a task of its own.
+
+    The rest are settings.
+    """
     return Problem(
         heads,
         examples,
         Settings(**given),
         fresh=fresh,
         elsewhere=elsewhere,
-        shared=shared,
         chance=chance,
+        signal=signal,
+        linear=signal == 0,
+        sides=sides,
+        excluded=excluded,
     )
 
 

@@ -1,7 +1,5 @@
 """The contract of every method: being listed in `METHODS` is being tested."""
 
-from itertools import pairwise
-
 import numpy as np
 import pytest
 from driven import breaking, drive, inside, problem, with_holes
@@ -29,7 +27,7 @@ class TestEveryMethod:
         given = {"masks": 7, "rate": 0.2, "examples": range(20)}
         run = drive(search(name, world, **given), inside(world))
         if METHODS[name].masks is None:
-            assert run.rows <= run.found.diagnostics["budget"]
+            assert run.rows <= METHODS[name].most_rows(problem(12, top=3, examples=range(20)))
         else:
             assert run.rows == 20 * METHODS[name].masks(problem(12, top=3, masks=7))
 
@@ -68,7 +66,8 @@ class TestEveryMethod:
     def test_names_nothing_where_no_outcome_ever_changes(self, name):
         needless = World(np.zeros(12), 20.0, 0)
         found = drive(search(name, needless), inside(needless)).found
-        assert found.chosen == []
+        # as published, greedy names as many as asked for; it says which took nothing
+        assert found.notes if name == "greedy" else found.chosen == []
 
     def test_asks_for_more_than_there_are_heads_and_gets_them_in_order(self, name):
         world = World(np.array([4.0, 0, 0, 2.0, 0, 0]), 3.0, 0)
@@ -92,12 +91,11 @@ class TestEveryMethod:
 
 def test_plans_say_what_they_are_for():
     world = breaking(24, [2])
-    run = drive(search("adaptive", world), inside(world))
-    said = [plan.what for plan in run.plans]
-    assert said[0] == "intact" and said[1] == "screen" and said[-1] == "shortlist alone"
-    assert "critical heads" in said
-    assert all(said for said in said)
-    # The shortlist comes last, once the screen is over.
-    assert not any(
-        first == "shortlist alone" and second == "screen" for first, second in pairwise(said)
-    )
+    run = drive(search("scan", world), inside(world))
+    assert [plan.what for plan in run.plans] == [
+        "intact",
+        "intact signal",
+        "scan",
+        "intact",
+        "trial",
+    ]

@@ -39,10 +39,8 @@ WRONG = [
     ({"masks": 0}, "--masks must be 1 or more; got 0."),
     ({"top": -2}, "--top must be 1 or more; got -2."),
     ({"seed": -1}, "--seed must be 0 or more; got -1."),
+    ({"price": 0.0}, "--price must lie above 0 and at most at 1; .05 is 5 points; got 0."),
     ({"goal": "all"}, "There is no --goal 'all'. Known: heads, set, specific."),
-    ({"recall": 0.0}, "--recall must lie above 0 and at most at 1; got 0."),
-    ({"recall": 1.5}, "--recall must lie above 0 and at most at 1; got 1.5."),
-    ({"group": 0}, "--group must be 1 or more; got 0."),
 ]
 
 
@@ -59,13 +57,13 @@ def test_an_estimator_that_is_not_there_is_refused_with_those_that_are():
 
 
 def test_settings_that_mean_something_pass():
-    for given in ({}, {"recall": 1.0}, {"goal": "set"}, {"group": 1}, {"estimator": "logistic"}):
+    for given in ({}, {"price": 1.0}, {"goal": "set"}, {"estimator": "logistic"}):
         Settings(**given).check()
 
 
-def test_a_budget_below_two_rows_a_head_is_refused():
+def test_a_budget_that_does_not_pay_for_the_scan_and_a_small_trial_is_refused():
     with pytest.raises(BadOption) as refused:
-        Settings(budget=127).check_budget(64)
-    assert "needs 128 rows or more, two for each of the 64 heads" in str(refused.value)
-    Settings(budget=128).check_budget(64)
+        Settings(budget=187).check_budget(64)
+    assert "187 is too small: 188 rows or more" in str(refused.value)
+    Settings(budget=188).check_budget(64)
     Settings().check_budget(64)

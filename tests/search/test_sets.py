@@ -1,187 +1,199 @@
-from functools import cache
+"""Sets of heads: what breaks a task most together, and what does so and spares others."""
+
+from dataclasses import replace
 
 import numpy as np
 import pytest
-from driven import ELSEWHERE, FRESH, breaking, drive, inside, problem
+from driven import drive, inside, problem
 
-from caploc import designs
 from caploc.search import METHODS
-from caploc.search.sets import AT_ONCE, EXCHANGING, POOL, exchanged, most_damaging
-from caploc.search.state import SearchState
+from caploc.search.plan import OtherTask
+from caploc.search.scan import scan_then_trial
+from caploc.search.sets import Candidate, harm, most_damaging, posterior
+from caploc.search.settings import KNOBS
 from worlds.simulate import Interaction, World
 
-HEADS = 40
+HEADS, SHARED, OWN = 64, (3, 40), (11, 25, 52)
+PAIR = (20, 33)  # heads that cover for each other
 
 
-def searched(world, *others, ask=World.outcomes, **given):
-    given = {"goal": "set", "top": 3, "elsewhere": [ELSEWHERE for _ in others]} | given
-    return drive(
-        METHODS["adaptive"].search(problem(world.heads, **given)),
-        inside(world, *others, ask=ask),
-    )
-
-
-def backed_up(seed):
-    """Head `a` is needed, unless `b` steps in; `c` and `d` matter a little less, each alone."""
-    a, b, c, d = np.random.default_rng(seed).choice(HEADS, 4, replace=False).tolist()
+def planted(*columns, seed, drop=0.2):
+    """A task that needs these heads alike, and hardly any luck."""
+    world = World.planted(HEADS, 1, drop=drop, seed=seed)
     shifts = np.zeros(HEADS)
-    shifts[a], shifts[[c, d]] = 1.2, 1.0
-    return World(shifts, 2.5, seed, interactions=(Interaction((a, b), 4.0),)), (a, b, c, d)
+    shifts[list(columns)] = world.shifts.max()
+    return replace(world, shifts=shifts, noise=0.03)
 
 
-@cache
-def backed_up_run(seed, goal="set"):
-    return searched(backed_up(seed)[0], seed=seed, goal=goal)
+def with_backups(seed, *columns):
+    """A task that needs these heads a little, and the pair: alone each costs next to nothing."""
+    world = planted(*columns, seed=seed, drop=0.1)
+    shifts = world.shifts.copy()
+    shifts[list(PAIR)] = 0.15
+    return replace(world, shifts=shifts, interactions=(Interaction(PAIR, 5.0),))
 
 
-@pytest.mark.parametrize("seed", range(3))
-def test_a_silent_backup_joins_the_set_though_it_does_nothing_alone(seed):
-    world, (a, b, *_) = backed_up(seed)
-    assert world.damage_of([b]) == pytest.approx(0)
-    chosen = backed_up_run(seed).found.chosen
-    assert len(chosen) == 3 and {a, b} <= set(chosen)
-    assert world.damage_of(chosen) > world.damage_of(world.best_set(3)) - 0.03
-
-
-def test_a_silent_backup_is_not_named_as_a_head_that_matters_alone():
-    # Its interval alone leaves out 0 by luck once in twenty.
-    named = [
-        backed_up(seed)[1][1] in backed_up_run(seed, "heads").found.chosen for seed in range(3)
+def searched(worlds, *, twins=(), goal="specific", signals=True, **settings):
+    count = len(worlds)
+    sides = [
+        OtherTask(n, range(100), n + count if signals else n, n in twins, linear=not signals)
+        for n in range(1, count)
     ]
-    assert sum(named) <= 1
+    given = {"budget": 24 * HEADS, "top": 3} | settings
+    asked = problem(HEADS, signal=count if signals else 0, sides=sides, goal=goal, **given)
+    answer = inside(*worlds, ask=World.outcomes if signals else World.logprobs)
+    return drive(METHODS["scan"].search(asked), answer), METHODS["scan"].most_rows(asked)
 
 
-def test_where_heads_do_not_interact_the_set_is_that_of_the_strongest():
-    world = World.planted(HEADS, 3, drop=0.3, seed=2)
-    found = searched(world).found
-    assert set(found.chosen) == set(world.planted_heads)
-    assert found.ranking[:3] == found.chosen
-    assert found.diagnostics["goal"] == "set" and found.diagnostics["tied"] == []
+class TestTheMostDamagingSet:
+    @pytest.mark.parametrize("seed", range(4))
+    def test_a_pair_that_covers_for_each_other_is_found_where_single_heads_miss_it(self, seed):
+        world = with_backups(seed, 5, 9)
+        run, most = searched([world], goal="set", top=4, budget=None, seed=seed)
+        assert set(PAIR) <= set(run.found.chosen)
+        assert run.rows <= most
+        alone = drive(
+            scan_then_trial(problem(HEADS, signal=1, top=4, seed=seed)), inside(world)
+        ).found
+        assert not set(PAIR) <= set(alone.chosen)
+
+    def test_it_does_no_less_than_the_first_heads_of_one_shot(self):
+        """On average over worlds: the set's own damage, against five heads that are first alone."""
+        ours, theirs = [], []
+        for seed in range(6):
+            world = World.of_kind("real", seed=seed, layers=8, width=16)
+            asked = problem(world.heads, signal=1, goal="set", seed=seed)
+            ours.append(
+                world.damage_of(drive(METHODS["scan"].search(asked), inside(world)).found.chosen)
+            )
+            one_shot = problem(world.heads, examples=range(60), seed=seed)
+            found = drive(METHODS["one-shot"].search(one_shot), inside(world)).found
+            theirs.append(world.damage_of(found.chosen))
+        assert np.mean(ours) >= np.mean(theirs) - 0.01
+
+    def test_where_no_head_matters_nothing_is_named(self):
+        run, _ = searched([planted(seed=3)], goal="set")
+        assert run.found.chosen == []
+
+    def test_the_set_that_leaves_least_is_chosen_on_fresh_examples(self):
+        world = planted(*OWN, seed=1)
+        sets = [(1, 2), OWN, OWN[:1]]
+        search = most_damaging(problem(HEADS), sets, range(200, 260), 0.05)
+        assert drive(search, inside(world)).found == OWN
+        nothing = most_damaging(problem(HEADS), [(1, 2), (5,)], range(200, 260), 0.05)
+        assert drive(nothing, inside(world)).found == ()
+
+    def test_effects_are_of_single_heads_on_examples_that_no_set_was_composed_on(self):
+        run, _ = searched([planted(*OWN, seed=1)], goal="set", budget=None)
+        composed = {e for plan in run.of("sets") for e in plan.example.tolist()}
+        tried = {e for plan in run.of("trial") for e in plan.example.tolist()}
+        assert tried and not composed & tried
+        assert set(OWN) <= {*run.found.stages.tried}
 
 
-def test_after_the_first_screen_the_heads_found_are_gone_in_every_mask():
-    run = backed_up_run(0)
-    (first,) = run.of("heads found so far")
-    assert first.masks.sum() == AT_ONCE
-    base = first.masks[0]
-    rest = [plan for plan in run.after(first) if plan.what == "screen"]
-    assert rest and all(plan.masks[:, base].all() for plan in rest)
-    # Only examples that are still right without them are asked.
-    right = [example for example, outcome in run.answers(first).by_example().items() if outcome]
-    assert {e for plan in rest for e in plan.example.tolist()} <= set(right)
+class TestASetThatSpares:
+    WORLDS = (planted(*OWN, *SHARED, seed=1), planted(*SHARED, 8, seed=2))
+
+    @pytest.mark.parametrize("seed", range(4))
+    def test_heads_that_another_task_needs_are_left_out(self, seed):
+        run, most = searched(self.WORLDS, seed=seed)
+        assert set(run.found.chosen) == set(OWN)
+        assert run.found.candidates[0] == sorted(OWN)
+        assert run.rows <= most
+
+    def test_with_nothing_in_common_the_most_damaging_set_is_found(self):
+        run, _ = searched([self.WORLDS[0], planted(8, 9, 10, seed=2)], top=5)
+        assert set(run.found.chosen) == {*OWN, *SHARED}
+
+    def test_a_twin_must_break_as_well(self):
+        twin = planted(OWN[0], *SHARED, seed=3)
+        run, _ = searched([*self.WORLDS, twin], twins=(2,), top=1)
+        assert run.found.chosen == [OWN[0]]
+
+    def test_a_measure_is_its_own_signal(self):
+        run, _ = searched(self.WORLDS, signals=False)
+        assert set(run.found.chosen) == set(OWN)
+
+    def test_when_every_head_is_shared_none_that_breaks_the_price_leads(self):
+        both = [planted(*SHARED, seed=1), planted(*SHARED, seed=2)]
+        run, _ = searched(both)
+        assert not set(run.found.chosen) & set(SHARED)
+
+    def test_where_no_head_matters_none_is_found(self):
+        run, _ = searched([planted(seed=1), planted(seed=2)])
+        assert run.found.chosen == [] or max(planted(seed=1).damage_of(run.found.chosen), 0) < 0.02
+
+    def test_a_spared_task_that_the_model_cannot_do_has_nothing_to_lose(self):
+        hopeless = replace(planted(*OWN, seed=2), mean=-50.0)
+        run, _ = searched([self.WORLDS[0], hopeless], top=5)
+        assert set(run.found.chosen) == {*OWN, *SHARED}
+
+    @pytest.mark.slow
+    def test_where_strong_heads_cost_something_sets_of_others_are_found(self):
+        worths = []
+        for seed in range(20):
+            worlds = costly(seed)
+            chosen = searched(worlds, seed=seed, price=0.05, top=5)[0].found.chosen
+            task, *spared = (world.damage_of(chosen) for world in worlds)
+            worths.append(task - KNOBS.excess * max(0.0, max(spared) - 0.05))
+        assert np.mean(worths) > 0.6
 
 
-def test_the_set_and_the_strongest_alone_are_compared_on_fresh_examples():
-    for seed in range(3):
-        run, (a, b, *_) = backed_up_run(seed), backed_up(seed)[1]
-        (compared,) = run.of("whole sets")
-        assert len(compared.masks) in (1, 2, 3)  # fewer, if two ways lead to the same set
-        assert {a, b} <= set(np.flatnonzero(compared.masks[0]))
-        assert (compared.masks.sum(axis=1) == 3).all()
-        assert set(compared.example.tolist()) <= set(FRESH)
-        each = compared.example.reshape(len(compared.masks), -1)
-        assert (each == each[0]).all()
-        lowest = int(np.argmin(run.answers(compared).mask_means()))
-        assert set(np.flatnonzero(compared.masks[lowest])) == set(run.found.chosen)
+def costly(seed):
+    """A task of which most heads, strong and weak, cost one to spare a part of what they do."""
+    random = np.random.default_rng(seed)
+    columns = random.choice(HEADS, 10, replace=False)
+    strength = 0.85 ** np.arange(10)
+    worlds = [planted(seed=100 * seed + place) for place in range(3)]
+    most = World.planted(HEADS, 1, drop=0.3, seed=0).shifts.max()
+    shifts = [np.zeros(HEADS) for _ in worlds]
+    shifts[0][columns] = most * strength
+    for column, share in zip(columns, random.uniform(0.1, 1, 10), strict=True):
+        if random.random() < 0.6:
+            shifts[1 + random.integers(2)][column] = share * shifts[0][column]
+    return [replace(world, shifts=each) for world, each in zip(worlds, shifts, strict=True)]
 
 
-def test_random_sets_of_what_was_found_are_tried_before_the_comparison():
-    run, (a, b, *_) = backed_up_run(0), backed_up(0)[1]
-    (tried,) = run.of("sets of a pool")
-    assert (tried.masks.sum(axis=1) == 3).all() and len(tried.masks) == len(tried.mask)
-    pool = np.flatnonzero(tried.masks.any(axis=0))
-    assert {a, b} <= set(pool) and len(pool) == POOL * 3
-    assert np.ptp(tried.masks.sum(axis=0)[pool]) <= 1  # every head of the pool as often
-    assert len(tried.mask) <= EXCHANGING * run.found.diagnostics["budget"]
-    (compared,) = run.of("whole sets")
-    assert any(plan is compared for plan in run.after(tried))
+class TestWhatIsKnown:
+    def test_harm_is_what_is_lost_and_what_is_said_in_equal_parts(self):
+        lost, kept = np.array([0.2, 0.2, 0.2]), np.array([1.0, 0.0, np.nan])
+        assert harm(lost, kept) == pytest.approx([0.1, 0.6, 0.2])
 
+    def test_few_examples_without_a_loss_do_not_show_that_none_is_lost(self):
+        def error(count):
+            return Candidate((1,), 1, [[0.0] * count], [[]]).losses()[0, 1]
 
-def test_of_a_pool_the_heads_that_do_most_beside_the_others_are_kept():
-    """A backup counts here, since the head that it steps in for is often gone too."""
-    world, (a, b, c, d) = backed_up(0)
-    given = problem(HEADS, goal="set", top=4, budget=2000)
-    examples = np.array(given.examples)
-    outcomes = world.outcomes(np.zeros((len(examples), HEADS), dtype=bool), examples)
-    intact = dict(zip(given.examples, outcomes.tolist(), strict=True))
-    state = SearchState(given, designs.generator(0), intact)
-    idle = [column for column in range(HEADS) if column not in (a, b, c, d)][:4]
-    run = drive(exchanged(state, [*idle, d, b, a, c], 4), inside(world))
-    assert set(run.found) == {a, b, c, d}
-    assert run.rows == EXCHANGING * 2000 == state.spent
+        assert error(1) == KNOBS.unknown
+        assert error(4) > 0.08 > error(16) > error(100)
 
+    def test_outcomes_count_once_there_are_enough(self):
+        signals = [0.1] * 20
+        few = Candidate((1,), 1, [signals], [[1.0] * (KNOBS.enough - 1)])
+        enough = Candidate((1,), 1, [signals], [[1.0] * KNOBS.enough])
+        assert few.damage == pytest.approx(0.1) and enough.damage == 1.0
 
-def test_a_pool_that_is_no_larger_than_the_set_is_the_set():
-    given = problem(HEADS, goal="set", top=3, budget=2000)
-    state = SearchState(given, designs.generator(0), dict.fromkeys(given.examples, 1.0))
-    run = drive(exchanged(state, [5, 1, 7], 3), inside(World(np.zeros(HEADS), 3.0, 0)))
-    assert run.found == [5, 1, 7] and run.plans == []
+    def test_what_a_set_loses_beyond_the_price_costs_more_than_it_gains(self):
+        cheap = Candidate((1,), 1, [[0.3] * 50, [0.0] * 50], [[], []])
+        dear = Candidate((2,), 1, [[0.6] * 50, [0.2] * 50], [[], []])
+        assert cheap.worth(0.05) > dear.worth(0.05) and dear.worth(0.5) > cheap.worth(0.5)
 
+    def test_without_sets_heads_are_what_they_seemed_alone(self):
+        alone = np.array([0.2, 0.0]), np.array([0.04, 0.01])
+        mean, covariance = posterior(alone, [], 0, [5, 7])
+        assert mean.tolist() == [0.2, 0.0] and covariance.tolist() == [[0.04, 0], [0, 0.01]]
 
-def test_every_head_of_the_set_is_measured_alone():
-    run, (_, b, *_) = backed_up_run(0), backed_up(0)[1]
-    (alone,) = run.of("shortlist alone")
-    assert [row.nonzero()[0].tolist() for row in alone.masks] == [[c] for c in run.found.chosen]
-    assert run.found.estimate.effect[b] == pytest.approx(0, abs=0.1)
-
-
-def test_nothing_is_named_where_no_set_does_anything():
-    found = searched(World(np.zeros(HEADS), 1.5, 0)).found
-    assert found.chosen == []
-    assert found.notes[0].startswith("No set of heads lowers the score of fresh examples")
-
-
-def test_a_set_with_nothing_left_to_break_is_smaller_than_asked_for():
-    """One head takes all there is: no other can take more."""
-    world = breaking(HEADS, [7])
-    found = searched(world, top=4).found
-    assert found.chosen[:1] == [7] and found.critical == [7]
-
-
-def test_universal_heads_are_no_part_of_the_set():
-    world = World(
-        np.where(np.arange(HEADS) == 7, 9.0, World.planted(HEADS, 3, seed=1).shifts), 3.0, 0
-    )
-    found = searched(world, breaking(HEADS, [7])).found
-    assert found.universal == [7] and found.chosen and 7 not in found.chosen
-    assert found.ranking[-1] == 7
-    assert set(found.chosen) == set(np.flatnonzero(world.shifts)) - {7}
-    critical = searched(world).found
-    assert critical.chosen[0] == 7 and critical.universal == []
-
-
-def test_continuous_outcomes_make_sets_too():
-    world, (a, b, *_) = backed_up(1)
-    chosen = searched(world, ask=World.logprobs).found.chosen
-    assert {a, b} <= set(chosen)
-
-
-@pytest.mark.parametrize("budget", [2 * HEADS, 120, 200, 300, 600])
-def test_a_set_costs_no_more_rows_than_its_budget(budget):
-    for world in (backed_up(0)[0], breaking(HEADS, [1, 2, 3]), World(np.zeros(HEADS), 1.5, 0)):
-        run = searched(world, breaking(HEADS, [2]), budget=budget)
-        assert run.rows == run.found.diagnostics["rows"] <= budget
-
-
-def test_a_set_that_could_not_be_scored_is_none():
-    world = World.planted(HEADS, 3, drop=0.4, seed=1)
-
-    def answer(plan):
-        outcomes = inside(world)(plan)
-        return np.full(len(outcomes), np.nan) if plan.what == "whole sets" else outcomes
-
-    run = drive(METHODS["adaptive"].search(problem(HEADS, goal="set", top=3)), answer)
-    assert run.found.chosen == []
-
-
-@pytest.mark.parametrize(("fresh", "named"), [(1, False), (4, False), (5, True)])
-def test_a_few_lost_answers_are_no_proof_though_all_are_lost(fresh, named):
-    """Two sets share the level of 5 %: half of `2 ** -fresh`, the mid-p of so many losses."""
-    asked = problem(HEADS, goal="set", top=1, fresh=range(200, 200 + fresh))
-    state = SearchState(asked, designs.generator(0), {})
-
-    def answer(plan):
-        return np.where(plan.masks[plan.mask, 7], 0.0, 1.0)
-
-    found = drive(most_damaging(state, [[7], [8]]), answer).found
-    assert found == ([7] if named else [])
+    def test_what_sets_lose_is_shared_out_among_their_heads(self):
+        """The same as by the normal equations of the regression."""
+        random = np.random.default_rng(0)
+        truth = np.array([0.3, 0.1, 0.0, 0.2])
+        pairs = [(0, 1), (1, 2), (2, 3), (0, 3), (0, 2), (1, 3)]
+        lost = [random.normal(truth[list(pair)].sum(), 0.01, 60).tolist() for pair in pairs]
+        tried = [Candidate(pair, 1, [each], [[]]) for pair, each in zip(pairs, lost, strict=True)]
+        prior, variance = np.zeros(4), np.full(4, 0.05)
+        mean, covariance = posterior((prior, variance), tried, 0, range(4))
+        members = np.array([[c in pair for c in range(4)] for pair in pairs], dtype=float)
+        change, error = np.array([each.losses()[0] for each in tried]).T
+        precision = np.diag(1 / variance) + members.T @ np.diag(error**-2) @ members
+        assert covariance == pytest.approx(np.linalg.inv(precision))
+        assert mean == pytest.approx(np.linalg.solve(precision, members.T @ (change / error**2)))
+        assert mean == pytest.approx(truth, abs=0.06)

@@ -271,9 +271,7 @@ class TestBudget:
         searched = run("css-search", budget=9_000)
         assert {masks for masks, _ in settings_of(searched)} == {30, 60}
         (note,) = [note for note in searched.found.notes if "budget" in note]
-        assert note == (
-            "The budget bought 6 of 9 settings: 30, 60 masks at rates of 0.05, 0.1, 0.2."
-        )
+        assert note == "The budget bought 6 of 9 settings."
 
     @pytest.mark.parametrize("name", DRAWS)
     def test_the_least_it_names_is_enough_and_one_less_is_not(self, name):

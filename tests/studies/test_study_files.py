@@ -64,7 +64,7 @@ def test_every_model_meets_every_task_method_and_seed(tmp_path):
             """
             models = ["demo", {name = "demo", label = "again", dtype = "float32"}]
             tasks = ["demo/addition", "demo/code"]
-            methods = ["adaptive", "one-shot"]
+            methods = ["scan", "one-shot"]
             seeds = [0, 7]
             """,
         )
@@ -138,7 +138,7 @@ def test_every_mistake_is_named_at_once_before_a_model_is_loaded(tmp_path):
             """
             models = ["demo", "nowhere/at all", {name = "demo", label = "bad", dtype = "float8"}]
             tasks = ["demo/additon", {name = "demo/code", rate = 2, fewshots = 3}]
-            methods = ["adaptive", "cs", {name = "one-shot", budget = 20}]
+            methods = ["scan", "cs", {name = "one-shot", budget = 20}]
             seeds = [0, 0, -1]
             bogus = 1
             [settings]
@@ -182,7 +182,7 @@ def test_what_does_not_fit_together_is_named_for_each_study(tmp_path):
             """
             models = ["demo"]
             tasks = ["demo/addition", "demo/code"]
-            methods = [{name = "css", rate = 0.001}, {name = "one-shot", budget = 20}, "adaptive"]
+            methods = [{name = "css", rate = 0.001}, {name = "one-shot", budget = 20}, "scan"]
             settings = {budget = 50}
             """,
         )
@@ -192,7 +192,7 @@ def test_what_does_not_fit_together_is_named_for_each_study(tmp_path):
         "css for demo/addition on demo; css for demo/code on demo: rate 0.001"
     )
     assert "budget 20 is too small: one-shot needs 96" in lines[1]
-    assert "budget 50 is too small: adaptive needs 192" in lines[2]
+    assert "budget 50 is too small: 252" in lines[2]
 
 
 @pytest.mark.parametrize(
@@ -308,7 +308,7 @@ def test_what_a_study_alone_would_be_refused_for_is_named_before_any_runs(tmp_pa
         models = ["demo"]
         tasks = ["demo/addition"]
         methods = [
-            {name = "adaptive", label = "set", goal = "set"}, {name = "css", goal = "specific"},
+            {name = "scan", label = "set", goal = "set"}, {name = "css", goal = "specific"},
         ]
         [settings]
         spare = ["demo/sentences"]
@@ -316,7 +316,7 @@ def test_what_a_study_alone_would_be_refused_for_is_named_before_any_runs(tmp_pa
     """
     found = "\n".join(mistakes(written(tmp_path, text)))
     assert "spare is for goal specific; got goal set" in found
-    assert "goal specific is for method adaptive" in found
+    assert "goal specific is for method scan" in found
     assert "controls = -1" in found
 
 

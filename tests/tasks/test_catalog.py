@@ -86,14 +86,11 @@ def test_the_outcome_can_be_the_log_probability_of_the_gold_answer():
 
 
 def test_a_choice_is_likely_by_its_margin_over_the_likeliest_other_one():
-    capitals = load_task("demo/capitals").in_likelihood()
-    assert capitals.outcome_kind == capitals.metric == "margin"
-    assert capitals.requests(0) == load_task("demo/capitals").requests(0)
-    assert capitals.choice(0) == 2 and capitals.in_metric().choice(0) == 2
+    capitals = load_task("demo/capitals")
+    assert capitals.choice(0) == 2
     said = [Scored(nats, False, 3) for nats in (-5.0, -2.0, -1.5, -9.0)]
-    assert capitals.outcome(capitals.item(0, said)) == 0.5
-    assert capitals.outcome(capitals.item(0, [said[0], said[2], said[1], said[3]])) == -0.5
-    assert capitals.score([0, 1], [0.5, -1.5]).score == -0.5
+    assert capitals.margin(0, said) == 0.5
+    assert capitals.margin(0, [said[0], said[2], said[1], said[3]]) == -0.5
 
 
 def test_a_margin_is_that_of_choices_of_equal_length_where_the_metric_divides_by_length(tmp_path):
@@ -112,10 +109,10 @@ metric_list: [{{metric: acc_norm}}]
     task = load_task(str(tmp_path / "normed.yaml"))
     for longer, right in ((-9.5, 1.0), (-10.5, 0.0)):  # a nat for every letter would be a tie
         said = [Scored(-4.0, False, 2), Scored(longer, False, 4)]
-        assert (task.in_likelihood().item(0, said) > 0) == (longer < -10.0)
+        assert (task.margin(0, said) > 0) == (longer < -10.0)
         assert task.item(0, said) == 1.0 - right
     said = [Scored(-4.0, False, 2), Scored(-12.0, False, 4)]
-    assert task.in_likelihood().item(0, said) == pytest.approx(7 * 0.2)  # nats a letter x letters
+    assert task.margin(0, said) == pytest.approx(7 * 0.2)  # nats a letter x letters
 
 
 def test_a_metric_by_mutual_information_or_an_example_of_one_choice_leaves_no_margin(tmp_path):
@@ -137,17 +134,14 @@ metric_list: [{{metric: {metric}}}, {{metric: acc_mutual_info}}]
     both = load_task(str(tmp_path / "both.yaml"))
     nats = (-4.0, -7.0, -9.0, -1.0, -1.0, -1.0)  # the last three are asked without the question
     said = [Scored(each, False, 2) for each in nats]
-    assert both.in_likelihood().item(0, said) == 3.0
+    assert both.margin(0, said) == 3.0
     mutual = TaskOptions(metric="acc_mutual_info")
-    assert load_task(str(tmp_path / "both.yaml"), mutual).in_likelihood().outcome_kind == "logprob"
-    single = load_task(str(tmp_path / "single.yaml")).in_likelihood()
-    assert single.outcome_kind == "logprob"
+    assert load_task(str(tmp_path / "both.yaml"), mutual).choice(0) is None
+    assert load_task(str(tmp_path / "single.yaml")).choice(0) is None
 
 
-def test_written_answers_are_likely_by_their_log_probability_and_offer_no_choice():
-    sorting = load_task("demo/sorting")
-    assert sorting.in_likelihood().outcome_kind == "logprob"
-    assert sorting.choice(0) is None
+def test_written_answers_offer_no_choice():
+    assert load_task("demo/sorting").choice(0) is None
 
 
 def test_a_real_task_reads_local_files(gsm8k_files):

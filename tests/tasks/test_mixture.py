@@ -109,11 +109,6 @@ def test_what_is_shown_is_the_parts(both):
     assert mixture.show(7, chosen(3)).answer == "d"
 
 
-def test_choices_beside_written_answers_are_likely_by_one_measure(both):
-    likely = load_task(both).in_likelihood()
-    assert {part.outcome_kind for part in likely.parts} == {likely.outcome_kind} == {"logprob"}
-
-
 def test_log_probabilities_of_gold_answers_and_back(both):
     mixture = load_task(both, TaskOptions(outcome="logprob"))
     assert (mixture.metric, mixture.outcome_kind) == ("logprob", "logprob")

@@ -47,9 +47,6 @@ class Asked:
     def in_metric(self):
         return self
 
-    def in_likelihood(self):
-        return None
-
     def choice(self, example):
         return None
 

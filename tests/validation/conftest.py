@@ -31,9 +31,6 @@ class Sums:
     def in_metric(self):
         return self
 
-    def in_likelihood(self):
-        return None
-
     def choice(self, example):
         return None
 

@@ -73,7 +73,7 @@ def test_a_run_in_single_precision_asks_nothing_twice(tmp_path):
 @pytest.mark.slow
 def test_findings_of_other_batch_sizes_agree_within_the_noise(tmp_path):
     settings = Settings(top=3, budget=800)
-    study = replace(SMALL, method="adaptive", examples=None, settings=settings)
+    study = replace(SMALL, method="scan", examples=None, settings=settings)
     results = [
         run_study(
             replace(study, model=replace(study.model, batch_size=size)), tmp_path / str(size)

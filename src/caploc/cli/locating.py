@@ -33,7 +33,8 @@ def locate(
     budget: Annotated[
         int | None,
         option(
-            "Rows of the search with heads knocked out, at most (16 a head if absent). Rows "
+            "Rows of the search with heads knocked out, at most (if absent 4 a head, and 100 for "
+            "each of three times --top heads). Rows "
             "of the intact model and of the checks come on top, and are told beforehand."
         ),
     ] = None,
@@ -83,14 +84,14 @@ def locate(
     See also:
         curve, interactions, universal, export, ui, run
     """
-    methods = options.split_names(search.method) or ["adaptive"]
+    methods = options.split_names(search.method) or ["scan"]
     # an empty name is refused as a task
     tasks, others = options.split_names(task) or list(task), options.split_names(also)
     settings = published.settings(search, **specific.settings(goal), goal=goal, budget=budget)
     search_options.check_read(context, methods, goal)
     left_out = (one for one in search.exclude or () if not one.endswith(("universal", ".json")))
     options.check_heads(model, *left_out)
-    if "adaptive" in methods and (grid := options.known_grid(model)):
+    if "scan" in methods and (grid := options.known_grid(model)):
         settings.check_budget(grid.size)
     folder = out or default_folder(model, *methods, *tasks)
     from caploc.modes import PATCH  # what needs PyTorch comes after what a mistake is seen without

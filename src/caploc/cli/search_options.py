@@ -22,9 +22,7 @@ if TYPE_CHECKING:
     from caploc.search import Settings
 
 READ_BY = {  # which methods read an option that the others would pass over in silence
-    "goal": ("adaptive",),
-    "opening": ("adaptive",),
-    "recall": ("adaptive",),
+    "goal": ("scan",),
     "masks": ("css", "csb"),
     "rate": ("css", "csb"),
     "mask_counts": ("css-search", "csb-search"),
@@ -107,8 +105,7 @@ class SearchGroup:
     method: Annotated[
         list[str] | None,
         option(
-            "adaptive (if absent), css, csb, css-search, csb-search, one-shot, greedy; "
-            f"{ONE_OR_MORE}.",
+            f"scan (if absent), css, csb, css-search, csb-search, one-shot, greedy; {ONE_OR_MORE}.",
         ),
     ] = None
     top: Annotated[int, option("Heads to name at most.", callback=check_count)] = 5
@@ -121,13 +118,6 @@ class SearchGroup:
             "Heads never to knock out: L0H6,L3H1, a file of heads, or universal; may be repeated."
         ),
     ] = None
-    opening: Annotated[
-        str,
-        option(
-            "How adaptive begins: auto, likelihood (of right answers), or masks (of heads).",
-        ),
-    ] = "auto"
-    recall: Annotated[float, option("Expected recall of the top at which adaptive stops.")] = 0.85
     seed: Annotated[int, option("Seed of examples, masks and controls.")] = 0
 
 
@@ -147,7 +137,7 @@ class PublishedGroup:
     estimator: Annotated[
         str | None,
         option(
-            "For css, csb, one-shot: lasso, lasso-cv, logistic, means, paired, spike-slab.",
+            "For css, csb, one-shot: lasso, lasso-cv, logistic, paired.",
         ),
     ] = None
 
@@ -162,8 +152,6 @@ class PublishedGroup:
             rates=numbers(self.rates, float) if self.rates else None,
             estimator=self.estimator,
             top=search.top,
-            opening=search.opening,
-            recall=search.recall,
             seed=search.seed,
             **more,
         )

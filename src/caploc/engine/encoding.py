@@ -206,11 +206,21 @@ class RequestEncoder:
             return min(found)[1]
         return self.end or "" if len(said) < prompt.new_tokens else None
 
+    def beginning(self, said: Sequence[int]) -> str:
+        """Return the space before the first word, where decoding a text leaves it out."""
+        plain, first = tuple(self.tokenizer.encode(PLAIN, add_special_tokens=False)), (*said[:1],)
+        after = self.decode((*plain, *first)).removeprefix(self.decode(plain))
+        if not after.strip() or self.decode(first)[:1].isspace():
+            return ""
+        return after[: len(after) - len(after.lstrip())]
+
     def answer(
         self, ask: Ask, prompt: TokenizedPrompt, said: Sequence[int], cost: float | None = None
     ) -> Answer:
         """Build an answer, its seconds left open; `cost` are the tokens run for it (None: all)."""
-        response = Generated(self.cut(said, prompt.stops), len(said), self.ending(said, prompt))
+        response = Generated(
+            self.cut(said, prompt.stops), len(said), self.ending(said, prompt), self.beginning(said)
+        )
         alone = len(prompt.tokens) + len(said)
         return Answer(ask.key, response, 0.0, float(alone) if cost is None else cost, alone)
 

@@ -6,10 +6,10 @@ design, crossed or scattered.
 """
 
 import warnings
-from collections.abc import Callable, Iterator
-from functools import partial
+from collections.abc import Iterator
 
 import numpy as np
+from jaxtyping import Float
 from scipy import sparse, stats
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import Lasso, LassoCV, LogisticRegression
@@ -28,7 +28,6 @@ from caploc.recovery.estimate import (
     is_binary,
     noise_ceiling,
 )
-from caploc.recovery.screening import Effects, false_discovery_rates, means_apart, screened
 
 CONFIDENCE = 0.95
 # Of what a head does alone, told as 95 %: a little more, so that of a head tried on 75 examples the
@@ -37,18 +36,28 @@ REPEATABLE = 0.965
 SMALLEST = 1e-9  # error of a count, where none is possible
 
 
-def fit_paired(seen: Measurements, intact: dict[int, float]) -> Estimate:
+def fit_paired(
+    seen: Measurements, intact: dict[int, float], *, level: float = REPEATABLE
+) -> Estimate:
     """Take the mean over examples of (outcome without the head - intact outcome).
 
-    Uses the masks that knock out a single head. Intervals are those of `paired` at the level
-    `REPEATABLE`; `q` is the Benjamini-Hochberg value of its p over all heads measured.
+    Uses the masks that knock out a single head. Intervals are those of `paired`; `q` is the
+    Benjamini-Hochberg value of its p over all heads measured.
     """
     found = np.full((4, seen.masks.shape[1]), np.nan)
     binary = right_or_wrong(seen, intact)
     for head, differences in single_head_differences(seen, intact):
-        found[:, head] = paired(differences, binary=binary, level=REPEATABLE)
+        found[:, head] = paired(differences, binary=binary, level=level)
     effect, low, high, p = found
     return Estimate("paired", effect, low, high, false_discovery_rates(p), estimand=ALONE)
+
+
+def false_discovery_rates(p: PerHead) -> PerHead:
+    """Adjust p-values for the number of them (Benjamini and Hochberg); NaN stays NaN."""
+    q, known = np.full(len(p), np.nan), np.isfinite(p)
+    if known.any():
+        q[known] = stats.false_discovery_control(p[known])
+    return q
 
 
 def single_head_differences(
@@ -142,12 +151,22 @@ def sign_test(differences: PerExample) -> float:
 
 def falls(differences: PerExample, *, binary: bool) -> float:
     """One-sided p value of no fall: mid-p of the sign test, or that of the paired t-test."""
-    if not binary:
-        mean, _, _, p = paired(differences)
-        return p / 2 if mean < 0 else 1 - p / 2
-    changed, gained = int(np.count_nonzero(differences)), int((differences > 0).sum())
-    tail = stats.binom.cdf(gained, changed, 0.5) - stats.binom.pmf(gained, changed, 0.5) / 2
-    return float(tail)
+    return float(falls_of_each(differences[None], binary=binary)[0])
+
+
+def falls_of_each(changes: Float[np.ndarray, "heads examples"], *, binary: bool) -> PerHead:
+    """`falls` of each row; examples that are NaN are left out, and a row of nothing else is NaN."""
+    p = np.full(len(changes), np.nan)
+    if binary:
+        gained, lost = (changes > 0).sum(axis=1), (changes < 0).sum(axis=1)
+        tail = stats.binom.cdf(gained, gained + lost, 0.5)
+        p = tail - stats.binom.pmf(gained, gained + lost, 0.5) / 2
+    else:
+        for row, change in enumerate(changes):
+            mean, _, _, two_sided = paired(change[np.isfinite(change)])
+            p[row] = two_sided / 2 if mean < 0 else 1 - two_sided / 2
+    p[~np.isfinite(changes).any(axis=1)] = np.nan
+    return p
 
 
 def falls_short(differences: PerExample, price: float, *, binary: bool) -> float:
@@ -216,16 +235,6 @@ def fit_paper_lasso(seen: Measurements, intact: dict[int, float]) -> Estimate:
     )
 
 
-def fit_rows(
-    name: str, estimate: Callable[[Rows], Effects], seen: Measurements, intact: dict[int, float]
-) -> Estimate:
-    """Estimate effects from rows, with 95 % intervals (clustered by example) and q-values."""
-    found = estimate(Rows.of(seen, intact))
-    half = found.half_width()
-    q = false_discovery_rates(found.p())
-    return Estimate(name, found.effect, found.effect - half, found.effect + half, q)
-
-
 def fit_chosen_lasso(seen: Measurements, intact: dict[int, float]) -> Estimate:
     """Fit the Lasso on rows, its penalty chosen by cross-validation over masks.
 
@@ -291,9 +300,7 @@ ESTIMATORS: dict[str, Estimator] = {
     "lasso": fit_paper_lasso,
     "lasso-cv": fit_chosen_lasso,
     "logistic": fit_logistic,
-    "means": partial(fit_rows, "means", means_apart),  # no model; others in a mask blur an effect
     "paired": fit_paired,
-    "spike-slab": partial(fit_rows, "spike-slab", screened),
 }
 
 __all__ = ["ESTIMATORS", "Estimate", "Estimator", "Measurements"]

@@ -21,18 +21,19 @@ class Measurements:
     """Outcomes of rows: row r measured `masks[mask[r]]` on example `example[r]`.
 
     A mask that was planned twice stands here twice. NaN marks an outcome that could not be scored.
-    `round` counts the looks: rows of one round were planned together.
+    `kept` is 1 where the answer is as the intact model's, 0 where it is another, NaN where that is
+    not known; None if no row tells.
     """
 
     masks: Masks
     mask: Int[np.ndarray, " rows"]
     example: Int[np.ndarray, " rows"]
     outcome: PerRow
-    rounds: Int[np.ndarray, " rows"] | None = None
+    kept: PerRow | None = None
 
     @property
-    def round(self) -> Int[np.ndarray, " rows"]:
-        return np.zeros(len(self.mask), dtype=int) if self.rounds is None else self.rounds
+    def kept_or_unknown(self) -> PerRow:
+        return np.full(len(self.mask), np.nan) if self.kept is None else self.kept
 
     @classmethod
     def none(cls, heads: int) -> "Measurements":
@@ -47,7 +48,7 @@ class Measurements:
             np.concatenate([self.mask, later.mask + len(self.masks)]),
             np.concatenate([self.example, later.example]),
             np.concatenate([self.outcome, later.outcome]),
-            np.concatenate([self.round, later.round + self.round.max(initial=-1) + 1]),
+            np.concatenate([self.kept_or_unknown, later.kept_or_unknown]),
         )
 
     def mask_means(self) -> Float[np.ndarray, " masks"]:
@@ -79,7 +80,7 @@ class Measurements:
             mask=self.mask[rows],
             example=self.example[rows],
             outcome=self.outcome[rows],
-            rounds=self.round[rows],
+            kept=None if self.kept is None else self.kept[rows],
         )
 
     def by_example(self) -> dict[int, float]:
@@ -170,7 +171,7 @@ def noise_ceiling(outcomes: Float[np.ndarray, "masks examples"]) -> float:
 
 @dataclass(frozen=True)
 class Rows:
-    """Scored rows: which heads each cuts, its mask, outcome, example, round, kind and weight.
+    """Scored rows: which heads each cuts, its mask, outcome, example, kind and weight.
 
     `kind` tells the intact model's right answers (1) from its wrong ones (0); outcomes that are not
     0 and 1 are all of kind 1. `weight` undoes an unequal use of the kinds: rows of a kind count as
@@ -181,7 +182,6 @@ class Rows:
     mask: Int[np.ndarray, " rows"]
     outcome: PerRow
     example: Int[np.ndarray, " rows"]
-    round: Int[np.ndarray, " rows"]
     kind: Int[np.ndarray, " rows"]
     weight: PerRow
 
@@ -202,19 +202,19 @@ class Rows:
         used = np.bincount(kind, minlength=2) / max(len(kind), 1)
         weight = np.divide(share, used, out=np.ones(2), where=used > 0)[kind]
         weight /= weight.mean() if len(weight) else 1.0
-        return cls(cuts, seen.mask[keep], outcome, example, seen.round[keep], kind, weight)
+        return cls(cuts, seen.mask[keep], outcome, example, kind, weight)
 
     @property
     def count(self) -> int:
         return len(self.outcome)
 
     def residuals(self) -> PerRow:
-        """Outcomes less the mean of their round and kind, less their example's difficulty.
+        """Outcomes less the mean of their kind, less their example's difficulty.
 
         An example's difficulty is its mean over the *other* rows it appears in, pulled towards zero
         as by `SHRINK` rows: with its own row in the mean every effect would come out too small.
         """
-        cell = 2 * self.round + self.kind
+        cell = self.kind
         left = self.outcome - group_means(self.outcome, cell)
         numbers, place = np.unique(self.example, return_inverse=True)
         rows = np.bincount(place, minlength=len(numbers))

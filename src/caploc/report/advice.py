@@ -73,8 +73,6 @@ def next_steps(
         )
     if verdict in WEAK:
         more = "spend more rows"
-        if result.search.stopped_by == "examples":
-            more = "bring more examples of the task"
         look = f"{capital(more)}." if of_set else f"Look for a set with --goal set, or {more}."
         reasons.append(
             "Do not build on these heads yet: knocking them out does no more than chance or "
@@ -142,16 +140,7 @@ def _doubts(result: Result, of_set: bool) -> Iterator[str]:
             return f"add {option} and a new --out to the command below"
         return f"with {option}"
 
-    search, validation = result.search, result.validation
-    expected, wanted, budget = search.expected_recall, search.wanted_recall, search.budget
-    unsure = expected is not None and wanted is not None and expected < wanted
-    ranked = bool(result.top) and not of_set  # the expected recall is of single heads that matter
-    if ranked and unsure and budget is not None:
-        option = f"--budget {2 * budget}"
-        more = f"twice the rows: {once_more(option)}."
-        if search.stopped_by == "examples":
-            more = "more examples of the task, if there are any: each that can be used was asked."
-        yield f"The ranking is less sure than was wanted. Run again with {more}"
+    validation = result.validation
     if result.top and not validation.controls:
         option = "--controls 20"
         yield f"Random heads were not tried. Run again to see what they do: {once_more(option)}."

@@ -39,8 +39,7 @@ class Standing:
     entry: HeadEffect  # its effect; one that a result does not list has none
     named: bool  # among the top, and so knocked out in the check
     selected: bool
-    candidate: bool  # on the shortlist, and not named
-    tied: bool
+    candidate: bool  # tried alone, and not named
     critical: bool
     universal: bool | None
     excluded: bool
@@ -57,7 +56,6 @@ class Standing:
             "left out: breaks another task too": self.universal is True and not self.named,
             "critical": self.critical and self.universal is not True,
             "candidate": self.candidate and self.universal is not True,
-            "tied": self.tied,
             "excluded": self.excluded,
         }
         return [word for word, holds in told.items() if holds]
@@ -78,12 +76,8 @@ class Standing:
 def standings(result: Result) -> dict[str, Standing]:
     """Return where each head of the grid stands, by name; results without a search say little."""
     search, entries, found = result.search, result.by_name(), {}
-    shortlist, tied, excluded = search.shortlist or [], search.tied or [], search.excluded
-    # heads at the border of the top are tried on more examples than the others; older results
-    # have the largest number alone
-    count, each = search.checked_on, dict(zip(shortlist, search.checked_each or [], strict=False))
-    kind = "" if search.fresh is None else " fresh" if search.fresh else " used before"
-    alone = f"up to {count:,}{kind}" if count else "no" if count == 0 else "yes"
+    tried, excluded = search.tried or [], search.excluded
+    alone = f"{search.tried_on:,}" if search.tried_on else "yes"
     for head in result.grid.grid().heads:
         name, layer, index = str(head), head.layer, head.index
         entry = entries.get(name) or HeadEffect(head=name, layer=layer, index=index, effect=None)
@@ -91,20 +85,16 @@ def standings(result: Result) -> dict[str, Standing]:
         left_out = universal is True and not named
         # chances are of single heads' effects, and say nothing of a set that is named
         chance = None if left_out or search.seeks_set else entry.top_chance
-        tried = f"{each[name]:,}{kind}" if name in each else alone
-        # one that is left out was tried alone on this task and another
-        tried = tried if name in shortlist else "yes" if left_out else "no" if shortlist else ""
         found[name] = Standing(
             entry=entry,
             named=named,
             selected=bool(entry.selected),
-            candidate=name in shortlist and not named,
-            tied=name in tied,
+            candidate=name in tried and not named,
             critical=bool(entry.critical) or name in search.critical,
             universal=universal,
             excluded=name in excluded,
             chance="" if chance is None else percent(chance),
-            alone=tried,
+            alone=alone if name in tried else "no" if tried else "",
         )
     return found
 
@@ -357,8 +347,7 @@ def _doubtful(result: Result) -> str:
     return (
         f"q of {name_list([each.head for each in sure], 3)} is below {SMALL:g} though the interval "
         "holds 0: "
-        "it is the share of heads that do nothing to be expected among all down to this one, and "
-        "rests on likelihoods too."
+        "it is the share of heads that do nothing to be expected among all down to this one."
     )
 
 

@@ -43,39 +43,27 @@ def _design(result: Result) -> str:
     masks = result.fit.masks or method.masks
     rate = method.rate or search.rate
     examples = method.examples or result.task.examples
-    group = search.group or 1
-    some = f"{group} to " if (search.most_each or 0) > group else ""
-    many = counted(search.most_each or group, "example")
-    name = "likelihood" if search.opening == "likelihood" else method.name
     texts = read_texts()
-    text: str = texts["designs"].get(name, texts["unlisted"])
+    text: str = texts["designs"].get(method.name, texts["unlisted"])
     return text.format(
-        name=inline(name) or "of this run",
+        name=inline(method.name) or "of this run",
         masks=counted(masks, "random group") if masks else "Random groups",
         masks_in_all=f", {counted(masks, 'group')} in all" if masks else "",
         rate=f" ({100 * rate:.3g}\u00a0% of all heads each)" if rate is not None else "",
-        each=f"each on {some}{many}" if many != "1 example" else "each on one example",
         examples=counted(examples, "example") if examples else "the task's examples",
     )
 
 
 def _choosing(result: Result) -> str:
-    """How an adaptive search came from its rows to the heads that it names."""
+    """How the default search came from its scan to the heads that it names."""
     search = result.search
-    shortlist, checked = search.shortlist, search.checked_on
-    if shortlist is None:
+    if not search.tried:
         return ""
-    kind = {True: "that the groups were not tried on", False: "that the groups were tried on too"}
-    where = "" if search.fresh is None else kind[search.fresh]
-    fewest = min(search.checked_each or [checked or 0])
-    least = f"{fewest} to " if fewest < (checked or 0) else ""
-    goal = f"{search.goal}{', likelihood' if search.opening == 'likelihood' else ''}"
-    if search.goal == "specific" and not result.validation.frontier:
-        goal = "specific, untried"
-    texts: dict[str, str] = read_texts()["choosing"]
-    return texts.get(goal, texts["heads"]).format(
-        shortlist=f", {len(shortlist)} of them," if shortlist else "",
-        checked=f" on {least}{counted(checked, 'example')} {where}".rstrip() if checked else "",
+    text: str = read_texts()["choosing"].get(search.goal or "heads", "")
+    return text.format(
+        tried=counted(len(search.tried), "head"),
+        examples=counted(search.tried_on or 0, "example"),
+        sets=counted(search.sets or 0, "set"),
     )
 
 
@@ -84,7 +72,7 @@ def _fit(result: Result) -> str:
     if not fit.estimator:
         return ""
     source = ""
-    if fit.rows and fit.estimator != "likelihood":  # whose rows are of two kinds: the fit knows one
+    if fit.rows:
         source = f" from {counted(fit.rows, 'row')}"
         source += f" under {counted(fit.masks, 'mask')}" if fit.masks else ""
     outcome = " (here the log-probability)" if outcome_unit(result).kind is ScoreKind.NATS else ""
@@ -103,8 +91,6 @@ def _fit(result: Result) -> str:
             f"(R² {significant(r2, 2)})."
         )
     lead = f"The estimator {inline(fit.estimator)} worked out each head's effect"
-    if fit.estimator == "likelihood":
-        lead = "How likely right answers stay without a head, and its answers, say what it does"
     return (
         f"{lead}{source}. An effect "
         f"is what the score{outcome} changes when the head is "

@@ -29,7 +29,7 @@ from caploc.report.wording import (
     unit_of_other,
     unit_of_outcomes,
 )
-from caploc.result import Change, HeldOut, JointDrop, Prediction, Result, Search, Spread
+from caploc.result import Change, HeldOut, JointDrop, Prediction, Result, Spread
 
 LITTLE = 0.05  # a share of the heads by which an answer hardly changes
 FACTORS = (0.25, 0.5, 1.0, 2.0, 4.0)  # rows of another run, as multiples of this one's
@@ -40,6 +40,7 @@ NORMAL_WIDTH = 1.959964  # standard errors on either side of a 95 % interval
 BY_EFFECT = ("css", "csb", "css-search", "csb-search", "one-shot")  # name the strongest alone
 LEVEL = 0.05  # false discovery rate at which a contrast is named
 MOST_SHOWN = 25  # contrasts
+STABLE = 0.8  # Jaccard of named heads from which on they count as stable (arXiv 2510.00845)
 READINGS = {
     "changed": "chance alone would seldom do so.",
     "may be chance": "too few examples to tell a change from none.",
@@ -85,84 +86,41 @@ def _fixed(name: str) -> Sign:
 
 def _search_signs(result: Result) -> Iterator[Sign]:
     search = result.search
-    if search.expected_recall is None:
-        return
-    of_set = search.goal == "set"
-    if of_set:
-        yield _fixed("recall of a set")
-    elif result.top:  # where no head matters there are none to be missed
-        yield _recall(result, search.expected_recall)
-    if (ratio := search.signal_to_noise) is not None:
-        small = "" if ratio >= 1 else " At less than 1 the ranking is mostly noise."
-        reading = "The effects of the first heads of the ranking, typically, over their errors."
-        yield Sign("Signal to noise", significant(ratio, 2), reading + small)
-    if search.tied and not of_set:
+    if search.tried and search.tried_on is not None:
+        heads = counted(len(search.tried), "head")
         yield Sign(
-            "Ties",
-            counted(len(search.tied), "head"),
-            f"{name_list(search.tied)} lie at the border of the top and differ by less than a "
-            "point by all that is known of them, likelihoods as well as what each does alone: "
-            "which of them is named is next to chance, and no budget would settle it.",
+            "Heads tried alone",
+            f"{heads} on {search.tried_on}",
+            "Effects, intervals and q are of these examples, on which the scan asked nothing. Of "
+            "all other heads the scan tells how many answers were as before.",
         )
-    elif search.tied is not None and not of_set:
-        yield _fixed("no ties")
-
-
-def _recall(result: Result, recall: float) -> Sign:
-    wanted, top = result.search.wanted_recall, result.method.top
-    which = f"the {top:,} heads that matter most" if top else "the heads that matter most"
-    reach = "" if wanted is None else f" The search stops at {percent(wanted)}."
-    return Sign(
-        "Expected recall",
-        percent(recall) + ("" if wanted is None else f", wanted {percent(wanted)}"),
-        f"So many of {which} alone are expected to be at the head of the ranking.{reach}",
-    )
+    if search.jaccard is not None and result.top:
+        stable = search.jaccard >= STABLE
+        yield Sign(
+            "Stability",
+            significant(search.jaccard, 2),
+            "Mean overlap (Jaccard) of the heads named on resampled examples of the trial. "
+            + ("" if stable else "Unstable: other examples name other heads."),
+        )
 
 
 def _rows_signs(result: Result) -> Iterator[Sign]:
     """Tell what the run spent, and what it would have named with more."""
     search = result.search
-    if result.top and search.expected_recall is None:
+    if result.top and search.tried is None:
         yield _again(result)
     elif search.seeks_set:
         yield _fixed("another set")
-    if result.top:
-        yield from _forecast(search)
     if search.rows is not None:
         of = "" if search.budget is None else f" of {search.budget:,}"
-        reasons: dict[str, str] = read_texts()["stopped_by"]
-        why = reasons.get(search.stopped_by or "", "What stopped the search is not recorded.")
+        why = "Rows with heads knocked out."
         if counts := split_rows(result):
-            knocked_out, intact, checks = counts
-            twice = f" ({knocked_out:,} different ones)" if knocked_out != search.rows else ""
+            _, intact, checks = counts
             why += (
-                f" Its budget is of rows with heads knocked out{twice}; beside them it asked the "
-                f"intact model {counted(intact, 'row')}, and the checks took {checks:,}."
+                f" Beside them the search asked the intact model {counted(intact, 'row')}, and "
+                f"the checks took {checks:,}."
             )
         yield Sign("Rows of the search", f"{search.rows:,}{of}", why)
-
-
-def _forecast(search: Search) -> Iterator[Sign]:
-    forecasts = [(f, value) for f, value in (search.forecast or {}).items() if value is not None]
-    now, wanted = search.expected_recall, search.wanted_recall
-    of_heads = not search.seeks_set and search.stopped_by != "examples"
-    if not forecasts or now is None or not of_heads:  # nor can rows help where all were asked
-        return
-    words = {"2": "twice", "4": "four times"}
-    said = [f"{percent(v)} with {words.get(f, f'{f} times')}" for f, v in forecasts]
-    best = max(value for _, value in forecasts)
-    reading = "More rows would make the ranking surer."
-    if best - now < LITTLE:
-        reading = "More rows would hardly change which heads are named."
-    short = "" if wanted is None or best >= wanted else " That would still not be what was wanted."
-    numbers = [(1.0, now), *((float(f), v) for f, v in forecasts if f.isdecimal())]
-    yield Sign(
-        "With more rows",
-        name_list([percent(value) for _, value in forecasts]),
-        f"The forecast of the expected recall is {name_list(said)} the rows, and {percent(now)} as "
-        f"it is. {reading}{short}",
-        draw_shares(numbers, wanted, "expected recall"),
-    )
 
 
 def _again(result: Result) -> Sign:

@@ -83,11 +83,11 @@ def search_without(
     """What a search finds for a benchmark once `struck` heads are known to be universal.
 
     As in the paper there is one search, and universal heads leave its ranking afterwards. Where the
-    preset searches again, none of their masks knocks out a struck head. An adaptive search sees for
+    preset searches again, none of their masks knocks out a struck head. The default search sees for
     itself which heads break everything.
     """
-    adaptive = METHODS[lab.preset.search(label).method].adaptive
-    again = lab.preset.search_again and not adaptive
+    scans = METHODS[lab.preset.search(label).method].has_goals
+    again = lab.preset.search_again and not scans
     return lab.search(model, benchmark, label, struck if again else ())
 
 

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from functools import partial
 
 from caploc import designs
-from caploc.search.adaptive import adaptive
 from caploc.search.plan import Found, Plan, Problem, Search, column_mask
 from caploc.search.published import (
     check_choices,
@@ -21,24 +20,26 @@ from caploc.search.published import (
     rows_of_choices,
     tuned,
 )
-from caploc.search.settings import Settings
+from caploc.search.scan import Sizes, scan_then_trial
+from caploc.search.sets import find_set, set_budget
+from caploc.search.settings import KNOBS, Settings
 
 
 @dataclass(frozen=True)
 class Method:
     """A way to find heads: how it searches, and what its rows are spent on.
 
-    `masks` is the number of masks that it measures on every example; None for a search that spends
-    a budget of rows as it sees fit, whose `check` refuses settings and budgets it cannot use. One
-    that is `adaptive` decides row by row what to ask next: it alone has goals, may begin with
-    likelihoods, draws on more examples than the paper's, and has a budget if none is named.
+    `masks` is the number of masks that it measures on every example; None for a search that divides
+    a budget of rows, whose `check` refuses settings and budgets it cannot use. One that `has_goals`
+    scans how strongly the model holds on to its right answers, and draws on more examples than the
+    paper's.
     """
 
     about: str
     search: Callable[[Problem], Search]
     masks: Callable[[Problem], int] | None = None
     draws_masks: bool = False  # uses --masks and --rate
-    adaptive: bool = False
+    has_goals: bool = False
     names_sets: bool = False  # names heads for what they do together, whatever the goal
     check: Callable[[Problem], None] = lambda problem: None
     spent: Callable[[Problem], int] | None = None  # where `masks` is None: the rows of its budget
@@ -51,13 +52,36 @@ class Method:
         return self.spent(problem)
 
 
+def scan(problem: Problem) -> Search:
+    """Search by the goal: heads that matter alone, or a set."""
+    return scan_then_trial(problem) if problem.settings.goal == "heads" else find_set(problem)
+
+
+def check_budget(problem: Problem) -> None:
+    """Refuse a budget that is too small for the goal."""
+    targets = 1 + sum(each.twin for each in problem.sides)
+    problem.settings.check_budget(len(problem.eligible), targets)
+
+
+def most_scanned(problem: Problem) -> int:
+    """Bound the rows of the default search: both stages, and what else the heads to name break."""
+    every, top = len(problem.eligible), problem.settings.top
+    if problem.settings.goal != "heads":
+        budget = problem.settings.budget or set_budget(every, 1 + len(problem.sides))
+        trial = min((KNOBS.tried + 2) * top, every) * KNOBS.trial
+        return budget + trial + (KNOBS.candidates + 3) * KNOBS.compared
+    sizes = Sizes.of(problem)
+    breaking = 2 * top * KNOBS.elsewhere * len(problem.elsewhere)
+    return sizes.scanned * every + sizes.most + breaking
+
+
 METHODS = {
-    "adaptive": Method(
-        "a look at every head alone, then rows where the question is open",
-        adaptive,
-        adaptive=True,
-        check=lambda problem: problem.settings.check_budget(problem.heads),
-        spent=lambda problem: problem.settings.most_rows(problem.heads),
+    "scan": Method(
+        "every head alone on a few examples, then the first of them on many",
+        scan,
+        has_goals=True,
+        check=check_budget,
+        spent=most_scanned,
     ),
     "css": Method(
         "stratified random masks and the Lasso (the paper's)",

@@ -1,11 +1,11 @@
 """What a search is given, what it asks for, and what it hands back."""
 
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 import numpy as np
-from jaxtyping import Bool, Int
+from jaxtyping import Bool, Float, Int
 
 from caploc.heads import Mask, Masks
 from caploc.recovery import Estimate, Measurements
@@ -51,30 +51,27 @@ class Plan:
 class OtherTask:
     """A task that a specific set must spare or, a twin of the task, break as well.
 
-    `number` is that of the task in plans, `likelihood` that of the same task with how likely the
-    right answer is as its outcome (`number` itself: there is no such thing). `examples` are for the
-    search; `choices` is as in `Problem`.
+    `number` is that of the task in plans, `signal` that of its signal (see `Problem`), which is
+    `linear` if it is the outcome itself. `examples` are for the search.
     """
 
     number: int
     examples: Sequence[int]
-    likelihood: int
+    signal: int
     twin: bool = False
-    choices: Mapping[int, int] = field(default_factory=dict, hash=False)
+    linear: bool = False
 
 
 @dataclass(frozen=True)
 class Problem:
     """Among how many heads, on which examples.
 
-    Heads are searched for on `examples`; on `fresh` ones, disjoint, the search checks what it
-    found (validation has others). `elsewhere` holds some examples of each other task; `sides`
-    those that the goal `specific` is about. `shared` is the price of reading what all prompts
-    begin with, as a multiple of the rest of a row; `chance` the score of guessing. `likelihood`
-    is the number, in plans, of the same task with how likely the right answer is as its outcome
-    (0: it is the task itself); None if there is no such thing. `choices` has the number of each
-    example's right choice where the model picks among some. `excluded` heads are never knocked
-    out and never named. `watch` is told what an adaptive search concludes at each look.
+    Heads are searched for on `examples`; sets are compared on `fresh` ones, disjoint (the check
+    has others). `elsewhere` holds some examples of each other task; `sides` those that the goal
+    `specific` is about. `chance` is the score of guessing. `signal` is the number, in plans, of the
+    same task with how strongly the model holds on to its right answer as outcome; it is `linear` if
+    that is the task's own outcome (then it may be 0, the task itself). `excluded` heads are never
+    knocked out and never named.
     """
 
     heads: int
@@ -82,13 +79,11 @@ class Problem:
     settings: Settings
     fresh: Sequence[int] = ()
     elsewhere: Sequence[Sequence[int]] = ()
-    shared: float = 0.0
     chance: float = 0.0
-    likelihood: int | None = None
+    signal: int = 0
+    linear: bool = True
     sides: Sequence[OtherTask] = ()
-    choices: Mapping[int, int] = field(default_factory=dict, hash=False)
     excluded: tuple[int, ...] = ()
-    watch: Callable[[Any], None] | None = field(default=None, compare=False)
 
     def empty(self) -> Mask:
         """The mask that knocks out nothing."""
@@ -115,13 +110,36 @@ class Problem:
 
 
 @dataclass(frozen=True)
+class Stages:
+    """What both stages of the default search asked, by column.
+
+    Of `scanned` answers of each head `broken` are others than before; `lost` is the mean share of
+    the right answer's probability that is gone, NaN where none was asked. `tried` are the columns
+    of the trial, each on `tried_on` examples. `jaccard` is the mean overlap of the heads named on
+    resampled examples; `sets` how many sets were tried jointly.
+    """
+
+    budget: int | None
+    rows: int
+    scanned: Int[np.ndarray, " heads"]
+    broken: Int[np.ndarray, " heads"]
+    lost: Float[np.ndarray, " heads"]
+    tried: list[int]
+    tried_on: int
+    jaccard: float | None = None
+    sets: int | None = None
+
+
+@dataclass(frozen=True)
 class Found:
     """What a search found.
 
     `chosen` are the columns to name, the most needed first; `ranking` all columns in the order in
-    which the search would name them. `critical` heads each break the task alone, and `universal`
-    ones of them break another task too: `breaks_task` has its number. `diagnostics` holds what
-    else there is to say, as `result.json` keeps it; `notes` are sentences for the reader.
+    which the search would name them. `critical` heads each break the task alone; `universal` ones
+    break another task too: `breaks_task` has its number. `candidates` are the sets to judge against
+    the price, the best first.
+    `diagnostics` holds what a published method has to say, as `result.json` keeps it; `notes` are
+    sentences for the reader.
     """
 
     chosen: list[int]
@@ -131,6 +149,8 @@ class Found:
     critical: list[int] = field(default_factory=list)
     universal: list[int] = field(default_factory=list)
     breaks_task: dict[int, int] = field(default_factory=dict)
+    candidates: list[list[int]] = field(default_factory=list)
+    stages: Stages | None = None
     diagnostics: dict[str, Any] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
 
@@ -145,16 +165,6 @@ def column_mask(heads: int, columns: Sequence[int]) -> Mask:
     mask = np.zeros(heads, dtype=bool)
     mask[list(columns)] = True
     return mask
-
-
-def ask_once(plan: Plan) -> Asking[Measurements]:
-    """Have the rows of one plan measured."""
-    return (yield plan)
-
-
-def opening_plan(heads: int, examples: Sequence[int]) -> Plan:
-    """Plan the intact model's answers."""
-    return Plan.crossed(np.zeros((1, heads), dtype=bool), examples, what="intact")
 
 
 def intact_plan(problem: Problem, examples: Sequence[int], *, task: int = 0) -> Plan:

@@ -371,21 +371,18 @@ def mean_loss(losses: Losses) -> tuple[float, float]:
 
 
 def excess(used: Losses, fresh: Losses) -> dict[str, float] | None:
-    """Mean loss on the examples of the choice less that on fresh ones, with its interval.
+    """Mean loss on the examples of the choice less that on fresh ones, with Welch's interval.
 
-    The standard error is `sqrt(s1²/n1 + s2²/n2)`, the 95 % interval Welch's; None with fewer than
-    two scored examples of either kind.
+    None with fewer than two scored examples of either kind.
     """
     used, fresh = used[np.isfinite(used)], fresh[np.isfinite(fresh)]
     if min(used.size, fresh.size) < 2:
         return None
     value = float(used.mean() - fresh.mean())
-    shares = [values.var(ddof=1) / values.size for values in (used, fresh)]
-    stderr = float(sum(shares) ** 0.5)
-    half = 0.0
+    shares = np.array([values.var(ddof=1) / values.size for values in (used, fresh)])
+    stderr, half = float(shares.sum() ** 0.5), 0.0
     if stderr > 0:
-        parts = zip(shares, (used.size, fresh.size), strict=True)
-        freedom = sum(shares) ** 2 / sum(share**2 / (size - 1) for share, size in parts)
+        freedom = shares.sum() ** 2 / (shares**2 / [used.size - 1, fresh.size - 1]).sum()
         half = float(stats.t.ppf((1 + CONFIDENCE) / 2, freedom)) * stderr
     return {"value": value, "stderr": stderr, "low": value - half, "high": value + half}
 
@@ -411,61 +408,37 @@ def choosing(used: LossesOfSets, fresh: LossesOfSets, chosen: int) -> dict[str, 
 
 def notes(told: dict[str, Any]) -> list[str]:
     """Say what a reader should know of the choice, the weightiest first."""
-    best = told["settings"][told["chosen"]]
-    sentences = [tie_note(told), flattery(told, best)]
-    if best["drop"] is None or best["drop"] <= 0:
-        sentences[0] = (
+    tried, surplus, sentences = told["settings"], told["optimism"], list[str]()
+    best = tried[told["chosen"]]["drop"]
+    if best is None or best <= 0:
+        sentences.append(
             "No setting found heads that lower the score when knocked out together: none is named."
         )
-    if not told["checked_on"]:
+    elif tie := tie_note(told):
+        sentences.append(tie)
+    if surplus is not None and surplus["low"] > 0:
         sentences.append(
-            "No fresh examples were left to tell how much the choice among "
-            f"{count(told['settings'])} flatters itself."
+            f"The choice flatters itself: the heads named lower the score by {surplus['value']:.3f}"
+            f" (95 % interval {surplus['low']:.3f} to {surplus['high']:.3f}) more where they were "
+            "found and chosen than on fresh examples."
         )
-    return [sentence for sentence in (*sentences, thinned(told)) if sentence]
+    if not told["checked_on"]:
+        sentences.append("No fresh examples were left to tell how much the choice flatters itself.")
+    if len(tried) < told["offered"]:
+        sentences.append(f"The budget bought {len(tried)} of {told['offered']} settings.")
+    return sentences
 
 
 def tie_note(told: dict[str, Any]) -> str:
     """Say that other heads cost the same, so that the drop did not choose between them."""
     tried = told["settings"]
-    best = tried[told["chosen"]]
-    same = [setting for setting in tried if setting["drop"] == best["drop"]]
+    best = tried[told["chosen"]]["drop"]
+    same = [setting for setting in tried if setting["drop"] == best]
     sets = {frozenset(setting["heads"]) for setting in same}
     if len(sets) < 2:
         return ""
     return (
-        f"{len(same)} of {count(tried)} found heads that cost as much as those named, in "
+        f"{len(same)} of {len(tried)} settings found heads that cost as much as those named, in "
         f"{len(sets)} different sets: the fewest masks, then the lowest rate, decided between "
         "them, and a few heads that break everything may hide what the others do."
     )
-
-
-def flattery(told: dict[str, Any], best: dict[str, Any]) -> str:
-    """The drop is beyond doubt larger where the heads were chosen than elsewhere."""
-    surplus = told["optimism"]
-    if surplus is None or not surplus["low"] > 0:
-        return ""
-    return (
-        f"The heads named lower the score by {best['drop']:.3f} on the {told['chosen_on']} "
-        f"examples that they were found and chosen on, by {best['held_out_drop']:.3f} on "
-        f"{told['checked_on']} others: the choice among {count(told['settings'])} flatters itself "
-        f"by {surplus['value']:.3f} (95 % interval {surplus['low']:.3f} to {surplus['high']:.3f})."
-    )
-
-
-def thinned(told: dict[str, Any]) -> str:
-    """The budget bought some of the settings only."""
-    tried = told["settings"]
-    if len(tried) == told["offered"]:
-        return ""
-    masks = sorted({setting["masks"] for setting in tried})
-    rates = sorted({setting["rate"] for setting in tried})
-    return (
-        f"The budget bought {len(tried)} of {told['offered']} settings: "
-        f"{', '.join(map(str, masks))} masks at rates of {', '.join(f'{r:.3g}' for r in rates)}."
-    )
-
-
-def count(tried: Sequence[dict[str, Any]]) -> str:
-    """How many settings, in words that fit one as well."""
-    return f"{len(tried)} settings" if len(tried) > 1 else "one setting"

@@ -57,8 +57,6 @@ class SettingLists(StudiesPart):
     budget: Whole | None = None
     goal: Literal["heads", "set", "specific"] | None = None
     price: Annotated[float, Field(gt=0, le=1)] | None = None
-    opening: Literal["auto", "likelihood", "masks"] | None = None
-    recall: Annotated[float, Field(gt=0, le=1)] | None = None
     top: Whole | None = None
     estimator: Name | None = None
     outcome: Literal["metric", "logprob"] | None = None
@@ -140,7 +138,7 @@ class StudyFile(StudiesPart):
     out: Name | None = None
     models: Some[Annotated[ModelEntry, OR_NAME]]
     tasks: Some[Annotated[TaskEntry, OR_NAME]]
-    methods: Some[Annotated[MethodEntry, OR_NAME]] = [MethodEntry(name="adaptive")]
+    methods: Some[Annotated[MethodEntry, OR_NAME]] = [MethodEntry(name="scan")]
     seeds: Some[Seed] = [0]
     settings: SettingLists = SettingLists()
     overrides: list[Override] = []

@@ -50,17 +50,6 @@ class HarnessTask:
     def in_metric(self) -> "HarnessTask":
         return self if self.outcome_kind == "metric" else self.with_outcome("metric")
 
-    def in_likelihood(self) -> "HarnessTask | None":
-        if self.outcome_kind != "metric":
-            return self
-        if self.metric in LIKELIHOOD_METRICS:  # a perplexity is one already
-            return None
-        try:
-            choosing = all(leaf.choosing for leaf in self.leaves)
-            return self.with_outcome("margin" if choosing else "logprob")
-        except BadOption:
-            return None
-
     def with_outcome(self, kind: str) -> "HarnessTask":
         """Return the task with outcomes of another kind; raises BadOption if it has none."""
         return HarnessTask(self.name, self.leaves, self.group, kind, self.places)
@@ -96,8 +85,6 @@ class HarnessTask:
         leaf, doc = self.places[example]
         if self.outcome_kind == "logprob":
             return (leaf.gold_request(doc),)
-        if self.outcome_kind == "margin":
-            leaf.gold_request(doc)  # raises BadOption if it is not known
         return leaf.requests(doc)
 
     def key(self, example: int) -> str:
@@ -114,14 +101,16 @@ class HarnessTask:
         leaf, doc = self.places[example]
         return leaf.choice(doc)
 
+    def margin(self, example: int, responses: Sequence[Response]) -> float:
+        leaf, doc = self.places[example]
+        return leaf.margin(doc, responses)
+
     def item(self, example: int, responses: Sequence[Response]) -> Any:
         leaf, doc = self.places[example]
         if self.outcome_kind == "logprob":
             (scored,) = responses
             assert isinstance(scored, Scored)
             return scored.logprob / max(scored.tokens, 1)  # of a token, on average
-        if self.outcome_kind == "margin":
-            return leaf.margin(doc, responses)
         return leaf.item(doc, responses)
 
     def outcome(self, item: Any) -> float:
@@ -210,18 +199,6 @@ class Mixture:
             return self
         return Mixture(self.name, [part.in_metric() for part in self.parts])
 
-    def in_likelihood(self) -> "Mixture | None":
-        parts = [part.in_likelihood() for part in self.parts]
-        known = [part for part in parts if part is not None]
-        if len(known) < len(parts):
-            return None
-        if len({part.outcome_kind for part in known}) > 1:  # margins are no log-probabilities
-            try:
-                known = [part.with_outcome("logprob") for part in self.parts]
-            except BadOption:
-                return None
-        return Mixture(self.name, known)
-
     @property
     def size(self) -> int:
         return len(self.places)
@@ -261,6 +238,10 @@ class Mixture:
     def choice(self, example: int) -> int | None:
         part, place = self.places[example]
         return self.parts[part].choice(place)
+
+    def margin(self, example: int, responses: Sequence[Response]) -> float:
+        part, place = self.places[example]
+        return self.parts[part].margin(place, responses)
 
     def item(self, example: int, responses: Sequence[Response]) -> list[Any]:
         part, place = self.places[example]

@@ -47,12 +47,14 @@ def prompt_of(request: Request) -> str:
 class Generated:
     """The text up to the first stop string, and the number of tokens decoded.
 
-    `end` is the stop string or the text of the end token that ended it, None for the limit.
+    `end` is the stop string or the text of the end token that ended it, None for the limit;
+    `start` the space before the first word that some decoders leave out.
     """
 
     text: str
     tokens: int
     end: str | None = None
+    start: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,12 +103,23 @@ class Shown:
 class Task(Protocol):
     """A capability's evaluation set: text in, numbers out."""
 
-    name: str
-    metric: str
-    outcome_kind: str  # "metric", "logprob" or "margin"
-    higher_is_better: bool
-    version: str  # everything that can change an outcome besides the example and its responses
-    executes_code: bool  # whether `item` runs, in the sandbox, a program that the model wrote
+    @property
+    def name(self) -> str: ...
+    @property
+    def metric(self) -> str: ...
+    @property
+    def outcome_kind(self) -> str:
+        """ "metric", "logprob" or "signal"."""
+
+    @property
+    def higher_is_better(self) -> bool: ...
+    @property
+    def version(self) -> str:
+        """Everything that can change an outcome besides the example and its responses."""
+
+    @property
+    def executes_code(self) -> bool:
+        """Tell whether `item` runs, in the sandbox, a program that the model wrote."""
 
     @property
     def size(self) -> int:
@@ -118,13 +131,6 @@ class Task(Protocol):
 
     def in_metric(self) -> "Task":
         """Return the same task with its own metric as the outcome."""
-
-    def in_likelihood(self) -> "Task | None":
-        """Return the task with how likely the right answer is as the outcome, if it has any.
-
-        That is its log-probability, or where the model picks among answers its margin over the
-        likeliest other one.
-        """
 
     def key(self, example: int) -> str:
         """Return a digest of everything the example asks and is judged by."""
@@ -149,6 +155,9 @@ class Task(Protocol):
 
     def choice(self, example: int) -> int | None:
         """Return the number of the right choice, None where the model picks among none."""
+
+    def margin(self, example: int, responses: Sequence[Response]) -> float:
+        """Return by how much the right choice is likelier than the likeliest other one, in nats."""
 
     def item(self, example: int, responses: Sequence[Response]) -> Any:
         """Return the task's own per-example result: what its metric aggregates."""

@@ -263,7 +263,7 @@ def held_out(check: Check, found: Found, rate: float) -> tuple[HeldOut, Controls
     chosen = column_mask(check.grid.size, found.chosen)
     compared = score_both(check.meter, chosen, check.examples, check.progress)
     shortlist = chosen.copy()
-    shortlist[[*found.diagnostics.get("shortlist", []), *found.critical]] = True
+    shortlist[[*(found.stages.tried if found.stages else []), *found.critical]] = True
     random = controls(check, chosen, shortlist, compared.knocked_out.score, found.critical)
     return HeldOut(
         fresh=check.fresh,

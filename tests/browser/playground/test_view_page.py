@@ -68,7 +68,7 @@ def shelf(tmp_path_factory):
     folder = write_run(root / "sums", answers)
     rows = [stored_row([], 61, "4", 1.0), stored_row([1], 61, HOSTILE, 0.0)]
     store_rows(folder, rows)
-    write_run(root / "deep" / "other", [answer_of(0)], method={"name": "adaptive"}, seed=9)
+    write_run(root / "deep" / "other", [answer_of(0)], method={"name": "scan"}, seed=9)
     write_run(root / "strange", task=HOSTILE, model=HOSTILE, method={"name": HOSTILE})
     (root / "strange" / "report.html").write_text(
         "<script>parent.document.title = 'run'; top.location = '/run'</script><p>a report</p>"
@@ -128,7 +128,7 @@ def names(page):
 def test_runs_are_searched_and_sorted(visit):
     page = visit()
     expect(page.locator("#list-shown")).to_have_text("5 of 5")
-    page.locator("#find").fill("adaptive l0h1")
+    page.locator("#find").fill("scan l0h1")
     expect(page.locator("#list-shown")).to_have_text("1 of 5")
     assert names(page) == ["deep/other"]
     page.locator("#find").fill("")

@@ -1,0 +1,374 @@
+"""Scan, then trial: the default search, two stages of fixed sizes.
+
+*Scan*: every head is knocked out alone on a few examples that the model gets right, other examples
+for other heads. One pass tells by how much the log-odds of the right answer fall, its stop
+included, and whether it is still the likeliest text. *Trial*: the heads that the scan puts
+first are knocked out alone on the same fresh examples and scored by the task's own metric. Effects,
+intervals and q-values are those of the trial, whose size is fixed beforehand.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+from jaxtyping import Float, Int
+
+from caploc import designs
+from caploc.recovery import CONFIDENCE, falls_of_each, false_discovery_rates, fit_paired
+from caploc.recovery.estimate import Estimate, Measurements, PerHead, is_binary, right_of, survived
+from caploc.search.plan import Asking, Found, Plan, Problem, Search, Stages, intact_plan
+from caploc.search.settings import KNOBS
+from caploc.search.summary import NOTHING_SCORED, nothing_found, nothing_to_lose
+
+LEVEL = 0.05  # false discovery rate at which a head is named
+CERTAIN = 1e-7  # a log-probability nearer to 0 is rounding
+BREAKS = 0.75  # share of right answers that a head which breaks the task takes at least
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """How many rows both stages take.
+
+    In the scan every head is asked `scanned` examples. In the trial at least `heads` heads are
+    asked up to `trial` examples each, `most` rows in all.
+    """
+
+    scanned: int
+    heads: int
+    trial: int
+    most: int
+
+    @classmethod
+    def of(cls, problem: Problem) -> "Sizes":
+        """Divide the budget: the trial's usual size, then the scan; the trial gets what is left.
+
+        Without a budget both stages have their usual size, and heads that broke what the scan asked
+        are tried on top of the others.
+        """
+        every = len(problem.eligible)
+        heads = min(KNOBS.tried * problem.settings.top, every)
+        budget = problem.settings.budget
+        if budget is None:
+            most = (1 + KNOBS.breaking) * heads * KNOBS.trial
+            return cls(KNOBS.scanned, heads, KNOBS.trial, most)
+        spare = budget - heads * KNOBS.trial
+        scanned = int(np.clip(spare // every, KNOBS.least_scanned, KNOBS.most_scanned))
+        rest = budget - scanned * every
+        return cls(scanned, heads, max(rest // heads, 1), rest)
+
+    def each(self, tried: int) -> int:
+        """How many examples each head is tried on, if so many are tried."""
+        return max(min(self.trial, self.most // max(tried, 1)), 1)
+
+
+@dataclass
+class Scan:
+    """What single heads, or sets of them, take from right answers of one task.
+
+    `task` is the number of the task's signal in plans; it is `linear` if it is the outcome itself.
+    `before` holds the signal of each right example with nothing but the `base` knocked out. For
+    each column and each of its rows `fall` is the fall of the log-odds, which ranks heads also
+    where the model is sure of itself; `lost` the share of the answer's probability that is gone;
+    `kept` whether the answer is still the likeliest.
+    """
+
+    problem: Problem
+    task: int
+    right: Sequence[int]
+    linear: bool = False
+    base: tuple[int, ...] = ()
+    before: dict[int, float] = field(default_factory=dict)
+    fall: Float[np.ndarray, "heads rows"] = field(init=False)
+    lost: Float[np.ndarray, "heads rows"] = field(init=False)
+    kept: Float[np.ndarray, "heads rows"] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.fall = self.lost = self.kept = np.full((self.problem.heads, 0), np.nan)
+
+    def open(self) -> Asking[None]:
+        """Ask how strongly the model holds on to its right answers; drop those it would not give.
+
+        A few are not the likeliest text once read in one pass: their tokens were others.
+        """
+        if not self.right:
+            return
+        masks = self.problem.without_each([self.base])
+        measured = yield Plan.crossed(masks, self.right, task=self.task, what="intact signal")
+        self.before = measured.where(measured.kept_or_unknown != 0).by_example()
+        self.right = [example for example in self.right if example in self.before]
+
+    def ask(self, heads: Sequence[int], count: int, offset: int = 0) -> Asking[int]:
+        """Knock out each head alone on `count` right examples; return the number of rows.
+
+        Examples are dealt in turn, so that neighbours get different ones and each is used alike.
+        """
+        if not self.right or not len(heads):
+            return 0
+        count = min(count, len(self.right))
+        dealt = deal(self.right, len(heads), count, offset)
+        masks = designs.singles(self.problem.heads)[list(heads)]
+        masks[:, list(self.base)] = True
+        mask = np.repeat(np.arange(len(heads)), count)
+        plan = Plan(masks, mask, dealt.ravel(), self.task, "scan")
+        measured = yield plan
+        told = self.fall_of(measured), self.lost_by(measured), measured.kept_or_unknown
+        self.fall, self.lost, self.kept = (
+            np.concatenate([known, self.by_head(heads, values)], axis=1)
+            for known, values in zip((self.fall, self.lost, self.kept), told, strict=True)
+        )
+        return len(mask)
+
+    def by_head(
+        self, heads: Sequence[int], values: Float[np.ndarray, " rows"]
+    ) -> Float[np.ndarray, "heads rows"]:
+        """Spread the values of these heads, as many for each, over all heads; NaN for others."""
+        table = np.full((self.problem.heads, len(values) // len(heads)), np.nan)
+        table[list(heads)] = values.reshape(len(heads), -1)
+        return table
+
+    def fall_of(self, measured: Measurements) -> Float[np.ndarray, " rows"]:
+        """Compute the fall of the answer's log-odds, row by row; of a `linear` signal its own."""
+        was = np.array([self.before.get(int(e), np.nan) for e in measured.example])
+        if self.linear:
+            return was - measured.outcome
+        return log_odds(was) - log_odds(measured.outcome)
+
+    def lost_by(self, measured: Measurements) -> Float[np.ndarray, " rows"]:
+        """Compute the share of the right answer's probability that is gone, row by row.
+
+        It lies between 0 and 1: `1 - exp(after - before)` of log-probabilities, 0 where the answer
+        grew likelier. Of a `linear` signal it is the fall itself.
+        """
+        was = np.array([self.before.get(int(e), np.nan) for e in measured.example])
+        change = measured.outcome - was
+        return -change if self.linear else 1 - np.exp(np.minimum(change, 0.0))
+
+    @property
+    def asked(self) -> Int[np.ndarray, " heads"]:
+        """Rows of each head that could be scored."""
+        return np.isfinite(self.lost).sum(axis=1)
+
+    @property
+    def broken(self) -> Int[np.ndarray, " heads"]:
+        """Of these, the answers that are others than before; none where that is not known."""
+        return np.nansum(1 - self.kept, axis=1).astype(int)
+
+    @property
+    def mean_lost(self) -> PerHead:
+        """Mean share of the answer's probability that each head takes; NaN where none was asked."""
+        total = np.nansum(self.lost, axis=1)
+        return np.divide(total, self.asked, out=np.full(len(total), np.nan), where=self.asked > 0)
+
+    @property
+    def mean_fall(self) -> PerHead:
+        """Mean fall of the answer's log-odds without each head; NaN where none was asked."""
+        total = np.nansum(self.fall, axis=1)
+        return np.divide(total, self.asked, out=np.full(len(total), np.nan), where=self.asked > 0)
+
+    def order(self) -> list[int]:
+        """Columns of the heads that were scanned, the one without which odds fall most first."""
+        mean = self.mean_fall
+        order = np.argsort(-np.nan_to_num(mean, nan=-np.inf), kind="stable")
+        return [int(column) for column in order if np.isfinite(mean[column])]
+
+
+def log_odds(logprob: Float[np.ndarray, " rows"]) -> Float[np.ndarray, " rows"]:
+    """Turn log-probabilities into log-odds, as far as single precision tells them from certain."""
+    logprob = np.minimum(logprob, -CERTAIN)
+    return logprob - np.log(-np.expm1(logprob))
+
+
+def deal(
+    examples: Sequence[int], heads: int, count: int, offset: int = 0
+) -> Int[np.ndarray, "heads count"]:
+    """Deal `count` different examples to each of the heads, all examples about equally often."""
+    places = (offset + np.arange(heads * count).reshape(heads, count)) % len(examples)
+    return np.asarray(examples)[places]
+
+
+@dataclass
+class Trial:
+    """Heads knocked out alone on the same fresh examples, scored by the task's own metric."""
+
+    heads: list[int]
+    intact: dict[int, float]
+    seen: Measurements
+
+    def estimate(self) -> Estimate:
+        """Effects, 95 % intervals and q-values over the heads tried; NaN for all others.
+
+        q is of a fall: one-sided p-values, adjusted for the number of heads tried.
+        """
+        p = np.full(self.seen.masks.shape[1], np.nan)
+        p[self.heads] = falls_of_each(self.table(), binary=is_binary(self.intact))
+        estimate = fit_paired(self.seen, self.intact, level=CONFIDENCE)
+        return replace(estimate, q=false_discovery_rates(p))
+
+    def joined(self, other: "Trial") -> "Trial":
+        """This trial and one of other heads on the same examples."""
+        return Trial([*self.heads, *other.heads], self.intact, self.seen.joined(other.seen))
+
+    def critical(self) -> list[int]:
+        """List the heads without which hardly a right answer is left."""
+        right = [place for place, outcome in enumerate(self.intact.values()) if outcome > 0]
+        if not right or not is_binary(self.intact):
+            return []
+        lost = np.nanmean(self.table()[:, right] < 0, axis=1)
+        return [column for column, share in zip(self.heads, lost, strict=True) if share >= BREAKS]
+
+    def table(self) -> Float[np.ndarray, "heads examples"]:
+        """The change of every example's outcome without each head, in the order of `heads`."""
+        examples = [*self.intact]
+        place = {example: at for at, example in enumerate(examples)}
+        change = np.full((len(self.heads), len(examples)), np.nan)
+        cut = self.seen.masks.argmax(axis=1)[self.seen.mask]
+        row_of = {column: row for row, column in enumerate(self.heads)}
+        for column, example, outcome in zip(
+            cut.tolist(), self.seen.example.tolist(), self.seen.outcome.tolist(), strict=True
+        ):
+            if example in place:
+                change[row_of[column], place[example]] = outcome - self.intact[example]
+        return change
+
+
+def split(problem: Problem, trial: int) -> tuple[list[int], list[int]]:
+    """Divide the examples into those of the scan and those of the trial, which share none.
+
+    The scan gets a third of them, the trial the rest or as many as it takes.
+    """
+    order = designs.generator(problem.settings.seed).permutation(problem.examples).tolist()
+    scanned = max(len(order) // 3, len(order) - trial)
+    return order[:scanned], order[scanned:]
+
+
+def to_try(scan: Scan, heads: int) -> list[int]:
+    """Choose the heads of the trial: the first of the scan, and what broke half its answers."""
+    order = scan.order()
+    breaking = [column for column in order if 2 * scan.broken[column] >= scan.asked[column]]
+    return list(dict.fromkeys([*order[:heads], *breaking[: (1 + KNOBS.breaking) * heads]]))[
+        : (1 + KNOBS.breaking) * heads
+    ]
+
+
+def scan_heads(problem: Problem, sizes: Sizes, right: Sequence[int]) -> Asking[Scan]:
+    """Scan every head that may be knocked out."""
+    scan = Scan(problem, problem.signal, right, problem.linear)
+    yield from scan.open()
+    yield from scan.ask(problem.eligible, sizes.scanned)
+    return scan
+
+
+def try_heads(problem: Problem, heads: Sequence[int], examples: Sequence[int]) -> Asking[Trial]:
+    """Knock out each of the heads alone on all of these examples."""
+    intact = (yield intact_plan(problem, examples)).by_example()
+    masks = designs.singles(problem.heads)[list(heads)]
+    seen = yield Plan.crossed(masks, list(examples), what="trial")
+    return Trial(list(heads), intact, seen)
+
+
+def named(estimate: Estimate, top: int, excluded: Sequence[int] = ()) -> list[int]:
+    """List up to `top` columns without which the outcome surely falls, the largest fall first."""
+    sure = (estimate.q < LEVEL) & (estimate.effect < 0) & (estimate.high < 0)
+    order = [column for column in estimate.order() if sure[column] and column not in excluded]
+    return order[:top]
+
+
+def find_universal(problem: Problem, columns: Sequence[int]) -> Asking[dict[int, int]]:
+    """Find which of these heads, each alone, takes half of what is right in another task too.
+
+    Returns the number of the first such task by column.
+    """
+    breaks: dict[int, int] = {}
+    for task, examples in enumerate(problem.elsewhere, start=1):
+        left = [column for column in columns if column not in breaks]
+        if not len(examples) or not left:
+            continue
+        intact = (yield intact_plan(problem, examples, task=task)).by_example()
+        right = right_of(intact)[: KNOBS.elsewhere]
+        if not right:
+            continue
+        masks = designs.singles(problem.heads)[left]
+        measured = yield Plan.crossed(masks, right, task=task, what="another task")
+        alive = survived(measured, intact).reshape(len(left), len(right))
+        found = alive.mean(axis=1) <= 1 - KNOBS.universal
+        breaks |= {column: task for column, broke in zip(left, found, strict=True) if broke}
+    return breaks
+
+
+def stability(
+    trial: Trial, top: int, seed: int, excluded: Sequence[int] = ()
+) -> tuple[float, PerHead]:
+    """Name heads again on resampled examples: the mean Jaccard of the sets, and each head's share.
+
+    100 bootstrap samples of the trial's examples, every pair of named sets compared (Méloux et al.,
+    arXiv 2510.00845, call .8 the least for a stable circuit). Two empty sets are alike.
+    """
+    change = trial.table()
+    random = designs.generator(seed)
+    binary = bool(np.isin(change[np.isfinite(change)], (-1.0, 0.0, 1.0)).all())
+    allowed = ~np.isin(trial.heads, list(excluded))
+    members = np.zeros((KNOBS.resamples, len(trial.heads)), dtype=bool)
+    for sample in members:
+        drawn = change[:, random.integers(change.shape[1], size=change.shape[1])]
+        mean = np.nan_to_num(drawn).mean(axis=1)
+        p = falls_of_each(drawn, binary=binary)
+        sure = (false_discovery_rates(p) < LEVEL) & (mean < 0) & allowed
+        sample[[place for place in np.argsort(mean, kind="stable") if sure[place]][:top]] = True
+    sizes, shared = members.sum(axis=1), members.astype(int) @ members.T.astype(int)
+    either = sizes[:, None] + sizes - shared
+    jaccard = np.divide(shared, either, out=np.ones(shared.shape), where=either > 0)
+    pairs = np.triu_indices(len(members), 1)
+    return float(jaccard[pairs].mean()), members.mean(axis=0)
+
+
+def scan_then_trial(problem: Problem) -> Search:
+    """Find the heads that matter most alone."""
+    intact = (yield intact_plan(problem, problem.examples)).by_example()
+    if hopeless := nothing_to_lose(problem, intact):
+        return nothing_found(problem, hopeless)
+    sizes = Sizes.of(problem)
+    scanned_on, tried_on = split(problem, sizes.trial)
+    right = [example for example in right_of(intact) if example in {*scanned_on}]
+    scan = yield from scan_heads(problem, sizes, right)
+    if not scan.order():
+        return nothing_found(problem, NOTHING_SCORED)
+    heads = to_try(scan, sizes.heads)
+    trial = yield from try_heads(problem, heads, tried_on[: sizes.each(len(heads))])
+    estimate = trial.estimate()
+    sure = named(estimate, problem.heads)
+    breaks = yield from find_universal(problem, sure[: 2 * problem.settings.top])
+    chosen = named(estimate, problem.settings.top, [*breaks])
+    jaccard, share = stability(trial, problem.settings.top, problem.settings.seed, [*breaks])
+    chance = np.full(problem.heads, np.nan)
+    chance[trial.heads] = share
+    tried = sorted(trial.heads, key=lambda column: float(estimate.effect[column]))
+    rest = [column for column in scan.order() if column not in trial.heads]
+    return Found(
+        chosen=chosen,
+        ranking=problem.rank(list(dict.fromkeys([*chosen, *tried, *rest]))),
+        estimate=replace(estimate, top_chance=chance),
+        seen=trial.seen,
+        critical=trial.critical(),
+        universal=[*breaks],
+        breaks_task=breaks,
+        stages=Stages(
+            budget=problem.settings.budget,
+            rows=int(scan.asked.sum()) + len(trial.seen.outcome),
+            scanned=scan.asked,
+            broken=scan.broken,
+            lost=scan.mean_lost,
+            tried=trial.heads,
+            tried_on=len(trial.intact),
+            jaccard=jaccard,
+        ),
+        notes=[] if sure else [nobody(trial)],
+    )
+
+
+def nobody(trial: Trial) -> str:
+    """Say that no head is named, and on what that rests."""
+    return (
+        f"No head is needed beyond doubt: none of the {len(trial.heads)} tried alone, on "
+        f"{len(trial.intact)} examples, surely lowers the score. Heads that cover for each other "
+        "do so only together: look for a set with --goal set."
+    )

@@ -1,0 +1,128 @@
+"""How strongly a model holds on to its right answers: what the default search scans."""
+
+import math
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from caploc.errors import BadOption
+from caploc.result import Score
+from caploc.tasks.harness import digest_json, mean_score
+from caploc.tasks.task import (
+    Generate,
+    Generated,
+    LogLikelihood,
+    Request,
+    Response,
+    Rolling,
+    Scored,
+    Shown,
+    Task,
+)
+
+
+@dataclass(frozen=True)
+class Signal:
+    """A task whose outcome is the log-probability of what the intact model rightly answers.
+
+    Of a written answer that is the model's own text and the stop string that ended it, read in one
+    pass: its own words, not the canonical ones, are what a knockout must not change. Of a choice it
+    is the log of the chance of the right choice between it and the likeliest other one. Any other
+    outcome is its own signal (`linear`). An item is `[signal, kept]`: whether the answer is still
+    the one that the model would give, None where that cannot be told from the pass.
+    `answers` holds the intact model's responses by example.
+    """
+
+    task: Task
+    answers: Mapping[int, Sequence[Response]]
+
+    outcome_kind = "signal"
+    metric = "signal"
+    higher_is_better = True
+    executes_code = False
+    chance = 0.0
+
+    @property
+    def name(self) -> str:
+        return self.task.name
+
+    @property
+    def version(self) -> str:
+        return self.task.version
+
+    @property
+    def size(self) -> int:
+        return self.task.size
+
+    @cached_property
+    def linear(self) -> bool:
+        """Whether the signal is the task's own outcome, and not a log-probability."""
+        example = next(iter(self.answers), None)
+        if example is None or self.task.outcome_kind != "metric":
+            return True
+        first = self.task.requests(example)[0]
+        if isinstance(first, Generate):
+            return False
+        return (
+            isinstance(first, Rolling)
+            or self.task.choice(example) is None
+            and not (isinstance(first, LogLikelihood) and self.task.metric.startswith("acc"))
+        )
+
+    def in_metric(self) -> Task:
+        return self.task.in_metric()
+
+    def without(self, examples: Collection[int]) -> "Signal":
+        left = [example for example in range(self.size) if example not in examples]
+        answers = {n: self.answers[e] for n, e in enumerate(left) if e in self.answers}
+        return Signal(self.task.without(examples), answers)
+
+    def question(self, example: int) -> str:
+        return self.task.question(example)
+
+    def gold(self, example: int) -> str | None:
+        return self.task.gold(example)
+
+    def lacks(self, example: int) -> str | None:
+        return self.task.lacks(example)
+
+    def margin(self, example: int, responses: Sequence[Response]) -> float:
+        return self.task.margin(example, responses)
+
+    def key(self, example: int) -> str:
+        return digest_json([self.task.key(example), *map(repr, self.requests(example))])
+
+    def requests(self, example: int) -> Sequence[Request]:
+        requests = self.task.requests(example)
+        first = requests[0]
+        if not isinstance(first, Generate):
+            return requests
+        said = self.answers[example][0]
+        if not isinstance(said, Generated):
+            raise BadOption(f"Example {example} of {self.name} has no written answer to score.")
+        return (LogLikelihood(first.prompt, said.start + said.text + (said.end or "")),)
+
+    def choice(self, example: int) -> int | None:
+        return self.task.choice(example)
+
+    def item(self, example: int, responses: Sequence[Response]) -> list[float | bool | None]:
+        first = responses[0]
+        assert isinstance(first, Scored)
+        if self.linear:
+            return [self.task.outcome(self.task.item(example, responses)), None]
+        if len(responses) == 1:
+            return [first.logprob, first.greedy]
+        margin = self.margin(example, responses)
+        return [-math.log1p(math.exp(-margin)) if margin > -700 else margin, margin > 0]
+
+    def outcome(self, item: Sequence[float]) -> float:
+        return float(item[0])
+
+    def score(self, examples: Sequence[int], items: Sequence[Sequence[float]]) -> Score:
+        return mean_score([float(item[0]) for item in items])
+
+    def first(self, limit: int | None) -> list[int]:
+        return self.task.first(limit)
+
+    def show(self, example: int, responses: Sequence[Response]) -> Shown:
+        return self.task.show(example, responses)
