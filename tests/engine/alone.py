@@ -70,6 +70,7 @@ def said(loaded, tokens, mask, limit, **options):
             max_new_tokens=limit,
             do_sample=False,
             pad_token_id=loaded.tokenizer.pad_token_id,
+            forced_eos_token_id=None,  # a checkpoint's settings change no answer
             **options,
         )
     return output[0, len(tokens) :].tolist()

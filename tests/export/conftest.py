@@ -40,7 +40,9 @@ def written(tmp_path):
         words = {f"w{number}": number for number in range(VOCABULARY)}
         tokenizer = Tokenizer(WordLevel(words, "w1"))
         tokenizer.pre_tokenizer = WhitespaceSplit()
-        PreTrainedTokenizerFast(tokenizer_object=tokenizer, pad_token="w0").save_pretrained(folder)
+        PreTrainedTokenizerFast(
+            tokenizer_object=tokenizer, pad_token="w0", eos_token="w2"
+        ).save_pretrained(folder)
         return folder
 
     return write

@@ -87,7 +87,7 @@ def test_critical_and_universal_heads_and_candidates_are_marked(sure):
     marks = {
         name: cell(sure, name).standing.marks for name in ("L0H1", "L1H3", "L0H0", "L1H0", "L0H2")
     }
-    assert marks == {"L0H1": " t", "L1H3": " t c", "L0H0": " d", "L1H0": " c x", "L0H2": ""}
+    assert marks == {"L0H1": " t", "L1H3": " t c", "L0H0": " d", "L1H0": " d c x", "L0H2": ""}
     assert head_map(shaped(sure)).marks == {
         "named",
         "critical",

@@ -53,7 +53,9 @@ def run_as_nobody(folder, program):
     return bubblewrap.Verdict(*json.loads(done.stdout))
 
 
-@pytest.fixture(scope="module", params=["this user", "nobody"])
+@pytest.fixture(
+    scope="module", params=["this user", pytest.param("nobody", marks=pytest.mark.slow)]
+)
 def run(request):
     """Run a program as started by this user or, if that is root, by an ordinary one."""
     if request.param == "this user":
