@@ -221,7 +221,7 @@ def test_two_tabs_keep_their_own_heads(visit, playground):
         answered(page)  # both: below the model is asked beside the server, which has it no more
     for page, head in zip(tabs, heads, strict=True):
         asked = PageQuestion(
-            heads=[head], prompt="# f: add 2, negate, double\ndef f(x):\n", new_tokens=16
+            heads=[head], prompt="# f: add 2, negate, double\ndef f(x):\n", new_tokens=64
         )
         events = [e for e in playground.answers(asked) if e.get("side") == "knocked_out"]
         shown = page.evaluate(

@@ -206,7 +206,7 @@ def test_attention_is_that_without_the_heads_chosen_when_it_is_asked(visit, play
     expect(status).to_have_text("L1H2, 10 tokens, without L0H14")
     found = page.evaluate("() => Array.from(window.playground.attention.weights)")
     said = page.evaluate("() => window.playground.spoken('intact').said")
-    question = PageQuestion(heads=["L0H14"], prompt="47+38=", stops=["\n"], new_tokens=16)
+    question = PageQuestion(heads=["L0H14"], prompt="47+38=", stops=[], new_tokens=16)
     asked = AttentionRequest(question=question, said=said, head="L1H2", knocked_out=True)
     assert found == playground.attention(asked)["weights"].ravel().tolist()
     other = asked.model_copy(update={"question": question.model_copy(update={"heads": ["L0H13"]})})
@@ -229,7 +229,7 @@ def test_a_talk_goes_on_with_what_each_side_said(visit, playground, monkeypatch)
     turns = [{"user": "47+38=", **first}]
     heads = page.evaluate("() => window.playground.map.names()")
     asked = PageQuestion(
-        heads=heads, prompt="and 1+1=", chat=True, turns=turns, stops=["\n"], new_tokens=6
+        heads=heads, prompt="and 1+1=", chat=True, turns=turns, stops=[], new_tokens=6
     )
     events = [e for e in playground.answers(asked) if e["event"] == "token"]
     for side in ("intact", "knocked_out"):
