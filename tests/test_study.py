@@ -207,7 +207,8 @@ def test_a_killed_run_goes_on_where_it_stopped(done, tmp_path):
     arguments = [
         sys.executable, "-m", "caploc", "locate", DEMO, "--task", "demo/addition",
         "--method", "one-shot", "--examples", "6", "--controls", "2", "--limit", "20",
-        "--batch-size", "8", "--quiet", "--out", str(tmp_path / "killed"),
+        "--batch-size", "8", "--also", "demo/sentences", "--quiet",
+        "--out", str(tmp_path / "killed"),
     ]  # fmt: skip
     process = subprocess.Popen(arguments, stderr=subprocess.PIPE)
     before = wait_for_rows(tmp_path / "killed" / "rows.sqlite", 100)

@@ -118,10 +118,9 @@ found = {}
 for name, question in (("first", FIRST), ("fifth", FIFTH)):
     intact = dict(enumerate(right(np.zeros_like(masks), question)))
     seen = Measurements(masks, rows, rows, right(masks, question))
-    found[name] = fit = ESTIMATORS["spike-slab"](seen, intact)
+    found[name] = fit = ESTIMATORS["logistic"](seen, intact)
     for column in fit.needed(3):
-        effect, low, high = fit.effect[column], fit.low[column], fit.high[column]
-        print(f"{name}: {grid.heads[column]} {effect:+.2f} [{low:+.2f}, {high:+.2f}]")
+        print(f"{name}: {grid.heads[column]} {fit.effect[column]:+.2f}")
 
 # %% [markdown]
 # ## Check it on what the fit has not seen

@@ -35,7 +35,7 @@ pairs[0]
 # `partial`, needs `score_name="..."` as well.)
 
 # %%
-found = caploc.locate(model, tokenizer, pairs, budget=600, controls=0, also=[], out="runs/past")
+found = caploc.locate(model, tokenizer, pairs, controls=0, also=[], out="runs/past")
 print(found.headline)
 
 # %% [markdown]

@@ -19,6 +19,7 @@ from caploc.integrations.lm_eval import KnockedOut
 from caploc.tasks.catalog import TaskOptions, own_manager
 from caploc.workbench import ModelOptions
 from worlds import DEMO
+from worlds import TASKS as FOLDER
 
 # the kinds of request, and the metric that caploc scores by
 KINDS = {
@@ -36,7 +37,7 @@ pytestmark = pytest.mark.filterwarnings("ignore")  # lm-eval's own evaluator war
 
 def theirs(kinds, limit, model):
     """What lm-eval's evaluator makes of the model's answers."""
-    manager = own_manager(TASKS)
+    manager = own_manager(FOLDER)
     told = simple_evaluate(
         model, tasks=list(kinds), limit=limit, task_manager=manager, bootstrap_iters=0
     )

@@ -80,7 +80,7 @@ def test_the_goal_of_a_set_has_words_of_its_own(sure):
 
 def test_a_search_that_found_nothing_to_do_reads_well(sure):
     sure["search"] = {"critical": [], "universal": [], "notes": ["At chance."]}
-    sure.update(top=[], fit={"estimator": "spike-slab", "masks": 0, "rows": 0})
+    sure.update(top=[], fit={"estimator": "lasso-cv", "masks": 0, "rows": 0})
     text = paragraphs(sure)
     assert "None" not in text and "{" not in text and "were then knocked out alone" not in text
 
