@@ -24,7 +24,7 @@ pytestmark = pytest.mark.real
 
 TASKS = os.environ.get("TASKS", "upper,past").split(",")
 SEEDS = int(os.environ.get("SEEDS", "1"))
-SEARCHED, FRESH, ROWS = 75, 200, 2500
+SEARCHED, FRESH, ROWS = 150, 200, 2500
 INSIDE = 0.93  # of the drops
 MANY = 100  # named heads from which on the share itself is asked for
 
@@ -59,7 +59,7 @@ def test_drops_on_fresh_examples_lie_in_the_intervals(tmp_path):
             [repeated(engine, store, task, seed) for task in TASKS for seed in range(SEEDS)]
         )
     told = f"{inside.sum()} of {inside.size} drops lie in their intervals"
-    assert inside.size >= 3 * len(TASKS) * SEEDS, told  # heads are named at all
+    assert inside.size >= len(TASKS) * SEEDS, told  # heads are named at all
     if inside.size >= MANY:
         assert inside.mean() >= INSIDE, told
     else:  # fewer than are likely to be inside by chance, if each is with this probability
