@@ -85,6 +85,21 @@ class Squares:
     def in_metric(self):
         return self
 
+    def question(self, example):
+        return str(example)
+
+    def gold(self, example):
+        return None
+
+    def lacks(self, example):
+        return None
+
+    def without(self, examples):
+        return self
+
+    def margin(self, example, responses):
+        raise NotImplementedError
+
     def choice(self, example):
         return None
 

@@ -47,6 +47,21 @@ class Asked:
     def in_metric(self):
         return self
 
+    def question(self, example):
+        return str(example)
+
+    def gold(self, example):
+        return None
+
+    def lacks(self, example):
+        return None
+
+    def without(self, examples):
+        return self
+
+    def margin(self, example, responses):
+        raise NotImplementedError
+
     def choice(self, example):
         return None
 

@@ -1,14 +1,17 @@
 """What most wrong answers of the intact model have in common is said, with the likely cause."""
 
 import json
-from types import SimpleNamespace
+from unittest.mock import create_autospec
 
 import pytest
 
-from caploc.tasks.task import Generated, LogLikelihood, Scored, responses_json
+from caploc.store import Row
+from caploc.tasks.task import Generated, LogLikelihood, Scored, Task, responses_json
 from caploc.validation.intact import describe_trouble
 
-TASK = SimpleNamespace(name="own", requests=lambda example: (LogLikelihood("It is", "Rome"),))
+TASK = create_autospec(Task, instance=True)
+TASK.name = "own"
+TASK.requests.return_value = (LogLikelihood("It is", "Rome"),)
 WRONG = {
     "empty": (Generated("", 1, "\n"),),
     "cut off": (Generated("so the answer must be that", 8, None),),
@@ -19,9 +22,16 @@ WRONG = {
 OTHER = (Generated("Paris", 2, "\n"),)
 
 
+def row(number, outcome, responses):
+    return Row(
+        b"", "", number=number, outcome=outcome, item=None, responses=responses,
+        tokens=1.0, plain_tokens=1, seconds=0.0,
+    )  # fmt: skip
+
+
 def rows(*groups):
     return [
-        SimpleNamespace(number=n, outcome=outcome, responses=responses_json(responses))
+        row(n, outcome, responses_json(responses))
         for n, (outcome, responses) in enumerate(
             each for outcome, responses, count in groups for each in [(outcome, responses)] * count
         )
@@ -44,5 +54,4 @@ def test_nothing_is_said_of_a_model_that_is_mostly_right_or_wrong_in_other_ways(
 
 def test_answers_of_older_form_are_read():
     kept = json.dumps([{"text": "", "tokens": 1}])
-    row = SimpleNamespace(number=0, outcome=0.0, responses=kept)
-    assert "empty" in describe_trouble(TASK, [row] * 6)
+    assert "empty" in describe_trouble(TASK, [row(0, 0.0, kept)] * 6)

@@ -64,7 +64,7 @@ UNLIKE = 4  # times what reading at once and by steps differ by in the intact mo
 NOISE = 10  # times what two intact rows differ by, a layer's cut must change
 
 Tokens = Int[Tensor, "rows tokens"]
-Logits = Float[Tensor, "rows tokens vocabulary"]
+Logits = Float[Tensor, "rows _ vocabulary"]  # whole passes, or single steps
 
 
 @torch.no_grad()

@@ -119,8 +119,8 @@ class Scan:
         return len(mask)
 
     def by_head(
-        self, heads: Sequence[int], values: Float[np.ndarray, " rows"]
-    ) -> Float[np.ndarray, "heads rows"]:
+        self, heads: Sequence[int], values: Float[np.ndarray, " _"]
+    ) -> Float[np.ndarray, "heads _"]:
         """Spread the values of these heads, as many for each, over all heads; NaN for others."""
         table = np.full((self.problem.heads, len(values) // len(heads)), np.nan)
         table[list(heads)] = values.reshape(len(heads), -1)
