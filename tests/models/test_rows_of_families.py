@@ -46,6 +46,7 @@ DEFAULT = (
 )
 DIFFER = frozenset({"nemotron_h, attention beside state spaces"})
 LENGTHS, NEW, PAD, END = (3, 9, 6), 5, 0, 1
+TEXT, ODDS = 0, 1  # what is asked of a prompt: the last part of an ask's number
 
 
 def words(tokens):
@@ -116,22 +117,22 @@ def check_rows(name, tokenizer):
     prompts, masks = draw(loaded.grid)
     options = options_json({"until": [], "max_gen_toks": NEW, "do_sample": False})
     asks = [
-        Ask((m, n, kind), request, mask)
+        Ask((m, 2 * n + kind), request, mask)
         for m, mask in enumerate(masks)
         for n, (prompt, answer) in enumerate(prompts)
         for kind, request in (
-            ("text", Generate(words(prompt), options)),
-            ("odds", LogLikelihood(words(prompt), " " + words(answer))),
+            (TEXT, Generate(words(prompt), options)),
+            (ODDS, LogLikelihood(words(prompt), " " + words(answer))),
         )
     ]
     random.Random(0).shuffle(asks)
     found = {a.key: a.response for batch in BatchEngine(loaded).answer(asks) for a in batch}
     for m, model in enumerate(zeroed_copies(loaded, masks)):
         for n, (prompt, answer) in enumerate(prompts):
-            assert found[m, n, "text"].text.split() == words(written(model, prompt)).split()
+            assert found[m, 2 * n + TEXT].text.split() == words(written(model, prompt)).split()
             odds = likelihood(model, prompt, answer)
-            assert found[m, n, "odds"].logprob == pytest.approx(odds, rel=1e-4, abs=2e-4)
-    moved = found[0, 1, "odds"].logprob - found[1, 1, "odds"].logprob
+            assert found[m, 2 * n + ODDS].logprob == pytest.approx(odds, rel=1e-4, abs=2e-4)
+    moved = found[0, 2 + ODDS].logprob - found[1, 2 + ODDS].logprob
     assert abs(moved) > 1e-3, "the cut does not show"
 
 

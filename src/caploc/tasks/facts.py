@@ -141,7 +141,8 @@ def _placed(line: str, where: str) -> tuple[str, Record]:
     return where, record
 
 
-def _build(build: Callable[[Record], Fact], record: Record, where: str) -> Fact:
+def _build(build: Callable[[Record], Fact], record: Any, where: str) -> Fact:
+    """Build a fact of whatever a file holds at this place."""
     try:
         return build(record)
     except KeyError as error:

@@ -4,6 +4,7 @@ import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 from caploc.errors import BadOption
 from caploc.result import Score
@@ -115,11 +116,11 @@ class Signal:
         margin = self.margin(example, responses)
         return [-math.log1p(math.exp(-margin)) if margin > -700 else margin, margin > 0]
 
-    def outcome(self, item: Sequence[float]) -> float:
+    def outcome(self, item: Any) -> float:
         return float(item[0])
 
-    def score(self, examples: Sequence[int], items: Sequence[Sequence[float]]) -> Score:
-        return mean_score([float(item[0]) for item in items])
+    def score(self, examples: Sequence[int], items: Sequence[Any]) -> Score:
+        return mean_score([self.outcome(item) for item in items])
 
     def first(self, limit: int | None) -> list[int]:
         return self.task.first(limit)
