@@ -46,7 +46,7 @@ Waiting = tuple[Generate, "Future[Generated]"]
 
 
 @modelapi(name="caploc")
-class KnockedOut(ModelAPI):
+class KnockedOutAPI(ModelAPI):
     """A Hugging Face decoder with heads knocked out, as inspect_ai asks models.
 
     Samples that wait at the same time are answered in one batch, greedily.

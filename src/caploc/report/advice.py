@@ -24,7 +24,7 @@ BY_NAME = re.compile(re.escape(CALL) + r"""(['"])[^'"]*\1, (['"])[^'"]*\2""")  #
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class NextStep:
     """One thing to do: why, and the command."""
 
     why: str
@@ -33,7 +33,7 @@ class Step:
 
 def next_steps(
     result: Result, curve: Curve | None, place: str, *, together: bool = False
-) -> list[Step]:
+) -> list[NextStep]:
     """Return what to do next, what mends a doubt first; `place` is the run's folder, quoted.
 
     `together`: what heads do together has been looked at already.
@@ -80,12 +80,12 @@ def next_steps(
         )
     return [
         *_gentler_part(result),
-        *(Step(why) for why in (*reasons, *_doubts(result, of_set))),
+        *(NextStep(why) for why in (*reasons, *_doubts(result, of_set))),
         *(_uses(result, curve, place, together) if verdict in HURT else ()),
     ]
 
 
-def _gentler_part(result: Result) -> Iterator[Step]:
+def _gentler_part(result: Result) -> Iterator[NextStep]:
     """Tell of a part of the named heads that costs other tasks less, where parts were tried."""
     frontier, unit = result.validation.frontier, unit_of(result)
     part = find_gentlest(frontier) if frontier and result.search.goal != "specific" else None
@@ -106,7 +106,7 @@ def _gentler_part(result: Result) -> Iterator[Step]:
     )
     tasks = ",".join([result.task.name, *(each.name for each in others)])
     words = ["evaluate", result.model.name, "--heads", ",".join(part.heads), "--task", tasks]
-    yield Step(why, _typed(result, *words))
+    yield NextStep(why, _typed(result, *words))
 
 
 def _typed(result: Result, *words: str) -> str:
@@ -151,7 +151,7 @@ def _doubts(result: Result, of_set: bool) -> Iterator[str]:
         )
 
 
-def _elsewhere(result: Result, place: str) -> Iterator[Step]:
+def _elsewhere(result: Result, place: str) -> Iterator[NextStep]:
     """Tell what to ask of other tasks, and of heads that leave them alone."""
     beside = [e for e in result.validation.other_tasks if e.change and not e.twin]
     hurt = [e for e in beside if e.change and e.change.verdict == "changed"]
@@ -161,20 +161,20 @@ def _elsewhere(result: Result, place: str) -> Iterator[Step]:
         if not hurt:
             why = f"Look for a set that takes more of it and leaves {spared} alone for sure."
         spare = [entry.name for entry in hurt or beside]
-        yield Step(why, _locate_specific(result, spare, place))
+        yield NextStep(why, _locate_specific(result, spare, place))
     if len(beside) < FEW_OTHERS:
         few = counted(len(beside), "other task")
         why = f"What else breaks was measured on {few} alone: score what must not break."
         if not beside:
             why = "What else breaks without them was not measured: score other tasks."
         heads = ["--heads", ",".join(result.top), "--task", "OTHER-TASK"]
-        yield Step(why, _typed(result, "evaluate", result.model.name, *heads))
+        yield NextStep(why, _typed(result, "evaluate", result.model.name, *heads))
     if hurt:
         why = (
             f"Knocking these heads out also changes {spared}. Locate other tasks in the same "
             "model, then ask which heads most of them need."
         )
-        yield Step(why, f"caploc universal {place} OTHER-RUN")
+        yield NextStep(why, f"caploc universal {place} OTHER-RUN")
 
 
 def _why_interactions(result: Result) -> str:
@@ -188,14 +188,14 @@ def _why_interactions(result: Result) -> str:
     return ""
 
 
-def _uses(result: Result, curve: Curve | None, place: str, looked: bool) -> Iterator[Step]:
+def _uses(result: Result, curve: Curve | None, place: str, looked: bool) -> Iterator[NextStep]:
     """Tell what heads that the task needs are good for."""
     yield from _elsewhere(result, place)
     if curve is None:
-        yield Step("See how many of these heads it takes.", f"caploc curve {place}")
+        yield NextStep("See how many of these heads it takes.", f"caploc curve {place}")
     if not looked and (why := _why_interactions(result)):
-        yield Step(why, f"caploc interactions {place}")
+        yield NextStep(why, f"caploc interactions {place}")
     look = "See every example, and try the knockout on prompts of your own in the playground."
-    yield Step(look, f"caploc view {place}")
+    yield NextStep(look, f"caploc view {place}")
     write = "Write a model without these heads, to use or to share."
-    yield Step(write, f"caploc export {place} --to PATH")
+    yield NextStep(write, f"caploc export {place} --to PATH")

@@ -9,7 +9,7 @@ from typing import Any
 from urllib.parse import quote
 
 from caploc.heads import Head
-from caploc.report.advice import Step, is_handed_over
+from caploc.report.advice import NextStep, is_handed_over
 from caploc.report.charts import Chart
 from caploc.report.headtable import head_map
 from caploc.report.method import format_duration
@@ -229,7 +229,7 @@ def _matrix(results: Sequence[Result]) -> dict[str, Any]:
     return {"model": called(results[0].model.shown), "heads": sorted(heads), "rows": rows}
 
 
-def _steps(compared: Sequence[ComparedRun]) -> list[Step]:
+def _steps(compared: Sequence[ComparedRun]) -> list[NextStep]:
     """Say what to do next: what heads have in common, what a run found, what one did not."""
     found = [one for one in compared if check_of(one.result).verdict in HURT]
     open_ = [called(one.result.task.name) for one in compared if one not in found]
@@ -240,14 +240,14 @@ def _steps(compared: Sequence[ComparedRun]) -> list[Step]:
         places = [shlex.quote(visible(folder)) for folder in (found[0].folder, *alike.values())]
         if len(alike) > 1:
             why = "See which of these heads most tasks need: they are of no single capability."
-            steps.append(Step(why, f"caploc universal {' '.join(places[1:])}"))
+            steps.append(NextStep(why, f"caploc universal {' '.join(places[1:])}"))
         why = f"Ask the model with and without the heads of {task}, on prompts of your own."
-        steps.append(Step(why, f"caploc view {places[0]}"))
+        steps.append(NextStep(why, f"caploc view {places[0]}"))
         why = f"Write a model without the heads of {task}, to use or to share."
-        steps.append(Step(why, f"caploc export {places[0]} --to PATH"))
+        steps.append(NextStep(why, f"caploc export {places[0]} --to PATH"))
     if open_:
         why = "no heads are shown to matter: the end of that report says what may help."
-        steps.append(Step(f"For {name_list(list(dict.fromkeys(open_)))} {why}"))
+        steps.append(NextStep(f"For {name_list(list(dict.fromkeys(open_)))} {why}"))
     return steps
 
 

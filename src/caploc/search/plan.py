@@ -110,7 +110,7 @@ class Problem:
 
 
 @dataclass(frozen=True)
-class Stages:
+class ScanRecord:
     """What both stages of the default search asked, by column.
 
     Of `scanned` answers of each head `broken` are others than before; `lost` is the mean share of
@@ -150,7 +150,7 @@ class Found:
     universal: list[int] = field(default_factory=list)
     breaks_task: dict[int, int] = field(default_factory=dict)
     candidates: list[list[int]] = field(default_factory=list)
-    stages: Stages | None = None
+    stages: ScanRecord | None = None
     diagnostics: dict[str, Any] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
 

@@ -16,7 +16,7 @@ from jaxtyping import Float, Int
 from caploc import designs
 from caploc.recovery import CONFIDENCE, falls_of_each, false_discovery_rates, fit_paired
 from caploc.recovery.estimate import Estimate, Measurements, PerHead, is_binary, right_of, survived
-from caploc.search.plan import Asking, Found, Plan, Problem, Search, Stages, intact_plan
+from caploc.search.plan import Asking, Found, Plan, Problem, ScanRecord, Search, intact_plan
 from caploc.search.settings import KNOBS
 from caploc.search.summary import NOTHING_SCORED, nothing_found, nothing_to_lose
 
@@ -126,9 +126,13 @@ class Scan:
         table[list(heads)] = values.reshape(len(heads), -1)
         return table
 
+    def before_of(self, measured: Measurements) -> Float[np.ndarray, " rows"]:
+        """List the signal before the knockout, row by row; NaN where that is not known."""
+        return np.array([self.before.get(int(e), np.nan) for e in measured.example])
+
     def fall_of(self, measured: Measurements) -> Float[np.ndarray, " rows"]:
         """Compute the fall of the answer's log-odds, row by row; of a `linear` signal its own."""
-        was = np.array([self.before.get(int(e), np.nan) for e in measured.example])
+        was = self.before_of(measured)
         if self.linear:
             return was - measured.outcome
         return log_odds(was) - log_odds(measured.outcome)
@@ -139,8 +143,7 @@ class Scan:
         It lies between 0 and 1: `1 - exp(after - before)` of log-probabilities, 0 where the answer
         grew likelier. Of a `linear` signal it is the fall itself.
         """
-        was = np.array([self.before.get(int(e), np.nan) for e in measured.example])
-        change = measured.outcome - was
+        change = measured.outcome - self.before_of(measured)
         return -change if self.linear else 1 - np.exp(np.minimum(change, 0.0))
 
     @property
@@ -156,13 +159,16 @@ class Scan:
     @property
     def mean_lost(self) -> PerHead:
         """Mean share of the answer's probability that each head takes; NaN where none was asked."""
-        total = np.nansum(self.lost, axis=1)
-        return np.divide(total, self.asked, out=np.full(len(total), np.nan), where=self.asked > 0)
+        return self.mean_of(self.lost)
 
     @property
     def mean_fall(self) -> PerHead:
         """Mean fall of the answer's log-odds without each head; NaN where none was asked."""
-        total = np.nansum(self.fall, axis=1)
+        return self.mean_of(self.fall)
+
+    def mean_of(self, values: Float[np.ndarray, "heads rows"]) -> PerHead:
+        """Average what is known of each head; NaN where nothing is."""
+        total = np.nansum(values, axis=1)
         return np.divide(total, self.asked, out=np.full(len(total), np.nan), where=self.asked > 0)
 
     def order(self) -> list[int]:
@@ -245,9 +251,8 @@ def to_try(scan: Scan, heads: int) -> list[int]:
     """Choose the heads of the trial: the first of the scan, and what broke half its answers."""
     order = scan.order()
     breaking = [column for column in order if 2 * scan.broken[column] >= scan.asked[column]]
-    return list(dict.fromkeys([*order[:heads], *breaking[: (1 + KNOBS.breaking) * heads]]))[
-        : (1 + KNOBS.breaking) * heads
-    ]
+    most = (1 + KNOBS.breaking) * heads
+    return list(dict.fromkeys([*order[:heads], *breaking]))[:most]
 
 
 def scan_heads(problem: Problem, sizes: Sizes, right: Sequence[int]) -> Asking[Scan]:
@@ -351,7 +356,7 @@ def scan_then_trial(problem: Problem) -> Search:
         critical=trial.critical(),
         universal=[*breaks],
         breaks_task=breaks,
-        stages=Stages(
+        stages=ScanRecord(
             budget=problem.settings.budget,
             rows=int(scan.asked.sum()) + len(trial.seen.outcome),
             scanned=scan.asked,

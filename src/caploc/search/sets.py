@@ -16,7 +16,16 @@ from jaxtyping import Float
 from caploc import designs
 from caploc.recovery import falls
 from caploc.recovery.estimate import is_binary, right_of
-from caploc.search.plan import Asking, Found, OtherTask, Plan, Problem, Search, Stages, intact_plan
+from caploc.search.plan import (
+    Asking,
+    Found,
+    OtherTask,
+    Plan,
+    Problem,
+    ScanRecord,
+    Search,
+    intact_plan,
+)
 from caploc.search.scan import LEVEL, Scan, split, try_heads
 from caploc.search.settings import KNOBS
 from caploc.search.summary import NOTHING_SCORED, nothing_found, nothing_to_lose
@@ -91,7 +100,7 @@ def harm(lost: np.ndarray, kept: np.ndarray) -> np.ndarray:
 
 
 @dataclass
-class Candidate:
+class CandidateSet:
     """A set, and what each task loses without it: by signals, and by outcomes if asked."""
 
     columns: Whole
@@ -135,7 +144,7 @@ class SetSearch:
     budget: int
     random: np.random.Generator
     pool: list[int] = field(default_factory=list)
-    tried: dict[Whole, Candidate] = field(default_factory=dict)
+    tried: dict[Whole, CandidateSet] = field(default_factory=dict)
     simple: list[Whole] = field(default_factory=list)  # the strongest alone, and the grown set
     spent: int = 0
 
@@ -152,10 +161,10 @@ class SetSearch:
     def left(self) -> int:
         return max(self.budget - self.spent, 0)
 
-    def candidate(self, columns: Sequence[int]) -> Candidate:
+    def candidate(self, columns: Sequence[int]) -> CandidateSet:
         whole = tuple(sorted(columns))
         empty: tuple[list[list[float]], ...] = ([[] for _ in self.sides], [[] for _ in self.sides])
-        return self.tried.setdefault(whole, Candidate(whole, self.targets, *empty))
+        return self.tried.setdefault(whole, CandidateSet(whole, self.targets, *empty))
 
     def scan(self) -> Asking[None]:
         """Scan every head on the targets, then the best of them further and on spared tasks."""
@@ -250,13 +259,13 @@ class SetSearch:
             total, worth = sums[:, [best]], float(worths[best])
         return tuple(sorted(self.pool[place] for place in chosen))
 
-    def best(self, count: int) -> list[Candidate]:
+    def best(self, count: int) -> list[CandidateSet]:
         """The candidates that are worth most."""
         return sorted(self.tried.values(), key=lambda each: -each.worth(self.price))[:count]
 
 
 def posterior(
-    alone: tuple[np.ndarray, ...], tried: Sequence[Candidate], task: int, pool: Sequence[int]
+    alone: tuple[np.ndarray, ...], tried: Sequence[CandidateSet], task: int, pool: Sequence[int]
 ) -> tuple[np.ndarray, np.ndarray]:
     """Correct what heads cost alone by what sets of them cost: Bayesian linear regression."""
     prior, variance = alone
@@ -353,7 +362,7 @@ def find_set(problem: Problem) -> Search:
         seen=trial.seen,
         critical=trial.critical(),
         candidates=[list(each) for each in candidates] if specific else [],
-        stages=Stages(
+        stages=ScanRecord(
             budget=budget,
             rows=search.spent + len(trial.seen.outcome),
             scanned=scan.asked,

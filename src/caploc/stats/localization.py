@@ -203,7 +203,7 @@ class Intact:
 
 
 @dataclass(frozen=True)
-class Trial(JsonRecord):
+class TaskVerdict(JsonRecord):
     """One head on one task.
 
     `share` is the share of the intact score above chance that its loss costs, from `low` to `high`
@@ -225,7 +225,7 @@ class Trial(JsonRecord):
 
 
 @dataclass(frozen=True)
-class Candidate(JsonRecord):
+class HeadVerdict(JsonRecord):
     """A head, the families of tasks that need it, and whether it is universal.
 
     It is where `wanted` of the `families` in which it was tried need it: half of them, and two at
@@ -237,14 +237,14 @@ class Candidate(JsonRecord):
     needed_by: list[str]
     families: int
     wanted: int
-    trials: list[Trial]
+    trials: list[TaskVerdict]
 
 
 @dataclass(frozen=True)
 class Universality(JsonRecord):
     """All candidates, universal ones first, and tasks with nothing to lose, which are left out."""
 
-    candidates: list[Candidate]
+    candidates: list[HeadVerdict]
     left_out: list[str]
     share: float
     level: float
@@ -304,7 +304,7 @@ def tested_heads(
     families: Mapping[str, str],
     share: float,
     level: float,
-) -> list[tuple[Head, Trial]]:
+) -> list[tuple[Head, TaskVerdict]]:
     """Test every head on every task on which it was measured."""
     asked = [
         (head, task, each)
@@ -322,7 +322,7 @@ def tested_heads(
         verdict = "needed" if rate <= level else "spared" if high < share else "open"
         lost = -each.effect / intact[task].above
         figures = (each.effect, each.stderr, lost, low, high, chance, rate)
-        rows.append((head, Trial(task, families[task], *figures, verdict)))
+        rows.append((head, TaskVerdict(task, families[task], *figures, verdict)))
     return rows
 
 
@@ -345,7 +345,7 @@ def loss_interval(effect: HeadCost, intact: Intact) -> tuple[float, float]:
     return ends[0], ends[1]
 
 
-def judge_head(head: Head, trials: list[Trial]) -> Candidate:
+def judge_head(head: Head, trials: list[TaskVerdict]) -> HeadVerdict:
     """Judge one head by its trials on every task."""
     families = list(dict.fromkeys(each.family for each in trials))
     needed = list(dict.fromkeys(each.family for each in trials if each.verdict == "needed"))
@@ -356,4 +356,4 @@ def judge_head(head: Head, trials: list[Trial]) -> Candidate:
         verdict = "universal"
     elif len(possible) < wanted <= len(families):
         verdict = "not universal"
-    return Candidate(str(head), verdict, needed, len(families), wanted, trials)
+    return HeadVerdict(str(head), verdict, needed, len(families), wanted, trials)
