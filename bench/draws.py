@@ -151,18 +151,23 @@ def main() -> None:
     print("|---" + "|--:" * (len(TASKS) + 3) + "|---|")
     tasks = {task: Stored.read(task) for task in TASKS}
     for name, draw in METHODS.items():
-        recalls, held, named, rows = [], dict[str, list[bool]](), list[int](), 0
+        recalls, errors = list[float](), list[float]()
+        held, named, rows = dict[str, list[bool]](), list[int](), 0
         for stored in tasks.values():
             random = np.random.default_rng(0)
             runs = [draw(stored, random) for _ in range(draws)]
-            recalls.append(float(np.mean([stored.recall(run.first) for run in runs])))
+            found = [stored.recall(run.first) for run in runs]
+            recalls.append(float(np.mean(found)))
+            errors.append(float(np.std(found, ddof=1)) / len(runs) ** 0.5)
             named += [run.named for run in runs if run.held]
             rows = runs[0].rows
             for run in runs:
                 for stratum, each in run.held.items():
                     held.setdefault(stratum, []).extend(each)
         shares = ", ".join(f"{name} {np.mean(each):.3f}" for name, each in held.items())
-        cells = [f"{recall:.2f}" for recall in (*recalls, float(np.mean(recalls)))]
+        error = float(np.linalg.norm(errors)) / len(errors)
+        cells = [f"{recall:.2f}" for recall in recalls]
+        cells.append(f"{np.mean(recalls):.3f} ± {error:.3f}")
         count = f"{np.mean(named):.1f}" if named else ""
         print(f"| {name} | {rows:,} | {' | '.join(cells)} | {count} | {shares} |", flush=True)
 
