@@ -1,7 +1,9 @@
 """Copies of a question are one piece of evidence: one is asked, and no copy is held out."""
 
 import numpy as np
+import pytest
 
+from caploc.errors import BadData
 from caploc.given import write_task
 from caploc.progress import Silent
 from caploc.recovery import fit_paired
@@ -30,20 +32,23 @@ class Told(Silent):
 
 def test_one_of_each_question_is_asked_and_said(tmp_path):
     task, told = copied(tmp_path, lambda n: f" {n % QUESTIONS}"), Told()
-    kept = one_of_each_question(task, told)
+    kept = one_of_each_question(task, 0.0, told)
     assert kept.size == QUESTIONS
     assert [kept.key(n) for n in range(QUESTIONS)] == [task.key(n) for n in range(QUESTIONS)]
     assert told.lines and "600 examples put 50 different questions" in told.lines[0]
-    assert one_of_each_question(kept, told) is kept and len(told.lines) == 1
+    assert one_of_each_question(kept, 0.0, told) is kept and len(told.lines) == 1
 
 
-def test_the_same_prompt_with_another_answer_is_the_same_question(tmp_path):
-    task = copied(tmp_path, lambda n: f" {n}")
-    assert one_of_each_question(task, Silent()).size == QUESTIONS
+def test_the_same_prompt_with_another_answer_is_named_or_left_out(tmp_path):
+    pairs = [(f"{n} is", f" {n}") for n in range(QUESTIONS)] + [("3 is", " 4"), ("5 is", " 5")]
+    task = load_task(str(write_task(pairs, tmp_path, False)))
+    with pytest.raises(BadData, match="example 50 has another answer than example 3"):
+        one_of_each_question(task, 0.0, Silent())
+    assert one_of_each_question(task, 0.02, Silent()).size == QUESTIONS
 
 
 def test_searched_and_held_out_examples_share_no_question(tmp_path):
-    task = one_of_each_question(copied(tmp_path, lambda n: f" {n}"), Silent())
+    task = one_of_each_question(copied(tmp_path, lambda n: f" {n % QUESTIONS}"), 0.0, Silent())
     searched, kept = Study(ModelOptions("any"), "own").drawn(task.size)
     questions = [{task.question(e) for e in part} for part in (searched, kept)]
     assert questions[0] and questions[1] and not questions[0] & questions[1]

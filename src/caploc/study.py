@@ -29,7 +29,7 @@ from caploc.search.settings import MOST_MASKS, MOST_ROWS, check_spared
 from caploc.search.summary import nothing_to_lose
 from caploc.store import Row
 from caploc.tasks.catalog import LoadTasks, TaskOptions, check_task_name, list_twins
-from caploc.tasks.defects import without_defects
+from caploc.tasks.defects import without_copies, without_defects
 from caploc.tasks.harness import digest_data
 from caploc.tasks.signal import Signal
 from caploc.tasks.task import LogLikelihood, Request, Rolling, Task, prompt_of, responses_from_json
@@ -304,21 +304,19 @@ def held_back(kept: list[int]) -> list[int]:
     return kept[: min(CHECKED, max(len(kept) // 2, FEWEST_FRESH))]
 
 
-def one_of_each_question(task: Task, progress: Progress) -> Task:
-    """Leave out copies: examples that put a question which an earlier one puts already.
+def one_of_each_question(task: Task, most: float, progress: Progress) -> Task:
+    """Leave out copies, so that no question is searched on and held out as well, and say so.
 
-    They are no evidence of their own, and one may not be searched on while another is held out.
+    Raises BadData if more than the share `most` of the examples contradict another one.
     """
-    first: dict[str, int] = {}
-    copies = [e for e in range(task.size) if first.setdefault(task.question(e), e) != e]
-    if not copies:
-        return task
-    tell(
-        progress,
-        f"{called(task.name)}: {task.size:,} examples put {len(first):,} different questions; one "
-        "of each is asked.",
-    )
-    return task.without(copies)
+    kept = without_copies(task, most)
+    if kept.size < task.size:
+        tell(
+            progress,
+            f"{called(task.name)}: {task.size:,} examples put {kept.size:,} different questions; "
+            "one of each is asked.",
+        )
+    return kept
 
 
 def describe_join(task: Task) -> str:
@@ -400,7 +398,7 @@ def run_study(
     """
     progress, study = progress or Silent(), study.check()
     tasks, intervention = study.tasks(), study.intervention()
-    tasks = [one_of_each_question(task, progress) for task in tasks]
+    tasks = [one_of_each_question(task, study.leave_out, progress) for task in tasks]
     study.check_examples(tasks[0].size)
     check_pairs(study.model, intervention, tasks[0])
     begun = rows_file(folder).exists()

@@ -1,14 +1,13 @@
 """Examples that cannot be asked or judged as they stand, found before the first row."""
 
-from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from caploc.errors import BadData
-from caploc.tasks.task import LogLikelihood, Request, Task, prompt_of
+from caploc.tasks.task import LogLikelihood, Request, Task
 
 NAMED = 5  # defects that a message names
-EXACT = {"acc", "exact_match"}  # metrics by which one prompt has one right answer
+EXACT = {"acc", "exact_match"}  # metrics by which one question has one right answer
 
 
 @dataclass(frozen=True)
@@ -24,20 +23,13 @@ def find_defects(
 ) -> list[Defect]:
     """Find what is wrong with any of these examples; `misfit` says why a model cannot read one."""
     found: dict[int, str] = {}
-    answers: dict[str, dict[str, int]] = defaultdict(dict)
     for example in examples:
         requests = task.requests(example)
-        empty = [r for r in requests if isinstance(r, LogLikelihood) and not r.continuation]
-        if empty:
+        blank = [r for r in requests if isinstance(r, LogLikelihood) and not r.continuation.strip()]
+        if blank:
             found[example] = "an empty choice" if len(requests) > 1 else "an empty answer"
         elif why := task.lacks(example) or next(filter(None, map(misfit, requests)), None):
             found[example] = why
-        elif len(requests) == 1 and task.metric in EXACT and (gold := task.gold(example)):
-            same = answers[prompt_of(requests[0])]
-            other = next((number for text, number in same.items() if text != gold), None)
-            same.setdefault(gold, example)
-            if other is not None:
-                found[example] = f"another answer than example {other}, which has the same prompt"
     return [Defect(*each) for each in found.items()]
 
 
@@ -50,22 +42,38 @@ def without_defects(
     at once, if there are more.
     """
     defects = find_defects(task, examples, misfit)
-    if not defects:
-        return task
-    if len(defects) <= most * len(examples):
-        return task.without({each.example for each in defects})
+    check_share(task, defects, len(examples), most)
+    return task.without({each.example for each in defects}) if defects else task
+
+
+def without_copies(task: Task, most: float) -> Task:
+    """Return the task with one example of each question; copies are no evidence of their own.
+
+    Raises BadData if more than the share `most` of the examples repeat a question with another
+    answer, where only one can be right.
+    """
+    first: dict[str, int] = {}
+    copies = {e: f for e in range(task.size) if (f := first.setdefault(task.question(e), e)) != e}
+    unlike = [
+        Defect(copy, f"another answer than example {original}, which has the same prompt")
+        for copy, original in copies.items()
+        if task.metric in EXACT and task.gold(copy) != task.gold(original)
+    ]
+    check_share(task, unlike, task.size, most)
+    return task.without(copies.keys()) if copies else task
+
+
+def check_share(task: Task, defects: Sequence[Defect], count: int, most: float) -> None:
+    """Raise BadData, which names them, if more than the share `most` of so many have a defect."""
+    if len(defects) <= most * count:
+        return
     named = "; ".join(f"example {each.example} has {each.why}" for each in defects[:NAMED])
     more = f"; and {len(defects) - NAMED} more" if len(defects) > NAMED else ""
-    share = len(defects) / len(examples)
+    share = len(defects) / count
     raise BadData(
-        f"Task {task.name} has {len(defects)} of {len(examples)} examples that cannot be asked as "
+        f"Task {task.name} has {len(defects)} of {count} examples that cannot be asked as "
         f"they stand: {named}{more}. Correct them, or leave them out with --leave-out {share:.2g}."
         if len(defects) > 1
         else f"In task {task.name} {named} and cannot be asked as it stands. Correct it, or leave "
         f"it out with --leave-out {max(share, 0.01):.2g}."
     )
-
-
-def count_questions(task: Task, examples: Sequence[int]) -> int:
-    """Count the examples that ask different questions."""
-    return len({task.question(example) for example in examples})
