@@ -137,7 +137,7 @@ class Census:
     def intact(self, name: str, meter: Meter, examples: Sequence[int]) -> dict[int, float]:
         """Ask the intact model; the outcome of each example."""
         masks = column_mask(self.heads, [])[None]
-        outcomes = self.ask(name, meter, Plan.crossed(masks, examples, what="intact")).by_example()
+        outcomes = self.ask(name, meter, Plan.crossed(name, masks, examples, "intact")).by_example()
         return {example: outcomes[example] for example in examples}
 
     def right(self, name: str, meter: Meter) -> Iterator[int]:
@@ -229,7 +229,7 @@ def take(census: Census, names: Sequence[str]) -> Iterator[None]:
             examples = list(islice(right[name], count - before))
             for what, masks in (("alone", designs.singles(census.heads)), ("css", drawn)):
                 if examples:
-                    census.ask(name, meter, Plan.crossed(masks, examples, what=what))
+                    census.ask(name, meter, Plan.crossed(name, masks, examples, what))
                     yield
 
 

@@ -27,6 +27,7 @@ from pyarrow import parquet
 
 from caploc import designs
 from caploc.console import progress
+from caploc.heads import Masks
 from caploc.measurement import Meter, as_measurements
 from caploc.progress import Progress
 from caploc.recovery import Measurements
@@ -109,23 +110,27 @@ class Census:
             return Measurements(plan.masks, plan.mask, plan.example, np.array(outcome, float))
         return as_measurements(plan, (meter or self.meter).measure(plan, self.watched, plan.what))
 
+    def plan(self, masks: Masks, examples: Sequence[int], what: str) -> Plan:
+        """Every mask on every example."""
+        return Plan.crossed(self.case.task, masks, examples, what)
+
     def intact(self, examples: Sequence[int]) -> Measurements:
         """The model as it is."""
-        return self.ask(Plan.crossed(column_mask(self.heads, [])[None], examples, what="intact"))
+        return self.ask(self.plan(column_mask(self.heads, [])[None], examples, "intact"))
 
     def alone(self, examples: Sequence[int]) -> Measurements:
         """Every head on every example."""
-        return self.ask(Plan.crossed(designs.singles(self.heads), examples, what="alone"))
+        return self.ask(self.plan(designs.singles(self.heads), examples, "alone"))
 
     def scored(self, examples: Sequence[int]) -> Measurements:
         """Every head, and none, on every example: how likely the right answer is."""
         masks = np.concatenate([column_mask(self.heads, [])[None], designs.singles(self.heads)])
-        return self.ask(Plan.crossed(masks, examples, what="likelihood"), self.likelihood)
+        return self.ask(self.plan(masks, examples, "likelihood"), self.likelihood)
 
     def pairs(self, columns: Sequence[int], examples: Sequence[int]) -> Measurements:
         """All pairs of these heads."""
         masks = [column_mask(self.heads, pair) for pair in combinations(columns, 2)]
-        return self.ask(Plan.crossed(np.stack(masks), examples, what="pairs"))
+        return self.ask(self.plan(np.stack(masks), examples, "pairs"))
 
     def among(self, columns: Sequence[int], examples: Sequence[int], size: int) -> Measurements:
         """Each head together with random others, and these without it, on the same examples."""
@@ -137,7 +142,8 @@ class Census:
         masks = np.concatenate([others[None], with_head]).reshape(-1, self.heads)
         asked = designs.spread_examples(list(examples), OTHERS * EACH, random=random)
         mask = np.arange(len(masks)).repeat(EACH)
-        return self.ask(Plan(masks, mask, np.tile(asked, 1 + len(columns)), 0, f"among {size}"))
+        examples = np.tile(asked, 1 + len(columns))
+        return self.ask(Plan(self.case.task, masks, mask, examples, f"among {size}"))
 
 
 @cache

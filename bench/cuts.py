@@ -61,12 +61,18 @@ ENOUGH = -6.0  # nats a token; a right answer less likely than this is not pushe
 KEEPING = 4.0  # weight of what is to stay as it was
 
 
+def likely(name: str) -> str:
+    """Name the probe of how likely a task's right answers are."""
+    return f"{name}.likelihood"
+
+
 @dataclass
 class Cutting:
     """A model, the task to cut out and those to leave alone, each with its examples."""
 
     engine: Any
-    meters: list[Meter]  # the task, the spared ones, and the same with likelihoods
+    names: list[str]  # of the task and the spared ones
+    meters: dict[str, Meter]  # by probe
     targets: int  # of the tasks, the first so many are to be cut out
     searching: list[list[int]]
     checking: list[list[int]]
@@ -75,8 +81,9 @@ class Cutting:
     @classmethod
     def prepare(cls, bench: Workbench[Any], tasks: Sequence[Task], targets: int) -> "Cutting":
         """Split every task's examples in three."""
-        likely = [task.with_outcome("logprob") for task in tasks]
-        meters = [bench.meter(task) for task in (*tasks, *likely)]
+        meters = {task.name: bench.meter(task) for task in tasks} | {
+            likely(task.name): bench.meter(task.with_outcome("logprob")) for task in tasks
+        }
         parts: tuple[list[list[int]], ...] = ([], [], [])
         for number, task in enumerate(tasks):
             order = designs.generator(7).permutation(task.size).tolist()
@@ -84,7 +91,7 @@ class Cutting:
             cuts = np.split(order, [first, first + min(CHECKED, (task.size - first) // 2)])
             for part, cut in zip(parts, cuts, strict=True):
                 part.append(cut.tolist())
-        return cls(bench.engine, meters, targets, *parts)
+        return cls(bench.engine, [task.name for task in tasks], meters, targets, *parts)
 
     @property
     def count(self) -> int:
@@ -104,22 +111,23 @@ class Cutting:
     def problem(self, settings: Settings) -> Problem:
         """What a search is given."""
         sides = [
-            OtherTask(
-                number, self.searching[number], number + self.count, twin=number < self.targets
-            )
-            for number in range(1, self.count)
+            OtherTask(name, self.searching[number], likely(name), twin=number < self.targets)
+            for number, name in enumerate(self.names)
+            if number
         ]
         return Problem(
             self.heads,
             self.searching[0],
             settings,
             fresh=self.checking[0],
-            elsewhere=[
-                part[:ELSEWHERE] if number >= self.targets else []
-                for number, part in enumerate(self.searching[1:], start=1)
-            ],
-            signal=self.count,
-            linear=False,
+            elsewhere={
+                name: part[:ELSEWHERE]
+                for name, part in zip(
+                    self.names[self.targets :], self.searching[self.targets :], strict=True
+                )
+            },
+            probe=self.names[0],
+            signal=likely(self.names[0]),
             sides=sides,
         )
 
@@ -133,7 +141,7 @@ class Cutting:
     def check(self, number: int, examples: Sequence[int]) -> Check:
         """Outcomes of a task on some examples."""
         grid = self.engine.loaded.grid
-        return Check(self.meters[number], grid, examples, True, 0, 0, Silent())
+        return Check(self.meters[self.names[number]], grid, examples, True, 0, 0, Silent())
 
     def outcomes(
         self, sets: Sequence[Sequence[int]], parts: Sequence[Sequence[int]]
@@ -295,7 +303,7 @@ def train_lora(cutting: Cutting, model: Any, tokenizer: Any, seed: int) -> None:
 
 def likelihood(cutting: Cutting, number: int, example: int) -> LogLikelihood:
     """The request for a right answer's likelihood."""
-    (request,) = cutting.meters[number + cutting.count].task.requests(example)
+    (request,) = cutting.meters[likely(cutting.names[number])].task.requests(example)
     assert isinstance(request, LogLikelihood)
     return request
 
@@ -336,7 +344,9 @@ def run_lora(
             bench = Workbench(edited.engine(), store)
             after = [
                 bench.meter(task).measure(
-                    Plan.crossed(column_mask(cutting.heads, ())[None], part), Silent(), "edited"
+                    Plan.crossed(task.name, column_mask(cutting.heads, ())[None], part),
+                    Silent(),
+                    "edited",
                 )
                 for task, part in zip(
                     edited.tasks(tasks, TaskOptions()), cutting.judging, strict=True

@@ -1,6 +1,6 @@
 """Searches on a real model: every plan goes through a meter, so no row is measured twice."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 
 from caploc.cost import Cost
@@ -11,17 +11,17 @@ from caploc.search import Plan, Search
 from driving import Done, drive
 
 
-def metered(search: Search, meters: Sequence[Meter]) -> Done:
-    """Drive a search; `meters` are those of the task and of the tasks beside it.
+def metered(search: Search, meters: Mapping[str, Meter]) -> Done:
+    """Drive a search; `meters` are those of the probes that it may ask.
 
     Its seconds are those of its rows when they were first measured, whoever asked for them.
     """
     cost = Cost()
-    for meter in meters:
+    for meter in meters.values():
         meter.cost, meter.counted = cost, set()
 
     def answer(plan: Plan) -> Measurements:
-        return as_measurements(plan, meters[plan.task].measure(plan, Silent(), plan.what))
+        return as_measurements(plan, meters[plan.probe].measure(plan, Silent(), plan.what))
 
     done = drive(search, answer)
     return replace(done, measuring=cost.seconds)

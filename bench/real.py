@@ -133,7 +133,9 @@ class Proving:
     case: Case
     truth: Alone
     engine: Any
-    meters: list[Meter]
+    probes: dict[str, Meter]
+    probe: str  # of the task
+    signal: str
 
     @property
     def heads(self) -> int:
@@ -148,11 +150,11 @@ class Proving:
             split.searching[: trial.examples],
             trial.settings,
             fresh=() if scans and trial.settings.goal == "heads" else split.checking,
-            chance=self.meters[0].task.chance,
-            signal=len(self.meters) - 1 if scans else 0,
-            linear=len(self.meters) == 1 or not scans,
+            chance=self.probes[self.probe].task.chance,
+            probe=self.probe,
+            signal=self.signal if scans else self.probe,
         )
-        done = metered(METHODS[trial.method].search(problem), self.meters)
+        done = metered(METHODS[trial.method].search(problem), self.probes)
         chosen, check = done.found.chosen, self.check(split.checking)
         if trial.settings.goal == "set":
             judged = judge(check, chosen)
@@ -168,7 +170,9 @@ class Proving:
 
     def check(self, examples: Sequence[int]) -> Check:
         """What sets are held against their parts on."""
-        return Check(self.meters[0], self.engine.loaded.grid, examples, True, 0, 0, Silent())
+        return Check(
+            self.probes[self.probe], self.engine.loaded.grid, examples, True, 0, 0, Silent()
+        )
 
     def repeat(self, found: Found, examples: Sequence[int]) -> Figures:
         """Of the named heads, the share whose drop on these examples lies in its interval."""
@@ -277,13 +281,14 @@ def run_case(case: Case, arguments: argparse.Namespace, kept: dict[str, Any]) ->
         engine = model.engine()
         bench = Workbench(engine, store)
         (task,) = model.tasks([case.task], TaskOptions())
-        meters = [bench.meter(task)]
+        probes = {task.name: bench.meter(task)}
         every = [*range(task.size)]
-        intact = meters[0].under(column_mask(engine.grid.size, []), every, Silent(), "intact")
-        add_signal(bench, meters, 0, intact)
-        proving = Proving(case, truth, engine, meters)
+        nothing = column_mask(engine.grid.size, [])
+        intact = probes[task.name].under(nothing, every, Silent(), "intact")
+        signal = add_signal(bench, probes, task.name, intact)
+        proving = Proving(case, truth, engine, probes, task.name, signal)
         for seed in range(arguments.seeds):
-            split = Split.drawn(truth, meters[0].task.size, seed)
+            split = Split.drawn(truth, task.size, seed)
             for trial in trials(case, arguments.methods, proving.heads, seed):
                 runs = kept.setdefault(case.name, {}).setdefault(trial.name, {})
                 if str(seed) in runs and not arguments.again:

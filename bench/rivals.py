@@ -34,7 +34,7 @@ def halving(problem: Problem) -> Search:
     that lost least; a head keeps what it lost in earlier rounds.
     """
     settings, heads = problem.settings, problem.heads
-    intact = (yield intact_plan(problem, problem.examples)).by_example()
+    intact = (yield intact_plan(problem, problem.probe, problem.examples)).by_example()
     random = designs.generator(settings.seed)
     order = random.permutation(right(intact)).tolist()
     rounds = max(1, ceil(log2(heads / settings.top)))
@@ -44,7 +44,7 @@ def halving(problem: Problem) -> Search:
     while len(left) > settings.top:
         examples = order[used : used + max(1, each // len(left))]
         used += len(examples)
-        lost[left] += yield from losses(heads, left, examples, intact)
+        lost[left] += yield from losses(problem, left, examples, intact)
         left.sort(key=lambda column: lost[column])
         keep = max(settings.top, len(left) // 2)
         half = left[-keep:]
@@ -55,13 +55,13 @@ def halving(problem: Problem) -> Search:
 
 
 def losses(
-    heads: int, columns: list[int], examples: list[int], intact: dict[int, float]
+    problem: Problem, columns: list[int], examples: list[int], intact: dict[int, float]
 ) -> Generator[Plan, Measurements, np.ndarray]:
     """The sum over examples of what each head alone takes; 0 where no example is left."""
     if not examples:
         return np.zeros(len(columns))
-    masks = designs.singles(heads)[columns]
-    measured = yield Plan.crossed(masks, examples, what="single heads")
+    masks = designs.singles(problem.heads)[columns]
+    measured = yield Plan.crossed(problem.probe, masks, examples, "single heads")
     before = np.array([intact[int(example)] for example in measured.example])
     loss = np.nan_to_num(before - measured.outcome)
     return np.bincount(measured.mask, loss, minlength=len(columns))
@@ -105,9 +105,9 @@ def ordinary_regression(problem: Problem) -> Search:
 def on_random_masks(problem: Problem, estimator: Estimator) -> Search:
     """Masks that cut every head on its own with the chance of the settings, and one fit."""
     settings, heads = problem.settings, problem.heads
-    intact = (yield intact_plan(problem, problem.examples)).by_example()
+    intact = (yield intact_plan(problem, problem.probe, problem.examples)).by_example()
     masks = designs.bernoulli(heads, settings.masks, rate=settings.rate, seed=settings.seed)
-    seen = yield Plan.crossed(masks, problem.examples)
+    seen = yield Plan.crossed(problem.probe, masks, problem.examples)
     estimate = estimator(seen, intact)
     return Found(estimate.needed(settings.top), estimate.order(), estimate, seen)
 
@@ -119,11 +119,11 @@ def css_searched(problem: Problem, struck: Sequence[int] = ()) -> Search:
     those under which the score is lowest are kept.
     """
     settings, heads = problem.settings, problem.heads
-    intact = (yield intact_plan(problem, problem.examples)).by_example()
+    intact = (yield intact_plan(problem, problem.probe, problem.examples)).by_example()
     estimates = []
     for rate in RATES:
         masks = designs.stratified(heads, max(MASKS), rate=rate, seed=settings.seed)
-        seen = yield Plan.crossed(masks, problem.examples)
+        seen = yield Plan.crossed(problem.probe, masks, problem.examples)
         parts = [seen.where(seen.mask < count) for count in MASKS]
         estimates += [fit_paper_lasso(part, intact) for part in parts]
     sets = [
@@ -150,7 +150,7 @@ def thompson(problem: Problem, *, mended: bool = False) -> Search:
     for _ in range(settings.masks):
         drawn = np.argsort(random.beta(first, second), kind="stable")[-size:]
         mask = column_mask(heads, drawn.tolist())
-        measured = yield Plan.crossed(mask[None], problem.examples, what="rounds")
+        measured = yield Plan.crossed(problem.probe, mask[None], problem.examples, "rounds")
         score = float(np.nanmean(measured.outcome))
         reward = 1 - score if mended else score
         first += np.where(mask, reward, (1 - reward) / 2)
@@ -172,7 +172,7 @@ def best_of(problem: Problem, effects: Sequence[np.ndarray]) -> Search:
 def hardest(problem: Problem, sets: Sequence[Sequence[int]]) -> Generator[Plan, Measurements, int]:
     """Which of the sets lowers the score most."""
     masks = np.stack([column_mask(problem.heads, columns) for columns in sets])
-    measured = yield Plan.crossed(masks, problem.examples, what="sets")
+    measured = yield Plan.crossed(problem.probe, masks, problem.examples, "sets")
     return int(np.argmin(np.nan_to_num(measured.mask_means(), nan=np.inf)))
 
 

@@ -39,7 +39,7 @@ NAMES = (
     "halving",
 )
 CHUNK = 8192  # rows simulated at a time
-OTHER, SIGNAL = 1, 2  # tasks of a plan: another one, and how sure the model is of its right answers
+OTHER, SIGNAL = "another", "task.likelihood"  # probes beside the task's own
 OTHER_WORLD = 9999  # added to the seed
 BREAKS = 9.0  # what a universal head takes from the margin of any example
 IDLE = "/idle"  # after a kind's name: the same with heads that do exactly nothing
@@ -72,13 +72,13 @@ class Simulated:
 
     def __call__(self, plan: Plan) -> Measurements:
         """The outcomes of the plan's rows."""
-        world = self.other if plan.task == OTHER else self.world
-        answer = world.logprobs if plan.task == SIGNAL else world.outcomes
+        world = self.other if plan.probe == OTHER else self.world
+        answer = world.logprobs if plan.probe == SIGNAL else world.outcomes
         outcome = np.zeros(len(plan.mask))
         for start in range(0, len(outcome), CHUNK):
             part = slice(start, start + CHUNK)
             outcome[part] = answer(plan.masks[plan.mask[part]], plan.example[part])
-        kept = (outcome > np.log(0.5)).astype(float) if plan.task == SIGNAL else None
+        kept = (outcome > np.log(0.5)).astype(float) if plan.probe == SIGNAL else None
         return Measurements(plan.masks, plan.mask, plan.example, outcome, kept)
 
 
@@ -179,8 +179,6 @@ def problem_of(world: World, trial: Trial) -> Problem:
     """The first examples to find heads on, the next ones to check them on."""
     finding = list(range(trial.examples))
     fresh = list(range(trial.examples, trial.examples + trial.fresh))
-    others = [list(range(ELSEWHERE))] if trial.fresh else []
-    signal = SIGNAL if trial.fresh else 0
-    return Problem(
-        world.heads, finding, trial.settings, fresh, others, signal=signal, linear=not signal
-    )
+    others = {OTHER: list(range(ELSEWHERE))} if trial.fresh else {}
+    signal = SIGNAL if trial.fresh else "task"
+    return Problem(world.heads, finding, trial.settings, fresh, others, signal=signal)

@@ -82,7 +82,7 @@ class Planted:
     seed: int
 
     def answer(self) -> Callable[[Any], Any]:
-        """Answer plans: tasks 0, 1, 3 are the three worlds, 2 and 4 likelihoods of 0 and 3."""
+        """Answer plans: three worlds, and the likelihoods of two of them."""
         try:  # worlds lie with the tests, or in the package
             sys.path.insert(0, str(ROOT / "tests"))
             from worlds.simulate import World
@@ -97,12 +97,12 @@ class Planted:
         strongest = np.argsort(-task.shifts)[:8:2]
         spared.shifts[strongest] = task.shifts[strongest]  # heads that both need
         asked = {
-            0: task.outcomes, 1: other.outcomes, 2: task.logprobs,
-            3: spared.outcomes, 4: spared.logprobs,
+            "task": task.outcomes, "task.likelihood": task.logprobs, "other": other.outcomes,
+            "spared": spared.outcomes, "spared.likelihood": spared.logprobs,
         }  # fmt: skip
 
         def outcomes(plan: Any) -> Measurements:
-            found = asked[plan.task](plan.masks[plan.mask], plan.example)
+            found = asked[plan.probe](plan.masks[plan.mask], plan.example)
             return Measurements(plan.masks, plan.mask, plan.example, found)
 
         return outcomes
@@ -114,15 +114,15 @@ class Planted:
 
         answer = self.answer()
         settings = Settings(seed=self.seed, goal=goal, mask_counts=(20, 40), rates=(0.02, 0.05))
+        sides = [OtherTask("spared", range(200), "spared.likelihood")]
         problem = Problem(
             heads=16 * 12,
             examples=range(60 if method != "scan" else 400),
             settings=settings,
             fresh=range(400, 800),
-            elsewhere=[range(24)],
-            signal=2,
-            linear=False,
-            sides=[OtherTask(3, range(200), 4)] if goal == "specific" else (),
+            elsewhere={"other": range(24)},
+            signal="task.likelihood",
+            sides=sides if goal == "specific" else (),
         )
         searching, rows, measured = METHODS[method].search(problem), 0, None
         while True:

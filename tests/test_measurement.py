@@ -37,22 +37,22 @@ class Noted(Meter):
         return [row(int(example), self.outcome) for example in plan.example]
 
 
-def plan(task, what, examples):
-    return Plan.crossed(np.eye(2, dtype=bool), examples, task=task, what=what)
+def plan(probe, what, examples):
+    return Plan.crossed(probe, np.eye(2, dtype=bool), examples, what)
 
 
-def test_every_plan_goes_to_the_meter_of_its_task_and_its_rows_come_back():
+def test_every_plan_goes_to_the_meter_of_its_probe_and_its_rows_come_back():
     def asking():
-        first = yield plan(0, "one", [3, 4])
-        second = yield plan(1, "two", [7])
+        first = yield plan("sums", "one", [3, 4])
+        second = yield plan("other", "two", [7])
         return first, second
 
-    meters = [Noted(1.0), Noted(0.0)]
+    meters = {"sums": Noted(1.0), "other": Noted(0.0)}
     first, second = search(meters, asking(), Silent())
-    assert [[what for _, what in meter.asked] for meter in meters] == [["one"], ["two"]]
-    meters = [Noted(1.0), Noted(0.0, "plurals")]  # a stage of another task bears its name
+    assert [[what for _, what in meter.asked] for meter in meters.values()] == [["one"], ["two"]]
+    meters["other"] = Noted(0.0, "plurals")  # of several tasks a stage says which it asks
     assert search(meters, asking(), Silent())[1].example.tolist() == [7, 7]
-    assert [what for _, what in meters[1].asked] == ["two, plurals"]
+    assert [what for _, what in meters["other"].asked] == ["two, plurals"]
     assert first.example.tolist() == [3, 4, 3, 4] and first.mask.tolist() == [0, 0, 1, 1]
     assert (first.outcome == 1).all() and (second.outcome == 0).all()
     assert (first.masks == np.eye(2, dtype=bool)).all()
@@ -63,12 +63,12 @@ def test_a_search_that_plans_nothing_returns_at_once():
         return "found"
         yield
 
-    assert search([], knowing(), Silent()) == "found"
+    assert search({}, knowing(), Silent()) == "found"
 
 
 def test_rows_without_a_score_are_missing_and_not_wrong():
     rows = [row(3, 1.0), row(4, float("nan"))]
-    measured = as_measurements(Plan.crossed(np.eye(1, dtype=bool), [3, 4]), rows)
+    measured = as_measurements(Plan.crossed("sums", np.eye(1, dtype=bool), [3, 4]), rows)
     assert measured.outcome[0] == 1 and np.isnan(measured.outcome[1])
     assert outcomes_by_example(rows) == {3: 1.0}
 

@@ -26,9 +26,9 @@ def planted(tmp_path_factory):
 
 def given(columns, problem):
     """A search that has made up its mind."""
-    intact = (yield intact_plan(problem, problem.examples)).by_example()
-    masks = problem.empty()[None]
-    seen = Measurements.none(problem.heads).joined((yield Plan.crossed(masks, problem.examples)))
+    intact = (yield intact_plan(problem, problem.probe, problem.examples)).by_example()
+    asked = Plan.crossed(problem.probe, problem.empty()[None], problem.examples)
+    seen = Measurements.none(problem.heads).joined((yield asked))
     estimate = fit_paired(seen, intact)
     rest = [column for column in range(problem.heads) if column not in columns]
     return Found(list(columns), [*columns, *rest], estimate, seen, notes=["Made up."])

@@ -201,10 +201,9 @@ def describe_search(stages: Stages, excluded: Sequence[str], goal: str) -> Searc
     if "steps" in said:
         said["steps"] = [each | {"head": str(heads[each["head"]])} for each in said["steps"]]
     named = {"critical": names(found.critical), "universal": names(found.universal)}
-    others = stages.validation.other_tasks if stages.validation else []
-    breaks = {  # tasks are numbered from that of the search on
-        str(heads[column]): called(others[number - 1].name) if others else "another task"
-        for column, number in found.breaks_task.items()
+    breaks = {
+        str(heads[column]): called(probe)
+        for column, probe in found.breaks_task.items()
         if column in found.universal
     }
     notes = [*tell_universal(breaks), *found.notes]

@@ -41,19 +41,19 @@ def standing_in(problem: Problem, found: Sequence[int], count: int) -> Asking[li
     over, since a backup shows only where there is something left to lose. Every other head is then
     scanned beside them, on `count` examples each. None if all are passed over.
     """
-    intact = (yield intact_plan(problem, problem.examples)).by_example()
+    intact = (yield intact_plan(problem, problem.probe, problem.examples)).by_example()
     right, base = right_of(intact), list[int]()
     enough = max(FEWEST_RIGHT, len(right) // 5)
     left = right
     for column in found:
         mask = problem.without_each([(*base, column)])
-        after = (yield Plan.crossed(mask, right, what="found heads")).by_example()
+        after = (yield Plan.crossed(problem.probe, mask, right, "found heads")).by_example()
         still = right_of(after)
         if len(still) >= enough:
             base, left = [*base, column], still
     if not base:
         return []
-    scan = Scan(problem, problem.signal, left, problem.linear, base=tuple(base))
+    scan = Scan(problem, problem.signal, left, problem.signal == problem.probe, tuple(base))
     yield from scan.open()
     yield from scan.ask([c for c in problem.eligible if c not in found], count)
     surely = [c for c in scan.order() if scan.mean_lost[c] >= LOST]
@@ -122,15 +122,14 @@ def interactions(
         chosen = columns(grid, run.result.top[:most])
         found, kept = run.study.drawn(task.size)
         meter, progress = bench.meter(task), progress or Silent()
-        meters = [meter]
+        meters = {task.name: meter}
         intact = meter.under(column_mask(grid.size, []), found, progress, "intact")
-        signal, linear = add_signal(bench, meters, 0, intact)
         problem = Problem(
             heads=grid.size,
             examples=found,
             settings=Settings(seed=run.study.settings.seed, top=most),
-            signal=signal,
-            linear=linear,
+            probe=task.name,
+            signal=add_signal(bench, meters, task.name, intact),
         )
         each = max(1, budget // grid.size) if budget else PER_HEAD
         stand_ins = search(meters, standing_in(problem, chosen, each), progress)
@@ -144,7 +143,7 @@ def interactions(
             contrasts(sheet, backups, "backups"),
             contrasts(sheet, wholes, "key-value groups"),
         ]
-        rows = [row for each in asked for row in search([meter], each, progress)]
+        rows = [row for each in asked for row in search(meters, each, progress)]
         described = describe_contrasts(rows, grid)
         told = {
             "schema": 1,

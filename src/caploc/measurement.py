@@ -2,7 +2,7 @@
 
 import math
 import os
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, TypeVar, runtime_checkable
@@ -178,7 +178,7 @@ class Meter:
     def under(
         self, mask: Mask, examples: Sequence[int], progress: Progress, what: str
     ) -> list[Row]:
-        return self.measure(Plan.crossed(mask[None], examples), progress, what)
+        return self.measure(Plan.crossed(self.task.name, mask[None], examples), progress, what)
 
 
 @dataclass
@@ -194,18 +194,19 @@ class Waiting:
 
 
 def search(
-    meters: Sequence[Meter], search: Generator[Plan, Measurements, Result], progress: Progress
+    meters: Mapping[str, Meter], search: Generator[Plan, Measurements, Result], progress: Progress
 ) -> Result:
     """Let a search plan and look until it has found what it can; return what it found.
 
-    `meters` are those of the task and of the tasks beside it, as plans number them; a stage that
-    asks another task than the first is called after it.
+    `meters` are those of the probes that plans may name. Where they are of several tasks, a stage
+    says which it asks.
     """
+    several = len({meter.task.name for meter in meters.values()}) > 1
     try:
         plan = next(search)
         while True:
-            meter, own = meters[plan.task], meters[0].task.name
-            what = plan.what if meter.task.name == own else f"{plan.what}, {meter.task.name}"
+            meter = meters[plan.probe]
+            what = f"{plan.what}, {meter.task.name}" if several else plan.what
             rows = meter.measure(plan, progress, what)
             plan = search.send(as_measurements(plan, rows))
     except StopIteration as end:

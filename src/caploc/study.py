@@ -135,7 +135,8 @@ class Study:
     @property
     def beside(self) -> tuple[str, ...]:
         """All tasks but the one that heads are searched for, each once."""
-        return tuple(dict.fromkeys((*self.twins, *self.spare, *self.other_tasks)))
+        names = dict.fromkeys((*self.twins, *self.spare, *self.other_tasks))
+        return tuple(name for name in names if name != self.task)
 
     @property
     def named_tasks(self) -> tuple[str, ...]:
@@ -432,29 +433,32 @@ def locate(study: Study, bench: HeadBench, tasks: Sequence[Task], progress: Prog
     examples, kept = study.drawn(task.size)
     held_out = held_back(kept)
     # What else a head breaks is judged in the other tasks' own metric.
-    meters = [bench.meter(task), *(bench.meter(other.in_metric()) for other in tasks[1:])]
+    meter = bench.meter(task)
+    probes = {task.name: meter} | {
+        other.name: bench.meter(other.in_metric()) for other in tasks[1:]
+    }
     grid, scans = bench.engine.loaded.grid, METHODS[study.method].has_goals
-    intact = meters[0].under(column_mask(grid.size, []), examples, progress, "intact")
+    intact = meter.under(column_mask(grid.size, []), examples, progress, "intact")
     trouble = describe_trouble(task, intact) if task.outcome_kind == "metric" else None
     if trouble:
         tell(progress, trouble)
-    signal = add_signal(bench, meters, 0, intact) if scans else (0, True)
     problem = Problem(
         heads=grid.size,
         examples=examples,
         settings=study.settings,
         fresh=kept[len(held_out) :],
-        elsewhere=[  # what breaks a twin too is no universal head for that
-            [] if study.is_twin(name) else other.first(None)[:ELSEWHERE]
-            for name, other in zip(study.beside, tasks[1:], strict=True)
-        ],
+        elsewhere={  # what breaks a twin too is no universal head for that
+            other.name: other.first(None)[:ELSEWHERE]
+            for other in tasks[1:]
+            if not study.is_twin(other.name)
+        },
         chance=task.chance,
-        signal=signal[0],
-        linear=signal[1],
-        sides=[*other_tasks(study, bench, meters, progress)] if study.seeks_specific else [],
+        probe=task.name,
+        signal=add_signal(bench, probes, task.name, intact) if scans else task.name,
+        sides=[*other_tasks(study, bench, probes, progress)] if study.seeks_specific else [],
         excluded=tuple(grid.column(head) for head in grid.named_in(study.exclude)),
     )
-    found = search(meters, METHODS[study.method].search(problem), progress)
+    found = search(probes, METHODS[study.method].search(problem), progress)
     before = outcomes_by_example(intact)
     if before and is_binary(before):  # the score, and so what can be lost, lies between 0 and 1
         found = replace(found, estimate=found.estimate.within(np.array([*before.values()])))
@@ -463,14 +467,14 @@ def locate(study: Study, bench: HeadBench, tasks: Sequence[Task], progress: Prog
         found = replace(found, notes=[hopeless, *found.notes])
     if trouble:
         found = replace(found, notes=[trouble, *found.notes])
-    asked = {key for _, key in meters[0].counted}
+    asked = {key for _, key in meter.counted}
     stages = Stages(
         loaded=bench.engine.loaded,
         task=task,
         examples=examples,
         kept=held_out,
         seen=[e for e in (*examples, *problem.fresh) if task.key(e) in asked],
-        intact=meters[0].score(intact),
+        intact=meter.score(intact),
         found=found,
         searched=bench.cost.rows,
         looked=bench.cost.intact,
@@ -485,32 +489,29 @@ def locate(study: Study, bench: HeadBench, tasks: Sequence[Task], progress: Prog
     )
 
 
-def add_signal(
-    bench: HeadBench, meters: list[Meter], number: int, intact: Sequence[Row]
-) -> tuple[int, bool]:
-    """Let the signal of a task join the meters; its number, and whether it is the outcome itself.
+def add_signal(bench: HeadBench, probes: dict[str, Meter], name: str, intact: Sequence[Row]) -> str:
+    """Let the signal of a task join the probes; its name, the task's where it is the outcome.
 
-    `number` is the task's; `intact` are its rows with nothing knocked out.
+    `intact` are the task's rows with nothing knocked out.
     """
     answers = {row.number: responses_from_json(row.responses) for row in intact}
-    signal = Signal(meters[number].task, answers)
+    signal = Signal(probes[name].task, answers)
     if signal.linear:
-        return number, True
-    meters.append(bench.meter(signal))
-    return len(meters) - 1, False
+        return name
+    probes[f"{name}.likelihood"] = bench.meter(signal)
+    return f"{name}.likelihood"
 
 
 def other_tasks(
-    study: Study, bench: HeadBench, meters: list[Meter], progress: Progress
+    study: Study, bench: HeadBench, probes: dict[str, Meter], progress: Progress
 ) -> Iterator[OtherTask]:
-    """Yield the tasks that a specific set must break or spare; meters of their signals join."""
-    named = dict.fromkeys((*study.twins, *study.spare))
+    """Yield the tasks that a specific set must break or spare; their signals join the probes."""
     nothing = column_mask(bench.engine.loaded.grid.size, [])
-    for number, name in enumerate(named, 1):  # they are the first of those beside
-        examples, _ = split_examples(meters[number].task.size, study.settings.seed)
-        rows = meters[number].under(nothing, examples, progress, f"{name}, intact")
-        signal, linear = add_signal(bench, meters, number, rows)
-        yield OtherTask(number, examples, signal, name in study.twins, linear)
+    for name in dict.fromkeys((*study.twins, *study.spare)):
+        examples, _ = split_examples(probes[name].task.size, study.settings.seed)
+        rows = probes[name].under(nothing, examples, progress, f"{name}, intact")
+        signal = add_signal(bench, probes, name, rows)
+        yield OtherTask(name, examples, signal, name in study.twins)
 
 
 def validated(

@@ -32,19 +32,20 @@ MANY = 100  # named heads from which on the share itself is asked for
 def repeated(engine, store, task, seed):
     """Of each head that a search names, whether its drop on fresh examples is in its interval."""
     model, bench = ModelOptions("smollm2", device="cpu"), Workbench(engine, store)
-    meters = [bench.meter(*model.tasks([f"words/{task}"], TaskOptions()))]
-    order = designs.generator(seed).permutation(meters[0].task.size).tolist()
+    meter = bench.meter(*model.tasks([f"words/{task}"], TaskOptions()))
+    name, probes = meter.task.name, {meter.task.name: meter}
+    order = designs.generator(seed).permutation(meter.task.size).tolist()
     nothing = np.zeros(engine.grid.size, dtype=bool)
-    intact = meters[0].under(nothing, order[:SEARCHED], Silent(), "intact")
-    signal, linear = add_signal(bench, meters, 0, intact)
+    intact = meter.under(nothing, order[:SEARCHED], Silent(), "intact")
     settings = Settings(seed=seed, budget=ROWS)
-    problem = Problem(engine.grid.size, order[:SEARCHED], settings, signal=signal, linear=linear)
-    found = search(meters, METHODS["scan"].search(problem), Silent())
+    signal = add_signal(bench, probes, name, intact)
+    problem = Problem(engine.grid.size, order[:SEARCHED], settings, probe=name, signal=signal)
+    found = search(probes, METHODS["scan"].search(problem), Silent())
     masks = np.concatenate(
         [np.zeros((1, engine.grid.size), dtype=bool), designs.singles(engine.grid.size)]
     )[[0, *(1 + column for column in found.chosen)]]
     fresh = order[SEARCHED : SEARCHED + FRESH]
-    check = Check(meters[0], engine.loaded.grid, fresh, True, 0, 0, Silent())
+    check = Check(meter, engine.loaded.grid, fresh, True, 0, 0, Silent())
     intact, *without = check.outcomes(masks, "repetition").mean(axis=1)
     low, high = (end[found.chosen] for end in (found.estimate.low, found.estimate.high))
     return (low <= without - intact) & (without - intact <= high)

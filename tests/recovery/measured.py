@@ -24,7 +24,8 @@ def intact_of(world, examples, ask=World.outcomes):
 
 def crossed(world, masks, examples, ask=World.outcomes):
     """Every mask on every example."""
-    return answered(world, Plan.crossed(masks, examples), ask), intact_of(world, examples, ask)
+    plan = Plan.crossed("task", masks, examples)
+    return answered(world, plan, ask), intact_of(world, examples, ask)
 
 
 def scattered(world, rows, *, size=3, examples=range(100), group=1, seed=0, ask=World.outcomes):
@@ -33,14 +34,14 @@ def scattered(world, rows, *, size=3, examples=range(100), group=1, seed=0, ask=
     allowed = np.ones(world.heads, dtype=bool)
     masks = designs.scattered(allowed, -(-rows // group), size=size, random=random)
     drawn = designs.spread_examples(list(examples), rows, random=random)
-    seen = answered(world, Plan.scattered(masks, drawn, "rows"), ask)
+    seen = answered(world, Plan.scattered("task", masks, drawn, "rows"), ask)
     return seen, intact_of(world, list(examples), ask)
 
 
 def effects_on(world, examples):
     """What each head alone takes from the expected accuracy of these very examples."""
     masks = np.vstack([np.zeros((1, world.heads), dtype=bool), designs.singles(world.heads)])
-    plan = Plan.crossed(masks, examples)
+    plan = Plan.crossed("task", masks, examples)
     chance = expit(world.margins(plan.masks[plan.mask], plan.example) / NOISE)
     intact, *alone = chance.reshape(len(masks), -1).mean(axis=1)
     return np.array(alone) - intact

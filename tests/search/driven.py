@@ -61,14 +61,16 @@ def drive(search, answer) -> Run:
 
 
 def inside(*worlds, ask=World.outcomes):
-    """Answers plans in the world of their task; then come the same worlds' signals.
+    """Answers plans in the worlds of the tasks `task`, `task1`, `task2`, by their probes.
 
-    A signal is the log-probability of the right answer, with whether it is still the likelier one.
+    A signal (`task.likelihood`) is the log-probability of the right answer, with whether it is
+    still the likelier one.
     """
 
     def answer(plan):
-        world, knocked_out = worlds[plan.task % len(worlds)], plan.masks[plan.mask]
-        if plan.task < len(worlds):
+        task, _, signal = plan.probe.partition(".")
+        world, knocked_out = worlds[int(task[4:] or 0)], plan.masks[plan.mask]
+        if not signal:
             return ask(world, knocked_out, plan.example)
         logprob = world.logprobs(knocked_out, plan.example)
         return logprob, (logprob > np.log(0.5)).astype(float)
@@ -96,9 +98,9 @@ def problem(
     *,
     examples=SEARCHED,
     fresh=FRESH,
-    elsewhere=(),
+    elsewhere=None,
     chance=0.0,
-    signal=0,
+    signal="task",
     sides=(),
     excluded=(),
     **given,
@@ -112,10 +114,9 @@ def problem(
         examples,
         Settings(**given),
         fresh=fresh,
-        elsewhere=elsewhere,
+        elsewhere=elsewhere or {},
         chance=chance,
         signal=signal,
-        linear=signal == 0,
         sides=sides,
         excluded=excluded,
     )

@@ -24,9 +24,10 @@ def world():
 
 
 def found_by(method, **given):
-    asked = problem(HEADS, examples=range(100), signal=2, excluded=UNIVERSAL, **SMALL | given)
+    given = {"signal": "task.likelihood", "excluded": UNIVERSAL} | SMALL | given
+    asked = problem(HEADS, examples=range(100), **given)
     if given.get("goal") == "specific":
-        asked = replace(asked, sides=[OtherTask(1, range(60), 3)])
+        asked = replace(asked, sides=[OtherTask("task1", range(60), "task1.likelihood")])
     return drive(METHODS[method].search(asked), inside(world(), breaking(HEADS, UNIVERSAL)))
 
 

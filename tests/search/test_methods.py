@@ -41,7 +41,7 @@ class TestEveryMethod:
         one, other = (drive(search(name, world, seed=4), inside(world)) for _ in range(2))
         for first, second in zip(one.plans, other.plans, strict=True):
             assert (first.masks == second.masks).all() and (first.mask == second.mask).all()
-            assert (first.example == second.example).all() and first.task == second.task
+            assert (first.example == second.example).all() and first.probe == second.probe
         assert one.found.ranking == other.found.ranking
         assert np.array_equal(one.found.estimate.effect, other.found.estimate.effect, True)
 
@@ -86,7 +86,7 @@ class TestEveryMethod:
     def test_never_asks_another_task_unless_given_one(self, name):
         world = breaking(12, [2])
         run = drive(search(name, world), inside(world))
-        assert {plan.task for plan in run.plans} == {0}
+        assert {plan.probe for plan in run.plans} == {"task"}
 
 
 def test_plans_say_what_they_are_for():

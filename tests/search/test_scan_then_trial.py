@@ -27,7 +27,7 @@ from worlds.simulate import World
 
 def searched(world, *others, **given):
     """The default search on the world's examples, with its signal and the other tasks."""
-    asked = problem(world.heads, signal=1 + len(others), **given)
+    asked = problem(world.heads, signal="task.likelihood", **given)
     run = drive(scan_then_trial(asked), inside(world, *others))
     return asked, run
 
@@ -50,9 +50,9 @@ class TestWhatIsFound:
     def test_heads_that_break_another_task_are_left_out_and_the_next_move_up(self):
         shifts = np.zeros(60)
         shifts[[7, 30, 41, 50]] = [9.0, 5.0, 4.0, 3.0]
-        given = {"top": 2, "elsewhere": [range(24)]}
+        given = {"top": 2, "elsewhere": {"task1": range(24)}}
         _, run = searched(World(shifts, 3.0, 1), breaking(60, [7]), **given)
-        assert run.found.universal == [7] and run.found.breaks_task == {7: 1}
+        assert run.found.universal == [7] and run.found.breaks_task == {7: "task1"}
         assert run.found.chosen == [30, 41]
         assert 7 in run.found.critical
 
@@ -156,7 +156,7 @@ class TestHowSure:
         assert stability(self.trial(np.zeros((4, 60))), 2, 0)[0] == 1.0
 
     def test_the_signal_knows_its_order_and_what_broke(self):
-        scan = Scan(problem(4, signal=1), 1, range(10))
+        scan = Scan(problem(4), "task.likelihood", range(10))
         scan.fall = np.array([[0.1, 0.2], [0.9, 0.7], [np.nan, np.nan], [0.5, np.nan]])
         scan.lost = scan.fall / 2
         scan.kept = np.array([[1.0, 1.0], [0.0, 0.0], [np.nan, np.nan], [0.0, np.nan]])

@@ -35,12 +35,12 @@ def with_backups(seed, *columns):
 
 def searched(worlds, *, twins=(), goal="specific", signals=True, **settings):
     count = len(worlds)
+    ending = ".likelihood" if signals else ""
     sides = [
-        OtherTask(n, range(100), n + count if signals else n, n in twins, linear=not signals)
-        for n in range(1, count)
+        OtherTask(f"task{n}", range(100), f"task{n}{ending}", n in twins) for n in range(1, count)
     ]
     given = {"budget": 24 * HEADS, "top": 3} | settings
-    asked = problem(HEADS, signal=count if signals else 0, sides=sides, goal=goal, **given)
+    asked = problem(HEADS, signal=f"task{ending}", sides=sides, goal=goal, **given)
     answer = inside(*worlds, ask=World.outcomes if signals else World.logprobs)
     return drive(METHODS["scan"].search(asked), answer), METHODS["scan"].most_rows(asked)
 
@@ -53,7 +53,8 @@ class TestTheMostDamagingSet:
         assert set(PAIR) <= set(run.found.chosen)
         assert run.rows <= most
         alone = drive(
-            scan_then_trial(problem(HEADS, signal=1, top=4, seed=seed)), inside(world)
+            scan_then_trial(problem(HEADS, signal="task.likelihood", top=4, seed=seed)),
+            inside(world),
         ).found
         assert not set(PAIR) <= set(alone.chosen)
 
@@ -62,7 +63,7 @@ class TestTheMostDamagingSet:
         ours, theirs = [], []
         for seed in range(6):
             world = World.of_kind("real", seed=seed, layers=8, width=16)
-            asked = problem(world.heads, signal=1, goal="set", seed=seed)
+            asked = problem(world.heads, signal="task.likelihood", goal="set", seed=seed)
             ours.append(
                 world.damage_of(drive(METHODS["scan"].search(asked), inside(world)).found.chosen)
             )

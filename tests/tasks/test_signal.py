@@ -27,10 +27,10 @@ def bench(tmp_path_factory):
 
 def opened(bench, name, options=None):
     """Meters of a task and its signal, the intact rows, and whether the signal is linear."""
-    meters = [bench.meter(load_task(name, options or TaskOptions()))]
-    intact = meters[0].under(np.zeros(96, dtype=bool), EXAMPLES, Silent(), "intact")
-    _, linear = add_signal(bench, meters, 0, intact)
-    return meters, intact, linear
+    probes = {name: bench.meter(load_task(name, options or TaskOptions()))}
+    intact = probes[name].under(np.zeros(96, dtype=bool), EXAMPLES, Silent(), "intact")
+    signal = add_signal(bench, probes, name, intact)
+    return [*probes.values()], intact, signal == name
 
 
 def text_of(row):

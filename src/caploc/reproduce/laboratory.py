@@ -203,7 +203,7 @@ class Laboratory:
             problem = replace(problem, chance=task.chance)
             tally: list[int] = []
             generator = tallied(METHODS[spec.method].search(problem), problem, tally)
-            found = search([bench.meter(task)], generator, self.progress)
+            found = search({problem.probe: bench.meter(task)}, generator, self.progress)
             self.known[key] = Searched(
                 ranking=tuple(grid.heads[column] for column in needed_columns(found)),
                 chosen=len(found.chosen),

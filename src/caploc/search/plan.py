@@ -1,6 +1,6 @@
 """What a search is given, what it asks for, and what it hands back."""
 
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -14,52 +14,52 @@ from caploc.search.settings import Settings
 
 @dataclass(frozen=True)
 class Plan:
-    """Rows to measure next: row r is `masks[mask[r]]` on example `example[r]` of task `task`.
+    """Rows to measure next: row r is `masks[mask[r]]` on example `example[r]` of a probe.
 
-    Task 0 is the one that heads are searched for; then come those beside it, then the same with
-    likelihoods as outcomes (`measurement.search` has their meters). `what` says what the rows are
-    for.
+    A probe is a task with what is read from it: its outcome (the probe has the task's name), or how
+    strongly the model holds on to its right answer. `what` says what the rows are for.
     """
 
+    probe: str
     masks: Masks
     mask: Int[np.ndarray, " rows"]
     example: Int[np.ndarray, " rows"]
-    task: int = 0
     what: str = "masks"
 
     @classmethod
     def crossed(
-        cls, masks: Masks, examples: Sequence[int], *, task: int = 0, what: str = "masks"
+        cls, probe: str, masks: Masks, examples: Sequence[int], what: str = "masks"
     ) -> "Plan":
         """Every mask on every example."""
         return cls(
+            probe,
             masks,
             np.repeat(np.arange(len(masks)), len(examples)),
             np.tile(np.asarray(examples, dtype=int), len(masks)),
-            task,
             what,
         )
 
     @classmethod
-    def scattered(cls, masks: Masks, examples: Int[np.ndarray, " rows"], what: str) -> "Plan":
+    def scattered(
+        cls, probe: str, masks: Masks, examples: Int[np.ndarray, " rows"], what: str
+    ) -> "Plan":
         """Each mask on its own run of examples: as many for every mask as the division gives."""
         mask = np.arange(len(examples)) * len(masks) // max(len(examples), 1)
-        return cls(masks, mask, examples, 0, what)
+        return cls(probe, masks, mask, examples, what)
 
 
 @dataclass(frozen=True)
 class OtherTask:
     """A task that a specific set must spare or, a twin of the task, break as well.
 
-    `number` is that of the task in plans, `signal` that of its signal (see `Problem`), which is
-    `linear` if it is the outcome itself. `examples` are for the search.
+    `probe` and `signal` are probes of its outcome and of its signal (see `Problem`), the same where
+    the outcome is its own signal. `examples` are for the search.
     """
 
-    number: int
+    probe: str
     examples: Sequence[int]
-    signal: int
+    signal: str
     twin: bool = False
-    linear: bool = False
 
 
 @dataclass(frozen=True)
@@ -67,21 +67,20 @@ class Problem:
     """Among how many heads, on which examples.
 
     Heads are searched for on `examples`; sets are compared on `fresh` ones, disjoint (the check
-    has others). `elsewhere` holds some examples of each other task; `sides` those that the goal
-    `specific` is about. `chance` is the score of guessing. `signal` is the number, in plans, of the
-    same task with how strongly the model holds on to its right answer as outcome; it is `linear` if
-    that is the task's own outcome (then it may be 0, the task itself). `excluded` heads are never
-    knocked out and never named.
+    has others). `elsewhere` holds some examples of other tasks, by probe; `sides` the tasks of the
+    goal `specific`. `chance` is the score of guessing. `probe` is that of the task's
+    outcome; `signal` that of how strongly the model holds on to its right answer, the same where
+    the outcome says it (the default). `excluded` heads are never knocked out and never named.
     """
 
     heads: int
     examples: Sequence[int]
     settings: Settings
     fresh: Sequence[int] = ()
-    elsewhere: Sequence[Sequence[int]] = ()
+    elsewhere: Mapping[str, Sequence[int]] = field(default_factory=dict)
     chance: float = 0.0
-    signal: int = 0
-    linear: bool = True
+    probe: str = "task"
+    signal: str = "task"
     sides: Sequence[OtherTask] = ()
     excluded: tuple[int, ...] = ()
 
@@ -136,7 +135,7 @@ class Found:
 
     `chosen` are the columns to name, the most needed first; `ranking` all columns in the order in
     which the search would name them. `critical` heads each break the task alone; `universal` ones
-    break another task too: `breaks_task` has its number. `candidates` are the sets to judge against
+    break another task too: `breaks_task` has its probe. `candidates` are the sets to judge against
     the price, the best first.
     `diagnostics` holds what a published method has to say, as `result.json` keeps it; `notes` are
     sentences for the reader.
@@ -148,7 +147,7 @@ class Found:
     seen: Measurements
     critical: list[int] = field(default_factory=list)
     universal: list[int] = field(default_factory=list)
-    breaks_task: dict[int, int] = field(default_factory=dict)
+    breaks_task: dict[int, str] = field(default_factory=dict)
     candidates: list[list[int]] = field(default_factory=list)
     stages: ScanRecord | None = None
     diagnostics: dict[str, Any] = field(default_factory=dict)
@@ -167,6 +166,6 @@ def column_mask(heads: int, columns: Sequence[int]) -> Mask:
     return mask
 
 
-def intact_plan(problem: Problem, examples: Sequence[int], *, task: int = 0) -> Plan:
+def intact_plan(problem: Problem, probe: str, examples: Sequence[int]) -> Plan:
     """Examples with no head knocked out."""
-    return Plan.crossed(problem.empty()[None], examples, task=task, what="intact")
+    return Plan.crossed(probe, problem.empty()[None], examples, "intact")

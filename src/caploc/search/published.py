@@ -64,8 +64,8 @@ def one_shot(problem: Problem) -> Search:
 def crossed(problem: Problem, masks: Masks, usual: str) -> Search:
     """Ask all masks on all examples; the most negative effects are the heads found."""
     estimator = ESTIMATORS[problem.settings.estimator or usual]
-    intact = (yield intact_plan(problem, problem.examples)).by_example()
-    seen = yield Plan.crossed(masks, problem.examples)
+    intact = (yield intact_plan(problem, problem.probe, problem.examples)).by_example()
+    seen = yield Plan.crossed(problem.probe, masks, problem.examples)
     estimate = estimator(seen, intact)
     top = problem.settings.top
     return Found(estimate.needed(top), problem.rank(estimate.order()), estimate, seen)
@@ -77,7 +77,7 @@ def greedy(problem: Problem) -> Search:
     As many heads as asked for are named, as published: a round's lowest score decides, also where
     it is not below that of the round before. `steps` tells what each head took.
     """
-    intact = (yield intact_plan(problem, problem.examples)).by_example()
+    intact = (yield intact_plan(problem, problem.probe, problem.examples)).by_example()
     seen = Measurements.none(problem.heads)
     gone: list[int] = []
     alone = np.zeros(problem.heads)  # each head's score in the first round
@@ -86,7 +86,7 @@ def greedy(problem: Problem) -> Search:
         others = [column for column in problem.eligible if column not in gone]
         masks = designs.singles(problem.heads)
         masks[:, gone] = True
-        measured = yield Plan.crossed(masks[others], problem.examples)
+        measured = yield Plan.crossed(problem.probe, masks[others], problem.examples)
         seen = seen.joined(measured)
         # A mask that could not be scored is no candidate. Of equals, which there are once nothing
         # is left to lose, the head that costs most alone: the grid's order would say layer 0.
@@ -230,21 +230,22 @@ class Sheet:
 
     def begin(self) -> Asking[None]:
         """Ask what the intact model does."""
-        measured = yield intact_plan(self.problem, self.examples)
+        measured = yield intact_plan(self.problem, self.problem.probe, self.examples)
         self.known[self.problem.empty().tobytes()] = measured.outcome
 
     def ask(self, masks: Masks, what: str) -> Asking[None]:
         """Have every mask measured on every example, unless it has been."""
         fresh = {mask.tobytes(): mask for mask in masks if mask.tobytes() not in self.known}
         if fresh:
-            measured = yield Plan.crossed(np.stack(list(fresh.values())), self.examples, what=what)
+            masks = np.stack(list(fresh.values()))
+            measured = yield Plan.crossed(self.problem.probe, masks, self.examples, what)
             self.rows += len(measured.outcome)
             outcomes = measured.outcome.reshape(len(fresh), -1)
             self.known |= dict(zip(fresh, outcomes, strict=True))
 
     def measured(self, masks: Masks) -> Measurements:
         """The outcomes of masks that were asked, as an estimator takes them."""
-        plan = Plan.crossed(masks, self.examples)
+        plan = Plan.crossed(self.problem.probe, masks, self.examples)
         outcome = np.concatenate([self.known[mask.tobytes()] for mask in masks])
         return Measurements(masks, plan.mask, plan.example, outcome)
 

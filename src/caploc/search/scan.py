@@ -65,15 +65,15 @@ class Sizes:
 class Scan:
     """What single heads, or sets of them, take from right answers of one task.
 
-    `task` is the number of the task's signal in plans; it is `linear` if it is the outcome itself.
-    `before` holds the signal of each right example with nothing but the `base` knocked out. For
+    `probe` is that of the task's signal, which is `linear` if it is the outcome itself. `before`
+    holds the signal of each right example with nothing but the `base` knocked out. For
     each column and each of its rows `fall` is the fall of the log-odds, which ranks heads also
     where the model is sure of itself; `lost` the share of the answer's probability that is gone;
     `kept` whether the answer is still the likeliest.
     """
 
     problem: Problem
-    task: int
+    probe: str
     right: Sequence[int]
     linear: bool = False
     base: tuple[int, ...] = ()
@@ -93,7 +93,7 @@ class Scan:
         if not self.right:
             return
         masks = self.problem.without_each([self.base])
-        measured = yield Plan.crossed(masks, self.right, task=self.task, what="intact signal")
+        measured = yield Plan.crossed(self.probe, masks, self.right, "intact signal")
         self.before = measured.where(measured.kept_or_unknown != 0).by_example()
         self.right = [example for example in self.right if example in self.before]
 
@@ -109,8 +109,7 @@ class Scan:
         masks = designs.singles(self.problem.heads)[list(heads)]
         masks[:, list(self.base)] = True
         mask = np.repeat(np.arange(len(heads)), count)
-        plan = Plan(masks, mask, dealt.ravel(), self.task, "scan")
-        measured = yield plan
+        measured = yield Plan(self.probe, masks, mask, dealt.ravel(), "scan")
         told = self.fall_of(measured), self.lost_by(measured), measured.kept_or_unknown
         self.fall, self.lost, self.kept = (
             np.concatenate([known, self.by_head(heads, values)], axis=1)
@@ -257,7 +256,7 @@ def to_try(scan: Scan, heads: int) -> list[int]:
 
 def scan_heads(problem: Problem, sizes: Sizes, right: Sequence[int]) -> Asking[Scan]:
     """Scan every head that may be knocked out."""
-    scan = Scan(problem, problem.signal, right, problem.linear)
+    scan = Scan(problem, problem.signal, right, problem.signal == problem.probe)
     yield from scan.open()
     yield from scan.ask(problem.eligible, sizes.scanned)
     return scan
@@ -265,9 +264,9 @@ def scan_heads(problem: Problem, sizes: Sizes, right: Sequence[int]) -> Asking[S
 
 def try_heads(problem: Problem, heads: Sequence[int], examples: Sequence[int]) -> Asking[Trial]:
     """Knock out each of the heads alone on all of these examples."""
-    intact = (yield intact_plan(problem, examples)).by_example()
+    intact = (yield intact_plan(problem, problem.probe, examples)).by_example()
     masks = designs.singles(problem.heads)[list(heads)]
-    seen = yield Plan.crossed(masks, list(examples), what="trial")
+    seen = yield Plan.crossed(problem.probe, masks, list(examples), "trial")
     return Trial(list(heads), intact, seen)
 
 
@@ -278,25 +277,25 @@ def named(estimate: Estimate, top: int, excluded: Sequence[int] = ()) -> list[in
     return order[:top]
 
 
-def find_universal(problem: Problem, columns: Sequence[int]) -> Asking[dict[int, int]]:
+def find_universal(problem: Problem, columns: Sequence[int]) -> Asking[dict[int, str]]:
     """Find which of these heads, each alone, takes half of what is right in another task too.
 
-    Returns the number of the first such task by column.
+    Returns the probe of the first such task by column.
     """
-    breaks: dict[int, int] = {}
-    for task, examples in enumerate(problem.elsewhere, start=1):
+    breaks: dict[int, str] = {}
+    for probe, examples in problem.elsewhere.items():
         left = [column for column in columns if column not in breaks]
         if not len(examples) or not left:
             continue
-        intact = (yield intact_plan(problem, examples, task=task)).by_example()
+        intact = (yield intact_plan(problem, probe, examples)).by_example()
         right = right_of(intact)[: KNOBS.elsewhere]
         if not right:
             continue
         masks = designs.singles(problem.heads)[left]
-        measured = yield Plan.crossed(masks, right, task=task, what="another task")
+        measured = yield Plan.crossed(probe, masks, right, "another task")
         alive = survived(measured, intact).reshape(len(left), len(right))
         found = alive.mean(axis=1) <= 1 - KNOBS.universal
-        breaks |= {column: task for column, broke in zip(left, found, strict=True) if broke}
+        breaks |= {column: probe for column, broke in zip(left, found, strict=True) if broke}
     return breaks
 
 
@@ -328,7 +327,7 @@ def stability(
 
 def scan_then_trial(problem: Problem) -> Search:
     """Find the heads that matter most alone."""
-    intact = (yield intact_plan(problem, problem.examples)).by_example()
+    intact = (yield intact_plan(problem, problem.probe, problem.examples)).by_example()
     if hopeless := nothing_to_lose(problem, intact):
         return nothing_found(problem, hopeless)
     sizes = Sizes.of(problem)

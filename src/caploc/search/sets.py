@@ -42,7 +42,7 @@ class Side:
     are gone, in units of the score.
     """
 
-    number: int
+    probe: str
     target: bool
     intact: dict[int, float]
     scan: Scan
@@ -55,12 +55,12 @@ class Side:
         cls, problem: Problem, each: OtherTask, target: bool, random: np.random.Generator
     ) -> Asking["Side"]:
         """Ask the intact model for its answers, and how strongly it holds on to the right ones."""
-        intact = (yield intact_plan(problem, each.examples, task=each.number)).by_example()
+        intact = (yield intact_plan(problem, each.probe, each.examples)).by_example()
         right = random.permutation(right_of(intact)).tolist() if intact else []
-        scan = Scan(problem, each.signal, right, each.linear)
+        scan = Scan(problem, each.signal, right, each.signal == each.probe)
         yield from scan.open()
         weight = len(right) / len(intact) if intact and is_binary(intact) else 1.0
-        return cls(each.number, target, intact, scan, weight, random)
+        return cls(each.probe, target, intact, scan, weight, random)
 
     def losses(self, sets: Sequence[Whole], count: int) -> Asking[Float[np.ndarray, "sets asked"]]:
         """Try sets on the signals of right examples; what the score loses by each, in its units."""
@@ -68,7 +68,7 @@ class Side:
         asked = [right[n % len(right)] for n in range(self.used, self.used + count)]
         self.used += count
         masks = self.scan.problem.without_each(sets)
-        measured = yield Plan.crossed(masks, asked, task=self.scan.task, what="sets")
+        measured = yield Plan.crossed(self.scan.probe, masks, asked, "sets")
         lost = harm(self.scan.lost_by(measured), measured.kept_or_unknown)
         return self.weight * lost.reshape(len(sets), count)
 
@@ -76,7 +76,7 @@ class Side:
         """Try sets on the outcomes of examples; by how much each outcome falls."""
         asked = self.random.permutation([*self.intact])[:count].tolist()
         masks = self.scan.problem.without_each(sets)
-        measured = yield Plan.crossed(masks, asked, task=self.number, what="whole sets")
+        measured = yield Plan.crossed(self.probe, masks, asked, "whole sets")
         before = np.array([self.intact[example] for example in asked])
         return before - measured.outcome.reshape(len(sets), len(asked))
 
@@ -311,8 +311,9 @@ def most_damaging(
     """
     if not sets or not len(examples):
         return ()
-    intact = (yield intact_plan(problem, examples)).by_example()
-    measured = yield Plan.crossed(problem.without_each(sets), examples, what="whole sets")
+    intact = (yield intact_plan(problem, problem.probe, examples)).by_example()
+    masks = problem.without_each(sets)
+    measured = yield Plan.crossed(problem.probe, masks, examples, "whole sets")
     best = int(np.argmin(np.nan_to_num(measured.mask_means(), nan=np.inf)))
     outcomes = measured.where(measured.mask == best).by_example()
     drop = np.array([outcomes[e] - intact[e] for e in outcomes if e in intact])
@@ -322,18 +323,18 @@ def most_damaging(
 
 def find_set(problem: Problem) -> Search:
     """Find the set that breaks the task most, or the one that does and keeps to the price."""
-    intact = (yield intact_plan(problem, problem.examples)).by_example()
+    intact = (yield intact_plan(problem, problem.probe, problem.examples)).by_example()
     if hopeless := nothing_to_lose(problem, intact):
         return nothing_found(problem, hopeless)
     random = designs.generator(problem.settings.seed)
     composed_on, tried_on = split(problem, KNOBS.trial)
-    own = OtherTask(0, composed_on, problem.signal, twin=True, linear=problem.linear)
+    own = OtherTask(problem.probe, composed_on, problem.signal, twin=True)
     every = sorted((own, *problem.sides), key=lambda each: not each.twin)
     sides = []
     for each in every:
         side = yield from Side.open(problem, each, each.twin, random)
         sides += [side] if side.scan.right else []  # what has no right answer has nothing to lose
-    if not sides or sides[0].number != 0:
+    if not sides or sides[0].probe != problem.probe:
         return nothing_found(problem, NOTHING_SCORED)
     budget = problem.settings.budget or set_budget(len(problem.eligible), len(sides))
     search = yield from search_sets(problem, sides, budget)

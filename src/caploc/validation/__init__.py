@@ -61,13 +61,18 @@ class Check:
     seed: int
     progress: Progress
 
+    def measure(self, masks: Masks, what: str) -> list[Row]:
+        """Measure every mask on every example."""
+        plan = Plan.crossed(self.meter.task.name, masks, self.examples)
+        return self.meter.measure(plan, self.progress, what)
+
     def scores(self, masks: Masks, what: str) -> list[float | None]:
-        rows = self.meter.measure(Plan.crossed(masks, self.examples), self.progress, what)
+        rows = self.measure(masks, what)
         return [self.meter.score(each).score for each in by_mask(rows, len(self.examples))]
 
     def outcomes(self, masks: Masks, what: str) -> Float[np.ndarray, "masks examples"]:
         """Outcomes of every mask on every example; NaN where one could not be scored."""
-        rows = self.meter.measure(Plan.crossed(masks, self.examples), self.progress, what)
+        rows = self.measure(masks, what)
         values = np.array([row.outcome for row in rows], dtype=float)
         return values.reshape(len(masks), len(self.examples))
 
@@ -207,7 +212,7 @@ def draw_curve(
     cost = Cost()
     for meter, examples in judged:
         what = f"{meter.task.name}, curve"
-        rows = meter.measure(Plan.crossed(masks, examples), progress, what)
+        rows = meter.measure(Plan.crossed(meter.task.name, masks, examples), progress, what)
         curves[meter.task.name] = list(map(meter.score, by_mask(rows, len(examples))))
         cost.count(list({(row.mask, row.example): row for row in rows}.values()))  # each once
     counted = RunCost.model_validate(cost.as_dict())
