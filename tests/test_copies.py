@@ -3,12 +3,13 @@
 import numpy as np
 import pytest
 
+from caploc.declaration import Study
 from caploc.errors import BadData
 from caploc.given import write_task
 from caploc.progress import Silent
 from caploc.recovery import fit_paired
 from caploc.recovery.estimate import Measurements
-from caploc.study import Study, one_of_each_question
+from caploc.study import one_of_each_question
 from caploc.tasks.catalog import load_task
 from caploc.workbench import ModelOptions
 

@@ -2,12 +2,13 @@
 
 import pytest
 
+from caploc.declaration import Study
 from caploc.errors import BadData, BadOption, UserError
 from caploc.exclusion import keep_universal, resolve_excluded
 from caploc.finished import FinishedRun
 from caploc.heads import Head, HeadFile, HeadGrid, write_heads
 from caploc.search import Settings
-from caploc.study import Study, run_study
+from caploc.study import run_study
 from caploc.workbench import ModelOptions
 from worlds.planted import Planted, write_planted
 

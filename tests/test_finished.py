@@ -5,10 +5,10 @@ from dataclasses import asdict
 
 import pytest
 
+from caploc.declaration import Study
 from caploc.errors import UserError
 from caploc.finished import FinishedRun, restored
 from caploc.search import Settings
-from caploc.study import Study
 from caploc.tasks.catalog import TaskOptions
 from caploc.workbench import ModelOptions
 from worlds import DEMO

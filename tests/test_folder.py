@@ -5,6 +5,7 @@ from dataclasses import asdict
 
 import pytest
 
+from caploc.declaration import Study
 from caploc.errors import BadOption, FolderTaken, UserError
 from caploc.folder import (
     RESULT,
@@ -13,7 +14,6 @@ from caploc.folder import (
     claim,
     finished_in,
 )
-from caploc.study import Study
 from caploc.workbench import ModelOptions
 from worlds import DEMO
 

@@ -5,6 +5,7 @@ import json
 import numpy as np
 import pytest
 
+from caploc.declaration import Study
 from caploc.errors import BadOption, UserError
 from caploc.heads import HeadGrid
 from caploc.interactions import (
@@ -17,7 +18,7 @@ from caploc.interactions import (
 )
 from caploc.progress import Silent
 from caploc.search import Settings
-from caploc.study import Study, run_study
+from caploc.study import run_study
 from caploc.workbench import ModelOptions
 from worlds.planted import Planted, write_planted
 

@@ -10,6 +10,7 @@ from typer.testing import CliRunner
 
 from caploc.cli import app
 from caploc.contents import read_file
+from caploc.declaration import Study
 from caploc.errors import BadOption, UnknownName, UserError
 from caploc.finished import FinishedRun
 from caploc.folder import RESULT
@@ -19,7 +20,7 @@ from caploc.result import Result
 from caploc.search import Settings
 from caploc.store import Store
 from caploc.studies import read_studies
-from caploc.study import Study, run_study
+from caploc.study import run_study
 from caploc.tasks.catalog import TaskOptions, load_task
 from caploc.workbench import Allowed, ModelOptions, Workbench
 from worlds import DEMO

@@ -5,12 +5,13 @@ from functools import partial
 import pytest
 
 from caploc.contents import read_file
+from caploc.declaration import Study
 from caploc.export import Export
 from caploc.recovery import Measurements, fit_paired
 from caploc.result import Result
 from caploc.search import METHODS, Found, Method, Settings
 from caploc.search.plan import Plan, intact_plan
-from caploc.study import Study, run_study
+from caploc.study import run_study
 from caploc.workbench import ModelOptions
 from worlds.planted import Planted, write_planted
 

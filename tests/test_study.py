@@ -15,13 +15,14 @@ import pytest
 
 import caploc
 from caploc.contents import Curve, read_file
+from caploc.declaration import Study
 from caploc.engine import BatchEngine
 from caploc.errors import BadOption, FolderTaken, UnknownName, UserError
 from caploc.evaluation import Evaluation, curve, evaluate
 from caploc.progress import Silent
 from caploc.search import Settings
 from caploc.studies.running import locate_all, rewrite_report
-from caploc.study import Study, run_study
+from caploc.study import run_study
 from caploc.tasks.catalog import TaskOptions
 from caploc.workbench import Allowed, ModelOptions
 from worlds import DEMO

@@ -6,12 +6,13 @@ from dataclasses import asdict, replace
 import pytest
 import torch
 
+from caploc.declaration import Study
 from caploc.errors import FolderTaken
 from caploc.folder import claim
 from caploc.models import loading
 from caploc.progress import Silent
 from caploc.search import Settings
-from caploc.study import Study, run_study
+from caploc.study import run_study
 from caploc.workbench import ModelOptions
 from worlds import DEMO
 

@@ -8,11 +8,12 @@ from dataclasses import replace
 import pytest
 
 from caploc.contents import Curve, read_file
+from caploc.declaration import Study
 from caploc.evaluation import curve
 from caploc.progress import Silent
 from caploc.search import Settings
 from caploc.search.settings import KNOBS
-from caploc.study import Study, run_study
+from caploc.study import run_study
 from caploc.validation import CURVED
 from caploc.workbench import ModelOptions
 from worlds.planted import Planted, write_planted

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from caploc.contents import RunFile, read_file, restore
+from caploc.declaration import Study
 from caploc.engine import BatchEngine
 from caploc.errors import UserError
 from caploc.folder import RESULT, RUN, claim
@@ -14,7 +15,6 @@ from caploc.given import digest_pair
 from caploc.measurement import HeadModel, RowEngine
 from caploc.models.loading import LoadedModel
 from caploc.result import Result
-from caploc.study import Study
 from caploc.tasks.task import Task
 from caploc.workbench import Allowed, Workbench
 

@@ -17,6 +17,7 @@ from transformers import PreTrainedTokenizerBase
 
 from caploc import console
 from caploc.contents import read_file
+from caploc.declaration import FEWEST_FRESH, Study
 from caploc.errors import BadOption, pick
 from caploc.evaluation import curve as measure_curve
 from caploc.findings import StudyFindings as Record
@@ -33,7 +34,7 @@ from caploc.report.plots import curve_specs, heads_spec, units_by_task
 from caploc.report.sentence import headline
 from caploc.result import FrontierSet, HeadEffect, Result
 from caploc.search import Settings
-from caploc.study import FEWEST_FRESH, Study, run_study
+from caploc.study import run_study
 from caploc.tasks.catalog import TaskOptions
 from caploc.workbench import ModelOptions
 

@@ -1,46 +1,39 @@
 """A study from end to end: the one file that knows the order of the stages."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, replace
 from functools import partial
-from itertools import chain
 from pathlib import Path
 
 import numpy as np
 
 from caploc import designs
 from caploc.contents import Curve
-from caploc.errors import BadOption, pick
-from caploc.exclusion import resolve_excluded
+from caploc.declaration import CHECKED, Study, held_back
 from caploc.findings import Stages, StudyFindings, estimand_of, without_noise, write_findings
 from caploc.folder import CURVE, RESULT, claim, rows_file, write_json
 from caploc.measurement import HeadModel, Meter, RowEngine, outcomes_by_example, search
 from caploc.models.sources import title_of
-from caploc.modes import Intervention, Mode
-from caploc.naming import are_twins
 from caploc.progress import Progress, Silent, expect, tell, tell_once
 from caploc.recovery.estimate import is_binary
 from caploc.report.wording import called
-from caploc.result import Members, Subsets, TaskComparison, Validation
-from caploc.search import METHODS, Found, Problem, Settings, column_mask
+from caploc.result import Members, TaskComparison, Validation
+from caploc.search import METHODS, Found, Problem, column_mask
 from caploc.search.plan import OtherTask
-from caploc.search.settings import MOST_MASKS, MOST_ROWS, check_spared
 from caploc.search.summary import nothing_to_lose
 from caploc.store import Row
-from caploc.tasks.catalog import LoadTasks, TaskOptions, check_task_name, list_twins
-from caploc.tasks.defects import without_copies, without_defects
+from caploc.tasks.defects import without_copies
 from caploc.tasks.harness import digest_data
 from caploc.tasks.signal import Signal
-from caploc.tasks.task import LogLikelihood, Request, Rolling, Task, prompt_of, responses_from_json
-from caploc.tracking import check_tracking, log_run
+from caploc.tasks.task import LogLikelihood, Rolling, Task, prompt_of, responses_from_json
+from caploc.tracking import log_run
 from caploc.validation import (
     CURVED,
     EXAMPLES,
     MASKS,
     REPEATED,
     Check,
-    check_limit,
     draw_curve,
     held_out,
     score_both,
@@ -52,7 +45,6 @@ from caploc.validation.frontier import (
     OFFERED,
     SEARCHED,
     Promise,
-    check_sides,
     frontier_note,
     judge_frontier,
     offer_part,
@@ -61,248 +53,14 @@ from caploc.validation.frontier import (
 from caploc.validation.intact import describe_trouble
 from caploc.validation.members import drop_idle_members, judge, measure_members
 from caploc.workbench import (
-    ModelOptions,
     Workbench,
     check_pairs,
-    check_task_count,
-    load_intervention,
 )
 
-PAPER_EXAMPLES = 100  # that the paper's methods find heads on
-SCAN_EXAMPLES = 400  # that the default search draws on, at most
-FINDING = 2 / 3  # of a small task's examples, to find heads on; the rest is for the check
-FRESH = 600  # examples kept for the check, at most
-CHECKED = 100  # of them that no search sees: the finding, controls and held-out masks are on them
-FEWEST_FRESH = 20  # below which there is no check on fresh examples; so few no search sees
 ELSEWHERE = 24  # examples of each other task, to tell heads that break everything
 BEFORE = 30  # characters of a prompt's end and an answer's beginning that are shown
 SETS = 20  # that a search for a specific one hands to its check, at most as a rule
 HeadBench = Workbench[HeadModel]
-
-
-@dataclass(frozen=True)
-class Study:
-    """What to do: one task on one model with one method. Everything else follows from it.
-
-    `settings.budget`, in rows, is what the default search may spend; for the other methods it
-    decides the number of masks (or, for those that draw none, of examples). `examples` are those
-    that heads are found on (None: as many as suits the method and the task). `other_tasks` are
-    scored before and after, to see what else breaks; so are those that a specific set must
-    `spare`, and its `twins`, the task in other words, which it must break as well (none named:
-    those that caploc brings; `none`: no such). `limit` caps the examples of every final score;
-    heads of `exclude` (names, files of heads, or `universal`) are left in and never named;
-    `controls` is the number of random sets of heads to compare with, and 0 leaves out that
-    check and the held-out masks. `quick` leaves out the look for a smaller, more specific
-    set, and the curve over its heads. `disjoint` keeps the examples that the search saw out of
-    the task's final score, in which the paper leaves them. `track` names an experiment of MLflow
-    that the run is logged to. `leave_out` is the share of a task's examples that may be left out
-    because they cannot be asked as they stand.
-    """
-
-    model: ModelOptions
-    task: str
-    method: str = "scan"
-    settings: Settings = field(default_factory=Settings)
-    examples: int | None = None
-    options: TaskOptions = field(default_factory=TaskOptions)
-    other_tasks: tuple[str, ...] = ()
-    spare: tuple[str, ...] = ()
-    twins: tuple[str, ...] = ()
-    exclude: tuple[str, ...] = ()
-    mode: Mode = field(default_factory=Mode)
-    controls: int = 20
-    limit: int | None = None
-    quick: bool = False
-    disjoint: bool = False
-    track: str | None = None
-    leave_out: float = 0.0
-
-    @property
-    def seeks_set(self) -> bool:
-        """Tell whether the search is to find a set; only the default one has goals."""
-        return METHODS[self.method].has_goals and self.settings.goal != "heads"
-
-    @property
-    def names_sets(self) -> bool:
-        """Tell whether heads are named for what they do together."""
-        return self.seeks_set or METHODS[self.method].names_sets
-
-    @property
-    def seeks_specific(self) -> bool:
-        """Tell whether this set must leave other tasks alone."""
-        return self.seeks_set and self.settings.goal == "specific"
-
-    @property
-    def beside(self) -> tuple[str, ...]:
-        """All tasks but the one that heads are searched for, each once."""
-        names = dict.fromkeys((*self.twins, *self.spare, *self.other_tasks))
-        return tuple(name for name in names if name != self.task)
-
-    @property
-    def named_tasks(self) -> tuple[str, ...]:
-        return (self.task, *self.beside, *self.mode.tasks)
-
-    def is_twin(self, name: str) -> bool:
-        """Tell whether a task is this one in other words."""
-        return name in self.twins or are_twins(name, self.task)
-
-    def check(self) -> "Study":
-        """Refuse, by a UserError, what can be refused before data or weights are loaded.
-
-        Returns the study with its budget spent, its excluded heads by name and its twins.
-        """
-        pick(METHODS, self.method, "method")
-        study = self.with_twins()
-        for check in study.checks():
-            check()
-        for name in study.named_tasks:
-            check_task_name(name, study.options)
-        study.check_sparing()
-        grid = study.model.check()
-        sized = study.sized(grid.size)
-        if not study.exclude:
-            return sized
-        excluded = resolve_excluded(study.exclude, study.model.source(), grid, study.settings.top)
-        return replace(sized, exclude=excluded)
-
-    def with_twins(self) -> "Study":
-        """Return the study with the tasks in other words that a specific set must break too."""
-        twins = [name for name in self.twins if name != "none"]
-        if self.seeks_specific and not self.twins:
-            twins = [name for name in list_twins(self.task) if name not in self.spare]
-        return replace(self, twins=tuple(twins))
-
-    def checks(self) -> tuple[Callable[[], object], ...]:
-        """List what may refuse it by a UserError, whatever its model, method and tasks."""
-        return (
-            self.settings.check,
-            self.options.check,
-            self.check_controls,
-            partial(check_limit, self.limit),
-            partial(check_task_count, "The study", 1 + len(self.beside)),
-            partial(check_tracking, self.track),
-            self.mode.check,
-            partial(self.mode.check_beside, self.beside),
-        )
-
-    def check_controls(self) -> None:
-        if not 0 <= self.leave_out < 1:
-            raise BadOption(
-                "--leave-out is the share of a task's examples that may be left out, from 0 to "
-                f"below 1; got {self.leave_out:g}."
-            )
-        if self.controls < 0:
-            raise BadOption(f"--controls must be 0 or more; got {self.controls}.")
-
-    def check_sparing(self) -> None:
-        """Refuse tasks to spare, or their lack, that the method and its goal make no sense of."""
-        check_spared(self.settings.goal, self.spare, has_goals=METHODS[self.method].has_goals)
-        check_sides(self.task, self.spare, self.twins)
-
-    def check_counts(self, heads: int) -> None:
-        """Refuse more examples than anyone has, and more heads to name than there are."""
-        if self.examples is not None and not 1 <= self.examples <= MOST_ROWS:
-            raise BadOption(
-                f"--examples must be 1 or more, and at most {MOST_ROWS:,}; got {self.examples}."
-            )
-        if self.settings.top > heads:
-            raise BadOption(
-                f"--top {self.settings.top} is more than the {heads} heads of {self.model.name}."
-            )
-
-    def sized(self, heads: int) -> "Study":
-        """Turn a budget of rows into masks, or into examples, if it buys one round of them."""
-        self.check_counts(heads)
-        method, budget = METHODS[self.method], self.settings.budget
-        examples = self.examples or PAPER_EXAMPLES
-        if method.masks is None:
-            method.check(Problem(heads, range(examples), self.settings))
-            return self
-        if method.draws_masks:
-            designs.check_mask_size(heads, self.settings.rate)
-        if budget is None:
-            return self
-        need = examples if method.draws_masks else method.masks(Problem(heads, (), self.settings))
-        if (bought := budget // need) < 1:
-            raise BadOption(
-                f"--budget {budget} is too small: {self.method} needs {need} rows or more."
-            )
-        settings = replace(self.settings, budget=None)
-        if method.draws_masks:
-            if bought > MOST_MASKS:
-                raise BadOption(
-                    f"--budget {budget} buys {bought} masks, and {MOST_MASKS:,} are the most; "
-                    "lower it, or raise --examples."
-                )
-            return replace(self, settings=replace(settings, masks=bought), examples=examples)
-        return replace(self, settings=settings, examples=bought)
-
-    def tasks(self, load: LoadTasks | None = None) -> list[Task]:
-        """Load the task and those beside it, which are asked in their own way."""
-        load = load or self.model.tasks
-        return load([self.task], self.options) + load(self.beside, self.options.plain())
-
-    def intervention(self) -> Intervention:
-        """Load what it takes to knock heads out as the mode says."""
-        return load_intervention(self.model, self.mode, self.options, self.settings.seed)
-
-    def check_examples(self, size: int) -> None:
-        """Refuse a task with fewer examples than the search takes, or none left to judge on."""
-        if len(self.drawn(size)[0]) == size and self.disjoint:
-            raise BadOption(
-                f"--disjoint leaves none of the {size} examples of {self.task} to judge on; lower "
-                "--examples."
-            )
-
-    def without_defects(
-        self, tasks: Sequence[Task], misfit: Callable[[Request], str | None]
-    ) -> list[Task]:
-        """Leave out examples that cannot be asked as they stand, or raise BadData that names them.
-
-        Looked at are those that the study may ask.
-        """
-        kept = []
-        for number, task in enumerate(tasks):
-            asked = {*task.first(self.limit)}
-            if number == 0:
-                asked |= {*chain(*self.drawn(task.size))}
-            elif self.seeks_specific:
-                asked |= {*chain(*split_examples(task.size, self.settings.seed))}
-            kept.append(without_defects(task, sorted(asked), misfit, self.leave_out))
-        return kept
-
-    def drawn(self, size: int) -> tuple[list[int], list[int]]:
-        """Draw the examples to find heads on, and others kept for the checks, of so many."""
-        most = size - FEWEST_FRESH if size >= 2 * FEWEST_FRESH else size
-        usual = min(SCAN_EXAMPLES, max(1, round(FINDING * size)), most)
-        scans = METHODS[self.method].has_goals
-        count = self.examples or (usual if scans else min(PAPER_EXAMPLES, size))
-        order = designs.draw_examples(size, count, seed=self.settings.seed)
-        longer = designs.draw_examples(size, min(size, count + FRESH), seed=self.settings.seed)
-        return order, longer[count:] if len(longer) >= count + FEWEST_FRESH else []
-
-    def curve_examples(self, tasks: Sequence[Task], subsets: Subsets | None) -> list[list[int]]:
-        """Choose those of each task that its curve is drawn on: of the checks, `CURVED` at most.
-
-        `subsets` says whether a smaller set is named, which leaves half of its examples.
-        """
-        examples, kept = self.drawn(tasks[0].size)
-        own = (held_back(kept) or examples)[: min(CHECKED, self.limit or CHECKED)]
-        if subsets is not None and subsets.found != subsets.named:
-            own = own[1::2]
-        sides = {*self.twins, *self.spare} if self.seeks_specific else set()
-        others = [
-            split_examples(task.size, self.settings.seed)[1][: self.limit]
-            if name in sides
-            else task.first(self.limit)
-            for name, task in zip(self.beside, tasks[1:], strict=True)
-        ]
-        return [each[:CURVED] for each in (own, *others)]
-
-
-def held_back(kept: list[int]) -> list[int]:
-    """Choose those of the examples kept for the checks that no search sees: half, or a few."""
-    return kept[: min(CHECKED, max(len(kept) // 2, FEWEST_FRESH))]
 
 
 def one_of_each_question(task: Task, most: float, progress: Progress) -> Task:

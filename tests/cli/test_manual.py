@@ -9,10 +9,10 @@ from typer.testing import CliRunner
 
 from caploc import folder
 from caploc.cli import EVERYWHERE, app, options, unwrap
+from caploc.declaration import Study
 from caploc.folder import RESULT
 from caploc.modes import Mode
 from caploc.search import Settings
-from caploc.study import Study
 from caploc.workbench import ModelOptions
 from worlds import DEMO
 

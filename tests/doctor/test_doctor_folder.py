@@ -10,12 +10,12 @@ import pytest
 from typer.testing import CliRunner
 
 from caploc.cli import app
+from caploc.declaration import Study
 from caploc.doctor import examine_folder
 from caploc.errors import UserError
 from caploc.folder import claim, rows_file, write_json
 from caploc.heads import AMONG
 from caploc.store import Question, Row, Store, pack
-from caploc.study import Study
 from caploc.workbench import ModelOptions
 
 QUESTION = Question("print", "float32", "words/past", "1", "metric")

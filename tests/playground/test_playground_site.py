@@ -10,6 +10,7 @@ import pytest
 from starlette.testclient import TestClient
 
 from caploc.contents import RunFile, check_contents
+from caploc.declaration import Study
 from caploc.export.card import evidence_of
 from caploc.finished import FinishedRun
 from caploc.heads import ALONE, read_heads
@@ -17,7 +18,6 @@ from caploc.playground.app import application
 from caploc.playground.serving import PAGE, is_known, list_hosts
 from caploc.report.wording import UNSEEN
 from caploc.result import Result
-from caploc.study import Study
 from caploc.workbench import ModelOptions
 from worlds import DEMO
 

@@ -9,13 +9,13 @@ from starlette.testclient import TestClient
 from viewed_runs import HOSTILE, QUESTION, answer_of, store_rows, stored_row, write_run
 
 import caploc
+from caploc.declaration import Study
 from caploc.playground.runs import identify
 from caploc.playground.serving import list_hosts
 from caploc.playground.view import Playgrounds, View, view_application
 from caploc.report.templates import page_policy
 from caploc.search import Settings
 from caploc.store import Store
-from caploc.study import Study
 from caploc.workbench import ModelOptions
 from worlds import DEMO
 

@@ -5,9 +5,9 @@ from dataclasses import asdict
 
 import numpy as np
 
+from caploc.declaration import Study
 from caploc.heads import AMONG
 from caploc.store import Question, Row, Store, pack
-from caploc.study import Study
 from caploc.tasks.task import Generated, responses_json
 from caploc.workbench import ModelOptions
 from worlds import DEMO

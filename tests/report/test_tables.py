@@ -4,8 +4,8 @@ import pytest
 from shaping import shaped
 
 from caploc.contents import TaskScores
+from caploc.declaration import held_back
 from caploc.result import SCHEMA, RunCost, Score, TaskComparison
-from caploc.study import held_back
 from caploc.tables import INTERVAL, heads_table, join_intervals, others_table, tell_losses
 
 

@@ -11,9 +11,9 @@ import time
 
 import pytest
 
+from caploc.declaration import Study
 from caploc.errors import BadOption
 from caploc.search import Settings
-from caploc.study import Study
 from caploc.workbench import ModelOptions
 from worlds import DEMO
 

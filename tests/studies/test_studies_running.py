@@ -10,6 +10,7 @@ from dataclasses import asdict, replace
 
 import pytest
 
+from caploc.declaration import Study
 from caploc.errors import BadOption, FolderTaken, StoreFailed
 from caploc.folder import package_versions
 from caploc.heads import AMONG
@@ -29,7 +30,7 @@ from caploc.search import Settings
 from caploc.store import folder_lock
 from caploc.studies import run_studies
 from caploc.studies.running import finished, located
-from caploc.study import Study, run_study
+from caploc.study import run_study
 from caploc.workbench import ModelOptions
 from worlds import DEMO
 

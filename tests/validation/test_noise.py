@@ -7,11 +7,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from caploc.declaration import Study
 from caploc.recovery import Estimate, Measurements
 from caploc.result import Noise
 from caploc.search import Found, Settings
 from caploc.store import Question
-from caploc.study import Study, run_study
+from caploc.study import run_study
 from caploc.validation import REPEATED, above_noise
 from caploc.workbench import ModelOptions
 from worlds import DEMO

@@ -13,6 +13,7 @@ import numpy as np
 import psutil
 import pytest
 
+from caploc.declaration import Study
 from caploc.engine import Ask
 from caploc.errors import BadOption, ModelRefused, RunFailed, UnknownName
 from caploc.neurons.locating import locate
@@ -22,7 +23,7 @@ from caploc.search import Settings
 from caploc.stats.threshold import Rule
 from caploc.store import Store
 from caploc.studies import run_studies
-from caploc.study import Study, run_study
+from caploc.study import run_study
 from caploc.tasks.catalog import load_task
 from caploc.workbench import ModelOptions
 from caploc.workers import DistributedEngine, Workers

@@ -94,9 +94,9 @@ def locate(
     if "scan" in methods and (grid := options.known_grid(model)):
         settings.check_budget(grid.size)
     folder = out or default_folder(model, *methods, *tasks)
+    from caploc.declaration import Study
     from caploc.modes import PATCH  # what needs PyTorch comes after what a mistake is seen without
     from caploc.studies import locate_all
-    from caploc.study import Study
 
     asked, mode = asking.options(code.allow_code), knockout.parse()
     loaded = loading.of(

@@ -16,6 +16,7 @@ from typing import Annotated, Any, Literal, TypeVar
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 from pydantic_core import ErrorDetails
 
+from caploc.declaration import Study
 from caploc.engine import PACKED
 from caploc.errors import BadOption, CaplocError, OutOfMemory, list_keys, nearest, pick
 from caploc.files import read_toml
@@ -27,7 +28,6 @@ from caploc.naming import are_twins, at_home, default_others, folder_name, place
 from caploc.report.plots import FIGURES
 from caploc.report.templates import COMPARE, REPORT
 from caploc.search import METHODS, Settings
-from caploc.study import Study
 from caploc.tasks.catalog import TaskOptions, check_task_name
 from caploc.tasks.paper.profanity import PACKAGED
 from caploc.workbench import Allowed, ModelOptions

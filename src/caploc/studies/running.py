@@ -12,6 +12,7 @@ from typing import Any
 
 from caploc.comparison import compare
 from caploc.contents import RunFile, read_contents, read_file
+from caploc.declaration import Study
 from caploc.errors import BadOption, CaplocError, OutOfMemory, Stopped, StoreFailed, UserError
 from caploc.findings import StudyFindings
 from caploc.folder import (
@@ -35,7 +36,7 @@ from caploc.report.templates import COMPARE, REPORT
 from caploc.result import Result
 from caploc.store import hold_folder
 from caploc.studies.file import grid_of
-from caploc.study import Study, run_study
+from caploc.study import run_study
 
 SCHEMA = 1  # of studies.json
 FAILURE = "failure.txt"  # beside run.json, of a failure that no sentence foresaw
