@@ -14,12 +14,11 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from caploc import cli, console, tables
+from caploc import cli, console
 from caploc.cli import app, options
 from caploc.console import interruptible
 from caploc.errors import UserError
 from caploc.progress import Silent
-from caploc.result import GridShape, HeldOut, LocatedTask, Result, Score, TaskComparison, Validation
 from caploc.sandbox import pool
 from caploc.workbench import ModelOptions
 from worlds import DEMO
@@ -175,30 +174,13 @@ def test_locate_prints_heads_and_notes_and_ends_with_the_reports_path(tmp_path):
     assert result["method"]["name"] == "scan"
     assert set(result["top"]) == {str(head) for head in truth.needed}
     printed = " ".join(done.stdout.split())
-    assert all(head in printed for head in result["top"])
-    assert result["search"]["notes"]
-    assert all(f"planted.yaml: {note}" in printed for note in result["search"]["notes"])
+    assert result["card"]["heads"] == result["top"]
+    assert result["card"]["heading"] in printed and "planted.yaml, held out" in printed
     assert done.stdout.strip().splitlines()[-1] == f"Report: {tmp_path / 'a' / 'report.html'}"
     run = json.loads((tmp_path / "a" / "run.json").read_text())
     assert run["command"].startswith("caploc locate")
     facts = CliRunner().invoke(app, ["doctor", str(tmp_path / "a"), "--json"])
     assert json.loads(facts.stdout)["faults"] == []
-
-
-def test_the_table_shows_scores_of_the_examples_that_random_heads_are_scored_on():
-    task = TaskComparison(name="x", intact=Score(score=0.9), knocked_out=Score(score=0.9))
-    for fresh, shown in ((True, ["80\u00a0%", "10\u00a0%"]), (False, ["90\u00a0%", "90\u00a0%"])):
-        held_out = HeldOut(fresh=fresh, intact=0.8, knocked_out=0.1)
-        validation = Validation(task=task, held_out=held_out)
-        located = LocatedTask.model_construct(name="x", metric="acc", outcome="metric")
-        result = Result.model_construct(
-            top=["L0H1"],
-            task=located,
-            intact=Score(score=0.9),
-            validation=validation,
-            grid=GridShape(layers=1, heads=[2]),
-        )
-        assert tables.summary_row(result) == ["L0H1", *shown, "–", "–"]
 
 
 def test_json_is_all_that_is_printed(tmp_path):

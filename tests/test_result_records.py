@@ -40,14 +40,21 @@ def taken(content):
     return check_contents(Path("result.json"), Result, content)
 
 
+def without_card(result):
+    """What is written, but for the card, which is made anew."""
+    written = result.as_dict()
+    assert written.pop("card")["heading"]
+    return written
+
+
 def test_what_is_written_is_what_was_read(content):
-    assert taken(content).as_dict() == RESULT
+    assert without_card(taken(content)) == RESULT
     assert json.dumps(taken(content).as_dict()["cost"]) == '{"rows": 10, "forward_tokens": 123}'
 
 
 def test_a_field_of_a_stranger_is_left_out(content):
     content["evil"] = content["model"]["evil"] = content["heads"][0]["evil"] = "rm -rf"
-    assert taken(content).as_dict() == RESULT
+    assert without_card(taken(content)) == RESULT
 
 
 @pytest.mark.parametrize(

@@ -25,8 +25,7 @@ from caploc.folder import (
 )
 from caploc.heads import HeadGrid
 from caploc.report.overview import ComparedRun, write_comparison
-from caploc.report.sentence import check_of
-from caploc.report.wording import called_apart
+from caploc.report.wording import called_apart, unit_of
 from caploc.result import Result
 from caploc.stats import chance
 
@@ -104,9 +103,10 @@ def grouped(
 
 def describe_run(run: ComparedRun) -> dict[str, Any]:
     """What one run found; missing is None."""
-    result, check = run.result, check_of(run.result)
+    result, card = run.result, run.result.card
     controls, others = result.validation.controls, result.validation.other_tasks
-    before, after = check.intact, check.knocked_out
+    before, after = card.rows[0].intact, card.rows[0].without
+    worse = unit_of(result).harm
     return {
         "name": run.name,
         "folder": str(run.folder),
@@ -120,10 +120,10 @@ def describe_run(run: ComparedRun) -> dict[str, Any]:
         "heads": result.grid.grid().size,
         "intact": before,
         "knocked_out": after,
-        "held_out": check.held_out,
+        "held_out": card.held_out,
         "random_heads": controls.mean if controls else None,
-        "damage": None if before is None or after is None else check.unit.harm(after - before),
-        "verdict": check.verdict.name.lower(),
+        "damage": None if before is None or after is None else worse(after - before),
+        "verdict": card.verdict.value,
         "other_tasks": [
             dict(zip(("name", "intact", "knocked_out"), (each.name, *each.scores), strict=True))
             for each in others

@@ -360,6 +360,11 @@ def printable(text: str) -> str:
     return "".join(c if c.isprintable() or c in "\n\u00a0" else "�" for c in text)
 
 
+def width(elsewhere: int = 120) -> int:
+    """Return how many characters a line of the terminal holds; in a file, as many as told."""
+    return Console().width if sys.stdout.isatty() else elsewhere
+
+
 def show_table(headings: list[str], rows: list[list[str]], title: str = "") -> None:
     """Print a table; the first column is left-aligned, numbers to the right."""
     table = Table(title=escape(printable(title)) or None, title_justify="left", header_style="bold")
@@ -367,8 +372,7 @@ def show_table(headings: list[str], rows: list[list[str]], title: str = "") -> N
         table.add_column(escape(printable(heading)), justify="left" if index == 0 else "right")
     for row in rows:
         table.add_row(*(escape(printable(cell)) for cell in row))
-    width = None if sys.stdout.isatty() else 160
-    Console(width=width).print(table)
+    Console(width=width(160)).print(table)
 
 
 def show_exhibits(

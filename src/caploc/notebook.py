@@ -29,9 +29,9 @@ from caploc.models.sources import title_of
 from caploc.modes import PATCH, Mode
 from caploc.naming import check_listed, default_folder, default_others, is_folder, placed
 from caploc.process import without_bars
+from caploc.report.card import headline, write_html, write_text
 from caploc.report.charts import Picture
 from caploc.report.plots import curve_specs, heads_spec, units_by_task
-from caploc.report.sentence import headline
 from caploc.result import FrontierSet, HeadEffect, Result
 from caploc.search import Settings
 from caploc.study import run_study
@@ -60,8 +60,8 @@ class Findings(Record):
         return cls(read_file(folder / RESULT, Result), folder, folder / "report.html")
 
     def __repr__(self) -> str:
-        """The answer, and where the rest of it lies."""
-        return f"<{self.headline} Report: {self.report}>"
+        """The card, and where the rest of it lies."""
+        return write_text(self.result.card, self.report)
 
     @property
     def top(self) -> list[str]:
@@ -81,8 +81,8 @@ class Findings(Record):
 
     @property
     def headline(self) -> str:
-        """The answer in a sentence."""
-        return headline(self.result)
+        """The verdict and the heads in a line."""
+        return headline(self.result.card)
 
     def to_frame(self) -> pd.DataFrame:
         """Every head, most needed first: `layer`, `index`, `effect` in score units with `low` and
@@ -154,12 +154,12 @@ class Findings(Record):
         return Picture.of(curve_specs(drawn, units_by_task(self.result)))
 
     def _repr_html_(self) -> str:
-        """The answer, the map and the most needed heads, as a notebook shows them."""
+        """The card, the map and the most needed heads, as a notebook shows them."""
         heads = self.to_frame().reset_index()[COLUMNS].head(SHOWN)
         table = heads.to_html(index=False, border=0, float_format="{:.3f}".format, na_rep="–")
         picture = b64encode(self.heatmap().png(dots=110)).decode()
         return (
-            f"<p><b>{escape(self.headline)}</b></p>"
+            f"{write_html(self.result.card)}"
             f'<img alt="Effects of all heads, layers by heads" style="max-width:40em"'
             f' src="data:image/png;base64,{picture}">{table}'
             f"<p>Report: <code>{escape(str(self.report))}</code></p>"
@@ -263,8 +263,9 @@ def locate(  # noqa: PLR0913  (what can be chosen is its parameters)
     with console.progress(quiet) as progress:
         found = run_study(study, folder, progress, command=call_of(given))
     if not quiet:
-        for line in (headline(found.result), *found.result.search.notes, f"Report: {found.report}"):
-            console.say(line)
+        console.say(write_text(found.result.card, found.report, console.width()))
+        for note in () if found.result.top else found.result.search.notes:
+            console.say(note)
     mine = loading.loaded.model if isinstance(loading, GivenModel) else None
     return Findings(found.result, found.folder, found.report, mine)
 

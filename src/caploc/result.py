@@ -5,9 +5,17 @@ Fields that are not named here are left out when a file is read.
 """
 
 import math
+from enum import StrEnum
 from typing import Annotated, Any, Self
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    StringConstraints,
+    computed_field,
+    model_validator,
+)
 
 from caploc.errors import CaplocError
 from caploc.heads import Head, HeadGrid
@@ -556,6 +564,81 @@ class RunCost(Record):
     seconds: Number | None = None
 
 
+class Verdict(StrEnum):
+    """What the check says of the named heads, in one word."""
+
+    SPECIFIC = "specific"
+    SHARED = "shared"
+    PROMPT_BOUND = "prompt-bound"
+    NEEDED_BY_EVERYTHING = "needed by everything"
+    LIKE_RANDOM = "like random heads"
+    NOT_FOUND = "not found"
+    NOT_CHECKED = "not checked"
+
+
+class Said(StrEnum):
+    """What the interval of a change says of a task; a control's change is only compared with."""
+
+    LOST = "lost"
+    KEPT = "kept"
+    OPEN = "open"
+    CONTROL = "control"
+
+
+class RowKind(StrEnum):
+    """What a row of a card is measured on."""
+
+    HELD_OUT = "held out"
+    SEEN = "seen in the search"  # the task's examples, too few to hold some out
+    ALL = "all examples"
+    OTHER_WORDS = "other words"
+    OTHER_TASK = "other task"
+    CONTROL = "control"
+
+
+class CardRow(Record):
+    """A task's score with and without the named heads, and its change with the 95 % interval.
+
+    A change is one of outcomes, which are better when higher. `unit` is that of the scores and
+    `change_unit` that of the change: `%` (then 1 is 100 %), `nats`, or empty.
+    """
+
+    label: Name
+    kind: RowKind
+    unit: Name
+    change_unit: Name
+    intact: Number | None
+    without: Number | None
+    change: Number | None
+    low: Number | None
+    high: Number | None
+    said: Said | None
+    examples: Count | None
+
+
+class Sample(Record):
+    """An example whose answer was lost: the end of its prompt, and both answers."""
+
+    prompt: str
+    intact: str
+    without: str
+
+
+class Card(Record):
+    """What a reader sees first. `of` is the number of all heads, `rows` those of one table."""
+
+    verdict: Verdict
+    few_examples: bool
+    unstable: bool
+    heading: Name
+    heads: list[PartName]
+    of: Count
+    model: Name
+    rows: list[CardRow]
+    samples: list[Sample]
+    held_out: Count
+
+
 class Result(Document):
     """The content of result.json; `heads` are all heads, the most needed first."""
 
@@ -588,6 +671,14 @@ class Result(Document):
         except CaplocError as error:
             raise ValueError(str(error).rstrip(".")) from None
         return self
+
+    @computed_field  # type: ignore[prop-decorator]
+    @property
+    def card(self) -> Card:
+        """The verdict with its table: made from the rest of the record, and written with it."""
+        from caploc.verdict import make_card  # it reads these records
+
+        return make_card(self)
 
     @property
     def was_searched(self) -> bool:

@@ -124,8 +124,8 @@ def test_effects_are_in_the_unit_of_the_outcome_that_found_the_heads(task, unit,
     card = write_card(story("name", **task)).replace("\u00a0", " ")
     assert f"| head | effect alone, {unit} (95 % interval) | q |" in card
     assert f"| L0H1 | {effect} | 0.0100 |" in card
-    score = "50 % ± 10 (of 100)" if task["metric"] == "acc" else "0.500 ± 0.10 (of 100)"
-    assert f"| {score} |" in card
+    score = "50 %" if task["metric"] == "acc" else "0.500"
+    assert f"| {score} " in " ".join(card.replace("\\", "").split())
 
 
 def test_a_seed_is_a_name_and_no_quantity():

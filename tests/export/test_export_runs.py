@@ -29,7 +29,7 @@ def test_a_twins_fall_is_no_side_effect(finished, tmp_path):
     result["validation"]["other_tasks"][0] |= {"twin": True, "name": "/home/me/sentences.yaml"}
     (folder / "result.json").write_text(json.dumps(result))
     card, _ = written(folder, tmp_path / "out")
-    assert "| sentences.yaml (in other words) | acc |" in card and "side effect" not in card
+    assert "| in other words, sentences.yaml |" in " ".join(card.split())
 
 
 def test_the_runs_own_heads_come_with_its_evidence(finished, tmp_path):
@@ -39,15 +39,15 @@ def test_the_runs_own_heads_come_with_its_evidence(finished, tmp_path):
     assert evidence["validation"]["task"]["knocked_out"]["score"] == 0.25
     assert evidence["validation"]["controls"]["mean"] == 0.9 and evidence["rows"] == 3033
     for said in (
-        "| demo/addition | exact\\_match | 100 % (of 200) | 25 % ± 3 (of 200) |",
-        "| demo/sentences (side effect) | acc |",
+        "| demo/addition, held out | 100 % | 20 % |",
+        "| demo/sentences |",
         "| L0H10 | −50.0 points (−60.0 to −40.0) |",
-        "20 random sets of other heads",
-        "On 90 examples that the search never saw: 100 % intact, 20 % knocked out.",
+        "| demo/addition, 2 random heads | 100 % | 90 % |",
+        "Checked on 90 held-out examples.",
         "3,033 rows",
         "    caploc locate demo --task demo/addition",
     ):
-        assert said in card.replace("\u00a0", " "), said
+        assert said in " ".join(card.split()) or said in card, said
     assert "not the heads that the run named" not in card
 
 
@@ -69,8 +69,7 @@ def test_missing_evidence_is_said_and_not_made_up(finished, tmp_path):
         row |= {"effect": None, "low": None, "high": None, "q": None}
     (run / "result.json").write_text(json.dumps(result))
     card, _ = written(run, tmp_path / "out")
-    assert "No random sets of heads were measured" in card
-    assert "Side effects on other tasks were not measured." in card
+    assert "**NOT CHECKED** L0H10 and L0H15 may be needed" in card
     assert "| L0H10 | not measured | not known |" in card
 
 

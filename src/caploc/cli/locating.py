@@ -133,30 +133,14 @@ def locate(
 
 
 def show_results(results: "list[Result]") -> None:
-    """Print what was found: scores, the answer in words, heads, sets, and what to know."""
-    from caploc import tables
-    from caploc.report.advice import next_steps
-    from caploc.report.headtable import explain_standings
-    from caploc.report.sentence import headline, second_sentence
-    from caploc.report.wording import called
+    """Print the card of each result, and where nothing was found what the search says of it."""
+    from caploc.report.card import write_text
+    from caploc.report.wording import inline
 
-    console.show_table(*tables.locate_table(results))
-    several = len(results) > 1
     for result in results:
-        said = f"{headline(result)} {second_sentence(result)}".rstrip()
-        console.say(f"{called(result.task.name)}: {said}" if several else said)
-        if result.top and result.validation.other_tasks:
-            console.show_table(*tables.others_table(result))
-        console.show_table(*tables.heads_table(result))
-        if standings := explain_standings(result):
-            console.say(standings)
-    for result in (each for each in results if each.validation.frontier):
-        console.show_table(*tables.frontier_table(result))
-    for result in results:
-        for note in result.search.notes:
-            console.say(f"{called(result.task.name)}: {note}")
-        for step in () if result.top else next_steps(result, None, "")[:1]:
-            console.say(f"{called(result.task.name)}: {step.why}")
+        console.say(f"{write_text(result.card, width=console.width())}\n")
+        for note in () if result.top else result.search.notes:
+            console.say(f"{inline(note)}\n")
 
 
 def ask_words() -> list[str]:

@@ -220,6 +220,9 @@ def view(
     host: Host = "127.0.0.1",
     device: options.Device = "auto",
     trust_remote_code: options.Trust = False,
+    markdown: Annotated[
+        bool, option("Print what the runs found as Markdown to paste, and serve nothing.")
+    ] = False,
     *,
     code: options.CodeGroup,
 ) -> None:
@@ -230,15 +233,25 @@ def view(
     Examples:
         caploc view
         caploc view runs/demo --port 0
+        caploc view runs/addition --markdown
 
     See also:
         ui, report, compare
     """
+    from caploc.contents import read_file
+    from caploc.folder import RESULT, finished_in
+    from caploc.report.card import write_markdown
+    from caploc.result import Result
+
     if not is_folder(folder):
         raise UserError(
             f"There is no folder {str(folder)!r}; name one that holds runs, or make one with "
             "`caploc locate` or `caploc demo`."
         )
+    if markdown:
+        for found in finished_in(folder):
+            console.say(write_markdown(read_file(found / RESULT, Result).card))
+        return
     with served():
         from caploc.playground.serving import list_hosts, listen
         from caploc.playground.view import Playgrounds, View, view_application

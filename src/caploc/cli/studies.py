@@ -44,15 +44,15 @@ def demo(
         fetch, locate, compare, ui
     """
     from caploc import studies
-    from caploc.report.sentence import headline
+    from caploc.report.card import write_text
 
     fetch_default(output)
     ran = run_and_print(studies.read_studies(Path(studies.__file__).parent / DEMO), out, output)
     if not output.as_json:
         for outcome in ran.outcomes:
             if outcome.result:
-                console.say(f"{outcome.name}: {headline(outcome.result)}")
-                console.say(f"Report: {out / outcome.name / 'report.html'}")
+                report = out / outcome.name / "report.html"
+                console.say(f"{write_text(outcome.result.card, report, console.width())}\n")
         if ran.report:
             console.say(f"All side by side: {ran.report}")
     if ran.failed:

@@ -15,15 +15,14 @@ from caploc.finished import FinishedRun
 from caploc.folder import ANSWERS
 from caploc.heads import Head, HeadFile
 from caploc.models.sources import ModelSource
+from caploc.report.card import write_markdown
 from caploc.report.exhibits import escape_markdown
-from caploc.report.sentence import headline
 from caploc.report.wording import (
     Unit,
     called,
     outcome_unit,
     significant,
     unit_of,
-    unit_of_other,
     visible,
 )
 from caploc.result import HeadEffect, Result, Score
@@ -97,10 +96,9 @@ def write_card(content: CardContent) -> str:
         told |= {
             "own": set(names) == set(result.top),
             "heads": [by_name[name] for name in names if name in by_name],
-            "headline": headline(result),
+            "card": _Markdown(write_markdown(result.card)),
             "unit": main,
             "effects": outcome_unit(result),  # perhaps of another signal than the scores
-            "units": [unit_of_other(each, main) for each in result.validation.other_tasks],
         }
     made = Environment(
         autoescape=False,  # the card is Markdown: `_escaped` does what is needed there

@@ -32,7 +32,7 @@ from caploc.folder import (
     UNIVERSAL,
     rows_file,
 )
-from caploc.report.sentence import check_of, headline
+from caploc.report.card import headline, write_number
 from caploc.report.templates import REPORT
 from caploc.report.wording import called, inline, name_list, unit_of_metric
 from caploc.result import Result
@@ -221,14 +221,18 @@ def take_plan(entry: RunEntry, study: Mapping[str, Any]) -> None:
 
 def take_result(entry: RunEntry, result: Result) -> None:
     """Say what a run has found."""
-    check = check_of(result)
-    entry.model, entry.task = called(result.model.shown)[:LONGEST], check.task[:LONGEST]
+    card = result.card
+    own = card.rows[0]
+    entry.model, entry.task = card.model[:LONGEST], called(result.task.name)[:LONGEST]
     entry.method, entry.seed = inline(result.method.name)[:LONGEST], result.seed
     entry.goal = inline(result.search.goal or entry.goal)[:LONGEST]
     entry.heads = result.top[:1000]
-    entry.scores = [check.intact, check.knocked_out if result.top else None]
-    entry.shown_scores = ["" if each is None else check.unit.score(each) for each in entry.scores]
-    entry.verdict = headline(result)[:1000]
+    entry.scores = [own.intact, own.without]
+    entry.shown_scores = [
+        "" if each is None else f"{write_number(each, own.unit)} {own.unit}".rstrip()
+        for each in entry.scores
+    ]
+    entry.verdict = headline(card)[:1000]
     entry.rows = result.cost.rows
     entry.fingerprint = (result.model.fingerprint or "")[:LONGEST]
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
 
 from caploc.files import whole_text
 from caploc.report import charts
@@ -37,6 +38,11 @@ def _environment() -> Environment:
 @cache
 def _asset(name: str) -> str:
     return files(PACKAGE).joinpath(name).read_text(encoding="utf-8")
+
+
+def render(template: str, **context: Any) -> Markup:
+    """Fill in a template of this package."""
+    return Markup(_environment().get_template(template).render(**context))  # noqa: S704
 
 
 def page_policy() -> str:

@@ -30,8 +30,8 @@ from caploc.folder import (
 from caploc.measurement import HeadModel, RowEngine
 from caploc.naming import folder_name
 from caploc.progress import InTurn, Progress, Silent, tell
+from caploc.report.card import headline
 from caploc.report.page import rewrite_page
-from caploc.report.sentence import headline
 from caploc.report.templates import COMPARE, REPORT
 from caploc.result import Result
 from caploc.store import hold_folder
@@ -233,7 +233,7 @@ def run_and_report(
     """Run a study and write its page."""
     found = run_study(study, folder, progress, command=command, engine=engine)
     rewrite_page(folder)
-    tell(progress, headline(found.result))
+    tell(progress, headline(found.result.card))
     return found
 
 

@@ -50,12 +50,14 @@ def categorize_failures(
     """Give every example that is in both sets of rows a category, and the set a verdict.
 
     The task must be the one that the rows were measured with. Of each category the first `shown`
-    examples are kept to be shown, in the order of the task. Rows of other examples are left out.
+    examples are kept to be shown, those first that lost something. Rows of other examples are left
+    out.
     """
     cases = paired_cases(task, intact, knocked_out)
     scored = [c for c in cases if np.isfinite([c.intact.outcome, c.knocked_out.outcome]).all()]
     labels = Labels(scored, prompts(task, scored), by_length=task.metric == "acc_norm")
     given = {case.example: labels.of(case) for case in scored}
+    lost_first = sorted(scored, key=lambda case: case.knocked_out.outcome >= case.intact.outcome)
     counts = Counter(given.values())
     kinds = [category for category in Category if counts[category]]
     newly = net_losses(scored, given, labels)
@@ -74,7 +76,7 @@ def categorize_failures(
         samples={
             c.value: [
                 answer_pair(task, case.example, case.intact.responses, case.knocked_out.responses)
-                for case in [each for each in scored if given[each.example] is c][:shown]
+                for case in [each for each in lost_first if given[each.example] is c][:shown]
             ]
             for c in kinds
         },

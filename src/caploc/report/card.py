@@ -1,0 +1,120 @@
+"""The card of a finding as text, Markdown and HTML: the same cells in three dresses."""
+
+import textwrap
+from collections.abc import Mapping, Sequence
+
+import pandas as pd
+from markupsafe import Markup
+
+from caploc.report.exhibits import escape_markdown
+from caploc.report.templates import render
+from caploc.report.wording import significant
+from caploc.result import Card, CardRow
+
+HEADINGS = ("", "intact", "without", "change", "(95 %)", "")
+WIDTH = 120  # characters of a line where nobody says how many fit
+SPACE = "\u00a0"
+
+
+def label(card: Card) -> str:
+    """Write the verdict in capitals, and what limits it behind."""
+    flags = {"few examples": card.few_examples, "unstable": card.unstable}
+    return ", ".join([card.verdict.upper(), *(flag for flag, holds in flags.items() if holds)])
+
+
+def share_of_heads(card: Card) -> str:
+    """Write how many heads of the model they are."""
+    some = f"{len(card.heads)} of " if card.heads else ""
+    return f"{some}{card.of:,} heads of {card.model}"
+
+
+def headline(card: Card) -> str:
+    """Write verdict and heading in one line."""
+    return f"{label(card)}: {card.heading}"
+
+
+def checked_on(card: Card) -> str:
+    """Write how many examples the check has that no search saw."""
+    if not card.held_out:
+        return "" if not card.heads else "Checked on examples that the search has seen."
+    return f"Checked on {card.held_out:,} held-out examples."
+
+
+def write_number(value: float | None, unit: str, *, plus: bool = False) -> str:
+    """Write a score, or with its sign a change; percentages are whole, others have three digits."""
+    if value is None:
+        return "–"
+    text = f"{100 * value:z.0f}" if unit == "%" else significant(value).replace("−", "-")
+    text = f"+{text}" if plus and value > 0 and text.strip("0.") else text
+    return text.replace("-", "−")
+
+
+def cells(row: CardRow) -> tuple[str, ...]:
+    """Write a row: label, intact, without, change, interval, what it says."""
+    scores = [
+        f"{write_number(value, row.unit)}{f'{SPACE}{row.unit}' if row.unit == '%' else ''}"
+        if value is not None
+        else "–"
+        for value in (row.intact, row.without)
+    ]
+    ends = [write_number(end, row.change_unit, plus=True) for end in (row.low, row.high)]
+    interval = f"({ends[0]} to {ends[1]})" if None not in (row.low, row.high) else ""
+    change = "" if row.change is None else write_number(row.change, row.change_unit, plus=True)
+    nats = f" {row.change_unit}" if row.change_unit == "nats" and change else ""
+    return row.label, *scores, change + nats, interval, row.said.value if row.said else ""
+
+
+def write_text(card: Card, report: object = None, width: int = WIDTH) -> str:
+    """Write the card for a terminal, so many characters wide."""
+    first = f"{label(card)}   {card.heading}   ({share_of_heads(card)})"
+    table = [HEADINGS, *map(cells, card.rows)]
+    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+    lines = textwrap.wrap(first, width, subsequent_indent="  ", drop_whitespace=True)
+    lines.append("")
+    for row in table:
+        texts = [
+            text.ljust(size) if place in (0, 4, 5) else text.rjust(size)
+            for place, (text, size) in enumerate(zip(row, widths, strict=True))
+        ]
+        joined = f"  {texts[0]}  {texts[1]}  {texts[2]}  {texts[3]} {texts[4]}  {texts[5]}"
+        lines.append(joined.rstrip())
+    lines.append("")
+    lines += [f"  {sample}" for sample in write_samples(card)]
+    last = [checked_on(card), f"Report: {report}" if report else ""]
+    lines += [f"  {text}" for text in last if text]
+    return "\n".join(lines)
+
+
+def write_samples(card: Card) -> list[str]:
+    """Write each lost example: the end of its prompt, the answer intact, the answer without."""
+    if not card.samples:
+        return []
+    most = max(len(sample.intact) for sample in card.samples)
+    asked = max(len(sample.prompt) for sample in card.samples)
+    return [
+        f"{sample.prompt.ljust(asked)}   intact  {sample.intact.ljust(most)}   "
+        f"without  {sample.without or '(empty)'}"
+        for sample in card.samples
+    ]
+
+
+def write_markdown(card: Card) -> str:
+    """Write the card as Markdown to paste; whatever a name holds is text there."""
+    rows = [[escape_markdown(cell) for cell in cells(row)] for row in card.rows]
+    merged = [[*row[:3], f"{row[3]} {row[4]}".strip(), row[5]] for row in rows]
+    frame = pd.DataFrame(merged, columns=["task", "intact", "without", "change (95 %)", "said"])
+    table = frame.to_markdown(index=False, disable_numparse=True)
+    heading = escape_markdown(f"{card.heading} ({share_of_heads(card)})")
+    return f"**{label(card)}** {heading}\n\n{table}\n\n{checked_on(card)}".rstrip() + "\n"
+
+
+def write_html(card: Card) -> Markup:
+    """Write the card as HTML, which is readable without the style of a page."""
+    return render("card.html.j2", **describe(card))
+
+
+def describe(card: Card) -> Mapping[str, object]:
+    """Return what the template of the card is filled with."""
+    rows: Sequence[tuple[CardRow, tuple[str, ...]]] = [(row, cells(row)) for row in card.rows]
+    told = {"card": card, "label": label(card), "share": share_of_heads(card)}
+    return told | {"checked": checked_on(card), "rows": rows}

@@ -1,0 +1,228 @@
+"""The verdict on a finding, and the card that a reader sees first, from the record alone."""
+
+from collections.abc import Iterator
+
+from caploc.naming import TWIN, ZERO_SHOT
+from caploc.report.wording import (
+    ScoreKind,
+    Unit,
+    called,
+    called_apart,
+    inline,
+    name_list,
+    unit_of,
+    unit_of_other,
+    unit_of_outcomes,
+)
+from caploc.result import (
+    Card,
+    CardRow,
+    Change,
+    Result,
+    RowKind,
+    Said,
+    Sample,
+    TaskComparison,
+    Verdict,
+)
+
+FEW = 30  # held-out examples, below which a verdict rests on few
+STABLE = 0.5  # of the named heads that resampled examples must name again, as a Jaccard index
+NEARLY_EVERY = 0.8  # share of the other tasks that must break for heads that everything needs
+AS_BROKEN = 0.5  # of the share of its score that the task loses: another task that loses it breaks
+CHANCE = 0.05  # share of draws of random heads that may do as much as the named ones
+SEVERAL = 2  # other tasks, below which nothing is said of every one
+NAMED = 4  # heads that a heading names
+SAMPLES = 2
+PROMPT = 40  # characters of a prompt's end that are shown
+
+SENTENCES = {
+    Verdict.SPECIFIC: "{heads} {are} needed for {task}, and for no other task that was scored",
+    Verdict.SHARED: "{heads} {are} needed for {task}, and for another task too",
+    Verdict.PROMPT_BOUND: "{heads} {are} needed for {task}, but not in every wording",
+    Verdict.NEEDED_BY_EVERYTHING: "{heads} {are} needed by nearly every task, not only by {task}",
+    Verdict.LIKE_RANDOM: "{heads}: {task} loses no more without {them} than without random heads",
+    Verdict.NOT_FOUND: "No heads passed the search for {task} and its check",
+    Verdict.NOT_CHECKED: "{heads} may be needed for {task}: fresh examples, random heads or other "
+    "tasks are missing",
+}
+
+
+def make_card(result: Result) -> Card:
+    """Judge the heads of a result, and lay out what that rests on."""
+    rows, held_out = list(list_rows(result)), result.validation.held_out
+    verdict, top = judge(result, rows), result.top
+    fresh = held_out.examples or 0 if top and held_out and held_out.fresh else 0
+    words = {
+        "heads": name_list(top, NAMED),
+        "task": called(result.task.name),
+        "are": "is" if len(top) == 1 else "are",
+        "them": "it" if len(top) == 1 else "them",
+    }
+    checked = verdict not in (Verdict.NOT_FOUND, Verdict.NOT_CHECKED)
+    return Card(
+        verdict=verdict,
+        few_examples=checked and (fresh < FEW or any(row.said is Said.OPEN for row in rows)),
+        unstable=bool(top) and (result.search.jaccard or STABLE) < STABLE,
+        heading=SENTENCES[verdict].format_map(words),
+        heads=top,
+        of=sum(result.grid.heads),
+        model=called(result.model.shown),
+        rows=rows,
+        samples=list(pick_samples(result)),
+        held_out=fresh,
+    )
+
+
+def judge(result: Result, rows: list[CardRow]) -> Verdict:
+    """Return the first verdict whose rule holds."""
+    own = rows[0]
+    twins = [row for row in rows if row.kind is RowKind.OTHER_WORDS]
+    others = [row for row in rows if row.kind is RowKind.OTHER_TASK]
+    lost = [row for row in others if row.said is Said.LOST]
+    if not result.top:
+        return Verdict.NOT_FOUND
+    if own.kind is not RowKind.HELD_OUT or count_random(result) == 0:
+        return Verdict.NOT_CHECKED
+    if own.said is not Said.LOST or count_as_harmful(result) > CHANCE * count_random(result):
+        return Verdict.LIKE_RANDOM
+    if any(row.said is Said.KEPT for row in twins):
+        return Verdict.PROMPT_BOUND
+    broken = [row for row in lost if lost_share(row) >= AS_BROKEN * lost_share(own)]
+    if len(others) >= SEVERAL and len(broken) >= NEARLY_EVERY * len(others):
+        return Verdict.NEEDED_BY_EVERYTHING
+    if {*result.top} <= {*result.search.universal}:
+        return Verdict.NEEDED_BY_EVERYTHING
+    if lost:
+        return Verdict.SHARED
+    return Verdict.SPECIFIC if others else Verdict.NOT_CHECKED
+
+
+def lost_share(row: CardRow) -> float:
+    """Return the share of its score by which a task changes; 0 of none."""
+    if not row.intact or row.without is None:
+        return 0.0
+    return abs(row.intact - row.without) / abs(row.intact)
+
+
+def count_random(result: Result) -> int:
+    """Count the draws of random heads that were scored."""
+    controls = result.validation.controls
+    return sum(score is not None for score in controls.scores) if controls else 0
+
+
+def count_as_harmful(result: Result) -> int:
+    """Count the draws of random heads that leave as little as the named heads, or less."""
+    controls, unit = result.validation.controls, unit_of(result)
+    if controls is None or controls.chosen is None:
+        return 0
+    known = [score for score in controls.scores if score is not None]
+    return sum(unit.harm(score - controls.chosen) >= 0 for score in known)
+
+
+def list_rows(result: Result) -> Iterator[CardRow]:
+    """Yield the rows of the table: the task, its other wordings, other tasks, random heads.
+
+    The task's own figures are all of the held-out examples, where there are any.
+    """
+    checked, unit, name = result.validation, unit_of(result), called(result.task.name)
+    held_out, controls, named = checked.held_out, checked.controls, bool(result.top)
+    if held_out is None or held_out.intact is None or not named:
+        whole = checked.task.model_copy(update={"intact": checked.task.intact or result.intact})
+        yield compared(f"{name}, all examples", RowKind.ALL, whole, unit, named)
+    else:
+        kind = RowKind.HELD_OUT if held_out.fresh else RowKind.SEEN
+        scores = held_out.intact, held_out.knocked_out
+        counts = held_out.examples
+        yield make_row(f"{name}, {kind.value}", kind, unit, scores, held_out.change, counts)
+    others = sorted(checked.other_tasks, key=lambda each: not each.twin)
+    names = called_apart([each.name for each in others])
+    for each in others:
+        kind = RowKind.OTHER_WORDS if each.twin else RowKind.OTHER_TASK
+        label = name_wording(names[each.name]) if each.twin else names[each.name]
+        yield compared(label, kind, each, unit_of_other(each, unit), named)
+    if named and controls and controls.mean is not None:
+        before = held_out.intact if held_out else (checked.task.intact or result.intact).score
+        many = "a random head" if len(result.top) == 1 else f"{len(result.top)} random heads"
+        moved = None if before is None else Change(outcome=-unit.harm(controls.mean - before))
+        row = make_row(
+            f"{name}, {many}", RowKind.CONTROL, unit, (before, controls.mean), moved, None
+        )
+        yield row.model_copy(update={"said": Said.CONTROL, "examples": controls.examples})
+
+
+def name_wording(name: str) -> str:
+    """Say what other words a twin asks in."""
+    if name.endswith(ZERO_SHOT):
+        return "without examples"
+    return "in other words" if name.endswith(TWIN) else f"in other words, {name}"
+
+
+def compared(label: str, kind: RowKind, entry: TaskComparison, unit: Unit, named: bool) -> CardRow:
+    """Make the row of a task that was scored before and after; without heads, of the intact one."""
+    intact, knocked_out = entry.scores
+    measured = entry.knocked_out or entry.intact
+    scores, change = (intact, knocked_out if named else None), entry.change if named else None
+    return make_row(label, kind, unit, scores, change, measured.examples if measured else None)
+
+
+def make_row(
+    label: str,
+    kind: RowKind,
+    unit: Unit,
+    scores: tuple[float | None, float | None],
+    change: Change | None,
+    examples: int | None,
+) -> CardRow:
+    """Make a row, and say what the interval says."""
+    return CardRow(
+        label=label,
+        kind=kind,
+        unit=sign(unit),
+        change_unit=sign(unit_of_outcomes(unit)),
+        intact=scores[0],
+        without=scores[1],
+        change=change.outcome if change else None,
+        low=change.low if change else None,
+        high=change.high if change else None,
+        said=read_change(change),
+        examples=examples,
+    )
+
+
+def sign(unit: Unit) -> str:
+    """Return what stands behind a number of this unit."""
+    return {ScoreKind.SHARE: "%", ScoreKind.NATS: "nats", ScoreKind.PLAIN: ""}[unit.kind]
+
+
+def read_change(change: Change | None) -> Said | None:
+    """Read an interval: lost for sure, kept but for the margin for sure, or neither."""
+    if change is None or change.outcome is None:
+        return None
+    if change.verdict == "changed":
+        return Said.LOST if change.outcome < 0 else Said.KEPT
+    return Said.KEPT if change.verdict == "unchanged" else Said.OPEN
+
+
+def pick_samples(result: Result) -> Iterator[Sample]:
+    """Yield lost answers, of the kinds of answers that are most frequent."""
+    failures = result.validation.task.failures
+    if failures is None or not result.top:
+        return
+    kinds = [kind for kind in failures.samples if kind != "right" and kind in failures.categories]
+    kinds.sort(key=lambda kind: -failures.categories[kind].count)
+    pairs = [pair for kind in kinds for pair in failures.samples[kind]]
+    pairs.sort(key=lambda pair: (pair.intact or "").strip() != (pair.gold or "").strip())
+    for pair in pairs[:SAMPLES]:
+        yield Sample(
+            prompt=shorten_prompt(pair.prompt or ""),
+            intact=inline((pair.intact or "").strip())[:PROMPT],
+            without=inline((pair.knocked_out or "").strip())[:PROMPT],
+        )
+
+
+def shorten_prompt(prompt: str) -> str:
+    """Return the last line of a prompt, with the one before where it is a single word."""
+    lines = prompt.strip().splitlines() or [""]
+    asked = inline(lines[-1] if " " in lines[-1] else " ".join(lines[-2:]))
+    return asked if len(asked) <= PROMPT else f"…{asked[1 - PROMPT :]}"

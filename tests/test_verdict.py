@@ -1,0 +1,164 @@
+"""The verdict: one rule for each, from the record alone."""
+
+import copy
+
+import pytest
+
+from caploc.heads import ALONE
+from caploc.report.card import HEADINGS, cells, headline, write_html, write_markdown, write_text
+from caploc.result import Result, Said, Verdict
+from caploc.verdict import SENTENCES
+
+RESULT = {
+    "schema": 1,
+    "model": {"name": "demo"},
+    "task": {"name": "words/antonym", "metric": "acc", "higher_is_better": True},
+    "method": {"name": "scan"},
+    "grid": {"layers": 2, "heads": [4, 4], "group_sizes": [1, 1]},
+    "intact": {"score": 0.6, "examples": 100},
+    "estimand": {"heads": ALONE, "top": ALONE},
+    "heads": [{"head": "L0H1", "layer": 0, "index": 1, "effect": -0.5}],
+    "top": ["L0H1"],
+    "validation": {
+        "task": {"name": "words/antonym"},
+        "controls": {"draws": 2, "scores": [0.55, 0.6], "mean": 0.575, "chosen": 0.1},
+        "held_out": {"fresh": True, "examples": 60, "intact": 0.6, "knocked_out": 0.1},
+        "other_tasks": [],
+    },
+}
+CHANGES = {
+    "lost": {"outcome": -0.5, "low": -0.6, "high": -0.4, "verdict": "changed"},
+    "rises": {"outcome": 0.5, "low": 0.4, "high": 0.6, "verdict": "changed"},
+    "kept": {"outcome": 0.0, "low": -0.01, "high": 0.01, "verdict": "unchanged", "margin": 0.03},
+    "open": {"outcome": -0.01, "low": -0.1, "high": 0.08, "verdict": "open", "margin": 0.03},
+    "hurt": {"outcome": -0.1, "low": -0.15, "high": -0.05, "verdict": "changed"},
+}
+
+
+def found(own="lost", others="", twins="", **changes):
+    """A result whose task, other tasks and twins changed so."""
+    content = copy.deepcopy(RESULT)
+    content["validation"]["held_out"]["change"] = CHANGES[own]
+    for kind, twin in ((others, False), (twins, True)):
+        for number, change in enumerate(kind.split()):
+            moved = CHANGES[change]
+            scores = {"intact": {"score": 1.0, "examples": 100}}
+            scores["knocked_out"] = {"score": 1.0 + min(0.0, moved["outcome"])}
+            name = "words/antonym_twin" if twin else f"words/other{number}"
+            entry = {"name": name, "metric": "acc", "twin": twin, "change": moved, **scores}
+            content["validation"]["other_tasks"].append(entry)
+    for name, value in changes.items():
+        content["validation"][name] = value
+    return content
+
+
+def card(content):
+    return Result.model_validate(content).card
+
+
+@pytest.mark.parametrize(
+    ("content", "verdict"),
+    [
+        (found(others="kept"), Verdict.SPECIFIC),
+        (found(others="kept rises"), Verdict.SPECIFIC),
+        (found(others="kept", twins="lost"), Verdict.SPECIFIC),
+        (found(others="open", twins="open"), Verdict.SPECIFIC),
+        (found(others="kept lost"), Verdict.SHARED),
+        (found(others="lost"), Verdict.SHARED),  # a single one says nothing of every one
+        (found(others="hurt hurt"), Verdict.SHARED),  # much less than the task
+        (found(others="lost lost"), Verdict.NEEDED_BY_EVERYTHING),
+        (found(others="lost lost lost lost kept"), Verdict.NEEDED_BY_EVERYTHING),
+        (found(others="lost lost lost kept kept"), Verdict.SHARED),
+        (found(others="kept", twins="kept"), Verdict.PROMPT_BOUND),
+        (found(others="lost lost", twins="kept"), Verdict.PROMPT_BOUND),
+        (found(own="open", others="kept"), Verdict.LIKE_RANDOM),
+        (found(own="rises", others="kept"), Verdict.LIKE_RANDOM),
+        (found(), Verdict.NOT_CHECKED),
+        (found(others="kept", controls=None), Verdict.NOT_CHECKED),
+        (found(others="kept", held_out=None), Verdict.NOT_CHECKED),
+        (found(others="kept") | {"top": []}, Verdict.NOT_FOUND),
+        (
+            found(others="lost") | {"search": {"universal": ["L0H1"]}},
+            Verdict.NEEDED_BY_EVERYTHING,
+        ),
+    ],
+)
+def test_each_verdict_has_its_rule(content, verdict):
+    assert card(content).verdict is verdict
+
+
+def test_a_random_head_that_does_as_much_makes_it_no_finding():
+    content = found(others="kept")
+    content["validation"]["controls"]["scores"] = [0.1, *[0.6] * 19]
+    assert card(content).verdict is Verdict.SPECIFIC  # one of twenty
+    content["validation"]["controls"]["scores"] = [0.1, *[0.6] * 18]
+    assert card(content).verdict is Verdict.LIKE_RANDOM
+
+
+def test_examples_of_the_search_check_nothing():
+    content = found(others="kept")
+    content["validation"]["held_out"]["fresh"] = False
+    assert card(content).verdict is Verdict.NOT_CHECKED and card(content).held_out == 0
+
+
+def test_few_examples_and_open_rows_are_told():
+    assert not card(found(others="kept")).few_examples
+    assert card(found(others="open")).few_examples
+    content = found(others="kept")
+    content["validation"]["held_out"]["examples"] = 20
+    assert card(content).few_examples
+
+
+def test_heads_that_resampled_examples_name_otherwise_are_unstable():
+    assert card(found() | {"search": {"jaccard": 0.4}}).unstable
+    assert not card(found() | {"search": {"jaccard": 0.9}}).unstable
+
+
+def test_no_sentence_has_more_than_twenty_words():
+    assert set(SENTENCES) == set(Verdict)
+    for sentence in SENTENCES.values():
+        assert len(sentence.format(heads="L9H3", task="x", are="is", them="it").split()) <= 20
+
+
+def test_a_rise_is_no_loss_and_random_heads_are_only_compared_with():
+    rows = card(found(others="rises")).rows
+    assert [row.said for row in rows] == [Said.LOST, Said.KEPT, Said.CONTROL]
+    assert [row.without for row in rows] == [0.1, 1.0, 0.575]
+
+
+def test_without_heads_only_intact_scores_are_shown():
+    rows = card(found(others="kept") | {"top": []}).rows
+    assert [cells(row)[1:] for row in rows] == [
+        ("60\u00a0%", "–", "", "", ""),
+        ("100\u00a0%", "–", "", "", ""),
+    ]
+
+
+def test_text_markdown_and_html_hold_the_same_cells():
+    one = card(found(others="kept", twins="lost"))
+    text, markdown, html = write_text(one, "report.html"), write_markdown(one), write_html(one)
+    for row in one.rows:
+        for cell in cells(row):
+            assert cell in text and cell in html
+            assert cell.replace("\u00a0", " ") in markdown.replace("\\", "")
+    assert text.startswith("SPECIFIC   L0H1 is needed") and text.endswith("Report: report.html")
+    assert markdown.startswith("**SPECIFIC** L0H1 is needed") and "<h1>" in html
+    assert all(heading in text for heading in HEADINGS)
+    assert headline(one) == f"SPECIFIC: {one.heading}"
+
+
+def test_nothing_in_a_name_is_markup():
+    content = found(others="kept")
+    content["task"]["name"] = content["validation"]["other_tasks"][0]["name"] = "<b>|[x](y)"
+    one = card(content)
+    assert "<b>" not in write_html(one) and "[x](y)" not in write_markdown(one)
+
+
+def test_scores_that_are_no_shares_keep_their_unit():
+    content = found(others="kept")
+    content["task"]["metric"] = "word_perplexity"
+    content["task"]["higher_is_better"] = False
+    content["validation"]["held_out"] |= {"intact": 12.0, "knocked_out": 40.5}
+    first = card(content).rows[0]
+    assert (first.unit, first.change_unit) == ("", "nats")
+    assert cells(first)[1:4] == ("12.0", "40.5", "−0.500 nats")
