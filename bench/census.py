@@ -26,8 +26,8 @@ import pyarrow as pa
 from pyarrow import parquet
 
 from caploc import designs
+from caploc.components import Masks
 from caploc.console import progress
-from caploc.heads import Masks
 from caploc.measurement import Meter, as_measurements
 from caploc.progress import Progress
 from caploc.recovery import Measurements

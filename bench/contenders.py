@@ -11,8 +11,8 @@ from transformers import AutoModelForCausalLM
 
 import plain
 from answering import Ask, BatchEngine
+from caploc.components import Mask
 from caploc.engine.passes import PackedModel
-from caploc.heads import Mask
 from caploc.models.cutting import knocked_out
 from caploc.models.loading import LoadedModel
 from caploc.tasks.task import Generated

@@ -380,7 +380,7 @@ def run_case(name: str, task: str, arguments: argparse.Namespace, kept: dict[str
                 found = run_lora(cutting, options, tasks, seed)
             else:
                 columns, rows = ARMS[arm](cutting, seed)
-                chosen = [str(cutting.engine.loaded.grid.heads[column]) for column in columns]
+                chosen = [str(cutting.engine.loaded.grid.components[column]) for column in columns]
                 found = cutting.outcomes([columns], cutting.judging)
             changes = [each[1] - each[0] for each in found]
             run = {

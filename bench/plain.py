@@ -23,7 +23,7 @@ from transformers import (
 )
 
 from answering import Ask
-from caploc.heads import Mask
+from caploc.components import Mask
 from caploc.tasks.task import Generate, Generated, LogLikelihood, Response, Scored
 
 Key = tuple[int, int]

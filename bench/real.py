@@ -20,7 +20,7 @@ import numpy as np
 from pyarrow import parquet
 
 from caploc import designs
-from caploc.heads import ALONE
+from caploc.components import ALONE
 from caploc.measurement import Meter
 from caploc.progress import Silent
 from caploc.result import Effect, Member

@@ -8,7 +8,7 @@ import numpy as np
 
 from answering import Ask
 from caploc import designs
-from caploc.heads import Masks
+from caploc.components import Masks
 from caploc.models.loading import LoadedModel
 from caploc.tasks.catalog import TaskOptions, load_task
 from caploc.tasks.task import Generate, LogLikelihood, Request, options_json

@@ -4,8 +4,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from caploc import designs
+from caploc.components import Heads
 from caploc.errors import BadOption
-from caploc.heads import HeadGrid
 
 STRATIFIED_SEED_7 = [[3, 6, 11], [0, 8, 9], [2, 5, 7], [1, 4, 10]]
 BERNOULLI_SEED_7 = [[3, 6], [8, 9, 11], [0, 7, 8, 9, 11]]
@@ -169,7 +169,7 @@ layers = st.lists(st.integers(0, 6), min_size=1, max_size=5)
 
 @given(layers=layers, seed=st.integers(0, 99), data=st.data())
 def test_controls_draw_heads_to_avoid_only_where_a_layer_has_too_few_others(layers, seed, data):
-    slices = HeadGrid(tuple(layers)).layer_slices
+    slices = Heads(tuple(layers)).layer_slices
     mask, avoid = (
         np.array(data.draw(st.lists(st.booleans(), min_size=n, max_size=n)), dtype=bool)
         for n in (sum(layers), sum(layers))

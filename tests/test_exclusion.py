@@ -2,17 +2,17 @@
 
 import pytest
 
+from caploc.components import Head, HeadFile, Heads, write_heads
 from caploc.declaration import Study
 from caploc.errors import BadData, BadOption, UserError
 from caploc.exclusion import keep_universal, resolve_excluded
 from caploc.finished import FinishedRun
-from caploc.heads import Head, HeadFile, HeadGrid, write_heads
 from caploc.search import Settings
 from caploc.study import run_study
 from caploc.workbench import ModelOptions
 from worlds.planted import Planted, write_planted
 
-GRID = HeadGrid((4, 4))
+GRID = Heads((4, 4))
 
 
 class Source:
@@ -56,7 +56,7 @@ def test_what_names_no_heads_is_refused(given, error, said):
 
 
 def test_a_file_of_another_grid_is_refused(tmp_path):
-    write_heads(tmp_path / "heads.json", HeadFile((Head(0, 0),), HeadGrid((2,)), "other"))
+    write_heads(tmp_path / "heads.json", HeadFile((Head(0, 0),), Heads((2,)), "other"))
     with pytest.raises(BadOption, match=r"The heads were found in other"):
         resolved(str(tmp_path / "heads.json"))
 

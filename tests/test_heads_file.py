@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from caploc.components import Head, HeadFile, Heads, read_heads, write_heads
 from caploc.errors import BadData, BadOption, StoreFailed
-from caploc.heads import Head, HeadFile, HeadGrid, read_heads, write_heads
 
-GRID = HeadGrid((4, 0, 2), (2, 1, 1))
+GRID = Heads((4, 0, 2), (2, 1, 1))
 
 
 COUNTS = st.lists(st.integers(0, 5), min_size=1, max_size=6)
@@ -20,8 +20,8 @@ VALUES = st.none() | st.text() | st.floats(allow_nan=False, allow_infinity=False
 @given(COUNTS, st.sets(st.integers(0, 29)), st.text(), st.none() | st.text(),
        st.dictionaries(st.text(), VALUES, max_size=3))  # fmt: skip
 def test_what_is_written_is_read(tmp_path_factory, counts, columns, model, fingerprint, evidence):
-    grid = HeadGrid(tuple(counts), tuple(1 for _ in counts))
-    heads = tuple(grid.part(column) for column in columns if column < grid.size)
+    grid = Heads(tuple(counts), tuple(1 for _ in counts))
+    heads = tuple(grid.component(column) for column in columns if column < grid.size)
     file = HeadFile(heads, grid, model, fingerprint, evidence)
     path = tmp_path_factory.mktemp("heads") / "heads.json"
     write_heads(path, file)
@@ -37,10 +37,10 @@ def path(tmp_path):
 
 def test_heads_are_refused_by_a_model_of_another_shape(path):
     file = read_heads(path)
-    file.check(HeadGrid((4, 0, 2)))  # key-value groups do not matter to a cut
+    file.check(Heads((4, 0, 2)))  # key-value groups do not matter to a cut
     words = "found in org/model, which has 3 layers of 6 heads in all, and this model has 2 layers "
     with pytest.raises(BadOption, match=f"{words}of 4 heads each"):
-        file.check(HeadGrid((4, 4)))
+        file.check(Heads((4, 4)))
 
 
 @pytest.mark.parametrize(
@@ -50,7 +50,7 @@ def test_heads_are_refused_by_a_model_of_another_shape(path):
         ({"kind": "masks"}, "kind 'masks'"),
         ({"mode": "mean"}, "mode 'mean', not 'zero'"),
         ({"heads": ["L0H4"]}, "layer 0 has heads H0 to H3"),
-        ({"heads": ["0.1"]}, "'0.1' is not a head"),
+        ({"heads": ["0:1"]}, "'0:1' is not a head"),
         ({"heads": 3}, "its heads are no list"),
         ({"grid": {"heads": [4]}}, "it has no 'group_sizes'"),
         ({"model": "org/model"}, "indices must be integers"),

@@ -5,9 +5,9 @@ import json
 import numpy as np
 import pytest
 
+from caploc.components import Heads
 from caploc.declaration import Study
 from caploc.errors import BadOption, UserError
-from caploc.heads import HeadGrid
 from caploc.interactions import (
     Contrast,
     behind,
@@ -100,7 +100,7 @@ def test_a_run_without_heads_has_nothing_to_combine(planted, tmp_path):
 
 
 def test_contrasts_are_of_pairs_stand_ins_and_groups():
-    grid = HeadGrid((4, 4), (2, 2))
+    grid = Heads((4, 4), (2, 2))
     assert [c.first + c.second for c in pairs([0, 3, 5])] == [(0, 3), (0, 5), (3, 5)]
     assert [(c.first, c.second) for c in behind([1, 2], [7])] == [
         ((1,), (7,)),
@@ -112,7 +112,7 @@ def test_contrasts_are_of_pairs_stand_ins_and_groups():
 
 
 def test_interactions_are_told_by_their_sign_and_only_beyond_doubt():
-    grid = HeadGrid((3,))
+    grid = Heads((3,))
     rows = [
         {"contrast": Contrast(kind, (0,), (1,)), "effect": effect, "low": 0.0, "high": 0.0, "p": p}
         for kind, effect, p in (

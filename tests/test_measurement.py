@@ -8,10 +8,10 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from caploc.components import Heads
 from caploc.cost import Cost
 from caploc.engine import Answer
 from caploc.errors import RunFailed
-from caploc.heads import HeadGrid
 from caploc.measurement import Meter, as_measurements, outcomes_by_example, search
 from caploc.progress import Silent
 from caploc.result import Score
@@ -129,7 +129,7 @@ class Squares:
 class Echo:
     """An engine that says its prompt back, in batches of four."""
 
-    grid = HeadGrid((2,))
+    grid = Heads((2,))
 
     def answer(self, asks):
         asks = list(asks)

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from caploc.components import AMONG
 from caploc.contents import check_contents, read_file
 from caploc.errors import UserError
-from caploc.heads import AMONG
 from caploc.result import Result, Score
 
 EFFECT = {"effect": -0.5, "low": -0.6, "high": -0.4, "q": 0.01}

@@ -13,15 +13,15 @@ import pytest
 from pyarrow import parquet
 
 from caploc import rowfiles
+from caploc.components import AMONG, Heads
 from caploc.contents import TaskScores
 from caploc.errors import BadOption, StoreFailed, UserError
 from caploc.folder import write_json
-from caploc.heads import AMONG, HeadGrid
 from caploc.result import SCHEMA, GridShape
 from caploc.rowfiles import COLUMNS, write_rows
 from caploc.store import Question, Row, Store, pack
 
-GRID = HeadGrid((8, 0, 5))
+GRID = Heads((8, 0, 5))
 QUESTION = Question("print", "float32", "task", "1", "metric")
 HOSTILE = '=cmd|" /C calc"!A0,\n"\x1b[31m<script>'
 
@@ -91,7 +91,7 @@ def test_an_evaluation_tells_the_heads_of_its_rows(tmp_path):
     write_rows(tmp_path, tmp_path / "rows.parquet")
     for line in parquet.read_table(tmp_path / "rows.parquet").to_pylist():
         columns = [int(column) for column in line["knocked_out"].split(",") if column]
-        assert line["heads"] == ",".join(str(GRID.heads[column]) for column in columns)
+        assert line["heads"] == ",".join(str(GRID.components[column]) for column in columns)
         assert line["model"] == "my/model"
 
 

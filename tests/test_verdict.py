@@ -4,7 +4,7 @@ import copy
 
 import pytest
 
-from caploc.heads import ALONE
+from caploc.components import ALONE
 from caploc.report.card import HEADINGS, cells, headline, write_html, write_markdown, write_text
 from caploc.result import Result, Said, Verdict
 from caploc.verdict import SENTENCES

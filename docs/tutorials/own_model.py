@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from caploc import designs
-from caploc.heads import HeadGrid
+from caploc.components import Heads
 from caploc.models.cutting import knocked_out
 from caploc.recovery import ESTIMATORS, Measurements
 
@@ -92,7 +92,7 @@ print(f"loss after training: {wrong:.3f}")
 
 # %%
 projections = [block.out for block in model.blocks]
-grid = HeadGrid((HEADS,) * LAYERS)
+grid = Heads((HEADS,) * LAYERS)
 
 
 def right(masks: np.ndarray, question: int) -> np.ndarray:

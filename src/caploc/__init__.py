@@ -12,7 +12,7 @@ HOMES = {
     "CaplocError": "errors",
     "Evaluation": "evaluation",
     "Findings": "notebook",
-    "Head": "heads",
+    "Head": "components",
     "ModelOptions": "workbench",
     "Settings": "search",
     "Study": "study",
@@ -22,7 +22,7 @@ HOMES = {
     "knockout": "models.knockout",
     "load_model": "models.loading",
     "locate": "notebook",
-    "read_heads": "heads",
+    "read_heads": "components",
     "run_study": "study",
 }
 

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from scipy.stats import spearmanr
 
+from caploc.components import Heads
 from caploc.contents import Universal, read_file
 from caploc.errors import UserError
 from caploc.folder import (
@@ -23,7 +24,6 @@ from caploc.folder import (
     package_versions,
     write_json,
 )
-from caploc.heads import HeadGrid
 from caploc.report.overview import ComparedRun, write_comparison
 from caploc.report.wording import called_apart, unit_of
 from caploc.result import Result
@@ -201,10 +201,10 @@ def compare_methods(runs: Sequence[ComparedRun]) -> dict[str, Any]:
     return told | {"pairs": pairs}
 
 
-def rank_agreement(one: ComparedRun, other: ComparedRun, grid: HeadGrid) -> float | None:
+def rank_agreement(one: ComparedRun, other: ComparedRun, grid: Heads) -> float | None:
     """Spearman's, of the effects of all heads that both measured; None where there is no order."""
     sides = one.effects, other.effects
-    both = [[side.get(head) for side in sides] for head in grid.heads]
+    both = [[side.get(head) for side in sides] for head in grid.components]
     values = np.array([pair for pair in both if None not in pair], dtype=float)
     if len(values) < 3 or any(len(set(column)) < 2 for column in values.T):
         return None

@@ -10,8 +10,8 @@ from math import ceil
 import numpy as np
 from jaxtyping import Float, Int
 
+from caploc.components import Mask, Masks
 from caploc.errors import BadOption
-from caploc.heads import Mask, Masks
 
 REPEATS = 2_000_003  # added to a study's seed for the choice of rows that are asked twice
 CONTROLS = 1_000_003  # added to a study's seed for its controls, which must not repeat its masks

@@ -3,11 +3,11 @@
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
+from caploc.components import Component
 from caploc.contents import Curve, TaskScores
 from caploc.errors import BadOption
 from caploc.finished import FinishedRun
 from caploc.folder import CURVE, EVALUATION, check_named, claim, package_versions, write_json
-from caploc.heads import Head
 from caploc.modes import Mode
 from caploc.progress import Progress, Silent
 from caploc.report.page import curve_of, rewrite_page
@@ -27,7 +27,7 @@ class Evaluation:
     """
 
     model: ModelOptions
-    heads: tuple[Head, ...]
+    heads: tuple[Component, ...]
     tasks: tuple[str, ...]
     options: TaskOptions = field(default_factory=TaskOptions)
     limit: int | None = None
@@ -62,7 +62,9 @@ def evaluate(
     tasks = model.tasks(evaluation.tasks, options)
     intervention = load_intervention(model, evaluation.mode, options, 0)
     check_pairs(model, intervention, tasks[0])
-    with claim(folder, asdict(evaluation), command) as store, model.answering() as engine:
+    names = [str(head) for head in evaluation.heads]
+    claimed = asdict(evaluation) | {"heads": names}
+    with claim(folder, claimed, command) as store, model.answering() as engine:
         bench = Workbench(engine, store, intervention=intervention)
         mask = bench.engine.loaded.grid.mask(evaluation.heads)
         compared = [
@@ -74,7 +76,7 @@ def evaluate(
             model=model.name,
             fingerprint=bench.engine.loaded.fingerprint,
             grid=GridShape.of(bench.engine.loaded.grid),
-            heads=[str(head) for head in evaluation.heads],
+            heads=names,
             tasks=[scores_of(comparison, bool(evaluation.heads)) for comparison in compared],
             engines=bench.cost.answerers(),
             cost=RunCost.model_validate(bench.cost.as_dict()),

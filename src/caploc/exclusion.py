@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from pathlib import Path
 
+from caploc.components import Head, HeadFile, Heads, read_heads, write_heads
 from caploc.errors import BadOption
 from caploc.folder import make
-from caploc.heads import Head, HeadFile, HeadGrid, read_heads, write_heads
 from caploc.models.sources import ModelSource
 from caploc.naming import cache_folder
 
@@ -27,7 +27,7 @@ def keep_universal(file: HeadFile) -> Path:
 
 
 def resolve_excluded(
-    given: Sequence[str], source: ModelSource, grid: HeadGrid, top: int
+    given: Sequence[str], source: ModelSource, grid: Heads, top: int
 ) -> tuple[str, ...]:
     """Resolve names of heads, paths of head files and `universal` into names of the grid's heads.
 

@@ -6,9 +6,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from caploc.components import AMONG, WITHIN
 from caploc.cost import Cost
 from caploc.folder import ANSWERS, RESULT, package_versions, write_json
-from caploc.heads import AMONG, WITHIN
 from caploc.measurement import HeadModel, Meter
 from caploc.models.sources import title_of
 from caploc.process import redacted
@@ -142,7 +142,7 @@ def build_result(study: dict[str, Any], stages: Stages, cost: Cost, command: str
         noise=stages.noise,
         estimand=stages.estimand,
         heads=rank_heads(stages),
-        top=[str(grid.heads[column]) for column in found.chosen],
+        top=[str(grid.components[column]) for column in found.chosen],
         fit=Fit(
             estimator=estimate.estimator,
             r2_held_out=number(estimate.r2_held_out),
@@ -180,7 +180,7 @@ def method_settings(study: dict[str, Any], stages: Stages) -> MethodSettings:
 
 def describe_search(stages: Stages, excluded: Sequence[str], goal: str) -> Search:
     """What a search says of itself, heads by name."""
-    heads, found = stages.loaded.grid.heads, stages.found
+    heads, found = stages.loaded.grid.components, stages.found
 
     def names(columns: Sequence[int]) -> list[str]:
         return [str(heads[column]) for column in columns]
@@ -241,7 +241,7 @@ def rank_heads(stages: Stages) -> list[HeadEffect]:
             universal=column in found.universal if known and column in tested else None,
             **scanned(found, column),
         )
-        for column, head in enumerate(stages.loaded.grid.heads)
+        for column, head in enumerate(stages.loaded.grid.components)
     ]
     return sorted(rows, key=lambda row: math.inf if row.effect is None else row.effect)
 

@@ -15,9 +15,9 @@ import pandas as pd
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from caploc.components import Heads
 from caploc.engine import BatchEngine, check_engine
 from caploc.errors import BadData, BadOption
-from caploc.heads import HeadGrid
 from caploc.measurement import HeadModel, RowEngine
 from caploc.models.guard import model_ends
 from caploc.models.loading import LoadedModel, prove_model
@@ -58,7 +58,7 @@ class GivenModel(ModelOptions):
         object.__setattr__(given, "score", score)
         return given
 
-    def check(self) -> HeadGrid:
+    def check(self) -> Heads:
         check_engine(self.backend)
         return self.loaded.grid
 

@@ -14,10 +14,10 @@ from typing import Any
 
 import numpy as np
 
+from caploc.components import Heads
 from caploc.errors import BadOption
 from caploc.finished import FinishedRun
 from caploc.folder import INTERACTIONS, check_named, write_json
-from caploc.heads import HeadGrid
 from caploc.measurement import search
 from caploc.progress import Progress, Silent
 from caploc.recovery import false_discovery_rates, paired
@@ -147,8 +147,8 @@ def interactions(
         described = describe_contrasts(rows, grid)
         told = {
             "schema": 1,
-            "heads": [str(grid.heads[column]) for column in chosen],
-            "stand_ins": [str(grid.heads[column]) for column in stand_ins],
+            "heads": [str(grid.components[column]) for column in chosen],
+            "stand_ins": [str(grid.components[column]) for column in stand_ins],
             "examples": len(sheet.examples),
             "interactions": described,
             "limits": LIMITS,
@@ -159,7 +159,7 @@ def interactions(
     return told
 
 
-def columns(grid: HeadGrid, names: Sequence[str]) -> list[int]:
+def columns(grid: Heads, names: Sequence[str]) -> list[int]:
     """The columns of heads given by name."""
     return [grid.column(head) for head in grid.named_in(names)]
 
@@ -178,7 +178,7 @@ def behind(chosen: Sequence[int], stand_ins: Sequence[int]) -> Iterator[Contrast
             yield Contrast("backup", tuple(chosen), (column,))
 
 
-def groups(grid: HeadGrid, chosen: Sequence[int]) -> Iterator[Contrast]:
+def groups(grid: Heads, chosen: Sequence[int]) -> Iterator[Contrast]:
     """The chosen heads of a key-value group against the rest of it."""
     for group in grid.groups:
         inside = tuple(column for column in group if column in chosen)
@@ -187,7 +187,7 @@ def groups(grid: HeadGrid, chosen: Sequence[int]) -> Iterator[Contrast]:
             yield Contrast("group", inside, rest)
 
 
-def describe_contrasts(rows: Sequence[dict[str, Any]], grid: HeadGrid) -> list[dict[str, Any]]:
+def describe_contrasts(rows: Sequence[dict[str, Any]], grid: Heads) -> list[dict[str, Any]]:
     """Contrasts with their false discovery rates and what they mean, the surest first."""
     q = false_discovery_rates(np.array([row["p"] for row in rows], dtype=float))
     told: list[dict[str, Any]] = []
@@ -196,8 +196,8 @@ def describe_contrasts(rows: Sequence[dict[str, Any]], grid: HeadGrid) -> list[d
         told.append(
             {
                 "kind": contrast.kind,
-                "first": [str(grid.heads[column]) for column in contrast.first],
-                "second": [str(grid.heads[column]) for column in contrast.second],
+                "first": [str(grid.components[column]) for column in contrast.first],
+                "second": [str(grid.components[column]) for column in contrast.second],
                 **{name: number(row[name]) for name in ("effect", "low", "high")},
                 "q": number(float(rate)),
                 "meaning": meaning(contrast.kind, row["effect"], float(rate)),

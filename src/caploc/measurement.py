@@ -9,10 +9,9 @@ from typing import Any, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 
+from caploc.components import Grid, Heads, Mask
 from caploc.cost import Cost
 from caploc.engine import Answer, Engine
-from caploc.grid import Grid
-from caploc.heads import HeadGrid, Mask
 from caploc.modes import Sources, asks_of
 from caploc.progress import Progress
 from caploc.recovery import Measurements
@@ -55,7 +54,7 @@ class HeadModel(Identified, Protocol):
     """A model whose parts are its attention heads."""
 
     @property
-    def grid(self) -> HeadGrid: ...
+    def grid(self) -> Heads: ...
 
 
 Model_co = TypeVar("Model_co", bound=Identified, covariant=True)

@@ -6,10 +6,10 @@ from zlib import crc32
 
 from caploc import designs
 from caploc.cache import COMPACT, digest
+from caploc.components import Mask
 from caploc.engine import Ask, Source
 from caploc.engine.reading import parse_positions
 from caploc.errors import BadOption, pick
-from caploc.heads import Mask
 from caploc.tasks.task import Request, Task
 
 ZERO, MEAN, RESAMPLE, PATCH = "zero", "mean", "resample", "patch"

@@ -17,8 +17,8 @@ from pydantic import (
     model_validator,
 )
 
+from caploc.components import Head, Heads
 from caploc.errors import CaplocError
-from caploc.heads import Head, HeadGrid
 
 SCHEMA = 1  # of every file that is made of these records
 MOST_PARTS = 1_000_000_000  # of a grid: beyond any model's neurons
@@ -426,14 +426,14 @@ class GridShape(Record):
         return self
 
     @classmethod
-    def of(cls, grid: HeadGrid) -> Self:
+    def of(cls, grid: Heads) -> Self:
         """Describe a grid."""
         sizes = list(grid.heads_per_layer), list(grid.group_sizes)
         return cls(layers=grid.layers, heads=sizes[0], group_sizes=sizes[1])
 
-    def grid(self) -> HeadGrid:
+    def grid(self) -> Heads:
         """Return the grid, as masks are over it."""
-        return HeadGrid(tuple(self.heads), tuple(self.group_sizes))
+        return Heads(tuple(self.heads), tuple(self.group_sizes))
 
 
 class Estimand(Record):

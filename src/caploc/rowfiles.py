@@ -9,11 +9,11 @@ import pyarrow as pa
 from pyarrow.csv import CSVWriter
 from pyarrow.parquet import ParquetWriter
 
+from caploc.components import Heads
 from caploc.contents import TaskScores, read_file
 from caploc.errors import BadOption, StoreFailed, UserError
 from caploc.files import whole_path
 from caploc.folder import EVALUATION, RESULT, ROWS, STUDIES, rows_file
-from caploc.heads import HeadGrid
 from caploc.progress import Progress, Silent
 from caploc.result import Result
 from caploc.store import reading, unpack
@@ -87,7 +87,7 @@ def write_rows(folder: Path, to: Path, progress: Progress | None = None) -> int:
     return int(count)
 
 
-def read_models(folder: Path) -> dict[str, tuple[str, HeadGrid]]:
+def read_models(folder: Path) -> dict[str, tuple[str, Heads]]:
     """The name and the heads of each model that a result of the folder knows, by fingerprint."""
     found = {}
     for path in sorted(folder.glob(f"*/{RESULT}" if (folder / STUDIES).is_file() else RESULT)):
@@ -101,7 +101,7 @@ def read_models(folder: Path) -> dict[str, tuple[str, HeadGrid]]:
     return found
 
 
-def name_parts(rows: pd.DataFrame, models: Mapping[str, tuple[str, HeadGrid]]) -> pd.DataFrame:
+def name_parts(rows: pd.DataFrame, models: Mapping[str, tuple[str, Heads]]) -> pd.DataFrame:
     """Rows with the model's name, and with the parts that their masks knock out."""
     names, columns, heads = list[str | None](), list[str](), list[str | None]()
     for mask, fingerprint, mode in rows[["mask", "fingerprint", "mode"]].itertuples(index=False):
@@ -112,5 +112,5 @@ def name_parts(rows: pd.DataFrame, models: Mapping[str, tuple[str, HeadGrid]]) -
         if grid is None or mode.startswith("neurons"):
             heads.append(None)
         else:
-            heads.append(",".join(str(grid.heads[place]) for place in places))
+            heads.append(",".join(str(grid.components[place]) for place in places))
     return rows.assign(model=names, knocked_out=columns, heads=heads)[COLUMNS.names]

@@ -336,7 +336,7 @@ def draw_own_curve(
     if study.quick or not stages.found.chosen:
         return None
     grid, examples = bench.engine.loaded.grid, study.curve_examples(tasks, stages.subsets)
-    heads = [str(grid.heads[column]) for column in stages.found.chosen]
+    heads = [str(grid.components[column]) for column in stages.found.chosen]
     meters = [bench.meter(task.in_metric()) for task in tasks]
     return draw_curve(grid, heads, list(zip(meters, examples, strict=True)), progress)
 
@@ -355,7 +355,7 @@ def settled(study: Study, stages: Stages, check: Check) -> tuple[Stages, Check]:
         notes = [judgement.subsets.note, *notes]
     if study.seeks_set:
         kept = drop_idle_members(check, found.chosen)
-        if idle := [str(check.grid.heads[c]) for c in found.chosen if c not in kept]:
+        if idle := [str(check.grid.components[c]) for c in found.chosen if c not in kept]:
             notes = [tell_left_out(idle, check.fresh), *notes]
         found = replace(found, chosen=kept)
     return replace(stages, found=replace(found, notes=notes), subsets=judgement.subsets), check

@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from caploc import designs
+from caploc.components import Head, HeadFile, Heads
 from caploc.errors import BadOption, UserError
 from caploc.exclusion import keep_universal
 from caploc.finished import FinishedRun
 from caploc.folder import UNIVERSAL, claim, package_versions, write_json
-from caploc.heads import Head, HeadFile, HeadGrid
 from caploc.measurement import Meter
 from caploc.modes import ZERO
 from caploc.progress import Progress, Silent
@@ -128,7 +128,7 @@ def check_direction(tasks: Sequence[Task]) -> None:
 
 
 def tried(
-    meter: Meter, grid: HeadGrid, trials: Trials, progress: Progress
+    meter: Meter, grid: Heads, trials: Trials, progress: Progress
 ) -> tuple[localization.Intact, dict[Head, localization.HeadCost]]:
     """The intact score of a task, and what each candidate alone changes."""
     size = meter.task.size

@@ -8,10 +8,10 @@ from typing import Any, ClassVar, Generic, Self
 
 from transformers import PreTrainedTokenizerBase
 
+from caploc.components import Heads
 from caploc.cost import Cost
 from caploc.engine import PACKED, BatchEngine, chat_template, check_engine
 from caploc.errors import BadOption, UserError, pick
-from caploc.heads import HeadGrid
 from caploc.measurement import HeadModel, Meter, Model_co, RowEngine
 from caploc.models.loading import (
     LoadedModel,
@@ -58,7 +58,7 @@ class ModelOptions:
 
     score: ClassVar[Any] = None  # a `ScoreAnswer` for tasks that leave it to the program
 
-    def check(self) -> HeadGrid:
+    def check(self) -> Heads:
         """Refuse, by a UserError, what shows before weights are read; return the model's grid."""
         if self.batch_size is not None and self.batch_size < 1:
             raise BadOption(f"--batch-size must be 1 or more; got {self.batch_size}.")

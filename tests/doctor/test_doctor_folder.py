@@ -10,11 +10,11 @@ import pytest
 from typer.testing import CliRunner
 
 from caploc.cli import app
+from caploc.components import AMONG
 from caploc.declaration import Study
 from caploc.doctor import examine_folder
 from caploc.errors import UserError
 from caploc.folder import claim, rows_file, write_json
-from caploc.heads import AMONG
 from caploc.store import Question, Row, Store, pack
 from caploc.workbench import ModelOptions
 

@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
+from caploc.components import ALONE, Head, HeadFile, Heads
 from caploc.export.card import CardContent, read_licence, write_card
 from caploc.export.weights import LogitAgreement
-from caploc.heads import ALONE, Head, HeadFile, HeadGrid
 from caploc.models.sources import ModelSource
 from caploc.result import (
     Estimand,
@@ -27,7 +27,7 @@ from caploc.result import (
     Validation,
 )
 
-GRID = HeadGrid((16,) * 6)
+GRID = Heads((16,) * 6)
 AGREEMENT = LogitAgreement("float32", "cpu", 77, 0.0, 0.0, 1.0)
 HOSTILE = (
     '<script>alert(1)</script>\n# Title\n---\nlicense: mine\n| a | b |\n```\n[x](javascript:1) "q" '

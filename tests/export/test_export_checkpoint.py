@@ -11,10 +11,10 @@ from tiny import FAMILIES, left_padded, random_tokens, tiny, zeroed
 from transformers import AutoModelForCausalLM
 
 import caploc
+from caploc.components import Head
 from caploc.errors import BadOption, ModelRefused
 from caploc.export import Export
 from caploc.export import weights as export_weights
-from caploc.heads import Head
 from caploc.models.loading import load_model
 from caploc.workbench import ModelOptions
 

@@ -2,15 +2,15 @@
 
 import pytest
 
+from caploc.components import parse_components
 from caploc.evaluation import Evaluation, evaluate
 from caploc.export import Export
-from caploc.heads import Head
 from caploc.tasks.catalog import own_names
 from caploc.workbench import ModelOptions
 from worlds import DEMO
 
 pytestmark = pytest.mark.slow
-HEADS = tuple(Head.parse_all("L0H10,L0H15,L0H13,L1H0,L2H3,L5H1"))
+HEADS = tuple(parse_components("L0H10,L0H15,L0H13,L1H0,L2H3,L5H1"))
 TASKS = tuple(name for name in own_names() if name.startswith("demo/"))
 
 

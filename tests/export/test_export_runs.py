@@ -6,9 +6,9 @@ import pytest
 import torch
 
 import caploc
+from caploc.components import Head
 from caploc.errors import BadOption, UnknownName, UserError
 from caploc.export import Export
-from caploc.heads import Head
 from caploc.workbench import ModelOptions
 from worlds import DEMO
 

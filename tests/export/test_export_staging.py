@@ -4,10 +4,10 @@ import shutil
 
 import pytest
 
+from caploc.components import Head
 from caploc.errors import StoreFailed
 from caploc.export import Export
 from caploc.files import whole_folder
-from caploc.heads import Head
 from caploc.workbench import ModelOptions
 from worlds import DEMO
 

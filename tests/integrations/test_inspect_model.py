@@ -7,8 +7,8 @@ from importlib.metadata import entry_points
 import anyio
 import pytest
 
+from caploc.components import read_heads
 from caploc.engine import Ask, BatchEngine
-from caploc.heads import read_heads
 from caploc.models.loading import load_model
 from caploc.tasks.task import Generate, options_json
 from worlds import DEMO

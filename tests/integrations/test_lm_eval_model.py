@@ -12,9 +12,9 @@ from lm_eval import simple_evaluate
 from lm_eval.api.instance import Instance
 from lm_eval.api.registry import Registry
 
+from caploc.components import read_heads
 from caploc.errors import BadData, BadOption
 from caploc.evaluation import Evaluation, evaluate
-from caploc.heads import read_heads
 from caploc.integrations.lm_eval import KnockedOut
 from caploc.tasks.catalog import TaskOptions, own_manager
 from caploc.workbench import ModelOptions

@@ -13,8 +13,8 @@ from tiny import (
     zeroed,
 )
 
+from caploc.components import Heads
 from caploc.errors import BadOption, ModelBusy
-from caploc.heads import HeadGrid
 from caploc.models.cutting import MaskTable, PackedCut, knocked_out
 from caploc.models.hooks import temporary_hooks
 from caploc.models.projections import find_projections
@@ -102,7 +102,7 @@ def test_one_mask_serves_a_batch_of_any_size():
 
 def test_flattened_inputs_are_cut_like_the_rows_they_came_from():
     projection, mixed = torch.nn.Linear(8, 3), torch.randn(2, 5, 8)
-    grid = HeadGrid((4,))
+    grid = Heads((4,))
     masks = torch.tensor([[True, False, False, True], [False, True, False, False]])
     with knocked_out([projection], grid, masks):
         expected, got = projection(mixed), projection(mixed.flatten(0, 1))
@@ -194,7 +194,7 @@ def test_another_thread_is_refused_and_the_owner_is_not(in_another_thread):
 
 
 def test_what_a_cut_head_hands_on_is_exactly_zero_be_it_infinite():
-    grid, projection = HeadGrid((3,)), torch.nn.Linear(6, 6, bias=False)
+    grid, projection = Heads((3,)), torch.nn.Linear(6, 6, bias=False)
     mask = torch.tensor([[True, False, False]])
     mixed = torch.tensor([[[torch.inf, -torch.inf, 1.0, 2.0, torch.inf, 3.0]]])
     read = []

@@ -8,8 +8,8 @@ import pytest
 import torch
 from tiny import GROUPED, MAMBA, build, count_hooks, random_tokens, tiny, zeroed
 
+from caploc.components import Head
 from caploc.errors import BadOption, ModelBusy, ModelRefused, UnknownName
-from caploc.heads import Head
 from caploc.models.knockout import knockout, reference_outputs
 from caploc.models.projections import find_projections
 
@@ -63,7 +63,7 @@ def test_no_heads_change_nothing(heads):
     ("heads", "error", "words"),
     [
         (["L2H0"], UnknownName, "There is no head L2H0: the model has layers L0 to L1"),
-        (["2.0"], BadOption, "'2.0' is not a head"),
+        (["2:0"], BadOption, "'2:0' is not a head"),
         ("L0H1", BadOption, "is one text; give a list"),
         (np.ones(8), BadOption, "A mask must be boolean"),
         (np.ones(9, dtype=bool), BadOption, "one column for each of the 8 heads"),

@@ -14,7 +14,7 @@ counts = st.lists(st.integers(0, 6), min_size=1, max_size=5).filter(any)
 @given(counts)
 def test_columns_and_neurons_are_each_others_inverse(per_layer):
     grid = NeuronGrid(tuple(per_layer))
-    neurons = [grid.part(column) for column in range(grid.size)]
+    neurons = [grid.component(column) for column in range(grid.size)]
     assert [grid.column(neuron) for neuron in neurons] == list(range(grid.size))
     assert neurons == sorted(neurons)
     assert [Neuron.parse(str(neuron)) for neuron in neurons] == neurons
@@ -38,5 +38,4 @@ def test_what_does_not_exist_is_refused():
     with pytest.raises(UnknownName, match="layers L0 to L2"):
         grid.mask(["L3N0"])
     with pytest.raises(BadOption, match="'H3' is not a neuron"):
-        Neuron.parse_all("L0N1,H3")
-    assert Neuron.parse_all(["L0N1, L2N0", "L0N1"]) == [Neuron(0, 1), Neuron(2, 0)]
+        Neuron.parse("H3")

@@ -89,7 +89,8 @@ def test_no_others_neurons_leave_out_what_others_have(planted, eraser):
     own = eraser(SHARING, "large")
     located = own.found.located
     others = planted(SHARING).truth.needed["warm"]
-    mask = np.array([str(own.bench.neurons.grid.part(n)) in others for n in range(len(located))])
+    grid = own.bench.neurons.grid
+    mask = np.array([str(grid.component(n)) in others for n in range(len(located))])
     assert (located & mask).any()
     sets = {name: chosen for name, _, chosen in replace(own, others=mask).arms()}
     assert (sets[OWN] == (located & ~mask)).all()
@@ -119,7 +120,7 @@ def test_doses_follow_the_strengths_the_strongest_first(planted, eraser):
     curve = one.doses(model.source("warm"))
     strengths = model.truth.needed["warm"]
     ranked = sorted(strengths, key=strengths.get, reverse=True)
-    assert [str(model.grid.part(column)) for column in one.found.ordered] == ranked
+    assert [str(model.grid.component(column)) for column in one.found.ordered] == ranked
     for point, count in zip(curve, (1, 3, 6), strict=True):
         assert point["neurons"] == count
         right = model.truth.right("warm", ranked[:count])[:LIMIT].mean()

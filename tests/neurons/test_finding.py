@@ -96,7 +96,7 @@ def test_scores_are_as_far_apart_as_the_strengths(planted, tmp_path):
     ratios = [scores[name] / strengths[name] for name in strengths]
     np.testing.assert_allclose(ratios, np.mean(ratios), rtol=1e-3)
     ranked = sorted(strengths, key=strengths.get, reverse=True)
-    assert [str(model.grid.part(column)) for column in found.ordered] == ranked
+    assert [str(model.grid.component(column)) for column in found.ordered] == ranked
     told = found.as_dict(model.grid, Rule())
     assert [row["neuron"] for row in told["neurons"]] == ranked
     assert [row["votes"] for row in told["neurons"]] == [100] * 5

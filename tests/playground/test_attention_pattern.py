@@ -3,8 +3,8 @@
 import pytest
 import torch
 
+from caploc.components import Head
 from caploc.errors import BadOption, UnknownName
-from caploc.heads import Head
 from caploc.models.knockout import knockout
 from caploc.playground.playground import LONGEST, of_head, pattern
 from caploc.playground.setting import AttentionRequest, ExampleRequest, PageQuestion

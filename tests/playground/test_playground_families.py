@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 import torch
 
+from caploc.components import Head
 from caploc.engine import BatchEngine
 from caploc.engine.encoding import TokenizedPrompt
 from caploc.errors import BadOption
-from caploc.heads import Head
 from caploc.playground.answers import SIDES, PairedGeneration
 from caploc.playground.playground import pattern
 
@@ -33,7 +33,7 @@ def test_every_family_says_and_looks_as_it_does_by_itself(name):
     engine = BatchEngine(loaded)
     tokens = random_tokens(1, 9)[0].tolist()
     columns = range(0, loaded.grid.size, 3)
-    heads = tuple(loaded.grid.part(column) for column in columns)
+    heads = tuple(loaded.grid.component(column) for column in columns)
     cut, none = loaded.grid.mask(heads), np.zeros(loaded.grid.size, dtype=bool)
     prompt = TokenizedPrompt(tuple(tokens), (), LIMIT, "{}")
     pair = PairedGeneration(engine, dict.fromkeys(SIDES, prompt), heads)

@@ -9,11 +9,11 @@ from dataclasses import replace
 import pytest
 from starlette.testclient import TestClient
 
+from caploc.components import ALONE, read_heads
 from caploc.contents import RunFile, check_contents
 from caploc.declaration import Study
 from caploc.export.card import evidence_of
 from caploc.finished import FinishedRun
-from caploc.heads import ALONE, read_heads
 from caploc.playground.app import application
 from caploc.playground.serving import PAGE, is_known, list_hosts
 from caploc.report.wording import UNSEEN

@@ -5,8 +5,8 @@ from dataclasses import asdict
 
 import numpy as np
 
+from caploc.components import AMONG
 from caploc.declaration import Study
-from caploc.heads import AMONG
 from caploc.store import Question, Row, Store, pack
 from caploc.tasks.task import Generated, responses_json
 from caploc.workbench import ModelOptions

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from caploc.heads import AMONG
+from caploc.components import AMONG
 
 HEADS = {"L0H1": -0.41, "L1H3": -0.19, "L0H0": -0.003, "L0H2": 0.0, "L1H0": 0.02, "L0H3": None}
 PLACES = [(layer, index) for layer in range(2) for index in range(4)]

@@ -7,7 +7,7 @@ from xml.etree import ElementTree
 import pytest
 from shaping import shaped, shaped_curve
 
-from caploc.heads import ALONE
+from caploc.components import ALONE
 from caploc.report.charts import (
     NARROW,
     SERIES,

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 from shaping import shaped, shaped_curve
 
-from caploc.heads import ALONE
+from caploc.components import ALONE
 from caploc.report.charts import PRINT, STEPS, Picture, shade, shortened
 from caploc.report.headtable import head_table
 from caploc.report.plots import (

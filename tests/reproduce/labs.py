@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from caploc.heads import Head
+from caploc.components import Head
 from caploc.progress import Silent
 from caploc.reproduce.laboratory import ScoredTask, Searched
 from caploc.reproduce.preset import Benchmark, Preset, PresetModel

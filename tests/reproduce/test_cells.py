@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from labs import planted, written
 
-from caploc.heads import Head
+from caploc.components import Head
 from caploc.reproduce.laboratory import ScoredTask
 from caploc.reproduce.preset import Preset
 from caploc.reproduce.selection import (

@@ -5,7 +5,7 @@ import json
 import pytest
 from labs import SMALL, planted, written
 
-from caploc.heads import Head
+from caploc.components import Head
 from caploc.report import exhibits as writing
 from caploc.report.exhibits import Value
 from caploc.reproduce import (

@@ -2,7 +2,7 @@
 
 import pytest
 
-from caploc.heads import Head
+from caploc.components import Head
 from caploc.reproduce import read_preset, selection
 from caploc.reproduce.selection import PRINTED
 

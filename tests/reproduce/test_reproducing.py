@@ -163,7 +163,7 @@ def test_the_model_before_makes_room_before_the_next_is_read(tmp_path, monkeypat
     with open_laboratory(preset, tmp_path / "run", Silent(), "") as lab:
         first, second = preset.models
         add = preset.benchmarks[0]
-        lab.score(first, add, first.grid.heads[:1], limit=2)
+        lab.score(first, add, first.grid.components[:1], limit=2)
         before = weakref.ref(lab.bench(first).engine.loaded.model)
         monkeypatch.setattr(ModelOptions, "engine", lambda self: stop(before() is None))
         with pytest.raises(RunFailed, match="True"):

@@ -7,7 +7,7 @@ import pytest
 from labs import planted, written
 from scipy import stats
 
-from caploc.heads import Head, HeadGrid
+from caploc.components import Head, Heads
 from caploc.recovery import Estimate, Measurements
 from caploc.report.exhibits import Value
 from caploc.reproduce import exhibits
@@ -197,7 +197,7 @@ def test_what_all_of_several_random_sets_share_is_counted_exactly():
 def test_a_search_draws_as_many_examples_of_every_part():
     preset = Preset.model_validate(written())
     spec = preset.searches[0].model_copy(update={"examples": 4})
-    problem = preset.problem(spec, HeadGrid((4, 4)), [50, 10, 3])
+    problem = preset.problem(spec, Heads((4, 4)), [50, 10, 3])
     own = [
         sum(start <= e < end for e in problem.examples)
         for start, end in ((0, 50), (50, 60), (60, 63))

@@ -4,12 +4,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
+from caploc.components import Heads
 from caploc.errors import BadData, BadOption
-from caploc.heads import HeadGrid
 from caploc.stats.chance import NEIGHBOURS, activity_matched, bottom, random_sets
 
 LOCATED = arrays(bool, 30)
-GRID = HeadGrid((10, 0, 15, 5))
+GRID = Heads((10, 0, 15, 5))
 
 
 @given(LOCATED, st.booleans(), st.integers(0, 5))
@@ -58,7 +58,7 @@ def test_a_draw_as_active_keeps_layers_and_leaves_the_located_neurons_out(locate
 
 
 def test_a_draw_as_active_takes_neighbours_by_activity_and_more_draws_keep_the_first():
-    grid, random = HeadGrid((500, 500)), np.random.default_rng(0)
+    grid, random = Heads((500, 500)), np.random.default_rng(0)
     activity = random.permutation(1000) / 1000
     located = np.zeros(1000, dtype=bool)
     located[[3, 77, 401, 640, 999]] = True
@@ -109,6 +109,6 @@ def test_what_cannot_be_drawn_is_refused():
     with pytest.raises(BadOption, match="1 or more; got 0"):
         random_sets(located, None, 0, seed=0)
     with pytest.raises(BadOption, match="30 columns and the grid has 4"):
-        random_sets(located, HeadGrid((4,)), 1, seed=0)
+        random_sets(located, Heads((4,)), 1, seed=0)
     with pytest.raises(BadData, match="not finite"):
         bottom(np.full(30, np.nan), located)

@@ -9,8 +9,8 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
+from caploc.components import Heads
 from caploc.errors import BadOption
-from caploc.heads import HeadGrid
 from caploc.stats.chance import count_shared
 from caploc.stats.sets import RATES, group, overlap_rates, rate_matrices
 
@@ -110,7 +110,7 @@ def exact_tail(size, one, other, count):
 @given(st.integers(1, 60).flatmap(lambda size: arrays(bool, (2, size))))
 def test_chance_over_the_whole_model_is_hypergeometric(pair):
     first, second = pair
-    found = count_shared(first, second, HeadGrid((len(first),)))
+    found = count_shared(first, second, Heads((len(first),)))
     sizes = int(first.sum()), int(second.sum())
     assert found.count == (first & second).sum()
     assert found.expected == pytest.approx(sizes[0] * sizes[1] / len(first))
@@ -121,7 +121,7 @@ def test_chance_over_the_whole_model_is_hypergeometric(pair):
 
 def test_chance_in_layers_is_that_of_every_way_to_draw():
     """All pairs of sets with as many in each of three small layers, counted one by one."""
-    grid = HeadGrid((4, 0, 3, 2))
+    grid = Heads((4, 0, 3, 2))
     first, second = members([0, 1, 4, 7], 9), members([1, 4, 5, 8], 9)
     drawn = [
         [
@@ -144,7 +144,7 @@ def test_chance_is_exact_at_the_size_of_a_real_model():
     first, second = (np.zeros(size, dtype=bool) for _ in range(2))
     first[:chosen] = True
     second[chosen - 3 : 2 * chosen - 3] = True
-    found = count_shared(first, second, HeadGrid((11_008,) * 32))
+    found = count_shared(first, second, Heads((11_008,) * 32))
     assert found.expected == pytest.approx(chosen**2 / size)
     assert found.p == pytest.approx(exact_tail(size, chosen, chosen, 3), rel=1e-7)
     # All of both sets lie in one layer: to meet there is no wonder.
@@ -153,7 +153,7 @@ def test_chance_is_exact_at_the_size_of_a_real_model():
 
 
 def test_what_must_meet_is_sure():
-    grid = HeadGrid((4, 4))
+    grid = Heads((4, 4))
     found = count_shared(np.ones(8, dtype=bool), members([0, 5], 8), grid)
     assert (found.count, found.expected, found.p, found.p_in_layers) == (2, 2, 1, 1)
     assert count_shared(members([], 8), members([1], 8), grid).p == 1
@@ -209,4 +209,4 @@ def test_what_cannot_be_counted_is_refused():
     with pytest.raises(BadOption, match="At least 1 sets"):
         group(np.zeros((0, 5), dtype=bool))
     with pytest.raises(BadOption, match="5 columns and the grid has 6"):
-        count_shared(members([], 5), members([], 5), HeadGrid((6,)))
+        count_shared(members([], 5), members([], 5), Heads((6,)))

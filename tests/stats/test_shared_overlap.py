@@ -8,13 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
+from caploc.components import Head, Heads
 from caploc.errors import BadOption, UnknownName
-from caploc.heads import Head, HeadGrid
 from caploc.stats.chance import Blocks, in_groups, overlaps, permutation_p, shared
 
-GROUPED = HeadGrid((8, 8, 0, 8), (4, 4, 1, 2))
-PLAIN = HeadGrid((6, 6))
-SMALL = HeadGrid((4, 2), (2, 2))
+GROUPED = Heads((8, 8, 0, 8), (4, 4, 1, 2))
+PLAIN = Heads((6, 6))
+SMALL = Heads((4, 2), (2, 2))
 
 
 def every(size, count):
@@ -69,7 +69,7 @@ class TestPairs:
 
     @pytest.mark.parametrize("common", [0, 1, 3, 5])
     def test_chance_of_heads_in_common_is_hypergeometric(self, common):
-        grid = HeadGrid((32,) * 32, (4,) * 32)
+        grid = Heads((32,) * 32, (4,) * 32)
         found = {"a": list(range(0, 500, 100)), "b": [*range(0, 100 * common, 100), 7, 8]}
         (row,) = overlaps(found, grid, draws=9)
         size = common + 2
@@ -116,7 +116,7 @@ class TestPairs:
         assert row.reach_chance.count == 2
         a, b = groups_reached(GROUPED, found["a"]), groups_reached(GROUPED, found["b"])
         assert (a, b) == ({0, 4, 6}, {0, 2, 4, 7})
-        grid = HeadGrid((2, 2, 0, 4))
+        grid = Heads((2, 2, 0, 4))
         both = {
             "": [len(one & b) for one in every(8, 3)],
             "_in_layers": [len(one & b) for one in layered(grid, a)],
@@ -127,7 +127,7 @@ class TestPairs:
             assert chance["p" + kind] == pytest.approx((np.array(counts) >= 2).mean())
 
     def test_tasks_that_keep_to_one_layer_meet_there_by_chance(self):
-        grid = HeadGrid((32,) * 32)
+        grid = Heads((32,) * 32)
         layer = range(320, 330)
         (row,) = overlaps({"a": layer, "b": range(325, 335)}, grid, draws=999)
         assert row.head_chance.p < 1e-6 and row.group_chance.p == 1 / 1000
@@ -136,7 +136,7 @@ class TestPairs:
 
     def test_p_is_never_zero(self):
         found = {"a": range(10), "b": range(10)}
-        grid = HeadGrid((32,) * 32, (8,) * 32)
+        grid = Heads((32,) * 32, (8,) * 32)
         (row,) = overlaps(found, grid, draws=200)
         assert 0 < row.head_chance.p < 1e-20
         # Ten heads in two groups cannot meet in more: drawn as heads, they would reach ten.
@@ -207,7 +207,7 @@ def test_random_sets_keep_the_number_of_heads_of_every_block(columns, seed):
 
 def test_random_sets_are_uniform():
     """All 28 pairs of 8 heads come equally often, within a layer too."""
-    for blocks in Blocks.both(HeadGrid((8,))):
+    for blocks in Blocks.both(Heads((8,))):
         sets = blocks.draws([2, 5], 14_000, np.random.default_rng(1))
         counts = np.unique(sets, axis=0, return_counts=True)[1]
         assert len(counts) == 28 and stats.chisquare(counts).pvalue > 0.001
@@ -224,7 +224,7 @@ def test_the_same_seed_gives_the_same_figures():
 def test_under_the_null_small_p_are_no_more_frequent_than_they_say():
     """Tasks of random heads: P(p <= level) is at most the level for every count."""
     random = np.random.default_rng(8)
-    grid = HeadGrid((16,) * 4, (4,) * 4)
+    grid = Heads((16,) * 4, (4,) * 4)
     ps = {"heads": [], "groups": [], "reach": [], "many": []}
     for _ in range(200):
         found = {name: random.choice(64, 8, replace=False).tolist() for name in "abc"}
@@ -241,7 +241,7 @@ def test_under_the_null_small_p_are_no_more_frequent_than_they_say():
 
 
 def test_heads_planted_in_one_group_stand_out():
-    grid = HeadGrid((32,) * 32, (4,) * 32)
+    grid = Heads((32,) * 32, (4,) * 32)
     found = {"a": [400, 401, 402, 7, 900], "b": [403, 100, 650, 7]}
     (pair,) = overlaps(found, grid, draws=999)
     assert pair.heads == ["L0H7"] and pair.groups == [

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
+from caploc.components import Head
 from caploc.errors import BadOption
-from caploc.heads import Head
 from caploc.stats.localization import HeadCost, Intact, judge_universality, loss_interval
 
 TASKS = ("gsm8k", "arithmetic", "mbpp", "rhyming", "mmlu")

@@ -5,8 +5,8 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from scipy import stats
 
+from caploc.components import Heads
 from caploc.errors import BadData, BadOption
-from caploc.heads import HeadGrid
 from caploc.stats.threshold import SHARES, SIGMAS, above, best, cantelli, sweep
 
 ANY = arrays(
@@ -69,7 +69,7 @@ def test_scores_of_any_scale_and_origin_choose_the_same():
 
 def test_a_layer_is_held_against_itself_only():
     """In the loud layer nobody stands out; in the quiet one a single neuron does."""
-    grid = HeadGrid((100, 0, 100))
+    grid = Heads((100, 0, 100))
     scores = np.concatenate([np.tile([900.0, 1100.0], 50), np.tile([0.9, 1.1], 50)])
     scores[150] = 5.0
     assert np.flatnonzero(above(scores, 3.0, grid=grid)).tolist() == [150]
@@ -135,4 +135,4 @@ def test_a_share_that_is_none_is_refused(share):
 
 def test_the_grid_of_another_model_is_refused():
     with pytest.raises(BadOption, match="5 columns and the grid has 6"):
-        above(np.arange(5.0), grid=HeadGrid((3, 3)))
+        above(np.arange(5.0), grid=Heads((3, 3)))

@@ -10,10 +10,10 @@ from dataclasses import asdict, replace
 
 import pytest
 
+from caploc.components import AMONG
 from caploc.declaration import Study
 from caploc.errors import BadOption, FolderTaken, StoreFailed
 from caploc.folder import package_versions
-from caploc.heads import AMONG
 from caploc.models import placement
 from caploc.progress import Silent
 from caploc.result import (

@@ -5,10 +5,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from caploc.components import Heads
 from caploc.cost import Cost
 from caploc.engine import Answer
 from caploc.errors import BadData, BadOption, UnknownName
-from caploc.heads import HeadGrid
 from caploc.measurement import Meter
 from caploc.progress import Silent
 from caploc.store import Question, Store
@@ -136,7 +136,7 @@ def test_the_version_and_keys_follow_the_parts(both, task_file):
 class Right:
     """An engine that answers sums and questions right, the last first."""
 
-    grid = HeadGrid((4,))
+    grid = Heads((4,))
 
     def answer(self, asks):
         for ask in reversed(list(asks)):
@@ -150,7 +150,7 @@ class Right:
 class Mute:
     """An engine that must not be asked."""
 
-    grid = HeadGrid((4,))
+    grid = Heads((4,))
 
     def answer(self, asks):
         assert not list(asks)

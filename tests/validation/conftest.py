@@ -5,9 +5,9 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from caploc.components import Heads
 from caploc.cost import Cost
 from caploc.engine import Answer
-from caploc.heads import HeadGrid
 from caploc.measurement import Meter
 from caploc.progress import Silent
 from caploc.recovery import Estimate, Measurements
@@ -18,7 +18,7 @@ from caploc.tasks.task import Generate, Generated
 from caploc.validation import Check
 
 NAN = "not scored"
-GRID = HeadGrid((8, 8))
+GRID = Heads((8, 8))
 
 
 class Sums:

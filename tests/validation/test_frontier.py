@@ -130,7 +130,7 @@ def tried(*parts):
 def test_a_part_that_leaves_other_tasks_alone_is_offered(checking):
     """The smaller ones first, and none that does less than half of what the set does."""
     promise = promised(checking, needs(SHARED), price=0.2)
-    names = [str(promise.check.grid.heads[column]) for column in (OWN, SHARED, IDLE)]
+    names = [str(promise.check.grid.components[column]) for column in (OWN, SHARED, IDLE)]
     own, shared, idle = names
     subsets = tried((names, 1.0), ([shared], 0.9), ([own], 0.8), ([idle], 0.1), ([own, idle], 0.8))
     frontier, (note,) = offer_part(promise, subsets, [OWN, SHARED, IDLE])
@@ -141,7 +141,7 @@ def test_a_part_that_leaves_other_tasks_alone_is_offered(checking):
 
 def test_nothing_is_offered_where_every_part_costs_as_much(checking):
     promise = promised(checking, needs(OWN, SHARED), price=0.2)
-    names = [str(promise.check.grid.heads[column]) for column in (OWN, SHARED)]
+    names = [str(promise.check.grid.components[column]) for column in (OWN, SHARED)]
     subsets = tried((names, 1.0), (names[:1], 0.9), (names[1:], 0.2))
     frontier, notes = offer_part(promise, subsets, [OWN, SHARED])
     assert len(frontier.sets) == 1 and notes == []

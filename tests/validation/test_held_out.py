@@ -3,12 +3,12 @@
 import numpy as np
 import pytest
 
-from caploc.heads import HeadGrid
+from caploc.components import Heads
 from caploc.result import JointDrop
 from caploc.search import column_mask
 from caploc.validation import controls, describe_controls, held_out, joint_ratio
 
-GROUPED = HeadGrid((8, 8), (4, 1))
+GROUPED = Heads((8, 8), (4, 1))
 
 
 def margins(example):
@@ -131,7 +131,7 @@ def test_a_group_that_is_chosen_whole_has_no_control(checking):
 
 def test_a_layer_that_is_one_group_gives_no_second_control(checking):
     chosen = column_mask(16, [0, 9])
-    made = checking(additive({0: 0.3, 9: 0.2}), grid=HeadGrid((8, 8), (8, 8)))
+    made = checking(additive({0: 0.3, 9: 0.2}), grid=Heads((8, 8), (8, 8)))
     told = controls(made.check, chosen, chosen, 0.5)
     assert told.draws and told.same_groups is None
 

@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from caploc.heads import HeadGrid
+from caploc.components import Heads
 from caploc.recovery import paired
 from caploc.validation.members import drop_idle_members, effect_between, measure_members
 
-GRID = HeadGrid((8, 8))
+GRID = Heads((8, 8))
 FIRST, SECOND, IDLE = 6, 2, 9
 
 

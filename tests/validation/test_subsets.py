@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 
-from caploc.heads import HeadGrid
+from caploc.components import Heads
 from caploc.result import TriedSet
 from caploc.validation.members import LEVEL, judge, picked, subsets_to_try
 
-GRID = HeadGrid((8, 8))
+GRID = Heads((8, 8))
 BREAKER, RESCUER, OTHER = 6, 2, 9
 SEARCHED = [BREAKER, RESCUER, OTHER]
 
@@ -40,7 +40,7 @@ def test_a_head_that_does_more_without_its_rescuer_replaces_the_set(checking, or
     found = judge(checking(rescued).check, order)
     assert found.named == [BREAKER]
     told = found.subsets
-    assert told.found == [str(GRID.heads[column]) for column in order]
+    assert told.found == [str(GRID.components[column]) for column in order]
     assert told.named == told.picked == ["L0H6"]
     assert told.p < LEVEL and told.fresh is True and told.examples == 60
     assert len(told.tried) == 7

@@ -34,9 +34,9 @@ from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import WhitespaceSplit
 from transformers import LlamaConfig, PreTrainedTokenizerFast
 
+from caploc.components import Head, Heads
 from caploc.designs import generator
 from caploc.errors import BadOption
-from caploc.heads import Head, HeadGrid
 
 SPECIAL = {"eos_token": "<end>", "pad_token": "<pad>", "unk_token": "<unk>"}  # words 0, 1 and 2
 UNSURE = "unsure"
@@ -223,7 +223,7 @@ def write_planted_task(place: Path, name: str, files: Mapping[str, tuple[str, Ex
 
 
 def _truth(plan: Planted, examples: Examples, random: np.random.Generator) -> Truth:
-    heads = HeadGrid((plan.heads,) * plan.layers).heads
+    heads = Heads((plan.heads,) * plan.layers).components
     order = iter([heads[column] for column in random.permutation(len(heads))])
     drawn = random.integers(*DRAWN, size=(2, MOST_NEEDED), endpoint=True) / POINTS
     costs = plan.strengths or drawn[0][: plan.needed].tolist()

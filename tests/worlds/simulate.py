@@ -14,9 +14,9 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 from scipy.special import expit, ndtri
 
+from caploc.components import Mask
 from caploc.designs import generator
 from caploc.errors import BadOption, pick
-from caploc.heads import Mask
 
 SPREAD = 2.0  # standard deviation of the examples' margins
 NOISE = 0.3  # scale of the logistic noise of a row

@@ -101,7 +101,7 @@ def test_with_its_rescuer_gone_too_a_needed_head_costs_nothing(written):
 def test_only_needed_and_universal_heads_change_an_outcome_alone(written, plan):
     model = written(plan)
     intact, truth = model.right(), model.truth
-    effects = {head: (model.right([head]) ^ intact).mean() for head in model.loaded.grid.heads}
+    effects = {head: (model.right([head]) ^ intact).mean() for head in model.loaded.grid.components}
     assert intact.mean() == 0.9
     changed = {head: effect for head, effect in effects.items() if effect}
     assert changed == pytest.approx(truth.needed | dict.fromkeys(truth.universal, 0.9))
@@ -127,7 +127,7 @@ def test_a_backup_costs_nothing_alone_and_more_than_the_sum_with_its_needed_head
 
 def test_the_truth_says_every_outcome_under_random_masks(written):
     model, random = written(FULL), np.random.default_rng(0)
-    harmless = [head for head in model.loaded.grid.heads if head not in model.truth.universal]
+    harmless = [head for head in model.loaded.grid.components if head not in model.truth.universal]
     seen = set()
     for _ in range(40):
         cut = [head for head in harmless if random.random() < 0.15]
@@ -140,7 +140,7 @@ def test_the_truth_says_every_outcome_under_random_masks(written):
 
 def test_the_other_task_needs_the_universal_heads_alone(written):
     model = written(FULL)
-    for head in model.loaded.grid.heads:
+    for head in model.loaded.grid.components:
         right = model.right([head], "other")
         assert right.mean() == (head not in model.truth.universal)
 

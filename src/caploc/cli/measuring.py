@@ -44,16 +44,16 @@ def evaluate(
     """
     options.check_heads(model, heads)
     from caploc import tables
+    from caploc.components import parse_components
     from caploc.evaluation import Evaluation
     from caploc.evaluation import evaluate as run
-    from caploc.heads import Head
 
     mode = knockout.parse()
     evaluation = Evaluation(
         loading.of(
             model, quantize=quantize, batch_size=batch_size, workers=workers.parse(), backend=engine
         ),
-        tuple(Head.parse_all(heads)),
+        tuple(parse_components(heads)),
         tuple(map(placed, options.split_names(task))),
         asking.options(code.allow_code),
         limit,

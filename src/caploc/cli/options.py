@@ -20,7 +20,7 @@ from caploc.process import redacted
 from caploc.sandbox import check_isolation, describe_isolation, require_isolation
 
 if TYPE_CHECKING:
-    from caploc.heads import HeadGrid
+    from caploc.components import Heads
     from caploc.modes import Mode
     from caploc.tasks.catalog import TaskOptions
     from caploc.workbench import Allowed, ModelOptions
@@ -91,29 +91,38 @@ def check_heads(place: str | Path, *texts: str | None) -> None:
 
     Of a model whose shape only loading tells, names alone are checked.
     """
-    from caploc.heads import Head
+    from caploc.components import parse_components
 
-    heads = Head.parse_all(",".join(text for text in texts if text and not is_file(at_home(text))))
+    heads = parse_components([text for text in texts if text and not is_file(at_home(text))])
     if heads and (grid := known_grid(str(place))):
         grid.mask(heads)
 
 
-def known_grid(place: str) -> "HeadGrid | None":
+def known_grid(place: str) -> "Heads | None":
     """Return the heads of a run's model, or of one whose shape its name or config.json tells."""
+    from caploc.components import Heads
     from caploc.folder import RESULT, read_json
-    from caploc.heads import HeadGrid
 
     if place in PRETRAINED:
-        return HeadGrid((PRETRAINED[place].heads,) * PRETRAINED[place].layers)
+        known = PRETRAINED[place]
+        return shape(known.layers, known.heads, known.key_value_heads)
     folder = at_home(place)
     with suppress(UserError, AttributeError, KeyError, TypeError):
         if is_file(folder / RESULT):
-            return HeadGrid(tuple(map(int, read_json(folder / RESULT)["grid"]["heads"])))
+            grid = read_json(folder / RESULT)["grid"]
+            return Heads(*(tuple(map(int, grid[key])) for key in ("heads", "group_sizes")))
         said = read_json(folder / "config.json").get
         layers, heads = said("num_hidden_layers"), said("num_attention_heads")
         if isinstance(layers, int) and isinstance(heads, int) and 0 < layers * heads < 10**6:
-            return HeadGrid((heads,) * layers)
+            return shape(layers, heads, said("num_key_value_heads") or heads)
     return None
+
+
+def shape(layers: int, heads: int, key_value_heads: int) -> "Heads":
+    """Return the heads of a model whose layers are all alike."""
+    from caploc.components import Heads
+
+    return Heads((heads,) * layers, (heads // key_value_heads,) * layers)
 
 
 def runs_argument(help: str) -> Any:

@@ -10,8 +10,8 @@ from accelerate.utils.memory import clear_device_cache
 from jaxtyping import Bool
 from torch import Tensor
 
+from caploc.components import Grid, Mask
 from caploc.engine.planning import BatchSizer, PlannedRow
-from caploc.grid import Grid, Mask
 from caploc.models.substitutes import Substitute
 from caploc.tasks.task import Request, Response
 

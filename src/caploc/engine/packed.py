@@ -5,6 +5,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
+from caploc.components import Grid
 from caploc.engine.asks import INTACT, Answer, Ask, MaskNumbers, Source, run_to_end
 from caploc.engine.decoding import AnswerCache, Decoder, Drafting, DraftOdds
 from caploc.engine.encoding import (
@@ -20,7 +21,6 @@ from caploc.engine.planning import BatchSizer, PlannedRow, PlannedWork, plan_bat
 from caploc.engine.reading import Scorer, SourceReader, TokenTree, merge_spans
 from caploc.engine.scores import PendingScore
 from caploc.engine.suitability import packed_model
-from caploc.grid import Grid
 from caploc.models.loading import CutModel
 from caploc.tasks.task import Generate
 

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 from transformers import StoppingCriteria, StoppingCriteriaList
 
+from caploc.components import Grid, Mask
 from caploc.engine.asks import Answer, Ask
 from caploc.engine.encoding import (
     RequestEncoder,
@@ -29,7 +30,6 @@ from caploc.engine.encoding import (
 from caploc.engine.planning import BatchSizer
 from caploc.engine.reading import SourceReader
 from caploc.engine.scores import ContinuationScore, PendingScore, last_logits, sum_logprobs
-from caploc.grid import Grid, Mask
 from caploc.models.cutting import knocked_out
 from caploc.models.generation import generating
 from caploc.models.knockout import Positions, source_replacement

@@ -18,13 +18,13 @@ from jaxtyping import Float
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from caploc.components import Mask
 from caploc.engine.asks import INTACT, MaskNumbers
 from caploc.engine.attention import KeySlots, Unsupported
 from caploc.engine.kernels import reads_stacks
 from caploc.engine.passes import Chunk, FedRow, IntactRecords, PackedModel
 from caploc.engine.planning import BatchPlan, PlannedRow
 from caploc.engine.stacks import SegmentStacks
-from caploc.grid import Mask
 from caploc.models.cutting import knocked_out
 from caploc.models.loading import CutModel
 from caploc.models.projections import stated, text_config

@@ -10,14 +10,13 @@ from typing import Any
 import numpy as np
 import torch
 
+from caploc.components import Grid, Heads, Mask
 from caploc.engine.asks import Answer, Ask, MaskNumbers
 from caploc.engine.encoding import NOT_GREEDY, RequestEncoder, group_prompts
 from caploc.engine.planning import BatchSizer, model_devices
 from caploc.engine.reading import SourceReader
 from caploc.engine.scores import ContinuationScore, PendingScore
 from caploc.engine.suitability import SAID_TOKENS, Continued, gives_plain_tokens
-from caploc.grid import Grid, Mask
-from caploc.heads import HeadGrid
 from caploc.models.loading import CutModel
 from caploc.models.placement import free_memory
 from caploc.process import MASKED_VLLM
@@ -73,7 +72,7 @@ class VllmBackend:
         """Say why it does not serve this model, as the end of a sentence; None if it does."""
         if missing := missing_vllm():
             return missing
-        if not isinstance(self.grid, HeadGrid):
+        if not isinstance(self.grid, Heads):
             return "knocks out attention heads only"
         if getattr(self.loaded.model, "is_quantized", False):
             return "does not quantize weights as caploc does"
@@ -203,6 +202,6 @@ class VllmBackend:
 
     def cut(self, mask: Mask) -> list[tuple[int, int]]:
         """List layer and number of each head that a mask cuts."""
-        assert isinstance(self.grid, HeadGrid)
-        heads = [self.grid.heads[column] for column in np.flatnonzero(mask)]
+        assert isinstance(self.grid, Heads)
+        heads = [self.grid.components[column] for column in np.flatnonzero(mask)]
         return [(head.layer, head.index) for head in heads]

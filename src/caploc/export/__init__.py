@@ -15,6 +15,15 @@ from huggingface_hub import errors as hub
 from huggingface_hub import snapshot_download
 from transformers import AutoConfig
 
+from caploc.components import (
+    NAME,
+    Component,
+    HeadFile,
+    Heads,
+    parse_component,
+    parse_components,
+    write_heads,
+)
 from caploc.errors import BadOption, ModelRefused, pick
 from caploc.export.card import CardContent, evidence_of, prompts_of, read_licence, write_card
 from caploc.export.weights import (
@@ -31,7 +40,6 @@ from caploc.export.weights import (
 from caploc.files import whole_folder
 from caploc.finished import FinishedRun
 from caploc.folder import RESULT, RUN, check_new, check_source
-from caploc.heads import NAME, Head, HeadFile, HeadGrid, write_heads
 from caploc.models.loading import convert, load_model
 from caploc.models.sources import WEIGHTS, ModelSource
 from caploc.modes import ZERO
@@ -52,7 +60,7 @@ class Exported:
 
     folder: Path
     kind: str
-    heads: tuple[Head, ...]
+    heads: tuple[Component, ...]
     agreement: LogitAgreement | None = None
     rewritten: tuple[str, ...] = ()
 
@@ -70,12 +78,13 @@ class Exported:
 class Export:
     """Heads of a model to be handed on; `run` is what found them, None if they are named by hand.
 
+    `heads` may be groups and layers of heads too; what is written is about each of their heads.
     `kind` is `checkpoint` (the model with the heads' columns at zero) or `heads` (their names
     alone).
     """
 
     model: ModelOptions
-    heads: tuple[Head, ...]
+    heads: tuple[Component, ...]
     kind: str
     target: Path
     run: FinishedRun | None = None
@@ -96,7 +105,7 @@ class Export:
             raise BadOption(f"--top must be 1 or more; got {top}.")
         if top is not None and heads is not None:
             raise BadOption("--top takes a run's heads and --heads names others; give one of both.")
-        folder, named = Path(source), tuple(Head.parse_all(heads or ""))
+        folder, named = Path(source), tuple(parse_components(heads or ""))
         if heads is None:
             check_source(source)
         if not (folder / RESULT).is_file() and not (folder / RUN).is_file():
@@ -104,12 +113,12 @@ class Export:
         # no task is asked, so that no program is run
         run = FinishedRun.read(folder, Allowed(code=True, remote_code=model.trust_remote_code))
         if heads is None:
-            named = tuple(map(Head.parse, run.result.top))[:top]
+            named = tuple(map(parse_component, run.result.top))[:top]
             if top is not None and top > len(named):
                 raise BadOption(f"--top is {top}, and the run in {folder} named {len(named)}.")
         return cls(_run_model(run, model), named, run=run, **how)
 
-    def check(self) -> tuple[ModelSource, HeadGrid]:
+    def check(self) -> tuple[ModelSource, Heads]:
         """Refuse every mistake that can be seen before weights are loaded.
 
         Raises CaplocError in one sentence.
@@ -196,11 +205,12 @@ class Export:
         return prompts_of(self.run)[:PROMPTS] if self.run else []
 
     def _describe(
-        self, done: Exported, source: ModelSource, grid: HeadGrid, folder: Path, stage: Path
+        self, done: Exported, source: ModelSource, grid: Heads, folder: Path, stage: Path
     ) -> None:
         """Write the file of heads and the card."""
         evidence = evidence_of(self.run, self.heads) if self.run else {}
-        file = HeadFile(self.heads, grid, called(source.name), source.fingerprint(), evidence)
+        heads = tuple(grid.named_in(self.heads))
+        file = HeadFile(heads, grid, called(source.name), source.fingerprint(), evidence)
         write_heads(stage / NAME, file)
         card = folder / CARD
         content = CardContent(

@@ -9,11 +9,11 @@ from typing import Any
 from huggingface_hub import ModelCard, ModelCardData
 from jinja2 import Environment, StrictUndefined
 
+from caploc.components import Component, HeadFile
 from caploc.contents import Answers, read_file
 from caploc.export.weights import LogitAgreement
 from caploc.finished import FinishedRun
 from caploc.folder import ANSWERS
-from caploc.heads import Head, HeadFile
 from caploc.models.sources import ModelSource
 from caploc.report.card import write_markdown
 from caploc.report.exhibits import escape_markdown
@@ -31,7 +31,7 @@ MEASURED = ("task", "held_out", "controls", "other_tasks")  # parts of a result'
 LICENCE_FIELDS = ("license", "license_name", "license_link")
 
 
-def evidence_of(run: FinishedRun, heads: Sequence[Head]) -> dict[str, Any]:
+def evidence_of(run: FinishedRun, heads: Sequence[Component]) -> dict[str, Any]:
     """Collect what the run measured of these heads, as files hold it.
 
     `validation` is of the set that the run named, and None for any other.

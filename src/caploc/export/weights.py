@@ -23,8 +23,8 @@ from torch import Tensor, nn
 from transformers import AutoModelForCausalLM, PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
+from caploc.components import Mask
 from caploc.errors import ModelRefused
-from caploc.heads import Mask
 from caploc.models.cutting import knocked_out, list_sites
 from caploc.models.loading import LoadedModel
 from caploc.models.projections import input_width, module_name

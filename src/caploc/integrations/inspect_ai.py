@@ -20,8 +20,8 @@ from inspect_ai.model import (
 )
 from inspect_ai.tool import ToolChoice, ToolInfo
 
+from caploc.components import read_heads
 from caploc.errors import BadOption, CaplocError
-from caploc.heads import read_heads
 from caploc.tasks.task import Generate, Generated, options_json
 
 NEW_TOKENS = 256  # where a task sets no limit

@@ -17,9 +17,9 @@ from lm_eval.api.instance import Instance
 from lm_eval.api.model import LM
 from lm_eval.api.registry import model_registry
 
+from caploc.components import read_heads
 from caploc.engine import Ask, BatchEngine
 from caploc.errors import BadOption, UserError
-from caploc.heads import read_heads
 from caploc.models.loading import load_model
 from caploc.tasks.leaf import as_request, check_greedy
 from caploc.tasks.task import Generated, Response

@@ -14,8 +14,8 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Tensor, nn
 
+from caploc.components import Grid
 from caploc.errors import BadOption
-from caploc.grid import Grid
 from caploc.models.hooks import check_thread, temporary_hooks
 from caploc.models.substitutes import Substitutes
 

@@ -31,8 +31,8 @@ from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
+from caploc.components import Grid
 from caploc.errors import BadOption, ModelRefused
-from caploc.grid import Grid
 from caploc.models.hooks import temporary_hooks
 from caploc.models.loading import LoadedModel
 from caploc.models.projections import decoder_layers, text_config

@@ -18,9 +18,8 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
+from caploc.components import Grid, Head, HeadFile, Heads
 from caploc.errors import BadData, BadOption
-from caploc.grid import Grid
-from caploc.heads import Head, HeadFile, HeadGrid
 from caploc.models.cutting import Projections, Replacement, knocked_out, list_sites
 from caploc.models.guard import check_head
 from caploc.models.hooks import temporary_hooks
@@ -32,15 +31,15 @@ from caploc.models.substitutes import Substitutes
 
 # wider than what is allowed, so that a mistake meets a sentence and not a type checker
 AnyModel: TypeAlias = LoadedModel | nn.Module
-Heads: TypeAlias = Sequence[Head | str] | HeadFile | np.ndarray | Tensor
+KnockedOut: TypeAlias = Sequence[Head | str] | HeadFile | np.ndarray | Tensor
 MODES = ("zero", "mean", "resample")
-_proved: WeakKeyDictionary[PreTrainedModel, tuple[Projections, HeadGrid]] = WeakKeyDictionary()
+_proved: WeakKeyDictionary[PreTrainedModel, tuple[Projections, Heads]] = WeakKeyDictionary()
 
 
 @contextmanager
 def knockout(
     model: AnyModel,
-    heads: Heads,
+    heads: KnockedOut,
     *,
     mode: str = "zero",
     reference: "ReferenceOutputs | None" = None,
@@ -102,7 +101,7 @@ def reference_outputs(
     return record_outputs(causal, projections, grid, texts, per_position=per_position)  # type: ignore[arg-type]
 
 
-def _parts(model: AnyModel) -> tuple[PreTrainedModel, Projections, HeadGrid]:
+def _parts(model: AnyModel) -> tuple[PreTrainedModel, Projections, Heads]:
     if isinstance(model, LoadedModel):
         return model.model, model.projections, model.grid
     if not isinstance(model, PreTrainedModel):
@@ -119,7 +118,7 @@ def _parts(model: AnyModel) -> tuple[PreTrainedModel, Projections, HeadGrid]:
 
 
 def _masks(
-    grid: HeadGrid, heads: Heads
+    grid: Heads, heads: KnockedOut
 ) -> Bool[Tensor, "rows heads"] | Float[Tensor, "rows heads"]:
     if isinstance(heads, HeadFile):
         heads.check(grid)
@@ -140,7 +139,7 @@ def _masks(
 
 
 def _replacement(
-    grid: HeadGrid,
+    grid: Heads,
     rows: int,
     mode: str,
     reference: "ReferenceOutputs | None",

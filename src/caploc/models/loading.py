@@ -24,9 +24,8 @@ from transformers import (
 )
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
+from caploc.components import Grid, Heads
 from caploc.errors import BadOption, CaplocError, ModelRefused, OutOfMemory, pick
-from caploc.grid import Grid
-from caploc.heads import HeadGrid
 from caploc.models.cutting import Projections
 from caploc.models.gguf import mend_tokenizer, unmark_quantized
 from caploc.models.guard import check_pair, not_causal
@@ -82,7 +81,7 @@ class CutModel:
 class LoadedModel(CutModel):
     """A model whose parts are its attention heads, read by the attention output projections."""
 
-    grid: HeadGrid
+    grid: Heads
 
 
 def load_model(  # noqa: PLR0913  (what a command can say of a model)
@@ -158,7 +157,7 @@ def prove_model(  # noqa: PLR0913  (what the two ways in know of a model)
     )
 
 
-def check_model(name: str, *, projections: Naming = None, **how: Any) -> HeadGrid:
+def check_model(name: str, *, projections: Naming = None, **how: Any) -> Heads:
     """Refuse whatever can be refused before weights are read; return the grid the model will have.
 
     The model is built without weights, so this costs little; what only weights can show (the
@@ -220,7 +219,7 @@ class Weights:
             "is measured, and no smaller effect named."
         )
 
-    def check(self, naming: Naming) -> HeadGrid:
+    def check(self, naming: Naming) -> Heads:
         """Refuse what can be refused without weights; the heads that the model will have."""
         check_model_files(self.source)
         name, config = self.source.name, self.empty.config
@@ -268,7 +267,7 @@ class Weights:
 
 
 @cache
-def model_shape(name: str, revision: str | None) -> tuple[HeadGrid, int]:
+def model_shape(name: str, revision: str | None) -> tuple[Heads, int]:
     """Count a model's heads and parameters, for which only its config.json is needed.
 
     Raises UnknownName if there is no such model or revision; ModelRefused if it has no

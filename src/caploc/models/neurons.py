@@ -27,8 +27,8 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
+from caploc.components import Component, Grid
 from caploc.errors import ModelRefused
-from caploc.grid import Grid, Part
 from caploc.models.cutting import Projections, knocked_out, list_sites
 from caploc.models.hooks import temporary_hooks
 from caploc.models.loading import CutModel
@@ -64,7 +64,7 @@ OUTPUT_NAMES = frozenset(
 Chosen = Bool[np.ndarray, " neurons"]  # True is chosen (and, where it is a mask, knocked out)
 
 
-class Neuron(Part):
+class Neuron(Component):
     """One feed-forward neuron, written `L3N217`: layer and index within it, both from 0."""
 
     LETTER, KIND, PLURAL, EXAMPLE = "N", "neuron", "feed-forward neurons", "L3N217"
@@ -74,7 +74,7 @@ class Neuron(Part):
 class NeuronGrid(Grid[Neuron]):
     """All neurons of a model, layer by layer; `column(neuron)` is a neuron's place in a mask."""
 
-    PART = Neuron
+    COMPONENT = Neuron
 
     neurons_per_layer: tuple[int, ...]
 

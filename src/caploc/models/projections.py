@@ -12,8 +12,8 @@ from torch import nn
 from transformers import PretrainedConfig, PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
+from caploc.components import Heads
 from caploc.errors import ModelRefused
-from caploc.heads import HeadGrid
 from caploc.models.cutting import Projections
 
 # The module that holds a layer's attention; linear attention, convolutions and state spaces, which
@@ -42,7 +42,7 @@ T = TypeVar("T")
 
 def find_projections(
     model: PreTrainedModel, naming: Naming = None
-) -> tuple[list[nn.Module | None], HeadGrid]:
+) -> tuple[list[nn.Module | None], Heads]:
     """Find every layer's attention output projection (None: no heads there), and the grid.
 
     `naming` names them by hand: a module name with `{layer}` for the layer's number, in which `*`
@@ -73,7 +73,7 @@ def find_projections(
         _shape(model, layer, projection) if projection is not None else (0, 1)
         for layer, projection in enumerate(projections)
     ]
-    return projections, HeadGrid(tuple(s[0] for s in shapes), tuple(s[1] for s in shapes))
+    return projections, Heads(tuple(s[0] for s in shapes), tuple(s[1] for s in shapes))
 
 
 def text_config(model: nn.Module) -> PretrainedConfig:

@@ -39,9 +39,8 @@ from torch import Tensor, nn
 from transformers import LogitsProcessor, LogitsProcessorList, PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
+from caploc.components import Grid, Heads
 from caploc.errors import ModelRefused
-from caploc.grid import Grid
-from caploc.heads import HeadGrid
 from caploc.models.cutting import Projections, knocked_out, list_sites
 from caploc.models.generation import generating
 from caploc.models.hooks import forward_as, temporary_hooks
@@ -69,7 +68,7 @@ Logits = Float[Tensor, "rows _ vocabulary"]  # whole passes, or single steps
 
 @torch.no_grad()
 def prove_heads(
-    model: PreTrainedModel, projections: Projections, grid: HeadGrid, *, seed: int = 0
+    model: PreTrainedModel, projections: Projections, grid: Heads, *, seed: int = 0
 ) -> tuple[str, ...]:
     """Show that the projections are attention outputs and that masks cut what they say.
 

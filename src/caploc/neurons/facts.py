@@ -22,12 +22,12 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 from jaxtyping import Bool, Float64
 
+from caploc.components import Grid
 from caploc.designs import generator
 from caploc.engine.encoding import RequestEncoder
 from caploc.engine.plain import ScoredText, equally_long, score_texts
 from caploc.engine.scores import ContinuationScore
 from caploc.errors import BadData, ModelRefused
-from caploc.grid import Grid
 from caploc.models.loading import CutModel
 from caploc.progress import Progress, Silent
 from caploc.stats import Interval, JsonRecord, mean_interval

@@ -136,7 +136,7 @@ class TaskNeurons:
             "effective_examples": plain_value(self.moments.effective_items),
             "neurons": [
                 {
-                    "neuron": str(grid.part(column)),
+                    "neuron": str(grid.component(column)),
                     "score": float(self.moments.mean[column]),
                     "stderr": plain_value(float(self.moments.standard_error[column])),
                     "votes": int(self.moments.votes[column]),

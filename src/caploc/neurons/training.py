@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from caploc.cache import digest
+from caploc.components import Grid
 from caploc.designs import generator
 from caploc.engine.encoding import Span
 from caploc.engine.neurons import (
@@ -29,7 +30,6 @@ from caploc.engine.neurons import (
     gold_means,
 )
 from caploc.errors import BadData, BadOption, RunFailed, pick
-from caploc.grid import Grid
 from caploc.models.neurons import Chosen, find_sites
 from caploc.neurons.weights import (
     Trainable,

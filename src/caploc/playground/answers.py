@@ -14,6 +14,7 @@ from jaxtyping import Float
 from torch import Tensor
 from transformers import LogitsProcessorList, PreTrainedTokenizerBase
 
+from caploc.components import Head, parse_components
 from caploc.contents import Answers, read_file
 from caploc.engine import BatchEngine, chat_template
 from caploc.engine.encoding import UNFINISHED, Span, Stops, TokenizedPrompt
@@ -21,7 +22,6 @@ from caploc.engine.scores import last_logits
 from caploc.errors import BadOption
 from caploc.finished import FinishedRun
 from caploc.folder import ANSWERS, check_named
-from caploc.heads import Head
 from caploc.models.generation import generating
 from caploc.models.knockout import knockout
 from caploc.models.loading import LoadedModel
@@ -345,7 +345,7 @@ class Chat:
         if tokens < 1:
             raise BadOption(f"--tokens must be 1 or more; got {tokens}.")
         run = FinishedRun.read(folder if heads else check_named(folder), allowed)
-        names = list(map(str, Head.parse_all(heads))) if heads else list(run.result.top)
+        names = list(map(str, parse_components(heads))) if heads else list(run.result.top)
         loaded = run.engine().loaded
         loaded.grid.mask(names)
         templated = not plain and loaded.tokenizer.chat_template is not None

@@ -11,8 +11,8 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import BaseRoute, Route
 
+from caploc.components import NAME
 from caploc.finished import FinishedRun
-from caploc.heads import NAME
 from caploc.playground.answers import Event
 from caploc.playground.playground import Playground
 from caploc.playground.serving import (

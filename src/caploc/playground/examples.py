@@ -208,7 +208,7 @@ class ExampleRows:
         """Return the example's row without each head that was knocked out alone."""
         grid = self.result.grid.grid()
         found = {}
-        for column, head in enumerate(grid.heads):
+        for column, head in enumerate(grid.components):
             mask = np.zeros(grid.size, dtype=bool)
             mask[column] = True
             row = self.row(question, pack(mask), intact.example)

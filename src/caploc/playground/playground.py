@@ -17,10 +17,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from caploc.components import NAME, Head, HeadFile, Mask, write_heads
 from caploc.engine import Ask, chat_template
 from caploc.errors import BadOption
 from caploc.export.card import evidence_of
-from caploc.heads import NAME, Head, HeadFile, Mask, write_heads
 from caploc.models.knockout import knockout
 from caploc.models.loading import LoadedModel
 from caploc.models.proof import TOLERANCE
@@ -367,7 +367,7 @@ class Playground:
             if not 0 <= number < len(self.setting.runs):
                 raise BadOption(f"run: there are {len(self.setting.runs)} here, none is {number}.")
             run = self.setting.runs[number]
-            first = tuple(Head.parse(name) for name in run.result.ranking()[: len(heads)])
+            first = tuple(self.loaded.grid.named_in(run.result.ranking())[: len(heads)])
             if set(first) == set(heads):
                 return first, evidence_of(run, first)
         return tuple(sorted(heads, key=self.loaded.grid.column)), {}

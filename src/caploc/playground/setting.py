@@ -7,10 +7,10 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from caploc.components import Heads
 from caploc.errors import BadOption, UserError
 from caploc.finished import FinishedRun
 from caploc.folder import finished_in
-from caploc.heads import HeadGrid
 from caploc.tasks.catalog import TaskOptions, check_task_name
 from caploc.workbench import Allowed, ModelOptions
 
@@ -97,7 +97,7 @@ class Setting:
     tasks: Mapping[str, TaskOptions] = field(default_factory=dict)
     judges_code: bool = False
 
-    def check(self) -> HeadGrid:
+    def check(self) -> Heads:
         """Refuse, by a UserError, what can be seen before data or weights are loaded."""
         for name, options in self.tasks.items():
             options.check()

@@ -16,8 +16,8 @@ from sklearn.linear_model import Lasso, LassoCV, LogisticRegression
 from sklearn.metrics import r2_score
 from sklearn.model_selection import GroupKFold, KFold, cross_val_predict
 
+from caploc.components import ALONE
 from caploc.errors import BadOption
-from caploc.heads import ALONE
 from caploc.recovery.estimate import (
     Estimate,
     Estimator,

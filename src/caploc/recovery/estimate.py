@@ -7,7 +7,7 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 from scipy import sparse, stats
 
-from caploc.heads import AMONG, Mask, Masks
+from caploc.components import AMONG, Mask, Masks
 
 PerHead = Float[np.ndarray, " heads"]
 PerRow = Float[np.ndarray, " rows"]

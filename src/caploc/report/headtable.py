@@ -4,8 +4,8 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
+from caploc.components import ALONE, WITHIN, Head
 from caploc.frontiers import find_unbroken, find_worst
-from caploc.heads import ALONE, WITHIN, Head
 from caploc.report import charts
 from caploc.report.wording import (
     Unit,
@@ -78,7 +78,7 @@ def standings(result: Result) -> dict[str, Standing]:
     search, entries, found = result.search, result.by_name(), {}
     tried, excluded = search.tried or [], search.excluded
     alone = f"{search.tried_on:,}" if search.tried_on else "yes"
-    for head in result.grid.grid().heads:
+    for head in result.grid.grid().components:
         name, layer, index = str(head), head.layer, head.index
         entry = entries.get(name) or HeadEffect(head=name, layer=layer, index=index, effect=None)
         named, universal = name in result.top, name in search.universal or entry.universal

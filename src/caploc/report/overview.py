@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from caploc.heads import Head
+from caploc.components import Head
 from caploc.report.advice import NextStep, is_handed_over
 from caploc.report.charts import Chart
 from caploc.report.headtable import head_map

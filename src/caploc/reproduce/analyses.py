@@ -6,8 +6,8 @@ from functools import partial
 from math import hypot
 from typing import Any
 
+from caploc.components import Head
 from caploc.errors import BadOption
-from caploc.heads import Head
 from caploc.report import charts
 from caploc.report.exhibits import NOTHING, Exhibit, Row, Value
 from caploc.reproduce.exhibits import SHARED, costs, palette

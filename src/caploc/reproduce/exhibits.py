@@ -5,7 +5,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain, compress, cycle
 
-from caploc.heads import Head, HeadGrid
+from caploc.components import Head
+from caploc.components import Heads as HeadGrid
 from caploc.report import charts
 from caploc.report.exhibits import NOTHING, Cell, Exhibit, Row, Value
 from caploc.reproduce.laboratory import Heads, Lab, Searched

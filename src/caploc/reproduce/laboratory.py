@@ -11,9 +11,9 @@ from typing import Any, Protocol
 import numpy as np
 from scipy.stats import binomtest
 
+from caploc.components import Head
 from caploc.errors import BadOption
 from caploc.folder import claim
-from caploc.heads import Head
 from caploc.measurement import search
 from caploc.models.loading import LoadedModel
 from caploc.progress import Progress
@@ -205,13 +205,13 @@ class Laboratory:
             generator = tallied(METHODS[spec.method].search(problem), problem, tally)
             found = search({problem.probe: bench.meter(task)}, generator, self.progress)
             self.known[key] = Searched(
-                ranking=tuple(grid.heads[column] for column in needed_columns(found)),
+                ranking=tuple(grid.components[column] for column in needed_columns(found)),
                 chosen=len(found.chosen),
                 masks=round(sum(tally) / len(problem.examples)),
                 rows=sum(tally),
                 told=found.diagnostics,
                 steps=tuple(
-                    (grid.heads[step["head"]], step["added"])
+                    (grid.components[step["head"]], step["added"])
                     for step in found.diagnostics.get("steps", ())
                 ),
             )

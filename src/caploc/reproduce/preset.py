@@ -10,9 +10,9 @@ from typing import Any, Literal, Self, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from caploc import designs
+from caploc.components import Head, Heads
 from caploc.errors import BadData, BadOption, CaplocError, UnknownName, list_keys, pick, unknown
 from caploc.files import read_toml
-from caploc.heads import Head, HeadGrid
 from caploc.models.loading import model_shape
 from caploc.naming import placed
 from caploc.search import METHODS, Problem, Settings
@@ -49,7 +49,7 @@ class PresetModel(Labelled):
         return ModelOptions(self.name, device=self.device, dtype=self.dtype, revision=self.revision)
 
     @property
-    def grid(self) -> HeadGrid:
+    def grid(self) -> Heads:
         """Its heads, from its configuration.
 
         Raises UnknownName if there is no such model; ModelRefused if its heads are not found.
@@ -216,7 +216,7 @@ class Preset(PresetPart):
         return pick({search.label: search for search in self.searches}, label, "search")
 
     def problem(
-        self, spec: SearchSpec, grid: HeadGrid, sizes: Sequence[int], excluded: Sequence[Head] = ()
+        self, spec: SearchSpec, grid: Heads, sizes: Sequence[int], excluded: Sequence[Head] = ()
     ) -> Problem:
         """What a search is given on a grid, some heads left in, and a task of parts of these sizes.
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 from math import sqrt
 from pathlib import Path
 
-from caploc.heads import Head
+from caploc.components import Head
 from caploc.report.exhibits import Exhibit, Row, Value
 from caploc.report.wording import read_yaml
 from caploc.reproduce.laboratory import Heads, Lab, ScoredTask, Searched

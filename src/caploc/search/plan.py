@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from caploc.heads import Mask, Masks
+from caploc.components import Mask, Masks
 from caploc.recovery import Estimate, Measurements
 from caploc.search.settings import Settings
 

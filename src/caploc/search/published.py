@@ -18,8 +18,8 @@ from jaxtyping import Float
 from scipy import stats
 
 from caploc import designs
+from caploc.components import Masks
 from caploc.errors import BadOption
-from caploc.heads import Masks
 from caploc.recovery import CONFIDENCE, ESTIMATORS, fit_paired
 from caploc.recovery.estimate import Estimate, Measurements, PerExample
 from caploc.result import number

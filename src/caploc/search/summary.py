@@ -3,7 +3,7 @@
 import numpy as np
 from scipy import stats
 
-from caploc.heads import ALONE
+from caploc.components import ALONE
 from caploc.recovery.estimate import Estimate, Measurements, is_binary
 from caploc.search.plan import Found, Problem
 

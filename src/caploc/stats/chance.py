@@ -24,10 +24,9 @@ import numpy as np
 from jaxtyping import Float64, Int, Num
 from scipy import stats
 
+from caploc.components import Grid, Head, Heads, Masks
 from caploc.designs import generator
 from caploc.errors import BadOption, UnknownName
-from caploc.grid import Grid
-from caploc.heads import Head, HeadGrid, Masks
 from caploc.search import column_mask
 from caploc.stats import Interval, JsonRecord, mean_interval, paired_interval
 from caploc.stats.threshold import Chosen, Scores, Sets, blocks, strengths
@@ -291,11 +290,11 @@ Columns = Mapping[str, Sequence[int]]  # by task
 class Blocks:
     """Columns of a grid within which heads are drawn: all of them, or those of each layer."""
 
-    grid: HeadGrid
+    grid: Heads
     slices: list[slice]
 
     @classmethod
-    def both(cls, grid: HeadGrid) -> "tuple[Blocks, Blocks]":
+    def both(cls, grid: Heads) -> "tuple[Blocks, Blocks]":
         """Take the whole grid as one block, and a block a layer."""
         return cls(grid, blocks(grid.size, None)), cls(grid, blocks(grid.size, grid))
 
@@ -346,7 +345,7 @@ class Blocks:
         return expected
 
 
-def columns_of(found: FoundHeads, grid: HeadGrid) -> dict[str, list[int]]:
+def columns_of(found: FoundHeads, grid: Heads) -> dict[str, list[int]]:
     """List each task's heads as columns, once each; raises UnknownName if the grid lacks one."""
     for column in (head for heads in found.values() for head in heads if isinstance(head, int)):
         if not 0 <= column < grid.size:
@@ -359,7 +358,7 @@ def columns_of(found: FoundHeads, grid: HeadGrid) -> dict[str, list[int]]:
     }
 
 
-def in_groups(sets: Masks, grid: HeadGrid) -> Int[np.ndarray, "masks groups"]:
+def in_groups(sets: Masks, grid: Heads) -> Int[np.ndarray, "masks groups"]:
     """Count the heads of each set in each key-value group."""
     firsts = [group[0] for group in grid.groups]
     counts: np.ndarray = np.add.reduceat(sets, firsts, axis=1, dtype=np.int16)
@@ -394,9 +393,7 @@ class Shared(JsonRecord):
     chance: Chance
 
 
-def overlaps(
-    found: FoundHeads, grid: HeadGrid, *, draws: int = DRAWS, seed: int = 0
-) -> list[Overlap]:
+def overlaps(found: FoundHeads, grid: Heads, *, draws: int = DRAWS, seed: int = 0) -> list[Overlap]:
     """Find heads and key-value groups that two tasks share, pair by pair, beside what chance gives.
 
     Heads: exact, hypergeometric (`common_by_chance`). Groups, heads being drawn: the mean is `sum
@@ -408,7 +405,7 @@ def overlaps(
     check_draws(draws)
     columns = columns_of(found, grid)
     group_sizes = grid.group_sizes or (1,) * grid.layers
-    of_groups = HeadGrid(
+    of_groups = Heads(
         tuple(-(-n // size) for n, size in zip(grid.heads_per_layer, group_sizes, strict=True))
     )
     drawn = [
@@ -432,7 +429,7 @@ def overlaps(
                 second,
                 heads=[str(head) for head in grid.named(one & other)],
                 groups=[
-                    [str(grid.heads[column]) for column in group if either[column]]
+                    [str(grid.components[column]) for column in group if either[column]]
                     for group, shared in zip(grid.groups, both, strict=True)
                     if shared
                 ],
@@ -450,7 +447,7 @@ def overlaps(
     ]
 
 
-def shared(found: FoundHeads, grid: HeadGrid, *, draws: int = DRAWS, seed: int = 0) -> list[Shared]:
+def shared(found: FoundHeads, grid: Heads, *, draws: int = DRAWS, seed: int = 0) -> list[Shared]:
     """List heads found for at least 2, 3 ... tasks, for which of them, beside what chance gives.
 
     The mean is exact (`Blocks.in_many`), the p by permutation, every task's heads drawn anew.
@@ -478,6 +475,6 @@ def shared(found: FoundHeads, grid: HeadGrid, *, draws: int = DRAWS, seed: int =
         for mean, uses in expected_and_uses:
             reached = np.count_nonzero(uses >= least, axis=1)
             figures += [float(mean[least - 1]), permutation_p(len(many), reached)]
-        heads = {str(grid.heads[column]): named for column, named in many.items()}
+        heads = {str(grid.components[column]): named for column, named in many.items()}
         rows.append(Shared(least, heads, Chance(len(many), *figures)))
     return rows

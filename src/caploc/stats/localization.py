@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 from scipy import stats
 
+from caploc.components import Head
 from caploc.designs import generator
 from caploc.errors import BadOption, UnknownName
-from caploc.heads import Head
 from caploc.stats import JsonRecord
 
 WIDTH = 1.96  # standard errors on either side of a 95 % interval

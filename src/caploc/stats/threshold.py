@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 from jaxtyping import Bool, Float, Float64, Int64
 
+from caploc.components import Grid
 from caploc.errors import BadData, BadOption
-from caploc.grid import Grid
 
 SIGMA = 6.0
 SIGMAS = (3.0, 4.0, 5.0, 6.0, 8.0)

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 from jaxtyping import Int
 
+from caploc.components import Mask
 from caploc.errors import BadData
-from caploc.heads import Mask
 
 BITS_ALWAYS = 1024  # bytes; no model has more than so many attention heads
 COLUMNS = b"c"  # what a mask written as its columns begins with

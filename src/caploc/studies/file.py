@@ -16,12 +16,12 @@ from typing import Annotated, Any, Literal, TypeVar
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 from pydantic_core import ErrorDetails
 
+from caploc.components import Heads
 from caploc.declaration import Study
 from caploc.engine import PACKED
 from caploc.errors import BadOption, CaplocError, OutOfMemory, list_keys, nearest, pick
 from caploc.files import read_toml
 from caploc.folder import JSON_FILES, LEDGER, ROWS
-from caploc.heads import HeadGrid
 from caploc.models.placement import SPREAD
 from caploc.modes import PATCH, ZERO, Mode
 from caploc.naming import are_twins, at_home, default_others, folder_name, placed
@@ -263,7 +263,7 @@ def file_place(given: str, start: Path, *endings: str) -> str:
     return str((start / at_home(given)).absolute()) if is_file else given
 
 
-def grid_of(model: ModelOptions) -> HeadGrid:
+def grid_of(model: ModelOptions) -> Heads:
     """Return a model's heads, also of one too large for here: that fails its own studies only."""
     try:
         return model.check()
@@ -383,7 +383,7 @@ def checked(
 ) -> list[str]:
     """What is wrong with models, methods, tasks and their settings, in sentences."""
     found = Mistakes()
-    grids: dict[str, HeadGrid | None] = {}
+    grids: dict[str, Heads | None] = {}
     for number, label in enumerate(file.labels("models")):
         asked = model_options(file.models[number], start, allowed)
         grids[label] = found.of(f"models[{number}]", partial(grid_of, asked))
@@ -420,7 +420,7 @@ class Mistakes:
             yield f"{'; '.join(places[:NAMED])}{more}: {said}"
 
 
-def check_study(place: Place, study: Study, grid: HeadGrid | None, found: Mistakes) -> None:
+def check_study(place: Place, study: Study, grid: Heads | None, found: Mistakes) -> None:
     """Everything that `Study.check` refuses, all of it, with each model looked at once."""
     seed = f" with seed {place.seeds}" if place.seeds else ""
     about = f"{place.methods} for {place.tasks} on {place.models}{seed}"

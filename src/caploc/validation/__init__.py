@@ -18,10 +18,10 @@ import numpy as np
 from jaxtyping import Float
 
 from caploc import designs
+from caploc.components import Heads, Mask, Masks
 from caploc.contents import Curve
 from caploc.cost import Cost
 from caploc.errors import BadOption
-from caploc.heads import HeadGrid, Mask, Masks
 from caploc.measurement import Meter, outcomes_by_example
 from caploc.progress import Progress
 from caploc.recovery import falls_short, paired
@@ -54,7 +54,7 @@ class Check:
     """
 
     meter: Meter
-    grid: HeadGrid
+    grid: Heads
     examples: Sequence[int]
     fresh: bool
     draws: int
@@ -197,7 +197,7 @@ CURVED = 100  # examples of each task, at most, that a run draws its own curve o
 
 
 def draw_curve(
-    grid: HeadGrid,
+    grid: Heads,
     heads: Sequence[str],
     judged: Sequence[tuple[Meter, Sequence[int]]],
     progress: Progress,

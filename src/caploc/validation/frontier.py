@@ -64,7 +64,7 @@ def judge_frontier(
     def judged(columns: Sequence[int], place: int, level: float) -> FrontierSet:
         prices = [least_price(*each[place], level) for each in losses]
         return FrontierSet(
-            heads=[str(promise.check.grid.heads[column]) for column in columns],
+            heads=[str(promise.check.grid.components[column]) for column in columns],
             damage=effect_between(*damage[place]),
             twins=task_effects(promise.twins, twins, place),
             spared=task_effects(promise.spared, losses, place),
@@ -100,7 +100,7 @@ def offer_part(
 
     Tried are parts that do at least half of what the whole does, the smallest first.
     """
-    columns = dict(zip((str(promise.check.grid.heads[c]) for c in chosen), chosen, strict=True))
+    columns = {str(promise.check.grid.components[column]): column for column in chosen}
     drops = {tuple(each.heads): each.drop or 0.0 for each in subsets.tried}
     whole = drops.get(tuple(columns), 0.0)
     parts = [

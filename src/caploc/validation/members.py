@@ -45,7 +45,7 @@ def measure_members(check: Check, chosen: Sequence[int]) -> list[Member]:
     alone, without = rest[: len(chosen)], rest[len(chosen) :]
     return [
         Member(
-            head=str(check.grid.heads[column]),
+            head=str(check.grid.components[column]),
             alone=effect_between(intact, one),
             within=effect_between(others, whole),
         )
@@ -111,11 +111,11 @@ def judge(check: Check, chosen: Sequence[int]) -> Judgement | None:
     pick = picked(intact, np.stack(outcomes))
     replaced = pick is not None and pick.replaces
     named = list(sets[pick.place] if pick is not None and replaced else chosen)
-    names = [[str(check.grid.heads[column]) for column in columns] for columns in sets]
+    names = [[str(check.grid.components[column]) for column in columns] for columns in sets]
     losses = [mean_loss(intact - outcome) for outcome in outcomes]
     told = Subsets(
         found=names[0],
-        named=[str(check.grid.heads[column]) for column in named],
+        named=[str(check.grid.components[column]) for column in named],
         fresh=check.fresh,
         examples=len(check.examples),
         tried=[

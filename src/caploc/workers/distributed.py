@@ -11,11 +11,10 @@ from typing import Any, Generic, Self, TypeVar
 
 import torch
 
+from caploc.components import Grid, Heads
 from caploc.engine import Answer, Ask, BatchEngine
 from caploc.engine.planning import SHARE
 from caploc.errors import ModelRefused
-from caploc.grid import Grid
-from caploc.heads import HeadGrid
 from caploc.models.loading import LoadedModel, load_model
 from caploc.models.placement import free_memory
 from caploc.tasks.task import Request, prompt_of
@@ -88,12 +87,12 @@ class ModelReplica(Generic[Parts]):
 
 
 @dataclass
-class Replica(ModelReplica[HeadGrid]):
+class Replica(ModelReplica[Heads]):
     """A worker's model, which answers asks."""
 
     engine: BatchEngine[LoadedModel] = field(init=False, repr=False)
 
-    def open(self, loaded: LoadedModel, memory: int | None) -> HeadGrid:
+    def open(self, loaded: LoadedModel, memory: int | None) -> Heads:
         self.engine = BatchEngine(loaded, self.recipe.batch_size, memory)
         self.uncovered = loaded.uncovered
         return loaded.grid
@@ -153,10 +152,10 @@ class DistributedEngine:
         Raises UserError if a worker refuses the model; RunFailed if no worker comes up.
         """
         self.pool = pool
-        self.loaded: ModelIdentity[HeadGrid] = pool.identify()
+        self.loaded: ModelIdentity[Heads] = pool.identify()
 
     @property
-    def grid(self) -> HeadGrid:
+    def grid(self) -> Heads:
         return self.loaded.grid
 
     def misfit(self, request: Request) -> None:

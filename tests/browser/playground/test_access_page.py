@@ -10,9 +10,9 @@ from acting import HOSTILE, VIEWS, answered, ask, chosen, focused, text
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import expect
 
+from caploc.components import read_heads
 from caploc.export import Export
 from caploc.finished import FinishedRun
-from caploc.heads import read_heads
 from caploc.playground.setting import PageQuestion
 from caploc.report.wording import UNSEEN, visible
 
