@@ -120,7 +120,7 @@ for name, question in (("first", FIRST), ("fifth", FIFTH)):
     seen = Measurements(masks, rows, rows, right(masks, question))
     found[name] = fit = ESTIMATORS["logistic"](seen, intact)
     for column in fit.needed(3):
-        print(f"{name}: {grid.heads[column]} {fit.effect[column]:+.2f}")
+        print(f"{name}: {grid.components[column]} {fit.effect[column]:+.2f}")
 
 # %% [markdown]
 # ## Check it on what the fit has not seen

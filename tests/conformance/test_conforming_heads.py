@@ -13,8 +13,8 @@ from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import WhitespaceSplit
 from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast
 
+from caploc.components import Head
 from caploc.export import Export
-from caploc.heads import Head
 from caploc.models.hooks import temporary_hooks
 from caploc.models.projections import find_projections
 from caploc.workbench import ModelOptions
