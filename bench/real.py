@@ -25,8 +25,8 @@ from caploc.measurement import Meter
 from caploc.progress import Silent
 from caploc.result import Effect, Member
 from caploc.search import METHODS, Found, Problem, Settings, column_mask
+from caploc.session import add_signal
 from caploc.store import Store
-from caploc.study import add_signal
 from caploc.tasks.catalog import TaskOptions
 from caploc.validation import Check
 from caploc.validation.members import drop_idle_members, judge, measure_members

@@ -9,7 +9,7 @@ from caploc.given import write_task
 from caploc.progress import Silent
 from caploc.recovery import fit_paired
 from caploc.recovery.estimate import Measurements
-from caploc.study import one_of_each_question
+from caploc.session import one_of_each_question
 from caploc.tasks.catalog import load_task
 from caploc.workbench import ModelOptions
 

@@ -1,18 +1,17 @@
-"""What a study found: from what the stages leave to the files of a run."""
+"""The record of a finding, put together from search and checks, and the files of a run."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from caploc.components import AMONG, WITHIN
-from caploc.cost import Cost
+from caploc.checks import Checks
+from caploc.components import AMONG, WITHIN, Heads
+from caploc.declaration import Study
 from caploc.folder import ANSWERS, RESULT, package_versions, write_json
-from caploc.measurement import HeadModel, Meter
 from caploc.models.sources import title_of
 from caploc.process import redacted
-from caploc.progress import Progress
 from caploc.report.page import write_report
 from caploc.report.wording import called
 from caploc.result import (
@@ -20,52 +19,23 @@ from caploc.result import (
     AnswerPair,
     Estimand,
     Fit,
-    Frontier,
     GridShape,
     HeadEffect,
     LocatedTask,
     MethodSettings,
     Model,
-    Noise,
     Result,
     RunCost,
-    Score,
     Search,
-    Subsets,
-    Validation,
     number,
 )
-from caploc.search import Found
+from caploc.search import METHODS, Found
 from caploc.search.settings import KNOBS
-from caploc.store import Row
-from caploc.tasks.task import Task, responses_from_json
-from caploc.validation import ROUNDED, Comparison, above_noise, measure_noise
-from caploc.validation.categories import Category
+from caploc.session import SearchResult, Session
+from caploc.tasks.task import responses_from_json
 from caploc.validation.failures import answer_pair
 
 SHOWN = 10_000  # answers that the report shows at most
-
-
-@dataclass(frozen=True)
-class Stages:
-    """What each stage left for the next; validation leaves what has no value before."""
-
-    loaded: HeadModel
-    task: Task
-    examples: list[int]
-    kept: list[int]  # examples that the search never saw
-    seen: list[int]  # those that it did
-    intact: Score
-    found: Found
-    searched: int = 0  # rows that the search took
-    looked: int = 0  # of them, those with nothing knocked out
-    subsets: Subsets | None = None  # the set as found beside its parts, if it has any
-    frontier: Frontier | None = None  # the sets of a search for a specific one
-    comparison: Comparison | None = None  # of the task itself
-    labels: Mapping[int, Category] = field(default_factory=dict)  # of its answers
-    validation: Validation | None = None
-    estimand: Estimand | None = None  # which effects are shown, and why heads are named
-    noise: Noise | None = None  # of intact rows that were asked twice
 
 
 @dataclass(frozen=True)
@@ -77,25 +47,6 @@ class StudyFindings:
     report: Path
 
 
-def without_noise(
-    stages: Stages,
-    intact: Sequence[Row],
-    again: Callable[[], Meter],
-    alone: bool,
-    seed: int,
-    progress: Progress,
-) -> Stages:
-    """Measure what rounding does to the intact rows, asked `again`, in a rounded number format.
-
-    Where heads are named for what they do `alone`, none is for as little as that.
-    """
-    if stages.loaded.dtype not in ROUNDED:
-        return stages
-    noise = measure_noise(intact, again(), stages.loaded.grid.size, seed, progress)
-    found = above_noise(stages.found, noise) if alone else stages.found
-    return replace(stages, found=found, noise=noise)
-
-
 def estimand_of(found: Found, rate: float, together: bool) -> Estimand:
     """Say which effects the map shows, at which rate, and for which the heads are named."""
     shown = found.estimate.estimand
@@ -103,21 +54,19 @@ def estimand_of(found: Found, rate: float, together: bool) -> Estimand:
     return Estimand(heads=shown, rate=among, top=WITHIN if together else shown)
 
 
-def write_findings(
-    folder: Path, study: dict[str, Any], stages: Stages, cost: Cost, command: str
-) -> StudyFindings:
+def write_findings(folder: Path, result: Result, checks: Checks) -> StudyFindings:
     """Write `result.json`, the answers shown, and the report."""
-    result, answers = build_result(study, stages, cost, command), shown_answers(stages)
+    answers = shown_answers(checks)
     write_json(folder / RESULT, result.as_dict())
     write_json(folder / ANSWERS, [answer.as_dict() for answer in answers])
     return StudyFindings(result, folder, write_report(folder, result, answers))
 
 
-def build_result(study: dict[str, Any], stages: Stages, cost: Cost, command: str) -> Result:
-    """Put together the result of a study that was validated."""
-    loaded, task, found = stages.loaded, stages.task, stages.found
-    assert stages.validation is not None and stages.estimand is not None
-    estimate, grid = found.estimate, loaded.grid
+def build_result(session: Session, search: SearchResult, checks: Checks, command: str) -> Result:
+    """Put together the result of a study from what was found and what was checked."""
+    study, task, loaded, grid = session.study, session.task, session.engine.loaded, session.grid
+    found = replace(search.found, chosen=checks.chosen, notes=checks.notes)
+    estimate, cost = found.estimate, session.cost.as_dict()
     return Result(
         schema=SCHEMA,
         model=Model(
@@ -135,13 +84,13 @@ def build_result(study: dict[str, Any], stages: Stages, cost: Cost, command: str
             examples=task.size,
             higher_is_better=task.in_metric().higher_is_better,
         ),
-        method=method_settings(study, stages),
-        seed=study["settings"]["seed"],
+        method=method_settings(study, found, len(session.examples)),
+        seed=study.settings.seed,
         grid=GridShape.of(grid),
-        intact=stages.intact,
-        noise=stages.noise,
-        estimand=stages.estimand,
-        heads=rank_heads(stages),
+        intact=search.intact,
+        noise=search.noise,
+        estimand=estimand_of(found, study.settings.rate, study.names_sets),
+        heads=rank_heads(grid, found, others=bool(checks.validation.other_tasks)),
         top=[str(grid.components[column]) for column in found.chosen],
         fit=Fit(
             estimator=estimate.estimator,
@@ -150,37 +99,40 @@ def build_result(study: dict[str, Any], stages: Stages, cost: Cost, command: str
             masks=len(found.seen.masks),
             rows=len(found.seen.outcome),
         ),
-        search=describe_search(stages, study.get("exclude", ()), study["settings"]["goal"]),
-        validation=stages.validation,
-        engines=cost.answerers(),
+        search=describe_search(grid, found, study),
+        validation=checks.validation,
+        engines=session.cost.answerers(),
         cost=RunCost.model_validate(
-            cost.as_dict() | {"search_rows": stages.searched, "intact_rows": stages.looked}
+            cost | {"search_rows": search.rows, "intact_rows": search.intact_rows}
         ),
         command=redacted(command),
         versions=package_versions(),
     )
 
 
-def method_settings(study: dict[str, Any], stages: Stages) -> MethodSettings:
+def method_settings(study: Study, found: Found, examples: int) -> MethodSettings:
     """The method and the settings it used; those it does not use are None."""
-    said = stages.found.diagnostics
-    kept = said if "settings" in said else study["settings"] if study["draws_masks"] else {}
+    masks, rate = None, None
+    if "settings" in found.diagnostics:  # it chose among several
+        masks, rate = found.diagnostics["masks"], found.diagnostics["rate"]
+    elif METHODS[study.method].draws_masks:
+        masks, rate = study.settings.masks, study.settings.rate
     return MethodSettings(
-        name=study["method"],
-        masks=kept.get("masks"),
-        rate=kept.get("rate"),
-        top=study["settings"]["top"],
-        goal=study["settings"]["goal"] if stages.found.stages else None,
-        examples=len(stages.examples),
-        mode=study["mode"]["name"],
-        corrupted=study["mode"]["corrupted"],
-        positions=study["mode"]["positions"],
+        name=study.method,
+        masks=masks,
+        rate=rate,
+        top=study.settings.top,
+        goal=study.settings.goal if found.stages else None,
+        examples=examples,
+        mode=study.mode.name,
+        corrupted=study.mode.corrupted,
+        positions=study.mode.positions,
     )
 
 
-def describe_search(stages: Stages, excluded: Sequence[str], goal: str) -> Search:
+def describe_search(grid: Heads, found: Found, study: Study) -> Search:
     """What a search says of itself, heads by name."""
-    heads, found = stages.loaded.grid.components, stages.found
+    heads = grid.components
 
     def names(columns: Sequence[int]) -> list[str]:
         return [str(heads[column]) for column in columns]
@@ -188,7 +140,7 @@ def describe_search(stages: Stages, excluded: Sequence[str], goal: str) -> Searc
     said = dict(found.diagnostics)
     if both := found.stages:
         said |= {
-            "goal": goal,
+            "goal": study.settings.goal,
             "budget": both.budget,
             "rows": both.rows,
             "tried": names(both.tried),
@@ -207,7 +159,7 @@ def describe_search(stages: Stages, excluded: Sequence[str], goal: str) -> Searc
         if column in found.universal
     }
     notes = [*tell_universal(breaks), *found.notes]
-    more = {"excluded": list(excluded), "notes": notes, "breaks": breaks}
+    more = {"excluded": list(study.exclude), "notes": notes, "breaks": breaks}
     return Search.model_validate(said | named | more)
 
 
@@ -220,11 +172,12 @@ def tell_universal(tasks: Mapping[str, str]) -> list[str]:
     ]
 
 
-def rank_heads(stages: Stages) -> list[HeadEffect]:
-    """Every head, most needed first; heads without an estimate come last."""
-    found, estimate = stages.found, stages.found.estimate
-    chances, validation = estimate.top_chance, stages.validation
-    known = bool(validation and validation.other_tasks)  # else no head can be seen to be universal
+def rank_heads(grid: Heads, found: Found, *, others: bool) -> list[HeadEffect]:
+    """Every head, most needed first; heads without an estimate come last.
+
+    Without `others`, other tasks, no head can be seen to break them.
+    """
+    estimate, chances = found.estimate, found.estimate.top_chance
     tested = {*found.chosen, *found.universal}
     rows = [
         HeadEffect(
@@ -238,10 +191,10 @@ def rank_heads(stages: Stages) -> list[HeadEffect]:
             top_chance=None if chances is None else number(chances[column]),
             selected=column in found.chosen,
             critical=column in found.critical,
-            universal=column in found.universal if known and column in tested else None,
+            universal=column in found.universal if others and column in tested else None,
             **scanned(found, column),
         )
-        for column, head in enumerate(stages.loaded.grid.components)
+        for column, head in enumerate(grid.components)
     ]
     return sorted(rows, key=lambda row: math.inf if row.effect is None else row.effect)
 
@@ -257,13 +210,12 @@ def scanned(found: Found, column: int) -> dict[str, Any]:
     }
 
 
-def shown_answers(stages: Stages) -> list[AnswerPair]:
+def shown_answers(checks: Checks) -> list[AnswerPair]:
     """Answers before and after on the task itself, the differing ones first."""
-    first = stages.comparison
-    assert first is not None
+    first = checks.answers
     pairs = list(zip(first.intact_rows, first.knocked_out_rows, strict=True))
     pairs.sort(key=lambda pair: pair[0].outcome == pair[1].outcome)
-    task = stages.task.in_metric()
+    task = first.task
     return [
         answer_pair(
             task,
@@ -272,7 +224,7 @@ def shown_answers(stages: Stages) -> list[AnswerPair]:
             responses_from_json(after.responses),
             intact_outcome=number(before.outcome),
             knocked_out_outcome=number(after.outcome),
-            kind=stages.labels.get(before.number),
+            kind=checks.labels.get(before.number),
         )
         for before, after in pairs[:SHOWN]
     ]

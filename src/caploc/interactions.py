@@ -28,7 +28,7 @@ from caploc.search import Plan, Problem, Settings, column_mask
 from caploc.search.plan import Asking, intact_plan
 from caploc.search.published import Sheet
 from caploc.search.scan import Scan
-from caploc.study import add_signal
+from caploc.session import add_signal
 from caploc.workbench import Allowed
 
 FEWEST_RIGHT = 8  # examples still right without the found heads, to see anything

@@ -14,8 +14,8 @@ from caploc.measurement import search
 from caploc.naming import is_fetched
 from caploc.progress import Silent
 from caploc.search import METHODS, Problem, Settings
+from caploc.session import add_signal
 from caploc.store import Store
-from caploc.study import add_signal
 from caploc.tasks.catalog import TaskOptions
 from caploc.validation import Check
 from caploc.workbench import ModelOptions, Workbench

@@ -7,8 +7,8 @@ import pytest
 
 from caploc.measurement import told_kept
 from caploc.progress import Silent
+from caploc.session import add_signal
 from caploc.store import Store
-from caploc.study import add_signal
 from caploc.tasks.catalog import TaskOptions, load_task
 from caploc.tasks.signal import Signal
 from caploc.tasks.task import Generate, Generated, LogLikelihood, Scored, responses_from_json

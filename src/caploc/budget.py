@@ -1,0 +1,50 @@
+"""How many rows a study takes at most."""
+
+from collections.abc import Sequence
+
+from caploc.declaration import CHECKED, Study, held_back
+from caploc.search import METHODS, Problem
+from caploc.tasks.task import Task
+from caploc.validation import CURVED, EXAMPLES, MASKS, REPEATED
+from caploc.validation.frontier import JUDGED, OFFERED, SEARCHED
+
+ELSEWHERE = 24  # examples of each other task, to tell heads that break everything
+SETS = 20  # that a search for a specific one hands to its check, at most as a rule
+
+
+def most_searched(study: Study, tasks: Sequence[Task], heads: int) -> int:
+    """Bound the rows of a search: its budget, and the intact model on all that it may ask."""
+    method, (examples, kept) = METHODS[study.method], study.drawn(tasks[0].size)
+    fresh = [] if method.masks else kept[len(held_back(kept)) :]
+    intact = len(examples) + len(fresh)
+    if method.has_goals:  # how likely right answers are, and what else a head breaks
+        intact = 2 * intact + len(study.beside) * ELSEWHERE
+    if study.seeks_specific:
+        intact += 2 * SEARCHED * len({*study.twins, *study.spare})
+    return method.most_rows(Problem(heads, examples, study.settings, fresh=fresh)) + intact
+
+
+def most_checked(
+    study: Study, tasks: Sequence[Task], named: int | None = None, sets: int | None = None
+) -> int:
+    """Bound the rows of all stages after a search.
+
+    Once it has ended, `named` is the number of heads that it found, `sets` that of the sets.
+    """
+    if not study.seeks_specific:
+        sets = OFFERED
+    elif sets is None:
+        sets = SETS
+    named = max(study.settings.top if named is None else named, 1)
+    tried = 4 * named  # its beginnings, each head alone, all but each, the same of a part
+    if study.seeks_set:
+        tried += named**2  # all but each, again after every head that leaves
+    most = study.limit or max(task.size for task in tasks)
+    rows = min(CHECKED, most) * (2 + tried + sets + 2 * study.controls) + REPEATED
+    rows += MASKS * EXAMPLES if study.controls else 0
+    rows += sum(2 * min(most, task.size) for task in tasks)  # before and after
+    if not study.quick:
+        rows += (1 + named) * CURVED * len(tasks)
+    if study.seeks_specific or not study.quick:
+        rows += (1 + sets) * JUDGED * len(study.beside)
+    return rows

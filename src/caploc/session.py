@@ -1,0 +1,252 @@
+"""A study at work: its tasks, the model that answers them, the rows, and what they cost."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from caploc.budget import ELSEWHERE, most_checked, most_searched
+from caploc.components import Heads, Mask
+from caploc.declaration import Study, held_back
+from caploc.folder import claim, rows_file
+from caploc.measurement import HeadModel, Meter, RowEngine, outcomes_by_example, search
+from caploc.models.sources import title_of
+from caploc.progress import Progress, Silent, expect, tell, tell_once
+from caploc.recovery.estimate import is_binary
+from caploc.report.wording import called
+from caploc.result import Noise, Score
+from caploc.search import Found, Method, Problem, column_mask
+from caploc.search.plan import OtherTask
+from caploc.search.summary import nothing_to_lose
+from caploc.store import Row
+from caploc.tasks.defects import without_copies
+from caploc.tasks.harness import digest_data
+from caploc.tasks.signal import Signal
+from caploc.tasks.task import LogLikelihood, Rolling, Task, prompt_of, responses_from_json
+from caploc.validation import ROUNDED, above_noise, measure_noise
+from caploc.validation.frontier import split_examples
+from caploc.validation.intact import describe_trouble
+from caploc.workbench import Workbench, check_pairs
+
+BEFORE = 30  # characters of a prompt's end and an answer's beginning that are shown
+
+
+@dataclass(frozen=True)
+class SearchResult:
+    """What a search found, on what, and what it took.
+
+    `intact` is the score of the intact model on the examples of the search, `noise` how much of it
+    changed when it was asked again. `seen` are the examples of the task that were asked; of the
+    `rows` so many are `intact_rows`.
+    """
+
+    found: Found
+    intact: Score
+    noise: Noise | None
+    seen: list[int]
+    rows: int
+    intact_rows: int
+
+
+@dataclass(kw_only=True)
+class Session(Workbench[HeadModel]):
+    """A study at work. Tasks go by the names that the study gives them.
+
+    `examples` are those that heads are searched on, `fresh` those that sets are compared on, and
+    `held_out` those that no search sees.
+    """
+
+    study: Study
+    tasks: dict[str, Task]
+    examples: list[int]
+    fresh: list[int]
+    held_out: list[int]
+    progress: Progress
+
+    @classmethod
+    @contextmanager
+    def open(
+        cls,
+        study: Study,
+        folder: Path,
+        progress: Progress | None = None,
+        *,
+        command: str = "",
+        engine: RowEngine[HeadModel] | None = None,
+    ) -> Iterator["Session"]:
+        """Check a study, say what it will take, and open its folder, tasks and model.
+
+        `engine` may be one already loaded for the study's model. Raises UserError for a mistake in
+        the study.
+        """
+        progress, study = progress or Silent(), study.check()
+        tasks, intervention = study.tasks(), study.intervention()
+        tasks = [one_of_each_question(task, study.leave_out, progress) for task in tasks]
+        study.check_examples(tasks[0].size)
+        check_pairs(study.model, intervention, tasks[0])
+        begun = rows_file(folder).exists()
+        with claim(folder, asdict(study), command, digest_data(tasks)) as store:
+            announce(study, tasks, study.model.check().size, progress)
+            if not begun and (hint := study.model.hint()):  # rows that are there have their dtype
+                tell_once(progress, hint)
+            with nullcontext(engine) if engine else study.model.answering() as answering:
+                for part in answering.loaded.uncovered:
+                    tell_once(progress, describe_uncovered(part))
+                tasks = study.without_defects(tasks, answering.misfit)
+                examples, others = study.drawn(tasks[0].size)
+                held_out = held_back(others)
+                yield cls(
+                    answering,
+                    store,
+                    intervention=intervention,
+                    study=study,
+                    tasks=dict(zip((study.task, *study.beside), tasks, strict=True)),
+                    examples=examples,
+                    fresh=others[len(held_out) :],
+                    held_out=held_out,
+                    progress=progress,
+                )
+
+    @property
+    def task(self) -> Task:
+        """The task that heads are searched for."""
+        return self.tasks[self.study.task]
+
+    @property
+    def grid(self) -> Heads:
+        return self.engine.loaded.grid
+
+    @property
+    def nothing(self) -> Mask:
+        """The mask that knocks out no head."""
+        return column_mask(self.grid.size, [])
+
+    def score_of(self, name: str) -> Meter:
+        """Return the probe of a task's own metric, whatever found the heads."""
+        return self.meter(self.tasks[name].in_metric())
+
+    def search(self, method: Method) -> SearchResult:
+        """Measure what a method asks for, and return what it found."""
+        name, meter = self.study.task, self.meter(self.task)
+        probes = {name: meter} | {other: self.score_of(other) for other in self.study.beside}
+        intact = meter.under(self.nothing, self.examples, self.progress, "intact")
+        trouble = None
+        if self.task.outcome_kind == "metric" and (trouble := describe_trouble(self.task, intact)):
+            tell(self.progress, trouble)
+        problem = self.pose(probes, intact, scans=method.has_goals)
+        found = search(probes, method.search(problem), self.progress)
+        before = outcomes_by_example(intact)
+        if before and is_binary(before):  # the score, and what can be lost, lies between 0 and 1
+            found = replace(found, estimate=found.estimate.within(np.array([*before.values()])))
+        hopeless = nothing_to_lose(problem, before)
+        notes = [hopeless] if hopeless and hopeless not in found.notes else []
+        found = replace(found, notes=[*([trouble] if trouble else []), *notes, *found.notes])
+        asked = {key for _, key in meter.counted}
+        seen = [e for e in (*self.examples, *self.fresh) if self.task.key(e) in asked]
+        rows, intact_rows = self.cost.rows, self.cost.intact
+        noise = self.measure_noise(intact)
+        if not self.study.names_sets:  # what heads do together may be more than each one's share
+            found = above_noise(found, noise)
+        sets = len(found.candidates)
+        expect(
+            self.progress,
+            most_checked(self.study, [*self.tasks.values()], len(found.chosen), sets),
+        )
+        return SearchResult(found, meter.score(intact), noise, seen, rows, intact_rows)
+
+    def pose(self, probes: dict[str, Meter], intact: Sequence[Row], *, scans: bool) -> Problem:
+        """Say among which heads and on which examples to search; signals join the probes."""
+        study, name = self.study, self.study.task
+        return Problem(
+            heads=self.grid.size,
+            examples=self.examples,
+            settings=study.settings,
+            fresh=self.fresh,
+            elsewhere={  # what breaks a twin too is no universal head for that
+                other: self.tasks[other].first(None)[:ELSEWHERE]
+                for other in study.beside
+                if not study.is_twin(other)
+            },
+            chance=self.task.chance,
+            probe=name,
+            signal=add_signal(self, probes, name, intact) if scans else name,
+            sides=[*self.open_sides(probes)] if study.seeks_specific else [],
+            excluded=tuple(self.grid.column(head) for head in self.grid.named_in(study.exclude)),
+        )
+
+    def open_sides(self, probes: dict[str, Meter]) -> Iterator[OtherTask]:
+        """Yield the tasks that a set must break or spare; their signals join the probes."""
+        for name in dict.fromkeys((*self.study.twins, *self.study.spare)):
+            examples, _ = split_examples(self.tasks[name].size, self.study.settings.seed)
+            rows = probes[name].under(self.nothing, examples, self.progress, f"{name}, intact")
+            signal = add_signal(self, probes, name, rows)
+            yield OtherTask(name, examples, signal, name in self.study.twins)
+
+    def measure_noise(self, intact: Sequence[Row]) -> Noise | None:
+        """Measure what rounding does to the intact rows; None in a number format of full length."""
+        if self.engine.loaded.dtype not in ROUNDED:
+            return None
+        again = self.meter(self.task, repeat=1)
+        return measure_noise(intact, again, self.grid.size, self.study.settings.seed, self.progress)
+
+
+def add_signal(
+    bench: Workbench[HeadModel], probes: dict[str, Meter], name: str, intact: Sequence[Row]
+) -> str:
+    """Let the signal of a task join the probes; its name, the task's where it is the outcome.
+
+    `intact` are the task's rows with nothing knocked out.
+    """
+    answers = {row.number: responses_from_json(row.responses) for row in intact}
+    signal = Signal(probes[name].task, answers)
+    if signal.linear:
+        return name
+    probes[f"{name}.likelihood"] = bench.meter(signal)
+    return f"{name}.likelihood"
+
+
+def one_of_each_question(task: Task, most: float, progress: Progress) -> Task:
+    """Leave out copies, so that no question is searched on and held out as well, and say so.
+
+    Raises BadData if more than the share `most` of the examples contradict another one.
+    """
+    kept = without_copies(task, most)
+    if kept.size < task.size:
+        tell(
+            progress,
+            f"{called(task.name)}: {task.size:,} examples put {kept.size:,} different questions; "
+            "one of each is asked.",
+        )
+    return kept
+
+
+def describe_join(task: Task) -> str:
+    """Show how the first example's prompt and right answer are joined, as they are written."""
+    request, gold = task.requests(0)[0], task.gold(0)
+    if isinstance(request, LogLikelihood):
+        gold = request.continuation
+    if isinstance(request, Rolling) or gold is None:
+        return ""
+    return f" Asked as {prompt_of(request)[-BEFORE:]!r} + {gold[:BEFORE]!r}."
+
+
+def describe_uncovered(part: str) -> str:
+    """Say that something mixes tokens beside the heads."""
+    return (
+        f"Not covered: {part} carries something from token to token, and has no head that could be "
+        "knocked out."
+    )
+
+
+def announce(study: Study, tasks: Sequence[Task], heads: int, progress: Progress) -> None:
+    """Say what will be done, and how many rows it takes at most."""
+    searched, checked = most_searched(study, tasks, heads), most_checked(study, tasks)
+    tell(
+        progress,
+        f"{called(study.task)} in {called(title_of(study.model.name) or study.model.name)}: a "
+        f"search among {heads} heads, up to {searched:,} rows; its checks, up to {checked:,} more."
+        f"{describe_join(tasks[0])}",
+    )
+    expect(progress, searched + checked)
