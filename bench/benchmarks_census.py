@@ -33,10 +33,10 @@ from caploc.console import progress
 from caploc.engine import BatchEngine
 from caploc.measurement import Meter, as_measurements
 from caploc.models.loading import load_model
+from caploc.options import TaskOptions
 from caploc.recovery import Measurements
 from caploc.search import Plan, column_mask
 from caploc.store import Store
-from caploc.tasks.catalog import TaskOptions
 from caploc.workbench import ModelOptions, Workbench
 
 MODEL = "qwen2.5-coder-0.5b"

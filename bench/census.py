@@ -29,11 +29,11 @@ from caploc import designs
 from caploc.components import Masks
 from caploc.console import progress
 from caploc.measurement import Meter, as_measurements
+from caploc.options import TaskOptions
 from caploc.progress import Progress
 from caploc.recovery import Measurements
 from caploc.search import Plan, column_mask
 from caploc.store import Store
-from caploc.tasks.catalog import TaskOptions
 from caploc.workbench import ModelOptions, Workbench
 
 ROWS = Path("build/census")

@@ -32,11 +32,12 @@ import torch
 
 from caploc import designs
 from caploc.measurement import Meter
+from caploc.options import Settings, TaskOptions
 from caploc.progress import Silent
-from caploc.search import METHODS, Found, Problem, Settings, column_mask
+from caploc.search import METHODS, Found, Problem, column_mask
 from caploc.search.plan import OtherTask, Plan
 from caploc.store import Store
-from caploc.tasks.catalog import TaskOptions, list_twins
+from caploc.tasks.catalog import list_twins
 from caploc.tasks.task import LogLikelihood, Task
 from caploc.validation import Check
 from caploc.validation.frontier import Promise, judge_frontier

@@ -34,8 +34,9 @@ from caploc.engine.neurons import Batch, Batcher, gold_logprobs
 from caploc.models.neurons import NeuronModel, as_neurons
 from caploc.neurons.attribution import METHODS, Attribution
 from caploc.neurons.finding import accumulate
+from caploc.options import TaskOptions
 from caploc.stats.threshold import Moments
-from caploc.tasks.catalog import TaskOptions, load_task
+from caploc.tasks.catalog import load_task
 from clock import Stopwatch
 
 PAGE = Path("docs/bench/neurons.md")

@@ -29,8 +29,9 @@ from caploc import designs
 from caploc.models.cutting import knocked_out
 from caploc.models.hooks import temporary_hooks
 from caploc.models.loading import LoadedModel, load_model
+from caploc.options import Settings
 from caploc.recovery import Measurements
-from caploc.search import Plan, Problem, Settings
+from caploc.search import Plan, Problem
 from caploc.search.scan import Sizes as ScanSizes
 from caploc.search.scan import scan_heads, scan_then_trial, split
 from clock import Stopwatch

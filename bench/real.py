@@ -22,12 +22,12 @@ from pyarrow import parquet
 from caploc import designs
 from caploc.components import ALONE
 from caploc.measurement import Meter
+from caploc.options import Settings, TaskOptions
 from caploc.progress import Silent
 from caploc.result import Effect, Member
-from caploc.search import METHODS, Found, Problem, Settings, column_mask
+from caploc.search import METHODS, Found, Problem, column_mask
 from caploc.session import add_signal
 from caploc.store import Store
-from caploc.tasks.catalog import TaskOptions
 from caploc.validation import Check
 from caploc.validation.members import drop_idle_members, judge, measure_members
 from caploc.workbench import ModelOptions, Workbench

@@ -10,8 +10,9 @@ from functools import partial
 import numpy as np
 
 import rivals
+from caploc.options import Settings
 from caploc.recovery import Measurements
-from caploc.search import METHODS, Plan, Problem, Search, Settings
+from caploc.search import METHODS, Plan, Problem, Search
 from driving import drive
 from fixtures import KINDS, World
 from truths import Scores, Truth, scores

@@ -10,7 +10,8 @@ from answering import Ask
 from caploc import designs
 from caploc.components import Masks
 from caploc.models.loading import LoadedModel
-from caploc.tasks.catalog import TaskOptions, load_task
+from caploc.options import TaskOptions
+from caploc.tasks.catalog import load_task
 from caploc.tasks.task import Generate, LogLikelihood, Request, options_json
 from models import PRETRAINED, STOP, kept_words
 

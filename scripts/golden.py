@@ -109,7 +109,8 @@ class Planted:
 
     def search(self, method: str, goal: str) -> Figures:
         """Run a search to its end; what it asked and what it found."""
-        from caploc.search import METHODS, Problem, Settings
+        from caploc.options import Settings
+        from caploc.search import METHODS, Problem
         from caploc.search.plan import OtherTask
 
         answer = self.answer()
@@ -226,7 +227,8 @@ def requests() -> Figures:
 def digest(name: str, data: dict[str, str]) -> Figures | None:
     """Count a task's examples, and digest what they ask; nothing if there is no such task."""
     from caploc.errors import UnknownName
-    from caploc.tasks.catalog import TaskOptions, load_task
+    from caploc.options import TaskOptions
+    from caploc.tasks.catalog import load_task
 
     try:
         task = load_task(name, TaskOptions(data=data, allow_code=True))

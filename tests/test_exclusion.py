@@ -7,7 +7,7 @@ from caploc.declaration import Study
 from caploc.errors import BadData, BadOption, UserError
 from caploc.exclusion import keep_universal, resolve_excluded
 from caploc.finished import FinishedRun
-from caploc.search import Settings
+from caploc.options import Settings
 from caploc.study import run_study
 from caploc.workbench import ModelOptions
 from worlds.planted import Planted, write_planted

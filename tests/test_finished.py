@@ -8,8 +8,7 @@ import pytest
 from caploc.declaration import Study
 from caploc.errors import UserError
 from caploc.finished import FinishedRun, restored
-from caploc.search import Settings
-from caploc.tasks.catalog import TaskOptions
+from caploc.options import Settings, TaskOptions
 from caploc.workbench import ModelOptions
 from worlds import DEMO
 

@@ -16,9 +16,10 @@ from caploc.export import Export
 from caploc.finished import FinishedRun
 from caploc.given import GivenScorer, digest_pair, digest_weights, example_of, write_task
 from caploc.models.sources import find_source
+from caploc.options import TaskOptions
 from caploc.playground.answers import Chat
 from caploc.progress import Silent
-from caploc.tasks.catalog import TaskOptions, load_task
+from caploc.tasks.catalog import load_task
 from caploc.workbench import Allowed, ModelOptions
 from worlds import DEMO
 

@@ -16,8 +16,8 @@ from caploc.interactions import (
     interactions,
     pairs,
 )
+from caploc.options import Settings
 from caploc.progress import Silent
-from caploc.search import Settings
 from caploc.study import run_study
 from caploc.workbench import ModelOptions
 from worlds.planted import Planted, write_planted

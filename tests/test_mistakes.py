@@ -71,7 +71,7 @@ MISTAKES = [
     # options
     (f"{LOCATE} --method scann", "no method 'scann'. Did you mean 'scan'"),
     (f"{LOCATE} --goal both", "no --goal 'both'. Known: heads, set, specific"),
-    (f"{LOCATE} --method css --rate 1", "--rate is the share of heads in a mask, .* got 1"),
+    (f"{LOCATE} --method css --rate 1", "--rate must be above 0 and below 1; got 1"),
     (f"{LOCATE} --method css --rate some", "'--rate'.* number"),
     (f"{LOCATE} --budget 3", "--budget .*3"),
     (f"{LOCATE} --top 500", "--top .*500"),

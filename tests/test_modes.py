@@ -11,17 +11,17 @@ from typer.testing import CliRunner
 from caploc.cli import app
 from caploc.contents import read_file
 from caploc.declaration import Study
-from caploc.errors import BadOption, UnknownName, UserError
+from caploc.errors import BadOption, UserError
 from caploc.finished import FinishedRun
 from caploc.folder import RESULT
-from caploc.modes import AVERAGED, POOL, Intervention, Mode
+from caploc.modes import AVERAGED, POOL, Intervention
+from caploc.options import Mode, Settings, TaskOptions
 from caploc.progress import Silent
 from caploc.result import Result
-from caploc.search import Settings
 from caploc.store import Store
 from caploc.studies import read_studies
 from caploc.study import run_study
-from caploc.tasks.catalog import TaskOptions, load_task
+from caploc.tasks.catalog import load_task
 from caploc.workbench import Allowed, ModelOptions, Workbench
 from worlds import DEMO
 
@@ -156,21 +156,6 @@ def test_a_study_goes_through_in_every_mode_and_comes_out_of_its_rows_again(tmp_
     assert FinishedRun.read(tmp_path / "run").study.mode == asked.mode
     with pytest.raises(UserError):  # another mode is another study
         run_study(replace(asked, mode=Mode()), tmp_path / "run")
-
-
-MISTAKES = [
-    (Mode("median"), "There is no mode 'median'. Did you mean 'mean'?"),
-    (Mode("mean", positions="last"), "--positions is for --mode patch; got --mode mean"),
-    (Mode("zero", "demo/code"), "--corrupted is for --mode patch"),
-    (Mode("patch"), "--mode patch needs --corrupted TASK"),
-    (Mode("patch", "demo/code", "first"), "--positions is all, last, changed or numbers"),
-]
-
-
-@pytest.mark.parametrize(("mode", "said"), MISTAKES)
-def test_mistakes_are_told_before_a_model_is_looked_at(mode, said):
-    with pytest.raises((BadOption, UnknownName), match=said.replace("?", r"\?")):
-        replace(study(mode), model=ModelOptions(DEMO)).check()
 
 
 def test_other_tasks_have_no_corrupted_prompts(pair):

@@ -7,9 +7,10 @@ import pytest
 from caploc.contents import read_file
 from caploc.declaration import Study
 from caploc.export import Export
+from caploc.options import Settings
 from caploc.recovery import Measurements, fit_paired
 from caploc.result import Result
-from caploc.search import METHODS, Found, Method, Settings
+from caploc.search import METHODS, Found, Method
 from caploc.search.plan import Plan, intact_plan
 from caploc.study import run_study
 from caploc.workbench import ModelOptions

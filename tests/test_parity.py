@@ -12,9 +12,10 @@ from caploc.cost import Cost
 from caploc.engine import BatchEngine
 from caploc.measurement import Meter
 from caploc.models.loading import load_model
+from caploc.options import TaskOptions
 from caploc.progress import Silent
 from caploc.store import Question, Store
-from caploc.tasks.catalog import TaskOptions, load_task, own_manager
+from caploc.tasks.catalog import load_task, own_manager
 from worlds import DEMO, TASKS
 
 LIMIT = 40

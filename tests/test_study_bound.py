@@ -10,8 +10,8 @@ from caploc.declaration import Study
 from caploc.errors import FolderTaken
 from caploc.folder import claim
 from caploc.models import loading
+from caploc.options import Settings
 from caploc.progress import Silent
-from caploc.search import Settings
 from caploc.study import run_study
 from caploc.workbench import ModelOptions
 from worlds import DEMO

@@ -10,8 +10,8 @@ import pytest
 from caploc.contents import Curve, read_file
 from caploc.declaration import Study
 from caploc.evaluation import curve
+from caploc.options import Settings
 from caploc.progress import Silent
-from caploc.search import Settings
 from caploc.search.settings import KNOBS
 from caploc.study import run_study
 from caploc.validation import CURVED

@@ -10,8 +10,8 @@ from caploc.cli.options import parse_families
 from caploc.declaration import Study
 from caploc.errors import BadOption, UserError
 from caploc.finished import FinishedRun
+from caploc.options import Settings
 from caploc.result import Model, Search
-from caploc.search import Settings
 from caploc.study import run_study
 from caploc.universal import Trials, check_direction, find_universal, leave_out_universal
 from caploc.workbench import ModelOptions

@@ -1,25 +1,25 @@
 """What a study is asked to do: one task on one model with one method, declared and checked."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 from itertools import chain
 
 from caploc import designs
-from caploc.errors import BadOption, pick
+from caploc.errors import BadOption
 from caploc.exclusion import resolve_excluded
-from caploc.modes import Intervention, Mode
+from caploc.modes import Intervention
 from caploc.naming import are_twins
+from caploc.options import MOST_MASKS, StudyFields, record
 from caploc.result import Subsets
-from caploc.search import METHODS, Problem, Settings
-from caploc.search.settings import MOST_MASKS, MOST_ROWS, check_spared
-from caploc.tasks.catalog import LoadTasks, TaskOptions, check_task_name, list_twins
+from caploc.search import METHODS, Problem
+from caploc.search.settings import check_spared
+from caploc.tasks.catalog import LoadTasks, check_data, check_task_name, list_twins
 from caploc.tasks.defects import without_defects
 from caploc.tasks.task import Request, Task
 from caploc.tracking import check_tracking
 from caploc.validation import (
     CURVED,
-    check_limit,
 )
 from caploc.validation.frontier import (
     check_sides,
@@ -39,42 +39,11 @@ CHECKED = 100  # of them that no search sees: the finding, controls and held-out
 FEWEST_FRESH = 20  # below which there is no check on fresh examples; so few no search sees
 
 
-@dataclass(frozen=True)
-class Study:
-    """What to do: one task on one model with one method. Everything else follows from it.
-
-    `settings.budget`, in rows, is what the default search may spend; for the other methods it
-    decides the number of masks (or, for those that draw none, of examples). `examples` are those
-    that heads are found on (None: as many as suits the method and the task). `other_tasks` are
-    scored before and after, to see what else breaks; so are those that a specific set must
-    `spare`, and its `twins`, the task in other words, which it must break as well (none named:
-    those that caploc brings; `none`: no such). `limit` caps the examples of every final score;
-    heads of `exclude` (names, files of heads, or `universal`) are left in and never named;
-    `controls` is the number of random sets of heads to compare with, and 0 leaves out that
-    check and the held-out masks. `quick` leaves out the look for a smaller, more specific
-    set, and the curve over its heads. `disjoint` keeps the examples that the search saw out of
-    the task's final score, in which the paper leaves them. `track` names an experiment of MLflow
-    that the run is logged to. `leave_out` is the share of a task's examples that may be left out
-    because they cannot be asked as they stand.
-    """
+@record(frozen=True)
+class Study(StudyFields):
+    """A study of a model that can be loaded: what follows from what was chosen."""
 
     model: ModelOptions
-    task: str
-    method: str = "scan"
-    settings: Settings = field(default_factory=Settings)
-    examples: int | None = None
-    options: TaskOptions = field(default_factory=TaskOptions)
-    other_tasks: tuple[str, ...] = ()
-    spare: tuple[str, ...] = ()
-    twins: tuple[str, ...] = ()
-    exclude: tuple[str, ...] = ()
-    mode: Mode = field(default_factory=Mode)
-    controls: int = 20
-    limit: int | None = None
-    quick: bool = False
-    disjoint: bool = False
-    track: str | None = None
-    leave_out: float = 0.0
 
     @property
     def seeks_set(self) -> bool:
@@ -110,7 +79,6 @@ class Study:
 
         Returns the study with its budget spent, its excluded heads by name and its twins.
         """
-        pick(METHODS, self.method, "method")
         study = self.with_twins()
         for check in study.checks():
             check()
@@ -134,24 +102,11 @@ class Study:
     def checks(self) -> tuple[Callable[[], object], ...]:
         """List what may refuse it by a UserError, whatever its model, method and tasks."""
         return (
-            self.settings.check,
-            self.options.check,
-            self.check_controls,
-            partial(check_limit, self.limit),
+            partial(check_data, self.options),
             partial(check_task_count, "The study", 1 + len(self.beside)),
             partial(check_tracking, self.track),
-            self.mode.check,
             partial(self.mode.check_beside, self.beside),
         )
-
-    def check_controls(self) -> None:
-        if not 0 <= self.leave_out < 1:
-            raise BadOption(
-                "--leave-out is the share of a task's examples that may be left out, from 0 to "
-                f"below 1; got {self.leave_out:g}."
-            )
-        if self.controls < 0:
-            raise BadOption(f"--controls must be 0 or more; got {self.controls}.")
 
     def check_sparing(self) -> None:
         """Refuse tasks to spare, or their lack, that the method and its goal make no sense of."""
@@ -159,11 +114,7 @@ class Study:
         check_sides(self.task, self.spare, self.twins)
 
     def check_counts(self, heads: int) -> None:
-        """Refuse more examples than anyone has, and more heads to name than there are."""
-        if self.examples is not None and not 1 <= self.examples <= MOST_ROWS:
-            raise BadOption(
-                f"--examples must be 1 or more, and at most {MOST_ROWS:,}; got {self.examples}."
-            )
+        """Refuse more heads to name than there are."""
         if self.settings.top > heads:
             raise BadOption(
                 f"--top {self.settings.top} is more than the {heads} heads of {self.model.name}."

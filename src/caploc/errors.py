@@ -30,7 +30,7 @@ class UserError(CaplocError):
     """What was asked cannot be done; the text says what is allowed and what to do."""
 
 
-class UnknownName(UserError, LookupError):
+class UnknownName(UserError, LookupError, ValueError):
     """A name that is in no table."""
 
 

@@ -8,11 +8,11 @@ from caploc.contents import Curve, TaskScores
 from caploc.errors import BadOption
 from caploc.finished import FinishedRun
 from caploc.folder import CURVE, EVALUATION, check_named, claim, package_versions, write_json
-from caploc.modes import Mode
+from caploc.options import Mode, TaskOptions
 from caploc.progress import Progress, Silent
 from caploc.report.page import curve_of, rewrite_page
 from caploc.result import SCHEMA, GridShape, RunCost, TaskComparison
-from caploc.tasks.catalog import TaskOptions, check_task_name
+from caploc.tasks.catalog import check_data, check_task_name
 from caploc.validation import Comparison, check_limit, draw_curve, score_both
 from caploc.validation.failures import categorize_failures
 from caploc.workbench import Allowed, ModelOptions, Workbench, check_pairs, load_intervention
@@ -39,9 +39,7 @@ class Evaluation:
             raise BadOption("--task names at least one task, such as --task words/past.")
         if twice := [name for name in self.tasks if self.tasks.count(name) > 1]:
             raise BadOption(f"--task names {twice[0]} twice; name each task once.")
-        self.options.check()
-        check_limit(self.limit)
-        self.mode.check()
+        check_data(self.options)
         self.mode.check_beside(self.tasks[1:])
         for name in (*self.tasks, *self.mode.tasks):
             check_task_name(name, self.options)

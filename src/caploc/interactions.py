@@ -19,12 +19,13 @@ from caploc.errors import BadOption
 from caploc.finished import FinishedRun
 from caploc.folder import INTERACTIONS, check_named, write_json
 from caploc.measurement import search
+from caploc.options import Settings
 from caploc.progress import Progress, Silent
 from caploc.recovery import false_discovery_rates, paired
 from caploc.recovery.estimate import right_of
 from caploc.report.page import rewrite_page
 from caploc.result import number
-from caploc.search import Plan, Problem, Settings, column_mask
+from caploc.search import Plan, Problem, column_mask
 from caploc.search.plan import Asking, intact_plan
 from caploc.search.published import Sheet
 from caploc.search.scan import Scan

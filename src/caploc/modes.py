@@ -8,60 +8,12 @@ from caploc import designs
 from caploc.cache import COMPACT, digest
 from caploc.components import Mask
 from caploc.engine import Ask, Source
-from caploc.engine.reading import parse_positions
-from caploc.errors import BadOption, pick
+from caploc.errors import BadOption
+from caploc.options import MEAN, PATCH, RESAMPLE, ZERO, Mode
 from caploc.tasks.task import Request, Task
 
-ZERO, MEAN, RESAMPLE, PATCH = "zero", "mean", "resample", "patch"
-MODES = {
-    ZERO: "zero",
-    MEAN: "its mean over examples of the task",
-    RESAMPLE: "its output on another example of the task, at the same position",
-    PATCH: "its output on the example's corrupted prompt, at chosen positions",
-}
 AVERAGED = 64  # examples, at most, whose prompts a mean is over
 POOL = 16  # examples, at most, that another one is drawn from
-
-
-@dataclass(frozen=True)
-class Mode:
-    """What a knocked-out head hands on: zero, or what it does elsewhere.
-
-    `name` is one of `MODES`. For `patch`, example n of the task `corrupted` is the counterpart of
-    example n, and `positions` (None: all) are those of the prompt at which heads are patched: all,
-    last, changed, or numbers such as `-2,-1`.
-    """
-
-    name: str = ZERO
-    corrupted: str | None = None
-    positions: str | None = None
-
-    @property
-    def tasks(self) -> tuple[str, ...]:
-        return () if self.corrupted is None else (self.corrupted,)
-
-    def check(self) -> None:
-        """Refuse, by a UserError, what does not fit together."""
-        pick(MODES, self.name, "mode")
-        if self.name != PATCH:
-            for option in ("corrupted", "positions"):
-                if getattr(self, option) is not None:
-                    raise BadOption(f"--{option} is for --mode {PATCH}; got --mode {self.name}.")
-            return
-        if self.corrupted is None:
-            raise BadOption(
-                f"--mode {PATCH} needs --corrupted TASK: the same examples, each with a corrupted "
-                "prompt of as many tokens."
-            )
-        parse_positions(self.positions or "all")
-
-    def check_beside(self, others: Sequence[str]) -> None:
-        """Refuse, by a BadOption, other tasks where only one has corrupted prompts."""
-        if self.name == PATCH and others:
-            raise BadOption(
-                f"--mode {PATCH} has corrupted prompts of one task, and none for {others[0]}; "
-                "leave other tasks out."
-            )
 
 
 @dataclass(frozen=True)

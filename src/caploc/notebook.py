@@ -26,16 +26,14 @@ from caploc.given import GivenModel, GivenScorer, Pairs, Score, name_examples, w
 from caploc.models.knockout import knockout
 from caploc.models.loading import load_model
 from caploc.models.sources import title_of
-from caploc.modes import PATCH, Mode
 from caploc.naming import check_listed, default_folder, default_others, is_folder, placed
+from caploc.options import PATCH, Mode, Settings, TaskOptions
 from caploc.process import without_bars
 from caploc.report.card import headline, write_html, write_text
 from caploc.report.charts import Picture
 from caploc.report.plots import curve_specs, heads_spec, units_by_task
 from caploc.result import FrontierSet, HeadEffect, Result
-from caploc.search import Settings
 from caploc.study import run_study
-from caploc.tasks.catalog import TaskOptions
 from caploc.workbench import ModelOptions
 
 SHOWN = 8  # heads that the summary lists

@@ -13,7 +13,7 @@ from caploc.exclusion import keep_universal
 from caploc.finished import FinishedRun
 from caploc.folder import UNIVERSAL, claim, package_versions, write_json
 from caploc.measurement import Meter
-from caploc.modes import ZERO
+from caploc.options import ZERO
 from caploc.progress import Progress, Silent
 from caploc.recovery import paired_standard_error
 from caploc.search import column_mask

@@ -10,7 +10,7 @@ from transformers import PreTrainedTokenizerBase
 
 from caploc.components import Heads
 from caploc.cost import Cost
-from caploc.engine import PACKED, BatchEngine, chat_template, check_engine
+from caploc.engine import BatchEngine, chat_template, check_engine
 from caploc.errors import BadOption, UserError, pick
 from caploc.measurement import HeadModel, Meter, Model_co, RowEngine
 from caploc.models.loading import (
@@ -24,9 +24,10 @@ from caploc.models.loading import (
 from caploc.models.neurons import NeuronModel, find_sites
 from caploc.models.placement import SCHEMES, SPREAD
 from caploc.models.sources import ModelSource, find_source
-from caploc.modes import ZERO, Intervention, Mode, Sources
+from caploc.modes import Intervention, Sources
+from caploc.options import ZERO, Mode, ModelFields, TaskOptions, record
 from caploc.store import Question, Store
-from caploc.tasks.catalog import TaskOptions, load_task, wants_chat_template
+from caploc.tasks.catalog import load_task, wants_chat_template
 from caploc.tasks.task import Task, prompt_of
 from caploc.tasks.taskfiles import find_code
 from caploc.workers import DistributedEngine, Workers
@@ -37,31 +38,19 @@ from caploc.workers.scoring import Scoring, ScoringRecipe, ScoringReplica, Scori
 MOST_TASKS = 256  # of a study: its own and those beside it; each is loaded and scored
 
 
-@dataclass(frozen=True)
-class ModelOptions:
+@record(frozen=True)
+class ModelOptions(ModelFields):
     """Which model, and how it is loaded; see `caploc.load_model`.
 
-    With `workers` each of them loads it and answers rows. `backend` is one of `ENGINES`.
+    With `workers` each of them loads it and answers rows.
     """
 
-    name: str
-    device: str = "auto"
-    dtype: str = "auto"
-    revision: str | None = None
-    trust_remote_code: bool = False
-    projections: str | None = None
-    batch_size: int | None = None
     workers: Workers | None = None
-    quantize: str | None = None
-    gguf: str | None = None
-    backend: str = PACKED
 
     score: ClassVar[Any] = None  # a `ScoreAnswer` for tasks that leave it to the program
 
     def check(self) -> Heads:
         """Refuse, by a UserError, what shows before weights are read; return the model's grid."""
-        if self.batch_size is not None and self.batch_size < 1:
-            raise BadOption(f"--batch-size must be 1 or more; got {self.batch_size}.")
         if self.revision is not None and not self.revision.isprintable():
             raise BadOption(f"--revision must be a branch, tag or commit; got {self.revision!r}.")
         check_engine(self.backend, "--workers" if self.workers is not None else None)

@@ -5,7 +5,8 @@ import pytest
 
 import rivals
 import simulator
-from caploc.search import METHODS, Problem, Settings
+from caploc.options import Settings
+from caploc.search import METHODS, Problem
 from driving import Done, drive
 from truths import Truth, scores, summary
 from worlds.simulate import World

@@ -18,9 +18,9 @@ from caploc.comparison import compare
 from caploc.contents import Answers, check_contents
 from caploc.declaration import Study
 from caploc.evaluation import curve
+from caploc.options import Settings
 from caploc.report.page import write_report
 from caploc.result import Result
-from caploc.search import Settings
 from caploc.workbench import ModelOptions
 
 pytestmark = pytest.mark.browser

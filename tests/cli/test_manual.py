@@ -11,8 +11,7 @@ from caploc import folder
 from caploc.cli import EVERYWHERE, app, options, unwrap
 from caploc.declaration import Study
 from caploc.folder import RESULT
-from caploc.modes import Mode
-from caploc.search import Settings
+from caploc.options import Mode, Settings
 from caploc.workbench import ModelOptions
 from worlds import DEMO
 

@@ -7,9 +7,10 @@ import pytest
 import torch
 
 from caploc.engine import Ask, BatchEngine, Source
-from caploc.engine.reading import choose_positions, parse_positions
+from caploc.engine.reading import choose_positions
 from caploc.errors import BadOption
 from caploc.models.loading import load_model
+from caploc.options import parse_positions
 from caploc.tasks.task import Generate, LogLikelihood, options_json
 from worlds import DEMO
 

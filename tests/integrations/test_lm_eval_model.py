@@ -16,7 +16,8 @@ from caploc.components import read_heads
 from caploc.errors import BadData, BadOption
 from caploc.evaluation import Evaluation, evaluate
 from caploc.integrations.lm_eval import KnockedOut
-from caploc.tasks.catalog import TaskOptions, own_manager
+from caploc.options import TaskOptions
+from caploc.tasks.catalog import own_manager
 from caploc.workbench import ModelOptions
 from worlds import DEMO
 from worlds import TASKS as FOLDER

@@ -10,9 +10,9 @@ from caploc.models.neurons import as_neurons
 from caploc.neurons.attribution import Attribution
 from caploc.neurons.finding import Finder, score_cache
 from caploc.neurons.study import load_source
+from caploc.options import TaskOptions
 from caploc.progress import Silent
 from caploc.stats.threshold import Rule
-from caploc.tasks.catalog import TaskOptions
 from caploc.workbench import ModelOptions
 from worlds.planted_neurons import WORDS, PlantedNeurons, write_planted_neurons
 

@@ -8,7 +8,7 @@ from planted_models import TWO, Planter
 from caploc.engine.encoding import RequestEncoder
 from caploc.errors import BadData, BadOption
 from caploc.neurons.study import load_source, with_end
-from caploc.tasks.catalog import TaskOptions
+from caploc.options import TaskOptions
 from caploc.tasks.task import LogLikelihood, Rolling
 from caploc.workbench import ModelOptions
 from worlds import DEMO

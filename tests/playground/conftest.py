@@ -3,9 +3,9 @@
 import pytest
 
 from caploc.models.loading import load_model
+from caploc.options import TaskOptions
 from caploc.playground.playground import Playground
 from caploc.playground.setting import make_setting
-from caploc.tasks.catalog import TaskOptions
 from caploc.workbench import ModelOptions
 from worlds import CAPABILITIES, DEMO
 

@@ -9,10 +9,11 @@ import pytest
 from caploc.declaration import Study
 from caploc.errors import BadOption, UnknownName, UserError
 from caploc.finished import FinishedRun
+from caploc.options import TaskOptions
 from caploc.playground.playground import DrawnExample
 from caploc.playground.serving import address, describe_exposure, listen
 from caploc.playground.setting import make_setting, open_runs
-from caploc.tasks.catalog import TaskOptions, load_task
+from caploc.tasks.catalog import load_task
 from caploc.tasks.task import Generated
 from caploc.workbench import ModelOptions
 from worlds import DEMO

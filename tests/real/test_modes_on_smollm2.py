@@ -5,8 +5,9 @@ import pytest
 import torch
 
 from caploc.engine import Ask, BatchEngine
-from caploc.modes import Intervention, Mode
-from caploc.tasks.catalog import TaskOptions, load_task
+from caploc.modes import Intervention
+from caploc.options import Mode, TaskOptions
+from caploc.tasks.catalog import load_task
 
 pytestmark = pytest.mark.real
 

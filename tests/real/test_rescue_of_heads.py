@@ -3,9 +3,9 @@
 import pytest
 
 from caploc.naming import is_fetched
+from caploc.options import TaskOptions
 from caploc.progress import Silent
 from caploc.store import Store
-from caploc.tasks.catalog import TaskOptions
 from caploc.validation import Check
 from caploc.validation.members import judge
 from caploc.workbench import ModelOptions, Workbench

@@ -12,11 +12,11 @@ from scipy.stats import binom
 from caploc import designs
 from caploc.measurement import search
 from caploc.naming import is_fetched
+from caploc.options import Settings, TaskOptions
 from caploc.progress import Silent
-from caploc.search import METHODS, Problem, Settings
+from caploc.search import METHODS, Problem
 from caploc.session import add_signal
 from caploc.store import Store
-from caploc.tasks.catalog import TaskOptions
 from caploc.validation import Check
 from caploc.workbench import ModelOptions, Workbench
 

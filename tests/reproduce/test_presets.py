@@ -64,12 +64,12 @@ def test_a_preset_of_ones_own_is_read(tmp_path):
         (
             'method = "css"',
             'method = "css-search"\nrates = [0.2, 0.1]',
-            "search 'CSS': rates must be shares of the heads between 0 and 1, each larger",
+            "search 'CSS': rates must be above 0 and below 1, each larger",
         ),
         (
             'method = "css"',
             'method = "css-search"\nmask_counts = [0]',
-            "search 'CSS': mask_counts must be 1 or more",
+            "search 'CSS': mask_counts must be 1 to 100,000",
         ),
         ('main = "CSS"', 'main = "CSB"', "main = 'CSB' is no search's label"),
         ('main = "CSS"', 'main = "CSS"\nlead = "x"', "lead = 'x' is no model's label"),

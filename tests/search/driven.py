@@ -4,8 +4,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from caploc.options import Settings
 from caploc.recovery import Measurements
-from caploc.search import Found, Plan, Problem, Settings
+from caploc.search import Found, Plan, Problem
 from worlds.simulate import World
 
 SEARCHED, FRESH = range(200), range(200, 500)  # examples to search on, and for the check

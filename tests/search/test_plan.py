@@ -1,9 +1,11 @@
 import numpy as np
 import pytest
 
-from caploc.errors import BadOption, UnknownName, UserError
-from caploc.search import Plan, Problem, Settings, column_mask
+from caploc.errors import BadOption
+from caploc.options import Settings
+from caploc.search import Plan, Problem, column_mask
 from caploc.search.plan import intact_plan
+from caploc.search.settings import check_budget
 
 
 def test_a_crossed_plan_asks_every_mask_on_every_example():
@@ -33,37 +35,9 @@ def test_a_column_mask_cuts_these_heads_and_no_other():
     assert not column_mask(6, []).any()
 
 
-WRONG = [
-    ({"rate": 0.0}, "--rate is the share of heads in a mask, between 0 and 1; got 0."),
-    ({"rate": 2.0}, "--rate is the share of heads in a mask, between 0 and 1; got 2."),
-    ({"masks": 0}, "--masks must be 1 or more; got 0."),
-    ({"top": -2}, "--top must be 1 or more; got -2."),
-    ({"seed": -1}, "--seed must be 0 or more; got -1."),
-    ({"price": 0.0}, "--price must lie above 0 and at most at 1; .05 is 5 points; got 0."),
-    ({"goal": "all"}, "There is no --goal 'all'. Known: heads, set, specific."),
-]
-
-
-@pytest.mark.parametrize(("given", "said"), WRONG, ids=[said for _, said in WRONG])
-def test_settings_that_mean_nothing_are_refused_with_what_is_allowed(given, said):
-    with pytest.raises(UserError) as refused:
-        Settings(**given).check()
-    assert str(refused.value) == said
-
-
-def test_an_estimator_that_is_not_there_is_refused_with_those_that_are():
-    with pytest.raises(UnknownName, match="no estimator 'laso'.*'lasso'.*paired"):
-        Settings(estimator="laso").check()
-
-
-def test_settings_that_mean_something_pass():
-    for given in ({}, {"price": 1.0}, {"goal": "set"}, {"estimator": "logistic"}):
-        Settings(**given).check()
-
-
 def test_a_budget_that_does_not_pay_for_the_scan_and_a_small_trial_is_refused():
     with pytest.raises(BadOption) as refused:
-        Settings(budget=187).check_budget(64)
+        check_budget(Settings(budget=187), 64)
     assert "187 is too small: 188 rows or more" in str(refused.value)
-    Settings(budget=188).check_budget(64)
-    Settings().check_budget(64)
+    check_budget(Settings(budget=188), 64)
+    check_budget(Settings(), 64)

@@ -13,7 +13,7 @@ import pytest
 
 from caploc.declaration import Study
 from caploc.errors import BadOption
-from caploc.search import Settings
+from caploc.options import Settings
 from caploc.workbench import ModelOptions
 from worlds import DEMO
 
@@ -91,11 +91,11 @@ def test_ctrl_c_during_an_import_ends_the_process_at_once(tmp_path):
 
 def test_a_visitor_who_leaves_prints_nothing(capfd, caplog):
     uvicorn = pytest.importorskip("uvicorn")
+    from caploc.options import TaskOptions
     from caploc.playground.app import application
     from caploc.playground.playground import Playground
     from caploc.playground.serving import list_hosts, listen
     from caploc.playground.setting import make_setting
-    from caploc.tasks.catalog import TaskOptions
 
     setting = make_setting((), DEMO, ModelOptions(DEMO), [], TaskOptions())
     with listen("127.0.0.1", 0) as listening:

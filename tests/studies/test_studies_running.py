@@ -15,6 +15,7 @@ from caploc.declaration import Study
 from caploc.errors import BadOption, FolderTaken, StoreFailed
 from caploc.folder import package_versions
 from caploc.models import placement
+from caploc.options import Settings
 from caploc.progress import Silent
 from caploc.result import (
     Estimand,
@@ -26,7 +27,6 @@ from caploc.result import (
     TaskComparison,
     Validation,
 )
-from caploc.search import Settings
 from caploc.store import folder_lock
 from caploc.studies import run_studies
 from caploc.studies.running import finished, located

@@ -44,7 +44,7 @@ def mistakes(path: Path) -> list[str]:
 def test_a_list_for_all_studies_leaves_out_each_ones_own_task(tmp_path):
     text = """
         models = ["demo"]
-        tasks = ["words/past", {name = "words/plural", twins = ["words/plural_twin"]}]
+        tasks = ["words/past", {name = "words/plural", twin = ["words/plural_twin"]}]
         [settings]
         goal = "specific"
         also = ["words/past", "words/plural", "words/upper"]
@@ -131,48 +131,62 @@ def test_code_is_allowed_on_the_command_line_only(tmp_path):
     assert not study.options.allow_code and not study.model.trust_remote_code
 
 
-def test_every_mistake_is_named_at_once_before_a_model_is_loaded(tmp_path):
-    lines = mistakes(
-        written(
-            tmp_path,
-            """
-            models = ["demo", "nowhere/at all", {name = "demo", label = "bad", dtype = "float8"}]
-            tasks = ["demo/additon", {name = "demo/code", rate = 2, fewshots = 3}]
-            methods = ["scan", "cs", {name = "one-shot", budget = 20}]
-            seeds = [0, 0, -1]
-            bogus = 1
-            [settings]
-            budget = 10
-            top = 0
-            estimator = "laso"
-            rates = [0.1, 0.05]
-            also = ["demo/sentence"]
-            data = {test = "nofile.jsonl"}
-            [[overrides]]
-            tasks = ["demo/adition"]
-            limit = "x"
-            """,
-        )
-    )
+def named_once(tmp_path, text, wanted):
+    lines = mistakes(written(tmp_path, text))
+    for pattern in wanted:
+        assert sum(bool(re.search(pattern, line)) for line in lines) == 1, (pattern, lines)
+
+
+def test_every_wrong_key_and_value_is_named_at_once(tmp_path):
+    text = """
+        models = ["demo"]
+        tasks = ["demo/code", {name = "demo/code", rate = 2, fewshots = 3}]
+        seeds = [0, 0, -1]
+        bogus = 1
+        [settings]
+        top = 0
+        estimator = "laso"
+        controls = -1
+        [[overrides]]
+        limit = "x"
+        """
+    wanted = [
+        r"tasks\[1\]\.rate must be above 0 and below 1; got 2",
+        r"tasks\[1\]\.fewshots: there is no such key. Did you mean 'fewshot'",
+        r"seeds\[2\] must be greater than or equal to 0; got -1",
+        r"bogus: there is no such key. Known: out, models",
+        r"settings\.top must be 1 or more; got 0",
+        r"settings\.controls must be 0 or more; got -1",
+        r"settings\.estimator: There is no estimator 'laso'. Did you mean 'lasso'",
+        r"overrides\[0\]\.limit must be a whole number, 1 or more; got 'x'",
+    ]
+    named_once(tmp_path, text, wanted)
+
+
+def test_every_wrong_name_is_named_at_once_before_a_model_is_loaded(tmp_path):
+    text = """
+        models = ["demo", "nowhere/at all", {name = "demo", label = "bad", dtype = "float8"}]
+        tasks = ["demo/additon", "demo/code"]
+        methods = ["scan", "cs", {name = "one-shot", budget = 20}]
+        seeds = [0, 0]
+        [settings]
+        budget = 10
+        also = ["demo/sentence"]
+        data = {test = "nofile.jsonl"}
+        [[overrides]]
+        tasks = ["demo/adition"]
+        """
     wanted = [
         r"models\[1\]: There is no folder 'nowhere/at all'",
         r"models\[2\]: There is no dtype 'float8'. Did you mean 'float32'",
         r"tasks: demo/additon: There is no task 'demo/additon'. Did you mean 'demo/addition'",
-        r"tasks\[1\]\.rate = 2: it must be less than 1",
-        r"tasks\[1\]\.fewshots: there is no such key. Did you mean 'fewshot'",
-        r"methods\[1\]\.name: There is no method 'cs'. Did you mean 'css'",
+        r"There is no method 'cs'. Did you mean 'css'",
         r"seeds: 0 is there 2 times",
-        r"seeds\[2\] = -1: it must be greater than or equal to 0",
-        r"bogus: there is no such key. Known: out, models",
-        r"settings\.top = 0: it must be greater than or equal to 1",
-        r"There is no estimator 'laso'. Did you mean 'lasso'",
         r"There is no task 'demo/sentence'",
         r"data test=.*nofile.jsonl: there is no such file",
         r"overrides\[0\]\.tasks: 'demo/adition' is no label here; there are demo/additon",
-        r"overrides\[0\]\.limit = 'x': it must be a valid integer",
     ]
-    for pattern in wanted:
-        assert sum(bool(re.search(pattern, line)) for line in lines) == 1, pattern
+    named_once(tmp_path, text, wanted)
 
 
 def test_what_does_not_fit_together_is_named_for_each_study(tmp_path):
@@ -199,8 +213,8 @@ def test_what_does_not_fit_together_is_named_for_each_study(tmp_path):
     ("text", "said"),
     [
         ("", ["models is missing.", "tasks is missing."]),
-        ("models = []\ntasks = []", ["models = []: list should have at least 1", "tasks = []"]),
-        ('models = "demo"\ntasks = [3]', ["models = 'demo': it must be a valid list", "tasks[0]"]),
+        ("models = []\ntasks = []", ["models must be one or more; got [].", "tasks must be one"]),
+        ('models = "demo"\ntasks = [3]', ["models must be a valid array; got 'demo'", "tasks[0]"]),
         ('models = ["demo"]\ntasks = ["demo/code", "demo/code"]', ["'demo/code' is there 2 times"]),
         ('models = ["demo"]\ntasks = ["demo/code", {name = "demo/code", label = "Demo-Code"}]',
          ["2 studies would lie in one folder, 'demo-code'"]),
@@ -255,7 +269,7 @@ def test_whatever_a_file_holds_it_is_understood_or_every_mistake_has_a_sentence(
 
 def test_a_long_value_is_not_repeated_whole():
     error = {"type": "x", "loc": ("out",), "msg": "Input should be short", "input": "y" * 10_000}
-    assert describe_mistake_at(error) == f"out = '{'y' * 59}...: it must be short."
+    assert describe_mistake_at(error) == f"out must be short; got '{'y' * 59}...."
 
 
 @pytest.mark.usefixtures("as_if_fetched")
@@ -284,7 +298,7 @@ def test_a_home_of_nobody_is_a_name(tmp_path):
         tmp_path, 'out = "~no-such-user/out"\nmodels = ["demo"]\ntasks = ["~no-such-user/t.yaml"]\n'
     )
     (line,) = mistakes(path)
-    assert "There is no task file" in line and str(tmp_path / "~no-such-user") in line
+    assert "There is no task file '~no-such-user/t.yaml'" in line
 
 
 @pytest.mark.parametrize("label", ["rows.sqlite", "Rows.sqlite-wal", "studies.json", "figures"])
@@ -312,12 +326,10 @@ def test_what_a_study_alone_would_be_refused_for_is_named_before_any_runs(tmp_pa
         ]
         [settings]
         spare = ["demo/sentences"]
-        controls = -1
     """
     found = "\n".join(mistakes(written(tmp_path, text)))
     assert "spare is for goal specific; got goal set" in found
     assert "goal specific is for method scan" in found
-    assert "controls = -1" in found
 
 
 @pytest.mark.usefixtures("as_if_fetched")

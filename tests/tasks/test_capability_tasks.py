@@ -6,7 +6,8 @@ import pandas
 import pytest
 
 from caploc.neurons.study import load_source
-from caploc.tasks.catalog import TaskOptions, can_train, load_task, own_manager
+from caploc.options import TaskOptions
+from caploc.tasks.catalog import can_train, load_task, own_manager
 from caploc.tasks.paper.syntax import score_syntax
 from caploc.tasks.task import Generated, LogLikelihood
 from caploc.workbench import ModelOptions

@@ -12,8 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from caploc.errors import BadOption
+from caploc.options import TaskOptions
 from caploc.sandbox import pool
-from caploc.tasks.catalog import TaskOptions, check_task_name, load_task
+from caploc.tasks.catalog import check_task_name, load_task
 from caploc.tasks.programs import CodeEval, pass_rates
 from caploc.tasks.task import Generated, LogLikelihood
 

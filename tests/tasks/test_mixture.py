@@ -10,9 +10,10 @@ from caploc.cost import Cost
 from caploc.engine import Answer
 from caploc.errors import BadData, BadOption, UnknownName
 from caploc.measurement import Meter
+from caploc.options import TaskOptions
 from caploc.progress import Silent
 from caploc.store import Question, Store
-from caploc.tasks.catalog import TaskOptions, check_task_name, load_task
+from caploc.tasks.catalog import check_task_name, load_task
 from caploc.tasks.harness import mean_of_scores
 from caploc.tasks.task import Generate, Generated, LogLikelihood, Scored, Task
 

@@ -6,8 +6,8 @@ import pytest
 import yaml
 from lm_eval.tasks._yaml_loader import load_yaml
 
+from caploc.options import TaskOptions
 from caploc.tasks.catalog import (
-    TaskOptions,
     check_task_name,
     harness_manager,
     leaf_entries,

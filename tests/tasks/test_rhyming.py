@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from caploc.tasks.catalog import TaskOptions, load_task
+from caploc.options import TaskOptions
+from caploc.tasks.catalog import load_task
 from caploc.tasks.paper.data import EASY, HARD
 from caploc.tasks.paper.rhymes import (
     do_rhyme,

@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 
 from caploc.measurement import told_kept
+from caploc.options import TaskOptions
 from caploc.progress import Silent
 from caploc.session import add_signal
 from caploc.store import Store
-from caploc.tasks.catalog import TaskOptions, load_task
+from caploc.tasks.catalog import load_task
 from caploc.tasks.signal import Signal
 from caploc.tasks.task import Generate, Generated, LogLikelihood, Scored, responses_from_json
 from caploc.workbench import ModelOptions, Workbench

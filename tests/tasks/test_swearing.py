@@ -6,7 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from caploc.errors import BadData
-from caploc.tasks.catalog import TaskOptions, load_task, parse_data
+from caploc.options import TaskOptions, parse_data
+from caploc.tasks.catalog import load_task
 from caploc.tasks.paper.data import SWEARING
 from caploc.tasks.paper.profanity import (
     Lexicon,

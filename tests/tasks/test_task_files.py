@@ -5,7 +5,8 @@ import json
 import pytest
 
 from caploc.errors import BadData, UnknownName
-from caploc.tasks.catalog import TaskOptions, load_task
+from caploc.options import TaskOptions
+from caploc.tasks.catalog import load_task
 
 
 def test_a_file_may_include_another(tmp_path, task_file):

@@ -5,7 +5,8 @@ import json
 import pytest
 
 from caploc.errors import BadOption
-from caploc.tasks.catalog import TaskOptions, can_train, load_task
+from caploc.options import TaskOptions
+from caploc.tasks.catalog import can_train, load_task
 from caploc.tasks.task import Generate
 
 ROWS = {split: [{"q": f"{split} {n}+1=", "a": str(n + 1)} for n in range(6)] for split in

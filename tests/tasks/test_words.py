@@ -10,8 +10,9 @@ import pytest
 
 from caploc.errors import UnknownName
 from caploc.naming import capability
+from caploc.options import TaskOptions
 from caploc.tasks import words
-from caploc.tasks.catalog import TaskOptions, find_task, load_task, own_manager
+from caploc.tasks.catalog import find_task, load_task, own_manager
 from caploc.tasks.datafiles import definition
 from caploc.tasks.task import Generate, Generated, Scored
 

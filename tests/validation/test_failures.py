@@ -20,9 +20,9 @@ from asked import (
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from caploc.options import TaskOptions
 from caploc.progress import Silent
 from caploc.store import Store
-from caploc.tasks.catalog import TaskOptions
 from caploc.tasks.task import Scored
 from caploc.validation import score_both
 from caploc.validation.categories import BROKEN, Category

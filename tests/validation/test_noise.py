@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 
 from caploc.declaration import Study
+from caploc.options import Settings
 from caploc.recovery import Estimate, Measurements
 from caploc.result import Noise
-from caploc.search import Found, Settings
+from caploc.search import Found
 from caploc.store import Question
 from caploc.study import run_study
 from caploc.validation import REPEATED, above_noise

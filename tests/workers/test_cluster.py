@@ -18,8 +18,8 @@ from caploc.engine import Ask
 from caploc.errors import BadOption, ModelRefused, RunFailed, UnknownName
 from caploc.neurons.locating import locate
 from caploc.neurons.study import NeuronStudy
+from caploc.options import Settings
 from caploc.progress import Silent
-from caploc.search import Settings
 from caploc.stats.threshold import Rule
 from caploc.store import Store
 from caploc.studies import run_studies

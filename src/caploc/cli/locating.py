@@ -10,6 +10,7 @@ from caploc import console
 from caploc.cli import options, search_options
 from caploc.cli.options import option
 from caploc.naming import DEFAULT_MODEL, default_folder, default_others, placed
+from caploc.options import PATCH
 
 if TYPE_CHECKING:
     from caploc.result import Result
@@ -92,10 +93,12 @@ def locate(
     left_out = (one for one in search.exclude or () if not one.endswith(("universal", ".json")))
     options.check_heads(model, *left_out)
     if "scan" in methods and (grid := options.known_grid(model)):
-        settings.check_budget(grid.size)
+        from caploc.search.settings import check_budget
+
+        check_budget(settings, grid.size)
     folder = out or default_folder(model, *methods, *tasks)
+    # what needs PyTorch comes after what a mistake is seen without
     from caploc.declaration import Study
-    from caploc.modes import PATCH  # what needs PyTorch comes after what a mistake is seen without
     from caploc.studies import locate_all
 
     asked, mode = asking.options(code.allow_code), knockout.parse()

@@ -21,8 +21,7 @@ from caploc.sandbox import check_isolation, describe_isolation, require_isolatio
 
 if TYPE_CHECKING:
     from caploc.components import Heads
-    from caploc.modes import Mode
-    from caploc.tasks.catalog import TaskOptions
+    from caploc.options import Mode, TaskOptions
     from caploc.workbench import Allowed, ModelOptions
     from caploc.workers.ray_backend import Workers
 
@@ -259,7 +258,7 @@ class TaskGroup:
     data: Data = None
 
     def options(self, allow_code: bool) -> "TaskOptions":
-        from caploc.tasks.catalog import TaskOptions, parse_data
+        from caploc.options import TaskOptions, parse_data
 
         asked = vars(self) | {"data": parse_data(self.data or [])}
         return TaskOptions(**asked, allow_code=allow_code)
@@ -288,7 +287,7 @@ class ModeGroup:
     ] = None
 
     def parse(self) -> "Mode":
-        from caploc.modes import Mode
+        from caploc.options import Mode
 
         return Mode(self.mode, self.corrupted and placed(self.corrupted), self.positions)
 

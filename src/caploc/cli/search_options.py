@@ -19,7 +19,7 @@ from caploc.errors import BadOption, pick
 from caploc.naming import placed
 
 if TYPE_CHECKING:
-    from caploc.search import Settings
+    from caploc.options import Settings
 
 READ_BY = {  # which methods read an option that the others would pass over in silence
     "goal": ("scan",),
@@ -143,7 +143,7 @@ class PublishedGroup:
 
     def settings(self, search: SearchGroup, **more: Any) -> "Settings":
         """Put the settings of a search together, checked; `more` are further fields."""
-        from caploc.search import Settings
+        from caploc.options import Settings
 
         settings = Settings(
             masks=self.masks,
@@ -155,7 +155,6 @@ class PublishedGroup:
             seed=search.seed,
             **more,
         )
-        settings.check()
         return settings
 
 

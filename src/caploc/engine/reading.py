@@ -25,6 +25,7 @@ from caploc.errors import BadOption
 from caploc.models.knockout import record_outputs
 from caploc.models.loading import CutModel
 from caploc.models.substitutes import Substitute
+from caploc.options import parse_positions
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,7 +200,6 @@ class Scorer:
 
 
 SHARE = 4  # of the memory beside the weights one part is for what stands in
-WORDS = ("all", "last", "changed")
 Tokens = tuple[int, ...]
 Key = tuple[tuple[Tokens, ...], bool, str | None, Tokens]
 
@@ -305,19 +305,3 @@ def choose_positions(asked: str, clean: Tokens, corrupted: Tokens) -> set[int]:
             f"from {-len(clean)} to {len(clean) - 1}."
         )
     return {place % len(clean) for place in wanted}
-
-
-def parse_positions(text: str) -> list[int]:
-    """Read numbers such as `-2,-1`, which count from 0, or from the end if negative.
-
-    Raises BadOption if they are none, and no word.
-    """
-    try:
-        found = [int(part) for part in text.split(",")]
-    except ValueError:
-        found = []
-    if text not in WORDS and not found:
-        raise BadOption(
-            f"--positions is {', '.join(WORDS)} or numbers such as -2,-1; got {text!r}."
-        )
-    return found

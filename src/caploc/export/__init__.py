@@ -42,7 +42,7 @@ from caploc.finished import FinishedRun
 from caploc.folder import RESULT, RUN, check_new, check_source
 from caploc.models.loading import convert, load_model
 from caploc.models.sources import WEIGHTS, ModelSource
-from caploc.modes import ZERO
+from caploc.options import ZERO
 from caploc.progress import Progress, Silent
 from caploc.report.wording import called
 from caploc.workbench import Allowed, ModelOptions

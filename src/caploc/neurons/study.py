@@ -39,11 +39,12 @@ from caploc.neurons.finding import (
     prepare_scoring,
     score_cache,
 )
+from caploc.options import TaskOptions
 from caploc.progress import Progress, Silent
 from caploc.report.exhibits import Exhibit, write_exhibits
 from caploc.stats.threshold import Rule, Scores
 from caploc.store import Question, Store
-from caploc.tasks.catalog import TaskOptions, can_train, check_task_name
+from caploc.tasks.catalog import can_train, check_data, check_task_name
 from caploc.tasks.task import Generate, LogLikelihood, Task
 from caploc.workbench import Allowed, ModelOptions
 from caploc.workers.distributed import ModelIdentity
@@ -92,7 +93,7 @@ class NeuronStudy:
             raise BadOption(f"--judged must be 0 or 2 and more; got {self.judged}.")
         self.attribution.check()
         self.rule.check()
-        self.options.check()
+        check_data(self.options)
         for name in self.tasks:
             check_task_name(name, self.options)
         self.model.check_scorable(reads_weights=self.attribution.method == "logit")

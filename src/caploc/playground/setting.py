@@ -11,7 +11,8 @@ from caploc.components import Heads
 from caploc.errors import BadOption, UserError
 from caploc.finished import FinishedRun
 from caploc.folder import finished_in
-from caploc.tasks.catalog import TaskOptions, check_task_name
+from caploc.options import TaskOptions
+from caploc.tasks.catalog import check_data, check_task_name
 from caploc.workbench import Allowed, ModelOptions
 
 MOST_TOKENS = 2048  # of one answer
@@ -100,7 +101,7 @@ class Setting:
     def check(self) -> Heads:
         """Refuse, by a UserError, what can be seen before data or weights are loaded."""
         for name, options in self.tasks.items():
-            options.check()
+            check_data(options)
             # a code task may be loaded, and is judged only if `judges_code`
             check_task_name(name, replace(options, allow_code=True))
         return self.model.check()

@@ -242,8 +242,8 @@ class Playgrounds:
     def settle(self, folders: Sequence[Path]) -> Any:
         """Put the first run and those beside it together; without these if one is unfit."""
         from caploc.finished import FinishedRun  # loads torch
+        from caploc.options import TaskOptions
         from caploc.playground.setting import make_setting
-        from caploc.tasks.catalog import TaskOptions
         from caploc.workbench import Allowed, ModelOptions
 
         loading = ModelOptions(DEFAULT_MODEL, device=self.device)

@@ -19,7 +19,7 @@ from caploc.reproduce import analyses, exhibits
 from caploc.reproduce.laboratory import Lab, open_laboratory
 from caploc.reproduce.preset import Benchmark, Preset, PresetModel, SearchSpec, read_preset
 from caploc.search import METHODS
-from caploc.tasks.catalog import check_task_name
+from caploc.tasks.catalog import check_data, check_task_name
 
 __all__ = ["EXHIBITS", "read_preset", "reproduce"]
 
@@ -121,7 +121,7 @@ def check_preset(preset: Preset, benchmarks: Sequence[Benchmark], *, allow_code:
     ]
     for benchmark in benchmarks:
         options = benchmark.options(allow_code)
-        attempts.append(options.check)
+        attempts.append(partial(check_data, options))
         for name in dict.fromkeys((benchmark.task, benchmark.searched)):
             attempts.append(partial(check_task_name, name, options))
     raise_together(attempts)

@@ -19,9 +19,10 @@ from caploc.neurons.fact_study import FactStudy
 from caploc.neurons.study import NeuronStudy
 from caploc.neurons.training import ARMS as TUNED_ARMS
 from caploc.neurons.training import TuningRecipe
+from caploc.options import TaskOptions
 from caploc.reproduce.preset import PresetPart, read_as
 from caploc.stats.threshold import Rule
-from caploc.tasks.catalog import TaskOptions, check_task_name
+from caploc.tasks.catalog import check_task_name
 from caploc.workbench import ModelOptions
 
 Step = Literal["located", "scored", "erased", "tuned", "facts", "decoupled"]

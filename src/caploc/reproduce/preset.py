@@ -15,9 +15,8 @@ from caploc.errors import BadData, BadOption, CaplocError, UnknownName, list_key
 from caploc.files import read_toml
 from caploc.models.loading import model_shape
 from caploc.naming import placed
-from caploc.search import METHODS, Problem, Settings
-from caploc.tasks.catalog import TaskOptions, parse_data
-from caploc.tasks.paper.profanity import PACKAGED
+from caploc.options import PACKAGED, Settings, TaskOptions, parse_data
+from caploc.search import METHODS, Problem
 from caploc.validation import check_limit
 from caploc.workbench import ModelOptions
 
@@ -171,7 +170,7 @@ class Preset(PresetPart):
     def misfits(self, search: SearchSpec) -> Iterator[str]:
         try:
             pick(METHODS, search.method, "method")
-            search.settings(self.top, self.seed).check()
+            search.settings(self.top, self.seed)
         except CaplocError as error:
             said = str(error).replace("--mask-counts", "mask_counts").replace("--", "")
             yield f"search {search.label!r}: {said.rstrip('.')}"

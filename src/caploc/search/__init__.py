@@ -22,7 +22,7 @@ from caploc.search.published import (
 )
 from caploc.search.scan import Sizes, scan_then_trial
 from caploc.search.sets import find_set, set_budget
-from caploc.search.settings import KNOBS, Settings
+from caploc.search.settings import KNOBS, check_budget
 
 
 @dataclass(frozen=True)
@@ -57,10 +57,10 @@ def scan(problem: Problem) -> Search:
     return scan_then_trial(problem) if problem.settings.goal == "heads" else find_set(problem)
 
 
-def check_budget(problem: Problem) -> None:
+def check_goal(problem: Problem) -> None:
     """Refuse a budget that is too small for the goal."""
     targets = 1 + sum(each.twin for each in problem.sides)
-    problem.settings.check_budget(len(problem.eligible), targets)
+    check_budget(problem.settings, len(problem.eligible), targets)
 
 
 def most_scanned(problem: Problem) -> int:
@@ -80,7 +80,7 @@ METHODS = {
         "every head alone on a few examples, then the first of them on many",
         scan,
         has_goals=True,
-        check=check_budget,
+        check=check_goal,
         spent=most_scanned,
     ),
     "css": Method(
@@ -117,4 +117,4 @@ METHODS = {
     ),
 }
 
-__all__ = ["METHODS", "Found", "Method", "Plan", "Problem", "Search", "Settings", "column_mask"]
+__all__ = ["METHODS", "Found", "Method", "Plan", "Problem", "Search", "column_mask"]

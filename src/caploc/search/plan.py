@@ -8,8 +8,8 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from caploc.components import Mask, Masks
+from caploc.options import Settings
 from caploc.recovery import Estimate, Measurements
-from caploc.search.settings import Settings
 
 
 @dataclass(frozen=True)

@@ -1,18 +1,10 @@
-"""What a search may be told."""
+"""The constants of the default search, and what it cannot be told."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
-from math import inf
 
-from caploc import designs
-from caploc.errors import BadOption, pick, unknown
-from caploc.recovery import ESTIMATORS
-
-MOST_MASKS = 100_000  # drawn at once, each a byte a head
-MOST_ROWS = 10**12  # a budget beyond what anyone could measure is a slip of the finger
-MOST_SEEDS = 2**63 - 1
-GOALS = ("heads", "set", "specific")
+from caploc.errors import BadOption
+from caploc.options import GOALS, Settings
 
 
 @dataclass(frozen=True)
@@ -61,79 +53,15 @@ class Knobs:
 KNOBS = Knobs()
 
 
-@dataclass(frozen=True)
-class Settings:
-    """What a search may be told. Each uses what it needs.
-
-    `budget` is the most rows of the default search (None: what its stages usually take). `goal`
-    says whether the heads that matter most alone are wanted, or the set that breaks the task most,
-    or the one that does while each spared task loses no more than `price` of its score.
-    `estimator` is for masks drawn beforehand (None: the method's own). `mask_counts` and `rates`
-    (None: those of the paper) span the settings that a search for the best of them tries.
-    """
-
-    masks: int = 100
-    rate: float = 0.02
-    top: int = 5
-    seed: int = 0
-    goal: str = "heads"
-    price: float = 0.02
-    budget: int | None = None
-    estimator: str | None = None
-    mask_counts: Sequence[int] = (100, 200, 300, 400)
-    rates: Sequence[float] | None = None
-
-    def check(self) -> None:
-        """Refuse values that mean nothing; raises BadOption with the value and what is allowed."""
-        designs.check_rate(self.rate)
-        if self.goal not in GOALS:
-            raise unknown(GOALS, self.goal, "--goal")
-        self.check_sizes()
-        if not 0 < self.price <= 1:
-            raise BadOption(
-                f"--price must lie above 0 and at most at 1; .05 is 5 points; got {self.price:g}."
-            )
-        if self.estimator is not None:
-            pick(ESTIMATORS, self.estimator, "estimator")
-        self.check_spans()
-
-    def check_sizes(self) -> None:
-        """Refuse too small a number, what no memory holds, and what nobody can wait for."""
-        for name, value, least, most in (
-            ("masks", self.masks, 1, MOST_MASKS),
-            ("top", self.top, 1, inf),
-            ("mask-counts", max(self.mask_counts, default=0), -inf, MOST_MASKS),
-            ("budget", self.budget or 0, -inf, MOST_ROWS),
-            ("seed", self.seed, 0, MOST_SEEDS),
-        ):
-            if value < least:
-                raise BadOption(f"--{name} must be {least} or more; got {value}.")
-            if value > most:
-                raise BadOption(f"--{name} must be at most {most:,}; got {value}.")
-
-    def check_spans(self) -> None:
-        """Refuse numbers of masks, or rates, that are out of range or do not rise."""
-        if not rising(self.mask_counts) or self.mask_counts[0] < 1:
-            raise BadOption(
-                "--mask-counts must be 1 or more, each larger than the one before; got "
-                f"{parse_numbers(self.mask_counts)}."
-            )
-        rates = self.rates
-        if rates is not None and not (rising(rates) and rates[0] > 0 and rates[-1] < 1):
-            raise BadOption(
-                "--rates must be shares of the heads between 0 and 1, each larger than the one "
-                f"before; got {parse_numbers(rates)}."
-            )
-
-    def check_budget(self, heads: int, tasks: int = 1) -> None:
-        """Refuse a budget with which the default search cannot finish its first stage."""
-        least = KNOBS.least_scanned * heads * tasks + KNOBS.tried * self.top * KNOBS.least_each
-        if self.budget is not None and self.budget < least:
-            raise BadOption(
-                f"--budget {self.budget} is too small: {least:,} rows or more are needed to scan "
-                f"{heads} heads on {tasks} {'tasks' if tasks > 1 else 'task'} and to try "
-                f"{KNOBS.tried * self.top}; leave --budget out for what suits them."
-            )
+def check_budget(settings: Settings, heads: int, tasks: int = 1) -> None:
+    """Refuse a budget with which the default search cannot finish its first stage."""
+    least = KNOBS.least_scanned * heads * tasks + KNOBS.tried * settings.top * KNOBS.least_each
+    if settings.budget is not None and settings.budget < least:
+        raise BadOption(
+            f"--budget {settings.budget} is too small: {least:,} rows or more are needed to scan "
+            f"{heads} heads on {tasks} {'tasks' if tasks > 1 else 'task'} and to try "
+            f"{KNOBS.tried * settings.top}; leave --budget out for what suits them."
+        )
 
 
 def check_spared(goal: str, spare: Sequence[str], *, has_goals: bool = True) -> None:
@@ -152,13 +80,3 @@ def check_spared(goal: str, spare: Sequence[str], *, has_goals: bool = True) -> 
             f"--spare is for --goal specific; got --goal {goal}. Add that goal, or name the tasks "
             "with --also, to see what they lose."
         )
-
-
-def rising(values: Sequence[int] | Sequence[float]) -> bool:
-    """Tell whether there are any, each larger than the one before."""
-    return len(values) > 0 and all(first < second for first, second in pairwise(values))
-
-
-def parse_numbers(values: Sequence[int] | Sequence[float]) -> str:
-    """Write numbers as a user wrote them."""
-    return ", ".join(f"{value:g}" for value in values) or "none"

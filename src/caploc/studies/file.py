@@ -4,37 +4,42 @@ Its keys are the options of `caploc locate`, with `_` for `-`; every model is as
 method and seed.
 """
 
+import json
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, fields, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import product
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 from pydantic_core import ErrorDetails
 
 from caploc.components import Heads
 from caploc.declaration import Study
-from caploc.engine import PACKED
-from caploc.errors import BadOption, CaplocError, OutOfMemory, list_keys, nearest, pick
+from caploc.errors import BadOption, CaplocError, OutOfMemory, list_keys, nearest
 from caploc.files import read_toml
 from caploc.folder import JSON_FILES, LEDGER, ROWS
 from caploc.models.placement import SPREAD
-from caploc.modes import PATCH, ZERO, Mode
-from caploc.naming import are_twins, at_home, default_others, folder_name, placed
+from caploc.naming import are_twins, at_home, folder_name
+from caploc.options import (
+    METHODS,
+    Flag,
+    ModelFields,
+    StudyFields,
+    build,
+    describe,
+    flags,
+    with_general_task,
+)
 from caploc.report.plots import FIGURES
 from caploc.report.templates import COMPARE, REPORT
-from caploc.search import METHODS, Settings
-from caploc.tasks.catalog import TaskOptions, check_task_name
-from caploc.tasks.paper.profanity import PACKAGED
+from caploc.tasks.catalog import check_task_name
 from caploc.workbench import Allowed, ModelOptions
 
-Whole = Annotated[int, Field(ge=1)]
 Seed = Annotated[int, Field(ge=0)]
-Rate = Annotated[float, Field(gt=0, lt=1)]
 Name = Annotated[str, Field(min_length=1)]
 T = TypeVar("T")
 Some = Annotated[list[T], Field(min_length=1)]  # one or more
@@ -45,50 +50,26 @@ class StudiesPart(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
-
-class SettingLists(StudiesPart):
-    """What may be said of all studies, a task, a method or some studies; the last wins."""
-
-    masks: Whole | None = None
-    rate: Rate | None = None
-    mask_counts: Some[Whole] | None = None
-    rates: Some[Rate] | None = None
-    examples: Whole | None = None
-    budget: Whole | None = None
-    goal: Literal["heads", "set", "specific"] | None = None
-    price: Annotated[float, Field(gt=0, le=1)] | None = None
-    top: Whole | None = None
-    estimator: Name | None = None
-    outcome: Literal["metric", "logprob"] | None = None
-    metric: Name | None = None
-    fewshot: Annotated[int, Field(ge=0)] | None = None
-    delimiter: str | None = None
-    chat_template: bool | None = None
-    data: dict[Name, Name] | None = None
-    also: list[Name] | None = None
-    spare: list[Name] | None = None
-    twins: list[Name] | None = None
-    exclude: list[Name] | None = None
-    mode: Literal["zero", "mean", "resample", "patch"] | None = None
-    corrupted: Name | None = None
-    positions: Name | None = None
-    controls: Annotated[int, Field(ge=0)] | None = None
-    limit: Whole | None = None
-    leave_out: Annotated[float, Field(ge=0, lt=1)] | None = None
-    quick: bool | None = None
-    disjoint: bool | None = None
-    track: Name | None = None
-
     def said(self) -> dict[str, Any]:
-        """Return the choices that were made here."""
-        kept = self.model_dump(include=set(SettingLists.model_fields), exclude_none=True)
-        for name in kept.keys() & {"mask_counts", "rates"}:
-            kept[name] = tuple(kept[name])
-        return kept
+        """Return the options that were chosen here."""
+        return self.model_dump(include={*flags(StudyFields)}, exclude_none=True)
 
 
-# A text alone is a table's name.
-OR_NAME = BeforeValidator(lambda value: {"name": value} if isinstance(value, str) else value)
+def table(name: str, base: Any, known: Mapping[str, Flag], *, beside: Sequence[str] = ()) -> Any:
+    """Make the model of a table whose keys are options as they are declared, none of them needed.
+
+    Those named `beside`, and those to trust, which a file cannot give, are no keys.
+    """
+    keys: dict[str, Any] = {
+        each.name: (each.type | None, None)
+        for each in known.values()
+        if each.option.help and not each.option.trust and each.name not in beside
+    }
+    return create_model(name, __base__=base, **keys)
+
+
+ABOUT_MODEL = [*flags(ModelFields)]
+CHOICES = {name: flag for name, flag in flags(StudyFields).items() if name not in ABOUT_MODEL}
 
 
 class Named(StudiesPart):
@@ -98,29 +79,8 @@ class Named(StudiesPart):
     label: Name | None = None
 
 
-class ModelEntry(Named):
-    """A model, and how it is loaded. Code of its own is allowed on the command line only."""
-
-    device: Name = "auto"
-    dtype: Name = "auto"
-    revision: Name | None = None
-    projections: Name | None = None
-    quantize: Name | None = None
-    gguf: Name | None = None
-    batch_size: Whole | None = None
-    engine: Name = PACKED
-
-
-class TaskEntry(Named, SettingLists):
-    """A task of lm-eval, caploc's own, or the path of a YAML."""
-
-
-class MethodEntry(Named, SettingLists):
-    """A method of `caploc locate`."""
-
-
-class Override(SettingLists):
-    """Choices for the studies of these models, tasks, methods (by label) and seeds; all if absent.
+class Meant(StudiesPart):
+    """The studies of these models, tasks, methods (by label) and seeds; all if absent.
 
     With `skip` they are left out.
     """
@@ -132,13 +92,35 @@ class Override(SettingLists):
     skip: bool = False
 
 
+LABELLED = ("models", "tasks", "methods")
+LAID = ("task", "method", "seed")  # what the file has lists of
+if TYPE_CHECKING:
+
+    class SettingLists(StudiesPart):
+        """Options of every study."""
+
+    class Entry(Named):
+        """A task or method, with options of its own."""
+
+    class Override(Meant):
+        """Options of some studies."""
+
+    class ModelEntry(Named):
+        """A model, and how it is loaded."""
+else:
+    SettingLists = table("SettingLists", StudiesPart, CHOICES, beside=LAID)
+    Entry = table("Entry", Named, CHOICES, beside=LAID)
+    Override = table("Override", Meant, CHOICES, beside=LAID)
+    ModelEntry = table("ModelEntry", Named, flags(ModelFields), beside=["model"])
+
+
 class StudyFile(StudiesPart):
     """Every model with every task, method and seed."""
 
     out: Name | None = None
-    models: Some[Annotated[ModelEntry, OR_NAME]]
-    tasks: Some[Annotated[TaskEntry, OR_NAME]]
-    methods: Some[Annotated[MethodEntry, OR_NAME]] = [MethodEntry(name="scan")]
+    models: Some[ModelEntry]
+    tasks: Some[Entry]
+    methods: Some[Entry] = [Entry(name=METHODS[0])]
     seeds: Some[Seed] = [0]
     settings: SettingLists = SettingLists()
     overrides: list[Override] = []
@@ -149,7 +131,7 @@ class StudyFile(StudiesPart):
 
     def twice(self) -> Iterator[str]:
         """Yield what is named twice, in sentences."""
-        for kind in ("models", "tasks", "methods"):
+        for kind in LABELLED:
             for label, times in Counter(self.labels(kind)).items():
                 if times > 1:
                     yield (
@@ -163,7 +145,7 @@ class StudyFile(StudiesPart):
     def idle(self) -> Iterator[str]:
         """Yield overrides that speak of nothing there is, in sentences."""
         for place, override in enumerate(self.overrides):
-            for kind in ("models", "tasks", "methods"):
+            for kind in LABELLED:
                 known = self.labels(kind)
                 for label in getattr(override, kind) or ():
                     if label not in known:
@@ -185,15 +167,26 @@ class Place:
     methods: str
     seeds: int
 
-    def meant_by(self, override: Override) -> bool:
+    @property
+    def about(self) -> str:
+        """The study in words."""
+        seed = f" with seed {self.seeds}" if self.seeds else ""
+        return f"{self.methods} for {self.tasks} on {self.models}{seed}"
+
+    def meant_by(self, override: Meant) -> bool:
         wanted = {kind: getattr(override, kind) for kind in vars(self)}
         return all(
             labels is None or getattr(self, kind) in labels for kind, labels in wanted.items()
         )
 
 
-def expanded(file: StudyFile, start: Path, allowed: Allowed) -> Iterator[tuple[Place, Study]]:
-    """Yield every study of the file, model by model; its paths are seen from the folder `start`."""
+def expanded(
+    file: StudyFile, start: Path, allowed: Allowed, found: "Mistakes"
+) -> Iterator[tuple[Place, Study]]:
+    """Yield every study of the file, model by model; its paths are seen from the folder `start`.
+
+    One whose options do not fit together is a mistake.
+    """
     for model, task, method, seed in product(file.models, file.tasks, file.methods, file.seeds):
         place = Place(
             model.label or model.name, task.label or task.name, method.label or method.name, seed
@@ -201,66 +194,24 @@ def expanded(file: StudyFile, start: Path, allowed: Allowed) -> Iterator[tuple[P
         meant = [override for override in file.overrides if place.meant_by(override)]
         if any(override.skip for override in meant):
             continue
-        said: dict[str, Any] = {"seed": seed}
-        for layer in (file.settings, task, method, *meant):
+        said: dict[str, Any] = {"task": task.name, "method": method.name, "seed": seed}
+        for layer in (file.settings, model, task, method, *meant):
             said |= layer.said()
-        options = model_options(model, start, allowed)
-        yield place, study_of(options, (task.name, method.name), said, allowed, start)
+        # what is said of all studies may name the task of one
+        for key in said.keys() & {"also", "spare", "twin"}:
+            said[key] = tuple(name for name in said[key] if name != task.name)
+        if "spare" in said:
+            said["spare"] = tuple(one for one in said["spare"] if not are_twins(one, task.name))
+        said |= {"allow_code": allowed.code} | asked_of(model, allowed)
+        study = found.of(place.about, partial(build, Study, with_general_task(said), start))
+        if study is not None:
+            yield place, study
 
 
-def model_options(entry: ModelEntry, start: Path, allowed: Allowed) -> ModelOptions:
-    """Turn a model of the file into what every command takes."""
-    loading = entry.model_dump(exclude={"name", "label", "engine"})
-    return ModelOptions(
-        placed(entry.name, start),
-        trust_remote_code=allowed.remote_code,
-        workers=allowed.workers,
-        backend=entry.engine,
-        **loading,
-    )
-
-
-def study_of(
-    model: ModelOptions, names: tuple[str, str], said: dict[str, Any], allowed: Allowed, start: Path
-) -> Study:
-    """Build a study of a task with a method from what was said of it, its seed too."""
-    task, method = names
-    mode = Mode(said.pop("mode", ZERO), said.pop("corrupted", None), said.pop("positions", None))
-    if mode.corrupted is not None:
-        mode = replace(mode, corrupted=file_place(mode.corrupted, start))
-    said.setdefault("also", () if mode.name == PATCH else default_others(task))
-    data = {
-        split: file if file == PACKAGED else str((start / at_home(file)).absolute())
-        for split, file in said.pop("data", {}).items()
-    }
-    # what is said of all studies may name the task of one
-    also, spare, twins = (
-        tuple(file_place(name, start) for name in said.pop(key, ()) if name != task)
-        for key in ("also", "spare", "twins")
-    )
-    settings, options = (
-        {each.name: said.pop(each.name) for each in fields(kind) if each.name in said}
-        for kind in (Settings, TaskOptions)
-    )
-    return Study(
-        model=model,
-        task=file_place(task, start),
-        method=method,
-        settings=Settings(**settings),
-        options=TaskOptions(data=data, allow_code=allowed.code, **options),
-        other_tasks=also,
-        spare=tuple(name for name in spare if not are_twins(name, task)),
-        twins=twins,
-        exclude=tuple(file_place(each, start, ".json") for each in said.pop("exclude", ())),
-        mode=mode,
-        **said,
-    )
-
-
-def file_place(given: str, start: Path, *endings: str) -> str:
-    """Return what ends so (as a task's file), seen from `start`, as a whole path; else as it is."""
-    is_file = given.endswith(endings or (".yaml", ".yml"))
-    return str((start / at_home(given)).absolute()) if is_file else given
+def asked_of(model: Named, allowed: Allowed) -> dict[str, Any]:
+    """Return what a model of the file is loaded by, with what the command line allows."""
+    more = {"trust_remote_code": allowed.remote_code, "workers": allowed.workers}
+    return model.said() | {"model": model.name} | more
 
 
 def grid_of(model: ModelOptions) -> Heads:
@@ -316,8 +267,9 @@ def read_studies(path: Path, allowed: Allowed | None = None) -> Opened:
         if count > MOST:
             mistakes.append(f"the file asks for {count:,} studies; {MOST:,} are the most.")
         else:
-            places = list(expanded(file, path.parent, allowed))
-            mistakes += checked(file, path.parent, allowed, places)
+            found = Mistakes()
+            places = list(expanded(file, path.parent, allowed, found))
+            mistakes += checked(file, path.parent, allowed, places, found)
             names = folder_names([place for place, _ in places])
             mistakes += clashes(names) if not mistakes else []
             studies = dict(zip(names, (study for _, study in places), strict=True))
@@ -332,39 +284,29 @@ def read_studies(path: Path, allowed: Allowed | None = None) -> Opened:
 
 
 def understood(content: dict[str, Any]) -> tuple[StudyFile | None, list[str]]:
-    """The file, and what is wrong with its keys and values.
-
-    What is wrong is taken out and the rest read again, so that it can be checked too; None where
-    nothing is left that makes sense.
-    """
-    mistakes: list[str] = []
-    while True:
-        try:
-            return StudyFile.model_validate(content), mistakes
-        except ValidationError as error:
-            found = error.errors(include_url=False)
-            fresh = [said for said in map(describe_mistake_at, found) if said not in mistakes]
-            places = [each["loc"] for each in found]
-        mistakes += fresh
-        if not fresh or not any([removed(content, place) for place in sorted(places)[::-1]]):
-            return None, mistakes
+    """Return the file, or None and all that is wrong with its keys and values."""
+    for kind in LABELLED:
+        if isinstance(listed := content.get(kind), list):  # a text alone is a table's name
+            named = [{"name": one} if isinstance(one, str) else one for one in listed]
+            content = content | {kind: named}
+    try:  # as JSON, whose lists are tuples too and whose values are of one type each
+        return StudyFile.model_validate_json(json.dumps(content, default=str)), []
+    except ValidationError as error:
+        said = map(describe_mistake_at, error.errors(include_url=False))
+        return None, list(dict.fromkeys(said))
 
 
-def removed(content: Any, place: Sequence[int | str]) -> bool:
-    """Take a value out of nested tables and lists; whether there was one."""
-    *parents, last = place
-    try:
-        for key in parents:
-            content = content[key]
-        del content[last]
-    except (KeyError, IndexError, TypeError):
-        return False
-    return True
+def as_keys(sentence: str) -> str:
+    """Name options as a file does."""
+    return re.sub(r"--([a-z-]+)", lambda m: m[1].replace("-", "_"), sentence)
 
 
 def describe_mistake_at(error: ErrorDetails) -> str:
     """One mistake of key or value: where it is, what it is and what would be right."""
     place = "".join(f"[{k}]" if isinstance(k, int) else f".{k}" for k in error["loc"]).lstrip(".")
+    own = error.get("ctx", {}).get("error")
+    if isinstance(own, CaplocError):
+        return f"{place}: {as_keys(str(own))}"
     if error["type"] == "missing":
         return f"{place} is missing."
     if error["type"] == "extra_forbidden":
@@ -372,23 +314,23 @@ def describe_mistake_at(error: ErrorDetails) -> str:
         near = nearest(known, str(error["loc"][-1]))
         hint = f" Did you mean {near!r}?" if near else f" Known: {', '.join(known)}."
         return f"{place}: there is no such key.{hint}"
-    value = repr(error["input"])
-    value = value if len(value) <= SHOWN else f"{value[:SHOWN]}..."
-    said = error["msg"].replace("Input should be", "it must be")
-    return f"{place} = {value}: {said[0].lower()}{said[1:]}."
+    named = [flags(StudyFields)[str(k)] for k in error["loc"] if k in flags(StudyFields)]
+    return f"{place} {describe(error, named[-1] if named else None)}"
 
 
 def checked(
-    file: StudyFile, start: Path, allowed: Allowed, places: Sequence[tuple[Place, Study]]
+    file: StudyFile,
+    start: Path,
+    allowed: Allowed,
+    places: Sequence[tuple[Place, Study]],
+    found: "Mistakes",
 ) -> list[str]:
     """What is wrong with models, methods, tasks and their settings, in sentences."""
-    found = Mistakes()
     grids: dict[str, Heads | None] = {}
     for number, label in enumerate(file.labels("models")):
-        asked = model_options(file.models[number], start, allowed)
+        said = asked_of(file.models[number], allowed)
+        asked = build(ModelOptions, said, start)
         grids[label] = found.of(f"models[{number}]", partial(grid_of, asked))
-    for number, method in enumerate(file.methods):
-        found.of(f"methods[{number}].name", partial(pick, METHODS, method.name, "method"))
     for place, study in places:
         check_study(place, study, grids.get(place.models), found)
         for name in study.named_tasks:
@@ -407,7 +349,7 @@ class Mistakes:
         try:
             return attempt()
         except CaplocError as error:
-            said = re.sub(r"--([a-z-]+)", lambda m: m[1].replace("-", "_"), str(error))
+            said = as_keys(str(error))
             places = self.about.setdefault(said, [])
             if place not in places:
                 places.append(place)
@@ -422,17 +364,15 @@ class Mistakes:
 
 def check_study(place: Place, study: Study, grid: Heads | None, found: Mistakes) -> None:
     """Everything that `Study.check` refuses, all of it, with each model looked at once."""
-    seed = f" with seed {place.seeds}" if place.seeds else ""
-    about = f"{place.methods} for {place.tasks} on {place.models}{seed}"
+    about = place.about
     before = len(found.about)
     for check in study.checks():
         found.of(about, check)
-    if study.method in METHODS:
-        found.of(about, study.with_twins().check_sparing)
+    found.of(about, study.with_twins().check_sparing)
     named = dict.fromkeys(study.named_tasks[1:], f"also of {place.tasks}")
     for name, where in (named | {study.task: f"tasks: {place.tasks}"}).items():
         found.of(where, partial(check_task_name, name, study.options))
-    if grid is not None and study.method in METHODS and len(found.about) == before:
+    if grid is not None and len(found.about) == before:
         found.of(about, partial(study.sized, grid.size))
 
 

@@ -4,9 +4,8 @@ First which definition a name stands for, then the task that is made of it.
 """
 
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -17,8 +16,9 @@ from lm_eval.api.task import Task as HarnessLeaf
 from lm_eval.tasks import TaskManager
 from lm_eval.tasks._index import Entry, Kind
 
-from caploc.errors import BadData, BadOption, CaplocError, unknown
+from caploc.errors import BadData, BadOption, CaplocError
 from caploc.naming import OURS, ZERO_SHOT, are_twins, at_home, task_folders, unknown_task
+from caploc.options import PACKAGED, WORDS, TaskOptions
 from caploc.tasks.datafiles import (
     check_data_file,
     check_data_files,
@@ -32,7 +32,7 @@ from caploc.tasks.datafiles import (
 )
 from caploc.tasks.harness import HarnessTask, Mixture
 from caploc.tasks.leaf import ChatTemplate, Leaf
-from caploc.tasks.paper.profanity import PACKAGED, Swearing, load_lexicon
+from caploc.tasks.paper.profanity import Swearing, load_lexicon
 from caploc.tasks.programs import NOT_ALLOWED, check_programs, replace_code_eval
 from caploc.tasks.task import Task
 from caploc.tasks.taskfiles import ENDINGS, has_mark, open_task_file
@@ -138,74 +138,16 @@ def leaf_entries(manager: TaskManager, name: str) -> Iterator[Entry]:
             yield from leaf_entries(manager, member.get("task") or member.get("group"))
 
 
-OUTCOMES = ("metric", "logprob")
-WORDS = "words"  # what --data calls the list of profanities, which is no split
 FEWSHOT_SEED = 1234  # lm-eval's own default, so that few-shot examples agree
 GIVEN_SCORE = "given"  # in a YAML, as what makes results: a function that the caller has
 ScoreAnswer = Callable[[dict[str, Any], Sequence[str]], dict[str, float]]
 
 
-@dataclass(frozen=True)
-class TaskOptions:
-    """How a task is to be asked; the defaults are the task's own.
-
-    `delimiter` stands between prompt and answer (lm-eval's `target_delimiter`). `data` holds a file
-    for each split that is not to come from the Hub, and under `words` a list
-    of profanities (or `package`), which tasks that count none do without. With `training` the
-    examples are those of the training split, the task asked and judged as ever.
-    """
-
-    metric: str | None = None
-    outcome: str = "metric"
-    fewshot: int | None = None
-    delimiter: str | None = None
-    chat_template: bool = False
-    data: Mapping[str, str] = field(default_factory=dict)
-    allow_code: bool = False
-    training: bool = False
-
-    @property
-    def splits(self) -> dict[str, str]:
-        return {split: file for split, file in self.data.items() if split != WORDS}
-
-    @property
-    def words(self) -> str | None:
-        return self.data.get(WORDS)
-
-    def plain(self) -> "TaskOptions":
-        """Return the options for other tasks: how the model is spoken to, no more."""
-        words = {WORDS: self.words} if self.words else {}
-        return TaskOptions(chat_template=self.chat_template, data=words, allow_code=self.allow_code)
-
-    def check(self) -> None:
-        """Refuse what can be refused without loading anything.
-
-        Raises UnknownName for an outcome, BadOption for a number of examples, BadData for a file.
-        """
-        if self.outcome not in OUTCOMES:
-            raise unknown(OUTCOMES, self.outcome, "--outcome")
-        if self.fewshot is not None and self.fewshot < 0:
-            raise BadOption(f"--fewshot must be 0 or more; got {self.fewshot}.")
-        check_data_files(self.splits)
-        if self.words and self.words != PACKAGED:
-            check_data_file(WORDS, Path(self.words))
-
-
-def parse_data(texts: list[str]) -> dict[str, str]:
-    """Read `test=FILE` options into absolute paths; `words=package` stays.
-
-    Raises BadOption if one is not of that form.
-    """
-    files = {}
-    for text in texts:
-        split, _, file = text.partition("=")
-        if not (split and file):
-            raise BadOption(
-                f"--data takes SPLIT=FILE, such as test=gsm8k_test.jsonl; got {text!r}."
-            )
-        kept = (split, file) == (WORDS, PACKAGED)
-        files[split] = file if kept else str(at_home(file).absolute())
-    return files
+def check_data(options: TaskOptions) -> None:
+    """Refuse, by a UserError, files of examples that are not there or not of a known kind."""
+    check_data_files(options.splits)
+    if options.words and options.words != PACKAGED:
+        check_data_file(WORDS, Path(options.words))
 
 
 def check_task_name(name: str, options: TaskOptions | None = None) -> None:
@@ -246,7 +188,7 @@ def load_task(
     UserError for every mistake in the name, the options or the data, in one sentence.
     """
     options = options or TaskOptions()
-    options.check()
+    check_data(options)
     check_task_name(name, options)
     place = find_task(name)
     parts = mixture_parts(*place)

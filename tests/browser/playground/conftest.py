@@ -7,12 +7,11 @@ import uvicorn
 
 import caploc
 from caploc.declaration import Study
+from caploc.options import Settings, TaskOptions
 from caploc.playground.app import application
 from caploc.playground.playground import Playground
 from caploc.playground.serving import address, list_hosts, listen
 from caploc.playground.setting import make_setting, open_runs
-from caploc.search import Settings
-from caploc.tasks.catalog import TaskOptions
 from caploc.workbench import ModelOptions
 from worlds import DEMO
 

@@ -19,11 +19,11 @@ from playwright.sync_api import expect
 
 import caploc
 from caploc.declaration import Study
+from caploc.options import Settings
 from caploc.playground.serving import address as address_of
 from caploc.playground.serving import list_hosts, listen
 from caploc.playground.view import Playgrounds, View, view_application
 from caploc.report.wording import visible
-from caploc.search import Settings
 from caploc.store import Store
 from caploc.workbench import ModelOptions
 

@@ -19,10 +19,10 @@ from typing import Any
 import datasets
 
 from caploc.errors import BadData
+from caploc.options import PACKAGED
 
 BOLD, PUNCTUATION = re.compile(r"\*\*(\w+)\*\*"), re.compile(r'[:.,"?()]')
 HUB = "mmathys/profanity"
-PACKAGED = "package"  # what stands in place of a file for better-profanity's list
 COLUMNS = ("text", "canonical_form_1")  # of the Hub's list: spellings, and the words they spell
 ELSEWHERE = "pass a list (--data words=FILE), or take the installed one (--data words=package)"
 

@@ -1,0 +1,648 @@
+"""What can be chosen: each option once, with its type, its range and its help.
+
+The command line, files of studies, the Python call and run.json are made of these records. None of
+them needs PyTorch, so that mistakes are told, and help is shown, at once.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import MISSING, dataclass, field, fields, is_dataclass
+from functools import cache, wraps
+from pathlib import Path
+from typing import (
+    TYPE_CHECKING,
+    Annotated,
+    Any,
+    ClassVar,
+    TypeVar,
+    cast,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
+
+import pydantic.dataclasses
+from annotated_types import Ge, Gt, Le, Lt, MinLen
+from pydantic import AfterValidator, ConfigDict, ValidationError
+from pydantic_core import ErrorDetails
+
+from caploc.errors import BadOption, CaplocError, unknown
+from caploc.naming import at_home, default_others, placed
+
+Record = TypeVar("Record")
+
+MOST_MASKS = 100_000  # drawn at once, each a byte a head
+MOST_ROWS = 10**12  # a number beyond what anyone could measure is a slip of the finger
+MOST_SEEDS = 2**63 - 1
+METHODS = ("scan", "css", "csb", "css-search", "csb-search", "one-shot", "greedy")
+ESTIMATORS = ("lasso", "lasso-cv", "logistic", "paired")
+ENGINES = ("packed", "vllm", "plain")
+GOALS = ("heads", "set", "specific")
+OUTCOMES = ("metric", "logprob")
+PACKED = ENGINES[0]
+ZERO, MEAN, RESAMPLE, PATCH = MODES = ("zero", "mean", "resample", "patch")
+WORDS = "words"  # what --data calls the list of profanities, which is no split
+PACKAGED = "package"  # what stands in place of a file for better-profanity's list
+NAMES = ("all", "last", "changed")  # of positions
+SHOWN = 60  # characters of a value that is wrong
+
+
+@dataclass(frozen=True)
+class Option:
+    """What is said of a field beside its type and range.
+
+    `name` is its name on the command line and in files, if another one than in Python. A `basic`
+    one is on the first page of help. With `path`, a file or folder is seen from where it was named.
+    One to `trust` is given on the command line only. `methods` and `goals` are those that read it.
+    """
+
+    help: str
+    name: str = ""
+    flags: tuple[str, ...] = ()
+    basic: bool = False
+    path: bool = False
+    trust: bool = False
+    methods: tuple[str, ...] = ()
+    goals: tuple[str, ...] = ()
+
+
+def one_of(names: Sequence[str], what: str) -> AfterValidator:
+    """Accept these names alone; of any other the nearest is named."""
+
+    def check(name: str | None) -> str | None:
+        if name is not None and name not in names:
+            raise unknown(names, name, what)
+        return name
+
+    return AfterValidator(check)
+
+
+def rise(values: tuple[Any, ...] | None) -> tuple[Any, ...] | None:
+    """Refuse numbers that do not rise."""
+    if values is not None and list(values) != sorted(set(values)):
+        raise ValueError("each larger than the one before")
+    return values
+
+
+def parse_positions(text: str) -> list[int]:
+    """Read numbers such as `-2,-1`, which count from 0, or from the end if negative.
+
+    Raises BadOption if they are none, and no word.
+    """
+    try:
+        found = [int(part) for part in text.split(",")]
+    except ValueError:
+        found = []
+    if text not in NAMES and not found:
+        raise BadOption(
+            f"--positions is {', '.join(NAMES)} or numbers such as -2,-1; got {text!r}."
+        )
+    return found
+
+
+if TYPE_CHECKING:
+    from dataclasses import dataclass as record
+else:
+
+    def record(*, frozen):
+        """Make classes dataclasses whose fields are checked; what is wrong is a BadOption."""
+
+        def make(kind):
+            config = ConfigDict(extra="forbid", arbitrary_types_allowed=True)
+            made = pydantic.dataclasses.dataclass(frozen=frozen, config=config)(kind)
+            check = made.__init__
+
+            @wraps(check)
+            def init(self, *given, **named):
+                try:
+                    check(self, *given, **named)
+                except ValidationError as error:
+                    raise refusal(made, error) from None
+
+            made.__init__ = init
+            return made
+
+        return make
+
+
+@record(frozen=True)
+class ModelFields:
+    """Which model, and how it is loaded."""
+
+    panel: ClassVar[str] = "Model"
+    name: Annotated[
+        str,
+        Option(
+            "Hugging Face id, folder, GGUF file, or a name of `caploc models`.", "model", path=True
+        ),
+    ]
+    device: Annotated[
+        str,
+        Option(
+            "auto, cpu, cuda, cuda:1, mps; spread: over all devices, memory and disk.", basic=True
+        ),
+    ] = "auto"
+    dtype: Annotated[str, Option("auto (the checkpoint's), float32, bfloat16, float16.")] = "auto"
+    revision: Annotated[str | None, Option("Branch, tag or commit on the Hub.")] = None
+    trust_remote_code: Annotated[
+        bool,
+        Option(
+            "Run code from the model's repository, or named by the file of a run's task.",
+            trust=True,
+        ),
+    ] = False
+    projections: Annotated[
+        str | None, Option("Attention output projections: 'model.layers.{layer}.self_attn.o_proj'.")
+    ] = None
+    batch_size: Annotated[
+        int | None, Ge(1), Option("Rows in a batch at most; measured if absent.")
+    ] = None
+    quantize: Annotated[str | None, Option("Quantize weights with bitsandbytes: 8bit or 4bit.")] = (
+        None
+    )
+    gguf: Annotated[
+        str | None, Option("GGUF file to read, of the model's folder or repository.")
+    ] = None
+    backend: Annotated[
+        str,
+        one_of(ENGINES, "engine"),
+        Option(
+            "packed (caploc's own), vllm, or plain (transformers' generate, nothing shared).",
+            "engine",
+        ),
+    ] = PACKED
+
+
+def parse_data(files: Any, start: Path = Path()) -> dict[str, str]:
+    """Read `test=FILE` texts, or a table of such, into absolute paths; `words=package` stays.
+
+    Raises BadOption if one is not of that form.
+    """
+    parts = files.items() if isinstance(files, Mapping) else (str(f).split("=", 1) for f in files)
+    found = {}
+    for split, *file in parts:
+        if not (split and file and file[0]):
+            raise BadOption(
+                f"--data takes SPLIT=FILE, such as test=gsm8k_test.jsonl; got {split!r}."
+            )
+        kept = (split, *file) == (WORDS, PACKAGED)
+        found[split] = file[0] if kept else str((start / at_home(file[0])).absolute())
+    return found
+
+
+@record(frozen=True)
+class TaskOptions:
+    """How a task is to be asked; the defaults are the task's own.
+
+    `data` holds a file for each split that is not to come from the Hub, and under `words` a list of
+    profanities (or `package`), which tasks that count none do without. With `training` the examples
+    are those of the training split, the task asked and judged as ever.
+    """
+
+    panel: ClassVar[str] = "Task"
+    metric: Annotated[str | None, Option("The task's metric[,filter] to use.")] = None
+    outcome: Annotated[
+        str, one_of(OUTCOMES, "--outcome"), Option("metric, or logprob of the gold answer.")
+    ] = "metric"
+    fewshot: Annotated[
+        int | None, Ge(0), Option("Examples in the prompt; the task's own if absent.")
+    ] = None
+    delimiter: Annotated[
+        str | None, Option("Text between prompt and answer, such as ' '; if absent the task's own.")
+    ] = None
+    chat_template: Annotated[bool, Option("Use the model's chat template.")] = False
+    data: Annotated[
+        dict[str, str],
+        Option(
+            "SPLIT=FILE: read a split from a file (jsonl, csv, parquet); words=FILE: swear words."
+        ),
+    ] = field(default_factory=dict)
+    allow_code: Annotated[
+        bool, Option("Run code that the model writes, in bubblewrap.", trust=True)
+    ] = False
+    training: bool = False
+
+    @property
+    def splits(self) -> dict[str, str]:
+        return {split: file for split, file in self.data.items() if split != WORDS}
+
+    @property
+    def words(self) -> str | None:
+        return self.data.get(WORDS)
+
+    def plain(self) -> "TaskOptions":
+        """Return the options for other tasks: how the model is spoken to, no more."""
+        words = {WORDS: self.words} if self.words else {}
+        return TaskOptions(chat_template=self.chat_template, data=words, allow_code=self.allow_code)
+
+
+@record(frozen=True)
+class Mode:
+    """What a knocked-out head hands on: zero, or what it does elsewhere.
+
+    For `patch`, example n of the task `corrupted` is the counterpart of example n, and `positions`
+    (None: all) are those of the prompt at which heads are patched.
+    """
+
+    panel: ClassVar[str] = "Knockout"
+    name: Annotated[
+        str,
+        one_of(MODES, "mode"),
+        Option(
+            "What replaces a head's output: zero, its mean over examples, its output on "
+            "another example (resample) or on the corrupted prompt (patch).",
+            "mode",
+        ),
+    ] = ZERO
+    corrupted: Annotated[
+        str | None,
+        Option(
+            "For --mode patch: the task whose examples are the corrupted counterparts.", path=True
+        ),
+    ] = None
+    positions: Annotated[
+        str | None,
+        Option("For --mode patch: all (if absent), last, changed, or places: -2,-1."),
+    ] = None
+
+    def __post_init__(self) -> None:
+        if self.name != PATCH:
+            for option in ("corrupted", "positions"):
+                if getattr(self, option) is not None:
+                    raise BadOption(f"--{option} is for --mode {PATCH}; got --mode {self.name}.")
+        elif self.corrupted is None:
+            raise BadOption(
+                f"--mode {PATCH} needs --corrupted TASK: the same examples, each with a corrupted "
+                "prompt of as many tokens."
+            )
+        else:
+            parse_positions(self.positions or NAMES[0])
+
+    @property
+    def tasks(self) -> tuple[str, ...]:
+        return () if self.corrupted is None else (self.corrupted,)
+
+    def check_beside(self, others: Sequence[str]) -> None:
+        """Refuse, by a BadOption, other tasks where only one has corrupted prompts."""
+        if self.name == PATCH and others:
+            raise BadOption(
+                f"--mode {PATCH} has corrupted prompts of one task, and none for {others[0]}; "
+                "leave other tasks out."
+            )
+
+
+@record(frozen=True)
+class Settings:
+    """What a search may be told. Each uses what it needs.
+
+    `budget` is the most rows of the default search (None: what its stages usually take).
+    `estimator` is for masks drawn beforehand (None: the method's own). `mask_counts` and `rates`
+    (None: those of the paper) span the settings that a search for the best of them tries.
+    """
+
+    panel: ClassVar[str] = "Search"
+    masks: Annotated[
+        int,
+        Ge(1),
+        Le(MOST_MASKS),
+        Option("Masks to draw (css, csb).", methods=("css", "csb")),
+    ] = 100
+    rate: Annotated[
+        float,
+        Gt(0),
+        Lt(1),
+        Option("Share of heads in a mask (css, csb).", methods=("css", "csb")),
+    ] = 0.02
+    top: Annotated[int, Ge(1), Option("Heads to name at most.", basic=True)] = 5
+    seed: Annotated[int, Ge(0), Le(MOST_SEEDS), Option("Seed of examples, masks and controls.")] = 0
+    goal: Annotated[
+        str,
+        one_of(GOALS, "--goal"),
+        Option(
+            "heads: those that matter most alone; set: the one that breaks most; specific: "
+            "one that also leaves the tasks of --spare alone.",
+            basic=True,
+            methods=("scan",),
+        ),
+    ] = "heads"
+    price: Annotated[
+        float,
+        Gt(0),
+        Le(1),
+        Option(
+            "The most that --goal specific may cost a spared task; .02 is 2 points.",
+            goals=("specific",),
+        ),
+    ] = 0.02
+    budget: Annotated[
+        int | None,
+        Ge(1),
+        Le(MOST_ROWS),
+        Option(
+            "Rows of the search with heads knocked out, at most; if absent, what suits the method.",
+            basic=True,
+        ),
+    ] = None
+    estimator: Annotated[
+        str | None,
+        Option(
+            "For css, csb, one-shot: lasso, lasso-cv, logistic, paired.",
+            methods=("css", "csb", "one-shot"),
+        ),
+        one_of(ESTIMATORS, "estimator"),
+    ] = None
+    mask_counts: Annotated[
+        tuple[Annotated[int, Ge(1), Le(MOST_MASKS)], ...],
+        MinLen(1),
+        AfterValidator(rise),
+        Option(
+            "Numbers of masks to try (css-search, csb-search).",
+            methods=("css-search", "csb-search"),
+        ),
+    ] = (100, 200, 300, 400)
+    rates: Annotated[
+        tuple[Annotated[float, Gt(0), Lt(1)], ...] | None,
+        MinLen(1),
+        AfterValidator(rise),
+        Option(
+            "Rates to try (css-search, csb-search); .01 to .1 if absent.",
+            methods=("css-search", "csb-search"),
+        ),
+    ] = None
+
+
+@record(frozen=True)
+class StudyFields:
+    """What to do: one task on one model with one method. Everything else follows from it.
+
+    `settings.budget`, in rows, is what the default search may spend; for the other methods it
+    decides the number of masks (or, for those that draw none, of examples). `examples` are those
+    that heads are found on (None: as many as suits the method and the task). `other_tasks` are
+    scored before and after, to see what else breaks; so are those that a specific set must
+    `spare`, and its `twins`, the task in other words, which it must break as well (none named:
+    those that caploc brings; `none`: no such). `limit` caps the examples of every final score;
+    heads of `exclude` (names, files of heads, or `universal`) are left in and never named;
+    `controls` is the number of random sets of heads to compare with, and 0 leaves out that
+    check and the held-out masks. `quick` leaves out the look for a smaller, more specific
+    set, and the curve over its heads. `disjoint` keeps the examples that the search saw out of
+    the task's final score, in which the paper leaves them. `track` names an experiment of MLflow
+    that the run is logged to. `leave_out` is the share of a task's examples that may be left out
+    because they cannot be asked as they stand.
+    """
+
+    panel: ClassVar[str] = "Study"
+    model: ModelFields
+    task: Annotated[
+        str, MinLen(1), Option("Task, group, tag or YAML, or pairs (.jsonl, .csv)", path=True)
+    ]
+    method: Annotated[str, one_of(METHODS, "method"), Option(f"{', '.join(METHODS)}")] = METHODS[0]
+    settings: Settings = field(default_factory=Settings)
+    examples: Annotated[
+        int | None,
+        Ge(1),
+        Le(MOST_ROWS),
+        Option("Examples to find heads on; depends on method and task if absent."),
+    ] = None
+    options: TaskOptions = field(default_factory=TaskOptions)
+    other_tasks: Annotated[
+        tuple[str, ...],
+        Option("Another task to score before and after", "also", basic=True, path=True),
+    ] = ()
+    spare: Annotated[
+        tuple[str, ...],
+        Option("A task that --goal specific must leave alone", basic=True, path=True),
+    ] = ()
+    twins: Annotated[
+        tuple[str, ...],
+        Option(
+            "The task in other words, for --goal specific to break as well (if absent, the "
+            "one that caploc brings; none: the task alone)",
+            "twin",
+            path=True,
+            goals=("specific",),
+        ),
+    ] = ()
+    exclude: Annotated[
+        tuple[str, ...],
+        Option("Heads never to knock out: L0H6,L3H1, a file of heads, or universal", path=True),
+    ] = ()
+    mode: Mode = field(default_factory=Mode)
+    controls: Annotated[int, Ge(0), Option("Random sets of heads to compare with.")] = 20
+    limit: Annotated[
+        int | None, Ge(1), Option("Score on the first N examples only.", basic=True)
+    ] = None
+    quick: Annotated[
+        bool,
+        Option("Skip the curve and the search for a more specific part of the set.", basic=True),
+    ] = False
+    disjoint: Annotated[bool, Option("Score only on examples that the search did not see.")] = False
+    track: Annotated[str | None, MinLen(1), Option("Log the run to this experiment of MLflow.")] = (
+        None
+    )
+    leave_out: Annotated[
+        float,
+        Ge(0),
+        Lt(1),
+        Option("Share of a task's examples that may be left out: empty, too long, without answer."),
+    ] = 0.0
+
+
+@dataclass(frozen=True)
+class Flag:
+    """An option by the name under which it is given, and where its value belongs."""
+
+    name: str
+    place: tuple[str, ...]  # attributes, from the outermost record
+    type: Any
+    default: Any  # MISSING: it must be given
+    option: Option
+    panel: str
+
+    @property
+    def many(self) -> bool:
+        """Tell whether several values may be given."""
+        return get_origin(plain_type(self.type)) in (tuple, dict)
+
+    @property
+    def takes(self) -> type:
+        """The type of one value."""
+        kind = plain_type(self.type)
+        inner = get_args(kind)[0] if get_origin(kind) is tuple else kind
+        found = plain_type(inner)
+        return found if isinstance(found, type) else str
+
+    @property
+    def allowed(self) -> str:
+        """The range of a value, as the end of a sentence."""
+        inner = get_args(plain_type(self.type))
+        return ranges(self.type) or (ranges(inner[0]) if inner else "")
+
+
+def plain_type(annotation: Any) -> Any:
+    """A field's type without what is said of it, and without None."""
+    if get_origin(annotation) is Annotated:
+        return plain_type(get_args(annotation)[0])
+    if type(None) in get_args(annotation):
+        return plain_type(get_args(annotation)[0])
+    return annotation
+
+
+def ranges(annotation: Any) -> str:
+    """Say which numbers are allowed."""
+    if type(None) in get_args(annotation):
+        annotation = get_args(annotation)[0]
+    said: dict[type, Any] = {}
+    for each in get_args(annotation)[1:] if get_origin(annotation) is Annotated else ():
+        said[type(each)] = each
+    below = said[Lt].lt if Lt in said else None
+    if Ge in said and Le in said and said[Le].le < MOST_SEEDS:
+        return f"{said[Ge].ge:,} to {said[Le].le:,}"
+    if Ge in said:
+        return f"{said[Ge].ge:,} or more" + (f" and below {below:g}" if below is not None else "")
+    if Gt in said and Lt in said:
+        return f"above {said[Gt].gt:g} and below {below:g}"
+    if Gt in said and Le in said:
+        return f"above {said[Gt].gt:g} and at most {said[Le].le:g}"
+    return ""
+
+
+@cache
+def flags(kind: Any) -> Mapping[str, Flag]:
+    """Every option of a record and of the records in it, by name."""
+    return {flag.name: flag for flag in _flags(kind)}
+
+
+def _flags(kind: Any, above: tuple[str, ...] = ()) -> Iterator[Flag]:
+    types = get_type_hints(kind, include_extras=True)
+    for each in fields(kind):
+        annotation, place = types[each.name], (*above, each.name)
+        if is_dataclass(annotation) and hasattr(annotation, "panel"):
+            yield from _flags(annotation, place)
+            continue
+        said = [one for one in get_args(annotation)[1:] if isinstance(one, Option)]
+        option = said[0] if said else Option("")
+        factory = each.default_factory
+        default = each.default if factory is MISSING else factory()
+        panel = getattr(kind, "panel", "Options")
+        yield Flag(option.name or each.name, place, annotation, default, option, panel)
+
+
+def build(kind: type[Record], said: Mapping[str, Any], start: Path = Path()) -> Record:
+    """Build a record, and those in it, from what was said of its options, by their names.
+
+    A value may also be a whole record, by its attribute (`settings`); what else is said of its
+    fields changes it. Files and folders are seen from `start`. Raises BadOption or UnknownName,
+    with the value, what is allowed and what to do.
+    """
+    known, nested = flags(cast(Any, kind)), dict[str, Any]()
+    whole = {name: value for name, value in said.items() if is_dataclass(value)}
+    for name, value in whole.items():
+        nested[name] = {one.name: getattr(value, one.name) for one in fields(value)}
+    for name in said.keys() - whole.keys():
+        if name not in known:
+            raise unknown([*known, *(each.name for each in fields(kind))], name, "option")  # type: ignore[arg-type]
+        *parents, last = known[name].place
+        inner = nested
+        for parent in parents:
+            inner = inner.setdefault(parent, {})
+        inner[last] = read_value(known[name], said[name], start)
+    return kind(**nested)
+
+
+def read_value(flag: Flag, value: Any, start: Path) -> Any:
+    """Read an option's value; paths in it are seen from a folder."""
+    if get_origin(plain_type(flag.type)) is dict:
+        return parse_data(value, start)
+    return seen_from(start, value) if flag.option.path else value
+
+
+def seen_from(start: Path, value: Any) -> Any:
+    """A path, or several, as absolute ones where there is such a file or folder."""
+    if isinstance(value, str):
+        return placed(value, start)
+    return value if value is None else tuple(placed(each, start) for each in value)
+
+
+def with_general_task(said: Mapping[str, Any]) -> dict[str, Any]:
+    """Add the task that a packaged one is held against, if no other was named."""
+    if "also" in said or said.get("mode") == PATCH or "task" not in said:
+        return dict(said)
+    return dict(said) | {"also": tuple(default_others(said["task"]))}
+
+
+def check_read(said: Mapping[str, Any], methods: Sequence[str], goal: str) -> None:
+    """Refuse an option that none of these methods, or not this goal, would read.
+
+    Raises BadOption with the option, and what reads it.
+    """
+    for name in said:
+        option = flags(StudyFields)[name].option
+        flag = flag_of(name)
+        if option.methods and not set(methods) & set(option.methods):
+            raise BadOption(
+                f"{flag} is for --method {', '.join(option.methods)}; got --method "
+                f"{', '.join(methods)}, which does not read it. Leave it out, or name a method "
+                "that does."
+            )
+        if option.goals and goal not in option.goals:
+            raise BadOption(
+                f"{flag} is for --goal {', '.join(option.goals)}; got --goal {goal}. Leave it "
+                "out, or name that goal."
+            )
+
+
+def flag_of(name: str) -> str:
+    """The option as it is typed."""
+    return f"--{name.replace('_', '-')}"
+
+
+def refusal(kind: type, error: ValidationError) -> CaplocError:
+    """Build the error for what is wrong with a record: all of it, in sentences."""
+    found = [refused(kind, each) for each in error.errors(include_url=False)]
+    return type(found[0])(" ".join(dict.fromkeys(map(str, found))))
+
+
+def refused(kind: type, error: ErrorDetails) -> CaplocError:
+    """Build the error for one mistake in the fields of a record."""
+    own = error.get("ctx", {}).get("error")
+    if isinstance(own, CaplocError):
+        return own
+    names = [each.name for each in fields(kind)]
+    first, *inner = error["loc"]
+    place = (names[first] if isinstance(first, int) else first, *inner)
+    found = [one for one in flags(kind).values() if place[: len(one.place)] == one.place]
+    if error["type"] == "unexpected_keyword_argument":
+        return unknown(list(flags(kind)), str(place[-1]), "option")
+    name = flag_of(found[0].name if found else ".".join(map(str, place)))
+    if error["type"].startswith("missing"):
+        return BadOption(f"{name} is missing.")
+    return BadOption(f"{name} {describe(error, found[0] if found else None)}")
+
+
+NUMBERS = {int: "a whole number", float: "a number", bool: "true or false", str: "a text"}
+
+
+def describe(error: ErrorDetails, flag: Flag | None) -> str:
+    """Say what a value must be, and what it was: the end of a sentence."""
+    value = error["input"]
+    if flag is not None and isinstance(value, list | tuple):
+        shown = ", ".join(map(str, value)) or "none"
+    else:
+        shown = repr(value) if isinstance(value, str) and not is_number(value) else str(value)
+    shown = shown if len(shown) <= SHOWN else f"{shown[:SHOWN]}..."
+    must = flag.allowed if flag else ""
+    if error["type"] == "value_error":
+        must = ", ".join(filter(None, (must, str(error["ctx"]["error"]))))
+    elif flag and not error["type"].startswith(("greater", "less", "too")):
+        must = ", ".join(filter(None, (NUMBERS.get(flag.takes, ""), must)))
+    if not must:
+        must = "one or more" if error["type"] == "too_short" else error["msg"].split("be ", 1)[-1]
+    return f"must be {must}; got {shown}."
+
+
+def is_number(text: str) -> bool:
+    """Tell whether a text is a number."""
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True

@@ -1,0 +1,137 @@
+"""Options: what each takes, what is said of a wrong one, and how records are built from names."""
+
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import pytest
+
+from caploc import engine, options, recovery, search
+from caploc.errors import BadOption, UnknownName, UserError
+from caploc.options import Mode, ModelFields, Settings, StudyFields, TaskOptions, build, flags
+
+WRONG = [
+    (Settings, {"rate": 0.0}, "--rate must be above 0 and below 1; got 0.0."),
+    (Settings, {"rate": 2}, "--rate must be above 0 and below 1; got 2."),
+    (Settings, {"rate": "some"}, "--rate must be a number, above 0 and below 1; got 'some'."),
+    (Settings, {"masks": 0}, "--masks must be 1 to 100,000; got 0."),
+    (Settings, {"top": -2}, "--top must be 1 or more; got -2."),
+    (Settings, {"seed": -1}, "--seed must be 0 or more; got -1."),
+    (Settings, {"price": 0.0}, "--price must be above 0 and at most 1; got 0.0."),
+    (Settings, {"goal": "all"}, "There is no --goal 'all'. Known: heads, set, specific."),
+    (Settings, {"estimator": "laso"}, "There is no estimator 'laso'. Did you mean 'lasso'?"),
+    (Settings, {"mask_counts": ()}, "--mask-counts must be 1 to 100,000; got none."),
+    (Settings, {"mask_counts": (0, 10)}, "--mask-counts must be 1 to 100,000; got 0."),
+    (Settings, {"mask_counts": (20, 10)}, "each larger than the one before; got 20, 10."),
+    (Settings, {"rates": (0.1, 0.1)}, "each larger than the one before; got 0.1, 0.1."),
+    (Settings, {"rates": (0.0, 0.1)}, "--rates must be above 0 and below 1; got 0.0."),
+    (Settings, {"tap": 1}, "There is no option 'tap'. Did you mean 'top'?"),
+    (ModelFields, {"name": "m", "batch_size": 0}, "--batch-size must be 1 or more; got 0."),
+    (ModelFields, {"name": "m", "backend": "page"}, "There is no engine 'page'."),
+    (TaskOptions, {"fewshot": -1}, "--fewshot must be 0 or more; got -1."),
+    (TaskOptions, {"outcome": "loss"}, "There is no --outcome 'loss'. Known: logprob, metric."),
+    (Mode, {"name": "median"}, "There is no mode 'median'. Did you mean 'mean'?"),
+    (Mode, {"name": "mean", "positions": "last"}, "--positions is for --mode patch; got --mode"),
+    (Mode, {"corrupted": "demo/code"}, "--corrupted is for --mode patch; got --mode zero."),
+    (Mode, {"name": "patch"}, "--mode patch needs --corrupted TASK"),
+    (
+        Mode,
+        {"name": "patch", "corrupted": "x", "positions": "first"},
+        "--positions is all, last, changed or numbers such as -2,-1; got 'first'.",
+    ),
+    (StudyFields, {"model": ModelFields("m"), "task": "t", "limit": 0}, "--limit must be 1 or"),
+    (StudyFields, {"model": ModelFields("m"), "task": "t", "controls": -1}, "--controls must be"),
+    (StudyFields, {"model": ModelFields("m"), "task": "t", "examples": 0}, "--examples must be 1"),
+    (
+        StudyFields,
+        {"model": ModelFields("m"), "task": "t", "leave_out": 1},
+        "0 or more and below 1",
+    ),
+    (StudyFields, {"model": ModelFields("m"), "task": "t", "method": "csss"}, "Did you mean 'css'"),
+    (StudyFields, {"model": ModelFields("m")}, "--task is missing."),
+]
+
+
+@pytest.mark.parametrize(("kind", "given", "said"), WRONG, ids=[said for *_, said in WRONG])
+def test_what_means_nothing_is_refused_with_the_value_and_what_is_allowed(kind, given, said):
+    with pytest.raises(UserError) as refused:
+        kind(**given)
+    assert said in str(refused.value) and "\n" not in str(refused.value)
+
+
+def test_all_that_is_wrong_is_said_at_once():
+    with pytest.raises(BadOption) as refused:
+        build(StudyFields, {"model": "m", "task": "t", "top": 0, "fewshot": "few"})
+    assert "--top must be" in str(refused.value) and "--fewshot must be" in str(refused.value)
+
+
+def test_a_change_is_checked_too():
+    with pytest.raises(BadOption, match="--top must be 1 or more; got 0"):
+        replace(Settings(), top=0)
+
+
+def test_a_study_is_built_from_names_as_they_are_typed():
+    said = {"model": "m", "task": "t", "top": "3", "also": ["a"], "engine": "plain"}
+    said |= {"rates": ["0.1", "0.2"], "mode": "mean", "fewshot": "2", "quick": True}
+    study = build(StudyFields, said)
+    assert study.model == ModelFields("m", backend="plain") and study.mode == Mode("mean")
+    assert study.settings == Settings(top=3, rates=(0.1, 0.2))
+    assert study.options.fewshot == 2 and study.other_tasks == ("a",) and study.quick
+
+
+def test_a_whole_record_is_changed_by_what_else_is_said():
+    said = {"model": "m", "task": "t", "settings": Settings(top=3, seed=1), "seed": 2}
+    assert build(StudyFields, said).settings == Settings(top=3, seed=2)
+
+
+def test_every_name_leads_to_a_field_and_back():
+    study = StudyFields(ModelFields("m"), "t")
+    for name, flag in flags(StudyFields).items():
+        value = asdict(study)
+        for part in flag.place:
+            value = value[part]
+        assert name == flag.name and (flag.option.help or name == "training")
+
+
+def test_paths_are_seen_from_where_they_are_named(tmp_path):
+    (tmp_path / "own.yaml").touch()
+    said = {"model": "m", "task": "own.yaml", "also": ("own.yaml", "b"), "data": {"test": "x.csv"}}
+    study = build(StudyFields, said, tmp_path)
+    own = str(tmp_path / "own.yaml")
+    assert (study.task, study.other_tasks) == (own, (own, "b"))
+    assert study.options.data == {"test": str(tmp_path / "x.csv")}
+
+
+@pytest.mark.parametrize("text", ["test", "=x.jsonl", "test="])
+def test_data_are_split_and_file(text):
+    with pytest.raises(BadOption, match="SPLIT=FILE"):
+        options.parse_data([text], Path())
+
+
+def test_names_are_those_of_the_registries():
+    assert tuple(search.METHODS) == options.METHODS
+    assert set(options.ESTIMATORS) == set(recovery.ESTIMATORS)
+    assert set(options.ENGINES) == set(engine.ENGINES)
+
+
+def test_an_option_that_nobody_reads_is_refused():
+    for said, methods, goal, read in (
+        ({"rate": 0.1}, ["scan"], "heads", "--rate is for --method css, csb; got --method scan,"),
+        ({"rates": "1"}, ["css", "csb"], "heads", "for --method css-search, csb-search"),
+        ({"goal": "set"}, ["css"], "set", "--goal is for --method scan; got --method css"),
+        ({"price": 0.1}, ["scan"], "heads", "--price is for --goal specific; got --goal heads."),
+    ):
+        with pytest.raises(BadOption, match=read):
+            options.check_read(said, methods, goal)
+    options.check_read({"rate": 0.1, "goal": "set"}, ["css", "scan"], "set")
+
+
+def test_the_general_task_goes_with_packaged_ones_alone():
+    assert options.with_general_task({"task": "words/past"})["also"] == ("words/copy",)
+    assert options.with_general_task({"task": "words/past", "also": ()})["also"] == ()
+    assert options.with_general_task({"task": "gsm8k"})["also"] == ()
+    assert "also" not in options.with_general_task({"task": "words/past", "mode": "patch"})
+
+
+def test_an_unknown_name_of_many_is_told_with_the_nearest():
+    with pytest.raises(UnknownName, match="no option 'spar'. Did you mean 'spare'"):
+        build(StudyFields, {"model": "m", "task": "t", "spar": ("a",)})
