@@ -22,7 +22,7 @@ SITE := python -c 'import site; print(*site.getsitepackages())'
 export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: demo test test-shapes test-slow test-browser test-cluster test-faults test-real test-vllm check bench bench-neurons bench-workers bench-gpu gpu-check bench-peers \
-	truth-real bench-real wheel test-wheel clean
+	bench-conformance bench-outside truth-real bench-real wheel test-wheel clean
 
 demo: $(INSTALLED)  ## install, fetch SmolLM2, localize some of its capabilities, write reports
 	$(BIN)/caploc demo --out $(OUT)
@@ -98,6 +98,13 @@ gpu-check: $(INSTALLED)  ## ten minutes on one GPU: right in bfloat16, and how f
 
 bench-peers: $(PEERS)/.installed  ## TransformerLens, nnsight and pyvene beside them, a small case
 	$(KEPT) $(PEERS)/bin/python bench/engine.py --peers
+
+bench-conformance: $(PEERS)/.installed  ## faults reported in public, tried on caploc and the same three: minutes
+	$(PEERS)/bin/python bench/conformance.py
+
+bench-outside: $(INSTALLED)  ## MIB's protocol at head level, rivals with gradients beside caploc: hours; resumes
+	$(BIN)/caploc fetch smollm2
+	$(BIN)/python bench/outside.py
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)

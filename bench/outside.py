@@ -6,8 +6,10 @@
 All heads but the k that a contender ranks first hand on what they do on the corrupted prompt; the
 feed-forward blocks run on what they get. Faithfulness is the difference of two logits, 0 with no
 head kept and 1 with all. CPR is the area under it over the share of heads kept, CMD that between it
-and 1 (arXiv 2504.13151). Contenders rank on examples of their own, others for every seed; all are
-judged on the same ones. What was measured is kept in bench/outside.json and not measured again.
+and 1 (arXiv 2504.13151). For CPR heads are kept by their scores, for CMD by the sizes of these: a
+head that works against the answer belongs to what the model does. Contenders rank on examples of
+their own, others for every seed; all are judged on the same ones. What was measured is kept in
+bench/outside.json and not measured again.
 """
 
 import argparse
@@ -33,16 +35,16 @@ from caploc.options import Settings
 from caploc.recovery import Measurements
 from caploc.search import Plan, Problem
 from caploc.search.scan import Sizes as ScanSizes
-from caploc.search.scan import scan_heads, scan_then_trial, split
+from caploc.search.scan import scan_heads, split
 from clock import Stopwatch
-from driving import drive
 from measuring import say
 from pairs import Pair, draw
 
 FIGURES = Path(__file__).with_suffix(".json")
 SHARES = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)  # of the heads, kept
-JUDGED, SEARCHED = 60, 90  # examples
-BY_GRADIENT, EXACT = 48, 12  # of those searched
+JUDGED, SEARCHED = 40, 60  # examples
+BY_GRADIENT, EXACT = 32, 8  # of those searched
+LIKELIHOOD = "log-probability"  # the probe
 STEPS = 5  # of the integral
 FORWARD_AND_BACK = 3  # passes that one forward and backward counts as
 BATCH = 24
@@ -169,14 +171,14 @@ class Subject:
 
 
 LIKELIHOOD = "log-probability"  # the probe
-Ranking = list[int]  # columns, the one to keep first
+Scores = np.ndarray  # of every head, the larger the more its patching takes from the difference
 
 
-def searched(subject: Subject, seed: int, *, patch: bool, trial: bool) -> Ranking:
-    """Rank as caploc's default search does, or as its scan alone.
+def scanned(subject: Subject, seed: int, *, patch: bool) -> Scores:
+    """The scan of caploc's default search: falls of the log-odds of the answer.
 
-    The signal is the log-probability of the answer, the outcome whether its logit is the larger of
-    the two. A head is zeroed, as by default, or patched.
+    It asks examples on which the answer's logit is the larger of the two, which all are. A head is
+    zeroed, as by default, or patched.
     """
     heads = subject.loaded.grid.size
     problem = Problem(heads, range(len(subject.pairs)), Settings(seed=seed), signal=LIKELIHOOD)
@@ -184,12 +186,9 @@ def searched(subject: Subject, seed: int, *, patch: bool, trial: bool) -> Rankin
     def answer(plan: Plan) -> Measurements:
         examples = plan.example.tolist()
         difference, logprob, _ = subject.read(plan.masks[plan.mask], examples, patch=patch)
-        outcome = logprob if plan.probe == LIKELIHOOD else (difference > 0).astype(float)
         kept = (difference > 0).astype(float)
-        return Measurements(plan.masks, plan.mask, plan.example, outcome, kept)
+        return Measurements(plan.masks, plan.mask, plan.example, logprob, kept)
 
-    if trial:
-        return drive(scan_then_trial(problem), answer).found.ranking
     sizes = ScanSizes.of(problem)
     part, _ = split(problem, sizes.trial)
     scanning, measured = scan_heads(problem, sizes, part), None
@@ -197,22 +196,22 @@ def searched(subject: Subject, seed: int, *, patch: bool, trial: bool) -> Rankin
         try:
             plan = next(scanning) if measured is None else scanning.send(measured)
         except StopIteration as end:
-            return end.value.order()
+            return end.value.mean_fall
         measured = answer(plan)
 
 
-def exact(subject: Subject, seed: int) -> Ranking:
+def exact(subject: Subject, seed: int) -> Scores:
     """Patch each head alone: by how much the difference falls."""
     examples = range(EXACT)
     heads = subject.loaded.grid.size
     intact = subject.crossed(np.zeros((1, heads), dtype=bool), examples)
     alone = subject.crossed(designs.singles(heads), examples)
-    return np.argsort((alone - intact).mean(axis=1), kind="stable").tolist()
+    return (intact - alone).mean(axis=1)
 
 
-def at_random(subject: Subject, seed: int) -> Ranking:
+def at_random(subject: Subject, seed: int) -> Scores:
     """Any order."""
-    return designs.generator(seed).permutation(subject.loaded.grid.size).tolist()
+    return designs.generator(seed).permutation(subject.loaded.grid.size) + 1.0
 
 
 @contextmanager
@@ -261,7 +260,7 @@ def changes(subject: Subject, number: int) -> list[Tensor]:
     return [new - old[0] for new, old in zip(subject.sources[number], clean, strict=True)]
 
 
-def attribution(subject: Subject, seed: int, *, steps: int = 1) -> Ranking:
+def attribution(subject: Subject, seed: int, *, steps: int = 1) -> Scores:
     """Node attribution patching (NAP; Nanda, 2023), or with integrated gradients (NAP-IG)."""
     effect = np.zeros(subject.loaded.grid.size)
     for number in range(BY_GRADIENT):
@@ -270,10 +269,10 @@ def attribution(subject: Subject, seed: int, *, steps: int = 1) -> Ranking:
             columns = subject.loaded.grid.layer_slices[layer]
             each = (change * slopes[layer][0]).unflatten(-1, (columns.stop - columns.start, -1))
             effect[columns] += each.sum(dim=(0, 2)).double().numpy()
-    return np.argsort(effect, kind="stable").tolist()
+    return -effect / BY_GRADIENT
 
 
-def edges(subject: Subject, seed: int) -> Ranking:
+def edges(subject: Subject, seed: int) -> Scores:
     """EAP-IG (Hanna et al., 2024): the sizes of a head's edges, summed.
 
     An edge leads to what a later attention or feed-forward block reads, or to the logits. Summed
@@ -295,15 +294,12 @@ def edges(subject: Subject, seed: int) -> Ranking:
             each = (later @ weight) * change
             each = each.unflatten(-1, (columns.stop - columns.start, -1)).sum(dim=(1, 3))
             effect[columns, 2 * layer + 1 :] += each.T.double().numpy()
-    return np.argsort(-np.abs(effect).sum(axis=1), kind="stable").tolist()
+    return np.abs(effect).sum(axis=1) / BY_GRADIENT
 
 
-CONTENDERS: dict[str, Callable[[Subject, int], Ranking]] = {
-    "caploc": lambda subject, seed: searched(subject, seed, patch=False, trial=True),
-    "caploc, patched": lambda subject, seed: searched(subject, seed, patch=True, trial=True),
-    "caploc's scan, patched": lambda subject, seed: searched(
-        subject, seed, patch=True, trial=False
-    ),
+CONTENDERS: dict[str, Callable[[Subject, int], Scores]] = {
+    "caploc's scan": lambda subject, seed: scanned(subject, seed, patch=False),
+    "caploc's scan, patched": lambda subject, seed: scanned(subject, seed, patch=True),
     "NAP": attribution,
     "NAP-IG": lambda subject, seed: attribution(subject, seed, steps=STEPS),
     "EAP-IG, summed": edges,
@@ -317,9 +313,10 @@ def sizes(heads: int) -> list[int]:
     return [int(share * heads) for share in SHARES]
 
 
-def judge(subject: Subject, ranking: Ranking) -> list[list[float]]:
+def judge(subject: Subject, scores: Scores) -> list[list[float]]:
     """Differences of logits at each size on each example; none kept stands first."""
     heads = subject.loaded.grid.size
+    ranking = np.argsort(-scores, kind="stable")
     wanted = sorted({0, *sizes(heads)})
     masks = np.ones((len(wanted), heads), dtype=bool)
     for mask, kept in zip(masks, wanted, strict=True):
@@ -381,23 +378,25 @@ def run(loaded: LoadedModel, task: str, seeds: int, methods: Sequence[str]) -> N
         source.prepare()
         for name in (name for number, name in missing if number == seed):
             source.passes, watch = 0, Stopwatch()
-            ranking = CONTENDERS[name](source, seed)
+            scores = CONTENDERS[name](source, seed)
             took = watch.read()
+            signed = judge(judging, scores)
             entry = {
                 "passes": source.passes,
                 "cpu": round(took.cpu, 1),
-                "ranking": ranking,
-                "differences": judge(judging, ranking),
+                "scores": [float(f"{score:.4g}") for score in scores],
+                "signed": signed,
+                "sizes": judge(judging, np.abs(scores)) if (scores < 0).any() else signed,
             }
             kept = json.loads(FIGURES.read_text()) if FIGURES.exists() else {}
             kept.setdefault(f"{loaded.name} {task}", {}).setdefault(name, {})[str(seed)] = entry
             FIGURES.write_text(json.dumps(kept, separators=(",", ":")) + "\n")
-            cpr, cmd = areas(np.array(entry["differences"]))
+            cpr, cmd = areas(np.array(signed))[0], areas(np.array(entry["sizes"]))[1]
             say(f"  {seed} {name}: CPR {cpr:.2f} CMD {cmd:.2f} {source.passes} passes")
 
 
-def interval(tables: np.ndarray) -> np.ndarray:
-    """CPR and CMD, mean over seeds, with 95 % intervals over examples and seeds: 2 x 3.
+def interval(tables: np.ndarray, which: int) -> tuple[float, float, float]:
+    """CPR (0) or CMD (1), mean over seeds, and its 95 % interval over examples and seeds.
 
     `tables` is seeds x sizes x examples; the bootstrap draws examples, and seeds, anew.
     """
@@ -406,11 +405,10 @@ def interval(tables: np.ndarray) -> np.ndarray:
     drawn = []
     for _ in range(BOOTSTRAPS):
         part = rng.choices(range(examples), k=examples)
-        drawn.append(
-            np.mean([areas(tables[rng.randrange(seeds)][:, part]) for _ in range(seeds)], axis=0)
-        )
-    mean = np.mean([areas(each) for each in tables], axis=0)
-    return np.stack([mean, *np.quantile(drawn, [0.025, 0.975], axis=0)], axis=1)
+        each = [areas(tables[rng.randrange(seeds)][:, part])[which] for _ in range(seeds)]
+        drawn.append(np.mean(each))
+    low, high = np.quantile(drawn, [0.025, 0.975])
+    return float(np.mean([areas(each)[which] for each in tables])), float(low), float(high)
 
 
 def page() -> None:
@@ -420,7 +418,10 @@ def page() -> None:
         print("| | CMD | CPR | passes | CPU s | seeds |\n|---|--:|--:|--:|--:|--:|")
         lines = []
         for name, seeds in contenders.items():
-            cpr, cmd = interval(np.array([each["differences"] for each in seeds.values()]))
+            cpr, cmd = (
+                interval(np.array([each[order] for each in seeds.values()]), which)
+                for which, order in enumerate(("signed", "sizes"))
+            )
             cells = (f"{mean:.2f} ({low:.2f} to {high:.2f})" for mean, low, high in (cmd, cpr))
             passes, cpu = (
                 np.mean([each[cost] for each in seeds.values()]) for cost in ("passes", "cpu")

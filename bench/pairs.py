@@ -65,8 +65,8 @@ def addition(rng: random.Random) -> Texts:
         return first, rng.randint(10, 99 - first)
 
     (a, b), (c, d) = draw(), draw()
-    shots = "14 + 25 = 39\n31 + 46 = 77\n"
-    return f"{shots}{a} + {b} =", f"{shots}{c} + {d} =", f" {a + b}", f" {c + d}"
+    shot = "14 + 25 = 39\n"
+    return f"{shot}{a} + {b} =", f"{shot}{c} + {d} =", f" {a + b}", f" {c + d}"
 
 
 def choice(rng: random.Random) -> Texts:
