@@ -1,4 +1,4 @@
-"""Measure the house: lines, files, names that mean two things, what `caploc locate` can reach.
+"""Measure the house: lines beside their budgets, names that mean two things, what a run can reach.
 
 python scripts/house.py            the figures
 python scripts/house.py --list     and what stands behind them
@@ -9,13 +9,24 @@ import sys
 from collections import Counter, defaultdict
 from pathlib import Path
 
-SOURCE = Path(__file__).parents[1] / "src"
+ROOT = Path(__file__).parents[1]
+SOURCE = ROOT / "src"
 PACKAGE = SOURCE / "caploc"
 SHORT, LONG = (
     40,
     600,
 )  # lines: below one a file earns its place with importers, above the other none
 ENTRY = "caploc.study"  # what `caploc locate` runs
+# Each can be deleted without touching the instrument.
+WINGS = ("neurons", "workers", "sandbox", "playground", "integrations", "tracking.py")
+BUDGETS = {
+    "instrument": 18_000,
+    "wings": 8_000,
+    "papers": 4_000,
+    "tests": 28_000,
+    "bench and scripts": 5_000,
+    "words of pages": 40_000,
+}
 
 
 def name_of(path: Path) -> str:
@@ -28,6 +39,32 @@ def read_modules() -> dict[str, tuple[Path, ast.Module]]:
     """Parse every module of the package, by its dotted name."""
     paths = sorted(PACKAGE.rglob("*.py"))
     return {name_of(path): (path, ast.parse(path.read_text(encoding="utf-8"))) for path in paths}
+
+
+def count_lines(*folders: Path) -> int:
+    """Count the lines of Python, YAML, TOML and templates below some folders."""
+    kinds = {".py", ".yaml", ".toml", ".j2"}
+    files = (path for folder in folders for path in [folder, *folder.rglob("*")])
+    return sum(
+        len(path.read_text(encoding="utf-8").splitlines())
+        for path in files
+        if path.is_file() and path.suffix in kinds
+    )
+
+
+def count_rooms() -> dict[str, int]:
+    """Count what each room of the repository holds, in the order of `BUDGETS`."""
+    wings = count_lines(*(PACKAGE / wing for wing in WINGS))
+    pages = [ROOT / "README.md", ROOT / "CHANGELOG.md", *(ROOT / "docs").rglob("*.md")]
+    counts = [
+        count_lines(PACKAGE) - wings,
+        wings,
+        count_lines(ROOT / "papers"),
+        count_lines(ROOT / "tests"),
+        count_lines(ROOT / "bench", ROOT / "scripts"),
+        sum(len(page.read_text(encoding="utf-8").split()) for page in pages),
+    ]
+    return dict(zip(BUDGETS, counts, strict=True))
 
 
 def imports_of(name: str, tree: ast.Module, modules: set[str]) -> set[str]:
@@ -67,6 +104,8 @@ def repeated(kind: tuple[type[ast.AST], ...], trees: dict[str, ast.Module]) -> d
 
 def main() -> None:
     """Print every figure, and with --list what it counts."""
+    for room, count in count_rooms().items():
+        print(f"{room}: {count:,} of {BUDGETS[room]:,}")
     modules = read_modules()
     trees = {name: tree for name, (_, tree) in modules.items()}
     imports = {name: imports_of(name, tree, set(modules)) for name, tree in trees.items()}

@@ -26,7 +26,7 @@ from worlds.planted import Planted, write_planted
 
 ROOT = Path(__file__).parent.parent
 COMMANDS = [
-    "locate", "evaluate", "curve", "interactions", "universal", "compare", "reproduce", "report",
+    "locate", "evaluate", "curve", "interactions", "universal", "compare", "report",
     "tasks", "models", "doctor", "rows", "run", "ui", "view",
 ]  # fmt: skip
 

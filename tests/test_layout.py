@@ -38,6 +38,14 @@ def imported_stages(path: Path) -> set[str]:
     return stages
 
 
+def test_the_package_knows_nothing_of_the_papers():
+    for path in PACKAGE.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            names = [a.name for a in node.names] if isinstance(node, ast.Import) else []
+            names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+            assert not any(name.split(".")[0] == "papers" for name in names), path
+
+
 @pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(PACKAGE)))
 def test_imports_point_one_way(path):
     here = ORDER.index(stage(path))

@@ -82,7 +82,7 @@ def test_every_command_is_in_the_documentation():
 
 def test_commands_are_listed_in_groups_with_whole_sentences():
     shown = CliRunner().invoke(app, ["--help"]).output
-    assert shown.index("─ Begin ─") < shown.index("─ Find ─") < shown.index("─ Reproduce ─")
+    assert shown.index("─ Begin ─") < shown.index("─ Find ─") < shown.index("─ Hand on ─")
     said = " ".join(shown.replace("│", " ").split())
     for words, command in ALL.items():
         if len(words) == 1:

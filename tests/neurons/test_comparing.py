@@ -25,9 +25,9 @@ from caploc.neurons.controls import (
     measure_controls,
 )
 from caploc.neurons.study import open_study
-from caploc.reproduce.cnl import POINTS, SHARE, points_exhibit
 from caploc.stats.sets import overlap_rates, rank_correlation
 from caploc.stats.threshold import above, best
+from papers.cnl.reproduction import POINTS, SHARE, points_exhibit
 
 ASKED = Controlling(("activation", "logit"), "demo/prose", (2.0, 6.0), limit=4)
 

@@ -21,7 +21,7 @@ NEEDED = [
     "tasks/paper/gen.yaml",
     "pretrained.toml",
     "report/report.html.j2", "report/page.css", "report/page.js",
-    "reproduce/presets/real.toml", "studies/demo.toml",
+    "studies/demo.toml",
     "tasks/words/past.yaml", "tasks/words/past.csv",
 ]  # fmt: skip
 

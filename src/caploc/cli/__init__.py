@@ -74,7 +74,6 @@ COMMANDS = {
         "chat.chat",
     ),
     "Hand on": ("models.export",),
-    "Reproduce": ("studies.reproduce",),
     "Feed-forward neurons": ("neurons.neurons",),
 }
 

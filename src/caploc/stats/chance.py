@@ -114,19 +114,6 @@ def common_by_chance(
     return mean, float(min(total[max(count - lowest, 0) :].sum(), 1.0))
 
 
-def common_to_all(count: int, parts: int, sizes: Sequence[int]) -> float:
-    """Compute the chance that random sets of these sizes all share `count` of the parts or more.
-
-    Exact: what the sets so far share, m of N parts, shares k with the next of n with chance
-    `C(m, k) C(N - m, n - k) / C(N, n)`.
-    """
-    shared = np.eye(parts + 1)[parts]
-    for size in sizes:
-        every = np.arange(parts + 1)
-        shared = shared @ stats.hypergeom.pmf(every, parts, every[:, None], size)
-    return float(min(shared[count:].sum(), 1.0))
-
-
 def permutation_p(value: float | int, drawn: Num[np.ndarray, " draws"]) -> float:
     """Compute a one-sided p by permutation: `(1 + draws that reach it) / (1 + draws)`, never 0.
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from caploc.errors import ModelRefused, raise_together
+from caploc.errors import raise_together
 from caploc.neurons.attribution import Attribution
 from caploc.neurons.controls import measure_controls
 from caploc.neurons.decoupling import measure_decoupling
@@ -23,13 +23,10 @@ from caploc.neurons.fact_study import measure_fidelity, measure_reliability
 from caploc.neurons.finding import score_cache
 from caploc.neurons.locating import check_kinds, locate
 from caploc.neurons.study import NeuronLab, NeuronStudy, Reported, open_study, write_result
-from caploc.neurons.weights import TrainableRows
 from caploc.progress import Progress, Silent
 from caploc.report import exhibits as files
 from caploc.report.exhibits import Exhibit, Row, Value, write_exhibits
-from caploc.report.tabulation import Effects, as_text, fill_tables, ranged
-from caploc.reproduce.cnl_preset import CnlPreset
-from caploc.reproduce.verdicts import checklist, ends, verdicts
+from caploc.report.tabulation import Effects, fill_tables
 from caploc.stats.sets import (
     COMPARED,
     cohesion,
@@ -38,6 +35,8 @@ from caploc.stats.sets import (
     rank_correlation,
 )
 from caploc.stats.threshold import best
+from papers.cnl.preset import CnlPreset
+from papers.cnl.verdicts import verdicts
 
 SHARE = 0.01  # of all neurons, at which scores are compared whatever their spread
 POINTS = (5, 10, 19, 40)
@@ -68,7 +67,7 @@ def points_exhibit(lab: NeuronLab, tasks: Sequence[str], examples: int) -> Exhib
 
 
 WORDS = (
-    "Of the paper only the figures in the checklist are known to us, and none of its tables; what "
+    "Of the paper only the figures in docs/cnl.md are known to us, and none of its tables; what "
     "stands here is measured, by recipes that are ours where none is published, and reproduces no "
     "number of the paper. Brackets are 95 % intervals. A dash is something that was not measured, "
     "or is not defined."
@@ -83,7 +82,7 @@ class Reproduction:
     folder: Path
     progress: Progress
     command: str
-    results: dict[str, Any] = field(default_factory=lambda: {"told": {}})
+    results: dict[str, Any] = field(default_factory=dict)
     exhibits: list[Exhibit] = field(default_factory=list)
 
     @property
@@ -115,21 +114,14 @@ class Reproduction:
         return self.measure(partial(locate, kinds=kinds), study, place, named=named)
 
     def scored(self) -> None:
-        """Other scores, points of the integral, controls, shares of weights (11, 12, 19, 22)."""
+        """Other scores, points of the integral, controls (11, 19, 22)."""
         asked = self.preset.scores
         tasks = asked.compared or self.preset.tasks
-        sigma, share = self.preset.study(None), self.preset.study(self.preset.share)
-        with open_study(sigma, self.folder / "neurons-sigma", self.progress, "") as lab:
-            self.results["weights"] = [weights(lab, task) for task in self.preset.tasks]
-        with open_study(share, self.neurons, self.progress, "") as lab:
+        study = self.preset.study(self.preset.share)
+        with open_study(study, self.neurons, self.progress, "") as lab:
             points = points_exhibit(lab, tasks, asked.point_examples)
-        controlled = self.measure(measure_controls, self.neurons, self.preset.controlling())
+        self.measure(measure_controls, self.neurons, self.preset.controlling())
         self.exhibits.append(points)
-        self.results["told"] |= {
-            "scores": agreement_of_ways(controlled["arms"], asked.method),
-            "baselines": baselines(controlled["arms"]),
-            "points": swept(points),
-        }
 
     def erased(self) -> None:
         """Erasure (17), cross-data (18)."""
@@ -177,7 +169,6 @@ class Reproduction:
         `verdicts.json` holds the results that the verdicts rest on.
         """
         exhibits = [
-            checklist(self.results),
             *verdicts(self.results, self.preset.kinds),
             *self.exhibits,
             *fill_tables("crossing", {"crossed": self.results.get("crossing", [])}),
@@ -204,23 +195,9 @@ class Reproduction:
 
     def decoupled(self) -> None:
         """Capability and content apart (9, 10)."""
-        asked = self.preset.decoupling
-        contrasts, effects = [], []
-        for name in asked.sets:
+        for name in self.preset.decoupling.sets:
             study = self.preset.decoupling_study(name)
-            place = self.folder / f"decoupling-{Path(name).stem}"
-            found = self.measure(measure_decoupling, study, place)
-            first = next(iter(found["locators"].values()))
-            effect = first["effects"]
-            contrasts.append(f"{name}: {first['right']} of {first['contrasts']} answered rightly")
-            effects.append(
-                f"{name}: commonality {ranged(effect['commonality'])}, individual "
-                f"{ranged(effect['individual'])}"
-            )
-        self.results["told"] |= {
-            "contrasts": "; ".join(contrasts),
-            "decoupling": "; ".join(effects),
-        }
+            self.measure(measure_decoupling, study, self.folder / f"decoupling-{Path(name).stem}")
 
 
 def reproduce_cnl(
@@ -277,50 +254,3 @@ def cross(
     together = correlate_matrices(table, shared).spearman if len(tasks) > 2 else None
     told = together.as_dict() if together else None
     return {"how": how, "tasks": tasks, "kinds": found.as_dict(), "overlap": told}
-
-
-def weights(lab: NeuronLab, task: str) -> float:
-    """Compute the share of the model's weights that belong to a task's neurons, in %."""
-    model, chosen = lab.bench.neurons.model, lab.found(task).located
-    if not chosen.any():
-        return 0.0
-    whole = sum(parameter.numel() for parameter in model.parameters())
-    try:
-        with TrainableRows(model, chosen) as rows:
-            own = sum(parameter.numel() for parameter in rows.parameters())
-    except ModelRefused:  # weights that are not taken apart
-        return float("nan")
-    return 100 * own / whole
-
-
-def agreement_of_ways(arms: Sequence[dict[str, Any]], main: str) -> str:
-    """Say how other scores agree with the study's own."""
-    parts = []
-    for name in dict.fromkeys(arm["control"] for arm in arms if arm["control"].startswith("by ")):
-        own = [arm for arm in arms if arm["control"] == name]
-        rank, same = ([arm[key] for arm in own] for key in ("spearman", "shared"))
-        parts.append(
-            f"{name.removeprefix('by ')}: rank correlation {ends(rank)}, as many neurons shared "
-            f"{ends(same)}"
-        )
-    return f"{main} against {'; '.join(parts)}"
-
-
-def baselines(arms: Sequence[dict[str, Any]]) -> str:
-    """Say what the task loses without as many neurons of each kind."""
-    parts = []
-    for name in dict.fromkeys(arm["control"] for arm in arms):
-        lost = [arm["logprob"]["mean"] for arm in arms if arm["control"] == name]
-        parts.append(f"{name} {ends(lost, 3)}")
-    drawn = [arm["at_random"]["mean"] for arm in arms]
-    return f"log-probability lost without as many: {', '.join(parts)}; random {ends(drawn, 3)}"
-
-
-def swept(points: Exhibit) -> str:
-    """Say how the best neurons depend on the number of points."""
-    found: dict[str, list[float]] = {}
-    for name, _, same in points.rows:
-        if isinstance(same, Value) and same.number is not None:
-            found.setdefault(str(name).rpartition(", ")[2], []).append(same.number)
-    parts = [f"{name} {as_text(sum(each) / len(each))}" for name, each in found.items()]
-    return f"best 1 % shared with the most points: {', '.join(parts)}; sigma: see other thresholds"

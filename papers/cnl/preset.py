@@ -1,13 +1,14 @@
-"""What is reproduced of CNL, on which model: a preset, read from a TOML file."""
+"""What is measured of CNL, on which model: a preset, read from a TOML file."""
 
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, Self, get_args
 
-from pydantic import Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from caploc.engine.neurons import ErasureMode
 from caploc.errors import BadOption
+from caploc.files import read_toml
 from caploc.naming import placed
 from caploc.neurons.attribution import Attribution
 from caploc.neurons.controls import Controlling
@@ -20,13 +21,18 @@ from caploc.neurons.study import NeuronStudy
 from caploc.neurons.training import ARMS as TUNED_ARMS
 from caploc.neurons.training import TuningRecipe
 from caploc.options import TaskOptions
-from caploc.reproduce.preset import PresetPart, read_as
 from caploc.stats.threshold import Rule
 from caploc.tasks.catalog import check_task_name
 from caploc.workbench import ModelOptions
 
 Step = Literal["located", "scored", "erased", "tuned", "facts", "decoupled"]
-CNL_PRESETS = Path(__file__).parent / "presets" / "cnl"
+FOLDER = Path(__file__).parent
+
+
+class PresetPart(BaseModel):
+    """A table of the file: no key that is not known."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
 
 
 class ScoresPreset(PresetPart):
@@ -189,12 +195,13 @@ class CnlPreset(PresetPart):
         return FactStudy(self.options, facts, **asked, seed=self.seed)
 
 
-def read_cnl_preset(name: str) -> CnlPreset:
-    """Read a preset of caploc's (`real`, `paper`) or a TOML file; raises what `read_as` does.
+def read_preset(name: str) -> CnlPreset:
+    """Read a preset that lies here (`real`, `paper`), or a TOML file.
 
     Its model and files of facts are looked for beside it first.
     """
-    path, preset = read_as(CnlPreset, name, CNL_PRESETS, "docs/cnl.md")
+    path = FOLDER / f"{name}.toml" if (FOLDER / f"{name}.toml").is_file() else Path(name)
+    preset = CnlPreset.model_validate(read_toml(path))
     sets = tuple(placed(facts, path.parent) for facts in preset.facts.sets)
     facts = preset.facts.model_copy(update={"sets": sets})
     return preset.model_copy(update={"model": placed(preset.model, path.parent), "facts": facts})

@@ -3,7 +3,7 @@
 import pytest
 
 from caploc.report.exhibits import NOTHING
-from caploc.reproduce.verdicts import (
+from papers.cnl.verdicts import (
     judge_erasure,
     judge_facts,
     judge_sets,

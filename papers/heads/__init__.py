@@ -1,0 +1,1 @@
+"""The heads paper (arXiv 2603.03335) on ordinary runs: its tables, its figures, what it claims."""

@@ -1,0 +1,117 @@
+"""How localized a task is in a model, whether that depends on its size, and heads in common.
+
+Localization strength is the share of its score that the task loses with the heads found knocked
+out, less the share that general tasks lose: large where few heads carry this task and no other.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import factorial, inf
+
+import numpy as np
+from scipy import stats
+
+from caploc.designs import generator
+from papers.heads.measured import WIDTH, Scored
+
+ALL_ORDERS = 8  # models, at most, of which every order is tried
+ORDERS = 9_999  # random ones, of more
+ROUNDING = 1e-12  # of a correlation
+
+
+@dataclass(frozen=True)
+class Strength:
+    """Localization strength, and its standard error over examples."""
+
+    value: float
+    stderr: float
+
+
+@dataclass(frozen=True)
+class Trend:
+    """Whether localization grows or falls with the number of parameters.
+
+    `rho` is Spearman's rank correlation (None where all strengths are equal), `p` its two-sided
+    permutation p, and `least_p` the smallest that so many models can give.
+    """
+
+    rho: float | None
+    p: float
+    least_p: float
+
+
+def localization(task: Scored, general: Scored) -> Strength | None:
+    """Take the share of the task's score lost less that of the general one, of other examples.
+
+    None where one of the intact scores is not clearly above chance: no share of it means anything.
+    """
+    own, elsewhere = task.share_lost(), general.share_lost()
+    if own is None or elsewhere is None:
+        return None
+    return Strength(own[0] - elsewhere[0], float(np.hypot(own[1], elsewhere[1])))
+
+
+def mean_strength(strengths: Sequence[Strength]) -> Strength:
+    """Average the strengths of several tasks of a model.
+
+    General examples are the same in all, so errors are averaged too: an upper bound.
+    """
+    values, errors = zip(*((each.value, each.stderr) for each in strengths), strict=True)
+    return Strength(float(np.mean(values)), float(np.mean(errors)))
+
+
+def trend(
+    strengths: Mapping[str, Strength], parameters: Mapping[str, float], *, seed: int = 0
+) -> Trend:
+    """Compare three models or more by their number of parameters.
+
+    With eight or fewer every order of the strengths is tried; with more, random ones, and
+    `p = (1 + orders as extreme) / (1 + orders)`.
+    """
+    figures = [[parameters[name] for name in strengths], [x.value for x in strengths.values()]]
+    ranks = stats.rankdata(figures, axis=1)
+    sizes, values = ranks - ranks.mean(axis=1, keepdims=True)
+    if not sizes.any() or not values.any():
+        return Trend(None, 1.0, 1.0)
+    length, every = float(np.linalg.norm(sizes) * np.linalg.norm(values)), len(values) <= ALL_ORDERS
+    tried = stats.permutation_test(
+        (values,),
+        lambda order, axis: (np.abs(order @ sizes) / length).round(9),
+        permutation_type="pairings",
+        vectorized=True,
+        n_resamples=inf if every else ORDERS,
+        alternative="greater",
+        random_state=generator(seed),
+    )
+    orders = tried.null_distribution
+    least = max(2 / factorial(len(values)), 1 / (1 + ORDERS))
+    if every:
+        least = float((orders >= orders.max() - ROUNDING).mean())
+    return Trend(float(values @ sizes) / length, float(tried.pvalue), least)
+
+
+def describe_trend(strengths: Mapping[str, Strength], parameters: Mapping[str, float]) -> str:
+    """Say the trend with size, of ranks, and the change from the smallest model to the largest."""
+    found = trend(strengths, parameters)
+    order = sorted(strengths, key=lambda model: parameters[model])
+    least, most = strengths[order[0]], strengths[order[-1]]
+    rise, half = most.value - least.value, WIDTH * float(np.hypot(most.stderr, least.stderr))
+    rho = "undefined" if found.rho is None else f"{found.rho:+.2f}"
+    return (
+        f"rank correlation with size {rho}, two-sided p {found.p:.3f} (not below "
+        f"{found.least_p:.3f} with {len(order)} models); from {order[0]} to {order[-1]} "
+        f"{rise:+.3f} (95 % interval {rise - half:+.3f} to {rise + half:+.3f})."
+    )
+
+
+def common_to_all(count: int, parts: int, sizes: Sequence[int]) -> float:
+    """Compute the chance that random sets of these sizes all share `count` of the parts or more.
+
+    Exact: what the sets so far share, m of N parts, shares k with the next of n with chance
+    `C(m, k) C(N - m, n - k) / C(N, n)`.
+    """
+    shared = np.eye(parts + 1)[parts]
+    for size in sizes:
+        every = np.arange(parts + 1)
+        shared = shared @ stats.hypergeom.pmf(every, parts, every[:, None], size)
+    return float(min(shared[count:].sum(), 1.0))

@@ -1,0 +1,84 @@
+"""Every experiment of CNL: the presets, and one small run of everything."""
+
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+import worlds.contrasts  # noqa: F401  (the preset names its sets)
+from caploc.errors import CaplocError
+from caploc.neurons.erasure import ACTIVE, LAYERS, LOCATED, OWN
+from caploc.neurons.study import NeuronStudy
+from caploc.progress import Silent
+from caploc.workbench import ModelOptions
+from papers.cnl.preset import read_preset
+from papers.cnl.reproduction import check_cnl_options, reproduce_cnl
+from worlds import DEMO
+
+SMALL = Path(__file__).parent / "cnl_small.toml"
+
+
+class Counted(Silent):
+    """Progress that counts the rows that were measured now, not those that were stored."""
+
+    rows = 0
+
+    def advance(self, rows, tokens):
+        self.rows += rows if tokens else 0
+
+
+def changed(tmp_path, *changes):
+    """The small preset with some lines of text changed, as a file."""
+    text = SMALL.read_text().replace("../worlds/demo", DEMO)
+    text = text.replace('"statements.jsonl"', f'"{SMALL.parent}/statements.jsonl"')
+    for old, new in changes:
+        assert text.count(old) == 1, old
+        text = text.replace(old, new)
+    path = tmp_path / "changed.toml"
+    path.write_text(text)
+    return str(path)
+
+
+@pytest.mark.usefixtures("as_if_fetched")
+def test_the_real_preset_plans_the_default_command():
+    preset = read_preset("real")
+    check_cnl_options(preset)
+    study, asked = preset.study(None), preset.cuts()
+    assert study == NeuronStudy(ModelOptions("smollm2"), preset.tasks, judged=0)
+    assert asked.draws == 19 and asked.arms == (LOCATED, OWN, LAYERS, ACTIVE)
+    assert preset.start.tasks == preset.tuning.tasks and preset.start.options.fewshot == 1
+
+
+@pytest.mark.parametrize("name", ["real", "paper"])
+def test_a_preset_names_the_kind_of_each_task(name):
+    preset = read_preset(name)
+    assert set(preset.kinds) == set(preset.tasks)
+
+
+def test_mistakes_are_named_before_a_model_is_loaded(tmp_path, monkeypatch):
+    monkeypatch.setattr(ModelOptions, "engine", lambda self: pytest.fail("a model was loaded"))
+    path = changed(
+        tmp_path,
+        ('generic = "demo/prose"', 'generic = "demo/pros"'),
+        ('others = ["activation"]', 'others = ["activatoin"]'),
+        ('sets = ["demo/sums"]', 'sets = ["demo/sum"]'),
+    )
+    with pytest.raises(CaplocError) as refused:
+        reproduce_cnl(read_preset(path), tmp_path / "out")
+    for said in ("'demo/pros'", "'activatoin'", "'demo/sum'"):
+        assert said in str(refused.value)
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.slow
+def test_a_small_run_of_everything_and_again(tmp_path):
+    folder, again = tmp_path / "run", Counted()
+    exhibits = reproduce_cnl(read_preset(str(SMALL)), folder)
+    names = Counter(exhibit.name for exhibit in exhibits)
+    assert set(names.values()) == {1}
+    assert {"verdicts", "verdict-sets", "verdict-erasure", "verdict-facts"} <= set(names)
+    for exhibit in exhibits:
+        assert (folder / f"{exhibit.name}.md").stat().st_size > 0
+    repeated = reproduce_cnl(read_preset(str(SMALL)), folder, again)
+    assert again.rows == 0
+    assert [each.as_dict() for each in repeated] == [each.as_dict() for each in exhibits]
