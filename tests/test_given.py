@@ -178,15 +178,8 @@ def test_the_chosen_heads_are_knocked_out_inside_the_block(model, tokenizer, tmp
         caploc.Findings.read(found.folder).knockout()
 
 
-def test_the_map_is_a_chart_of_altair_or_a_sentence(model, tokenizer, tmp_path, monkeypatch):
-    found = caploc.locate(model, tokenizer, PAIRS, **SMALL, out=tmp_path)
-    monkeypatch.setattr("caploc.notebook.find_spec", lambda name: None)
-    with pytest.raises(BadOption, match=r"pip install 'caploc\[notebook\]'"):
-        found.plot()
-    monkeypatch.undo()
-    altair = pytest.importorskip("altair")
-    chart = found.plot()
-    assert isinstance(chart, altair.LayerChart)
+def test_the_map_is_a_chart_of_altair(model, tokenizer, tmp_path):
+    chart = caploc.locate(model, tokenizer, PAIRS, **SMALL, out=tmp_path).heatmap()
     assert "tooltip" in json.dumps(chart.to_dict())
 
 

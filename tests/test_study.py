@@ -36,7 +36,7 @@ SMALL = Study(
     controls=2,
     limit=20,
 )
-FIELDS = {
+FIELDS = {"card", 
     "schema", "model", "task", "method", "seed", "grid", "intact", "estimand", "heads", "top",
     "fit", "search", "validation", "noise", "engines", "cost", "command", "versions",
 }  # fmt: skip
@@ -417,7 +417,7 @@ def test_a_curve_starts_intact_and_ends_at_the_chosen_heads(done, tmp_path):
     known = done.result.validation.task
     assert points[0] == known.intact
     assert points[len(done.result.top)] == known.knocked_out
-    assert (folder / "figures" / "curve.png").stat().st_size > 1000
+    assert (folder / "figures" / "curve.svg").stat().st_size > 1000
 
 
 def test_a_curve_on_fewer_examples_leaves_that_of_the_report(done, tmp_path):

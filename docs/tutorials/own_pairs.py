@@ -36,7 +36,7 @@ pairs[0]
 
 # %%
 found = caploc.locate(model, tokenizer, pairs, controls=0, also=[], out="runs/past")
-print(found.headline)
+print(found)
 
 # %% [markdown]
 # Every head, most needed first, with its effect and 95 % interval; and the map, on which one points
@@ -47,7 +47,7 @@ for head in found.heads[:3]:
     print(f"{head.head}: {head.effect:+.2f} [{head.low:+.2f}, {head.high:+.2f}], q = {head.q:.2f}")
 
 # %%
-found.plot()
+found.heatmap()
 
 # %% [markdown]
 # ## The same model, without a head

@@ -1,6 +1,6 @@
 """Finished runs side by side: tasks, models and methods. No model is run.
 
-    compare(folders, out)     # compare.json, compare.html and figures
+    compare(folders, out)     # compare.json, compare.html
 
 Runs of one model share a grid of heads, so that their heads can be held against each other; heads
 of different models cannot, and there only places (relative depth) and losses are compared.
@@ -33,11 +33,11 @@ DRAWS = 1_999  # random sets of heads, to tell chance; no p is below 1 / (1 + DR
 
 
 def compare(folders: Sequence[Path], out: Path, *, command: str = "") -> dict[str, Any]:
-    """Hold finished runs against each other; write `compare.json`, `compare.html` and figures.
+    """Hold finished runs against each other; write `compare.json` and `compare.html`.
 
     A folder is a run's, or one of runs. What `caploc universal` left in one is read as well. Raises
     UserError if a folder holds no finished run, or there is none; StoreFailed if the result cannot
-    be written; OSError if the page or a figure cannot be.
+    be written; OSError if the page cannot be.
     """
     return compare_runs(read_runs(folders), folders, out, command=command)
 
@@ -48,9 +48,8 @@ def compare_runs(
     out: Path,
     *,
     command: str = "",
-    figures: bool = True,
 ) -> dict[str, Any]:
-    """Hold runs that were read against each other, as `compare`; figures are drawn if wanted."""
+    """Hold runs that were read against each other, as `compare`."""
     told: dict[str, Any] = {
         "schema": 1,
         "runs": [describe_run(run) for run in runs],
@@ -70,7 +69,7 @@ def compare_runs(
     }
     out.mkdir(parents=True, exist_ok=True)
     write_json(out / COMPARISON, told)
-    write_comparison(out, runs, told, figures=figures)
+    write_comparison(out, runs, told)
     return told
 
 

@@ -1,12 +1,9 @@
 """One call to find heads from Python, and what was found as tables and pictures."""
 
-from base64 import b64encode
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
-from copy import deepcopy
 from dataclasses import MISSING, dataclass, field, fields, is_dataclass, replace
 from html import escape
-from importlib.util import find_spec
 from inspect import Parameter, signature
 from pathlib import Path
 from typing import Any
@@ -30,8 +27,7 @@ from caploc.naming import check_listed, default_folder, default_others, is_folde
 from caploc.options import PATCH, Mode, Settings, TaskOptions
 from caploc.process import without_bars
 from caploc.report.card import headline, write_html, write_text
-from caploc.report.charts import Picture
-from caploc.report.plots import curve_specs, heads_spec, units_by_task
+from caploc.report.figures import chart_curve, chart_heads, metrics_of, print_svg
 from caploc.result import FrontierSet, HeadEffect, Result
 from caploc.study import run_study
 from caploc.workbench import ModelOptions
@@ -89,30 +85,9 @@ class Findings(Record):
         """
         return pd.DataFrame([head.as_dict() for head in self.result.heads]).set_index("head")
 
-    def heatmap(self) -> Picture:
-        """Draw the map of effects, layers by heads."""
-        return Picture.of([heads_spec(self.result)])
-
-    def plot(self) -> Any:
-        """Return the map of effects as a chart of Altair, which names the head that one points at.
-
-        Raises:
-            BadOption: if Altair is not installed.
-        """
-        if find_spec("altair") is None:
-            raise BadOption(
-                "plot() draws with Altair, which is not here: pip install 'caploc[notebook]'. "
-                "heatmap() draws without it."
-            )
-        import altair
-
-        spec = deepcopy(dict(self.heatmap().spec))
-        named = (("layer", ""), ("head", ""), ("effect", "+.1f"), ("mark", ""))
-        spec["layer"][0]["encoding"]["tooltip"] = [
-            {"field": name, "type": "quantitative" if form else "nominal", "format": form}
-            for name, form in named
-        ]
-        return altair.Chart.from_dict(spec)
+    def heatmap(self) -> Any:
+        """Return the map of effects as a chart of Altair, which names the head one points at."""
+        return chart_heads(self.result)
 
     def knockout(
         self, model: Any = None, heads: Sequence[str] | None = None
@@ -138,8 +113,10 @@ class Findings(Record):
         return knockout(model, chosen)
 
     @without_bars()
-    def curve(self, most: int = 10, limit: int | None = None, *, quiet: bool = False) -> Picture:
+    def curve(self, most: int = 10, limit: int | None = None, *, quiet: bool = False) -> Any:
         """Scores with the 0, 1, ... `most` most needed heads knocked out, measured and drawn.
+
+        Returns a chart of Altair; None where no score is a share, which is not drawn.
 
         `limit` caps the examples of each score. What was measured before is not measured again.
 
@@ -149,17 +126,15 @@ class Findings(Record):
         """
         with console.progress(quiet) as progress:
             drawn = measure_curve(self.folder, most, limit, progress)
-        return Picture.of(curve_specs(drawn, units_by_task(self.result)))
+        return chart_curve(drawn, metrics_of(self.result))
 
     def _repr_html_(self) -> str:
         """The card, the map and the most needed heads, as a notebook shows them."""
         heads = self.to_frame().reset_index()[COLUMNS].head(SHOWN)
         table = heads.to_html(index=False, border=0, float_format="{:.3f}".format, na_rep="–")
-        picture = b64encode(self.heatmap().png(dots=110)).decode()
         return (
             f"{write_html(self.result.card)}"
-            f'<img alt="Effects of all heads, layers by heads" style="max-width:40em"'
-            f' src="data:image/png;base64,{picture}">{table}'
+            f"{print_svg(self.heatmap())}{table}"
             f"<p>Report: <code>{escape(str(self.report))}</code></p>"
         )
 

@@ -6,28 +6,53 @@ from typing import TYPE_CHECKING, Any
 from caploc.contents import TaskScores
 from caploc.report.card import cells, label
 from caploc.report.headtable import write_effects
-from caploc.report.scores import describe_verdict, format_with_error, lost
 from caploc.report.wording import (
     SPACE,
     Unit,
     called,
     counted,
+    inline,
     percent,
     unit_of,
     unit_of_metric,
     unit_of_outcomes,
     write_q,
 )
-from caploc.result import Change, Effect, Result, Score
+from caploc.result import Change, Effect, Failures, Result, Score
+from caploc.verdict import read_change
 
 if TYPE_CHECKING:  # it would load torch, which help and completion do without
     from caploc.studies.running import Outcome
 
 MOST_SHOWN = 25  # interactions
+MOST_KINDS = 3  # kinds of answers that are named
+LOST = {
+    "capability": "content is lost",
+    "speech": "the question is no longer answered",
+    "mixed": "content and form are lost",
+}
 INTERVAL = "95 % interval"  # the heading of a column
 UNIVERSAL = {"universal": "yes", "not universal": "no", "open": "open"}
 
 Table = tuple[list[str], list[list[str]], str]  # headings, rows and title
+
+
+def format_with_error(point: Score, unit: Unit) -> str:
+    """Write a score and its error."""
+    if point.score is None or point.stderr is None:
+        return unit.score(point.score)
+    return f"{unit.score(point.score)} ±{SPACE}{unit.error(point.stderr)}"
+
+
+def describe_loss(failures: Failures | None) -> str:
+    """Write what became of the answers, if some were lost, and the share of each kind of answer."""
+    words = LOST.get(failures.verdict or "") if failures else None
+    if failures is None or words is None:
+        return ""
+    kinds = {kind: part.share for kind, part in failures.categories.items() if part.share}
+    kinds.pop("right", None)
+    first = sorted(kinds, key=lambda kind: -(kinds[kind] or 0.0))[:MOST_KINDS]
+    return f"{words}: " + ", ".join(f"{percent(kinds[kind] or 0)} {inline(kind)}" for kind in first)
 
 
 def write_change(change: Change | None, unit: Unit) -> list[str]:
@@ -58,7 +83,8 @@ def evaluation_table(found: TaskScores) -> Table:
         unit = unit_of_metric(row.metric or "score", row.scores, row.higher_is_better is not False)
         pair = row.intact or Score(), row.knocked_out or Score()
         first = [called(row.name), *(format_with_error(each, unit) for each in pair)]
-        verdict = describe_verdict(row.change or Change()) or "–"
+        said = read_change(row.change)
+        verdict = said.value if said else "–"
         examples = str(row.intact.examples if row.intact else None)
         rows.append([*first, *write_change(row.change, unit), verdict, examples])
     headings = ["task", "intact", "knocked out", "change", INTERVAL, "verdict", "examples"]
@@ -68,7 +94,7 @@ def evaluation_table(found: TaskScores) -> Table:
 
 def tell_losses(found: TaskScores) -> list[str]:
     """Say for each task what of its answers is lost, or that none was right to begin with."""
-    told = [(called(row.name), lost(row.failures)) for row in found.tasks]
+    told = [(called(row.name), describe_loss(row.failures)) for row in found.tasks]
     none = "no answer is right to begin with; see whether it is asked as it should be"
     rows = [row for row in found.tasks if row.scores[0] == 0.0 and row.higher_is_better]
     told += [(called(row.name), none) for row in rows]

@@ -218,13 +218,13 @@ def test_examples_are_found_by_their_text_and_handed_out_in_pages(site, tmp_path
         assert refused.status_code == 400 and len(refused.json()["message"]) < 200
 
 
-def test_an_example_is_shown_whole_with_its_differences(site, tmp_path):
+def test_an_example_is_shown_whole(site, tmp_path):
     long = "few shots\n" * 5000
     write_run(tmp_path / "mine", [answer_of(7, "The cat sat", "The dog sat", prompt=long)])
     found = site.get(f"{address(tmp_path, 'mine')}/examples/0").json()
     assert found["prompt"] == long and found["gold"] == "4"
-    assert found["intact"] == ["The ", "cat", " sat"]
-    assert found["knocked_out"] == ["The ", "dog", " sat"]
+    assert found["intact"] == "The cat sat"
+    assert found["knocked_out"] == "The dog sat"
     assert site.get(f"{address(tmp_path, 'mine')}/examples/1").status_code == 400
 
 
@@ -254,7 +254,7 @@ def test_a_damaged_store_costs_an_example_nothing_else(site, tmp_path):
         file.seek(4096)
         file.write(os.urandom(4096))
     found = site.get(f"{address(tmp_path, 'mine')}/examples/0").json()
-    assert found["intact"] == ["", "4"]
+    assert found["intact"] == "4"
     assert "rows.sqlite" in found["stored"]["failed"]
 
 
@@ -263,7 +263,7 @@ def test_runs_are_compared_side_by_side(site, tmp_path):
         write_run(tmp_path / name, method={"name": name})
     names = [identify(tmp_path, tmp_path / name) for name in ("one", "two")]
     reply = site.get("/compare/page", params={"runs": ",".join(names)})
-    assert reply.status_code == 200 and "Two methods on demo/addition" in reply.text
+    assert reply.status_code == 200 and "2 runs side by side" in reply.text
     assert f"./{names[0]}/report.html" in reply.text and str(tmp_path) not in reply.text
     assert "sandbox" in reply.headers["content-security-policy"]
     assert site.get(f"/compare/{names[0]}/report.html").status_code == 200

@@ -1,9 +1,8 @@
 """What the model said before and after."""
 
 import pytest
-from shaping import shaped_answers
 
-from caploc.report.page import LONGEST, Status, answer_rows, status_of
+from caploc.report.answers import Fate, Status, fate_of, status_of, sum_up_lost
 from caploc.report.wording import ScoreKind, Unit, inline, visible
 from caploc.result import AnswerPair
 
@@ -36,27 +35,33 @@ def test_an_answer_that_is_a_log_probability_was_not_put_in_other_words(after, s
     assert status_of(pair, SHARE) is status
 
 
-def test_answers_that_differ_come_first(answers):
-    rows = answer_rows(shaped_answers(answers), SHARE)
-    assert [(row.example, row.status) for row in rows] == [
-        ("17", Status.LOST), ("3", Status.UNCHANGED),
-    ]  # fmt: skip
-    assert (rows[0].intact, rows[0].knocked_out) == (["8", "5"], ["8", "↵\n"])
-    assert rows[0].outcomes == "1 → 0"
+@pytest.mark.parametrize(
+    ("without", "kind", "fate"),
+    [
+        (" \n", "empty", Fate.EMPTY),
+        ("the the the", "stuck", Fate.LOOPS),
+        ("a b a b", "loop", Fate.LOOPS),
+        ("dry and then", "runs on", Fate.CUT_OFF),
+        ("wet", "wrong content", Fate.REPEATS),
+        ("cold", "wrong content", Fate.OTHER),
+        ("e", "wrong content", Fate.OTHER),  # part of a word
+    ],
+)
+def test_what_stands_in_the_place_of_an_answer_is_told(without, kind, fate):
+    pair = AnswerPair(prompt="cold -> warm\n\n\nwet ->", knocked_out=without, kind=kind)
+    assert fate_of(pair) is fate
 
 
-def test_a_long_answer_keeps_the_place_where_it_departs(answers):
-    answers[0].update(intact="x" * 9000, knocked_out="x" * 8999 + "yes", prompt="a" * 9000 + "?")
-    row = answer_rows(shaped_answers(answers[:1]), SHARE)[0]
-    assert row.knocked_out[1] == "yes" and row.intact[1] == "x"
-    assert row.prompt.endswith("?") and "characters left out" in row.prompt
-    assert len("".join(row.knocked_out)) < LONGEST + 100
+def test_lost_answers_are_counted_and_the_most_frequent_shown():
+    def pair(without, outcome):
+        texts = {"prompt": "wet ->", "intact": "dry", "knocked_out": without}
+        return AnswerPair(**texts, intact_outcome=1.0, knocked_out_outcome=outcome)
 
-
-def test_missing_texts_stay_missing(answers):
-    answers[0].update(gold=None, intact=None, knocked_out=None)
-    row = answer_rows(shaped_answers(answers[:1]), SHARE)[0]
-    assert (row.gold, row.intact, row.knocked_out) == (None, None, None)
+    pairs = [pair("cold", 0.0), pair("wet", 0.0), pair("dry", 1.0), pair("wet", 0.0)]
+    lost = sum_up_lost(pairs, SHARE, 2)
+    assert (lost.count, lost.of) == (3, 4)
+    assert lost.fates == [(Fate.REPEATS, 2), (Fate.OTHER, 1)]
+    assert [each.knocked_out for each in lost.shown] == ["wet", "wet"]
 
 
 def test_unseen_characters_are_drawn():

@@ -6,81 +6,75 @@ import json
 import re
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 from shaping import shaped, shaped_answers
 
 from caploc.errors import UserError
-from caploc.report.page import write_report
+from caploc.report.card import cells
+from caploc.report.page import rewrite_page, write_report
 
 HOSTILE = "</script><script>alert(1)</script>\"'><img src=x onerror=alert(2)>\x00\x1b\u202e"
 LOADING = {"src", "srcset", "data", "poster", "background", "action", "formaction"}
 
 
-def test_the_numbers_of_the_result_are_on_the_page(tmp_path, result, answers, read_page):
-    page = read_page(write_report(tmp_path, shaped(result), shaped_answers(answers)))
-    assert page.source.startswith("<!doctype html>")
-    for text in ("−41.0 points", "−46.0 to −36.0", "99 % ± 1", "12 % ± 1", "95 % ± 3.6",
-                 "−87.0 points", "98 %", "97 %", "10,712", "123,456", "33.1 s", "ab12", "0.31",
-                 "47+38=", "demo/sentences", "lasso", result["command"], "2.9"):  # fmt: skip
-        assert text in page.text.replace("\u00a0", " "), text
-    assert "None" not in page.text
-
-
-def test_how_sure_it_is_stands_on_the_page(tmp_path, sure, answers, read_page):
+def test_the_numbers_of_the_result_are_on_the_page(tmp_path, sure, answers, read_page):
     page = read_page(write_report(tmp_path, shaped(sure), shaped_answers(answers)))
+    assert page.source.startswith("<!doctype html>")
     text = page.text.replace("\u00a0", " ")
-    for wanted in ("What to know", sure["search"]["notes"][0], "How sure is this?",
-                   "Unstable", "left out: breaks another task too", "4 heads on 53",
-                   "> 99 %", "100 % → 22 %", "cannot prove that effects add up",
-                   "2.9 (2.1 to 4.4)"):  # fmt: skip
+    for wanted in (sure["search"]["notes"][0], "100 % 22 % −78 (−86 to −70) lost", "What to know",
+                   "98 % 97 % −1 (−4 to +2) open", "95 % −5 control", "−41.0 (−46.0 to −36.0)",
+                   "10712", "ab12", "demo/sentences", sure["command"], "2.9", "47+38=",
+                   "1 of 2 answers were lost: other answer 1."):  # fmt: skip
         assert wanted in text, wanted
-    assert text.index("What to know") < text.index("Where the heads are")
     assert "None" not in text
-    assert page.having("a", href="#sureness")
+    for row in shaped(sure).card.rows:
+        assert all(" ".join(cell.split()) in page.text for cell in cells(row))
 
 
-def test_a_page_without_a_search_or_heads_has_no_empty_section(
-    tmp_path, result, answers, read_page
-):
+def test_the_verdict_and_its_table_come_first(tmp_path, sure, answers, read_page):
+    page = read_page(write_report(tmp_path, shaped(sure), shaped_answers(answers)))
+    places = [page.text.index(word) for word in ("SPECIFIC", "control", "What was lost", "Where")]
+    assert places == sorted(places)
+    folded = page.text.index("Run it again")
+    assert places[-1] < folded and len(page.having("details")) >= 2
+
+
+def test_a_page_without_heads_shows_intact_scores_and_no_loss(tmp_path, result, answers, read_page):
     result["top"] = []
     page = read_page(write_report(tmp_path, shaped(result), shaped_answers(answers)))
-    assert "How sure" not in page.text and "What to know" not in page.text
-    assert "No head is named, so these are the intact model's answers alone." in page.text
-    assert page.having("table", **{"class": "plain answers intact-only"})
+    assert "NOT FOUND" in page.text and "What to know" not in page.text
+    assert "99 % –" in page.text and "were lost" not in page.text
 
 
-def test_heads_together_are_told_in_a_sentence_and_a_table_of_what_is_beyond_doubt(
-    tmp_path, result, answers, read_page
-):
+def test_heads_together_are_told_with_what_is_beyond_doubt(tmp_path, result, answers, read_page):
     def write():
         return read_page(write_report(tmp_path, shaped(result), shaped_answers(answers))).text
 
-    assert "rescues what another one breaks, was not measured" in write().replace("\n", " ")
+    assert "act together" not in write()
     sentence = "Removing L0H1 alone costs 0.41; with L1H3 gone too it costs 0.02 in all."
-    rescue = {
-        "kind": "rescue",
-        "first": ["L0H1"],
-        "second": ["L1H3"],
-        "effect": 0.39,
-        "low": 0.3,
-        "high": 0.48,
-        "q": 0.001,
-        "meaning": "rescue: its absence mends",
-    }
+    rescue = {"kind": "rescue", "first": ["L0H1"], "second": ["L1H3"], "effect": 0.39, "low": 0.3,
+              "high": 0.48, "q": 0.001, "meaning": "rescue: its absence mends"}  # fmt: skip
     idle = rescue | {"second": ["L0H0"], "effect": 0.01, "q": 0.7, "meaning": "no interaction"}
     unknown = idle | {"effect": None, "low": None, "high": None, "q": None}
     told = {"schema": 1, "summary": [sentence], "interactions": [rescue, idle, unknown]}
     (tmp_path / "interactions.json").write_text(json.dumps(told))
-    text = write().replace("\u00a0", " ")
-    for wanted in (sentence, "1 of 3 contrasts are beyond doubt",
-                   "+39.0 points", "+30.0 to +48.0", "rescue: its absence mends"):  # fmt: skip
-        assert wanted in text, wanted
-    assert "no interaction" not in text
+    for wanted in (sentence, "+39.0 (+30.0 to +48.0)", "rescue: its absence mends"):
+        assert wanted in write().replace("\u00a0", " "), wanted
+    assert "no interaction" not in write()
     (tmp_path / "interactions.json").write_text(json.dumps(told | {"interactions": [{}]}))
     with pytest.raises(UserError, match="interactions"):
         write()
+
+
+def test_every_set_that_was_tried_stands_with_its_costs(tmp_path, result, answers, read_page):
+    effect = {"effect": -0.25, "low": -0.375, "high": -0.125}
+    other = {"task": "demo/sentences", "effect": effect | {"effect": -0.1}}
+    one = {"heads": ["L0H1"], "damage": effect, "spared": [other], "within": True}
+    result["validation"]["frontier"] = {"price": 0.03, "sets": [one]}
+    page = read_page(write_report(tmp_path, shaped(result), shaped_answers(answers)))
+    assert "−25.0 (−37.5 to −12.5) demo/sentences −10.0" in page.text
+    assert "spares the others" in page.text
 
 
 PARTS = [("search",), ("validation",), ("validation", "held_out"), ("validation", "controls")]
@@ -148,15 +142,6 @@ def test_only_the_pages_own_script_may_run(tmp_path, result, answers, read_page)
     assert "default-src 'none'" in policy["content"]
 
 
-def test_without_script_everything_but_the_filter_is_there(tmp_path, result, answers, read_page):
-    page = read_page(write_report(tmp_path, shaped(result), shaped_answers(answers)))
-    assert "hidden" in page.having("form", id="filters")[0]
-    assert [row["data-status"] for row in page.having("tr") if "data-status" in row] == [
-        "lost", "unchanged",
-    ]  # fmt: skip
-    assert len([cell for cell in page.having("td") if "title" in cell]) == 8
-
-
 def test_the_page_can_be_walked_by_heading_and_label(tmp_path, result, answers, read_page):
     page = read_page(write_report(tmp_path, shaped(result), shaped_answers(answers)))
     levels = [int(tag[1]) for tag, _ in page.elements if re.fullmatch("h[1-6]", tag)]
@@ -183,7 +168,7 @@ def test_a_result_with_nothing_measured_shows_no_zero_percent(tmp_path, result, 
     page = read_page(write_report(tmp_path, shaped(result), []))
     scores = [text for text in page.text.split() if text == "0"]
     assert not scores
-    assert "No answers were recorded." in page.text and "No effects were measured" in page.text
+    assert "NOT FOUND" in page.text
 
 
 def test_layers_without_heads_are_gaps(tmp_path, result, read_page):
@@ -228,64 +213,27 @@ def test_commands_and_the_report_load_neither_torch_nor_matplotlib():
         subprocess.run([sys.executable, "-c", check], check=True)
 
 
-def test_the_five_questions_of_the_documentation_are_answered_where_it_says(
-    tmp_path, sure, answers, read_page
-):
-    text = (Path(__file__).parents[2] / "docs" / "report.md").read_text(encoding="utf-8")
-    places = re.findall(r"^\|.*\?\s*\|\s*\[`#([\w-]+)`\]", text, re.MULTILINE)
-    page = read_page(write_report(tmp_path, shaped(sure), shaped_answers(answers)))
-    found = {names["id"] for _, names in page.elements if names.get("id")}
-    assert len(places) == 5 and set(places) <= found
-    others = re.findall(r"^- \*\*.*\*\* \(`#([\w-]+)`\)", text, re.MULTILINE)
-    assert others and set(others) <= found
-
-
-def test_data_for_the_script_are_what_the_model_said_whatever_it_said(
-    tmp_path, result, answers, read_page
-):
-    answers[0].update(prompt=HOSTILE, knocked_out=HOSTILE, intact="<!--<script>")
-    page = read_page(write_report(tmp_path, shaped(result), shaped_answers(answers)))
-    rows = {row[0]: row for row in json.loads(page.data["answers-data"])}
-    assert rows["3"][2] == rows["3"][5][0] + "".join(rows["3"][5][1:])
-    assert "".join(rows["3"][4]) == "<!--<script>"
-    assert "<" not in page.data["answers-data"] and "<" not in page.data["heads-data"]
-
-
 def test_the_curve_is_on_the_page_once_it_was_measured(tmp_path, result, answers, read_page):
     page = read_page(write_report(tmp_path, shaped(result), shaped_answers(answers)))
-    assert f"caploc curve {tmp_path}" in page.text
+    assert "How many heads" not in page.text
     points = [{"score": 0.99, "stderr": 0.01}, {"score": 0.4, "stderr": 0.05}]
     curve = {"heads": ["L0H1"], "curves": {"demo/addition": points}}
     (tmp_path / "curve.json").write_text(json.dumps(curve))
-    text = read_page(write_report(tmp_path, shaped(result), shaped_answers(answers))).text.replace(
-        "\u00a0", " "
-    )
-    assert "40 % ± 5" in text and "were not measured" not in text
-
-
-def test_next_steps_follow_from_the_verdict(tmp_path, sure, answers, read_page):
-    def said():
-        return read_page(write_report(tmp_path, shaped(sure), shaped_answers(answers))).text
-
-    carried = said()
-    assert f"caploc export {tmp_path} --to PATH" in carried
-    assert "Effects do not add up: see which heads" in carried
-    sure["validation"]["held_out"]["change"].update(low=-0.2, high=0.1)
-    assert "Do not build on these heads yet" in said() and "caploc export" not in said()
-    sure["top"] = []
-    assert "No head stands out" in said()
-
-
-@pytest.mark.parametrize(
-    ("fresh", "said"),
-    [(True, "are of other examples"), (False, "saw these too"), (None, "the ones to quote.")],
-)
-def test_the_check_is_of_other_examples_than_the_search_only_where_it_is(
-    tmp_path, result, answers, read_page, fresh, said
-):
-    effect = {"effect": -0.5, "low": -0.7, "high": -0.3}
-    heads = [{"head": head, "alone": effect, "within": effect} for head in ("L0H1", "L1H3")]
-    result["validation"]["members"] = {"fresh": fresh, "examples": 11, "heads": heads}
     page = read_page(write_report(tmp_path, shaped(result), shaped_answers(answers)))
-    assert said in " ".join(page.text.split())
-    assert ("other examples" in page.text.partition("ones to quote")[2][:60]) == (fresh is True)
+    assert "1 L0H1 40" in page.text
+
+
+def test_figures_of_a_finished_run_are_written_again(tmp_path, sure, answers):
+    (tmp_path / "result.json").write_text(json.dumps(sure))
+    (tmp_path / "answers.json").write_text(json.dumps(answers))
+    rewrite_page(tmp_path)
+    assert sorted(path.name for path in (tmp_path / "figures").iterdir()) == [
+        "heads.svg", "scores.svg",
+    ]  # fmt: skip
+    text = (tmp_path / "figures" / "scores.svg").read_text()
+    assert "demo/sentences" in text and "var(--" not in text
+
+
+def test_the_words_of_a_page_can_be_read_in_minutes(tmp_path, sure, answers, read_page):
+    page = read_page(write_report(tmp_path, shaped(sure), shaped_answers(answers)))
+    assert len(page.text.split()) <= 1200

@@ -12,10 +12,10 @@ from rich.progress import Progress
 from caploc import console
 from caploc.naming import default_folder, folder_name
 from caploc.report import exhibits as writing
+from caploc.report.card import headline, write_markdown
 from caploc.report.exhibits import Exhibit
-from caploc.report.sentence import headline
 from caploc.report.templates import write_page
-from caploc.result import GridShape, LocatedTask, Result, TaskComparison, Validation
+from caploc.result import GridShape, LocatedTask, Model, Result, TaskComparison, Validation
 
 HOSTILE = (
     "</script><script>alert(1)</script>\"'><img src=x onerror=alert(2)> \\input{/etc/passwd} "
@@ -109,10 +109,12 @@ def test_names_of_models_and_tasks_are_text_in_every_page(tmp_path):
 
 def test_a_headline_is_one_line():
     result = Result.model_construct(
+        model=Model(name="m"),
         task=LocatedTask(name="a\nb\x1b[2J"),
         grid=GridShape(layers=1, heads=[2]),
         heads=[],
         top=[],
         validation=Validation(task=TaskComparison(name="a\nb\x1b[2J")),
     )
-    assert "\n" not in headline(result) and "\x1b" not in headline(result)
+    said = headline(result.card)
+    assert "\n" not in said and "\x1b" not in said + write_markdown(result.card)

@@ -79,7 +79,7 @@ def locate(
         answers.json: answers before and after
         curve.json: scores with 0, 1, 2 ... of the named heads knocked out
         report.html: the report, one page that needs nothing else
-        figures/: the same as PNG and PDF
+        figures/: the map, the scores and the curve as SVG
         compare.html: of several tasks or methods, all side by side
 
     See also:

@@ -28,7 +28,7 @@ def report(
 
     Writes:
         report.html: the report
-        figures/: the same as PNG and PDF
+        figures/: the map, the scores and the curve as SVG
         compare.html: of a folder of runs, all side by side
 
     See also:
@@ -63,7 +63,6 @@ def compare(
     Writes:
         compare.html: the page
         compare.json: what it rests on
-        figures/: the same as PNG and PDF
 
     See also:
         report, universal

@@ -98,21 +98,17 @@ def curve(
     from caploc.evaluation import curve as run
     from caploc.finished import FinishedRun
     from caploc.folder import CURVE
-    from caploc.report.plots import units_by_task
-    from caploc.report.scores import read_curve, tabulate_curve, tell_doubtful, tell_end
+    from caploc.report.figures import metrics_of, tabulate_curve
 
     allowed = may.allowed()
     with output.progress() as progress:
         drawn = run(folder, most, limit, progress, allowed)
-    figure = f"Figure: {folder / 'figures' / 'curve.png'}"
+    figure = f"Figure: {folder / 'figures' / 'curve.svg'}"
     result = FinishedRun.read(folder, allowed).result
-    units = units_by_task(result)
-    names, rows = tabulate_curve(drawn, units)
+    names, rows = tabulate_curve(drawn, metrics_of(result))
     if read_file(folder / CURVE, Curve).curves != drawn.curves:
         figure = "The report keeps its curve, which is on more examples."
-    sentences = read_curve(drawn, units), tell_end(drawn, most), tell_doubtful(drawn, result)
-    told = [text for text in sentences if text]
-    output.show(drawn.as_dict(), (["knocked out", "the last", *names], rows), *told, figure)
+    output.show(drawn.as_dict(), (["knocked out", "the last", *names], rows), figure)
 
 
 @options.takes_groups

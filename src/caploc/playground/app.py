@@ -31,7 +31,7 @@ from caploc.playground.setting import (
     PageQuestion,
     ScoreRequest,
 )
-from caploc.report.card import headline
+from caploc.report.card import write_text
 from caploc.report.headtable import head_map
 from caploc.report.wording import called, inline
 
@@ -142,7 +142,7 @@ def lay_out_run(run: FinishedRun) -> dict[str, Any]:
     return {
         "name": inline(run.folder.name),
         "task": run.study.task,
-        "sentence": headline(run.result.card),
+        "card": write_text(run.result.card),
         "order": run.result.ranking(),
         "top": len(run.result.top),
         # each head's colour, effect and note, layer by layer

@@ -14,7 +14,7 @@ from caploc.contents import Answers, read_file
 from caploc.errors import BadOption, CaplocError
 from caploc.folder import ANSWERS, RESULT, rows_file
 from caploc.playground.runs import Stamp, stamp_of
-from caploc.report.page import Status, answer_rows, status_of
+from caploc.report.answers import Status, status_of
 from caploc.report.wording import ScoreKind, Unit, clipped, inline, outcome_unit, visible
 from caploc.result import AnswerPair, Result, number
 from caploc.store import Question, Row, pack, reading
@@ -115,14 +115,17 @@ class RunExamples:
         if not 0 <= place < len(self.answers):
             raise BadOption(f"The run has {len(self.answers):,} examples; there is no {place}.")
         answer = self.answers[place]
-        (shown,) = answer_rows([answer], self.unit, limit=WHOLE)
+        texts = answer.prompt, answer.gold, answer.intact, answer.knocked_out
+        prompt, *said = (None if each is None else clipped(visible(each), WHOLE) for each in texts)
+        gold, intact, knocked_out = (each and each.replace("\n", "↵\n") for each in said)
+        outcomes = answer.intact_outcome, answer.knocked_out_outcome
         return {
             **self.row(place),
-            "prompt": shown.prompt,
-            "gold": shown.gold,
-            "intact": shown.intact,
-            "knocked_out": shown.knocked_out,
-            "outcomes": shown.outcomes,
+            "prompt": prompt,
+            "gold": gold,
+            "intact": intact,
+            "knocked_out": knocked_out,
+            "outcomes": " → ".join("–" if each is None else f"{each:.3g}" for each in outcomes),
             "task": self.result.task.name,
             "top": self.result.top,
             "of": len(self.answers),

@@ -229,7 +229,7 @@ def take_result(entry: RunEntry, result: Result) -> None:
     entry.heads = result.top[:1000]
     entry.scores = [own.intact, own.without]
     entry.shown_scores = [
-        "" if each is None else f"{write_number(each, own.unit)} {own.unit}".rstrip()
+        "" if each is None else f"{write_number(each, own.unit)}\u00a0{own.unit}".rstrip("\u00a0")
         for each in entry.scores
     ]
     entry.verdict = headline(card)[:1000]

@@ -32,7 +32,7 @@ from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from caploc.errors import BadOption, CaplocError
-from caploc.report import charts
+from caploc.report.colours import stylesheet
 
 LOG = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -142,7 +142,7 @@ def assets() -> list[BaseRoute]:
     """What all pages share: scripts and styles."""
 
     async def shades(request: Request) -> Response:
-        return Response(charts.stylesheet(), media_type="text/css")
+        return Response(stylesheet(), media_type="text/css")
 
     return [Route("/shades.css", shades), Mount("/page", StaticFiles(directory=PAGE))]
 

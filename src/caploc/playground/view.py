@@ -4,7 +4,6 @@ What a run's folder holds is data: pages draw it as text, and a report of it may
 that this version writes into its own reports, in a frame without an origin.
 """
 
-import re
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import asdict
@@ -36,14 +35,11 @@ from caploc.playground.serving import (
 )
 from caploc.report.overview import ComparedRun
 from caploc.report.page import write_report
-from caploc.report.plots import FIGURES
 from caploc.report.templates import COMPARE, REPORT, page_policy
 from caploc.report.wording import called_apart, inline
 
 MOST_COMPARED = 24  # runs side by side
 DRAWN = 8  # reports, and comparisons, that are kept in memory
-FIGURE = re.compile(r"[a-z0-9][a-z0-9_-]{0,80}\.(png|pdf)")
-FIGURE_TYPES = {"png": "image/png", "pdf": "application/pdf"}
 # Without an origin of its own a report can neither read nor ask anything of this server.
 FRAMED = f"{page_policy()}; frame-ancestors 'self'; sandbox allow-scripts allow-downloads"
 
@@ -76,7 +72,6 @@ class View:
             "/run/{run}/examples/{place:int}": self.example,
             "/run/{run}/report.html": self.report,
             "/compare/{run}/report.html": self.report,  # where a comparison links to
-            "/run/{run}/figures/{name}": self.figure,
             "/compare/page": self.compare,
         }
         pages = ("/", "/run/{run}/", "/compare/")
@@ -117,15 +112,6 @@ class View:
                 return framed((folder / name).read_bytes())
         return framed(draw_report(folder, stamp_of(folder, RESULT)))
 
-    def figure(self, request: Request) -> Response:
-        folder = self.index.folder(request.path_params["run"]) / FIGURES
-        name = request.path_params["name"]
-        if not FIGURE.fullmatch(name) or not folder.is_dir():
-            raise BadOption("A report has figures as PNG and PDF, and no others.")
-        kind = FIGURE_TYPES[name.rpartition(".")[2]]
-        headers = {"content-disposition": f'attachment; filename="{name}"'}
-        return Response((folder / name).read_bytes(), media_type=kind, headers=headers)
-
     def compare(self, request: Request) -> Response:
         """Return the page of several runs side by side, as `caploc compare` writes it."""
         names = list(dict.fromkeys(request.query_params.get("runs", "").split(",")))
@@ -157,7 +143,7 @@ def draw_comparison(runs: tuple[tuple[str, Path], ...], stamps: tuple[Stamp, ...
             ComparedRun(called[path], Path(place) / name, examples_of(folder).result)
             for path, (name, folder) in zip(paths, runs, strict=True)
         ]
-        compare_runs(compared, folders, Path(place), figures=False)
+        compare_runs(compared, folders, Path(place))
         return (Path(place) / COMPARE).read_bytes()
 
 

@@ -1,7 +1,7 @@
 """The card of a finding as text, Markdown and HTML: the same cells in three dresses."""
 
 import textwrap
-from collections.abc import Mapping, Sequence
+from typing import Any
 
 import pandas as pd
 from markupsafe import Markup
@@ -10,6 +10,7 @@ from caploc.report.exhibits import escape_markdown
 from caploc.report.templates import render
 from caploc.report.wording import significant
 from caploc.result import Card, CardRow
+from caploc.verdict import NAMED
 
 HEADINGS = ("", "intact", "without", "change", "(95 %)", "")
 WIDTH = 120  # characters of a line where nobody says how many fit
@@ -23,9 +24,10 @@ def label(card: Card) -> str:
 
 
 def share_of_heads(card: Card) -> str:
-    """Write how many heads of the model they are."""
+    """Write how many heads of the model they are, and which, if the heading does not say it."""
     some = f"{len(card.heads)} of " if card.heads else ""
-    return f"{some}{card.of:,} heads of {card.model}"
+    names = f": {' '.join(card.heads)}" if len(card.heads) > NAMED else ""
+    return f"{some}{card.of:,} heads of {card.model}{names}"
 
 
 def headline(card: Card) -> str:
@@ -113,8 +115,8 @@ def write_html(card: Card) -> Markup:
     return render("card.html.j2", **describe(card))
 
 
-def describe(card: Card) -> Mapping[str, object]:
+def describe(card: Card) -> dict[str, Any]:
     """Return what the template of the card is filled with."""
-    rows: Sequence[tuple[CardRow, tuple[str, ...]]] = [(row, cells(row)) for row in card.rows]
-    told = {"card": card, "label": label(card), "share": share_of_heads(card)}
+    rows = [(row, cells(row)) for row in card.rows]
+    told: dict[str, Any] = {"card": card, "label": label(card), "share": share_of_heads(card)}
     return told | {"checked": checked_on(card), "rows": rows}

@@ -13,8 +13,7 @@ import re
 from base64 import b64encode
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache, cached_property, lru_cache
-from importlib.util import find_spec
+from functools import cached_property, lru_cache
 from math import cos, pi, sin
 from pathlib import Path
 from typing import Any
@@ -25,6 +24,7 @@ import vl_convert
 from jaxtyping import Float
 from markupsafe import Markup
 
+from caploc.report.colours import PRINT, SERIES, ink, shade, shade_number, shade_scale
 from caploc.report.wording import inline, read_yaml
 from caploc.result import number as known
 
@@ -36,19 +36,7 @@ LABEL = {WIDE: 240, NARROW: 116}  # pixels of a name at most
 LONGEST = 60  # characters of a name in a picture
 SHARP = 200  # dots per inch of a PNG
 WIDTH = 400  # pixels of a picture's inner part
-SERIES = tuple(f"var(--series-{number})" for number in range(1, 8))
 SHAPES = ("circle", "square", "triangle-up", "diamond", "triangle-down", "cross", "triangle-right")
-# Of the series these are Okabe and Ito's, told apart with every kind of colour vision.
-OKABE_ITO = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000")
-PRINT = {f"--series-{number}": colour for number, colour in enumerate(OKABE_ITO, 1)}
-PRINT |= {"--series-8": "#882255", "--series-9": "#332288"}  # Tol's wine and indigo
-PRINT |= {
-    "--paper": "#ffffff",
-    "--ink": "#16181d",
-    "--quiet": "#5b626d",
-    "--line": "#dcdfe4",
-    "--needed": "#b8500c",
-}
 VARIABLE = re.compile(r"var\((--[\w-]+)\)")
 
 Spec = Mapping[str, Any]
@@ -103,7 +91,6 @@ def render_svg(written: str, width: int) -> Markup:
     config = theme | {"axisY": {"labelLimit": LABEL[width], "labelColor": "var(--ink)"}}
     if width == NARROW:
         config |= {"legend": theme["legend"] | {"columns": 1}, "axisX": {"tickCount": 4}}
-    learn_font()
     spec = {**json.loads(written), **size, "config": config}
     # Written anew from the parsed tree, so that nothing but elements and attributes comes through.
     tree = ElementTree.fromstring(vl_convert.vegalite_to_svg(spec, **CLOSED))
@@ -116,15 +103,6 @@ def render_svg(written: str, width: int) -> Markup:
     tree.attrib.pop("version", None)
     tree.set("focusable", "false")
     return Markup(ElementTree.tostring(tree, encoding="unicode"))  # noqa: S704
-
-
-@cache
-def learn_font() -> None:
-    """Register the font that lies in matplotlib's folder: a chart is the same on every machine."""
-    found = find_spec("matplotlib")  # without importing it, which takes half a second
-    assert found is not None and found.origin is not None
-    fonts = Path(found.origin).parent / "mpl-data" / "fonts" / "ttf"
-    vl_convert.register_font_directory(str(fonts))
 
 
 def number_channel(field: str, title: str, **scale: Any) -> dict[str, Any]:
@@ -176,7 +154,6 @@ class Picture:
     @cached_property
     def svg(self) -> str:
         """Drawn once, for every form in which it is kept."""
-        learn_font()
         return vl_convert.vegalite_to_svg(dict(self.spec), **CLOSED)
 
     def png(self, dots: int = SHARP) -> bytes:
@@ -205,77 +182,6 @@ def shortened(text: Any, limit: int = LONGEST) -> str:
     name = inline(text)
     half = limit // 2
     return name if len(name) <= limit else f"{name[:half]}…{name[1 - limit + half :]}"
-
-
-# The colours of effects, the same on the page and in the figures. Orange is a head that the task
-# needs, blue one whose knockout helps; the two stay apart in every common kind of colour blindness.
-# Shades go from the middle (no effect) outwards, on dark pages from dark to bright.
-STEPS = 16  # shades a side; so many look continuous
-NEEDED = ("#f3f1ec", "#eb9a57", "#8a2d04")
-HELPED = ("#f3f1ec", "#74a9d8", "#0d3b70")
-NEEDED_DARK = ("#2b2f36", "#b05a20", "#ffb680")
-HELPED_DARK = ("#2b2f36", "#2f6fae", "#a3d2ff")
-
-
-def shade_number(harm: float, limit: float) -> int:
-    """Return the shade, -STEPS to STEPS: 0 for next to no effect, positive for a needed head."""
-    return round(STEPS * min(1.0, max(-1.0, harm / limit))) if limit > 0 else 0
-
-
-def shade(number: int, *, dark: bool = False) -> str:
-    """Return the colour of a shade as `#rrggbb`."""
-    anchors = (NEEDED_DARK if dark else NEEDED) if number > 0 else (HELPED_DARK if dark else HELPED)
-    channels = zip(*map(_parse, anchors), strict=True)
-    mixed = (np.interp(abs(number) / STEPS, (0, 0.5, 1), channel) for channel in channels)
-    return "#" + "".join(f"{round(255 * channel):02x}" for channel in mixed)
-
-
-def shade_scale(limit: float, *, diverging: bool = True) -> dict[str, Any]:
-    """Return domain and range of a scale of changes, from 0 or centred on it, up to `limit`."""
-    steps = range(-STEPS if diverging else 0, STEPS + 1)
-    return {
-        "domain": [limit * number / STEPS for number in steps],
-        "range": [shade(-number) for number in steps],  # orange stands for a fall
-    }
-
-
-def ink(background: str) -> str:
-    """Return the text colour, black or white, that stands out more from the background."""
-    return max(("#000000", "#ffffff"), key=lambda text: contrast(text, background))
-
-
-def contrast(one: str, other: str) -> float:
-    """Return the contrast ratio of two colours, 1 to 21, as WCAG 2 defines it."""
-    darker, lighter = sorted((_luminance(one), _luminance(other)))
-    return (lighter + 0.05) / (darker + 0.05)
-
-
-def shade_class(number: int) -> str:
-    """Return the CSS class of a shade: n1, n2 ... needed, p1 ... helped, z none."""
-    if number == 0:
-        return "z"
-    return f"n{number}" if number > 0 else f"p{-number}"
-
-
-@cache
-def stylesheet() -> str:
-    """The CSS rules of all shades, light and dark."""
-    rules = {False: "", True: ""}
-    for dark in rules:
-        for number in range(-STEPS, STEPS + 1):
-            fill = shade(number, dark=dark)
-            rule = f"background:{fill};color:{ink(fill)};fill:{fill}"
-            rules[dark] += f".{shade_class(number)}{{{rule}}}"
-    return f"{rules[False]}\n@media screen and (prefers-color-scheme:dark){{{rules[True]}}}"
-
-
-def _parse(colour: str) -> list[float]:
-    return [channel / 255 for channel in bytes.fromhex(colour[1:])]
-
-
-def _luminance(colour: str) -> float:
-    linear = [c / 12.92 if c <= 0.03928 else ((c + 0.055) / 1.055) ** 2.4 for c in _parse(colour)]
-    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
 
 
 NAME = 40  # characters of a name in an exhibit

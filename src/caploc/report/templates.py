@@ -11,7 +11,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from caploc.files import whole_text
-from caploc.report import charts
+from caploc.report.colours import stylesheet
 
 PACKAGE = "caploc.report"
 REPORT, COMPARE = "report.html", "compare.html"
@@ -66,7 +66,7 @@ def write_page(folder: Path, template: str, *, name: str = REPORT, **context: An
         _environment()
         .get_template(template)
         .render(
-            style=_asset("page.css") + charts.stylesheet(),
+            style=_asset("page.css") + stylesheet(),
             script=_asset("page.js"),
             policy=page_policy(),
             **context,

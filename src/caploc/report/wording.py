@@ -323,8 +323,3 @@ def read_yaml(path: Path) -> dict[str, Any]:
     """Read a YAML file that lies beside the code."""
     found: dict[str, Any] = yaml.safe_load(path.read_text(encoding="utf-8"))
     return found
-
-
-def read_texts() -> dict[str, Any]:
-    """Read `texts.yaml`: what a run's page says in whole sentences."""
-    return read_yaml(Path(__file__).with_name("texts.yaml"))

@@ -34,7 +34,7 @@ from caploc.options import (
     flags,
     with_general_task,
 )
-from caploc.report.plots import FIGURES
+from caploc.report.figures import FIGURES
 from caploc.report.templates import COMPARE, REPORT
 from caploc.tasks.catalog import check_task_name
 from caploc.workbench import Allowed, ModelOptions

@@ -81,7 +81,7 @@ class Page {
   takeRun(number) {
     this.run = this.laid.runs[number];
     by("runs").value = number;
-    by("finding").textContent = this.run.sentence;
+    by("finding").textContent = this.run.card;
     by("number").max = this.run.order.length;
     this.map.show(this.run);
     by("number").value = this.run.top;

@@ -273,8 +273,8 @@ class Run {
     by("prompt").textContent = found.prompt;
     by("prompt").scrollTop = by("prompt").scrollHeight;
     by("gold").replaceChildren("Right answer: ", element("b", {}, found.gold ?? "not given"));
-    by("intact").replaceChildren(...marked(found.intact, "del"));
-    by("knocked_out").replaceChildren(...marked(found.knocked_out, "ins"));
+    by("intact").replaceChildren(marked(found.intact));
+    by("knocked_out").replaceChildren(marked(found.knocked_out));
     by("which").textContent = fewOf(found.top);
     toggle("try", found.example !== null);
     by("try").href = this.tryAt(found);
@@ -331,11 +331,9 @@ function badge(status) {
   return element("span", { class: `badge ${status.replaceAll(" ", "-")}` }, status);
 }
 
-// Parts that are alike in turn with parts that differ.
-function marked(parts, tag) {
-  if (parts === null) return [element("em", {}, "not measured")];
-  const shown = parts.map((text, n) => (n % 2 ? element(tag, {}, text) : text));
-  return parts.join("") === "" ? [element("em", {}, "nothing")] : shown;
+function marked(text) {
+  if (text === null) return element("em", {}, "not measured");
+  return text === "" ? element("em", {}, "nothing") : text;
 }
 
 async function compare(runs) {
