@@ -36,8 +36,9 @@ SMALL = Study(
     controls=2,
     limit=20,
 )
-FIELDS = {"card", 
-    "schema", "model", "task", "method", "seed", "grid", "intact", "estimand", "heads", "top",
+FIELDS = {
+    "card", "schema", "model", "task", "method", "seed", "grid", "intact", "estimand", "heads",
+    "top",
     "fit", "search", "validation", "noise", "engines", "cost", "command", "versions",
 }  # fmt: skip
 HEAD_FIELDS = {

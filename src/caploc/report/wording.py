@@ -13,7 +13,6 @@ import yaml
 
 from caploc.result import Result, TaskComparison
 
-NUMERALS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
 NAMES_SHOWN = 8  # a sentence with more head names than this is no longer read
 
 # Control codes, invisible characters and those that reverse the direction of reading. The joiners
@@ -67,11 +66,6 @@ def called_apart(names: Iterable[str]) -> dict[str, str]:
             size += 1
         found[name] = "/".join(own[-size:]) if twins else short[name]
     return found
-
-
-def numeral(count: int) -> str:
-    """Write a count: a word up to ten, digits above."""
-    return NUMERALS[count] if 0 <= count < len(NUMERALS) else f"{count:,}"
 
 
 def counted(count: float, noun: str) -> str:
@@ -139,19 +133,9 @@ class Unit:
         return {ScoreKind.SHARE: share, ScoreKind.NATS: nats, ScoreKind.PLAIN: plain}[self.kind]
 
     @property
-    def noun(self) -> str:
-        """What falls or rises, as a sentence calls it."""
-        return self._by_kind("score", "mean log-probability")
-
-    @property
     def axis(self) -> str:
         """The unit of an effect, for a legend."""
         return self._by_kind("percentage points", "nats")
-
-    @property
-    def measure(self) -> str:
-        """The unit of a drawn score; charts of one measure can share an axis."""
-        return self._by_kind("%", "nats")
 
     @property
     def factor(self) -> int:
@@ -235,11 +219,6 @@ def percent(share: float) -> str:
 def write_q(q: float | None) -> str:
     """Write a q-value; of those that are nearly zero, that they are."""
     return "–" if q is None else f"<{SPACE}0.001" if q < 0.001 else f"{q:.2g}"
-
-
-def capital(text: str) -> str:
-    """Begin with a capital letter."""
-    return text[:1].upper() + text[1:]
 
 
 def _percent(value: float) -> str:
