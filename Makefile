@@ -42,7 +42,7 @@ test-browser: $(BIN)/.installed-browser  ## pages in the system's Chromium, whic
 	$(BIN)/pytest $(BESIDE) -m browser tests/browser $(TESTS)
 
 test-vllm: $(VLLM)/.installed  ## vLLM as an engine, on the CPU, in an environment of its own: minutes
-	$(VLLM)/bin/caploc fetch smollm2
+	$(VLLM)/bin/caploc models fetch smollm2
 	TORCHDYNAMO_DISABLE=1 $(VLLM)/bin/pytest -m vllm tests/engine/test_vllm.py tests/real/test_engines.py $(TESTS)
 
 test-cluster: $(BIN)/.installed-ray  ## workers on Ray clusters of this machine: minutes
@@ -52,7 +52,7 @@ test-faults: $(BIN)/.installed-ray  ## kills, signals, full disks: half an hour;
 	$(BIN)/pytest -m faults tests/faults $(TESTS)
 
 test-real: $(INSTALLED_DEV)  ## pretrained models, fetched first; MODELS=all: all three, not SmolLM2 alone
-	$(BIN)/caploc fetch $(subst $(comma), ,$(MODELS))
+	$(BIN)/caploc models fetch $(subst $(comma), ,$(MODELS))
 	MODELS=$(MODELS) $(BIN)/pytest $(BESIDE) -m real tests/real $(TESTS)
 
 wheel: $(BIN)/.installed-package  ## wheel and source archive, in build/dist
@@ -72,7 +72,7 @@ check: $(INSTALLED_DEV)  ## lint, format, types
 	$(BIN)/mypy
 
 truth-real: $(INSTALLED)  ## what every head of three pretrained models does alone, on ten tasks: hours; resumes
-	$(BIN)/caploc fetch all
+	$(BIN)/caploc models fetch all
 	$(BIN)/python bench/census.py
 
 bench-real: $(INSTALLED)  ## how well heads are found on pretrained models, against that truth: hours; resumes
@@ -103,7 +103,7 @@ bench-conformance: $(PEERS)/.installed  ## faults reported in public, tried on c
 	$(PEERS)/bin/python bench/conformance.py
 
 bench-outside: $(INSTALLED)  ## MIB's protocol at head level, rivals with gradients beside caploc: hours; resumes
-	$(BIN)/caploc fetch smollm2
+	$(BIN)/caploc models fetch smollm2
 	$(BIN)/python bench/outside.py
 
 $(BIN)/python:

@@ -1,6 +1,6 @@
 """The benchmark's models: pretrained ones, the tests' demo model, and Llamas with random weights.
 
-Pretrained ones are fetched before (`caploc fetch smollm2`).
+Pretrained ones are fetched before (`caploc models fetch smollm2`).
 
 A random model answers with random words, so the shapes below fix what speed depends on (lengths,
 widths, number of heads) and nothing else. Its vocabulary is made-up words, one token each; a share

@@ -7,7 +7,8 @@ A case yields named figures: effects, scores, heads, digests. `record` writes th
 FOLDER/CASE.json; `compare` measures again, with the code that this Python imports, and exits with 1
 if a figure differs. A figure that only one of both has is told and counts as no difference: what is
 measured may change, its value may not. `figures_of_run` and its neighbours read the files of a run:
-whoever changes a file's layout changes them alone. Cases on SmolLM2 need `caploc fetch smollm2`.
+whoever changes a file's layout changes them alone. Cases on SmolLM2 need `caploc models fetch
+smollm2`.
 """
 
 import argparse

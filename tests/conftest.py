@@ -65,7 +65,7 @@ def _one_thread():
     torch.set_num_threads(1)
 
 
-# Whose tests may use models that `caploc fetch` has put on this machine.
+# Whose tests may use models that `caploc models fetch` has put on this machine.
 WITH_MODELS = {"real", "slow", "vllm"}
 
 

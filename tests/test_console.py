@@ -37,19 +37,21 @@ def log(monkeypatch):
     return drawing.file
 
 
-def test_a_file_gets_a_line_at_every_interval_and_one_at_the_end(log, monkeypatch):
+def test_a_file_gets_a_line_a_minute_and_one_at_the_end(log, monkeypatch):
     now = 0.0
     monkeypatch.setattr(console.time, "monotonic", lambda: now)
     with console.progress_bars(quiet=False) as shown:
         shown.start("words", 2000)
         shown.advance(500, 0)
-        for _ in range(45):  # a row a second
+        for _ in range(130):  # a row a second
             now += 1
             shown.advance(1, 3.0)
     lines = log.getvalue().splitlines()
-    assert lines[0] == "caploc: 0:00:20 words, 520 of 2,000, 1.0 rows/s"  # too early for more
-    assert lines[1] == "caploc: 0:00:40 words, 540 of 2,000, 1.0 rows/s, 0:24:20 left of this stage"
-    assert lines[2:] == ["caploc: 0:00:45 done, 45 rows measured"]
+    assert lines[0] == (
+        "caploc: 0:01:00 words, 560 of 2,000, 1.0 rows/s, 0:24:00 left (of this stage)"
+    )
+    assert lines[1].startswith("caploc: 0:02:00 words, 620 of 2,000, ")
+    assert lines[2:] == ["caploc: 0:02:10 done, 130 rows measured"]
 
 
 def test_a_measurement_that_fails_has_no_last_line(log):
@@ -149,9 +151,19 @@ def test_the_time_left_is_told_by_the_rows_that_came(monkeypatch):
     now = 90.0
     assert lines.line().endswith("219 of at most 1,000 rows in all")  # too few to go by
     lines.advance(81, 1)
-    assert lines.line().endswith(
-        "300 of at most 1,000 rows in all, about 0:03:30 left at this speed, or less"
-    )
+    assert lines.line().endswith("300 of at most 1,000 rows in all, 0:03:30 left")
+    lines.expect(1050)
+    assert lines.line().endswith("300 of at most 1,350 rows in all, 0:05:15 left: more rows")
+    now = 120.0
+    assert lines.line().endswith("0:10:30 left: rows take longer now")
+    lines.advance(500, 1)
+    assert lines.line().endswith(" left") and "left:" not in lines.line()
+
+
+def test_an_export_or_the_like_tells_of_no_rows(log):
+    with console.progress_bars(quiet=False) as shown:
+        shown.start("writing", 0)
+    assert log.getvalue().splitlines()[-1].endswith(" done")
 
 
 def test_studies_in_turn_take_those_to_come_to_be_as_large(log):

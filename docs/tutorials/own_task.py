@@ -3,7 +3,7 @@
 #
 # All that is needed is a JSONL file with a line for each example and a few lines of YAML that say
 # how to ask. Here: counting in steps, asked of SmolLM2, which
-# `caploc fetch smollm2` gets.
+# `caploc models fetch smollm2` gets.
 
 # %%
 import json

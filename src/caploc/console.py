@@ -35,7 +35,8 @@ HANGUP = getattr(signal, "SIGHUP", None)  # Windows has none
 ENDING = tuple(each for each in (signal.SIGINT, signal.SIGTERM, HANGUP) if each is not None)
 SHOWN = 12  # bars
 EARLY = 0.02  # of the rows: until then the first rows say little of the time that is left
-LINE_SECONDS = 20.0  # between lines of progress where no bars can be drawn
+LONGER = 1.05  # times as long as was said before: more than the clock rounds
+LINE_SECONDS = 60.0  # between lines of progress where no bars can be drawn
 READY = "getting ready"  # before the first stage: tasks are read, a model is loaded and proved
 KEPT = "What was measured is kept; the same command continues."
 
@@ -57,6 +58,7 @@ class Tally:
     measured: int = 0
     tokens: float = 0.0
     began: float = field(default_factory=lambda: time.monotonic())
+    said: tuple[float | None, int | None] = None, None  # seconds left, and rows then
 
     def add(self, rows: int, tokens: float) -> None:
         """Count rows; those without tokens were stored before."""
@@ -75,6 +77,19 @@ class Tally:
         if self.seconds is None or self.rows is None or self.measured < EARLY * self.rows:
             return None
         return self.seconds / self.measured * max(self.rows - self.done, 0)
+
+    def tell_left(self) -> str:
+        """Say the time left; where it is more than was said before, why."""
+        left, (before, rows) = self.left, self.said
+        if left is None:
+            return ""
+        self.said = left, self.rows
+        if left < 1:
+            return "nearly done"
+        why = ""
+        if before is not None and left > LONGER * before:
+            why = ": more rows" if (self.rows or 0) > (rows or 0) else ": rows take longer now"
+        return f"{format_clock(left)} left{why}"
 
 
 class Counts(ProgressColumn):
@@ -101,12 +116,9 @@ class Left(ProgressColumn):
     """The time left, and of what."""
 
     def render(self, task: Task) -> Text:
-        of = " of this stage" if task.fields["of_stage"] else ""
-        if (left := task.fields["tally"].left) is None:
-            return Text("")
-        if left < 1:
-            return Text("" if of else "nearly done")
-        return Text(f"{format_clock(left)} left{of}", style="progress.remaining")
+        of = " (of this stage)" if task.fields["of_stage"] else ""
+        said = task.fields["tally"].tell_left()
+        return Text(f"{said}{of}" if said else "", style="progress.remaining")
 
 
 class Bars:
@@ -161,7 +173,7 @@ class Bars:
 
 
 class Lines:
-    """Progress in a file, such as a job's log: three lines a minute while rows come."""
+    """Progress in a file, such as a job's log: a line a minute while rows come."""
 
     def __init__(self) -> None:
         self.began = self.written = time.monotonic()
@@ -194,12 +206,10 @@ class Lines:
             parts.append(f"{stage.measured / stage.seconds:,.1f} rows/s")
         if whole.rows is not None:
             parts.append(f"{whole.done:,} of at most {whole.rows:,} rows in all")
-            if (left := whole.left) is not None:
-                about = f"about {format_clock(left)} left at this speed, or less"
-                parts.append(about if left >= 1 else "nearly done")
-        elif (left := stage.left) is not None and stage.done < (stage.rows or 0):
-            parts.append(f"{format_clock(left)} left of this stage")
-        return ", ".join(parts)
+            parts.append(whole.tell_left())
+        elif stage.done < (stage.rows or 0) and (said := stage.tell_left()):
+            parts.append(f"{said} (of this stage)")
+        return ", ".join(filter(None, parts))
 
     def write(self) -> None:
         self.written = time.monotonic()
@@ -207,7 +217,8 @@ class Lines:
 
     def end(self) -> None:
         """Write the last line: what was done."""
-        self.what = f"done, {self.whole.measured:,} rows measured"
+        measured = self.whole.measured
+        self.what = f"done, {measured:,} rows measured" if measured else "done"
         self.stage, self.whole = Tally(), Tally()
         self.write()
 

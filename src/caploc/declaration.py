@@ -10,10 +10,9 @@ from caploc.errors import BadOption
 from caploc.exclusion import resolve_excluded
 from caploc.modes import Intervention
 from caploc.naming import are_twins
-from caploc.options import MOST_MASKS, StudyFields, record
+from caploc.options import MOST_MASKS, StudyFields, check_spared, record
 from caploc.result import Subsets
 from caploc.search import METHODS, Problem
-from caploc.search.settings import check_spared
 from caploc.tasks.catalog import LoadTasks, check_data, check_task_name, list_twins
 from caploc.tasks.defects import without_defects
 from caploc.tasks.task import Request, Task

@@ -23,6 +23,8 @@ from caploc.models.guard import model_ends
 from caploc.models.loading import LoadedModel, prove_model
 from caploc.models.placement import weights_wait
 from caploc.models.sources import ModelSource
+from caploc.naming import keep_plain
+from caploc.pairs import read_pairs
 from caploc.search.summary import FEWEST_RIGHT
 from caploc.tasks.catalog import GIVEN_SCORE
 from caploc.workbench import ModelOptions
@@ -30,6 +32,7 @@ from caploc.workbench import ModelOptions
 Pairs = Sequence[tuple[str, str]]
 Score = Callable[[str, str, str], float]
 MOST_TOKENS = 64  # of an answer that a function is to score
+EXAMPLES = "examples"  # the name of a task that has none
 SCORE = "score"  # the metric's name then
 
 
@@ -189,14 +192,16 @@ def not_text(value: Any) -> Any:
     return value
 
 
-def name_examples(pairs: Pairs, scored: bool, join: str = "") -> str:
+def name_examples(pairs: Pairs, scored: bool, join: str = "", name: str = EXAMPLES) -> str:
     """Return a folder's name for these examples; other ones have another."""
     examples = [example_of(number, pair) for number, pair in enumerate(pairs)]
     data = ("scored" if scored else "exact") + json.dumps([join, examples])
-    return f"examples-{blake2b(data.encode(), digest_size=4).hexdigest()}"
+    return f"{name}-{blake2b(data.encode(), digest_size=4).hexdigest()}"
 
 
-def write_task(pairs: Pairs, folder: Path, scored: bool, join: str = "") -> Path:
+def write_task(
+    pairs: Pairs, folder: Path, scored: bool, join: str = "", name: str = EXAMPLES
+) -> Path:
     """Write examples as a task in lm-eval's form below the folder; return its YAML.
 
     Prompt and answer are asked as they are written, with `join` between them. Without a function
@@ -215,7 +220,7 @@ def write_task(pairs: Pairs, folder: Path, scored: bool, join: str = "") -> Path
             f"{count} too few to tell a needed head from chance; give {FEWEST_RIGHT} or more that "
             "the model gets right."
         )
-    place = folder / name_examples(pairs, scored, join)
+    place = folder / name_examples(pairs, scored, join, name)
     place.mkdir(parents=True, exist_ok=True)
     # a table that says what is text: of JSON a reader would make times of dates
     pd.DataFrame(examples, dtype="string").to_parquet(place / "examples.parquet", index=False)
@@ -232,7 +237,7 @@ def write_task(pairs: Pairs, folder: Path, scored: bool, join: str = "") -> Path
         }  # fmt: skip
     metric = SCORE if scored else "acc"
     task = {
-        "task": "examples",
+        "task": name,
         "dataset_path": "parquet",
         "dataset_kwargs": {"data_files": {"test": str((place / "examples.parquet").absolute())}},
         "test_split": "test",
@@ -242,9 +247,15 @@ def write_task(pairs: Pairs, folder: Path, scored: bool, join: str = "") -> Path
         **ways,
         "metric_list": [{"metric": metric, "aggregation": "mean", "higher_is_better": True}],
     }
-    path = place / "examples.yaml"
+    path = place / f"{name}.yaml"
     path.write_text(json.dumps(task, indent=1), encoding="utf-8")  # JSON is YAML
     return path.absolute()
+
+
+def task_of_file(name: str, folder: Path) -> str:
+    """Write a file of pairs as a task below the folder, by the file's name; return its YAML."""
+    title = keep_plain(Path(name).stem) or EXAMPLES
+    return str(write_task(read_pairs(name), folder, scored=False, name=title))
 
 
 def example_of(number: int, pair: Any) -> dict[str, str]:

@@ -132,7 +132,7 @@ def hint(name: str) -> str:
     near = nearest(PRETRAINED, name)
     if near is None:
         return ""
-    here = "" if is_fetched(near) else f", which `caploc fetch {near}` gets"
+    here = "" if is_fetched(near) else f", which `caploc models fetch {near}` gets"
     return f" Did you mean {near!r}{here}?"
 
 
@@ -140,7 +140,7 @@ NAMED = re.compile(
     r"""^["']?(?:task|group|tag)["']?:[ \t]*["']?([^\s"'#\[|>]+)["']?[ \t]*$""", re.M
 )
 TAGGED = re.compile(r"^[\"']?tag[\"']?:[ \t]*((?:\n[ \t]*-[ \t]*\S+[ \t]*)+|\S+[ \t]*$)", re.M)
-DATA = (".jsonl", ".json", ".csv", ".parquet")
+DATA = (".json", ".parquet")
 OURS = "words/"  # how names begin that lm-eval has none of
 
 
@@ -154,8 +154,7 @@ def check_listed(names: Iterable[str]) -> None:
         if is_file(at_home(name)) and name.endswith(DATA):
             raise BadOption(
                 f"{name} holds examples, and a task also says how they are asked: name a YAML that "
-                "reads them (docs/tasks.md), or call caploc.locate(model, tokenizer, pairs) with "
-                "its pairs of (prompt, answer)."
+                "reads them (docs/tasks.md), or write them as pairs into a .jsonl or .csv file."
             )
         if name == "none" or name.endswith((".yaml", ".yml")) or is_file(at_home(name)):
             continue
@@ -255,7 +254,7 @@ def capability(task: str) -> str:
 def placed(name: str, start: Path = Path()) -> str:
     """A model or task given as a path, seen from `start`, as an absolute one; others as they are.
 
-    A run is then continued from anywhere. The name of a model of `caploc fetch` means that,
+    A run is then continued from anywhere. The name of a model of `caploc models fetch` means that,
     whatever folder of the name lies here.
     """
     if name in PRETRAINED:

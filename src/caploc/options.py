@@ -389,7 +389,7 @@ class StudyFields:
     because they cannot be asked as they stand.
     """
 
-    panel: ClassVar[str] = "Study"
+    panel: ClassVar[str] = "Search and checks"
     model: ModelFields
     task: Annotated[
         str, MinLen(1), Option("Task, group, tag or YAML, or pairs (.jsonl, .csv)", path=True)
@@ -463,6 +463,11 @@ class Flag:
         return get_origin(plain_type(self.type)) in (tuple, dict)
 
     @property
+    def maps(self) -> bool:
+        """Tell whether its values have names, as `test=FILE` has."""
+        return get_origin(plain_type(self.type)) is dict
+
+    @property
     def takes(self) -> type:
         """The type of one value."""
         kind = plain_type(self.type)
@@ -494,7 +499,7 @@ def ranges(annotation: Any) -> str:
     for each in get_args(annotation)[1:] if get_origin(annotation) is Annotated else ():
         said[type(each)] = each
     below = said[Lt].lt if Lt in said else None
-    if Ge in said and Le in said and said[Le].le < MOST_SEEDS:
+    if Ge in said and Le in said and said[Le].le < MOST_ROWS:
         return f"{said[Ge].ge:,} to {said[Le].le:,}"
     if Ge in said:
         return f"{said[Ge].ge:,} or more" + (f" and below {below:g}" if below is not None else "")
@@ -522,7 +527,7 @@ def _flags(kind: Any, above: tuple[str, ...] = ()) -> Iterator[Flag]:
         option = said[0] if said else Option("")
         factory = each.default_factory
         default = each.default if factory is MISSING else factory()
-        panel = getattr(kind, "panel", "Options")
+        panel = "Permissions" if option.trust else getattr(kind, "panel", "Options")
         yield Flag(option.name or each.name, place, annotation, default, option, panel)
 
 
@@ -550,7 +555,7 @@ def build(kind: type[Record], said: Mapping[str, Any], start: Path = Path()) -> 
 
 def read_value(flag: Flag, value: Any, start: Path) -> Any:
     """Read an option's value; paths in it are seen from a folder."""
-    if get_origin(plain_type(flag.type)) is dict:
+    if flag.maps:
         return parse_data(value, start)
     return seen_from(start, value) if flag.option.path else value
 
@@ -588,6 +593,24 @@ def check_read(said: Mapping[str, Any], methods: Sequence[str], goal: str) -> No
                 f"{flag} is for --goal {', '.join(option.goals)}; got --goal {goal}. Leave it "
                 "out, or name that goal."
             )
+
+
+def check_spared(goal: str, spare: Sequence[str], *, has_goals: bool = True) -> None:
+    """Refuse a specific set without tasks to spare, or by a method without goals; the reverse."""
+    if goal == "specific" and not has_goals:
+        raise BadOption(
+            "--goal specific is for --method scan: no other method looks for sets that leave "
+            "tasks alone. Leave out the method or the goal."
+        )
+    if goal == "specific" and not spare:
+        raise BadOption(
+            "--goal specific needs a task to leave alone, or several: name them with --spare."
+        )
+    if goal in GOALS and goal != "specific" and spare:
+        raise BadOption(
+            f"--spare is for --goal specific; got --goal {goal}. Add that goal, or name the tasks "
+            "with --also, to see what they lose."
+        )
 
 
 def flag_of(name: str) -> str:

@@ -8,12 +8,9 @@ import typer.main
 from typer.testing import CliRunner
 
 from caploc import folder
-from caploc.cli import EVERYWHERE, app, options, unwrap
-from caploc.declaration import Study
+from caploc.cli import app, options, unwrap
+from caploc.cli.environment import ENVIRONMENT
 from caploc.folder import RESULT
-from caploc.options import Mode, Settings
-from caploc.workbench import ModelOptions
-from worlds import DEMO
 
 ROOT = typer.main.get_command(app)
 
@@ -28,7 +25,6 @@ def commands(group, words=()):
 
 
 ALL = dict(commands(ROOT))
-TYPED = {"model", "task", "method", "mask_counts"}  # in a form of their own
 
 
 def section(command, heading):
@@ -42,11 +38,8 @@ def test_every_command_is_a_manual_page(words):
     shown = CliRunner().invoke(app, [*words, "--help"])
     assert shown.exit_code == 0
     assert f"Usage: caploc {' '.join(words)}" in shown.output
-    for heading in ("─ Options ─", "Examples:", "See also:", "Exit codes:", "Environment:"):
+    for heading in ("─ Options ─", "Examples:", "See also:"):
         assert heading in shown.output
-    assert shown.output.split("To begin with:")[1].strip().startswith(f"caploc {words[0]}")
-    for line in EVERYWHERE.splitlines():
-        assert line in shown.output
     assert [line for line in shown.output.splitlines() if len(line) > 80] == []
 
 
@@ -54,9 +47,11 @@ def test_every_command_is_a_manual_page(words):
 def test_every_example_calls_its_command_with_options_that_exist(words, monkeypatch):
     monkeypatch.setattr(options, "is_file", lambda path: path.name == RESULT)  # runs that are named
     monkeypatch.setattr(folder, "read_json", lambda path: {"top": ["L0H1"]})
+    monkeypatch.setattr(options, "read_pairs", lambda name: [])
+    monkeypatch.setattr(options, "is_pairs", lambda name: name == "pairs.jsonl")
     command = ALL[words]
     found = section(command, "Examples")
-    assert len(found) >= 2
+    assert len(found) >= (1 if words == ("environment",) else 2)
     for line in found:
         typed = shlex.split(line, comments=True)
         assert typed[: 1 + len(words)] == ["caploc", *words], line
@@ -69,10 +64,32 @@ def test_what_to_see_also_exists(words):
         assert tuple(name.split()) in ALL, name
 
 
-def test_the_five_options_that_matter_come_first():
-    first = [each for each in ALL[("locate",)].params if each.param_type_name == "option"]
-    assert [each.name for each in first[:5]] == ["task", "also", "goal", "budget", "out"]
-    assert all(each.rich_help_panel for each in first[5:] if each.name != "help")
+def test_help_fits_on_a_screen(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    assert len(CliRunner().invoke(app, ["--help"]).output.splitlines()) <= 40
+    for words in ALL:
+        if words[0] != "neurons":
+            shown = CliRunner().invoke(app, [*words, "--help"]).output
+            assert len(shown.splitlines()) <= 60, words
+
+
+def test_a_first_page_shows_what_matters_and_another_one_all():
+    first, whole = (
+        CliRunner().invoke(app, ["locate", page]).output for page in ("--help", "--help-all")
+    )
+    for option in ("--task", "--also", "--goal", "--spare", "--budget", "--top", "--out"):
+        assert option in first and option in whole
+    options = {f"--{each.name.replace('_', '-')}" for each in ALL[("locate",)].params[1:]}
+    options = options - {"--as-json"} | {"--json"}
+    assert {"--rates", "--leave-out", "--ray-address", "--dtype"} <= options
+    assert all(option in whole for option in options - {"--help"})
+    assert sum(option in first for option in options) <= 16
+    assert CliRunner().invoke(app, ["locate", "--help"]).output == first
+
+
+def test_exit_codes_and_environment_stand_in_one_place():
+    shown = CliRunner().invoke(app, ["environment"]).output
+    assert shown.strip() == ENVIRONMENT.strip()
 
 
 def test_every_command_is_in_the_documentation():
@@ -80,17 +97,18 @@ def test_every_command_is_in_the_documentation():
     assert [" ".join(words) for words in ALL if f"`caploc {' '.join(words)}" not in text] == []
 
 
-def test_commands_are_listed_in_groups_with_whole_sentences():
+def test_seven_commands_come_first_each_in_a_sentence_of_one_line():
     shown = CliRunner().invoke(app, ["--help"]).output
-    assert shown.index("─ Begin ─") < shown.index("─ Find ─") < shown.index("─ Hand on ─")
-    said = " ".join(shown.replace("│", " ").split())
+    first, more = shown.split("─ Commands ─")[1].split("─ More ─")
+    assert len([line for line in first.splitlines() if line.startswith("│")]) == 7
     for words, command in ALL.items():
         if len(words) == 1:
-            assert f"{words[0]} {command.help.partition(chr(10))[0]}" in said
+            assert f"{words[0]} " in first + more
+            assert command.help.partition(chr(10))[0] in " ".join((first + more).split())
 
 
 def test_no_help_takes_brackets_for_markup():
-    shown = " ".join(CliRunner().invoke(app, ["fetch", "--help"]).output.split())
+    shown = " ".join(CliRunner().invoke(app, ["models", "--help"]).output.split())
     assert "pip install 'caploc[gguf]'" in shown
 
 
@@ -98,21 +116,6 @@ def test_prose_is_unwrapped_and_examples_are_not():
     assert unwrap("Do\n    it.\n\n    Examples:\n        a\n        b\n    ") == (
         "Do it.\n\nExamples:\n    a\n    b"
     )
-
-
-def test_options_of_a_group_are_the_studys_own_defaults():
-    given = {each.name: each.default for each in ALL[("locate",)].params}
-    for settings in (Settings(), Study(ModelOptions(DEMO), "t"), ModelOptions(DEMO)):
-        for name in vars(settings).keys() & given.keys() - {
-            "model",
-            "task",
-            "method",
-            "mask_counts",
-            "mode",
-        }:
-            assert (given[name] or None) == (getattr(settings, name) or None), name
-    assert Mode(given["mode"], given["corrupted"], given["positions"]) == Mode()
-    assert given["mask_counts"] == ",".join(map(str, Settings().mask_counts))
 
 
 def test_the_version_is_told():

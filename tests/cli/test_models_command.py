@@ -1,4 +1,4 @@
-"""`caploc fetch` and `caploc models`: what they print, and GGUF through whole commands."""
+"""`caploc models fetch` and `caploc models`: what they print, and GGUF through whole commands."""
 
 import json
 import shutil
@@ -56,7 +56,7 @@ def test_models_lists_names_and_what_is_here(folder):
 def test_all_models_are_fetched_by_one_word(folder, monkeypatch):
     fetched = []
     monkeypatch.setattr("caploc.models.fetching.fetch_model", lambda name, _: fetched.append(name))
-    run("fetch", "all", "--quiet")
+    run("models", "fetch", "all", "--quiet")
     assert fetched == list(PRETRAINED)
 
 

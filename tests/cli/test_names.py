@@ -101,9 +101,9 @@ def test_names_files_and_what_lm_eval_has_are_let_through(tmp_path):
     for wrong in ("words/pats", "past", "Words/Past"):
         with pytest.raises(UnknownName, match="Did you mean 'words/past'"):
             options.check_tasks([wrong])
-    (tmp_path / "pairs.jsonl").write_text("{}")
-    with pytest.raises(BadOption, match="pairs.jsonl holds examples"):
-        options.check_tasks([str(tmp_path / "pairs.jsonl")])
+    (tmp_path / "pairs.parquet").write_text("{}")
+    with pytest.raises(BadOption, match="pairs.parquet holds examples"):
+        options.check_tasks([str(tmp_path / "pairs.parquet")])
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])

@@ -57,6 +57,8 @@ def test_pages_hold_commands():
 def test_a_command_on_a_page_has_options_and_tasks_that_exist(page, line, monkeypatch):
     monkeypatch.setattr(options, "is_file", lambda path: path.name == RESULT)  # runs that are named
     monkeypatch.setattr(folder, "read_json", lambda path: {"top": ["L0H1"]})
+    monkeypatch.setattr(options, "read_pairs", lambda name: [])
+    monkeypatch.setattr(options, "is_pairs", lambda name: name.endswith(".jsonl"))
     words = shlex.split(line, comments=True)
     if words[0] == "--install-completion":
         return

@@ -256,7 +256,7 @@ def test_weights_that_changed_since_are_refused(unzipped):
 
 
 def test_before_it_is_fetched_the_command_is_named(index):
-    with pytest.raises(ModelRefused, match=r"run `caploc fetch tiny` first"):
+    with pytest.raises(ModelRefused, match=r"run `caploc models fetch tiny` first"):
         check_model(NAME)
 
 

@@ -21,5 +21,5 @@ def loaded(name):
     from caploc.models.loading import load_model
 
     if not is_fetched(name):
-        pytest.fail(f"{name} is not here; run `caploc fetch {name}`, or `make test-real`.")
+        pytest.fail(f"{name} is not here; run `caploc models fetch {name}`, or `make test-real`.")
     return load_model(name, device="cpu")

@@ -19,7 +19,7 @@ JUDGED = list(range(40))
 @pytest.fixture(scope="module")
 def bench(tmp_path_factory):
     if not is_fetched("smollm2"):
-        pytest.fail("smollm2 is not here; run `caploc fetch smollm2`, or `make test-real`.")
+        pytest.fail("smollm2 is not here; run `caploc models fetch smollm2`, or `make test-real`.")
     with Store(tmp_path_factory.mktemp("rescue") / "rows.sqlite") as store:
         yield Workbench(ModelOptions("smollm2", device="cpu").engine(), store)
 

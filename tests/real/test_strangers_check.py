@@ -53,7 +53,7 @@ def repeated(engine, store, task, seed):
 
 def test_drops_on_fresh_examples_lie_in_the_intervals(tmp_path):
     if not is_fetched("smollm2"):
-        pytest.fail("smollm2 is not here; run `caploc fetch smollm2`, or `make test-real`.")
+        pytest.fail("smollm2 is not here; run `caploc models fetch smollm2`, or `make test-real`.")
     engine = ModelOptions("smollm2", device="cpu").engine()
     with Store(tmp_path / "rows.sqlite") as store:
         inside = np.concatenate(

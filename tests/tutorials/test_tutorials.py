@@ -27,7 +27,7 @@ def run(name: str) -> None:
 
 
 fetched = pytest.mark.skipif(
-    not is_fetched("smollm2"), reason="`caploc fetch smollm2` has not been run"
+    not is_fetched("smollm2"), reason="`caploc models fetch smollm2` has not been run"
 )
 
 

@@ -35,47 +35,34 @@ os.environ.setdefault("GOMP_SPINCOUNT", "1000")
 # What every mistake in typing a command is, among typer's exceptions.
 MISTYPED: type[Exception] = typer.BadParameter.__mro__[1]
 UNFORESEEN = "caploc failed in a way that it should have foreseen"
-# What holds for every command, at the end of its help; it fits into 78 columns.
-EVERYWHERE = """\
-Exit codes:
-    0    done
-    1    failed by the machine's fault, or in part; what was measured is kept
-    2    a mistake in what was asked; nothing was measured
-    130  stopped by Ctrl-C (143: SIGTERM, 129: SIGHUP); nothing is lost
-
-Environment:
-    CAPLOC_CACHE          where fetched models lie (caploc in HF_HOME,
-                          XDG_CACHE_HOME or ~/.cache)
-    CAPLOC_TASKS          folders of your own task files, `:` between them
-    HF_HOME, HF_TOKEN     where what the Hugging Face Hub has lies; the token
-    HF_HUB_OFFLINE        1: ask the Hub for nothing, use what is here
-    CUDA_VISIBLE_DEVICES  the GPUs that may be used
-    OMP_NUM_THREADS       CPU threads
-    RAY_ADDRESS           HOST:PORT of the cluster that `--workers ray` joins
-    XDG_CACHE_HOME        where names of tasks are kept (~/.cache)
-    NO_COLOR              any value: no colours
-"""
 # Under which heading of the help a command stands, and where it is: module and function.
 COMMANDS = {
-    "Begin": ("studies.demo", "models.fetch", "models.models", "looking.tasks", "looking.doctor"),
-    "Find": ("locating.locate", "studies.run"),
-    "Ask more": (
+    "Commands": (
+        "studies.demo",
+        "locating.locate",
         "measuring.evaluate",
+        "looking.view",
+        "chat.chat",
+        "models.export",
+        "looking.tasks",
+    ),
+    "More": (
+        "models.models",
+        "studies.run",
         "measuring.curve",
         "measuring.interactions",
         "measuring.universal",
-    ),
-    "Look": (
-        "looking.view",
         "looking.report",
         "looking.compare",
         "looking.rows",
         "looking.ui",
-        "chat.chat",
+        "looking.doctor",
+        "neurons.neurons",
+        "environment.environment",
     ),
-    "Hand on": ("models.export",),
-    "Feed-forward neurons": ("neurons.neurons",),
 }
+ON_FIRST_PAGE = (None, "Options", "Output")  # headings of options, if there are many
+MANY = 14
 
 
 def unwrap(docstring: str) -> str:
@@ -85,7 +72,33 @@ def unwrap(docstring: str) -> str:
 
 
 class Announced(TyperCommand):
-    """A command that says at once that it has begun, if it shows progress at all."""
+    """A command that says at once that it has begun, if it shows progress at all.
+
+    Of many options its help shows the basic ones, and `--help-all` all.
+    """
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Show every option where that is asked."""
+        if "--help-all" not in args:
+            return super().parse_args(ctx, args)
+        hidden = [each for each in self.params if getattr(each, "hidden", False)]
+        for each in hidden:
+            each.hidden = False  # type: ignore[attr-defined]
+        try:
+            ctx.get_help()  # rich prints it
+        finally:
+            for each in hidden:
+                each.hidden = True  # type: ignore[attr-defined]
+        raise typer.Exit
+
+    def hide(self) -> None:
+        """Keep for `--help-all` what is no basic option, if there are many."""
+        options = [each for each in self.params if each.param_type_name == "option"]
+        rest = [each for each in options if each.rich_help_panel not in ON_FIRST_PAGE]  # type: ignore[attr-defined]
+        if len(options) > MANY and rest:
+            for each in rest:
+                each.hidden = True  # type: ignore[attr-defined]
+            self.epilog = f"{len(rest)} more options, for whoever needs them: --help-all"
 
     def invoke(self, ctx: Any) -> Any:
         quiet = ctx.params.get("quiet", True) or ctx.params.get("as_json", False)
@@ -106,10 +119,9 @@ def build(place: str, heading: str) -> Any:
     for each in group.registered_commands:
         each.cls = Announced
         each.help = unwrap(each.callback.__doc__ or "")
-        example = each.help.partition("Examples:\n")[2].partition("\n")[0].strip()
-        # the last line of a long help is what one sees first
-        each.epilog = f"{EVERYWHERE}\nTo begin with:\n    {example}\n"
     built: Any = typer.main.get_command(group)
+    for command in getattr(built, "commands", {"": built}).values():
+        command.hide()
     built.rich_help_panel = heading
     return built
 
@@ -140,6 +152,12 @@ class Root(TyperGroup):
     def __init__(self, **given: Any) -> None:
         super().__init__(**given)
         self.commands = Commands()  # type: ignore[assignment]
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        """Show the help, without options for completion, which are typed once."""
+        for each in self.params:
+            each.hidden = "completion" in str(each.name)  # type: ignore[attr-defined]
+        super().format_help(ctx, formatter)
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Without a word, ask for a model and a task where somebody can answer."""
@@ -182,8 +200,7 @@ def root(
 ) -> None:
     """Find the few attention heads that a capability of a language model depends on.
 
-    `caploc` alone asks for a model and a task; `caploc demo` shows the whole job; `caploc COMMAND
-    --help` is a command's page.
+    `caploc` alone asks for a model and a task; `caploc demo` shows the whole job.
     """
 
 

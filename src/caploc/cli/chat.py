@@ -23,7 +23,7 @@ def chat(
     ] = False,
     trust_remote_code: options.Trust = False,
 ) -> None:
-    """Talk to a run's model, as it is and without the heads that were found.
+    """Talk to a run's model, with and without its heads.
 
     Examples:
         caploc chat runs/addition

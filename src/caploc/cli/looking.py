@@ -12,6 +12,7 @@ from caploc.cli import options
 from caploc.cli.options import argument, option
 from caploc.errors import UserError
 from caploc.naming import DEFAULT_MODEL, default_folder, is_folder, placed
+from caploc.options import TaskOptions, parse_data
 
 Port = Annotated[int, option("Where to listen; 0 takes any free port.")]
 Host = Annotated[str, option("Address to listen on.")]
@@ -20,7 +21,7 @@ Host = Annotated[str, option("Address to listen on.")]
 def report(
     folder: Annotated[Path, options.runs_argument("A finished run's folder, or one of runs.")],
 ) -> None:
-    """Write report.html and the figures of a finished run again; of runs, compare.html too.
+    """Write report and figures of a finished run again.
 
     Examples:
         caploc report runs/addition
@@ -54,7 +55,7 @@ def compare(
     ] = None,
     as_json: options.Json = False,
 ) -> None:
-    """Put tasks, models and methods of several runs side by side; no model is run.
+    """Put several runs side by side; no model is run.
 
     Examples:
         caploc compare runs/demo
@@ -82,7 +83,7 @@ def tasks(
         str | None, argument("Show names that contain this; caploc's own if absent.")
     ] = None,
 ) -> None:
-    """List tasks and groups: caploc's own, and every one that lm-eval registers.
+    """List tasks and groups: caploc's own, and lm-eval's.
 
     Examples:
         caploc tasks
@@ -105,7 +106,7 @@ def doctor(
     folder: Annotated[Path | None, argument("A run folder to check.")] = None,
     as_json: options.Json = False,
 ) -> None:
-    """Say what this machine and installation can do, and whether a run folder is sound.
+    """Say what this machine can do, or whether a run is sound.
 
     Examples:
         caploc doctor
@@ -142,7 +143,7 @@ def rows(
     to: Annotated[Path, option("File to write: rows.parquet, or rows.csv.")],
     quiet: options.Quiet = False,
 ) -> None:
-    """Write every row of a run into a table for other tools: Parquet, or CSV.
+    """Write every row of a run into a table: Parquet, or CSV.
 
     Examples:
         caploc rows runs/addition --to rows.parquet
@@ -180,9 +181,9 @@ def ui(
     chat_template: options.Chat = False,
     *,
     code: options.CodeGroup,
-    loading: options.ModelGroup,
+    loading: options.Loading,
 ) -> None:
-    """Knock heads out and watch the answers change, in a page on this machine.
+    """Knock heads out by hand, in a page on this machine.
 
     Examples:
         caploc ui runs/addition
@@ -199,11 +200,17 @@ def ui(
         from caploc.playground.playground import Playground
         from caploc.playground.serving import list_hosts, listen
 
-    asked = options.TaskGroup(chat_template=chat_template, data=data).options(code.allow_code)
+    asked = TaskOptions(
+        chat_template=chat_template, data=parse_data(data or []), allow_code=code.allow_code
+    )
     named = None if model is None else placed(model)
     tasks = list(map(placed, options.split_names(task)))
-    runs = open_runs(folder, Allowed(True, loading.trust_remote_code)) if folder else ()
-    setting = make_setting(runs, named, loading.of(named or DEFAULT_MODEL), tasks, asked)
+    runs = (
+        open_runs(folder, Allowed(True, loading.get("trust_remote_code", False))) if folder else ()
+    )
+    setting = make_setting(
+        runs, named, options.model_of(loading, named or DEFAULT_MODEL), tasks, asked
+    )
     setting.check()
     with listen(host, port) as listening:
         code.check()
@@ -225,9 +232,10 @@ def view(
     *,
     code: options.CodeGroup,
 ) -> None:
-    """Look at all runs below a folder in a page on this machine: live, every example, side by side.
+    """Look at runs in a page on this machine.
 
-    Models are loaded only if you open a run's playground there.
+    All runs below a folder, live, every example, side by side. Models are loaded only if you open a
+    run's playground there.
 
     Examples:
         caploc view

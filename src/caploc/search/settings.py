@@ -1,10 +1,9 @@
 """The constants of the default search, and what it cannot be told."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from caploc.errors import BadOption
-from caploc.options import GOALS, Settings
+from caploc.options import Settings
 
 
 @dataclass(frozen=True)
@@ -61,22 +60,4 @@ def check_budget(settings: Settings, heads: int, tasks: int = 1) -> None:
             f"--budget {settings.budget} is too small: {least:,} rows or more are needed to scan "
             f"{heads} heads on {tasks} {'tasks' if tasks > 1 else 'task'} and to try "
             f"{KNOBS.tried * settings.top}; leave --budget out for what suits them."
-        )
-
-
-def check_spared(goal: str, spare: Sequence[str], *, has_goals: bool = True) -> None:
-    """Refuse a specific set without tasks to spare, or by a method without goals; the reverse."""
-    if goal == "specific" and not has_goals:
-        raise BadOption(
-            "--goal specific is for --method scan: no other method looks for sets that leave "
-            "tasks alone. Leave out the method or the goal."
-        )
-    if goal == "specific" and not spare:
-        raise BadOption(
-            "--goal specific needs a task to leave alone, or several: name them with --spare."
-        )
-    if goal in GOALS and goal != "specific" and spare:
-        raise BadOption(
-            f"--spare is for --goal specific; got --goal {goal}. Add that goal, or name the tasks "
-            "with --also, to see what they lose."
         )
