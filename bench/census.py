@@ -34,6 +34,7 @@ from caploc.progress import Progress
 from caploc.recovery import Measurements
 from caploc.search import Plan, column_mask
 from caploc.store import Store
+from caploc.study import HeadBench, add_signal
 from caploc.workbench import ModelOptions, Workbench
 
 ROWS = Path("build/census")
@@ -44,14 +45,17 @@ SIZES = (2, 5, 10, 16)  # heads in a mask, the one that is judged among them
 OTHERS = 125  # random sets of others for each size
 EACH = 4  # examples that each of them is asked on: a set's prompt is read once for all
 PAIRED = 100  # examples of the pairs
-SCORED = 40  # examples of which the log-probability of the right answer is taken, each head alone
+SIGNALLED = 24  # right answers whose signal is read without each head alone
+DEEP = 40  # heads of a `deep` case that are asked all of its examples
 
 
 @dataclass(frozen=True)
 class Case:
     """A model on a task: the examples of every head alone; whether it is also tried among others.
 
-    `right` leaves out examples that the intact model gets wrong, for a model that is slow.
+    `right` leaves out examples that the intact model gets wrong, for a model that is slow. A
+    `deep` case asks all examples of the heads that its signals put first; of the others the signals
+    tell whether right answers are kept.
     """
 
     model: str
@@ -60,11 +64,13 @@ class Case:
     among: bool = False
     dtype: str = "auto"
     right: bool = False
+    deep: bool = False
 
     @property
     def name(self) -> str:
         """Of its files."""
-        return f"{self.model}-{self.task.removeprefix('words/')}"
+        task = "" if self.task.endswith(".yaml") else f"-{self.task.removeprefix('words/')}"
+        return f"{Path(self.model).name}{task}"
 
 
 CASES = (
@@ -74,9 +80,17 @@ CASES = (
     Case("smollm2", "words/plural", 150),
     Case("smollm2", "words/digits", 150),
     Case("smollm2", "words/sentiment", 150),
+    Case("smollm2", "words/antonym", 100, dtype="bfloat16", deep=True),
+    Case("smollm2", "words/capital", 100, dtype="bfloat16", deep=True),
+    Case("smollm2", "words/country", 100, dtype="bfloat16", deep=True),
+    Case("smollm2", "words/singular", 100, dtype="bfloat16", deep=True),
     Case("gemma3-270m", "words/past", 150),
     Case("gemma3-270m", "words/capital", 131),
     Case("gemma3-270m", "words/antonym", 150),
+    *(
+        Case(f"build/small-{task}", f"build/small-{task}/{task}.yaml", 400)
+        for task in ("addition", "choice", "copying")  # of bench/small.py
+    ),
     Case("qwen2.5-coder-1.5b", "words/addition", 50, dtype="bfloat16", right=True),
 )
 
@@ -88,7 +102,7 @@ class Census:
     case: Case
     meter: Meter
     watched: Progress
-    likelihood: Meter  # of the same task, with the log-probability of the right answer as outcome
+    bench: HeadBench
 
     @property
     def fingerprint(self) -> str:
@@ -100,15 +114,21 @@ class Census:
         """Heads of the model."""
         return int(self.meter.engine.grid.size)
 
-    def ask(self, plan: Plan, meter: Meter | None = None) -> Measurements:
-        """Take a plan's rows from the case's file, if it has them all; else have them measured."""
-        known = read_outcomes(self.case, plan.what, self.fingerprint)
+    def known(self, plan: Plan) -> Measurements | None:
+        """Take a plan's rows from the case's file, if it has them all."""
+        known = read_rows(self.case, plan.what, self.fingerprint)
         gone = [tuple(np.flatnonzero(mask).tolist()) for mask in plan.masks]
         keys = zip([gone[mask] for mask in plan.mask], plan.example.tolist(), strict=True)
-        outcome = [known.get(key) for key in keys]
-        if outcome and None not in outcome:
-            return Measurements(plan.masks, plan.mask, plan.example, np.array(outcome, float))
-        return as_measurements(plan, (meter or self.meter).measure(plan, self.watched, plan.what))
+        rows = [known.get(key) for key in keys]
+        if not rows or None in rows:
+            return None
+        outcome, kept = np.array(rows, float).T
+        return Measurements(plan.masks, plan.mask, plan.example, outcome, kept)
+
+    def ask(self, plan: Plan) -> Measurements:
+        """Take a plan's rows from the case's file, or have them measured."""
+        known = self.known(plan)
+        return known or as_measurements(plan, self.meter.measure(plan, self.watched, plan.what))
 
     def plan(self, masks: Masks, examples: Sequence[int], what: str) -> Plan:
         """Every mask on every example."""
@@ -118,14 +138,23 @@ class Census:
         """The model as it is."""
         return self.ask(self.plan(column_mask(self.heads, [])[None], examples, "intact"))
 
-    def alone(self, examples: Sequence[int]) -> Measurements:
-        """Every head on every example."""
-        return self.ask(self.plan(designs.singles(self.heads), examples, "alone"))
+    def alone(self, examples: Sequence[int], columns: Sequence[int] | None = None) -> Measurements:
+        """Every head, or these, on every example."""
+        masks = designs.singles(self.heads)
+        chosen = masks if columns is None else masks[list(columns)]
+        return self.ask(self.plan(chosen, examples, "alone"))
 
-    def scored(self, examples: Sequence[int]) -> Measurements:
-        """Every head, and none, on every example: how likely the right answer is."""
-        masks = np.concatenate([column_mask(self.heads, [])[None], designs.singles(self.heads)])
-        return self.ask(self.plan(masks, examples, "likelihood"), self.likelihood)
+    def signals(self, examples: Sequence[int]) -> Measurements:
+        """Every head, and none, on right answers: how strongly the model holds on to each."""
+        nothing = column_mask(self.heads, [])
+        masks = np.concatenate([nothing[None], designs.singles(self.heads)])
+        plan, task = self.plan(masks, examples, "signal"), self.case.task
+        if known := self.known(plan):
+            return known
+        intact = self.meter.under(nothing, examples, self.watched, "intact")
+        probes = {task: self.meter}
+        probe = add_signal(self.bench, probes, task, intact)
+        return as_measurements(plan, probes[probe].measure(plan, self.watched, plan.what))
 
     def pairs(self, columns: Sequence[int], examples: Sequence[int]) -> Measurements:
         """All pairs of these heads."""
@@ -147,10 +176,10 @@ class Census:
 
 
 @cache
-def read_outcomes(
+def read_rows(
     case: Case, part: str, fingerprint: str
-) -> dict[tuple[tuple[int, ...], int], float]:
-    """Read a part's rows of the case's file, if it is of this model: by heads and example."""
+) -> dict[tuple[tuple[int, ...], int], tuple[float, float]]:
+    """Read outcome and `kept` of a part's rows, by heads and example, from this model's file."""
     file = FILES / f"{case.name}.parquet"
     if not file.is_file():
         return {}
@@ -159,7 +188,7 @@ def read_outcomes(
         return {}
     rows = table.to_pydict()
     keys = zip(map(tuple, rows["knocked_out"]), rows["example"], strict=True)
-    return dict(zip(keys, rows["outcome"], strict=True))
+    return dict(zip(keys, zip(rows["outcome"], rows["kept"], strict=True), strict=True))
 
 
 def main() -> None:
@@ -179,7 +208,8 @@ def parse() -> argparse.Namespace:
     add("--tasks", type=lambda text: text.split(","), help="such as past,upper")
     add("--parts", type=lambda text: text.split(","), default=["alone", "pairs", "among"])
     add("--examples", type=int, help="of every head alone, instead of those of each case")
-    add("--scored", type=int, default=SCORED, help="of them, for log-probabilities; 0 for none")
+    add("--signalled", type=int, default=SIGNALLED, help="right ones, for signals; 0 for none")
+    add("--dtype", help="of what is measured now, instead of each case's")
     add("--quiet", action="store_true")
     return parser.parse_args()
 
@@ -192,16 +222,16 @@ def wanted(case: Case, arguments: argparse.Namespace) -> bool:
 
 def measure(cases: Sequence[Case], arguments: argparse.Namespace) -> None:
     """All parts of a model's cases; every head alone of all of them comes first."""
-    model = ModelOptions(cases[0].model, device="cpu", dtype=cases[0].dtype)
+    dtype = arguments.dtype or cases[0].dtype
+    model = ModelOptions(cases[0].model, device="cpu", dtype=dtype)
     engine = model.engine()
     with progress(arguments.quiet) as watched:
         for part in ([], arguments.parts):
             for case in cases:
                 (task,) = model.tasks([case.task], TaskOptions())
-                (likely,) = model.tasks([case.task], TaskOptions(outcome="logprob"))
                 with Store(ROWS / case.name / "rows.sqlite") as store:
                     bench = Workbench(engine, store)
-                    census = Census(case, bench.meter(task), watched, bench.meter(likely))
+                    census = Census(case, bench.meter(task), watched, bench)
                     write(census, *take(census, part, arguments))
 
 
@@ -215,11 +245,17 @@ def take(
     intact = census.intact(order)
     before = intact.by_example()
     asked = [example for example in order if before[example] or not case.right][:count]
-    alone = census.alone(asked)
-    names, found = ["intact", "alone"], [intact, alone]
-    if arguments.scored:
-        names.append("likelihood")
-        found.append(census.scored(asked[: arguments.scored]))
+    names, found = ["intact"], [intact]
+    columns = None
+    if arguments.signalled:
+        right = [example for example in asked if before[example]]
+        names.append("signal")
+        found.append(census.signals(right[: arguments.signalled]))
+        if case.deep:
+            columns = np.argsort(found[-1].mask_means()[1:], kind="stable")[:DEEP].tolist()
+    alone = census.alone(asked, columns)
+    names.append("alone")
+    found.append(alone)
     if case.among and parts:
         effect = alone.mask_means() - np.mean([before[example] for example in asked])
         columns = sorted(np.argsort(effect, kind="stable")[:STRONGEST].tolist())
@@ -233,7 +269,7 @@ def take(
 
 
 def write(census: Census, names: Sequence[str], found: Sequence[Measurements]) -> None:
-    """All rows of a case as one small file, which says whose they are."""
+    """All rows of a case as one small file, which says whose they are; other parts of it stay."""
     cut = [
         np.flatnonzero(rows.masks[mask]).astype(np.int16) for rows in found for mask in rows.mask
     ]
@@ -243,6 +279,7 @@ def write(census: Census, names: Sequence[str], found: Sequence[Measurements]) -
             "knocked_out": pa.array(cut, pa.list_(pa.int16())),
             "example": pa.array(np.concatenate([r.example for r in found]), pa.int16()),
             "outcome": pa.array(np.concatenate([r.outcome for r in found]), pa.float32()),
+            "kept": pa.array(np.concatenate([r.kept_or_unknown for r in found]), pa.float32()),
         }
     )
     loaded = census.meter.engine.loaded  # type: ignore[attr-defined]
@@ -255,8 +292,13 @@ def write(census: Census, names: Sequence[str], found: Sequence[Measurements]) -
         "heads": list(loaded.grid.heads_per_layer),
     }
     FILES.mkdir(exist_ok=True)
+    file = FILES / f"{census.case.name}.parquet"
+    if file.is_file():
+        table = pa.concat_tables(
+            [table, parquet.read_table(file, filters=[("part", "not in", list(names))])]
+        )
     table = table.replace_schema_metadata({"caploc": json.dumps(told)})
-    parquet.write_table(table, FILES / f"{census.case.name}.parquet", compression="zstd")
+    parquet.write_table(table, file, compression="zstd")
 
 
 if __name__ == "__main__":

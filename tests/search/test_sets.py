@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from driven import drive, inside, problem
+from driven import breaking, drive, inside, problem
 
 from caploc.search import METHODS
 from caploc.search.plan import OtherTask
@@ -71,6 +71,16 @@ class TestTheMostDamagingSet:
             found = drive(METHODS["one-shot"].search(one_shot), inside(world)).found
             theirs.append(world.damage_of(found.chosen))
         assert np.mean(ours) >= np.mean(theirs) - 0.01
+
+    def test_a_head_that_breaks_another_task_too_is_in_no_set(self):
+        world, other = planted(*OWN, SHARED[0], seed=1), breaking(HEADS, SHARED[:1])
+        asked = problem(
+            HEADS, signal="task.likelihood", goal="set", top=3, elsewhere={"task1": range(24)}
+        )
+        run = drive(METHODS["scan"].search(asked), inside(world, other))
+        assert set(run.found.chosen) == set(OWN)
+        assert run.found.universal == [SHARED[0]] and run.found.breaks_task == {SHARED[0]: "task1"}
+        assert run.rows <= METHODS["scan"].most_rows(asked)
 
     def test_where_no_head_matters_nothing_is_named(self):
         run, _ = searched([planted(seed=3)], goal="set")
@@ -162,20 +172,14 @@ class TestWhatIsKnown:
 
     def test_few_examples_without_a_loss_do_not_show_that_none_is_lost(self):
         def error(count):
-            return CandidateSet((1,), 1, [[0.0] * count], [[]]).losses()[0, 1]
+            return CandidateSet((1,), 1, [[0.0] * count]).losses()[0, 1]
 
         assert error(1) == KNOBS.unknown
         assert error(4) > 0.08 > error(16) > error(100)
 
-    def test_outcomes_count_once_there_are_enough(self):
-        signals = [0.1] * 20
-        few = CandidateSet((1,), 1, [signals], [[1.0] * (KNOBS.enough - 1)])
-        enough = CandidateSet((1,), 1, [signals], [[1.0] * KNOBS.enough])
-        assert few.damage == pytest.approx(0.1) and enough.damage == 1.0
-
     def test_what_a_set_loses_beyond_the_price_costs_more_than_it_gains(self):
-        cheap = CandidateSet((1,), 1, [[0.3] * 50, [0.0] * 50], [[], []])
-        dear = CandidateSet((2,), 1, [[0.6] * 50, [0.2] * 50], [[], []])
+        cheap = CandidateSet((1,), 1, [[0.3] * 50, [0.0] * 50])
+        dear = CandidateSet((2,), 1, [[0.6] * 50, [0.2] * 50])
         assert cheap.worth(0.05) > dear.worth(0.05) and dear.worth(0.5) > cheap.worth(0.5)
 
     def test_without_sets_heads_are_what_they_seemed_alone(self):
@@ -189,9 +193,7 @@ class TestWhatIsKnown:
         truth = np.array([0.3, 0.1, 0.0, 0.2])
         pairs = [(0, 1), (1, 2), (2, 3), (0, 3), (0, 2), (1, 3)]
         lost = [random.normal(truth[list(pair)].sum(), 0.01, 60).tolist() for pair in pairs]
-        tried = [
-            CandidateSet(pair, 1, [each], [[]]) for pair, each in zip(pairs, lost, strict=True)
-        ]
+        tried = [CandidateSet(pair, 1, [each]) for pair, each in zip(pairs, lost, strict=True)]
         prior, variance = np.zeros(4), np.full(4, 0.05)
         mean, covariance = posterior((prior, variance), tried, 0, range(4))
         members = np.array([[c in pair for c in range(4)] for pair in pairs], dtype=float)

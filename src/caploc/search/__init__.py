@@ -67,9 +67,11 @@ def most_scanned(problem: Problem) -> int:
     """Bound the rows of the default search: both stages, and what else the heads to name break."""
     every, top = len(problem.eligible), problem.settings.top
     if problem.settings.goal != "heads":
-        budget = problem.settings.budget or set_budget(every, 1 + len(problem.sides))
-        trial = min((KNOBS.tried + 2) * top, every) * KNOBS.trial
-        return budget + trial + (KNOBS.candidates + 3) * KNOBS.compared
+        budget = problem.settings.budget or set_budget(every, 1 + len(problem.sides), top)
+        first = min((1 + KNOBS.breaking) * KNOBS.tried * top, every)
+        elsewhere = (first + top) * KNOBS.elsewhere * len(problem.elsewhere)
+        judged = 3 * KNOBS.compared + KNOBS.added * KNOBS.grown_on
+        return budget + (first + top) * KNOBS.trial + elsewhere + judged
     sizes = Sizes.of(problem)
     breaking = 2 * top * KNOBS.elsewhere * len(problem.elsewhere)
     return sizes.scanned * every + sizes.most + breaking

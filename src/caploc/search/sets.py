@@ -1,14 +1,15 @@
 """Sets of heads: what breaks a task most together, and what does so and spares other tasks.
 
-Both goals are one search. Single heads are scanned on the task and its twins, the best of them also
-on the tasks to spare. Sets are then composed of them and tried jointly, each on the signals of a
-few examples of every task: sets that grow by the head with which most is lost, the heads that
-matter most alone, and draws from what is known so far (Thompson sampling: a linear model of what
-heads cost each task, corrected by the sets that were tried). The best are tried on outcomes.
+A *set* grows: all heads are scanned again with the set so far knocked out, on the right answers
+that are left, and the one that takes most of them joins. So heads that cover for each other are
+found. On fresh examples it stands beside the heads that are strongest alone; the better is named.
+
+A *specific* set is composed: a linear model of what heads cost each task proposes sets (Thompson
+sampling), these are tried jointly on all tasks, and correct the model.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from jaxtyping import Float
@@ -26,7 +27,7 @@ from caploc.search.plan import (
     Search,
     intact_plan,
 )
-from caploc.search.scan import LEVEL, Scan, split, try_heads
+from caploc.search.scan import LEVEL, Scan, Trial, find_universal, split, to_try, try_heads
 from caploc.search.settings import KNOBS
 from caploc.search.summary import NOTHING_SCORED, nothing_found, nothing_to_lose
 
@@ -34,9 +35,145 @@ Whole = tuple[int, ...]  # columns of the heads of a set
 Effects = Float[np.ndarray, "tasks heads"]
 
 
+def find_set(problem: Problem) -> Search:
+    """Find the set that breaks the task most, or the one that does and keeps to the price."""
+    intact = (yield intact_plan(problem, problem.probe, problem.examples)).by_example()
+    if hopeless := nothing_to_lose(problem, intact):
+        return nothing_found(problem, hopeless)
+    composed_on, tried_on = split(problem, KNOBS.trial)
+    random = designs.generator(problem.settings.seed)
+    own = OtherTask(problem.probe, composed_on, problem.signal, twin=True)
+    sides = []
+    for each in sorted((own, *problem.sides), key=lambda each: not each.twin):
+        side = yield from Side.open(problem, each, random)
+        sides += [side] if side.scan.right else []  # what has no right answer has nothing to lose
+    if not sides or sides[0].probe != problem.probe:
+        return nothing_found(problem, NOTHING_SCORED)
+    find = find_specific if problem.settings.goal == "specific" else find_most_damaging
+    return (yield from find(problem, sides, tried_on))
+
+
+def find_most_damaging(problem: Problem, sides: list["Side"], tried_on: list[int]) -> Search:
+    """Grow a set; name it, or the heads that are strongest alone if these do more."""
+    scan, top = sides[0].scan, problem.settings.top
+    budget = problem.settings.budget or set_budget(len(problem.eligible), 1, top)
+    spent = yield from scan.ask(problem.eligible, scanned_of(problem, budget))
+    first = to_try(scan, min(KNOBS.tried * top, len(problem.eligible)))
+    breaks = yield from find_universal(problem, first)
+    common = replace(problem, excluded=(*problem.excluded, *breaks))
+    grown, more = yield from grow(common, scan, budget - spent)
+    late = yield from find_universal(problem, [column for column in grown if column not in first])
+    grown, breaks = [column for column in grown if column not in late], breaks | late
+    trial = yield from try_heads(problem, list(dict.fromkeys([*first, *grown])), tried_on)
+    candidates = [
+        grown,
+        [column for column in trial.estimate().order() if column in trial.heads],
+        scan.order(),
+    ]
+    sets = [tuple(sorted([c for c in each if c not in breaks][:top])) for each in candidates]
+    fresh = list(problem.fresh or problem.examples)[: KNOBS.compared]
+    named = yield from most_damaging(problem, list(dict.fromkeys(filter(None, sets))), fresh, LEVEL)
+    found = told(problem, sides[0], trial, named, spent + more)
+    return replace(found, universal=[*breaks], breaks_task=breaks)
+
+
+def grow(problem: Problem, scan: Scan, rows: int) -> Asking[tuple[list[int], int]]:
+    """Add heads, each time the one that takes most of what is left; the set, and the rows asked.
+
+    Where neither rows nor right answers are left, the next ones of the last scan fill it up.
+    """
+    base, spent, order = list[int](), 0, list[int]()
+    while True:
+        order = [c for c in scan.order() if c not in base and c not in problem.excluded]
+        first = order[: KNOBS.added]
+        if not first:
+            break
+        examples = [
+            scan.right[place % len(scan.right)]
+            for place in range(len(base) * KNOBS.grown_on, (len(base) + 1) * KNOBS.grown_on)
+        ]
+        sets = [(*base, head) for head in first]
+        masks = problem.without_each(sets)
+        measured = yield Plan.crossed(scan.probe, masks, examples, "sets")
+        lost = harm(scan.lost_by(measured), measured.kept_or_unknown).reshape(len(sets), -1)
+        base.append(first[int(np.argmax(np.nan_to_num(lost).mean(axis=1)))])
+        left = [column for column in problem.eligible if column not in base]
+        spent += lost.size
+        each = KNOBS.least_scanned * len(left) + KNOBS.added * KNOBS.grown_on
+        if len(base) == problem.settings.top or not left or spent + each > rows:
+            break
+        again = Scan(problem, scan.probe, scan.right, scan.linear, tuple(base))
+        yield from again.open()
+        if len(again.right) < KNOBS.least_left:
+            break
+        spent += yield from again.ask(left, KNOBS.least_scanned)
+        scan = again
+    filled = [*base, *(column for column in order if column not in base)]
+    return filled[: problem.settings.top], spent
+
+
+def scanned_of(problem: Problem, budget: int) -> int:
+    """How many answers each head is scanned on, if the rest of the budget is for the growth."""
+    heads, top = len(problem.eligible), problem.settings.top
+    spare = budget - set_budget(heads, 1, top) + KNOBS.scanned * heads
+    return int(np.clip(spare // heads, KNOBS.least_scanned, KNOBS.most_scanned))
+
+
+def set_budget(heads: int, tasks: int, top: int) -> int:
+    """Rows of a search for a set, without trial and judgement, if no budget is given."""
+    if tasks > 1:
+        return max(KNOBS.least_budget, KNOBS.per_head * heads * tasks)
+    again = (top - 1) * KNOBS.least_scanned * heads
+    return KNOBS.scanned * heads + again + top * KNOBS.added * KNOBS.grown_on
+
+
+def most_damaging(
+    problem: Problem, sets: Sequence[Whole], examples: Sequence[int], level: float
+) -> Asking[Whole]:
+    """Find the set that leaves least of these examples; none if it takes nothing for sure.
+
+    The level is shared between the sets compared (Bonferroni).
+    """
+    if not sets or not len(examples):
+        return ()
+    intact = (yield intact_plan(problem, problem.probe, examples)).by_example()
+    masks = problem.without_each(sets)
+    measured = yield Plan.crossed(problem.probe, masks, examples, "whole sets")
+    best = int(np.argmin(np.nan_to_num(measured.mask_means(), nan=np.inf)))
+    outcomes = measured.where(measured.mask == best).by_example()
+    drop = np.array([outcomes[e] - intact[e] for e in outcomes if e in intact])
+    p = falls(drop, binary=is_binary(intact)) if drop.size else 1.0
+    return sets[best] if p < level / len(sets) else ()
+
+
+def told(
+    problem: Problem, side: "Side", trial: Trial, named: Sequence[int], rows: int, sets: int = 3
+) -> Found:
+    """Tell of the heads named what each does alone, by the trial."""
+    estimate, scan = trial.estimate(), side.scan
+    chosen = sorted(named, key=lambda column: float(estimate.effect[column]))
+    return Found(
+        chosen=chosen,
+        ranking=problem.rank(list(dict.fromkeys([*chosen, *estimate.order()]))),
+        estimate=estimate,
+        seen=trial.seen,
+        critical=trial.critical(),
+        stages=ScanRecord(
+            budget=problem.settings.budget,
+            rows=rows + len(trial.seen.outcome),
+            scanned=scan.asked,
+            broken=scan.broken,
+            lost=scan.mean_lost,
+            tried=trial.heads,
+            tried_on=len(trial.intact),
+            sets=sets,
+        ),
+    )
+
+
 @dataclass
 class Side:
-    """A task that a set must break, or spare: how the intact model does it, and its scan.
+    """A task that a set must break, or spare, and its scan.
 
     `weight` is the share of right answers, or of other outcomes 1: what is lost when all signals
     are gone, in units of the score.
@@ -44,23 +181,19 @@ class Side:
 
     probe: str
     target: bool
-    intact: dict[int, float]
     scan: Scan
     weight: float
-    random: np.random.Generator
     used: int = 0
 
     @classmethod
-    def open(
-        cls, problem: Problem, each: OtherTask, target: bool, random: np.random.Generator
-    ) -> Asking["Side"]:
+    def open(cls, problem: Problem, each: OtherTask, random: np.random.Generator) -> Asking["Side"]:
         """Ask the intact model for its answers, and how strongly it holds on to the right ones."""
         intact = (yield intact_plan(problem, each.probe, each.examples)).by_example()
         right = random.permutation(right_of(intact)).tolist() if intact else []
         scan = Scan(problem, each.signal, right, each.signal == each.probe)
         yield from scan.open()
         weight = len(right) / len(intact) if intact and is_binary(intact) else 1.0
-        return cls(each.probe, target, intact, scan, weight, random)
+        return cls(each.probe, each.twin, scan, weight)
 
     def losses(self, sets: Sequence[Whole], count: int) -> Asking[Float[np.ndarray, "sets asked"]]:
         """Try sets on the signals of right examples; what the score loses by each, in its units."""
@@ -71,14 +204,6 @@ class Side:
         measured = yield Plan.crossed(self.scan.probe, masks, asked, "sets")
         lost = harm(self.scan.lost_by(measured), measured.kept_or_unknown)
         return self.weight * lost.reshape(len(sets), count)
-
-    def falls(self, sets: Sequence[Whole], count: int) -> Asking[Float[np.ndarray, "sets asked"]]:
-        """Try sets on the outcomes of examples; by how much each outcome falls."""
-        asked = self.random.permutation([*self.intact])[:count].tolist()
-        masks = self.scan.problem.without_each(sets)
-        measured = yield Plan.crossed(self.probe, masks, asked, "whole sets")
-        before = np.array([self.intact[example] for example in asked])
-        return before - measured.outcome.reshape(len(sets), len(asked))
 
     def alone(self, pool: Sequence[int]) -> tuple[Float[np.ndarray, " pool"], ...]:
         """What each head of the pool costs alone, by the scan, and the variance of that."""
@@ -101,18 +226,16 @@ def harm(lost: np.ndarray, kept: np.ndarray) -> np.ndarray:
 
 @dataclass
 class CandidateSet:
-    """A set, and what each task loses without it: by signals, and by outcomes if asked."""
+    """A set, and what each task was seen to lose without it."""
 
     columns: Whole
     targets: int  # of the tasks, the first so many are to be broken
-    signals: list[list[float]]
-    outcomes: list[list[float]]
+    lost: list[list[float]]
 
     def losses(self) -> Float[np.ndarray, "tasks 2"]:
-        """Mean loss of each task and its standard error; outcomes count once there are enough."""
+        """Mean loss of each task and its standard error."""
         parts = []
-        for signals, outcomes in zip(self.signals, self.outcomes, strict=True):
-            values = outcomes if len(outcomes) >= KNOBS.enough else [*signals]
+        for values in self.lost:
             known = np.array([each for each in values if np.isfinite(each)])
             if known.size < 2:
                 parts.append((float(known.mean()) if known.size else 0.0, KNOBS.unknown))
@@ -130,59 +253,39 @@ class CandidateSet:
         """The damage, a standard error less than it seems, less what is risked beyond the price."""
         losses, errors = self.losses().T
         risk = (losses + errors)[self.targets :].max(initial=0.0)
-        doubt = errors[: self.targets].mean()
-        damage = losses[: self.targets].mean() - doubt
+        damage = (losses - errors)[: self.targets].mean()
         return float(damage - KNOBS.excess * max(0.0, risk - price))
 
 
 @dataclass
-class SetSearch:
-    """The running search for a set: its tasks, pool of heads, candidates, and rows spent."""
+class Composition:
+    """The running search for a specific set: its tasks, pool of heads, candidates, rows left."""
 
     problem: Problem
     sides: list[Side]
-    budget: int
+    left: int
     random: np.random.Generator
     pool: list[int] = field(default_factory=list)
     tried: dict[Whole, CandidateSet] = field(default_factory=dict)
-    simple: list[Whole] = field(default_factory=list)  # the strongest alone, and the grown set
-    spent: int = 0
 
     @property
     def targets(self) -> int:
         return sum(side.target for side in self.sides)
 
-    @property
-    def price(self) -> float:
-        """What a spared task may lose; without one a set costs nothing."""
-        return self.problem.settings.price
-
-    @property
-    def left(self) -> int:
-        return max(self.budget - self.spent, 0)
-
-    def candidate(self, columns: Sequence[int]) -> CandidateSet:
-        whole = tuple(sorted(columns))
-        empty: tuple[list[list[float]], ...] = ([[] for _ in self.sides], [[] for _ in self.sides])
-        return self.tried.setdefault(whole, CandidateSet(whole, self.targets, *empty))
-
     def scan(self) -> Asking[None]:
         """Scan every head on the targets, then the best of them further and on spared tasks."""
-        every = self.problem.eligible
-        share = KNOBS.scanning * self.budget / (len(every) * self.targets)
-        count = int(np.clip(share, 1, KNOBS.most_scanned))
+        every, budget = self.problem.eligible, self.left
+        count = KNOBS.scanning * budget / (len(every) * self.targets)
         for side in self.sides[: self.targets]:
-            self.spent += yield from side.scan.ask(every, count)
+            self.left -= yield from side.scan.ask(every, int(np.clip(count, 1, KNOBS.most_scanned)))
         gain = np.mean([side.scan.mean_fall[every] for side in self.sides[: self.targets]], axis=0)
         size = max(KNOBS.pooled * self.problem.settings.top, KNOBS.least_pool)
         best = np.argsort(-np.nan_to_num(gain, nan=-np.inf), kind="stable")[:size]
         self.pool = [every[place] for place in best]
-        share = KNOBS.pooling * self.budget / (len(self.pool) * len(self.sides))
+        count = KNOBS.pooling * budget / (len(self.pool) * len(self.sides))
         for side in self.sides:
-            more = int(np.clip(share, KNOBS.least_each, KNOBS.most_each))
-            self.spent += yield from side.scan.ask(
-                self.pool, more, offset=int(self.random.integers(99))
-            )
+            more = int(np.clip(count, KNOBS.least_each, KNOBS.most_each))
+            self.left -= yield from side.scan.ask(self.pool, more, int(self.random.integers(99)))
 
     def known(self) -> list[tuple[np.ndarray, np.ndarray]]:
         """What heads of the pool cost each task as if losses added up: mean and covariance."""
@@ -191,42 +294,19 @@ class SetSearch:
             for place, side in enumerate(self.sides)
         ]
 
-    def try_sets(
-        self, sets: Sequence[Whole], count: int, *, outcomes: bool = False
-    ) -> Asking[None]:
-        """Try sets on further examples of every task."""
-        each = [self.candidate(columns) for columns in dict.fromkeys(sets)]
-        if not each or count < 1:
+    def try_sets(self, sets: Sequence[Whole], rows: int) -> Asking[None]:
+        """Try sets on further examples of every task, with so many rows in all."""
+        if not sets:
             return
+        for columns in sets:
+            nothing = CandidateSet(columns, self.targets, [[] for _ in self.sides])
+            self.tried.setdefault(columns, nothing)
+        count = int(np.clip(rows // (len(sets) * len(self.sides)), 1, KNOBS.most_each))
         for place, side in enumerate(self.sides):
-            if not side.scan.right:
-                continue
-            ask = side.falls if outcomes else side.losses
-            lost = yield from ask([one.columns for one in each], count)
-            self.spent += lost.size
-            for one, values in zip(each, lost, strict=True):
-                (one.outcomes if outcomes else one.signals)[place] += values.tolist()
-
-    def grow(self) -> Asking[Whole]:
-        """Add heads to a set, each time the one with which it is worth most by trying."""
-        base: Whole = ()
-        for _ in range(min(self.problem.settings.top, len(self.pool))):
-            means = np.array([mean for mean, _ in self.known()])
-            order = np.argsort(-self.worths(means, base), kind="stable")
-            heads = [self.pool[p] for p in order if self.pool[p] not in base][: KNOBS.added]
-            sets = [tuple(sorted((*base, head))) for head in heads]
-            if not sets or self.left < len(sets) * len(self.sides) * KNOBS.least_each:
-                break
-            yield from self.try_sets(sets, KNOBS.grown_on)
-            base = max(sets, key=lambda each: self.tried[each].worth(self.price))
-        return base
-
-    def worths(self, means: Effects, base: Whole) -> Float[np.ndarray, " pool"]:
-        """What a set would be worth with each head of the pool added, if losses added up."""
-        inside = [self.pool.index(column) for column in base]
-        total = means[:, inside].sum(axis=1, keepdims=True) + means
-        beyond = total[self.targets :].max(axis=0, initial=0.0) - self.price
-        return total[: self.targets].mean(axis=0) - KNOBS.excess * np.maximum(beyond, 0.0)
+            lost = yield from side.losses(sets, count)
+            self.left -= lost.size
+            for columns, values in zip(sets, lost, strict=True):
+                self.tried[columns].lost[place] += values.tolist()
 
     def propose(self, count: int) -> list[Whole]:
         """Compose different sets, each the best by one draw of what is known of the heads."""
@@ -235,7 +315,7 @@ class SetSearch:
             means = np.array(
                 [self.random.multivariate_normal(*each) if number else each[0] for each in known]
             )
-            price = self.price * (self.random.random() if number else 1.0)
+            price = self.problem.settings.price * (self.random.random() if number else 1.0)
             best = self.compose(means, price)
             if best:
                 sets[best] = None
@@ -261,7 +341,8 @@ class SetSearch:
 
     def best(self, count: int) -> list[CandidateSet]:
         """The candidates that are worth most."""
-        return sorted(self.tried.values(), key=lambda each: -each.worth(self.price))[:count]
+        price = self.problem.settings.price
+        return sorted(self.tried.values(), key=lambda each: -each.worth(price))[:count]
 
 
 def posterior(
@@ -269,7 +350,7 @@ def posterior(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Correct what heads cost alone by what sets of them cost: Bayesian linear regression."""
     prior, variance = alone
-    known = [each for each in tried if len(each.signals[task]) > 1]
+    known = [each for each in tried if len(each.lost[task]) > 1]
     if not known:
         return prior, np.diag(variance)
     members = np.array([[column in each.columns for column in pool] for each in known], dtype=float)
@@ -279,103 +360,23 @@ def posterior(
     return prior + gain @ (loss - members @ prior), np.diag(variance) - gain @ shared.T
 
 
-def search_sets(problem: Problem, sides: list[Side], budget: int) -> Asking[SetSearch]:
-    """Scan, compose sets, try them; the candidates are in what is returned, with what they cost."""
-    search = SetSearch(problem, sides, budget, designs.generator(problem.settings.seed))
+def find_specific(problem: Problem, sides: list[Side], tried_on: list[int]) -> Search:
+    """Compose sets and try them; the best are to be judged against the price."""
+    top = problem.settings.top
+    budget = problem.settings.budget or set_budget(len(problem.eligible), len(sides), top)
+    search = Composition(problem, sides, budget, designs.generator(problem.settings.seed))
     yield from search.scan()
-    first = [*map(int, np.argsort(-search.known()[0][0], kind="stable"))]
-    alone = tuple(sorted(search.pool[place] for place in first[: problem.settings.top]))
-    grown = yield from search.grow()
-    search.simple = [each for each in (alone, grown) if each]
-    yield from search.try_sets([alone], KNOBS.grown_on)
-    for count in KNOBS.proposed:
-        rows = int(KNOBS.proposing * search.left / len(KNOBS.proposed))
+    rounds = len(KNOBS.proposed)
+    for number, count in enumerate(KNOBS.proposed):
+        rows = int(KNOBS.proposing * search.left / (rounds - number))
         sets = search.propose(min(count, rows // (KNOBS.least_each * len(sides))))
-        if sets:
-            each = min(rows // (len(sets) * len(sides)), KNOBS.most_each)
-            yield from search.try_sets(sets, max(each, 1))
-    for count, share, outcomes in ((KNOBS.finalists, 0.4, False), (KNOBS.finalists, 0.9, True)):
-        sets = [each.columns for each in search.best(count)]
-        if sets:
-            each = int(share * search.left) // (len(sets) * len(sides))
-            yield from search.try_sets(sets, each, outcomes=outcomes)
-    return search
-
-
-def most_damaging(
-    problem: Problem, sets: Sequence[Whole], examples: Sequence[int], level: float
-) -> Asking[Whole]:
-    """Find the set that leaves least of these examples; none if it takes nothing for sure.
-
-    The level is shared between the sets compared (Bonferroni).
-    """
-    if not sets or not len(examples):
-        return ()
-    intact = (yield intact_plan(problem, problem.probe, examples)).by_example()
-    masks = problem.without_each(sets)
-    measured = yield Plan.crossed(problem.probe, masks, examples, "whole sets")
-    best = int(np.argmin(np.nan_to_num(measured.mask_means(), nan=np.inf)))
-    outcomes = measured.where(measured.mask == best).by_example()
-    drop = np.array([outcomes[e] - intact[e] for e in outcomes if e in intact])
-    p = falls(drop, binary=is_binary(intact)) if drop.size else 1.0
-    return sets[best] if p < level / len(sets) else ()
-
-
-def find_set(problem: Problem) -> Search:
-    """Find the set that breaks the task most, or the one that does and keeps to the price."""
-    intact = (yield intact_plan(problem, problem.probe, problem.examples)).by_example()
-    if hopeless := nothing_to_lose(problem, intact):
-        return nothing_found(problem, hopeless)
-    random = designs.generator(problem.settings.seed)
-    composed_on, tried_on = split(problem, KNOBS.trial)
-    own = OtherTask(problem.probe, composed_on, problem.signal, twin=True)
-    every = sorted((own, *problem.sides), key=lambda each: not each.twin)
-    sides = []
-    for each in every:
-        side = yield from Side.open(problem, each, each.twin, random)
-        sides += [side] if side.scan.right else []  # what has no right answer has nothing to lose
-    if not sides or sides[0].probe != problem.probe:
-        return nothing_found(problem, NOTHING_SCORED)
-    budget = problem.settings.budget or set_budget(len(problem.eligible), len(sides))
-    search = yield from search_sets(problem, sides, budget)
-    specific = problem.settings.goal == "specific"
+        yield from search.try_sets(sets, rows)
+    for _ in range(2):
+        sets = [each.columns for each in search.best(KNOBS.finalists)]
+        yield from search.try_sets(sets, search.left // 2)
     best = [each for each in search.best(KNOBS.candidates) if each.damage > 0]
-    candidates = [each.columns for each in best]
-    scan = sides[0].scan
-    tried = scan.order()[: KNOBS.tried * problem.settings.top]
-    tried = list(dict.fromkeys([*tried, *(candidates[0] if candidates else ())]))
-    trial = yield from try_heads(problem, tried, tried_on)
-    members = candidates[0] if candidates else ()
-    if not specific:
-        # The simplest sets are judged as well, so that no search is worse than none.
-        alone = tuple(sorted(trial.estimate().needed(problem.settings.top)))
-        candidates = [*dict.fromkeys([*candidates, *search.simple, *([alone] if alone else [])])]
-        fresh = list(problem.fresh or problem.examples)[: KNOBS.compared]
-        members = yield from most_damaging(problem, candidates, fresh, LEVEL)
-        if untried := [column for column in members if column not in trial.heads]:
-            trial = trial.joined((yield from try_heads(problem, untried, tried_on)))
-    estimate = trial.estimate()
-    order = sorted(members, key=lambda column: float(estimate.effect[column]))
-    return Found(
-        chosen=order,
-        ranking=problem.rank(list(dict.fromkeys([*order, *estimate.order()]))),
-        estimate=estimate,
-        seen=trial.seen,
-        critical=trial.critical(),
-        candidates=[list(each) for each in candidates] if specific else [],
-        stages=ScanRecord(
-            budget=budget,
-            rows=search.spent + len(trial.seen.outcome),
-            scanned=scan.asked,
-            broken=scan.broken,
-            lost=scan.mean_lost,
-            tried=trial.heads,
-            tried_on=len(trial.intact),
-            sets=len(search.tried),
-        ),
-    )
-
-
-def set_budget(heads: int, tasks: int) -> int:
-    """Rows of a search for a set if none are named: eight a head and task."""
-    return max(KNOBS.least_budget, KNOBS.per_head * heads * tasks)
+    members = best[0].columns if best else ()
+    heads = dict.fromkeys([*sides[0].scan.order()[: KNOBS.tried * top], *members])
+    trial = yield from try_heads(problem, [*heads], tried_on)
+    found = told(problem, sides[0], trial, members, budget - search.left, len(search.tried))
+    return replace(found, candidates=[list(each.columns) for each in best])

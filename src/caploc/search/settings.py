@@ -26,15 +26,18 @@ class Knobs:
     universal: float = 0.5  # share of another task's right answers that a universal head takes
     elsewhere: int = 12  # right answers of another task that each head to name is tried on
     resamples: int = 100  # of the trial, for the stability of the named heads (arXiv 2510.00845)
-    # sets: shares of the budget, counts of sets and of examples
+    # a set that grows
+    added: int = 8  # heads that are tried as its next one
+    grown_on: int = 12  # right answers that they are tried on
+    least_left: int = 4  # right answers without which it grows no further
+    compared: int = 60  # fresh examples on which it is compared with the strongest alone
+    # specific sets: shares of the budget, counts of sets and of examples
     per_head: int = 8  # rows a head and task, if no budget is given
     least_budget: int = 2000
     scanning: float = 0.25
     pooling: float = 0.15
     pooled: int = 6  # heads of the pool, times `top`
     least_pool: int = 24
-    added: int = 8  # heads that are tried as the next of a growing set
-    grown_on: int = 6  # examples of each task that it is tried on
     least_each: int = 4
     most_each: int = 16
     proposed: tuple[int, ...] = (12, 8, 6)  # sets of each round of proposals
@@ -42,8 +45,6 @@ class Knobs:
     draws: int = 8  # for each set to propose
     finalists: int = 5
     candidates: int = 8  # sets that are judged in the end
-    compared: int = 60  # fresh examples on which sets are compared
-    enough: int = 12  # outcomes from which on signals no longer count
     rare: float = 0.03  # variance of single examples beside what few of them show
     unknown: float = 0.3  # standard error of what was not seen at all
     excess: float = 20.0  # weight of what a set loses elsewhere beyond the price
