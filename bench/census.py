@@ -28,13 +28,13 @@ from pyarrow import parquet
 from caploc import designs
 from caploc.components import Masks
 from caploc.console import progress
-from caploc.measurement import Meter, as_measurements
+from caploc.measurement import HeadModel, Meter, as_measurements
 from caploc.options import TaskOptions
 from caploc.progress import Progress
 from caploc.recovery import Measurements
 from caploc.search import Plan, column_mask
+from caploc.session import add_signal
 from caploc.store import Store
-from caploc.study import HeadBench, add_signal
 from caploc.workbench import ModelOptions, Workbench
 
 ROWS = Path("build/census")
@@ -102,7 +102,7 @@ class Census:
     case: Case
     meter: Meter
     watched: Progress
-    bench: HeadBench
+    bench: Workbench[HeadModel]
 
     @property
     def fingerprint(self) -> str:
