@@ -112,7 +112,7 @@ def write_markdown(card: Card) -> str:
 
 def write_html(card: Card) -> Markup:
     """Write the card as HTML, which is readable without the style of a page."""
-    return render("card.html.j2", **describe(card))
+    return render("card.html.j2", **describe(card), tag="p")
 
 
 def describe(card: Card) -> dict[str, Any]:

@@ -213,6 +213,7 @@ def chart_heads(result: Result) -> Figure:
         sure = 0.0 if value is not None and entry.is_open else value
         note = {"name": name, "effect": value, "shown": sure, "named": standing.named}
         values.append({"layer": entry.layer, "head": entry.index, **note})
+    across = list(range(max(result.grid.heads, default=0)))
     step = 18 if max(result.grid.layers, *result.grid.heads, 1) <= 32 else 8
     looks = shade_scale(min(unit.factor * largest_effect(result), 1e300) or 1.0)
     title = f"{called(result.task.name)} in {called(result.model.shown)}"
@@ -221,8 +222,8 @@ def chart_heads(result: Result) -> Figure:
         alt.Axis(labelAngle=0, labelOverlap="greedy", ticks=False, domain=False),
     )
     base = alt.Chart(data, width=alt.Step(step), height=alt.Step(step), title=title[:80]).encode(
-        x=alt.X("head:O", axis=axis),
-        y=alt.Y("layer:O", axis=axis),
+        x=alt.X("head:O", axis=axis, scale=alt.Scale(domain=across)),
+        y=alt.Y("layer:O", axis=axis, scale=alt.Scale(domain=list(range(result.grid.layers)))),
         tooltip=[alt.Tooltip("name:N"), alt.Tooltip("effect:Q", format="+.3g")],
     )
     legend = alt.Legend(orient="right", title=f"change ({unit.axis})")

@@ -50,6 +50,7 @@ def write_report(folder: Path, result: Result, answers: Sequence[AnswerPair]) ->
         folder,
         "report.html.j2",
         **describe(result.card),
+        tag="h1",
         result=result,
         task=called(result.task.name),
         scores=draw_scores(result.card),
