@@ -166,14 +166,14 @@ class Method:
             return Run(recall, done.rows)
         strong = np.flatnonzero(stored.truth <= STRONG)
         tried = int(np.isin(strong, found.stages.tried).sum())
-        jaccard = found.stages.jaccard
+        stability = found.stages.stability
         return Run(
             recall,
             done.rows,
             held(found, stored.truth),
             (tried, len(strong)),
             len(found.chosen),
-            float("nan") if jaccard is None else jaccard,
+            float("nan") if stability is None else stability,
         )
 
 

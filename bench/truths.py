@@ -43,7 +43,7 @@ def scores(done: Done, truth: Truth, top: int) -> Scores:
         "measuring": done.measuring,
         "named": float(len(chosen)),
         "names any": float(bool(chosen)),
-        "stability": np.nan if found.stages is None else found.stages.jaccard or np.nan,
+        "stability": np.nan if found.stages is None else found.stages.stability or np.nan,
     }
     if truth.wanted:
         result["recall"] = share(truth.wanted, first)

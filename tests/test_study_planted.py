@@ -108,7 +108,7 @@ def test_the_result_says_what_both_stages_asked(done):
     assert {row.scanned for row in rows.values()} == {4}
     assert search.rows == 4 * len(rows) + search.tried_on * len(search.tried)
     assert all(rows[head].top_chance > 0.9 and head in search.tried for head in done.result.top)
-    assert search.jaccard > 0.8
+    assert search.stability > 0.8
 
 
 def test_the_drop_holds_on_examples_that_the_screen_never_used(written, done):

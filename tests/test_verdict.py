@@ -110,8 +110,9 @@ def test_few_examples_and_open_rows_are_told():
 
 
 def test_heads_that_resampled_examples_name_otherwise_are_unstable():
-    assert card(found() | {"search": {"jaccard": 0.4}}).unstable
-    assert not card(found() | {"search": {"jaccard": 0.9}}).unstable
+    assert card(found() | {"search": {"stability": 0.4}}).unstable
+    assert card(found() | {"search": {"stability": 0.0}}).unstable
+    assert not card(found() | {"search": {"stability": 0.9}}).unstable
 
 
 def test_no_sentence_has_more_than_twenty_words():

@@ -145,7 +145,7 @@ def describe_search(grid: Heads, found: Found, study: Study) -> Search:
             "rows": both.rows,
             "tried": names(both.tried),
             "tried_on": both.tried_on,
-            "jaccard": both.jaccard,
+            "stability": both.stability,
             "sets": both.sets,
         }
     if "settings" in said:

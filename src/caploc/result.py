@@ -519,7 +519,7 @@ class Search(Record):
     rate: Number | None = None
     tried: list[PartName] | None = None  # heads of the trial
     tried_on: Count | None = None  # examples of each of them
-    jaccard: Number | None = None  # of the heads named on resampled examples
+    stability: Number | None = None  # overlap (Jaccard) of those named on resampled examples
     sets: Count | None = None  # that were tried jointly
     chosen_on: Count | None = None
     checked_on: Count | None = None

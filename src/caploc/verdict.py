@@ -59,11 +59,12 @@ def make_card(result: Result) -> Card:
         "are": "is" if len(top) == 1 else "are",
         "them": "it" if len(top) == 1 else "them",
     }
+    stability = result.search.stability
     checked = verdict not in (Verdict.NOT_FOUND, Verdict.NOT_CHECKED)
     return Card(
         verdict=verdict,
         few_examples=checked and (fresh < FEW or any(row.said is Said.OPEN for row in rows)),
-        unstable=bool(top) and (result.search.jaccard or STABLE) < STABLE,
+        unstable=bool(top) and stability is not None and stability < STABLE,
         heading=SENTENCES[verdict].format_map(words),
         heads=top,
         of=sum(result.grid.heads),

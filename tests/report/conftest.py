@@ -70,7 +70,7 @@ ANSWERS = [
 
 
 SEARCH = {
-    "goal": "heads", "budget": 2000, "rows": 1996, "jaccard": 0.62,
+    "goal": "heads", "budget": 2000, "rows": 1996, "stability": 0.62,
     "tried": ["L0H1", "L1H3", "L0H0", "L1H0"], "tried_on": 53,
     "critical": ["L1H3", "L1H0"], "universal": ["L1H0"],
     "notes": ["Up to 3 heads may be named, and 2 are needed beyond doubt."],

@@ -114,7 +114,7 @@ class ScanRecord:
 
     Of `scanned` answers of each head `broken` are others than before; `lost` is the mean share of
     the right answer's probability that is gone, NaN where none was asked. `tried` are the columns
-    of the trial, each on `tried_on` examples. `jaccard` is the mean overlap of the heads named on
+    of the trial, each on `tried_on` examples. `stability` is the mean overlap of the heads named on
     resampled examples; `sets` how many sets were tried jointly.
     """
 
@@ -125,7 +125,7 @@ class ScanRecord:
     lost: Float[np.ndarray, " heads"]
     tried: list[int]
     tried_on: int
-    jaccard: float | None = None
+    stability: float | None = None
     sets: int | None = None
 
 

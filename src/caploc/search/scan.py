@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 
 from caploc import designs
 from caploc.recovery import CONFIDENCE, falls_of_each, false_discovery_rates, fit_paired
@@ -318,11 +318,15 @@ def stability(
         p = falls_of_each(drawn, binary=binary)
         sure = (false_discovery_rates(p) < LEVEL) & (mean < 0) & allowed
         sample[[place for place in np.argsort(mean, kind="stable") if sure[place]][:top]] = True
+    return mean_overlap(members), members.mean(axis=0)
+
+
+def mean_overlap(members: Bool[np.ndarray, "samples heads"]) -> float:
+    """Mean Jaccard of every two samples' sets; two empty ones are alike."""
     sizes, shared = members.sum(axis=1), members.astype(int) @ members.T.astype(int)
     either = sizes[:, None] + sizes - shared
     jaccard = np.divide(shared, either, out=np.ones(shared.shape), where=either > 0)
-    pairs = np.triu_indices(len(members), 1)
-    return float(jaccard[pairs].mean()), members.mean(axis=0)
+    return float(jaccard[np.triu_indices(len(members), 1)].mean())
 
 
 def scan_then_trial(problem: Problem) -> Search:
@@ -342,7 +346,7 @@ def scan_then_trial(problem: Problem) -> Search:
     sure = named(estimate, problem.heads)
     breaks = yield from find_universal(problem, sure[: 2 * problem.settings.top])
     chosen = named(estimate, problem.settings.top, [*breaks])
-    jaccard, share = stability(trial, problem.settings.top, problem.settings.seed, [*breaks])
+    stable, share = stability(trial, problem.settings.top, problem.settings.seed, [*breaks])
     chance = np.full(problem.heads, np.nan)
     chance[trial.heads] = share
     tried = sorted(trial.heads, key=lambda column: float(estimate.effect[column]))
@@ -363,7 +367,7 @@ def scan_then_trial(problem: Problem) -> Search:
             lost=scan.mean_lost,
             tried=trial.heads,
             tried_on=len(trial.intact),
-            jaccard=jaccard,
+            stability=stable,
         ),
         notes=[] if sure else [nobody(trial)],
     )

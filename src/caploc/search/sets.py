@@ -27,7 +27,16 @@ from caploc.search.plan import (
     Search,
     intact_plan,
 )
-from caploc.search.scan import LEVEL, Scan, Trial, find_universal, split, to_try, try_heads
+from caploc.search.scan import (
+    LEVEL,
+    Scan,
+    Trial,
+    find_universal,
+    mean_overlap,
+    split,
+    to_try,
+    try_heads,
+)
 from caploc.search.settings import KNOBS
 from caploc.search.summary import NOTHING_SCORED, nothing_found, nothing_to_lose
 
@@ -72,9 +81,12 @@ def find_most_damaging(problem: Problem, sides: list["Side"], tried_on: list[int
     ]
     sets = [tuple(sorted([c for c in each if c not in breaks][:top])) for each in candidates]
     fresh = list(problem.fresh or problem.examples)[: KNOBS.compared]
-    named = yield from most_damaging(problem, list(dict.fromkeys(filter(None, sets))), fresh, LEVEL)
-    found = told(problem, sides[0], trial, named, spent + more)
-    return replace(found, universal=[*breaks], breaks_task=breaks)
+    sets = list(dict.fromkeys(filter(None, sets)))
+    named, stable = yield from most_damaging(problem, sets, fresh, LEVEL)
+    found = told(problem, sides[0], trial, named, spent + more, len(sets))
+    assert found.stages is not None
+    stages = replace(found.stages, stability=stable)
+    return replace(found, universal=[*breaks], breaks_task=breaks, stages=stages)
 
 
 def grow(problem: Problem, scan: Scan, rows: int) -> Asking[tuple[list[int], int]]:
@@ -129,25 +141,48 @@ def set_budget(heads: int, tasks: int, top: int) -> int:
 
 def most_damaging(
     problem: Problem, sets: Sequence[Whole], examples: Sequence[int], level: float
-) -> Asking[Whole]:
+) -> Asking[tuple[Whole, float]]:
     """Find the set that leaves least of these examples; none if it takes nothing for sure.
 
-    The level is shared between the sets compared (Bonferroni).
+    The level is shared between the sets compared (Bonferroni). Also how much the sets overlap that
+    would be named on resampled examples (`mean_overlap`).
     """
     if not sets or not len(examples):
-        return ()
+        return (), 1.0
     intact = (yield intact_plan(problem, problem.probe, examples)).by_example()
     masks = problem.without_each(sets)
     measured = yield Plan.crossed(problem.probe, masks, examples, "whole sets")
-    best = int(np.argmin(np.nan_to_num(measured.mask_means(), nan=np.inf)))
-    outcomes = measured.where(measured.mask == best).by_example()
-    drop = np.array([outcomes[e] - intact[e] for e in outcomes if e in intact])
-    p = falls(drop, binary=is_binary(intact)) if drop.size else 1.0
-    return sets[best] if p < level / len(sets) else ()
+    before = np.array([intact.get(example, np.nan) for example in examples])
+    change = measured.outcome.reshape(len(sets), -1) - before
+    random = designs.generator(problem.settings.seed)
+    samples = random.integers(len(examples), size=(KNOBS.resamples, len(examples)))
+    named = [best_of(change[:, sample], level, binary=is_binary(intact)) for sample in samples]
+    nothing = problem.empty()
+    members = np.stack([nothing if place is None else masks[place] for place in named])
+    best = best_of(change, level, binary=is_binary(intact))
+    return () if best is None else sets[best], mean_overlap(members)
+
+
+def best_of(
+    change: Float[np.ndarray, "sets examples"], level: float, *, binary: bool
+) -> int | None:
+    """Choose the set without which outcomes fall most, if they surely do."""
+    scored = np.isfinite(change)
+    total = np.where(scored, change, 0.0).sum(axis=1)
+    mean = total / np.maximum(scored.sum(axis=1), 1)
+    best = int(np.argmin(mean))
+    drop = change[best][scored[best]]
+    p = falls(drop, binary=binary) if drop.size else 1.0
+    return best if p < level / len(change) else None
 
 
 def told(
-    problem: Problem, side: "Side", trial: Trial, named: Sequence[int], rows: int, sets: int = 3
+    problem: Problem,
+    side: "Side",
+    trial: Trial,
+    named: Sequence[int],
+    rows: int,
+    sets: int,
 ) -> Found:
     """Tell of the heads named what each does alone, by the trial."""
     estimate, scan = trial.estimate(), side.scan
