@@ -33,39 +33,52 @@ def test_what_is_found_lies_in_the_folder_and_is_read_back(found):
     again = caploc.Findings.read(found.folder)
     assert again == found and again.top == found.result.top and found.report.exists()
     assert json.loads((found.folder / "run.json").read_text())["command"] == (
-        f"caploc.locate({DEMO!r}, 'demo/addition', method='css', examples=8, also=[], controls=0, "
-        f"limit=8, out={str(found.folder)!r}, quiet=True, masks=12, rate=0.05)"
+        f"caploc.locate({DEMO!r}, 'demo/addition', out={str(found.folder)!r}, quiet=True, "
+        "method='css', masks=12, rate=0.05, examples=8, limit=8, controls=0, also=[])"
     )
 
 
-GIVEN = {
-    "model": caploc.ModelOptions(DEMO, device="cpu", workers=Workers(count=2)),
-    "task": "demo/addition",
+OPTIONS = {
     "method": "css",
     "settings": caploc.Settings(seed=3, rates=(0.1, 0.2)),
     "examples": 9,
     "also": ["demo/sentences", "it's"],
-    "controls": 4,
     "limit": 50,
     "options": caploc.TaskOptions(metric="acc", data={"test": "rows.jsonl"}),
-    "track": "heads",
+    "masks": 12,
+}
+GIVEN = {
+    "model": caploc.ModelOptions(DEMO, device="cpu", workers=Workers(count=2)),
+    "task": "demo/addition",
     "out": Path("runs/a b"),
     "quiet": True,
-    "setting": {"masks": 12, "goal": "set"},
+    "options": OPTIONS,
 }
 
 
-@pytest.mark.parametrize("kept", [set(), {"settings", "options"}, {"model", "out"}, set(GIVEN)])
+@pytest.mark.parametrize("kept", [set(), {"options"}, {"model", "out"}, set(GIVEN)])
 def test_the_call_that_is_kept_is_the_call_that_was_made(kept):
     """Python reads it back, and what was left out is its default."""
     said = {name: value for name, value in GIVEN.items() if name in kept}
-    bare = {"model": "demo", "task": "demo/addition", "setting": {}}
+    bare = {"model": "demo", "task": "demo/addition", "options": {}}
     parameters = inspect.signature(caploc.locate).parameters
     defaults = {name: each.default for name, each in parameters.items()}
     text = notebook.call_of(defaults | bare | said)
     heard = eval(text, {"caploc": Hearing()})  # a text of our own
     expected = bare | said | {"out": "runs/a b"} if "out" in said else bare | said
-    assert heard == expected | expected.pop("setting")
+    options = expected.pop("options")
+    assert heard == expected | options
+
+
+def test_an_option_that_is_not_there_or_not_read_is_refused(tmp_path):
+    for given, said in (
+        ({"tap": 3}, "no option 'tap'. Did you mean 'top'"),
+        ({"rate": 0.1}, "--rate is for --method css, csb; got --method scan"),
+        ({"top": 0}, "--top must be 1 or more; got 0"),
+        ({"device": "gpu"}, "no device 'gpu'"),
+    ):
+        with pytest.raises(UserError, match=said):
+            caploc.locate(DEMO, "demo/addition", out=tmp_path, quiet=True, **given)
 
 
 class Hearing:

@@ -11,6 +11,7 @@ from typing import Any
 from caploc.errors import BadOption, FolderTaken, StoreFailed, UserError
 from caploc.files import whole_text, writing
 from caploc.naming import is_file, is_folder
+from caploc.options import StudyFields, flags
 from caploc.process import redacted, without_secrets
 from caploc.store import Store
 
@@ -29,7 +30,6 @@ JSON_FILES = (
 TOLD = 6  # differences that a sentence names
 # Which command leaves a file that others read; `locate` the rest.
 WRITERS = {NEURONS: "neurons locate", ENHANCEMENT: "neurons enhance"}
-OPTIONS = {"other_tasks": "also", "options.fewshot": "fewshot", "model.name": "model"}
 PACKAGES = ("caploc", "torch", "transformers", "lm_eval", "scikit-learn", "numpy")
 
 
@@ -93,9 +93,9 @@ def check_same(folder: Path, earlier: Any, study: dict[str, Any], data: Mapping[
     changed = [key for key in sorted(old | new) if old.get(key) != new.get(key)]
     if changed:
         changed.sort(key=lambda key: not key.startswith(("model.", "task")))  # tells most
+        names = {".".join(flag.place): flag.name for flag in flags(StudyFields).values()}
         told = [
-            f"{OPTIONS.get(key, key.removeprefix('settings.'))} {old.get(key)!r}, not "
-            f"{new.get(key)!r}"
+            f"{names.get(key, key)} {old.get(key)!r}, not {new.get(key)!r}"
             for key in changed[:TOLD]
         ]
         raise FolderTaken(

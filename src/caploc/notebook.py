@@ -15,16 +15,35 @@ from transformers import PreTrainedTokenizerBase
 from caploc import console
 from caploc.contents import read_file
 from caploc.declaration import FEWEST_FRESH, Study
-from caploc.errors import BadOption, pick
+from caploc.errors import BadOption
 from caploc.evaluation import curve as measure_curve
 from caploc.findings import StudyFindings as Record
 from caploc.folder import RESULT
-from caploc.given import GivenModel, GivenScorer, Pairs, Score, name_examples, write_task
+from caploc.given import (
+    GivenModel,
+    GivenScorer,
+    Pairs,
+    Score,
+    name_examples,
+    task_of_file,
+    write_task,
+)
 from caploc.models.knockout import knockout
 from caploc.models.loading import load_model
 from caploc.models.sources import title_of
-from caploc.naming import check_listed, default_folder, default_others, is_folder, placed
-from caploc.options import PATCH, Mode, Settings, TaskOptions
+from caploc.naming import check_listed, default_folder, is_folder, placed
+from caploc.options import (
+    METHODS,
+    ModelFields,
+    Settings,
+    StudyFields,
+    TaskOptions,
+    build,
+    check_read,
+    flags,
+    with_general_task,
+)
+from caploc.pairs import is_pairs
 from caploc.process import without_bars
 from caploc.report.card import headline, write_html, write_text
 from caploc.report.figures import chart_curve, chart_heads, metrics_of, print_svg
@@ -139,7 +158,7 @@ class Findings(Record):
         )
 
 
-def locate(  # noqa: PLR0913  (what can be chosen is its parameters)
+def locate(  # noqa: PLR0913  (what is no option of a study is its own parameter)
     model: Any,
     task: Any,
     asked: str | Pairs | None = None,
@@ -147,23 +166,9 @@ def locate(  # noqa: PLR0913  (what can be chosen is its parameters)
     score: Score | None = None,
     score_name: str | None = None,
     join: str = "",
-    leave_out: float = 0.0,
-    method: str = "scan",
-    settings: Settings | None = None,
-    examples: int | None = None,
-    also: list[str] | None = None,
-    spare: Sequence[str] = (),
-    twins: Sequence[str] = (),
-    exclude: Sequence[str] = (),
-    mode: str | Mode = "zero",
-    engine: str | None = None,
-    controls: int = 20,
-    limit: int | None = None,
-    options: TaskOptions | None = None,
-    track: str | None = None,
     out: Path | str | None = None,
     quiet: bool = False,
-    **setting: Any,
+    **options: Any,
 ) -> Findings:
     """Find the heads that a task depends on, as `caploc locate` does.
 
@@ -181,12 +186,12 @@ def locate(  # noqa: PLR0913  (what can be chosen is its parameters)
     tokenizer writes the answer; with `score(prompt, answer, text)` it is worth what that
     function returns, higher being better, for the text that the model wrote. Rows are measured anew
     if its source has changed; what else it reads is not looked at, so give another `score_name`
-    when that changes. `setting` are fields
-    of `Settings` by name, such as `budget=2000`, `top=3`, `seed=1`, `goal="set"`; the other
-    arguments are those of `Study`; `mode` is a name such as "mean", or a `modes.Mode`; `engine`
-    packed, vllm or plain. `also` names tasks to score before and after; a share `leave_out` of the
-    examples may be left out where they cannot be asked as they stand. Files go to `out` (a folder
-    below runs/ if absent), and the same call goes on where an earlier one stopped.
+    when that changes.
+
+    `options` are those of the command line, with `_` for `-` (`caploc locate --help-all`): method,
+    budget, top, goal, also, spare, mode, limit, device ... `settings`, `options` and `mode` may be
+    whole records: `caploc.Settings`, `caploc.TaskOptions`, `caploc.options.Mode`. Files go to `out`
+    (a folder below runs/ if absent), and the same call goes on where an earlier one stopped.
 
     Raises:
         UserError: for a mistake, before the model is loaded where possible.
@@ -194,44 +199,25 @@ def locate(  # noqa: PLR0913  (what can be chosen is its parameters)
         Stopped: if it was interrupted; likewise.
     """
     given = {**locals()}
-    for each in setting:  # those by name hold
-        pick({field.name: field for field in fields(Settings)}, each, "setting")
+    loads = {name: options[name] for name in options.keys() & flags(ModelFields).keys()}
+    options = {name: value for name, value in options.items() if name not in loads}
     scorer = None if score is None else GivenScorer(score, score_name)
-    loading, wanted = opened(model, task, asked, scorer)
-    loading = loading.answered_by(engine)
+    loading, wanted = opened(model, task, asked, scorer, loads)
     called = wanted if isinstance(wanted, str) else name_examples(wanted, score is not None, join)
     short = title_of(loading.name) or loading.name
     short = Path(short).name if is_folder(Path(short)) else short
-    folder = Path(out) if out else default_folder(short, method, called)
-    if isinstance(wanted, str):
-        name = placed(wanted)
-    else:
-        name = str(write_task(wanted, folder, score is not None, join))
-        if not quiet:
-            warn_of_few_pairs(len(wanted))
+    folder = Path(out) if out else default_folder(short, options.get("method", METHODS[0]), called)
+    name = name_task(wanted, folder, score is not None, join)
+    if not isinstance(wanted, str) and not quiet:
+        warn_of_few_pairs(len(wanted))
     if isinstance(model, str):
         given["model"] = loading.name
     if isinstance(task, str):
         given["task"] = name
-    instead = Mode(mode) if isinstance(mode, str) else mode
-    others = () if instead.name == PATCH else default_others(name)
-    study = Study(
-        model=loading,
-        task=name,
-        method=method,
-        settings=replace(settings or Settings(), **setting),
-        examples=examples,
-        options=options or TaskOptions(),
-        other_tasks=tuple(others if also is None else also),
-        spare=tuple(map(placed, spare)),
-        twins=tuple(map(placed, twins)),
-        exclude=tuple(exclude),
-        mode=instead,
-        controls=controls,
-        limit=limit,
-        track=track,
-        leave_out=leave_out,
-    )
+    said = with_general_task(options | {"task": name})
+    by_name = {each: value for each, value in options.items() if each in flags(StudyFields)}
+    study = build(Study, said | {"model": loading})
+    check_read(by_name, [study.method], study.settings.goal)
     check_listed(study.named_tasks)
     with console.progress(quiet) as progress:
         found = run_study(study, folder, progress, command=call_of(given))
@@ -241,6 +227,13 @@ def locate(  # noqa: PLR0913  (what can be chosen is its parameters)
             console.say(note)
     mine = loading.loaded.model if isinstance(loading, GivenModel) else None
     return Findings(found.result, found.folder, found.report, mine)
+
+
+def name_task(wanted: str | Pairs, folder: Path, scored: bool, join: str) -> str:
+    """Name a task as a study does; one of pairs is written into the folder."""
+    if not isinstance(wanted, str):
+        return str(write_task(wanted, folder, scored, join))
+    return task_of_file(wanted, folder) if is_pairs(wanted) else placed(wanted)
 
 
 def warn_of_few_pairs(count: int) -> None:
@@ -254,7 +247,11 @@ def warn_of_few_pairs(count: int) -> None:
 
 
 def opened(
-    model: Any, task: Any, asked: str | Pairs | None, score: GivenScorer | None
+    model: Any,
+    task: Any,
+    asked: str | Pairs | None,
+    score: GivenScorer | None,
+    loads: Mapping[str, Any],
 ) -> tuple[ModelOptions, str | Pairs]:
     """Tell models by name from those handed over; return the model, and the task or its examples.
 
@@ -270,13 +267,26 @@ def opened(
         )
     if score is not None and isinstance(wanted, str):
         raise BadOption("score= is for a list of (prompt, answer); a task by name has its metric.")
-    if isinstance(model, str):
-        model = ModelOptions(placed(model))
+    model = loaded_as(model, loads)
     if isinstance(model, ModelOptions):
         if score is None:
             return model, wanted
         model = load_model(**model.loading())
-    return GivenModel.of(model, tokenizer, score), wanted
+    return GivenModel.of(model, tokenizer, score).answered_by(loads.get("engine")), wanted
+
+
+def loaded_as(model: Any, loads: Mapping[str, Any]) -> Any:
+    """Return a model by its name as options say; of one that is loaded they say the engine."""
+    if isinstance(model, str):
+        return build(ModelOptions, {"model": model, **loads})
+    if isinstance(model, ModelOptions):
+        places = {flag.name: flag.place[0] for flag in flags(ModelFields).values()}
+        return replace(model, **{places[name]: value for name, value in loads.items()})
+    if other := loads.keys() - {"engine"}:
+        raise BadOption(
+            f"{min(other)}= says how a model is loaded, and yours is; give the model's name."
+        )
+    return model
 
 
 def call_of(given: Mapping[str, Any]) -> str:

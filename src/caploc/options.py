@@ -540,8 +540,10 @@ def build(kind: type[Record], said: Mapping[str, Any], start: Path = Path()) -> 
     """
     known, nested = flags(cast(Any, kind)), dict[str, Any]()
     whole = {name: value for name, value in said.items() if is_dataclass(value)}
+    inside = {known[name].place[0] for name in said.keys() - whole.keys() if name in known}
     for name, value in whole.items():
-        nested[name] = {one.name: getattr(value, one.name) for one in fields(value)}
+        parts = {one.name: getattr(value, one.name) for one in fields(value)}
+        nested[name] = parts if name in inside else value
     for name in said.keys() - whole.keys():
         if name not in known:
             raise unknown([*known, *(each.name for each in fields(kind))], name, "option")  # type: ignore[arg-type]
