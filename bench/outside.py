@@ -422,7 +422,7 @@ def page() -> None:
                 interval(np.array([each[order] for each in seeds.values()]), which)
                 for which, order in enumerate(("signed", "sizes"))
             )
-            cells = (f"{mean:.2f} ({low:.2f} to {high:.2f})" for mean, low, high in (cmd, cpr))
+            cells = (f"{mean:.2f} ({low:.2f}–{high:.2f})" for mean, low, high in (cmd, cpr))
             passes, cpu = (
                 np.mean([each[cost] for each in seeds.values()]) for cost in ("passes", "cpu")
             )
