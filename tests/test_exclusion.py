@@ -2,7 +2,7 @@
 
 import pytest
 
-from caploc.components import Head, HeadFile, Heads, write_heads
+from caploc.components import Head, HeadFile, Heads, find_grid, write_heads
 from caploc.declaration import Study
 from caploc.errors import BadData, BadOption, UserError
 from caploc.exclusion import keep_universal, resolve_excluded
@@ -29,8 +29,8 @@ def own_cache(tmp_path, monkeypatch):
     monkeypatch.setenv("CAPLOC_CACHE", str(tmp_path / "cache"))
 
 
-def resolved(*given, top=2):
-    return resolve_excluded(given, Source(), GRID, top)
+def resolved(*given, top=2, kind="heads"):
+    return resolve_excluded(given, Source(), GRID, find_grid(kind, GRID), top)
 
 
 def test_names_files_and_universal_heads_are_joined_each_once(tmp_path):
@@ -53,6 +53,12 @@ def test_names_files_and_universal_heads_are_joined_each_once(tmp_path):
 def test_what_names_no_heads_is_refused(given, error, said):
     with pytest.raises(error, match=said):
         resolved(given)
+
+
+def test_a_layer_that_holds_an_excluded_head_is_left_in(tmp_path):
+    assert resolved("L1H2,L1", top=1, kind="layers") == ("L1",)
+    with pytest.raises(BadOption, match="leaves 0 of 2 layers, fewer than the 1"):
+        resolved("L1H2,L0H0", top=1, kind="layers")
 
 
 def test_a_file_of_another_grid_is_refused(tmp_path):

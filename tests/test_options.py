@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from caploc import engine, options, recovery, search
+from caploc import components, engine, options, recovery, search
 from caploc.errors import BadOption, UnknownName, UserError
 from caploc.options import Mode, ModelFields, Settings, StudyFields, TaskOptions, build, flags
 
@@ -109,6 +109,7 @@ def test_data_are_split_and_file(text):
 
 def test_names_are_those_of_the_registries():
     assert tuple(search.METHODS) == options.METHODS
+    assert tuple(components.KINDS) == options.COMPONENTS
     assert set(options.ESTIMATORS) == set(recovery.ESTIMATORS)
     assert set(options.ENGINES) == set(engine.ENGINES)
 

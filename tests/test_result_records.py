@@ -63,7 +63,7 @@ def test_a_field_of_a_stranger_is_left_out(content):
         (("heads", 0, "effect"), math.nan, "heads.0.effect: Input should be a finite number"),
         (("heads", 0, "effect"), "5", "heads.0.effect: Input should be a valid number"),
         (("heads", 0, "head"), "<b>", "heads.0.head: "),
-        (("heads", 0, "index"), 0, "head L0H1 is said to lie at L0H0"),
+        (("heads", 0, "index"), 0, "L0H1 is said to lie in layer 0, index 0"),
         (("top",), ["L7H7"], "There is no head L7H7"),
         (("grid", "layers"), 3, "must hold 3 numbers"),
         (("cost", "rows"), -1, "cost.rows: Input should be greater than or equal to 0"),

@@ -118,7 +118,10 @@ def test_heads_that_resampled_examples_name_otherwise_are_unstable():
 def test_no_sentence_has_more_than_twenty_words():
     assert set(SENTENCES) == set(Verdict)
     for sentence in SENTENCES.values():
-        assert len(sentence.format(heads="L9H3", task="x", are="is", them="it").split()) <= 20
+        assert (
+            len(sentence.format(heads="L9H3", kind="heads", task="x", are="is", them="it").split())
+            <= 20
+        )
 
 
 def test_a_rise_is_no_loss_and_random_heads_are_only_compared_with():

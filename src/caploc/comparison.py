@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from scipy.stats import spearmanr
 
-from caploc.components import Heads
+from caploc.components import Grid
 from caploc.contents import Universal, read_file
 from caploc.errors import UserError
 from caploc.folder import (
@@ -153,7 +153,7 @@ def one_model(runs: Sequence[ComparedRun], folders: Sequence[Path]) -> dict[str,
         "model": runs[0].result.model.shown,
         "fingerprint": runs[0].result.model.fingerprint,
         "layers": grid.layers,
-        "heads": list(grid.heads_per_layer),
+        "heads": list(grid.per_layer),
         "runs": [run.name for run in runs],
         "matrix": {"heads": [str(head) for head in named], "rows": rows},
         "shared": [each.as_dict() for each in chance.shared(found, grid, draws=DRAWS)],
@@ -200,7 +200,7 @@ def compare_methods(runs: Sequence[ComparedRun]) -> dict[str, Any]:
     return told | {"pairs": pairs}
 
 
-def rank_agreement(one: ComparedRun, other: ComparedRun, grid: Heads) -> float | None:
+def rank_agreement(one: ComparedRun, other: ComparedRun, grid: Grid[Any]) -> float | None:
     """Spearman's, of the effects of all heads that both measured; None where there is no order."""
     sides = one.effects, other.effects
     both = [[side.get(head) for side in sides] for head in grid.components]

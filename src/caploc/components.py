@@ -131,6 +131,15 @@ class Grid(ABC, Generic[C]):
         """Columns from which random controls take as many as a set has there: those of a layer."""
         return self.layer_slices
 
+    @property
+    def groups(self) -> list[list[int]]:
+        """The columns of components that share keys and values; here each is a group of its own."""
+        return [[column] for column in range(self.size)]
+
+    def group(self, component: C) -> int | None:
+        """The number, in its layer, of the group that a component shares; None if it is alone."""
+        return None
+
     @cached_property
     def components(self) -> tuple[C, ...]:
         """Every component, in the order of its column."""
@@ -166,6 +175,10 @@ class Grid(ABC, Generic[C]):
     def named(self, knocked_out: Mask) -> list[C]:
         """The components that a mask knocks out, by layer and index."""
         return [self.component(int(column)) for column in np.flatnonzero(knocked_out)]
+
+    def columns(self, names: Iterable[str]) -> list[int]:
+        """The columns of these names, in their order; raises UserError for what names none."""
+        return [self.column(self.COMPONENT.parse(name)) for name in names]  # type: ignore[arg-type]
 
     def counts(self, chosen: Mask) -> list[int]:
         """How many components of a set lie in each layer."""
@@ -309,8 +322,9 @@ class Layers(GridOfHeads[Layer]):
         return np.repeat(np.arange(self.size), [n for n in self.heads.heads_per_layer if n])
 
 
+HEADS = "heads"  # the kind that is knocked out if nobody names one
 KINDS: dict[str, type[GridOfHeads[Any]]] = {
-    "heads": Heads,
+    HEADS: Heads,
     "groups": KeyValueGroups,
     "layers": Layers,
 }

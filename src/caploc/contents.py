@@ -13,13 +13,13 @@ from caploc.result import (
     SCHEMA,
     Answerer,
     AnswerPair,
+    ComponentName,
     Count,
     Document,
     GridShape,
     Model,
     Name,
     Number,
-    PartName,
     Record,
     Result,
     RunCost,
@@ -54,7 +54,7 @@ class TaskScores(Document):
     model: Name
     fingerprint: Name | None = None  # of the weights, and the grid: what rows are read by
     grid: GridShape | None = None
-    heads: list[PartName]
+    heads: list[ComponentName]
     tasks: list[TaskComparison]
     engines: list[Answerer] = []
     cost: RunCost = RunCost()
@@ -65,7 +65,7 @@ class TaskScores(Document):
 class Curve(Document):
     """curve.json: each task's scores with none, one, two and more of the heads knocked out."""
 
-    heads: list[PartName]
+    heads: list[ComponentName]
     curves: dict[Name, list[Score]]
     cost: RunCost | None = None
 
@@ -74,8 +74,8 @@ class ContrastEffect(Record):
     """Two sets of heads, and what their joint loss does beyond that of each."""
 
     kind: Name
-    first: list[PartName]
-    second: list[PartName]
+    first: list[ComponentName]
+    second: list[ComponentName]
     effect: Number | None = None
     low: Number | None = None
     high: Number | None = None
@@ -96,7 +96,7 @@ class Universal(Document):
     """universal.json."""
 
     model: Name
-    universal: list[PartName] = []
+    universal: list[ComponentName] = []
 
 
 class NeuronCounts(Record):
@@ -109,7 +109,7 @@ class NeuronCounts(Record):
 class FoundNeuron(Record):
     """A neuron that a task names."""
 
-    neuron: PartName
+    neuron: ComponentName
 
 
 class FoundNeurons(Record):
@@ -117,7 +117,7 @@ class FoundNeurons(Record):
 
     task: Name
     neurons: list[FoundNeuron]
-    subsets: list[list[PartName]]
+    subsets: list[list[ComponentName]]
 
 
 class Neurons(Document):

@@ -4,8 +4,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import chain
+from typing import Any
 
 from caploc import designs
+from caploc.components import Grid, find_grid
 from caploc.errors import BadOption
 from caploc.exclusion import resolve_excluded
 from caploc.modes import Intervention
@@ -84,11 +86,13 @@ class Study(StudyFields):
         for name in study.named_tasks:
             check_task_name(name, study.options)
         study.check_sparing()
-        grid = study.model.check()
-        sized = study.sized(grid.size)
+        heads = study.model.check()
+        grid = find_grid(study.components, heads)
+        sized = study.sized(grid)
         if not study.exclude:
             return sized
-        excluded = resolve_excluded(study.exclude, study.model.source(), grid, study.settings.top)
+        source, top = study.model.source(), study.settings.top
+        excluded = resolve_excluded(study.exclude, source, heads, grid, top)
         return replace(sized, exclude=excluded)
 
     def with_twins(self) -> "Study":
@@ -112,16 +116,18 @@ class Study(StudyFields):
         check_spared(self.settings.goal, self.spare, has_goals=METHODS[self.method].has_goals)
         check_sides(self.task, self.spare, self.twins)
 
-    def check_counts(self, heads: int) -> None:
+    def check_counts(self, grid: Grid[Any]) -> None:
         """Refuse more heads to name than there are."""
-        if self.settings.top > heads:
+        if self.settings.top > grid.size:
             raise BadOption(
-                f"--top {self.settings.top} is more than the {heads} heads of {self.model.name}."
+                f"--top {self.settings.top} is more than the {grid.size} {grid.COMPONENT.KIND}s of "
+                f"{self.model.name}."
             )
 
-    def sized(self, heads: int) -> "Study":
+    def sized(self, grid: Grid[Any]) -> "Study":
         """Turn a budget of rows into masks, or into examples, if it buys one round of them."""
-        self.check_counts(heads)
+        self.check_counts(grid)
+        heads = grid.size
         method, budget = METHODS[self.method], self.settings.budget
         examples = self.examples or PAPER_EXAMPLES
         if method.masks is None:

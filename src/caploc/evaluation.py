@@ -121,7 +121,7 @@ def curve(
         examples = [task.first(limit) for task in tasks]
     with run.workbench() as bench:
         judged = [(bench.meter(task), each) for task, each in zip(tasks, examples, strict=True)]
-        drawn = draw_curve(bench.engine.loaded.grid, heads, judged, progress)
+        drawn = draw_curve(bench.grid, heads, judged, progress)
         stored = None if limit is None else curve_of(folder)
         if stored is None or _most_examples(stored) <= _most_examples(drawn):
             write_json(folder / CURVE, drawn.as_dict())

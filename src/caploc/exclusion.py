@@ -2,8 +2,9 @@
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
-from caploc.components import Head, HeadFile, Heads, read_heads, write_heads
+from caploc.components import GridOfHeads, Head, HeadFile, Heads, read_heads, write_heads
 from caploc.errors import BadOption
 from caploc.folder import make
 from caploc.models.sources import ModelSource
@@ -27,9 +28,11 @@ def keep_universal(file: HeadFile) -> Path:
 
 
 def resolve_excluded(
-    given: Sequence[str], source: ModelSource, grid: Heads, top: int
+    given: Sequence[str], source: ModelSource, heads: Heads, grid: GridOfHeads[Any], top: int
 ) -> tuple[str, ...]:
-    """Resolve names of heads, paths of head files and `universal` into names of the grid's heads.
+    """Resolve names of heads, paths of head files and `universal` into names of components.
+
+    Left in is every component of the grid that holds one of these heads.
 
     Raises UserError for what is none of these, heads the model does not have, or if fewer than
     `top` heads are left.
@@ -40,15 +43,16 @@ def resolve_excluded(
             found += read_universal(source).heads
         elif each.endswith(".json"):
             file = read_heads(each)
-            file.check(grid)
-            found += grid.named_in(file.names)
+            file.check(heads)
+            found += heads.named_in(file.names)
         else:
-            found += grid.named_in(each.split(","))
-    names = tuple(dict.fromkeys(map(str, found)))
+            found += heads.named_in(each.split(","))
+    columns = dict.fromkeys(grid.owners[heads.column(head)] for head in found)
+    names = tuple(str(grid.component(column)) for column in columns)
     if grid.size - len(names) < top:
         raise BadOption(
-            f"--exclude leaves {grid.size - len(names)} of {grid.size} heads, fewer than the {top} "
-            "to name (--top)."
+            f"--exclude leaves {grid.size - len(names)} of {grid.size} {grid.COMPONENT.KIND}s, "
+            f"fewer than the {top} to name (--top)."
         )
     return names
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from caploc.checks import Checks
-from caploc.components import AMONG, WITHIN, Heads
+from caploc.components import AMONG, WITHIN, Grid
 from caploc.declaration import Study
 from caploc.folder import ANSWERS, RESULT, package_versions, write_json
 from caploc.models.sources import title_of
@@ -86,7 +86,7 @@ def build_result(session: Session, search: SearchResult, checks: Checks, command
         ),
         method=method_settings(study, found, len(session.examples)),
         seed=study.settings.seed,
-        grid=GridShape.of(grid),
+        grid=GridShape.of(loaded.grid, study.components),
         intact=search.intact,
         noise=search.noise,
         estimand=estimand_of(found, study.settings.rate, study.names_sets),
@@ -130,7 +130,7 @@ def method_settings(study: Study, found: Found, examples: int) -> MethodSettings
     )
 
 
-def describe_search(grid: Heads, found: Found, study: Study) -> Search:
+def describe_search(grid: Grid[Any], found: Found, study: Study) -> Search:
     """What a search says of itself, heads by name."""
     heads = grid.components
 
@@ -172,7 +172,7 @@ def tell_universal(tasks: Mapping[str, str]) -> list[str]:
     ]
 
 
-def rank_heads(grid: Heads, found: Found, *, others: bool) -> list[HeadEffect]:
+def rank_heads(grid: Grid[Any], found: Found, *, others: bool) -> list[HeadEffect]:
     """Every head, most needed first; heads without an estimate come last.
 
     Without `others`, other tasks, no head can be seen to break them.

@@ -107,7 +107,10 @@ class FinishedRun:
             claim(self.folder, self.written.study, self.written.command) as store,
             self.answering() as engine,
         ):
-            yield Workbench(engine, store, intervention=self.study.intervention())
+            intervention = self.study.intervention()
+            yield Workbench(
+                engine, store, intervention=intervention, components=self.study.components
+            )
 
 
 def restored(fields: dict[str, Any]) -> Study:

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from caploc.components import Heads
+from caploc.components import Grid
 from caploc.errors import BadOption
 from caploc.finished import FinishedRun
 from caploc.folder import INTERACTIONS, check_named, write_json
@@ -119,8 +119,8 @@ def interactions(
     run = FinishedRun.read(check_named(folder), allowed)
     task, *_ = run.tasks()
     with run.workbench() as bench:
-        grid = bench.engine.loaded.grid
-        chosen = columns(grid, run.result.top[:most])
+        grid = bench.grid
+        chosen = grid.columns(run.result.top[:most])
         found, kept = run.study.drawn(task.size)
         meter, progress = bench.meter(task), progress or Silent()
         meters = {task.name: meter}
@@ -160,11 +160,6 @@ def interactions(
     return told
 
 
-def columns(grid: Heads, names: Sequence[str]) -> list[int]:
-    """The columns of heads given by name."""
-    return [grid.column(head) for head in grid.named_in(names)]
-
-
 def pairs(chosen: Sequence[int]) -> Iterator[Contrast]:
     """Every two of the chosen heads."""
     for first, second in combinations(chosen, 2):
@@ -179,7 +174,7 @@ def behind(chosen: Sequence[int], stand_ins: Sequence[int]) -> Iterator[Contrast
             yield Contrast("backup", tuple(chosen), (column,))
 
 
-def groups(grid: Heads, chosen: Sequence[int]) -> Iterator[Contrast]:
+def groups(grid: Grid[Any], chosen: Sequence[int]) -> Iterator[Contrast]:
     """The chosen heads of a key-value group against the rest of it."""
     for group in grid.groups:
         inside = tuple(column for column in group if column in chosen)
@@ -188,7 +183,7 @@ def groups(grid: Heads, chosen: Sequence[int]) -> Iterator[Contrast]:
             yield Contrast("group", inside, rest)
 
 
-def describe_contrasts(rows: Sequence[dict[str, Any]], grid: Heads) -> list[dict[str, Any]]:
+def describe_contrasts(rows: Sequence[dict[str, Any]], grid: Grid[Any]) -> list[dict[str, Any]]:
     """Contrasts with their false discovery rates and what they mean, the surest first."""
     q = false_discovery_rates(np.array([row["p"] for row in rows], dtype=float))
     told: list[dict[str, Any]] = []

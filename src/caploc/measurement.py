@@ -77,7 +77,7 @@ class RowEngine(Engine, Protocol[Model_co]):
 class Meter:
     """Measures rows of one task on one model, through the store."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913  (who answers, where rows are kept, what is asked)
         self,
         engine: Engine,
         store: Store,
@@ -85,10 +85,14 @@ class Meter:
         question: Question,
         cost: Cost,
         sources: Sources | None = None,
+        grid: Grid[Any] | None = None,
     ) -> None:
-        """Read what the store holds of this question; without `sources` heads are zeroed."""
+        """Read what the store holds of this question; without `sources` heads are zeroed.
+
+        Masks are over the components of `grid`, or without it over what the engine cuts.
+        """
         self.engine, self.store, self.task, self.cost = engine, store, task, cost
-        self.sources = sources
+        self.sources, self.grid = sources, grid or engine.grid
         self.question = store.question_id(question)
         self.known = store.load(self.question)
         self.counted = set[Key]()
@@ -110,11 +114,15 @@ class Meter:
         ]
 
     def planned(self, plan: Plan) -> tuple[list[Key], list[OpenRow]]:
-        """The keys of the plan's rows, in its order; and those that are not known, each once."""
-        packed, examples = [pack(mask) for mask in plan.masks], [*map(int, plan.example)]
+        """The keys of the plan's rows, in its order; and those that are not known, each once.
+
+        Rows are kept by what is cut, so that a group's row is also that of its heads.
+        """
+        masks = self.grid.cut_mask(plan.masks)
+        packed, examples = [pack(mask) for mask in masks], [*map(int, plan.example)]
         keys = [(packed[m], self.task.key(e)) for m, e in zip(plan.mask, examples, strict=True)]
         asked = zip(keys, plan.mask, examples, strict=True)
-        rows = {key: (plan.masks[mask], example) for key, mask, example in asked}
+        rows = {key: (masks[mask], example) for key, mask, example in asked}
         return keys, [row for row in rows.items() if row[0] not in self.known]
 
     def ask(self, todo: Sequence[OpenRow], progress: Progress) -> None:

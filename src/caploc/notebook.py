@@ -13,6 +13,7 @@ from torch.nn import Module
 from transformers import PreTrainedTokenizerBase
 
 from caploc import console
+from caploc.components import HEADS
 from caploc.contents import read_file
 from caploc.declaration import FEWEST_FRESH, Study
 from caploc.errors import BadOption
@@ -206,7 +207,9 @@ def locate(  # noqa: PLR0913  (what is no option of a study is its own parameter
     called = wanted if isinstance(wanted, str) else name_examples(wanted, score is not None, join)
     short = title_of(loading.name) or loading.name
     short = Path(short).name if is_folder(Path(short)) else short
-    folder = Path(out) if out else default_folder(short, options.get("method", METHODS[0]), called)
+    kind = {options.get("components", HEADS)} - {HEADS}
+    way = options.get("method", METHODS[0])
+    folder = Path(out or default_folder(short, way, *kind, called))
     name = name_task(wanted, folder, score is not None, join)
     if not isinstance(wanted, str) and not quiet:
         warn_of_few_pairs(len(wanted))

@@ -36,6 +36,7 @@ MOST_SEEDS = 2**63 - 1
 METHODS = ("scan", "css", "csb", "css-search", "csb-search", "one-shot", "greedy")
 ESTIMATORS = ("lasso", "lasso-cv", "logistic", "paired")
 ENGINES = ("packed", "vllm", "plain")
+COMPONENTS = ("heads", "groups", "layers")
 GOALS = ("heads", "set", "specific")
 OUTCOMES = ("metric", "logprob")
 PACKED = ENGINES[0]
@@ -380,7 +381,8 @@ class StudyFields:
     scored before and after, to see what else breaks; so are those that a specific set must
     `spare`, and its `twins`, the task in other words, which it must break as well (none named:
     those that caploc brings; `none`: no such). `limit` caps the examples of every final score;
-    heads of `exclude` (names, files of heads, or `universal`) are left in and never named;
+    `components` says what is knocked out, and those that hold heads of `exclude` (names, files of
+    heads, or `universal`) are left in and never named;
     `controls` is the number of random sets of heads to compare with, and 0 leaves out that
     check and the held-out masks. `quick` leaves out the look for a smaller, more specific
     set, and the curve over its heads. `disjoint` keeps the examples that the search saw out of
@@ -395,6 +397,11 @@ class StudyFields:
         str, MinLen(1), Option("Task, group, tag or YAML, or pairs (.jsonl, .csv)", path=True)
     ]
     method: Annotated[str, one_of(METHODS, "method"), Option(f"{', '.join(METHODS)}")] = METHODS[0]
+    components: Annotated[
+        str,
+        one_of(COMPONENTS, "kind of component"),
+        Option("What to knock out: heads, groups (of query heads that share keys), layers."),
+    ] = COMPONENTS[0]
     settings: Settings = field(default_factory=Settings)
     examples: Annotated[
         int | None,

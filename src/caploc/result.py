@@ -17,7 +17,15 @@ from pydantic import (
     model_validator,
 )
 
-from caploc.components import Head, Heads
+from caploc.components import (
+    HEADS,
+    KINDS,
+    Component,
+    GridOfHeads,
+    Heads,
+    find_grid,
+    parse_component,
+)
 from caploc.errors import CaplocError
 
 SCHEMA = 1  # of every file that is made of these records
@@ -26,8 +34,8 @@ MOST_HEADS = 1_000_000
 CLEAR = 0.03  # of a score: a loss that is taken for real where its error is unknown
 
 Name = Annotated[str, StringConstraints(max_length=100_000)]
-PartName = Annotated[str, StringConstraints(pattern=r"^L\d{1,6}[HN]\d{1,9}$")]
-# With how much of it is knocked out, where that is not all of it
+LETTERS = "".join(kind.COMPONENT.LETTER for kind in KINDS.values()) + "N"  # N of neurons
+ComponentName = Annotated[str, StringConstraints(pattern=rf"^L\d{{1,6}}([{LETTERS}]\d{{1,9}})?$")]
 Count = Annotated[int, Field(ge=0, le=2**63)]
 Size = Annotated[int, Field(ge=0, le=MOST_PARTS)]
 Number = Annotated[float, Field(allow_inf_nan=False)]
@@ -265,7 +273,7 @@ class HeldOut(Record):
 class TriedSet(Record):
     """A set of heads, and what its loss costs."""
 
-    heads: list[PartName]
+    heads: list[ComponentName]
     drop: Number | None = None
     stderr: Number | None = None
 
@@ -273,12 +281,12 @@ class TriedSet(Record):
 class Subsets(Record):
     """The set as found beside its parts, and which of them is named."""
 
-    found: list[PartName]
-    named: list[PartName]
+    found: list[ComponentName]
+    named: list[ComponentName]
     fresh: bool | None = None
     examples: Count | None = None
     tried: list[TriedSet] = []
-    picked: list[PartName] | None = None
+    picked: list[ComponentName] | None = None
     p: Number | None = None
     note: Name = ""
 
@@ -294,7 +302,7 @@ class Effect(Record):
 class Member(Record):
     """A named head's effect alone, and its share of what all named heads do together."""
 
-    head: PartName
+    head: ComponentName
     alone: Effect
     within: Effect
 
@@ -322,7 +330,7 @@ class FrontierSet(Record):
     `keeps` is the smallest price of which that holds.
     """
 
-    heads: list[PartName]
+    heads: list[ComponentName]
     damage: Effect
     twins: list[TaskEffect] = []
     spared: list[TaskEffect] = []
@@ -410,11 +418,15 @@ class MethodSettings(Record):
 
 
 class GridShape(Record):
-    """The heads of each layer, and how many of them share a key-value head."""
+    """The heads of each layer, how many share a key-value head, and what was knocked out of them.
+
+    `components` is one of `KINDS`: masks, effects and names of the result are of this kind.
+    """
 
     layers: Size
     heads: list[Size]
     group_sizes: list[Annotated[int, Field(ge=1, le=MOST_PARTS)]] = []
+    components: Name = HEADS
 
     @model_validator(mode="after")
     def agree(self) -> Self:
@@ -423,17 +435,23 @@ class GridShape(Record):
             raise ValueError(f"heads and group_sizes must hold {self.layers} numbers, as layers")
         if sum(self.heads) > MOST_HEADS:
             raise ValueError(f"a grid of {sum(self.heads):,} heads is none of a model")
+        if self.components not in KINDS:
+            raise ValueError(f"components are {', '.join(KINDS)}, and not {self.components!r}")
         return self
 
     @classmethod
-    def of(cls, grid: Heads) -> Self:
-        """Describe a grid."""
-        sizes = list(grid.heads_per_layer), list(grid.group_sizes)
-        return cls(layers=grid.layers, heads=sizes[0], group_sizes=sizes[1])
+    def of(cls, heads: Heads, components: str = HEADS) -> Self:
+        """Describe a model's heads, and the components that were knocked out."""
+        sizes = list(heads.heads_per_layer), list(heads.group_sizes)
+        return cls(layers=heads.layers, heads=sizes[0], group_sizes=sizes[1], components=components)
 
-    def grid(self) -> Heads:
-        """Return the grid, as masks are over it."""
+    def model_heads(self) -> Heads:
+        """Return the model's heads, as masks of stored rows are over them."""
         return Heads(tuple(self.heads), tuple(self.group_sizes))
+
+    def grid(self) -> GridOfHeads[Any]:
+        """Return the grid of the components that effects are of."""
+        return find_grid(self.components, self.model_heads())
 
 
 class Estimand(Record):
@@ -447,7 +465,7 @@ class Estimand(Record):
 class HeadEffect(Record):
     """One head, and what the run says of it; an effect that was not measured is null."""
 
-    head: PartName
+    head: ComponentName
     layer: Count
     index: Count
     effect: Number | None
@@ -468,9 +486,9 @@ class HeadEffect(Record):
         return self.low is not None and self.high is not None and self.low <= 0 <= self.high
 
     @property
-    def place(self) -> Head:
-        """Where the head lies."""
-        return Head(self.layer, self.index)
+    def place(self) -> Component:
+        """Where it lies."""
+        return parse_component(self.head)
 
 
 class Fit(Record):
@@ -495,7 +513,7 @@ class SettingOutcome(TriedSet):
 class Step(Record):
     """A head that a search took after others, the score left then, and what that head lowered."""
 
-    head: PartName
+    head: ComponentName
     score: Number
     added: Number | None = None
 
@@ -517,7 +535,7 @@ class Search(Record):
     budget: Count | None = None
     rows: Count | None = None
     rate: Number | None = None
-    tried: list[PartName] | None = None  # heads of the trial
+    tried: list[ComponentName] | None = None  # heads of the trial
     tried_on: Count | None = None  # examples of each of them
     stability: Number | None = None  # overlap (Jaccard) of those named on resampled examples
     sets: Count | None = None  # that were tried jointly
@@ -529,10 +547,10 @@ class Search(Record):
     masks: Count | None = None
     optimism: Excess | None = None
     choosing: Excess | None = None
-    critical: list[PartName] = []
-    universal: list[PartName] = []
-    breaks: dict[PartName, Name] = {}  # of a universal head, another task that it breaks
-    excluded: list[PartName] = []
+    critical: list[ComponentName] = []
+    universal: list[ComponentName] = []
+    breaks: dict[ComponentName, Name] = {}  # of a universal head, another task that it breaks
+    excluded: list[ComponentName] = []
     notes: list[str] = []
 
     @property
@@ -625,14 +643,15 @@ class Sample(Record):
 
 
 class Card(Record):
-    """What a reader sees first. `of` is the number of all heads, `rows` those of one table."""
+    """What a reader sees first. `of` counts all of the `kind`, `rows` are those of one table."""
 
     verdict: Verdict
     few_examples: bool
     unstable: bool
     heading: Name
-    heads: list[PartName]
+    heads: list[ComponentName]
     of: Count
+    kind: Name = "heads"
     model: Name
     rows: list[CardRow]
     samples: list[Sample]
@@ -651,7 +670,7 @@ class Result(Document):
     noise: Noise | None = None
     estimand: Estimand
     heads: list[HeadEffect]
-    top: list[PartName]
+    top: list[ComponentName]
     fit: Fit = Fit()
     search: Search = Search()
     validation: Validation
@@ -662,12 +681,13 @@ class Result(Document):
 
     @model_validator(mode="after")
     def known(self) -> Self:
-        """Name no head but those of the grid, each where its name says."""
-        for entry in self.heads:
-            if entry.head != str(entry.place):
-                raise ValueError(f"head {entry.head} is said to lie at {entry.place}")
+        """Name no component but those of the grid, each where its name says."""
         try:
-            self.grid.grid().named_in([*(entry.head for entry in self.heads), *self.top])
+            self.grid.grid().columns([*(entry.head for entry in self.heads), *self.top])
+            for entry in self.heads:
+                if (entry.layer, entry.index) != (entry.place.layer, entry.place.index):
+                    where = f"layer {entry.layer}, index {entry.index}"
+                    raise ValueError(f"{entry.head} is said to lie in {where}")
         except CaplocError as error:
             raise ValueError(str(error).rstrip(".")) from None
         return self

@@ -93,11 +93,11 @@ def read_models(folder: Path) -> dict[str, tuple[str, Heads]]:
     for path in sorted(folder.glob(f"*/{RESULT}" if (folder / STUDIES).is_file() else RESULT)):
         with suppress(UserError):
             result = read_file(path, Result)
-            found[str(result.model.fingerprint)] = result.model.name, result.grid.grid()
+            found[str(result.model.fingerprint)] = result.model.name, result.grid.model_heads()
     with suppress(UserError):
         scores = read_file(folder / EVALUATION, TaskScores)
         if scores.grid is not None:
-            found[str(scores.fingerprint)] = scores.model, scores.grid.grid()
+            found[str(scores.fingerprint)] = scores.model, scores.grid.model_heads()
     return found
 
 

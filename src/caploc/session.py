@@ -4,11 +4,12 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from caploc.budget import ELSEWHERE, most_checked, most_searched
-from caploc.components import Heads, Mask
+from caploc.components import Grid, Mask, find_grid
 from caploc.declaration import Study, held_back
 from caploc.folder import claim, rows_file
 from caploc.measurement import HeadModel, Meter, RowEngine, outcomes_by_example, search
@@ -88,7 +89,7 @@ class Session(Workbench[HeadModel]):
         check_pairs(study.model, intervention, tasks[0])
         begun = rows_file(folder).exists()
         with claim(folder, asdict(study), command, digest_data(tasks)) as store:
-            announce(study, tasks, study.model.check().size, progress)
+            announce(study, tasks, find_grid(study.components, study.model.check()), progress)
             if not begun and (hint := study.model.hint()):  # rows that are there have their dtype
                 tell_once(progress, hint)
             with nullcontext(engine) if engine else study.model.answering() as answering:
@@ -101,6 +102,7 @@ class Session(Workbench[HeadModel]):
                     answering,
                     store,
                     intervention=intervention,
+                    components=study.components,
                     study=study,
                     tasks=dict(zip((study.task, *study.beside), tasks, strict=True)),
                     examples=examples,
@@ -113,10 +115,6 @@ class Session(Workbench[HeadModel]):
     def task(self) -> Task:
         """The task that heads are searched for."""
         return self.tasks[self.study.task]
-
-    @property
-    def grid(self) -> Heads:
-        return self.engine.loaded.grid
 
     @property
     def nothing(self) -> Mask:
@@ -173,7 +171,7 @@ class Session(Workbench[HeadModel]):
             probe=name,
             signal=add_signal(self, probes, name, intact) if scans else name,
             sides=[*self.open_sides(probes)] if study.seeks_specific else [],
-            excluded=tuple(self.grid.column(head) for head in self.grid.named_in(study.exclude)),
+            excluded=tuple(self.grid.columns(study.exclude)),
         )
 
     def open_sides(self, probes: dict[str, Meter]) -> Iterator[OtherTask]:
@@ -240,13 +238,13 @@ def describe_uncovered(part: str) -> str:
     )
 
 
-def announce(study: Study, tasks: Sequence[Task], heads: int, progress: Progress) -> None:
+def announce(study: Study, tasks: Sequence[Task], grid: Grid[Any], progress: Progress) -> None:
     """Say what will be done, and how many rows it takes at most."""
-    searched, checked = most_searched(study, tasks, heads), most_checked(study, tasks)
+    searched, checked = most_searched(study, tasks, grid.size), most_checked(study, tasks)
     tell(
         progress,
         f"{called(study.task)} in {called(title_of(study.model.name) or study.model.name)}: a "
-        f"search among {heads} heads, up to {searched:,} rows; its checks, up to {checked:,} more."
-        f"{describe_join(tasks[0])}",
+        f"search among {grid.size} {grid.COMPONENT.KIND}s, up to {searched:,} rows; its checks, up "
+        f"to {checked:,} more.{describe_join(tasks[0])}",
     )
     expect(progress, searched + checked)

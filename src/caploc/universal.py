@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from caploc import designs
-from caploc.components import Head, HeadFile, Heads
+from caploc.components import Component, Grid, HeadFile, parse_component
 from caploc.errors import BadOption, UserError
 from caploc.exclusion import keep_universal
 from caploc.finished import FinishedRun
@@ -50,6 +50,11 @@ class Trials:
         if len({run.result.model.fingerprint for run in self.runs}) > 1:
             models = ", ".join(dict.fromkeys(run.study.model.name for run in self.runs))
             raise UserError(f"The runs are of different models ({models}); name runs of one.")
+        if len(kinds := {run.result.grid.components: run.folder for run in self.runs}) > 1:
+            named = ", ".join(f"{kind} in {folder}" for kind, folder in kinds.items())
+            raise UserError(
+                f"The runs knocked out different kinds of components ({named}); name runs of one."
+            )
         if others := [run for run in self.runs if run.result.method.mode != ZERO]:
             raise UserError(
                 f"The run in {others[0].folder} was made with --mode {others[0].result.method.mode}"
@@ -61,12 +66,12 @@ class Trials:
                 f"--family names {unknown[0]}, which is no run's task; they are {', '.join(names)}."
             )
 
-    def candidates(self) -> list[Head]:
+    def candidates(self) -> list[Component]:
         """Heads among the first of two runs or more, and those that a run saw break everything."""
         named = Counter(name for run in self.runs for name in run.result.top)
         often = [name for name, runs in named.most_common() if runs >= NAMED_BY]
         critical = [name for run in self.runs for name in run.result.search.critical]
-        return [Head.parse(name) for name in dict.fromkeys([*often, *critical])]
+        return [parse_component(name) for name in dict.fromkeys([*often, *critical])]
 
 
 def find_universal(
@@ -84,9 +89,10 @@ def find_universal(
     progress = progress or Silent()
     claimed = {"model": first.written.study["model"], "universal": [t.name for t in tasks]}
     with claim(folder, claimed, command) as store, first.answering() as engine:
-        bench, loaded = Workbench(engine, store), engine.loaded
+        loaded = engine.loaded
+        bench = Workbench(engine, store, components=first.result.grid.components)
         measured = {
-            task.name: tried(bench.meter(task), loaded.grid, trials, progress) for task in tasks
+            task.name: tried(bench.meter(task), bench.grid, trials, progress) for task in tasks
         }
         found = localization.judge_universality(
             {name: effects for name, (_, effects) in measured.items()},
@@ -128,8 +134,8 @@ def check_direction(tasks: Sequence[Task]) -> None:
 
 
 def tried(
-    meter: Meter, grid: Heads, trials: Trials, progress: Progress
-) -> tuple[localization.Intact, dict[Head, localization.HeadCost]]:
+    meter: Meter, grid: Grid[Any], trials: Trials, progress: Progress
+) -> tuple[localization.Intact, dict[Component, localization.HeadCost]]:
     """The intact score of a task, and what each candidate alone changes."""
     size = meter.task.size
     examples = designs.draw_examples(size, min(size, trials.examples), seed=0)

@@ -41,9 +41,9 @@ SENTENCES = {
     Verdict.SHARED: "{heads} {are} needed for {task}, and for another task too",
     Verdict.PROMPT_BOUND: "{heads} {are} needed for {task}, but not in every wording",
     Verdict.NEEDED_BY_EVERYTHING: "{heads} {are} needed by nearly every task, not only by {task}",
-    Verdict.LIKE_RANDOM: "{heads}: {task} loses no more without {them} than without random heads",
-    Verdict.NOT_FOUND: "No heads passed the search for {task} and its check",
-    Verdict.NOT_CHECKED: "{heads} may be needed for {task}: fresh examples, random heads or other "
+    Verdict.LIKE_RANDOM: "{heads}: {task} loses no more without {them} than without random {kind}",
+    Verdict.NOT_FOUND: "No {kind} passed the search for {task} and its check",
+    Verdict.NOT_CHECKED: "{heads} may be needed for {task}: fresh examples, random {kind} or other "
     "tasks are missing",
 }
 
@@ -51,10 +51,11 @@ SENTENCES = {
 def make_card(result: Result) -> Card:
     """Judge the heads of a result, and lay out what that rests on."""
     rows, held_out = list(list_rows(result)), result.validation.held_out
-    verdict, top = judge(result, rows), result.top
+    verdict, top, grid = judge(result, rows), result.top, result.grid.grid()
     fresh = held_out.examples or 0 if top and held_out and held_out.fresh else 0
     words = {
         "heads": name_list(top, NAMED),
+        "kind": f"{grid.COMPONENT.KIND}s",
         "task": called(result.task.name),
         "are": "is" if len(top) == 1 else "are",
         "them": "it" if len(top) == 1 else "them",
@@ -67,7 +68,8 @@ def make_card(result: Result) -> Card:
         unstable=bool(top) and stability is not None and stability < STABLE,
         heading=SENTENCES[verdict].format_map(words),
         heads=top,
-        of=sum(result.grid.heads),
+        of=grid.size,
+        kind=f"{grid.COMPONENT.KIND}s",
         model=called(result.model.shown),
         rows=rows,
         samples=list(pick_samples(result)),
@@ -144,7 +146,8 @@ def list_rows(result: Result) -> Iterator[CardRow]:
         yield compared(label, kind, each, unit_of_other(each, unit), named)
     if named and controls and controls.mean is not None:
         before = held_out.intact if held_out else (checked.task.intact or result.intact).score
-        many = "a random head" if len(result.top) == 1 else f"{len(result.top)} random heads"
+        count, noun = len(result.top), result.grid.grid().COMPONENT.KIND
+        many = f"a random {noun}" if count == 1 else f"{count} random {noun}s"
         moved = None if before is None else Change(outcome=-unit.harm(controls.mean - before))
         row = make_row(
             f"{name}, {many}", RowKind.CONTROL, unit, (before, controls.mean), moved, None

@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Generic, Self
 
 from transformers import PreTrainedTokenizerBase
 
-from caploc.components import Heads
+from caploc.components import Grid, Heads, find_grid
 from caploc.cost import Cost
 from caploc.engine import BatchEngine, chat_template, check_engine
 from caploc.errors import BadOption, UserError, pick
@@ -248,7 +248,8 @@ def check_pairs(model: ModelOptions, intervention: Intervention, task: Task) -> 
 class Workbench(Generic[Model_co]):
     """A loaded model, the store its rows go to, and what they cost so far.
 
-    `intervention` says what takes the place of heads that are knocked out.
+    `components` is the kind, of `KINDS`, that masks are over; None leaves them over what the engine
+    cuts, heads or neurons. `intervention` says what takes the place of heads that are knocked out.
     """
 
     engine: RowEngine[Model_co]
@@ -257,6 +258,13 @@ class Workbench(Generic[Model_co]):
     meters: dict[Question, Meter] = field(default_factory=dict)
     intervention: Intervention = field(default_factory=Intervention)
     sources: dict[tuple[str, str, str], Sources | None] = field(default_factory=dict)
+    components: str | None = None
+
+    @property
+    def grid(self) -> Grid[Any]:
+        """The grid that masks are over."""
+        cut: Any = self.engine.loaded.grid
+        return cut if self.components is None else find_grid(self.components, cut)
 
     def meter(self, task: Task, *, repeat: int = 0) -> Meter:
         """Return the meter of a task; one a question, so that no row is counted twice.
@@ -272,6 +280,6 @@ class Workbench(Generic[Model_co]):
         question = Question(loaded.fingerprint, loaded.dtype, *what, mode, repeat)
         if question in self.meters:
             return self.meters[question]
-        meter = Meter(self.engine, self.store, task, question, self.cost, sources)
+        meter = Meter(self.engine, self.store, task, question, self.cost, sources, self.grid)
         self.meters[question] = meter
         return meter

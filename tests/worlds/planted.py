@@ -83,7 +83,8 @@ class Planted:
     accuracy in whole points (absent: drawn between 0.08 and 0.30; exact if `examples` is a multiple
     of 100). The first `backups` of them have a backup. The loss of any of the `universal` heads
     breaks every answer of every task. The first `rescuers` of the needed heads have a rescuer: with
-    it gone too, nothing is lost.
+    it gone too, nothing is lost. So many heads are `sharing` a key-value head, of which universal
+    ones have none with another planted head.
     """
 
     layers: int = 4
@@ -93,6 +94,7 @@ class Planted:
     universal: int = 0
     rescuers: int = 0
     strengths: tuple[float, ...] = ()
+    sharing: int = 1
     examples: int = 600
     seed: int = 0
 
@@ -101,6 +103,8 @@ class Planted:
         check_numbers(self, most, zero=("backups", "universal", "rescuers", "seed"))
         planted = self.needed + self.backups + self.universal + self.rescuers
         check_room(planted, "heads", self.layers, self.heads)
+        if self.sharing < 1 or self.heads % self.sharing:
+            raise BadOption(f"sharing divides the heads of a layer; got {self.sharing}.")
         if (given := len(self.strengths)) not in (0, self.needed):
             raise BadOption(f"strengths has one for each needed head, or none; got {given}.")
         for strength in self.strengths:
@@ -269,6 +273,7 @@ class HandmadeLlama(ABC):
     loudness = 0.0
     answers: ClassVar[tuple[tuple[str, int, int], ...]] = ()
     constant = 1000.0
+    sharing = 1  # query heads of a key-value head
 
     @property
     @abstractmethod
@@ -307,6 +312,7 @@ class HandmadeLlama(ABC):
             intermediate_size=neurons,
             num_hidden_layers=self.plan.layers,
             num_attention_heads=self.plan.heads,
+            num_key_value_heads=self.plan.heads // self.sharing,
             head_dim=self.head_width,
             hidden_act="relu",
             bos_token_id=None,
@@ -347,7 +353,8 @@ class HandmadeLlama(ABC):
         reads[:, self.heard] = self.noise(values, NOISE) / np.sqrt(NOISE)
         writes[self.hummed] = self.noise(NOISE, values) * self.share(values)
         self.plant_heads(number, reads, writes)
-        heads = zip("qkvo", (silent, silent, reads, writes), strict=True)
+        reads = self.shared(reads)
+        heads = zip("qkvo", (silent, silent[: len(reads)], reads, writes), strict=True)
         gate, up, adds = np.zeros((3, self.config.intermediate_size, hidden), np.float32)
         self.plant_neurons(number, gate, up, adds)
         return {f"self_attn.{letter}_proj": part for letter, part in heads} | {
@@ -355,6 +362,10 @@ class HandmadeLlama(ABC):
             "mlp.up_proj": up,
             "mlp.down_proj": adds.T,
         }
+
+    def shared(self, reads: np.ndarray) -> np.ndarray:
+        """Return what key-value heads read, (values, hidden), of what query heads would."""
+        return reads
 
     def write(self, place: Path) -> None:
         """Write config, weights and a tokenizer of whole words."""
@@ -456,6 +467,16 @@ class _HeadsLlama(HandmadeLlama):
                 reading[:, self.keyed] = np.eye(EACH)
                 share, lane = self.carried[head]
                 writing[self.said] = writing[lane] = np.eye(EACH) * share * PROMPT
+
+    @property
+    def sharing(self) -> int:  # type: ignore[override]
+        return self.plan.sharing
+
+    def shared(self, reads: np.ndarray) -> np.ndarray:
+        """Let each key-value head read what a planted head of its group does, or noise."""
+        each = reads.reshape(-1, self.sharing, self.head_width, reads.shape[1])
+        planted = (each[:, :, :EACH, self.heard] == 0).all(axis=(2, 3))
+        return each[np.arange(len(each)), planted.argmax(axis=1)].reshape(-1, reads.shape[1])
 
     def plant_neurons(self, layer: int, gate: np.ndarray, up: np.ndarray, adds: np.ndarray) -> None:
         """Plant `said -= relu(lane - most)`; `most` is what the needed head carries alone."""

@@ -12,6 +12,7 @@ from caploc.cli import options
 from caploc.cli.options import Without, option
 from caploc.naming import DEFAULT_MODEL, check_listed, default_folder
 from caploc.options import (
+    COMPONENTS,
     METHODS,
     Settings,
     StudyFields,
@@ -68,7 +69,8 @@ def locate(
     check_read(study, methods, first.settings.goal)
     check_named(model, first, methods)
     names = (Path(name).stem if is_pairs(name) else name for name in tasks)
-    folder = out or default_folder(model, *methods, *names)
+    kind = () if first.components == COMPONENTS[0] else (first.components,)
+    folder = out or default_folder(model, *methods, *kind, *names)
     # what needs PyTorch comes after what a mistake is seen without
     from caploc.declaration import Study
     from caploc.studies import locate_all
@@ -99,9 +101,10 @@ def check_named(model: str, study: StudyFields, methods: list[str]) -> None:
         model, *(one for one in study.exclude if not one.endswith(("universal", ".json")))
     )
     if METHODS[0] in methods and (grid := options.known_grid(model)):
+        from caploc.components import find_grid
         from caploc.search.settings import check_budget
 
-        check_budget(study.settings, grid.size)
+        check_budget(study.settings, find_grid(study.components, grid).size)
 
 
 def show_results(results: "list[Result]") -> None:

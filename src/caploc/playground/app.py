@@ -138,17 +138,22 @@ def lay_out(playground: Playground) -> dict[str, Any]:
 
 def lay_out_run(run: FinishedRun) -> dict[str, Any]:
     """Return a run's map, and its heads in the order in which they are knocked out."""
-    drawn = head_map(run.result)
+    drawn, shape = head_map(run.result), run.result.grid
+    heads, grid = shape.model_heads(), shape.grid()
+    cells = [
+        {"shade": cell.shade, "text": cell.text, "note": cell.note}
+        for layer in drawn.layers
+        for cell in layer
+    ]
     return {
         "name": inline(run.folder.name),
         "task": run.study.task,
         "card": write_text(run.result.card),
-        "order": run.result.ranking(),
-        "top": len(run.result.top),
-        # each head's colour, effect and note, layer by layer
+        "order": [str(head) for head in heads.named_in(run.result.ranking())],
+        "top": len(heads.named_in(run.result.top)),
+        # each head's colour, effect and note, layer by layer; those of its group or layer
         "cells": [
-            [{"shade": cell.shade, "text": cell.text, "note": cell.note} for cell in layer]
-            for layer in drawn.layers
+            [cells[owner] for owner in grid.owners[columns]] for columns in heads.layer_slices
         ],
         "legend": {"needed": drawn.needed_end, "helped": drawn.helped_end},
     }

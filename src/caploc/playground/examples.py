@@ -8,8 +8,6 @@ from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from caploc.contents import Answers, read_file
 from caploc.errors import BadOption, CaplocError
 from caploc.folder import ANSWERS, RESULT, rows_file
@@ -172,15 +170,16 @@ class ExampleRows:
     def describe(self) -> dict[str, Any]:
         """Return what the page shows: choices as scored, and each head alone, by outcome."""
         grid = self.result.grid.grid()
+        nothing, whole = (pack(grid.cut_mask(grid.mask(e))) for e in ((), self.result.top))
         found: dict[str, Any] = {"choices": None, "alone": []}
         for place, question in stored_questions(self.database).items():
             if not self.is_own(question):
                 continue
-            intact = self.row(place, pack(np.zeros(grid.size, dtype=bool)))
+            intact = self.row(place, nothing)
             if intact is None:
                 continue
             if question.outcome == "metric":
-                cut = self.row(place, pack(grid.mask(self.result.top)), intact.example)
+                cut = self.row(place, whole, intact.example)
                 found["choices"] = found["choices"] or compare_choices(intact, cut)
             alone = self.alone(place, intact) if grid.size <= MOST_PARTS else {}
             if alone:
@@ -211,12 +210,11 @@ class ExampleRows:
         """Return the example's row without each head that was knocked out alone."""
         grid = self.result.grid.grid()
         found = {}
-        for column, head in enumerate(grid.components):
-            mask = np.zeros(grid.size, dtype=bool)
-            mask[column] = True
+        for component in grid.components:
+            mask = grid.cut_mask(grid.mask([component]))
             row = self.row(question, pack(mask), intact.example)
             if row is not None:
-                found[str(head)] = row
+                found[str(component)] = row
         return found
 
 

@@ -24,10 +24,10 @@ def label(card: Card) -> str:
 
 
 def share_of_heads(card: Card) -> str:
-    """Write how many heads of the model they are, and which, if the heading does not say it."""
+    """Write how many of all there are, and which, if the heading does not say it."""
     some = f"{len(card.heads)} of " if card.heads else ""
     names = f": {' '.join(card.heads)}" if len(card.heads) > NAMED else ""
-    return f"{some}{card.of:,} heads of {card.model}{names}"
+    return f"{some}{card.of:,} {card.kind} of {card.model}{names}"
 
 
 def headline(card: Card) -> str:

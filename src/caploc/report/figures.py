@@ -213,8 +213,9 @@ def chart_heads(result: Result) -> Figure:
         sure = 0.0 if value is not None and entry.is_open else value
         note = {"name": name, "effect": value, "shown": sure, "named": standing.named}
         values.append({"layer": entry.layer, "head": entry.index, **note})
-    across = list(range(max(result.grid.heads, default=0)))
-    step = 18 if max(result.grid.layers, *result.grid.heads, 1) <= 32 else 8
+    widths = result.grid.grid().per_layer
+    across = list(range(max(widths, default=0)))
+    step = 18 if max(result.grid.layers, *widths, 1) <= 32 else 8
     looks = shade_scale(min(unit.factor * largest_effect(result), 1e300) or 1.0)
     title = f"{called(result.task.name)} in {called(result.model.shown)}"
     data, axis = (

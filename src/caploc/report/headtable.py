@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from caploc.components import ALONE, Head
+from caploc.components import ALONE, Component
 from caploc.report.colours import shade_class, shade_number
 from caploc.report.wording import (
     Unit,
@@ -92,7 +92,7 @@ def name_top(result: Result) -> str:
 class Cell:
     """One head of the map."""
 
-    head: Head
+    head: Component
     shade: str  # CSS class of its colour; `u` where the head was not measured
     text: str  # its effect, without the unit
     note: str  # all that is known of it, a line each
@@ -104,6 +104,8 @@ class Cell:
 class HeadMap:
     """The cells of every layer, and what the legend says."""
 
+    kind: str  # of the components that the cells are of
+    letter: str  # of their names
     layers: list[list[Cell]]
     columns: int
     dense: bool  # too many columns for numbers in the cells
@@ -127,8 +129,8 @@ def head_map(result: Result) -> HeadMap:
         entry, effect, head = standing.entry, standing.entry.effect, standing.entry.place
         notes, starts, group = _notes(standing, unit, place), False, grid.group(head)
         if group is not None:
-            size, count = grid.group_sizes[head.layer], grid.heads_per_layer[head.layer]
-            first, last = group * size, min((group + 1) * size, count) - 1
+            mates = next(each for each in grid.groups if grid.column(head) in each)
+            first, last = (grid.component(mates[end]).index for end in (0, -1))
             notes.append(f"key-value group {group} (H{first}–H{last})")
             starts = head.index == first > 0
         shade, text = "u", ""
@@ -139,8 +141,10 @@ def head_map(result: Result) -> HeadMap:
             quiet = step == 0 or (entry.is_open and not standing.named)
             text = "" if quiet else unit.short_effect(effect, limit)
         cells.append(Cell(head, shade, text, "\n".join(notes), standing, starts))
-    columns = max(grid.heads_per_layer, default=0)
+    columns = max(grid.per_layer, default=0)
     return HeadMap(
+        kind=grid.COMPONENT.KIND,
+        letter=grid.COMPONENT.LETTER,
         layers=[cells[columns] for columns in grid.layer_slices],
         columns=columns,
         dense=columns > DENSE,
@@ -152,7 +156,7 @@ def head_map(result: Result) -> HeadMap:
         unmeasured=sum(cell.shade == "u" for cell in cells),
         open=sum(cell.shade == "o" and not cell.standing.named for cell in cells),
         grouped=any(cell.starts_group for cell in cells),
-        uneven=any(size < columns for size in grid.heads_per_layer),
+        uneven=any(size < columns for size in grid.per_layer),
     )
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from caploc.components import Head
+from caploc.components import Component
 from caploc.report.card import cells, label
 from caploc.report.headtable import head_map
 from caploc.report.templates import COMPARE, write_page
@@ -26,16 +26,17 @@ class ComparedRun:
     result: Result
 
     @property
-    def weights(self) -> tuple[str, str | None]:
+    def weights(self) -> tuple[str, str | None, str]:
         """What two runs of one model have in common: heads of others are not the same heads."""
-        return self.result.model.name, self.result.model.fingerprint
+        model = self.result.model
+        return model.name, model.fingerprint, self.result.grid.components
 
     @property
-    def effects(self) -> dict[Head, float | None]:
+    def effects(self) -> dict[Component, float | None]:
         return {entry.place: entry.effect for entry in self.result.heads}
 
     @property
-    def top_heads(self) -> list[Head]:
+    def top_heads(self) -> list[Component]:
         """The heads that the run names, where it has an effect of them."""
         return [entry.place for entry in self.result.heads if entry.head in self.result.top]
 

@@ -24,7 +24,7 @@ import numpy as np
 from jaxtyping import Float64, Int, Num
 from scipy import stats
 
-from caploc.components import Grid, Head, Heads, Masks
+from caploc.components import Component, Grid, Heads, Masks
 from caploc.designs import generator
 from caploc.errors import BadOption, UnknownName
 from caploc.search import column_mask
@@ -34,6 +34,7 @@ from caploc.stats.threshold import Chosen, Scores, Sets, blocks, strengths
 SMALLEST = np.finfo(float).tiny  # chances below it are dropped: no sum of them shows
 NEIGHBOURS = 20  # by rank of activity, among which a neuron's match is drawn
 FEWEST = 5  # random draws from which a standard deviation is taken; 20 are better
+AnyGrid = Grid[Any]
 Effects = Float64[np.ndarray, " items"]
 DrawnEffects = Float64[np.ndarray, "draws items"]
 
@@ -76,7 +77,7 @@ def block_counts(chosen: Chosen, slices: Sequence[slice]) -> list[int]:
     return [int(np.count_nonzero(chosen[block])) for block in slices]
 
 
-def count_shared(first: Chosen, second: Chosen, grid: Grid[Any]) -> Chance:
+def count_shared(first: Chosen, second: Chosen, grid: AnyGrid) -> Chance:
     """Count the parts in common, beside what random sets of the same sizes give.
 
     Exact: hypergeometric over all parts, so that `|A| |B| / N` are expected; and, stricter, with as
@@ -123,7 +124,7 @@ def permutation_p(value: float | int, drawn: Num[np.ndarray, " draws"]) -> float
 
 
 def random_sets(
-    located: Chosen, grid: Grid[Any] | None, draws: int, *, seed: int, excluding: bool = True
+    located: Chosen, grid: AnyGrid | None, draws: int, *, seed: int, excluding: bool = True
 ) -> Sets:
     """Draw random sets with as many neurons in each layer of the grid as the located set has.
 
@@ -150,7 +151,7 @@ def draw_in_blocks(
 
 
 def activity_matched(
-    located: Chosen, grid: Grid[Any], activity: Scores, draws: int, *, seed: int
+    located: Chosen, grid: AnyGrid, activity: Scores, draws: int, *, seed: int
 ) -> Sets:
     """Draw random sets that match the located set neuron by neuron, in layer and in activity.
 
@@ -269,7 +270,7 @@ def gains(located: Effects, random: DrawnEffects) -> Effects:
 
 
 DRAWS = 9_999  # random sets of heads for each task; no p is below 1 / (1 + DRAWS)
-FoundHeads = Mapping[str, Sequence[Head] | Sequence[int]]  # by task; columns or heads
+FoundHeads = Mapping[str, Sequence[Component] | Sequence[int]]  # by task; columns or heads
 Columns = Mapping[str, Sequence[int]]  # by task
 
 
@@ -277,11 +278,11 @@ Columns = Mapping[str, Sequence[int]]  # by task
 class Blocks:
     """Columns of a grid within which heads are drawn: all of them, or those of each layer."""
 
-    grid: Heads
+    grid: AnyGrid
     slices: list[slice]
 
     @classmethod
-    def both(cls, grid: Heads) -> "tuple[Blocks, Blocks]":
+    def both(cls, grid: AnyGrid) -> "tuple[Blocks, Blocks]":
         """Take the whole grid as one block, and a block a layer."""
         return cls(grid, blocks(grid.size, None)), cls(grid, blocks(grid.size, grid))
 
@@ -332,7 +333,7 @@ class Blocks:
         return expected
 
 
-def columns_of(found: FoundHeads, grid: Heads) -> dict[str, list[int]]:
+def columns_of(found: FoundHeads, grid: AnyGrid) -> dict[str, list[int]]:
     """List each task's heads as columns, once each; raises UnknownName if the grid lacks one."""
     for column in (head for heads in found.values() for head in heads if isinstance(head, int)):
         if not 0 <= column < grid.size:
@@ -340,12 +341,12 @@ def columns_of(found: FoundHeads, grid: Heads) -> dict[str, list[int]]:
                 f"There is no head in column {column}: columns are 0 to {grid.size - 1}."
             )
     return {
-        task: sorted({grid.column(head) if isinstance(head, Head) else head for head in heads})
+        task: sorted({grid.column(head) if isinstance(head, Component) else head for head in heads})
         for task, heads in found.items()
     }
 
 
-def in_groups(sets: Masks, grid: Heads) -> Int[np.ndarray, "masks groups"]:
+def in_groups(sets: Masks, grid: AnyGrid) -> Int[np.ndarray, "masks groups"]:
     """Count the heads of each set in each key-value group."""
     firsts = [group[0] for group in grid.groups]
     counts: np.ndarray = np.add.reduceat(sets, firsts, axis=1, dtype=np.int16)
@@ -380,7 +381,9 @@ class Shared(JsonRecord):
     chance: Chance
 
 
-def overlaps(found: FoundHeads, grid: Heads, *, draws: int = DRAWS, seed: int = 0) -> list[Overlap]:
+def overlaps(
+    found: FoundHeads, grid: AnyGrid, *, draws: int = DRAWS, seed: int = 0
+) -> list[Overlap]:
     """Find heads and key-value groups that two tasks share, pair by pair, beside what chance gives.
 
     Heads: exact, hypergeometric (`common_by_chance`). Groups, heads being drawn: the mean is `sum
@@ -391,10 +394,8 @@ def overlaps(found: FoundHeads, grid: Heads, *, draws: int = DRAWS, seed: int = 
     """
     check_draws(draws)
     columns = columns_of(found, grid)
-    group_sizes = grid.group_sizes or (1,) * grid.layers
-    of_groups = Heads(
-        tuple(-(-n // size) for n, size in zip(grid.heads_per_layer, group_sizes, strict=True))
-    )
+    firsts = column_mask(grid.size, [group[0] for group in grid.groups])
+    of_groups = Heads(tuple(grid.counts(firsts)))
     drawn = [
         (kind, {task: in_groups(m, grid) > 0 for task, m in kind.drawn(columns, draws, seed)})
         for kind in Blocks.both(grid)
@@ -434,7 +435,7 @@ def overlaps(found: FoundHeads, grid: Heads, *, draws: int = DRAWS, seed: int = 
     ]
 
 
-def shared(found: FoundHeads, grid: Heads, *, draws: int = DRAWS, seed: int = 0) -> list[Shared]:
+def shared(found: FoundHeads, grid: AnyGrid, *, draws: int = DRAWS, seed: int = 0) -> list[Shared]:
     """List heads found for at least 2, 3 ... tasks, for which of them, beside what chance gives.
 
     The mean is exact (`Blocks.in_many`), the p by permutation, every task's heads drawn anew.

@@ -7,7 +7,7 @@ from typing import Any
 
 from scipy import stats
 
-from caploc.components import Head
+from caploc.components import Component
 from caploc.errors import BadOption
 from caploc.stats import JsonRecord
 
@@ -100,7 +100,7 @@ class Universality(JsonRecord):
 
 
 def judge_universality(
-    effects: Mapping[str, Mapping[Head, HeadCost]],
+    effects: Mapping[str, Mapping[Component, HeadCost]],
     intact: Mapping[str, Intact],
     families: Mapping[str, str] | None = None,
     *,
@@ -141,12 +141,12 @@ def judge_universality(
 
 
 def tested_heads(
-    effects: Mapping[str, Mapping[Head, HeadCost]],
+    effects: Mapping[str, Mapping[Component, HeadCost]],
     intact: Mapping[str, Intact],
     families: Mapping[str, str],
     share: float,
     level: float,
-) -> list[tuple[Head, TaskVerdict]]:
+) -> list[tuple[Component, TaskVerdict]]:
     """Test every head on every task on which it was measured."""
     asked = [
         (head, task, each)
@@ -187,7 +187,7 @@ def loss_interval(effect: HeadCost, intact: Intact) -> tuple[float, float]:
     return ends[0], ends[1]
 
 
-def judge_head(head: Head, trials: list[TaskVerdict]) -> HeadVerdict:
+def judge_head(head: Component, trials: list[TaskVerdict]) -> HeadVerdict:
     """Judge one head by its trials on every task."""
     families = list(dict.fromkeys(each.family for each in trials))
     needed = list(dict.fromkeys(each.family for each in trials if each.verdict == "needed"))

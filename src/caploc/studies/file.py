@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 from pydantic_core import ErrorDetails
 
-from caploc.components import Heads
+from caploc.components import Heads, find_grid
 from caploc.declaration import Study
 from caploc.errors import BadOption, CaplocError, OutOfMemory, list_keys, nearest
 from caploc.files import read_toml
@@ -362,7 +362,7 @@ class Mistakes:
             yield f"{'; '.join(places[:NAMED])}{more}: {said}"
 
 
-def check_study(place: Place, study: Study, grid: Heads | None, found: Mistakes) -> None:
+def check_study(place: Place, study: Study, heads: Heads | None, found: Mistakes) -> None:
     """Everything that `Study.check` refuses, all of it, with each model looked at once."""
     about = place.about
     before = len(found.about)
@@ -372,8 +372,8 @@ def check_study(place: Place, study: Study, grid: Heads | None, found: Mistakes)
     named = dict.fromkeys(study.named_tasks[1:], f"also of {place.tasks}")
     for name, where in (named | {study.task: f"tasks: {place.tasks}"}).items():
         found.of(where, partial(check_task_name, name, study.options))
-    if grid is not None and len(found.about) == before:
-        found.of(about, partial(study.sized, grid.size))
+    if heads is not None and len(found.about) == before:
+        found.of(about, lambda: study.sized(find_grid(study.components, heads)))
 
 
 def clashes(names: Sequence[str]) -> list[str]:

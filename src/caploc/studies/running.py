@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from caploc.comparison import compare
+from caploc.components import find_grid
 from caploc.contents import RunFile, read_contents, read_file
 from caploc.declaration import Study
 from caploc.errors import BadOption, CaplocError, OutOfMemory, Stopped, StoreFailed, UserError
@@ -146,7 +147,7 @@ def finished(folder: Path, study: Study) -> Result | None:
         try:
             budgeted = study.check()
         except OutOfMemory:  # a finished study's model need not fit into the memory there is
-            budgeted = study.sized(grid_of(study.model).size)
+            budgeted = study.sized(find_grid(study.components, grid_of(study.model)))
         same = question(written.study) == question(json.loads(json.dumps(asdict(budgeted))))
     except UserError:
         return None

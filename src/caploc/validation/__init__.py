@@ -13,12 +13,13 @@ predict.
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from jaxtyping import Float
 
 from caploc import designs
-from caploc.components import Heads, Mask, Masks
+from caploc.components import Grid, Mask, Masks
 from caploc.contents import Curve
 from caploc.cost import Cost
 from caploc.errors import BadOption
@@ -54,7 +55,7 @@ class Check:
     """
 
     meter: Meter
-    grid: Heads
+    grid: Grid[Any]
     examples: Sequence[int]
     fresh: bool
     draws: int
@@ -197,7 +198,7 @@ CURVED = 100  # examples of each task, at most, that a run draws its own curve o
 
 
 def draw_curve(
-    grid: Heads,
+    grid: Grid[Any],
     heads: Sequence[str],
     judged: Sequence[tuple[Meter, Sequence[int]]],
     progress: Progress,
@@ -295,7 +296,7 @@ def controls(
     if not check.draws or not chosen.any():
         return None
     drawn = designs.layer_matched_masks(
-        chosen, check.grid.layer_slices, DRAWN * check.draws, seed=check.seed, avoid=avoid
+        chosen, check.grid.strata, DRAWN * check.draws, seed=check.seed, avoid=avoid
     )
     _, first = np.unique(drawn, axis=0, return_index=True)
     masks = drawn[np.sort(first)[: check.draws]]
