@@ -28,9 +28,9 @@ ANSWERED = 120_000  # milliseconds that a model on a busy CPU may take
 
 
 @contextmanager
-def serving(command: str, folder: Path) -> Iterator[str]:
+def serving(folder: Path, *more: str) -> Iterator[str]:
     """Serve the playground on a run, or the view of a folder; the address it listens at."""
-    words = [str(CAPLOC), command, str(folder), "--port", "0"]
+    words = [str(CAPLOC), "view", str(folder), "--port", "0", *more]
     with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as server:
         try:
             assert server.stdout is not None
@@ -67,8 +67,8 @@ def main() -> None:
     ]
     with (
         sync_playwright() as driver,
-        serving("ui", runs / RUN) as url,
-        serving("view", runs) as listed,
+        serving(runs / RUN, "--play") as url,
+        serving(runs) as listed,
     ):
         browser = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
         pages += [("playground.png", url, WIDE), ("view.png", listed, LIST)]

@@ -26,8 +26,8 @@ from worlds.planted import Planted, write_planted
 
 ROOT = Path(__file__).parent.parent
 COMMANDS = [
-    "locate", "evaluate", "curve", "interactions", "universal", "compare", "report",
-    "tasks", "models", "doctor", "rows", "run", "ui", "view",
+    "locate", "evaluate", "curve", "interactions", "universal",
+    "tasks", "models", "doctor", "rows", "run", "view",
 ]  # fmt: skip
 
 
@@ -105,15 +105,21 @@ def typed(monkeypatch, capsys, tmp_path):
         (["locate", "nowhere/at/all", "--task", "demo/addition"], "nowhere/at/all"),
         (["locate", DEMO, "--task", "demo/addition", "--data", "x"], "SPLIT=FILE"),
         (["evaluate", DEMO, "--heads", "L7H1", "--task", "demo/prose"], "L0 to L5"),
-        (["ui", "nowhere"], "There is no folder 'nowhere'"),
+        (["view", "nowhere", "--play"], "There is no folder 'nowhere'"),
         (["view", "nowhere"], "There is no folder 'nowhere'; name one that holds runs"),
         (["view", ".", "--port", "70000"], "--port must be 0 to 65535; got 70000"),
-        (["ui", "--model", "nowhere/at/all"], "nowhere/at/all"),
-        (["ui", "--task", "demo/additon"], "Did you mean 'demo/addition'?"),
-        (["ui", "--model", DEMO, "--port", "70000"], "--port must be 0 to 65535; got 70000"),
+        (["view", "--model", "nowhere/at/all"], "nowhere/at/all"),
+        (["view", "--task", "demo/additon"], "Did you mean 'demo/addition'?"),
+        (["view", "--model", DEMO, "--port", "70000"], "--port must be 0 to 65535; got 70000"),
         (["evaluate", DEMO, "--heads", "7", "--task", "demo/prose"], "such as L16H21"),
-        (["report", "/nowhere"], "There is no folder '/nowhere'; name the folder of a finished"),
-        (["compare", "/nowhere"], "There is no folder '/nowhere'; name the folder of a finished"),
+        (
+            ["view", "/nowhere", "--write"],
+            "There is no folder '/nowhere'; name the",
+        ),
+        (
+            ["view", "/nowhere", "/nowhere"],
+            "There is no folder '/nowhere'; name the",
+        ),
         (["universal", "/nowhere"], "There is no folder '/nowhere'; name the folder of a"),
         (
             ["export", DEMO, "--heads", "L0H1", "--to", "cut", "--as", "head"],

@@ -95,7 +95,7 @@ MISTAKES = [
     # folders and files of studies
     ("curve nowhere", "There is no folder 'nowhere'"),
     ("models fetch", "fetch takes names of models: smollm2"),
-    ("report nothing", "nothing holds no result.json"),
+    ("view nothing --write", "nothing holds no result.json"),
     (f"{LOCATE} --out empty.jsonl", "--out empty.jsonl is a file; name a folder"),
     ("run nowhere.toml", "no file .*nowhere.toml"),
     ("run broken.toml", "broken.toml .*TOML"),

@@ -47,7 +47,7 @@ def runs(tmp_path_factory):
         )
         caploc.run_study(study, folder / task, command=f"caploc locate demo --task demo/{task}")
     curve(folder / "addition", 3, 40)
-    compare([folder], folder, command="caploc compare runs")
+    compare([folder], folder, command="caploc view runs --write")
     return folder
 
 

@@ -31,7 +31,7 @@ def chat(
         caploc chat runs/past --plain
 
     See also:
-        ui, export
+        view, export
     """
     options.check_heads(folder, heads)
     if heads is None:

@@ -18,66 +18,6 @@ Port = Annotated[int, option("Where to listen; 0 takes any free port.")]
 Host = Annotated[str, option("Address to listen on.")]
 
 
-def report(
-    folder: Annotated[Path, options.runs_argument("A finished run's folder, or one of runs.")],
-) -> None:
-    """Write report and figures of a finished run again.
-
-    Examples:
-        caploc report runs/addition
-        caploc report runs/demo
-
-    Writes:
-        report.html: the report
-        figures/: the map, the scores and the curve as SVG
-        compare.html: of a folder of runs, all side by side
-
-    See also:
-        compare, curve
-    """
-    from caploc.studies.running import rewrite_report
-
-    console.say(f"Report: {rewrite_report(folder)}")
-
-
-def compare(
-    folders: Annotated[
-        list[Path],
-        options.runs_argument("Folders of finished runs, or folders of such folders."),
-    ],
-    out: Annotated[
-        Path | None,
-        option(
-            "Folder of the page and its files.",
-            show_default="runs/compare- and the names of the folders",
-            callback=options.check_folder,
-        ),
-    ] = None,
-    as_json: options.Json = False,
-) -> None:
-    """Put several runs side by side; no model is run.
-
-    Examples:
-        caploc compare runs/demo
-        caploc compare runs/addition runs/code --out runs/compared
-
-    Writes:
-        compare.html: the page
-        compare.json: what it rests on
-
-    See also:
-        report, universal
-    """
-    from caploc import tables
-    from caploc.comparison import compare as run
-
-    names = ["-".join(folder.resolve().parts[-2:]).removeprefix("runs-") for folder in folders]
-    where = out or default_folder("compare", *names)
-    found = run(folders, where, command=options.command_line())
-    report = f"Report: {where / 'compare.html'}"
-    options.OutputGroup(as_json=as_json).show(found, tables.comparison_table(found), report)
-
-
 def tasks(
     text: Annotated[
         str | None, argument("Show names that contain this; caploc's own if absent.")
@@ -163,35 +103,109 @@ def rows(
 
 
 @options.takes_groups
-def ui(
-    folder: Annotated[
-        Path | None, options.runs_argument("A finished run, or a folder of runs of one model.")
+def view(
+    folders: Annotated[
+        list[Path] | None,
+        argument("Runs, or folders of runs; runs/ if absent, and the playground if that is."),
     ] = None,
-    model: Annotated[
-        str | None,
-        option("Hugging Face id, local folder, or a name of `caploc models`; else the run's."),
-    ] = None,
+    write: Annotated[
+        bool,
+        option("Write report.html and figures again, of several compare.html; serve nothing."),
+    ] = False,
+    markdown: Annotated[
+        bool, option("Print what the runs found as Markdown to paste, and serve nothing.")
+    ] = False,
+    play: Annotated[
+        bool, option("Open the playground of a run, of all runs of a model, or of --model.")
+    ] = False,
+    model: Annotated[str | None, option("A model to play with, no run needed.")] = None,
     task: Annotated[
         list[str] | None,
-        option(f"A task to draw examples from; {options.ONE_OR_MORE}."),
+        option(f"A task that the playground draws examples from; {options.ONE_OR_MORE}."),
     ] = None,
     port: Port = 8750,
     host: Host = "127.0.0.1",
-    data: options.Data = None,
-    chat_template: options.Chat = False,
+    out: Annotated[
+        Path | None, option("Folder of compare.html.", callback=options.check_folder)
+    ] = None,
+    as_json: options.Json = False,
+    data: Annotated[list[str] | None, options.declared("data", rich_help_panel="Task")] = None,
+    chat_template: Annotated[
+        bool, options.declared("chat_template", "--chat-template", rich_help_panel="Task")
+    ] = False,
     *,
     code: options.CodeGroup,
     loading: options.Loading,
 ) -> None:
-    """Knock heads out by hand, in a page on this machine.
+    """Look at runs, or play with a model, in a page on this machine.
+
+    One folder opens a page over all runs in it: live, every example, a playground of each. Several
+    are written side by side into compare.html; no model is run.
 
     Examples:
-        caploc ui runs/addition
-        caploc ui --model smollm2 --task words/past --port 0
+        caploc view runs/demo
+        caploc view runs/addition runs/code --out runs/compared
+        caploc view runs/addition --write
+        caploc view --model smollm2 --task words/past
 
     See also:
-        locate, export
+        chat, export
     """
+    named = folders or ([Path("runs")] if is_folder(Path("runs")) else [])
+    if write or markdown or len(named) > 1:
+        options.check_runs(named)
+    if markdown:
+        print_cards(named)
+    elif len(named) > 1:
+        compare(named, out, as_json)
+    elif write and named:
+        from caploc.studies.running import rewrite_report
+
+        console.say(f"Report: {rewrite_report(named[0])}")
+    elif play or model or task or not named:
+        asked = TaskOptions(
+            chat_template=chat_template, data=parse_data(data or []), allow_code=code.allow_code
+        )
+        run = None if model or not folders else folders[0]
+        serve_playground(run, model, task or [], asked, loading, (host, port), code)
+    else:
+        serve_runs(named[0], loading, (host, port), code)
+
+
+def print_cards(folders: list[Path]) -> None:
+    """Print the cards of finished runs as Markdown."""
+    from caploc.contents import read_file
+    from caploc.folder import RESULT, finished_in
+    from caploc.report.card import write_markdown
+    from caploc.result import Result
+
+    for found in (each for folder in folders for each in finished_in(folder)):
+        console.say(write_markdown(read_file(found / RESULT, Result).card))
+
+
+def compare(folders: list[Path], out: Path | None, as_json: bool) -> None:
+    """Put runs side by side, print the table, and write the page."""
+    from caploc import tables
+    from caploc.comparison import compare as run
+
+    names = ["-".join(folder.resolve().parts[-2:]).removeprefix("runs-") for folder in folders]
+    where = out or default_folder("compare", *names)
+    found = run(folders, where, command=options.command_line())
+    page = f"Report: {where / 'compare.html'}"
+    options.OutputGroup(as_json=as_json).show(found, tables.comparison_table(found), page)
+
+
+def serve_playground(
+    folder: Path | None,
+    model: str | None,
+    task: list[str],
+    asked: TaskOptions,
+    loading: options.Said,
+    place: tuple[str, int],
+    code: options.CodeGroup,
+) -> None:
+    """Serve the playground of a model, or of runs of one."""
+    options.check_runs(folder)
     from caploc.playground.setting import make_setting, open_runs
     from caploc.workbench import Allowed
 
@@ -200,74 +214,42 @@ def ui(
         from caploc.playground.playground import Playground
         from caploc.playground.serving import list_hosts, listen
 
-    asked = TaskOptions(
-        chat_template=chat_template, data=parse_data(data or []), allow_code=code.allow_code
-    )
     named = None if model is None else placed(model)
     tasks = list(map(placed, options.split_names(task)))
-    runs = (
-        open_runs(folder, Allowed(True, loading.get("trust_remote_code", False))) if folder else ()
-    )
-    setting = make_setting(
-        runs, named, options.model_of(loading, named or DEFAULT_MODEL), tasks, asked
-    )
+    trust = loading.get("trust_remote_code", False)
+    runs = open_runs(folder, Allowed(True, trust)) if folder else ()
+    loaded = options.model_of(loading, named or DEFAULT_MODEL)
+    setting = make_setting(runs, named, loaded, tasks, asked)
     setting.check()
+    host, port = place
     with listen(host, port) as listening:
         code.check()
-        serve_page(
-            "Playground", application(Playground(setting), list_hosts(host)), host, listening
-        )
+        site = application(Playground(setting), list_hosts(host))
+        serve_page("Playground", site, host, listening)
 
 
-@options.takes_groups
-def view(
-    folder: Annotated[Path, argument("A folder of runs, or one run.")] = Path("runs"),
-    port: Port = 8750,
-    host: Host = "127.0.0.1",
-    device: options.Device = "auto",
-    trust_remote_code: options.Trust = False,
-    markdown: Annotated[
-        bool, option("Print what the runs found as Markdown to paste, and serve nothing.")
-    ] = False,
-    *,
-    code: options.CodeGroup,
+def serve_runs(
+    folder: Path, loading: options.Said, place: tuple[str, int], code: options.CodeGroup
 ) -> None:
-    """Look at runs in a page on this machine.
-
-    All runs below a folder, live, every example, side by side. Models are loaded only if you open a
-    run's playground there.
-
-    Examples:
-        caploc view
-        caploc view runs/demo --port 0
-        caploc view runs/addition --markdown
-
-    See also:
-        ui, report, compare
-    """
-    from caploc.contents import read_file
-    from caploc.folder import RESULT, finished_in
-    from caploc.report.card import write_markdown
-    from caploc.result import Result
-
+    """Serve a page over all runs below a folder."""
     if not is_folder(folder):
         raise UserError(
             f"There is no folder {str(folder)!r}; name one that holds runs, or make one with "
             "`caploc locate` or `caploc demo`."
         )
-    if markdown:
-        for found in finished_in(folder):
-            console.say(write_markdown(read_file(found / RESULT, Result).card))
-        return
     with served():
         from caploc.playground.serving import list_hosts, listen
         from caploc.playground.view import Playgrounds, View, view_application
 
+    host, port = place
     with listen(host, port) as listening:
         code.check()
         runs = View(folder)
         playgrounds = Playgrounds(
-            runs.index, device, judges_code=code.allow_code, trust=trust_remote_code
+            runs.index,
+            loading.get("device", "auto"),
+            judges_code=code.allow_code,
+            trust=loading.get("trust_remote_code", False),
         )
         site = view_application(runs, playgrounds, list_hosts(host))
         serve_page("View", site, host, listening)

@@ -90,7 +90,7 @@ def curve(
         figures/, report.html: the run's, with the curve
 
     See also:
-        report, interactions
+        view, interactions
     """
     from caploc.contents import Curve, read_file
     from caploc.evaluation import curve as run
@@ -185,7 +185,7 @@ def universal(
         CAPLOC_CACHE/universal/: the universal heads, for `locate --exclude universal`
 
     See also:
-        compare, locate
+        view, locate
     """
     from caploc.folder import finished_in
 

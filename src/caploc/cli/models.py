@@ -140,7 +140,7 @@ def export(
         README.md: a model card with the evidence and its limits
 
     See also:
-        evaluate, ui
+        evaluate, view
     """
     if heads is None:
         check_source(source)

@@ -105,7 +105,7 @@ def run(
         rows.sqlite: every row; what several studies need is there once
 
     See also:
-        locate, compare
+        locate, view
     """
     from caploc.studies import read_studies
 

@@ -113,7 +113,7 @@ class View:
         return framed(draw_report(folder, stamp_of(folder, RESULT)))
 
     def compare(self, request: Request) -> Response:
-        """Return the page of several runs side by side, as `caploc compare` writes it."""
+        """Return the page of several runs side by side, as `caploc view` writes it."""
         names = list(dict.fromkeys(request.query_params.get("runs", "").split(",")))
         if not 2 <= len(names) <= MOST_COMPARED:
             raise BadOption(f"Choose 2 to {MOST_COMPARED} runs to compare; got {len(names)}.")

@@ -265,6 +265,6 @@ def rewrite_report(folder: Path) -> Path:
     try:
         command = str(read_json(folder / COMPARISON)["command"])
     except (UserError, LookupError, TypeError):
-        command = shlex.join(["caploc", "report", str(folder)])
+        command = shlex.join(["caploc", "view", str(folder), "--write"])
     compare(runs, folder, command=command)
     return folder / COMPARE

@@ -251,4 +251,4 @@ def test_mistakes_get_a_sentence_on_the_page(visit):
     page.route("**/answers", lambda route: route.abort())
     page.locator("[data-head=L0H1]").click()
     page.locator("#answer").click()
-    expect(failure).to_contain_text("is `caploc ui` or `caploc view` still running?")
+    expect(failure).to_contain_text("is `caploc view` still running?")

@@ -48,6 +48,6 @@ export async function* events(path, content, signal) {
 
 export function said(error) {
   return error instanceof TypeError
-    ? "The server cannot be reached; is `caploc ui` or `caploc view` still running?"
+    ? "The server cannot be reached; is `caploc view` still running?"
     : error.message;
 }
