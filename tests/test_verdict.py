@@ -124,6 +124,13 @@ def test_no_sentence_has_more_than_twenty_words():
         )
 
 
+def test_what_may_rise_and_surely_falls_by_less_than_the_margin_is_kept():
+    may_rise = {"outcome": 0.01, "low": -0.02, "high": 0.04, "verdict": "open", "margin": 0.03}
+    content = found(others="open")
+    content["validation"]["other_tasks"][0]["change"] = may_rise
+    assert [row.said for row in card(content).rows] == [Said.LOST, Said.KEPT, Said.CONTROL]
+
+
 def test_a_rise_is_no_loss_and_random_heads_are_only_compared_with():
     rows = card(found(others="rises")).rows
     assert [row.said for row in rows] == [Said.LOST, Said.KEPT, Said.CONTROL]

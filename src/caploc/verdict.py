@@ -200,11 +200,13 @@ def sign(unit: Unit) -> str:
 
 
 def read_change(change: Change | None) -> Said | None:
-    """Read an interval: lost for sure, kept but for the margin for sure, or neither."""
+    """Read an interval: lost for sure, kept (no loss beyond the margin) for sure, or neither."""
     if change is None or change.outcome is None:
         return None
     if change.verdict == "changed":
         return Said.LOST if change.outcome < 0 else Said.KEPT
+    if change.low is not None and change.margin is not None and change.low >= -change.margin:
+        return Said.KEPT
     return Said.KEPT if change.verdict == "unchanged" else Said.OPEN
 
 
