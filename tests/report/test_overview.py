@@ -70,7 +70,7 @@ def test_each_run_is_a_row_with_its_link(page, result):
 
 
 def test_scores_are_those_of_held_out_examples(page, sure):
-    assert "SPECIFIC, few examples L0H1 L1H3 100 % 22 % −78 (−86" in page(a=sure).text
+    assert "SPECIFIC, few examples, unstable L0H1 L1H3 100 % 22 % −78 (−86" in page(a=sure).text
 
 
 def test_heads_that_tasks_share_stand_beside_exact_chance(tmp_path, runs, result):
