@@ -29,7 +29,7 @@ from caploc.search import METHODS, Found, Problem, column_mask
 from caploc.session import add_signal
 from caploc.store import Store
 from caploc.validation import Check
-from caploc.validation.members import drop_idle_members, judge, measure_members
+from caploc.validation.members import confirm_members, judge, measure_members
 from caploc.workbench import ModelOptions, Workbench
 from census import CASES, FILES, ROWS, Case, wanted
 from measuring import say
@@ -160,7 +160,7 @@ class Proving:
             judged = judge(check, chosen)
             if judged and judged.examples:  # as a study does: those that had no part in picking
                 check = self.check(judged.examples)
-            chosen = drop_idle_members(check, judged.named if judged else chosen)
+            chosen = confirm_members(check, judged.named if judged else chosen)
         figures = {"rows": float(done.rows), "seconds": done.measuring}
         figures |= judge_heads(done.found, self.truth, split.judging)
         if scans and trial.settings.goal == "heads":

@@ -171,13 +171,13 @@ def test_the_chosen_heads_are_knocked_out_inside_the_block(model, tokenizer, tmp
     ids = torch.as_tensor([tokenizer("12+13=")["input_ids"]])
     with torch.no_grad():
         intact = model(ids).logits
-        with found.knockout():
+        with found.knockout(heads=["L0H5"]):
             cut = model(ids).logits
-        with caploc.knockout(model, found.top):
+        with caploc.knockout(model, ["L0H5"]):
             assert torch.equal(model(ids).logits, cut)
         assert torch.equal(model(ids).logits, intact) and not torch.equal(intact, cut)
     with pytest.raises(BadOption, match="Which model"):
-        caploc.Findings.read(found.folder).knockout()
+        caploc.Findings.read(found.folder).knockout(heads=["L0H5"])
 
 
 def test_the_map_is_a_chart_of_altair(model, tokenizer, tmp_path):

@@ -18,10 +18,10 @@ def test_a_folder_is_named_after_the_run_and_stays_below_runs():
         assert found.name not in ("", ".", "..")
 
 
-def test_packaged_tasks_are_compared_with_copying():
+def test_tasks_are_compared_with_copying_unless_others_are_named():
     assert default_others("words/past") == ["words/copy"]
     assert default_others("words/copy") == default_others("words/copy_twin") == []
-    assert default_others("gsm8k") == []
+    assert default_others("gsm8k") == default_others("/home/me/mine.yaml") == ["words/copy"]
 
 
 def test_what_is_a_path_is_made_absolute(tmp_path, monkeypatch):

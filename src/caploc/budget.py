@@ -6,7 +6,7 @@ from caploc.declaration import CHECKED, Study, held_back
 from caploc.search import METHODS, Problem
 from caploc.tasks.task import Task
 from caploc.validation import CURVED, EXAMPLES, MASKS, REPEATED
-from caploc.validation.frontier import JUDGED, OFFERED, SEARCHED
+from caploc.validation.frontier import CONFIRMED, JUDGED, OFFERED, SEARCHED
 
 ELSEWHERE = 24  # examples of each other task, to tell heads that break everything
 SETS = 20  # that a search for a specific one hands to its check, at most as a rule
@@ -17,8 +17,12 @@ def most_searched(study: Study, tasks: Sequence[Task], heads: int) -> int:
     method, (examples, kept) = METHODS[study.method], study.drawn(tasks[0].size)
     fresh = [] if method.masks else kept[len(held_back(kept)) :]
     intact = len(examples) + len(fresh)
-    if method.has_goals:  # how likely right answers are, and what else a head breaks
-        intact = 2 * intact + len(study.beside) * ELSEWHERE
+    if method.has_goals:  # how likely right answers are
+        intact *= 2
+    # what else a head breaks: the intact model; and the heads, which the default search counts
+    intact += len(study.beside) * ELSEWHERE
+    if not method.has_goals:
+        intact += len(study.beside) * ELSEWHERE * study.settings.top
     if study.seeks_specific:
         intact += 2 * SEARCHED * len({*study.twins, *study.spare})
     return method.most_rows(Problem(heads, examples, study.settings, fresh=fresh)) + intact
@@ -36,15 +40,18 @@ def most_checked(
     elif sets is None:
         sets = SETS
     named = max(study.settings.top if named is None else named, 1)
-    tried = 4 * named  # its beginnings, each head alone, all but each, the same of a part
-    if study.seeks_set:
-        tried += named**2  # all but each, again after every head that leaves
+    # Its beginnings, each head alone, all but each, the same of a part; all but each again after
+    # every head that leaves.
+    tried = 4 * named + named**2
+    if study.seeks_specific:
+        tried += CONFIRMED * (named**2 + named)
     most = study.limit or max(task.size for task in tasks)
     rows = min(CHECKED, most) * (2 + tried + sets + 2 * study.controls) + REPEATED
     rows += MASKS * EXAMPLES if study.controls else 0
-    rows += sum(2 * min(most, task.size) for task in tasks)  # before and after
+    # before and after, and without the strongest head alone
+    rows += sum(3 * min(most, task.size) for task in tasks)
     if not study.quick:
         rows += (1 + named) * CURVED * len(tasks)
     if study.seeks_specific or not study.quick:
-        rows += (1 + sets) * JUDGED * len(study.beside)
+        rows += (1 + sets + CONFIRMED) * JUDGED * len(study.beside)
     return rows

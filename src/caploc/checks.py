@@ -7,27 +7,43 @@ from caploc import designs
 from caploc.contents import Curve
 from caploc.declaration import CHECKED
 from caploc.measurement import Meter
-from caploc.result import Frontier, Members, Subsets, TaskComparison, Validation
+from caploc.models.loading import LoadedModel
+from caploc.options import ZERO
+from caploc.report.wording import called
+from caploc.result import (
+    Frontier,
+    Member,
+    Members,
+    Strongest,
+    Subsets,
+    TaskComparison,
+    TextChange,
+    Validation,
+)
 from caploc.search import column_mask
 from caploc.session import SearchResult, Session
 from caploc.validation import CURVED, Check, Comparison, draw_curve, held_out, score_both
-from caploc.validation.categories import Category, tell_left_out
-from caploc.validation.failures import categorize_failures
+from caploc.validation.categories import Category
+from caploc.validation.failures import LabelledFailures, categorize_failures
 from caploc.validation.frontier import (
+    CONFIRMED,
+    ENOUGH,
     Promise,
     frontier_note,
     judge_frontier,
     offer_part,
     split_examples,
 )
-from caploc.validation.members import drop_idle_members, judge, measure_members
+from caploc.validation.members import confirm_members, judge, measure_members
+from caploc.validation.text import measure_text
 
 
 @dataclass(frozen=True)
 class Naming:
     """The columns of the heads to name, the most needed first, and why these.
 
-    `check` holds the examples that had no part in the choice.
+    `check` holds the examples that had no part in the choice. `unconfirmed` are heads of the search
+    that the check does not confirm, `costly` ones that break other tasks (see `Validation`).
     """
 
     chosen: list[int]
@@ -35,6 +51,54 @@ class Naming:
     notes: list[str]
     subsets: Subsets | None = None
     frontier: Frontier | None = None
+    unconfirmed: Sequence[int] = ()
+    costly: Sequence[int] = ()
+
+
+@dataclass(frozen=True)
+class Scores:
+    """What every task scores before and after, by name; the study's own task is the first."""
+
+    answers: dict[str, Comparison]
+    failures: dict[str, LabelledFailures]
+    tasks: dict[str, TaskComparison]
+
+    @classmethod
+    def measure(cls, session: Session, search: SearchResult, columns: Sequence[int]) -> "Scores":
+        """Score every task intact and without these heads."""
+        study, mask = session.study, column_mask(session.grid.size, columns)
+        answers = {
+            name: score_both(
+                session.score_of(name), mask, examples_of(session, search, name), session.progress
+            )
+            for name in session.tasks
+        }
+        failures = {
+            name: categorize_failures(each.task, each.intact_rows, each.knocked_out_rows)
+            for name, each in answers.items()
+        }
+        tasks = {
+            name: each.result(failures[name].plain()).model_copy(
+                update={"twin": name != study.task and study.is_twin(name)}
+            )
+            for name, each in answers.items()
+        }
+        return cls(answers, failures, tasks)
+
+    @property
+    def others(self) -> list[TaskComparison]:
+        """The tasks beside the study's own."""
+        return list(self.tasks.values())[1:]
+
+    @property
+    def hurt(self) -> set[str]:
+        """The names of the tasks, not in other words, that surely lose something."""
+        return {each.name for each in self.others if each.is_hurt and not each.twin}
+
+    @property
+    def twins(self) -> set[str]:
+        """The names of the tasks in other words that surely lose something."""
+        return {each.name for each in self.others if each.is_hurt and each.twin}
 
 
 @dataclass(frozen=True)
@@ -55,47 +119,90 @@ def validate(session: Session, search: SearchResult) -> Checks:
     """Choose the heads to name; score them on every task, on held-out examples, beside controls."""
     study = session.study
     naming = choose_specific(session, search) if study.seeks_specific else choose(session, search)
-    mask = column_mask(session.grid.size, naming.chosen)
-    compared = {
-        name: score_both(
-            session.score_of(name), mask, examples_of(session, search, name), session.progress
+    scores = Scores.measure(session, search, naming.chosen)
+    strongest = None
+    if len(naming.chosen) > 1:
+        first, members = naming.chosen, measure_members(naming.check, naming.chosen)
+        column = min(zip(first, members, strict=True), key=lambda each: effect_of(each[1]))[0]
+        alone = Scores.measure(session, search, [column])
+        strongest = Strongest(
+            head=str(session.grid.components[column]),
+            task=alone.tasks[study.task],
+            other_tasks=alone.others,
         )
-        for name in session.tasks
-    }
-    failures = {
-        name: categorize_failures(each.task, each.intact_rows, each.knocked_out_rows)
-        for name, each in compared.items()
-    }
-    scores = {
-        name: each.result(failures[name].plain()).model_copy(
-            update={"twin": name != study.task and study.is_twin(name)}
-        )
-        for name, each in compared.items()
-    }
-    own, others = scores[study.task], {name: scores[name] for name in study.beside}
-    if any(each.is_hurt and not each.twin for each in others.values()) and not study.seeks_specific:
-        naming = offer(session, naming, others)
+        if not study.seeks_specific and is_cleaner(alone, scores, study.task):
+            naming, scores = lead_with(naming, column, scores), alone
+    if scores.hurt and not study.seeks_specific:
+        naming = offer(session, naming, scores)
     found = replace(search.found, chosen=naming.chosen)
     rate = found.diagnostics.get("rate", study.settings.rate)
     held, random = held_out(naming.check, found, rate)
-    members = measure_members(naming.check, naming.chosen)
+    names = session.grid.components
     return Checks(
         chosen=naming.chosen,
         notes=naming.notes,
         validation=Validation(
-            task=own,
+            unconfirmed=[str(names[column]) for column in naming.unconfirmed],
+            costly=[str(names[column]) for column in naming.costly],
+            strongest=strongest,
+            text=compare_text(session, naming.chosen),
+            task=scores.tasks[study.task],
             controls=random,
             held_out=held,
-            other_tasks=[*others.values()],
+            other_tasks=scores.others,
             subsets=naming.subsets,
             frontier=naming.frontier,
             members=Members(
-                fresh=naming.check.fresh, examples=len(naming.check.examples), heads=members
+                fresh=naming.check.fresh,
+                examples=len(naming.check.examples),
+                heads=measure_members(naming.check, naming.chosen),
             ),
         ),
-        answers=compared[study.task],
-        labels=failures[study.task].labels,
+        answers=scores.answers[study.task],
+        labels=scores.failures[study.task].labels,
     )
+
+
+def compare_text(session: Session, columns: Sequence[int]) -> TextChange | None:
+    """Measure ordinary text without these heads, where the model is in this process.
+
+    None without heads, or where something else than zero takes their place.
+    """
+    loaded, zero = session.engine.loaded, session.study.mode.name == ZERO
+    if not columns or not zero or not isinstance(loaded, LoadedModel):
+        return None
+    mask = session.grid.cut_mask(column_mask(session.grid.size, columns)[None])[0]
+    return measure_text(loaded, mask)
+
+
+def effect_of(member: Member) -> float:
+    """Return what a head changes alone; 0 where that is not known."""
+    return member.alone.effect or 0.0
+
+
+def is_cleaner(alone: Scores, together: Scores, task: str) -> bool:
+    """Tell whether one head surely breaks the task and no other one, where the set breaks others.
+
+    It must take half of what the set takes, and break the task in all words in which the set does.
+    """
+    own, whole = alone.tasks[task].change, together.tasks[task].change
+    if not alone.tasks[task].is_hurt or own is None or whole is None:
+        return False
+    enough = (own.outcome or 0.0) <= ENOUGH * (whole.outcome or 0.0)
+    return enough and bool(together.hurt) and not alone.hurt and together.twins <= alone.twins
+
+
+def lead_with(naming: Naming, column: int, together: Scores) -> Naming:
+    """Name one head alone, since with the others more is broken than the task."""
+    names = naming.check.grid.components
+    costly = [each for each in naming.chosen if each != column]
+    others = ", ".join(called(name) for name in sorted(together.hurt))
+    note = (
+        f"{names[column]} is named alone: it takes half or more of what "
+        f"{' '.join(str(names[each]) for each in naming.chosen)} take together, and no other task "
+        f"surely loses by it; all of them also lower {others}."
+    )
+    return replace(naming, chosen=[column], costly=costly, notes=[note, *naming.notes])
 
 
 def make_check(session: Session) -> Check:
@@ -122,24 +229,37 @@ def examples_of(session: Session, search: SearchResult, name: str) -> list[int]:
 
 
 def choose(session: Session, search: SearchResult) -> Naming:
-    """Choose a smaller set of the heads found that does more than all of them, if there is one.
-
-    A set that was searched for as such loses the heads that add nothing to it beyond doubt.
-    """
+    """Choose the heads found that the check confirms, or those of a part that does more."""
     check, found, notes = make_check(session), search.found, search.found.notes
-    judgement = judge(check, found.chosen)
-    if judgement is None:
-        return Naming(found.chosen, check, notes)
-    chosen = judgement.named
-    if judgement.examples:
-        check = replace(check, examples=judgement.examples)
-        notes = [judgement.subsets.note, *notes]
-    if session.study.seeks_set:
-        adding = drop_idle_members(check, chosen)
-        if idle := [str(check.grid.components[c]) for c in chosen if c not in adding]:
-            notes = [tell_left_out(idle, check.fresh), *notes]
-        chosen = adding
-    return Naming(chosen, check, notes, judgement.subsets)
+    chosen, subsets = found.chosen, None
+    if judgement := judge(check, chosen):
+        chosen, subsets = judgement.named, judgement.subsets
+        if judgement.examples:
+            check = replace(check, examples=judgement.examples)
+            notes = [subsets.note, *notes]
+    confirmed = confirm_members(check, chosen)
+    unconfirmed = [column for column in chosen if column not in confirmed]
+    return Naming(
+        confirmed,
+        check,
+        [*describe_unconfirmed(check, unconfirmed), *notes],
+        subsets,
+        unconfirmed=unconfirmed,
+    )
+
+
+def describe_unconfirmed(check: Check, columns: Sequence[int]) -> list[str]:
+    """Say which heads are not named since the check does not confirm them."""
+    if not columns:
+        return []
+    names = [str(check.grid.components[column]) for column in columns]
+    where = "fresh examples" if check.fresh else "the examples at hand"
+    one = len(names) == 1
+    return [
+        f"{' '.join(names)} {'is' if one else 'are'} not named: on {len(check.examples)} {where} "
+        f"the task surely loses nothing without {'it' if one else 'each'}, alone or with the other "
+        "heads gone."
+    ]
 
 
 def choose_specific(session: Session, search: SearchResult) -> Naming:
@@ -148,7 +268,7 @@ def choose_specific(session: Session, search: SearchResult) -> Naming:
     if not found.candidates:
         return Naming(found.chosen, check, found.notes)
     promise = make_promise(session, check, study.twins, study.spare)
-    frontier, named = judge_frontier(promise, found.candidates)
+    frontier, named = judge_frontier(promise, found.candidates, CONFIRMED)
     notes = [*frontier_note(frontier, named), *found.notes]
     return Naming(list(named), check, notes, frontier=frontier)
 
@@ -167,11 +287,11 @@ def make_promise(
     return Promise(check, [*map(check_of, twins)], [*map(check_of, spared)], price)
 
 
-def offer(session: Session, naming: Naming, others: Mapping[str, TaskComparison]) -> Naming:
+def offer(session: Session, naming: Naming, scores: Scores) -> Naming:
     """Offer a smaller set that leaves other tasks alone, where the whole does not."""
     if naming.subsets is None or session.study.quick:
         return naming
-    spared = [name for name, each in others.items() if not each.twin]
+    spared = [name for name in session.study.beside if not scores.tasks[name].twin]
     promise = make_promise(session, naming.check, (), spared)
     frontier, notes = offer_part(promise, naming.subsets, naming.chosen)
     return replace(naming, notes=[*notes, *naming.notes], frontier=frontier)

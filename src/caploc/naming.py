@@ -233,12 +233,12 @@ def named_in(folder: Path) -> Iterator[str]:
 LONGEST = 200  # bytes of a folder's name; disks take 255
 # What ends the name of a task in other words, with other examples in its prompt or with none.
 TWIN, ZERO_SHOT = "_twin", "_zero_shot"
-GENERAL = "words/copy"  # what packaged tasks are held against where no other task is named
+GENERAL = "words/copy"  # what a task is held against where no other one is named
 
 
 def default_others(task: str) -> list[str]:
-    """Name the general task that goes with a packaged one; others are named by the user."""
-    return [GENERAL] if task.startswith(OURS) and not are_twins(task, GENERAL) else []
+    """Name the general task that a task is held against unless the user names others."""
+    return [] if are_twins(task, GENERAL) else [GENERAL]
 
 
 def are_twins(one: str, other: str) -> bool:

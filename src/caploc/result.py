@@ -306,6 +306,11 @@ class Member(Record):
     alone: Effect
     within: Effect
 
+    @property
+    def is_confirmed(self) -> bool:
+        """Whether its loss surely costs something, alone or with the other heads gone."""
+        return any(each.high is not None and each.high < 0 for each in (self.alone, self.within))
+
 
 class Members(Record):
     """The named heads, all on the same examples."""
@@ -354,9 +359,38 @@ class Frontier(Record):
     sets: list[FrontierSet] = []
 
 
-class Validation(Record):
-    """What was checked of the named heads."""
+class Strongest(Record):
+    """The head that takes most of the task alone, and what every task loses without it alone."""
 
+    head: ComponentName
+    task: TaskComparison
+    other_tasks: list[TaskComparison] = []
+
+
+class TextChange(Record):
+    """How far the model's next words on ordinary text are from the intact model's.
+
+    `nats` is the mean Kullback-Leibler divergence from the intact model, a token; `surprise` the
+    mean negative log-probability of the text's own next token, intact and knocked out.
+    """
+
+    tokens: Count
+    nats: Number
+    surprise: BeforeAfter
+
+
+class Validation(Record):
+    """What was checked of the named heads.
+
+    `unconfirmed` heads were found by the search, and the check did not confirm them. `costly` heads
+    were confirmed, and are not named since `strongest` does most of what they do together and
+    breaks no other task.
+    """
+
+    unconfirmed: list[ComponentName] = []
+    costly: list[ComponentName] = []
+    strongest: Strongest | None = None
+    text: TextChange | None = None
     task: TaskComparison
     controls: Controls | None = None
     held_out: HeldOut | None = None

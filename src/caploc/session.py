@@ -20,6 +20,7 @@ from caploc.report.wording import called
 from caploc.result import Noise, Score
 from caploc.search import Found, Method, Problem, column_mask
 from caploc.search.plan import OtherTask
+from caploc.search.scan import find_universal
 from caploc.search.summary import nothing_to_lose
 from caploc.store import Row
 from caploc.tasks.defects import without_copies
@@ -135,6 +136,8 @@ class Session(Workbench[HeadModel]):
             tell(self.progress, trouble)
         problem = self.pose(probes, intact, scans=method.has_goals)
         found = search(probes, method.search(problem), self.progress)
+        if not method.has_goals:  # the default search leaves them out itself
+            found = self.leave_out_universal(found, problem, probes)
         before = outcomes_by_example(intact)
         if before and is_binary(before):  # the score, and what can be lost, lies between 0 and 1
             found = replace(found, estimate=found.estimate.within(np.array([*before.values()])))
@@ -153,6 +156,15 @@ class Session(Workbench[HeadModel]):
             most_checked(self.study, [*self.tasks.values()], len(found.chosen), sets),
         )
         return SearchResult(found, meter.score(intact), noise, seen, rows, intact_rows)
+
+    def leave_out_universal(
+        self, found: Found, problem: Problem, probes: dict[str, Meter]
+    ) -> Found:
+        """Leave out heads that each take half of what is right in another task too."""
+        asked = find_universal(problem, found.chosen)
+        breaks = search(probes, asked, self.progress)
+        chosen = [column for column in found.chosen if column not in breaks]
+        return replace(found, chosen=chosen, universal=[*breaks], breaks_task=breaks)
 
     def pose(self, probes: dict[str, Meter], intact: Sequence[Row], *, scans: bool) -> Problem:
         """Say among which heads and on which examples to search; signals join the probes."""

@@ -72,7 +72,7 @@ def test_every_model_meets_every_task_method_and_seed(tmp_path):
     assert len(found.studies) == 16
     study = found.studies["again-demo-code-one-shot-seed7"]
     assert (study.model.dtype, study.task, study.method) == ("float32", "demo/code", "one-shot")
-    assert study.settings.seed == 7 and study.other_tasks == ()
+    assert study.settings.seed == 7 and study.other_tasks == ("words/copy",)
     assert found.out == Path("runs") / "many"
 
 
@@ -105,7 +105,7 @@ def test_the_last_that_speaks_of_a_study_decides(tmp_path):
     assert [study.limit for study in (first, second, third)] == [20, 40, 60]
     assert [study.settings.masks for study in (first, second, third)] == [30, 30, 10]
     assert [study.settings.rate for study in (first, second, third)] == [0.05, 0.05, 0.1]
-    assert first.other_tasks == () and second.other_tasks == ()
+    assert first.other_tasks == ("words/copy",) and second.other_tasks == ()
     assert third.options.data == {"test": str(tmp_path / "mine.jsonl")}
     assert {study.controls for study in found.studies.values()} == {3}
     assert found.out == tmp_path / "results"

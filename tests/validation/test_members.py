@@ -6,7 +6,7 @@ from scipy import stats
 
 from caploc.components import Heads
 from caploc.recovery import paired
-from caploc.validation.members import drop_idle_members, effect_between, measure_members
+from caploc.validation.members import confirm_members, effect_between, measure_members
 
 GRID = Heads((8, 8))
 FIRST, SECOND, IDLE = 6, 2, 9
@@ -56,18 +56,27 @@ def test_a_single_heads_two_effects_are_one(checking):
 
 def test_heads_that_add_nothing_are_dropped_and_backups_stay(checking):
     check = checking(backed).check
-    assert drop_idle_members(check, [FIRST, IDLE, SECOND]) == [FIRST, SECOND]
-    assert drop_idle_members(check, [IDLE]) == [IDLE]  # a set is never emptied here
-    assert drop_idle_members(check, []) == []
+    assert confirm_members(check, [FIRST, IDLE, SECOND]) == [FIRST, SECOND]
+    assert confirm_members(check, [IDLE]) == []
+    assert confirm_members(check, []) == []
 
 
-def test_of_two_that_stand_in_for_each_other_one_is_dropped(checking):
-    """Either of 2 and 6 breaks all answers: within the set neither adds anything."""
+def test_two_that_each_break_everything_are_both_confirmed(checking):
+    """Within the set neither adds anything: there is nothing left to lose."""
 
     def either(mask, _):
         return float(not (mask[FIRST] or mask[SECOND]))
 
-    assert drop_idle_members(checking(either).check, [FIRST, SECOND]) == [FIRST]
+    assert confirm_members(checking(either).check, [FIRST, IDLE, SECOND]) == [FIRST, SECOND]
+
+
+def test_two_that_cover_for_each_other_are_both_confirmed(checking):
+    """Alone neither costs anything."""
+
+    def both(mask, _):
+        return float(not (mask[FIRST] and mask[SECOND]))
+
+    assert confirm_members(checking(both).check, [FIRST, SECOND]) == [FIRST, SECOND]
 
 
 def test_what_could_not_be_scored_is_nothing_known(checking):

@@ -197,17 +197,6 @@ def end_periods(text: str) -> list[int]:
     return [length - known for length, known in enumerate(agree, start=1)]
 
 
-def tell_left_out(heads: Sequence[str], fresh: bool) -> str:
-    """Say which heads of a set are not named, and why."""
-    where = "fresh examples" if fresh else "the examples at hand"
-    adds = "adds" if len(heads) == 1 else "add"
-    return (
-        f"{' '.join(heads)} {adds} nothing to the set that {where} would show beyond doubt, and "
-        f"{'is' if len(heads) == 1 else 'are'} not named: the examples of the check decided this, "
-        "and nothing else."
-    )
-
-
 # Nats a token by which even the best choice, or a whole text, became less likely. In the demo
 # model endings of sentences are chosen at chance from 1.5 on, and whole texts lose either less
 # than 1.5 or more than 2: there it neither knows nor says anything of its world any more.

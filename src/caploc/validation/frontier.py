@@ -13,11 +13,12 @@ from caploc.frontiers import find_worst
 from caploc.recovery import falls_short
 from caploc.result import Frontier, FrontierSet, Subsets, TaskEffect, number
 from caploc.validation import Check, Outcomes, scored_both
-from caploc.validation.members import effect_between
+from caploc.validation.members import confirm_members, effect_between
 
 SEARCHED = 60  # examples of a spared task or a twin that the search may use
 JUDGED = 240  # others, on which sets are judged, at most
 ENOUGH = 0.5  # of the damage of a set, that a part must do to be offered in its place
+CONFIRMED = 5  # sets whose heads are confirmed one by one, at most
 OFFERED = 5  # parts that are judged, at most
 MOST = 1e6  # price beyond which none is looked for, in units of the outcome
 LEVEL = 0.05  # chance that any set is said to keep the price and does not
@@ -50,13 +51,43 @@ def split_examples(size: int, seed: int) -> tuple[list[int], list[int]]:
 
 
 def judge_frontier(
-    promise: Promise, sets: Sequence[Sequence[int]]
+    promise: Promise, sets: Sequence[Sequence[int]], most_confirmed: int = 0
 ) -> tuple[Frontier, Sequence[int]]:
     """Judge sets in the order given; name the first that breaks all it must and keeps the price.
 
     A set keeps it if no spared task loses as much, by a one-sided test each at half the level of
-    the set before: over all sets the chance of a false promise is at most `LEVEL`.
+    the set before: over all sets the chance of a false promise is at most `LEVEL`. Of the first
+    `most_confirmed` that do, heads that the check does not confirm are left out, and what is left
+    is judged in the set's place: this choice has not seen the spared tasks.
     """
+    levels = [LEVEL / 2 ** (place + 1) for place in range(len(sets))]
+    found, named = judge_sets(promise, sets, levels), list[int]()
+    for columns, level, one in zip(sets, levels, tuple(found), strict=True):
+        if not (one.within and one.breaks):
+            continue
+        confirmed = list(columns)
+        if most_confirmed:
+            most_confirmed -= 1
+            confirmed = confirm_members(promise.check, columns)
+        if confirmed and confirmed != list(columns):
+            (one,) = judge_sets(promise, [confirmed], [level])
+            found.append(one)
+        if confirmed and one.within and one.breaks:
+            named = confirmed
+            break
+    frontier = Frontier(
+        price=promise.price,
+        fresh=promise.check.fresh,
+        examples=len(promise.check.examples),
+        sets=found,
+    )
+    return frontier, named
+
+
+def judge_sets(
+    promise: Promise, sets: Sequence[Sequence[int]], levels: Sequence[float]
+) -> list[FrontierSet]:
+    """Say what each set breaks and what it costs the spared tasks, each at its level."""
     losses = [change_of(each, sets) for each in promise.spared]
     damage = change_of(promise.check, sets)
     twins = [change_of(each, sets) for each in promise.twins]
@@ -73,15 +104,7 @@ def judge_frontier(
             keeps=number(max(prices, default=0.0) if np.isfinite(prices).all() else math.nan),
         )
 
-    found = [judged(each, place, LEVEL / 2 ** (place + 1)) for place, each in enumerate(sets)]
-    named = next((s for s, one in zip(sets, found, strict=True) if one.within and one.breaks), ())
-    frontier = Frontier(
-        price=promise.price,
-        fresh=promise.check.fresh,
-        examples=len(promise.check.examples),
-        sets=found,
-    )
-    return frontier, named
+    return [judged(each, place, levels[place]) for place, each in enumerate(sets)]
 
 
 Changes = list[tuple[Outcomes, Outcomes]]
@@ -115,7 +138,7 @@ def offer_part(
     frontier, named = judge_frontier(promise, sets)
     if not named:
         return frontier, []
-    one = frontier.sets[sets.index(list(named))]
+    one = frontier.sets[[list(each) for each in sets].index(list(named))]
     damage = -100 * (one.damage.effect or 0.0)
     return frontier, [
         f"A part is specific: {' '.join(one.heads)} takes {damage:.0f} points of "

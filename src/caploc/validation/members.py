@@ -53,15 +53,18 @@ def measure_members(check: Check, chosen: Sequence[int]) -> list[Member]:
     ]
 
 
-def drop_idle_members(check: Check, chosen: Sequence[int]) -> list[int]:
-    """Drop heads that do not surely add to the set, the one that adds least first."""
+def confirm_members(check: Check, chosen: Sequence[int]) -> list[int]:
+    """Keep the heads whose loss surely costs something: alone, or with the other heads gone.
+
+    A head that another one covers for costs nothing alone; one of a set that leaves no right answer
+    adds nothing to it. Of all others the one that adds least goes first; the rest is asked anew.
+    """
     kept = list(chosen)
-    while len(kept) > 1:
-        shares = zip(kept, (member.within for member in measure_members(check, kept)), strict=True)
+    while kept:
         doubtful = {
-            column: math.nan if within.effect is None else within.effect
-            for column, within in shares
-            if within.high is None or not within.high < 0
+            column: math.nan if member.within.effect is None else member.within.effect
+            for column, member in zip(kept, measure_members(check, kept), strict=True)
+            if not member.is_confirmed
         }
         if not doubtful:
             break
