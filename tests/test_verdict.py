@@ -6,7 +6,7 @@ import pytest
 
 from caploc.components import ALONE
 from caploc.report.card import HEADINGS, cells, headline, write_html, write_markdown, write_text
-from caploc.result import Result, Said, Verdict
+from caploc.result import Result, RowKind, Said, Verdict
 from caploc.verdict import SENTENCES
 
 RESULT = {
@@ -163,6 +163,31 @@ def test_nothing_in_a_name_is_markup():
     content["task"]["name"] = content["validation"]["other_tasks"][0]["name"] = "<b>|[x](y)"
     one = card(content)
     assert "<b>" not in write_html(one) and "[x](y)" not in write_markdown(one)
+
+
+def test_of_several_heads_the_strongest_is_shown_alone_on_the_same_examples():
+    def member(head, effect):
+        change = {"effect": effect, "low": effect - 0.1, "high": effect + 0.1}
+        return {"head": head, "alone": change, "within": change}
+
+    members = {"heads": [member("L0H1", -0.3), member("L0H2", -0.45)]}
+    heads = [*RESULT["heads"], {"head": "L0H2", "layer": 0, "index": 2, "effect": -0.4}]
+    content = found(others="kept", members=members) | {"heads": heads, "top": ["L0H1", "L0H2"]}
+    row = card(content).rows[1]
+    assert (row.label, row.said, row.intact) == ("words/antonym, L0H2 alone", Said.LOST, 0.6)
+    assert row.without == pytest.approx(0.15) and row.examples == 60
+    assert card(content).verdict is Verdict.SPECIFIC
+
+
+def test_ordinary_text_is_a_control_in_nats():
+    surprise = {"intact": 3.0, "knocked_out": 3.25}
+    text = {"tokens": 400, "nats": 0.125, "surprise": surprise}
+    one = card(found(others="kept", text=text))
+    row = next(row for row in one.rows if row.kind is RowKind.TEXT)
+    assert cells(row) == (
+        "ordinary text, nats a token (KL 0.12)", "3.00", "3.25", "−0.250", "", "control"
+    )  # fmt: skip
+    assert one.verdict is Verdict.SPECIFIC
 
 
 def test_scores_that_are_no_shares_keep_their_unit():

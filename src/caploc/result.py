@@ -643,8 +643,10 @@ class RowKind(StrEnum):
     HELD_OUT = "held out"
     SEEN = "seen in the search"  # the task's examples, too few to hold some out
     ALL = "all examples"
+    ALONE = "the strongest head alone"
     OTHER_WORDS = "other words"
     OTHER_TASK = "other task"
+    TEXT = "ordinary text"
     CONTROL = "control"
 
 

@@ -23,6 +23,7 @@ from caploc.result import (
     Said,
     Sample,
     TaskComparison,
+    TextChange,
     Verdict,
 )
 
@@ -35,6 +36,8 @@ SEVERAL = 2  # other tasks, below which nothing is said of every one
 NAMED = 4  # heads that a heading names
 SAMPLES = 2
 PROMPT = 40  # characters of a prompt's end that are shown
+
+DECIDING = (RowKind.HELD_OUT, RowKind.OTHER_WORDS, RowKind.OTHER_TASK)  # of a verdict
 
 SENTENCES = {
     Verdict.SPECIFIC: "{heads} {are} needed for {task}, and for no other task that was scored",
@@ -64,7 +67,8 @@ def make_card(result: Result) -> Card:
     checked = verdict not in (Verdict.NOT_FOUND, Verdict.NOT_CHECKED)
     return Card(
         verdict=verdict,
-        few_examples=checked and (fresh < FEW or any(row.said is Said.OPEN for row in rows)),
+        few_examples=checked
+        and (fresh < FEW or any(row.said is Said.OPEN for row in rows if row.kind in DECIDING)),
         unstable=bool(top) and stability is not None and stability < STABLE,
         heading=SENTENCES[verdict].format_map(words),
         heads=top,
@@ -138,12 +142,15 @@ def list_rows(result: Result) -> Iterator[CardRow]:
         scores = held_out.intact, held_out.knocked_out
         counts = held_out.examples
         yield make_row(f"{name}, {kind.value}", kind, unit, scores, held_out.change, counts)
+        yield from list_strongest(result)
     others = sorted(checked.other_tasks, key=lambda each: not each.twin)
     names = called_apart([each.name for each in others])
     for each in others:
         kind = RowKind.OTHER_WORDS if each.twin else RowKind.OTHER_TASK
         label = name_wording(names[each.name]) if each.twin else names[each.name]
         yield compared(label, kind, each, unit_of_other(each, unit), named)
+    if named and checked.text:
+        yield compare_text(checked.text)
     if named and controls and controls.mean is not None:
         before = held_out.intact if held_out else (checked.task.intact or result.intact).score
         count, noun = len(result.top), result.grid.grid().COMPONENT.KIND
@@ -153,6 +160,39 @@ def list_rows(result: Result) -> Iterator[CardRow]:
             f"{name}, {many}", RowKind.CONTROL, unit, (before, controls.mean), moved, None
         )
         yield row.model_copy(update={"said": Said.CONTROL, "examples": controls.examples})
+
+
+def list_strongest(result: Result) -> Iterator[CardRow]:
+    """Yield the row of the head that takes most alone, of several named, on the same examples."""
+    held_out, members, unit = result.validation.held_out, result.validation.members, unit_of(result)
+    known = [one for one in members.heads if one.alone.effect is not None] if members else []
+    if len(known) < SEVERAL or not held_out or held_out.intact is None or sign(unit) != "%":
+        return
+    one = min(known, key=lambda member: member.alone.effect or 0.0)
+    effect, low, high = one.alone.effect or 0.0, one.alone.low, one.alone.high
+    said = "changed" if (high is not None and high < 0) else "open"
+    change = Change(outcome=effect, low=low, high=high, verdict=said)
+    scores = held_out.intact, max(held_out.intact + effect, 0.0)
+    label = f"{called(result.task.name)}, {one.head} alone"
+    yield make_row(label, RowKind.ALONE, unit, scores, change, held_out.examples)
+
+
+def compare_text(text: TextChange) -> CardRow:
+    """Make the row of ordinary text: the surprise of its next token, in nats."""
+    before, after = text.surprise.intact, text.surprise.knocked_out
+    return CardRow(
+        label=f"ordinary text, nats a token (KL {text.nats:.2g})",
+        kind=RowKind.TEXT,
+        unit="",
+        change_unit="",
+        intact=before,
+        without=after,
+        change=None if before is None or after is None else before - after,
+        low=None,
+        high=None,
+        said=Said.CONTROL,
+        examples=text.tokens,
+    )
 
 
 def name_wording(name: str) -> str:

@@ -24,7 +24,7 @@ from caploc.report.card import cells, write_number
 from caploc.report.colours import PRINT, SERIES, shade_scale
 from caploc.report.headtable import largest_effect, standings
 from caploc.report.wording import called, called_apart, inline, outcome_unit, unit_of_metric
-from caploc.result import Card, CardRow, Result, Said
+from caploc.result import Card, CardRow, Result, RowKind, Said
 
 FIGURES = "figures"  # the folder of a run's
 SVG = "http://www.w3.org/2000/svg"
@@ -161,7 +161,8 @@ def mark_row(row: CardRow) -> dict[str, Any]:
 
 def draw_scores(card: Card) -> list[Drawing]:
     """Draw the rows of a card, a chart for each unit."""
-    charts = [chart_scores(card, unit) for unit in dict.fromkeys(row.unit for row in card.rows)]
+    units = dict.fromkeys(row.unit for row in card.rows if row.kind is not RowKind.TEXT)
+    charts = [chart_scores(card, unit) for unit in units]
     summary = "Scores intact and without the heads; the numbers are in the table above."
     return [draw(summary, chart) for chart in charts if chart is not None]
 

@@ -27,6 +27,8 @@ class Standing:
     critical: bool
     universal: bool | None
     excluded: bool
+    unconfirmed: bool  # found by the search, and not confirmed by the check
+    costly: bool  # confirmed, and left out since it costs other tasks
     chance: str  # of belonging to the top, as a percentage
     alone: str  # on how many examples it was knocked out alone; "no" if on none
 
@@ -40,6 +42,8 @@ class Standing:
             "left out: breaks another task too": self.universal is True and not self.named,
             "breaks the task alone": self.critical and self.universal is not True,
             "tried alone": self.candidate and self.universal is not True,
+            "not confirmed": self.unconfirmed,
+            "left out: costs other tasks": self.costly,
             "excluded": self.excluded,
         }
         return [word for word, holds in told.items() if holds]
@@ -77,6 +81,8 @@ def standings(result: Result) -> dict[str, Standing]:
             critical=bool(entry.critical) or name in search.critical,
             universal=universal,
             excluded=name in excluded,
+            unconfirmed=name in result.validation.unconfirmed,
+            costly=name in result.validation.costly,
             chance="" if chance is None else percent(chance),
             alone=alone if name in tried else "no" if tried else "",
         )
