@@ -14,6 +14,7 @@ from dataclasses import replace
 import pytest
 
 import caploc
+from caploc.components import Heads
 from caploc.contents import Curve, read_file
 from caploc.declaration import Study
 from caploc.engine import BatchEngine
@@ -313,10 +314,13 @@ def test_mistakes_in_the_data_are_seen_before_the_weights_are_read(
 
 def test_a_budget_buys_masks_or_examples():
     budget = Settings(budget=1000, rate=0.1)
-    css = replace(SMALL, method="css", examples=20, settings=budget).sized(96)
+    css = replace(SMALL, method="css", examples=20, settings=budget).sized(Heads((16,) * 6))
     assert css.settings.masks == 50 and css.settings.budget is None
-    assert replace(SMALL, settings=budget).sized(96).examples == 10
-    assert replace(SMALL, method="scan", settings=budget).sized(96).settings.budget == 1000
+    assert replace(SMALL, settings=budget).sized(Heads((16,) * 6)).examples == 10
+    assert (
+        replace(SMALL, method="scan", settings=budget).sized(Heads((16,) * 6)).settings.budget
+        == 1000
+    )
 
 
 @pytest.mark.slow
