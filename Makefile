@@ -22,7 +22,7 @@ SITE := python -c 'import site; print(*site.getsitepackages())'
 export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: demo test test-shapes test-slow test-browser test-cluster test-faults test-real test-vllm check bench bench-neurons bench-workers bench-gpu gpu-check bench-peers \
-	bench-conformance bench-outside truth-real bench-real wheel test-wheel clean
+	bench-conformance bench-outside truth-real bench-draws bench-real wheel test-wheel clean
 
 demo: $(INSTALLED)  ## install, fetch SmolLM2, localize some of its capabilities, write reports
 	$(BIN)/caploc demo --out $(OUT)
@@ -73,7 +73,11 @@ check: $(INSTALLED_DEV)  ## lint, format, types
 
 truth-real: $(INSTALLED)  ## what every head of three pretrained models does alone, on ten tasks: hours; resumes
 	$(BIN)/caploc models fetch all
+	$(BIN)/python bench/small.py
 	$(BIN)/python bench/census.py
+
+bench-draws: $(INSTALLED)  ## recall and intervals of the search by draws from that truth; README's table: minutes
+	$(BIN)/python bench/draws.py
 
 bench-real: $(INSTALLED)  ## how well heads are found on pretrained models, against that truth: hours; resumes
 	$(BIN)/python bench/real.py

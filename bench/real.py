@@ -304,8 +304,8 @@ def run_case(case: Case, arguments: argparse.Namespace, kept: dict[str, Any]) ->
 ABOUT = """\
 # Heads of pretrained models, found and missed
 
-Written by `bench/real.py`; the JSON file beside it has every task. The runs are of the search
-before scan, then trial (November 2026).
+Written by `bench/real.py`; the JSON file beside it has every task. `adaptive` is the search before
+scan, then trial (November 2026); `scan, set` is today's goal `set`, one seed so far.
 
 The truth is every head alone (`bench/census.py`), on examples of which a search sees one half.
 *Recall* is the share of the five heads that matter most alone; heads within two standard errors
