@@ -45,7 +45,7 @@ MISTAKES = [
     ("models model/config.json", "is a file; give the folder it is in"),
     ("models model.gguf", "model.gguf cannot be loaded .* not a GGUF file"),
     ("models model --revision main", "revision='main' was given, but .*model' is a folder"),
-    ("models model --device gpu", "There is no device 'gpu' here; choose auto, cpu"),
+    ("models model --device gpu", "There is no device 'gpu'; choose auto, cpu"),
     ("models model --device cuda:7", "There is no device 'cuda:7' here"),
     ("models model --dtype float31", "no dtype 'float31'. Did you mean 'float32'"),
     # tasks and their data

@@ -26,6 +26,7 @@ WRONG = [
     (Settings, {"rates": (0.0, 0.1)}, "--rates must be above 0 and below 1; got 0.0."),
     (Settings, {"tap": 1}, "There is no option 'tap'. Did you mean 'top'?"),
     (ModelFields, {"name": "m", "batch_size": 0}, "--batch-size must be 1 or more; got 0."),
+    (ModelFields, {"name": "m", "device": "gpu"}, "There is no device 'gpu'; choose auto, cpu,"),
     (ModelFields, {"name": "m", "backend": "page"}, "There is no engine 'page'."),
     (TaskOptions, {"fewshot": -1}, "--fewshot must be 0 or more; got -1."),
     (TaskOptions, {"outcome": "loss"}, "There is no --outcome 'loss'. Known: logprob, metric."),
@@ -126,10 +127,11 @@ def test_an_option_that_nobody_reads_is_refused():
     options.check_read({"rate": 0.1, "goal": "set"}, ["css", "scan"], "set")
 
 
-def test_the_general_task_goes_with_packaged_ones_alone():
+def test_a_general_task_goes_with_every_other_unless_one_is_named():
     assert options.with_general_task({"task": "words/past"})["also"] == ("words/copy",)
     assert options.with_general_task({"task": "words/past", "also": ()})["also"] == ()
-    assert options.with_general_task({"task": "gsm8k"})["also"] == ()
+    assert options.with_general_task({"task": "gsm8k"})["also"] == ("words/copy",)
+    assert options.with_general_task({"task": "words/copy"})["also"] == ()
     assert "also" not in options.with_general_task({"task": "words/past", "mode": "patch"})
 
 

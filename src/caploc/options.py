@@ -4,6 +4,7 @@ The command line, files of studies, the Python call and run.json are made of the
 them needs PyTorch, so that mistakes are told, and help is shown, at once.
 """
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields, is_dataclass
 from functools import cache, wraps
@@ -44,6 +45,7 @@ ZERO, MEAN, RESAMPLE, PATCH = MODES = ("zero", "mean", "resample", "patch")
 WORDS = "words"  # what --data calls the list of profanities, which is no split
 PACKAGED = "package"  # what stands in place of a file for better-profanity's list
 NAMES = ("all", "last", "changed")  # of positions
+DEVICE = re.compile(r"auto|cpu|cuda(:\d+)?|mps|spread")
 SHOWN = 60  # characters of a value that is wrong
 
 
@@ -82,6 +84,16 @@ def rise(values: tuple[Any, ...] | None) -> tuple[Any, ...] | None:
     if values is not None and list(values) != sorted(set(values)):
         raise ValueError("each larger than the one before")
     return values
+
+
+def check_device(name: str) -> str:
+    """Refuse what is the name of no device, wherever it may be."""
+    if not DEVICE.fullmatch(name):
+        raise BadOption(
+            f"There is no device {name!r}; choose auto, cpu, cuda, cuda:1 or another number, mps "
+            "or spread."
+        )
+    return name
 
 
 def parse_positions(text: str) -> list[int]:
@@ -138,6 +150,7 @@ class ModelFields:
     ]
     device: Annotated[
         str,
+        AfterValidator(check_device),
         Option(
             "auto, cpu, cuda, cuda:1, mps; spread: over all devices, memory and disk.", basic=True
         ),

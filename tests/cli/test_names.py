@@ -82,6 +82,7 @@ def test_the_version_waits_for_no_library_and_no_command():
         ("locate", DEMO, "--task", "demo/addition", "--exclude", "L0H1,L9H0"),
         ("export", DEMO, "--heads", "L6H0", "--to", "cut"),
         ("export", "nowhere", "--to", "cut"),
+        ("locate", DEMO, "--task", "demo/addition", "--device", "gpu"),
         ("chat", "nowhere"),
         ("curve", "nowhere"),
     ],
