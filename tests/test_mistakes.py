@@ -73,7 +73,6 @@ MISTAKES = [
     (f"{READ}other.csv", "lacks a column that its definition reads"),
     (f"{READ}broken.toml", "--data files end in .json, .jsonl, .csv, .parquet"),
     (f"{LOCATE} --metric bleu", "no metric 'bleu'. Known: exact_match"),
-    ("neurons fidelity model --facts facts.jsonl", "facts.jsonl, line 1 is not valid JSON"),
     # options
     (f"{LOCATE} --method scann", "no method 'scann'. Did you mean 'scan'"),
     (f"{LOCATE} --goal both", "no --goal 'both'. Known: heads, set, specific"),

@@ -19,7 +19,6 @@ from worlds import DEMO
 DOCS = Path(__file__).parents[1] / "docs"
 COMMANDS = [command.callback.__name__ for command in neurons.registered_commands]
 LOCATE = ["neurons", "locate", DEMO, "--task", "demo/addition"]
-FACTS = ["neurons", "fidelity", DEMO, "--facts"]
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -65,19 +64,11 @@ def typed(monkeypatch, capsys, tmp_path):
         ([*LOCATE, "--least", "0"], "--least must be above 0 and at most 1; got 0."),
         ([*LOCATE, "--kind", "x"], "NAME=TASK,TASK; got 'x'."),
         ([*LOCATE, "--kind", "a=gsm8k"], "--kind names gsm8k, which is no task of the run"),
-        ([*FACTS, "words/quizzes"], "There is no set of facts 'words/quizzes'"),
-        ([*FACTS, "none.jsonl"], "none.jsonl"),
-        ([*FACTS, "words/facts", "--method", "circuit"], "circuits"),
-        ([*FACTS, "words/facts", "--count", "1"], "--count must be 2 or more facts; got 1."),
-        (["neurons", "reliability", DEMO, "--facts", "words/facts", "--draws", "2"], "5 or more"),
-        (["neurons", "decouple", DEMO, "--contrasts", "sums"], "no set of contrasts 'sums'"),
-        (["neurons", "decouple", DEMO, "--items", "1"], "--items must be 2 or more; got 1."),
         (["neurons", "erase", "nowhere"], "holds no run of `caploc neurons locate`"),
         ([*LOCATE, "--device", "spread", "--method", "logit"], "--method logit reads the weights"),
         (["neurons", "erase", "nowhere", "--mode", "half"], "zero, mean, resample or scale=FACTOR"),
         (["neurons", "overlap", "nowhere"], "There is no folder 'nowhere'; name the folder of"),
         (["neurons", "controls", "nowhere"], "holds no run of `caploc neurons locate`"),
-        ([*FACTS, "words/facts", "--neuron-share", "0"], "--neuron-share must be above 0"),
     ],
 )
 def test_mistakes_are_one_sentence_and_exit_code_2(typed, monkeypatch, tmp_path, arguments, said):

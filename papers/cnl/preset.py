@@ -12,11 +12,9 @@ from caploc.files import read_toml
 from caploc.naming import placed
 from caploc.neurons.attribution import Attribution
 from caploc.neurons.controls import Controlling
-from caploc.neurons.decoupling import DecouplingStudy
 from caploc.neurons.enhancing import Enhancing
 from caploc.neurons.erasure import ARMS as ERASED_ARMS
 from caploc.neurons.erasure import DOSES, LAYERS, LOCATED, Erasing
-from caploc.neurons.fact_study import FactStudy
 from caploc.neurons.study import NeuronStudy
 from caploc.neurons.training import ARMS as TUNED_ARMS
 from caploc.neurons.training import TuningRecipe
@@ -24,6 +22,8 @@ from caploc.options import TaskOptions
 from caploc.stats.threshold import Rule
 from caploc.tasks.catalog import check_task_name
 from caploc.workbench import ModelOptions
+from papers.cnl.decoupling import DecouplingStudy
+from papers.cnl.fact_study import FactStudy
 
 Step = Literal["located", "scored", "erased", "tuned", "facts", "decoupled"]
 FOLDER = Path(__file__).parent

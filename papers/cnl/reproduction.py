@@ -5,7 +5,7 @@ or if they hang on how neurons are scored: `caploc.neurons.controls` holds them 
 the number of points of the integral varies here.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -16,17 +16,12 @@ import numpy as np
 from caploc.errors import raise_together
 from caploc.neurons.attribution import Attribution
 from caploc.neurons.controls import measure_controls
-from caploc.neurons.decoupling import measure_decoupling
 from caploc.neurons.enhancing import beats_every_draw, enhance_located, list_gains
 from caploc.neurons.erasure import erase, list_losses
-from caploc.neurons.fact_study import measure_fidelity, measure_reliability
 from caploc.neurons.finding import score_cache
 from caploc.neurons.locating import check_kinds, locate
-from caploc.neurons.study import NeuronLab, NeuronStudy, Reported, open_study, write_result
+from caploc.neurons.study import NeuronLab, NeuronStudy, open_study, write_result
 from caploc.progress import Progress, Silent
-from caploc.report import exhibits as files
-from caploc.report.exhibits import Exhibit, Row, Value, write_exhibits
-from caploc.report.tabulation import Effects, fill_tables
 from caploc.stats.sets import (
     COMPARED,
     cohesion,
@@ -35,9 +30,13 @@ from caploc.stats.sets import (
     rank_correlation,
 )
 from caploc.stats.threshold import best
+from papers.cnl.decoupling import measure_decoupling
+from papers.cnl.fact_study import FIDELITY, RELIABILITY, measure_facts
 from papers.cnl.preset import CnlPreset
-from papers.cnl.verdicts import verdicts
+from papers.cnl.verdicts import show_crossing, verdicts
+from papers.exhibits import Exhibit, Value, write_all
 
+Effects = Mapping[tuple[str, str], float | None]  # by whose neurons, and the task judged
 SHARE = 0.01  # of all neurons, at which scores are compared whatever their spread
 POINTS = (5, 10, 19, 40)
 JUDGED = ("main", "erasure", "enhancement", "runs_planned", "fidelity", "reliability")
@@ -45,7 +44,7 @@ JUDGED = ("main", "erasure", "enhancement", "runs_planned", "fidelity", "reliabi
 
 def points_exhibit(lab: NeuronLab, tasks: Sequence[str], examples: int) -> Exhibit:
     """Show how the neurons of integrated gradients depend on the number of points."""
-    rows: list[Row] = []
+    rows = []
     for task in tasks:
         spans = lab.spans(task)[:examples]
         asked = {
@@ -56,14 +55,11 @@ def points_exhibit(lab: NeuronLab, tasks: Sequence[str], examples: int) -> Exhib
         most = scores[f"S = {max(POINTS)}"]
         for name, mean in scores.items():
             same = overlap_rates(best(most, SHARE), best(mean, SHARE)).largest
-            rows.append((f"{task}, {name}", Value(rank_correlation(most, mean)), Value(same)))
-    return Exhibit(
-        "points",
-        "Points of the integral (S)",
-        ("task, points", f"rank correlation with S = {max(POINTS)}", "best 1 % shared"),
-        rows,
-        [f"On {examples} examples. The paper's S is 19; gradient takes the last point alone."],
-    )
+            row = {"task": task, "points": name, "best 1 % shared": Value(same)}
+            most_points = f"rank correlation with S = {max(POINTS)}"
+            rows.append(row | {most_points: Value(rank_correlation(most, mean))})
+    note = f"On {examples} examples. The paper's S is 19; gradient takes the last point alone."
+    return Exhibit.of("points", "Points of the integral (S)", rows, [note])
 
 
 WORDS = (
@@ -90,28 +86,23 @@ class Reproduction:
         """Where the sets lie that are erased, tuned and crossed."""
         return self.folder / ("neurons-sigma" if self.preset.share is None else "neurons")
 
-    def measure(self, command: Callable[..., Reported], *asked: Any, named: str = "") -> Any:
-        """Run a command and take over its exhibits, under a name that no other has; the result."""
-        result, exhibits = command(*asked, self.progress, command=self.command)
-        for exhibit in exhibits:
-            name = f"{named}-{exhibit.name}" if named else exhibit.name
-            title = f"{exhibit.title} ({named})" if named else exhibit.title
-            self.exhibits.append(replace(exhibit, name=name, title=title))
-        return result
+    def measure(self, command: Callable[..., Any], *asked: Any) -> Any:
+        """Run a command, which writes a page of its own into its folder; return its result."""
+        return command(*asked, self.progress, command=self.command)[0]
 
     def located(self) -> None:
         """Neurons by the paper's threshold and by an equal share (rows 11 to 15 and 21)."""
         sigma, found = self.folder / "neurons-sigma", {}
-        found["sigma"] = self.locate(self.preset.study(None), sigma, "6-sigma")
+        found["sigma"] = self.locate(self.preset.study(None), sigma)
         if self.preset.share is not None:  # the scores are the same whatever the rule
             score_cache(self.neurons).adopt(score_cache(sigma))
             found["share"] = self.locate(self.preset.study(self.preset.share), self.neurons)
         self.results |= {"located": found, "main": found.get("share", found["sigma"])}
 
-    def locate(self, study: NeuronStudy, place: Path, named: str = "") -> Any:
+    def locate(self, study: NeuronStudy, place: Path) -> Any:
         """Locate the neurons of a study, in a folder of its own; the results."""
         kinds = {task: kind for task, kind in self.preset.kinds.items() if task in study.tasks}
-        return self.measure(partial(locate, kinds=kinds), study, place, named=named)
+        return self.measure(partial(locate, kinds=kinds), study, place)
 
     def scored(self) -> None:
         """Other scores, points of the integral, controls (11, 19, 22)."""
@@ -136,7 +127,7 @@ class Reproduction:
             place, located = self.neurons, self.results["main"]
         else:
             place = self.folder / "neurons-start"
-            located = self.locate(preset.start, place, "start")
+            located = self.locate(preset.start, place)
         seeds, asked_for = preset.tuning.seeds, preset.tuning.tasks or preset.tasks
         some = {each["task"] for each in located["tasks"] if each["neurons"]}
         tasks = [task for task in asked_for if task in some]
@@ -148,8 +139,7 @@ class Reproduction:
                 found, _ = enhance_located(place, one, self.progress, command=self.command)
                 self.results["enhancement"].setdefault(seed, {})[task] = found["tasks"][task]
                 self.write()  # one run takes minutes to hours
-            named = f"seed-{seed}" if len(seeds) > 1 else ""
-            self.measure(enhance_located, place, asked, named=named)
+            self.measure(enhance_located, place, asked)
         self.results["enhancement_beats"] = [
             beats_every_draw(each, task)
             for tasks_of_seed in self.results["enhancement"].values()
@@ -164,40 +154,38 @@ class Reproduction:
             self.results.setdefault("crossing", []).append(crossed)
 
     def write(self) -> list[Exhibit]:
-        """Write what was found so far: verdicts, checklist, every table and figure, and an index.
+        """Write what was found so far: verdicts and what they rest on, on a page.
 
         `verdicts.json` holds the results that the verdicts rest on.
         """
         exhibits = [
             *verdicts(self.results, self.preset.kinds),
             *self.exhibits,
-            *fill_tables("crossing", {"crossed": self.results.get("crossing", [])}),
+            *show_crossing(self.results.get("crossing", [])),
         ]
-        for exhibit in exhibits:
-            files.write(exhibit, self.folder)
         kept = {name: self.results[name] for name in JUDGED if name in self.results}
         kept["model"] = {"name": self.preset.model}
         write_result(self.folder / "verdicts.json", kept, self.command)
-        about = self.preset.about
-        files.write_index(self.folder, about, WORDS, exhibits, self.command)
-        write_exhibits(self.folder, about, about, [WORDS], exhibits, self.command)
+        write_all(exhibits, self.folder, self.preset.about, f"    {self.command}\n\n{WORDS}")
         return exhibits
 
     def facts(self) -> None:
         """Fidelity and reliability of single facts (1 to 8, 20)."""
-        for what, measure in (("fidelity", measure_fidelity), ("reliability", measure_reliability)):
-            self.results[what] = {}
+        for question in (FIDELITY, RELIABILITY):
+            self.results[question] = {}
             for name in self.preset.facts.sets:
-                named = Path(name).stem
-                asked = self.preset.fact_study(name), self.folder / f"facts-{named}"
-                self.results[what][name] = self.measure(measure, *asked, named=named)
+                place = self.folder / f"facts-{Path(name).stem}"
+                study, measure = self.preset.fact_study(name), partial(measure_facts, question)
+                self.results[question][name] = self.measure(measure, study, place)
                 self.write()  # each takes half an hour
 
     def decoupled(self) -> None:
         """Capability and content apart (9, 10)."""
         for name in self.preset.decoupling.sets:
+            place = self.folder / f"decoupling-{Path(name).stem}"
             study = self.preset.decoupling_study(name)
-            self.measure(measure_decoupling, study, self.folder / f"decoupling-{Path(name).stem}")
+            _, exhibits = measure_decoupling(study, place, self.progress, command=self.command)
+            self.exhibits += exhibits
 
 
 def reproduce_cnl(
@@ -238,7 +226,10 @@ def check_cnl_options(preset: CnlPreset) -> None:
 
 
 def cross(
-    how: str, effects: Effects, overlaps: dict[str, Any], kinds: dict[str, str]
+    how: str,
+    effects: Effects,
+    overlaps: dict[str, Any],
+    kinds: dict[str, str],
 ) -> dict[str, Any]:
     """Sum up effects of one task's neurons on others: within a kind, across, and by overlap.
 

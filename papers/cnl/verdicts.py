@@ -11,28 +11,24 @@ number), holds *in part* if one does, else it *does not hold*. The parts of the 
 locate a fact, each of which is asked for what the first asks of a capability's neurons.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from caploc.neurons.enhancing import GOLD, METRIC, changes_by_arm
 from caploc.neurons.erasure import ACTIVE, LAYERS, LOCATED, OWN
-from caploc.neurons.fact_study import NAMES, margin_of
 from caploc.neurons.training import LOCATED as TUNED
 from caploc.neurons.training import RANDOM as TUNED_AT_RANDOM
-from caploc.report.exhibits import NOTHING, Exhibit, Row, Value
-from caploc.report.tabulation import fill_table
-from caploc.report.wording import finite_numbers, read_yaml, write_q
+from papers.cnl.fact_study import NAMES, margin_of
+from papers.exhibits import NOTHING, Exhibit, Value, dots, drawn, interval, of_draws, span
 
 AGREE = 0.6  # overlap of halves, by the larger set
 DAMAGE = 0.2  # of the task's own score
 MOST = 5 / 6  # of the tasks
 SURE = 0.05  # p
 OF = "neurons of a capability are"
-TABLES = read_yaml(Path(__file__).with_name("verdicts.yaml"))  # that verdicts rest on
 Found = Mapping[str, Any]  # of one task, as the files hold it
 
 
@@ -69,34 +65,188 @@ class ErasedLosses:
 
 def verdicts(results: Mapping[str, Any], kinds: Mapping[str, str]) -> list[Exhibit]:
     """Judge each claim that was measured, and show what its verdict rests on."""
-    judged: list[Row] = []
-    shown: dict[str, Any] = {"ends": ends, "mean": np.mean, "only": OWN}
+    judged: list[tuple[str, str, str]] = []
+    tables: list[Exhibit] = []
     if "main" in results:
         judged.append((f"{OF} stable and specific", *judge_sets(results["main"])))
+        tables += show_sets(results["main"])
     if "erasure" in results:
         judged.append((f"{OF} needed", *judge_erasure(results["erasure"], kinds)))
-        shown["erased"] = tabulate_losses(results["erasure"], kinds)
-        shown["alone"] = list_alone(results["main"], shown["erased"], kinds)
+        tables += show_erasure(results, kinds)
     if "enhancement" in results:
         judged.append((f"{OF} those that learn best", *judge_tuning(results["enhancement"])))
-        shown["tuned"] = list_tuned(results["enhancement"])
+        tables.append(show_tuning(results["enhancement"]))
     if "fidelity" in results:
         judged.append(("single facts are not located", *judge_facts(results["fidelity"])))
-        shown["located"] = list_locators(results["fidelity"])
+        tables.append(show_facts(results["fidelity"]))
     if "reliability" in results:
-        shown["changed"] = list_changes(results["reliability"])
+        tables.append(show_changes(results["reliability"]))
     notes = [
         f"A claim holds if all of its parts do, each for at least {MOST:.0%} of the tasks, in part "
         "if one does. The rules are caploc's."
     ]
-    columns = ("claim", "verdict", "because")
-    tables = [
-        fill_table(f"verdict-{name}", table, {**results, **shown})
-        for name, table in TABLES.items()
-        if table["of"] in results
+    rows = [dict(zip(("claim", "verdict", "because"), each, strict=True)) for each in judged]
+    first = Exhibit.of("verdicts", "The paper's claims", rows, notes)
+    return [first, *(table for table in tables if len(table.frame))]
+
+
+def show_sets(main: Found) -> list[Exhibit]:
+    """Show how alike a task's sets are, and what sets of different tasks share."""
+    rows = [
+        {
+            "task": each["task"],
+            "examples": each["examples"],
+            "neurons": len(each["neurons"]),
+            "halves": drawn(each["halves"]),
+            "subsets": interval(each["within"]["rates"]["largest"]),
+            "by chance, in layers": Value(each["by_chance"]),
+            "subsets of other tasks": interval(each["across"]) if each["across"] else NOTHING,
+            "apart": "yes" if each["separate"] else "no",
+        }
+        for each in main["tasks"]
     ]
-    first = Exhibit("verdicts", "The paper's claims", columns, judged, notes)
-    return [first, *(table for table in tables if table.rows)]
+    notes = [
+        "Overlap by the larger set, of halves (two fifths of the examples against two others; mean "
+        "and ends of ten random splits), and of fifths, with a 95 % interval."
+    ]
+    found = [Exhibit.of("verdict-sets", "Stable and specific?", rows, notes)]
+    if overlaps := main["overlaps"]:
+        names = overlaps["datasets"]
+        shared = [
+            {"task": name}
+            | {other: Value(n, digits=2) for other, n in zip(names, row, strict=True)}
+            for name, row in zip(names, overlaps["rates"]["largest"], strict=True)
+        ]
+        title = "What sets of different tasks share"
+        notes = ["Overlap by the larger set; on the diagonal that of a task's own subsets."]
+        found.append(Exhibit.of("verdict-shared", title, shared, notes))
+    return found
+
+
+def show_erasure(results: Mapping[str, Any], kinds: Mapping[str, str]) -> list[Exhibit]:
+    """Show what each task loses without its neurons, and without those it alone has."""
+    erased, located = tabulate_losses(results["erasure"], kinds), results["main"]
+    rows, alone = [], []
+    for each in erased:
+        intact, score, gold = each["own"]["intact"], each["score"], each["gold"]
+        row = {
+            "task": each["task"],
+            "neurons": each["neurons"],
+            "intact": Value(intact["score"], intact["stderr"]),
+            "score lost": interval(score.own()[0]),
+        }
+        row |= {arm: drawn(score.drawn(arm)) for arm in (LAYERS, ACTIVE)}
+        row |= {"nats lost": interval(gold.own()[0])}
+        row |= {f"nats, {arm}": drawn(gold.drawn(arm)) for arm in (LAYERS, ACTIVE)}
+        row |= {"nats lost by its twin": drawn(gold.beside(kin=True))}
+        row |= {"by other capabilities": drawn(gold.beside(kin=False))}
+        rows.append(row | {"score lost by those": drawn(score.beside(kin=False))})
+    for each in list_alone(located, erased, kinds):
+        row = {"task": each["task"], "neurons": each["left"]}
+        for what, losses in (("score", each["score"]), ("nats", each["gold"])):
+            row[f"{what} lost"] = interval(losses.own(OWN)[0])
+            row[f"{what}, by its twin"] = drawn(losses.beside(kin=True, arm=OWN))
+            row[f"{what}, by other capabilities"] = drawn(losses.beside(kin=False, arm=OWN))
+        alone.append(row)
+    notes = [
+        "On held-out examples of each task, with 95 % intervals; of draws, and of other tasks, the "
+        "mean, the least and the most. Nats are of log-probability, for each gold token."
+    ]
+    spared = [
+        "Losses with only those cut. The other capabilities are the ones whose neurons were left "
+        "in: that they are spared is in part by construction, and tasks of no neurons say more."
+    ]
+    table = Exhibit.of("verdict-erasure", "Needed?", rows, notes)
+    chart = dots(table.frame, "task", ["nats lost", f"nats, {LAYERS}", f"nats, {ACTIVE}"])
+    title = "Without the neurons that no other capability has"
+    return [replace(table, chart=chart), Exhibit.of("verdict-own", title, alone, spared)]
+
+
+def show_tuning(enhanced: Mapping[Any, Mapping[str, Found]]) -> Exhibit:
+    """Show what each arm gained, seed by seed."""
+    rows = []
+    for each in list_tuned(enhanced):
+        score, gold = ([one["change"] for one in each[name]] for name in ("score", "gold"))
+        many = f", {len(gold)} draws" if len(gold) > 1 else ""
+        rows.append(
+            {
+                "task": each["task"],
+                "seed": each["seed"],
+                "tuned": f"{each['arm']}{many}",
+                "parameters": each["parameters"],
+                "score before": Value(each["score"][0]["before"]),
+                "score gained": of_draws(score),
+                "nats gained": of_draws(gold),
+            }
+        )
+    notes = [
+        "On held-out examples, with 95 % intervals; of draws the mean, the least and the most. "
+        "Each arm has the learning rate that is best for it on other examples."
+    ]
+    return Exhibit.of("verdict-tuning", "Learn best?", rows, notes)
+
+
+def show_facts(fidelity: Mapping[str, Found]) -> Exhibit:
+    """Show how alike two wordings of a fact are located, beside other prompts."""
+    rows = []
+    for each in list_locators(fidelity):
+        found, measure = each["found"], each["measure"]
+        rows.append(
+            {"located by": each["title"], "facts": found["facts"]}
+            | {"neurons or edges": Value(found["size"], digits=0)}
+            | {
+                arm.replace("_", " "): interval(found["arms"][arm][measure])
+                for arm in ("rewrites", "same_relation", "unrelated", "random")
+            }
+            | {"rewrites less same relation": interval(found["margin"][measure])}
+        )
+    notes = [
+        "Facts that the model answers rightly, and of their wordings those too. Overlap of the "
+        "prompt's neurons or edges, by the larger set, with those of each other prompt; of causal "
+        "tracing, how often both peak in the same layer. With 95 % intervals over facts."
+    ]
+    table = Exhibit.of("verdict-facts", "Single facts: located alike in other words?", rows, notes)
+    chart = dots(table.frame, "located by", ["rewrites", "same relation", "unrelated", "random"])
+    return replace(table, chart=chart)
+
+
+def show_changes(reliability: Mapping[str, Found]) -> Exhibit:
+    """Show what changing what was located does to a fact, beside what changing others' does."""
+    columns = {"own": "of the fact itself", "other": "of another fact", "random": "random"}
+    rows = [
+        {"changed": each["what"]}
+        | {title: interval(each[key]) if key in each else NOTHING for key, title in columns.items()}
+        for each in list_changes(reliability)
+    ]
+    notes = [
+        "Mean over facts with 95 % intervals. Probabilities change by a share of themselves; the "
+        "other fact of a circuit is of the same relation."
+    ]
+    title = "Single facts: does changing what was located change them, and them alone?"
+    return Exhibit.of("verdict-changed", title, rows, notes)
+
+
+def show_crossing(crossed: Sequence[Found]) -> list[Exhibit]:
+    """Show what one task's neurons do to other tasks, of its kind and of others."""
+    columns = {
+        "the task itself": "cohesion",
+        "other tasks": "separability",
+        "others of its kind": "same_kind",
+        "of other kinds": "across_kinds",
+        "p of kinds": "p",
+    }
+    rows = [
+        {"neurons": each["how"]}
+        | {title: Value(each["kinds"][key], digits=4) for title, key in columns.items()}
+        | {"correlation with overlap": Value((each["overlap"] or {}).get("value"), digits=2)}
+        for each in crossed
+    ]
+    notes = [
+        "Effects in nats of log-probability a gold token: lost when erased, gained when tuned. p: "
+        "kinds dealt out to tasks at random. The correlation (Spearman) is over pairs of tasks."
+    ]
+    title = "Neurons of one task, effects on others"
+    return [Exhibit.of("crossing", title, rows, notes)] if rows else []
 
 
 def word_of(*parts: bool) -> str:
@@ -113,12 +263,12 @@ def judge_sets(located: Found) -> tuple[str, str]:
     """Judge whether sets agree within a task, more than across tasks, and with its twin's."""
     tasks, whole = located["tasks"], located["cohesion"] or {}
     halves = [float(np.mean(each["halves"])) for each in tasks if each["halves"]]
-    chance = ends((each["by_chance"] for each in tasks), 3)
+    chance = span((each["by_chance"] for each in tasks), 3)
     agree = sum(each >= AGREE for each in halves)
     apart = sum(each["separate"] is True for each in tasks)
     because = (
         f"halves of one data set agree at {AGREE:g} or more for {agree} of {len(tasks)} "
-        f"({ends(halves)}; by chance {chance}); for {apart} of {len(tasks)} a task's subsets agree "
+        f"({span(halves)}; by chance {chance}); for {apart} of {len(tasks)} a task's subsets agree "
         "beyond doubt more than those of different tasks"
     )
     parts = [enough(agree, len(tasks)), enough(apart, len(tasks))]
@@ -126,7 +276,7 @@ def judge_sets(located: Found) -> tuple[str, str]:
         shared = [Value(whole[name], digits=2) for name in ("same_kind", "across_kinds")]
         because += (
             f"; a task and its twin share {shared[0]} of their sets, different capabilities "
-            f"{shared[1]} (p {write_q(whole['p'])})"
+            f"{shared[1]} (p {whole['p']:.3g})"
         )
         parts.append(whole["p"] is not None and whole["p"] <= SURE)
     return word_of(*parts), because
@@ -169,7 +319,7 @@ def judge_erasure(erasure: Found, kinds: Mapping[str, str]) -> tuple[str, str]:
         f"erasing them costs more log-probability than every draw in the same layers for {layers} "
         f"of {len(gold)}, and than every draw as active besides for {active}; the score falls by "
         f"{DAMAGE:g} or more for {broken}; the task itself loses more than every task of another "
-        f"capability for {own} of {len(gold)}, and those lose {ends(others)} of their score"
+        f"capability for {own} of {len(gold)}, and those lose {span(others)} of their score"
     )
     if alone := [each for each in gold if each.own(OWN)]:
         spared = [x for each in score for x in each.beside(kin=False, arm=OWN)]
@@ -179,7 +329,7 @@ def judge_erasure(erasure: Found, kinds: Mapping[str, str]) -> tuple[str, str]:
         )
         because += (
             f". Without only the neurons that no other capability has, the task loses most for "
-            f"{most} of {len(alone)}, and other capabilities lose {ends(spared)} of their score"
+            f"{most} of {len(alone)}, and other capabilities lose {span(spared)} of their score"
         )
     needed = enough(min(layers, active), len(gold)) and 2 * broken >= len(gold)
     return word_of(needed, enough(own, len(gold))), because
@@ -272,9 +422,3 @@ def list_changes(reliability: Mapping[str, Found]) -> Iterator[dict[str, Any]]:
             what = f"all edges cut but a circuit's: share of the answer kept{title}"
             effects = {"own": kept["located"], "other": kept["same relation"]}
             yield {"what": what, **effects, "random": kept["random"]}
-
-
-def ends(values: Iterable[float | None], digits: int = 2) -> str:
-    """Write the lowest and the highest."""
-    known = finite_numbers(values)
-    return f"{min(known):z.{digits}f} to {max(known):z.{digits}f}" if known else NOTHING

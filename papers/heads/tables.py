@@ -387,7 +387,7 @@ def choice(model: Measured) -> Rows:
         if surplus := search.optimism:
             model.notes.append(
                 f"{benchmark.label}: the kept setting flatters itself by {surplus.value:.3f} "
-                f"(95 % interval {span([surplus.low, surplus.high])})."
+                f"(95 % interval {span([surplus.low, surplus.high], 3)})."
             )
 
 

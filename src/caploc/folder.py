@@ -19,13 +19,12 @@ RUN, RESULT, ANSWERS, ROWS = "run.json", "result.json", "answers.json", "rows.sq
 EVALUATION, CURVE, INTERACTIONS = "evaluation.json", "curve.json", "interactions.json"
 UNIVERSAL, COMPARISON = "universal.json", "compare.json"
 NEURONS, ERASURE, ENHANCEMENT = "neurons.json", "erasure.json", "enhancement.json"
-FIDELITY, RELIABILITY, OVERLAP = "fidelity.json", "reliability.json", "overlap.json"
-DECOUPLING, CONTROLS = "decoupling.json", "controls.json"
+OVERLAP, CONTROLS = "overlap.json", "controls.json"
 LEDGER = "ledger.jsonl"
 STUDIES = "studies.json"  # marks a folder of several studies, which share its rows
 JSON_FILES = (
     RUN, RESULT, ANSWERS, EVALUATION, CURVE, INTERACTIONS, UNIVERSAL, COMPARISON, NEURONS, ERASURE,
-    ENHANCEMENT, FIDELITY, RELIABILITY, OVERLAP, DECOUPLING, CONTROLS, STUDIES,
+    ENHANCEMENT, OVERLAP, CONTROLS, STUDIES,
 )  # fmt: skip
 TOLD = 6  # differences that a sentence names
 # Which command leaves a file that others read; `locate` the rest.

@@ -5,9 +5,7 @@ import pytest
 
 from caploc.models.neurons import NeuronGrid
 from caploc.neurons import enhancing, erasure, locating
-from caploc.neurons import fact_study as pages
 from caploc.neurons.erasure import BOTTOM, LAYERS, LOCATED, UNIFORM, ArmLoss, Erased, ErasedTask
-from caploc.neurons.facts import ARMS as pages_arms
 from caploc.neurons.finding import TaskNeurons
 from caploc.neurons.locating import LocatedNeurons
 from caploc.neurons.locating import locating_headline as located_headline
@@ -236,24 +234,3 @@ def test_tuning_of_which_nothing_is_known_is_dashes():
     result["a"]["arms"] = [arm | {"changes": []} for arm in result["a"]["arms"]]
     assert plain(enhancing.tuned_arms_exhibit("a", result["a"]))[1][3:] == ["–", "–", "–"]
     assert enhancing.beats_every_draw(result["a"], "a") is False
-
-
-def fidelity(margin):
-    """A locator's fidelity with this margin."""
-    rate = {"mean": 0.5, "low": None, "high": None}
-    each = dict.fromkeys(("largest", "iou", "reference"), rate)
-    low, high = margin
-    told = {"mean": (low + high) / 2, "low": low, "high": high}
-    return {"units": "neurons", "facts": 3, "size": None, "arms": dict.fromkeys(pages_arms, each),
-            "margin": dict.fromkeys(each, told)}  # fmt: skip
-
-
-def test_a_headline_on_facts_gives_margins_before_it_says_which_are_sure():
-    nothing = pages.fidelity_headline({"neurons": fidelity((-0.1, 0.3))})
-    assert nothing.endswith("knowledge neurons 0.100 [-0.100, 0.300]: clearly above 0 for none")
-    both = {"neurons": fidelity((-0.1, 0.3)), "circuits": fidelity((0.1, 0.3))}
-    assert pages.fidelity_headline(both).endswith("clearly above 0 for knowledge circuits")
-    (table,) = fill_tables("fidelity", {"methods": both, **pages.fidelity_views(both)})
-    cells = plain(table)
-    assert len(cells) == 6 and {row[2] for row in cells} == {"–"}
-    assert cells[3][-1] == "0.200 [0.100, 0.300]"

@@ -81,4 +81,4 @@ def test_a_small_run_of_everything_and_again(tmp_path):
         assert (folder / f"{exhibit.name}.md").stat().st_size > 0
     repeated = reproduce_cnl(read_preset(str(SMALL)), folder, again)
     assert again.rows == 0
-    assert [each.as_dict() for each in repeated] == [each.as_dict() for each in exhibits]
+    assert [each.markdown() for each in repeated] == [each.markdown() for each in exhibits]

@@ -2,7 +2,6 @@
 
 import pytest
 
-from caploc.report.exhibits import NOTHING
 from papers.cnl.verdicts import (
     judge_erasure,
     judge_facts,
@@ -11,6 +10,7 @@ from papers.cnl.verdicts import (
     verdicts,
     word_of,
 )
+from papers.exhibits import NOTHING
 
 KINDS = {"a": "one", "a_twin": "one", "b": "two", "c": "three"}
 
@@ -101,14 +101,15 @@ def test_what_no_other_capability_has_is_judged_by_itself():
         each["arms"].append(loss("no other's", 0, 0.05, 0.1))
     verdict, because = judge_erasure(erasure, KINDS)
     assert verdict == "holds in part"
-    assert because.endswith("loses most for 1 of 1, and other capabilities lose 0.05 to 0.05 of "
-                            "their score")  # fmt: skip
+    assert because.endswith("loses most for 1 of 1, and other capabilities lose 0.05 of their "
+                            "score")  # fmt: skip
     results = {"main": sets([0.7], True), "erasure": erasure}
     results["main"]["tasks"][0]["neurons"] = [{"neuron": "L0N1"}, {"neuron": "L1N2"}]
     shown = verdicts(results, KINDS)[-1]
     assert shown.name == "verdict-own"
-    assert shown.rows[0][:2] == ("a", "1")  # L0N1 is of every task
-    assert shown.rows[0][3:5] == ("0.050", "0.050")  # of its twin, and of another capability
+    (row,) = shown.frame.to_dict("records")
+    assert (row["task"], row["neurons"]) == ("a", 1)  # L0N1 is of every task
+    assert str(row["score, by its twin"]) == str(row["score, by other capabilities"]) == "0.050"
 
 
 def tuned(gains):
@@ -137,23 +138,18 @@ def test_tuning_is_judged_against_draws_and_against_other_arms(rival, drawn, ver
 def test_only_what_was_measured_is_judged_and_every_table_is_whole():
     results = {"main": sets([0.7], True)}
     first, *shown = verdicts(results, KINDS)
-    assert [row[0] for row in first.rows] == ["neurons of a capability are stable and specific"]
+    assert list(first.frame["claim"]) == ["neurons of a capability are stable and specific"]
     assert [each.name for each in shown] == ["verdict-sets", "verdict-shared"]
-    assert [[str(cell) for cell in row] for row in shown[1].rows] == [
-        ["a", "0.50", "0.25"],
-        ["b", "0.25", NOTHING],
-    ]
+    cells = shown[1].frame.map(str).values.tolist()
+    assert cells == [["a", "0.50", "0.25"], ["b", "0.25", NOTHING]]
     alone = sets([0.7], None) | {"overlaps": None, "cohesion": None}
     assert [each.name for each in verdicts({"main": alone}, KINDS)] == ["verdicts", "verdict-sets"]
     results["erasure"] = {"tasks": [erased("a", (0.5, 2.0), DRAWN, {"b": (0.1, 0.5)})]}
     results["enhancement"] = tuned({"located": [0.5], "random": [0.1, 0.2]})
-    results["runs_planned"] = 9
     first, *shown = verdicts(results, KINDS)
-    assert len(first.rows) == 3 and len(shown) == 4
-    for each in shown:
-        assert {len(row) for row in each.rows} == {len(each.columns)}
-    assert shown[3].notes[0].startswith("1 of 9 runs")
-    assert shown[2].rows[0][shown[2].columns.index("nats lost by its twin")] == NOTHING
+    assert len(first.frame) == 3 and len(shown) == 4
+    assert str(shown[2].frame["nats lost by its twin"][0]) == NOTHING
+    assert shown[2].chart is not None
 
 
 def located_facts(own, related, *, measure="largest"):
@@ -183,9 +179,9 @@ def test_facts_are_located_where_wordings_agree_and_other_facts_do_not(neurons, 
     results = {"fidelity": {"words/facts": {"methods": methods}}}
     assert judge_facts(results["fidelity"])[0] == verdict
     first, shown = verdicts(results, KINDS)
-    assert [row[0] for row in first.rows] == ["single facts are not located"]
-    assert [row[0] for row in shown.rows] == ["knowledge neurons", "causal tracing (ROME)"]
-    assert [row[2] for row in shown.rows] == ["8", NOTHING]
+    assert list(first.frame["claim"]) == ["single facts are not located"]
+    assert list(shown.frame["located by"]) == ["knowledge neurons", "causal tracing (ROME)"]
+    assert list(shown.frame["neurons or edges"].map(str)) == ["8", NOTHING]
 
 
 def test_what_changing_the_located_does_stands_beside_other_facts():
@@ -200,6 +196,8 @@ def test_what_changing_the_located_does_stands_beside_other_facts():
         "circuits": {"arms": arms},
     }
     _, shown = verdicts({"reliability": {"words/facts": {"methods": methods}}}, KINDS)
-    assert [len(row) for row in shown.rows] == [4, 4, 4, 4]
-    assert [row[1].split()[0] for row in shown.rows] == ["-0.500", "-0.500", "0.100", "0.800"]
-    assert [row[2].split()[0] for row in shown.rows] == ["-0.100", "-0.100", NOTHING, "0.400"]
+    own, other = (
+        shown.frame[name].map(str).str.split().str[0] for name in shown.frame.columns[1:3]
+    )
+    assert list(own) == ["-0.500", "-0.500", "0.100", "0.800"]
+    assert list(other) == ["-0.100", "-0.100", NOTHING, "0.400"]

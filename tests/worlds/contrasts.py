@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from functools import partial
 
 from caploc.errors import BadOption
-from caploc.tasks.contrasts import CONTRASTS, ITEMS, ContrastSet, Item, Pair, cross_items, distinct
+from papers.cnl.contrasts import CONTRASTS, ITEMS, ContrastSet, Item, Pair, cross_items, distinct
 from worlds.tasks.data import CAPITALS, ELEMENTS, LETTERS, word_quiz
 
 PICK = "pick"

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from itertools import zip_longest
 
 from caploc.errors import BadOption, pick
-from caploc.tasks.facts import NEIGHBOURS, Counterpart, Fact, FactPrompt, Pair
+from papers.cnl.facts import NEIGHBOURS, Counterpart, Fact, FactPrompt, Pair
 from worlds.tasks import data as texts
 from worlds.tasks.data import LETTERS
 

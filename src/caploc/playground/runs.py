@@ -18,14 +18,11 @@ from caploc.contents import RunFile, TaskScores, read_file
 from caploc.errors import BadOption, CaplocError
 from caploc.folder import (
     COMPARISON,
-    DECOUPLING,
     ENHANCEMENT,
     ERASURE,
     EVALUATION,
-    FIDELITY,
     NEURONS,
     OVERLAP,
-    RELIABILITY,
     RESULT,
     RUN,
     STUDIES,
@@ -49,8 +46,7 @@ STILL = (
 # What a folder holds, by the file that tells; the first one that is there counts.
 KINDS = {
     RESULT: "heads", NEURONS: "neurons", ENHANCEMENT: "neurons tuned", ERASURE: "neurons erased",
-    FIDELITY: "neurons, fidelity", RELIABILITY: "neurons, reliability",
-    OVERLAP: "neurons, overlap", DECOUPLING: "neurons, decoupling", EVALUATION: "evaluation",
+    OVERLAP: "neurons, overlap", EVALUATION: "evaluation",
     UNIVERSAL: "universal heads", COMPARISON: "comparison", STUDIES: "studies", RUN: "run",
 }  # fmt: skip
 Stamp = tuple[tuple[int, int] | None, ...]

@@ -1,0 +1,104 @@
+"""Reliability of circuits: its arms on the demo model, its ends, and what it leaves out."""
+
+import json
+
+import numpy as np
+import pytest
+
+from caploc.errors import BadData, BadOption
+from papers.cnl.circuits import ARMS, CircuitLocator, circuit_reliability
+from papers.cnl.facts import Fact, FactPrompt
+from worlds.facts import demo_counterparts
+
+pytestmark = pytest.mark.slow  # whole studies
+
+
+def fact(relation, subject, answer):
+    return Fact(subject, relation, FactPrompt(f"{relation} {subject} is ", subject, answer))
+
+
+FACTS = (
+    fact("capital of", "Peru", "Lima"),
+    fact("capital of", "Italy", "Rome"),
+    fact("symbol of", "silver", "Ag"),
+    fact("symbol of", "copper", "Cu"),
+)
+WRONG = fact("capital of", "Spain", "Berlin")
+LONG = fact("symbol of", "phosphorus", "P")  # no other element has a name as long
+
+
+@pytest.fixture(scope="module")
+def locator(demo):
+    return CircuitLocator(demo, demo_counterparts, share=0.1, steps=4)
+
+
+@pytest.fixture(scope="module")
+def result(locator):
+    return circuit_reliability(locator, (*FACTS, WRONG, LONG), draws=6, seed=3)
+
+
+def test_facts_that_cannot_be_studied_are_left_out_and_named(result):
+    assert [each.name for each in result.facts] == ["Peru", "Italy", "silver", "copper"]
+    assert (result.unknown, result.unpaired) == (("Spain",), ("phosphorus",))
+    assert all(len(each.random) == 6 for each in result.facts)
+
+
+def test_the_ends_are_the_ends(result):
+    arms = {arm.name: arm for arm in result.arms}
+    assert tuple(arms) == ARMS
+    assert arms["full"].hits[1] == 1 and arms["full"].rank == 1
+    assert arms["full"].faithfulness.mean == 1 and arms["empty"].faithfulness.mean == 0
+    assert all(arm.facts == 4 for arm in arms.values())
+
+
+def test_a_circuit_of_a_tenth_of_the_edges_keeps_the_fact_and_its_complement_does_not(result):
+    arms = {arm.name: arm for arm in result.arms}
+    assert arms["located"].faithfulness.mean > 0.6
+    assert arms["complement"].faithfulness.mean < 0.2
+    assert arms["random"].faithfulness.mean < 0.2
+    assert result.gains["located"].gain.mean > 3
+    assert result.gains["complement"].gain.mean < result.gains["located"].gain.mean
+
+
+def test_the_gain_is_the_same_in_logits_and_in_faithfulness(result):
+    for each, gain in zip(result.facts, result.gains["located"].per_item, strict=True):
+        full, empty = (each.value(arm, "logit_difference") for arm in ("full", "empty"))
+        drawn = np.array([draw.logit_difference for draw in each.random])
+        faithful = (drawn - empty) / (full - empty)
+        expected = (each.value("located", "faithfulness") - faithful.mean()) / faithful.std(ddof=1)
+        assert gain == pytest.approx(expected, rel=1e-6)
+
+
+def test_the_same_prompt_has_the_same_circuit_and_another_fact_another(locator):
+    one, again, other = (locator.locate(FACTS[place].prompt) for place in (0, 0, 1))
+    assert np.array_equal(one, again)
+    assert not np.array_equal(one, other)
+
+
+def test_results_are_plain_json_and_depend_on_the_seed_alone(result, locator):
+    again = circuit_reliability(locator, (*FACTS, WRONG, LONG), draws=6, seed=3)
+    text = json.dumps(result.as_dict(), allow_nan=False)
+    assert json.dumps(again.as_dict(), allow_nan=False) == text
+    assert json.loads(text)["edges"] == np.ceil(0.1 * locator.grid.size)
+
+
+def test_a_circuit_of_all_edges_is_the_model_and_has_no_gain(demo):
+    locator = CircuitLocator(demo, demo_counterparts, share=1.0, steps=1)
+    result = circuit_reliability(locator, FACTS[:1], draws=5)
+    arms = {arm.name: arm for arm in result.arms}
+    assert arms["located"].faithfulness.mean == pytest.approx(1)
+    assert arms["complement"].faithfulness.mean == pytest.approx(0, abs=1e-9)
+    assert result.share_of_edges == 1
+    # alone, a fact has no other beside it: missing, not 0
+    missing = result.as_dict()["arms"][ARMS.index("same relation")]
+    assert missing["facts"] == 0 and missing["rank"] is None
+    assert missing["logit_difference"]["mean"] is None and missing["hits"]["1"] is None
+
+
+def test_mistakes_are_named(locator):
+    with pytest.raises(BadOption, match="At least 5 random circuits are needed; got 2"):
+        circuit_reliability(locator, FACTS, draws=2)
+    with pytest.raises(BadData, match="None of the 2 facts .* 1 have no counterpart"):
+        circuit_reliability(locator, (WRONG, LONG))
+    with pytest.raises(BadData, match="as many tokens as 'phosphorus'"):
+        locator.locate(LONG.prompt)

@@ -1,0 +1,155 @@
+"""Knowledge neurons against the definition, one point and one layer at a time."""
+
+from contextlib import ExitStack, contextmanager
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from tiny import FAMILIES, WITH_NEURONS, build
+
+from caploc.errors import BadOption, UnknownName
+from caploc.models.neurons import list_projections
+from papers.cnl.facts import FactPrompt
+from papers.cnl.fidelity import Encoded
+from papers.cnl.knowledge_neurons import KnowledgeNeurons
+from worlds.facts import demo_facts
+
+pytestmark = pytest.mark.slow
+
+FRANCE = FactPrompt("capital of France is ", "France", "Paris", "Rome")
+
+
+@contextmanager
+def changed(modules, change):
+    """`change` of what the modules read at the last positions, for a plain forward pass."""
+    handles = [module.register_forward_pre_hook(change) for module in modules]
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def outcome(loaded, encoded: Encoded) -> torch.Tensor:
+    """The probability from a plain forward pass without a cache."""
+    logits = loaded.model(input_ids=torch.tensor([encoded.tokens]), use_cache=False).logits[0]
+    return logits[-1].softmax(-1)[encoded.answer[0]]
+
+
+def by_definition(loaded, encoded: Encoded, fractions) -> np.ndarray:
+    """Each projection by itself: activations, then the gradient by them at every point."""
+    count, scores = len(encoded.answer), np.zeros(loaded.grid.size)
+    for wanted in range(loaded.grid.layers):
+        mine = [
+            (columns, m)
+            for layer, columns, m in list_projections(loaded.projections)
+            if layer == wanted
+        ]
+        for fraction in fractions if mine else ():
+            leaves = {}
+
+            def scaling(place, fraction=fraction, leaves=leaves):
+                def scale(_, args):
+                    flat = args[0].reshape(-1, args[0].shape[-1])
+                    leaf = (fraction * flat[-count:]).detach().requires_grad_()
+                    leaves[place] = leaf, flat[-count:].detach()
+                    return torch.cat([flat[:-count], leaf]).reshape(args[0].shape), *args[1:]
+
+                return scale
+
+            with ExitStack() as hooks:
+                for place, (_, module) in enumerate(mine):
+                    hooks.enter_context(changed([module], scaling(place)))
+                value = outcome(loaded, encoded)
+            found = torch.autograd.grad(value, [leaves[place][0] for place in range(len(mine))])
+            for place, ((columns, _), gradient) in enumerate(zip(mine, found, strict=True)):
+                each = (gradient * leaves[place][1]).sum(0).double().numpy()
+                scores[columns] += each / len(fractions)
+    return scores
+
+
+def scored(loaded, encoded, steps) -> np.ndarray:
+    """The locator's scores of a prompt that is tokens already."""
+    locator = KnowledgeNeurons(loaded, steps=steps)
+    locator.__dict__["encoder"] = SimpleNamespace(encode=lambda _: encoded)
+    return locator.score(FRANCE)
+
+
+@pytest.mark.parametrize("name", WITH_NEURONS)
+def test_all_layers_at_once_are_each_layer_by_definition(as_tiny, asked, name):
+    loaded = as_tiny(name)
+    found = scored(loaded, asked, 3)
+    truth = by_definition(loaded, asked.first(), [1 / 6, 1 / 2, 5 / 6])
+    assert np.abs(truth).max() > 0
+    np.testing.assert_allclose(found, truth, atol=2e-4 * np.abs(truth).max())
+
+
+@pytest.mark.parametrize("number", [0, pytest.param(1, marks=pytest.mark.slow)])
+def test_a_layers_scores_add_up_to_what_the_layer_is_worth(neurons, number):
+    prompt = demo_facts("statement", 2)[number].prompt
+    locator = KnowledgeNeurons(neurons, steps=200)
+    scores, encoded = locator.score(prompt), locator.encoder.encode(prompt).first()
+    with torch.no_grad():
+        full = float(outcome(neurons, encoded))
+        for _, columns, module in list_projections(neurons.projections):
+
+            def silence(_, args):
+                return torch.cat([args[0][:, :-1], torch.zeros_like(args[0][:, -1:])], 1), *args[1:]
+
+            with changed([module], silence):
+                without = float(outcome(neurons, encoded))
+            assert scores[columns].sum() == pytest.approx(full - without, abs=2e-3)
+
+
+def test_only_planted_neurons_score(as_tiny, asked):
+    model = build("llama", FAMILIES["llama"].config, seed=4)
+    planted = {0: [3, 40], 1: [17]}
+    for layer, kept in planted.items():
+        weight = model.model.layers[layer].mlp.down_proj.weight
+        weight[:, [column for column in range(48) if column not in kept]] = 0
+    loaded = as_tiny(model)
+    scores = scored(loaded, asked, 2)
+    named = {(each.layer, each.index) for each in loaded.grid.named(scores != 0)}
+    assert named == {(layer, column) for layer, kept in planted.items() for column in kept}
+
+
+@pytest.mark.slow
+def test_left_points_tend_to_the_same_integral(neurons):
+    middle, left = (
+        KnowledgeNeurons(neurons, steps=400, points=points).score(FRANCE)
+        for points in ("midpoint", "left")
+    )
+    coarser = KnowledgeNeurons(neurons, steps=20, points="left").score(FRANCE)
+    size = np.abs(middle).max()
+    assert np.abs(left - middle).max() < 0.01 * size
+    assert np.abs(coarser - middle).max() > np.abs(left - middle).max()
+
+
+def test_a_share_of_the_largest_is_chosen_and_nothing_where_none_is_above_zero(
+    neurons, monkeypatch
+):
+    scores = np.zeros(neurons.grid.size)
+    scores[:5] = 0.5, 0.1, 0.099, -0.5, 0.0
+    for given, count in ((scores, 2), (-np.abs(scores), 0), (scores * 0, 0)):
+        monkeypatch.setattr(KnowledgeNeurons, "score", lambda self, prompt, given=given: given)
+        chosen = KnowledgeNeurons(neurons).locate(FRANCE)
+        assert np.flatnonzero(chosen).tolist() == list(range(count))
+
+
+def test_a_locator_chooses_the_coarse_set_and_says_what_it_is(neurons):
+    locator = KnowledgeNeurons(neurons, share=0.3)
+    assert locator.grid is neurons.grid
+    scores = locator.score(FRANCE)
+    assert locator.locate(FRANCE).tolist() == (scores >= 0.3 * scores.max()).tolist()
+
+
+@pytest.mark.parametrize("settings", [{"share": 0.0}, {"share": 1.1}, {"steps": 0}])
+def test_settings_that_mean_nothing_are_refused(neurons, settings):
+    with pytest.raises(BadOption):
+        KnowledgeNeurons(neurons, **settings)
+
+
+def test_an_unknown_rule_names_the_known_ones(neurons):
+    with pytest.raises(UnknownName, match="midpoint"):
+        KnowledgeNeurons(neurons, points="centre")
