@@ -151,11 +151,13 @@ def test_the_time_left_is_told_by_the_rows_that_came(monkeypatch):
     now = 90.0
     assert lines.line().endswith("219 of at most 1,000 rows in all")  # too few to go by
     lines.advance(81, 1)
-    assert lines.line().endswith("300 of at most 1,000 rows in all, 0:03:30 left")
+    assert lines.line().endswith("300 of at most 1,000 rows in all, at most 0:03:30 left")
     lines.expect(1050)
-    assert lines.line().endswith("300 of at most 1,350 rows in all, 0:05:15 left: more rows")
+    assert lines.line().endswith(
+        "300 of at most 1,350 rows in all, at most 0:05:15 left: more rows"
+    )
     now = 120.0
-    assert lines.line().endswith("0:10:30 left: rows take longer now")
+    assert lines.line().endswith("at most 0:10:30 left: rows take longer now")
     lines.advance(500, 1)
     assert lines.line().endswith(" left") and "left:" not in lines.line()
 

@@ -45,13 +45,16 @@ def most_checked(
     tried = 4 * named + named**2
     if study.seeks_specific:
         tried += CONFIRMED * (named**2 + named)
+    examples, kept = study.drawn(tasks[0].size)
     most = study.limit or max(task.size for task in tasks)
-    rows = min(CHECKED, most) * (2 + tried + sets + 2 * study.controls) + REPEATED
+    checked = min(CHECKED, most, len(held_back(kept)) or len(examples))
+    rows = checked * (2 + tried + sets + 2 * study.controls) + REPEATED
     rows += MASKS * EXAMPLES if study.controls else 0
     # before and after, and without the strongest head alone
     rows += sum(3 * min(most, task.size) for task in tasks)
     if not study.quick:
-        rows += (1 + named) * CURVED * len(tasks)
+        rows += (1 + named) * sum(min(CURVED, most, task.size) for task in tasks)
     if study.seeks_specific or not study.quick:
-        rows += (1 + sets + CONFIRMED) * JUDGED * len(study.beside)
+        judged = sum(min(JUDGED, most, task.size) for task in tasks[1:])
+        rows += (1 + sets + CONFIRMED) * judged
     return rows

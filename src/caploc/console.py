@@ -34,6 +34,7 @@ from caploc.progress import Silent, expect, tell
 HANGUP = getattr(signal, "SIGHUP", None)  # Windows has none
 ENDING = tuple(each for each in (signal.SIGINT, signal.SIGTERM, HANGUP) if each is not None)
 SHOWN = 12  # bars
+AT_MOST = "at most "  # the rows of a whole run are a bound
 EARLY = 0.02  # of the rows: until then the first rows say little of the time that is left
 LONGER = 1.05  # times as long as was said before: more than the clock rounds
 LINE_SECONDS = 60.0  # between lines of progress where no bars can be drawn
@@ -78,8 +79,8 @@ class Tally:
             return None
         return self.seconds / self.measured * max(self.rows - self.done, 0)
 
-    def tell_left(self) -> str:
-        """Say the time left; where it is more than was said before, why."""
+    def tell_left(self, bound: str = "") -> str:
+        """Say the time left, with "at most" as its `bound`; where it is more than before, why."""
         left, (before, rows) = self.left, self.said
         if left is None:
             return ""
@@ -89,7 +90,7 @@ class Tally:
         why = ""
         if before is not None and left > LONGER * before:
             why = ": more rows" if (self.rows or 0) > (rows or 0) else ": rows take longer now"
-        return f"{format_clock(left)} left{why}"
+        return f"{bound}{format_clock(left)} left{why}"
 
 
 class Counts(ProgressColumn):
@@ -116,8 +117,8 @@ class Left(ProgressColumn):
     """The time left, and of what."""
 
     def render(self, task: Task) -> Text:
-        of = " (of this stage)" if task.fields["of_stage"] else ""
-        said = task.fields["tally"].tell_left()
+        of, bound = (" (of this stage)", "") if task.fields["of_stage"] else ("", AT_MOST)
+        said = task.fields["tally"].tell_left(bound)
         return Text(f"{said}{of}" if said else "", style="progress.remaining")
 
 
@@ -206,7 +207,7 @@ class Lines:
             parts.append(f"{stage.measured / stage.seconds:,.1f} rows/s")
         if whole.rows is not None:
             parts.append(f"{whole.done:,} of at most {whole.rows:,} rows in all")
-            parts.append(whole.tell_left())
+            parts.append(whole.tell_left(AT_MOST))
         elif stage.done < (stage.rows or 0) and (said := stage.tell_left()):
             parts.append(f"{said} (of this stage)")
         return ", ".join(filter(None, parts))
