@@ -21,6 +21,7 @@ FILES = {
     "broken.jsonl": f'{ROW}{{"prompt": "colour\n',
     "page.jsonl": "<!doctype html><title>404</title>\n",
     "other.csv": "question,reply\n1,2\n",
+    "twice.csv": "prompt,answer\n" + "".join(f"{n} b, c\n" for n in range(12)) + "3 b, d\n",
     "broken.yaml": "task: [unclosed",
     "nameless.yaml": "dataset_path: json\n",
     "dataless.yaml": "task: mine\n",
@@ -61,6 +62,11 @@ MISTAKES = [
     (
         "locate model --task other.csv",
         "other.csv, line 2 has no 'prompt'",
+    ),
+    (
+        "locate model --task twice.csv",
+        "In twice 1 of 13 examples cannot be asked as it stands: example 12 has another answer "
+        "than example 3, which has the same prompt. Correct it, or leave it out with --leave-out 0.077",
     ),
     ("locate model --task empty.jsonl", "empty.jsonl is empty; give a line for each pair"),
     ("locate model --task broken.jsonl", "broken.jsonl, line 2 is no JSON"),

@@ -13,6 +13,7 @@ from caploc.exclusion import resolve_excluded
 from caploc.modes import Intervention
 from caploc.naming import are_twins
 from caploc.options import MOST_MASKS, StudyFields, check_spared, record
+from caploc.report.wording import called
 from caploc.result import Subsets
 from caploc.search import METHODS, Problem
 from caploc.tasks.catalog import LoadTasks, check_data, check_task_name, list_twins
@@ -183,7 +184,8 @@ class Study(StudyFields):
                 asked |= {*chain(*self.drawn(task.size))}
             elif self.seeks_specific:
                 asked |= {*chain(*split_examples(task.size, self.settings.seed))}
-            kept.append(without_defects(task, sorted(asked), misfit, self.leave_out))
+            name = called(task.name)
+            kept.append(without_defects(task, sorted(asked), misfit, self.leave_out, name))
         return kept
 
     def drawn(self, size: int) -> tuple[list[int], list[int]]:

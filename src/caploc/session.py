@@ -222,7 +222,7 @@ def one_of_each_question(task: Task, most: float, progress: Progress) -> Task:
 
     Raises BadData if more than the share `most` of the examples contradict another one.
     """
-    kept = without_copies(task, most)
+    kept = without_copies(task, most, called(task.name))
     if kept.size < task.size:
         tell(
             progress,

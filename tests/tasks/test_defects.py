@@ -43,25 +43,26 @@ def found(task, misfit=fits):
 
 def test_a_sound_task_has_none(tmp_path):
     task = choices(tmp_path)
-    assert found(task) == {} and without_defects(task, range(12), fits, 0.0) is task
+    assert found(task) == {} and without_defects(task, range(12), fits, 0.0, "own") is task
 
 
 def test_blank_choices_and_missing_right_ones_are_found_together(tmp_path):
     task = choices(tmp_path, _7={"choices": ["yes", "  ", "maybe"]}, _9={"gold": 5})
     assert found(task) == {7: "an empty choice", 9: "no right choice"}
     with pytest.raises(
-        BadData, match=r"2 of 12 .*example 7 has .*example 9 has .*--leave-out 0.17"
+        BadData,
+        match=r"In own 2 of 12 .*as they stand: example 7 has .*example 9 has .*--leave-out 0.17",
     ):
-        without_defects(task, range(12), fits, 0.0)
+        without_defects(task, range(12), fits, 0.0, "own")
 
 
 def test_a_share_may_be_left_out(tmp_path):
     task = choices(tmp_path, _7={"choices": ["yes", "", "maybe"]})
-    left = without_defects(task, range(12), fits, 0.1)
+    left = without_defects(task, range(12), fits, 0.1, "own")
     assert left.size == 11 and found(left) == {}
     assert [left.question(n) for n in range(11)] == [task.question(n) for n in range(12) if n != 7]
-    with pytest.raises(BadData, match="example 7 has an empty choice"):
-        without_defects(task, range(12), fits, 0.05)
+    with pytest.raises(BadData, match="as it stands: example 7 has an empty choice"):
+        without_defects(task, range(12), fits, 0.05, "own")
 
 
 def test_what_the_window_does_not_take_is_named(tmp_path):

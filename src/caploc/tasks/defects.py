@@ -34,23 +34,27 @@ def find_defects(
 
 
 def without_defects(
-    task: Task, examples: Sequence[int], misfit: Callable[[Request], str | None], most: float
+    task: Task,
+    examples: Sequence[int],
+    misfit: Callable[[Request], str | None],
+    most: float,
+    name: str,
 ) -> Task:
     """Return the task without the examples that have a defect, if these are a small enough share.
 
-    `most` is the share of the examples that may be left out. Raises BadData, which names them all
-    at once, if there are more.
+    `most` is the share of the examples that may be left out. Raises BadData, which calls the task
+    by this name and lists them all at once, if there are more.
     """
     defects = find_defects(task, examples, misfit)
-    check_share(task, defects, len(examples), most)
+    check_share(name, defects, len(examples), most)
     return task.without({each.example for each in defects}) if defects else task
 
 
-def without_copies(task: Task, most: float) -> Task:
+def without_copies(task: Task, most: float, name: str) -> Task:
     """Return the task with one example of each question; copies are no evidence of their own.
 
-    Raises BadData if more than the share `most` of the examples repeat a question with another
-    answer, where only one can be right.
+    Raises BadData, which calls the task by this name, if more than the share `most` of the examples
+    repeat a question with another answer, where only one can be right.
     """
     first: dict[str, int] = {}
     copies = {e: f for e in range(task.size) if (f := first.setdefault(task.question(e), e)) != e}
@@ -59,21 +63,19 @@ def without_copies(task: Task, most: float) -> Task:
         for copy, original in copies.items()
         if task.metric in EXACT and task.gold(copy) != task.gold(original)
     ]
-    check_share(task, unlike, task.size, most)
+    check_share(name, unlike, task.size, most)
     return task.without(copies.keys()) if copies else task
 
 
-def check_share(task: Task, defects: Sequence[Defect], count: int, most: float) -> None:
+def check_share(name: str, defects: Sequence[Defect], count: int, most: float) -> None:
     """Raise BadData, which names them, if more than the share `most` of so many have a defect."""
     if len(defects) <= most * count:
         return
     named = "; ".join(f"example {each.example} has {each.why}" for each in defects[:NAMED])
     more = f"; and {len(defects) - NAMED} more" if len(defects) > NAMED else ""
-    share = len(defects) / count
+    stand, them = ("it stands", "it") if len(defects) == 1 else ("they stand", "them")
     raise BadData(
-        f"Task {task.name} has {len(defects)} of {count} examples that cannot be asked as "
-        f"they stand: {named}{more}. Correct them, or leave them out with --leave-out {share:.2g}."
-        if len(defects) > 1
-        else f"In task {task.name} {named} and cannot be asked as it stands. Correct it, or leave "
-        f"it out with --leave-out {max(share, 0.01):.2g}."
+        f"In {name} {len(defects)} of {count} examples cannot be asked as {stand}: {named}{more}. "
+        f"Correct {them}, or leave {them} out with --leave-out "
+        f"{max(len(defects) / count, 0.01):.2g}."
     )
