@@ -103,10 +103,23 @@ def test_examples_of_the_search_check_nothing():
 
 def test_few_examples_and_open_rows_are_told():
     assert not card(found(others="kept")).few_examples
-    assert card(found(others="open")).few_examples
+    assert card(found(others="open")).few_examples  # which may be lost as well
+    assert not card(found(others="lost open")).few_examples  # the verdict stands either way
     content = found(others="kept")
     content["validation"]["held_out"]["examples"] = 20
     assert card(content).few_examples
+
+
+def test_what_a_reader_must_know_beside_the_table_is_noted():
+    content = found(others="kept")
+    assert card(content).notes == []
+    content["validation"] |= {"unconfirmed": ["L1H2"], "costly": ["L1H3"]}
+    content["task"]["copies"] = 40
+    content["model"]["uncovered"] = ["model.layers.0.mixer"]
+    notes = card(content).notes
+    for said in ("L1H2", "L1H3", "40 examples", "model.layers.0.mixer"):
+        assert sum(said in note for note in notes) == 1
+        assert said in write_text(card(content)) and said in write_html(card(content))
 
 
 def test_heads_that_resampled_examples_name_otherwise_are_unstable():
@@ -185,7 +198,7 @@ def test_ordinary_text_is_a_control_in_nats():
     one = card(found(others="kept", text=text))
     row = next(row for row in one.rows if row.kind is RowKind.TEXT)
     assert cells(row) == (
-        "ordinary text, nats a token (KL 0.12)", "3.00", "3.25", "−0.250", "", "control"
+        "ordinary text, nats a token (KL 0.12)", "3.00", "3.25", "+0.250", "", "control"
     )  # fmt: skip
     assert one.verdict is Verdict.SPECIFIC
 

@@ -82,6 +82,7 @@ def build_result(session: Session, search: SearchResult, checks: Checks, command
             metric=task.in_metric().metric,
             outcome=task.outcome_kind,
             examples=task.size,
+            copies=session.copies,
             higher_is_better=task.in_metric().higher_is_better,
         ),
         method=method_settings(study, found, len(session.examples)),

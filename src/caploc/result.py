@@ -428,12 +428,16 @@ class Answerer(Record):
 
 
 class LocatedTask(Record):
-    """Which task the heads were found on; `outcome` is the kind of what found them."""
+    """Which task the heads were found on; `outcome` is the kind of what found them.
+
+    `copies` examples put a question that another one puts already, and were not asked.
+    """
 
     name: Name
     metric: Name | None = None
     outcome: Name | None = None
     examples: Count | None = None
+    copies: Count = 0
     higher_is_better: bool | None = None
 
 
@@ -692,6 +696,7 @@ class Card(Record):
     rows: list[CardRow]
     samples: list[Sample]
     held_out: Count
+    notes: list[Name] = []
 
 
 class Result(Document):

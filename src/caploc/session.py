@@ -57,7 +57,8 @@ class Session(Workbench[HeadModel]):
     """A study at work. Tasks go by the names that the study gives them.
 
     `examples` are those that heads are searched on, `fresh` those that sets are compared on, and
-    `held_out` those that no search sees.
+    `held_out` those that no search sees. `copies` examples
+    of the task repeat a question, and are not asked.
     """
 
     study: Study
@@ -65,6 +66,7 @@ class Session(Workbench[HeadModel]):
     examples: list[int]
     fresh: list[int]
     held_out: list[int]
+    copies: int
     progress: Progress
 
     @classmethod
@@ -85,7 +87,9 @@ class Session(Workbench[HeadModel]):
         """
         progress, study = progress or Silent(), study.check()
         tasks, intervention = study.tasks(), study.intervention()
+        whole = tasks[0].size
         tasks = [one_of_each_question(task, study.leave_out, progress) for task in tasks]
+        copies = whole - tasks[0].size
         study.check_examples(tasks[0].size)
         check_pairs(study.model, intervention, tasks[0])
         begun = rows_file(folder).exists()
@@ -109,6 +113,7 @@ class Session(Workbench[HeadModel]):
                     examples=examples,
                     fresh=others[len(held_out) :],
                     held_out=held_out,
+                    copies=copies,
                     progress=progress,
                 )
 

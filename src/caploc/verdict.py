@@ -67,8 +67,7 @@ def make_card(result: Result) -> Card:
     checked = verdict not in (Verdict.NOT_FOUND, Verdict.NOT_CHECKED)
     return Card(
         verdict=verdict,
-        few_examples=checked
-        and (fresh < FEW or any(row.said is Said.OPEN for row in rows if row.kind in DECIDING)),
+        few_examples=checked and (fresh < FEW or is_undecided(verdict, rows)),
         unstable=bool(top) and stability is not None and stability < STABLE,
         heading=SENTENCES[verdict].format_map(words),
         heads=top,
@@ -78,6 +77,7 @@ def make_card(result: Result) -> Card:
         rows=rows,
         samples=list(pick_samples(result)),
         held_out=fresh,
+        notes=list(list_notes(result)),
     )
 
 
@@ -177,6 +177,24 @@ def list_strongest(result: Result) -> Iterator[CardRow]:
     yield make_row(label, RowKind.ALONE, unit, scores, change, held_out.examples)
 
 
+def is_undecided(verdict: Verdict, rows: list[CardRow]) -> bool:
+    """Tell whether an open row could turn the verdict: a loss that is not seen yet."""
+    open_kinds = {row.kind for row in rows if row.said is Said.OPEN}
+    return verdict is Verdict.SPECIFIC and not open_kinds.isdisjoint(DECIDING)
+
+
+def list_notes(result: Result) -> Iterator[str]:
+    """Yield what a reader must know beside the table, in a sentence each."""
+    if unconfirmed := result.validation.unconfirmed:
+        yield f"Found, and not confirmed by the check: {' '.join(unconfirmed)}."
+    if costly := result.validation.costly:
+        yield f"Needed too, and left out for what else they break: {' '.join(costly)}."
+    if result.task.copies:
+        yield f"{result.task.copies:,} examples repeat a question and count for nothing."
+    if uncovered := result.model.uncovered:
+        yield f"No head of these was knocked out: {', '.join(uncovered)}."
+
+
 def compare_text(text: TextChange) -> CardRow:
     """Make the row of ordinary text: the surprise of its next token, in nats."""
     before, after = text.surprise.intact, text.surprise.knocked_out
@@ -187,7 +205,7 @@ def compare_text(text: TextChange) -> CardRow:
         change_unit="",
         intact=before,
         without=after,
-        change=None if before is None or after is None else before - after,
+        change=None if before is None or after is None else after - before,
         low=None,
         high=None,
         said=Said.CONTROL,

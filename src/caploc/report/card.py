@@ -42,6 +42,11 @@ def checked_on(card: Card) -> str:
     return f"Checked on {card.held_out:,} held-out examples."
 
 
+def list_remarks(card: Card) -> list[str]:
+    """List what stands below the table."""
+    return [text for text in (checked_on(card), *card.notes) if text]
+
+
 def write_number(value: float | None, unit: str, *, plus: bool = False) -> str:
     """Write a score, or with its sign a change; percentages are whole, others have three digits."""
     if value is None:
@@ -82,8 +87,10 @@ def write_text(card: Card, report: object = None, width: int = WIDTH) -> str:
         lines.append(joined.rstrip())
     lines.append("")
     lines += [f"  {sample}" for sample in write_samples(card)]
-    last = [checked_on(card), f"Report: {report}" if report else ""]
-    lines += [f"  {text}" for text in last if text]
+    last = [*list_remarks(card), f"Report: {report}" if report else ""]
+    for text in filter(None, last):
+        indent = "  "
+        lines += textwrap.wrap(text, width, initial_indent=indent, subsequent_indent=indent)
     return "\n".join(lines)
 
 
@@ -107,7 +114,8 @@ def write_markdown(card: Card) -> str:
     frame = pd.DataFrame(merged, columns=["task", "intact", "without", "change (95 %)", "said"])
     table = frame.to_markdown(index=False, disable_numparse=True)
     heading = escape_markdown(f"{card.heading} ({share_of_heads(card)})")
-    return f"**{label(card)}** {heading}\n\n{table}\n\n{checked_on(card)}".rstrip() + "\n"
+    remarks = " ".join(map(escape_markdown, list_remarks(card)))
+    return f"**{label(card)}** {heading}\n\n{table}\n\n{remarks}".rstrip() + "\n"
 
 
 def write_html(card: Card) -> Markup:
@@ -119,4 +127,4 @@ def describe(card: Card) -> dict[str, Any]:
     """Return what the template of the card is filled with."""
     rows = [(row, cells(row)) for row in card.rows]
     told: dict[str, Any] = {"card": card, "label": label(card), "share": share_of_heads(card)}
-    return told | {"checked": checked_on(card), "rows": rows}
+    return told | {"remarks": list_remarks(card), "rows": rows}
