@@ -66,7 +66,7 @@ MISTAKES = [
     (
         "locate model --task twice.csv",
         "In twice 1 of 13 examples cannot be asked as it stands: example 12 has another answer "
-        "than example 3, which has the same prompt. Correct it, or leave it out with --leave-out 0.077",
+        "than example 3, which has the same prompt. Correct it, or leave it out with --leave-out",
     ),
     ("locate model --task empty.jsonl", "empty.jsonl is empty; give a line for each pair"),
     ("locate model --task broken.jsonl", "broken.jsonl, line 2 is no JSON"),

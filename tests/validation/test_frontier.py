@@ -54,6 +54,24 @@ def test_the_first_set_that_breaks_the_task_and_spares_the_other_is_named(checki
     assert frontier_note(two, named) == []
 
 
+def test_heads_that_add_nothing_leave_a_set_and_the_rest_is_judged(checking):
+    promise = promised(checking, needs(SHARED), price=0.2)
+    frontier, named = judge_frontier(promise, [[OWN, IDLE]], 1)
+    whole, rest = frontier.sets
+    assert named == [OWN] and rest.heads == [whole.heads[0]]
+    assert rest.within and rest.breaks and rest.level == whole.level
+
+
+def test_a_set_is_not_named_where_its_needed_heads_cost_too_much_alone(checking):
+    """The idle head's absence rescues what the other task loses."""
+    rescued = lambda mask, example: float(not mask[OWN] or mask[IDLE])  # noqa: E731
+    promise = promised(checking, rescued, price=0.2)
+    frontier, named = judge_frontier(promise, [[OWN, IDLE], [SHARED]], 2)
+    assert [one.within for one in frontier.sets] == [True, True, False]
+    assert frontier.sets[2].heads == ["L0H6"] and named == [SHARED]
+    assert judge_frontier(promise, [[OWN, IDLE]], 1)[1] == []
+
+
 def test_the_gentlest_set_is_one_that_breaks_the_task(checking):
     promise = promised(checking, needs(OWN, SHARED), price=0.02)
     frontier, named = judge_frontier(promise, [[IDLE], [OWN, SHARED], [SHARED]])

@@ -14,7 +14,8 @@ heads carried. Margins lie evenly between -0.1 and 0.9: the accuracy is 0.9, and
 its strength. A backup and its needed head write to a lane of their own too, from which the last
 layer's feed-forward block takes back whatever the two carry beyond what the needed head carries
 alone. Every embedding says "um", louder than all else; the universal heads silence it together. A
-rescuer takes from the colour what its needed head adds.
+rescuer takes from the colour what its needed head adds. The common heads take "east" from what
+"north" says, together; "west" says as much more of it as they take.
 """
 
 import json
@@ -83,8 +84,9 @@ class Planted:
     accuracy in whole points (absent: drawn between 0.08 and 0.30; exact if `examples` is a multiple
     of 100). The first `backups` of them have a backup. The loss of any of the `universal` heads
     breaks every answer of every task. The first `rescuers` of the needed heads have a rescuer: with
-    it gone too, nothing is lost. So many heads are `sharing` a key-value head, of which universal
-    ones have none with another planted head.
+    it gone too, nothing is lost. The loss of any of the last `common` needed heads also breaks a
+    quarter of the other task. So many heads are `sharing` a key-value head, of which universal and
+    common ones have none with another planted head.
     """
 
     layers: int = 4
@@ -93,6 +95,7 @@ class Planted:
     backups: int = 0
     universal: int = 0
     rescuers: int = 0
+    common: int = 0
     strengths: tuple[float, ...] = ()
     sharing: int = 1
     examples: int = 600
@@ -100,7 +103,8 @@ class Planted:
 
     def check(self) -> None:
         most = {"needed": MOST_NEEDED, "backups": self.needed, "rescuers": self.needed}
-        check_numbers(self, most, zero=("backups", "universal", "rescuers", "seed"))
+        most["common"] = self.needed
+        check_numbers(self, most, zero=("backups", "universal", "rescuers", "common", "seed"))
         planted = self.needed + self.backups + self.universal + self.rescuers
         check_room(planted, "heads", self.layers, self.heads)
         if self.sharing < 1 or self.heads % self.sharing:
@@ -152,6 +156,7 @@ class Truth:
     universal: tuple[Head, ...]
     margins: tuple[float, ...]
     rescuers: Mapping[Head, Head] = field(default_factory=dict)  # and what each rescues
+    common: tuple[Head, ...] = ()
 
     def right(self, cut: Iterable[Head | str] = ()) -> Bool[np.ndarray, " examples"]:
         """Tell which examples are answered rightly with these heads cut.
@@ -176,9 +181,10 @@ def write_planted(folder: Path | str, plan: Planted) -> Truth:
     """Write a planted model, its tasks and its truth into a folder; return the truth.
 
     `planted.yaml` is the task that the heads are planted for, `other.yaml` one that needs only the
-    universal heads; both name their data by absolute path, so write anew rather than move the
-    folder. `truth.json` names the planted heads. A seed gives the same model on every machine.
-    Raises BadOption if the plan cannot be, or the folder is a file or holds something else.
+    universal heads, and in a quarter of its examples the common ones; both name their data by
+    absolute path, so write anew rather than move the folder. `truth.json` names the planted heads.
+    A seed gives the same model on every machine. Raises BadOption if the plan cannot be, or the
+    folder is a file or holds something else.
     """
     plan.check()
     place, random = planting_folder(folder, TRUTH), generator(plan.seed)
@@ -192,6 +198,7 @@ def write_planted(folder: Path | str, plan: Planted) -> Truth:
         },
         "universal": list(map(str, truth.universal)),
         "rescuers": {str(head): str(rescued) for head, rescued in truth.rescuers.items()},
+        "common": list(map(str, truth.common)),
         "plan": asdict(plan),
     }
     (place / TRUTH).write_text(json.dumps(content, indent=2) + "\n")
@@ -239,6 +246,7 @@ def _truth(plan: Planted, examples: Examples, random: np.random.Generator) -> Tr
         universal=tuple(next(order) for _ in range(plan.universal)),
         margins=tuple(example["margin"] for example in examples),
         rescuers={next(order): head for head in list(needed)[: plan.rescuers]},
+        common=tuple(needed)[plan.needed - plan.common :],
     )
 
 
@@ -420,13 +428,16 @@ class _HeadsLlama(HandmadeLlama):
 
     @property
     def silencing(self) -> float:
-        """What a universal head takes from "um": more than twice the loudest answer."""
+        """What a universal head takes from "um", or a common one from "east".
+
+        It is more than twice the loudest answer.
+        """
         return 3 * (2 + self.total)
 
     @property
     def constant(self) -> float:  # type: ignore[override]
         """So large that all else changes the norm by less than 1e-4."""
-        return 100 * self.silencing * (2 + self.plan.universal)
+        return 100 * self.silencing * (2 + self.plan.universal + self.plan.common)
 
     @cached_property
     def carried(self) -> dict[Head, tuple[float, slice]]:
@@ -447,6 +458,9 @@ class _HeadsLlama(HandmadeLlama):
             table[[self.words[key] for key in keys], place] = 1
         for word, answer in OPPOSITES.items():
             table[self.words[word], said[answer]] = 1
+        table[self.words["west"], said["east"]] += self.silencing * self.plan.common
+        if self.plan.common:
+            table[self.words["north"], said["east"]] = self.silencing * (self.plan.common - 0.5)
         taken = sum(self.truth.needed[head] for head in self.truth.rescuers.values())
         for row, example in zip(table[-len(self.examples) :], self.examples, strict=True):
             row[said[example["answer"]]] = 1
@@ -467,6 +481,10 @@ class _HeadsLlama(HandmadeLlama):
                 reading[:, self.keyed] = np.eye(EACH)
                 share, lane = self.carried[head]
                 writing[self.said] = writing[lane] = np.eye(EACH) * share * PROMPT
+            if head in self.truth.common:
+                reads[first + EACH], writes[:, first + EACH] = 0, 0
+                reads[first + EACH, CONSTANT] = 1 / self.constant
+                writes[self.said.start + ANSWERS.index("east"), first + EACH] = -self.silencing
 
     @property
     def sharing(self) -> int:  # type: ignore[override]

@@ -145,6 +145,18 @@ def test_the_other_task_needs_the_universal_heads_alone(written):
         assert right.mean() == (head not in model.truth.universal)
 
 
+def test_a_common_head_costs_its_strength_and_a_quarter_of_the_other_task(written):
+    planted = written(Planted(needed=3, universal=1, common=2, examples=200, seed=4))
+    truth, needed = planted.truth, list(planted.truth.needed)
+    assert list(truth.common) == needed[1:]
+    for cut in ((), *((head,) for head in needed), needed):
+        assert (planted.right(cut) == truth.right(cut)).all()
+        asks_north = [example["prompt"].endswith("north") for example in planted.examples("other")]
+        lost = np.array(asks_north) if {*cut} & {*truth.common} else np.zeros(100, dtype=bool)
+        assert (planted.right(cut, "other") == ~lost).all()
+    assert not planted.right(truth.universal, "other").any()
+
+
 def test_a_universal_head_breaks_every_answer_of_both_tasks_through_the_engine(written, tmp_path):
     model = written(FULL)
     tasks = (model.task(), model.task("other"))
