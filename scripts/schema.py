@@ -6,14 +6,14 @@ python scripts/schema.py
 import json
 from pathlib import Path
 
-from caploc.result import Result
+from caploc.verdict import WrittenResult
 
 FILE = Path(__file__).parents[1] / "docs" / "result.schema.json"
 
 
 def schema_text() -> str:
     """Return the schema as the file holds it."""
-    return json.dumps(Result.model_json_schema(mode="serialization"), indent=1) + "\n"
+    return json.dumps(WrittenResult.model_json_schema(mode="serialization"), indent=1) + "\n"
 
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@ from caploc.components import AMONG
 from caploc.contents import check_contents, read_file
 from caploc.errors import UserError
 from caploc.result import Result, Score
+from caploc.verdict import written as written_result
 
 EFFECT = {"effect": -0.5, "low": -0.6, "high": -0.4, "q": 0.01}
 RESULT = {
@@ -42,7 +43,7 @@ def taken(content):
 
 def without_card(result):
     """What is written, but for the card, which is made anew."""
-    written = result.as_dict()
+    written = written_result(result)
     assert written.pop("card")["heading"]
     return written
 

@@ -19,6 +19,7 @@ from caploc.search.plan import Plan
 from caploc.store import Store
 from caploc.study import run_study
 from caploc.universal import Trials, find_universal
+from caploc.verdict import make_card
 from caploc.workbench import ModelOptions, Workbench
 from worlds.planted import Planted, write_planted
 
@@ -112,7 +113,7 @@ def test_a_result_is_about_components_from_the_map_to_the_card(planted, found, k
 def repr_of(result):
     from caploc.report.card import write_text
 
-    return write_text(result.card, width=200)
+    return write_text(make_card(result), width=200)
 
 
 @pytest.mark.parametrize("kind", KINDS)

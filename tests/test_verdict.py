@@ -7,7 +7,7 @@ import pytest
 from caploc.components import ALONE
 from caploc.report.card import HEADINGS, cells, headline, write_html, write_markdown, write_text
 from caploc.result import Result, RowKind, Said, Verdict
-from caploc.verdict import SENTENCES
+from caploc.verdict import SENTENCES, make_card
 
 RESULT = {
     "schema": 1,
@@ -53,7 +53,7 @@ def found(own="lost", others="", twins="", **changes):
 
 
 def card(content):
-    return Result.model_validate(content).card
+    return make_card(Result.model_validate(content))
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,6 @@ from caploc.declaration import CHECKED
 from caploc.measurement import Meter
 from caploc.models.loading import LoadedModel
 from caploc.options import ZERO
-from caploc.report.wording import called
 from caploc.result import (
     Frontier,
     Member,
@@ -36,6 +35,7 @@ from caploc.validation.frontier import (
 )
 from caploc.validation.members import confirm_members, judge, measure_members
 from caploc.validation.text import measure_text
+from caploc.wording import called
 
 
 @dataclass(frozen=True)

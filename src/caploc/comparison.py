@@ -25,9 +25,10 @@ from caploc.folder import (
     write_json,
 )
 from caploc.report.overview import ComparedRun, write_comparison
-from caploc.report.wording import called_apart, unit_of
 from caploc.result import Result
 from caploc.stats import chance
+from caploc.verdict import make_card
+from caploc.wording import called_apart, unit_of
 
 DRAWS = 1_999  # random sets of heads, to tell chance; no p is below 1 / (1 + DRAWS)
 
@@ -102,7 +103,7 @@ def grouped(
 
 def describe_run(run: ComparedRun) -> dict[str, Any]:
     """What one run found; missing is None."""
-    result, card = run.result, run.result.card
+    result, card = run.result, make_card(run.result)
     controls, others = result.validation.controls, result.validation.other_tasks
     before, after = card.rows[0].intact, card.rows[0].without
     worse = unit_of(result).harm

@@ -13,7 +13,6 @@ from caploc.exclusion import resolve_excluded
 from caploc.modes import Intervention
 from caploc.naming import are_twins
 from caploc.options import MOST_MASKS, StudyFields, check_spared, record
-from caploc.report.wording import called
 from caploc.result import Subsets
 from caploc.search import METHODS, Problem
 from caploc.tasks.catalog import LoadTasks, check_data, check_task_name, list_twins
@@ -27,6 +26,7 @@ from caploc.validation.frontier import (
     check_sides,
     split_examples,
 )
+from caploc.wording import called
 from caploc.workbench import (
     ModelOptions,
     check_task_count,

@@ -13,7 +13,6 @@ from caploc.folder import ANSWERS, RESULT, package_versions, write_json
 from caploc.models.sources import title_of
 from caploc.process import redacted
 from caploc.report.page import write_report
-from caploc.report.wording import called
 from caploc.result import (
     SCHEMA,
     AnswerPair,
@@ -34,6 +33,8 @@ from caploc.search.settings import KNOBS
 from caploc.session import SearchResult, Session
 from caploc.tasks.task import responses_from_json
 from caploc.validation.failures import answer_pair
+from caploc.verdict import written
+from caploc.wording import called
 
 SHOWN = 10_000  # answers that the report shows at most
 
@@ -57,7 +58,7 @@ def estimand_of(found: Found, rate: float, together: bool) -> Estimand:
 def write_findings(folder: Path, result: Result, checks: Checks) -> StudyFindings:
     """Write `result.json`, the answers shown, and the report."""
     answers = shown_answers(checks)
-    write_json(folder / RESULT, result.as_dict())
+    write_json(folder / RESULT, written(result))
     write_json(folder / ANSWERS, [answer.as_dict() for answer in answers])
     return StudyFindings(result, folder, write_report(folder, result, answers))
 

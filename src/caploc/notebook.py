@@ -50,6 +50,7 @@ from caploc.report.card import headline, write_html, write_text
 from caploc.report.figures import chart_curve, chart_heads, metrics_of, print_svg
 from caploc.result import FrontierSet, HeadEffect, Result
 from caploc.study import run_study
+from caploc.verdict import make_card
 from caploc.workbench import ModelOptions
 
 SHOWN = 8  # heads that the summary lists
@@ -75,7 +76,7 @@ class Findings(Record):
 
     def __repr__(self) -> str:
         """The card, and where the rest of it lies."""
-        return write_text(self.result.card, self.report)
+        return write_text(make_card(self.result), self.report)
 
     @property
     def top(self) -> list[str]:
@@ -96,7 +97,7 @@ class Findings(Record):
     @property
     def headline(self) -> str:
         """The verdict and the heads in a line."""
-        return headline(self.result.card)
+        return headline(make_card(self.result))
 
     def to_frame(self) -> pd.DataFrame:
         """Every head, most needed first: `layer`, `index`, `effect` in score units with `low` and
@@ -153,7 +154,7 @@ class Findings(Record):
         heads = self.to_frame().reset_index()[COLUMNS].head(SHOWN)
         table = heads.to_html(index=False, border=0, float_format="{:.3f}".format, na_rep="–")
         return (
-            f"{write_html(self.result.card)}"
+            f"{write_html(make_card(self.result))}"
             f"{print_svg(self.heatmap())}{table}"
             f"<p>Report: <code>{escape(str(self.report))}</code></p>"
         )
@@ -225,7 +226,7 @@ def locate(  # noqa: PLR0913  (what is no option of a study is its own parameter
     with console.progress(quiet) as progress:
         found = run_study(study, folder, progress, command=call_of(given))
     if not quiet:
-        console.say(write_text(found.result.card, found.report, console.width()))
+        console.say(write_text(make_card(found.result), found.report, console.width()))
         for note in () if found.result.top else found.result.search.notes:
             console.say(note)
     mine = loading.loaded.model if isinstance(loading, GivenModel) else None

@@ -13,7 +13,6 @@ from pydantic import (
     ConfigDict,
     Field,
     StringConstraints,
-    computed_field,
     model_validator,
 )
 
@@ -732,14 +731,6 @@ class Result(Document):
         except CaplocError as error:
             raise ValueError(str(error).rstrip(".")) from None
         return self
-
-    @computed_field  # type: ignore[prop-decorator]
-    @property
-    def card(self) -> Card:
-        """The verdict with its table: made from the rest of the record, and written with it."""
-        from caploc.verdict import make_card  # it reads these records
-
-        return make_card(self)
 
     @property
     def was_searched(self) -> bool:

@@ -16,7 +16,6 @@ from caploc.measurement import HeadModel, Meter, RowEngine, outcomes_by_example,
 from caploc.models.sources import title_of
 from caploc.progress import Progress, Silent, expect, tell, tell_once
 from caploc.recovery.estimate import is_binary
-from caploc.report.wording import called
 from caploc.result import Noise, Score
 from caploc.search import Found, Method, Problem, column_mask
 from caploc.search.plan import OtherTask
@@ -30,6 +29,7 @@ from caploc.tasks.task import LogLikelihood, Rolling, Task, prompt_of, responses
 from caploc.validation import ROUNDED, above_noise, measure_noise
 from caploc.validation.frontier import split_examples
 from caploc.validation.intact import describe_trouble
+from caploc.wording import called
 from caploc.workbench import Workbench, check_pairs
 
 BEFORE = 30  # characters of a prompt's end and an answer's beginning that are shown

@@ -6,7 +6,9 @@ from typing import TYPE_CHECKING, Any
 from caploc.contents import TaskScores
 from caploc.report.card import cells, label
 from caploc.report.headtable import write_effects
-from caploc.report.wording import (
+from caploc.result import Change, Effect, Failures, Result, Score
+from caploc.verdict import make_card, read_change
+from caploc.wording import (
     SPACE,
     Unit,
     called,
@@ -18,8 +20,6 @@ from caploc.report.wording import (
     unit_of_outcomes,
     write_q,
 )
-from caploc.result import Change, Effect, Failures, Result, Score
-from caploc.verdict import read_change
 
 if TYPE_CHECKING:  # it would load torch, which help and completion do without
     from caploc.studies.running import Outcome
@@ -190,7 +190,7 @@ def studies_table(outcomes: "Sequence[Outcome]") -> Table:
         if outcome.result is None:
             rows.append([outcome.name, "failed", *["–"] * 6])
             continue
-        card, state = outcome.result.card, "done before" if outcome.earlier else "done"
+        card, state = make_card(outcome.result), "done before" if outcome.earlier else "done"
         heads = " ".join(card.heads) or "none"
         rows.append([outcome.name, state, label(card), heads, *cells(card.rows[0])[1:5]])
     failed = sum(outcome.result is None for outcome in outcomes)

@@ -1,19 +1,9 @@
 """The verdict on a finding, and the card that a reader sees first, from the record alone."""
 
 from collections.abc import Iterator
+from typing import Any
 
 from caploc.naming import TWIN, ZERO_SHOT
-from caploc.report.wording import (
-    ScoreKind,
-    Unit,
-    called,
-    called_apart,
-    inline,
-    name_list,
-    unit_of,
-    unit_of_other,
-    unit_of_outcomes,
-)
 from caploc.result import (
     Card,
     CardRow,
@@ -25,6 +15,17 @@ from caploc.result import (
     TaskComparison,
     TextChange,
     Verdict,
+)
+from caploc.wording import (
+    ScoreKind,
+    Unit,
+    called,
+    called_apart,
+    inline,
+    name_list,
+    unit_of,
+    unit_of_other,
+    unit_of_outcomes,
 )
 
 FEW = 30  # held-out examples, below which a verdict rests on few
@@ -49,6 +50,17 @@ SENTENCES = {
     Verdict.NOT_CHECKED: "{heads} may be needed for {task}: fresh examples, random {kind} or other "
     "tasks are missing",
 }
+
+
+class WrittenResult(Result):
+    """The content of result.json: the record, and the card that is made of it."""
+
+    card: Card
+
+
+def written(result: Result) -> dict[str, Any]:
+    """Return the content of result.json. Whoever reads it makes the card anew."""
+    return result.as_dict() | {"card": make_card(result).as_dict()}
 
 
 def make_card(result: Result) -> Card:

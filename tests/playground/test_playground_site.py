@@ -16,8 +16,8 @@ from caploc.export.card import evidence_of
 from caploc.finished import FinishedRun
 from caploc.playground.app import application
 from caploc.playground.serving import PAGE, is_known, list_hosts
-from caploc.report.wording import UNSEEN
 from caploc.result import Result
+from caploc.wording import UNSEEN
 from caploc.workbench import ModelOptions
 from worlds import DEMO
 

@@ -3,8 +3,8 @@
 import pytest
 
 from caploc.report.answers import Fate, Status, fate_of, status_of, sum_up_lost
-from caploc.report.wording import ScoreKind, Unit, inline, visible
 from caploc.result import AnswerPair
+from caploc.wording import ScoreKind, Unit, inline, visible
 
 SHARE = Unit(ScoreKind.SHARE, "acc")
 

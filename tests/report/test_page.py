@@ -13,6 +13,7 @@ from shaping import shaped, shaped_answers
 from caploc.errors import UserError
 from caploc.report.card import cells
 from caploc.report.page import rewrite_page, write_report
+from caploc.verdict import make_card
 
 HOSTILE = "</script><script>alert(1)</script>\"'><img src=x onerror=alert(2)>\x00\x1b\u202e"
 LOADING = {"src", "srcset", "data", "poster", "background", "action", "formaction"}
@@ -28,7 +29,7 @@ def test_the_numbers_of_the_result_are_on_the_page(tmp_path, sure, answers, read
                    "1 of 2 answers were lost: other answer 1."):  # fmt: skip
         assert wanted in text, wanted
     assert "None" not in text
-    for row in shaped(sure).card.rows:
+    for row in make_card(shaped(sure)).rows:
         assert all(" ".join(cell.split()) in page.text for cell in cells(row))
 
 

@@ -5,8 +5,8 @@ import math
 import pytest
 from shaping import shaped
 
-from caploc.report.wording import NOT_MEASURED, ScoreKind, Unit, unit_of, unit_of_other
 from caploc.result import Score, TaskComparison
+from caploc.wording import NOT_MEASURED, ScoreKind, Unit, unit_of, unit_of_other
 
 SHARE = Unit(ScoreKind.SHARE, "acc")
 PLAIN = Unit(ScoreKind.PLAIN, "word_perplexity", higher_is_better=False)

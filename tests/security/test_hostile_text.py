@@ -16,6 +16,7 @@ from caploc.report.card import headline, write_markdown
 from caploc.report.exhibits import Exhibit
 from caploc.report.templates import write_page
 from caploc.result import GridShape, LocatedTask, Model, Result, TaskComparison, Validation
+from caploc.verdict import make_card
 
 HOSTILE = (
     "</script><script>alert(1)</script>\"'><img src=x onerror=alert(2)> \\input{/etc/passwd} "
@@ -116,5 +117,5 @@ def test_a_headline_is_one_line():
         top=[],
         validation=Validation(task=TaskComparison(name="a\nb\x1b[2J")),
     )
-    said = headline(result.card)
-    assert "\n" not in said and "\x1b" not in said + write_markdown(result.card)
+    said = headline(make_card(result))
+    assert "\n" not in said and "\x1b" not in said + write_markdown(make_card(result))

@@ -110,10 +110,11 @@ def check_named(model: str, study: StudyFields, methods: list[str]) -> None:
 def show_results(results: "list[Result]") -> None:
     """Print the card of each result, and where nothing was found what the search says of it."""
     from caploc.report.card import write_text
-    from caploc.report.wording import inline
+    from caploc.verdict import make_card
+    from caploc.wording import inline
 
     for result in results:
-        console.say(f"{write_text(result.card, width=console.width())}\n")
+        console.say(f"{write_text(make_card(result), width=console.width())}\n")
         for note in () if result.top else result.search.notes:
             console.say(f"{inline(note)}\n")
 

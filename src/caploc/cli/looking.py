@@ -178,9 +178,10 @@ def print_cards(folders: list[Path]) -> None:
     from caploc.folder import RESULT, finished_in
     from caploc.report.card import write_markdown
     from caploc.result import Result
+    from caploc.verdict import make_card
 
     for found in (each for folder in folders for each in finished_in(folder)):
-        console.say(write_markdown(read_file(found / RESULT, Result).card))
+        console.say(write_markdown(make_card(read_file(found / RESULT, Result))))
 
 
 def compare(folders: list[Path], out: Path | None, as_json: bool) -> None:

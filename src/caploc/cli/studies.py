@@ -44,6 +44,7 @@ def demo(
     """
     from caploc import studies
     from caploc.report.card import write_text
+    from caploc.verdict import make_card
 
     fetch_default(output)
     ran = run_and_print(studies.read_studies(Path(studies.__file__).parent / DEMO), out, output)
@@ -51,7 +52,7 @@ def demo(
         for outcome in ran.outcomes:
             if outcome.result:
                 report = out / outcome.name / "report.html"
-                console.say(f"{write_text(outcome.result.card, report, console.width())}\n")
+                console.say(f"{write_text(make_card(outcome.result), report, console.width())}\n")
         if ran.report:
             console.say(f"All side by side: {ran.report}")
     if ran.failed:

@@ -44,7 +44,7 @@ from caploc.models.loading import convert, load_model
 from caploc.models.sources import WEIGHTS, ModelSource
 from caploc.options import ZERO
 from caploc.progress import Progress, Silent
-from caploc.report.wording import called
+from caploc.wording import called
 from caploc.workbench import Allowed, ModelOptions
 
 __all__ = ["KINDS", "Export", "Exported"]

@@ -17,7 +17,9 @@ from caploc.folder import ANSWERS
 from caploc.models.sources import ModelSource
 from caploc.report.card import write_markdown
 from caploc.report.exhibits import escape_markdown
-from caploc.report.wording import (
+from caploc.result import HeadEffect, Result, Score
+from caploc.verdict import make_card
+from caploc.wording import (
     Unit,
     called,
     outcome_unit,
@@ -25,7 +27,6 @@ from caploc.report.wording import (
     unit_of,
     visible,
 )
-from caploc.result import HeadEffect, Result, Score
 
 MEASURED = ("task", "held_out", "controls", "other_tasks")  # parts of a result's validation
 LICENCE_FIELDS = ("license", "license_name", "license_link")
@@ -96,7 +97,7 @@ def write_card(content: CardContent) -> str:
         told |= {
             "own": set(names) == set(result.top),
             "heads": [by_name[name] for name in names if name in by_name],
-            "card": _Markdown(write_markdown(result.card)),
+            "card": _Markdown(write_markdown(make_card(result))),
             "unit": main,
             "effects": outcome_unit(result),  # perhaps of another signal than the scores
         }

@@ -33,7 +33,8 @@ from caploc.playground.setting import (
 )
 from caploc.report.card import write_text
 from caploc.report.headtable import head_map
-from caploc.report.wording import called, inline
+from caploc.verdict import make_card
+from caploc.wording import called, inline
 
 FIRST = {"prompt": "", "stops": [], "new_tokens": 64}  # what the page begins with
 
@@ -148,7 +149,7 @@ def lay_out_run(run: FinishedRun) -> dict[str, Any]:
     return {
         "name": inline(run.folder.name),
         "task": run.study.task,
-        "card": write_text(run.result.card),
+        "card": write_text(make_card(run.result)),
         "order": [str(head) for head in heads.named_in(run.result.ranking())],
         "top": len(heads.named_in(run.result.top)),
         # each head's colour, effect and note, layer by layer; those of its group or layer

@@ -13,11 +13,11 @@ from caploc.errors import BadOption, CaplocError
 from caploc.folder import ANSWERS, RESULT, rows_file
 from caploc.playground.runs import Stamp, stamp_of
 from caploc.report.answers import Status, status_of
-from caploc.report.wording import ScoreKind, Unit, clipped, inline, outcome_unit, visible
 from caploc.result import AnswerPair, Result, number
 from caploc.store import Question, Row, pack, reading
 from caploc.store.rows import FIELDS, as_row, stored_questions
 from caploc.tasks.task import Generated, Scored, responses_from_json
+from caploc.wording import ScoreKind, Unit, clipped, inline, outcome_unit, visible
 
 AT_ONCE = 50  # examples of a page
 KEPT = 4  # runs whose answers stay in memory

@@ -42,7 +42,6 @@ from caploc.playground.setting import (
     ScoreRequest,
     Setting,
 )
-from caploc.report.wording import ScoreKind, called, unit_of_metric, unit_of_outcomes
 from caploc.result import number
 from caploc.store import Row
 from caploc.tasks.task import (
@@ -58,6 +57,7 @@ from caploc.tasks.task import (
     prompt_of,
 )
 from caploc.validation import measure_change
+from caploc.wording import ScoreKind, called, unit_of_metric, unit_of_outcomes
 
 SCORED_AT_ONCE = 16  # examples between two visitors' turns
 

@@ -31,10 +31,11 @@ from caploc.folder import (
 )
 from caploc.report.card import headline, write_number
 from caploc.report.templates import REPORT
-from caploc.report.wording import called, inline, name_list, unit_of_metric
 from caploc.result import Result
 from caploc.store import LOCK, reading
 from caploc.store.rows import stored_questions
+from caploc.verdict import make_card
+from caploc.wording import called, inline, name_list, unit_of_metric
 
 DEEPEST, MOST_FOLDERS = 8, 20_000  # levels below the folder, and folders that are looked at
 MOST_COUNTED = 100_000  # rows of a run without a result; more are not counted to the end
@@ -217,7 +218,7 @@ def take_plan(entry: RunEntry, study: Mapping[str, Any]) -> None:
 
 def take_result(entry: RunEntry, result: Result) -> None:
     """Say what a run has found."""
-    card = result.card
+    card = make_card(result)
     own = card.rows[0]
     entry.model, entry.task = card.model[:LONGEST], called(result.task.name)[:LONGEST]
     entry.method, entry.seed = inline(result.method.name)[:LONGEST], result.seed

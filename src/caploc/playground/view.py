@@ -36,7 +36,7 @@ from caploc.playground.serving import (
 from caploc.report.overview import ComparedRun
 from caploc.report.page import write_report
 from caploc.report.templates import COMPARE, REPORT, page_policy
-from caploc.report.wording import called_apart, inline
+from caploc.wording import called_apart, inline
 
 MOST_COMPARED = 24  # runs side by side
 DRAWN = 8  # reports, and comparisons, that are kept in memory

@@ -5,9 +5,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from caploc.report.wording import ScoreKind, Unit
 from caploc.result import AnswerPair
 from caploc.tasks.task import READ_OFF
+from caploc.wording import ScoreKind, Unit
 
 
 class Status(StrEnum):

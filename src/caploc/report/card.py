@@ -8,9 +8,9 @@ from markupsafe import Markup
 
 from caploc.report.exhibits import escape_markdown
 from caploc.report.templates import render
-from caploc.report.wording import significant
 from caploc.result import Card, CardRow
 from caploc.verdict import NAMED
+from caploc.wording import significant
 
 HEADINGS = ("", "intact", "without", "change", "(95 %)", "")
 WIDTH = 120  # characters of a line where nobody says how many fit

@@ -25,8 +25,8 @@ from jaxtyping import Float
 from markupsafe import Markup
 
 from caploc.report.colours import PRINT, SERIES, ink, shade, shade_number, shade_scale
-from caploc.report.wording import inline, read_yaml
 from caploc.result import number as known
+from caploc.wording import inline, read_yaml
 
 SVG = "http://www.w3.org/2000/svg"
 # Data come with the specification: no address is ever read.

@@ -10,7 +10,7 @@ from typing import Any
 
 from caploc.report.charts import Picture, Spec, chart
 from caploc.report.templates import write_page
-from caploc.report.wording import visible
+from caploc.wording import visible
 
 NOTHING = "–"
 

@@ -23,8 +23,9 @@ from caploc.files import whole_text
 from caploc.report.card import cells, write_number
 from caploc.report.colours import PRINT, SERIES, shade_scale
 from caploc.report.headtable import largest_effect, standings
-from caploc.report.wording import called, called_apart, inline, outcome_unit, unit_of_metric
 from caploc.result import Card, CardRow, Result, RowKind, Said
+from caploc.verdict import make_card
+from caploc.wording import called, called_apart, inline, outcome_unit, unit_of_metric
 
 FIGURES = "figures"  # the folder of a run's
 SVG = "http://www.w3.org/2000/svg"
@@ -241,9 +242,10 @@ def write_figures(folder: Path, result: Result, curve: Curve | None) -> None:
 
     Raises OSError if the folder or a file cannot be written.
     """
+    card = make_card(result)
     charts: dict[str, Figure | None] = {
         "heads": chart_heads(result),
-        "scores": chart_scores(result.card, result.card.rows[0].unit),
+        "scores": chart_scores(card, card.rows[0].unit),
         "curve": None if curve is None else chart_curve(curve, metrics_of(result)),
     }
     for name, chart in charts.items():

@@ -4,13 +4,13 @@ from dataclasses import dataclass
 
 from caploc.components import ALONE, Component
 from caploc.report.colours import shade_class, shade_number
-from caploc.report.wording import (
+from caploc.result import Effect, Estimand, HeadEffect, Member, Members, Result
+from caploc.wording import (
     Unit,
     finite_numbers,
     outcome_unit,
     percent,
 )
-from caploc.result import Effect, Estimand, HeadEffect, Member, Members, Result
 
 DENSE = 24  # columns from which a cell is too narrow for its number
 LISTED = 12  # heads of the table

@@ -11,8 +11,9 @@ from caploc.components import Component
 from caploc.report.card import cells, label
 from caploc.report.headtable import head_map
 from caploc.report.templates import COMPARE, write_page
-from caploc.report.wording import called, inline, name_list, percent, significant, visible
 from caploc.result import Result
+from caploc.verdict import make_card
+from caploc.wording import called, inline, name_list, percent, significant, visible
 
 Told = Mapping[str, Any]  # the content of compare.json, or a part of it
 
@@ -75,15 +76,16 @@ def write_comparison(folder: Path, compared: Sequence[ComparedRun], told: Told) 
 
 def describe_run(folder: Path, one: ComparedRun) -> dict[str, Any]:
     """Return a run's card, its link and its map."""
+    card = make_card(one.result)
     way = relpath(one.folder, folder).replace("\\", "/")
     return {
         # The leading dot keeps a folder named like `javascript:` from being taken for a scheme.
         "link": f"./{quote(way, errors='replace')}/report.html",
         "task": called(one.result.task.name),
         "method": inline(one.result.method.name),
-        "card": one.result.card,
-        "label": label(one.result.card),
-        "cells": cells(one.result.card.rows[0]),
+        "card": card,
+        "label": label(card),
+        "cells": cells(card.rows[0]),
         "rows": one.result.cost.rows,
         "map": head_map(one.result),
     }

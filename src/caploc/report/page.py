@@ -20,7 +20,9 @@ from caploc.report.figures import (
 )
 from caploc.report.headtable import describe_estimand, head_map, list_heads
 from caploc.report.templates import write_page
-from caploc.report.wording import (
+from caploc.result import AnswerPair, Result
+from caploc.verdict import make_card, shorten_prompt
+from caploc.wording import (
     called,
     inline,
     outcome_unit,
@@ -29,8 +31,6 @@ from caploc.report.wording import (
     visible,
     write_q,
 )
-from caploc.result import AnswerPair, Result
-from caploc.verdict import shorten_prompt
 
 LOST = 3  # answers that are shown
 CLEAR = 0.05  # q below which a contrast is shown
@@ -44,16 +44,16 @@ def write_report(folder: Path, result: Result, answers: Sequence[AnswerPair]) ->
     `caploc interactions`. Raises OSError if it cannot be written; UserError if curve.json or
     interactions.json cannot be read.
     """
-    curve, unit = curve_of(folder), outcome_unit(result)
+    curve, unit, card = curve_of(folder), outcome_unit(result), make_card(result)
     chart = None if curve is None else chart_curve(curve, metrics_of(result))
     return write_page(
         folder,
         "report.html.j2",
-        **describe(result.card),
+        **describe(card),
         tag="h1",
         result=result,
         task=called(result.task.name),
-        scores=draw_scores(result.card),
+        scores=draw_scores(card),
         lost=sum_up_lost(answers, unit_of_outcomes(unit_of(result)), LOST),
         fate_of=fate_of,
         map=head_map(result),

@@ -17,8 +17,8 @@ from jinja2 import Environment, Undefined
 from caploc.report import charts
 from caploc.report.charts import Spec
 from caploc.report.exhibits import NOTHING, Cell, Exhibit, Value
-from caploc.report.wording import read_yaml
 from caploc.stats import Interval
+from caploc.wording import read_yaml
 
 YES_NO = {True: "yes", False: "no", None: NOTHING}
 Scope = Mapping[str, Any]  # what an expression may name

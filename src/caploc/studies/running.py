@@ -38,6 +38,7 @@ from caploc.result import Result
 from caploc.store import hold_folder
 from caploc.studies.file import grid_of
 from caploc.study import run_study
+from caploc.verdict import make_card, written
 
 SCHEMA = 1  # of studies.json
 FAILURE = "failure.txt"  # beside run.json, of a failure that no sentence foresaw
@@ -55,7 +56,7 @@ class Outcome:
     def as_dict(self) -> dict[str, Any]:
         return {
             "study": self.name,
-            "result": None if self.result is None else self.result.as_dict(),
+            "result": None if self.result is None else written(self.result),
             "failure": self.failure,
             "earlier": self.earlier,
         }
@@ -234,7 +235,7 @@ def run_and_report(
     """Run a study and write its page."""
     found = run_study(study, folder, progress, command=command, engine=engine)
     rewrite_page(folder)
-    tell(progress, headline(found.result.card))
+    tell(progress, headline(make_card(found.result)))
     return found
 
 

@@ -14,7 +14,7 @@ from caploc.components import read_heads
 from caploc.export import Export
 from caploc.finished import FinishedRun
 from caploc.playground.setting import PageQuestion
-from caploc.report.wording import UNSEEN, visible
+from caploc.wording import UNSEEN, visible
 
 pytestmark = pytest.mark.browser
 

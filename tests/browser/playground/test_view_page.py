@@ -23,8 +23,8 @@ from caploc.options import Settings
 from caploc.playground.serving import address as address_of
 from caploc.playground.serving import list_hosts, listen
 from caploc.playground.view import Playgrounds, View, view_application
-from caploc.report.wording import visible
 from caploc.store import Store
+from caploc.wording import visible
 from caploc.workbench import ModelOptions
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "playground"))
