@@ -256,9 +256,10 @@ ABOUT = """\
 # How often heads are found
 
 Written by `bench/draws.py` from what every head was seen to do alone (`bench/census.py`); {draws}
-draws a cell, no model runs. *Development* are the tasks that constants were chosen on; the *test*
-tasks were opened once, after that: other word tasks of SmolLM2 and three small models that are
-always right (`bench/small.py`). A draw's examples are the stored ones, numbered anew with
+draws a cell, no model runs. *Development* are the tasks that constants were chosen on; *test*
+tasks are other word tasks of SmolLM2 and three small models that are always right
+(`bench/small.py`). The search was not changed after they were opened; they were drawn from three
+times, and the copying model was trained anew in between, as no head of it was needed. A draw's examples are the stored ones, numbered anew with
 replacement.
 
 *Recall* is of the five heads most needed alone; those within two standard errors of the fifth may

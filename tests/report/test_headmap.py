@@ -98,3 +98,13 @@ def test_critical_and_universal_heads_and_candidates_are_marked(sure):
 
 def test_a_map_without_a_search_has_no_such_marks(result):
     assert head_map(shaped(result)).marks == {"named"}
+
+
+def test_a_scanned_head_shows_what_the_scan_saw_and_no_effect(result):
+    entry = result["heads"][0]
+    entry |= {"effect": None, "scanned": 4, "broken": 1, "lost": 0.31}
+    drawn = head_map(shaped(result))
+    cell = next(c for layer in drawn.layers for c in layer if str(c.head) == entry["head"])
+    assert (cell.shade, cell.text, drawn.scanned) == ("q3", "", 1)
+    said = "scanned; 3 of 4 right answers stayed, 31 % of their probability lost"
+    assert cell.note.startswith(f"{entry['head']}: {said}")

@@ -12,6 +12,7 @@ from caploc.wording import (
     percent,
 )
 
+GREYS, DARKEST = 5, 0.5  # shades of scanned heads, and the lost share that has the darkest
 DENSE = 24  # columns from which a cell is too narrow for its number
 LISTED = 12  # heads of the table
 
@@ -99,7 +100,7 @@ class Cell:
     """One head of the map."""
 
     head: Component
-    shade: str  # CSS class of its colour; `u` where the head was not measured
+    shade: str  # CSS class of its colour; `u` not measured, `q0` to `q5` scanned only
     text: str  # its effect, without the unit
     note: str  # all that is known of it, a line each
     standing: Standing
@@ -120,6 +121,7 @@ class HeadMap:
     needed_end: str
     helped_end: str
     marks: set[str]  # the words of all standings that some cell has
+    scanned: int  # heads that only the scan asked
     unmeasured: int
     open: int  # heads whose interval holds zero
     grouped: bool  # some heads share keys and values
@@ -146,6 +148,9 @@ def head_map(result: Result) -> HeadMap:
             # of what may be nothing no number stands out: the note has it
             quiet = step == 0 or (entry.is_open and not standing.named)
             text = "" if quiet else unit.short_effect(effect, limit)
+        elif entry.scanned:
+            shade = f"q{round(GREYS * min(max(entry.lost or 0.0, 0.0) / DARKEST, 1.0))}"
+            notes = [describe_scan(entry), *notes[1:]]
         cells.append(Cell(head, shade, text, "\n".join(notes), standing, starts))
     columns = max(grid.per_layer, default=0)
     return HeadMap(
@@ -159,11 +164,19 @@ def head_map(result: Result) -> HeadMap:
         needed_end=unit.effect(-limit) if limit else "",
         helped_end=unit.effect(limit) if limit else "",
         marks={word.removeprefix("left out: ") for cell in cells for word in cell.standing.words},
+        scanned=sum(cell.shade.startswith("q") for cell in cells),
         unmeasured=sum(cell.shade == "u" for cell in cells),
         open=sum(cell.shade == "o" and not cell.standing.named for cell in cells),
         grouped=any(cell.starts_group for cell in cells),
         uneven=any(size < columns for size in grid.per_layer),
     )
+
+
+def describe_scan(entry: HeadEffect) -> str:
+    """Say what the scan saw of a head that no trial followed."""
+    stayed = (entry.scanned or 0) - (entry.broken or 0)
+    lost = f", {100 * entry.lost:.0f} % of their probability lost" if entry.lost is not None else ""
+    return f"{entry.head}: scanned; {stayed} of {entry.scanned} right answers stayed{lost}"
 
 
 def largest_effect(result: Result) -> float:
