@@ -259,8 +259,8 @@ Written by `bench/draws.py` from what every head was seen to do alone (`bench/ce
 draws a cell, no model runs. *Development* are the tasks that constants were chosen on; *test*
 tasks are other word tasks of SmolLM2 and three small models that are always right
 (`bench/small.py`). The search was not changed after they were opened; they were drawn from three
-times, and the copying model was trained anew in between, as no head of it was needed. A draw's examples are the stored ones, numbered anew with
-replacement.
+times, and the copying model was trained anew in between, as no head of it was needed. A draw's
+examples are the stored ones, numbered anew with replacement.
 
 *Recall* is of the five heads most needed alone; those within two standard errors of the fifth may
 stand for each other. Where no head costs five points ({idle}) nothing was
