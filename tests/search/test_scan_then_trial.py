@@ -56,6 +56,15 @@ class TestWhatIsFound:
         assert run.found.chosen == [30, 41]
         assert 7 in run.found.critical
 
+    @pytest.mark.parametrize(("right", "universal"), [(3, []), (4, [7])])
+    def test_the_few_right_answers_of_another_task_may_be_lost_by_chance(self, right, universal):
+        shifts = np.zeros(60)
+        shifts[[7, 30]] = [9.0, 5.0]
+        elsewhere = {"task1": range(right)}
+        _, run = searched(World(shifts, 3.0, 1), breaking(60, [7]), top=2, elsewhere=elsewhere)
+        assert run.found.universal == universal
+        assert run.found.chosen[0] == [7, 30][len(universal)]
+
     def test_a_head_that_breaks_every_answer_is_tried_however_many_do(self):
         """Twenty heads break everything; three times the top are fewer."""
         world = breaking(60, range(20))
