@@ -6,6 +6,7 @@ from caploc.declaration import Study
 from caploc.options import Settings
 from caploc.result import Verdict
 from caploc.study import run_study
+from caploc.verdict import make_card
 from caploc.workbench import ModelOptions
 from worlds.planted import Planted, write_planted
 
@@ -33,7 +34,7 @@ def test_the_strongest_leads_where_the_others_break_another_task_too(tmp_path):
     assert [each.knocked_out.score for each in checked.other_tasks] == [1.0]
     assert [member.head for member in checked.members.heads] == [first]
     assert result.search.notes[0].startswith(f"{first} is named alone: it takes half or more")
-    assert result.card.verdict is Verdict.SPECIFIC
+    assert make_card(result).verdict is Verdict.SPECIFIC
 
 
 @pytest.mark.parametrize(
@@ -53,4 +54,4 @@ def test_it_does_not_lead_elsewhere(tmp_path, strengths, common, left_elsewhere)
     assert checked.task.knocked_out.score == pytest.approx(truth.accuracy(heads))
     assert [each.knocked_out.score for each in checked.other_tasks] == [left_elsewhere]
     verdict = Verdict.SHARED if common else Verdict.SPECIFIC
-    assert result.card.verdict is verdict
+    assert make_card(result).verdict is verdict

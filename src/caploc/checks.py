@@ -256,9 +256,8 @@ def describe_unconfirmed(check: Check, columns: Sequence[int]) -> list[str]:
     where = "fresh examples" if check.fresh else "the examples at hand"
     one = len(names) == 1
     return [
-        f"{' '.join(names)} {'is' if one else 'are'} not named: on {len(check.examples)} {where} "
-        f"the task surely loses nothing without {'it' if one else 'each'}, alone or with the other "
-        "heads gone."
+        f"{' '.join(names)} {'is' if one else 'are'} not named: {len(check.examples)} {where} show "
+        f"no sure loss without {'it' if one else 'any'}, alone or with the other heads gone."
     ]
 
 
