@@ -95,8 +95,11 @@ def dots(frame: pd.DataFrame, name: str, columns: Sequence[str]) -> Any:
     )
     points = base.mark_point(filled=True, size=60).encode(alt.X("value:Q", title=None))
     drawn_rows = alt.layer(base.mark_rule().encode(x="low:Q", x2="high:Q"), points)
-    facet = alt.Row(f"{name}:N", sort=None, title=None, header=alt.Header(labelAngle=0))
-    return drawn_rows.properties(width=420, height=14 * len(columns)).facet(facet)
+    facet = alt.Row(
+        f"{name}:N", sort=None, title=None, header=alt.Header(labelAngle=0, labelAlign="left")
+    )
+    panels = drawn_rows.properties(width=420, height=14 * len(columns)).facet(row=facet)
+    return panels.resolve_scale(x="independent")  # rows may be in other units
 
 
 def span(values: Iterable[float | None], digits: int = 2) -> str:
