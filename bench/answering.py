@@ -1,5 +1,6 @@
 """The one place where the benchmark meets caploc's engine."""
 
-from caploc.engine import Ask, BatchEngine
+from caploc.engine.api import Ask
+from caploc.engine.batch import BatchEngine
 
 __all__ = ["Ask", "BatchEngine"]

@@ -30,7 +30,7 @@ from pyarrow import parquet
 
 from caploc import designs
 from caploc.console import progress
-from caploc.engine import BatchEngine
+from caploc.engine.batch import BatchEngine
 from caploc.measurement import Meter, as_measurements
 from caploc.models.loading import load_model
 from caploc.options import TaskOptions

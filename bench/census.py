@@ -28,7 +28,8 @@ from pyarrow import parquet
 from caploc import designs
 from caploc.components import Masks
 from caploc.console import progress
-from caploc.measurement import HeadModel, Meter, as_measurements
+from caploc.engine.api import HeadModel
+from caploc.measurement import Meter, as_measurements
 from caploc.options import TaskOptions
 from caploc.progress import Progress
 from caploc.recovery import Measurements

@@ -31,7 +31,8 @@ from alone import around, word_tokenizer, words  # noqa: E402
 from tiny import FAMILIES, GROUPED, OLD, build, random_tokens, tiny  # noqa: E402
 from tokenizers.processors import TemplateProcessing  # noqa: E402
 
-from caploc.engine import Ask, BatchEngine  # noqa: E402
+from caploc.engine.api import Ask  # noqa: E402
+from caploc.engine.batch import BatchEngine  # noqa: E402
 from caploc.engine.encoding import RequestEncoder  # noqa: E402
 from caploc.errors import ModelRefused  # noqa: E402
 from caploc.given import proved  # noqa: E402

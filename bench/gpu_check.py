@@ -31,7 +31,7 @@ from torch.profiler import ProfilerActivity
 import gpu
 import models
 import workloads
-from caploc.engine import Ask
+from caploc.engine.api import Ask
 from caploc.models.loading import LoadedModel
 from caploc.models.projections import find_projections
 from caploc.tasks.task import Generate, options_json

@@ -12,7 +12,7 @@ import time
 import numpy as np
 import torch
 
-from caploc.engine import Ask
+from caploc.engine.api import Ask
 from caploc.tasks.catalog import load_task
 from caploc.workbench import ModelOptions
 from caploc.workers import Workers

@@ -285,7 +285,8 @@ def write_tiny(folder: Path) -> None:
 
 def answers(model: str) -> Figures:
     """Write and score under no mask, 12 heads alone, and 12 random masks; float32, packed."""
-    from caploc.engine import Ask, BatchEngine
+    from caploc.engine.api import Ask
+    from caploc.engine.batch import BatchEngine
     from caploc.models.loading import load_model
     from caploc.tasks.task import Generate, LogLikelihood, options_json
 

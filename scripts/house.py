@@ -5,6 +5,8 @@ python scripts/house.py --list     and what stands behind them
 """
 
 import ast
+import os
+import subprocess
 import sys
 from collections import Counter, defaultdict
 from pathlib import Path
@@ -92,6 +94,20 @@ def reachable(entry: str, imports: dict[str, set[str]]) -> set[str]:
     return found
 
 
+def load(entry: str) -> dict[str, int]:
+    """Import a module in a new process; return the lines of each module of the package it loads."""
+    code = f"import sys, {entry}\nprint(*(name for name in sys.modules if name[:6] == 'caploc'))"
+    said = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, "PYTHONPATH": str(SOURCE)},
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+    paths = {name: path for name, (path, _) in read_modules().items()}
+    return {name: count_lines(paths[name]) for name in sorted(said.stdout.split())}
+
+
 def repeated(kind: tuple[type[ast.AST], ...], trees: dict[str, ast.Module]) -> dict[str, list[str]]:
     """Find public names at module level that several modules define."""
     places = defaultdict(list)
@@ -129,7 +145,9 @@ def main() -> None:
          [f"{n}: {w}" for n, w in functions.items()]),
     ]  # fmt: skip
     reached = sorted(reachable(ENTRY, imports))
-    figures.append((f"modules that {ENTRY} reaches", len(reached), reached))
+    figures.append((f"modules that {ENTRY} reaches, also when it runs", len(reached), reached))
+    loaded = load(ENTRY)
+    figures.append((f"lines that {ENTRY} reaches", sum(loaded.values()), [*loaded]))
     for title, count, listed in figures:
         print(f"{title}: {count:,}")
         if "--list" in sys.argv:

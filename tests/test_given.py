@@ -55,7 +55,9 @@ def test_a_loaded_model_and_pairs_give_what_its_name_and_a_task_would(model, tok
 
 def test_rows_of_a_loaded_model_are_not_asked_again(model, tokenizer, tmp_path, monkeypatch):
     first = caploc.locate(model, tokenizer, PAIRS, **SMALL, out=tmp_path)
-    monkeypatch.setattr("caploc.engine.BatchEngine.answer", lambda *_: pytest.fail("asked again"))
+    monkeypatch.setattr(
+        "caploc.engine.batch.BatchEngine.answer", lambda *_: pytest.fail("asked again")
+    )
     assert caploc.locate(model, tokenizer, PAIRS, **SMALL, out=tmp_path).heads == first.heads
 
 
@@ -69,7 +71,9 @@ def test_a_run_of_a_loaded_model_is_gone_on_with_by_its_name(
     (tmp_path / "run" / "result.json").write_text(json.dumps(result))
     run = FinishedRun.read(tmp_path / "run")
     assert run.engine().loaded.fingerprint == digest_pair(model, tokenizer)
-    monkeypatch.setattr("caploc.engine.BatchEngine.answer", lambda *_: pytest.fail("asked again"))
+    monkeypatch.setattr(
+        "caploc.engine.batch.BatchEngine.answer", lambda *_: pytest.fail("asked again")
+    )
     with run.workbench() as bench:
         task = run.tasks()[0]
         bench.meter(task).under(np.zeros(96, dtype=bool), task.first(8), Silent(), "intact")

@@ -10,7 +10,7 @@ import pytest
 
 from caploc.components import Heads
 from caploc.cost import Cost
-from caploc.engine import Answer
+from caploc.engine.api import Answer
 from caploc.errors import RunFailed
 from caploc.measurement import Meter, as_measurements, outcomes_by_example, search
 from caploc.progress import Silent

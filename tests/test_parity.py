@@ -9,7 +9,7 @@ from lm_eval.models.huggingface import HFLM
 
 import caploc
 from caploc.cost import Cost
-from caploc.engine import BatchEngine
+from caploc.engine.batch import BatchEngine
 from caploc.measurement import Meter
 from caploc.models.loading import load_model
 from caploc.options import TaskOptions

@@ -17,7 +17,7 @@ import caploc
 from caploc.components import Heads
 from caploc.contents import Curve, read_file
 from caploc.declaration import Study
-from caploc.engine import BatchEngine
+from caploc.engine.batch import BatchEngine
 from caploc.errors import BadOption, FolderTaken, UnknownName, UserError
 from caploc.evaluation import Evaluation, curve, evaluate
 from caploc.options import Settings, TaskOptions

@@ -28,7 +28,7 @@ from jaxtyping import Bool, Float64, UInt8
 
 from caploc.cache import Cache
 from caploc.designs import generator
-from caploc.engine import Ask
+from caploc.engine.api import Ask
 from caploc.errors import BadData, BadOption, pick
 from caploc.folder import LEDGER, claim
 from caploc.neurons.attribution import METHODS, STEPS, Attribution

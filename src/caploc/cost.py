@@ -4,8 +4,8 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from caploc.engine import PLAIN, Answer
-from caploc.engine.asks import Way
+from caploc.engine import PLAIN
+from caploc.engine.api import Answer, Way
 from caploc.progress import Progress, tell_once
 from caploc.result import Answerer
 from caploc.store import Row

@@ -18,7 +18,6 @@ from caploc.search import METHODS, Problem
 from caploc.tasks.catalog import LoadTasks, check_data, check_task_name, list_twins
 from caploc.tasks.defects import without_defects
 from caploc.tasks.task import Request, Task
-from caploc.tracking import check_tracking
 from caploc.validation import (
     CURVED,
 )
@@ -108,9 +107,16 @@ class Study(StudyFields):
         return (
             partial(check_data, self.options),
             partial(check_task_count, "The study", 1 + len(self.beside)),
-            partial(check_tracking, self.track),
+            self.check_tracking,
             partial(self.mode.check_beside, self.beside),
         )
+
+    def check_tracking(self) -> None:
+        """Refuse a tracker that is not there, if one is asked for."""
+        if self.track is not None:
+            from caploc.tracking import check_tracking
+
+            check_tracking(self.track)
 
     def check_sparing(self) -> None:
         """Refuse tasks to spare, or their lack, that the method and its goal make no sense of."""

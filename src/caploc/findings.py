@@ -12,7 +12,6 @@ from caploc.declaration import Study
 from caploc.folder import ANSWERS, RESULT, package_versions, write_json
 from caploc.models.sources import title_of
 from caploc.process import redacted
-from caploc.report.page import write_report
 from caploc.result import (
     SCHEMA,
     AnswerPair,
@@ -57,6 +56,8 @@ def estimand_of(found: Found, rate: float, together: bool) -> Estimand:
 
 def write_findings(folder: Path, result: Result, checks: Checks) -> StudyFindings:
     """Write `result.json`, the answers shown, and the report."""
+    from caploc.report.page import write_report  # drawing waits until there is something to draw
+
     answers = shown_answers(checks)
     write_json(folder / RESULT, written(result))
     write_json(folder / ANSWERS, [answer.as_dict() for answer in answers])

@@ -8,11 +8,11 @@ from typing import Any
 
 from caploc.contents import RunFile, read_file, restore
 from caploc.declaration import Study
-from caploc.engine import BatchEngine
+from caploc.engine.api import HeadModel, RowEngine
+from caploc.engine.batch import BatchEngine
 from caploc.errors import UserError
 from caploc.folder import RESULT, RUN, claim
 from caploc.given import digest_pair
-from caploc.measurement import HeadModel, RowEngine
 from caploc.models.loading import LoadedModel
 from caploc.result import Result
 from caploc.tasks.task import Task
@@ -46,7 +46,9 @@ class FinishedRun:
             ) from error
         allowed.check(f"The run in {folder}", study.model, study.options, study.named_tasks)
         if allowed.workers is not None:
-            allowed.workers.check(study.model.device)
+            from caploc.workers.ray_backend import check_workers
+
+            check_workers(allowed.workers, study.model.device)
             study = replace(study, model=replace(study.model, workers=allowed.workers))
         return cls(folder, study, result, written)
 

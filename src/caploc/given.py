@@ -16,9 +16,10 @@ import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from caploc.components import Heads
-from caploc.engine import BatchEngine, check_engine
+from caploc.engine import check_engine
+from caploc.engine.api import HeadModel, RowEngine
+from caploc.engine.batch import BatchEngine
 from caploc.errors import BadData, BadOption
-from caploc.measurement import HeadModel, RowEngine
 from caploc.models.guard import model_ends
 from caploc.models.loading import LoadedModel, prove_model
 from caploc.models.placement import weights_wait

@@ -5,73 +5,25 @@ import os
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol, TypeVar, runtime_checkable
+from typing import Any, TypeVar
 
 import numpy as np
 
-from caploc.components import Grid, Heads, Mask
+from caploc.components import Grid, Mask
 from caploc.cost import Cost
-from caploc.engine import Answer, Engine
+from caploc.engine.api import Answer, Engine
 from caploc.modes import Sources, asks_of
 from caploc.progress import Progress
 from caploc.recovery import Measurements
 from caploc.result import Score
 from caploc.search import Plan
 from caploc.store import Question, Row, Store, as_kept, pack
-from caploc.tasks.task import Request, Response, Scored, Task, responses_json
+from caploc.tasks.task import Response, Scored, Task, responses_json
 
 Result = TypeVar("Result")
 Key = tuple[bytes, str]  # of a row: its packed mask, and its example's key
 OpenRow = tuple[Key, tuple[Mask, int]]  # its key; its mask and example
 ASKED_AT_ONCE = 20_000  # rows handed to the engine in one go, which it may reorder
-
-
-@runtime_checkable
-class Identified(Protocol):
-    """Which model answers, wherever its weights are: what questions and results say of it.
-
-    `name` is as the user gave it; `fingerprint` changes whenever the weights or the config do;
-    `dtype` is that of the weights, the text of `device` its name; masks are over the `grid`, and
-    what does the same work but is not in it is named by `uncovered`.
-    """
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def fingerprint(self) -> str: ...
-    @property
-    def dtype(self) -> str: ...
-    @property
-    def device(self) -> object: ...
-    @property
-    def grid(self) -> Grid[Any]: ...
-    @property
-    def uncovered(self) -> tuple[str, ...]: ...
-
-
-@runtime_checkable
-class HeadModel(Identified, Protocol):
-    """A model whose parts are its attention heads."""
-
-    @property
-    def grid(self) -> Heads: ...
-
-
-Model_co = TypeVar("Model_co", bound=Identified, covariant=True)
-
-
-@runtime_checkable
-class RowEngine(Engine, Protocol[Model_co]):
-    """An engine that says which model answers, and what a mask's rows share."""
-
-    @property
-    def loaded(self) -> Model_co: ...
-
-    def misfit(self, request: Request) -> str | None:
-        """Say why the model cannot read a request whole; None if it can, or is elsewhere."""
-
-    def shared_tokens(self, requests: Sequence[Request]) -> float:
-        """Count the tokens that a mask reads once for all of these requests, a mean over them."""
 
 
 class Meter:

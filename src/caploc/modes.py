@@ -7,7 +7,7 @@ from zlib import crc32
 from caploc import designs
 from caploc.cache import COMPACT, digest
 from caploc.components import Mask
-from caploc.engine import Ask, Source
+from caploc.engine.api import Ask, Source
 from caploc.errors import BadOption
 from caploc.options import MEAN, PATCH, RESAMPLE, ZERO, Mode
 from caploc.tasks.task import Request, Task

@@ -4,6 +4,7 @@ The command line, files of studies, the Python call and run.json are made of the
 them needs PyTorch, so that mistakes are told, and help is shown, at once.
 """
 
+import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields, is_dataclass
@@ -42,6 +43,8 @@ GOALS = ("heads", "set", "specific")
 OUTCOMES = ("metric", "logprob")
 PACKED = ENGINES[0]
 ZERO, MEAN, RESAMPLE, PATCH = MODES = ("zero", "mean", "resample", "patch")
+CLUSTER = "ray"
+ADDRESS = "RAY_ADDRESS"  # Ray's own variable
 WORDS = "words"  # what --data calls the list of profanities, which is no split
 PACKAGED = "package"  # what stands in place of a file for better-profanity's list
 NAMES = ("all", "last", "changed")  # of positions
@@ -184,6 +187,46 @@ class ModelFields:
             "engine",
         ),
     ] = PACKED
+
+
+@dataclass(frozen=True)
+class Workers:
+    """How many workers answer, and where.
+
+    With a `count` and no `address` they are processes of this machine. Without a count there are as
+    many as the cluster holds at any time, at `address`, else at RAY_ADDRESS, else on this machine.
+    `gpus` is a worker's number of GPUs where there are some (a half: two workers share one), `cpus`
+    its number of CPU cores, which are its threads.
+    """
+
+    count: int | None = None
+    address: str | None = None
+    gpus: float = 1.0
+    cpus: int | None = None
+
+    @classmethod
+    def parse(
+        cls, text: str | None, address: str | None, gpus: float | None, cpus: int | None
+    ) -> "Workers | None":
+        """Read the options of the command line; None where rows are answered in this process."""
+        if text is None:
+            given = {"--ray-address": address, "--gpus-per-worker": gpus, "--cpus-per-worker": cpus}
+            for name, value in given.items():
+                if value is not None:
+                    raise BadOption(f"{name} {value} says how workers run; add --workers.")
+            return None
+        try:
+            count = None if text == CLUSTER else int(text)
+        except ValueError:
+            raise BadOption(
+                f"--workers takes a number of processes on this machine, or ray; got {text!r}."
+            ) from None
+        return cls(count, address, cls.gpus if gpus is None else gpus, cpus)
+
+    @property
+    def place(self) -> str | None:
+        """The address of the cluster; None where one is started on this machine."""
+        return self.address or (os.environ.get(ADDRESS) or None if self.count is None else None)
 
 
 def parse_data(files: Any, start: Path = Path()) -> dict[str, str]:

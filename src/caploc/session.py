@@ -11,8 +11,9 @@ import numpy as np
 from caploc.budget import ELSEWHERE, most_checked, most_searched
 from caploc.components import Grid, Mask, find_grid
 from caploc.declaration import Study, held_back
+from caploc.engine.api import HeadModel, RowEngine
 from caploc.folder import claim, rows_file
-from caploc.measurement import HeadModel, Meter, RowEngine, outcomes_by_example, search
+from caploc.measurement import Meter, outcomes_by_example, search
 from caploc.models.sources import title_of
 from caploc.progress import Progress, Silent, expect, tell, tell_once
 from caploc.recovery.estimate import is_binary

@@ -5,13 +5,12 @@ from pathlib import Path
 
 from caploc.checks import draw_own_curve, validate
 from caploc.declaration import Study
+from caploc.engine.api import HeadModel, RowEngine
 from caploc.findings import StudyFindings, build_result, write_findings
 from caploc.folder import CURVE, RESULT, write_json
-from caploc.measurement import HeadModel, RowEngine
 from caploc.progress import Progress
 from caploc.search import METHODS
 from caploc.session import Session
-from caploc.tracking import log_run
 
 
 def run_study(
@@ -38,6 +37,8 @@ def run_study(
             write_json(folder / CURVE, curve.as_dict())  # before the result, which ends a run
         findings = write_findings(folder, result, checks)
     if study.track:
+        from caploc.tracking import log_run
+
         title, files = f"{study.task} {study.method}", [findings.report, folder / RESULT]
         log_run(study.track, title, asdict(session.study), result, files)
     return findings

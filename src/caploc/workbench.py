@@ -4,15 +4,16 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from copy import copy
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any, ClassVar, Generic, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Self
 
 from transformers import PreTrainedTokenizerBase
 
 from caploc.components import Grid, Heads, find_grid
 from caploc.cost import Cost
-from caploc.engine import BatchEngine, chat_template, check_engine
+from caploc.engine import check_engine
+from caploc.engine.api import HeadModel, Model_co, RowEngine
 from caploc.errors import BadOption, UserError, pick
-from caploc.measurement import HeadModel, Meter, Model_co, RowEngine
+from caploc.measurement import Meter
 from caploc.models.loading import (
     LoadedModel,
     Weights,
@@ -21,19 +22,19 @@ from caploc.models.loading import (
     load_model,
     load_tokenizer,
 )
-from caploc.models.neurons import NeuronModel, find_sites
 from caploc.models.placement import SCHEMES, SPREAD
 from caploc.models.sources import ModelSource, find_source
 from caploc.modes import Intervention, Sources
-from caploc.options import ZERO, Mode, ModelFields, TaskOptions, record
+from caploc.options import ZERO, Mode, ModelFields, TaskOptions, Workers, record
 from caploc.store import Question, Store
 from caploc.tasks.catalog import load_task, wants_chat_template
 from caploc.tasks.task import Task, prompt_of
 from caploc.tasks.taskfiles import find_code
-from caploc.workers import DistributedEngine, Workers
-from caploc.workers.distributed import WorkerRecipe
-from caploc.workers.ray_backend import WorkerPool
-from caploc.workers.scoring import Scoring, ScoringRecipe, ScoringReplica, ScoringWorkers
+
+if TYPE_CHECKING:  # what is loaded once a model is, or workers are asked for
+    from caploc.engine.batch import BatchEngine
+    from caploc.models.neurons import NeuronModel
+    from caploc.workers.scoring import Scoring, ScoringWorkers
 
 MOST_TASKS = 256  # of a study: its own and those beside it; each is loaded and scored
 
@@ -56,7 +57,9 @@ class ModelOptions(ModelFields):
         check_engine(self.backend, "--workers" if self.workers is not None else None)
         if self.workers is None:
             return check_model(**self.loading())
-        self.workers.check(self.device)
+        from caploc.workers.ray_backend import check_workers
+
+        check_workers(self.workers, self.device)
         if self.quantize is not None:
             pick(SCHEMES, self.quantize, "quantization")
         return self.weights().check(self.projections)
@@ -75,6 +78,8 @@ class ModelOptions(ModelFields):
 
         Raises BadOption; ModelRefused if the model's neurons are not covered.
         """
+        from caploc.models.neurons import find_sites
+
         weights = self.weights()
         find_sites(weights.empty)
         quantized = self.quantize is not None or weights.quantized
@@ -128,8 +133,10 @@ class ModelOptions(ModelFields):
         """Say how rows would take less time, as far as is known before weights are read."""
         return None if self.workers is not None else self.weights().quicker
 
-    def engine(self) -> BatchEngine[LoadedModel]:
+    def engine(self) -> "BatchEngine[LoadedModel]":
         """Load the model, find and prove its heads."""
+        from caploc.engine.batch import BatchEngine
+
         return BatchEngine(load_model(**self.loading()), self.batch_size, backend=self.backend)
 
     @contextmanager
@@ -138,14 +145,20 @@ class ModelOptions(ModelFields):
         if self.workers is None:
             yield self.engine()
             return
+        from caploc.workers.distributed import DistributedEngine, WorkerRecipe
+        from caploc.workers.ray_backend import WorkerPool
+
         recipe = WorkerRecipe(self.loading(), self.batch_size)
         with DistributedEngine(WorkerPool(self.workers, recipe, self.device)) as engine:
             yield engine
 
     def scoring(
-        self, prepare: Callable[[NeuronModel, int | None, int | None], Scoring]
-    ) -> ScoringWorkers:
+        self, prepare: "Callable[[NeuronModel, int | None, int | None], Scoring]"
+    ) -> "ScoringWorkers":
         """Start the workers to score neurons; `prepare` is that of `ScoringRecipe`."""
+        from caploc.workers.ray_backend import WorkerPool
+        from caploc.workers.scoring import ScoringRecipe, ScoringReplica, ScoringWorkers
+
         assert self.workers is not None
         recipe = ScoringRecipe(self.loading(), self.batch_size, prepare=prepare)
         return ScoringWorkers(WorkerPool(self.workers, recipe, self.device, ScoringReplica))
@@ -167,6 +180,8 @@ class ModelOptions(ModelFields):
         if options.chat_template or any(map(wants_chat_template, names)):
             tokenizer = self.tokenizer()
             if options.chat_template or tokenizer.chat_template is not None:
+                from caploc.engine.encoding import chat_template
+
                 chat = chat_template(tokenizer)
         return [load_task(name, options, chat, self.score) for name in names]
 

@@ -9,7 +9,8 @@ from alone import around, responses, said, scored, under, word_tokenizer, words
 from tiny import GROUPED, build, random_tokens, tiny
 from transformers import CONFIG_MAPPING
 
-from caploc.engine import Ask, BatchEngine
+from caploc.engine.api import Ask
+from caploc.engine.batch import BatchEngine
 from caploc.tasks.task import Generate, LogLikelihood, options_json
 
 BACKENDS = pytest.mark.parametrize("backend", ["packed", "plain"])

@@ -6,7 +6,8 @@ from alone import around, responses, scored, words
 from test_families import PACKED
 from tiny import random_tokens, tiny
 
-from caploc.engine import Ask, BatchEngine
+from caploc.engine.api import Ask
+from caploc.engine.batch import BatchEngine
 from caploc.tasks.task import LogLikelihood
 
 LENGTHS = (9, 14, 14, 6)

@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 from alone import answers, responses, said
 
-from caploc.engine import Ask, BatchEngine
+from caploc.engine.api import Ask
 from caploc.engine.attention import shared_layers
+from caploc.engine.batch import BatchEngine
 from caploc.engine.decoding import Decoder
 from caploc.engine.packed import ENOUGH
 from caploc.engine.passes import IntactRecords, PackedModel

@@ -5,7 +5,8 @@ import pytest
 from alone import START, around, responses, said, scored, words
 from tiny import tiny
 
-from caploc.engine import Ask, BatchEngine
+from caploc.engine.api import Ask
+from caploc.engine.batch import BatchEngine
 from caploc.tasks.task import Generate, LogLikelihood, Rolling, options_json
 
 LIMIT = 4

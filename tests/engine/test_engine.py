@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 import torch
 
-from caploc.engine import Ask, BatchEngine
+from caploc.engine.api import Ask
+from caploc.engine.batch import BatchEngine
 from caploc.engine.passes import PackedModel
 from caploc.engine.planning import BatchSizer
 from caploc.errors import BadOption, OutOfMemory

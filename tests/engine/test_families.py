@@ -7,7 +7,8 @@ import pytest
 from alone import PAD, START, around, responses, said, scored, words
 from tiny import FAMILIES, random_tokens, tiny
 
-from caploc.engine import Ask, BatchEngine
+from caploc.engine.api import Ask
+from caploc.engine.batch import BatchEngine
 from caploc.engine.planning import shared_prefixes
 from caploc.tasks.task import Generate, LogLikelihood, Rolling, options_json
 

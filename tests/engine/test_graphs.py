@@ -7,7 +7,8 @@ import pytest
 import torch
 from test_decoding import PROMPTS, asks_for, loaded, masks, texts, truth  # noqa: F401
 
-from caploc.engine import BatchEngine, passes
+from caploc.engine import passes
+from caploc.engine.batch import BatchEngine
 from caploc.engine.decoding import Decoder
 from caploc.engine.kernels import Recordable, StepGraph, StepGraphs, has_graphs
 

@@ -6,7 +6,9 @@ import torch
 from alone import PAD, START, around, responses, said, scored, words
 from tiny import GROUPED, SHAPE, build, random_tokens, tiny
 
-from caploc.engine import Ask, BatchEngine, check_engine
+from caploc.engine import check_engine
+from caploc.engine.api import Ask
+from caploc.engine.batch import BatchEngine
 from caploc.engine.reading import Source
 from caploc.errors import BadOption, UnknownName
 from caploc.tasks.task import Generate, LogLikelihood, Scored, options_json

@@ -8,7 +8,8 @@ from test_choices import agree
 from test_decoding import PROMPTS, asks_for, loaded, masks, texts, truth  # noqa: F401
 from tiny import tiny
 
-from caploc.engine import BatchEngine, kernels
+from caploc.engine import kernels
+from caploc.engine.batch import BatchEngine
 from caploc.engine.kernels import (
     Lengths,
     Pairs,

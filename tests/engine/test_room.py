@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 from test_planning import SIZES, separate, work_of
 from tiny import random_tokens, tiny
 
-from caploc.engine import Ask, BatchEngine
+from caploc.engine.api import Ask
 from caploc.engine.asks import INTACT
 from caploc.engine.attention import KeySlots
+from caploc.engine.batch import BatchEngine
 from caploc.engine.decoding import Decoder, DraftOdds
 from caploc.engine.planning import BatchPlanner, plan_batches
 from caploc.errors import OutOfMemory

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from caploc.engine import Ask, BatchEngine, Source
+from caploc.engine.api import Ask, Source
+from caploc.engine.batch import BatchEngine
 from caploc.engine.reading import choose_positions
 from caploc.errors import BadOption
 from caploc.models.loading import load_model

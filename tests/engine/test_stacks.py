@@ -8,8 +8,8 @@ import pytest
 import torch
 from test_decoding import PROMPTS, asks_for, loaded, masks, texts, truth  # noqa: F401
 
-from caploc.engine import BatchEngine
 from caploc.engine.attention import DecodeAttention, KeySlots, Segment, SharedKeys, shared_layers
+from caploc.engine.batch import BatchEngine
 from caploc.engine.kernels import StackedKeys, attend_stacked
 from caploc.engine.stacks import PLACES, Pattern, Readers, SegmentStacks
 

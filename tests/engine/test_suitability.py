@@ -10,8 +10,9 @@ from alone import around, responses, said, scored, words
 from tiny import FAMILIES, GROUPED, build, random_tokens, tiny
 from torch import nn
 
-from caploc.engine import Ask, BatchEngine
+from caploc.engine.api import Ask
 from caploc.engine.attention import NAME
+from caploc.engine.batch import BatchEngine
 from caploc.engine.encoding import end_tokens, greedy_only
 from caploc.engine.passes import PackedModel
 from caploc.engine.suitability import (

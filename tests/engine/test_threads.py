@@ -8,7 +8,8 @@ import torch
 from alone import around, responses, words
 from tiny import GROUPED, build, random_tokens
 
-from caploc.engine import Ask, BatchEngine
+from caploc.engine.api import Ask
+from caploc.engine.batch import BatchEngine
 from caploc.engine.passes import PackedModel
 from caploc.errors import ModelBusy
 from caploc.tasks.task import LogLikelihood

@@ -7,7 +7,7 @@ from alone import responses, word_tokenizer
 from test_plain_engine import questions, same
 from tiny import GROUPED, build
 
-from caploc.engine import BatchEngine
+from caploc.engine.batch import BatchEngine
 from caploc.models.loading import load_model
 
 pytestmark = [pytest.mark.vllm, pytest.mark.filterwarnings("default")]

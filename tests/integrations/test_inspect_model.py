@@ -8,7 +8,8 @@ import anyio
 import pytest
 
 from caploc.components import read_heads
-from caploc.engine import Ask, BatchEngine
+from caploc.engine.api import Ask
+from caploc.engine.batch import BatchEngine
 from caploc.models.loading import load_model
 from caploc.tasks.task import Generate, options_json
 from worlds import DEMO

@@ -21,7 +21,8 @@ from transformers import (
 )
 
 import caploc
-from caploc.engine import Ask, BatchEngine
+from caploc.engine.api import Ask
+from caploc.engine.batch import BatchEngine
 from caploc.engine.encoding import RequestEncoder
 from caploc.errors import BadData, BadOption, ModelRefused, UserError
 from caploc.given import GivenScorer, digest_pair, proved

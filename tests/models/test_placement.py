@@ -6,7 +6,8 @@ import torch
 from test_loading import save
 from tiny import GROUPED, build
 
-from caploc.engine import Ask, BatchEngine
+from caploc.engine.api import Ask
+from caploc.engine.batch import BatchEngine
 from caploc.errors import BadOption, ModelRefused, OutOfMemory
 from caploc.models import loading, placement
 from caploc.models.loading import check_model, choose_weights, load_model

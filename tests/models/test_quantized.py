@@ -15,7 +15,8 @@ from transformers import LlamaConfig
 sys.path.insert(0, str(Path(__file__).parents[1] / "engine"))
 from alone import under
 
-from caploc.engine import Ask, BatchEngine
+from caploc.engine.api import Ask
+from caploc.engine.batch import BatchEngine
 from caploc.errors import BadOption, ModelRefused, UnknownName
 from caploc.models import placement
 from caploc.models.loading import check_model, load_model

@@ -24,7 +24,8 @@ from tokenizers.pre_tokenizers import Whitespace
 from transformers import GenerationConfig, PreTrainedTokenizerFast
 from transformers.pytorch_utils import Conv1D
 
-from caploc.engine import Ask, BatchEngine
+from caploc.engine.api import Ask
+from caploc.engine.batch import BatchEngine
 from caploc.given import proved
 from caploc.models.projections import module_name
 from caploc.models.proof import logits_of, step_logits

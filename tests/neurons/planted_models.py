@@ -5,7 +5,7 @@ from functools import cached_property
 import numpy as np
 import torch
 
-from caploc.engine import BatchEngine
+from caploc.engine.batch import BatchEngine
 from caploc.models.neurons import as_neurons
 from caploc.neurons.attribution import Attribution
 from caploc.neurons.finding import Finder, score_cache

@@ -8,7 +8,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from caploc.engine import Ask, BatchEngine
+from caploc.engine.api import Ask
+from caploc.engine.batch import BatchEngine
 from caploc.engine.encoding import RequestEncoder, Span
 from caploc.engine.neurons import Cutter, ErasureMode, NeuronEngine
 from caploc.errors import BadOption

@@ -9,7 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from caploc.engine import BatchEngine
+from caploc.engine.batch import BatchEngine
 from caploc.engine.neurons import Batch
 from caploc.errors import BadData, BadOption, UnknownName
 from caploc.models.neurons import NeuronGrid

@@ -5,7 +5,7 @@ import re
 import pytest
 import torch
 
-from caploc.engine import Ask
+from caploc.engine.api import Ask
 from caploc.models.knockout import knockout
 from caploc.playground.answers import SIDES, cut_pieces
 from caploc.playground.setting import ExampleRequest, PageQuestion, ScoreRequest

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from caploc.components import Head
-from caploc.engine import BatchEngine
+from caploc.engine.batch import BatchEngine
 from caploc.engine.encoding import TokenizedPrompt
 from caploc.errors import BadOption
 from caploc.playground.answers import SIDES, PairedGeneration

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from caploc import designs
-from caploc.engine import Ask, BatchEngine
+from caploc.engine.api import Ask
+from caploc.engine.batch import BatchEngine
 from caploc.models.loading import load_model
 from caploc.tasks.catalog import load_task
 from caploc.tasks.task import LogLikelihood

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from caploc.engine import Ask, BatchEngine
+from caploc.engine.api import Ask
+from caploc.engine.batch import BatchEngine
 from caploc.modes import Intervention
 from caploc.options import Mode, TaskOptions
 from caploc.tasks.catalog import load_task

@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from caploc.cache import COMPACT, digest
 from caploc.cli import app
-from caploc.engine import chat_template
+from caploc.engine.encoding import chat_template
 from caploc.errors import CaplocError, ModelRefused
 from caploc.models.loading import check_model, load_model, load_tokenizer
 from caploc.neurons.finding import score_cache

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from caploc.components import Heads
 from caploc.cost import Cost
-from caploc.engine import Answer
+from caploc.engine.api import Answer
 from caploc.errors import BadData, BadOption, UnknownName
 from caploc.measurement import Meter
 from caploc.options import TaskOptions

@@ -7,7 +7,7 @@ import pytest
 
 from caploc.components import Heads
 from caploc.cost import Cost
-from caploc.engine import Answer
+from caploc.engine.api import Answer
 from caploc.measurement import Meter
 from caploc.progress import Silent
 from caploc.recovery import Estimate, Measurements

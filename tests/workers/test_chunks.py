@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from caploc.engine import Ask
+from caploc.engine.api import Ask
 from caploc.engine.encoding import Span
 from caploc.tasks.task import Generate, LogLikelihood
 from caploc.workers.distributed import FEWEST, LEAD, ROWS, cut_chunks

@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 from caploc.declaration import Study
-from caploc.engine import Ask
+from caploc.engine.api import Ask
 from caploc.errors import BadOption, ModelRefused, RunFailed, UnknownName
 from caploc.neurons.locating import locate
 from caploc.neurons.study import NeuronStudy

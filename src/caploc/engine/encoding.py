@@ -22,7 +22,7 @@ from lm_eval.models.utils import (
 from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from caploc.engine.asks import Answer, Ask
+from caploc.engine.api import Answer, Ask
 from caploc.errors import BadOption
 from caploc.models.generation import greedy_config, greedy_options
 from caploc.models.guard import model_ends

@@ -24,8 +24,8 @@ from torch.utils.checkpoint import checkpoint
 from transformers import PreTrainedModel
 
 from caploc.designs import generator
-from caploc.engine import BatchEngine
-from caploc.engine.asks import Answer, Ask
+from caploc.engine.api import Answer, Ask
+from caploc.engine.batch import BatchEngine
 from caploc.engine.encoding import Span
 from caploc.engine.planning import MOST_ROWS, BatchSizer
 from caploc.errors import BadOption

@@ -6,7 +6,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from caploc.components import Grid
-from caploc.engine.asks import INTACT, Answer, Ask, MaskNumbers, Source, run_to_end
+from caploc.engine.api import Answer, Ask, Source
+from caploc.engine.asks import INTACT, MaskNumbers, run_to_end
 from caploc.engine.decoding import AnswerCache, Decoder, Drafting, DraftOdds
 from caploc.engine.encoding import (
     NOT_GREEDY,

@@ -19,7 +19,7 @@ from torch import Tensor
 from transformers import StoppingCriteria, StoppingCriteriaList
 
 from caploc.components import Grid, Mask
-from caploc.engine.asks import Answer, Ask
+from caploc.engine.api import Answer, Ask
 from caploc.engine.encoding import (
     RequestEncoder,
     Settings,

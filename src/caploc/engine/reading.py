@@ -16,7 +16,8 @@ from jaxtyping import Bool
 from torch import Tensor
 from torch.nn import functional
 
-from caploc.engine.asks import INTACT, Ask, NumberedMask, Source
+from caploc.engine.api import Ask, Source
+from caploc.engine.asks import INTACT, NumberedMask
 from caploc.engine.encoding import RequestEncoder, Span
 from caploc.engine.passes import Chunk, IntactRecords, PackedModel
 from caploc.engine.planning import BatchPlan, BatchSizer, PlannedRow, PlanStage

@@ -6,7 +6,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from caploc.engine.asks import Answer, Ask
+from caploc.engine.api import Answer, Ask
 from caploc.engine.encoding import RequestEncoder
 from caploc.tasks.task import Generate, LogLikelihood, Scored
 

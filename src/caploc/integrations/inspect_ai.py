@@ -69,7 +69,8 @@ class KnockedOutAPI(ModelAPI):
         Raises:
             PrerequisiteError: in one sentence, if the model or the file cannot be used.
         """
-        from caploc.engine import BatchEngine, chat_template
+        from caploc.engine.batch import BatchEngine
+        from caploc.engine.encoding import chat_template
         from caploc.models.loading import load_model
 
         super().__init__(model_name, base_url, api_key, [], config)
@@ -148,7 +149,7 @@ class KnockedOutAPI(ModelAPI):
 
     def answer(self, batch: list[Waiting]) -> None:
         """Answer a batch with the engine; an error is everyone's that has no answer yet."""
-        from caploc.engine import Ask
+        from caploc.engine.api import Ask
 
         try:
             asks = [Ask((row, 0), request, self.mask) for row, (request, _) in enumerate(batch)]

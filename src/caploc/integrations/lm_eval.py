@@ -18,7 +18,8 @@ from lm_eval.api.model import LM
 from lm_eval.api.registry import model_registry
 
 from caploc.components import read_heads
-from caploc.engine import Ask, BatchEngine
+from caploc.engine.api import Ask
+from caploc.engine.batch import BatchEngine
 from caploc.errors import BadOption, UserError
 from caploc.models.loading import load_model
 from caploc.tasks.leaf import as_request, check_greedy

@@ -20,7 +20,7 @@ from jaxtyping import Float64
 from caploc.cache import Cache, digest
 from caploc.contents import restore
 from caploc.cost import Cost
-from caploc.engine import BatchEngine
+from caploc.engine.batch import BatchEngine
 from caploc.engine.encoding import Span
 from caploc.engine.neurons import gold_means
 from caploc.errors import BadOption, OutOfMemory, pick

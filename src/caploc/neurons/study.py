@@ -22,7 +22,7 @@ from caploc import designs
 from caploc.cache import COMPACT, ArrayCache, digest
 from caploc.contents import read_contents, restore
 from caploc.cost import Cost
-from caploc.engine import BatchEngine
+from caploc.engine.batch import BatchEngine
 from caploc.engine.encoding import RequestEncoder, Span
 from caploc.engine.neurons import Batcher, Cutter, ErasureMode, NeuronEngine
 from caploc.errors import BadData, BadOption, UserError

@@ -16,8 +16,8 @@ from transformers import LogitsProcessorList, PreTrainedTokenizerBase
 
 from caploc.components import Head, parse_components
 from caploc.contents import Answers, read_file
-from caploc.engine import BatchEngine, chat_template
-from caploc.engine.encoding import UNFINISHED, Span, Stops, TokenizedPrompt
+from caploc.engine.batch import BatchEngine
+from caploc.engine.encoding import UNFINISHED, Span, Stops, TokenizedPrompt, chat_template
 from caploc.engine.scores import last_logits
 from caploc.errors import BadOption
 from caploc.finished import FinishedRun

@@ -18,7 +18,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from caploc.components import NAME, Head, HeadFile, Mask, write_heads
-from caploc.engine import Ask, chat_template
+from caploc.engine.api import Ask
+from caploc.engine.encoding import chat_template
 from caploc.errors import BadOption
 from caploc.export.card import evidence_of
 from caploc.models.knockout import knockout

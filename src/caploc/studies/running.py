@@ -14,6 +14,7 @@ from caploc.comparison import compare
 from caploc.components import find_grid
 from caploc.contents import RunFile, read_contents, read_file
 from caploc.declaration import Study
+from caploc.engine.api import HeadModel, RowEngine
 from caploc.errors import BadOption, CaplocError, OutOfMemory, Stopped, StoreFailed, UserError
 from caploc.findings import StudyFindings
 from caploc.folder import (
@@ -28,7 +29,6 @@ from caploc.folder import (
     read_json,
     write_json,
 )
-from caploc.measurement import HeadModel, RowEngine
 from caploc.naming import folder_name
 from caploc.progress import InTurn, Progress, Silent, tell
 from caploc.report.card import headline

@@ -32,7 +32,6 @@ from caploc.tasks.datafiles import (
 )
 from caploc.tasks.harness import HarnessTask, Mixture
 from caploc.tasks.leaf import ChatTemplate, Leaf
-from caploc.tasks.paper.profanity import Swearing, load_lexicon
 from caploc.tasks.programs import NOT_ALLOWED, check_programs, replace_code_eval
 from caploc.tasks.task import Task
 from caploc.tasks.taskfiles import ENDINGS, has_mark, open_task_file
@@ -248,6 +247,8 @@ def prepared(
             )
         task.set_config("process_results", score)
     if metadata.get("profanity_list"):
+        from caploc.tasks.paper.profanity import Swearing, load_lexicon
+
         task.set_config("process_results", Swearing(load_lexicon(options.words)))
     if options.fewshot is not None or task.get_config("num_fewshot") is None:
         task.set_config(key="num_fewshot", value=options.fewshot or 0)

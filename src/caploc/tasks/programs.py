@@ -9,13 +9,15 @@ import platform
 from collections.abc import Callable, Iterable, Sequence
 from functools import cache, partial
 from math import comb
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import evaluate  # type: ignore[import-untyped]
 from lm_eval.api.task import Task as HarnessLeaf
 
 from caploc.errors import BadOption
-from caploc.sandbox import Limits, Program, Sandbox, check_isolation
+
+if TYPE_CHECKING:
+    from caploc.sandbox import Sandbox
 
 METRIC = "code_eval"
 NOT_ALLOWED = (
@@ -29,8 +31,10 @@ NOT_OURS = (
 
 
 @cache
-def sandbox() -> Sandbox:
+def sandbox() -> "Sandbox":
     """Return the one sandbox of this process, which remembers what it judged."""
+    from caploc.sandbox import Sandbox
+
     return Sandbox()
 
 
@@ -51,6 +55,8 @@ class CodeEval:
         candidates for, and for every problem its candidates' verdicts. Time and memory are limited
         as the sandbox does it; `timeout` and `num_workers` are accepted and ignored.
         """
+        from caploc.sandbox import Program
+
         problems = list(zip(predictions, references, strict=True))
         programs = [Program(text, tests) for texts, tests in problems for text in texts]
         verdicts = iter(sandbox().judge(programs))
@@ -121,9 +127,13 @@ def check_programs(task: HarnessLeaf, allowed: bool) -> None:
         raise BadOption(NOT_ALLOWED.format(task.task_name))
     if not scorers(task) or not all(map(holds_code_eval, scorers(task))):
         raise BadOption(NOT_OURS.format(task.task_name))
+    from caploc.sandbox import check_isolation
+
     check_isolation()
 
 
 def judgement() -> list[str]:
     """List what else can change a verdict: the limits, and the Python that runs programs."""
+    from caploc.sandbox import Limits
+
     return [repr(Limits()), ".".join(platform.python_version_tuple()[:2])]

@@ -12,7 +12,8 @@ from typing import Any, Generic, Self, TypeVar
 import torch
 
 from caploc.components import Grid, Heads
-from caploc.engine import Answer, Ask, BatchEngine
+from caploc.engine.api import Answer, Ask
+from caploc.engine.batch import BatchEngine
 from caploc.engine.planning import SHARE
 from caploc.errors import ModelRefused
 from caploc.models.loading import LoadedModel, load_model
