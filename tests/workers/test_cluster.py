@@ -118,7 +118,7 @@ def alone():
 def test_two_nodes_give_the_result_of_one_process(cluster, tmp_path):
     settings = Settings(masks=20, rate=0.05, top=3)
     study = Study(
-        MODEL, "demo/addition", "css", settings, examples=20, controls=3, limit=60,
+        MODEL, "demo/addition", "css", settings=settings, examples=20, controls=3, limit=60,
         other_tasks=("demo/sentences",),
     )  # fmt: skip
     workers = Workers(None, cluster.address, cpus=1)
