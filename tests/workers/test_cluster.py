@@ -128,6 +128,8 @@ def test_two_nodes_give_the_result_of_one_process(cluster, tmp_path):
     for result in (single, double):
         for field in ("seconds", "forward_tokens"):
             assert result["cost"].pop(field) > 0
+    # ordinary text is read by the model itself, which only workers have
+    assert single["validation"].pop("text") and double["validation"].pop("text") is None
     assert double == single
     assert outcomes(tmp_path / "double") == outcomes(tmp_path / "single")
     # the rows of a run on a cluster are those that a run without workers goes on from
