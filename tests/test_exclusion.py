@@ -69,7 +69,9 @@ def test_a_file_of_another_grid_is_refused(tmp_path):
 
 @pytest.mark.parametrize("method", ["scan", "css"])
 def test_a_study_says_which_heads_it_left_in_and_names_others(tmp_path, method):
-    truth = write_planted(tmp_path / "model", Planted(2, 4, needed=3, examples=120, seed=1))
+    truth = write_planted(
+        tmp_path / "model", Planted(2, 4, needed=3, strengths=(0.4, 0.3, 0.2), examples=400)
+    )
     worst = str(max(truth.needed, key=truth.needed.get))
     study = Study(
         ModelOptions(str(tmp_path / "model"), device="cpu"),

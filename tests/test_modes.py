@@ -150,7 +150,7 @@ def test_a_study_goes_through_in_every_mode_and_comes_out_of_its_rows_again(tmp_
     assert result.method.mode == mode
     assert found.result.method.positions == ("all" if mode == "patch" else None)
     report = found.report.read_text()
-    assert {"mean": "its mean over", "resample": "another example", "patch": "corrupted prompt"}[
+    assert {"mean": "its mean over", "resample": "on another example", "patch": "corrupted prompt"}[
         mode
     ] in report
     assert FinishedRun.read(tmp_path / "run").study.mode == asked.mode

@@ -718,7 +718,9 @@ def describe(error: ErrorDetails, flag: Flag | None) -> str:
         shown = repr(value) if isinstance(value, str) and not is_number(value) else str(value)
     shown = shown if len(shown) <= SHOWN else f"{shown[:SHOWN]}..."
     must = flag.allowed if flag else ""
-    if error["type"] == "value_error":
+    if error["type"] == "less_than_equal" and error["ctx"]["le"] >= MOST_ROWS:
+        must = f"at most {error['ctx']['le']:,}"
+    elif error["type"] == "value_error":
         must = ", ".join(filter(None, (must, str(error["ctx"]["error"]))))
     elif flag and not error["type"].startswith(("greater", "less", "too")):
         must = ", ".join(filter(None, (NUMBERS.get(flag.takes, ""), must)))

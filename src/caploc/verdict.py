@@ -35,6 +35,12 @@ AS_BROKEN = 0.5  # of the share of its score that the task loses: another task t
 CHANCE = 0.05  # share of draws of random heads that may do as much as the named ones
 SEVERAL = 2  # other tasks, below which nothing is said of every one
 NAMED = 4  # heads that a heading names
+INSTEAD = {  # in the place of zero
+    "mean": "Knocked out means: replaced by its mean over examples.",
+    "resample": "Knocked out means: replaced by what it is on another example.",
+    "patch": "Knocked out means: replaced by what it is on the corrupted prompt.",
+}
+LISTED = 10  # names that a note holds
 SAMPLES = 2
 PROMPT = 40  # characters of a prompt's end that are shown
 
@@ -203,6 +209,10 @@ def list_notes(result: Result) -> Iterator[str]:
         yield f"Needed too, and left out for what else they break: {' '.join(costly)}."
     if result.task.copies:
         yield f"{result.task.copies:,} examples repeat a question and count for nothing."
+    if said := INSTEAD.get(result.method.mode):
+        yield said
+    if excluded := result.search.excluded:
+        yield f"Left in, as --exclude says: {' '.join(excluded[:LISTED])}."
     if uncovered := result.model.uncovered:
         yield f"No head of these was knocked out: {', '.join(uncovered)}."
 

@@ -190,9 +190,10 @@ def test_mistakes_are_told_before_anything_is_measured(lab, asked, error, said):
 
 def test_more_points_come_nearer_to_the_most(lab):
     table = points_exhibit(lab, TASKS[:1], 3)
-    names = [row[0].rpartition(", ")[2] for row in table.rows]
+    rows = table.frame.to_numpy().tolist()
+    names = [row[1] for row in rows]
     assert names == [*(f"S = {steps}" for steps in POINTS), "gradient"]
-    found = {name: row[1].number for name, row in zip(names, table.rows, strict=True)}
+    found = {name: row[3].number for name, row in zip(names, rows, strict=True)}
     assert found["S = 40"] == pytest.approx(1)
     assert 0.99 < found["S = 5"] <= found["S = 19"] <= 1
     assert found["gradient"] < found["S = 5"]
@@ -202,7 +203,7 @@ def test_more_points_come_nearer_to_the_most(lab):
         for steps in (5, 40)
     ]
     shared = overlap_rates(best(means[1], SHARE), best(means[0], SHARE)).largest
-    assert table.rows[0][2].number == pytest.approx(shared)
+    assert rows[0][2].number == pytest.approx(shared)
 
 
 def test_a_constant_score_has_no_rank_spearman():

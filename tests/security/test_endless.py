@@ -11,6 +11,7 @@ import time
 
 import pytest
 
+from caploc.components import Heads
 from caploc.declaration import Study
 from caploc.errors import BadOption
 from caploc.options import Settings
@@ -21,10 +22,10 @@ from worlds import DEMO
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"masks": 10**12}, "--masks must be at most 100,000"),
+        ({"masks": 10**12}, "--masks must be 1 to 100,000"),
         ({"budget": 10**30}, "--budget must be at most 1,000,000,000,000"),
-        ({"mask_counts": (1, 10**12)}, "--mask-counts must be at most 100,000"),
-        ({"seed": 10**30}, "--seed must be at most"),
+        ({"mask_counts": (1, 10**12)}, "--mask-counts must be 1 to 100,000"),
+        ({"seed": 10**30}, "--seed must be at most 9,2"),
     ],
 )
 def test_a_number_beyond_reason_is_refused(settings, message):
@@ -37,7 +38,7 @@ def test_a_budget_that_buys_too_many_masks_is_refused():
         ModelOptions(DEMO), "demo/addition", method="css", settings=Settings(budget=10**11)
     )
     with pytest.raises(BadOption, match="and 100,000 are the most"):
-        study.sized(96)
+        study.sized(Heads((8,) * 12))
 
 
 # Ctrl-C is heard though the tests run in the background, and comes when Python itself has started.

@@ -224,7 +224,7 @@ def test_a_mailed_run_whose_tasks_folder_holds_code_is_refused_by_every_command(
     evil = Path(task(folder / "task", EVIL, file="a.yaml"))
     evil.write_text(evil.read_text().replace("task: mine", "task: other\ntag: mine"))
     received(folder, task=clean, other_tasks=[])
-    for command in ("curve", "interactions", "ui"):
+    for command in ("curve", "interactions"):
         said = CliRunner().invoke(app, [command, str(folder)])
         assert isinstance(said.exception, BadOption), command
         assert "add --trust-remote-code" in str(said.exception)

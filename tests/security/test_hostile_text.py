@@ -15,7 +15,15 @@ from caploc.report import exhibits as writing
 from caploc.report.card import headline, write_markdown
 from caploc.report.exhibits import Exhibit
 from caploc.report.templates import write_page
-from caploc.result import GridShape, LocatedTask, Model, Result, TaskComparison, Validation
+from caploc.result import (
+    GridShape,
+    LocatedTask,
+    MethodSettings,
+    Model,
+    Result,
+    TaskComparison,
+    Validation,
+)
 from caploc.verdict import make_card
 
 HOSTILE = (
@@ -112,6 +120,7 @@ def test_a_headline_is_one_line():
     result = Result.model_construct(
         model=Model(name="m"),
         task=LocatedTask(name="a\nb\x1b[2J"),
+        method=MethodSettings(name="scan"),
         grid=GridShape(layers=1, heads=[2]),
         heads=[],
         top=[],
