@@ -1,6 +1,6 @@
 """A study at work: its tasks, the model that answers them, the rows, and what they cost."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -15,6 +15,7 @@ from caploc.engine.api import HeadModel, RowEngine
 from caploc.folder import claim, rows_file
 from caploc.measurement import Meter, outcomes_by_example, search
 from caploc.models.sources import title_of
+from caploc.naming import GENERAL
 from caploc.progress import Progress, Silent, expect, tell, tell_once
 from caploc.recovery.estimate import is_binary
 from caploc.result import Noise, Score
@@ -26,7 +27,14 @@ from caploc.store import Row
 from caploc.tasks.defects import without_copies
 from caploc.tasks.harness import digest_data
 from caploc.tasks.signal import Signal
-from caploc.tasks.task import LogLikelihood, Rolling, Task, prompt_of, responses_from_json
+from caploc.tasks.task import (
+    LogLikelihood,
+    Request,
+    Rolling,
+    Task,
+    prompt_of,
+    responses_from_json,
+)
 from caploc.validation import ROUNDED, above_noise, measure_noise
 from caploc.validation.frontier import split_examples
 from caploc.validation.intact import describe_trouble
@@ -101,6 +109,7 @@ class Session(Workbench[HeadModel]):
             with nullcontext(engine) if engine else study.model.answering() as answering:
                 for part in answering.loaded.uncovered:
                     tell_once(progress, describe_uncovered(part))
+                study, tasks = without_unfit_control(study, tasks, answering.misfit, progress)
                 tasks = study.without_defects(tasks, answering.misfit)
                 examples, others = study.drawn(tasks[0].size)
                 held_out = held_back(others)
@@ -236,6 +245,27 @@ def one_of_each_question(task: Task, most: float, progress: Progress) -> Task:
             "one of each is asked.",
         )
     return kept
+
+
+def without_unfit_control(
+    study: Study,
+    tasks: list[Task],
+    misfit: Callable[[Request], str | None],
+    progress: Progress,
+) -> tuple[Study, list[Task]]:
+    """Leave out copying, which every task is held against unasked, where the model cannot read it.
+
+    So it is with a window of a few dozen tokens.
+    """
+    names = (study.task, *study.beside)
+    if GENERAL not in study.other_tasks or GENERAL in (*study.twins, *study.spare):
+        return study, tasks
+    control = tasks[names.index(GENERAL)]
+    if not (why := next(filter(None, map(misfit, control.requests(0))), None)):
+        return study, tasks
+    tell(progress, f"{GENERAL} is left out as a control: it has {why}.")
+    kept = [task for name, task in zip(names, tasks, strict=True) if name != GENERAL]
+    return replace(study, other_tasks=tuple(n for n in study.other_tasks if n != GENERAL)), kept
 
 
 def describe_join(task: Task) -> str:

@@ -69,7 +69,7 @@ def test_a_command_on_a_page_has_options_and_tasks_that_exist(page, line, monkey
 @pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing:FutureWarning")  # peft's
 def test_commands_that_need_nothing_run_as_they_stand(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    found = f"locate {DEMO} --task demo/addition --method one-shot --examples 3 --limit 9"
+    found = f"locate {DEMO} --task demo/addition --method one-shot --examples 20 --limit 60"
     lines = [f"{found} --controls 0 --quick --quiet --out runs/addition"]
     lines += [line for line in commands(ROOT / "docs" / "export.md") if "runs/addition" in line]
     lines += ["models", "tasks words/"]
