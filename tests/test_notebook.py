@@ -146,8 +146,12 @@ def test_a_name_that_is_no_formula_is_drawn_as_it_is(found):
 
 
 @pytest.mark.slow
-def test_a_curve_is_measured_and_drawn(found):
-    assert "<svg" in print_svg(found.curve(2, 8, quiet=True))
+def test_a_curve_is_measured_and_drawn(tmp_path):
+    found = caploc.locate(
+        DEMO, "demo/addition", method="one-shot", examples=20, limit=60, controls=0, quick=True,
+        out=tmp_path, quiet=True,
+    )  # fmt: skip
+    assert "<svg" in print_svg(found.curve(2, 60, quiet=True))
     drawn = json.loads((found.folder / "curve.json").read_text())
     points = drawn["curves"]["demo/addition"]
     assert [len(points), len(drawn["heads"])] == [3, 2]
