@@ -11,7 +11,7 @@ TUTORIALS = Path(__file__).parents[2] / "docs" / "tutorials"
 FINDINGS = {
     "own_task": ["of 270 heads", "There is no task file 'runs/own-task/cuont.yaml'"],
     "own_model": ["first: L", "fifth: L", "without the two heads of 'first'"],
-    "own_pairs": ["of 270 heads", "walked: intact 'walked'", "examples falls from"],
+    "own_pairs": ["of 270 heads", "walked: intact 'walked'", "held out"],
 }
 
 
