@@ -77,7 +77,7 @@ def shelf(tmp_path_factory):
     (root / "broken" / "result.json").write_text("{")
     study = Study(
         ModelOptions(DEMO, device="cpu"), "demo/addition", "css",
-        settings=Settings(masks=30, rate=0.05, top=3), examples=8, controls=0, limit=12,
+        settings=Settings(top=3), examples=20, controls=0, limit=60,
     )  # fmt: skip
     caploc.run_study(study, root / "real")
     return root
