@@ -602,19 +602,21 @@ def build(kind: type[Record], said: Mapping[str, Any], start: Path = Path()) -> 
     with the value, what is allowed and what to do.
     """
     known, nested = flags(cast(Any, kind)), dict[str, Any]()
-    whole = {name: value for name, value in said.items() if is_dataclass(value)}
+    own = {each.name for each in fields(kind)}  # type: ignore[arg-type]
+    whole = {name: said[name] for name in said if name in own and is_dataclass(said[name])}
     inside = {known[name].place[0] for name in said.keys() - whole.keys() if name in known}
     for name, value in whole.items():
         parts = {one.name: getattr(value, one.name) for one in fields(value)}
         nested[name] = parts if name in inside else value
     for name in said.keys() - whole.keys():
         if name not in known:
-            raise unknown([*known, *(each.name for each in fields(kind))], name, "option")  # type: ignore[arg-type]
+            raise unknown([*known, *sorted(own - {*known})], name, "option")
         *parents, last = known[name].place
         inner = nested
         for parent in parents:
             inner = inner.setdefault(parent, {})
-        inner[last] = read_value(known[name], said[name], start)
+        value = said[name]
+        inner[last] = value if is_dataclass(value) else read_value(known[name], value, start)
     return kind(**nested)
 
 
