@@ -408,6 +408,7 @@ def test_studies_survive_a_node_and_find_what_each_finds_in_one_process(losing, 
         for result in (found, same):
             for field in ("seconds", "forward_tokens"):
                 assert result["cost"].pop(field) > 0
+            result["validation"].pop("text")  # which only the model's own process reads
         assert found == same
     assert outcomes(tmp_path / "many") == outcomes(tmp_path / "alone")
 
