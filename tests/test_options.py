@@ -6,8 +6,18 @@ from pathlib import Path
 import pytest
 
 from caploc import components, engine, options, recovery, search
+from caploc.declaration import Study
 from caploc.errors import BadOption, UnknownName, UserError
-from caploc.options import Mode, ModelFields, Settings, StudyFields, TaskOptions, build, flags
+from caploc.options import (
+    Mode,
+    ModelFields,
+    Settings,
+    StudyFields,
+    TaskOptions,
+    Workers,
+    build,
+    flags,
+)
 
 WRONG = [
     (Settings, {"rate": 0.0}, "--rate must be above 0 and below 1; got 0.0."),
@@ -50,6 +60,11 @@ WRONG = [
     (StudyFields, {"model": ModelFields("m"), "task": "t", "method": "csss"}, "Did you mean 'css'"),
     (StudyFields, {"model": ModelFields("m")}, "--task is missing."),
 ]
+
+
+def test_a_record_of_an_option_goes_where_the_option_belongs():
+    made = build(Study, {"model": "smollm2", "task": "words/past", "workers": Workers(2)})
+    assert made.model.workers == Workers(2) and made.model.name == "smollm2"
 
 
 @pytest.mark.parametrize(("kind", "given", "said"), WRONG, ids=[said for *_, said in WRONG])

@@ -18,19 +18,10 @@ from caploc.search import METHODS, Problem
 from caploc.tasks.catalog import LoadTasks, check_data, check_task_name, list_twins
 from caploc.tasks.defects import without_defects
 from caploc.tasks.task import Request, Task
-from caploc.validation import (
-    CURVED,
-)
-from caploc.validation.frontier import (
-    check_sides,
-    split_examples,
-)
+from caploc.validation import CURVED
+from caploc.validation.frontier import check_sides, split_examples
 from caploc.wording import called
-from caploc.workbench import (
-    ModelOptions,
-    check_task_count,
-    load_intervention,
-)
+from caploc.workbench import ModelOptions, check_task_count, load_intervention
 
 PAPER_EXAMPLES = 100  # that the paper's methods find heads on
 SCAN_EXAMPLES = 400  # that the default search draws on, at most

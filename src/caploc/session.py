@@ -66,8 +66,8 @@ class Session(Workbench[HeadModel]):
     """A study at work. Tasks go by the names that the study gives them.
 
     `examples` are those that heads are searched on, `fresh` those that sets are compared on, and
-    `held_out` those that no search sees. `copies` examples
-    of the task repeat a question, and are not asked.
+    `held_out` those that no search sees. `copies` examples of the task repeat a question, and are
+    not asked.
     """
 
     study: Study

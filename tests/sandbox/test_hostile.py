@@ -50,7 +50,7 @@ def run_as_nobody(folder, program):
         **NOBODY,
     )
     assert done.returncode == 0, done.stderr
-    return bubblewrap.Verdict(*json.loads(done.stdout))
+    return bubblewrap.ProgramResult(*json.loads(done.stdout))
 
 
 @pytest.fixture(

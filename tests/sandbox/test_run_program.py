@@ -76,7 +76,7 @@ PASSING = {
 def test_a_right_program_passes(name, isolation):
     if name.startswith("a thread") and isolation == "none":
         pytest.skip("the limit on processes counts all that the user has")
-    assert verdict(*PASSING[name], isolation=isolation) == bubblewrap.Verdict(True, "passed")
+    assert verdict(*PASSING[name], isolation=isolation) == bubblewrap.ProgramResult(True, "passed")
 
 
 @BOTH

@@ -59,7 +59,7 @@ class Program:
 
 
 @dataclass(frozen=True)
-class Verdict:
+class ProgramResult:
     """Whether a program passed its tests, and why not.
 
     Reasons are passed, failed (an assertion), error (any other exception, or it ended itself),
@@ -122,7 +122,9 @@ def build_walls(bwrap: str, limits: Limits) -> list[str]:
     return [*walls, "/usr/sbin/chroot", f"--userspec={user}:{user}", "--groups=", JAIL]
 
 
-def run_program(program: Program, limits: Limits, isolation: Isolation = "bubblewrap") -> Verdict:
+def run_program(
+    program: Program, limits: Limits, isolation: Isolation = "bubblewrap"
+) -> ProgramResult:
     """Run a program and its tests in a process of their own; raises NotStarted."""
     with ExitStack() as stack:
         if isolation == "bubblewrap":
@@ -150,7 +152,7 @@ def run_program(program: Program, limits: Limits, isolation: Isolation = "bubble
         return watch(process, program, limits)
 
 
-def watch(process: subprocess.Popen[bytes], program: Program, limits: Limits) -> Verdict:
+def watch(process: subprocess.Popen[bytes], program: Program, limits: Limits) -> ProgramResult:
     """Give a started process its program, wait for its report and end it; raises NotStarted."""
     assert process.stdin and process.stdout and process.stderr
     mark = secrets.token_hex(16)
@@ -170,30 +172,36 @@ def watch(process: subprocess.Popen[bytes], program: Program, limits: Limits) ->
     finally:
         clock.cancel()
     if not report and time.monotonic() >= over:
-        return Verdict(False, "timeout", f"still running after {limits.wall_seconds:g} seconds")
+        return ProgramResult(
+            False, "timeout", f"still running after {limits.wall_seconds:g} seconds"
+        )
     return conclude(report, mark, process, limits)
 
 
-def conclude(report: str, mark: str, process: subprocess.Popen[bytes], limits: Limits) -> Verdict:
+def conclude(
+    report: str, mark: str, process: subprocess.Popen[bytes], limits: Limits
+) -> ProgramResult:
     """Return the verdict from a process's report, or from how it ended without one."""
     reason, _, detail = report.strip().partition(" ")
     if secrets.compare_digest(reason.encode(), mark.encode()):
-        return Verdict(True, "passed")
+        return ProgramResult(True, "passed")
     if reason in ("failed", "error", "memory"):
         line = "".join(
             each if each.isprintable() else "\N{REPLACEMENT CHARACTER}" for each in detail
         )
-        return Verdict(False, reason, line[:200])
+        return ProgramResult(False, reason, line[:200])
     with suppress(subprocess.TimeoutExpired):
         process.wait(1)
     code = process.poll()
     # A shell's way of telling a signal is bubblewrap's too.
     number = -code if code is not None and code < 0 else (code or 0) - 128
     if number == signal.SIGXCPU:
-        return Verdict(False, "timeout", f"used {limits.cpu_seconds} seconds of processor time")
+        return ProgramResult(
+            False, "timeout", f"used {limits.cpu_seconds} seconds of processor time"
+        )
     if number > 0:
-        return Verdict(False, "killed", f"ended by signal {number}")
-    return Verdict(False, "error", "it ended itself before the tests were over")
+        return ProgramResult(False, "killed", f"ended by signal {number}")
+    return ProgramResult(False, "error", "it ended itself before the tests were over")
 
 
 def end(process: subprocess.Popen[bytes]) -> None:

@@ -11,7 +11,7 @@ from caploc.sandbox.bubblewrap import (
     Limits,
     NotStarted,
     Program,
-    Verdict,
+    ProgramResult,
     find_bubblewrap,
     run_program,
 )
@@ -73,7 +73,7 @@ class Sandbox:
         self._threads = ThreadPoolExecutor(workers or count_cores(), "caploc sandbox")
         self._judge = lru_cache(REMEMBERED)(self._run)
 
-    def judge(self, programs: Sequence[Program]) -> list[Verdict]:
+    def judge(self, programs: Sequence[Program]) -> list[ProgramResult]:
         """Return the verdict on each program, in order.
 
         Raises BadOption where programs cannot be isolated; RunFailed if one does not start.
@@ -83,7 +83,7 @@ class Sandbox:
         verdicts = dict(zip(different, self._threads.map(self._judge, different), strict=True))
         return [verdicts[program] for program in programs]
 
-    def _run(self, program: Program) -> Verdict:
+    def _run(self, program: Program) -> ProgramResult:
         failure = NotStarted()
         for _ in range(ATTEMPTS):
             try:
