@@ -13,7 +13,7 @@ import caploc
 
 folder = Path("runs/own-task")
 folder.mkdir(parents=True, exist_ok=True)
-starts = [(first, step) for first in range(10, 50, 2) for step in (2, 3, 5, 10)]
+starts = [(first, step) for first in range(10, 60) for step in (2, 3, 5, 10)]
 counts = [tuple(range(first, first + 5 * step, step)) for first, step in starts]
 lines = [
     json.dumps({"question": "{}, {}, {}, {},".format(*c), "answer": str(c[4])}) for c in counts
@@ -56,7 +56,7 @@ scored = caploc.evaluate(
 scored.tasks[0].intact
 
 # %%
-settings = {"budget": 600, "limit": 40, "controls": 5, "also": []}  # small, for a first look
+settings = {"budget": 1500, "limit": 60, "controls": 5}  # small, for a first look
 found = caploc.locate("smollm2", own, **settings, out=folder / "run")
 found
 
