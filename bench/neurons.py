@@ -30,10 +30,10 @@ import torch
 
 import models
 from caploc.engine.encoding import RequestEncoder, Span
-from caploc.engine.neurons import Batch, Batcher, gold_logprobs
-from caploc.models.neurons import NeuronModel, as_neurons
 from caploc.neurons.attribution import METHODS, Attribution
+from caploc.neurons.engine import Batch, Batcher, gold_logprobs
 from caploc.neurons.finding import accumulate
+from caploc.neurons.model import NeuronModel, as_neurons
 from caploc.options import TaskOptions
 from caploc.stats.threshold import Moments
 from caploc.tasks.catalog import load_task

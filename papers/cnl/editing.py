@@ -32,15 +32,15 @@ from torch import Tensor, nn
 from transformers.pytorch_utils import Conv1D
 
 from caploc.engine.encoding import Span
-from caploc.engine.neurons import Batch
 from caploc.engine.scores import last_logits
 from caploc.errors import BadData, BadOption
 from caploc.models.hooks import temporary_hooks
-from caploc.models.neurons import NeuronModel
 from caploc.models.proof import reads_first
+from caploc.neurons.engine import Batch
+from caploc.neurons.model import NeuronModel
+from caploc.neurons.sets import rank_correlation
 from caploc.progress import Progress, Silent
 from caploc.stats import Interval, JsonRecord, mean_interval
-from caploc.stats.sets import rank_correlation
 from papers.cnl.facts import Fact, FactPrompt, check_names
 from papers.cnl.fidelity import Encoded, Encoder, FactAnswers, FactLocator, Profile, peak
 

@@ -15,8 +15,8 @@ from caploc.cache import Cache, digest
 from caploc.errors import BadData, pick
 from caploc.folder import LEDGER, claim
 from caploc.models.loading import LoadedModel, load_model
-from caploc.models.neurons import NeuronModel, as_neurons
 from caploc.naming import OURS
+from caploc.neurons.model import NeuronModel, as_neurons
 from caploc.neurons.study import write_result
 from caploc.progress import Progress, Silent
 from caploc.stats import JsonRecord

@@ -29,10 +29,10 @@ from caploc.engine.plain import ScoredText, equally_long, score_texts
 from caploc.engine.scores import ContinuationScore
 from caploc.errors import BadData, ModelRefused
 from caploc.models.loading import CutModel
+from caploc.neurons.sets import overlap_rates, rank_correlation
 from caploc.progress import Progress, Silent
 from caploc.stats import Interval, JsonRecord, mean_interval
 from caploc.stats.chance import random_sets
-from caploc.stats.sets import overlap_rates, rank_correlation
 from papers.cnl.facts import Fact, FactPrompt, check_names
 
 TOGETHER = 64  # prompts in a forward pass

@@ -40,13 +40,13 @@ from torch import Tensor, nn
 
 from caploc.designs import generator
 from caploc.engine.encoding import Span
-from caploc.engine.neurons import Batch, gold_logprobs
 from caploc.engine.scores import last_logits
 from caploc.errors import BadData, BadOption, pick
 from caploc.models.hooks import temporary_hooks
-from caploc.models.neurons import Chosen, NeuronGrid, NeuronModel
 from caploc.models.projections import layer_part, module_name
 from caploc.neurons.attribution import POINTS, Attribution, Gates
+from caploc.neurons.engine import Batch, gold_logprobs
+from caploc.neurons.model import Chosen, NeuronGrid, NeuronModel
 from caploc.progress import Progress, Silent
 from caploc.stats import Interval, JsonRecord, mean_interval
 from caploc.stats.chance import Specificity, random_sets, specificity

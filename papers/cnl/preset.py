@@ -6,12 +6,12 @@ from typing import Any, Literal, Self, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from caploc.engine.neurons import ErasureMode
 from caploc.errors import BadOption
 from caploc.files import read_toml
 from caploc.naming import placed
 from caploc.neurons.attribution import Attribution
 from caploc.neurons.controls import Controlling
+from caploc.neurons.engine import ErasureMode
 from caploc.neurons.enhancing import Enhancing
 from caploc.neurons.erasure import ARMS as ERASED_ARMS
 from caploc.neurons.erasure import DOSES, LAYERS, LOCATED, Erasing

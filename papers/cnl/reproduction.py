@@ -20,15 +20,15 @@ from caploc.neurons.enhancing import beats_every_draw, enhance_located, list_gai
 from caploc.neurons.erasure import erase, list_losses
 from caploc.neurons.finding import score_cache
 from caploc.neurons.locating import check_kinds, locate
-from caploc.neurons.study import NeuronLab, NeuronStudy, open_study, write_result
-from caploc.progress import Progress, Silent
-from caploc.stats.sets import (
+from caploc.neurons.sets import (
     COMPARED,
     cohesion,
     correlate_matrices,
     overlap_rates,
     rank_correlation,
 )
+from caploc.neurons.study import NeuronLab, NeuronStudy, open_study, write_result
+from caploc.progress import Progress, Silent
 from caploc.stats.threshold import best
 from papers.cnl.decoupling import measure_decoupling
 from papers.cnl.fact_study import FIDELITY, RELIABILITY, measure_facts

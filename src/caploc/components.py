@@ -2,7 +2,7 @@
 
 A grid lists the components of one kind, layer by layer. The kinds of `KINDS` are made of attention
 heads: masks over them become masks over heads by `cut_mask`, which is what the model's cut is told.
-Feed-forward neurons have a grid of their own (`models.neurons.NeuronGrid`).
+Feed-forward neurons have a grid of their own (`neurons.model.NeuronGrid`).
 """
 
 import json

@@ -1,6 +1,6 @@
 """What every command works on: a model's engine, its tasks, the store, and the running cost."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from copy import copy
 from dataclasses import asdict, dataclass, field, replace
@@ -33,8 +33,6 @@ from caploc.tasks.taskfiles import find_code
 
 if TYPE_CHECKING:  # what is loaded once a model is, or workers are asked for
     from caploc.engine.batch import BatchEngine
-    from caploc.models.neurons import NeuronModel
-    from caploc.workers.scoring import Scoring, ScoringWorkers
 
 MOST_TASKS = 256  # of a study: its own and those beside it; each is loaded and scored
 
@@ -72,31 +70,6 @@ class ModelOptions(ModelFields):
             replace(self, workers=None).check()
         except UserError as error:
             raise BadOption(f"{error} This process itself {why}.") from error
-
-    def check_scorable(self, *, reads_weights: bool) -> None:
-        """Refuse, before weights are read, what cannot score neurons: where they lie, and how.
-
-        Raises BadOption; ModelRefused if the model's neurons are not covered.
-        """
-        from caploc.models.neurons import find_sites
-
-        weights = self.weights()
-        find_sites(weights.empty)
-        quantized = self.quantize is not None or weights.quantized
-        if not quantized and self.device != SPREAD:
-            return
-        how = "quantized" if quantized else "spread over devices"
-        here = self.workers is None and weights.where.device.type == "cpu"
-        if self.quantize == "4bit" and (here or self.device == "cpu"):
-            raise BadOption(
-                "Weights of --quantize 4bit compute without gradients on a CPU, and scores of "
-                "neurons need some; choose 8bit, or a GPU."
-            )
-        if reads_weights:
-            raise BadOption(
-                f"--method logit reads the weights of {self.name}, which are {how}; choose "
-                "gradient, integrated, joint or activation."
-            )
 
     def source(self) -> ModelSource:
         """Find the model's files; raises UserError if there is no such model."""
@@ -151,17 +124,6 @@ class ModelOptions(ModelFields):
         recipe = WorkerRecipe(self.loading(), self.batch_size)
         with DistributedEngine(WorkerPool(self.workers, recipe, self.device)) as engine:
             yield engine
-
-    def scoring(
-        self, prepare: "Callable[[NeuronModel, int | None, int | None], Scoring]"
-    ) -> "ScoringWorkers":
-        """Start the workers to score neurons; `prepare` is that of `ScoringRecipe`."""
-        from caploc.workers.ray_backend import WorkerPool
-        from caploc.workers.scoring import ScoringRecipe, ScoringReplica, ScoringWorkers
-
-        assert self.workers is not None
-        recipe = ScoringRecipe(self.loading(), self.batch_size, prepare=prepare)
-        return ScoringWorkers(WorkerPool(self.workers, recipe, self.device, ScoringReplica))
 
     def tokenizer(self) -> PreTrainedTokenizerBase:
         return load_tokenizer(

@@ -11,8 +11,8 @@ from caploc.engine.batch import BatchEngine
 from caploc.errors import BadOption, ModelRefused, OutOfMemory
 from caploc.models import loading, placement
 from caploc.models.loading import check_model, choose_weights, load_model
-from caploc.models.neurons import as_neurons
 from caploc.models.placement import input_device, is_whole, parse_placement
+from caploc.neurons.model import as_neurons
 from caploc.tasks.task import Generate, LogLikelihood, options_json
 
 SHAPE = {**GROUPED, "num_hidden_layers": 4}

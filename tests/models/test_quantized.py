@@ -20,9 +20,9 @@ from caploc.engine.batch import BatchEngine
 from caploc.errors import BadOption, ModelRefused, UnknownName
 from caploc.models import placement
 from caploc.models.loading import check_model, load_model
-from caploc.models.neurons import as_neurons
 from caploc.models.placement import dtype_label, is_whole, quantization, weight_bytes
 from caploc.models.proof import is_writable, logits_of, prove_heads, random_tokens
+from caploc.neurons.model import as_neurons
 from caploc.neurons.study import NeuronStudy
 from caploc.tasks.task import Generate, LogLikelihood, options_json
 from caploc.workbench import ModelOptions

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from caploc.models.loading import LoadedModel, load_model
-from caploc.models.neurons import NeuronModel, as_neurons
+from caploc.neurons.model import NeuronModel, as_neurons
 from worlds import DEMO
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "models"))

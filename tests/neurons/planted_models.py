@@ -6,9 +6,9 @@ import numpy as np
 import torch
 
 from caploc.engine.batch import BatchEngine
-from caploc.models.neurons import as_neurons
 from caploc.neurons.attribution import Attribution
 from caploc.neurons.finding import Finder, score_cache
+from caploc.neurons.model import as_neurons
 from caploc.neurons.study import load_source
 from caploc.options import TaskOptions
 from caploc.progress import Silent

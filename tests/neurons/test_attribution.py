@@ -6,14 +6,14 @@ import torch
 from tiny import random_tokens, tiny
 
 from caploc.engine.encoding import Span
-from caploc.engine.neurons import Batch, Batcher
 from caploc.errors import BadOption, OutOfMemory, UnknownName
 from caploc.models.cutting import knocked_out
 from caploc.models.loading import load_tokenizer
-from caploc.models.neurons import NeuronModel, find_sites, list_projections
 from caploc.models.proof import reads_first
 from caploc.neurons.attribution import INTEGRATED, METHODS, Attribution
+from caploc.neurons.engine import Batch, Batcher
 from caploc.neurons.finding import accumulate, score_examples
+from caploc.neurons.model import NeuronModel, find_sites, list_projections
 from worlds import DEMO
 
 FAMILIES = ["llama", "gpt2", "gptj", "opt"]

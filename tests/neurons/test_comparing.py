@@ -24,8 +24,8 @@ from caploc.neurons.controls import (
     exchange_answers,
     measure_controls,
 )
+from caploc.neurons.sets import overlap_rates, rank_correlation
 from caploc.neurons.study import open_study
-from caploc.stats.sets import overlap_rates, rank_correlation
 from caploc.stats.threshold import above, best
 from papers.cnl.reproduction import POINTS, SHARE, points_exhibit
 

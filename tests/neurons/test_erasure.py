@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from planted_models import SHARING, TWO, Planter
 
-from caploc.engine.neurons import ErasureMode
 from caploc.errors import BadOption
+from caploc.neurons.engine import ErasureMode
 from caploc.neurons.erasure import (
     BOTTOM,
     LAYERS,

@@ -11,8 +11,8 @@ from caploc.errors import BadOption
 from caploc.neurons.attribution import Attribution
 from caploc.neurons.finding import SIZES, Finder, score_cache, score_examples
 from caploc.neurons.locating import LocatedNeurons, read_sets
+from caploc.neurons.sets import overlap_rates
 from caploc.progress import Silent
-from caploc.stats.sets import overlap_rates
 from caploc.stats.threshold import Rule, best, cantelli
 from worlds.planted_neurons import PlantedNeurons
 

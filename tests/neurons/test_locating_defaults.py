@@ -8,11 +8,11 @@ from planted_models import TWO, Planter
 
 from caploc.cli.neurons import erase as erase_command
 from caploc.cli.neurons import locate as locate_command
-from caploc.models.neurons import NeuronGrid
 from caploc.neurons.attribution import Attribution
 from caploc.neurons.erasure import DRAWS, Erasing
 from caploc.neurons.finding import TaskNeurons
 from caploc.neurons.locating import LocatedNeurons, locate, locating_headline, warn_of_few
+from caploc.neurons.model import NeuronGrid
 from caploc.neurons.study import NeuronStudy
 from caploc.stats.threshold import Moments, Rule
 from caploc.workbench import ModelOptions

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from caploc.engine.api import Ask
 from caploc.engine.batch import BatchEngine
 from caploc.engine.encoding import RequestEncoder, Span
-from caploc.engine.neurons import Cutter, ErasureMode, NeuronEngine
 from caploc.errors import BadOption
 from caploc.models.proof import columns_zeroed, reads_first
+from caploc.neurons.engine import Cutter, ErasureMode, NeuronEngine
 from caploc.neurons.study import NeuronBench
 from caploc.store import Store
 from caploc.tasks.catalog import load_task

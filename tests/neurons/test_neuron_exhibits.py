@@ -3,12 +3,12 @@
 import numpy as np
 import pytest
 
-from caploc.models.neurons import NeuronGrid
 from caploc.neurons import enhancing, erasure, locating
 from caploc.neurons.erasure import BOTTOM, LAYERS, LOCATED, UNIFORM, ArmLoss, Erased, ErasedTask
 from caploc.neurons.finding import TaskNeurons
 from caploc.neurons.locating import LocatedNeurons
 from caploc.neurons.locating import locating_headline as located_headline
+from caploc.neurons.model import NeuronGrid
 from caploc.report import tabulation as cells
 from caploc.report.tabulation import fill_tables
 from caploc.result import Score

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from scipy.stats import hypergeom
 
 from caploc.errors import BadOption, UserError
-from caploc.models.neurons import NeuronGrid
 from caploc.neurons.locating import overlap
+from caploc.neurons.model import NeuronGrid
 
 GRID = NeuronGrid((6, 4))
 A, B, C = {"L0N0", "L0N1", "L1N2"}, {"L0N1", "L1N2"}, {"L0N5", "L1N0", "L1N1", "L0N0"}

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from caploc.errors import BadOption
-from caploc.models.neurons import NeuronGrid
+from caploc.neurons.model import NeuronGrid
 from caploc.stats.threshold import Rule
 
 raw = partial(Rule, normalised=False)  # scores as they are, to be worked out by hand

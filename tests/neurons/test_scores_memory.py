@@ -5,8 +5,8 @@ import tracemalloc
 import pytest
 from planted_models import Planter
 
-from caploc.engine.neurons import Batcher
 from caploc.neurons.attribution import Attribution
+from caploc.neurons.engine import Batcher
 from caploc.neurons.finding import accumulate, score_examples
 from caploc.stats.threshold import Moments
 from worlds.planted_neurons import PlantedNeurons

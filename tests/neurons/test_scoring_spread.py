@@ -13,14 +13,14 @@ from test_attribution import spans
 from test_loading import save
 from tiny import FAMILIES, GROUPED, build
 
-from caploc.engine.neurons import Batch
 from caploc.errors import BadOption, ModelRefused
 from caploc.models import loading
 from caploc.models.cutting import knocked_out
 from caploc.models.loading import load_model
-from caploc.models.neurons import as_neurons
 from caploc.neurons.attribution import METHODS, Attribution
+from caploc.neurons.engine import Batch
 from caploc.neurons.finding import accumulate
+from caploc.neurons.model import as_neurons
 from caploc.neurons.study import NeuronStudy
 from caploc.workbench import ModelOptions
 

@@ -6,8 +6,9 @@ from pathlib import Path
 import pytest
 
 import worlds.contrasts  # noqa: F401  (the preset names its sets)
-from caploc.cache import ArrayCache, Cache
+from caploc.cache import Cache
 from caploc.errors import CaplocError
+from caploc.neurons.cache import ArrayCache
 from caploc.neurons.erasure import ACTIVE, LAYERS, LOCATED, OWN
 from caploc.neurons.study import NeuronStudy
 from caploc.workbench import ModelOptions

@@ -10,11 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from caploc.engine.batch import BatchEngine
-from caploc.engine.neurons import Batch
 from caploc.errors import BadData, BadOption, UnknownName
-from caploc.models.neurons import NeuronGrid
 from caploc.neurons.attribution import Attribution
+from caploc.neurons.engine import Batch
 from caploc.neurons.finding import score_cache
+from caploc.neurons.model import NeuronGrid
 from caploc.neurons.study import NeuronBench
 from caploc.progress import Silent
 from caploc.stats.threshold import Rule

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from caploc.errors import ModelRefused
+from caploc.neurons.scoring import ScoringReplica
 from caploc.workers.distributed import Replica
-from caploc.workers.scoring import ScoringReplica
 
 MARK = "CAPLOC_TEST_MARK"
 

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from caploc.engine.api import Ask
 from caploc.engine.encoding import Span
+from caploc.neurons.scoring import PASSES, PIECE, cut_pieces
 from caploc.tasks.task import Generate, LogLikelihood
 from caploc.workers.distributed import FEWEST, LEAD, ROWS, cut_chunks
-from caploc.workers.scoring import PASSES, PIECE, cut_pieces
 
 FEWSHOT = "x" * LEAD
 

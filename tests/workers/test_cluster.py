@@ -299,7 +299,7 @@ def test_workers_of_which_one_is_killed_find_the_neurons_of_one_process(
     workers = Workers(None, cluster.address, cpus=1)
     spread = replace(NEURONS, model=replace(MODEL, workers=workers))
     with monkeypatch.context() as patch:
-        patch.setattr("caploc.workers.scoring.ScoringReplica", faulty.KilledScoring)
+        patch.setattr("caploc.neurons.scoring.ScoringReplica", faulty.KilledScoring)
         double, scored = counted(spread, tmp_path / "double")
     assert scored == 160
     assert mark.exists()
@@ -326,7 +326,7 @@ def test_workers_that_refuse_a_models_neurons_say_so_before_anything_is_scored(
 ):
     import faulty
 
-    monkeypatch.setattr("caploc.workers.scoring.ScoringReplica", faulty.Refusing)
+    monkeypatch.setattr("caploc.neurons.scoring.ScoringReplica", faulty.Refusing)
     spread = replace(NEURONS, model=replace(MODEL, workers=Workers(None, cluster.address, cpus=1)))
     with pytest.raises(ModelRefused, match="no feed-forward outputs"):
         locate(spread, tmp_path / "run")

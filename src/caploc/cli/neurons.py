@@ -241,7 +241,7 @@ def erase(
     See also:
         neurons locate, neurons enhance
     """
-    from caploc.engine.neurons import ErasureMode
+    from caploc.neurons.engine import ErasureMode
     from caploc.neurons.erasure import Erasing
     from caploc.neurons.erasure import erase as run
 

@@ -30,21 +30,21 @@ import torch
 from jaxtyping import Bool, Float, Float64
 from torch import Tensor, nn
 
-from caploc.engine.neurons import (
+from caploc.engine.passes import DecoderStack
+from caploc.errors import BadOption, pick
+from caploc.models.cutting import Projections
+from caploc.models.hooks import temporary_hooks
+from caploc.models.placement import weights_wait
+from caploc.models.projections import decoder_layers
+from caploc.models.proof import reads_first
+from caploc.neurons.engine import (
     Batch,
     checkpointed,
     gold_logprobs,
     mean_logprob,
     sum_logprob,
 )
-from caploc.engine.passes import DecoderStack
-from caploc.errors import BadOption, pick
-from caploc.models.cutting import Projections
-from caploc.models.hooks import temporary_hooks
-from caploc.models.neurons import NeuronModel, list_projections
-from caploc.models.placement import weights_wait
-from caploc.models.projections import decoder_layers
-from caploc.models.proof import reads_first
+from caploc.neurons.model import NeuronModel, list_projections
 
 
 def first_probability(

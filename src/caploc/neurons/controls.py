@@ -18,17 +18,13 @@ import numpy as np
 from caploc.engine.encoding import Span
 from caploc.errors import BadOption, pick
 from caploc.folder import CONTROLS
-from caploc.models.neurons import Chosen
 from caploc.naming import is_file
 from caploc.neurons.attribution import METHODS
 from caploc.neurons.erasure import LAYERS, LOCATED, Eraser, Erasing
 from caploc.neurons.finding import TaskNeurons
 from caploc.neurons.locating import subsets_of
-from caploc.neurons.study import Finding, NeuronLab, Reported, reopen_study
-from caploc.progress import Progress
-from caploc.report.tabulation import as_text, bounds, fill_tables, ranged
-from caploc.stats import mean_interval
-from caploc.stats.sets import (
+from caploc.neurons.model import Chosen
+from caploc.neurons.sets import (
     COMPARED,
     between,
     commonality_set,
@@ -37,6 +33,10 @@ from caploc.stats.sets import (
     specific,
     within,
 )
+from caploc.neurons.study import Finding, NeuronLab, Reported, reopen_study
+from caploc.progress import Progress
+from caploc.report.tabulation import as_text, bounds, fill_tables, ranged
+from caploc.stats import mean_interval
 from caploc.stats.threshold import SIGMAS, best
 from caploc.tasks.catalog import check_task_name
 from caploc.tasks.task import Rolling

@@ -22,12 +22,12 @@ from caploc.contents import restore
 from caploc.cost import Cost
 from caploc.engine.batch import BatchEngine
 from caploc.engine.encoding import Span
-from caploc.engine.neurons import gold_means
 from caploc.errors import BadOption, OutOfMemory, pick
 from caploc.files import whole_folder
 from caploc.folder import ENHANCEMENT, LEDGER, ROWS
 from caploc.measurement import Meter
 from caploc.models.loading import CutModel
+from caploc.neurons.engine import gold_means
 from caploc.neurons.erasure import Erasing
 from caploc.neurons.study import (
     Finding,

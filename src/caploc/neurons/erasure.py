@@ -14,12 +14,12 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float64
 
-from caploc.engine.neurons import ErasureMode
 from caploc.errors import BadOption, pick
 from caploc.folder import ERASURE
 from caploc.measurement import Meter
-from caploc.models.neurons import Chosen
+from caploc.neurons.engine import ErasureMode
 from caploc.neurons.finding import TaskNeurons
+from caploc.neurons.model import Chosen
 from caploc.neurons.study import (
     Finding,
     NeuronBench,

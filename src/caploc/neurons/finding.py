@@ -18,19 +18,19 @@ from typing import Any
 import numpy as np
 from jaxtyping import Bool, Float64
 
-from caploc.cache import ArrayCache
 from caploc.designs import generator
 from caploc.engine.encoding import Span
-from caploc.engine.neurons import Batch, Batcher
 from caploc.errors import BadOption, StoreFailed
-from caploc.models.neurons import Chosen, NeuronGrid, NeuronModel
 from caploc.neurons.attribution import Attribution
+from caploc.neurons.cache import ArrayCache
+from caploc.neurons.engine import Batch, Batcher
+from caploc.neurons.model import Chosen, NeuronGrid, NeuronModel
+from caploc.neurons.scoring import Scoring, ScoringWorkers
+from caploc.neurons.sets import Within, commonality_set, group, overlap_rates, within
 from caploc.progress import Progress, Silent
 from caploc.stats import plain_value
-from caploc.stats.sets import Within, commonality_set, group, overlap_rates, within
 from caploc.stats.threshold import Moments, Rule, strengths, sweep
 from caploc.workers.distributed import ModelIdentity
-from caploc.workers.scoring import Scoring, ScoringWorkers
 
 Rows = Float64[np.ndarray, "examples neurons"]
 

@@ -12,9 +12,10 @@ import numpy as np
 from caploc.contents import read_contents
 from caploc.errors import BadOption, UserError
 from caploc.folder import NEURONS, OVERLAP
-from caploc.models.neurons import NeuronGrid
 from caploc.neurons.erasure import LAYERS, LOCATED, ErasedTask, Eraser, Erasing
 from caploc.neurons.finding import TaskNeurons
+from caploc.neurons.model import NeuronGrid
+from caploc.neurons.sets import COMPARED, Cohesion, Overlaps, between, cohesion, rates_between
 from caploc.neurons.study import (
     Finding,
     NeuronLab,
@@ -28,7 +29,6 @@ from caploc.report.exhibits import Exhibit
 from caploc.report.tabulation import drop_empty, fill_tables, ranged
 from caploc.stats import Interval, mean_interval
 from caploc.stats.chance import count_shared
-from caploc.stats.sets import COMPARED, Cohesion, Overlaps, between, cohesion, rates_between
 from caploc.stats.threshold import Rule, cantelli
 
 NAMED = 8  # neurons that a table names

@@ -19,18 +19,19 @@ import numpy as np
 from jaxtyping import Float64
 
 from caploc import designs
-from caploc.cache import COMPACT, ArrayCache, digest
+from caploc.cache import COMPACT, digest
 from caploc.contents import read_contents, restore
 from caploc.cost import Cost
 from caploc.engine.batch import BatchEngine
 from caploc.engine.encoding import RequestEncoder, Span
-from caploc.engine.neurons import Batcher, Cutter, ErasureMode, NeuronEngine
 from caploc.errors import BadData, BadOption, UserError
 from caploc.folder import NEURONS, RUN, claim, package_versions, write_json
 from caploc.measurement import Meter, outcomes_by_example
 from caploc.models.loading import LoadedModel
-from caploc.models.neurons import Chosen, NeuronGrid, NeuronModel, as_neurons
+from caploc.models.placement import SPREAD
 from caploc.neurons.attribution import Attribution
+from caploc.neurons.cache import ArrayCache
+from caploc.neurons.engine import Batcher, Cutter, ErasureMode, NeuronEngine
 from caploc.neurons.finding import (
     Finder,
     TaskNeurons,
@@ -39,6 +40,8 @@ from caploc.neurons.finding import (
     prepare_scoring,
     score_cache,
 )
+from caploc.neurons.model import Chosen, NeuronGrid, NeuronModel, as_neurons, find_sites
+from caploc.neurons.scoring import start_workers
 from caploc.options import TaskOptions
 from caploc.progress import Progress, Silent
 from caploc.report.exhibits import Exhibit, write_exhibits
@@ -96,11 +99,35 @@ class NeuronStudy:
         check_data(self.options)
         for name in self.tasks:
             check_task_name(name, self.options)
-        self.model.check_scorable(reads_weights=self.attribution.method == "logit")
+        check_scorable(self.model, reads_weights=self.attribution.method == "logit")
         self.model.check()
         if self.judged:
             self.model.check_here("erases neurons; with --judged 0 none are")
         return self
+
+
+def check_scorable(model: ModelOptions, *, reads_weights: bool) -> None:
+    """Refuse, before weights are read, what cannot score neurons: where they lie, and how.
+
+    Raises BadOption; ModelRefused if the model's neurons are not covered.
+    """
+    weights = model.weights()
+    find_sites(weights.empty)
+    quantized = model.quantize is not None or weights.quantized
+    if not quantized and model.device != SPREAD:
+        return
+    how = "quantized" if quantized else "spread over devices"
+    here = model.workers is None and weights.where.device.type == "cpu"
+    if model.quantize == "4bit" and (here or model.device == "cpu"):
+        raise BadOption(
+            "Weights of --quantize 4bit compute without gradients on a CPU, and scores of neurons "
+            "need some; choose 8bit, or a GPU."
+        )
+    if reads_weights:
+        raise BadOption(
+            f"--method logit reads the weights of {model.name}, which are {how}; choose gradient, "
+            "integrated, joint or activation."
+        )
 
 
 @dataclass(frozen=True)
@@ -342,7 +369,7 @@ class NeuronLab:
         dealt = [deal_subsets(task, self.spans(task), study.subsets) for task in study.tasks]
         stretches = [each for parts in dealt for part in parts for each in cut_stretches(part)]
         prepare = partial(prepare_scoring, study.attribution, study.rule)
-        with study.model.scoring(prepare) as workers:
+        with start_workers(study.model, prepare) as workers:
             self.check_same(workers.loaded.fingerprint)
             self.scored = workers.loaded
             self.finder().fill(workers, stretches)

@@ -22,15 +22,15 @@ from caploc.cache import digest
 from caploc.components import Grid
 from caploc.designs import generator
 from caploc.engine.encoding import Span
-from caploc.engine.neurons import (
+from caploc.errors import BadData, BadOption, RunFailed, pick
+from caploc.neurons.engine import (
     Batch,
     Batcher,
     checkpointed,
     gold_logprobs,
     gold_means,
 )
-from caploc.errors import BadData, BadOption, RunFailed, pick
-from caploc.models.neurons import Chosen, find_sites
+from caploc.neurons.model import Chosen, find_sites
 from caploc.neurons.weights import (
     Trainable,
     TrainableLora,

@@ -27,9 +27,9 @@ from transformers.pytorch_utils import Conv1D
 
 from caploc.errors import BadOption, ModelRefused
 from caploc.models.hooks import temporary_hooks
-from caploc.models.neurons import Chosen, find_sites, list_projections
 from caploc.models.projections import input_width, text_config
 from caploc.models.proof import Call, reads_first
+from caploc.neurons.model import Chosen, find_sites, list_projections
 
 Trains = Literal["all", "output"]  # all rows and columns of a neuron, or its output column alone
 TRAINS = ("all", "output")

@@ -8,7 +8,7 @@ import torch
 
 import caploc
 from caploc.engine.encoding import RequestEncoder
-from caploc.models.neurons import as_neurons
+from caploc.neurons.model import as_neurons
 from caploc.tasks.task import LogLikelihood
 from worlds import DEMO
 from worlds.tasks import data

@@ -14,8 +14,8 @@ from test_tuning_batches import random_spans
 from tiny import random_tokens, tiny
 
 from caploc.errors import BadOption, UnknownName
-from caploc.models.neurons import find_sites
 from caploc.neurons import weights as trainable
+from caploc.neurons.model import find_sites
 from caploc.neurons.training import (
     ARMS,
     RANDOM,

@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 from tiny import FAMILIES, VOCABULARY, tiny
 
 from caploc.engine.encoding import Span
-from caploc.engine.neurons import Batch, gold_logprobs, gold_means
 from caploc.engine.plain import ScoredText, score_texts
 from caploc.errors import BadData
+from caploc.neurons.engine import Batch, gold_logprobs, gold_means
 from caploc.neurons.training import deal, split_validation
 from worlds.tasks import data
 

@@ -9,8 +9,8 @@ import pytest
 import torch
 from damage import degraded
 
-from caploc.engine.neurons import gold_means
 from caploc.errors import BadData, BadOption, ModelRefused
+from caploc.neurons.engine import gold_means
 from caploc.neurons.enhancing import (
     ARMS,
     GOLD,

@@ -9,7 +9,7 @@ from tiny import WITH_NEURONS, random_tokens, tiny
 
 import caploc
 from caploc.errors import BadOption, ModelRefused
-from caploc.models.neurons import find_sites
+from caploc.neurons.model import find_sites
 from caploc.neurons.weights import TrainableRows
 from worlds import DEMO
 

@@ -10,10 +10,10 @@ from test_tuning_batches import random_spans
 from tiny import tiny
 
 from caploc.engine.encoding import Span
-from caploc.engine.neurons import Batch
 from caploc.errors import BadOption, OutOfMemory, RunFailed
-from caploc.models.neurons import find_sites
 from caploc.neurons import training
+from caploc.neurons.engine import Batch
+from caploc.neurons.model import find_sites
 from caploc.neurons.training import (
     TuningRecipe,
     find_best_rate,

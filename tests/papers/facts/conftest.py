@@ -6,7 +6,7 @@ import pytest
 from tiny import tiny
 from transformers import PreTrainedModel
 
-from caploc.models.neurons import NeuronModel, find_sites
+from caploc.neurons.model import NeuronModel, find_sites
 from papers.cnl.fidelity import Encoded
 
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from caploc.errors import BadData
-from caploc.models.neurons import NeuronGrid
+from caploc.neurons.model import NeuronGrid
 from papers.cnl.facts import Fact, FactPrompt
 from papers.cnl.fidelity import ARMS, mean_by_fact, pair_wordings, wording_fidelity
 from papers.cnl.knowledge_neurons import KnowledgeNeurons

@@ -9,7 +9,7 @@ import torch
 from tiny import FAMILIES, WITH_NEURONS, build
 
 from caploc.errors import BadOption, UnknownName
-from caploc.models.neurons import list_projections
+from caploc.neurons.model import list_projections
 from papers.cnl.facts import FactPrompt
 from papers.cnl.fidelity import Encoded
 from papers.cnl.knowledge_neurons import KnowledgeNeurons

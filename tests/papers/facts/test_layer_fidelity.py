@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from caploc.errors import BadData
-from caploc.models.neurons import NeuronGrid
-from caploc.stats.sets import rank_correlation
+from caploc.neurons.model import NeuronGrid
+from caploc.neurons.sets import rank_correlation
 from papers.cnl.fidelity import compare_located, peak, wording_fidelity
 from papers.cnl.knowledge_neurons import Tracer, noise_level
 from worlds.facts import demo_facts

@@ -14,15 +14,17 @@ import numpy as np
 
 from caploc.engine.encoding import Span
 from caploc.models.loading import LoadedModel
-from caploc.models.neurons import NeuronGrid, NeuronModel, as_neurons
+from caploc.neurons.model import NeuronGrid, NeuronModel, as_neurons
 from caploc.progress import Progress
 from caploc.stats.threshold import Moments
+from caploc.workbench import ModelOptions
 from caploc.workers.distributed import ModelIdentity, ModelReplica, WorkerRecipe
 
 # Of a piece: examples at most, and the forward passes that they cost, a single one's apart. A lost
 # worker costs a piece, and the last pieces end nearly together.
 PIECE, PASSES = 16, 512
 Scoring = Callable[[Sequence[Span]], Moments]  # the running figures of some examples
+Prepare = Callable[[NeuronModel, int | None, int | None], Scoring]
 
 
 @dataclass(frozen=True)
@@ -32,7 +34,7 @@ class ScoringRecipe(WorkerRecipe):
     That is given the most rows of a batch, and the bytes beside the weights (None: measured).
     """
 
-    prepare: Callable[[NeuronModel, int | None, int | None], Scoring] = field(kw_only=True)
+    prepare: Prepare = field(kw_only=True)
 
 
 @dataclass
@@ -93,3 +95,12 @@ class ScoringWorkers:
 
     def __exit__(self, *_: object) -> None:
         self.pool.close()
+
+
+def start_workers(model: ModelOptions, prepare: Prepare) -> ScoringWorkers:
+    """Start a model's workers to score neurons; `prepare` is that of `ScoringRecipe`."""
+    from caploc.workers.ray_backend import WorkerPool
+
+    assert model.workers is not None
+    recipe = ScoringRecipe(model.loading(), model.batch_size, prepare=prepare)
+    return ScoringWorkers(WorkerPool(model.workers, recipe, model.device, ScoringReplica))

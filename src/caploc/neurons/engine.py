@@ -32,9 +32,9 @@ from caploc.errors import BadOption
 from caploc.models.cutting import Projections, Replacement, knocked_out
 from caploc.models.hooks import forward_as, temporary_hooks
 from caploc.models.knockout import check_texts, mean_replacement, record_outputs
-from caploc.models.neurons import Chosen, NeuronGrid, NeuronModel, find_sites
 from caploc.models.placement import input_device
 from caploc.models.projections import decoder_layers, text_config
+from caploc.neurons.model import Chosen, NeuronGrid, NeuronModel, find_sites
 from caploc.tasks.task import Request
 
 MODES = ("zero", "mean", "resample", "scale")

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from caploc.errors import BadData, BadOption
-from caploc.stats.sets import (
+from caploc.neurons.sets import (
     RATES,
     between,
     commonality_set,

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from caploc.errors import BadOption, UnknownName
-from caploc.stats.sets import cohesion, correlate_matrices, correlations, orders
+from caploc.neurons.sets import cohesion, correlate_matrices, correlations, orders
 
 NAMES = ["gsm", "meta", "code", "emotion", "imdb"]
 KINDS = {"gsm": "math", "meta": "math", "code": "program", "emotion": "text", "imdb": "text"}

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from caploc.errors import BadOption, UnknownName
-from caploc.models.neurons import Neuron, NeuronGrid
+from caploc.neurons.model import Neuron, NeuronGrid
 
 counts = st.lists(st.integers(0, 6), min_size=1, max_size=5).filter(any)
 

@@ -11,8 +11,8 @@ from hypothesis.extra.numpy import arrays
 
 from caploc.components import Heads
 from caploc.errors import BadOption
+from caploc.neurons.sets import RATES, group, overlap_rates, rate_matrices
 from caploc.stats.chance import count_shared
-from caploc.stats.sets import RATES, group, overlap_rates, rate_matrices
 
 PAIRS = st.integers(1, 40).flatmap(lambda size: arrays(bool, (2, size)))
 MANY = st.tuples(st.integers(1, 8), st.integers(1, 30)).flatmap(lambda shape: arrays(bool, shape))

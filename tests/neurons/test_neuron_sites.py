@@ -10,8 +10,8 @@ from transformers.pytorch_utils import Conv1D
 
 from caploc.errors import ModelRefused
 from caploc.models.cutting import knocked_out
-from caploc.models.neurons import find_sites, prove, unread_weights
 from caploc.models.proof import columns_zeroed
+from caploc.neurons.model import find_sites, prove, unread_weights
 
 WITHOUT = "nemotron_h, attention beside state spaces"  # its two layers have no feed-forward block
 WIDTHS = {  # from the configs

@@ -4,24 +4,19 @@ import json
 import sys
 from dataclasses import dataclass, replace
 from functools import cache
-from pathlib import Path
 
 import pytest
-
-from worlds import DEMO
-
-sys.path.append(str(Path(__file__).parents[1] / "neurons"))  # for `import small_runs`
 from small_runs import MODEL, STUDY, lasting, quick
 
 from caploc.errors import UserError
 from caploc.models.loading import load_model
 from caploc.neurons.locating import locate
+from caploc.neurons.scoring import ScoringRecipe, ScoringReplica, ScoringWorkers
 from caploc.neurons.study import NeuronStudy, read_study
 from caploc.progress import Silent
-from caploc.workbench import ModelOptions
 from caploc.workers import Workers, ray_backend
 from caploc.workers.distributed import ModelIdentity
-from caploc.workers.scoring import ScoringRecipe, ScoringReplica, ScoringWorkers
+from worlds import DEMO
 
 
 class Noting(Silent):
@@ -75,7 +70,7 @@ def by_workers(monkeypatch):
         pools.append(HerePool(ScoringReplica(recipe)))
         return ScoringWorkers(pools[-1])
 
-    monkeypatch.setattr(ModelOptions, "scoring", scoring)
+    monkeypatch.setattr("caploc.neurons.study.start_workers", scoring)
     monkeypatch.setattr(ray_backend, "check_workers", lambda workers, device: None)
     with quick():
         yield replace(STUDY, model=replace(MODEL, workers=Workers(3))), pools
@@ -164,7 +159,7 @@ def test_workers_with_another_model_than_the_runs_are_refused(by_workers, tmp_pa
 
 
 def test_mistakes_are_refused_before_workers_are_started(monkeypatch):
-    monkeypatch.setattr(ModelOptions, "scoring", refuse)
+    monkeypatch.setattr("caploc.neurons.study.start_workers", refuse)
     monkeypatch.setattr("caploc.workers.ray_backend.find_spec", lambda name: None)
     study = replace(STUDY, model=replace(MODEL, workers=Workers(2)))
     with pytest.raises(UserError, match=r"--workers needs Ray.*pip install 'caploc\[ray\]'"):

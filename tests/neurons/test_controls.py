@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from caploc.errors import BadData
-from caploc.stats.sets import overlap_rates, specific
+from caploc.neurons.sets import overlap_rates, specific
 
 
 def members(*columns):
