@@ -10,7 +10,9 @@ from caploc.measurement import Meter
 from caploc.models.loading import LoadedModel
 from caploc.options import ZERO
 from caploc.result import (
+    Failures,
     Frontier,
+    HeadAction,
     Member,
     Members,
     Strongest,
@@ -35,6 +37,7 @@ from caploc.validation.frontier import (
 )
 from caploc.validation.members import confirm_members, judge, measure_members
 from caploc.validation.text import measure_text
+from caploc.verdict import list_lost
 from caploc.wording import called
 
 
@@ -120,10 +123,12 @@ def validate(session: Session, search: SearchResult) -> Checks:
     study = session.study
     naming = choose_specific(session, search) if study.seeks_specific else choose(session, search)
     scores = Scores.measure(session, search, naming.chosen)
-    strongest = None
-    if len(naming.chosen) > 1:
-        first, members = naming.chosen, measure_members(naming.check, naming.chosen)
+    strongest, action = None, None
+    if first := naming.chosen:
+        members = measure_members(naming.check, first)
         column = min(zip(first, members, strict=True), key=lambda each: effect_of(each[1]))[0]
+        action = show_action(session, scores.failures[study.task], column)
+    if len(first) > 1:
         alone = Scores.measure(session, search, [column])
         strongest = Strongest(
             head=str(session.grid.components[column]),
@@ -145,6 +150,7 @@ def validate(session: Session, search: SearchResult) -> Checks:
             unconfirmed=[str(names[column]) for column in naming.unconfirmed],
             costly=[str(names[column]) for column in naming.costly],
             strongest=strongest,
+            action=action,
             text=compare_text(session, naming.chosen),
             task=scores.tasks[study.task],
             controls=random,
@@ -161,6 +167,15 @@ def validate(session: Session, search: SearchResult) -> Checks:
         answers=scores.answers[study.task],
         labels=scores.failures[study.task].labels,
     )
+
+
+def show_action(session: Session, failures: Failures, column: int) -> HeadAction | None:
+    """Describe what a head does on the first lost example; None where there is none."""
+    from caploc.validation.action import describe_action  # loads the engine of this process
+
+    lost = [pair.example for pair in list_lost(failures) if pair.example is not None]
+    component = session.grid.components[column]
+    return describe_action(session.engine, session.task, lost[0], component) if lost else None
 
 
 def compare_text(session: Session, columns: Sequence[int]) -> TextChange | None:

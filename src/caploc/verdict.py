@@ -5,9 +5,11 @@ from typing import Any
 
 from caploc.naming import TWIN, ZERO_SHOT
 from caploc.result import (
+    AnswerPair,
     Card,
     CardRow,
     Change,
+    Failures,
     Result,
     RowKind,
     Said,
@@ -291,20 +293,22 @@ def read_change(change: Change | None) -> Said | None:
 
 
 def pick_samples(result: Result) -> Iterator[Sample]:
-    """Yield lost answers, of the kinds of answers that are most frequent."""
+    """Yield the first lost answers."""
     failures = result.validation.task.failures
-    if failures is None or not result.top:
-        return
-    kinds = [kind for kind in failures.samples if kind != "right" and kind in failures.categories]
-    kinds.sort(key=lambda kind: -failures.categories[kind].count)
-    pairs = [pair for kind in kinds for pair in failures.samples[kind]]
-    pairs.sort(key=lambda pair: (pair.intact or "").strip() != (pair.gold or "").strip())
-    for pair in pairs[:SAMPLES]:
+    for pair in list_lost(failures)[:SAMPLES] if failures and result.top else ():
         yield Sample(
             prompt=shorten_prompt(pair.prompt or ""),
             intact=inline((pair.intact or "").strip())[:PROMPT],
             without=inline((pair.knocked_out or "").strip())[:PROMPT],
         )
+
+
+def list_lost(failures: Failures) -> list[AnswerPair]:
+    """List the samples of answers that went wrong: right ones first, of the most frequent kinds."""
+    kinds = [kind for kind in failures.samples if kind != "right" and kind in failures.categories]
+    kinds.sort(key=lambda kind: -failures.categories[kind].count)
+    pairs = [pair for kind in kinds for pair in failures.samples[kind]]
+    return sorted(pairs, key=lambda pair: (pair.intact or "").strip() != (pair.gold or "").strip())
 
 
 def shorten_prompt(prompt: str) -> str:

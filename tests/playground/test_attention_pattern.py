@@ -5,8 +5,8 @@ import torch
 
 from caploc.components import Head
 from caploc.errors import BadOption, UnknownName
+from caploc.models.attention import LONGEST, of_head, pattern
 from caploc.models.knockout import knockout
-from caploc.playground.playground import LONGEST, of_head, pattern
 from caploc.playground.setting import AttentionRequest, ExampleRequest, PageQuestion
 
 HEADS = ["L0H13", "L0H14", "L3H12", "L5H1"]  # those of the fixture `zeroed`

@@ -11,8 +11,8 @@ from caploc.components import Head
 from caploc.engine.batch import BatchEngine
 from caploc.engine.encoding import TokenizedPrompt
 from caploc.errors import BadOption
+from caploc.models.attention import pattern
 from caploc.playground.answers import SIDES, PairedGeneration
-from caploc.playground.playground import pattern
 
 TESTS = Path(__file__).parents[1]
 sys.path[:0] = [str(TESTS / "engine"), str(TESTS / "models")]  # for `import alone`, `import tiny`

@@ -1,10 +1,6 @@
-"""The playground itself: a loaded model, its runs, tasks and examples, and what they answer.
-
-Also where a head looks: its attention weights over a text, as the model itself computes them.
-"""
+"""The playground itself: a loaded model, its runs, tasks and examples, and what they answer."""
 
 from collections.abc import Generator, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from math import isfinite, nan
 from pathlib import Path
@@ -13,18 +9,13 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
-import torch
-from jaxtyping import Float
-from torch import Tensor
 
 from caploc.components import NAME, Head, HeadFile, Mask, write_heads
 from caploc.engine.api import Ask
 from caploc.engine.encoding import chat_template
 from caploc.errors import BadOption
 from caploc.export.card import evidence_of
-from caploc.models.knockout import knockout
-from caploc.models.loading import LoadedModel
-from caploc.models.proof import TOLERANCE
+from caploc.models.attention import pattern
 from caploc.playground.answers import (
     INTACT,
     KNOCKED_OUT,
@@ -394,79 +385,3 @@ def compare_rows(task: Task, rows: Mapping[str, Sequence[Row]]) -> Event:
         "interval": None if change is None else outcomes.interval(change),
         "shares": unit.kind is ScoreKind.SHARE,
     }
-
-
-LONGEST = 512  # tokens; a larger map has no room on a screen, and its weights grow with the square
-
-
-@torch.inference_mode()
-def pattern(
-    loaded: LoadedModel, tokens: Sequence[int], head: Head, knocked_out: Sequence[Head] = ()
-) -> Float[Tensor, "queries keys"]:
-    """How much of each token (a column) the head takes in at each token (a row); rows sum to 1.
-
-    Query heads that share keys and values have a pattern each. With `knocked_out` it is the pattern
-    in the model without those heads.
-
-    Raises:
-        UnknownName: if the model has no such head.
-        BadOption: if the text is empty or too long, or the model hands no weights out, or those
-            of another computation than its own.
-    """
-    loaded.grid.column(head)
-    if not 0 < len(tokens) <= LONGEST:
-        raise BadOption(
-            f"Attention is shown for texts of 1 to {LONGEST} tokens; this one has {len(tokens)}. "
-            "Shorten the prompt or the answer."
-        )
-    ids = torch.tensor([list(tokens)], device=loaded.model.device)
-    asked = {"input_ids": ids, "attention_mask": torch.ones_like(ids), "use_cache": False}
-    with knockout(loaded, knocked_out):
-        usual = loaded.model(**asked).logits[0]
-        with eager(loaded):
-            output = loaded.model(**asked, output_attentions=True)
-    # Some models change their weights only in part when they hand them out.
-    error = (output.logits[0].float() - usual.float()).square().mean().sqrt()
-    if not error <= TOLERANCE.get(usual.dtype, 1e-3) * usual.float().std():
-        raise BadOption(
-            f"{loaded.name} computes something else when it hands its attention weights out, so "
-            "they are not those of its answers and are not shown."
-        )
-    return of_head(loaded, getattr(output, "attentions", None), head, len(tokens))
-
-
-@contextmanager
-def eager(loaded: LoadedModel) -> Iterator[None]:
-    """Have attention computed step by step inside the block; raises BadOption if it cannot be."""
-    model: Any = loaded.model
-    before = model.config._attn_implementation
-    try:
-        model.set_attn_implementation("eager")  # the one that hands its weights out
-    except (ValueError, ImportError, AttributeError) as error:
-        raise BadOption(
-            f"{loaded.name} has no attention that hands its weights out ({error})."
-        ) from error
-    try:
-        yield
-    finally:
-        model.set_attn_implementation(before)
-
-
-def of_head(
-    loaded: LoadedModel, attentions: Sequence[Tensor | None] | None, head: Head, length: int
-) -> Float[Tensor, "queries keys"]:
-    """One head's weights among those of all layers that have attention.
-
-    Raises BadOption if they are not there, or are not one map for each query head.
-    """
-    counts = loaded.grid.heads_per_layer
-    found = list(attentions or ())
-    if len(found) != len(counts):  # layers without attention are left out by some models
-        found = [weights for weights in found if weights is not None]
-        place = sum(count > 0 for count in counts[: head.layer])
-    else:
-        place = head.layer
-    weights = found[place] if place < len(found) else None
-    if weights is None or tuple(weights.shape) != (1, counts[head.layer], length, length):
-        raise BadOption(f"{loaded.name} hands no attention weights of layer {head.layer} out.")
-    return weights[0, head.index].float().cpu()
