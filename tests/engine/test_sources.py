@@ -5,12 +5,17 @@ import itertools
 import numpy as np
 import pytest
 import torch
+from alone import around
+from tiny import FAMILIES, random_masks, random_tokens, tiny
 
 from caploc.engine.api import Ask, Source
 from caploc.engine.batch import BatchEngine
-from caploc.engine.reading import choose_positions
-from caploc.errors import BadOption
+from caploc.engine.encoding import Stops
+from caploc.engine.plain import generate
+from caploc.engine.reading import choose_positions, mean_outputs, read_outputs
+from caploc.errors import BadData, BadOption
 from caploc.models.loading import load_model
+from caploc.models.substitutes import Substitute
 from caploc.options import parse_positions
 from caploc.tasks.task import Generate, LogLikelihood, options_json
 from worlds import DEMO
@@ -216,3 +221,53 @@ def test_positions_that_a_prompt_does_not_have_are_refused():
     assert choose_positions("changed", (1, 2, 3), (1, 5, 3)) == {1}
     with pytest.raises(BadOption, match="name positions from -3 to 2"):
         choose_positions("3", (1, 2, 3), (1, 5, 3))
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+@torch.no_grad()
+def test_plain_rows_of_every_family_take_outputs_at_their_own_positions(name):
+    loaded, new = around(tiny(name)), 4
+    model, sizes = loaded.model, FAMILIES[name].heads
+    parts = model, loaded.projections, loaded.grid
+    texts, prompts = random_tokens(2, 5, seed=2).tolist(), random_tokens(2, 4)
+    masks = random_masks(name, 3)[1:]
+    # five times as much as heads hand on, so that every family's words follow
+    recorded = [
+        [None if each is None else 5 * each for each in read_outputs(*parts, tuple(text))]
+        for text in texts
+    ]
+
+    def hook(layer, row, heads):
+        def cut(module, args):
+            mixed = args[0].clone().unflatten(-1, (heads, -1))
+            for position in range(mixed.shape[-3]):
+                there = recorded[row][layer][min(position, len(texts[row]) - 1)]
+                cut_here = masks[row][loaded.grid.layer_slices[layer]]
+                mixed.view(-1, *mixed.shape[-2:])[position, cut_here] = there[cut_here]
+            return (mixed.flatten(-2),)
+
+        return cut
+
+    stops = Stops(loaded.tokenizer, [], [], new)
+    sources = [Substitute(values, torch.ones(5, dtype=torch.bool)) for values in recorded]
+    cuts = [(mask.numpy(), source) for mask, source in zip(masks, sources, strict=True)]
+    together = generate(loaded, prompts.tolist(), cuts, stops, {"eos_token_id": None})
+    assert together != generate(loaded, prompts.tolist(), [(c[0], None) for c in cuts], stops, {})
+    for row, said in enumerate(together):
+        text = torch.tensor([[*prompts[row].tolist(), *said]])
+        handles = [
+            module.register_forward_pre_hook(hook(layer, row, sizes[layer]))
+            for layer, module in enumerate(loaded.projections)
+            if module is not None
+        ]
+        logits = model(input_ids=text).logits[0]
+        for handle in handles:
+            handle.remove()
+        assert logits.argmax(-1)[3:-1].tolist() == said
+
+
+@pytest.mark.parametrize("texts", [[], [(3,), ()]])
+def test_a_mean_over_no_tokens_is_refused(texts):
+    loaded = around(tiny("llama"))
+    with pytest.raises(BadData, match="at least one text"):
+        mean_outputs(loaded.model, loaded.projections, loaded.grid, texts)

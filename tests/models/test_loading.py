@@ -17,7 +17,7 @@ from transformers import PreTrainedTokenizerFast
 
 from caploc.errors import BadOption, ModelRefused, UnknownName
 from caploc.models import loading, sources
-from caploc.models.knockout import knockout, reference_outputs
+from caploc.models.knockout import knockout
 from caploc.models.loading import check_model, load_model, load_tokenizer
 from caploc.models.placement import pick_device
 
@@ -79,14 +79,10 @@ def test_dtype_is_the_checkpoints_own_unless_asked(tmp_path, saved, asked, got):
     assert loaded.model.model.layers[0].self_attn.o_proj.weight.dtype == getattr(torch, got)
 
 
-def test_a_loaded_model_can_be_knocked_out_with_a_reference_of_texts(folder):
-    loaded = load_model(str(folder))
-    tokens = torch.tensor([[3, 5, 8]])
-    reference = reference_outputs(loaded, ["w5 w9", "w1 w2 w3"])
-    numbers = reference_outputs(loaded.model, [[5, 9], [1, 2, 3]])
-    assert torch.equal(reference.means[0], numbers.means[0])
+def test_a_loaded_model_can_be_knocked_out(folder):
+    loaded, tokens = load_model(str(folder)), torch.tensor([[3, 5, 8]])
     intact = loaded.model(input_ids=tokens).logits
-    with knockout(loaded, ["L0H1"], mode="mean", reference=reference):
+    with knockout(loaded, ["L0H1"]):
         assert not torch.allclose(loaded.model(input_ids=tokens).logits, intact, atol=1e-3)
 
 

@@ -209,8 +209,6 @@ FAMILIES = {
 }
 
 
-# Their answers change with the padding before a prompt.
-DISTURBED = frozenset({"recurrent_gemma"})
 # those that this version of transformers has
 FAMILIES = {name: each for name, each in FAMILIES.items() if each.model_type in CONFIG_MAPPING}
 

@@ -15,7 +15,8 @@ from typing import Any, TypeVar
 
 import numpy as np
 import torch
-from torch import Tensor
+from jaxtyping import Float, Int
+from torch import Tensor, nn
 from transformers import StoppingCriteria, StoppingCriteriaList
 
 from caploc.components import Grid, Mask
@@ -32,9 +33,9 @@ from caploc.engine.reading import SourceReader
 from caploc.engine.scores import ContinuationScore, PendingScore, last_logits, sum_logprobs
 from caploc.models.cutting import knocked_out
 from caploc.models.generation import generating
-from caploc.models.knockout import Positions, source_replacement
+from caploc.models.hooks import temporary_hooks
 from caploc.models.loading import CutModel
-from caploc.models.substitutes import Substitute, number_substitutes
+from caploc.models.substitutes import Substitute, Substitutes, number_substitutes
 from caploc.tasks.task import Generate
 
 T = TypeVar("T")
@@ -196,8 +197,35 @@ def cut_rows(loaded: CutModel, rows: Sequence[Cut]) -> Iterator[None]:
     with ExitStack() as stack:
         replacement = None
         if substitutes.sources:
-            positions = Positions(loaded.model)
-            stack.enter_context(positions.followed())
-            replacement = source_replacement(substitutes, numbers, positions)
+            replacement = _FromSources(substitutes, numbers[:, None])
+            note, decoder = replacement.note, loaded.model.get_decoder()
+            hook = decoder.register_forward_pre_hook(note, with_kwargs=True)
+            stack.enter_context(temporary_hooks([hook]))
         stack.enter_context(knocked_out(loaded.projections, loaded.grid, masks, replacement))
         yield
+
+
+@dataclass
+class _FromSources:
+    """Replaces by what each row's source hands on where the tokens of a pass stand in their texts.
+
+    Rows of a batch are of one length, and a pass of one token goes on from the passes before it.
+    """
+
+    substitutes: Substitutes
+    sources: Int[Tensor, "rows 1"]
+    positions: range = range(0)
+
+    def note(self, _: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        given = (*args, kwargs.get("input_ids"), kwargs.get("inputs_embeds"))
+        tokens = next(each for each in given if isinstance(each, Tensor)).shape[1]
+        first = self.positions.stop if tokens == 1 else 0
+        self.positions = range(first, first + tokens)
+
+    def __call__(
+        self, layer: int, each: Float[Tensor, "rows tokens heads width"]
+    ) -> Float[Tensor, "rows tokens heads width"]:
+        where = torch.arange(self.positions.start, self.positions.stop, device=each.device)
+        entries = self.substitutes.entries(self.sources.to(each.device), where)
+        taken = self.substitutes.takes(entries)[..., None, None]
+        return torch.where(taken, self.substitutes.values(layer, each)[entries], each)

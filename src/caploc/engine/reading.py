@@ -7,25 +7,29 @@ prefix. What heads hand on over texts that stand in for them is read when it is 
 from collections import OrderedDict, deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial, reduce
 from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
 from jaxtyping import Bool
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional
+from transformers import PreTrainedModel
 
+from caploc.components import Grid
 from caploc.engine.api import Ask, Source
 from caploc.engine.asks import INTACT, NumberedMask
 from caploc.engine.encoding import RequestEncoder, Span
 from caploc.engine.passes import Chunk, IntactRecords, PackedModel
 from caploc.engine.planning import BatchPlan, BatchSizer, PlannedRow, PlanStage
 from caploc.engine.scores import ContinuationScore, sum_logprobs
-from caploc.errors import BadOption
-from caploc.models.knockout import record_outputs
+from caploc.errors import BadData, BadOption
+from caploc.models.cutting import Projections, list_sites
+from caploc.models.hooks import temporary_hooks
 from caploc.models.loading import CutModel
-from caploc.models.substitutes import Substitute
+from caploc.models.placement import input_device
+from caploc.models.substitutes import LayerValues, Substitute
 from caploc.options import parse_positions
 
 
@@ -261,16 +265,12 @@ class SourceReader:
     def _record(
         self, texts: tuple[Tokens, ...], mean: bool, positions: str | None, clean: Tokens
     ) -> Substitute:
-        model = self.loaded
+        model = self.loaded.model, self.loaded.projections, self.loaded.grid
         self.due += sum(map(len, texts))
         chosen = None if positions is None else choose_positions(positions, clean, texts[0])
-        outputs = record_outputs(
-            model.model, model.projections, model.grid, texts, per_position=not mean
-        )
         if mean:
-            means = [each if each is None else each[None] for each in outputs.means]
-            return Substitute(means, torch.tensor([True]))
-        values = [each if each is None else each[0] for each in outputs.values]
+            return Substitute(mean_outputs(*model, texts), torch.tensor([True]))
+        values = read_outputs(*model, texts[0])
         if chosen is None:
             return Substitute(values, torch.ones(len(texts[0]), dtype=torch.bool))
         # an entry on either side, for the positions that are left as they are
@@ -282,6 +282,50 @@ class SourceReader:
         ]
         taken = [position in chosen for position in range(first - 1, last + 2)]
         return Substitute(patched, torch.tensor(taken), first - 1)
+
+
+@torch.no_grad()
+def read_outputs(
+    model: PreTrainedModel, projections: Projections, grid: Grid, text: Tokens
+) -> list[LayerValues | None]:
+    """Return, on the host, what each layer's parts hand on at each token of a text."""
+    seen: list[Tensor | None] = [None] * grid.layers
+
+    def listen(layer: int, parts: int, module: nn.Module, args: tuple[Tensor, ...]) -> None:
+        seen[layer] = args[0].detach().reshape(len(text), parts, -1).cpu()
+
+    listening = (
+        projection.register_forward_pre_hook(partial(listen, layer, columns.stop - columns.start))
+        for layer, columns, projection in list_sites(projections, grid)
+    )
+    with temporary_hooks(listening):
+        ids = torch.tensor([list(text)], device=input_device(model))
+        model(input_ids=ids, attention_mask=torch.ones_like(ids), use_cache=False)
+    return seen
+
+
+def mean_outputs(
+    model: PreTrainedModel, projections: Projections, grid: Grid, texts: Sequence[Tokens]
+) -> list[LayerValues | None]:
+    """Return what each layer's parts hand on in the mean over all tokens of texts, as one entry.
+
+    Raises BadData if there is no text, or a text has no token.
+    """
+    check_texts(texts)
+    # sums in double precision: those of many tokens in half precision drift
+    found = (read_outputs(model, projections, grid, text) for text in texts)
+    sums = [[each if each is None else each.double().sum(0) for each in one] for one in found]
+    count = sum(map(len, texts))
+    return [
+        None if each[0] is None else (reduce(torch.add, each) / count).float()[None]
+        for each in zip(*sums, strict=True)
+    ]
+
+
+def check_texts(texts: Sequence[Sequence[int]]) -> None:
+    """Refuse texts to take a head's place from that are none, or have no tokens."""
+    if not texts or not all(map(len, texts)):
+        raise BadData("The reference needs at least one text, and each at least one token.")
 
 
 def choose_positions(asked: str, clean: Tokens, corrupted: Tokens) -> set[int]:

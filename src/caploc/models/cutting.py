@@ -20,7 +20,7 @@ from caploc.models.hooks import check_thread, temporary_hooks
 from caploc.models.substitutes import Substitutes
 
 Projections = Sequence[nn.Module | None]  # one for each layer; None where a layer has no parts
-# (layer, what its parts hand on: batch x time x parts x width) -> what takes its place
+# (layer, what its parts hand on: masks x tokens x parts x width) -> what takes its place
 Replacement = Callable[[int, Tensor], Tensor]
 
 
@@ -111,9 +111,8 @@ class _Cut:
     def replaced(self, mixed: Tensor) -> Tensor:
         assert self.replacement is not None
         rows, heads = self.masks.shape
-        per_head = mixed.unflatten(-1, (heads, -1))
-        each = per_head.reshape(rows, -1, heads, per_head.shape[-1])
-        new = self.replacement(self.layer, per_head).expand_as(per_head).reshape(each.shape)
+        each = mixed.reshape(rows, -1, heads, mixed.shape[-1] // heads)
+        new = self.replacement(self.layer, each)
         return torch.where(self.masks[:, None, :, None], new, each).reshape(mixed.shape)
 
     def check(self, mixed: Tensor) -> None:

@@ -28,10 +28,10 @@ from caploc.engine.api import Answer, Ask
 from caploc.engine.batch import BatchEngine
 from caploc.engine.encoding import Span
 from caploc.engine.planning import MOST_ROWS, BatchSizer
+from caploc.engine.reading import check_texts, mean_outputs, read_outputs
 from caploc.errors import BadOption
 from caploc.models.cutting import Projections, Replacement, knocked_out
 from caploc.models.hooks import forward_as, temporary_hooks
-from caploc.models.knockout import check_texts, mean_replacement, record_outputs
 from caploc.models.placement import input_device
 from caploc.models.projections import decoder_layers, text_config
 from caploc.neurons.model import Chosen, NeuronGrid, NeuronModel, find_sites
@@ -100,10 +100,8 @@ class Cutter:
                 return drawn[slices[layer], None].to(handed)
 
             return cls(neurons, sample)
-        outputs = record_outputs(
-            neurons.model, neurons.projections, neurons.grid, texts, per_position=False
-        )
-        return cls(neurons, mean_replacement(outputs, None))
+        means = mean_outputs(neurons.model, neurons.projections, neurons.grid, texts)
+        return cls(neurons, lambda layer, handed: means[layer].to(handed))  # type: ignore[union-attr]
 
     def cut(self, chosen: Chosen) -> AbstractContextManager[None]:
         masks = torch.from_numpy(np.ascontiguousarray(chosen))[None]
@@ -124,10 +122,8 @@ def _draw(
     places = random.integers(lengths[chosen])
     drawn = torch.zeros(neurons.grid.size, dtype=neurons.model.dtype)
     for number in np.unique(chosen):
-        outputs = record_outputs(
-            neurons.model, neurons.projections, neurons.grid, [texts[number]], per_position=True
-        )
-        handed = [each[0, :, :, 0].cpu() for each in outputs.values if each is not None]
+        found = read_outputs(neurons.model, neurons.projections, neurons.grid, tuple(texts[number]))
+        handed = [each[:, :, 0] for each in found if each is not None]
         columns = np.flatnonzero(chosen == number)
         drawn[columns] = torch.cat(handed, dim=1)[places[columns], columns].to(drawn.dtype)
     return drawn
