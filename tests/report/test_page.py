@@ -56,7 +56,7 @@ def test_what_the_strongest_head_does_stands_below_what_was_lost(
     page = read_page(write_report(tmp_path, shaped(sure), shaped_answers(answers)))
     place = page.text.index("What L0H1 does there")
     assert page.text.index("What was lost") < place < page.text.index("Where the heads are")
-    for wanted in ("47 token 5 62%", "␊ token 4 20%", ", is number 3 of the 258 that it promotes"):
+    for wanted in ("47 token 5 62 %", "↵ token 4 20 %", ", is number 3 of 258."):
         assert wanted in " ".join(page.text[place:].split()), wanted
     assert len(page.having("script")) == 1
 

@@ -33,10 +33,8 @@ from caploc.playground.setting import (
 )
 from caploc.report.card import write_text
 from caploc.report.headtable import head_map
-from caploc.verdict import make_card
+from caploc.verdict import list_lost, make_card
 from caploc.wording import called, inline
-
-FIRST = {"prompt": "", "stops": [], "new_tokens": 64}  # what the page begins with
 
 
 class Site:
@@ -133,7 +131,6 @@ def lay_out(playground: Playground) -> dict[str, Any]:
         "group_sizes": list(grid.group_sizes),
         "runs": [lay_out_run(run) for run in setting.runs],
         "tasks": list(setting.tasks),
-        "first": FIRST,
     }
 
 
@@ -141,6 +138,8 @@ def lay_out_run(run: FinishedRun) -> dict[str, Any]:
     """Return a run's map, and its heads in the order in which they are knocked out."""
     drawn, shape = head_map(run.result), run.result.grid
     heads, grid = shape.model_heads(), shape.grid()
+    failures, action = run.result.validation.task.failures, run.result.validation.action
+    lost = list_lost(failures) if failures and run.result.top else []
     cells = [
         {"shade": cell.shade, "text": cell.text, "note": cell.note}
         for layer in drawn.layers
@@ -151,6 +150,8 @@ def lay_out_run(run: FinishedRun) -> dict[str, Any]:
         "task": run.study.task,
         "card": write_text(make_card(run.result)),
         "order": [str(head) for head in heads.named_in(run.result.ranking())],
+        "lost": lost[0].example if lost else None,  # what the page opens on
+        "promotes": [inline(word) for word in action.promotes] if action else [],
         "top": len(heads.named_in(run.result.top)),
         # each head's colour, effect and note, layer by layer; those of its group or layer
         "cells": [

@@ -71,6 +71,7 @@ def visit(chromium, url):
         page.goto(url)
         if ready:
             expect(page.locator("#model")).to_contain_text("96 heads")
+            expect(page.locator("#status")).to_contain_text("done")  # the lost example is answered
         return page
 
     yield opened

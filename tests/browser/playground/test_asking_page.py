@@ -10,8 +10,20 @@ from acting import answered, ask, chosen, joined, text, truth
 from playwright.sync_api import expect
 
 from caploc.playground.setting import AttentionRequest, ExampleRequest, PageQuestion
+from caploc.verdict import list_lost
 
 pytestmark = pytest.mark.browser
+
+
+def test_the_page_opens_on_a_lost_example_with_both_answers(visit, playground):
+    page, run = visit(), playground.setting.runs[0]
+    lost = list_lost(run.result.validation.task.failures)[0]
+    assert page.locator("#example").input_value() == str(lost.example)
+    assert page.locator("#prompt").input_value() == lost.prompt
+    assert chosen(page) and set(chosen(page)) == set(run.result.top)
+    assert text(page, "intact").removesuffix("<|end|>") == lost.intact != lost.knocked_out
+    assert text(page, "knocked_out").removesuffix("<|end|>") == lost.knocked_out
+    assert page.locator("#intact .verdict").inner_text().startswith("✓ right")
 
 
 def test_heads_picked_by_hand_are_knocked_out(visit, playground):

@@ -26,12 +26,9 @@ class Page {
   }
 
   fill() {
-    const { model, first, tasks, runs } = this.laid;
+    const { model, tasks, runs } = this.laid;
     by("model").textContent = `${model.name} · ${this.map.cells.size} heads · ${model.dtype} on ${model.device} · ${model.window.toLocaleString("en")} tokens`;
     document.title = `${model.called} · caploc playground`;
-    by("prompt").value = first.prompt;
-    by("new-tokens").value = first.new_tokens;
-    by("stops").value = written(first.stops);
     by("chat-choice").hidden = !model.chat;
     by("scoring").hidden = tasks.length === 0;
     by("drawing").hidden = tasks.length === 0;
@@ -62,7 +59,10 @@ class Page {
       const number = by("example").valueAsNumber;
       if (Number.isInteger(number)) this.draw(number);
     });
-    by("runs").addEventListener("change", () => this.takeRun(Number(by("runs").value)));
+    by("runs").addEventListener("change", () => {
+      this.takeRun(Number(by("runs").value));
+      this.drawLost();
+    });
     by("number").addEventListener("input", () => this.map.choose(this.run.order.slice(0, Number(by("number").value))));
     by("chat").addEventListener("change", () => this.showTalk());
     by("reply").addEventListener("click", () => this.reply());
@@ -90,6 +90,13 @@ class Page {
       by("task").value = this.run.task;
     }
     if (this.run.order.length) this.focusHead(this.run.order[0]);
+    by("promotes").hidden = this.run.promotes.length === 0;
+    by("promotes").replaceChildren("Words that the strongest head promotes where the report looks: ", ...this.run.promotes.flatMap((word) => [element("code", {}, word), " "]));
+  }
+
+  // An example that the run's heads lose, answered intact and without them.
+  async drawLost() {
+    if (this.run && this.run.lost !== null) await this.draw(this.run.lost);
   }
 
   // A head was toggled by hand, or many were chosen at once.
@@ -144,6 +151,7 @@ class Page {
 
   async draw(number) {
     await this.trying(async () => {
+      by("status").textContent = "";
       const found = await ask("example", { task: by("task").value, number });
       by("prompt").value = found.prompt;
       by("prompt").placeholder = found.prompt ? "" : `${inline(found.task)} has no prompt: a text is read`;
@@ -359,10 +367,6 @@ function parsed(text) {
   }
 }
 
-function written(stops) {
-  return stops.map((stop) => JSON.stringify(stop)).join(", ");
-}
-
 // In the view of runs a model is loaded when somebody asks for it.
 function offerLoading({ unloaded, state }) {
   by("unloaded").hidden = false;
@@ -383,11 +387,11 @@ function offerLoading({ unloaded, state }) {
   });
 }
 
-// What an address may name: an example to ask, and heads to do without.
+// What an address may name: an example to ask, and heads to do without. Else a lost example.
 async function begin(page) {
   const asked = new URLSearchParams(location.search);
   if (asked.has("heads")) page.map.choose(asked.get("heads").split(","));
-  if (!asked.has("example")) return;
+  if (!asked.has("example")) return page.drawLost();
   by("task").value = asked.get("task");
   await page.draw(Number(asked.get("example")));
 }
