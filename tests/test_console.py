@@ -8,7 +8,7 @@ import pytest
 import rich.console
 
 from caploc import console
-from caploc.progress import InTurn, Silent, tell_once
+from caploc.progress import InTurn, Silent, format_clock, lead, tell_once
 
 
 @pytest.mark.parametrize("installed", [True, False])
@@ -104,7 +104,7 @@ def test_no_time_left_is_never_told_while_something_is_done(monkeypatch):
 
 
 def test_a_long_time_left_is_told_in_hours():
-    assert console.format_clock(3723.4) == "1:02:03"
+    assert format_clock(3723.4) == "1:02:03"
 
 
 def test_a_terminal_is_told_that_a_run_is_getting_ready_until_its_first_stage(monkeypatch):
@@ -215,6 +215,30 @@ def test_a_terminal_has_one_bar_for_the_whole_once_its_rows_are_known(monkeypatc
     assert "so far: L0H1" in drawing.file.getvalue()
 
 
+def test_the_leading_heads_stand_below_the_bar_and_break_between_names(monkeypatch):
+    drawing = rich.console.Console(file=io.StringIO(), force_terminal=True, width=60)
+    monkeypatch.setattr(console, "stderr", drawing)
+    heads = [f"L{layer}H{layer}" for layer in range(10, 18)]
+    with console.progress_bars(quiet=False) as shown:
+        shown.expect(300)
+        shown.start("scan", 100)
+        lead(InTurn(shown, "past", 1, 2), heads)
+        *_, last = shown.progress.get_renderables()
+        lines = [line.plain for line in last.wrap(drawing, 60)]
+    assert len(lines) == 2 and " ".join(" ".join(lines).split()).endswith(" ".join(heads))
+    assert all(part in ["", *heads] for part in lines[1].split(" "))
+
+
+def test_a_log_says_which_heads_lead_until_the_end(log):
+    with console.progress_bars(quiet=False) as shown:
+        shown.start("scan", 10)
+        lead(shown, ["L9H3", "L2H0"])
+        shown.write()
+    first, last = log.getvalue().splitlines()
+    assert first.endswith("scan, 0 of 10, first in the scan so far: L9H3 L2H0")
+    assert "L9H3" not in last
+
+
 @dataclass
 class Told(Silent):
     """Whoever watches need not be hashable, as no dataclass is."""
@@ -222,6 +246,7 @@ class Told(Silent):
     lines: list[str] = field(default_factory=list)
 
     def expect(self, rows): ...
+    def lead(self, heads): ...
 
     def tell(self, text):
         self.lines.append(text)

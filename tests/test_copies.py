@@ -29,6 +29,7 @@ class Told(Silent):
         self.lines.append(text)
 
     def expect(self, rows): ...
+    def lead(self, heads): ...
 
 
 def test_one_of_each_question_is_asked_and_said(tmp_path):

@@ -6,14 +6,13 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from importlib.util import find_spec
 from types import FrameType
 from typing import Any
 
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.markup import escape
 from rich.progress import (
     BarColumn,
@@ -29,14 +28,11 @@ from rich.text import Text
 
 from caploc.errors import HungUp, Stopped, Terminated
 from caploc.process import importing, redacted
-from caploc.progress import Silent, expect, tell
+from caploc.progress import AT_MOST, Silent, Tally, expect, format_clock, lead, tell
 
 HANGUP = getattr(signal, "SIGHUP", None)  # Windows has none
 ENDING = tuple(each for each in (signal.SIGINT, signal.SIGTERM, HANGUP) if each is not None)
 SHOWN = 12  # bars
-AT_MOST = "at most "  # the rows of a whole run are a bound
-EARLY = 0.02  # of the rows: until then the first rows say little of the time that is left
-LONGER = 1.05  # times as long as was said before: more than the clock rounds
 LINE_SECONDS = 60.0  # between lines of progress where no bars can be drawn
 READY = "getting ready"  # before the first stage: tasks are read, a model is loaded and proved
 KEPT = "What was measured is kept; the same command continues."
@@ -48,49 +44,6 @@ def stderr_console() -> Console:
 
 
 stderr = stderr_console()
-
-
-@dataclass
-class Tally:
-    """Rows done of those to come, and how fast they are measured: stored ones are no speed."""
-
-    rows: int | None = None  # to come, at most
-    done: int = 0
-    measured: int = 0
-    tokens: float = 0.0
-    began: float = field(default_factory=lambda: time.monotonic())
-    said: tuple[float | None, int | None] = None, None  # seconds left, and rows then
-
-    def add(self, rows: int, tokens: float) -> None:
-        """Count rows; those without tokens were stored before."""
-        self.done += rows
-        if tokens:
-            self.measured, self.tokens = self.measured + rows, self.tokens + tokens
-
-    @property
-    def seconds(self) -> float | None:
-        """Seconds that the rows measured so far took; None without any."""
-        return max(time.monotonic() - self.began, 1e-9) if self.measured else None
-
-    @property
-    def left(self) -> float | None:
-        """Seconds that the rows to come will take at this speed; None while it is too early."""
-        if self.seconds is None or self.rows is None or self.measured < EARLY * self.rows:
-            return None
-        return self.seconds / self.measured * max(self.rows - self.done, 0)
-
-    def tell_left(self, bound: str = "") -> str:
-        """Say the time left, with "at most" as its `bound`; where it is more than before, why."""
-        left, (before, rows) = self.left, self.said
-        if left is None:
-            return ""
-        self.said = left, self.rows
-        if left < 1:
-            return "nearly done"
-        why = ""
-        if before is not None and left > LONGER * before:
-            why = ": more rows" if (self.rows or 0) > (rows or 0) else ": rows take longer now"
-        return f"{bound}{format_clock(left)} left{why}"
 
 
 class Counts(ProgressColumn):
@@ -122,6 +75,22 @@ class Left(ProgressColumn):
         return Text(f"{said}{of}" if said else "", style="progress.remaining")
 
 
+class Display(Progress):
+    """Bars, and below them the heads that lead so far, on lines that break between names."""
+
+    leading: Sequence[str] = ()
+
+    def get_renderables(self) -> Iterable[RenderableType]:
+        yield from super().get_renderables()
+        if self.leading:
+            yield Text(f"  {describe_leading(self.leading)}", style="cyan")
+
+
+def describe_leading(heads: Sequence[str]) -> str:
+    """Say which heads lead so far."""
+    return f"first in the scan so far: {' '.join(heads)}"
+
+
 class Bars:
     """Progress on standard error: a bar with rows, rates and the time left.
 
@@ -129,7 +98,7 @@ class Bars:
     then, and for commands that do not know, one a stage.
     """
 
-    def __init__(self, progress: Progress) -> None:
+    def __init__(self, progress: Display) -> None:
         self.progress = progress
         self.task: TaskID | None = None
         self.whole: TaskID | None = None
@@ -150,6 +119,9 @@ class Bars:
 
     def tell(self, text: str) -> None:
         self.progress.console.print(escape(printable(text)), highlight=False)
+
+    def lead(self, heads: Sequence[str]) -> None:
+        self.progress.leading = heads
 
     def start(self, what: str, rows: int) -> None:
         what = escape(printable(without_folders(what)))
@@ -179,12 +151,16 @@ class Lines:
     def __init__(self) -> None:
         self.began = self.written = time.monotonic()
         self.what, self.stage, self.whole = READY, Tally(), Tally()
+        self.leading: Sequence[str] = ()
 
     def expect(self, rows: int) -> None:
         self.whole.rows = self.whole.done + rows
 
     def tell(self, text: str) -> None:
         stderr.print(escape(f"caploc: {printable(text)}"), soft_wrap=True, highlight=False)
+
+    def lead(self, heads: Sequence[str]) -> None:
+        self.leading = heads
 
     def start(self, what: str, rows: int) -> None:
         self.what, self.stage = printable(without_folders(what)), Tally(rows)
@@ -210,6 +186,8 @@ class Lines:
             parts.append(whole.tell_left(AT_MOST))
         elif stage.done < (stage.rows or 0) and (said := stage.tell_left()):
             parts.append(f"{said} (of this stage)")
+        if self.leading:
+            parts.append(describe_leading(self.leading))
         return ", ".join(filter(None, parts))
 
     def write(self) -> None:
@@ -220,7 +198,7 @@ class Lines:
         """Write the last line: what was done."""
         measured = self.whole.measured
         self.what = f"done, {measured:,} rows measured" if measured else "done"
-        self.stage, self.whole = Tally(), Tally()
+        self.stage, self.whole, self.leading = Tally(), Tally(), ()
         self.write()
 
 
@@ -236,12 +214,6 @@ Shown = Bars | Lines | Silent
 def without_folders(what: str) -> str:
     """Name a stage by the last part of its task's file."""
     return re.sub(r"(?<!\S)/(?:[^/:]*/)+", "", what)
-
-
-def format_clock(seconds: float) -> str:
-    """Write seconds as hours, minutes and seconds: 1:02:03."""
-    minutes, rest = divmod(round(seconds), 60)
-    return f"{minutes // 60}:{minutes % 60:02}:{rest:02}"
 
 
 class Interruptible:
@@ -276,6 +248,9 @@ class Interruptible:
 
     def tell(self, text: str) -> None:
         tell(self.shown, text)
+
+    def lead(self, heads: Sequence[str]) -> None:
+        lead(self.shown, heads)
 
     def advance(self, rows: int, tokens: float) -> None:
         """Count rows, unless it is time to stop."""
@@ -332,7 +307,7 @@ def progress_bars(quiet: bool) -> Iterator[Shown]:
         return
     left = [SpinnerColumn(), TextColumn("{task.description}"), BarColumn()]
     right = [Counts(), Rates(), Left()]
-    with Progress(*left, *right, console=stderr) as display:
+    with Display(*left, *right, console=stderr) as display:
         yield Bars(display)
 
 

@@ -21,6 +21,7 @@ UNIVERSAL, COMPARISON = "universal.json", "compare.json"
 NEURONS, ERASURE, ENHANCEMENT = "neurons.json", "erasure.json", "enhancement.json"
 OVERLAP, CONTROLS = "overlap.json", "controls.json"
 LEDGER = "ledger.jsonl"
+PROGRESS = "progress.json"  # while the run goes on
 STUDIES = "studies.json"  # marks a folder of several studies, which share its rows
 JSON_FILES = (
     RUN, RESULT, ANSWERS, EVALUATION, CURVE, INTERACTIONS, UNIVERSAL, COMPARISON, NEURONS, ERASURE,

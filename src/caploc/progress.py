@@ -1,7 +1,13 @@
 """How far a measurement is, for whoever wants to know."""
 
-from dataclasses import dataclass
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
+
+AT_MOST = "at most "  # the rows of a whole run are a bound
+EARLY = 0.02  # of the rows: until then the first rows say little of the time that is left
+LONGER = 1.05  # times as long as was said before: more than the clock rounds
 
 
 @runtime_checkable
@@ -25,6 +31,9 @@ class Overview(Progress, Protocol):
     def tell(self, text: str) -> None:
         """Show a line that stays."""
 
+    def lead(self, heads: Sequence[str]) -> None:
+        """Show which heads the scan puts first so far, until others do."""
+
 
 def expect(progress: Progress, rows: int) -> None:
     """Say how many rows more are to come, at most, to whoever wants to know the whole."""
@@ -36,6 +45,12 @@ def tell(progress: Progress, text: str) -> None:
     """Say a line to whoever watches a run."""
     if isinstance(progress, Overview):
         progress.tell(text)
+
+
+def lead(progress: Progress, heads: Sequence[str]) -> None:
+    """Say which heads lead so far to whoever watches a run."""
+    if isinstance(progress, Overview):
+        progress.lead(heads)
 
 
 def tell_once(progress: Progress, text: str) -> None:
@@ -74,9 +89,61 @@ class InTurn:
     def tell(self, text: str) -> None:
         tell(self.shown, f"study {self.place} of {self.count}, {text}")
 
+    def lead(self, heads: Sequence[str]) -> None:
+        lead(self.shown, heads)
+
 
 class Silent:
     """Progress that nobody watches."""
 
     def start(self, what: str, rows: int) -> None: ...
     def advance(self, rows: int, tokens: float) -> None: ...
+
+
+@dataclass
+class Tally:
+    """Rows done of those to come, and how fast they are measured: stored ones are no speed."""
+
+    rows: int | None = None  # to come, at most
+    done: int = 0
+    measured: int = 0
+    tokens: float = 0.0
+    began: float = field(default_factory=lambda: time.monotonic())
+    said: tuple[float | None, int | None] = None, None  # seconds left, and rows then
+
+    def add(self, rows: int, tokens: float) -> None:
+        """Count rows; those without tokens were stored before."""
+        self.done += rows
+        if tokens:
+            self.measured, self.tokens = self.measured + rows, self.tokens + tokens
+
+    @property
+    def seconds(self) -> float | None:
+        """Seconds that the rows measured so far took; None without any."""
+        return max(time.monotonic() - self.began, 1e-9) if self.measured else None
+
+    @property
+    def left(self) -> float | None:
+        """Seconds that the rows to come will take at this speed; None while it is too early."""
+        if self.seconds is None or self.rows is None or self.measured < EARLY * self.rows:
+            return None
+        return self.seconds / self.measured * max(self.rows - self.done, 0)
+
+    def tell_left(self, bound: str = "") -> str:
+        """Say the time left, with "at most" as its `bound`; where it is more than before, why."""
+        left, (before, rows) = self.left, self.said
+        if left is None:
+            return ""
+        self.said = left, self.rows
+        if left < 1:
+            return "nearly done"
+        why = ""
+        if before is not None and left > LONGER * before:
+            why = ": more rows" if (self.rows or 0) > (rows or 0) else ": rows take longer now"
+        return f"{bound}{format_clock(left)} left{why}"
+
+
+def format_clock(seconds: float) -> str:
+    """Write seconds as hours, minutes and seconds: 1:02:03."""
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes // 60}:{minutes % 60:02}:{rest:02}"

@@ -13,6 +13,7 @@ from caploc.components import Grid, Mask, find_grid
 from caploc.declaration import Study, held_back
 from caploc.engine.api import HeadModel, RowEngine
 from caploc.folder import claim, rows_file
+from caploc.live import LiveProgress, ScanSoFar
 from caploc.measurement import Meter, outcomes_by_example, search
 from caploc.models.sources import title_of
 from caploc.naming import GENERAL
@@ -76,7 +77,7 @@ class Session(Workbench[HeadModel]):
     fresh: list[int]
     held_out: list[int]
     copies: int
-    progress: Progress
+    progress: LiveProgress
 
     @classmethod
     @contextmanager
@@ -103,7 +104,9 @@ class Session(Workbench[HeadModel]):
         check_pairs(study.model, intervention, tasks[0])
         begun = rows_file(folder).exists()
         with claim(folder, asdict(study), command, digest_data(tasks)) as store:
-            announce(study, tasks, find_grid(study.components, study.model.check()), progress)
+            grid = find_grid(study.components, study.model.check())
+            progress = LiveProgress(progress, folder, grid)
+            announce(study, tasks, grid, progress)
             if not begun and (hint := study.model.hint()):  # rows that are there have their dtype
                 tell_once(progress, hint)
             with nullcontext(engine) if engine else study.model.answering() as answering:
@@ -126,6 +129,7 @@ class Session(Workbench[HeadModel]):
                     copies=copies,
                     progress=progress,
                 )
+            progress.end()
 
     @property
     def task(self) -> Task:
@@ -150,6 +154,9 @@ class Session(Workbench[HeadModel]):
         if self.task.outcome_kind == "metric" and (trouble := describe_trouble(self.task, intact)):
             tell(self.progress, trouble)
         problem = self.pose(probes, intact, scans=method.has_goals)
+        if method.has_goals:
+            signal, linear = probes[problem.signal], problem.signal == name
+            self.progress.scan = ScanSoFar(signal, self.grid, linear=linear)
         found = search(probes, method.search(problem), self.progress)
         if not method.has_goals:  # the default search leaves them out itself
             found = self.leave_out_universal(found, problem, probes)

@@ -19,8 +19,9 @@ from starlette.requests import Request
 from starlette.responses import FileResponse, JSONResponse, Response
 from starlette.routing import BaseRoute, Route
 
-from caploc.errors import BadOption, UserError
-from caploc.folder import RESULT
+from caploc.contents import LiveRun, read_file
+from caploc.errors import BadOption, CaplocError, UserError
+from caploc.folder import PROGRESS, RESULT
 from caploc.naming import DEFAULT_MODEL
 from caploc.playground.examples import examples_of
 from caploc.playground.runs import RunIndex, Stamp, stamp_of
@@ -33,6 +34,8 @@ from caploc.playground.serving import (
     report_errors,
     show_playground,
 )
+from caploc.report.colours import shade_class, shade_number
+from caploc.report.headtable import DARKEST
 from caploc.report.overview import ComparedRun
 from caploc.report.page import write_report
 from caploc.report.templates import COMPARE, REPORT, page_policy
@@ -87,8 +90,9 @@ class View:
 
     def about(self, request: Request) -> Response:
         name = request.path_params["run"]
-        self.index.folder(name)
-        return JSONResponse(next(asdict(e) for e in self.index.list() if e.id == name))
+        folder = self.index.folder(name)
+        entry = next(e for e in self.index.list() if e.id == name)
+        return JSONResponse(asdict(entry) | {"live": live_of(folder)})
 
     def list_examples(self, request: Request) -> Response:
         asked, folder = request.query_params, self.index.folder(request.path_params["run"])
@@ -120,6 +124,23 @@ class View:
         folders = {name: self.index.folder(name) for name in names}
         stamps = tuple(stamp_of(folder, RESULT) for folder in folders.values())
         return framed(draw_comparison(tuple(folders.items()), stamps))
+
+
+def live_of(folder: Path) -> dict[str, Any] | None:
+    """Return how far a run is, with a shade for each head scanned; None of one that has ended."""
+    try:
+        live = read_file(folder / PROGRESS, LiveRun)
+    except CaplocError:
+        return None
+
+    def cell(share: float | None) -> list[str]:
+        if share is None:
+            return ["u", "not scanned yet"]
+        shade = shade_class(shade_number(max(share, 0.0), DARKEST))
+        return [shade, f"{100 * share:.0f} % lost"]
+
+    cells = [[cell(share) for share in layer] for layer in live.layers]
+    return live.as_dict() | {"stage": inline(live.stage), "layers": cells}
 
 
 @lru_cache(maxsize=DRAWN)
