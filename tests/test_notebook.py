@@ -74,7 +74,7 @@ def test_an_option_that_is_not_there_or_not_read_is_refused(tmp_path):
     for given, said in (
         ({"tap": 3}, "no option 'tap'. Did you mean 'top'"),
         ({"rate": 0.1}, "--rate is for --method css, csb; got --method scan"),
-        ({"top": 0}, "--top must be 1 or more; got 0"),
+        ({"top": 0}, "--top must be greater than or equal to 1; got 0"),
         ({"device": "gpu"}, "no device 'gpu'"),
     ):
         with pytest.raises(UserError, match=said):
@@ -164,7 +164,7 @@ def test_a_curve_is_measured_and_drawn(tmp_path):
         (DEMO, "demo/adition", {}, UnknownName, "Did you mean 'demo/addition'"),
         ("nowhere/at-all", "demo/addition", {}, UserError, "nowhere/at-all"),
         (DEMO, "demo/addition", {"budgets": 5}, UnknownName, "Did you mean 'budget'"),
-        (DEMO, "demo/addition", {"top": 0}, BadOption, "^--top must be 1 or more"),
+        (DEMO, "demo/addition", {"top": 0}, BadOption, "^--top must be greater"),
         (DEMO, "demo/addition", {"method": "scann"}, UnknownName, "'scan'"),
     ],
 )

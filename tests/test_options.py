@@ -20,25 +20,33 @@ from caploc.options import (
 )
 
 WRONG = [
-    (Settings, {"rate": 0.0}, "--rate must be above 0 and below 1; got 0.0."),
-    (Settings, {"rate": 2}, "--rate must be above 0 and below 1; got 2."),
-    (Settings, {"rate": "some"}, "--rate must be a number, above 0 and below 1; got 'some'."),
-    (Settings, {"masks": 0}, "--masks must be 1 to 100,000; got 0."),
-    (Settings, {"top": -2}, "--top must be 1 or more; got -2."),
-    (Settings, {"seed": -1}, "--seed must be 0 or more; got -1."),
-    (Settings, {"price": 0.0}, "--price must be above 0 and at most 1; got 0.0."),
+    (Settings, {"rate": 0.0}, "--rate must be greater than 0; got 0.0."),
+    (Settings, {"rate": 2}, "--rate must be less than 1; got 2."),
+    (Settings, {"rate": "some"}, "--rate must be a valid number, unable"),
+    (Settings, {"masks": 0}, "--masks must be greater than or equal to 1; got 0."),
+    (Settings, {"top": -2}, "--top must be greater than or equal to 1; got -2."),
+    (Settings, {"seed": -1}, "--seed must be greater than or equal to 0; got -1."),
+    (Settings, {"price": 0.0}, "--price must be greater than 0; got 0.0."),
     (Settings, {"goal": "all"}, "There is no --goal 'all'. Known: heads, set, specific."),
     (Settings, {"estimator": "laso"}, "There is no estimator 'laso'. Did you mean 'lasso'?"),
-    (Settings, {"mask_counts": ()}, "--mask-counts must be 1 to 100,000; got none."),
-    (Settings, {"mask_counts": (0, 10)}, "--mask-counts must be 1 to 100,000; got 0."),
-    (Settings, {"mask_counts": (20, 10)}, "each larger than the one before; got 20, 10."),
-    (Settings, {"rates": (0.1, 0.1)}, "each larger than the one before; got 0.1, 0.1."),
-    (Settings, {"rates": (0.0, 0.1)}, "--rates must be above 0 and below 1; got 0.0."),
+    (Settings, {"mask_counts": ()}, "--mask-counts must have at least 1 item"),
+    (
+        Settings,
+        {"mask_counts": (0, 10)},
+        "--mask-counts must be greater than or equal to 1; got 0.",
+    ),
+    (Settings, {"mask_counts": (20, 10)}, "--mask-counts must be numbers that rise"),
+    (Settings, {"rates": (0.1, 0.1)}, "--rates must be numbers that rise"),
+    (Settings, {"rates": (0.0, 0.1)}, "--rates must be greater than 0; got 0.0."),
     (Settings, {"tap": 1}, "There is no option 'tap'. Did you mean 'top'?"),
-    (ModelFields, {"name": "m", "batch_size": 0}, "--batch-size must be 1 or more; got 0."),
+    (
+        ModelFields,
+        {"name": "m", "batch_size": 0},
+        "--batch-size must be greater than or equal to 1; got 0.",
+    ),
     (ModelFields, {"name": "m", "device": "gpu"}, "There is no device 'gpu'; choose auto, cpu,"),
     (ModelFields, {"name": "m", "backend": "page"}, "There is no engine 'page'."),
-    (TaskOptions, {"fewshot": -1}, "--fewshot must be 0 or more; got -1."),
+    (TaskOptions, {"fewshot": -1}, "--fewshot must be greater than or equal to 0; got -1."),
     (TaskOptions, {"outcome": "loss"}, "There is no --outcome 'loss'. Known: logprob, metric."),
     (Mode, {"name": "median"}, "There is no mode 'median'. Did you mean 'mean'?"),
     (Mode, {"name": "mean", "positions": "last"}, "--positions is for --mode patch; got --mode"),
@@ -49,13 +57,13 @@ WRONG = [
         {"name": "patch", "corrupted": "x", "positions": "first"},
         "--positions is all, last, changed or numbers such as -2,-1; got 'first'.",
     ),
-    (StudyFields, {"model": ModelFields("m"), "task": "t", "limit": 0}, "--limit must be 1 or"),
+    (StudyFields, {"model": ModelFields("m"), "task": "t", "limit": 0}, "--limit must be greater"),
     (StudyFields, {"model": ModelFields("m"), "task": "t", "controls": -1}, "--controls must be"),
-    (StudyFields, {"model": ModelFields("m"), "task": "t", "examples": 0}, "--examples must be 1"),
+    (StudyFields, {"model": ModelFields("m"), "task": "t", "examples": 0}, "--examples must be"),
     (
         StudyFields,
         {"model": ModelFields("m"), "task": "t", "leave_out": 1},
-        "0 or more and below 1",
+        "--leave-out must be less than 1; got 1.",
     ),
     (StudyFields, {"model": ModelFields("m"), "task": "t", "method": "csss"}, "Did you mean 'css'"),
     (StudyFields, {"model": ModelFields("m")}, "--task is missing."),
@@ -81,7 +89,7 @@ def test_all_that_is_wrong_is_said_at_once():
 
 
 def test_a_change_is_checked_too():
-    with pytest.raises(BadOption, match="--top must be 1 or more; got 0"):
+    with pytest.raises(BadOption, match="--top must be greater than or equal to 1; got 0"):
         replace(Settings(), top=0)
 
 

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, RootModel, TypeAdapter, ValidationError
 
 from caploc import folder
-from caploc.errors import UserError
+from caploc.errors import UserError, describe_faults
 from caploc.folder import read_json
 from caploc.result import (
     SCHEMA,
@@ -215,7 +215,7 @@ def check_contents(path: Path, kind: type[File], content: Any) -> File:
         return kind.model_validate(content)
     except ValidationError as error:
         raise UserError(
-            f"{path} is not what a run writes ({describe_fault(error)}); was it edited by hand?"
+            f"{path} is not what a run writes ({describe_faults(error)}); was it edited by hand?"
         ) from None
 
 
@@ -224,10 +224,4 @@ def restore(kind: type[Kind], fields: Any) -> Kind:
     try:
         return TypeAdapter(kind).validate_python(fields)
     except ValidationError as error:
-        raise ValueError(describe_fault(error)) from None
-
-
-def describe_fault(error: ValidationError) -> str:
-    """The first mistake that pydantic found: where, and in its own words what."""
-    fault = error.errors(include_url=False)[0]
-    return ": ".join([".".join(map(str, fault["loc"])) or "it", fault["msg"]])
+        raise ValueError(describe_faults(error)) from None

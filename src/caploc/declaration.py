@@ -2,17 +2,16 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import partial
 from itertools import chain
 from typing import Any
 
 from caploc import designs
-from caploc.components import Grid, find_grid
+from caploc.components import Grid, Heads, find_grid
 from caploc.errors import BadOption
 from caploc.exclusion import resolve_excluded
 from caploc.modes import Intervention
 from caploc.naming import are_twins
-from caploc.options import MOST_MASKS, StudyFields, check_spared, record
+from caploc.options import MOST_MASKS, StudyFields, record
 from caploc.result import Subsets
 from caploc.search import METHODS, Problem
 from caploc.tasks.catalog import LoadTasks, check_data, check_task_name, list_twins
@@ -66,18 +65,24 @@ class Study(StudyFields):
         """Tell whether a task is this one in other words."""
         return name in self.twins or are_twins(name, self.task)
 
-    def check(self) -> "Study":
+    def check(self, heads: Heads | None = None) -> "Study":
         """Refuse, by a UserError, what can be refused before data or weights are loaded.
 
-        Returns the study with its budget spent, its excluded heads by name and its twins.
+        Returns the study with its budget spent, its excluded heads by name and its twins. `heads`
+        are the model's, if they are known.
         """
         study = self.with_twins()
-        for check in study.checks():
-            check()
+        check_data(study.options)
+        check_task_count("The study", 1 + len(study.beside))
+        study.mode.check_beside(study.beside)
+        if study.track is not None:
+            from caploc.tracking import check_tracking
+
+            check_tracking(study.track)
         for name in study.named_tasks:
             check_task_name(name, study.options)
-        study.check_sparing()
-        heads = study.model.check()
+        check_sides(study.task, study.spare, study.twins)
+        heads = study.model.check() if heads is None else heads
         grid = find_grid(study.components, heads)
         sized = study.sized(grid)
         if not study.exclude:
@@ -93,39 +98,14 @@ class Study(StudyFields):
             twins = [name for name in list_twins(self.task) if name not in self.spare]
         return replace(self, twins=tuple(twins))
 
-    def checks(self) -> tuple[Callable[[], object], ...]:
-        """List what may refuse it by a UserError, whatever its model, method and tasks."""
-        return (
-            partial(check_data, self.options),
-            partial(check_task_count, "The study", 1 + len(self.beside)),
-            self.check_tracking,
-            partial(self.mode.check_beside, self.beside),
-        )
-
-    def check_tracking(self) -> None:
-        """Refuse a tracker that is not there, if one is asked for."""
-        if self.track is not None:
-            from caploc.tracking import check_tracking
-
-            check_tracking(self.track)
-
-    def check_sparing(self) -> None:
-        """Refuse tasks to spare, or their lack, that the method and its goal make no sense of."""
-        check_spared(self.settings.goal, self.spare, has_goals=METHODS[self.method].has_goals)
-        check_sides(self.task, self.spare, self.twins)
-
-    def check_counts(self, grid: Grid[Any]) -> None:
-        """Refuse more heads to name than there are."""
-        if self.settings.top > grid.size:
-            raise BadOption(
-                f"--top {self.settings.top} is more than the {grid.size} {grid.COMPONENT.KIND}s of "
-                f"{self.model.name}."
-            )
-
     def sized(self, grid: Grid[Any]) -> "Study":
         """Turn a budget of rows into masks, or into examples, if it buys one round of them."""
-        self.check_counts(grid)
         heads = grid.size
+        if self.settings.top > heads:
+            raise BadOption(
+                f"--top {self.settings.top} is more than the {heads} {grid.COMPONENT.KIND}s of "
+                f"{self.model.name}."
+            )
         method, budget = METHODS[self.method], self.settings.budget
         examples = self.examples or PAPER_EXAMPLES
         if method.masks is None:

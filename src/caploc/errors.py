@@ -17,9 +17,16 @@ CaplocError
     └── StoreFailed      the disk is full, read-only or corrupt
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import re
+import reprlib
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from difflib import get_close_matches
-from typing import Any, TypeVar, get_args
+from typing import TYPE_CHECKING, TypeVar
+
+if TYPE_CHECKING:  # the version is told without it
+    from pydantic import ValidationError
+    from pydantic_core import ErrorDetails
 
 
 class CaplocError(Exception):
@@ -128,15 +135,23 @@ def unknown(names: Iterable[str], name: str, kind: str, where: str = "") -> Unkn
     return UnknownName(f"There is no {kind} {name!r}.{hint}{listed}{' ' + where if where else ''}")
 
 
-def list_keys(kind: Any, place: Sequence[int | str]) -> list[str]:
-    """List the keys that the tables at a place of a file may have, whose whole is of this model."""
+def describe_fault(fault: "ErrorDetails") -> str:
+    """Say what pydantic found wrong with a value: the end of a sentence, mostly in its words."""
+    if (own := fault.get("ctx", {}).get("error")) is not None:
+        return str(own).rstrip(".")
+    if fault["type"].startswith("missing"):
+        return "is missing"
+    if fault["type"] == "extra_forbidden":
+        return "is no key here"
+    value = fault["input"]
+    if isinstance(value, str):
+        with suppress(ValueError):
+            value = float(value) if "." in value else int(value)  # a number as it was typed
+    return f"{re.sub('^[A-Z][a-z]+ should', 'must', fault['msg'])}; got {reprlib.repr(value)}"
 
-    def model_in(annotation: Any) -> Any:
-        if hasattr(annotation, "model_fields"):
-            return annotation
-        return next(filter(None, map(model_in, get_args(annotation))), None)
 
-    for step in (*place, None):
-        fields = {field.alias or name: field for name, field in kind.model_fields.items()}
-        kind = model_in(fields[step].annotation) if step in fields else kind
-    return list(fields)
+def describe_faults(error: "ValidationError") -> str:
+    """Say where and what is wrong with what a file holds, all of it."""
+    found = error.errors(include_url=False)
+    said = (f"{'.'.join(map(str, one['loc'])) or 'it'} {describe_fault(one)}" for one in found)
+    return "; ".join(dict.fromkeys(said))

@@ -27,7 +27,7 @@ from annotated_types import Ge, Gt, Le, Lt, MinLen
 from pydantic import AfterValidator, ConfigDict, ValidationError
 from pydantic_core import ErrorDetails
 
-from caploc.errors import BadOption, CaplocError, unknown
+from caploc.errors import BadOption, CaplocError, describe_fault, unknown
 from caploc.naming import at_home, default_others, placed
 
 Record = TypeVar("Record")
@@ -49,7 +49,6 @@ WORDS = "words"  # what --data calls the list of profanities, which is no split
 PACKAGED = "package"  # what stands in place of a file for better-profanity's list
 NAMES = ("all", "last", "changed")  # of positions
 DEVICE = re.compile(r"auto|cpu|cuda(:\d+)?|mps|spread")
-SHOWN = 60  # characters of a value that is wrong
 
 
 @dataclass(frozen=True)
@@ -85,7 +84,7 @@ def one_of(names: Sequence[str], what: str) -> AfterValidator:
 def rise(values: tuple[Any, ...] | None) -> tuple[Any, ...] | None:
     """Refuse numbers that do not rise."""
     if values is not None and list(values) != sorted(set(values)):
-        raise ValueError("each larger than the one before")
+        raise ValueError("must be numbers that rise")
     return values
 
 
@@ -508,6 +507,23 @@ class StudyFields:
         Option("Share of a task's examples that may be left out: empty, too long, without answer."),
     ] = 0.0
 
+    def __post_init__(self) -> None:
+        goal, seekers = self.settings.goal, flags(StudyFields)["goal"].option.methods
+        if goal == "specific" and self.method not in seekers:
+            raise BadOption(
+                f"--goal specific is for --method {seekers[0]}: no other method looks for sets "
+                "that leave tasks alone. Leave out the method or the goal."
+            )
+        if goal == "specific" and not self.spare:
+            raise BadOption(
+                "--goal specific needs a task to leave alone, or several: name them with --spare."
+            )
+        if goal != "specific" and self.spare:
+            raise BadOption(
+                f"--spare is for --goal specific; got --goal {goal}. Add that goal, or name the "
+                "tasks with --also, to see what they lose."
+            )
+
 
 @dataclass(frozen=True)
 class Flag:
@@ -538,12 +554,6 @@ class Flag:
         found = plain_type(inner)
         return found if isinstance(found, type) else str
 
-    @property
-    def allowed(self) -> str:
-        """The range of a value, as the end of a sentence."""
-        inner = get_args(plain_type(self.type))
-        return ranges(self.type) or (ranges(inner[0]) if inner else "")
-
 
 def plain_type(annotation: Any) -> Any:
     """A field's type without what is said of it, and without None."""
@@ -552,25 +562,6 @@ def plain_type(annotation: Any) -> Any:
     if type(None) in get_args(annotation):
         return plain_type(get_args(annotation)[0])
     return annotation
-
-
-def ranges(annotation: Any) -> str:
-    """Say which numbers are allowed."""
-    if type(None) in get_args(annotation):
-        annotation = get_args(annotation)[0]
-    said: dict[type, Any] = {}
-    for each in get_args(annotation)[1:] if get_origin(annotation) is Annotated else ():
-        said[type(each)] = each
-    below = said[Lt].lt if Lt in said else None
-    if Ge in said and Le in said and said[Le].le < MOST_ROWS:
-        return f"{said[Ge].ge:,} to {said[Le].le:,}"
-    if Ge in said:
-        return f"{said[Ge].ge:,} or more" + (f" and below {below:g}" if below is not None else "")
-    if Gt in said and Lt in said:
-        return f"above {said[Gt].gt:g} and below {below:g}"
-    if Gt in said and Le in said:
-        return f"above {said[Gt].gt:g} and at most {said[Le].le:g}"
-    return ""
 
 
 @cache
@@ -662,24 +653,6 @@ def check_read(said: Mapping[str, Any], methods: Sequence[str], goal: str) -> No
             )
 
 
-def check_spared(goal: str, spare: Sequence[str], *, has_goals: bool = True) -> None:
-    """Refuse a specific set without tasks to spare, or by a method without goals; the reverse."""
-    if goal == "specific" and not has_goals:
-        raise BadOption(
-            "--goal specific is for --method scan: no other method looks for sets that leave "
-            "tasks alone. Leave out the method or the goal."
-        )
-    if goal == "specific" and not spare:
-        raise BadOption(
-            "--goal specific needs a task to leave alone, or several: name them with --spare."
-        )
-    if goal in GOALS and goal != "specific" and spare:
-        raise BadOption(
-            f"--spare is for --goal specific; got --goal {goal}. Add that goal, or name the tasks "
-            "with --also, to see what they lose."
-        )
-
-
 def flag_of(name: str) -> str:
     """The option as it is typed."""
     return f"--{name.replace('_', '-')}"
@@ -696,45 +669,10 @@ def refused(kind: type, error: ErrorDetails) -> CaplocError:
     own = error.get("ctx", {}).get("error")
     if isinstance(own, CaplocError):
         return own
-    names = [each.name for each in fields(kind)]
-    first, *inner = error["loc"]
-    place = (names[first] if isinstance(first, int) else first, *inner)
-    found = [one for one in flags(kind).values() if place[: len(one.place)] == one.place]
     if error["type"] == "unexpected_keyword_argument":
-        return unknown(list(flags(kind)), str(place[-1]), "option")
-    name = flag_of(found[0].name if found else ".".join(map(str, place)))
-    if error["type"].startswith("missing"):
-        return BadOption(f"{name} is missing.")
-    return BadOption(f"{name} {describe(error, found[0] if found else None)}")
-
-
-NUMBERS = {int: "a whole number", float: "a number", bool: "true or false", str: "a text"}
-
-
-def describe(error: ErrorDetails, flag: Flag | None) -> str:
-    """Say what a value must be, and what it was: the end of a sentence."""
-    value = error["input"]
-    if flag is not None and isinstance(value, list | tuple):
-        shown = ", ".join(map(str, value)) or "none"
-    else:
-        shown = repr(value) if isinstance(value, str) and not is_number(value) else str(value)
-    shown = shown if len(shown) <= SHOWN else f"{shown[:SHOWN]}..."
-    must = flag.allowed if flag else ""
-    if error["type"] == "less_than_equal" and error["ctx"]["le"] >= MOST_ROWS:
-        must = f"at most {error['ctx']['le']:,}"
-    elif error["type"] == "value_error":
-        must = ", ".join(filter(None, (must, str(error["ctx"]["error"]))))
-    elif flag and not error["type"].startswith(("greater", "less", "too")):
-        must = ", ".join(filter(None, (NUMBERS.get(flag.takes, ""), must)))
-    if not must:
-        must = "one or more" if error["type"] == "too_short" else error["msg"].split("be ", 1)[-1]
-    return f"must be {must}; got {shown}."
-
-
-def is_number(text: str) -> bool:
-    """Tell whether a text is a number."""
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
+        return unknown(list(flags(kind)), str(error["loc"][-1]), "option")
+    names = [each.name for each in fields(kind)]
+    place = tuple(names[step] if isinstance(step, int) else step for step in error["loc"][:2])
+    found = [one.name for one in flags(kind).values() if place[: len(one.place)] == one.place]
+    name = flag_of(found[0] if found else ".".join(place))
+    return BadOption(f"{name} {describe_fault(error)}.")

@@ -118,7 +118,7 @@ def test_a_model_that_does_not_fit_fails_its_own_studies_only(tmp_path, monkeypa
         model=Model(name=DEMO),
         task=LocatedTask(name=CSS.task),
         method=MethodSettings(name="css"),
-        grid=GridShape(layers=0, heads=[]),
+        grid=GridShape.of(CSS.model.check()),
         estimand=Estimand(heads=AMONG, top=AMONG),
         heads=[],
         top=[],

@@ -98,8 +98,8 @@ class Announced(TyperCommand):
             self.epilog = f"{len(rest)} more options, for whoever needs them: --help-all"
 
     def invoke(self, ctx: Any) -> Any:
-        quiet = ctx.params.get("quiet", True) or ctx.params.get("as_json", False)
-        console.say_begun(quiet)
+        said = ctx.params.get
+        console.say_begun(said("quiet", True) or said("json") or said("as_json"))
         return super().invoke(ctx)
 
 

@@ -33,7 +33,7 @@ def chat(
     See also:
         view, export
     """
-    options.check_heads(folder, heads)
+    options.check_heads(heads)
     if heads is None:
         options.check_named_run(folder)
     from caploc.playground.answers import Chat

@@ -18,7 +18,6 @@ from caploc.options import (
     StudyFields,
     build,
     check_read,
-    check_spared,
     with_general_task,
 )
 from caploc.pairs import is_pairs
@@ -67,7 +66,7 @@ def locate(
     said = study | {"model": model, "allow_code": code.allow_code}
     first = [build(StudyFields, said | {"task": tasks[0], "method": way}) for way in methods][0]
     check_read(study, methods, first.settings.goal)
-    check_named(model, first, methods)
+    check_listed((*first.other_tasks, *first.spare, *first.twins))
     names = (Path(name).stem if is_pairs(name) else name for name in tasks)
     kind = () if first.components == COMPONENTS[0] else (first.components,)
     folder = out or default_folder(model, *methods, *kind, *names)
@@ -91,20 +90,6 @@ def locate(
         return
     show_results(results)
     console.say(f"Report: {found.report}")
-
-
-def check_named(model: str, study: StudyFields, methods: list[str]) -> None:
-    """Refuse tasks and heads that are not there, and a budget that is too small for these."""
-    check_listed((*study.other_tasks, *study.spare, *study.twins))
-    check_spared(study.settings.goal, study.spare)
-    options.check_heads(
-        model, *(one for one in study.exclude if not one.endswith(("universal", ".json")))
-    )
-    if METHODS[0] in methods and (grid := options.known_grid(model)):
-        from caploc.components import find_grid
-        from caploc.search.settings import check_budget
-
-        check_budget(study.settings, find_grid(study.components, grid).size)
 
 
 def show_results(results: "list[Result]") -> None:

@@ -40,7 +40,7 @@ def evaluate(
     See also:
         locate, curve, export
     """
-    options.check_heads(model, heads)
+    options.check_heads(heads)
     mode = build(Mode, knockout)
     asked = build(TaskOptions, asking | {"allow_code": code.allow_code})
     build(ModelFields, loading | {"model": model})

@@ -144,7 +144,7 @@ def export(
     """
     if heads is None:
         check_source(source)
-    options.check_heads(source, heads)
+    options.check_heads(heads)
     from caploc.export import Export
 
     wanted = Export.find(

@@ -1,7 +1,6 @@
 """Commands on feed-forward neurons (CNL)."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
@@ -13,7 +12,7 @@ from caploc.cli.options import argument, option
 from caploc.errors import pick
 from caploc.folder import check_new
 from caploc.naming import default_folder, placed
-from caploc.options import TaskOptions, parse_data
+from caploc.options import ModelFields, Option, TaskOptions, flags, parse_data, record
 
 if TYPE_CHECKING:
     from caploc.neurons.training import TuningRecipe
@@ -40,11 +39,11 @@ Judged = Annotated[int | None, option("Examples of each task to judge on, at mos
 Seed = Annotated[int, option("Seed of everything that is drawn at random.")]
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class AllowedGroup(options.CodeGroup):
     """What a finished run of neurons may be asked to do, which its folder alone cannot say."""
 
-    trust_remote_code: options.Trust = False
+    trust_remote_code: Annotated[bool, flags(ModelFields)["trust_remote_code"].option] = False
 
     def allowed(self) -> "Allowed":
         """Read them, once it is clear that programs can be run as asked."""
@@ -54,18 +53,17 @@ class AllowedGroup(options.CodeGroup):
         return Allowed(self.allow_code, self.trust_remote_code)
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class TuningGroup:
     """How neurons are tuned."""
 
-    panel: ClassVar = "Tuning"
-    steps: Annotated[int, option("Batches to tune with.")] = 60
-    rates: Annotated[str, option("Learning rates to try for each arm.")] = (
+    panel: ClassVar[str] = "Tuning"
+    steps: Annotated[int, Option("Batches to tune with.")] = 60
+    rates: Annotated[str, Option("Learning rates to try for each arm.")] = (
         "1e-4,3e-4,1e-3,3e-3,1e-2,3e-2,1e-1"
     )
     checkpointing: Annotated[
-        bool,
-        option("Run layers again on the way back: slower, with less memory.", "--checkpointing"),
+        bool, Option("Run layers again on the way back: slower, with less memory.")
     ] = False
 
     def recipe(self, seed: int, trains: str = "all") -> "TuningRecipe":

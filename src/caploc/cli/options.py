@@ -2,10 +2,9 @@
 
 import shlex
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, suppress
-from copy import copy
-from dataclasses import MISSING, dataclass, fields, is_dataclass
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import MISSING, dataclass, is_dataclass
 from functools import wraps
 from inspect import Parameter, signature
 from pathlib import Path
@@ -16,22 +15,29 @@ from typing import (
     ClassVar,
     TypeVar,
     get_args,
-    get_origin,
     get_type_hints,
 )
 
 import typer
 
 from caploc import console
-from caploc.errors import BadOption, UserError
-from caploc.naming import PRETRAINED, at_home, check_listed, check_model_name, is_file, placed
-from caploc.options import Flag, ModelFields, StudyFields, build, flag_of, flags
+from caploc.errors import BadOption
+from caploc.naming import at_home, check_listed, check_model_name, is_file, placed
+from caploc.options import (
+    Flag,
+    ModelFields,
+    Option,
+    StudyFields,
+    Workers,
+    build,
+    flag_of,
+    flags,
+    record,
+)
 from caploc.pairs import is_pairs, read_pairs
 from caploc.process import redacted
 
 if TYPE_CHECKING:
-    from caploc.components import Heads
-    from caploc.options import Workers
     from caploc.workbench import Allowed, ModelOptions
 
 Number = TypeVar("Number", int, float)
@@ -107,43 +113,11 @@ def with_pairs(names: Iterable[str], folder: Path) -> list[str]:
     return [task_of_file(name, folder) if is_pairs(name) else placed(name) for name in names]
 
 
-def check_heads(place: str | Path, *texts: str | None) -> None:
-    """Refuse what is no head of a model, or of a run's, before anything is loaded.
-
-    Of a model whose shape only loading tells, names alone are checked.
-    """
+def check_heads(*texts: str | None) -> None:
+    """Refuse what is no name of a head, before anything is loaded."""
     from caploc.components import parse_components
 
-    heads = parse_components([text for text in texts if text and not is_file(at_home(text))])
-    if heads and (grid := known_grid(str(place))):
-        grid.mask(heads)
-
-
-def known_grid(place: str) -> "Heads | None":
-    """Return the heads of a run's model, or of one whose shape its name or config.json tells."""
-    from caploc.components import Heads
-    from caploc.folder import RESULT, read_json
-
-    if place in PRETRAINED:
-        known = PRETRAINED[place]
-        return shape(known.layers, known.heads, known.key_value_heads)
-    folder = at_home(place)
-    with suppress(UserError, AttributeError, KeyError, TypeError):
-        if is_file(folder / RESULT):
-            grid = read_json(folder / RESULT)["grid"]
-            return Heads(*(tuple(map(int, grid[key])) for key in ("heads", "group_sizes")))
-        said = read_json(folder / "config.json").get
-        layers, heads = said("num_hidden_layers"), said("num_attention_heads")
-        if isinstance(layers, int) and isinstance(heads, int) and 0 < layers * heads < 10**6:
-            return shape(layers, heads, said("num_key_value_heads") or heads)
-    return None
-
-
-def shape(layers: int, heads: int, key_value_heads: int) -> "Heads":
-    """Return the heads of a model whose layers are all alike."""
-    from caploc.components import Heads
-
-    return Heads((heads,) * layers, (heads // key_value_heads,) * layers)
+    parse_components([text for text in texts if text and not is_file(at_home(text))])
 
 
 def runs_argument(help: str) -> Any:
@@ -191,19 +165,9 @@ def declared(name: str, *names: str, **more: Any) -> Any:
     return option(flags(StudyFields)[name].option.help, *names, **more)
 
 
-Device = Annotated[str, declared("device")]
 Trust = Annotated[bool, declared("trust_remote_code", "--trust-remote-code", callback=warn_of_code)]
 Batch = Annotated[int | None, declared("batch_size", callback=check_count)]
 Quantize = Annotated[str | None, declared("quantize")]
-
-
-def set_isolation(name: str) -> str:
-    """Require this isolation of every sandbox, as the option says; the option's own value."""
-    if name != BUBBLEWRAP:  # which is what sandboxes do unless they are told
-        from caploc.sandbox import require_isolation
-
-        require_isolation(name)
-    return name
 
 
 Data = Annotated[list[str] | None, declared("data")]
@@ -233,21 +197,21 @@ def model_of(said: Mapping[str, Any], name: str, **more: Any) -> "ModelOptions":
     return build(ModelOptions, {**said, "model": name, **more})
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class CodeGroup:
     """Whether programs that a model writes are run, and behind which walls."""
 
-    panel: ClassVar = "Permissions"
-    allow_code: Annotated[
-        bool, option("Run code that the model writes, in bubblewrap.", "--allow-code")
-    ] = False
+    panel: ClassVar[str] = "Permissions"
+    allow_code: Annotated[bool, Option("Run code that the model writes, in bubblewrap.")] = False
     isolation: Annotated[
-        str,
-        option(
-            "With --allow-code: bubblewrap, or none for resource limits alone.",
-            callback=set_isolation,
-        ),
+        str, Option("With --allow-code: bubblewrap, or none for resource limits alone.")
     ] = BUBBLEWRAP
+
+    def __post_init__(self) -> None:
+        if self.isolation != BUBBLEWRAP:  # which is what sandboxes do unless they are told
+            from caploc.sandbox import require_isolation
+
+            require_isolation(self.isolation)
 
     def check(self) -> None:
         """Refuse code that cannot be isolated, and say so where nobody asked that it be."""
@@ -259,51 +223,49 @@ class CodeGroup:
                 console.warn(f"Code that the model writes {describe_isolation()}.")
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class WorkerGroup:
     """Who answers rows."""
 
-    panel: ClassVar = "Workers"
+    panel: ClassVar[str] = "Workers"
     workers: Annotated[
-        str | None, option("Answer rows in N processes of this machine, or `ray`: on a cluster.")
+        str | None, Option("Answer rows in N processes of this machine, or `ray`: on a cluster.")
     ] = None
     ray_address: Annotated[
-        str | None, option("HOST:PORT of a Ray cluster's head, or auto; RAY_ADDRESS if absent.")
+        str | None, Option("HOST:PORT of a Ray cluster's head, or auto; RAY_ADDRESS if absent.")
     ] = None
     gpus_per_worker: Annotated[
-        float | None, option("GPUs of a worker, 1 if absent; 0.5: two share one.")
+        float | None, Option("GPUs of a worker, 1 if absent; 0.5: two share one.")
     ] = None
     cpus_per_worker: Annotated[
-        int | None, option("CPU cores of a worker, which are its threads.")
+        int | None, Option("CPU cores of a worker, which are its threads.")
     ] = None
 
-    def parse(self) -> "Workers | None":
+    def parse(self) -> Workers | None:
         """Read them; None where this process answers."""
-        from caploc.options import Workers
-
         return Workers.parse(
             self.workers, self.ray_address, self.gpus_per_worker, self.cpus_per_worker
         )
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class ScoringGroup(WorkerGroup):
     """Who scores neurons on examples."""
 
     workers: Annotated[
         str | None,
-        option(
+        Option(
             "Score in N processes of this machine, or `ray`: on a cluster; what erasing costs "
             "(--judged) is measured in this one."
         ),
     ] = None
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class PermissionGroup(WorkerGroup, CodeGroup):
     """What a finished run may be asked to do, which its folder alone cannot say."""
 
-    trust_remote_code: Trust = False
+    trust_remote_code: Annotated[bool, flags(StudyFields)["trust_remote_code"].option] = False
 
     def allowed(self) -> "Allowed":
         """Read them, and refuse code that cannot be isolated."""
@@ -314,13 +276,13 @@ class PermissionGroup(WorkerGroup, CodeGroup):
         return may
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class OutputGroup:
     """What a command prints."""
 
-    panel: ClassVar = "Output"
-    quiet: Quiet = False
-    as_json: Json = False
+    panel: ClassVar[str] = "Output"
+    quiet: Annotated[bool, Option("No progress.", flags=("-q",))] = False
+    as_json: Annotated[bool, Option("Print the result as JSON.", "json")] = False
 
     def progress(self, *kept: str) -> AbstractContextManager[console.Interruptible]:
         """Show progress while the block runs, unless the result is to stand alone."""
@@ -337,37 +299,26 @@ class OutputGroup:
 
 
 def takes_groups(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command an option for each field of its parameters that are groups of options.
+    """Give a command an option for each field of its parameters that are records of options.
 
     A parameter that is `Annotated[Said, RECORD]` gets what was said of the record's options. A
-    group's options stand under its own heading in the command's help, basic ones before them.
+    record's options stand under its own heading in the command's help, basic ones before them.
     """
     taken, hints = signature(command), get_type_hints(command, include_extras=True)
-    groups = {name: hints[name] for name in taken.parameters if is_dataclass(hints[name])}
-    records = {name: flags_of(hints[name]) for name in taken.parameters}
+    records = {name: kind for name in taken.parameters if (kind := record_of(hints[name]))}
     shown = list[Parameter]()
     for name, parameter in taken.parameters.items():
-        if name in groups:
-            shown += grouped(groups[name], parameter)
-        elif records[name]:
-            shown += [typed(flag, parameter) for flag in records[name]]
+        if name in records:
+            shown += [typed(flag, parameter) for flag in flags_of(hints[name])]
         else:
             shown.append(parameter.replace(annotation=hints[name]))
 
     @wraps(command)
     def run(**given: Any) -> None:
-        for name, group in groups.items():
-            given[name] = group(**{each.name: given.pop(each.name) for each in fields(group)})
-        for name, own in records.items():
-            if own:
-                said = {flag.name: given.pop(flag.name) for flag in own}
-                given[name] = {
-                    flag.name: split_names(said[flag.name])
-                    if flag.many and not flag.maps
-                    else said[flag.name]
-                    for flag in own
-                    if said[flag.name] is not None
-                }
+        for name, kind in records.items():
+            said = {flag.name: value_of(flag, given) for flag in flags_of(hints[name])}
+            said = {flag: value for flag, value in said.items() if value is not None}
+            given[name] = build(kind, said) if kind is hints[name] else said
         command(**given)
 
     shown.sort(key=lambda each: each.kind)
@@ -375,26 +326,23 @@ def takes_groups(command: Callable[..., None]) -> Callable[..., None]:
     return run
 
 
-def grouped(group: Any, parameter: Parameter) -> Iterator[Parameter]:
-    """Yield a parameter for each field of a group, under its heading."""
-    types = get_type_hints(group, include_extras=True)
-    for each in fields(group):
-        kind, described = get_args(types[each.name])
-        described = copy(described)
-        described.rich_help_panel = group.panel
-        own = parameter.replace(name=each.name, default=each.default)
-        yield own.replace(annotation=Annotated[kind, described])
+def record_of(hint: Any) -> Any:
+    """The record whose options a parameter takes, if it is one."""
+    kinds = [hint, *(get_args(hint)[1:] if Said in get_args(hint) else ())]
+    return next((each for each in kinds if isinstance(each, type) and is_dataclass(each)), None)
 
 
 def flags_of(hint: Any) -> list[Flag]:
-    """List the options that a parameter takes from a record, if it is of one."""
-    kind, *said = get_args(hint) if get_origin(hint) is Annotated else (None,)
-    found = [each for each in said if is_dataclass(each) and isinstance(each, type)]
-    if kind != Said or not found:
-        return []
-    left_out = {name for each in said if isinstance(each, Without) for name in each.names}
-    known = flags(found[0]).values()
+    """List the options that a parameter takes from its record."""
+    left_out = {name for each in get_args(hint) if isinstance(each, Without) for name in each.names}
+    known = flags(record_of(hint)).values()
     return [flag for flag in known if flag.option.help and flag.name not in left_out]
+
+
+def value_of(flag: Flag, given: dict[str, Any]) -> Any:
+    """Take what was said of an option; names that stand with commas between them one by one."""
+    value = given.pop(flag.name)
+    return split_names(value) if value is not None and flag.many and not flag.maps else value
 
 
 METAVARS = {int: "INTEGER", float: "FLOAT"}
@@ -412,6 +360,7 @@ def typed(flag: Flag, parameter: Parameter) -> Parameter:
     kind: Any = list[str] | None if flag.many else bool | None if flag.takes is bool else str | None
     described = typer.Option(
         flag_of(flag.name),
+        *flag.option.flags,
         help=help,
         show_default=False,
         metavar=None if kind == (bool | None) else METAVARS.get(flag.takes, "TEXT"),

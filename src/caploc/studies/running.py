@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 from caploc.comparison import compare
-from caploc.components import find_grid
 from caploc.contents import RunFile, read_contents, read_file
 from caploc.declaration import Study
 from caploc.engine.api import HeadModel, RowEngine
@@ -36,7 +35,6 @@ from caploc.report.page import rewrite_page
 from caploc.report.templates import COMPARE, REPORT
 from caploc.result import Result
 from caploc.store import hold_folder
-from caploc.studies.file import grid_of
 from caploc.study import run_study
 from caploc.verdict import make_card, written
 
@@ -145,10 +143,7 @@ def finished(folder: Path, study: Study) -> Result | None:
         return None
     try:
         written, result = read_file(folder / RUN, RunFile), read_file(folder / RESULT, Result)
-        try:
-            budgeted = study.check()
-        except OutOfMemory:  # a finished study's model need not fit into the memory there is
-            budgeted = study.sized(find_grid(study.components, grid_of(study.model)))
+        budgeted = study.check(result.grid.model_heads())  # its model need not fit here any more
         same = question(written.study) == question(json.loads(json.dumps(asdict(budgeted))))
     except UserError:
         return None
