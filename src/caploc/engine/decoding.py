@@ -187,23 +187,15 @@ class DecodedRow:
 
 @dataclass(frozen=True)
 class Drafting:
-    """What drafts are made from: answers by prompt, and the odds of first and of later drafts.
-
-    A row that outgrew its slot, by its number, drafts all that it had said there.
-    """
+    """What drafts are made from: answers by prompt, and the odds of first and of later drafts."""
 
     answers: Callable[[int], AnswerTree]
     first: DraftOdds
     later: DraftOdds
-    outgrown: dict[int, DecodedRow] = field(default_factory=dict)
 
 
 class Decoder:
-    """Answers the rows of a plan; what drafts learn on the way outlives it.
-
-    A row whose answer is longer than its slot has room for stays open: it is put with the
-    `outgrown`, to be planned again.
-    """
+    """Answers the rows of a plan; what drafts learn on the way outlives it."""
 
     def __init__(
         self,
@@ -217,12 +209,11 @@ class Decoder:
         self.packed, self.plan, self.masks, self.stops = packed, plan, masks, stops
         self.answers = drafting.answers
         self.first_odds, self.later_odds = drafting.first, drafting.later
-        self.outgrown = drafting.outgrown
         self.own = [tokens[plan.shared(number) :] for number, tokens in enumerate(prompts)]
         self.intact = IntactRecords(packed, plan, masks)
         self.queue: deque[PlannedRow] = deque()
         asked = {row.prompt for stage in plan.stages for row in stage.rows}
-        longest = max((len(self.own[prompt]) for prompt in asked), default=0) + plan.answers
+        longest = max((len(self.own[prompt]) for prompt in asked), default=0) + stops.limit
         spare = int(reads_stacks(packed.device))  # a slot for what pads a step
         self.room = KeySlots(plan.slots + spare, longest, packed.depth)
         self.alone = PASS.get(packed.device.type, PASS_ELSEWHERE)
@@ -253,7 +244,7 @@ class Decoder:
         """Record what the stage starts from, and queue its rows."""
         chunks = []
         for prompt in stage.recorded:
-            said = self.answers(prompt).draft([], self.plan.answers - 1)
+            said = self.answers(prompt).draft([], self.stops.limit - 1)
             tokens, segment = (*self.own[prompt], *said), self.intact.prefix_segment(prompt)
             chunks.append(Chunk(tokens, self.masks[INTACT], [len(tokens) - 1], segment))
         self.intact.record(stage.recorded, chunks, stage.depths)
@@ -300,14 +291,11 @@ class Decoder:
 
     def first_draft(self, row: PlannedRow, start: int) -> list[int]:
         """Draft the whole answer; a row that starts above the bottom needs it recorded."""
-        answers, before = self.answers(row.prompt), self.outgrown.get(row.number)
-        if not answers.root.next and before is None:
+        answers = self.answers(row.prompt)
+        if not answers.root.next:
             return []
-        room = min(self.plan.answers - 1, self.plan.tokens - len(self.own[row.prompt]))
-        if before is not None:
-            draft = before.tokens[:room]
-        else:
-            draft = answers.draft([], min(self.first_odds.length(), room))
+        room = min(self.stops.limit - 1, self.plan.tokens - len(self.own[row.prompt]))
+        draft = answers.draft([], min(self.first_odds.length(), room))
         if start:
             recorded = self.intact.records[row.prompt].tokens[len(self.own[row.prompt]) :]
             draft = draft[: shared_length(draft, recorded)]
@@ -333,8 +321,6 @@ class Decoder:
             read = range(len(own) - 1, len(tokens))
             chunks.append(Chunk(tokens, self.masks[row.mask], read, segment, residual=residual))
             cost = self.intact.cost(len(tokens), start) + self.intact.pay()
-            if row.number in self.outgrown:
-                cost += self.outgrown[row.number].cost
             opened.append(RunningRow(row, segment, len(own), cost, draft=draft))
         keeper = self.packed.into_slots(self.room, slots, chunks)
         logits = self.packed.read(self.intact.table, chunks, start, keeper)
@@ -375,8 +361,7 @@ class Decoder:
         """Draft what other masks' answers to the same prompt say next."""
         longest, room = self.later_odds.length(), self.plan.tokens - len(rows)
         for row in rows:
-            places = self.room.length - 1 - row.kept
-            left = min(longest, self.stops.limit - 1 - len(row.said), places, room)
+            left = min(longest, self.stops.limit - 1 - len(row.said), room)
             row.draft = self.answers(row.row.prompt).draft(row.said, left) if left > 0 else []
             room -= len(row.draft)
         fed = [1 + len(row.draft) for row in rows]
@@ -413,20 +398,17 @@ class Decoder:
             said = best[first : first + 1 + len(row.draft)]
             first += len(said)
             accepted = shared_length(row.draft, said)
-            if row.draft and row.row.number not in self.outgrown:
+            if row.draft:
                 odds.saw(len(row.draft), accepted)
             for token in said[: accepted + 1]:
                 row.said.append(token)
                 if over := self.stops.over(row.said):
                     break
             row.kept += accepted
-            full = row.kept >= self.room.length
-            self.running[slot] = None if over or full else row
+            self.running[slot] = None if over else row
             if over:
                 self.answers(row.row.prompt).add(row.said[:-1])
                 self.done.append(DecodedRow(row.row, row.said, row.cost + self.intact.pay()))
-            elif full:
-                self.outgrown[row.row.number] = DecodedRow(row.row, row.said, row.cost)
 
     @torch.inference_mode()
     def close_gaps(self) -> None:

@@ -1,6 +1,6 @@
 """The packed engine: rows of many masks end to end in a pass, what they share is read once."""
 
-from collections import Counter, defaultdict, deque
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -29,7 +29,6 @@ from caploc.tasks.task import Generate
 # rows wait for it, and where drafts do not hold it is no more than a sixteenth too much.
 ENOUGH = 16
 ALL, LATER = 10**6, 16  # most tokens of a first draft, and of one in a step, which pads its rows
-LENGTHS = 1000  # of answers, which say how long the next will be
 NOT_PACKED = "does not give this model's answers, whose attention it does not know"
 PromptAsk = tuple[Ask, TokenizedPrompt]
 
@@ -90,8 +89,6 @@ class Generation(_RowRunner):
         self.odds: dict[Settings, tuple[DraftOdds, DraftOdds]] = defaultdict(
             lambda: (DraftOdds(ALL), DraftOdds(LATER))
         )
-        # lengths of the last answers
-        self.seen: dict[Settings, deque[int]] = defaultdict(lambda: deque(maxlen=LENGTHS))
 
     def answer(self, asks: Sequence[Ask]) -> Iterator[list[Answer]]:
         for settings, members in group_prompts(self.encoder, asks).items():
@@ -128,7 +125,6 @@ class Generation(_RowRunner):
         for batch in run_to_end(rows, make, self.sizer):
             answers: list[Answer] = []
             for decoded in batch:
-                self.seen[settings].append(len(decoded.tokens))
                 prompt, due = texts[decoded.row.prompt], due + decoded.cost
                 askers = asked[decoded.row.prompt, decoded.row.mask]
                 cost = due / max(1, len(askers))
@@ -146,19 +142,8 @@ class Generation(_RowRunner):
         drafting: Drafting,
         rows: Sequence[PlannedRow],
     ) -> Decoder:
-        """Plan open rows and be ready to run them; those not planned stay open.
-
-        Rows that outgrew their slots are planned when no others are left, with room for the longest
-        answer. Where slots are short and nothing was answered yet, the intact rows are planned
-        alone: they tell how long answers are.
-        """
-        sizes, seen = self.sizer.sizes(drafted=LATER), self.seen[settings]
-        fresh = [row for row in rows if row.number not in drafting.outgrown]
-        wanted = replace(work, wanted=fresh or rows, seen=seen if fresh else ())
-        plan = plan_batches(wanted, sizes)
-        short = plan.slots < min(sizes.most_rows, len(rows))
-        if short and not seen and any(stage.waits for stage in plan.stages):
-            plan = replace(plan, stages=plan.stages[:1])
+        """Plan open rows, and be ready to run them."""
+        plan = plan_batches(replace(work, wanted=rows), self.sizer.sizes(drafted=LATER))
         stops = self.encoder.stops(settings)
         return Decoder(self.packed, plan, prompts, masks.all, stops, drafting)
 

@@ -8,7 +8,6 @@ A *prompt* here is a row's tokens before anything is said, whatever the mask; it
 those after the prefix it shares with other prompts. A *depth* is a layer at which a pass can start.
 """
 
-from bisect import bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -33,7 +32,6 @@ UPKEEP, SHORTEST = 256, 16
 MARGIN = 1.2  # a record must save this many times what it costs
 # Shares of the memory for records, and for running rows' keys, which have both without records.
 RECORDS, KEPT = 0.35, 0.5
-QUANTILES = 0.5, 0.7, 0.8, 0.9, 0.95, 0.98, 1.0  # of lengths seen: what slots may have room for
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +78,6 @@ class MemorySizes(DecoderShape):
     most_rows: int
     most_tokens: int  # of one pass; more make it no faster
     drafted: int = 0  # most tokens drafted for a row in a step
-    alone: float = 0.0  # tokens through all layers that cost as much as a pass of its own
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +105,6 @@ class BatchPlan:
     prefix_depths: tuple[int, ...]
     stages: tuple[PlanStage, ...]
     slots: int  # rows that run at the same time, at most
-    answers: int  # tokens that each has room to say
     tokens: int  # most tokens of one pass that reads
     rows: int  # and most rows
     smallest: bool  # less memory would not make it any smaller
@@ -126,8 +122,7 @@ class PlannedWork:
     `stems` are each prompt's tokens that may be shared, `lengths` how many tokens a pass over the
     whole prompt has, `answers` how many more a row may come to say, `cuts` each mask's first
     knocked-out layer (the number of layers if none is). Rows whose numbers are in `first` are
-    answered before the others. `seen` are the lengths of answers so far; where they say that it
-    pays, slots have room for less than `answers`, and rows that say more are to be planned again.
+    answered before the others.
     """
 
     stems: Sequence[Tokens]
@@ -136,7 +131,6 @@ class PlannedWork:
     cuts: Sequence[int]
     wanted: Sequence[PlannedRow]
     first: Collection[int] = ()
-    seen: Sequence[int] = ()
 
 
 def plan_batches(work: PlannedWork, sizes: MemorySizes) -> BatchPlan:
@@ -147,9 +141,7 @@ def plan_batches(work: PlannedWork, sizes: MemorySizes) -> BatchPlan:
     for number, (_, members) in enumerate(group for group in groups if group[0]):
         for prompt in members:
             prefix[prompt] = number
-    planner = BatchPlanner(work, sizes, prefixes, tuple(prefix))
-    planner.work = replace(work, answers=min(work.answers, planner.answer_room()))
-    return planner.plan()
+    return BatchPlanner(work, sizes, prefixes, tuple(prefix)).plan()
 
 
 def shared_prefixes(stems: Sequence[Tokens]) -> list[tuple[int, list[int]]]:
@@ -242,49 +234,29 @@ class BatchPlanner:
     def plan(self) -> BatchPlan:
         depths, stages = self.prefix_depths(), tuple(self.in_turn())
         recorded = bool(depths) or any(stage.recorded for stage in stages)
-        slots = self.slots(self.work.answers, recorded)
+        slots = self.slots(recorded)
         return BatchPlan(
             self.prefixes,
             self.prefix,
             depths,
             stages,
             slots,
-            self.work.answers,
             self.tokens,
             self.sizes.most_rows,
             smallest=slots == 1 and self.tokens == self.longest and not recorded,
         )
 
-    def answer_room(self) -> int:
-        """Choose the tokens a slot has room to say: of the lengths seen, what costs a row least.
-
-        With room for r tokens s(r) rows run at a time, and each token said costs a(1 / s(r)) more
-        than its own share, a being what a pass costs beside its tokens. Of n answers seen m were
-        longer than r; such a row is read again with what it said, its chance (m + 1) / (n + 1).
-        """
-        allowed, seen, wanted = self.work.answers, sorted(self.work.seen), self.work.wanted
-        most = min(self.sizes.most_rows, len(wanted))
-        if not seen or self.slots(allowed, False) >= most:
-            return allowed
-        own = sum(self.own[row.prompt] for row in wanted) / len(wanted)
-        mean, costs = sum(seen) / len(seen), {}
-        for room in {*np.quantile(seen, QUANTILES, method="higher").tolist(), allowed}:
-            longer = len(seen) - bisect_right(seen, room)
-            again = (longer + 1) / (len(seen) + 1) * (own + room) if room < allowed else 0.0
-            costs[room] = mean * self.sizes.alone / self.slots(room, False) + again
-        return int(min(costs, key=lambda room: (costs[room], -room)))
-
-    def slots(self, answers: int, recorded: bool) -> int:
+    def slots(self, recorded: bool) -> int:
         """Count rows that can run at a time with their own keys and their masks' prefixes.
 
-        Each has room to say so many tokens; where prompts are `recorded`, keys have less memory.
+        Each has room for the longest answer; where prompts are `recorded`, keys have less memory.
         """
         wanted, sizes, tokens = self.work.wanted, self.sizes, self.tokens
         if not wanted:
             return 1
         memory = (KEPT if recorded else KEPT + RECORDS) * sizes.memory
         token, shared = sizes.keys * sizes.layers, max(self.before)
-        longest = max(self.own[row.prompt] for row in wanted) + answers
+        longest = max(self.own[row.prompt] for row in wanted) + self.work.answers
         each = token * longest + sizes.working + sizes.logits
         each += sizes.scores * (1 + sizes.drafted) * (longest + shared)
         # The intact prefix, the one before, and those that one pass reads for several masks.
@@ -441,7 +413,6 @@ class BatchSizer:
             most_rows=self.most,
             most_tokens=self.most_tokens(),
             drafted=drafted,
-            alone=PASS.get(device, PASS_ELSEWHERE),
         )
 
     def most_tokens(self) -> int:

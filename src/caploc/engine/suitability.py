@@ -162,7 +162,7 @@ def packed_logits(
     """Return each row's logits after its own last token, and after each token of a step."""
     numbers, every = MaskNumbers(packed.loaded.grid), tuple(range(1, packed.depth))
     rows = [PlannedRow(n, n, numbers.number(mask)) for n, mask in enumerate(masks)]
-    shape = len(own), AGAIN, UNLIMITED, UNLIMITED
+    shape = len(own), UNLIMITED, UNLIMITED
     plan = BatchPlan((tuple(prefix),), (0,) * len(own), every, (), *shape, smallest=True)
     intact = IntactRecords(packed, plan, numbers.all)
     before = intact.prefix_segment(0)
