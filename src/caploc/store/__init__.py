@@ -13,7 +13,6 @@ import os
 import sqlite3
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
-from contextvars import ContextVar
 from dataclasses import asdict
 from itertools import chain
 from pathlib import Path
@@ -40,8 +39,6 @@ __all__ = ["SCHEMA", "Question", "Row", "Store", "as_kept", "folder_lock", "pack
 
 LOCK = ".lock"
 BUSY_SECONDS = 30.0  # to wait for a reader, such as `caploc rows`
-# Folders whose lock whoever started this thread holds, for this thread's work.
-HELD: ContextVar[frozenset[Path]] = ContextVar("HELD", default=frozenset())
 
 Known = dict[tuple[bytes, str], Row]
 
@@ -176,16 +173,14 @@ def check_schema(database: sqlite3.Connection, path: Path) -> None:
 def folder_lock(folder: Path) -> FileLock:
     """The lock of a folder, taken, which keeps other processes out until it is released.
 
-    The same thread may take it again: whoever runs several studies in a folder holds it between
-    them, and with `hold_folder` for threads that run them. Raises FolderTaken if another process
-    (or thread) is running in the folder; StoreFailed if the folder cannot be made or written.
+    The same thread may take it again, and lets it go as often: whoever runs several studies in a
+    folder holds it between them. Raises FolderTaken if another process (or thread) is running in
+    the folder; StoreFailed if the folder cannot be made or written.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        place = folder.resolve() / LOCK
-        lock = FileLock(place, is_singleton=True)
-        if lock.is_locked or place not in HELD.get():  # by this thread, which lets it go as often
-            lock.acquire(timeout=0)
+        lock = FileLock(folder.resolve() / LOCK, is_singleton=True)
+        lock.acquire(timeout=0)
     except Timeout:
         raise FolderTaken(
             f"Another caploc process is running in {folder}; wait until it has ended, or stop it."
@@ -197,13 +192,11 @@ def folder_lock(folder: Path) -> FileLock:
 
 @contextmanager
 def hold_folder(folder: Path) -> Iterator[None]:
-    """Keep a folder's lock while the block runs, also for threads with a copy of this context."""
-    lock, before = folder_lock(folder), HELD.get()
-    held = HELD.set(before | {folder.resolve() / LOCK})
+    """Keep a folder's lock while the block runs."""
+    lock = folder_lock(folder)
     try:
         yield
     finally:
-        HELD.reset(held)
         lock.release()
 
 
