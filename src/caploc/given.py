@@ -238,7 +238,7 @@ def write_task(
         }  # fmt: skip
     metric = SCORE if scored else "acc"
     task = {
-        "task": name,
+        "task": "your task" if name == EXAMPLES else name,
         "dataset_path": "parquet",
         "dataset_kwargs": {"data_files": {"test": str((place / "examples.parquet").absolute())}},
         "test_split": "test",

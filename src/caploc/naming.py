@@ -15,8 +15,9 @@ from hashlib import blake2b
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
-from caploc.errors import BadOption, UnknownName, nearest, unknown
+from caploc.errors import BadData, BadOption, UnknownName, nearest, unknown
 
 DEFAULT_MODEL = "smollm2"  # where none is named
 RECIPE = 1  # raised whenever the same GGUF file is converted into something else
@@ -141,6 +142,7 @@ NAMED = re.compile(
 )
 TAGGED = re.compile(r"^[\"']?tag[\"']?:[ \t]*((?:\n[ \t]*-[ \t]*\S+[ \t]*)+|\S+[ \t]*$)", re.M)
 DATA = (".json", ".parquet")
+YAML = (".yaml", ".yml")
 OURS = "words/"  # how names begin that lm-eval has none of
 
 
@@ -156,11 +158,47 @@ def check_listed(names: Iterable[str]) -> None:
                 f"{name} holds examples, and a task also says how they are asked: name a YAML that "
                 "reads them (docs/tasks.md), or write them as pairs into a .jsonl or .csv file."
             )
-        if name == "none" or name.endswith((".yaml", ".yml")) or is_file(at_home(name)):
+        is_yaml = name.endswith(YAML) and not name.startswith(OURS)
+        if is_yaml and not is_file(at_home(name)):
+            raise UnknownName(f"There is no task file {name!r}; give the path of an lm-eval YAML.")
+        if name == "none" or is_yaml or is_file(at_home(name)):
             continue
         if name in own_tasks() or not name.startswith(OURS) and name in harness_tasks():
             continue
         raise unknown_task(name)
+
+
+def check_examples(names: Iterable[str]) -> None:
+    """Refuse a task's YAML whose examples should lie in a file of this disk that is not there.
+
+    Raises BadData. What else is wrong with a YAML is said where it is read.
+    """
+    for name in names:
+        path = at_home(name)
+        for file in files_named_in(path) if name.endswith(YAML) else ():
+            if not is_file(Path(file)):
+                raise BadData(
+                    f"{name} reads its examples from {file!r}, and there is no such file; correct "
+                    "its data_files, which begin in the folder where the command is given, or "
+                    "name the file with --data."
+                )
+
+
+def files_named_in(path: Path) -> list[str]:
+    """List the single files of this disk from which a YAML says that its examples are read."""
+    import yaml
+
+    plain: Any = type("Plain", (yaml.SafeLoader,), {})
+    plain.add_multi_constructor("!", lambda *_: None)  # a function, say, is nothing here
+    with suppress(OSError, ValueError, yaml.YAMLError, AttributeError):
+        said = yaml.load(path.read_text(encoding="utf-8"), plain)  # noqa: S506  (a SafeLoader)
+        given = said.get("dataset_kwargs", {}).get("data_files", [])
+        values = given.values() if isinstance(given, dict) else [given]
+        each = [
+            file for value in values for file in (value if isinstance(value, list) else [value])
+        ]
+        return [file for file in each if "://" not in file and not set(file) & set("*?[{")]
+    return []
 
 
 def unknown_task(name: str) -> UnknownName:
@@ -221,7 +259,7 @@ def named_in(folder: Path) -> Iterator[str]:
     """Every name that a YAML file below the folder gives to a task, group or tag."""
     for place, _, files in os.walk(folder):
         for file in files:
-            named = file.endswith((".yaml", ".yml"))
+            named = file.endswith(YAML)
             if not named and "." in file:  # what YAML files include has no ending, and tags only
                 continue
             text = Path(place, file).read_text(encoding="utf-8", errors="replace")

@@ -27,8 +27,8 @@ from annotated_types import Ge, Gt, Le, Lt, MinLen
 from pydantic import AfterValidator, ConfigDict, ValidationError
 from pydantic_core import ErrorDetails
 
-from caploc.errors import BadOption, CaplocError, describe_fault, unknown
-from caploc.naming import at_home, default_others, placed
+from caploc.errors import BadData, BadOption, CaplocError, describe_fault, unknown
+from caploc.naming import at_home, default_others, is_file, placed
 
 Record = TypeVar("Record")
 
@@ -243,6 +243,14 @@ def parse_data(files: Any, start: Path = Path()) -> dict[str, str]:
         kept = (split, *file) == (WORDS, PACKAGED)
         found[split] = file[0] if kept else str((start / at_home(file[0])).absolute())
     return found
+
+
+def check_data_file(name: str, file: Path) -> None:
+    """Refuse a file that is not there or holds nothing."""
+    if not is_file(file):
+        raise BadData(f"--data {name}={file}: there is no such file.")
+    if file.stat().st_size == 0:
+        raise BadData(f"--data {name}={file}: the file is empty.")
 
 
 @record(frozen=True)

@@ -3,6 +3,7 @@
 import math
 import re
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum
 from functools import cache
@@ -11,6 +12,7 @@ from typing import Any, Protocol
 
 import yaml
 
+from caploc.naming import YAML, is_file
 from caploc.result import Result, TaskComparison
 
 NAMES_SHOWN = 8  # a sentence with more head names than this is no longer read
@@ -22,7 +24,11 @@ UNSEEN = re.compile(
     "\u2060-\u206f\ufeff\ufff9-\ufffb\ud800-\udfff\U000e0000-\U000e007f]"
 )
 
-GIVEN_PAIRS = re.compile(r"/([^/]+)-[0-9a-f]{8}/\1\.yaml$")  # as `given` writes them
+# what a YAML, or JSON in its place, says that its task or group is called
+TITLE = re.compile(
+    r"""^[ {]{0,2}["']?(?:task|group)["']?: *["']?([^"'#|>\[\n]+?)["']?,? *$""", re.M
+)
+MOST = 100_000  # characters of a YAML that are read for it
 
 
 def visible(text: Any) -> str:
@@ -46,12 +52,23 @@ def inline(text: Any) -> str:
 def called(name: Any) -> str:
     """Return the name of a task or model as a sentence calls it: of a path, its last part.
 
-    The task that `caploc.locate` makes of pairs has no name of its own.
+    Of a task's YAML that is there, it is what the YAML says.
     """
     text = inline(name)
-    if given := GIVEN_PAIRS.search(text):
-        return "your task" if given[1] == "examples" else given[1]
-    return text.rstrip("/").rsplit("/", 1)[-1] or text if text.startswith("/") else text
+    if not text.startswith("/"):
+        return text
+    return (title_in(text) if text.endswith(YAML) else "") or text.rstrip("/").rsplit("/", 1)[-1]
+
+
+@cache
+def title_in(path: str) -> str:
+    """Return the name that a YAML gives its task or group; empty where it is not there."""
+    if not is_file(Path(path)):
+        return ""
+    with suppress(OSError), Path(path).open(encoding="utf-8", errors="replace") as file:
+        if found := TITLE.search(file.read(MOST)):
+            return inline(found[1])
+    return ""
 
 
 def called_apart(names: Iterable[str]) -> dict[str, str]:

@@ -14,6 +14,7 @@ from caploc.engine import check_engine
 from caploc.engine.api import HeadModel, Model_co, RowEngine
 from caploc.errors import BadOption, UserError, pick
 from caploc.measurement import Meter
+from caploc.models.devices import SPREAD
 from caploc.models.loading import (
     LoadedModel,
     Weights,
@@ -22,7 +23,7 @@ from caploc.models.loading import (
     load_model,
     load_tokenizer,
 )
-from caploc.models.placement import SCHEMES, SPREAD
+from caploc.models.placement import SCHEMES
 from caploc.models.sources import ModelSource, find_source
 from caploc.modes import Intervention, Sources
 from caploc.options import ZERO, Mode, ModelFields, TaskOptions, Workers, record

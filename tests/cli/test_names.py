@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 from caploc import naming as task_names
 from caploc.cli import app, options
 from caploc.cli.options import split_names
-from caploc.errors import BadOption, UnknownName
+from caploc.errors import BadData, BadOption, UnknownName
 from worlds import DEMO
 
 
@@ -79,6 +79,8 @@ def test_the_version_waits_for_no_library_and_no_command():
         ("locate", DEMO, "--task", "demo/addition", "--method", "css", "--rate", "1.5"),
         ("export", "nowhere", "--to", "cut"),
         ("locate", DEMO, "--task", "demo/addition", "--device", "gpu"),
+        ("locate", DEMO, "--task", "nowhere.yaml"),
+        ("locate", DEMO, "--task", "demo/addition", "--data", "test=nowhere.jsonl"),
         ("chat", "nowhere"),
         ("curve", "nowhere"),
     ],
@@ -88,10 +90,32 @@ def test_a_mistake_is_told_before_anything_is_loaded(words):
     assert not imported_by(*words, fails=True) & {"torch", "lm_eval", "transformers"}
 
 
+def test_a_device_that_is_not_here_is_told_with_torch_alone():
+    words = ("locate", DEMO, "--task", "demo/addition", "--device", "cuda:99")
+    assert not imported_by(*words, fails=True) & {"lm_eval", "transformers"}
+
+
+def test_a_yaml_whose_examples_are_not_there_is_told_before_it_is_loaded(tmp_path):
+    path = tmp_path / "mine.yaml"
+    files = {"one": "gone.jsonl", "all": "[here.csv, gone.jsonl]", "split": "{test: gone.jsonl}"}
+    for given in files.values():
+        kwargs = f"dataset_kwargs:\n  data_files: {given}\n"
+        path.write_text(f"task: mine\ndoc_to_text: !function mine.text\n{kwargs}")
+        with pytest.raises(BadData, match=r"mine.yaml reads its examples from '.*', and there is "):
+            task_names.check_examples([str(path)])
+    assert not imported_by("locate", DEMO, "--task", str(path), fails=True) & {"torch", "lm_eval"}
+    for given in ("hf://a/b.json", "data-*.json", str(path)):
+        path.write_text(f"task: mine\ndataset_kwargs: {{data_files: '{given}'}}\n")
+        task_names.check_examples([str(path), "gsm8k", str(tmp_path / "none.yaml")])
+    path.write_text("task: [")  # what is wrong here is said where it is read
+    task_names.check_examples([str(path)])
+
+
 def test_names_files_and_what_lm_eval_has_are_let_through(tmp_path):
     keep("gsm8k")
     (tmp_path / "of-mine").write_text("task: mine\n")
-    names = ["words/past,gsm8k", "none", "a/b.yaml", str(tmp_path / "of-mine")]
+    (tmp_path / "b.yaml").write_text("task: b\n")
+    names = ["words/past,gsm8k", "none", str(tmp_path / "b.yaml"), str(tmp_path / "of-mine")]
     assert options.check_tasks(names) == names
     with pytest.raises(UnknownName, match="Did you mean 'gsm8k'"):
         options.check_tasks(["gsm8"])

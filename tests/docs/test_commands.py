@@ -8,7 +8,7 @@ import pytest
 import typer.main
 from typer.testing import CliRunner
 
-from caploc import folder
+from caploc import folder, naming
 from caploc.cli import app, options
 from caploc.folder import RESULT
 from worlds import DEMO
@@ -59,6 +59,8 @@ def test_a_command_on_a_page_has_options_and_tasks_that_exist(page, line, monkey
     monkeypatch.setattr(folder, "read_json", lambda path: {"top": ["L0H1"]})
     monkeypatch.setattr(options, "read_pairs", lambda name: [])
     monkeypatch.setattr(options, "is_pairs", lambda name: name.endswith(".jsonl"))
+    there = naming.is_file
+    monkeypatch.setattr(naming, "is_file", lambda path: path.suffix == ".yaml" or there(path))
     words = shlex.split(line, comments=True)
     if words[0] == "--install-completion":
         return

@@ -17,9 +17,9 @@ from transformers import PreTrainedTokenizerFast
 
 from caploc.errors import BadOption, ModelRefused, UnknownName
 from caploc.models import loading, sources
+from caploc.models.devices import pick_device
 from caploc.models.knockout import knockout
 from caploc.models.loading import check_model, load_model, load_tokenizer
-from caploc.models.placement import pick_device
 
 
 def save(folder, model, **special):

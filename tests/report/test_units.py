@@ -6,7 +6,7 @@ import pytest
 from shaping import shaped
 
 from caploc.result import Score, TaskComparison
-from caploc.wording import NOT_MEASURED, ScoreKind, Unit, unit_of, unit_of_other
+from caploc.wording import NOT_MEASURED, ScoreKind, Unit, called, unit_of, unit_of_other
 
 SHARE = Unit(ScoreKind.SHARE, "acc")
 PLAIN = Unit(ScoreKind.PLAIN, "word_perplexity", higher_is_better=False)
@@ -76,3 +76,18 @@ def test_another_task_may_have_another_kind_of_score():
     assert kind(0.98, 0.97) is ScoreKind.SHARE
     assert kind(12.0, 13.0) is ScoreKind.PLAIN
     assert kind(0.5, 0.4, metric="mcc") is ScoreKind.PLAIN
+
+
+def test_a_task_of_a_yaml_is_called_what_the_yaml_says(tmp_path):
+    path = tmp_path / "file.yaml"
+    assert called(str(path)) == "file.yaml"  # as it was, where it is gone
+    titles = {
+        "task: my_sums\ndoc_to_text: x\n": "my_sums",
+        '{\n "task": "your task",\n "dataset_path": "json"\n}': "your task",
+        "# of both\ngroup: both\ntask:\n  - one\n  - two\n": "both",
+        "dataset_path: json\nmetadata:\n    task: no\n": "yaml.3",
+    }
+    for number, (text, title) in enumerate(titles.items()):
+        path = tmp_path / f"yaml.{number}.yaml"
+        path.write_text(text)
+        assert called(str(path)).removesuffix(".yaml") == title

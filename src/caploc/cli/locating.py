@@ -2,6 +2,7 @@
 
 import shlex
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -10,13 +11,15 @@ import typer
 from caploc import console
 from caploc.cli import options
 from caploc.cli.options import Without, option
-from caploc.naming import DEFAULT_MODEL, check_listed, default_folder
+from caploc.naming import DEFAULT_MODEL, check_examples, check_listed, default_folder
 from caploc.options import (
     COMPONENTS,
     METHODS,
+    PACKAGED,
     Settings,
     StudyFields,
     build,
+    check_data_file,
     check_read,
     with_general_task,
 )
@@ -66,7 +69,10 @@ def locate(
     said = study | {"model": model, "allow_code": code.allow_code}
     first = [build(StudyFields, said | {"task": tasks[0], "method": way}) for way in methods][0]
     check_read(study, methods, first.settings.goal)
-    check_listed((*first.other_tasks, *first.spare, *first.twins))
+    others = (*first.other_tasks, *first.spare, *first.twins)
+    check_listed(others)
+    asked = workers.parse()
+    check_places(first, (*tasks, *others), here=asked is None)
     names = (Path(name).stem if is_pairs(name) else name for name in tasks)
     kind = () if first.components == COMPONENTS[0] else (first.components,)
     folder = out or default_folder(model, *methods, *kind, *names)
@@ -74,7 +80,7 @@ def locate(
     from caploc.declaration import Study
     from caploc.studies import locate_all
 
-    said |= {"workers": workers.parse()}
+    said |= {"workers": asked}
     studies = [
         build(Study, with_general_task(said | {"task": name, "method": way}))
         for name in options.with_pairs(tasks, folder)
@@ -90,6 +96,20 @@ def locate(
         return
     show_results(results)
     console.say(f"Report: {found.report}")
+
+
+def check_places(study: StudyFields, tasks: Sequence[str], *, here: bool) -> None:
+    """Refuse, in a second or two, files of examples and devices that are not there."""
+    data = study.options.data
+    for split, file in data.items():
+        if file != PACKAGED:
+            check_data_file(split, Path(file))
+    if not data:
+        check_examples(tasks)
+    if here and study.model.device not in ("auto", "cpu"):
+        from caploc.models.devices import check_present  # loads torch alone
+
+        check_present(study.model.device)
 
 
 def show_results(results: "list[Result]") -> None:

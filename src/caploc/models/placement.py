@@ -11,8 +11,8 @@ from torch import nn
 from transformers import BitsAndBytesConfig, PretrainedConfig, PreTrainedModel
 
 from caploc.errors import BadOption, OutOfMemory, pick
+from caploc.models.devices import SPREAD, pick_device
 
-SPREAD = "spread"
 GPU_SHARE, SHARE = 0.8, {"cpu": 0.9}  # of the free memory, for weights that are spread
 ROOM = 1.05  # times the weights' own bytes: buffers, and what the allocator rounds up
 # Bytes of a weight in LLM.int8(), and in NF4 whose scales are quantized too, both of bitsandbytes.
@@ -35,23 +35,6 @@ def parse_placement(name: str) -> Placement:
     if name == SPREAD:
         return Placement(pick_device("auto"), spread=True)
     return Placement(pick_device(name))
-
-
-def pick_device(name: str) -> torch.device:
-    """Return the device of that name; auto is CUDA, else MPS, else CPU."""
-    present = ["cpu"]
-    if torch.backends.mps.is_available():
-        present.insert(0, "mps")
-    present[:0] = [f"cuda:{index}" for index in range(torch.cuda.device_count())]
-    if name == "auto":
-        return torch.device(present[0])
-    wanted = "cuda:0" if name == "cuda" else name
-    if wanted not in present:
-        raise BadOption(
-            f"There is no device {name!r} here; choose auto, {', '.join(present)} or {SPREAD} "
-            "(over all of them)."
-        )
-    return torch.device(wanted)
 
 
 def memory_limits() -> dict[int | str, int]:

@@ -27,8 +27,8 @@ from caploc.engine.encoding import RequestEncoder, Span
 from caploc.errors import BadData, BadOption, UserError
 from caploc.folder import NEURONS, RUN, claim, package_versions, write_json
 from caploc.measurement import Meter, outcomes_by_example
+from caploc.models.devices import SPREAD
 from caploc.models.loading import LoadedModel
-from caploc.models.placement import SPREAD
 from caploc.neurons.attribution import Attribution
 from caploc.neurons.cache import ArrayCache
 from caploc.neurons.engine import Batcher, Cutter, ErasureMode, NeuronEngine

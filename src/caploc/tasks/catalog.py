@@ -17,10 +17,9 @@ from lm_eval.tasks import TaskManager
 from lm_eval.tasks._index import Entry, Kind
 
 from caploc.errors import BadData, BadOption, CaplocError
-from caploc.naming import OURS, ZERO_SHOT, are_twins, at_home, task_folders, unknown_task
-from caploc.options import PACKAGED, WORDS, TaskOptions
+from caploc.naming import OURS, YAML, ZERO_SHOT, are_twins, at_home, task_folders, unknown_task
+from caploc.options import PACKAGED, WORDS, TaskOptions, check_data_file
 from caploc.tasks.datafiles import (
-    check_data_file,
     check_data_files,
     data_overrides,
     definition,
@@ -34,7 +33,7 @@ from caploc.tasks.harness import HarnessTask, Mixture
 from caploc.tasks.leaf import ChatTemplate, Leaf
 from caploc.tasks.programs import NOT_ALLOWED, check_programs, replace_code_eval
 from caploc.tasks.task import Task
-from caploc.tasks.taskfiles import ENDINGS, has_mark, open_task_file
+from caploc.tasks.taskfiles import has_mark, open_task_file
 from caploc.tasks.templates import confine_templates
 
 confine_templates()
@@ -80,7 +79,7 @@ def find_task(name: str) -> tuple[TaskManager, str]:
     for folder in own_folders():
         if name in own_manager(folder).task_index:
             return own_manager(folder), name
-    if name.endswith(ENDINGS) and not name.startswith(OURS):
+    if name.endswith(YAML) and not name.startswith(OURS):
         return open_task_file(at_home(name))
     if name.startswith(OURS) or name not in harness_manager().task_index:
         raise unknown_task(name)
@@ -100,7 +99,7 @@ def mixture_parts(manager: TaskManager, name: str) -> list[tuple[TaskManager, st
     members = definition(entry).get("task")
     if not isinstance(members, list) or not all(isinstance(member, str) for member in members):
         raise BadData(f"Mixture {name} must list its tasks by their names (`task: [boolq, mmlu]`).")
-    if files := [member for member in members if member.endswith(ENDINGS)]:
+    if files := [member for member in members if member.endswith(YAML)]:
         raise BadData(
             f"Mixture {name} names the file {files[0]!r}; put it beside the mixture, and name the "
             "task in it."

@@ -16,7 +16,7 @@ import pandas as pd
 from lm_eval.tasks._index import Entry
 
 from caploc.errors import BadData, BadOption
-from caploc.naming import is_file
+from caploc.options import check_data_file
 
 FORMATS = {".json": "json", ".jsonl": "json", ".csv": "csv", ".parquet": "parquet"}
 SPLITS = ("test_split", "validation_split", "training_split", "fewshot_split")  # of a definition
@@ -32,14 +32,6 @@ def data_format(file: Path) -> str:
     if file.suffix not in FORMATS:
         raise BadOption(f"--data files end in {', '.join(FORMATS)}; got {file.name!r}.")
     return FORMATS[file.suffix]
-
-
-def check_data_file(name: str, file: Path) -> None:
-    """Refuse a file that is not there or holds nothing."""
-    if not is_file(file):
-        raise BadData(f"--data {name}={file}: there is no such file.")
-    if file.stat().st_size == 0:
-        raise BadData(f"--data {name}={file}: the file is empty.")
 
 
 def check_data_files(files: Mapping[str, str]) -> None:

@@ -17,9 +17,8 @@ from lm_eval.tasks._index import Entry, Kind
 from lm_eval.tasks._yaml_loader import load_yaml
 
 from caploc.errors import BadData, UnknownName
-from caploc.naming import at_home, is_file
+from caploc.naming import YAML, at_home, is_file
 
-ENDINGS = (".yaml", ".yml")
 FUNCTION = "!function"
 Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # lm-eval's parser
 UNREADABLE = (OSError, ValueError, TypeError, RecursionError, yaml.YAMLError)
@@ -91,9 +90,9 @@ def find_code(task: str) -> str | None:
     The file is searched, the YAML files of its folder, and those that any of them includes.
     """
     path = at_home(task)
-    if not (task.endswith(ENDINGS) and is_file(path)):
+    if not (task.endswith(YAML) and is_file(path)):
         return None
-    beside = (file for ending in ENDINGS for file in path.absolute().parent.rglob(f"*{ending}"))
+    beside = (file for ending in YAML for file in path.absolute().parent.rglob(f"*{ending}"))
     waiting, seen = [path, *sorted(beside)], set[Path]()
     while waiting:
         try:

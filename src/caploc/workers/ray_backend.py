@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from caploc.errors import BadOption, CaplocError, RunFailed
-from caploc.models.placement import SPREAD
+from caploc.models.devices import SPREAD
 from caploc.options import Workers
 from caploc.workers.distributed import ModelIdentity, Replica, WorkerRecipe
 
