@@ -20,11 +20,12 @@ from caploc.files import read_toml
 from caploc.finished import FinishedRun
 from caploc.folder import RESULT, claim
 from caploc.naming import placed
+from caploc.options import build, with_general_task
 from caploc.progress import Progress
 from caploc.recovery import paired_standard_error
 from caploc.result import Result
 from caploc.stats.localization import HeadCost, Intact, judge_universality
-from caploc.studies.file import Mistakes, Place, expanded, folder_names, understood
+from caploc.studies.file import Place, StudyFile, folder_names
 from caploc.study import Study
 from caploc.tasks.catalog import TaskOptions
 from caploc.tasks.task import Task
@@ -94,18 +95,18 @@ class Setup:
         content = read_toml(path)
         benchmarks = tuple(Benchmark(**each) for each in content.pop("benchmark"))
         place = path.parent / content.pop("studies")
-        file, said = understood(read_toml(place))
-        found = Mistakes()
-        placed_studies = list(expanded(file, place.parent, allowed, found)) if file else []
-        if file is None or (said := [*said, *found.sentences()]):
-            raise BadOption(f"{place}: {' '.join(said)}")
-        names = folder_names([each for each, _ in placed_studies])
+        file, may = StudyFile.model_validate(read_toml(place)), {"allow_code": allowed.code}
+        built = [
+            (each, build(Study, with_general_task(said) | may, place.parent))
+            for each, said in file.places()
+        ]
+        names = folder_names([each for each, _ in built])
         return cls(
             **content,
             out=place.parent / file.out if file.out else Path("runs") / place.stem,
-            studies=dict(zip(names, placed_studies, strict=True)),
+            studies=dict(zip(names, built, strict=True)),
             methods=tuple(file.labels("methods")),
-            models={each.models: study.model for each, study in placed_studies},
+            models={each.models: study.model for each, study in built},
             benchmarks=benchmarks,
         )
 

@@ -2,14 +2,12 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import combinations, product
+from itertools import product
 from typing import Any
 
 from caploc.components import Head, Heads
 from caploc.models.loading import model_shape
-from caploc.result import Result
-from caploc.search import column_mask
-from caploc.stats.chance import correct_for_pairs, count_shared
+from caploc.stats.chance import overlaps
 from papers.exhibits import NOTHING, Value, span
 from papers.heads import published
 from papers.heads.localization import (
@@ -117,11 +115,6 @@ def table4(model: Measured) -> Rows:
                 (result.cost.search_rows or 0) - (result.cost.intact_rows or 0), digits=0
             ),
         }
-
-
-def rows_of(result: Result) -> int:
-    """Count the rows that a search asked with heads knocked out."""
-    return (result.cost.search_rows or 0) - (result.cost.intact_rows or 0)
 
 
 def table5(model: Measured) -> Rows:
@@ -267,33 +260,19 @@ def note_universal(model: Measured) -> None:
 
 def sharing(model: Measured) -> Rows:
     """Heads and key-value groups that benchmarks share, beside what chance would give."""
-    grid = model.grid
-    found = {each.label: column_mask(grid.size, [grid.column(head) for head in heads])
-             for each in model.localized if (heads := model.heads(each))}  # fmt: skip
-    of_groups = Heads(
-        tuple(n // size for n, size in zip(grid.heads_per_layer, grid.group_sizes, strict=True))
-        if grid.group_sizes
-        else grid.heads_per_layer
-    )
-    groups = {
-        label: column_mask(
-            of_groups.size, [n for n, group in enumerate(grid.groups) if mask[list(group)].any()]
-        )
-        for label, mask in found.items()
-    }
-    pairs = list(combinations(found, 2))
-    of_heads = correct_for_pairs([count_shared(found[a], found[b], grid) for a, b in pairs])
-    reached = correct_for_pairs([count_shared(groups[a], groups[b], of_groups) for a, b in pairs])
-    for (one, other), heads, both in zip(pairs, of_heads, reached, strict=True):
-        row: Row = {"model": model.label, "tasks": f"{one}, {other}"}
-        names = " ".join(str(head) for head in grid.named(found[one] & found[other]))
-        for what, chance in (("heads", heads), ("key-value groups", both)):
+    found = {each.label: heads for each in model.localized if (heads := model.heads(each))}
+    for pair in overlaps(found, model.grid, draws=1):
+        row: Row = {"model": model.label, "tasks": f"{pair.first}, {pair.second}"}
+        for what, chance in (
+            ("heads", pair.head_chance),
+            ("key-value groups", pair.reach_chance),
+        ):
             row[what] = chance.count
             row[f"{what} by chance"] = Value(chance.expected, digits=2)
             row[f"p, {what}"] = Value(chance.p, digits=4)
             row[f"p in layers, {what}"] = Value(chance.p_in_layers, digits=4)
             row[f"p of all pairs, {what}"] = Value(chance.p_of_pairs, digits=4)
-        yield row | {"which": names or NOTHING}
+        yield row | {"which": " ".join(pair.heads) or NOTHING}
 
 
 def scale(model: Measured) -> Rows:
