@@ -1,95 +1,220 @@
-"""Experiments of CNL: everything, or facts located, or items decoupled; each goes on if stopped."""
+"""The experiments of CNL, one after another, into one folder: `python -m papers.cnl fidelity`.
+
+Numbers go to `numbers.json`; tables and figures are made of them. What was measured is not measured
+again.
+"""
 
 import argparse
 import shlex
+import shutil
 import sys
-from collections.abc import Iterator, Sequence
-from dataclasses import fields
-from functools import partial
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from caploc import console
-from caploc.errors import CaplocError
-from caploc.naming import default_folder, placed
+from caploc.cache import Cache
+from caploc.errors import BadOption, CaplocError, pick
+from caploc.folder import LEDGER, read_json
+from caploc.models.loading import LoadedModel, load_model
+from caploc.naming import placed
+from caploc.neurons.attribution import Attribution
+from caploc.neurons.controls import measure_controls
+from caploc.neurons.enhancing import enhance_located, list_gains
+from caploc.neurons.erasure import erase, list_losses
+from caploc.neurons.finding import score_cache
+from caploc.neurons.locating import locate
+from caploc.neurons.model import NeuronModel, as_neurons
+from caploc.neurons.study import NeuronStudy, open_study, write_result
+from caploc.stats import plain_value
 from caploc.stats.threshold import Rule
-from caploc.workbench import ModelOptions
-from papers.cnl.contrasts import CONTRASTS, ITEMS
-from papers.cnl.decoupling import DecouplingStudy, measure_decoupling
-from papers.cnl.fact_study import FIDELITY, METHODS, RELIABILITY, FactStudy, measure_facts
-from papers.cnl.preset import read_preset
-from papers.cnl.reproduction import reproduce_cnl
-from papers.exhibits import Exhibit
+from papers.cnl.comparisons import Effects, compare_points, cross
+from papers.cnl.contrasts import CONTRASTS
+from papers.cnl.decoupling import LOCATORS, ItemLocator, decouple
+from papers.cnl.fact_study import FactStudy
+from papers.cnl.facts import read_facts
+from papers.cnl.preset import CnlPreset, Step
+from papers.cnl.tables import list_tables
+from papers.exhibits import Exhibit, write_all
 
-ALL, DECOUPLE = "all", "decouple"
-
-
-def parse(arguments: Sequence[str]) -> argparse.Namespace:
-    """Read the command line."""
-    parser = argparse.ArgumentParser("python -m papers.cnl", description=__doc__)
-    commands = parser.add_subparsers(dest="command", required=True)
-    every = commands.add_parser(ALL, help="every experiment of a preset")
-    every.add_argument("--preset", default="real", help="real, paper, or a TOML file like them")
-    every.add_argument("--model", help="in place of the preset's")
-    for question in (FIDELITY, RELIABILITY):
-        facts = commands.add_parser(question, help=f"{question} of single facts, located")
-        facts.add_argument("model")
-        facts.add_argument("--facts", default="words/facts", help="a file, or words/facts")
-        facts.add_argument("--method", dest="methods", action="append", choices=METHODS)
-        facts.add_argument("--rewrites", help="JSON lines of further wordings: name and texts")
-        facts.add_argument("--texts", help="texts, one a line, for the covariance of an edit")
-        facts.add_argument("--count", type=int, help="facts that the model knows, at most")
-        facts.add_argument("--draws", type=int, help="draws of random sets, 5 or more")
-        facts.add_argument("--share", type=float, help="of the edges that a circuit keeps")
-    items = commands.add_parser(DECOUPLE, help="capability, content and wording varied apart")
-    items.add_argument("model")
-    items.add_argument("--contrasts", default="arithmetic", choices=CONTRASTS)
-    items.add_argument("--items", type=int, default=ITEMS, help="base items")
-    items.add_argument("--method", dest="methods", action="append", help="of a score or a fact")
-    items.add_argument("--share", type=float, help="of all neurons, instead of 6 sigma")
-    for command in commands.choices.values():
-        command.add_argument("--seed", type=int, default=0)
-        command.add_argument("--out", type=Path, help="folder; resumes what lies there")
-        command.add_argument("--quiet", action="store_true")
-    return parser.parse_args(arguments)
+NUMBERS = "numbers.json"
+WORDS = (
+    "Of the paper only the figures in docs/cnl.md are known to us, and none of its tables; what "
+    "stands here is measured, by recipes that are ours where none is published, and reproduces no "
+    "number of the paper. Brackets are 95 % intervals. A dash is something that was not measured, "
+    "or is not defined."
+)
 
 
-def given(kind: type, asked: argparse.Namespace) -> Iterator[tuple[str, Any]]:
-    """Yield the fields of a study that were given, but its model."""
-    for name in (field.name for field in fields(kind)):
-        value = getattr(asked, name, None)
-        if value is not None and name != "model":
-            yield name, tuple(value) if isinstance(value, list) else value
+class Experiments:
+    """A preset, the folder it fills, and the numbers found so far.
+
+    Raises UserError for a mistake, before a model is loaded where possible.
+    """
+
+    def __init__(
+        self, preset: CnlPreset, folder: Path, command: str = "", *, quiet: bool = True
+    ) -> None:
+        self.preset, self.folder, self.command, self.quiet = preset, folder, command, quiet
+        preset.check()
+        for name in preset.facts.sets:
+            read_facts(name)
+        for name in preset.decoupling.sets:
+            pick(CONTRASTS, name, "set of contrasts")
+        for name in preset.decoupling.methods:
+            pick(dict.fromkeys(LOCATORS), name, "neuron score or way to locate facts")
+        own = preset.model_dump(mode="json", exclude={"steps"})
+        self.numbers: dict[str, Any] = {"preset": own}
+        if (folder / NUMBERS).exists():
+            self.numbers = read_json(folder / NUMBERS)
+            if self.numbers["preset"] != own:
+                raise BadOption(f"{folder} holds another preset's numbers; choose another --out.")
+
+    def run(self, steps: Sequence[Step]) -> list[Exhibit]:
+        """Measure, and write every table and figure after each step; those of all steps so far."""
+        shown: list[Exhibit] = []
+        for step in steps:
+            if step in ("scored", "erased", "tuned") and "main" not in self.numbers:
+                self.located()
+            getattr(self, step)()
+            shown = self.write()
+        return shown
+
+    def write(self) -> list[Exhibit]:
+        """Write the numbers, and a page of what they say."""
+        self.numbers = plain_value(self.numbers)
+        write_result(self.folder / NUMBERS, self.numbers, self.command)
+        exhibits = list_tables(self.numbers)
+        write_all(exhibits, self.folder, self.preset.about, f"    {self.command}\n\n{WORDS}")
+        return exhibits
+
+    @property
+    def place(self) -> Path:
+        """Where the sets lie that are erased, tuned and crossed."""
+        return self.folder / ("neurons-sigma" if self.preset.share is None else "neurons")
+
+    def measure(self, command: Callable[..., Any], *asked: Any) -> Any:
+        """Run a command on neurons, which writes a page of its own into its folder."""
+        with console.progress(self.quiet) as progress:
+            return command(*asked, progress, command=self.command)[0]
+
+    def locate(self, study: NeuronStudy, place: Path) -> Any:
+        kinds = {task: kind for task, kind in self.preset.kinds.items() if task in study.tasks}
+        return self.measure(partial(locate, kinds=kinds), study, place)
+
+    def located(self) -> None:
+        """Neurons by the paper's threshold and by an equal share (rows 11 to 15 and 21)."""
+        sigma = self.folder / "neurons-sigma"
+        self.numbers["main"] = self.locate(self.preset.study(None), sigma)
+        if self.preset.share is not None:  # the scores are the same whatever the rule
+            scores = (score_cache(folder).folder for folder in (sigma, self.place))
+            shutil.copytree(*scores, dirs_exist_ok=True)
+            study = self.preset.study(self.preset.share)
+            self.numbers["main"] = self.locate(study, self.place)
+
+    def scored(self) -> None:
+        """Other scores, points of the integral, controls (11, 19, 22)."""
+        asked, study = self.preset.scores, self.preset.study(self.preset.share)
+        tasks = asked.compared or self.preset.tasks
+        with open_study(study, self.place, None, "") as lab:
+            points = compare_points(lab, tasks, asked.point_examples)
+        self.numbers["points"] = {"examples": asked.point_examples, "rows": points}
+        self.measure(measure_controls, self.place, self.preset.controlling())
+
+    def erased(self) -> None:
+        """Erasure (17), cross-data (18)."""
+        others = [self.preset.generic] if self.preset.generic else []
+        found = self.measure(erase, self.place, self.preset.cuts(), others)
+        self.numbers["erasure"] = found
+        self.cross("erase", list_losses(found["tasks"]), self.numbers["main"])
+
+    def tuned(self) -> None:
+        """Enhancement (16) and, with the erasure, cross-data (18)."""
+        preset, place, located = self.preset, self.place, self.numbers["main"]
+        if preset.tuning.fewshot is not None:
+            place = self.folder / "neurons-start"
+            located = self.locate(preset.start, place)
+        found: dict[str, Any] = {}
+        for seed in preset.tuning.seeds:  # each takes minutes to hours
+            found[str(seed)] = self.measure(enhance_located, place, preset.enhancing(seed))["tasks"]
+            self.numbers["enhancement"] = found
+            self.write()
+        self.cross("tune", list_gains(found[str(preset.tuning.seeds[0])]), located)
+
+    def cross(self, how: str, effects: Effects, located: Mapping[str, Any]) -> None:
+        """Sum up what one task's neurons do to other tasks, within a kind and across."""
+        if located["overlaps"]:
+            found = cross(effects, located["overlaps"], self.preset.kinds)
+            self.numbers.setdefault("crossing", {})[how] = found
+
+    @cached_property
+    def loaded(self) -> LoadedModel:
+        return load_model(**self.preset.options.loading())
+
+    @cached_property
+    def neurons(self) -> NeuronModel:
+        return as_neurons(self.loaded)
+
+    @cached_property
+    def cache(self) -> Cache:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        return Cache(self.folder / LEDGER)
+
+    def recall(self, what: str, measure: Callable[[], Any]) -> Any:
+        """Return what was measured before of this model under this name, or measure it."""
+        asked = {"what": what, "model": self.loaded.fingerprint, "seed": self.preset.seed}
+        return self.cache.recall(asked, lambda: plain_value(measure()))
+
+    def fidelity(self) -> None:
+        """Is a fact located alike however it is worded (1 to 5)?"""
+        self.ask_facts("fidelity")
+
+    def reliability(self) -> None:
+        """Does changing what was located change the fact, and it alone (6 to 8, 20)?"""
+        self.ask_facts("reliability")
+
+    def ask_facts(self, question: str) -> None:
+        for name in self.preset.facts.sets:
+            asked = self.preset.facts, self.preset.seed, self.recall
+            study = FactStudy(self.loaded, self.neurons, name, *asked)
+            self.numbers.setdefault(question, {})[Path(name).stem] = study.measure(question)
+            self.write()  # each takes half an hour
+
+    def decoupled(self) -> None:
+        """Capability and content apart (9, 10)."""
+        asked, seed = self.preset.decoupling, self.preset.seed
+        for name in asked.sets:
+            contrasts, found = CONTRASTS[name](asked.items, seed=seed), {}
+            for method in asked.methods:
+                score = Attribution(method, steps=self.preset.scores.steps)
+                locator = ItemLocator(method, score, Rule(share=asked.share))
+                measure = partial(
+                    decouple, self.loaded, self.neurons, contrasts, locator, seed=seed
+                )
+                what = f"{asked.items} items of {name} by {locator}, {score.steps} points"
+                found[str(locator)] = self.recall(what, measure)
+            self.numbers.setdefault("decoupling", {})[name] = found
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Run what is asked for into a folder; what was measured there is not measured again."""
-    asked = parse(arguments)
-    command = shlex.join(["python", "-m", "papers.cnl", *arguments])
-    with console.progress(asked.quiet) as progress:
-        if asked.command == ALL:
-            preset, name = read_preset(asked.preset), f"cnl-{Path(asked.preset).stem}"
-            if asked.model:
-                preset = preset.model_copy(update={"model": placed(asked.model)})
-                name = f"{name}-{Path(asked.model).name}"
-            folder = asked.out or Path("runs") / name
-            reproduce_cnl(preset, folder, progress, command=command)
-            shown: list[Exhibit] = []
-        else:
-            what = asked.contrasts if asked.command == DECOUPLE else asked.facts
-            folder = asked.out or default_folder(asked.command, asked.model, what)
-            model = ModelOptions(placed(asked.model))
-            if asked.command == DECOUPLE:
-                rule = Rule(share=asked.share)
-                study = DecouplingStudy(model, rule=rule, **dict(given(DecouplingStudy, asked)))
-                _, shown = measure_decoupling(study, folder, progress, command=command)
-            else:
-                study = FactStudy(model, **dict(given(FactStudy, asked)))
-                measure = partial(measure_facts, asked.command)
-                _, shown = measure(study, folder, progress, command=command)
-    for exhibit in shown:
-        console.say(exhibit.markdown())
-    console.say(f"Written: {folder}")
+    """Run what is asked for into a folder."""
+    parser = argparse.ArgumentParser("python -m papers.cnl", description=__doc__)
+    parser.add_argument("steps", nargs="+", choices=["all", *get_args(Step)], metavar="STEP",
+                        help=f"all of the preset, or {', '.join(get_args(Step))}")  # fmt: skip
+    parser.add_argument("--preset", default="real", help="real, paper, or a TOML file like them")
+    parser.add_argument("--model", help="in place of the preset's")
+    parser.add_argument("--out", type=Path, help="folder; resumes what lies there")
+    parser.add_argument("--quiet", action="store_true")
+    asked = parser.parse_args(arguments)
+    preset, name = CnlPreset.read(asked.preset), f"cnl-{Path(asked.preset).stem}"
+    if asked.model:
+        preset = preset.model_copy(update={"model": placed(asked.model)})
+        name = f"{name}-{Path(asked.model).name}"
+    folder, command = asked.out or Path("runs") / name, ["python", "-m", "papers.cnl", *arguments]
+    experiments = Experiments(preset, folder, shlex.join(command), quiet=asked.quiet)
+    experiments.run(preset.steps if "all" in asked.steps else asked.steps)
+    console.say(f"Written: {folder / 'index.md'}")
 
 
 if __name__ == "__main__":

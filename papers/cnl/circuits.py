@@ -36,19 +36,19 @@ from dataclasses import dataclass
 from functools import cached_property
 from hashlib import blake2b
 from itertools import takewhile
+from typing import Any
 
 import numpy as np
+import pandas as pd
 import torch
 from jaxtyping import Bool, Float, Float64
 from torch import Tensor
+from tqdm import tqdm
 
-from caploc.engine.encoding import RequestEncoder
-from caploc.errors import BadData, BadOption
+from caploc.errors import BadData
 from caploc.models.loading import LoadedModel
-from caploc.progress import Progress, Silent
-from caploc.stats import Interval, JsonRecord, mean_interval
-from caploc.stats.chance import FEWEST, Specificity, draw_in_blocks, specificity
-from caploc.tasks.task import LogLikelihood
+from caploc.stats import mean_interval
+from caploc.stats.chance import draw_in_blocks, specificity
 from papers.cnl.edges import (
     EdgeGrid,
     Edges,
@@ -59,11 +59,11 @@ from papers.cnl.edges import (
     open_model,
     prune,
 )
-from papers.cnl.facts import Counterpart, Fact, FactPrompt
+from papers.cnl.facts import Fact, FactPrompt
+from papers.cnl.prompts import Encoder
 
-STEPS = 100  # as released code takes for large models; small ones need no more than 20
+STEPS = 20  # a hundred are used for large models; small ones need no more
 BATCH = 20  # steps, or circuits, run at a time
-DRAWS = 20
 HITS = (1, 5, 10)
 FULL, EMPTY, LOCATED, COMPLEMENT = "full", "empty", "located", "complement"
 RELATION, UNRELATED, RANDOM = "same relation", "other relation", "random"
@@ -73,26 +73,12 @@ METRICS = ("logit_difference", "probability", "faithfulness")
 
 @dataclass(frozen=True)
 class PromptPair:
-    """Two prompts of equal length, as token ids, and the token that each asks for.
-
-    Raises BadOption if the lengths differ or are 0, or the answers begin alike.
-    """
+    """Two prompts of equal length, as token ids, and the token that each asks for."""
 
     clean: tuple[int, ...]
     corrupted: tuple[int, ...]
     gold: int
     other: int
-
-    def __post_init__(self) -> None:
-        if len(self.clean) != len(self.corrupted) or not self.clean:
-            raise BadOption(
-                f"The clean prompt has {len(self.clean)} tokens and the corrupted one "
-                f"{len(self.corrupted)}; both need the same number, at least 1."
-            )
-        if self.gold == self.other:
-            raise BadOption(
-                f"Both answers are token {self.gold}; a circuit is found by telling them apart."
-            )
 
 
 class Recording(Visitor):
@@ -118,7 +104,7 @@ class Recording(Visitor):
         self.written.append(output())
 
 
-class _Steps(Visitor):
+class Walk(Visitor):
     """Sends points between two embeddings through the model, and keeps each target's copy."""
 
     def __init__(self, hidden: Float[Tensor, "rows time width"]) -> None:
@@ -140,11 +126,8 @@ def attribute(
 
     One forward and one backward pass for each step, `batch` of them at a time, whatever the number
     of edges. The scores of the edges from the input sum to the loss of the corrupted prompt less
-    that of the clean one, but for the error of the steps. Raises BadOption if `steps` or `batch` is
-    below 1.
+    that of the clean one, but for the error of the steps.
     """
-    if min(steps, batch) < 1:
-        raise BadOption(f"steps and batch must be 1 or more; got {steps} and {batch}.")
     clean, corrupted = (Recording(opened, each).outputs for each in (pair.clean, pair.corrupted))
     change, grid = corrupted - clean, opened.grid
     change = change.to(torch.promote_types(change.dtype, torch.float32))
@@ -153,7 +136,7 @@ def attribute(
     shares = (torch.arange(steps, dtype=torch.float64) + 0.5) / steps
     for some in shares.split(batch):
         with torch.enable_grad():
-            walk = _Steps(first + some.to(first)[:, None, None] * (last - first))
+            walk = Walk(first + some.to(first)[:, None, None] * (last - first))
             logits = opened.run(torch.tensor([pair.clean] * len(some)), walk)
             loss = -(logits[:, pair.gold] - logits[:, pair.other]).sum()
             found = torch.autograd.grad(loss, walk.copies)
@@ -165,19 +148,14 @@ def attribute(
 
 
 def strongest(scores: Float64[np.ndarray, " edges"], share: float) -> Edges:
-    """Choose the edges of largest |score|: a share of all, rounded up.
-
-    Of equal scores the earlier column goes first. Raises BadOption if the share is out of range.
-    """
-    if not 0 < share <= 1:
-        raise BadOption(f"The share of edges to keep is above 0 and at most 1; got {share:g}.")
+    """Choose the edges of largest |score|, a share of all, rounded up; of equals the earlier."""
     chosen = np.zeros(len(scores), dtype=bool)
     kept = int(np.ceil(share * len(scores)))
     chosen[np.argsort(-np.abs(scores), kind="stable")[:kept]] = True
     return chosen
 
 
-class _Patching(Visitor):
+class Patching(Visitor):
     """Puts every target's input together from what flows along its edges, circuit by circuit."""
 
     def __init__(
@@ -213,56 +191,33 @@ def run_circuits(
     *,
     rows: int = BATCH,
 ) -> Float[Tensor, "circuits vocabulary"]:
-    """Compute the logits after the clean prompt with only a circuit's edges at work, for each.
-
-    Raises BadOption if the circuits are not of this model.
-    """
-    if circuits.shape[1] != opened.grid.size:
-        raise BadOption(
-            f"The circuits have {circuits.shape[1]:,} columns and the model {opened.grid.size:,} "
-            "edges; give circuits that were found in this model."
-        )
+    """Compute the logits after the clean prompt with only a circuit's edges at work, for each."""
     baseline = Recording(opened, pair.corrupted)
     found = [baseline.logits[None][:0]]
     for start in range(0, len(circuits), rows):
         some = circuits[start : start + rows]
         tokens = torch.tensor([pair.clean] * len(some))
-        found.append(opened.run(tokens, _Patching(opened.grid, some, baseline)))
+        found.append(opened.run(tokens, Patching(opened.grid, some, baseline)))
     return torch.cat(found)
 
 
-@dataclass(frozen=True)
-class CircuitOutcome(JsonRecord):
-    """What a run answers: logit of gold less that of other; gold's probability and rank.
+def outcomes_of(logits: Float[Tensor, "runs vocabulary"], pair: PromptPair) -> pd.DataFrame:
+    """Say what each run answers: logit of gold less that of other; gold's probability and rank.
 
     The rank counts from 1, the best; tokens with the same logit as gold do not push it back.
     """
-
-    logit_difference: float
-    probability: float
-    rank: int
-
-
-def outcomes_of(logits: Float[Tensor, "runs vocabulary"], pair: PromptPair) -> list[CircuitOutcome]:
-    """Say what each run answers."""
     wide = logits.double()
     rank = 1 + (wide > wide[:, pair.gold, None]).sum(dim=-1)
     difference = wide[:, pair.gold] - wide[:, pair.other]
-    probability = wide.softmax(dim=-1)[:, pair.gold]
-    figures = (each.tolist() for each in (difference, probability, rank))
-    return [CircuitOutcome(*each) for each in zip(*figures, strict=True)]
+    figures = {
+        "logit_difference": difference,
+        "probability": wide.softmax(dim=-1)[:, pair.gold],
+        "rank": rank,
+    }
+    return pd.DataFrame({name: each.cpu().numpy() for name, each in figures.items()})
 
 
-def faithfulness(circuit: float, *, empty: float, full: float) -> float:
-    """Tell how much of a metric's way from the empty circuit to the full model a circuit goes.
-
-    `(circuit - empty) / (full - empty)`: 0 as the empty circuit, 1 as the full model, and outside
-    of that where a circuit does worse or better than either; NaN where the two agree.
-    """
-    return (circuit - empty) / (full - empty) if full != empty else float("nan")
-
-
-Counterparts = Callable[[FactPrompt], Sequence[Counterpart]]
+Counterparts = Callable[[FactPrompt], Sequence[tuple[str, str]]]  # other subjects, their answers
 
 
 def others_of(prompts: Iterable[FactPrompt]) -> Counterparts:
@@ -276,43 +231,41 @@ def others_of(prompts: Iterable[FactPrompt]) -> Counterparts:
         if prompt.subject:
             known.setdefault(frame(prompt), {})[prompt.subject] = prompt.target
 
-    def counterparts(prompt: FactPrompt) -> list[Counterpart]:
+    def counterparts(prompt: FactPrompt) -> list[tuple[str, str]]:
         alike = known.get(frame(prompt), {}) if prompt.subject else {}
-        return [Counterpart(*each) for each in alike.items() if each[0] != prompt.subject]
+        return [each for each in alike.items() if each[0] != prompt.subject]
 
     return counterparts
 
 
 def find_pair(
-    wording: RequestEncoder, prompt: FactPrompt, counterparts: Counterparts, *, seed: int = 0
+    encoder: Encoder, prompt: FactPrompt, counterparts: Counterparts, *, seed: int = 0
 ) -> PromptPair | None:
     """Put beside a prompt the same with another subject of as many tokens; None if there is none.
 
     The two are asked for the first tokens in which their answers differ; tokens that both answers
-    begin with join the prompts. Counterparts with right answers go first, of these one whose answer
-    is the prompt's own false one; else the order depends on the seed and the subject alone.
+    begin with join the prompts. Counterparts whose answer is the prompt's own false one go first;
+    else the order depends on the seed and the subject alone.
     """
     if not prompt.subject:
         return None
-    clean, gold = wording.pair(LogLikelihood(prompt.text, prompt.target))
+    clean = encoder.encode(prompt)
     known = counterparts(prompt)
     digest = blake2b(prompt.subject.encode(), digest_size=4).digest()
     order = np.random.default_rng([seed, int.from_bytes(digest, "big")]).permutation(len(known))
-    drawn = sorted(
-        (known[place] for place in order),
-        key=lambda each: (not each.right, each.answer != prompt.other),
-    )
-    for counterpart in drawn:
-        text = prompt.text.replace(prompt.subject, counterpart.subject, 1)
-        corrupted, other = wording.pair(LogLikelihood(text, counterpart.answer))
+    drawn = sorted((known[place] for place in order), key=lambda each: each[1] != prompt.other)
+    for subject, answer in drawn:
+        text = prompt.text.replace(prompt.subject, subject, 1)
+        corrupted = encoder.encode(FactPrompt(text, subject, answer))
+        if len(clean.context) != len(corrupted.context) or clean.context == corrupted.context:
+            continue
+        gold, other = clean.answer, corrupted.answer
         pairs = zip(gold, other, strict=False)
         alike = sum(1 for _ in takewhile(lambda both: both[0] == both[1], pairs))
-        if len(clean) != len(corrupted) or clean == corrupted:
-            continue
         if alike < min(len(gold), len(other)):
             return PromptPair(
-                clean=(*clean, *gold[:alike]),
-                corrupted=(*corrupted, *other[:alike]),
+                clean=(*clean.context, *gold[:alike]),
+                corrupted=(*corrupted.context, *other[:alike]),
                 gold=gold[alike],
                 other=other[alike],
             )
@@ -341,8 +294,8 @@ class CircuitLocator:
         return open_model(self.loaded)
 
     @cached_property
-    def wording(self) -> RequestEncoder:
-        return RequestEncoder(self.loaded.model, self.loaded.tokenizer)
+    def encoder(self) -> Encoder:
+        return Encoder(self.loaded)
 
     @property
     def grid(self) -> EdgeGrid:
@@ -350,195 +303,105 @@ class CircuitLocator:
 
     def pair(self, prompt: FactPrompt) -> PromptPair | None:
         """Find the prompt's clean and corrupted tokens; None if no other subject is as long."""
-        return find_pair(self.wording, prompt, self.counterparts, seed=self.seed)
+        return find_pair(self.encoder, prompt, self.counterparts, seed=self.seed)
 
     def strongest(self, pair: PromptPair) -> Edges:
         """Choose the edges kept for a pair, those that lead nowhere included."""
         return strongest(attribute(self.opened, pair, steps=self.steps), self.share)
 
-    def locate(self, prompt: FactPrompt) -> Edges:
-        """Locate the circuit of a prompt: the strongest edges, less those on no path to the logits.
-
-        Raises BadData if there is no counterpart to corrupt the prompt with.
-        """
+    def locate(self, prompt: FactPrompt) -> Edges | None:
+        """Locate the circuit of a prompt, less edges on no path; None without a counterpart."""
         pair = self.pair(prompt)
-        if pair is None:
-            raise BadData(
-                f"There is no other subject with as many tokens as {prompt.subject!r} and an "
-                f"answer of its own for {prompt.text!r}; supply more counterparts, or leave the "
-                "prompt out."
-            )
-        return prune(self.grid, self.strongest(pair))
-
-
-@dataclass(frozen=True)
-class CircuitArm(JsonRecord):
-    """What the model answers with one kind of circuit, over the facts that have one.
-
-    `hits` is the share of facts with gold among the best k tokens, by k; `rank` the median rank of
-    gold (1 is best). For random circuits each fact counts with its mean over draws. `faithfulness`
-    is the mean of the facts' own in the logit difference, which facts with empty and full close
-    together dominate.
-    """
-
-    name: str
-    facts: int
-    logit_difference: Interval
-    probability: Interval
-    faithfulness: Interval
-    rank: float
-    hits: dict[int, float]
-
-
-@dataclass(frozen=True)
-class FactOutcome(JsonRecord):
-    """One fact: the arms it has, and its random draws."""
-
-    name: str
-    arms: dict[str, CircuitOutcome]
-    random: tuple[CircuitOutcome, ...]
-
-    def runs(self, arm: str) -> Sequence[CircuitOutcome]:
-        """List the runs of an arm: the draws of the random one, else one; none without the arm."""
-        return self.random if arm == RANDOM else [self.arms[arm]] if arm in self.arms else []
-
-    def value(self, arm: str, metric: str) -> float:
-        """Average a metric, or `faithfulness`, over an arm's runs; NaN without the arm."""
-        if metric == "faithfulness":
-            circuit, empty, full = (self.value(each, METRICS[0]) for each in (arm, EMPTY, FULL))
-            return faithfulness(circuit, empty=empty, full=full)
-        runs = [getattr(each, metric) for each in self.runs(arm)]
-        return float(np.mean(runs)) if runs else float("nan")
-
-
-@dataclass(frozen=True)
-class CircuitReliability(JsonRecord):
-    """Reliability of circuits over facts.
-
-    `edges` is how many each circuit has. `gains` are specificity gains in the logit difference,
-    which are the same in its faithfulness: of the located circuit, and of other facts' circuits in
-    its place; one as large for another fact's says that the circuit is not the fact's own.
-    `unpaired` facts had no counterpart of equal length, the answers of `unknown` ones were not what
-    the model thinks likeliest; both are left out.
-    """
-
-    locator: str
-    edges: int
-    share_of_edges: float
-    draws: int
-    arms: tuple[CircuitArm, ...]
-    gains: dict[str, Specificity]
-    facts: tuple[FactOutcome, ...]
-    unpaired: tuple[str, ...]
-    unknown: tuple[str, ...]
-
-
-@dataclass(frozen=True)
-class _UsableFact:
-    """A fact that can be studied: its pair of prompts and its located edges, not pruned."""
-
-    fact: Fact
-    pair: PromptPair
-    located: Edges
+        return None if pair is None else prune(self.grid, self.strongest(pair))
 
 
 def circuit_reliability(
-    locator: CircuitLocator,
-    facts: Sequence[Fact],
-    *,
-    draws: int = DRAWS,
-    seed: int = 0,
-    progress: Progress | None = None,
-) -> CircuitReliability:
+    locator: CircuitLocator, facts: Sequence[Fact], *, draws: int = 20, seed: int = 0
+) -> dict[str, Any]:
     """Locate each fact's circuit and run it beside all the others.
 
-    Raises BadOption if there are fewer than 5 draws; BadData if no fact is left that the model
-    knows and that has a counterpart.
+    `arms` says what the model answers with one kind of circuit, over the facts that have one; for
+    random circuits each fact counts with its mean over draws. `faithfulness` is `(circuit - empty)
+    / (full - empty)` in the logit difference: 0 as the empty circuit, 1 as the full model. `hits`
+    is the share of facts with gold among the best k tokens, `rank` the median rank of gold. `gains`
+    are specificity gains in the logit difference, of the located circuit and of others in its
+    place; one as large for another fact's says that the circuit is not the fact's own. `unpaired`
+    facts had no counterpart of equal length, the answers of `unknown` ones were not what the model
+    thinks likeliest; both are left out. Raises BadData if none is left.
     """
-    if draws < FEWEST:
-        raise BadOption(f"At least {FEWEST} random circuits are needed; got {draws}.")
-    watcher = progress or Silent()
-    watcher.start("circuits", 2 * len(facts))
-    usable: list[_UsableFact] = []
-    unpaired, unknown = [], []
-    for fact in facts:
+    usable, unpaired, unknown = [], [], []
+    for fact in tqdm(facts, "circuits located", disable=None):
         pair = locator.pair(fact.prompt)
         if pair is None:
             unpaired.append(fact.name)
-        elif outcomes_of(Recording(locator.opened, pair.clean).logits[None], pair)[0].rank > 1:
+        elif outcomes_of(Recording(locator.opened, pair.clean).logits[None], pair)["rank"][0] > 1:
             unknown.append(fact.name)
         else:
-            usable.append(_UsableFact(fact, pair, locator.strongest(pair)))
-        watcher.advance(1, 0)
+            usable.append((fact, pair, locator.strongest(pair)))
     if not usable:
         raise BadData(
             f"None of the {len(facts)} facts can be studied: {len(unpaired)} have no counterpart "
             f"of equal length, {len(unknown)} are not what the model answers; give other facts."
         )
-    found = []
-    for place in range(len(usable)):
-        found.append(_run_arms(locator, usable, place, draws, seed))
-        watcher.advance(1, 0)
-    edges = int(np.count_nonzero(usable[0].located))
-    return CircuitReliability(
-        locator=locator.name,
-        edges=edges,
-        share_of_edges=edges / locator.grid.size,
-        draws=draws,
-        arms=tuple(_summarize_arm(name, found, seed) for name in ARMS),
-        gains={arm: _gain(found, arm, seed) for arm in ARMS[2:6]},
-        facts=tuple(found),
-        unpaired=tuple(unpaired),
-        unknown=tuple(unknown),
-    )
+    places = tqdm(range(len(usable)), "circuits run", disable=None)
+    runs = pd.concat([run_arms(locator, usable, place, draws, seed) for place in places])
+    edges = int(np.count_nonzero(usable[0][2]))
+    return {
+        "locator": locator.name,
+        "edges": edges,
+        "share_of_edges": edges / locator.grid.size,
+        "draws": draws,
+        **summarize_runs(runs, seed),
+        "runs": runs.to_dict("records"),
+        "unpaired": unpaired,
+        "unknown": unknown,
+    }
 
 
-def _run_arms(
-    locator: CircuitLocator, usable: list[_UsableFact], place: int, draws: int, seed: int
-) -> FactOutcome:
-    """Run every arm of one fact, in one batch."""
-    grid, own = locator.grid, usable[place]
+def run_arms(
+    locator: CircuitLocator,
+    usable: Sequence[tuple[Fact, PromptPair, Edges]],
+    place: int,
+    draws: int,
+    seed: int,
+) -> pd.DataFrame:
+    """Run every arm of one fact, in one batch; a row for each run."""
+    grid, (fact, pair, located) = locator.grid, usable[place]
     every = np.ones(grid.size, dtype=bool)
-    arms = {FULL: every, EMPTY: ~every, LOCATED: own.located, COMPLEMENT: ~own.located}
+    arms = {FULL: every, EMPTY: ~every, LOCATED: located, COMPLEMENT: ~located}
     for arm, same in ((RELATION, True), (UNRELATED, False)):
         others = [
-            each
-            for each in usable
-            if each is not own and (each.fact.relation == own.fact.relation) is same
+            circuit
+            for other, _, circuit in usable
+            if other is not fact and (other.relation == fact.relation) is same
         ]
         if others:
             random = np.random.default_rng([seed, place, same])
-            arms[arm] = others[random.integers(len(others))].located
+            arms[arm] = others[random.integers(len(others))]
     # Uniform among all edges, located ones too: to leave those out would make chance look worse.
-    drawn = draw_in_blocks(own.located, grid.blocks, draws, seed + place, False)
+    drawn = draw_in_blocks(located, grid.blocks, draws, seed + place, False)
     circuits = np.concatenate([np.stack(list(arms.values())), drawn])
-    found = outcomes_of(run_circuits(locator.opened, own.pair, circuits), own.pair)
-    named = dict(zip(arms, found, strict=False))
-    return FactOutcome(own.fact.name, named, tuple(found[len(arms) :]))
+    found = outcomes_of(run_circuits(locator.opened, pair, circuits), pair)
+    return found.assign(fact=fact.name, arm=[*arms, *[RANDOM] * draws])
 
 
-def _by_fact(found: list[FactOutcome], arm: str, metric: str) -> Float64[np.ndarray, " facts"]:
-    return np.array([each.value(arm, metric) for each in found], dtype=float)
-
-
-def _summarize_arm(name: str, found: list[FactOutcome], seed: int) -> CircuitArm:
-    present = [each for each in found if each.runs(name)]
-    means = {
-        metric: mean_interval(_by_fact(present, name, metric), seed=seed) for metric in METRICS
-    }
-    ranks = [[run.rank for run in each.runs(name)] for each in present]
-    return CircuitArm(
-        name=name,
-        facts=len(present),
-        **means,
-        rank=float(np.median([np.mean(each) for each in ranks] or np.nan)),
-        hits={
-            k: float(np.mean([np.less_equal(each, k).mean() for each in ranks] or np.nan))
-            for k in HITS
-        },
-    )
-
-
-def _gain(found: list[FactOutcome], arm: str, seed: int) -> Specificity:
-    random = np.array([[draw.logit_difference for draw in each.random] for each in found])
-    return specificity(_by_fact(found, arm, "logit_difference"), random.T, seed=seed)
+def summarize_runs(runs: pd.DataFrame, seed: int) -> dict[str, Any]:
+    """Average the runs of each fact and arm, then over facts; missing where no fact has an arm."""
+    for k in HITS:
+        runs = runs.assign(**{f"hit {k}": (runs["rank"] <= k).astype(float)})
+    facts, means = runs["fact"].unique(), runs.groupby(["arm", "fact"]).mean()
+    table = {name: means[name].unstack("fact").reindex(ARMS, columns=facts) for name in means}
+    metric = table["logit_difference"]
+    span = metric.loc[FULL] - metric.loc[EMPTY]
+    table["faithfulness"] = (metric - metric.loc[EMPTY]) / span.where(span != 0)
+    arms = [
+        {"name": arm, "facts": int(metric.loc[arm].count())}
+        | {name: mean_interval(table[name].loc[arm].to_numpy(), seed=seed) for name in METRICS}
+        | {"rank": table["rank"].loc[arm].median()}
+        | {"hits": {k: table[f"hit {k}"].loc[arm].mean() for k in HITS}}
+        for arm in ARMS
+    ]
+    of_draws = runs[runs["arm"] == RANDOM].groupby("fact", sort=False)["logit_difference"]
+    random = np.stack([draws.to_numpy() for _, draws in of_draws], axis=1)
+    gains = {arm: specificity(metric.loc[arm].to_numpy(), random, seed=seed) for arm in ARMS[2:6]}
+    return {"arms": arms, "gains": gains}

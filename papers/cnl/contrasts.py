@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from itertools import combinations, product
 from typing import Any
 
-from caploc.errors import BadOption, pick
+from caploc.errors import BadOption
 
 ITEMS = 1000
 ARMS = ("SS", "SC", "CD", "DD")
@@ -259,8 +259,3 @@ CONTRASTS: dict[str, Callable[..., list[ContrastSet]]] = {
     "arithmetic": arithmetic,
     "sentiment": sentiment,
 }
-
-
-def draw_contrasts(name: str, items: int = ITEMS, *, seed: int = 0) -> list[ContrastSet]:
-    """Draw contrasts by the name of their set."""
-    return pick(CONTRASTS, name, "set of contrasts")(items, seed=seed)

@@ -22,7 +22,8 @@ Axes: `rows` of the batch, `time` (tokens), `width` of the residual stream.
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -32,7 +33,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from caploc.components import Grid
-from caploc.errors import BadOption, ModelRefused
+from caploc.errors import ModelRefused
 from caploc.models.hooks import temporary_hooks
 from caploc.models.loading import LoadedModel
 from caploc.models.projections import decoder_layers, text_config
@@ -67,14 +68,6 @@ class EdgeGrid(Grid):
     heads: int
     key_value_heads: int
     parallel: bool
-
-    def __post_init__(self) -> None:
-        numbers = (self.decoder_layers, self.heads, self.key_value_heads)
-        if min(numbers) < 1 or self.heads % self.key_value_heads:
-            raise BadOption(
-                f"A decoder cannot have {numbers[0]} layers, {numbers[1]} heads and {numbers[2]} "
-                "key-value heads; all are at least 1, and the last divides the heads."
-            )
 
     @cached_property
     def stages(self) -> tuple[EdgeStage, ...]:
@@ -159,16 +152,16 @@ def prune(grid: EdgeGrid, chosen: Edges) -> Edges:
     reached[0] = True
     for stage in grid.stages[:-1]:
         read = np.any(edges[stage.targets][:, reached], axis=1)
-        reached[stage.sources] = np.any(read[:, None] & _serves(grid, stage), axis=0)
+        reached[stage.sources] = np.any(read[:, None] & serves(grid, stage), axis=0)
     used = np.zeros(grid.n_targets, dtype=bool)  # by a path to the logits
     used[-1] = True
     for stage in reversed(grid.stages[:-1]):
         wanted = np.any(edges[used][:, stage.sources], axis=0)
-        used[stage.targets] = np.any(_serves(grid, stage) & wanted, axis=1)
+        used[stage.targets] = np.any(serves(grid, stage) & wanted, axis=1)
     return grid.as_columns(edges & reached[None, :] & used[:, None])
 
 
-def _serves(grid: EdgeGrid, stage: EdgeStage) -> Bool[np.ndarray, "readings sources"]:
+def serves(grid: EdgeGrid, stage: EdgeStage) -> Bool[np.ndarray, "readings sources"]:
     """Tell which of a stage's sources each of its targets serves."""
     if stage.kind != "attention":
         return np.ones((1, 1), dtype=bool)
@@ -183,19 +176,18 @@ ROUNDING = {torch.float64: 1e-9, torch.float32: 1e-4, torch.float16: 0.01, torch
 
 @dataclass(frozen=True)
 class CircuitFamily:
-    """Where the layers of one model type keep what is opened; `parallel` None: the config says."""
+    """Where the layers of one model type keep what is opened."""
 
     attention: str
     reads: tuple[str, ...]
     attention_norm: str
     mlp_norm: str
     final_norm: str
-    parallel: bool | None = False
+    parallel: bool = False
 
 
 READS = ("q_proj", "k_proj", "v_proj")
-NORMS = ("input_layernorm", "post_attention_layernorm")
-LLAMA = CircuitFamily("self_attn", READS, *NORMS, "norm")
+LLAMA = CircuitFamily("self_attn", READS, "input_layernorm", "post_attention_layernorm", "norm")
 FAMILIES = {
     "llama": LLAMA,
     "mistral": LLAMA,
@@ -203,33 +195,18 @@ FAMILIES = {
     "qwen3": LLAMA,
     "gpt2": CircuitFamily("attn", ("c_attn",), "ln_1", "ln_2", "ln_f"),
     "gptj": CircuitFamily("attn", READS, "ln_1", "ln_1", "ln_f", parallel=True),
-    "gpt_neox": CircuitFamily(
-        "attention", ("query_key_value",), *NORMS, "final_layer_norm", parallel=None
-    ),
-    "phi": CircuitFamily("self_attn", READS, NORMS[0], NORMS[0], "final_layernorm", parallel=True),
 }
-INTERLEAVED = frozenset({"gpt_neox"})  # one projection with query, key and value of head after head
-
-
-@dataclass(frozen=True)
-class ReadProjection:
-    """A projection that gives queries, keys or values: which of a layer's, from which outputs.
-
-    `order[n, w]` is the output that is value w of reading n; `readings` places the n in the list
-    of a layer's queries, keys and values.
-    """
-
-    module: Any
-    readings: slice
-    order: Int[Tensor, "readings values"]
 
 
 @dataclass(frozen=True)
 class OpenLayer:
-    """The modules of a decoder layer."""
+    """The modules of a decoder layer.
+
+    `reads` are those that give queries, keys and values, with the places of theirs among them.
+    """
 
     whole: nn.Module
-    reads: tuple[ReadProjection, ...]
+    reads: tuple[tuple[Any, slice], ...]
     output: Any
     attention_norm: nn.Module
     mlp: nn.Module
@@ -271,7 +248,7 @@ class OpenModel:
         def register() -> Iterator[Any]:
             for number, layer in enumerate(self.decoder):
                 attention, mlp = self.grid.stages[2 * number : 2 * number + 2]
-                yield from _Inside(layer, attention, mlp, visitor, self.grid).register()
+                yield from InsideLayer(layer, attention, mlp, visitor, self.grid).register()
             yield self.final_norm.register_forward_pre_hook(end)
 
         with temporary_hooks(register()):
@@ -291,25 +268,19 @@ def open_model(loaded: LoadedModel) -> OpenModel:
             f"give a model of type {', '.join(sorted(FAMILIES))}."
         )
     family = FAMILIES[config.model_type]
-    shapes = set(zip(loaded.grid.heads_per_layer, loaded.grid.group_sizes, strict=True))
-    if len(shapes) > 1:
-        raise ModelRefused(
-            "Circuits need a model whose layers all have the same number of heads; this one has "
-            f"{', '.join(map(str, sorted(set(loaded.grid.heads_per_layer))))}."
-        )
-    heads, size = shapes.pop()
-    layers = decoder_layers(model, loaded.projections)
-    parallel, decoder = family.parallel, []
-    if parallel is None:
-        parallel = bool(config.use_parallel_residual)
+    ((heads, size),) = set(zip(loaded.grid.heads_per_layer, loaded.grid.group_sizes, strict=True))
+    # queries, keys and values by three projections, or together by one
+    counts = (heads, heads // size, heads // size)
+    ends = np.cumsum(counts if len(family.reads) > 1 else [sum(counts)]).tolist()
+    places = [slice(*each) for each in pairwise([0, *ends])]
+    layers, decoder = decoder_layers(model, loaded.projections), []
     for layer, output in zip(layers, loaded.projections, strict=True):
         attention = layer.get_submodule(family.attention)
         modules = [attention.get_submodule(name) for name in family.reads]
-        interleaved = config.model_type in INTERLEAVED
         decoder.append(
             OpenLayer(
                 whole=layer,
-                reads=tuple(_readings(modules, interleaved, (heads, heads // size))),
+                reads=tuple(zip(modules, places, strict=True)),
                 output=output,
                 attention_norm=layer.get_submodule(family.attention_norm),
                 mlp=layer.get_submodule("mlp"),
@@ -318,7 +289,7 @@ def open_model(loaded: LoadedModel) -> OpenModel:
         )
     opened = OpenModel(
         model,
-        EdgeGrid(len(layers), heads, heads // size, parallel),
+        EdgeGrid(len(layers), heads, heads // size, family.parallel),
         tuple(decoder),
         model.get_decoder().get_submodule(family.final_norm),
     )
@@ -326,26 +297,8 @@ def open_model(loaded: LoadedModel) -> OpenModel:
     return opened
 
 
-def _readings(
-    modules: list[Any], interleaved: bool, counts: tuple[int, int]
-) -> Iterator[ReadProjection]:
-    heads, shared = counts
-    if len(modules) == 1:  # queries, keys and values together, and as many of each
-        outputs = torch.arange(reads_first(modules[0]).shape[1])
-        order = outputs.unflatten(0, (3, heads, -1))
-        if interleaved:
-            order = outputs.unflatten(0, (heads, 3, -1)).transpose(0, 1)
-        yield ReadProjection(modules[0], slice(0, 3 * heads), order.flatten(0, 1))
-        return
-    start = 0
-    for module, count in zip(modules, (heads, shared, shared), strict=True):
-        outputs = torch.arange(reads_first(module).shape[1])
-        yield ReadProjection(module, slice(start, start + count), outputs.unflatten(0, (count, -1)))
-        start += count
-
-
 @dataclass
-class _Inside:
+class InsideLayer:
     """The hooks of one layer, between the layer and the visitor.
 
     Norms are called by `forward`, so that they do not run the hooks they carry.
@@ -361,8 +314,8 @@ class _Inside:
 
     def register(self) -> Iterator[Any]:
         yield self.layer.whole.register_forward_pre_hook(self.start, with_kwargs=True)
-        for reading in self.layer.reads:
-            yield reading.module.register_forward_hook(self.reader(reading))
+        for module, places in self.layer.reads:
+            yield module.register_forward_hook(partial(self.project, places))
         yield self.layer.output.register_forward_pre_hook(self.heads_wrote)
         if not self.grid.parallel:
             yield self.layer.mlp_norm.register_forward_pre_hook(self.between)
@@ -382,18 +335,12 @@ class _Inside:
             return (hidden, *args[1:]), given
         return args, given | {"hidden_states": hidden}
 
-    def reader(self, reading: ReadProjection) -> Callable[..., Tensor]:
+    def project(self, places: slice, module: Any, args: Any, output: Tensor) -> Tensor:
         """Put in place of a projection's output what it gives for each copy."""
-
-        def hook(module: Any, args: tuple[Tensor, ...], output: Tensor) -> Tensor:
-            weight = reads_first(module).T[reading.order.to(module.weight.device)]
-            copies = self.normed[:, :, reading.readings]
-            values = torch.einsum("btnd,nwd->btnw", copies, weight).flatten(2)
-            back = reading.order.flatten().argsort().to(values.device)
-            values = values[..., back]
-            return values if module.bias is None else values + module.bias
-
-        return hook
+        copies = self.normed[:, :, places]
+        weight = reads_first(module).T.unflatten(0, (copies.shape[2], -1))
+        values = torch.einsum("btnd,nwd->btnw", copies, weight).flatten(2)
+        return values if module.bias is None else values + module.bias
 
     def heads_wrote(self, module: Any, args: tuple[Tensor, ...]) -> None:
         mixed = args[0]
@@ -423,7 +370,7 @@ def prove_edges(opened: OpenModel) -> None:
     The residual stream at every target must be the sum of what the sources before it write and the
     biases of the output projections.
     """
-    tokens, adding = random_tokens(opened.model, seed=0)[:1], _Adding(opened)
+    tokens, adding = random_tokens(opened.model, seed=0)[:1], AddingUp(opened)
     logits = opened.run(tokens, adding)
     plain = opened.model(input_ids=tokens).logits[:, -1]
     rounding = ROUNDING[opened.model.dtype]
@@ -436,7 +383,7 @@ def prove_edges(opened: OpenModel) -> None:
         )
 
 
-class _Adding(Visitor):
+class AddingUp(Visitor):
     """Adds up what the sources write, and holds it against the residual stream."""
 
     def __init__(self, opened: OpenModel) -> None:

@@ -2,11 +2,10 @@
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal, Self, get_args
+from typing import Any, Literal, get_args
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field
 
-from caploc.errors import BadOption
 from caploc.files import read_toml
 from caploc.naming import placed
 from caploc.neurons.attribution import Attribution
@@ -15,6 +14,7 @@ from caploc.neurons.engine import ErasureMode
 from caploc.neurons.enhancing import Enhancing
 from caploc.neurons.erasure import ARMS as ERASED_ARMS
 from caploc.neurons.erasure import DOSES, LAYERS, LOCATED, Erasing
+from caploc.neurons.locating import check_kinds
 from caploc.neurons.study import NeuronStudy
 from caploc.neurons.training import ARMS as TUNED_ARMS
 from caploc.neurons.training import TuningRecipe
@@ -22,10 +22,9 @@ from caploc.options import TaskOptions
 from caploc.stats.threshold import Rule
 from caploc.tasks.catalog import check_task_name
 from caploc.workbench import ModelOptions
-from papers.cnl.decoupling import DecouplingStudy
-from papers.cnl.fact_study import FactStudy
 
-Step = Literal["located", "scored", "erased", "tuned", "facts", "decoupled"]
+Step = Literal["located", "scored", "erased", "tuned", "fidelity", "reliability", "decoupled"]
+Method = Literal["neurons", "tracing", "circuits"]
 FOLDER = Path(__file__).parent
 
 
@@ -76,20 +75,36 @@ class Tuning(PresetPart):
 
 
 class Facts(PresetPart):
-    """Which single facts are located."""
+    """Which single facts are located, how, and how what was located is changed.
 
-    sets: tuple[str, ...] = ()
-    count: int = 30
-    share: float = 0.05
-    draws: int = 20
+    Of each of `sets` the first `count` facts that the model knows are used; a set is `words/facts`
+    or a file. `rewrites` is a file of further wordings. A circuit keeps a `share` of the edges,
+    scored in `circuit_steps`; knowledge neurons are integrated in `neuron_steps`. `texts` is a file
+    of texts, one a line, for the covariance that a rank-one edit needs; without it the facts'
+    prompts serve, and beside `words/facts` those of word tasks.
+    """
+
+    sets: tuple[str, ...] = ("words/facts",)
+    methods: tuple[Method, ...] = get_args(Method)
+    count: int = Field(default=30, ge=2)
+    share: float = Field(default=0.05, gt=0, le=1)
+    draws: int = Field(default=20, ge=5)
+    circuit_steps: int = Field(default=20, ge=1)
+    neuron_steps: int = Field(default=20, ge=1)
+    rewrites: str | None = None
+    texts: str | None = None
 
 
-class DecouplingPreset(PresetPart):
-    """Which contrasts are asked, and how neurons of single items are scored."""
+class Decoupling(PresetPart):
+    """Which contrasts are asked, and how single items are located.
+
+    A method is a score of neurons (those above 6 sigma, or a `share` of all) or one of `Facts`.
+    """
 
     sets: tuple[str, ...] = ("arithmetic", "sentiment")
     items: int = Field(default=1000, ge=2)
     methods: tuple[str, ...] = ("integrated",)
+    share: float | None = None
 
 
 class CnlPreset(PresetPart):
@@ -119,30 +134,36 @@ class CnlPreset(PresetPart):
     erasing: Cuts = Cuts()
     tuning: Tuning = Tuning()
     facts: Facts = Facts()
-    decoupling: DecouplingPreset = DecouplingPreset()
+    decoupling: Decoupling = Decoupling()
 
-    @model_validator(mode="after")
-    def consistent(self) -> Self:
-        """Refuse steps that go on from neurons without the step that locates them."""
-        needed = {"scored", "erased"}
-        if self.tuning.fewshot is None:
-            needed.add("tuned")
-        if "located" not in self.steps and (orphans := needed & {*self.steps}):
-            names = ", ".join(sorted(orphans))
-            raise ValueError(f'steps has {names} without "located", whose neurons they take')
-        return self
+    @classmethod
+    def read(cls, name: str) -> "CnlPreset":
+        """Read a preset that lies here (`real`, `paper`), or a TOML file.
+
+        Its model and files of facts are looked for beside it first.
+        """
+        path = FOLDER / f"{name}.toml" if (FOLDER / f"{name}.toml").is_file() else Path(name)
+        content = read_toml(path)
+        content["model"] = placed(content["model"], path.parent)
+        if sets := content.get("facts", {}).get("sets"):
+            content["facts"]["sets"] = [placed(facts, path.parent) for facts in sets]
+        return cls.model_validate(content)
 
     @property
     def options(self) -> ModelOptions:
         return ModelOptions(self.model, dtype=self.dtype)
 
+    @property
+    def attribution(self) -> Attribution:
+        scores = self.scores
+        return Attribution(scores.method, scores.target, scores.positions, scores.steps)
+
     def study(self, share: float | None) -> NeuronStudy:
         """Neurons by the paper's 6 sigma, or a share of all."""
-        scores = self.scores
         return NeuronStudy(
             self.options,
             self.tasks,
-            Attribution(scores.method, scores.target, scores.positions, scores.steps),
+            self.attribution,
             Rule(share=share, normalised=self.normalised),
             TaskOptions(data=self.data),
             examples=self.examples,
@@ -177,31 +198,14 @@ class CnlPreset(PresetPart):
         limit = tuning.limit or self.limit
         return Enhancing(recipe, tuning.arms, tuning.draws, limit, tuning.tasks)
 
-    def decoupling_study(self, contrasts: str) -> DecouplingStudy:
-        asked = self.decoupling.model_dump(exclude={"sets"})
-        asked |= {"steps": self.scores.steps, "seed": self.seed}
-        return DecouplingStudy(self.options, contrasts, **asked)
-
-    def check_names(self) -> None:
-        """Refuse tasks that are compared and are none of the preset's, or unknown text."""
-        if strange := [task for task in self.scores.compared if task not in self.tasks]:
-            named = ", ".join(f"scores.compared names {task}" for task in strange)
-            raise BadOption(f"{named}; of `tasks`, no other has neurons.")
+    def check(self) -> None:
+        """Refuse, by a UserError and before weights are loaded, what the commands would refuse."""
+        study, start = self.study(self.share).check(), self.start.check()
+        self.cuts().check()
+        for method in self.scores.others:
+            replace(study.attribution, method=method).check()
+        for seed in self.tuning.seeds:
+            self.enhancing(seed).check(start.tasks)
+        check_kinds(self.kinds, self.tasks, "the run", "they are")
         if self.generic is not None:
-            check_task_name(self.generic, self.study(None).options)
-
-    def fact_study(self, facts: str) -> FactStudy:
-        asked = self.facts.model_dump(exclude={"sets"})
-        return FactStudy(self.options, facts, **asked, seed=self.seed)
-
-
-def read_preset(name: str) -> CnlPreset:
-    """Read a preset that lies here (`real`, `paper`), or a TOML file.
-
-    Its model and files of facts are looked for beside it first.
-    """
-    path = FOLDER / f"{name}.toml" if (FOLDER / f"{name}.toml").is_file() else Path(name)
-    preset = CnlPreset.model_validate(read_toml(path))
-    sets = tuple(placed(facts, path.parent) for facts in preset.facts.sets)
-    facts = preset.facts.model_copy(update={"sets": sets})
-    return preset.model_copy(update={"model": placed(preset.model, path.parent), "facts": facts})
+            check_task_name(self.generic, study.options)

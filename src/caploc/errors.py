@@ -19,7 +19,7 @@ CaplocError
 
 import re
 import reprlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, TypeVar
@@ -93,18 +93,6 @@ class FetchFailed(RunFailed):
 
 class StoreFailed(RunFailed):
     """The rows on disk can no longer be written or read."""
-
-
-def raise_together(attempts: Iterable[Callable[[], object]]) -> None:
-    """Make every attempt; raise all that they refuse as one error, of the first one's kind."""
-    mistakes: list[CaplocError] = []
-    for attempt in attempts:
-        try:
-            attempt()
-        except CaplocError as error:
-            mistakes.append(error)
-    if mistakes:
-        raise type(mistakes[0])(" ".join(dict.fromkeys(map(str, mistakes))))
 
 
 T = TypeVar("T")

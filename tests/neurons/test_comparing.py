@@ -27,7 +27,7 @@ from caploc.neurons.controls import (
 from caploc.neurons.sets import overlap_rates, rank_correlation
 from caploc.neurons.study import open_study
 from caploc.stats.threshold import above, best
-from papers.cnl.reproduction import POINTS, SHARE, points_exhibit
+from papers.cnl.comparisons import POINTS, SHARE, compare_points
 
 ASKED = Controlling(("activation", "logit"), "demo/prose", (2.0, 6.0), limit=4)
 
@@ -189,11 +189,9 @@ def test_mistakes_are_told_before_anything_is_measured(lab, asked, error, said):
 
 
 def test_more_points_come_nearer_to_the_most(lab):
-    table = points_exhibit(lab, TASKS[:1], 3)
-    rows = table.frame.to_numpy().tolist()
-    names = [row[1] for row in rows]
-    assert names == [*(f"S = {steps}" for steps in POINTS), "gradient"]
-    found = {name: row[3].number for name, row in zip(names, rows, strict=True)}
+    rows = compare_points(lab, TASKS[:1], 3)
+    found = {row["points"]: row["correlation"] for row in rows}
+    assert list(found) == [*(f"S = {steps}" for steps in POINTS), "gradient"]
     assert found["S = 40"] == pytest.approx(1)
     assert 0.99 < found["S = 5"] <= found["S = 19"] <= 1
     assert found["gradient"] < found["S = 5"]
@@ -203,7 +201,7 @@ def test_more_points_come_nearer_to_the_most(lab):
         for steps in (5, 40)
     ]
     shared = overlap_rates(best(means[1], SHARE), best(means[0], SHARE)).largest
-    assert rows[0][2].number == pytest.approx(shared)
+    assert rows[0]["shared"] == pytest.approx(shared)
 
 
 def test_a_constant_score_has_no_rank_spearman():

@@ -2,9 +2,7 @@
 
 import errno
 import json
-import shutil
 from dataclasses import asdict, replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -72,27 +70,6 @@ def test_a_torn_file_is_measured_again_and_mended(tmp_path):
         assert same(cache.recall(ASKED, measure), moments())
         assert measure.times == times
         assert path.read_bytes() == whole
-
-
-@pytest.mark.parametrize("links", [True, False])
-def test_what_lies_on_another_shelf_is_taken_over_without_a_symbolic_link(
-    tmp_path, monkeypatch, links
-):
-    def none(path, target):
-        raise OSError(errno.EPERM, "no links on this disk")
-
-    if not links:
-        monkeypatch.setattr(Path, "hardlink_to", none)
-    first, other, measure = score_cache(tmp_path / "a"), score_cache(tmp_path / "b"), Measuring()
-    first.recall(ASKED, measure)
-    for _ in range(2):
-        other.adopt(first)
-        (path,) = other.folder.iterdir()
-        assert not path.is_symlink() and path.suffix == ".npz"
-    shutil.rmtree(tmp_path / "a")  # a cache that is copied alone is whole
-    assert same(other.recall(ASKED, measure), moments())
-    assert measure.times == 1
-    score_cache(tmp_path / "c").adopt(score_cache(tmp_path / "nowhere"))
 
 
 def test_figures_that_lack_something_are_measured_again(tmp_path):

@@ -7,13 +7,13 @@ import pytest
 
 import worlds.contrasts  # noqa: F401  (the preset names its sets)
 from caploc.cache import Cache
-from caploc.errors import CaplocError
+from caploc.errors import BadOption, CaplocError
 from caploc.neurons.cache import ArrayCache
 from caploc.neurons.erasure import ACTIVE, LAYERS, LOCATED, OWN
 from caploc.neurons.study import NeuronStudy
 from caploc.workbench import ModelOptions
-from papers.cnl.preset import read_preset
-from papers.cnl.reproduction import check_cnl_options, reproduce_cnl
+from papers.cnl.__main__ import NUMBERS, Experiments
+from papers.cnl.preset import CnlPreset
 from worlds import DEMO
 
 SMALL = Path(__file__).parent / "cnl_small.toml"
@@ -32,9 +32,9 @@ def changed(tmp_path, *changes):
 
 
 @pytest.mark.usefixtures("as_if_fetched")
-def test_the_real_preset_plans_the_default_command():
-    preset = read_preset("real")
-    check_cnl_options(preset)
+def test_the_real_preset_plans_the_default_command(tmp_path):
+    preset = CnlPreset.read("real")
+    Experiments(preset, tmp_path)
     study, asked = preset.study(None), preset.cuts()
     assert study == NeuronStudy(ModelOptions("smollm2"), preset.tasks, judged=0)
     assert asked.draws == 19 and asked.arms == (LOCATED, OWN, LAYERS, ACTIVE)
@@ -43,35 +43,39 @@ def test_the_real_preset_plans_the_default_command():
 
 @pytest.mark.parametrize("name", ["real", "paper"])
 def test_a_preset_names_the_kind_of_each_task(name):
-    preset = read_preset(name)
+    preset = CnlPreset.read(name)
     assert set(preset.kinds) == set(preset.tasks)
 
 
-def test_mistakes_are_named_before_a_model_is_loaded(tmp_path, monkeypatch):
-    monkeypatch.setattr(ModelOptions, "engine", lambda self: pytest.fail("a model was loaded"))
-    path = changed(
-        tmp_path,
-        ('generic = "demo/prose"', 'generic = "demo/pros"'),
-        ('others = ["activation"]', 'others = ["activatoin"]'),
-        ('sets = ["demo/sums"]', 'sets = ["demo/sum"]'),
-    )
-    with pytest.raises(CaplocError) as refused:
-        reproduce_cnl(read_preset(path), tmp_path / "out")
-    for said in ("'demo/pros'", "'activatoin'", "'demo/sum'"):
-        assert said in str(refused.value)
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (('generic = "demo/prose"', 'generic = "demo/pros"'), "'demo/pros'"),
+        (('others = ["activation"]', 'others = ["activatoin"]'), "'activatoin'"),
+        (('sets = ["demo/sums"]', 'sets = ["demo/sum"]'), "'demo/sum'"),
+        (('methods = ["gradient"]', 'methods = ["gradients"]'), "'gradients'"),
+    ],
+)
+def test_mistakes_are_named_before_a_model_is_loaded(tmp_path, change, said):
+    with pytest.raises(CaplocError, match=said):
+        Experiments(CnlPreset.read(changed(tmp_path, change)), tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.slow
 def test_a_small_run_of_everything_and_again(tmp_path, monkeypatch):
-    folder = tmp_path / "run"
-    exhibits = reproduce_cnl(read_preset(str(SMALL)), folder)
+    folder, preset = tmp_path / "run", CnlPreset.read(str(SMALL))
+    exhibits = Experiments(preset, folder).run(preset.steps)
     names = Counter(exhibit.name for exhibit in exhibits)
     assert set(names.values()) == {1}
-    assert {"verdicts", "verdict-sets", "verdict-erasure", "verdict-facts"} <= set(names)
+    assert {"verdicts", "sets", "erasure", "fidelity", "decoupling-demo-sums"} <= set(names)
     for exhibit in exhibits:
         assert (folder / f"{exhibit.name}.md").stat().st_size > 0
+    numbers = (folder / NUMBERS).read_text()
     monkeypatch.setattr(Cache, "write", lambda *told: pytest.fail("measured again"))
     monkeypatch.setattr(ArrayCache, "keep", lambda *told: pytest.fail("scored again"))
-    repeated = reproduce_cnl(read_preset(str(SMALL)), folder)
+    repeated = Experiments(preset, folder).run(preset.steps)
     assert [each.markdown() for each in repeated] == [each.markdown() for each in exhibits]
+    assert (folder / NUMBERS).read_text() == numbers
+    with pytest.raises(BadOption, match="another preset"):
+        Experiments(preset.model_copy(update={"seed": 1}), folder)

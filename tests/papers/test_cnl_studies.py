@@ -6,17 +6,13 @@ import pytest
 
 import worlds.contrasts  # noqa: F401  (names its sets)
 from caploc.cache import Cache
-from caploc.errors import BadData, FolderTaken
-from caploc.stats.threshold import Rule
-from caploc.workbench import ModelOptions
-from papers.cnl import fact_study
-from papers.cnl.decoupling import DecouplingStudy, measure_decoupling
-from papers.cnl.fact_study import FIDELITY, METHODS, RELIABILITY, FactStudy, measure_facts
+from caploc.errors import BadData
+from papers.cnl.__main__ import Experiments
+from papers.cnl.preset import CnlPreset, Decoupling, Facts
 from worlds import DEMO
 from worlds.tasks.data import CAPITALS, ELEMENTS
 
 pytestmark = pytest.mark.slow
-MODEL = ModelOptions(DEMO, device="cpu")
 
 
 def stated(relation, subject, answer):
@@ -31,53 +27,61 @@ def stated(relation, subject, answer):
 
 
 @pytest.fixture(scope="module")
-def study(tmp_path_factory):
+def preset(tmp_path_factory):
     facts = [stated("capital", *pair) for pair in CAPITALS[:4]]
     facts += [stated("symbol", *pair) for pair in ELEMENTS[:2]]
     facts.append(stated("capital", "Chile", "Qq"))  # which the model does not know
     folder = tmp_path_factory.mktemp("facts")
     (folder / "facts.jsonl").write_text("".join(json.dumps(each) + "\n" for each in facts))
-    texts = folder / "texts.txt"
-    texts.write_text("\n".join(f"capital of {a} is {b}" for a, b in CAPITALS[:24]))
-    name = str(folder / "facts.jsonl")
-    return FactStudy(MODEL, name, draws=5, steps=2, neuron_steps=2, texts=str(texts))
+    (folder / "texts.txt").write_text("\n".join(f"capital of {a} is {b}" for a, b in CAPITALS[:24]))
+    sets, texts = (str(folder / "facts.jsonl"),), str(folder / "texts.txt")
+    return CnlPreset(
+        about="facts",
+        model=DEMO,
+        tasks=("demo/addition", "demo/elements"),
+        facts=Facts(sets=sets, draws=5, circuit_steps=2, neuron_steps=2, texts=texts),
+        decoupling=Decoupling(sets=("demo/sums",), items=4, methods=("gradient",), share=0.01),
+    )
 
 
-def test_facts_are_located_by_all_methods_and_changed(study, tmp_path, monkeypatch):
-    result, shown = measure_facts(FIDELITY, study, tmp_path / "run")
-    assert result["known"]["facts"] == 7 and result["facts"] == 6
-    found, frame = result["methods"], shown[0].frame.set_index("locator, measure")
-    own = frame.loc["knowledge neurons, overlap", "rewrites"]
-    assert own.number == found["neurons"]["arms"]["rewrites"]["largest"]["mean"]
-    assert sum(shown[1].frame["facts"]) == 6  # peaks of tracing
-    assert (tmp_path / "run" / "fidelity" / "fidelity.png").is_file()
-    changed, tables = measure_facts(RELIABILITY, study, tmp_path / "run")
-    assert {table.name for table in tables} >= {
-        "reliability-neurons", "reliability-edits", "reliability-circuits", "common-metric",
+def test_facts_are_located_by_all_methods_and_changed(preset, tmp_path, monkeypatch):
+    experiments = Experiments(preset, tmp_path)
+    tables = {table.name: table for table in experiments.run(["fidelity"])}
+    found = experiments.numbers["fidelity"]["facts"]
+    assert found["known"]["facts"] == 7 and found["facts"] == 6
+    row = tables["fidelity"].frame.iloc[0]
+    assert (row["located by"], row["measure"]) == ("knowledge neurons", "overlap")
+    own = found["methods"]["neurons"]["arms"]["rewrites"]["largest"]["mean"]
+    assert row["rewrites"].number == own
+    assert sum(tables["fidelity-layers"].frame["facts"]) == 6
+    tables = {table.name for table in experiments.run(["reliability"])}
+    assert tables >= {
+        "fidelity", "reliability-neurons", "reliability-edits", "reliability-circuits",
+        "common-metric",
     }  # fmt: skip
-    suppressed = changed["methods"]["neurons"]["suppress"]["fact"]
+    changed = experiments.numbers["reliability"]["facts"]["methods"]
+    suppressed = changed["neurons"]["suppress"]["fact"]
     assert suppressed["located"]["mean"] < suppressed["random"]["mean"]
     monkeypatch.setattr(Cache, "write", lambda *told: pytest.fail("measured again"))
-    again, _ = measure_facts(RELIABILITY, study, tmp_path / "run")
-    assert again["methods"] == changed["methods"] and set(found) == set(METHODS)
+    again = Experiments(preset, tmp_path)
+    again.run(["reliability"])
+    assert again.numbers["reliability"]["facts"]["methods"] == changed
 
 
-def test_too_few_texts_are_told_before_a_model_is_loaded(study, tmp_path, monkeypatch):
+def test_too_few_texts_are_told(preset, tmp_path):
     (tmp_path / "texts.txt").write_text("one\n\ntwo")
-    monkeypatch.setattr(fact_study, "load_model", lambda **told: pytest.fail("loaded"))
-    few = FactStudy(MODEL, study.facts, texts=str(tmp_path / "texts.txt"))
+    texts = {"texts": str(tmp_path / "texts.txt"), "methods": ("tracing",)}
+    few = preset.model_copy(update={"facts": preset.facts.model_copy(update=texts)})
     with pytest.raises(BadData, match="needs 20 texts or more"):
-        measure_facts(RELIABILITY, few, tmp_path / "run")
+        Experiments(few, tmp_path / "run").run(["reliability"])
 
 
-def test_items_are_decoupled_and_another_study_does_not_take_the_folder(tmp_path):
-    study = DecouplingStudy(MODEL, "demo/sums", 4, ("gradient",), rule=Rule(share=0.01))
-    result, (table,) = measure_decoupling(study, tmp_path)
-    (effects,) = (each["effects"] for each in result["locators"].values())
-    mean = {arm: each["mean"] for arm, each in effects["similarity"].items()}
-    assert effects["commonality"]["mean"] == pytest.approx(mean["SC"] - mean["DD"])
+def test_items_are_decoupled(preset, tmp_path):
+    experiments = Experiments(preset, tmp_path)
+    *_, table = experiments.run(["decoupled"])
+    (found,) = experiments.numbers["decoupling"]["demo/sums"].values()
+    mean = {arm: each["mean"] for arm, each in found["effects"]["similarity"].items()}
+    effect = found["effects"]["commonality"]["mean"]
+    assert effect == pytest.approx(mean["SC"] - mean["DD"])
     (row,) = table.frame.to_dict("records")
-    assert row["commonality effect"].number == effects["commonality"]["mean"]
-    assert measure_decoupling(study, tmp_path)[0]["locators"] == result["locators"]
-    with pytest.raises(FolderTaken, match="items 4, not 3"):
-        measure_decoupling(DecouplingStudy(MODEL, "demo/sums", 3), tmp_path)
+    assert row["commonality effect"].number == effect

@@ -2,14 +2,8 @@
 
 import pytest
 
-from papers.cnl.verdicts import (
-    judge_erasure,
-    judge_facts,
-    judge_sets,
-    judge_tuning,
-    verdicts,
-    word_of,
-)
+from papers.cnl.tables import list_tables
+from papers.cnl.verdicts import Claim, judge_erasure, judge_facts, judge_sets, judge_tuning
 from papers.exhibits import NOTHING
 
 KINDS = {"a": "one", "a_twin": "one", "b": "two", "c": "three"}
@@ -22,8 +16,9 @@ def interval(mean, half=0.1):
 def task_sets(name, halves, *, separate):
     rates = {"largest": interval(0.5)}
     return {
-        "task": name, "examples": 10, "neurons": ["L0N1"], "halves": halves, "by_chance": 0.01,
-        "separate": separate, "across": interval(0.1), "within": {"rates": rates},
+        "task": name, "examples": 10, "neurons": [{"neuron": "L0N1"}], "halves": halves,
+        "by_chance": 0.01, "separate": separate, "across": interval(0.1),
+        "within": {"rates": rates},
     }  # fmt: skip
 
 
@@ -55,9 +50,13 @@ TWIN = {"a_twin": (0.6, 9.0)}  # of the same capability, so it may lose as much
 
 
 def test_a_claim_holds_if_all_of_its_parts_do():
-    assert word_of(True, True) == "holds"
-    assert word_of(True, False) == word_of(False, True) == "holds in part"
-    assert word_of(False, False) == "does not hold"
+    assert Claim("", parts=[True, True]).verdict == "holds"
+    assert Claim("", parts=[True, False]).verdict == "holds in part"
+    assert Claim("", parts=[False, False]).verdict == "does not hold"
+
+
+def told(numbers):
+    return list_tables({"preset": {"kinds": KINDS}} | numbers)
 
 
 @pytest.mark.parametrize(
@@ -73,9 +72,9 @@ def test_a_claim_holds_if_all_of_its_parts_do():
 def test_sets_are_stable_by_halves_and_specific_by_other_tasks_and_twins(
     halves, separate, p, verdict
 ):
-    found, because = judge_sets(sets(halves, separate, p))
-    assert found == verdict
-    assert "its twin share 0.50 of their sets, different capabilities 0.25" in because
+    claim = judge_sets(sets(halves, separate, p))
+    assert claim.verdict == verdict
+    assert claim.counts[-1]["figures"].startswith("0.50; 0.25; p ")
 
 
 @pytest.mark.parametrize(
@@ -91,7 +90,7 @@ def test_neurons_are_needed_beyond_every_draw_and_not_by_other_capabilities(
     own, drawn, others, verdict
 ):
     erasure = {"tasks": [erased("a", own, drawn, others)]}
-    assert judge_erasure(erasure, KINDS)[0] == verdict
+    assert judge_erasure(erasure, KINDS).verdict == verdict
 
 
 def test_what_no_other_capability_has_is_judged_by_itself():
@@ -99,14 +98,14 @@ def test_what_no_other_capability_has_is_judged_by_itself():
     erasure["tasks"][0]["own"]["arms"].append(loss("no other's", 0, 0.4, 1.5))
     for each in erasure["tasks"][0]["others"]:
         each["arms"].append(loss("no other's", 0, 0.05, 0.1))
-    verdict, because = judge_erasure(erasure, KINDS)
-    assert verdict == "holds in part"
-    assert because.endswith("loses most for 1 of 1, and other capabilities lose 0.05 of their "
-                            "score")  # fmt: skip
+    claim = judge_erasure(erasure, KINDS)
+    assert claim.verdict == "holds in part"
+    last = claim.counts[-1]
+    assert (last["holds for"], last["figures"]) == ("1 of 1", "others lose 0.05 of their score")
     results = {"main": sets([0.7], True), "erasure": erasure}
-    results["main"]["tasks"][0]["neurons"] = [{"neuron": "L0N1"}, {"neuron": "L1N2"}]
-    shown = verdicts(results, KINDS)[-1]
-    assert shown.name == "verdict-own"
+    results["main"]["tasks"][0]["neurons"].append({"neuron": "L1N2"})
+    shown = told(results)[-1]
+    assert shown.name == "own"
     (row,) = shown.frame.to_dict("records")
     assert (row["task"], row["neurons"]) == ("a", 1)  # L0N1 is of every task
     assert str(row["score, by its twin"]) == str(row["score, by other capabilities"]) == "0.050"
@@ -123,7 +122,7 @@ def tuned(gains):
                 for m in ("metric", "gold log-probability")
             ]  # fmt: skip
             arms.append({"arm": arm, "fit": {"parameters": 1000}, "changes": changes})
-    return {0: {"a": {"arms": arms}}}
+    return {"0": {"a": {"arms": arms}}}
 
 
 @pytest.mark.parametrize(
@@ -132,22 +131,22 @@ def tuned(gains):
 )
 def test_tuning_is_judged_against_draws_and_against_other_arms(rival, drawn, verdict):
     gains = {"located": [0.5], "random": [0.1, drawn], "lora": [rival]}
-    assert judge_tuning(tuned(gains))[0] == verdict
+    assert judge_tuning(tuned(gains)).verdict == verdict
 
 
 def test_only_what_was_measured_is_judged_and_every_table_is_whole():
     results = {"main": sets([0.7], True)}
-    first, *shown = verdicts(results, KINDS)
-    assert list(first.frame["claim"]) == ["neurons of a capability are stable and specific"]
-    assert [each.name for each in shown] == ["verdict-sets", "verdict-shared"]
+    first, *shown = told(results)
+    assert set(first.frame["claim"]) == {"neurons of a capability are stable and specific"}
+    assert [each.name for each in shown] == ["sets", "shared"]
     cells = shown[1].frame.map(str).values.tolist()
     assert cells == [["a", "0.50", "0.25"], ["b", "0.25", NOTHING]]
     alone = sets([0.7], None) | {"overlaps": None, "cohesion": None}
-    assert [each.name for each in verdicts({"main": alone}, KINDS)] == ["verdicts", "verdict-sets"]
+    assert [each.name for each in told({"main": alone})] == ["verdicts", "sets"]
     results["erasure"] = {"tasks": [erased("a", (0.5, 2.0), DRAWN, {"b": (0.1, 0.5)})]}
     results["enhancement"] = tuned({"located": [0.5], "random": [0.1, 0.2]})
-    first, *shown = verdicts(results, KINDS)
-    assert len(first.frame) == 3 and len(shown) == 4
+    first, *shown = told(results)
+    assert first.frame["claim"].nunique() == 3 and len(shown) == 4
     assert str(shown[2].frame["nats lost by its twin"][0]) == NOTHING
     assert shown[2].chart is not None
 
@@ -156,7 +155,7 @@ def located_facts(own, related, *, measure="largest"):
     """What a way to locate facts found: how wordings agree, and with other facts."""
     arms = {"rewrites": own, "same_relation": related, "unrelated": 0.1, "random": 0.0}
     return {
-        "facts": 20, "size": 8.0 if measure == "largest" else None,
+        "facts": 20, "peaks": None, "size": 8.0 if measure == "largest" else None,
         "arms": {arm: {measure: interval(mean)} for arm, mean in arms.items()},
         "margin": {measure: interval(own - related)},
     }  # fmt: skip
@@ -177,27 +176,8 @@ def test_facts_are_located_where_wordings_agree_and_other_facts_do_not(neurons, 
         "tracing": located_facts(*tracing, measure="agreement"),
     }
     results = {"fidelity": {"words/facts": {"methods": methods}}}
-    assert judge_facts(results["fidelity"])[0] == verdict
-    first, shown = verdicts(results, KINDS)
-    assert list(first.frame["claim"]) == ["single facts are not located"]
+    assert judge_facts(results["fidelity"]).verdict == verdict
+    first, shown = told(results)
+    assert set(first.frame["claim"]) == {"single facts are not located"}
     assert list(shown.frame["located by"]) == ["knowledge neurons", "causal tracing (ROME)"]
-    assert list(shown.frame["neurons or edges"].map(str)) == ["8", NOTHING]
-
-
-def test_what_changing_the_located_does_stands_beside_other_facts():
-    watched = {"located": interval(-0.5), "other_fact": interval(-0.1), "random": interval(0.0)}
-    arms = [
-        {"name": name, "faithfulness": interval(mean)}
-        for name, mean in (("located", 0.8), ("same relation", 0.4), ("random", 0.0))
-    ]
-    methods = {
-        "neurons": {"suppress": {"fact": watched}, "enhance": {"fact": watched}},
-        "tracing": {"correlation": interval(0.1)},
-        "circuits": {"arms": arms},
-    }
-    _, shown = verdicts({"reliability": {"words/facts": {"methods": methods}}}, KINDS)
-    own, other = (
-        shown.frame[name].map(str).str.split().str[0] for name in shown.frame.columns[1:3]
-    )
-    assert list(own) == ["-0.500", "-0.500", "0.100", "0.800"]
-    assert list(other) == ["-0.100", "-0.100", NOTHING, "0.400"]
+    assert list(shown.frame["neurons or edges"].map(str)) == ["8.0", NOTHING]

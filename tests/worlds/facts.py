@@ -6,16 +6,14 @@ name the answer itself.
 """
 
 import random
-import re
 from collections.abc import Callable, Sequence
 from itertools import zip_longest
 
 from caploc.errors import BadOption, pick
-from papers.cnl.facts import NEIGHBOURS, Counterpart, Fact, FactPrompt, Pair
+from papers.cnl.facts import NEIGHBOURS, Fact, FactPrompt, Pair
 from worlds.tasks import data as texts
 from worlds.tasks.data import LETTERS
 
-OFFERED = re.compile(r"^(\S+) ([A-D])$", re.MULTILINE)  # a line of a quiz: an answer, its letter
 DEMO_RELATIONS: dict[str, Sequence[Pair]] = {
     "capital of": texts.CAPITALS,
     "symbol of": texts.ELEMENTS,
@@ -134,22 +132,7 @@ DEMO_FORMS: dict[str, Callable[[random.Random, str, Pair], Fact]] = {
 }
 
 
-def demo_counterparts(prompt: FactPrompt) -> list[Counterpart]:
-    """Take other countries or elements with their answers.
-
-    In a quiz the answer is the letter of what is offered; a subject whose answer is not offered
-    is no right question, and stands for the letter of the prompt's own false answer.
-    """
-    letters = dict(OFFERED.findall(prompt.text))
+def demo_counterparts(prompt: FactPrompt) -> list[Pair]:
+    """Take other countries or elements with their answers."""
     facts = next((facts for name, facts in DEMO_RELATIONS.items() if name in prompt.text), [])
-    found = []
-    for subject, answer in facts:
-        if subject == prompt.subject:
-            continue
-        if not letters:
-            found.append(Counterpart(subject, answer))
-        elif answer in letters:
-            found.append(Counterpart(subject, letters[answer]))
-        elif prompt.other:
-            found.append(Counterpart(subject, prompt.other, right=False))
-    return found
+    return [each for each in facts if each[0] != prompt.subject]

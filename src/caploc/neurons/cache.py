@@ -1,6 +1,5 @@
 """The running figures of scores, which are kept in a run's folder, a file for each question."""
 
-import shutil
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -53,22 +52,6 @@ class ArrayCache:
 
     def place(self, asked: dict[str, Any]) -> Path:
         return self.folder / f"{digest(asked, COMPACT)}.npz"
-
-    def adopt(self, other: "ArrayCache") -> None:
-        """Take over what another cache holds, as hard links where the disk has them.
-
-        No file is ever written twice, so that links stay what they are, and a folder that is moved
-        or copied alone is whole.
-        """
-        for path in sorted(other.folder.glob("*.npz")):
-            mine = self.folder / path.name
-            if mine.exists():
-                continue
-            with self._whole(mine) as part:
-                try:
-                    part.hardlink_to(path)
-                except OSError:
-                    shutil.copyfile(path, part)
 
     @contextmanager
     def _whole(self, path: Path) -> Iterator[Path]:

@@ -311,10 +311,8 @@ def specific(located: Chosen, controls: Mapping[str, Unchecked]) -> Specific:
 
 
 SHUFFLES = 9_999  # orders of datasets tried, where there are more
-FEWEST = 3  # different datasets in a resample that has a correlation: two make one pair
 ROUNDING = 1e-12  # two ways to add up the same entries may differ by this much
 Codes = Int[np.ndarray, " sets"]
-Rows = Float64[np.ndarray, "_ entries"]
 Table = Float64[np.ndarray, "_ _"]  # square, once checked
 
 
@@ -330,31 +328,6 @@ class Cohesion(JsonRecord):
     # The share of all ways to deal the kinds out to the datasets, the true one included, with a
     # contrast at least as large.
     p: float | None
-
-
-@dataclass(frozen=True)
-class Correlation(JsonRecord):
-    """A correlation, None where undefined.
-
-    `low` and `high`: percentiles over resampled datasets (entries of one row are not independent);
-    resamples of fewer than three different datasets do not count. `p`, two-sided, is Mantel's
-    (1967): of the orders of one matrix's datasets, the true one included, the share that correlate
-    at least as strongly.
-    """
-
-    value: float | None
-    low: float | None
-    high: float | None
-    p: float | None
-
-
-@dataclass(frozen=True)
-class Agreement(JsonRecord):
-    """Tell how two matrices of the same datasets go together, off the diagonal."""
-
-    pairs: int  # entries (A, B), A other than B, that both matrices have
-    pearson: Correlation
-    spearman: Correlation
 
 
 def cohesion(
@@ -390,30 +363,6 @@ def cohesion(
     )
 
 
-def correlate_matrices(first: Table, second: Table, *, seed: int = 0) -> Agreement:
-    """Tell how two matrices of the same datasets go together, off the diagonal.
-
-    The matrices need not be symmetric; entries that are NaN in either are left out. Raises
-    BadOption if they are not square and of one size.
-    """
-    check_square(first)
-    if first.shape != second.shape:
-        raise BadOption(
-            f"Matrices of {len(first)} and {len(second)} datasets cannot be compared; "
-            "give both for the same datasets."
-        )
-    both = off_diagonal(first) & ~np.isnan(first) & ~np.isnan(second)
-    one, other = (np.where(both, each, np.nan) for each in (first, second))
-    ranks = [
-        stats.rankdata(each.ravel(), nan_policy="omit").reshape(each.shape) for each in (one, other)
-    ]
-    return Agreement(
-        pairs=int(both.sum()),
-        pearson=correlation(one, other, seed),
-        spearman=correlation(ranks[0], ranks[1], seed),
-    )
-
-
 def rank_correlation(first: Values, second: Values) -> float | None:
     """Correlate the ranks of the values that both have (Spearman's); None where one is constant."""
     both = ~np.isnan(first) & ~np.isnan(second)
@@ -427,48 +376,6 @@ def kind_means(matrix: Matrix, codes: Codes) -> list[float | None]:
     """Average the entries off the diagonal between datasets of one kind, and of two."""
     same = codes[:, None] == codes[None, :]
     return [mean_defined(matrix[off_diagonal(matrix) & each]) for each in (same, ~same)]
-
-
-def correlation(first: Matrix, second: Matrix, seed: int) -> Correlation:
-    """Correlate two matrices' entries off the diagonal, NaN ones left out in both."""
-    apart = off_diagonal(first)
-    one, other = first[apart][None], second[apart][None]
-    value = float(correlations(one, other, np.ones_like(one))[0])
-    if np.isnan(value):
-        return Correlation(None, None, None, None)
-    low = high = None
-    if len(first) > FEWEST:  # of three every resample that counts holds the same entries
-        drawn = resampled(len(first), generator(seed))
-        drawn = drawn[(drawn > 0).sum(axis=1) >= FEWEST].astype(float)
-        often = (drawn[:, :, None] * drawn[:, None, :])[:, apart]
-        found = correlations(one, other, often)
-        if not np.isnan(found).all():
-            low, high = np.nanquantile(found, TAILS).tolist()
-    order = orders(len(first), seed)
-    turned = first[order[:, :, None], order[:, None, :]][:, apart]
-    chance = np.abs(correlations(turned, other, np.ones_like(turned)))
-    reach = chance[~np.isnan(chance)] >= abs(value) - ROUNDING
-    return Correlation(value, low, high, float(reach.mean()))
-
-
-def correlations(first: Rows, second: Rows, weights: Rows) -> Float64[np.ndarray, " rows"]:
-    """Correlate each row's entries (Pearson's), counted by their weights.
-
-    NaN entries do not count; NaN where what is left does not vary. `second` may be one row for all.
-    """
-    known = ~(np.isnan(first) | np.isnan(second))
-    weights = np.where(known, weights, 0.0)
-    total = weights.sum(axis=1, keepdims=True)
-    share = np.divide(weights, total, out=np.zeros_like(weights), where=total > 0)
-    moved, spreads = [], []
-    for values in (np.where(known, first, 0.0), np.where(known, second, 0.0)):
-        away = values - (share * values).sum(axis=1, keepdims=True)
-        spread = np.sqrt((share * away**2).sum(axis=1))
-        spread[spread <= ROUNDING * np.abs(values).max(axis=1, initial=0.0)] = np.nan
-        moved.append(away)
-        spreads.append(spread)
-    found: np.ndarray = (share * moved[0] * moved[1]).sum(axis=1) / (spreads[0] * spreads[1])
-    return found.clip(-1.0, 1.0)
 
 
 def orders(count: int, seed: int) -> Int[np.ndarray, "orders sets"]:

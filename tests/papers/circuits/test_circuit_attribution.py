@@ -7,11 +7,9 @@ from edge_names import edge_names
 from test_circuit_runs import NAMES, plain
 from torch import nn
 
-from caploc.errors import BadOption
 from papers.cnl.circuits import (
     PromptPair,
     attribute,
-    faithfulness,
     outcomes_of,
     run_circuits,
     strongest,
@@ -88,7 +86,7 @@ def test_for_prompts_that_hardly_differ_scores_are_exact_effects(name, opened, p
     assert np.corrcoef(scores, exact)[0, 1] > 0.9999
 
 
-@pytest.mark.parametrize("name", ["llama", "gpt2", "gpt_neox", "gptj"])
+@pytest.mark.parametrize("name", ["llama", "gpt2", "gptj"])
 def test_scores_from_the_input_sum_to_the_change_of_loss(name, opened, pair):
     model = opened(name)
     scores = attribute(model, pair, steps=300, batch=50)
@@ -106,10 +104,9 @@ def test_the_only_path_that_matters_is_found(opened, pair):
     assert np.array_equal(prune(model.grid, located), located)
     every = np.ones(model.grid.size, bool)
     runs = run_circuits(model, pair, np.stack([every, ~every, located, ~located]))
-    full, empty, kept, left = (each.logit_difference for each in outcomes_of(runs, pair))
+    full, empty, kept, left = outcomes_of(runs, pair)["logit_difference"]
     assert abs(full - empty) > 0.05
-    assert faithfulness(kept, empty=empty, full=full) == pytest.approx(1)
-    assert faithfulness(left, empty=empty, full=full) == pytest.approx(0, abs=1e-9)
+    assert kept == pytest.approx(full) and left == pytest.approx(empty, abs=1e-9)
 
 
 def test_batches_of_steps_do_not_show(opened, pair):
@@ -129,12 +126,3 @@ def test_swapping_the_answers_turns_the_signs(opened, pair):
     swapped = PromptPair(pair.clean, pair.corrupted, pair.other, pair.gold)
     scores, turned = (attribute(model, each, steps=3) for each in (pair, swapped))
     np.testing.assert_allclose(scores, -turned, atol=1e-9)
-
-
-def test_mistakes_are_named(opened, pair):
-    with pytest.raises(BadOption, match="got 0 and 20"):
-        attribute(opened("llama"), pair, steps=0)
-    with pytest.raises(BadOption, match="2 tokens and the corrupted one 1"):
-        PromptPair((1, 2), (1,), 0, 1)
-    with pytest.raises(BadOption, match="Both answers are token 4"):
-        PromptPair((1,), (2,), 4, 4)

@@ -7,7 +7,6 @@ from edge_names import nodes_and_edges
 from hypothesis import given
 from hypothesis import strategies as st
 
-from caploc.errors import BadOption
 from papers.cnl.edges import EdgeGrid, prune
 
 
@@ -102,8 +101,3 @@ def test_what_pruning_keeps_lies_on_a_path_from_input_to_logits(grid, seed, shar
     pruned = prune(grid, chosen)
     assert pruned.tolist() == expected
     assert np.array_equal(prune(grid, pruned), pruned)
-
-
-def test_a_shape_that_no_decoder_has_is_refused():
-    with pytest.raises(BadOption, match="3 heads and 2 key-value heads"):
-        EdgeGrid(2, 3, 2, False)

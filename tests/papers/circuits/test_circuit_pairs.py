@@ -2,13 +2,11 @@
 
 import pytest
 
-from caploc.engine.encoding import RequestEncoder
 from papers.cnl.circuits import find_pair, others_of
-from papers.cnl.facts import Counterpart, FactPrompt
+from papers.cnl.facts import FactPrompt
+from papers.cnl.prompts import Encoder
 from worlds.facts import demo_counterparts
 from worlds.tasks.data import CAPITALS, ELEMENTS
-
-QUIZ = "capital of Peru?\nRome A\nLima B\nBaghdad C\nParis D\n="
 
 
 def stated(country, capital, other=None):
@@ -17,7 +15,7 @@ def stated(country, capital, other=None):
 
 @pytest.fixture(scope="module")
 def wording(demo):
-    return RequestEncoder(demo.model, demo.tokenizer)
+    return Encoder(demo)
 
 
 def text(wording, tokens):
@@ -40,7 +38,7 @@ def test_a_demo_fact_is_held_against_another_of_equal_length(wording, country, c
 
 
 def test_what_both_answers_begin_with_joins_the_prompts(wording):
-    pair = find_pair(wording, stated("Spain", "Madrid"), lambda _: [Counterpart("Italy", "Malta")])
+    pair = find_pair(wording, stated("Spain", "Madrid"), lambda _: [("Italy", "Malta")])
     assert text(wording, pair.clean) == "capital of Spain is Ma"
     assert text(wording, pair.corrupted) == "capital of Italy is Ma"
     assert (text(wording, [pair.gold]), text(wording, [pair.other])) == ("d", "l")
@@ -49,9 +47,9 @@ def test_what_both_answers_begin_with_joins_the_prompts(wording):
 @pytest.mark.parametrize(
     "counterpart",
     [
-        Counterpart("Portugal", "Lisbon"),  # of another length
-        Counterpart("Italy", "Madrid"),  # the same answer
-        Counterpart("Italy", "Mad"),  # no token in which the answers differ
+        ("Portugal", "Lisbon"),  # of another length
+        ("Italy", "Madrid"),  # the same answer
+        ("Italy", "Mad"),  # no token in which the answers differ
     ],
 )
 def test_where_no_counterpart_fits_there_is_no_pair(wording, counterpart):
@@ -77,25 +75,9 @@ def test_the_choice_depends_on_seed_and_subject_alone(wording):
     assert len({chosen("", seed) for seed in range(20)}) > 1
 
 
-def test_a_quiz_is_answered_by_the_letter_of_what_is_offered(wording):
-    found = demo_counterparts(FactPrompt(QUIZ, "Peru", "B", "A"))
-    right = {each.subject: each.answer for each in found if each.right}
-    assert right == {"Italy": "A", "Iraq": "C", "France": "D"}
-    assert {each.answer for each in found if not each.right} == {"A"}
-    assert len(found) == len(CAPITALS) - 1
-    pair = find_pair(wording, FactPrompt(QUIZ, "Peru", "B", "A"), demo_counterparts)
-    assert text(wording, pair.corrupted) == QUIZ.replace("Peru", "Iraq")
-    assert (text(wording, [pair.gold]), text(wording, [pair.other])) == ("B", "C")
-    # with no subject of equal length among the options any other serves
-    elsewhere = QUIZ.replace("Baghdad", "London")
-    pair = find_pair(wording, FactPrompt(elsewhere, "Peru", "B", "A"), demo_counterparts)
-    assert (text(wording, [pair.gold]), text(wording, [pair.other])) == ("B", "A")
-    assert len(pair.clean) == len(pair.corrupted)
-
-
 def test_elements_are_held_against_elements():
     found = demo_counterparts(FactPrompt("symbol of tin is ", "tin", "Sn"))
-    assert {(each.subject, each.answer) for each in found} == set(ELEMENTS) - {("tin", "Sn")}
+    assert set(found) == set(ELEMENTS) - {("tin", "Sn")}
     assert demo_counterparts(FactPrompt("the mayor of Lima is ", "Lima", "Rosa")) == []
 
 
@@ -107,6 +89,6 @@ def test_counterparts_come_from_prompts_of_the_same_words():
         FactPrompt("capital of Chad is ", None, "N'Djamena"),
     ]
     counterparts = others_of(prompts)
-    assert counterparts(prompts[0]) == [Counterpart("Iraq", "Baghdad")]
+    assert counterparts(prompts[0]) == [("Iraq", "Baghdad")]
     assert counterparts(prompts[2]) == []
     assert counterparts(prompts[3]) == []

@@ -7,7 +7,7 @@ from tiny import tiny
 from transformers import PreTrainedModel
 
 from caploc.neurons.model import NeuronModel, find_sites
-from papers.cnl.fidelity import Encoded
+from papers.cnl.prompts import Encoded
 
 
 @pytest.fixture(scope="session")

@@ -3,8 +3,8 @@
 import pytest
 
 from caploc.errors import BadOption, UnknownName
-from papers.cnl.facts import FactPrompt, check_names
-from papers.cnl.fidelity import Encoder, FactAnswers, known_facts
+from papers.cnl.facts import FactPrompt
+from papers.cnl.prompts import Encoder, FactAnswers, known_facts
 from worlds.facts import DEMO_RELATIONS, demo_facts, demo_texts
 
 pytestmark = pytest.mark.slow
@@ -22,7 +22,7 @@ def offered(prompt: FactPrompt) -> dict[str, str]:
 
 @pytest.mark.parametrize("form", ["quiz", "statement"])
 def test_every_prompt_is_true_and_every_other_answer_false(form):
-    facts = check_names(demo_facts(form))
+    facts = demo_facts(form)
     assert {fact.name for fact in facts} == {" ".join(each) for each in TRUTH}
     for fact in facts:
         for prompt in (fact.prompt, *fact.rewrites, *fact.neighbours):
@@ -62,14 +62,14 @@ def test_both_relations_come_by_turns_and_fewer_are_the_first_of_more():
 
 def test_the_model_knows_them(neurons):
     for form, least in (("quiz", 0.9), ("statement", 1.0)):
-        _, counts = known_facts(neurons, demo_facts(form, 30))
+        _, counts = known_facts(FactAnswers(neurons), demo_facts(form, 30))
         assert counts["facts_known"] >= least * counts["facts"]
 
 
 def test_what_is_kept_is_what_the_model_says(neurons):
     facts = demo_facts("statement", 12)
-    kept, counts = known_facts(neurons, facts)
     asker = FactAnswers(neurons)
+    kept, counts = known_facts(asker, facts)
     right = [[p for p in fact.rewrites if asker.right(p)] for fact in kept]
     assert [list(fact.rewrites) for fact in kept] == right
     assert counts["rewrites_known"] == sum(map(len, right)) < counts["rewrites"]
@@ -82,9 +82,9 @@ def test_answers_do_not_depend_on_what_is_asked_beside_them(neurons):
     prompts = [each for f in facts for each in (f.prompt, *f.rewrites, *f.neighbours)]
     encoded = [encoder.encode(prompt) for prompt in prompts]
     asker = FactAnswers(neurons)
-    together = asker.to(encoded)
+    together = asker.scores(encoded)
     for one, each in zip(encoded, together, strict=True):
-        (alone,) = asker.to([one])
+        (alone,) = asker.scores([one])
         assert alone.logprob == pytest.approx(each.logprob, abs=1e-4 * len(one.answer))
         assert alone.greedy == each.greedy
 

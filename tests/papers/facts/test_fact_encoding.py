@@ -6,7 +6,7 @@ from caploc.engine.encoding import RequestEncoder
 from caploc.errors import BadData
 from caploc.tasks.task import LogLikelihood
 from papers.cnl.facts import FactPrompt
-from papers.cnl.fidelity import Encoder
+from papers.cnl.prompts import Encoder
 
 
 @pytest.fixture(scope="module")
@@ -47,11 +47,9 @@ def test_letters_of_several_bytes_count_as_the_subjects(neurons, encoder):
 
 
 def test_a_prompt_beyond_the_window_is_refused(encoder):
-    with pytest.raises(BadData, match="the model's window takes 2048"):
+    with pytest.raises(BadData, match="2048 at most together"):
         encoder.encode(FactPrompt("a" * 3000, None, "b"))
 
 
-def test_a_text_alone_must_hold_its_subject(encoder):
+def test_a_text_alone_has_its_subject(encoder):
     assert encoder.read("Peru is a", "Peru").subject == (1, 2, 3, 4)
-    with pytest.raises(BadData, match="does not occur"):
-        encoder.read("It is a", "Peru")

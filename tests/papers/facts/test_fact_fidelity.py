@@ -8,8 +8,9 @@ import pytest
 
 from caploc.errors import BadData
 from caploc.neurons.model import NeuronGrid
+from caploc.stats import plain_value
 from papers.cnl.facts import Fact, FactPrompt
-from papers.cnl.fidelity import ARMS, mean_by_fact, pair_wordings, wording_fidelity
+from papers.cnl.fidelity import ARMS, pair_wordings, wording_fidelity
 from papers.cnl.knowledge_neurons import KnowledgeNeurons
 from worlds.facts import demo_facts
 
@@ -51,40 +52,47 @@ def relation(prompt: FactPrompt) -> int:
 
 def test_a_faithful_locator_has_fidelity_and_margin_of_one():
     found = wording_fidelity(Planted(subject), FACTS, seed=0)
-    assert found.arms["rewrites"]["iou"].mean == found.arms["rewrites"]["reference"].mean == 1.0
     assert (
-        found.arms["same_relation"]["iou"].mean < 0.2 and found.arms["unrelated"]["iou"].mean < 0.2
+        found["arms"]["rewrites"]["iou"].mean == found["arms"]["rewrites"]["reference"].mean == 1.0
     )
-    margin = 1 - found.arms["same_relation"]["iou"].mean
-    assert found.margin["iou"].mean == pytest.approx(margin) and margin > 0.8
-    assert found.margin["iou"].low > 0
+    assert (
+        found["arms"]["same_relation"]["iou"].mean < 0.2
+        and found["arms"]["unrelated"]["iou"].mean < 0.2
+    )
+    margin = 1 - found["arms"]["same_relation"]["iou"].mean
+    assert found["margin"]["iou"].mean == pytest.approx(margin) and margin > 0.8
+    assert found["margin"]["iou"].low > 0
 
 
 def test_a_locator_of_the_relation_has_fidelity_and_no_margin():
     found = wording_fidelity(Planted(relation), FACTS, seed=0)
-    assert found.arms["rewrites"]["iou"].mean == found.arms["same_relation"]["iou"].mean == 1.0
-    assert found.margin["iou"].mean == 0.0
-    assert found.arms["unrelated"]["iou"].mean < 0.2
+    assert (
+        found["arms"]["rewrites"]["iou"].mean == found["arms"]["same_relation"]["iou"].mean == 1.0
+    )
+    assert found["margin"]["iou"].mean == 0.0
+    assert found["arms"]["unrelated"]["iou"].mean < 0.2
 
 
 def test_a_locator_of_the_form_cannot_tell_facts_apart():
     found = wording_fidelity(Planted(lambda prompt: 7), FACTS, seed=0)
-    assert found.arms["unrelated"]["iou"].mean == 1.0 and found.margin["reference"].mean == 0.0
+    assert (
+        found["arms"]["unrelated"]["iou"].mean == 1.0 and found["margin"]["reference"].mean == 0.0
+    )
 
 
 def test_a_random_part_is_no_fidelity():
     found = wording_fidelity(Planted(subject, noise=2), FACTS, seed=0)
     # two of four are always the same, two nearly always others
-    assert 0.5 <= found.arms["rewrites"]["reference"].mean < 0.6
-    assert found.size == 4
+    assert 0.5 <= found["arms"]["rewrites"]["reference"].mean < 0.6
+    assert found["size"] == 4
 
 
 def test_random_sets_of_equal_size_overlap_by_chance():
     many = demo_facts("quiz")
     found = wording_fidelity(Planted(subject), many, seed=0)
     # 2 of 80 units, drawn within their layer of 40
-    assert found.arms["random"]["reference"].low < 2 / 80 + 0.01
-    assert found.arms["random"]["reference"].mean == pytest.approx(0.025, abs=0.02)
+    assert found["arms"]["random"]["reference"].low < 2 / 80 + 0.01
+    assert found["arms"]["random"]["reference"].mean == pytest.approx(0.025, abs=0.02)
 
 
 def test_empty_sets_are_missing_and_counted():
@@ -93,23 +101,26 @@ def test_empty_sets_are_missing_and_counted():
             return np.zeros(GRID.size, dtype=bool)
 
     found = wording_fidelity(Empty(subject), FACTS, seed=0)
-    assert found.missing == found.prompts == 12 * 6
-    assert np.isnan(found.arms["rewrites"]["iou"].mean) and found.arms["rewrites"]["iou"].items == 0
-    json.dumps(found.as_dict(), allow_nan=False)
+    assert found["missing"] == found["prompts"] == 12 * 6
+    assert (
+        np.isnan(found["arms"]["rewrites"]["iou"].mean)
+        and found["arms"]["rewrites"]["iou"].items == 0
+    )
+    json.dumps(plain_value(found), allow_nan=False)
 
 
 def test_facts_without_rewrites_are_counted_and_none_at_all_is_refused():
     bare = [Fact(f.name, f.relation, f.prompt) for f in FACTS]
     found = wording_fidelity(Planted(subject), [*FACTS[:6], *bare[6:]], seed=0)
-    assert (found.facts, found.without_rewrites) == (6, 6)
+    assert (found["facts"], found["without_rewrites"]) == (6, 6)
     with pytest.raises(BadData, match="No fact has a rewrite"):
         wording_fidelity(Planted(subject), bare, seed=0)
 
 
 def test_partners_are_of_the_right_relation_and_the_same_number():
-    for pair in pair_wordings(FACTS, 3):
-        own, related, unrelated, random = (pair.partners[arm] for arm in ARMS)
-        assert random == own and own[0] == pair.fact != related[0]
+    for number, partners in pair_wordings(FACTS, 3):
+        own, related, unrelated, random = (partners[arm] for arm in ARMS)
+        assert random == own and own[0] == number != related[0]
         relations = [FACTS[fact].relation for fact, _ in (own, related, unrelated)]
         assert relations[0] == relations[1] != relations[2]
         assert own[1] == related[1] == unrelated[1]
@@ -118,15 +129,10 @@ def test_partners_are_of_the_right_relation_and_the_same_number():
 
 def test_facts_without_a_relation_have_no_partners():
     strangers = [Fact(f.name, None, f.prompt, f.rewrites) for f in FACTS]
-    partners = [pair.partners for pair in pair_wordings(strangers, 0)]
+    partners = [each for _, each in pair_wordings(strangers, 0)]
     assert all(each["same_relation"] is each["unrelated"] is None for each in partners)
     found = wording_fidelity(Planted(subject), strangers, seed=0)
-    assert found.margin["iou"].items == 0 and found.arms["rewrites"]["iou"].mean == 1.0
-
-
-def test_means_by_fact_leave_out_what_is_missing():
-    found = mean_by_fact([0, 0, 2, 2], [1.0, 3.0, np.nan, 5.0], 4)
-    np.testing.assert_array_equal(found, [2.0, np.nan, 5.0, np.nan])
+    assert found["margin"]["iou"].items == 0 and found["arms"]["rewrites"]["iou"].mean == 1.0
 
 
 def test_knowledge_neurons_are_deterministic_and_share_much_with_other_facts(neurons):
@@ -134,5 +140,5 @@ def test_knowledge_neurons_are_deterministic_and_share_much_with_other_facts(neu
     found = wording_fidelity(locator, FACTS[:4], seed=0)
     once, again = (locator.locate(FACTS[0].prompt) for _ in range(2))
     np.testing.assert_array_equal(once, again)
-    assert found.arms["random"]["iou"].mean < 0.1 < found.arms["same_relation"]["iou"].mean
-    json.dumps(found.as_dict(), allow_nan=False)
+    assert found["arms"]["random"]["iou"].mean < 0.1 < found["arms"]["same_relation"]["iou"].mean
+    json.dumps(plain_value(found), allow_nan=False)

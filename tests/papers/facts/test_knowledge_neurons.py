@@ -8,11 +8,10 @@ import pytest
 import torch
 from tiny import FAMILIES, WITH_NEURONS, build
 
-from caploc.errors import BadOption, UnknownName
 from caploc.neurons.model import list_projections
 from papers.cnl.facts import FactPrompt
-from papers.cnl.fidelity import Encoded
 from papers.cnl.knowledge_neurons import KnowledgeNeurons
+from papers.cnl.prompts import Encoded
 from worlds.facts import demo_facts
 
 pytestmark = pytest.mark.slow
@@ -142,14 +141,3 @@ def test_a_locator_chooses_the_coarse_set_and_says_what_it_is(neurons):
     assert locator.grid is neurons.grid
     scores = locator.score(FRANCE)
     assert locator.locate(FRANCE).tolist() == (scores >= 0.3 * scores.max()).tolist()
-
-
-@pytest.mark.parametrize("settings", [{"share": 0.0}, {"share": 1.1}, {"steps": 0}])
-def test_settings_that_mean_nothing_are_refused(neurons, settings):
-    with pytest.raises(BadOption):
-        KnowledgeNeurons(neurons, **settings)
-
-
-def test_an_unknown_rule_names_the_known_ones(neurons):
-    with pytest.raises(UnknownName, match="midpoint"):
-        KnowledgeNeurons(neurons, points="centre")

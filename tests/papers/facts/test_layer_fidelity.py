@@ -11,8 +11,9 @@ import pytest
 from caploc.errors import BadData
 from caploc.neurons.model import NeuronGrid
 from caploc.neurons.sets import rank_correlation
+from caploc.stats import plain_value
 from papers.cnl.fidelity import compare_located, peak, wording_fidelity
-from papers.cnl.knowledge_neurons import Tracer, noise_level
+from papers.cnl.tracing import Tracer, noise_level
 from worlds.facts import demo_facts
 
 pytestmark = pytest.mark.slow  # whole studies
@@ -43,24 +44,26 @@ def length(prompt) -> int:
 
 def test_profiles_of_the_subject_agree_fully():
     found = wording_fidelity(Planted(length), FACTS, seed=0)
-    same, other = found.arms["rewrites"], found.arms["same_relation"]
+    same, other = found["arms"]["rewrites"], found["arms"]["same_relation"]
     assert (same["agreement"].mean, same["distance"].mean) == (1, 0)
     assert same["spearman"].mean == pytest.approx(1)
     margin = 1 - other["agreement"].mean
-    assert found.margin["agreement"].mean == pytest.approx(margin) and margin > 0
-    assert found.margin["distance"].mean == -other["distance"].mean < 0
-    assert found.size is None and sum(found.peaks) == 12
-    assert found.peaks == tuple(np.bincount([length(f.prompt) for f in FACTS], minlength=LAYERS))
+    assert found["margin"]["agreement"].mean == pytest.approx(margin) and margin > 0
+    assert found["margin"]["distance"].mean == -other["distance"].mean < 0
+    assert found["size"] is None and sum(found["peaks"]) == 12
+    assert (
+        found["peaks"] == np.bincount([length(f.prompt) for f in FACTS], minlength=LAYERS).tolist()
+    )
 
 
 def test_one_layer_for_all_has_no_margin():
     found = wording_fidelity(Planted(lambda prompt: 2), demo_facts("quiz"), seed=0)
-    agreed = {arm: each["agreement"].mean for arm, each in found.arms.items()}
+    agreed = {arm: each["agreement"].mean for arm, each in found["arms"].items()}
     assert agreed["rewrites"] == agreed["unrelated"] == 1.0
-    assert found.margin["agreement"].mean == 0.0
+    assert found["margin"]["agreement"].mean == 0.0
     assert agreed["random"] == pytest.approx(1 / 7, abs=0.05)
     far = (2 + 1 + 0 + 1 + 2 + 3 + 4) / 7
-    assert found.arms["random"]["distance"].mean == pytest.approx(far, abs=0.2)
+    assert found["arms"]["random"]["distance"].mean == pytest.approx(far, abs=0.2)
 
 
 def test_profiles_that_move_at_random_agree_by_chance():
@@ -70,7 +73,7 @@ def test_profiles_that_move_at_random_agree_by_chance():
         return int(np.random.default_rng(next(moves)).integers(LAYERS))
 
     found = wording_fidelity(Planted(anywhere), demo_facts("quiz"), seed=0)
-    for arm in found.arms.values():
+    for arm in found["arms"].values():
         assert arm["agreement"].mean == pytest.approx(1 / 7, abs=0.05)
 
 
@@ -79,10 +82,10 @@ def test_prompts_answered_wrongly_are_left_out_and_counted():
     found = wording_fidelity(
         Planted(lambda prompt: None if prompt.text in wrong else 1), FACTS, seed=0
     )
-    assert (found.facts, found.prompts, found.missing) == (12, 72, 2)
-    assert found.arms["rewrites"]["agreement"].items == 11 == sum(found.peaks)
+    assert (found["facts"], found["prompts"], found["missing"]) == (12, 72, 2)
+    assert found["arms"]["rewrites"]["agreement"].items == 11 == sum(found["peaks"])
     nothing = wording_fidelity(Planted(lambda prompt: None), FACTS, seed=0)
-    assert nothing.missing == 72 and nothing.peaks is None
+    assert nothing["missing"] == 72 and nothing["peaks"] is None
 
 
 def test_two_profiles_are_compared():
@@ -105,5 +108,5 @@ def test_causal_tracing_is_deterministic(neurons):
     once, again = (tracer.locate(facts[0].prompt) for _ in range(2))
     np.testing.assert_array_equal(once, again)
     found = wording_fidelity(tracer, facts, seed=0)
-    assert len(found.peaks) == 6 and sum(found.peaks) <= found.facts
-    json.dumps(found.as_dict(), allow_nan=False)
+    assert len(found["peaks"]) == 6 and sum(found["peaks"]) <= found["facts"]
+    json.dumps(plain_value(found), allow_nan=False)

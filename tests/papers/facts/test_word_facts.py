@@ -6,11 +6,7 @@ import pandas as pd
 import pytest
 
 import caploc.tasks.words
-from caploc.errors import UnknownName
-from caploc.workbench import ModelOptions
-from papers.cnl.fact_study import FactStudy
-from papers.cnl.facts import NEIGHBOURS, WORDINGS, check_names, word_facts
-from worlds import DEMO
+from papers.cnl.facts import NEIGHBOURS, WORDINGS, read_facts, word_facts
 
 TABLES = Path(caploc.tasks.words.__file__).parent
 
@@ -23,7 +19,7 @@ def truth(relation: str) -> dict[str, str]:
 @pytest.mark.parametrize("relation", WORDINGS)
 def test_every_prompt_is_true_and_every_other_answer_false(relation):
     known = truth(relation)
-    facts = [each for each in check_names(word_facts()) if each.relation == f"{relation} of"]
+    facts = [each for each in word_facts() if each.relation == f"{relation} of"]
     assert {fact.prompt.subject for fact in facts} == set(known)
     for fact in facts:
         for prompt in (fact.prompt, *fact.rewrites, *fact.neighbours):
@@ -41,17 +37,6 @@ def test_wordings_differ_and_neighbours_ask_for_other_facts():
         assert all(each.target != each.other == fact.prompt.other for each in fact.neighbours)
 
 
-@pytest.mark.slow
-def test_seeds_shuffle_and_a_study_reads_them():
-    def read(seed: int) -> list[str]:
-        study = FactStudy(ModelOptions(DEMO), "words/facts", seed=seed)
-        study.check()
-        return [fact.name for fact in study.read()]
-
-    assert read(0) == read(0) != read(1)
-    assert sorted(read(0)) == sorted(read(1))
-
-
-def test_a_set_that_there_is_not_is_refused_with_those_there_are():
-    with pytest.raises(UnknownName, match="'words/fact'.*Did you mean 'words/facts'"):
-        FactStudy(ModelOptions(DEMO), "words/fact").check()
+def test_seeds_shuffle_them():
+    first, second = ([fact.name for fact in read_facts("words/facts", seed)] for seed in (0, 1))
+    assert first != second and sorted(first) == sorted(second)
