@@ -1,0 +1,589 @@
+"""Double dissociation: does a task's set of heads take it and spare another, and the reverse?
+
+    python bench/dissociation.py smollm2 --tasks words/past,words/upper   search, measure, judge
+    python bench/dissociation.py --page                 figure and tables again, from the JSON
+
+Each task's set is what `caploc locate --goal set` names after its check, in a run folder below
+build/dissociation. Every set, and random sets with as many heads in each layer, are then knocked
+out on examples of every task, in the task's own words and in other words (its twin). Of a set's own
+task these are examples that its search did not see, of others ones that its run did not ask. Rows
+are stored and asked once; what came out is kept in bench/dissociation.json.
+
+A set *takes* a task if in both wordings the task loses more than by random sets beyond doubt, more
+than by each of these, and for sure more than a margin; it *spares* a task if in both wordings the
+change lies within the margin for sure. Both are corrected for the number of cells: Holm's method
+for taking, Benjamini and Hochberg's for sparing.
+"""
+
+import argparse
+import json
+import subprocess
+import sys
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations, product
+from pathlib import Path
+from typing import Any
+
+import altair as alt
+import numpy as np
+import pandas as pd
+import torch
+from scipy import stats
+
+from caploc import designs
+from caploc.components import Grid, Mask, Masks
+from caploc.declaration import held_back
+from caploc.finished import FinishedRun
+from caploc.folder import RESULT
+from caploc.measurement import Meter
+from caploc.options import TaskOptions
+from caploc.progress import Silent
+from caploc.recovery import falls_short, paired
+from caploc.report.colours import shade_scale
+from caploc.search import Plan
+from caploc.session import one_of_each_question
+from caploc.store import Store, reading
+from caploc.tasks.catalog import load_task
+from caploc.tasks.task import Task
+from caploc.workbench import Workbench
+
+FIGURES = Path(__file__).with_suffix(".json")
+DRAWING = Path(__file__).parents[1] / "docs" / "results" / "dissociation.png"
+RUNS = Path("build/dissociation")
+TOP = 3  # heads of a set, at most
+FOUND_ON, SHARE = 90, 0.46  # examples of a search, at most; of a small task's examples
+CHECKED, CONTROLS = 40, 5  # examples and random sets of a run's own check
+HELD_OUT = 60  # examples of a task in each wording
+RANDOM_SETS = 10
+AGAINST_OWN, AGAINST_OTHERS = 40, 20  # examples of them for random sets
+MARGIN = 0.1
+LEAST = 0.3  # intact score of a task that the model can do
+LEVEL = 0.05
+FEW = 3  # tasks, of which no picture is drawn
+SEED = 54
+OWN, OTHER = "own words", "other words"
+ROWS = "rows.sqlite"
+ASKED = "SELECT DISTINCT q.question, r.example FROM questions q JOIN rows r ON r.question = q.id"
+Pair = tuple[str, str]
+Wordings = Mapping[str, "Outcomes"]
+
+
+# --- what follows from outcomes ---------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Outcomes:
+    """Right and wrong answers (1 and 0) to the same examples of a task in one wording.
+
+    `random` holds those under each random set, to the first of the examples.
+    """
+
+    intact: np.ndarray
+    without: np.ndarray
+    random: np.ndarray
+
+    @classmethod
+    def read(cls, written: Mapping[str, Any]) -> "Outcomes":
+        """From digits, as the JSON has them."""
+        intact, without = (digits(written[name]) for name in ("intact", "without"))
+        return cls(intact, without, np.array([digits(each) for each in written["random"]]))
+
+    def written(self) -> dict[str, Any]:
+        """Write them as digits."""
+        return {
+            "intact": text(self.intact),
+            "without": text(self.without),
+            "random": [text(each) for each in self.random],
+        }
+
+    @property
+    def change(self) -> np.ndarray:
+        """What each example changes by without the set."""
+        return self.without - self.intact
+
+    @property
+    def random_change(self) -> np.ndarray:
+        """The mean change under each random set."""
+        count = self.random.shape[-1]
+        means: np.ndarray = (self.random - self.intact[:count]).mean(axis=-1)
+        return means
+
+    def p_of_taking(self) -> float:
+        """The larger p value of two two-sided tests: a loss, and a larger one than by random sets.
+
+        1 where there is no loss, no random set was asked, or one of them costs as much.
+        """
+        change = self.change
+        if change.mean() >= 0 or not self.random.size:
+            return 1.0
+        count = self.random.shape[1]
+        if change[:count].mean() >= self.random_change.min():
+            return 1.0
+        more = self.without[:count] - self.random.mean(axis=0)
+        return max(paired(change, binary=True)[3], paired(more, binary=False)[3])
+
+    def p_of_sparing(self) -> float:
+        """The larger p value of a change by the margin or more, down and up."""
+        return max(falls_short(side * self.change, MARGIN, binary=True) for side in (1, -1))
+
+    def interval(self) -> tuple[float, float, float]:
+        """Mean change, and its 95 % interval."""
+        return paired(self.change, binary=True)[:3]
+
+
+def digits(written: str) -> np.ndarray:
+    """Turn `"101"` into numbers."""
+    return np.array([*map(int, written)], dtype=float)
+
+
+def text(outcomes: np.ndarray) -> str:
+    """Turn numbers into `"101"`."""
+    return "".join(str(int(each)) for each in outcomes)
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One task under one task's set: what the wordings that count say together."""
+
+    able: bool  # the intact model can do the task
+    p_of_taking: float
+    p_of_sparing: float
+    beyond: bool  # every interval of the change lies below the margin
+    within: bool  # every interval lies within it
+    lost: float  # share of the intact score, mean of the wordings
+    lost_by_random: float
+
+    @classmethod
+    def of(cls, wordings: Sequence[Outcomes]) -> "Cell":
+        """Put wordings together: a claim must hold of each."""
+        ends = [each.interval()[1:] for each in wordings]
+        intact = [max(each.intact.mean(), 1 / len(each.intact)) for each in wordings]
+        return cls(
+            able=min(intact) >= LEAST,
+            p_of_taking=max(each.p_of_taking() for each in wordings),
+            p_of_sparing=max(each.p_of_sparing() for each in wordings),
+            beyond=all(high < -MARGIN for _, high in ends),
+            within=all(low >= -MARGIN and high <= MARGIN for low, high in ends),
+            lost=mean_share([-each.change.mean() for each in wordings], intact),
+            lost_by_random=mean_share(
+                [-np.mean(each.random_change) if each.random.size else np.nan for each in wordings],
+                intact,
+            ),
+        )
+
+
+def mean_share(losses: Sequence[float], intact: Sequence[float]) -> float:
+    """Average losses as shares of what there was."""
+    return float(np.mean(np.array(losses) / np.array(intact)))
+
+
+def holm(p: Sequence[float]) -> np.ndarray:
+    """Correct p values for their number by Holm's method."""
+    values = np.asarray(p, dtype=float)
+    order = np.argsort(values, kind="stable")
+    corrected = np.empty(len(values))
+    factors = len(values) - np.arange(len(values))
+    corrected[order] = np.minimum(np.maximum.accumulate(values[order] * factors), 1.0)
+    return corrected
+
+
+def judge(cells: Mapping[Pair, Cell]) -> dict[Pair, str]:
+    """Say of each set and task whether the set takes it, spares it, or neither is sure (open).
+
+    What the intact model cannot do stays open. Taking is corrected for all cells, sparing for those
+    of a set and another task.
+    """
+    keys, others = [*cells], [key for key in cells if key[0] != key[1]]
+    taking = dict(zip(keys, holm([cells[key].p_of_taking for key in keys]), strict=True))
+    rates = stats.false_discovery_control([cells[key].p_of_sparing for key in others] or [1.0])
+    sparing = dict(zip(others, rates, strict=False))
+
+    def say_of(key: Pair) -> str:
+        cell = cells[key]
+        if cell.able and cell.beyond and taking[key] < LEVEL:
+            return "takes"
+        spared = cell.able and cell.within and sparing.get(key, 1) < LEVEL
+        return "spares" if spared else "open"
+
+    return {key: say_of(key) for key in keys}
+
+
+def judge_pair(said: Mapping[Pair, str], first: str, second: str) -> str:
+    """Say whether two sets dissociate their tasks: doubly, one way (single), or not.
+
+    *Not testable* where a task has no set, or one that does not surely take it.
+    """
+    if any(said.get((task, task)) != "takes" for task in (first, second)):
+        return "not testable"
+    spared = [said[first, second], said[second, first]].count("spares")
+    return ("none", "single", "double")[spared]
+
+
+# --- measuring --------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A task in its own and in other words, and its finished run."""
+
+    run: FinishedRun
+    task: Task
+    twin: Task
+    asked: Mapping[str, set[str]]  # keys of the examples of each task that the run asked
+
+    @classmethod
+    def read(cls, folder: Path, name: str) -> "Subject":
+        """Open the run folder of a task."""
+        run = FinishedRun.read(folder)
+        tasks = run.study.model.tasks([name, f"{name}_twin"], TaskOptions())
+        task, twin = (one_of_each_question(each, 0.0, Silent()) for each in tasks)
+        asked = defaultdict(set)
+        with reading(folder / ROWS) as database:
+            for question, example in database.execute(ASKED):
+                asked[json.loads(question)["task"]].add(example)
+        return cls(run, task, twin, asked)
+
+    @property
+    def name(self) -> str:
+        """The task's."""
+        return self.task.name
+
+    @property
+    def heads(self) -> list[str]:
+        """Those that the run names."""
+        return self.run.result.top
+
+    @property
+    def same_questions(self) -> bool:
+        """Whether example n of both wordings asks for the same."""
+        golds = [[each.gold(n) for n in range(each.size)] for each in (self.task, self.twin)]
+        return golds[0] == golds[1]
+
+    def order(self) -> list[int]:
+        """Its examples: first those that its run did not ask, then those that only its check saw.
+
+        Those that its search saw come last.
+        """
+        searched, asked = self.searched(), self.asked[self.name]
+        return sorted(shuffled(self.task), key=lambda e: (e in searched, self.task.key(e) in asked))
+
+    def searched(self) -> set[int]:
+        """The examples that its search asked."""
+        examples, others = self.run.study.drawn(self.task.size)
+        own = {*examples, *others[len(held_back(others)) :]}
+        return {each for each in own if self.task.key(each) in self.asked[self.name]}
+
+
+def shuffled(task: Task) -> list[int]:
+    """List all examples of a task in a random order."""
+    return designs.draw_examples(task.size, task.size, seed=SEED)
+
+
+def choose_examples(one: Subject, other: Subject, wording: str) -> list[int]:
+    """Choose the examples of a task on which the set of `one` is judged."""
+    if wording == OTHER and not other.same_questions:
+        task, order = other.twin, shuffled(other.twin)
+    else:
+        task, order = other.task, other.order()
+    if task is one.task:
+        searched = one.searched()
+        return [each for each in order if each not in searched][:HELD_OUT]
+    return [each for each in order if task.key(each) not in one.asked[task.name]][:HELD_OUT]
+
+
+def draw_random(grid: Grid[Any], heads: Sequence[str]) -> Masks:
+    """Draw different sets with as many heads in each layer, none of the set's own."""
+    mask = grid.mask(heads)
+    if not mask.any():
+        return np.zeros((0, mask.size), dtype=bool)
+    drawn = designs.layer_matched_masks(mask, grid.layer_slices, 50 * RANDOM_SETS, seed=SEED)
+    whole = drawn[drawn.sum(axis=1) == mask.sum()]
+    _, first = np.unique(whole, axis=0, return_index=True)
+    return whole[np.sort(first)[:RANDOM_SETS]]
+
+
+def measure(bench: Workbench[Any], one: Subject, other: Subject, against: int) -> Wordings:
+    """Ask a task in both wordings intact, without the set of `one`, and without random sets.
+
+    Random sets are asked the first `against` of the examples; none are if that is 0.
+    """
+    mask = bench.grid.mask(one.heads)
+    random = draw_random(bench.grid, one.heads if against else [])
+    found = {}
+    for wording, task in ((OWN, other.task), (OTHER, other.twin)):
+        examples = choose_examples(one, other, wording)
+        meter = bench.meter(task.in_metric())
+        whole = ask(meter, np.stack([np.zeros_like(mask), mask]), examples)
+        under = ask(meter, random, examples[:against])
+        found[wording] = Outcomes(whole[0], whole[1], under)
+    return found
+
+
+def ask(meter: Meter, masks: Masks, examples: Sequence[int]) -> np.ndarray:
+    """Return the outcomes of every mask on every example: masks x examples."""
+    rows = meter.measure(Plan.crossed(meter.task.name, masks, examples), Silent(), "")
+    return np.array([row.outcome for row in rows]).reshape(len(masks), len(examples))
+
+
+def locate(model: str, task: str, folder: Path, dtype: str) -> None:
+    """Find a task's set in a run folder, unless that was done."""
+    if (folder / RESULT).is_file():
+        return
+    size = load_task(task).size
+    options = {
+        "--task": task,
+        "--dtype": dtype,
+        "--goal": "set",
+        "--top": TOP,
+        "--examples": min(FOUND_ON, round(SHARE * size)),
+        "--limit": CHECKED,
+        "--controls": CONTROLS,
+        "--out": folder,
+    }
+    words = [str(word) for pair in options.items() for word in pair]
+    command = [sys.executable, "-m", "caploc", "locate", model, *words, "--quick", "--quiet"]
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+
+
+def run(model: str, names: Sequence[str], dtype: str) -> None:
+    """Search, measure and judge; what is known is written after every set and every round."""
+    folders = {name: RUNS / model / name.rpartition("/")[2] for name in names}
+    for name, folder in folders.items():
+        print(f"{model}: searching {name}", flush=True)
+        locate(model, name, folder, dtype)
+    torch.set_num_threads(1)
+    subjects = [Subject.read(folder, name) for name, folder in folders.items()]
+    named = [each for each in subjects if each.heads]
+    with Store(RUNS / model / ROWS) as store, subjects[0].run.answering() as engine:
+        bench = Workbench(engine, store)
+        found: dict[Pair, Wordings] = {}
+        for against in (0, AGAINST_OWN, AGAINST_OTHERS):
+            for one in named:
+                print(f"{model}: {one.name}, {against or 'no'} examples of random sets", flush=True)
+                for other in named if against == AGAINST_OWN else subjects:
+                    key = one.name, other.name
+                    if against == 0 or wants_random(found[key], own=one is other) == against:
+                        found[key] = measure(bench, one, other, against)
+            write(model, subjects, found, bench)
+
+
+def wants_random(wordings: Wordings, *, own: bool) -> int:
+    """Say how many examples random sets are asked; none where another task surely keeps."""
+    hurt = any(each.interval()[2] < 0 for each in wordings.values())
+    return AGAINST_OWN if own else AGAINST_OTHERS if hurt else 0
+
+
+def write(
+    model: str, subjects: Sequence[Subject], found: Mapping[Pair, Wordings], bench: Workbench[Any]
+) -> None:
+    """Write a model's sets, outcomes and verdicts into the JSON."""
+    outcomes: dict[str, dict[str, Any]] = {}
+    for (one, other), wordings in found.items():
+        written = {wording: each.written() for wording, each in wordings.items()}
+        outcomes.setdefault(one, {})[other] = written
+    figures = known_figures()
+    figures[model] = {
+        "fingerprint": bench.engine.loaded.fingerprint,
+        "dtype": bench.engine.loaded.dtype,
+        "rows_of_searches": sum(each.run.result.cost.rows or 0 for each in subjects),
+        "rows": bench.cost.rows,
+        "heads": {each.name: each.heads for each in subjects},
+        "random_sets": {
+            each.name: [names_of(bench.grid, mask) for mask in draw_random(bench.grid, each.heads)]
+            for each in subjects
+        },
+        "verdicts": verdicts([each.name for each in subjects], found),
+        "outcomes": outcomes,
+    }
+    FIGURES.write_text(json.dumps(figures, indent=1) + "\n")
+
+
+def names_of(grid: Grid[Any], mask: Mask) -> list[str]:
+    """Name the heads of a mask."""
+    return [str(grid.components[column]) for column in np.flatnonzero(mask)]
+
+
+def verdicts(tasks: Sequence[str], found: Mapping[Pair, Wordings]) -> list[dict[str, str]]:
+    """Judge every pair of tasks: by both wordings, and by the task's own words alone."""
+    both = judge({key: Cell.of([*wordings.values()]) for key, wordings in found.items()})
+    own = judge({key: Cell.of([wordings[OWN]]) for key, wordings in found.items()})
+    return [
+        {
+            "first": first,
+            "second": second,
+            "verdict": judge_pair(both, first, second),
+            OWN: judge_pair(own, first, second),
+        }
+        for first, second in combinations(tasks, 2)
+    ]
+
+
+# --- the page ---------------------------------------------------------------------------------
+
+
+def page() -> None:
+    """Draw the figure; print the tables and counts of the page."""
+    matrices = {f"{model}, measured": read_cells(each) for model, each in known_figures().items()}
+    matrices |= stored_cells()
+    charts = []
+    for name, cells in matrices.items():
+        tasks, said = list(dict.fromkeys(task for key in cells for task in key)), judge(cells)
+        pairs = {pair: judge_pair(said, *pair) for pair in combinations(tasks, 2)}
+        print(f"\n## {name}\n\n{table(tasks, pairs)}\n\n{dict(Counter(pairs.values()))}")
+        for what, told in summary(cells, said).items():
+            print(f"{what}: {told}")
+        if len(tasks) > FEW:
+            charts.append(chart(name, tasks, cells, said))
+    alt.concat(*charts, columns=2).configure_view(stroke=None).save(DRAWING, ppi=80)
+
+
+def known_figures() -> dict[str, Any]:
+    """Read what was measured, by model."""
+    return dict(json.loads(FIGURES.read_text())) if FIGURES.is_file() else {}
+
+
+def read_cells(figures: Mapping[str, Any]) -> dict[Pair, Cell]:
+    """Make the cells of a model's outcomes."""
+    return {
+        (one, other): Cell.of([Outcomes.read(each) for each in wordings.values()])
+        for one, row in figures["outcomes"].items()
+        for other, wordings in row.items()
+    }
+
+
+def stored_cells() -> dict[str, dict[Pair, Cell]]:
+    """Make the cells of the studies in docs/results/studies.csv, by model and goal.
+
+    Of tasks that were searched and scored beside others. No outcomes are stored: p values are those
+    of a normal with the interval's standard error. Other tasks were scored in their own words
+    alone, and random sets on a set's own task alone.
+    """
+    studies = pd.read_csv(DRAWING.with_name("studies.csv"), keep_default_na=False)
+    numbers = ["intact", "without", "change", "low", "high"]
+    studies[numbers] = studies[numbers].apply(pd.to_numeric)
+    found: dict[str, dict[Pair, Cell]] = {}
+    for (model, goal), rows in studies[studies["heads"] != ""].groupby(["model", "goal"]):
+        by_role = {role: each.set_index(["task", "scored"]) for role, each in rows.groupby("role")}
+        others, own = by_role["other"], by_role["held out"].index.get_level_values("task")
+        tasks = [task for task in own if task in others.index.get_level_values("scored")]
+        cells = {
+            pair: stored_cell([others.loc[pair]], np.nan)
+            for pair in product(tasks, tasks)
+            if pair in others.index
+        }
+        for task in tasks if len(tasks) > 1 else []:
+            words = by_role["held out"].loc[(task, task)], by_role["twin"].loc[task].iloc[0]
+            cells[task, task] = stored_cell(
+                words, by_role["random heads"].loc[(task, task)].without
+            )
+        found[f"{model}, stored, goal {goal}"] = cells
+    return {name: cells for name, cells in found.items() if cells}
+
+
+def stored_cell(words: Sequence[Any], under_random: float) -> Cell:
+    """Make a cell of rows of studies.csv, one for each wording; random sets answered the first."""
+    width = 2 * stats.norm.ppf(0.975)
+    error = np.array([max(row["high"] - row["low"], 1e-9) / width for row in words])
+    change = np.array([row["change"] for row in words])
+    intact = [row["intact"] for row in words]
+    by_random = under_random - intact[0]
+    takes = (change < 0).all() and not change[0] >= by_random
+    return Cell(
+        able=min(intact) >= LEAST,
+        p_of_taking=float(2 * stats.norm.sf(-change / error).max()) if takes else 1.0,
+        p_of_sparing=float(stats.norm.sf((MARGIN - np.abs(change)) / error).max()),
+        beyond=all(row["high"] < -MARGIN for row in words),
+        within=all(row["low"] >= -MARGIN and row["high"] <= MARGIN for row in words),
+        lost=mean_share([*-change], intact),
+        lost_by_random=-by_random / intact[0],
+    )
+
+
+LETTERS = {"double": "D", "single": "s", "none": "-", "not testable": "?"}
+
+
+def table(tasks: Sequence[str], pairs: Mapping[Pair, str]) -> str:
+    """Write the verdict of every pair as a table in Markdown, one letter each."""
+    names = [each.rpartition("/")[2] for each in tasks]
+    rows = [["", *names[1:]], ["---", *[":-:"] * (len(names) - 1)]]
+    for place, first in enumerate(tasks[:-1]):
+        cells = [LETTERS.get(pairs.get((first, other), ""), "") for other in tasks[1:]]
+        rows.append([names[place], *cells])
+    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
+
+
+def summary(cells: Mapping[Pair, Cell], said: Mapping[Pair, str]) -> dict[str, Any]:
+    """Count cells, and compare what sets take from their own and from other tasks."""
+    own = {one: cell for (one, other), cell in cells.items() if one == other}
+    others = {key: cell for key, cell in cells.items() if key[0] != key[1]}
+    lost = np.array([cell.lost for cell in others.values()])
+    as_own = [cell.lost >= own[key[0]].lost for key, cell in others.items()]
+    as_its = [cell.lost >= own[key[1]].lost for key, cell in others.items() if key[1] in own]
+    known = [cell for cell in others.values() if np.isfinite(cell.lost_by_random)]
+    return {
+        "own cells": dict(Counter(said[one, one] for one in own)),
+        "other cells": dict(Counter(said[key] for key in others)),
+        "own lost, median and range": quartiles([each.lost for each in own.values()]),
+        "own lost by random sets": quartiles([each.lost_by_random for each in own.values()]),
+        "others lost": quartiles(lost),
+        "others asked of random sets: lost, lost by random sets": [
+            len(known),
+            quartiles([each.lost for each in known]),
+            quartiles([each.lost_by_random for each in known]),
+        ],
+        "others that lose as large a share as the set's own task": [sum(as_own), len(as_own)],
+        "others that lose as large a share as by their own set": [sum(as_its), len(as_its)],
+    }
+
+
+def quartiles(values: Sequence[float] | np.ndarray) -> list[float]:
+    """Least, quartiles and largest."""
+    return np.round(np.quantile(values, (0, 0.25, 0.5, 0.75, 1)), 2).tolist() if len(values) else []
+
+
+def chart(
+    model: str, tasks: Sequence[str], cells: Mapping[Pair, Cell], said: Mapping[Pair, str]
+) -> Any:
+    """Draw the share of each task that each set takes, and what is sure of it."""
+    marks = {"takes": "●", "spares": "○", "open": ""}
+    data = pd.DataFrame(
+        {
+            "set": one.rpartition("/")[2],
+            "task": other.rpartition("/")[2],
+            "change": -cell.lost,
+            "text": f"{round(-100 * cell.lost) + 0:+d} {marks[said[one, other]]}",
+        }
+        for (one, other), cell in cells.items()
+    )
+    names = [each.rpartition("/")[2] for each in tasks]
+    base = alt.Chart(data, title=f"{model}").encode(
+        x=alt.X("task:N", sort=names, title="task", axis=alt.Axis(orient="top", labelAngle=-40)),
+        y=alt.Y("set:N", sort=names, title="without the heads of"),
+    )
+    colour = alt.Color("change:Q", scale=alt.Scale(**shade_scale(1.0)), legend=None)
+    ink = alt.condition("datum.change < -0.7", alt.value("white"), alt.value("#16181d"))
+    text = base.mark_text(fontSize=11).encode(text="text:N", color=ink)
+    return (base.mark_rect().encode(color=colour) + text).properties(
+        width=alt.Step(52), height=alt.Step(24)
+    )
+
+
+def main() -> None:
+    """Measure what was asked for, or draw what is known."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("model", nargs="?", help="such as smollm2")
+    parser.add_argument("--tasks", type=lambda names: names.split(","), help="joined by commas")
+    parser.add_argument("--dtype", default="bfloat16")
+    parser.add_argument("--page", action="store_true", help="figure and tables from the JSON")
+    asked = parser.parse_args()
+    if asked.page:
+        return page()
+    if not asked.model or not asked.tasks:
+        parser.error("name a model and --tasks, or ask for --page")
+    return run(asked.model, asked.tasks, asked.dtype)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,186 @@
+from itertools import product
+from math import sqrt
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from scipy import stats
+
+import dissociation
+from caploc.components import Heads
+from caploc.options import TaskOptions
+from caploc.study import Study
+from caploc.tasks.catalog import load_task
+from caploc.workbench import ModelOptions
+from dissociation import OTHER, OWN, Cell, Outcomes, Subject
+
+
+def outcomes(lost, *, examples=60, random=(0,) * 10, asked=20, right=None):
+    """All right intact, the first `lost` wrong without the set; random sets lose their first."""
+    intact = np.ones(examples) if right is None else np.arange(examples) < right
+
+    def without(count):
+        return np.where(np.arange(examples) < count, 0.0, intact)
+
+    under = np.array([without(count)[:asked] for count in random])
+    return Outcomes(intact.astype(float), without(lost), under)
+
+
+def test_what_was_written_is_read_again():
+    told = outcomes(7, random=[1, 2])
+    again = Outcomes.read(told.written())
+    for name in ("intact", "without", "random"):
+        np.testing.assert_array_equal(getattr(again, name), getattr(told, name))
+
+
+def test_a_change_of_nothing_is_spared_by_the_score_test():
+    # Tango's test of no discordant pair among 60: no share of gains is likelier than none
+    assert outcomes(0).p_of_sparing() == pytest.approx(stats.norm.cdf(-6 / sqrt(60 * 0.1 * 0.9)))
+    assert outcomes(0, examples=20).p_of_sparing() > 0.05
+
+
+def test_taking_needs_more_than_every_random_set():
+    # ten pairs that differ, all one way: mid-p of McNemar's exact test
+    assert outcomes(10, asked=60).p_of_taking() >= 2**-10
+    assert outcomes(10, random=[0] * 9 + [9]).p_of_taking() < 1e-3
+    assert outcomes(10, random=[0] * 9 + [10]).p_of_taking() == 1
+    assert outcomes(10, random=[]).p_of_taking() == 1
+    assert outcomes(0).p_of_taking() == 1
+
+
+def test_a_claim_holds_of_both_wordings():
+    taken, kept = outcomes(50), outcomes(0)
+    assert Cell.of([taken]).beyond
+    assert not Cell.of([taken, kept]).beyond
+    assert Cell.of([taken, kept]).p_of_taking == 1
+    assert not Cell.of([taken, kept]).within
+    assert Cell.of([taken, kept]).lost == pytest.approx(50 / 60 / 2)
+
+
+def test_losses_are_shares_of_the_intact_score():
+    cell = Cell.of([outcomes(15, right=30, random=[3] * 10, asked=60)])
+    assert cell.lost == pytest.approx(0.5)
+    assert cell.lost_by_random == pytest.approx(0.1)
+
+
+def test_holms_correction_of_three():
+    np.testing.assert_allclose(dissociation.holm([0.01, 0.04, 0.03]), [0.03, 0.06, 0.06])
+
+
+@pytest.mark.parametrize(
+    ("costs", "verdict"),
+    [
+        ({("a", "b"): 0, ("b", "a"): 0}, "double"),
+        ({("a", "b"): 50, ("b", "a"): 0}, "single"),
+        ({("a", "b"): 50, ("b", "a"): 50}, "none"),
+        ({("a", "b"): 0, ("b", "a"): 0, ("b", "b"): 0}, "not testable"),
+        ({("a", "b"): 0, ("b", "a"): 6}, "single"),  # six of sixty is neither spared nor taken
+    ],
+)
+def test_pairs_dissociate_as_planted(costs, verdict):
+    costs = {("a", "a"): 50, ("b", "b"): 50} | costs
+    said = dissociation.judge({key: Cell.of([outcomes(lost)]) for key, lost in costs.items()})
+    assert dissociation.judge_pair(said, "a", "b") == verdict
+
+
+def test_what_the_model_cannot_do_is_neither_taken_nor_spared():
+    costs = {("a", "a"): 50, ("a", "b"): 0, ("b", "a"): 0, ("b", "b"): 12}
+    cells = {key: Cell.of([outcomes(lost, right=59)]) for key, lost in costs.items()}
+    cells |= {
+        key: Cell.of([outcomes(cost, right=12)]) for key, cost in costs.items() if key[1] == "b"
+    }
+    said = dissociation.judge(cells)
+    assert [said[key] for key in costs] == ["takes", "open", "spares", "open"]
+
+
+def test_a_task_without_a_set_is_not_testable():
+    found = {("a", "a"): {OWN: outcomes(50), OTHER: outcomes(50)}}
+    (pair,) = dissociation.verdicts(["a", "b"], found)
+    assert pair["verdict"] == pair[OWN] == "not testable"
+
+
+def test_a_twin_that_stays_counts_in_the_strict_verdict_alone():
+    found = {
+        (one, other): {OWN: outcomes(50 * (one == other)), OTHER: outcomes(0)}
+        for one, other in product("ab", "ab")
+    }
+    (pair,) = dissociation.verdicts(["a", "b"], found)
+    assert (pair["verdict"], pair[OWN]) == ("not testable", "double")
+
+
+def test_nothing_is_found_where_nothing_is():
+    """Sets that do what random sets do take no task: a cell of few matrices of 36 at most."""
+    rng, wrong = np.random.default_rng(3), 0
+    for _ in range(10):
+        cells = {}
+        for key in product("abcdef", "abcdef"):
+            answers = (rng.random((12, 60)) < 0.7).astype(float)  # intact, the set, ten others
+            cells[key] = Cell.of([Outcomes(answers[0], answers[1], answers[2:, :40])])
+        wrong += "takes" in dissociation.judge(cells).values()
+    assert wrong <= 2
+
+
+def test_random_sets_have_as_many_heads_in_each_layer():
+    grid = Heads((6, 6, 6))
+    heads = ["L0H1", "L2H0", "L2H3"]
+    drawn = dissociation.draw_random(grid, heads)
+    assert len({mask.tobytes() for mask in drawn}) == len(drawn) == 10
+    assert not (drawn & grid.mask(heads)).any()
+    counts = [drawn[:, columns].sum(axis=1) for columns in grid.layer_slices]
+    np.testing.assert_array_equal(counts, [[1] * 10, [0] * 10, [2] * 10])
+    assert len(dissociation.draw_random(Heads((4, 4)), ["L0H0"])) == 3
+    assert len(dissociation.draw_random(Heads((2, 2)), ["L0H0", "L0H1"])) == 0
+    assert len(dissociation.draw_random(grid, [])) == 0
+
+
+@pytest.fixture(scope="module")
+def subject():
+    """Make a task whose run searched on 40 examples and checked on 20, without asking a row."""
+
+    def make(name, others):
+        study = Study(model=ModelOptions("smollm2"), task=name, examples=40, limit=20)
+        task, twin = (load_task(each, TaskOptions()) for each in (name, f"{name}_twin"))
+        examples, kept = study.drawn(task.size)
+        asked = {name: {task.key(each) for each in (*examples, *kept[:20])}}
+        asked |= {each.name: {each.key(n) for n in range(30)} for each in map(load_task, others)}
+        run = SimpleNamespace(study=study)
+        return Subject(run, task, twin, {each: asked.get(each, set()) for each in names})
+
+    names = [f"words/{name}{twin}" for name in ("past", "capital") for twin in ("", "_twin")]
+    return make
+
+
+@pytest.mark.parametrize("name", ["words/past", "words/capital"])
+def test_a_set_is_judged_on_what_its_search_did_not_see(subject, name):
+    one = subject(name, [])
+    chosen = dissociation.choose_examples(one, one, OWN)
+    searched = set(one.run.study.drawn(one.task.size)[0])
+    assert len(chosen) > 30
+    assert not searched & set(chosen)
+    twin = dissociation.choose_examples(one, one, OTHER)
+    if name == "words/capital":  # the same countries: the same ones are left out
+        assert twin == chosen
+    assert len(twin) == len(chosen)
+
+
+def test_of_other_tasks_what_its_run_asked_is_left_out(subject):
+    one, other = subject("words/past", ["words/capital"]), subject("words/capital", [])
+    chosen = dissociation.choose_examples(one, other, OWN)
+    assert len(chosen) == dissociation.HELD_OUT
+    assert min(chosen) >= 30
+
+
+def test_a_table_has_a_letter_for_each_pair():
+    a, b, c = "words/a", "words/b", "words/c"
+    pairs = {(a, b): "double", (a, c): "none", (b, c): "not testable"}
+    table = dissociation.table([a, b, c], pairs).splitlines()
+    assert table[2:] == ["| a | D | - |", "| b |  | ? |"]
+
+
+def test_stored_studies_are_judged_by_the_same_rules():
+    """Heads alone of opposites and past tense dissociate on SmolLM2 (docs/results/studies.csv)."""
+    cells = dissociation.stored_cells()["smollm2, stored, goal heads"]
+    said = dissociation.judge(cells)
+    assert dissociation.judge_pair(said, "words/antonym", "words/past") == "double"
+    assert dissociation.judge_pair(said, "words/past", "words/plural") == "none"
+    assert len(cells) == 64
