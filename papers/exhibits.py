@@ -138,9 +138,9 @@ class Exhibit:
 
     def latex(self) -> str:
         """Write a table for booktabs, its notes as comments."""
-        texts = self.frame.map(text_of).map(escaped)
-        texts.columns = [escaped(str(name)) for name in texts.columns]
-        table = texts.to_latex(index=False, caption=self.title, label=f"tab:{self.name}")
+        table = self.frame.map(text_of).to_latex(
+            index=False, caption=self.title, label=f"tab:{self.name}", escape=True
+        )
         return table + "".join(f"% {note}\n" for note in self.notes)
 
     def tidy(self) -> pd.DataFrame:
@@ -170,11 +170,6 @@ def text_of(cell: Any) -> str:
     if cell is None or (isinstance(cell, float) and not isfinite(cell)):
         return NOTHING
     return str(cell)
-
-
-def escaped(text: str) -> str:
-    """Put a backslash before each of LaTeX's signs."""
-    return "".join(f"\\{sign}" if sign in "%&_#${}" else sign for sign in text)
 
 
 def write_all(exhibits: Sequence[Exhibit], folder: Path, title: str, words: str = "") -> Path:

@@ -1,10 +1,11 @@
 """Run the studies that exhibits need, and write the exhibits: `python -m papers.heads table2`."""
 
 import argparse
+import re
 import shlex
 import sys
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from caploc.progress import Progress
 from caploc.studies import Allowed, run_studies
 from papers.exhibits import Exhibit, write_all
 from papers.heads import figures, tables
-from papers.heads.measured import Measured, Setup, open_measured
+from papers.heads.measured import Setup, open_measured
 
 SHAPES = "table1"  # needs no run, and of a model its configuration alone
 ALONE = "table4", "table6", "fig1", "fig2", "fig4", "failures", "choice"  # about one model: `lead`
@@ -25,84 +26,31 @@ SCORELESS = "table1", "table9", "sharing", "choice"
 UNIVERSAL = "Universal heads are taken out of what a search found, and the next ones move up."
 
 
-@dataclass(frozen=True)
-class Recipe:
-    """How an exhibit is filled, what stands below it, and how it is drawn."""
-
-    title: str
-    rows: Callable[[Measured], Iterable[tables.Row]]
-    notes: tuple[str, ...] = (UNIVERSAL,)
-    draw: Callable[..., Any] | None = None
-
-
-RECIPES = {
-    "table1": Recipe("Table 1: models", lambda model: (), ()),  # asks no model
-    "table2": Recipe("Table 2: the heads of each capability knocked out", tables.table2),
-    "table3": Recipe("Table 3: heads on a twin of their task", tables.table3),
-    "table4": Recipe(
-        "Table 4: methods",
-        tables.table4,
-        (
-            "Masks: evaluations of all examples from which the heads follow, as the paper counts. "
-            "Rows: every example that the search asked with heads knocked out.",
-            UNIVERSAL,
-        ),
+TABLES = (tables.table2, tables.table3, tables.table4, tables.table5, tables.table6, tables.table7,
+          tables.table8, tables.table9, figures.fig1, figures.fig2, figures.fig3, figures.fig4,
+          tables.sharing, tables.scale, tables.failures, tables.choice, tables.rules)  # fmt: skip
+RECIPES = {SHAPES: tables.table1} | {each.__name__: each for each in TABLES}
+NOTES = {
+    "table4": "Masks: evaluations of all examples from which the heads follow, as the paper "
+    "counts. Rows: every example that the search asked with heads knocked out.",
+    "table9": "†: shares its key-value head with another head of the row. ‡: the search itself "
+    "does not name it.",
+    "sharing": "By chance: as many heads (or groups) a task, drawn from the whole grid. p: "
+    "one-sided, at least so many; in layers: each task keeps its number in every layer; of all "
+    "pairs: that, corrected for the number of a model's pairs (Holm).",
+    "scale": "Strength: the share of the task's score above chance that its heads take, less the "
+    "share of the general score.",
+    "choice": "The joint drop of the heads that a setting finds, on the examples that they were "
+    "found and chosen on, and on others.",
+}
+DRAWN: dict[str, Callable[..., Any]] = {
+    "fig1": figures.draw_radar,
+    "fig2": figures.draw_curves,
+    "fig3": figures.draw_bars,
+    "fig4": figures.draw_bars,
+    "scale": partial(
+        figures.draw_curves, across="billions of parameters", split="task", up="strength"
     ),
-    "table5": Recipe("Table 5: universal heads", tables.table5, ()),
-    "table6": Recipe("Table 6: one head after another", tables.table6),
-    "table7": Recipe("Table 7: every benchmark without a universal head", tables.table7, ()),
-    "table8": Recipe("Table 8: heads that questions of knowledge share", tables.table8),
-    "table9": Recipe(
-        "Table 9: the heads",
-        tables.table9,
-        (
-            "†: shares its key-value head with another head of the row.",
-            "‡: the search itself does not name it.",
-            UNIVERSAL,
-        ),
-    ),
-    "fig1": Recipe(
-        "Figure 1: the heads of a capability knocked out", figures.fig1, draw=figures.draw_radar
-    ),
-    "fig2": Recipe(
-        "Figure 2: heads knocked out one after another", figures.fig2, draw=figures.draw_curves
-    ),
-    "fig3": Recipe(
-        "Figure 3: heads that questions of knowledge share", figures.fig3, draw=figures.draw_bars
-    ),
-    "fig4": Recipe(
-        "Figure 4: heads of each subject of knowledge", figures.fig4, draw=figures.draw_bars
-    ),
-    "sharing": Recipe(
-        "Heads that tasks share",
-        tables.sharing,
-        (
-            "By chance: as many heads (or groups) a task, drawn from the whole grid. p: one-sided, "
-            "at least so many; in layers: each task keeps its number in every layer; of all pairs: "
-            "that, corrected for the number of a model's pairs (Holm).",
-            UNIVERSAL,
-        ),
-    ),
-    "scale": Recipe(
-        "Localization and scale",
-        tables.scale,
-        (
-            "Strength: the share of the task's score above chance that its heads take, less the "
-            "share of the general score.",
-            UNIVERSAL,
-        ),
-        partial(figures.draw_curves, across="billions of parameters", split="task", up="strength"),
-    ),
-    "failures": Recipe("How knocked-out models fail", tables.failures),
-    "choice": Recipe(
-        "The choice of masks and rate",
-        tables.choice,
-        (
-            "The joint drop of the heads that a setting finds, on the examples that they were "
-            "found and chosen on, and on others.",
-        ),
-    ),
-    "rules": Recipe("Other rules and prompts", tables.rules),
 }
 
 
@@ -112,27 +60,29 @@ def fill(
     """Fill exhibits from the finished runs in a folder; models are loaded one after another."""
     rows: dict[str, list[tables.Row]] = {name: [] for name in names}
     notes: dict[str, list[str]] = {name: [] for name in rows}
-    for label in setup.models:
+    for label, options in setup.models.items():
         if SHAPES in rows:
-            grid, _ = model_shape(setup.models[label].name, setup.models[label].revision)
+            grid, _ = model_shape(options.name, options.revision)
             rows[SHAPES].append(tables.table1(label, grid))
         wanted = [name for name in rows if label == setup.lead or name not in ALONE]
         if {*wanted} != {SHAPES}:
             with open_measured(setup, label, folder, progress, allowed) as model:
                 for name in wanted:
-                    model.notes.clear()
-                    rows[name] += RECIPES[name].rows(model)
-                    notes[name] += dict.fromkeys(model.notes)
+                    if name != SHAPES:
+                        model.notes.clear()
+                        rows[name] += RECIPES[name](model)
+                        notes[name] += dict.fromkeys(model.notes)
     return [finish(setup, name, rows[name], notes[name]) for name in rows]
 
 
 def finish(setup: Setup, name: str, rows: list[tables.Row], notes: list[str]) -> Exhibit:
     """Put rows and notes together, and draw the figure."""
-    recipe = RECIPES[name]
     if name == "scale":
         rows, more = tables.compare_models(rows)
         notes = [*notes, *more]
     about = [f"On {setup.lead} only."] if name in ALONE else []
+    about += [NOTES[name]] if name in NOTES else []
+    about += [UNIVERSAL] if name not in ("table1", "table5", "table7") else []
     few = [f"Scores are on the first {setup.limit} examples of every task."]
     named = " ".join(str(cell) for row in rows for cell in row.values())
     unlike = [
@@ -141,10 +91,14 @@ def finish(setup: Setup, name: str, rows: list[tables.Row], notes: list[str]) ->
         if each.differs and "(paper " in named and each.label in named
     ]
     few = few if setup.limit is not None and name not in SCORELESS else []
-    exhibit = Exhibit.of(name, recipe.title, rows, [*about, *recipe.notes, *notes, *few, *unlike])
-    if recipe.draw is None or not rows:
-        return exhibit
-    return Exhibit(name, recipe.title, exhibit.frame, exhibit.notes, recipe.draw(exhibit.frame))
+    title = str(RECIPES[name].__doc__).partition("\n")[0].rstrip(".")
+    if numbered := re.fullmatch(r"(table|fig)(\d)", name):
+        kind = {"table": "Table", "fig": "Figure"}[numbered[1]]
+        title = f"{kind} {numbered[2]}: {title}"
+    exhibit = Exhibit.of(name, title, rows, [*about, *notes, *few, *unlike])
+    if name in DRAWN and rows:
+        return replace(exhibit, chart=DRAWN[name](exhibit.frame))
+    return exhibit
 
 
 def parse(arguments: list[str]) -> argparse.Namespace:

@@ -261,7 +261,7 @@ def note_universal(model: Measured) -> None:
 def sharing(model: Measured) -> Rows:
     """Heads and key-value groups that benchmarks share, beside what chance would give."""
     found = {each.label: heads for each in model.localized if (heads := model.heads(each))}
-    for pair in overlaps(found, model.grid, draws=1):
+    for pair in overlaps(found, model.grid):
         row: Row = {"model": model.label, "tasks": f"{pair.first}, {pair.second}"}
         for what, chance in (
             ("heads", pair.head_chance),

@@ -158,7 +158,7 @@ def one_model(runs: Sequence[ComparedRun], folders: Sequence[Path]) -> dict[str,
         "runs": [run.name for run in runs],
         "matrix": {"heads": [str(head) for head in named], "rows": rows},
         "shared": [each.as_dict() for each in chance.shared(found, grid, draws=DRAWS)],
-        "overlaps": [each.as_dict() for each in chance.overlaps(found, grid, draws=DRAWS)],
+        "overlaps": [each.as_dict() for each in chance.overlaps(found, grid)],
         "universal": universal_heads(runs, folders),
     }
 
@@ -185,7 +185,7 @@ def compare_methods(runs: Sequence[ComparedRun]) -> dict[str, Any]:
     by_name = {run.name: run for run in runs}
     found = {name: run.top_heads for name, run in by_name.items()}
     pairs = []
-    for overlap in chance.overlaps(found, grid, draws=DRAWS):
+    for overlap in chance.overlaps(found, grid):
         one, other = by_name[overlap.first], by_name[overlap.second]
         pairs.append(
             {

@@ -308,18 +308,6 @@ class Blocks:
         for task, heads in columns.items():
             yield task, self.draws(heads, draws, random)
 
-    def reached(self, columns: Sequence[int]) -> Float64[np.ndarray, " groups"]:
-        """Compute the chance that a random set like this has a head in each group.
-
-        `1 - C(N - s, n) / C(N, n)` for a group of s of the block's N heads, n of them drawn.
-        """
-        firsts = [group[0] for group in self.grid.groups]
-        block = np.searchsorted([each.stop for each in self.slices], firsts, side="right")
-        size, count = np.array(self.sizes)[block], np.array(self.counts(columns))[block]
-        group = np.array([len(each) for each in self.grid.groups])
-        chances: np.ndarray = 1 - stats.hypergeom.pmf(0, size, group, count)
-        return chances
-
     def in_many(self, found: Columns) -> Float64[np.ndarray, " tasks"]:
         """Compute the mean number of heads in at least 1, 2 ... of random sets like these.
 
@@ -358,9 +346,9 @@ class Overlap(JsonRecord):
     """What the heads of two tasks have in common.
 
     `groups` holds, for each key-value group in which both tasks have a head, the heads of either in
-    it. Without shared key-value heads every head is a group of its own. `group_chance` draws heads;
-    `reach_chance` draws groups, as many as each task's heads lie in, which is fair to tasks whose
-    heads crowd into few groups and so can have few in common.
+    it. Without shared key-value heads every head is a group of its own. `reach_chance` draws
+    groups, as many as each task's heads lie in, which is fair to tasks whose heads crowd into few
+    groups and so can have few in common.
     """
 
     first: str
@@ -368,7 +356,6 @@ class Overlap(JsonRecord):
     heads: list[str]
     groups: list[list[str]]
     head_chance: Chance
-    group_chance: Chance
     reach_chance: Chance
 
 
@@ -381,35 +368,19 @@ class Shared(JsonRecord):
     chance: Chance
 
 
-def overlaps(
-    found: FoundHeads, grid: AnyGrid, *, draws: int = DRAWS, seed: int = 0
-) -> list[Overlap]:
+def overlaps(found: FoundHeads, grid: AnyGrid) -> list[Overlap]:
     """Find heads and key-value groups that two tasks share, pair by pair, beside what chance gives.
 
-    Heads: exact, hypergeometric (`common_by_chance`). Groups, heads being drawn: the mean is `sum
-    over groups of P(first has a head in it) P(second has)`, the p by permutation, both tasks' heads
-    drawn anew. Groups, groups being drawn: exact again. All are corrected for the number of pairs
-    (`correct_for_pairs`). Raises UnknownName if the grid has no such head; BadOption if `draws` is
-    below 1.
+    Exact, hypergeometric (`common_by_chance`), and corrected for the number of pairs
+    (`correct_for_pairs`). Raises UnknownName if the grid has no such head.
     """
-    check_draws(draws)
     columns = columns_of(found, grid)
     firsts = column_mask(grid.size, [group[0] for group in grid.groups])
     of_groups = Heads(tuple(grid.counts(firsts)))
-    drawn = [
-        (kind, {task: in_groups(m, grid) > 0 for task, m in kind.drawn(columns, draws, seed)})
-        for kind in Blocks.both(grid)
-    ]
     rows = []
     for first, second in combinations(columns, 2):
         one, other = (column_mask(grid.size, columns[task]) for task in (first, second))
         reached = in_groups(np.stack([one, other]), grid) > 0
-        both = reached[0] & reached[1]
-        by_groups: list[float] = []
-        for kind, sets in drawn:
-            by_groups.append(float(kind.reached(columns[first]) @ kind.reached(columns[second])))
-            meeting = (sets[first] & sets[second]).sum(axis=1)
-            by_groups.append(permutation_p(int(both.sum()), meeting))
         either = one | other
         rows.append(
             Overlap(
@@ -418,20 +389,18 @@ def overlaps(
                 heads=[str(head) for head in grid.named(one & other)],
                 groups=[
                     [str(grid.components[column]) for column in group if either[column]]
-                    for group, shared in zip(grid.groups, both, strict=True)
+                    for group, shared in zip(grid.groups, reached[0] & reached[1], strict=True)
                     if shared
                 ],
                 head_chance=count_shared(one, other, grid),
-                group_chance=Chance(int(both.sum()), *by_groups),
                 reach_chance=count_shared(reached[0], reached[1], of_groups),
             )
         )
     heads = correct_for_pairs([row.head_chance for row in rows])
-    groups = correct_for_pairs([row.group_chance for row in rows])
     reach = correct_for_pairs([row.reach_chance for row in rows])
     return [
-        replace(row, head_chance=one, group_chance=two, reach_chance=three)
-        for row, one, two, three in zip(rows, heads, groups, reach, strict=True)
+        replace(row, head_chance=one, reach_chance=two)
+        for row, one, two in zip(rows, heads, reach, strict=True)
     ]
 
 
