@@ -25,19 +25,24 @@ class Value:
     digits: int = 3
     ends: tuple[float | None, float | None] | None = None
 
+    def __post_init__(self) -> None:
+        for name in ("number", "stderr"):
+            if not known(getattr(self, name)):
+                object.__setattr__(self, name, None)
+
     def __str__(self) -> str:
-        if not known(self.number):
+        if self.number is None:
             text = NOTHING
         else:
             text = self.rounded(self.number)
             if self.ends is not None and all(map(known, self.ends)):
                 text += f" ({self.rounded(self.ends[0])} to {self.rounded(self.ends[1])})"
-            elif known(self.stderr):
+            elif self.stderr is not None:
                 text += f" ± {self.rounded(self.stderr)}"
         if self.paper is None:
             return text
         beside = f"paper {self.rounded(self.paper)}"
-        if known(self.number):
+        if self.number is not None:
             beside += f", {self.rounded(self.number - self.paper, '+')}"
         return f"{text} ({beside})"
 

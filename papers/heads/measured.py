@@ -6,13 +6,15 @@ run or here, is not asked again.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import astuple, dataclass, field, replace
 from functools import cached_property
-from math import hypot
+from math import isnan, nan
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from caploc.components import Head, Heads
 from caploc.errors import BadOption, pick
@@ -146,52 +148,47 @@ class Setup:
 
 @dataclass(frozen=True)
 class Scored:
-    """A score intact and with heads knocked out, on the same examples; None is not known.
+    """A score intact and with heads knocked out, on the same examples; NaN is not known.
 
     Errors are over examples, that of the drop of paired differences. `chance` is that of guessing.
     """
 
-    intact: float | None
-    intact_stderr: float | None
-    score: float | None
-    stderr: float | None
-    drop: float | None
-    drop_stderr: float | None
+    intact: float
+    intact_stderr: float
+    score: float
+    stderr: float
+    drop: float
+    drop_stderr: float
     chance: float = 0.0
 
     @classmethod
     def of(cls, both: Comparison) -> "Scored":
         """Take the scores and their paired difference, of which equal ones are no certainty."""
         lost, binary = scored_differences(both.intact_rows, both.knocked_out_rows)
-        error = paired_standard_error(lost, binary=binary) if lost.size > 1 else None
-        before, after = both.intact, both.knocked_out
-        drop = None if None in (before.score, after.score) else before.score - after.score
-        ends = before.score, before.stderr, after.score, after.stderr
-        return cls(*ends, drop, error, both.task.chance)
+        error = paired_standard_error(lost, binary=binary) if lost.size > 1 else nan
+        ends = [(each.score, each.stderr) for each in (both.intact, both.knocked_out)]
+        intact, score = (tuple(nan if x is None else x for x in each) for each in ends)
+        return cls(*intact, *score, intact[0] - score[0], error, both.task.chance)
 
     @property
     def clear(self) -> bool:
         """Whether the intact score is above chance beyond doubt."""
-        if self.intact is None or self.intact_stderr is None:
-            return False
         return self.intact - self.chance > CLEAR * self.intact_stderr
 
     def relative(self) -> "Scored":
-        """Return it as shares of the intact score; all None where that is 0 or not known."""
-        if not self.intact or self.score is None:
-            return Scored(None, None, None, None, None, None)
-        left = self.score / self.intact
+        """Return it as shares of the intact score; all NaN where that is 0 or not known."""
+        left = self.score / self.intact if self.intact else nan
+        if isnan(left):
+            return Scored(*[nan] * 6)
         error = self.share_error(left, self.intact)
         return Scored(1.0, 0.0, left, error, 1 - left, error)
 
-    def share_error(self, left: float, whole: float) -> float | None:
+    def share_error(self, left: float, whole: float) -> float:
         """Compute the standard error of a share `r` that is left of a whole, by the delta method.
 
         `var r = (r² var I + var K - 2 r cov(I, K)) / whole²`, with the errors of I (the intact
         score) and K (what is left), and `cov(I, K) = (var I + var K - var(I - K)) / 2`.
         """
-        if None in (self.intact_stderr, self.stderr, self.drop_stderr):
-            return None
         intact, cut, change = self.intact_stderr, self.stderr, self.drop_stderr
         covariance = (intact**2 + cut**2 - change**2) / 2
         covariance = min(max(covariance, -intact * cut), intact * cut)  # rounded errors may not fit
@@ -200,36 +197,24 @@ class Scored:
 
     def share_lost(self) -> tuple[float, float] | None:
         """Compute the share of the score above chance that is lost, and its standard error."""
-        if not self.clear or self.score is None:
+        if not self.clear or isnan(self.score):
             return None
         above = self.intact - self.chance
         left = (self.score - self.chance) / above
         error = self.share_error(left, above)
-        return None if error is None else (1 - left, error)
+        return None if isnan(error) else (1 - left, error)
 
 
 def mean_of(parts: Sequence[Scored]) -> Scored:
     """Average scores of tasks that share no example: their variances add up."""
     if len(parts) == 1:
         return parts[0]
-
-    def mean(values: Iterable[float | None]) -> float | None:
-        every = list(values)
-        return None if not every or None in every else sum(every) / len(every)
-
-    def error(values: Iterable[float | None]) -> float | None:
-        every = list(values)
-        return None if not every or None in every else hypot(*every) / len(every)
-
-    return Scored(
-        mean(each.intact for each in parts),
-        error(each.intact_stderr for each in parts),
-        mean(each.score for each in parts),
-        error(each.stderr for each in parts),
-        mean(each.drop for each in parts),
-        error(each.drop_stderr for each in parts),
-        mean(each.chance for each in parts) or 0.0,
-    )
+    if not parts:
+        return Scored(*[nan] * 6)
+    table = np.array([astuple(each) for each in parts])
+    intact, _, score, _, drop, _, chance = table.mean(axis=0).tolist()
+    errors = (np.sqrt((table**2).sum(axis=0)) / len(table)).tolist()
+    return Scored(intact, errors[1], score, errors[3], drop, errors[5], chance)
 
 
 @dataclass
@@ -375,12 +360,11 @@ class Measured:
         for benchmark in self.setup.benchmarks:
             for head in heads:
                 found = self.score(benchmark, [head], TRIED)
-                if found.drop is None or found.drop_stderr is None or found.intact is None:
-                    continue
-                whole = Intact(found.intact, found.intact_stderr or 0.0, found.chance)
-                intact[benchmark.label] = whole
-                cost = HeadCost(-found.drop, found.drop_stderr)
-                costs.setdefault(benchmark.label, {})[head] = cost
+                if not isnan(found.drop + found.drop_stderr):
+                    error = 0.0 if isnan(found.intact_stderr) else found.intact_stderr
+                    intact[benchmark.label] = Intact(found.intact, error, found.chance)
+                    cost = HeadCost(-found.drop, found.drop_stderr)
+                    costs.setdefault(benchmark.label, {})[head] = cost
         families = {each.label: each.kin for each in self.setup.benchmarks}
         return self.grid.named_in(judge_universality(costs, intact, families).universal)
 

@@ -49,10 +49,9 @@ def costs(
         for some in ([judged], setup.general)
     ]
     part = own.relative()
-    percent = [None if each is None else 100 * each for each in (part.drop, part.stderr)]
     cells = (
         Value(own.drop, own.drop_stderr, printed[0]),
-        Value(*percent, digits=0),
+        Value(100 * part.drop, 100 * part.stderr, digits=0),
         Value(rest.drop, rest.drop_stderr, printed[1]),
     )
     return dict(zip(columns, cells, strict=True))
