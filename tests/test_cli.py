@@ -183,7 +183,7 @@ def test_locate_prints_heads_and_notes_and_ends_with_the_reports_path(tmp_path):
     assert set(result["top"]) == {str(head) for head in truth.needed}
     printed = " ".join(done.stdout.split())
     assert result["card"]["heads"] == result["top"]
-    assert result["card"]["heading"] in printed and "planted.yaml, held out" in printed
+    assert result["card"]["heading"] in printed and "planted, held out" in printed
     assert done.stdout.strip().splitlines()[-1] == f"Report: {tmp_path / 'a' / 'report.html'}"
     run = json.loads((tmp_path / "a" / "run.json").read_text())
     assert run["command"].startswith("caploc locate")

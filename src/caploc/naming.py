@@ -22,7 +22,6 @@ from caploc.errors import BadData, BadOption, UnknownName, nearest, unknown
 DEFAULT_MODEL = "smollm2"  # where none is named
 RECIPE = 1  # raised whenever the same GGUF file is converted into something else
 DIGEST = "digest.txt"  # beside a fetched model: that of its files, to notice a change
-APACHE = "Apache-2.0"  # a licence of the table
 ITEM_BYTES = {"float32": 4, "bfloat16": 2}
 
 
@@ -188,16 +187,22 @@ def files_named_in(path: Path) -> list[str]:
     """List the single files of this disk from which a YAML says that its examples are read."""
     import yaml
 
-    plain: Any = type("Plain", (yaml.SafeLoader,), {})
-    plain.add_multi_constructor("!", lambda *_: None)  # a function, say, is nothing here
-    with suppress(OSError, ValueError, yaml.YAMLError, AttributeError):
-        said = yaml.load(path.read_text(encoding="utf-8"), plain)  # noqa: S506  (a SafeLoader)
-        given = said.get("dataset_kwargs", {}).get("data_files", [])
-        values = given.values() if isinstance(given, dict) else [given]
-        each = [
-            file for value in values for file in (value if isinstance(value, list) else [value])
-        ]
-        return [file for file in each if "://" not in file and not set(file) & set("*?[{")]
+    def part(node: Any, name: str) -> Any:
+        pairs = node.value if isinstance(node, yaml.MappingNode) else ()
+        return next((value for key, value in pairs if key.value == name), None)
+
+    def texts(node: Any) -> Iterator[str]:
+        if isinstance(node, yaml.ScalarNode):
+            yield node.value
+        elif isinstance(node, yaml.CollectionNode):
+            for each in node.value:
+                yield from texts(each[1] if isinstance(node, yaml.MappingNode) else each)
+
+    with suppress(OSError, ValueError, yaml.YAMLError):
+        # no value is made of what is read, so that functions that it names stay names
+        read = yaml.compose(path.read_text(encoding="utf-8"), yaml.SafeLoader)
+        files = texts(part(part(read, "dataset_kwargs"), "data_files"))
+        return [file for file in files if "://" not in file and not set(file) & set("*?[{")]
     return []
 
 

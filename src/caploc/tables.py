@@ -5,7 +5,6 @@ from typing import TYPE_CHECKING, Any
 
 from caploc.contents import TaskScores
 from caploc.report.card import cells, label
-from caploc.report.headtable import write_effects
 from caploc.result import Change, Effect, Failures, Result, Score
 from caploc.verdict import make_card, read_change
 from caploc.wording import (
@@ -109,7 +108,8 @@ def interaction_table(told: dict[str, Any], result: Result) -> Table:
         [
             " ".join(row["first"]),
             " ".join(row["second"]),
-            *write_effects(unit, Effect(effect=row["effect"], low=row["low"], high=row["high"])),
+            unit.effect(row["effect"]),
+            unit.interval(Effect(low=row["low"], high=row["high"])) or "–",
             write_q(row["q"]),
             row["meaning"],
         ]

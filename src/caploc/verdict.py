@@ -26,8 +26,8 @@ from caploc.wording import (
     inline,
     name_list,
     unit_of,
-    unit_of_other,
     unit_of_outcomes,
+    unit_of_task,
 )
 
 FEW = 30  # held-out examples, below which a verdict rests on few
@@ -168,7 +168,7 @@ def list_rows(result: Result) -> Iterator[CardRow]:
     for each in others:
         kind = RowKind.OTHER_WORDS if each.twin else RowKind.OTHER_TASK
         label = name_wording(names[each.name]) if each.twin else names[each.name]
-        yield compared(label, kind, each, unit_of_other(each, unit), named)
+        yield compared(label, kind, each, unit_of_task(each), named)
     if named and checked.text:
         yield compare_text(checked.text)
     if named and controls and controls.mean is not None:

@@ -285,6 +285,13 @@ def unit_of(result: Result) -> Unit:
     return unit_of_metric(task.metric or "score", scores, task.higher_is_better is not False)
 
 
+def unit_of_task(entry: TaskComparison) -> Unit:
+    """Return how the scores of a task that was scored before and after are written."""
+    return unit_of_metric(
+        entry.metric or "score", entry.scores, entry.higher_is_better is not False
+    )
+
+
 def unit_of_metric(
     metric: str, scores: Iterable[float | None], higher_is_better: bool = True
 ) -> Unit:
@@ -292,26 +299,9 @@ def unit_of_metric(
     kind, words = ScoreKind.PLAIN, set(re.split(r"[^a-z0-9]+", metric.lower()))
     if metric == "logprob":
         kind = ScoreKind.NATS
-    elif words & SHARE_WORDS and _fit_a_share(scores):
+    elif words & SHARE_WORDS and all(0 <= score <= 1 for score in finite_numbers(scores)):
         kind = ScoreKind.SHARE
     return Unit(kind, metric, higher_is_better)
-
-
-def unit_of_other(entry: TaskComparison, main: Unit) -> Unit:
-    """Return how another task's scores are written.
-
-    An entry that names no metric is taken for a share of examples if the located task's score
-    is one too and both its numbers could be; otherwise its numbers are shown as they are.
-    """
-    scores, higher_is_better = entry.scores, entry.higher_is_better is not False
-    if entry.metric:
-        return unit_of_metric(entry.metric, scores, higher_is_better)
-    is_share = main.kind is ScoreKind.SHARE and _fit_a_share(scores)
-    return Unit(ScoreKind.SHARE if is_share else ScoreKind.PLAIN, "score", higher_is_better)
-
-
-def _fit_a_share(scores: Iterable[float | None]) -> bool:
-    return all(0 <= score <= 1 for score in finite_numbers(scores))
 
 
 @cache

@@ -53,7 +53,8 @@ RESULT = {
         "controls": {"draws": 3, "examples": 100, "scores": [0.9, 0.98, 0.97], "mean": 0.95,
                      "sd": 0.036},
         "other_tasks": [
-            {"name": "demo/sentences", "intact": _score(0.98), "knocked_out": _score(0.97)}
+            {"name": "demo/sentences", "metric": "acc", "intact": _score(0.98),
+             "knocked_out": _score(0.97)}
         ],
     },
     "cost": {"rows": 10712, "forward_tokens": 123456, "seconds": 33.1},

@@ -6,7 +6,7 @@ import pytest
 from shaping import shaped
 
 from caploc.result import Score, TaskComparison
-from caploc.wording import NOT_MEASURED, ScoreKind, Unit, called, unit_of, unit_of_other
+from caploc.wording import NOT_MEASURED, ScoreKind, Unit, called, unit_of, unit_of_task
 
 SHARE = Unit(ScoreKind.SHARE, "acc")
 PLAIN = Unit(ScoreKind.PLAIN, "word_perplexity", higher_is_better=False)
@@ -71,10 +71,10 @@ def test_an_accuracy_in_hundredths_is_not_multiplied_again(result):
 def test_another_task_may_have_another_kind_of_score():
     def kind(intact, knocked_out, **more):
         scores = {"intact": Score(score=intact), "knocked_out": Score(score=knocked_out)}
-        return unit_of_other(TaskComparison(name="x", **scores, **more), SHARE).kind
+        return unit_of_task(TaskComparison(name="x", **scores, **more)).kind
 
-    assert kind(0.98, 0.97) is ScoreKind.SHARE
-    assert kind(12.0, 13.0) is ScoreKind.PLAIN
+    assert kind(0.98, 0.97, metric="acc") is ScoreKind.SHARE
+    assert kind(12.0, 13.0, metric="acc") is kind(0.98, 0.97) is ScoreKind.PLAIN
     assert kind(0.5, 0.4, metric="mcc") is ScoreKind.PLAIN
 
 

@@ -22,6 +22,7 @@ PRINT |= {
 # needs, blue one whose knockout helps; the two stay apart in every common kind of colour blindness.
 # Shades go from the middle (no effect) outwards, on dark pages from dark to bright.
 STEPS = 16  # shades a side; so many look continuous
+GREYS = 5  # of heads that were only scanned
 NEEDED = ("#f3f1ec", "#eb9a57", "#8a2d04")
 HELPED = ("#f3f1ec", "#74a9d8", "#0d3b70")
 NEEDED_DARK = ("#2b2f36", "#b05a20", "#ffb680")
@@ -70,13 +71,16 @@ def shade_class(number: int) -> str:
 
 @cache
 def stylesheet() -> str:
-    """The CSS rules of all shades, light and dark."""
+    """The CSS rules of all shades, light and dark, and of the greys of heads only scanned."""
     rules = {False: "", True: ""}
     for dark in rules:
         for number in range(-STEPS, STEPS + 1):
             fill = shade(number, dark=dark)
             rule = f"background:{fill};color:{ink(fill)};fill:{fill}"
             rules[dark] += f".{shade_class(number)}{{{rule}}}"
+    for step in range(GREYS + 1):
+        mixed = f"color-mix(in srgb,var(--ink) {8 * step}%,var(--soft))"
+        rules[False] += f".q{step}{{background:{mixed}}}"
     return f"{rules[False]}\n@media screen and (prefers-color-scheme:dark){{{rules[True]}}}"
 
 

@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass
 
-from caploc.components import ALONE, Component
-from caploc.report.colours import shade_class, shade_number
-from caploc.result import Effect, Estimand, HeadEffect, Member, Members, Result
+from caploc.components import Component
+from caploc.report.colours import GREYS, shade_class, shade_number
+from caploc.result import HeadEffect, Member, Members, Result
 from caploc.wording import (
     Unit,
     finite_numbers,
@@ -12,7 +12,7 @@ from caploc.wording import (
     percent,
 )
 
-GREYS, DARKEST = 5, 0.5  # shades of scanned heads, and the lost share that has the darkest
+DARKEST = 0.5  # share of probability lost from which a scanned head has the darkest grey
 DENSE = 24  # columns from which a cell is too narrow for its number
 LISTED = 12  # heads of the table
 
@@ -23,26 +23,23 @@ class Standing:
 
     entry: HeadEffect  # its effect; one that a result does not list has none
     named: bool  # among the top, and so knocked out in the check
-    selected: bool
     candidate: bool  # tried alone, and not named
     critical: bool
-    universal: bool | None
+    universal: bool
     excluded: bool
     unconfirmed: bool  # found by the search, and not confirmed by the check
     costly: bool  # confirmed, and left out since it costs other tasks
     chance: str  # of belonging to the top, as a percentage
-    alone: str  # on how many examples it was knocked out alone; "no" if on none
 
     @property
     def words(self) -> list[str]:
         """The standing in words, the weightiest first."""
         told = {
             "named": self.named,
-            "selected": self.selected and not self.named,
-            "breaks another task too": self.universal is True and self.named,
-            "left out: breaks another task too": self.universal is True and not self.named,
-            "breaks the task alone": self.critical and self.universal is not True,
-            "tried alone": self.candidate and self.universal is not True,
+            "breaks another task too": self.universal and self.named,
+            "left out: breaks another task too": self.universal and not self.named,
+            "breaks the task alone": self.critical and not self.universal,
+            "tried alone": self.candidate and not self.universal,
             "not confirmed": self.unconfirmed,
             "left out: costs other tasks": self.costly,
             "excluded": self.excluded,
@@ -54,10 +51,9 @@ class Standing:
         """CSS classes of the standing, each after a blank."""
         signs = {
             " t": self.named,
-            " s": self.selected and not self.named,
             " d": self.candidate,
             " c": self.critical,
-            " x": self.universal is True,
+            " x": self.universal,
         }
         return "".join(sign for sign, holds in signs.items() if holds)
 
@@ -66,26 +62,23 @@ def standings(result: Result) -> dict[str, Standing]:
     """Return where each head of the grid stands, by name; results without a search say little."""
     search, entries, found = result.search, result.by_name(), {}
     tried, excluded = search.tried or [], search.excluded
-    alone = f"{search.tried_on:,}" if search.tried_on else "yes"
     for head in result.grid.grid().components:
         name, layer, index = str(head), head.layer, head.index
         entry = entries.get(name) or HeadEffect(head=name, layer=layer, index=index, effect=None)
-        named, universal = name in result.top, name in search.universal or entry.universal
-        left_out = universal is True and not named
+        named, universal = name in result.top, name in search.universal
+        left_out = universal and not named
         # chances are of single heads' effects, and say nothing of a set that is named
         chance = None if left_out or search.seeks_set else entry.top_chance
         found[name] = Standing(
             entry=entry,
             named=named,
-            selected=bool(entry.selected),
             candidate=name in tried and not named,
-            critical=bool(entry.critical) or name in search.critical,
+            critical=name in search.critical,
             universal=universal,
             excluded=name in excluded,
             unconfirmed=name in result.validation.unconfirmed,
             costly=name in result.validation.costly,
             chance="" if chance is None else percent(chance),
-            alone=alone if name in tried else "no" if tried else "",
         )
     return found
 
@@ -124,7 +117,6 @@ class HeadMap:
     scanned: int  # heads that only the scan asked
     unmeasured: int
     open: int  # heads whose interval holds zero
-    grouped: bool  # some heads share keys and values
     uneven: bool  # some layer has fewer heads than another
 
 
@@ -167,7 +159,6 @@ def head_map(result: Result) -> HeadMap:
         scanned=sum(cell.shade.startswith("q") for cell in cells),
         unmeasured=sum(cell.shade == "u" for cell in cells),
         open=sum(cell.shade == "o" and not cell.standing.named for cell in cells),
-        grouped=any(cell.starts_group for cell in cells),
         uneven=any(size < columns for size in grid.per_layer),
     )
 
@@ -193,9 +184,6 @@ def _notes(standing: Standing, unit: Unit, place: str) -> list[str]:
         lines.append(f"95 % interval {interval}")
     if standing.chance:
         lines.append(f"belongs to {place} with a chance of {standing.chance}")
-    if standing.alone:
-        plain = {"no": "no answers were asked without it alone", "yes": "tried alone"}
-        lines.append(plain.get(standing.alone, f"tried alone on {standing.alone} examples"))
     return [*lines, ", ".join(standing.words)] if standing.words else lines
 
 
@@ -215,17 +203,3 @@ def list_heads(result: Result) -> list[HeadRow]:
     chosen = [*result.top, *(name for name in known if stands[name].words), *known]
     names = list(dict.fromkeys(chosen))[: max(LISTED, len(result.top))]
     return [HeadRow(stands[name], checked.get(name)) for name in names if name in stands]
-
-
-def describe_estimand(estimand: Estimand) -> str:
-    """End a sentence that begins with `what the score changes when a head is`."""
-    if estimand.heads == ALONE:
-        return "knocked out alone"
-    share = f"{100 * estimand.rate:.3g}\u00a0% of all heads" if estimand.rate else "other heads"
-    return f"knocked out among others ({share}, drawn at random)"
-
-
-def write_effects(unit: Unit, *effects: Effect | HeadEffect) -> list[str]:
-    """Write each effect and its interval as two cells."""
-    pairs = ((unit.effect(each.effect), unit.interval(each) or "–") for each in effects)
-    return [cell for pair in pairs for cell in pair]

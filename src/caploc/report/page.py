@@ -18,7 +18,7 @@ from caploc.report.figures import (
     tabulate_curve,
     write_figures,
 )
-from caploc.report.headtable import describe_estimand, head_map, list_heads
+from caploc.report.headtable import head_map, list_heads
 from caploc.report.templates import write_page
 from caploc.result import AnswerPair, Result
 from caploc.verdict import make_card, shorten_prompt
@@ -60,7 +60,6 @@ def write_report(folder: Path, result: Result, answers: Sequence[AnswerPair]) ->
         map=head_map(result),
         steps=STEPS,
         heads=list_heads(result),
-        estimand=describe_estimand(result.estimand),
         unit=unit,  # of what the search says
         own=unit_of_outcomes(unit_of(result)),  # of what the check says
         scored=unit_of(result),

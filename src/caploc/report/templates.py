@@ -19,20 +19,13 @@ REPORT, COMPARE = "report.html", "compare.html"
 
 @cache
 def _environment() -> Environment:
-    environment = Environment(
+    return Environment(
         loader=PackageLoader(PACKAGE, ""),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    # What `tojson` writes can stand in a script element, whatever its texts hold.
-    environment.policies["json.dumps_kwargs"] = {
-        "ensure_ascii": False,
-        "allow_nan": False,
-        "separators": (",", ":"),
-    }
-    return environment
 
 
 @cache
