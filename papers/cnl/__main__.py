@@ -115,12 +115,12 @@ class Experiments:
 
     def scored(self) -> None:
         """Other scores, points of the integral, controls (11, 19, 22)."""
-        asked, study = self.preset.scores, self.preset.study(self.preset.share)
-        tasks = asked.compared or self.preset.tasks
+        preset, study = self.preset, self.preset.study(self.preset.share)
+        tasks = preset.controls.tasks or preset.tasks
         with open_study(study, self.place, None, "") as lab:
-            points = compare_points(lab, tasks, asked.point_examples)
-        self.numbers["points"] = {"examples": asked.point_examples, "rows": points}
-        self.measure(measure_controls, self.place, self.preset.controlling())
+            points = compare_points(lab, tasks, preset.point_examples)
+        self.numbers["points"] = {"examples": preset.point_examples, "rows": points}
+        self.measure(measure_controls, self.place, preset.controlling())
 
     def erased(self) -> None:
         """Erasure (17), cross-data (18)."""
@@ -132,15 +132,15 @@ class Experiments:
     def tuned(self) -> None:
         """Enhancement (16) and, with the erasure, cross-data (18)."""
         preset, place, located = self.preset, self.place, self.numbers["main"]
-        if preset.tuning.fewshot is not None:
+        if preset.fewshot is not None:
             place = self.folder / "neurons-start"
             located = self.locate(preset.start, place)
         found: dict[str, Any] = {}
-        for seed in preset.tuning.seeds:  # each takes minutes to hours
+        for seed in preset.seeds:  # each takes minutes to hours
             found[str(seed)] = self.measure(enhance_located, place, preset.enhancing(seed))["tasks"]
             self.numbers["enhancement"] = found
             self.write()
-        self.cross("tune", list_gains(found[str(preset.tuning.seeds[0])]), located)
+        self.cross("tune", list_gains(found[str(preset.seeds[0])]), located)
 
     def cross(self, how: str, effects: Effects, located: Mapping[str, Any]) -> None:
         """Sum up what one task's neurons do to other tasks, within a kind and across."""

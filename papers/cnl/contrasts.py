@@ -100,21 +100,10 @@ class Item:
 
 @dataclass(frozen=True)
 class ContrastSet:
-    """A base item and its four partners.
-
-    `reworded` is SS, `same_commonality` SC, `same_content` CD, `different` DD.
-    """
+    """A base item and its partner of each arm."""
 
     base: Item
-    reworded: Item
-    same_commonality: Item
-    same_content: Item
-    different: Item
-
-    @property
-    def partners(self) -> dict[str, Item]:
-        four = (self.reworded, self.same_commonality, self.same_content, self.different)
-        return dict(zip(ARMS, four, strict=True))
+    partners: dict[str, Item]
 
     @property
     def items(self) -> tuple[Item, ...]:
@@ -129,13 +118,13 @@ def cross_items(
 ) -> ContrastSet:
     """Ask for two things, with two contents, in two wordings, the first of each in the base."""
     (same, other), (content, partner), (wording, rewording) = asked, contents, wordings
-    return ContrastSet(
-        base=ask(same, content, wording),
-        reworded=ask(same, content, rewording),
-        same_commonality=ask(same, partner, wording),
-        same_content=ask(other, content, wording),
-        different=ask(other, partner, wording),
-    )
+    partners = {
+        "SS": ask(same, content, rewording),
+        "SC": ask(same, partner, wording),
+        "CD": ask(other, content, wording),
+        "DD": ask(other, partner, wording),
+    }
+    return ContrastSet(ask(same, content, wording), partners)
 
 
 Draw = Callable[[random.Random], ContrastSet | None]  # None: what was drawn has no partners

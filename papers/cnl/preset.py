@@ -10,14 +10,10 @@ from caploc.files import read_toml
 from caploc.naming import placed
 from caploc.neurons.attribution import Attribution
 from caploc.neurons.controls import Controlling
-from caploc.neurons.engine import ErasureMode
 from caploc.neurons.enhancing import Enhancing
-from caploc.neurons.erasure import ARMS as ERASED_ARMS
-from caploc.neurons.erasure import DOSES, LAYERS, LOCATED, Erasing
+from caploc.neurons.erasure import Erasing
 from caploc.neurons.locating import check_kinds
 from caploc.neurons.study import NeuronStudy
-from caploc.neurons.training import ARMS as TUNED_ARMS
-from caploc.neurons.training import TuningRecipe
 from caploc.options import TaskOptions
 from caploc.stats.threshold import Rule
 from caploc.tasks.catalog import check_task_name
@@ -32,46 +28,6 @@ class PresetPart(BaseModel):
     """A table of the file: no key that is not known."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class ScoresPreset(PresetPart):
-    """How neurons are scored, and what that is compared with on the tasks `compared`."""
-
-    method: str = "integrated"
-    target: str = "logprob"
-    positions: str = "all"
-    steps: int = 19
-    others: tuple[str, ...] = ("gradient", "activation", "logit")
-    compared: tuple[str, ...] = ()
-    point_examples: int = Field(default=40, ge=2)
-
-
-class Cuts(PresetPart):
-    """What is erased, and what it is held against; none of `tasks` is all of them."""
-
-    tasks: tuple[str, ...] = ()
-    arms: tuple[str, ...] = ERASED_ARMS
-    beside: tuple[str, ...] = (LOCATED, LAYERS)
-    doses: tuple[float, ...] = DOSES
-
-
-class Tuning(PresetPart):
-    """What is tuned, from which start, and what it is held against.
-
-    With `fewshot`, the start is the model with so many examples in its prompt, and neurons are
-    located anew with that prompt, on `tasks` alone. Each of `seeds` tunes everything once.
-    """
-
-    tasks: tuple[str, ...] = ()
-    steps: int = 60
-    batch_size: int = Field(default=16, ge=1)
-    rates: tuple[float, ...] = (1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2, 1e-1)
-    extensions: int = 4
-    fewshot: int | None = None
-    limit: int | None = None
-    arms: tuple[str, ...] = tuple(TUNED_ARMS)
-    draws: int = Field(default=5, ge=5)
-    seeds: tuple[int, ...] = (0,)
 
 
 class Facts(PresetPart):
@@ -111,7 +67,9 @@ class CnlPreset(PresetPart):
     """A whole reproduction, or those of its `steps` that are named.
 
     Neurons are located by 6 sigma and, with a `share`, as so many of all, which are then those that
-    later steps take.
+    later steps take; `scores` says how, `controls` what that is held against. Each of `seeds` tunes
+    everything once. With `fewshot`, tuning starts from the model with so many examples in its
+    prompt, and neurons are located anew with that prompt, on the tasks that are tuned alone.
     """
 
     about: str
@@ -130,9 +88,13 @@ class CnlPreset(PresetPart):
     draws: int = Field(default=5, ge=5)
     seed: int = 0
     steps: tuple[Step, ...] = get_args(Step)
-    scores: ScoresPreset = ScoresPreset()
-    erasing: Cuts = Cuts()
-    tuning: Tuning = Tuning()
+    scores: Attribution = Attribution("integrated")
+    controls: Controlling = Controlling()
+    point_examples: int = Field(default=40, ge=2)
+    erasing: Erasing = Erasing()
+    tuning: Enhancing = Enhancing()
+    fewshot: int | None = None
+    seeds: tuple[int, ...] = (0,)
     facts: Facts = Facts()
     decoupling: Decoupling = Decoupling()
 
@@ -153,17 +115,12 @@ class CnlPreset(PresetPart):
     def options(self) -> ModelOptions:
         return ModelOptions(self.model, dtype=self.dtype)
 
-    @property
-    def attribution(self) -> Attribution:
-        scores = self.scores
-        return Attribution(scores.method, scores.target, scores.positions, scores.steps)
-
     def study(self, share: float | None) -> NeuronStudy:
         """Neurons by the paper's 6 sigma, or a share of all."""
         return NeuronStudy(
             self.options,
             self.tasks,
-            self.attribution,
+            self.scores,
             Rule(share=share, normalised=self.normalised),
             TaskOptions(data=self.data),
             examples=self.examples,
@@ -176,36 +133,30 @@ class CnlPreset(PresetPart):
     @property
     def start(self) -> NeuronStudy:
         """Locate the neurons that are tuned: those erased, or others for another start."""
-        study, tuning = self.study(self.share), self.tuning
-        if tuning.fewshot is None:
+        study = self.study(self.share)
+        if self.fewshot is None:
             return study
-        options = replace(study.options, fewshot=tuning.fewshot)
-        return replace(study, tasks=tuning.tasks or self.tasks, options=options)
+        options = replace(study.options, fewshot=self.fewshot)
+        return replace(study, tasks=self.tuning.tasks or self.tasks, options=options)
 
     def cuts(self) -> Erasing:
-        asked = self.erasing.model_dump()
-        asked |= {"draws": self.draws, "limit": self.limit, "seed": self.seed, "kinds": self.kinds}
-        return Erasing(ErasureMode(), **asked)
+        how: dict[str, Any] = {"draws": self.draws, "limit": self.limit, "seed": self.seed}
+        return replace(self.erasing, kinds=self.kinds, **how)
 
     def controlling(self) -> Controlling:
         how: dict[str, Any] = {"draws": self.draws, "limit": self.limit, "seed": self.seed}
-        return Controlling(self.scores.others, self.generic, tasks=self.scores.compared, **how)
+        return replace(self.controls, plain=self.generic, **how)
 
     def enhancing(self, seed: int) -> Enhancing:
-        tuning = self.tuning
-        asked = tuning.model_dump(include={"steps", "batch_size", "rates", "extensions"})
-        recipe = TuningRecipe(**asked, seed=seed)
-        limit = tuning.limit or self.limit
-        return Enhancing(recipe, tuning.arms, tuning.draws, limit, tuning.tasks)
+        return replace(self.tuning, recipe=replace(self.tuning.recipe, seed=seed))
 
     def check(self) -> None:
         """Refuse, by a UserError and before weights are loaded, what the commands would refuse."""
         study, start = self.study(self.share).check(), self.start.check()
         self.cuts().check()
-        for method in self.scores.others:
+        self.tuning.check(start.tasks)
+        for method in self.controls.methods:
             replace(study.attribution, method=method).check()
-        for seed in self.tuning.seeds:
-            self.enhancing(seed).check(start.tasks)
         check_kinds(self.kinds, self.tasks, "the run", "they are")
         if self.generic is not None:
             check_task_name(self.generic, study.options)

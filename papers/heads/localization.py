@@ -6,7 +6,6 @@ out, less the share that general tasks lose: large where few heads carry this ta
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import factorial, inf
 
 import numpy as np
 from scipy import stats
@@ -14,8 +13,7 @@ from scipy import stats
 from caploc.designs import generator
 from papers.heads.measured import WIDTH, Scored
 
-ALL_ORDERS = 8  # models, at most, of which every order is tried
-ORDERS = 9_999  # random ones, of more
+ORDERS = 9_999  # tried, at most; with seven models or fewer those are all
 ROUNDING = 1e-12  # of a correlation
 
 
@@ -65,28 +63,26 @@ def trend(
 ) -> Trend:
     """Compare three models or more by their number of parameters.
 
-    With eight or fewer every order of the strengths is tried; with more, random ones, and
-    `p = (1 + orders as extreme) / (1 + orders)`.
+    Every order of the strengths is tried, or random ones with `p = (1 + orders as extreme) / (1 +
+    orders)`.
     """
     figures = [[parameters[name] for name in strengths], [x.value for x in strengths.values()]]
     ranks = stats.rankdata(figures, axis=1)
     sizes, values = ranks - ranks.mean(axis=1, keepdims=True)
     if not sizes.any() or not values.any():
         return Trend(None, 1.0, 1.0)
-    length, every = float(np.linalg.norm(sizes) * np.linalg.norm(values)), len(values) <= ALL_ORDERS
+    length = float(np.linalg.norm(sizes) * np.linalg.norm(values))
     tried = stats.permutation_test(
         (values,),
         lambda order, axis: (np.abs(order @ sizes) / length).round(9),
         permutation_type="pairings",
         vectorized=True,
-        n_resamples=inf if every else ORDERS,
+        n_resamples=ORDERS,
         alternative="greater",
         random_state=generator(seed),
     )
     orders = tried.null_distribution
-    least = max(2 / factorial(len(values)), 1 / (1 + ORDERS))
-    if every:
-        least = float((orders >= orders.max() - ROUNDING).mean())
+    least = float((orders >= orders.max() - ROUNDING).mean())
     return Trend(float(values @ sizes) / length, float(tried.pvalue), least)
 
 

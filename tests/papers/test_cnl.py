@@ -51,7 +51,7 @@ def test_a_preset_names_the_kind_of_each_task(name):
     ("change", "said"),
     [
         (('generic = "demo/prose"', 'generic = "demo/pros"'), "'demo/pros'"),
-        (('others = ["activation"]', 'others = ["activatoin"]'), "'activatoin'"),
+        (('methods = ["activation"]', 'methods = ["activatoin"]'), "'activatoin'"),
         (('sets = ["demo/sums"]', 'sets = ["demo/sum"]'), "'demo/sum'"),
         (('methods = ["gradient"]', 'methods = ["gradients"]'), "'gradients'"),
     ],

@@ -103,7 +103,7 @@ def test_arithmetic_is_right_in_every_wording():
     for each in contrasts:
         for item in each.items:
             assert item.answer == f" {calculated(item.prompt, item.commonality):g}"
-    asked = Counter((each.base.commonality, each.different.commonality) for each in contrasts)
+    asked = Counter((each.base.commonality, each.partners["DD"].commonality) for each in contrasts)
     assert len(asked) == 12
     assert {each.base.wording for each in contrasts} == set(WORDINGS)
     assert set(OPERATIONS) == {each.base.commonality for each in contrasts}
@@ -111,7 +111,7 @@ def test_arithmetic_is_right_in_every_wording():
 
 def test_no_operand_and_no_answer_ties_contents_of_arithmetic_together():
     for each in arithmetic(400):
-        operands = [set(item.content.split(", ")) for item in (each.base, each.different)]
+        operands = [set(item.content.split(", ")) for item in (each.base, each.partners["DD"])]
         assert not operands[0] & operands[1]
         assert len({item.answer for item in each.partners.values()}) == 4
 
@@ -120,10 +120,10 @@ def test_sums_are_right_and_swapped():
     for each in sums(400):
         for item in each.items:
             assert int(item.answer) == calculated(item.prompt, item.commonality) or (
-                item is each.reworded
+                item is each.partners["SS"]
             )
         first, second = re.findall(r"\d+", each.base.prompt)
-        assert each.reworded.prompt == f"{second}+{first}="
+        assert each.partners["SS"].prompt == f"{second}+{first}="
         assert int(each.base.answer) == int(first) + int(second)
 
 
@@ -140,7 +140,7 @@ def test_quizzes_have_the_right_letter_in_the_demo_models_own_form(draw, facts):
             assert letters[item.answer] == wanted
             assert kind == item.commonality
         assert len({item.answer for item in each.items}) == 1
-        asked = [set(item.prompt.split("\n")[1:5]) for item in (each.base, each.reworded)]
+        asked = [set(item.prompt.split("\n")[1:5]) for item in (each.base, each.partners["SS"])]
         assert asked[0] != asked[1]
 
 

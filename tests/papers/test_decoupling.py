@@ -95,18 +95,22 @@ def test_sets_that_follow_the_answer_look_individual_but_not_beyond_it():
     assert 60 < beyond.items <= 120
 
 
+def contrast(base, *partners):
+    return ContrastSet(base, dict(zip(ARMS, partners, strict=True)))
+
+
 def test_an_item_of_the_same_answer_has_other_content():
     def made(content, prompt, answer="9"):
         return Item("add", content, "plain", prompt, answer)
 
     lone = [made(str(n), f"{n}+", str(100 + n)) for n in range(5)]
     contrasts = [
-        ContrastSet(*lone),
-        ContrastSet(made("a", "a+"), made("a", "b+"), *lone[2:]),
+        contrast(*lone),
+        contrast(made("a", "a+"), made("a", "b+"), *lone[2:]),
     ]
     found = planted(contrasts, lambda item: columns(item.prompt))
     assert np.isnan(same_answer(found, contrasts, 0)).all()
-    third = [*contrasts, ContrastSet(made("c", "c+"), *lone[1:])]
+    third = [*contrasts, contrast(made("c", "c+"), *lone[1:])]
     found = planted(third, lambda item: columns(item.answer))
     np.testing.assert_array_equal(np.isnan(same_answer(found, third, 0)), [True, False, False])
 
