@@ -8,7 +8,7 @@ import pytest
 import rich.console
 
 from caploc import console
-from caploc.progress import InTurn, Silent, format_clock, lead, tell_once
+from caploc.progress import InTurn, Silent, Tally, format_clock, lead, tell_once
 
 
 @pytest.mark.parametrize("installed", [True, False])
@@ -114,8 +114,10 @@ def test_a_terminal_is_told_that_a_run_is_getting_ready_until_its_first_stage(mo
         shown.progress.refresh()
         assert console.READY in drawing.file.getvalue()
         shown.start("masks", 3)
-        drawn = [task.description for task in shown.progress.tasks if task.visible]
-        assert drawn == ["masks"]
+        shown.advance(2, 9.0)
+        shown.start("words", 8)
+        (bar,) = shown.progress.tasks  # one, of the stage that is under way
+        assert (bar.description, bar.completed, bar.total) == ("words", 0, 8)
 
 
 def test_a_log_counts_the_whole_over_all_stages(log, monkeypatch):
@@ -160,6 +162,23 @@ def test_the_time_left_is_told_by_the_rows_that_came(monkeypatch):
     assert lines.line().endswith("at most 0:10:30 left: rows take longer now")
     lines.advance(500, 1)
     assert lines.line().endswith(" left") and "left:" not in lines.line()
+
+
+def test_a_time_left_that_rises_little_by_little_has_its_reason_too(monkeypatch):
+    now = 0.0
+    monkeypatch.setattr(console.time, "monotonic", lambda: now)
+    tally = Tally(1000)
+    now = 30.0
+    tally.add(100, 1)
+    told = []
+    for _ in range(300):  # as a terminal is drawn: ten times a second, and no row comes
+        told.append((tally.left, tally.tell_left()))
+        now += 0.1
+    assert [left for left, _ in told] == sorted(left for left, _ in told)
+    for left, text in told:
+        assert text.endswith(": rows take longer now") is (left > 1.05 * told[0][0])
+    tally.add(300, 1)
+    assert tally.tell_left() == "0:01:30 left"
 
 
 def test_an_export_or_the_like_tells_of_no_rows(log):
@@ -208,7 +227,7 @@ def test_a_terminal_has_one_bar_for_the_whole_once_its_rows_are_known(monkeypatc
         shown.start("/runs/task.yaml, knocked out", 200)
         shown.advance(50, 900.0)
         shown.tell("so far: L0H1")
-        (bar,) = [task for task in shown.progress.tasks if task.visible]
+        (bar,) = shown.progress.tasks
         assert (bar.description, bar.completed, bar.total) == ("task.yaml, knocked out", 150, 300)
         shown.expect(50)
         assert bar.total == 200

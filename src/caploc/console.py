@@ -20,7 +20,6 @@ from rich.progress import (
     ProgressColumn,
     SpinnerColumn,
     Task,
-    TaskID,
     TextColumn,
 )
 from rich.table import Table
@@ -32,7 +31,6 @@ from caploc.progress import AT_MOST, Silent, Tally, expect, format_clock, lead, 
 
 HANGUP = getattr(signal, "SIGHUP", None)  # Windows has none
 ENDING = tuple(each for each in (signal.SIGINT, signal.SIGTERM, HANGUP) if each is not None)
-SHOWN = 12  # bars
 LINE_SECONDS = 60.0  # between lines of progress where no bars can be drawn
 READY = "getting ready"  # before the first stage: tasks are read, a model is loaded and proved
 KEPT = "What was measured is kept; the same command continues."
@@ -76,7 +74,7 @@ class Left(ProgressColumn):
 
 
 class Display(Progress):
-    """Bars, and below them the heads that lead so far, on lines that break between names."""
+    """The bar, and below it the heads that lead so far, on lines that break between names."""
 
     leading: Sequence[str] = ()
 
@@ -91,31 +89,23 @@ def describe_leading(heads: Sequence[str]) -> str:
     return f"first in the scan so far: {' '.join(heads)}"
 
 
-class Bars:
-    """Progress on standard error: a bar with rows, rates and the time left.
+class Bar:
+    """Progress on standard error: the stage's name, a bar, rows, rates and the time left.
 
-    It is one for the whole, with the stage's name, once it is known how many rows that takes; until
-    then, and for commands that do not know, one a stage.
+    They are those of the whole once it is known how many rows that takes; until then, and for
+    commands that do not know, those of the stage.
     """
 
     def __init__(self, progress: Display) -> None:
-        self.progress = progress
-        self.task: TaskID | None = None
-        self.whole: TaskID | None = None
-        self.tally = Tally()  # of the bar that is drawn
-        self.waiting = self.add(READY, None, of_stage=False)
-
-    def add(self, what: str, rows: int | None, *, of_stage: bool) -> TaskID:
-        self.tally = Tally(rows)
-        return self.progress.add_task(what, total=rows, tally=self.tally, of_stage=of_stage)
+        self.progress, self.tally, self.of_stage = progress, Tally(), True
+        self.bar = progress.add_task(READY, total=None, tally=self.tally, of_stage=True)
 
     def expect(self, rows: int) -> None:
-        """Draw one bar for the whole from here on."""
-        if self.whole is None:
-            self.progress.update(self.waiting, visible=False)
-            self.whole = self.add(READY, None, of_stage=False)
+        """Count the whole from here on."""
+        if self.of_stage:
+            self.tally, self.of_stage = Tally(), False
         self.tally.rows = self.tally.done + rows
-        self.progress.update(self.whole, total=self.tally.rows)
+        self.draw()
 
     def tell(self, text: str) -> None:
         self.progress.console.print(escape(printable(text)), highlight=False)
@@ -124,25 +114,19 @@ class Bars:
         self.progress.leading = heads
 
     def start(self, what: str, rows: int) -> None:
-        what = escape(printable(without_folders(what)))
-        if self.whole is not None:
-            if not self.tally.done:
-                self.tally.began = time.monotonic()  # a model was loaded meanwhile
-            self.progress.update(self.whole, description=what)
-            return
-        if self.task is None:
-            self.progress.update(self.waiting, visible=False)
-        else:
-            self.progress.stop_task(self.task)
-        self.task = self.add(what, rows, of_stage=True)
-        for past in self.progress.tasks[:-SHOWN]:  # more than fit on a screen would hide the last
-            self.progress.update(past.id, visible=False)
+        if self.of_stage:
+            self.tally = Tally(rows)
+        elif not self.tally.done:
+            self.tally.began = time.monotonic()  # a model was loaded meanwhile
+        self.draw(description=escape(printable(without_folders(what))))
 
     def advance(self, rows: int, tokens: float) -> None:
-        task = self.task if self.whole is None else self.whole
-        if task is not None:
-            self.tally.add(rows, tokens)
-            self.progress.update(task, advance=rows)
+        self.tally.add(rows, tokens)
+        self.draw()
+
+    def draw(self, **more: Any) -> None:
+        more |= {"total": self.tally.rows, "completed": self.tally.done}
+        self.progress.update(self.bar, tally=self.tally, of_stage=self.of_stage, **more)
 
 
 class Lines:
@@ -208,7 +192,7 @@ def say_begun(quiet: bool) -> None:
         stderr.print(f"caploc: {READY} ...", highlight=False)
 
 
-Shown = Bars | Lines | Silent
+Shown = Bar | Lines | Silent
 
 
 def without_folders(what: str) -> str:
@@ -308,7 +292,7 @@ def progress_bars(quiet: bool) -> Iterator[Shown]:
     left = [SpinnerColumn(), TextColumn("{task.description}"), BarColumn()]
     right = [Counts(), Rates(), Left()]
     with Display(*left, *right, console=stderr) as display:
-        yield Bars(display)
+        yield Bar(display)
 
 
 def is_interactive() -> bool:

@@ -7,7 +7,7 @@ from typing import Protocol, runtime_checkable
 
 AT_MOST = "at most "  # the rows of a whole run are a bound
 EARLY = 0.02  # of the rows: until then the first rows say little of the time that is left
-LONGER = 1.05  # times as long as was said before: more than the clock rounds
+LONGER = 1.05  # times as long as was told before: more than the clock rounds
 
 
 @runtime_checkable
@@ -109,7 +109,7 @@ class Tally:
     measured: int = 0
     tokens: float = 0.0
     began: float = field(default_factory=lambda: time.monotonic())
-    said: tuple[float | None, int | None] = None, None  # seconds left, and rows then
+    least: tuple[float, float] | None = None  # seconds left that were told, and seconds a row then
 
     def add(self, rows: int, tokens: float) -> None:
         """Count rows; those without tokens were stored before."""
@@ -130,17 +130,18 @@ class Tally:
         return self.seconds / self.measured * max(self.rows - self.done, 0)
 
     def tell_left(self, bound: str = "") -> str:
-        """Say the time left, with "at most" as its `bound`; where it is more than before, why."""
-        left, (before, rows) = self.left, self.said
-        if left is None:
+        """Say the time left, with "at most" as its `bound`; where it was less before, why."""
+        left = self.left
+        if left is None or self.seconds is None:
             return ""
-        self.said = left, self.rows
+        pace = self.seconds / self.measured
+        if self.least is None or left <= self.least[0]:
+            self.least = left, pace
         if left < 1:
             return "nearly done"
-        why = ""
-        if before is not None and left > LONGER * before:
-            why = ": more rows" if (self.rows or 0) > (rows or 0) else ": rows take longer now"
-        return f"{bound}{format_clock(left)} left{why}"
+        before, paced = self.least
+        why = ": rows take longer now" if pace > LONGER * paced else ": more rows"
+        return f"{bound}{format_clock(left)} left{why if left > LONGER * before else ''}"
 
 
 def format_clock(seconds: float) -> str:

@@ -87,7 +87,7 @@ def test_tables_and_progress_steer_no_terminal(capsys):
     assert "\x1b" not in said and "\x9b" not in said and "[red]x" in said
     drawn = io.StringIO()
     with Progress(console=Console(file=drawn, width=400)) as display:
-        console.Bars(display).start(HOSTILE + "[bold]", 3)
+        console.Bar(display).start(HOSTILE + "[bold]", 3)
     assert "\x1b" not in drawn.getvalue() and "\x9b" not in drawn.getvalue()
 
 

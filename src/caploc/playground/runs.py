@@ -35,7 +35,7 @@ from caploc.result import Result
 from caploc.store import LOCK, reading
 from caploc.store.rows import stored_questions
 from caploc.verdict import make_card
-from caploc.wording import called, inline, name_list, unit_of_metric
+from caploc.wording import called, inline, unit_of_task
 
 DEEPEST, MOST_FOLDERS = 8, 20_000  # levels below the folder, and folders that are looked at
 MOST_COUNTED = 100_000  # rows of a run without a result; more are not counted to the end
@@ -236,21 +236,20 @@ def take_result(entry: RunEntry, result: Result) -> None:
 
 def take_scores(entry: RunEntry, found: TaskScores) -> None:
     """Say what an evaluation has given: each task's score, and with heads knocked out."""
+    tasks = found.tasks[:SCORES_TOLD]
     entry.model, entry.method = called(found.model)[:LONGEST], "evaluate"
-    entry.task = ", ".join(called(task.name) for task in found.tasks[:SCORES_TOLD])[:LONGEST]
+    entry.task = ", ".join(called(task.name) for task in tasks)[:LONGEST]
     entry.heads, entry.rows = found.heads[:1000], found.cost.rows
-    told = []
-    for task in found.tasks[:SCORES_TOLD]:
-        unit = unit_of_metric(task.metric or "score", task.scores)
-        scores = [unit.score(each) for each in task.scores if each is not None]
-        told.append(f"{called(task.name)} {' → '.join(scores) or 'not scored'}")
-        if len(found.tasks) == 1:
-            entry.scores = list(task.scores)
-            entry.shown_scores = ["" if each is None else unit.score(each) for each in task.scores]
-    more = len(found.tasks) - len(told)
-    told += [f"and {more} more"] if more > 0 else []
-    without = f"Without {name_list(found.heads)}" if found.heads else "Intact"
-    entry.verdict = f"{without}: {', '.join(told)}."[:1000]
+    told = [
+        ["" if each is None else unit_of_task(task).score(each) for each in task.scores]
+        for task in tasks
+    ]
+    entry.verdict = ", ".join(
+        " → ".join(filter(None, [f"{called(task.name)} {pair[0]}", pair[1]]))
+        for task, pair in zip(tasks, told, strict=True)
+    )[:1000]
+    if len(found.tasks) == 1:
+        entry.scores, entry.shown_scores = list(tasks[0].scores), told[0]
 
 
 def find_held() -> set[int] | None:
