@@ -4,8 +4,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from caploc.errors import BadOption, describe_faults
 from caploc.files import read_toml
 from caploc.naming import placed
 from caploc.neurons.attribution import Attribution
@@ -106,10 +107,13 @@ class CnlPreset(PresetPart):
         """
         path = FOLDER / f"{name}.toml" if (FOLDER / f"{name}.toml").is_file() else Path(name)
         content = read_toml(path)
-        content["model"] = placed(content["model"], path.parent)
         if sets := content.get("facts", {}).get("sets"):
             content["facts"]["sets"] = [placed(facts, path.parent) for facts in sets]
-        return cls.model_validate(content)
+        try:
+            preset = cls.model_validate(content)
+        except ValidationError as error:
+            raise BadOption(f"{path} is no preset: {describe_faults(error)}.") from None
+        return preset.model_copy(update={"model": placed(preset.model, path.parent)})
 
     @property
     def options(self) -> ModelOptions:

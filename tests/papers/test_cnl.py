@@ -54,6 +54,7 @@ def test_a_preset_names_the_kind_of_each_task(name):
         (('methods = ["activation"]', 'methods = ["activatoin"]'), "'activatoin'"),
         (('sets = ["demo/sums"]', 'sets = ["demo/sum"]'), "'demo/sum'"),
         (('methods = ["gradient"]', 'methods = ["gradients"]'), "'gradients'"),
+        (("least = 0.5", "most = 0.5"), "is no preset.*most"),
     ],
 )
 def test_mistakes_are_named_before_a_model_is_loaded(tmp_path, change, said):
