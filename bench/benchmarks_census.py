@@ -2,6 +2,7 @@
 
     python bench/benchmarks_census.py DATA --intact      scores of the intact model, asked two ways
     python bench/benchmarks_census.py DATA               the census: days of one CPU core
+    python bench/benchmarks_census.py DATA --summary     what the stored rows say so far
 
 DATA is a folder with the rows of HumanEval, MBPP, GSM8K, ARC and MMLU as files named such as
 humaneval_test.jsonl, in the columns of their data sets on the Hub. Answers are written and judged
@@ -233,13 +234,32 @@ def take(census: Census, names: Sequence[str]) -> Iterator[None]:
                     yield
 
 
+def summary() -> Iterator[str]:
+    """A line of Markdown for each task: what was right before, and is no longer."""
+    table = parquet.read_table(FILES / "benchmarks.parquet").to_pandas()
+    yield "| task | a head alone | broken | heads that broke half | six heads | broken |"
+    yield "|---|--:|--:|--:|--:|--:|"
+    for task, rows in table.groupby("task"):
+        alone, css = (rows[rows["part"] == part] for part in ("alone", "css"))
+        by_head = alone["outcome"].groupby(alone["knocked_out"].str[0]).mean()
+        yield (
+            f"| {task} | {len(alone):,} | {1 - alone['outcome'].mean():.1%} "
+            f"| {(by_head <= 0.5).sum()} of {len(by_head)} "
+            f"| {len(css):,} | {1 - css['outcome'].mean():.1%} |"
+        )
+
+
 def main() -> None:
     """Measure what was asked for."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("data", type=Path, help="folder of the benchmarks' rows")
     parser.add_argument("--intact", action="store_true", help="the intact model alone")
+    parser.add_argument("--summary", action="store_true", help="measure nothing")
     parser.add_argument("--tasks", type=lambda text: text.split(","), help=", ".join(TASKS))
     asked = parser.parse_args()
+    if asked.summary:
+        print(*summary(), sep="\n")
+        return
     for folder in (ROWS, FILES):
         folder.mkdir(parents=True, exist_ok=True)
     with Store(ROWS / "rows.sqlite") as store:

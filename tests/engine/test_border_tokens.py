@@ -4,7 +4,10 @@ import pytest
 from tokenizers import Tokenizer, decoders, models
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
+from caploc.engine.api import Ask
+from caploc.engine.batch import BatchEngine
 from caploc.engine.encoding import RequestEncoder
+from caploc.models.loading import load_model
 from caploc.tasks.task import Generate, LogLikelihood, options_json
 
 MERGES = [("(", ")"), ("-", ">"), ("->", ">"), ("(", "("), (")", ")"), ("()", ";")]
@@ -55,3 +58,28 @@ def test_an_answer_says_what_ended_it(encoder):
     assert encoder.ending([encoder.tokenizer.eos_token_id], prompt) == encoder.tokenizer.eos_token
     many = encoder.tokenizer("ababababab", add_special_tokens=False)["input_ids"]
     assert encoder.ending((many * 5)[:5], prompt) is None
+
+
+@pytest.mark.parametrize("name", ["packed", "plain"])
+def test_what_a_model_wrote_is_the_likeliest_text_in_its_own_tokens(encoder, name, tmp_path):
+    """Also where the tokenizer would spell prompt and answer otherwise than the model did."""
+    encoder.model.save_pretrained(tmp_path)
+    encoder.tokenizer.save_pretrained(tmp_path)
+    engine = BatchEngine(load_model(str(tmp_path), device="cpu"), backend=name)
+    options = options_json({"until": ["</s>"], "max_gen_toks": 6})
+    prompts = [first + second for first in "(xab-" for second in "(yg-n"]
+
+    def answers(requests):
+        nothing = engine.grid.mask([])
+        asks = [Ask((number, 0), request, nothing) for number, request in enumerate(requests)]
+        found = {answer.key: answer.response for batch in engine.answer(asks) for answer in batch}
+        return [found[number, 0] for number in range(len(requests))]
+
+    written = answers([Generate(prompt, options) for prompt in prompts])
+    texts = [each.text + (each.end or "") for each in written]
+    pairs = list(zip(prompts, texts, written, strict=True))
+    own = answers([LogLikelihood(prompt, text, each.said) for prompt, text, each in pairs])
+    assert all(scored.greedy for scored in own)
+    assert [scored.tokens for scored in own] == [each.tokens for each in written]
+    spelt = answers([LogLikelihood(prompt, text) for prompt, text, _ in pairs])
+    assert not all(scored.greedy for scored in spelt)

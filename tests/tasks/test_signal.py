@@ -96,6 +96,9 @@ def test_what_is_read_is_the_models_own_words_and_the_stop_that_ended_them():
     signal = Signal(task, {0: (Generated(" 85", 2, "\n"),), 1: (Generated("no stop", 3),)})
     assert signal.requests(0) == (LogLikelihood(asked.prompt, " 85\n"),)
     assert signal.requests(1)[0].continuation == "no stop"
+    spelt = Signal(task, {0: (Generated(" 85", 2, "\n", (7, 9)),)})
+    assert spelt.requests(0) == (LogLikelihood(asked.prompt, " 85\n", (7, 9)),)
+    assert spelt.key(0) != signal.key(0)
     assert signal.key(0) != Signal(task, {0: (Generated(" 86", 2, "\n"),)}).key(0)
     assert signal.item(0, [Scored(-0.5, True, 3)]) == [-0.5, True]
 

@@ -1,6 +1,5 @@
 """What most wrong answers of the intact model have in common is said, with the likely cause."""
 
-import json
 from unittest.mock import create_autospec
 
 import pytest
@@ -50,8 +49,3 @@ def test_nothing_is_said_of_a_model_that_is_mostly_right_or_wrong_in_other_ways(
     assert describe_trouble(TASK, rows((0.0, WRONG[kind], 8), (1.0, OTHER, 12))) is None
     assert describe_trouble(TASK, rows((0.0, WRONG[kind], 5), (0.0, OTHER, 12))) is None
     assert describe_trouble(TASK, rows((0.0, WRONG[kind], 4))) is None
-
-
-def test_answers_of_older_form_are_read():
-    kept = json.dumps([{"text": "", "tokens": 1}])
-    assert "empty" in describe_trouble(TASK, [row(0, 0.0, kept)] * 6)

@@ -97,8 +97,12 @@ class RequestEncoder:
         """Encode context and continuation; an empty context becomes the start token.
 
         So does one of blanks, which lm-eval counts to the continuation. A token that spans the
-        border belongs to the continuation: what is read is always the whole text.
+        border belongs to the continuation: what is read is always the whole text. A continuation in
+        the model's own tokens follows the context as it was given to continue.
         """
+        if request.tokens:
+            prompt = self.harness.tok_encode(request.context) or [self.harness.prefix_token_id]
+            return prompt, list(request.tokens)
         if request.context:
             context, tokens = self.harness._encode_pair(request.context, request.continuation)
             whole = self.harness.tok_encode(request.context + request.continuation)
@@ -206,20 +210,12 @@ class RequestEncoder:
             return min(found)[1]
         return self.end or "" if len(said) < prompt.new_tokens else None
 
-    def beginning(self, said: Sequence[int]) -> str:
-        """Return the space before the first word, where decoding a text leaves it out."""
-        plain, first = tuple(self.tokenizer.encode(PLAIN, add_special_tokens=False)), (*said[:1],)
-        after = self.decode((*plain, *first)).removeprefix(self.decode(plain))
-        if not after.strip() or self.decode(first)[:1].isspace():
-            return ""
-        return after[: len(after) - len(after.lstrip())]
-
     def answer(
         self, ask: Ask, prompt: TokenizedPrompt, said: Sequence[int], cost: float | None = None
     ) -> Answer:
         """Build an answer, its seconds left open; `cost` are the tokens run for it (None: all)."""
         response = Generated(
-            self.cut(said, prompt.stops), len(said), self.ending(said, prompt), self.beginning(said)
+            self.cut(said, prompt.stops), len(said), self.ending(said, prompt), tuple(said)
         )
         alone = len(prompt.tokens) + len(said)
         return Answer(ask.key, response, 0.0, float(alone) if cost is None else cost, alone)

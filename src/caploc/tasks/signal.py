@@ -27,10 +27,11 @@ class Signal:
     """A task whose outcome is the log-probability of what the intact model rightly answers.
 
     Of a written answer that is the model's own text and the stop string that ended it, read in one
-    pass: its own words, not the canonical ones, are what a knockout must not change. Of a choice it
-    is the log of the chance of the right choice between it and the likeliest other one. Any other
-    outcome is its own signal (`linear`). An item is `[signal, kept]`: whether the answer is still
-    the one that the model would give, None where that cannot be told from the pass.
+    pass in the tokens that it wrote: its own words and spelling, not the canonical ones, are what a
+    knockout must not change. Of a choice it is the log of the chance of the right choice between it
+    and the likeliest other one. Any other outcome is its own signal (`linear`). An item is
+    `[signal, kept]`: whether the answer is still the one that the model would give, None where that
+    cannot be told from the pass.
     `answers` holds the intact model's responses by example.
     """
 
@@ -101,7 +102,7 @@ class Signal:
         said = self.answers[example][0]
         if not isinstance(said, Generated):
             raise BadOption(f"Example {example} of {self.name} has no written answer to score.")
-        return (LogLikelihood(first.prompt, said.start + said.text + (said.end or "")),)
+        return (LogLikelihood(first.prompt, said.text + (said.end or ""), said.said),)
 
     def choice(self, example: int) -> int | None:
         return self.task.choice(example)

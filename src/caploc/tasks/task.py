@@ -20,10 +20,14 @@ class Generate:
 
 @dataclass(frozen=True, slots=True)
 class LogLikelihood:
-    """How likely is `continuation` after `context`, and is it what greedy decoding would say?"""
+    """How likely is `continuation` after `context`, and is it what greedy decoding would say?
+
+    `tokens` spell the continuation as a model wrote it; if empty, they are the tokenizer's.
+    """
 
     context: str
     continuation: str
+    tokens: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,14 +51,14 @@ def prompt_of(request: Request) -> str:
 class Generated:
     """The text up to the first stop string, and the number of tokens decoded.
 
-    `end` is the stop string or the text of the end token that ended it, None for the limit;
-    `start` the space before the first word that some decoders leave out.
+    `end` is the stop string or the text of the end token that ended it, None for the limit; `said`
+    are the tokens themselves, those of the end included.
     """
 
     text: str
     tokens: int
     end: str | None = None
-    start: str = ""
+    said: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +90,10 @@ def responses_json(responses: tuple[Response, ...]) -> str:
 def responses_from_json(text: str) -> tuple[Response, ...]:
     """Read what `responses_json` wrote."""
     return tuple(
-        Generated(**fields) if "text" in fields else Scored(**fields) for fields in json.loads(text)
+        Generated(**fields | {"said": tuple(fields["said"])})
+        if "text" in fields
+        else Scored(**fields)
+        for fields in json.loads(text)
     )
 
 
