@@ -27,5 +27,6 @@ def test_copying_is_left_out_where_the_model_cannot_read_it():
 def test_copying_stays_where_it_can_be_read_or_was_asked_for():
     tasks = loaded()
     assert without_unfit_control(STUDY, tasks, lambda request: None, Silent()) == (STUDY, tasks)
-    spared = replace(STUDY, spare=(GENERAL,))
+    settings = replace(STUDY.settings, goal="specific")
+    spared = replace(STUDY, settings=settings, spare=(GENERAL,))
     assert without_unfit_control(spared, tasks, lambda request: "no", Silent())[0] is spared
