@@ -12,7 +12,6 @@ from caploc.engine.decoding import (
     MOST,
     PROBES,
     REMEMBERED,
-    UNKNOWN_PRICE,
     AnswerCache,
     AnswerTree,
     DraftOdds,
@@ -28,29 +27,22 @@ def remembered(texts):
     return memory
 
 
-@given(st.lists(answers, max_size=20), answers, st.integers(0, 6))
-def test_a_draft_goes_on_as_most_answers_did(texts, said, longest):
-    drafted = tuple(remembered(texts).draft(said, longest))
+@given(st.lists(answers, max_size=20), st.integers(0, 6))
+def test_a_draft_goes_on_as_most_answers_did(texts, longest):
+    drafted = tuple(remembered(texts).draft(longest))
     assert len(drafted) <= longest
     for end in range(len(drafted)):
-        so_far = (*said, *drafted[:end])
-        next_tokens = Counter(
-            text[len(so_far)]
-            for text in texts
-            if len(text) > len(so_far) and text[: len(so_far)] == so_far
-        )
+        begun = [text for text in texts if text[:end] == drafted[:end] and len(text) > end]
+        next_tokens = Counter(text[end] for text in begun)
         assert next_tokens[drafted[end]] == max(next_tokens.values())
     if len(drafted) < longest:  # nothing more is known
-        whole = (*said, *drafted)
-        assert not any(len(t) > len(whole) and t[: len(whole)] == whole for t in texts)
+        assert not any(len(t) > len(drafted) and t[: len(drafted)] == drafted for t in texts)
 
 
 def test_the_majority_is_of_those_that_began_alike():
     memory = remembered([(1, 2), (1, 2), (1, 3), (4, 3), (4, 3), (4, 3), (4, 5)])
-    assert memory.draft((), 9) == [4, 3]
-    assert memory.draft((1,), 9) == [2]
-    assert memory.draft((4,), 9) == [3]
-    assert memory.draft((5,), 9) == []
+    assert memory.draft(9) == [4, 3]
+    assert remembered([(1, 2), (1, 2), (1, 3), (1, 3), (1, 3), (4, 2)]).draft(9) == [1, 3]
 
 
 def test_only_so_many_different_answers_are_kept_and_later_ones_still_count():
@@ -58,7 +50,7 @@ def test_only_so_many_different_answers_are_kept_and_later_ones_still_count():
     memory.add((0, MOST))
     assert MOST not in memory.root.next[0].next
     memory.add((0, 5))
-    assert memory.draft((0,), 1) == [5]
+    assert memory.draft(2) == [0, 5]
     assert memory.root.next[0].times == MOST + 2
 
 
@@ -66,7 +58,7 @@ def test_equal_answers_are_one_however_often_they_come():
     memory = remembered([(0, 1)] * 2 * MOST)
     assert (memory.kept, memory.size) == (1, 3)
     memory.add((7, 8))
-    assert memory.draft((7,), 5) == [8]
+    assert memory.root.next[7].next[8].times == 1
     memory.add((0,))  # begins as one does: nothing new
     assert memory.kept == 2
 
@@ -79,8 +71,8 @@ def test_answers_to_the_prompt_asked_for_least_recently_are_forgotten_first():
     memory.of(3).add(range(8))
     memory.of(3)
     assert list(memory.trees) == [2, 0, 3] and memory.held == memory.most
-    assert memory.of(0).draft((), 9) == list(range(8))
-    assert memory.of(1).draft((), 9) == []
+    assert memory.of(0).draft(9) == list(range(8))
+    assert memory.of(1).draft(9) == []
 
 
 @given(st.lists(st.tuples(st.integers(0, 6), answers), max_size=60), st.integers(1, 40))
@@ -93,17 +85,16 @@ def test_what_is_remembered_has_a_bound(asked, most):
         found.add(text)
 
 
-def test_drafts_that_are_always_right_grow_to_the_longest():
-    odds, lengths = DraftOdds(longest=100), []
-    for _ in range(8):
+def test_drafts_that_are_always_right_grow():
+    odds, lengths = DraftOdds(), []
+    for _ in range(3):
         lengths.append(odds.length())
         odds.saw(lengths[-1], lengths[-1])
-    assert lengths[:3] == [FIRST, GROWTH * FIRST + FIRST, 100]
-    assert set(lengths[3:]) == {100}
+    assert lengths == [FIRST, grown := GROWTH * FIRST + FIRST, GROWTH * grown + FIRST]
 
 
 def test_drafts_that_are_never_right_end_but_for_a_probe_now_and_then():
-    odds = DraftOdds(longest=100)
+    odds = DraftOdds()
     for _ in range(20):
         odds.saw(5, 0)
     lengths = [odds.length() for _ in range(10 * PROBES)]
@@ -111,7 +102,7 @@ def test_drafts_that_are_never_right_end_but_for_a_probe_now_and_then():
 
 
 def test_drafts_pay_again_after_they_did_not():
-    odds = DraftOdds(longest=100)
+    odds = DraftOdds()
     for _ in range(20):
         odds.saw(5, 0)
     for _ in range(40):
@@ -123,7 +114,7 @@ def test_drafts_pay_again_after_they_did_not():
 @pytest.mark.parametrize("chance", [0.5, 0.9])
 def test_a_draft_is_as_long_as_its_last_token_is_worth_its_price(price, chance):
     """If each token is right with the same chance, token i is reached and right chance**i times."""
-    odds, rows = DraftOdds(longest=1000), 10_000
+    odds, rows = DraftOdds(), 10_000
     odds.checking = price
     deep = 60
     odds.reached = [rows * chance**place for place in range(deep)]
@@ -134,7 +125,7 @@ def test_a_draft_is_as_long_as_its_last_token_is_worth_its_price(price, chance):
 
 @given(st.lists(st.tuples(st.integers(1, 6), st.integers(0, 6)), min_size=1, max_size=50))
 def test_the_share_of_right_drafts_is_that_of_kaplan_and_meier(seen):
-    odds = DraftOdds(longest=100)
+    odds = DraftOdds()
     for drafted, right in seen:
         odds.saw(drafted, min(right, drafted))
     for place, (reached, right) in enumerate(zip(odds.reached, odds.right, strict=True)):
@@ -143,7 +134,7 @@ def test_the_share_of_right_drafts_is_that_of_kaplan_and_meier(seen):
 
 
 def test_long_ago_counts_less():
-    odds = DraftOdds(longest=10)
+    odds = DraftOdds()
     for _ in range(REMEMBERED):
         odds.saw(1, 1)
     for _ in range(2 * REMEMBERED):
@@ -152,10 +143,9 @@ def test_long_ago_counts_less():
 
 
 def test_a_price_is_known_from_the_first_step_and_follows_the_rows_of_steps():
-    odds = DraftOdds(longest=10)
-    assert odds.price() == UNKNOWN_PRICE
+    odds = DraftOdds()
     odds.fed(8, alone=24.0)
-    assert odds.price() == 1 / (1 + 24 / 8)  # a token drafted over one said
+    assert odds.checking == 1 / (1 + 24 / 8)  # a token drafted over one said
     for _ in range(100):
         odds.fed(48, alone=24.0)
-    assert odds.price() == pytest.approx(2 / 3, abs=1e-3)
+    assert odds.checking == pytest.approx(2 / 3, abs=1e-3)

@@ -73,7 +73,7 @@ def test_no_pass_has_more_rows_than_the_batch_size(loaded, asks, monkeypatch, si
 
     def counting(packed, one):
         blocks = getattr(one.attention, "blocks", None)
-        count = len(one.attention.before) if blocks is None else sum(b.rows for b in blocks)
+        count = len(one.attention.places) if blocks is None else sum(b.rows for b in blocks)
         rows.append(count)
         return forward(packed, one)
 

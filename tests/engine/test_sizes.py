@@ -42,7 +42,6 @@ def test_250_long_rows_run_at_a_time_on_a_gpu_of_80_gigabytes():
         memory=int(CUDA_SHARE * free),
         most_rows=1024,
         most_tokens=16384,
-        drafted=16,
     )
     drawn = np.random.default_rng(0)
     prompts = [

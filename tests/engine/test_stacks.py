@@ -38,20 +38,16 @@ def read_by(stacks, segments):
     return readers.layers(readers.sent)
 
 
-def attended(room, segments, shared, fed, before):
-    """What each layer reads for rows that are fed so many tokens each."""
-    slots = torch.tensor([row for row, count in enumerate(fed) for _ in range(count)])
-    places = torch.tensor([before[row] + n for row, count in enumerate(fed) for n in range(count)])
-    attention = DecodeAttention(
-        room, slots, places, torch.tensor(before), shared, max(fed), int(places.max()) + 1
-    )
+def attended(room, shared, before):
+    """What each layer reads for rows that are fed a token each."""
+    attention = DecodeAttention(room, torch.tensor(before), shared, max(before) + 1)
     torch.manual_seed(1)
     return [
         attention.attend(
             layer,
-            torch.randn(HEADS, len(slots), WIDTH),
-            torch.randn(GROUPS, len(slots), WIDTH),
-            torch.randn(GROUPS, len(slots), WIDTH),
+            torch.randn(HEADS, len(before), WIDTH),
+            torch.randn(GROUPS, len(before), WIDTH),
+            torch.randn(GROUPS, len(before), WIDTH),
             WIDTH**-0.5,
         )
         for layer in range(LAYERS)
@@ -67,16 +63,13 @@ def test_rows_read_stacked_segments_as_they_read_each(seed, ways, request):
     kinds = [intact, segment(5, intact), segment(5, intact), segment(5), segment(9), None]
     segments = drawn.choices(kinds[drawn.randrange(3) : 4 + drawn.randrange(3)], k=12)
     before = [drawn.randrange(4) for _ in segments]
-    fed = [drawn.choice([1, 1 + seed % 3]) for _ in segments]
     one_by_one = copied(segments)
-    expected = attended(
-        KeySlots(12, 8, LAYERS), one_by_one, shared_layers(one_by_one, LAYERS), fed, before
-    )
+    expected = attended(KeySlots(12, 8, LAYERS), shared_layers(one_by_one, LAYERS), before)
     for way in ways:
         request.getfixturevalue(way)
     stacks = SegmentStacks(LAYERS)
     stacks.keep([*segments, intact])
-    got = attended(KeySlots(12, 8, LAYERS), segments, read_by(stacks, segments), fed, before)
+    got = attended(KeySlots(12, 8, LAYERS), read_by(stacks, segments), before)
     for ours, theirs in zip(got, expected, strict=True):
         torch.testing.assert_close(ours, theirs)
 

@@ -4,7 +4,7 @@ Everything else in a decoder works token by token, so that rows packed end to en
 Attention alone must know which token belongs to which row. transformers hands every attention
 layer's queries, keys and values to the function its config names; the one registered here passes
 them to whatever `AttentionSwitch.attending` has set for this thread: a `PrefillAttention` for rows
-that are read from their beginning, a `DecodeAttention` for rows that go a few tokens further.
+that are read from their beginning, a `DecodeAttention` for rows that go a token further.
 
 Keys and values that outlive a pass are kept as segments, which many rows share, and in the slots of
 running rows.
@@ -309,74 +309,62 @@ def shared_layers(segments: Sequence[Segment | None], layers: int) -> list[list[
 
 @dataclass(eq=False)
 class DecodeAttention:
-    """Attends for running rows: row i holds slot i, and has one or more new tokens in this pass.
+    """Attends for running rows, with one new token each: row i holds slot i.
 
-    `slots` and `places` say for each token of the pass where its key and value go; `before` is how
-    many own tokens each row had.
+    `places` say where in its slot each row's new key and value go.
     """
 
     room: KeySlots
-    slots: Int[Tensor, " tokens"]
-    places: Int[Tensor, " tokens"]
-    before: Int[Tensor, " rows"]
+    places: Int[Tensor, " rows"]
     shared: Sequence[LayerShared]  # layer by layer
-    longest: int  # most new tokens of a row
-    reach: int  # most own tokens of a row, the new ones included
+    reach: int  # most own tokens of a row, the new one included
     bias: Tensor | None = field(init=False, default=None)
-    turns: Tensor | None = field(init=False, default=None)
     repeated: dict[int, Tensor] = field(init=False, default_factory=dict)
     running: RunningTokens | None = field(init=False, default=None)
 
+    def __post_init__(self) -> None:
+        self.slots = torch.arange(len(self.places), device=self.places.device)
+
     def attend(
         self, layer: int, queries: Queries, keys: Keys, values: Keys, scale: float
-    ) -> Float[Tensor, "tokens heads width"]:
+    ) -> Float[Tensor, "rows heads width"]:
         if self.slots.device != keys.device:  # a pass meets each device's layers once
-            here = keys.device
-            self.slots, self.places, self.before = (
-                numbers.to(here) for numbers in (self.slots, self.places, self.before)
-            )
-            self.bias = None if self.bias is None else self.bias.to(here)
-            self.turns = self.running = None
+            self.slots, self.places = (x.to(keys.device) for x in (self.slots, self.places))
+            self.bias = None if self.bias is None else self.bias.to(keys.device)
+            self.running = None
             self.repeated.clear()
         self.room.write(layer, self.slots, self.places, keys, values)
         kept, kept_values = self.room.keys[layer], self.room.values[layer]
         assert kept is not None and kept_values is not None
-        rows = len(self.before)
         parts = [part for part in self.shared[layer] if isinstance(part, StackedKeys)]
         stacked = len(parts) == len(self.shared[layer])
         if stacked and reads_ragged(queries, values):
             if self.running is None:
-                self.running = RunningTokens(
-                    self.slots, self.places, self._turns(), self.longest, self.reach
-                )
+                self.running = RunningTokens(self.places, self.reach)
             if self.running.fits(len(keys)):
                 return self.running.attend(queries, kept, kept_values, parts, scale)
-        own_keys, own_values = (x[:rows, :, : self.reach] for x in (kept, kept_values))
-        asked = _grouped(self._padded(queries), keys.shape[0])
+        own_keys, own_values = (x[: len(self.slots), :, : self.reach] for x in (kept, kept_values))
+        asked = _grouped(queries.transpose(0, 1)[:, :, None], keys.shape[0])
         if stacked and reads_stacks(asked.device):
             bias = self._repeated_mask(asked)
-            read = attend_stacked(asked, own_keys, own_values, bias, parts, scale)
-            return self._packed(_ungrouped(read, self.longest))
+            return attend_stacked(asked, own_keys, own_values, bias, parts, scale).flatten(1, 2)
         own = _attend_part(asked, own_keys, own_values, scale, self._mask(asked))
         if not self.shared[layer]:
-            return self._packed(_ungrouped(own[0], self.longest))
+            return own[0].flatten(1, 2)
         read, weight = torch.zeros_like(own[0]), torch.full_like(own[1], -torch.inf)
         for part in self.shared[layer]:
             assert isinstance(part, SharedKeys)
             read[part.rows], weight[part.rows] = _attend_segment(
                 asked[part.rows], part.keys, part.values, scale
             )
-        return self._packed(_ungrouped(_merged((read, weight), own), self.longest))
+        return _merged((read, weight), own).flatten(1, 2)
 
     def _mask(self, asked: Tensor) -> Float[Tensor, "rows groups asked reach"]:
         """Return as a bias which own tokens each row's queries read."""
         if self.bias is None:
-            new = torch.arange(self.longest, device=asked.device)
-            own = torch.arange(self.reach, device=asked.device)
-            seen = own <= (self.before[:, None] + new)[:, :, None]
-            bias = _as_bias(seen, asked.dtype)[:, None]
-            self.bias = bias.repeat(1, 1, asked.shape[2] // self.longest, 1)
-        return self.bias.expand(-1, asked.shape[1], -1, -1)
+            seen = torch.arange(self.reach, device=asked.device) <= self.places[:, None]
+            self.bias = _as_bias(seen, asked.dtype)[:, None, None]
+        return self.bias.expand(-1, *asked.shape[1:3], -1)
 
     def _repeated_mask(self, asked: Tensor) -> Float[Tensor, "rows_groups asked reach"]:
         """Return `_mask` with a row's groups one after another, made once for all layers."""
@@ -384,25 +372,6 @@ class DecodeAttention:
         if groups not in self.repeated:
             self.repeated[groups] = self._mask(asked).flatten(0, 1).float()
         return self.repeated[groups]
-
-    def _padded(self, queries: Queries) -> Float[Tensor, "rows heads new width"]:
-        if self.longest == 1:
-            return queries.transpose(0, 1)[:, :, None]
-        heads, _, width = queries.shape
-        padded = queries.new_zeros((len(self.before), heads, self.longest, width))
-        padded[self.slots, :, self._turns()] = queries.transpose(0, 1)
-        return padded
-
-    def _packed(self, read: Tensor) -> Float[Tensor, "tokens heads width"]:
-        if self.longest == 1:
-            return read[:, :, 0].contiguous()
-        return read[self.slots, :, self._turns()]
-
-    def _turns(self) -> Int[Tensor, " tokens"]:
-        """Count for each token its row's tokens of this pass before it."""
-        if self.turns is None:
-            self.turns = self.places - self.before[self.slots]
-        return self.turns
 
 
 def _attend_part(

@@ -5,6 +5,8 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import takewhile
+from operator import itemgetter
 from typing import Generic, Protocol, TypeVar
 
 from caploc.engine import ENGINES, PACKED, PLAIN, VLLM
@@ -29,17 +31,6 @@ class Backend(Engine, Protocol):
 
     def refusal(self, ask: Ask) -> str | None:
         """Say why it cannot answer this, as the end of a sentence; None if it can."""
-
-
-def route(backends: Sequence[Backend], ask: Ask) -> tuple[int, str]:
-    """Find the first backend that can answer, and why none before it; the last refuses nothing."""
-    refusals = list[str]()
-    for number, backend in enumerate(backends):
-        refusal = backend.refusal(ask)
-        if refusal is None:
-            return number, "; ".join(refusals)
-        refusals.append(f"{backend.name} {refusal}")
-    raise AssertionError(refusals)
 
 
 BACKENDS: dict[str, Callable[..., Backend]] = {
@@ -110,6 +101,9 @@ class BatchEngine(Generic[Model]):
         """Yield asks by who answers them and why, those of the first backend first."""
         routes: dict[tuple[int, str], list[Ask]] = defaultdict(list)
         for ask in asks:
-            routes[route(self.backends, ask)].append(ask)
+            # the last one refuses nothing
+            refusals = takewhile(itemgetter(1), ((b.name, b.refusal(ask)) for b in self.backends))
+            told = [f"{name} {refusal}" for name, refusal in refusals]
+            routes[len(told), "; ".join(told)].append(ask)
         for number, why in sorted(routes):
             yield self.backends[number], why, routes[number, why]

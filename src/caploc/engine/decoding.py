@@ -68,14 +68,9 @@ class AnswerTree:
         self.kept += self.size > before
         self.grown(self.size - before)
 
-    def draft(self, said: Sequence[int], longest: int) -> list[int]:
-        """Return how most answers went on that began as this one did, at most `longest` tokens."""
-        place = self.root
-        for token in said:
-            if token not in place.next:
-                return []
-            place = place.next[token]
-        tokens: list[int] = []
+    def draft(self, longest: int) -> list[int]:
+        """Return what most answers said, token by token, at most `longest` tokens."""
+        place, tokens = self.root, list[int]()
         while place.next and len(tokens) < longest:
             token = max(place.next, key=lambda token: place.next[token].times)
             tokens.append(token)
@@ -117,8 +112,7 @@ class DraftOdds:
     when it was reached (Kaplan and Meier 1958), so that short drafts teach about short ones only.
     """
 
-    def __init__(self, longest: int) -> None:
-        self.longest = longest
+    def __init__(self) -> None:
         self.reached: list[float] = []
         self.right: list[float] = []
         self.checking = 0.0  # a token drafted, in tokens said: a running mean
@@ -144,23 +138,18 @@ class DraftOdds:
         new = rows / (rows + alone)
         self.checking = self.checking + 0.1 * (new - self.checking) if self.checking else new
 
-    def price(self) -> float:
-        """Return what checking a token costs, in tokens said."""
-        return self.checking or UNKNOWN_PRICE
-
     def length(self) -> int:
         """Choose how many tokens are worth drafting."""
         self.asked += 1
-        holds, price = 1.0, self.price()
+        holds, price = 1.0, self.checking or UNKNOWN_PRICE
         for place, (reached, right) in enumerate(zip(self.reached, self.right, strict=True)):
             holds *= (right + 1) / (reached + 1)
             if holds < price:
-                return min(place or int(self.asked % PROBES == 0), self.longest)
-        return min(self.longest, GROWTH * len(self.reached) + FIRST)
+                return place or int(self.asked % PROBES == 0)
+        return GROWTH * len(self.reached) + FIRST
 
 
 SECONDS = 0.5  # answers are handed on at least so often, so that little is lost if all is killed
-PADDING = 2  # times the tokens of a step that its attention may pad them to
 REFILL = 8  # new rows are read when a slot in so many is free: several in one pass cost less
 
 
@@ -186,12 +175,11 @@ class DecodedRow:
 
 
 @dataclass(frozen=True)
-class Drafting:
-    """What drafts are made from: answers by prompt, and the odds of first and of later drafts."""
+class Drafts:
+    """What drafts are made from: answers by prompt, and the odds that they hold."""
 
     answers: Callable[[int], AnswerTree]
-    first: DraftOdds
-    later: DraftOdds
+    odds: DraftOdds
 
 
 class Decoder:
@@ -204,11 +192,10 @@ class Decoder:
         prompts: Sequence[tuple[int, ...]],
         masks: Sequence[NumberedMask],
         stops: Stops,
-        drafting: Drafting,
+        drafts: Drafts,
     ) -> None:
         self.packed, self.plan, self.masks, self.stops = packed, plan, masks, stops
-        self.answers = drafting.answers
-        self.first_odds, self.later_odds = drafting.first, drafting.later
+        self.answers, self.odds = drafts.answers, drafts.odds
         self.own = [tokens[plan.shared(number) :] for number, tokens in enumerate(prompts)]
         self.intact = IntactRecords(packed, plan, masks)
         self.queue: deque[PlannedRow] = deque()
@@ -244,7 +231,7 @@ class Decoder:
         """Record what the stage starts from, and queue its rows."""
         chunks = []
         for prompt in stage.recorded:
-            said = self.answers(prompt).draft([], self.stops.limit - 1)
+            said = self.answers(prompt).draft(self.stops.limit - 1)
             tokens, segment = (*self.own[prompt], *said), self.intact.prefix_segment(prompt)
             chunks.append(Chunk(tokens, self.masks[INTACT], [len(tokens) - 1], segment))
         self.intact.record(stage.recorded, chunks, stage.depths)
@@ -295,7 +282,7 @@ class Decoder:
         if not answers.root.next:
             return []
         room = min(self.stops.limit - 1, self.plan.tokens - len(self.own[row.prompt]))
-        draft = answers.draft([], min(self.first_odds.length(), room))
+        draft = answers.draft(min(self.odds.length(), room))
         if start:
             recorded = self.intact.records[row.prompt].tokens[len(self.own[row.prompt]) :]
             draft = draft[: shared_length(draft, recorded)]
@@ -333,41 +320,27 @@ class Decoder:
             for (prompt, length), members in alike.items():
                 segment = self.intact.records[prompt].segment
                 self.room.share(start, members, segment.part(0, length))
-        self.hear(opened, slots, best, self.first_odds)
+        self.hear(opened, slots, best)
 
     # Running rows
 
     @torch.inference_mode()
     def step(self) -> None:
-        """Feed each running row its last token and its draft, in one pass."""
+        """Feed each running row its last token, in one pass."""
         rows = [row for row in self.running if row is not None]
-        self.draft(rows)
         fed = [
-            FedRow([row.said[-1], *row.draft], self.masks[row.row.mask], row.kept, row.segment)
-            for row in rows
+            FedRow(row.said[-1], self.masks[row.row.mask], row.kept, row.segment) for row in rows
         ]
         step = self.packed.step(
             self.intact.table, self.room, fed, self.shared(rows), self.graphs.layers
         )
         best = self.graphs.run(step.form, step.inputs, step.best).tolist()
-        for odds in (self.first_odds, self.later_odds):
-            odds.fed(len(rows), self.alone)
+        self.odds.fed(len(rows), self.alone)
         for row in rows:
-            row.cost += self.intact.cost(1 + len(row.draft))
+            row.cost += self.intact.cost(1)
             row.kept += 1
-        self.hear(rows, range(len(rows)), best, self.later_odds)
-
-    def draft(self, rows: Sequence[RunningRow]) -> None:
-        """Draft what other masks' answers to the same prompt say next."""
-        longest, room = self.later_odds.length(), self.plan.tokens - len(rows)
-        for row in rows:
-            left = min(longest, self.stops.limit - 1 - len(row.said), room)
-            row.draft = self.answers(row.row.prompt).draft(row.said, left) if left > 0 else []
-            room -= len(row.draft)
-        fed = [1 + len(row.draft) for row in rows]
-        if max(fed) * len(rows) > PADDING * sum(fed):  # attention pads every row to the longest
-            for row in rows:
-                row.draft = []
+            row.draft = []
+        self.hear(rows, range(len(rows)), best)
 
     def shared(self, rows: Sequence[RunningRow]) -> Readers:
         """Return the segments that rows read; looked up anew only when other rows run."""
@@ -390,7 +363,6 @@ class Decoder:
         rows: Sequence[RunningRow],
         slots: Sequence[int],
         best: Sequence[int],
-        odds: DraftOdds,
     ) -> None:
         """Take in what each row would say after each token it was fed, as far as drafts held."""
         first = 0
@@ -399,7 +371,7 @@ class Decoder:
             first += len(said)
             accepted = shared_length(row.draft, said)
             if row.draft:
-                odds.saw(len(row.draft), accepted)
+                self.odds.saw(len(row.draft), accepted)
             for token in said[: accepted + 1]:
                 row.said.append(token)
                 if over := self.stops.over(row.said):

@@ -284,23 +284,20 @@ class PlacedTokens:
 
 @dataclass(eq=False)
 class RunningTokens:
-    """Tokens of running rows, for all layers of a step on one device; row i's keys are in slot i.
+    """A token of each running row, for all layers of a step on one device.
 
     To the kernel each key-value head of a row is a row of its own with one head: then all queries
-    that read a key are in one product, and keys are read where they stand. `slots` says which row's
-    each token is, `places` where its key is there, `turns` how many of its row come before it.
+    that read a key are in one product, and keys are read where they stand: row i's are in slot i,
+    the new token's at `places[i]`.
     """
 
-    slots: Int[Tensor, " tokens"]
     places: Int[Tensor, " tokens"]
-    turns: Int[Tensor, " tokens"]
-    longest: int  # most tokens of a row in this pass
-    reach: int  # most own tokens of a row, those of this pass included
+    reach: int  # most own tokens of a row, the new one included
     made: dict[Any, Any] = field(init=False, default_factory=dict)  # once for all layers
 
     def fits(self, groups: int) -> bool:
         """Say whether the kernel takes so many rows, with so many key-value heads each."""
-        return len(self.slots) * groups <= MOST_ROWS
+        return len(self.places) * groups <= MOST_ROWS
 
     def attend(
         self,
@@ -344,7 +341,8 @@ class RunningTokens:
         """Pair each key-value head of a token with the keys of its row up to its own."""
         _, groups, length, _ = keys.shape
         head = torch.arange(groups, device=keys.device)
-        starts = (self.slots[:, None] * groups + head).flatten() * length
+        slots = torch.arange(len(self.places), device=keys.device)
+        starts = (slots[:, None] * groups + head).flatten() * length
         used = (self.places + 1).repeat_interleave(groups).int()
         return Pairs(
             Lengths(self.evenly(len(starts), asked), asked),
@@ -353,25 +351,15 @@ class RunningTokens:
 
     def evenly(self, rows: int, length: int) -> Int[Tensor, " rows_and_one"]:
         """Say where rows of one length end."""
-        ends = torch.arange(rows + 1, device=self.slots.device, dtype=torch.int32)
+        ends = torch.arange(rows + 1, device=self.places.device, dtype=torch.int32)
         return ends * length
 
     def place(self, part: StackedKeys) -> PlacedTokens:
         """Place tokens as a stack's product has them."""
-        segments, _, most = part.members.shape
-        groups = part.groups.numel()
-        asking, segment, place, apart = part.members, part.segment, part.place, part.apart
-        if self.longest > 1:  # a row's tokens stand side by side, as many as the most has
-            first = torch.searchsorted(self.slots, asking.flatten())
-            new = torch.arange(self.longest, device=asking.device)
-            every = (first[:, None] + new).clamp_(max=len(self.slots) - 1)
-            asking = every.view(segments, 1, most * self.longest)
-            segment, place = segment[self.slots], place[self.slots] * self.longest + self.turns
-            apart = None if apart is None else apart[self.slots]
-        head = part.groups.flatten()
-        found = (segment[:, None] * groups + head) * asking.shape[-1] + place[:, None]
-        unread = None if apart is None else apart[:, None, None]
-        return PlacedTokens((asking * groups + part.groups).flatten(), found, unread)
+        groups, most, head = part.groups.numel(), part.members.shape[-1], part.groups.flatten()
+        found = (part.segment[:, None] * groups + head) * most + part.place[:, None]
+        unread = None if part.apart is None else part.apart[:, None, None]
+        return PlacedTokens((part.members * groups + part.groups).flatten(), found, unread)
 
     def read_segments(
         self, asked: Float[Tensor, "tokens_groups asked width"], part: StackedKeys, scale: float

@@ -8,7 +8,7 @@ from functools import partial
 from caploc.components import Grid
 from caploc.engine.api import Answer, Ask, Source
 from caploc.engine.asks import INTACT, MaskNumbers, run_to_end
-from caploc.engine.decoding import AnswerCache, Decoder, Drafting, DraftOdds
+from caploc.engine.decoding import AnswerCache, Decoder, DraftOdds, Drafts
 from caploc.engine.encoding import (
     NOT_GREEDY,
     RequestEncoder,
@@ -28,7 +28,6 @@ from caploc.tasks.task import Generate
 # Masks under which a prompt must be asked for its intact answer to be worth having first: all other
 # rows wait for it, and where drafts do not hold it is no more than a sixteenth too much.
 ENOUGH = 16
-ALL, LATER = 10**6, 16  # most tokens of a first draft, and of one in a step, which pads its rows
 NOT_PACKED = "does not give this model's answers, whose attention it does not know"
 PromptAsk = tuple[Ask, TokenizedPrompt]
 
@@ -86,9 +85,7 @@ class Generation(_RowRunner):
 
     def __post_init__(self) -> None:
         self.remembered = AnswerCache()
-        self.odds: dict[Settings, tuple[DraftOdds, DraftOdds]] = defaultdict(
-            lambda: (DraftOdds(ALL), DraftOdds(LATER))
-        )
+        self.odds: dict[Settings, DraftOdds] = defaultdict(DraftOdds)
 
     def answer(self, asks: Sequence[Ask]) -> Iterator[list[Answer]]:
         for settings, members in group_prompts(self.encoder, asks).items():
@@ -119,8 +116,8 @@ class Generation(_RowRunner):
             wanted=rows,
             first=range(len(first)),
         )
-        drafting = Drafting(lambda prompt: self.remembered.of(hashes[prompt]), *self.odds[settings])
-        make = partial(self._decoder, settings, tokens, masks, work, drafting)
+        drafts = Drafts(lambda prompt: self.remembered.of(hashes[prompt]), self.odds[settings])
+        make = partial(self._decoder, settings, tokens, masks, work, drafts)
         due = 0.0  # intact answers that nobody asked for are paid by the next row
         for batch in run_to_end(rows, make, self.sizer):
             answers: list[Answer] = []
@@ -139,13 +136,13 @@ class Generation(_RowRunner):
         prompts: Sequence[tuple[int, ...]],
         masks: MaskNumbers,
         work: PlannedWork,
-        drafting: Drafting,
+        drafts: Drafts,
         rows: Sequence[PlannedRow],
     ) -> Decoder:
         """Plan open rows, and be ready to run them."""
-        plan = plan_batches(replace(work, wanted=rows), self.sizer.sizes(drafted=LATER))
+        plan = plan_batches(replace(work, wanted=rows), self.sizer.sizes())
         stops = self.encoder.stops(settings)
-        return Decoder(self.packed, plan, prompts, masks.all, stops, drafting)
+        return Decoder(self.packed, plan, prompts, masks.all, stops, drafts)
 
 
 @dataclass

@@ -72,9 +72,9 @@ class Chunk:
 
 @dataclass(eq=False)
 class FedRow:
-    """What a running row is fed in a step, and how many of its own tokens have keys in its slot."""
+    """The token a running row is fed in a step, and how many of its own have keys in its slot."""
 
-    tokens: Sequence[int]
+    token: int
     mask: NumberedMask
     kept: int
     segment: Segment | None
@@ -193,24 +193,20 @@ class PackedModel:
         if layers is None:
             layers = layers_cut([row.mask for row in rows])
         fed = [
-            (token, row.segment.length if row.segment else 0, row.kept + n, row.mask.number, slot)
-            for slot, row in enumerate(rows)
-            for n, token in enumerate(row.tokens)
+            (
+                row.token,
+                row.kept + (row.segment.length if row.segment else 0),
+                row.mask.number,
+                row.kept,
+            )
+            for row in rows
         ]
-        longest = max(len(row.tokens) for row in rows)
-        reach, size = max(row.kept + len(row.tokens) for row in rows), self.rows_run(rows, room)
+        reach, size = max(row.kept for row in rows) + 1, self.rows_run(rows, room)
         if size > len(rows):  # few shapes, whatever the rows: tokens that nobody reads fill it up
             reach = min(round_up(reach, WIDTH), room.length)
-            last = round_up(len(fed), ROWS) - len(fed)
-            spare = range(len(rows), size) if longest == 1 else [size - 1] * last
-            fed += [(0, 0, 0, INTACT, slot) for slot in spare]
-        tokens, before, places, owners, slots = zip(*fed, strict=True)
-        positions = [first + place for first, place in zip(before, places, strict=True)]
-        here = self.here(tokens, positions, owners, slots, places)
-        kept = self.here([*(row.kept for row in rows), *[0] * (size - len(rows))])[0]
-        return DecodeStep(
-            self, table, room, shared, layers, longest, reach, (here, kept, *shared.sent)
-        )
+            fed += [(0, 0, INTACT, 0)] * (size - len(rows))
+        here = self.here(*zip(*fed, strict=True))
+        return DecodeStep(self, table, room, shared, layers, reach, (here, *shared.sent))
 
     def step_graphs(self, masks: Sequence[NumberedMask]) -> StepGraphs:
         """Return what records steps under these masks, for one plan."""
@@ -242,9 +238,9 @@ class PackedModel:
 class DecodeStep:
     """A step of running rows. `inputs` are what differs between steps of one form, on the device.
 
-    They are the tokens fed with their positions, masks, slots and places there; the own tokens that
-    each row had; and who reads which segments. Where steps are padded, what belongs to nobody comes
-    after what is computed for the tokens fed.
+    They are the tokens fed with their positions, masks and places in their rows' slots; and who
+    reads which segments. Where steps are padded, what belongs to nobody comes after what is
+    computed for the tokens fed.
     """
 
     packed: PackedModel
@@ -252,7 +248,6 @@ class DecodeStep:
     room: KeySlots
     shared: Readers
     layers: int
-    longest: int
     reach: int
     inputs: Sequence[Tensor]
 
@@ -262,18 +257,16 @@ class DecodeStep:
         if self.shared.form is None:
             return None
         shapes = tuple(tuple(each.shape) for each in self.inputs)
-        return shapes, self.layers, self.longest, self.reach, self.shared.form
+        return shapes, self.layers, self.reach, self.shared.form
 
     def best(self, inputs: Sequence[Tensor]) -> Int[Tensor, " tokens"]:
         """Choose the likeliest token after each token fed."""
         return self.logits(inputs).argmax(-1)
 
     def logits(self, inputs: Sequence[Tensor]) -> Float[Tensor, "tokens vocabulary"]:
-        (tokens, positions, owners, slots, places), kept, *sent = inputs
-        attention = DecodeAttention(
-            self.room, slots, places, kept, self.shared.layers(sent), self.longest, self.reach
-        )
-        read = torch.arange(len(slots), device=slots.device)
+        (tokens, positions, owners, places), *sent = inputs
+        attention = DecodeAttention(self.room, places, self.shared.layers(sent), self.reach)
+        read = torch.arange(len(tokens), device=tokens.device)
         return self.packed.forward(
             Pass(tokens, positions, self.table, owners, self.layers, attention, read)
         )

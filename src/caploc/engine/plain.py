@@ -145,7 +145,7 @@ def generate(
         "use_cache": True,
         "return_dict_in_generate": False,
     }
-    stopping = StoppingCriteriaList([_StopStrings(stops, start, len(ids))])
+    stopping = StoppingCriteriaList([_StopStrings(stops, start)])
     with generating(model, options | own) as (config, rest):
         beams = config.num_beams or 1
         with cut_rows(loaded, [row for row in rows for _ in range(beams)]):
@@ -162,18 +162,12 @@ def generate(
 class _StopStrings(StoppingCriteria):
     """Ends a row when one of the stop strings appears in what it has said."""
 
-    def __init__(self, stops: Stops, start: int, rows: int) -> None:
+    def __init__(self, stops: Stops, start: int) -> None:
         self.stops, self.start = stops, start  # answers begin at position `start`
-        self.done = torch.zeros(rows, dtype=torch.bool)
 
     def __call__(self, input_ids: Tensor, scores: Tensor | None, **_: Any) -> Tensor:
-        said = input_ids[:, self.start :].tolist()
-        if len(said) != len(self.done):  # beams, which change places
-            stopped = [self.stops.stopped(tokens) for tokens in said]
-            return torch.tensor(stopped, device=input_ids.device)
-        for row in (~self.done).nonzero().flatten().tolist():
-            self.done[row] = self.stops.stopped(said[row])
-        return self.done.to(input_ids.device)
+        stopped = [self.stops.stopped(said) for said in input_ids[:, self.start :].tolist()]
+        return torch.tensor(stopped, device=input_ids.device)
 
 
 @torch.inference_mode()

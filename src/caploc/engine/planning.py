@@ -77,7 +77,6 @@ class MemorySizes(DecoderShape):
     memory: int  # to be used for all of it
     most_rows: int
     most_tokens: int  # of one pass; more make it no faster
-    drafted: int = 0  # most tokens drafted for a row in a step
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,7 +257,7 @@ class BatchPlanner:
         token, shared = sizes.keys * sizes.layers, max(self.before)
         longest = max(self.own[row.prompt] for row in wanted) + self.work.answers
         each = token * longest + sizes.working + sizes.logits
-        each += sizes.scores * (1 + sizes.drafted) * (longest + shared)
+        each += sizes.scores * (longest + shared)
         # The intact prefix, the one before, and those that one pass reads for several masks.
         several = min(max(shared, tokens), shared * len({row.mask for row in wanted}))
         spare = token * (2 * shared + several)
@@ -402,8 +401,8 @@ class BatchSizer:
         most = self.memory or share * min(free_memory(device) for device in self.devices)
         return int(most / self.caution)
 
-    def sizes(self, drafted: int = 0) -> MemorySizes:
-        """Measure what the planner needs; a step drafts at most so many tokens for a row."""
+    def sizes(self) -> MemorySizes:
+        """Measure what the planner needs."""
         device = self.device.type
         return MemorySizes(
             **vars(self.shape),
@@ -412,7 +411,6 @@ class BatchSizer:
             memory=self.budget(),
             most_rows=self.most,
             most_tokens=self.most_tokens(),
-            drafted=drafted,
         )
 
     def most_tokens(self) -> int:

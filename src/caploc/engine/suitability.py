@@ -35,8 +35,8 @@ UNLIMITED = 10**9
 # Rotary positions that depend on the longest row of a batch.
 MOVING_ROTARY = frozenset({"dynamic", "longrope"})
 LAYERS_KNOWN = frozenset({"full_attention", "sliding_attention"})
-PREFIX, OWN, AGAIN = 4, (3, 5, 4), 2  # tokens of the proof: shared, each row's own, a step's
-RECORDED = 2  # times that the step is repeated, so that the last is what a recorded one says
+PREFIX, OWN, AGAIN = 4, (3, 5, 4), 2  # tokens of the proof: shared, each row's own, and of steps
+RECORDED = 2  # times that a step is repeated, so that the last is what a recorded one says
 # Rows and padding of plain batches that show what rounding does. In bfloat16 they differ from a row
 # by itself by .03 to .14 of the logits' spread (SmolLM2, Gemma 3 270M), packed rows by up to 1.8
 # times as much; rows whose mask is not heeded by .24 to 2.1.
@@ -159,7 +159,7 @@ def packed_logits(
     again: list[list[int]],
     masks: list[Mask],
 ) -> list[Float[Tensor, "said vocabulary"]]:
-    """Return each row's logits after its own last token, and after each token of a step."""
+    """Return each row's logits after its own last token, and after the token of each step."""
     numbers, every = MaskNumbers(packed.loaded.grid), tuple(range(1, packed.depth))
     rows = [PlannedRow(n, n, numbers.number(mask)) for n, mask in enumerate(masks)]
     shape = len(own), UNLIMITED, UNLIMITED
@@ -178,19 +178,21 @@ def packed_logits(
         keeper = packed.into_slots(room, [number], [chunk])
         first.append(packed.read(intact.table, [chunk], start, keeper))
         room.share(start, [number], record.segment)
-    fed = [
-        FedRow(again[number], numbers.all[row.mask], len(own[number]), segments[number])
-        for number, row in enumerate(rows)
-    ]
     stacks, graphs = SegmentStacks(packed.depth), packed.step_graphs(numbers.all)
     stacks.keep([*segments, before])
-    shared = stacks.readers(segments, packed.rows_run(fed, room))
-    step = packed.step(intact.table, room, fed, shared, graphs.layers)
-    logits = graphs.run(step.form, step.inputs, step.logits)
-    for _ in range(RECORDED if graphs.recordable.may else 0):
+    shared = stacks.readers(segments, packed.rows_run(rows, room))
+    more = []
+    for turn in range(AGAIN):
+        fed = [
+            FedRow(again[n][turn], numbers.all[row.mask], len(own[n]) + turn, segments[n])
+            for n, row in enumerate(rows)
+        ]
+        step = packed.step(intact.table, room, fed, shared, graphs.layers)
         logits = graphs.run(step.form, step.inputs, step.logits)
-    more = logits[: len(own) * AGAIN].reshape(len(own), AGAIN, -1)
-    return [torch.cat(pair) for pair in zip(first, more, strict=True)]
+        for _ in range(RECORDED if graphs.recordable.may else 0):
+            logits = graphs.run(step.form, step.inputs, step.logits)
+        more.append(logits[: len(own)].clone())  # the next recorded step writes over it
+    return [torch.cat(pair) for pair in zip(first, torch.stack(more, 1), strict=True)]
 
 
 OWN_TOKENS, SAID_TOKENS = (3, 5), 3  # tokens of the proof: each prompt's own, and those said
