@@ -3,6 +3,7 @@ import pytest
 from driven import drive, inside, problem
 
 from caploc import designs
+from caploc.components import ALONE, AMONG
 from caploc.recovery import ESTIMATORS, Measurements, fit_paired, fit_paper_lasso
 from caploc.search import METHODS
 from caploc.search.published import rounds
@@ -34,6 +35,16 @@ def test_one_shot_cuts_every_head_alone_and_compares_it_with_the_intact_model():
     estimate = fit_paired(alone, intact.by_example())
     assert np.array_equal(found.found.estimate.effect, estimate.effect)
     assert np.array_equal(found.found.estimate.q, estimate.q)
+
+
+@pytest.mark.parametrize("name", sorted(ESTIMATORS))
+def test_effects_of_heads_cut_alone_are_called_so_by_every_estimator(name):
+    found = run("one-shot", estimator=name).found
+    assert found.estimate.estimand == ALONE
+
+
+def test_effects_among_drawn_masks_are_called_so():
+    assert run("css").found.estimate.estimand == AMONG
 
 
 def test_another_estimator_sees_the_same_masks():

@@ -8,7 +8,7 @@ budget may not pay for all settings: then some are tried.
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise, product
 from math import ceil
 from typing import Any
@@ -18,7 +18,7 @@ from jaxtyping import Float
 from scipy import stats
 
 from caploc import designs
-from caploc.components import Masks
+from caploc.components import ALONE, Masks
 from caploc.errors import BadOption
 from caploc.recovery import CONFIDENCE, ESTIMATORS, fit_paired
 from caploc.recovery.estimate import Estimate, Measurements, PerExample
@@ -67,6 +67,8 @@ def crossed(problem: Problem, masks: Masks, usual: str) -> Search:
     intact = (yield intact_plan(problem, problem.probe, problem.examples)).by_example()
     seen = yield Plan.crossed(problem.probe, masks, problem.examples)
     estimate = estimator(seen, intact)
+    if (masks.sum(axis=1) == 1).all():  # whichever estimator reads them
+        estimate = replace(estimate, estimand=ALONE)
     top = problem.settings.top
     return Found(estimate.needed(top), problem.rank(estimate.order()), estimate, seen)
 
