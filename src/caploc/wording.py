@@ -100,12 +100,11 @@ def name_list(names: Sequence[str], limit: int = NAMES_SHOWN) -> str:
     return f"{', '.join(shown[:-1])} and {shown[-1]}"
 
 
-def clipped(text: str, limit: int, *, keep_end: bool = False) -> str:
+def clipped(text: str, limit: int) -> str:
     """Shorten the text to about `limit` characters and say how many were left out."""
     if len(text) <= limit:
         return text
-    left_out = f"[… {len(text) - limit:,} characters left out …]"
-    return f"{left_out}\n{text[-limit:]}" if keep_end else f"{text[:limit]}\n{left_out}"
+    return f"{text[:limit]}\n[… {len(text) - limit:,} characters left out …]"
 
 
 def finite_numbers(values: Iterable[float | None]) -> list[float]:
@@ -212,8 +211,8 @@ class Unit:
         return f"{self.bare_effect(change.low)} to {self.bare_effect(change.high)}"
 
 
-def significant(value: float, digits: int = 3, *, decimals: int = 0) -> str:
-    """Write a number with so many digits that count, at least `decimals` after the point."""
+def significant(value: float, digits: int = 3) -> str:
+    """Write a number with so many digits that count."""
     if not math.isfinite(value):
         return _signed("∞", value)
     if value == 0:
@@ -221,7 +220,7 @@ def significant(value: float, digits: int = 3, *, decimals: int = 0) -> str:
     magnitude = math.floor(math.log10(abs(value)))
     if not -5 <= magnitude < 7:
         return _signed(f"{abs(value):.{digits - 1}e}", value)
-    return _signed(f"{abs(value):,.{max(decimals, digits - 1 - magnitude)}f}", value)
+    return _signed(f"{abs(value):,.{max(0, digits - 1 - magnitude)}f}", value)
 
 
 def percent(share: float) -> str:

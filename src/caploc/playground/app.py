@@ -31,7 +31,7 @@ from caploc.playground.setting import (
     PageQuestion,
     ScoreRequest,
 )
-from caploc.report.card import write_text
+from caploc.report.card import cells, label, list_remarks
 from caploc.report.headtable import head_map
 from caploc.verdict import list_lost, make_card
 from caploc.wording import called, inline
@@ -136,11 +136,11 @@ def lay_out(playground: Playground) -> dict[str, Any]:
 
 def lay_out_run(run: FinishedRun) -> dict[str, Any]:
     """Return a run's map, and its heads in the order in which they are knocked out."""
-    drawn, shape = head_map(run.result), run.result.grid
+    drawn, shape, card = head_map(run.result), run.result.grid, make_card(run.result)
     heads, grid = shape.model_heads(), shape.grid()
     failures, action = run.result.validation.task.failures, run.result.validation.action
     lost = list_lost(failures) if failures and run.result.top else []
-    cells = [
+    squares = [
         {"shade": cell.shade, "text": cell.text, "note": cell.note}
         for layer in drawn.layers
         for cell in layer
@@ -148,14 +148,17 @@ def lay_out_run(run: FinishedRun) -> dict[str, Any]:
     return {
         "name": inline(run.folder.name),
         "task": run.study.task,
-        "card": write_text(make_card(run.result)),
+        "label": label(card),
+        "heading": card.heading,
+        "rows": [list(cells(row)) for row in card.rows],
+        "remarks": list_remarks(card),
         "order": [str(head) for head in heads.named_in(run.result.ranking())],
         "lost": lost[0].example if lost else None,  # what the page opens on
         "promotes": [inline(word) for word in action.promotes] if action else [],
         "top": len(heads.named_in(run.result.top)),
         # each head's colour, effect and note, layer by layer; those of its group or layer
         "cells": [
-            [cells[owner] for owner in grid.owners[columns]] for columns in heads.layer_slices
+            [squares[owner] for owner in grid.owners[columns]] for columns in heads.layer_slices
         ],
         "legend": {"needed": drawn.needed_end, "helped": drawn.helped_end},
     }

@@ -81,7 +81,7 @@ class Page {
   takeRun(number) {
     this.run = this.laid.runs[number];
     by("runs").value = number;
-    by("finding").textContent = this.run.card;
+    by("finding").replaceChildren(...cardOf(this.run));
     by("number").max = this.run.order.length;
     this.map.show(this.run);
     by("number").value = this.run.top;
@@ -337,6 +337,14 @@ class Page {
       complain(error);
     }
   }
+}
+
+// The card of a run: its verdict, the table, what to know.
+function cardOf({ label, heading, rows, remarks }) {
+  const head = ["", "intact", "without", "change", "(95 %)", ""].map((name) => (name ? element("th", { scope: "col" }, name) : element("td")));
+  const lines = rows.map(([name, ...cells]) => element("tr", {}, element("th", { scope: "row" }, name), ...cells.map((cell) => element("td", {}, cell))));
+  const table = element("table", {}, element("thead", {}, element("tr", {}, ...head)), element("tbody", {}, ...lines));
+  return [element("p", {}, element("b", {}, label), ` ${heading}`), table, ...remarks.map((text) => element("p", { class: "quiet" }, text))];
 }
 
 // A button that cannot be used keeps the focus that it has, which one that is disabled loses.
