@@ -43,6 +43,7 @@ def test_the_board_lays_out_every_head_and_task(site, playground):
     board = site.get("/board").json()
     assert sum(board["layers"]) == playground.loaded.grid.size
     assert board["tasks"][0] == "demo/addition" and board["runs"] == []
+    assert board["titles"]["demo/addition"] == "demo/addition"
 
 
 def test_an_example_that_is_drawn_is_one_of_the_tasks(site, playground):

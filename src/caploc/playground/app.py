@@ -34,7 +34,7 @@ from caploc.playground.setting import (
 from caploc.report.card import cells, label, list_remarks
 from caploc.report.headtable import head_map
 from caploc.verdict import list_lost, make_card
-from caploc.wording import called, inline
+from caploc.wording import called, called_apart, inline
 
 
 class Site:
@@ -131,6 +131,7 @@ def lay_out(playground: Playground) -> dict[str, Any]:
         "group_sizes": list(grid.group_sizes),
         "runs": [lay_out_run(run) for run in setting.runs],
         "tasks": list(setting.tasks),
+        "titles": called_apart(setting.tasks),
     }
 
 

@@ -17,7 +17,7 @@ from caploc.result import AnswerPair, Result, number
 from caploc.store import Question, Row, pack, reading
 from caploc.store.rows import FIELDS, as_row, stored_questions
 from caploc.tasks.task import Generated, Scored, responses_from_json
-from caploc.wording import ScoreKind, Unit, clipped, inline, outcome_unit, visible
+from caploc.wording import ScoreKind, Unit, called, clipped, inline, outcome_unit, visible
 
 AT_ONCE = 50  # examples of a page
 KEPT = 4  # runs whose answers stay in memory
@@ -125,6 +125,7 @@ class RunExamples:
             "knocked_out": knocked_out,
             "outcomes": " → ".join("–" if each is None else f"{each:.3g}" for each in outcomes),
             "task": self.result.task.name,
+            "title": called(self.result.task.name),
             "top": self.result.top,
             "of": len(self.answers),
             "stored": stored_of(folder, self.result, answer.example),

@@ -32,15 +32,20 @@ class Page {
     by("chat-choice").hidden = !model.chat;
     by("scoring").hidden = tasks.length === 0;
     by("drawing").hidden = tasks.length === 0;
-    by("task").append(...tasks.map((name) => element("option", { value: name }, inline(name))));
+    by("task").append(...tasks.map((name) => element("option", { value: name }, this.title(name))));
     by("layer").append(...this.laid.layers.map((_, n) => element("option", { value: n }, `L${n}`)));
     this.offerHeads();
     by("run").hidden = runs.length === 0;
     by("run-choice").hidden = runs.length < 2;
-    by("runs").append(...runs.map((run, n) => element("option", { value: n }, inline(run.task === run.name ? run.task : `${run.task} (${run.name})`))));
+    by("runs").append(...runs.map((run, n) => element("option", { value: n }, run.task === run.name ? this.title(run.task) : `${this.title(run.task)} (${inline(run.name)})`)));
     if (runs.length) this.takeRun(this.laid.run ?? 0);
     else this.map.show(null);
     this.headsChanged();
+  }
+
+  // What a task is called: of a file, what the file says.
+  title(task) {
+    return this.laid.titles[task] ?? inline(task);
   }
 
   listen() {
@@ -154,11 +159,11 @@ class Page {
       by("status").textContent = "";
       const found = await ask("example", { task: by("task").value, number });
       by("prompt").value = found.prompt;
-      by("prompt").placeholder = found.prompt ? "" : `${inline(found.task)} has no prompt: a text is read`;
+      by("prompt").placeholder = found.prompt ? "" : `${this.title(found.task)} has no prompt: a text is read`;
       this.example = { task: found.task, number: found.number };
       by("example").max = found.size - 1;
       by("example").value = found.number;
-      by("about-example").textContent = `${inline(found.task)}, ${found.number} of ${found.size.toLocaleString("en")}, scored by ${inline(found.metric)}`;
+      by("about-example").textContent = `${this.title(found.task)}, ${found.number} of ${found.size.toLocaleString("en")}, scored by ${inline(found.metric)}`;
       by("gold").hidden = found.gold === null || !found.prompt;
       by("gold").replaceChildren("Right answer: ", element("b", {}, visible(found.gold ?? "")));
       if (this.map.chosen.size) await this.answer();
@@ -237,7 +242,7 @@ class Page {
   showScores(found, heads) {
     const change = found.change === null ? "" : `, change ${found.change}${found.interval ? ` (95 %: ${found.interval})` : ""}`;
     by("scores").replaceChildren(
-      `${inline(found.task)}, ${inline(found.metric)}: `,
+      `${this.title(found.task)}, ${inline(found.metric)}: `,
       element("b", {}, found.intact.said),
       " intact, ",
       element("b", {}, found.knocked_out.said),

@@ -209,7 +209,7 @@ class Run {
     if (live.rows === null) by("live-bar").removeAttribute("value");
     else Object.assign(by("live-bar"), { max: live.rows || 1, value: live.done });
     by("live-leading").textContent = live.leading.length ? `First in the scan so far: ${live.leading.join(" ")}` : "";
-    const cells = (layer, l) => layer.map(([shade, note], h) => element("td", { class: shade, title: `L${l}H${h}: ${note}` }));
+    const cells = (layer, l) => layer.map(([shade, note], h) => element("td", { class: shade, title: `L${l}, ${h}: ${note}` }));
     by("live-map").replaceChildren(element("tbody", {}, ...live.layers.map((layer, l) => element("tr", {}, element("th", { scope: "row" }, `L${l}`), ...cells(layer, l)))));
   }
 
@@ -283,7 +283,7 @@ class Run {
     const found = await trying(() => get(`/run/${this.id}/examples/${place}`));
     if (!found) return;
     Object.assign(this, { place, of: found.of });
-    by("example-title").replaceChildren(`Example ${found.example ?? place + 1} of ${inline(found.task)} `, badge(found.status));
+    by("example-title").replaceChildren(`Example ${found.example ?? place + 1} of ${inline(found.title)} `, badge(found.status));
     by("example-outcome").textContent = `outcome ${found.outcomes}${found.kind ? `, ${found.kind}` : ""}`;
     by("prompt").textContent = found.prompt;
     by("prompt").scrollTop = by("prompt").scrollHeight;
