@@ -5,9 +5,18 @@ import copy
 import pytest
 
 from caploc.components import ALONE
-from caploc.report.card import HEADINGS, cells, headline, write_html, write_markdown, write_text
+from caploc.naming import ZERO_SHOT
+from caploc.report.card import (
+    HEADINGS,
+    OPEN,
+    cells,
+    headline,
+    write_html,
+    write_markdown,
+    write_text,
+)
 from caploc.result import Result, RowKind, Said, Verdict
-from caploc.verdict import SENTENCES, make_card
+from caploc.verdict import EXAMPLES_ALONE, SENTENCES, make_card
 
 RESULT = {
     "schema": 1,
@@ -122,6 +131,28 @@ def test_what_a_reader_must_know_beside_the_table_is_noted():
         assert said in write_text(card(content)) and said in write_html(card(content))
 
 
+def test_heads_left_out_for_breaking_another_task_are_told():
+    content = found(others="kept") | {"search": {"universal": ["L0H1", "L3H2"]}}
+    assert any(note.endswith("breaks without each too: L3H2.") for note in card(content).notes)
+    assert not any("another task" in note for note in card(found(others="kept")).notes)
+
+
+def test_a_finding_that_holds_with_examples_alone_says_so():
+    content = found(others="kept", twins="kept")
+    assert card(content).heading.endswith("but not in every wording")
+    for each in content["validation"]["other_tasks"]:
+        if each["twin"]:
+            each["name"] = f"words/antonym{ZERO_SHOT}"
+    one = card(content)
+    assert one.verdict is Verdict.PROMPT_BOUND
+    assert one.heading.endswith("where the prompt gives examples, not without them")
+
+
+def test_an_open_row_is_explained_where_there_is_one():
+    assert OPEN in write_text(card(found(others="open")))
+    assert OPEN not in write_text(card(found(others="kept")))
+
+
 def test_heads_that_resampled_examples_name_otherwise_are_unstable():
     assert card(found() | {"search": {"stability": 0.4}}).unstable
     assert card(found() | {"search": {"stability": 0.0}}).unstable
@@ -130,7 +161,7 @@ def test_heads_that_resampled_examples_name_otherwise_are_unstable():
 
 def test_no_sentence_has_more_than_twenty_words():
     assert set(SENTENCES) == set(Verdict)
-    for sentence in SENTENCES.values():
+    for sentence in (*SENTENCES.values(), EXAMPLES_ALONE):
         assert (
             len(sentence.format(heads="L9H3", kind="heads", task="x", are="is", them="it").split())
             <= 20
@@ -163,7 +194,7 @@ def test_text_markdown_and_html_hold_the_same_cells():
     text, markdown, html = write_text(one, "report.html"), write_markdown(one), write_html(one)
     for row in one.rows:
         for cell in cells(row):
-            assert cell in text and cell in html
+            assert cell in text and cell in html.replace("to\u00a0", "to ")
             assert cell.replace("\u00a0", " ") in markdown.replace("\\", "")
     assert text.startswith("SPECIFIC   L0H1 is needed") and text.endswith("Report: report.html")
     assert markdown.startswith("**SPECIFIC** L0H1 is needed") and "<table>" in html
@@ -192,13 +223,13 @@ def test_of_several_heads_the_strongest_is_shown_alone_on_the_same_examples():
     assert card(content).verdict is Verdict.SPECIFIC
 
 
-def test_ordinary_text_is_a_control_in_nats():
+def test_ordinary_text_is_told_in_nats():
     surprise = {"intact": 3.0, "knocked_out": 3.25}
     text = {"tokens": 400, "nats": 0.125, "surprise": surprise}
     one = card(found(others="kept", text=text))
     row = next(row for row in one.rows if row.kind is RowKind.TEXT)
     assert cells(row) == (
-        "ordinary text, nats a token (KL 0.12)", "3.00", "3.25", "+0.250", "", "control"
+        "ordinary text, nats a token (KL 0.12)", "3.00", "3.25", "+0.250", "", ""
     )  # fmt: skip
     assert one.verdict is Verdict.SPECIFIC
 

@@ -43,6 +43,7 @@ INSTEAD = {  # in the place of zero
     "patch": "Knocked out means: replaced by what it is on the corrupted prompt.",
 }
 LISTED = 10  # names that a note holds
+ZERO_SHOT_LABEL = "without examples"
 SAMPLES = 2
 PROMPT = 40  # characters of a prompt's end that are shown
 
@@ -58,6 +59,7 @@ SENTENCES = {
     Verdict.NOT_CHECKED: "{heads} may be needed for {task}: fresh examples, random {kind} or other "
     "tasks are missing",
 }
+EXAMPLES_ALONE = "{heads} {are} needed for {task} where the prompt gives examples, not without them"
 
 
 class WrittenResult(Result):
@@ -89,7 +91,7 @@ def make_card(result: Result) -> Card:
         verdict=verdict,
         few_examples=checked and (fresh < FEW or is_undecided(verdict, rows)),
         unstable=bool(top) and stability is not None and stability < STABLE,
-        heading=SENTENCES[verdict].format_map(words),
+        heading=sentence_of(verdict, rows).format_map(words),
         heads=top,
         of=grid.size,
         kind=f"{grid.COMPONENT.KIND}s",
@@ -99,6 +101,14 @@ def make_card(result: Result) -> Card:
         held_out=fresh,
         notes=list(list_notes(result)),
     )
+
+
+def sentence_of(verdict: Verdict, rows: list[CardRow]) -> str:
+    """Return the sentence of a verdict; it names the wording that does without the heads."""
+    twins = [row for row in rows if row.kind is RowKind.OTHER_WORDS and row.said is Said.KEPT]
+    if verdict is Verdict.PROMPT_BOUND and all(row.label == ZERO_SHOT_LABEL for row in twins):
+        return EXAMPLES_ALONE
+    return SENTENCES[verdict]
 
 
 def judge(result: Result, rows: list[CardRow]) -> Verdict:
@@ -207,6 +217,9 @@ def list_notes(result: Result) -> Iterator[str]:
     """Yield what a reader must know beside the table, in a sentence each."""
     if unconfirmed := result.validation.unconfirmed:
         yield f"Found, and not confirmed by the check: {' '.join(unconfirmed)}."
+    others = [name for name in result.search.universal if name not in result.top]
+    if others:
+        yield f"Left out, as another task breaks without each too: {' '.join(others[:LISTED])}."
     if costly := result.validation.costly:
         yield f"Needed too, and left out for what else they break: {' '.join(costly)}."
     if result.task.copies:
@@ -232,7 +245,7 @@ def compare_text(text: TextChange) -> CardRow:
         change=None if before is None or after is None else after - before,
         low=None,
         high=None,
-        said=Said.CONTROL,
+        said=None,
         examples=text.tokens,
     )
 
@@ -240,7 +253,7 @@ def compare_text(text: TextChange) -> CardRow:
 def name_wording(name: str) -> str:
     """Say what other words a twin asks in."""
     if name.endswith(ZERO_SHOT):
-        return "without examples"
+        return ZERO_SHOT_LABEL
     return "in other words" if name.endswith(TWIN) else f"in other words, {name}"
 
 

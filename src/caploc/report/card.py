@@ -8,13 +8,14 @@ from markupsafe import Markup
 
 from caploc.report.exhibits import escape_markdown
 from caploc.report.templates import render
-from caploc.result import Card, CardRow
+from caploc.result import Card, CardRow, Said
 from caploc.verdict import NAMED
 from caploc.wording import significant
 
 HEADINGS = ("", "intact", "without", "change", "(95 %)", "")
 WIDTH = 120  # characters of a line where nobody says how many fit
 SPACE = "\u00a0"
+OPEN = "Open: neither a loss nor its absence is sure."
 
 
 def label(card: Card) -> str:
@@ -44,7 +45,8 @@ def checked_on(card: Card) -> str:
 
 def list_remarks(card: Card) -> list[str]:
     """List what stands below the table."""
-    return [text for text in (checked_on(card), *card.notes) if text]
+    undecided = OPEN if any(row.said is Said.OPEN for row in card.rows) else ""
+    return [text for text in (checked_on(card), undecided, *card.notes) if text]
 
 
 def write_number(value: float | None, unit: str, *, plus: bool = False) -> str:

@@ -117,10 +117,12 @@ def chart_scores(card: Card, unit: str) -> Figure | None:
     rows = [row for row in card.rows if row.unit == unit and None not in (row.intact, row.without)]
     if not rows:
         return None
-    data = pd.DataFrame(list(map(mark_row, rows)))
+    own = card.rows[0].label.rpartition(", ")[0] + ", "  # the task, which the page is about
+    data = pd.DataFrame([mark_row(row, row.label.removeprefix(own)) for row in rows])
     scale = alt.Scale(domain=[0, 100]) if unit == "%" else alt.Scale(zero=False)
     names = alt.Y("label:N", sort=None, title=None)
     title = f"score ({unit})" if unit else "score"
+    title += ": ◆ intact, ● without (95 %)"
     base = alt.Chart(data, height=alt.Step(26)).encode(y=names)
     look = alt.Color("look:N", scale=None)
 
@@ -139,8 +141,8 @@ def chart_scores(card: Card, unit: str) -> Figure | None:
     )
 
 
-def mark_row(row: CardRow) -> dict[str, Any]:
-    """Return what is drawn of a row."""
+def mark_row(row: CardRow, name: str) -> dict[str, Any]:
+    """Return what is drawn of a row, by this name."""
     factor = 100 if row.unit == "%" else 1
     known = row.unit == row.change_unit and row.low is not None and row.high is not None
     ends = [(row.intact or 0.0) + end if known and end is not None else None
@@ -150,7 +152,7 @@ def mark_row(row: CardRow) -> dict[str, Any]:
         low, high = max(low, 0.0), min(high, 100.0)
     label, intact, without, change, interval, said = cells(row)
     return {
-        "label": label,
+        "label": name,
         "intact": factor * (row.intact or 0.0),
         "without": factor * (row.without or 0.0),
         "low": low,
