@@ -3,11 +3,11 @@
     python bench/dissociation.py smollm2 --tasks words/past,words/upper   search, measure, judge
     python bench/dissociation.py --page                 figure and tables again, from the JSON
 
-Each task's set is what `caploc locate --goal set` names after its check, in a run folder below
-build/dissociation. Every set, and random sets with as many heads in each layer, are then knocked
-out on examples of every task, in the task's own words and in other words (its twin). Of a set's own
-task these are examples that its search did not see, of others ones that its run did not ask. Rows
-are stored and asked once; what came out is kept in bench/dissociation.json.
+Each task's set is what `caploc locate --goal set` names after its check, or `--goal specific` that
+spares the other tasks, in a run folder below build/dissociation. Every set, and random sets with
+as many heads in each layer, are then knocked out on examples of every task that the set's search
+did not see, in the task's own words and in other words (its twin). Rows are stored and asked once;
+what came out is kept in bench/dissociation.json.
 
 A set *takes* a task if in both wordings the task loses more than by random sets beyond doubt, more
 than by each of these, and for sure more than a margin; it *spares* a task if in both wordings the
@@ -47,6 +47,7 @@ from caploc.session import one_of_each_question
 from caploc.store import Store, reading
 from caploc.tasks.catalog import load_task
 from caploc.tasks.task import Task
+from caploc.validation.frontier import split_examples
 from caploc.workbench import Workbench
 
 FIGURES = Path(__file__).with_suffix(".json")
@@ -55,7 +56,9 @@ RUNS = Path("build/dissociation")
 TOP = 3  # heads of a set, at most
 FOUND_ON, SHARE = 90, 0.46  # examples of a search, at most; of a small task's examples
 CHECKED, CONTROLS = 40, 5  # examples and random sets of a run's own check
-HELD_OUT = 60  # examples of a task in each wording
+BUDGET = 1600  # rows of a search: two examples for each of SmolLM2's heads, twice
+BUDGET_SPECIFIC, PRICE, JUDGED = 2000, 0.05, 100  # the same of a set that spares the others
+HELD_OUT = 120  # examples of a task in each wording, at most; 60 are too few to show that many stay
 RANDOM_SETS = 10
 AGAINST_OWN, AGAINST_OTHERS = 40, 20  # examples of them for random sets
 MARGIN = 0.1
@@ -266,14 +269,19 @@ class Subject:
 
         Those that its search saw come last.
         """
-        searched, asked = self.searched(), self.asked[self.name]
+        searched, asked = self.searched(self.task), self.asked[self.name]
         return sorted(shuffled(self.task), key=lambda e: (e in searched, self.task.key(e) in asked))
 
-    def searched(self) -> set[int]:
-        """The examples that its search asked."""
-        examples, others = self.run.study.drawn(self.task.size)
-        own = {*examples, *others[len(held_back(others)) :]}
-        return {each for each in own if self.task.key(each) in self.asked[self.name]}
+    def searched(self, task: Task) -> set[int]:
+        """The examples of a task that its search asked; or its run, where that is all we know."""
+        study, asked = self.run.study, self.asked[task.name]
+        known = {example for example in range(task.size) if task.key(example) in asked}
+        if task.name == self.name:
+            examples, others = study.drawn(task.size)
+            return known & {*examples, *others[len(held_back(others)) :]}
+        if study.seeks_specific and task.name in (*study.twins, *study.spare):
+            return known & set(split_examples(task.size, study.settings.seed)[0])
+        return known
 
 
 def shuffled(task: Task) -> list[int]:
@@ -282,15 +290,18 @@ def shuffled(task: Task) -> list[int]:
 
 
 def choose_examples(one: Subject, other: Subject, wording: str) -> list[int]:
-    """Choose the examples of a task on which the set of `one` is judged."""
-    if wording == OTHER and not other.same_questions:
-        task, order = other.twin, shuffled(other.twin)
-    else:
-        task, order = other.task, other.order()
-    if task is one.task:
-        searched = one.searched()
-        return [each for each in order if each not in searched][:HELD_OUT]
-    return [each for each in order if task.key(each) not in one.asked[task.name]][:HELD_OUT]
+    """Choose the examples of a task on which the set of `one` is judged.
+
+    None that its search asked; first those that its run did not ask at all.
+    """
+    task, order = other.task, other.order()
+    searched = one.searched(other.task)
+    if other.same_questions:
+        searched |= one.searched(other.twin)
+    elif wording == OTHER:
+        task, order, searched = other.twin, shuffled(other.twin), one.searched(other.twin)
+    order.sort(key=lambda example: task.key(example) in one.asked[task.name])
+    return [example for example in order if example not in searched][:HELD_OUT]
 
 
 def draw_random(grid: Grid[Any], heads: Sequence[str]) -> Masks:
@@ -327,46 +338,57 @@ def ask(meter: Meter, masks: Masks, examples: Sequence[int]) -> np.ndarray:
     return np.array([row.outcome for row in rows]).reshape(len(masks), len(examples))
 
 
-def locate(model: str, task: str, folder: Path, dtype: str) -> None:
-    """Find a task's set in a run folder, unless that was done."""
+def locate(model: str, task: str, folder: Path, dtype: str, spare: Sequence[str]) -> None:
+    """Find a task's set in a run folder, unless that was done; one that spares tasks, if any."""
     if (folder / RESULT).is_file():
         return
     size = load_task(task).size
-    options = {
+    options: dict[str, Any] = {
         "--task": task,
         "--dtype": dtype,
         "--goal": "set",
         "--top": TOP,
+        "--budget": BUDGET,
         "--examples": min(FOUND_ON, round(SHARE * size)),
         "--limit": CHECKED,
         "--controls": CONTROLS,
         "--out": folder,
     }
+    if spare:
+        options |= {"--goal": "specific", "--spare": ",".join(spare), "--price": PRICE}
+        options |= {"--limit": JUDGED, "--budget": BUDGET_SPECIFIC}
     words = [str(word) for pair in options.items() for word in pair]
     command = [sys.executable, "-m", "caploc", "locate", model, *words, "--quick", "--quiet"]
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
 
 
-def run(model: str, names: Sequence[str], dtype: str) -> None:
-    """Search, measure and judge; what is known is written after every set and every round."""
-    folders = {name: RUNS / model / name.rpartition("/")[2] for name in names}
-    for name, folder in folders.items():
-        print(f"{model}: searching {name}", flush=True)
-        locate(model, name, folder, dtype)
+def run(model: str, names: Sequence[str], goal: str, dtype: str) -> None:
+    """Search, measure and judge; what is known is written after every round."""
+    name = model if goal == "set" else f"{model}-{goal}"
+    folders = {task: RUNS / name / task.rpartition("/")[2] for task in names}
+    for task, folder in folders.items():
+        print(f"{name}: searching {task}", flush=True)
+        spare = [other for other in names if other != task] if goal == "specific" else []
+        locate(model, task, folder, dtype, spare)
     torch.set_num_threads(1)
-    subjects = [Subject.read(folder, name) for name, folder in folders.items()]
+    subjects = [Subject.read(folder, task) for task, folder in folders.items()]
+    if goal == "specific":  # where nothing spares the others, the set that was found without them
+        subjects = [
+            each if each.heads else Subject.read(RUNS / model / folders[each.name].name, each.name)
+            for each in subjects
+        ]
     named = [each for each in subjects if each.heads]
-    with Store(RUNS / model / ROWS) as store, subjects[0].run.answering() as engine:
+    with Store(RUNS / name / ROWS) as store, subjects[0].run.answering() as engine:
         bench = Workbench(engine, store)
         found: dict[Pair, Wordings] = {}
         for against in (0, AGAINST_OWN, AGAINST_OTHERS):
             for one in named:
-                print(f"{model}: {one.name}, {against or 'no'} examples of random sets", flush=True)
-                for other in named if against == AGAINST_OWN else subjects:
+                print(f"{name}: {one.name}, random sets on {against} examples", flush=True)
+                for other in subjects:
                     key = one.name, other.name
                     if against == 0 or wants_random(found[key], own=one is other) == against:
                         found[key] = measure(bench, one, other, against)
-            write(model, subjects, found, bench)
+            write(name, subjects, found, bench)
 
 
 def wants_random(wordings: Wordings, *, own: bool) -> int:
@@ -390,6 +412,7 @@ def write(
         "rows_of_searches": sum(each.run.result.cost.rows or 0 for each in subjects),
         "rows": bench.cost.rows,
         "heads": {each.name: each.heads for each in subjects},
+        "goals": {each.name: each.run.study.settings.goal for each in subjects},
         "random_sets": {
             each.name: [names_of(bench.grid, mask) for mask in draw_random(bench.grid, each.heads)]
             for each in subjects
@@ -575,6 +598,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("model", nargs="?", help="such as smollm2")
     parser.add_argument("--tasks", type=lambda names: names.split(","), help="joined by commas")
+    parser.add_argument("--goal", choices=["set", "specific"], default="set")
     parser.add_argument("--dtype", default="bfloat16")
     parser.add_argument("--page", action="store_true", help="figure and tables from the JSON")
     asked = parser.parse_args()
@@ -582,7 +606,7 @@ def main() -> None:
         return page()
     if not asked.model or not asked.tasks:
         parser.error("name a model and --tasks, or ask for --page")
-    return run(asked.model, asked.tasks, asked.dtype)
+    return run(asked.model, asked.tasks, asked.goal, asked.dtype)
 
 
 if __name__ == "__main__":

@@ -1,3 +1,4 @@
+from dataclasses import replace
 from itertools import product
 from math import sqrt
 from types import SimpleNamespace
@@ -8,9 +9,10 @@ from scipy import stats
 
 import dissociation
 from caploc.components import Heads
-from caploc.options import TaskOptions
+from caploc.options import Settings, TaskOptions
 from caploc.study import Study
 from caploc.tasks.catalog import load_task
+from caploc.validation.frontier import split_examples
 from caploc.workbench import ModelOptions
 from dissociation import OTHER, OWN, Cell, Outcomes, Subject
 
@@ -166,7 +168,7 @@ def test_a_set_is_judged_on_what_its_search_did_not_see(subject, name):
 def test_of_other_tasks_what_its_run_asked_is_left_out(subject):
     one, other = subject("words/past", ["words/capital"]), subject("words/capital", [])
     chosen = dissociation.choose_examples(one, other, OWN)
-    assert len(chosen) == dissociation.HELD_OUT
+    assert len(chosen) == other.task.size - 30
     assert min(chosen) >= 30
 
 
@@ -184,3 +186,21 @@ def test_stored_studies_are_judged_by_the_same_rules():
     assert dissociation.judge_pair(said, "words/antonym", "words/past") == "double"
     assert dissociation.judge_pair(said, "words/past", "words/plural") == "none"
     assert len(cells) == 64
+
+
+def test_a_set_that_spares_is_judged_on_the_half_that_its_search_did_not_ask(subject):
+    one, other = subject("words/past", []), subject("words/capital", [])
+    study = Study(
+        model=ModelOptions("smollm2"),
+        task="words/past",
+        settings=Settings(goal="specific"),
+        spare=("words/capital",),
+    )
+    searched, judged = split_examples(other.task.size, study.settings.seed)
+    keys = {other.task.key(each) for each in (*searched, *judged[:20])}
+    asked = {name: set() for name in one.asked} | {other.name: keys}
+    one = replace(one, run=SimpleNamespace(study=study), asked=asked)
+    chosen = dissociation.choose_examples(one, other, OWN)
+    assert set(chosen) == set(judged)
+    assert set(chosen[-20:]) == set(judged[:20])  # those that chose the set come last
+    assert dissociation.choose_examples(one, other, OTHER) == chosen
