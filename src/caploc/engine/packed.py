@@ -108,16 +108,22 @@ class Generation(_RowRunner):
         order = sorted(first) + [pair for pair in pairs if pair not in first]
         rows = [PlannedRow(number, *pair) for number, pair in enumerate(order)]
         tokens, hashes = [text.tokens for text in texts], list(map(hash, texts))
+        stops = self.encoder.stops(settings)
         work = PlannedWork(
             stems=[text[:-1] for text in tokens],
             lengths=[len(text) for text in tokens],
-            answers=self.encoder.stops(settings).limit,
+            answers=stops.limit,
             cuts=[mask.first_layer for mask in masks.all],
             wanted=rows,
             first=range(len(first)),
         )
         drafts = Drafts(lambda prompt: self.remembered.of(hashes[prompt]), self.odds[settings])
-        make = partial(self._decoder, settings, tokens, masks, work, drafts)
+
+        def make(rows: Sequence[PlannedRow]) -> Decoder:
+            """Plan open rows, and be ready to run them."""
+            plan = plan_batches(replace(work, wanted=rows), self.sizer.sizes())
+            return Decoder(self.packed, plan, tokens, masks.all, stops, drafts)
+
         due = 0.0  # intact answers that nobody asked for are paid by the next row
         for batch in run_to_end(rows, make, self.sizer):
             answers: list[Answer] = []
@@ -129,20 +135,6 @@ class Generation(_RowRunner):
                 answers += [self.encoder.answer(ask, prompt, said, cost) for ask in askers]
                 due = 0.0 if askers else due
             yield answers
-
-    def _decoder(
-        self,
-        settings: Settings,
-        prompts: Sequence[tuple[int, ...]],
-        masks: MaskNumbers,
-        work: PlannedWork,
-        drafts: Drafts,
-        rows: Sequence[PlannedRow],
-    ) -> Decoder:
-        """Plan open rows, and be ready to run them."""
-        plan = plan_batches(replace(work, wanted=rows), self.sizer.sizes())
-        stops = self.encoder.stops(settings)
-        return Decoder(self.packed, plan, prompts, masks.all, stops, drafts)
 
 
 @dataclass
