@@ -34,7 +34,6 @@ from scipy import stats
 
 from caploc import designs
 from caploc.components import Grid, Mask, Masks
-from caploc.declaration import held_back
 from caploc.finished import FinishedRun
 from caploc.folder import RESULT
 from caploc.measurement import Meter
@@ -277,8 +276,8 @@ class Subject:
         study, asked = self.run.study, self.asked[task.name]
         known = {example for example in range(task.size) if task.key(example) in asked}
         if task.name == self.name:
-            examples, others = study.drawn(task.size)
-            return known & {*examples, *others[len(held_back(others)) :]}
+            draw = study.draw(task.size)
+            return known & {*draw.searched, *draw.fresh}
         if study.seeks_specific and task.name in (*study.twins, *study.spare):
             return known & set(split_examples(task.size, study.settings.seed)[0])
         return known

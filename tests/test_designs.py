@@ -119,37 +119,6 @@ def test_a_mask_of_more_heads_than_are_allowed_is_refused(size):
         designs.scattered(allowed, 1, size=size, random=designs.generator(0))
 
 
-chances = st.lists(st.floats(0, 1), min_size=1, max_size=30).map(np.array)
-
-
-@given(chance=chances, masks=st.integers(1, 60), seed=st.integers(0, 99))
-def test_weighted_masks_cut_a_head_as_often_as_its_chance_says(chance, masks, seed):
-    drawn = designs.weighted(chance, masks, random=designs.generator(seed))
-    wanted, cut = chance * masks, drawn.sum(axis=0)
-    # To rounding: a sum of 60 chances is exact to 1e-12.
-    assert (cut >= np.floor(wanted - 1e-9)).all() and (cut <= np.ceil(wanted + 1e-9)).all()
-    again = designs.weighted(chance, masks, random=designs.generator(seed))
-    assert (again == drawn).all()
-
-
-def test_weighted_masks_cut_heads_at_their_chance_in_every_mask():
-    """The counts are even, yet any one mask is as likely as another."""
-    chance = np.array([0.0, 0.05, 0.3, 0.3, 1.0])
-    random = designs.generator(3)
-    drawn = np.array([designs.weighted(chance, 7, random=random) for _ in range(3000)])
-    share = drawn.mean(axis=0)
-    assert (share[:, 0] == 0).all() and (share[:, 4] == 1).all()
-    # Four standard errors of a share of 3,000 draws.
-    assert share == pytest.approx(np.tile(chance, (7, 1)), abs=4 * (0.3 * 0.7 / 3000) ** 0.5)
-
-
-def test_weighted_masks_of_one_draw_pair_heads_by_chance():
-    """Heads of one chance do not march in step: a quarter of a quarter of the masks has both."""
-    drawn = designs.weighted(np.full(12, 0.25), 2000, random=designs.generator(4)).astype(float)
-    together = (drawn.T @ drawn)[np.triu_indices(12, 1)] / 2000
-    assert together == pytest.approx(np.full(66, 1 / 16), abs=4 * (1 / 16 * 15 / 16 / 2000) ** 0.5)
-
-
 @given(examples=st.integers(1, 30), rows=st.integers(0, 90), seed=st.integers(0, 99))
 def test_rows_are_spread_evenly_over_examples(examples, rows, seed):
     numbers = [7 * number + 3 for number in range(examples)]

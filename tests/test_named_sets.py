@@ -54,7 +54,7 @@ def replaced(planted, tmp_path_factory):
     ((rescuer, head),) = truth.rescuers.items()
     with pytest.MonkeyPatch.context() as patch:
         search = partial(given, columns([rescuer, head]))
-        patch.setitem(METHODS, "one-shot", Method("as given", search, lambda problem: 1))
+        patch.setitem(METHODS, "one-shot", Method(search, lambda problem: 1))
         findings = run_study(study_of(folder, "one-shot", top=2), tmp_path_factory.mktemp("run"))
     return findings, str(head), str(rescuer)
 
@@ -78,8 +78,7 @@ def test_it_is_checked_on_the_examples_that_did_not_pick_it(planted, replaced):
     truth, folder = planted
     findings, head, _ = replaced
     held_out = findings.result.validation.held_out
-    _, kept = study_of(folder, "css").drawn(200)
-    judged = kept[:50][1::2]
+    judged = study_of(folder, "css").draw(200).held_out[:50][1::2]
     assert held_out.fresh is True and held_out.examples == len(judged) == 25
     assert held_out.knocked_out == pytest.approx(truth.right([head])[judged].mean())
 
@@ -115,7 +114,7 @@ def test_a_run_repeated_measures_nothing_and_finds_the_same(planted, replaced):
     with pytest.MonkeyPatch.context() as patch:
         ((rescuer, head),) = truth.rescuers.items()
         search = partial(given, columns([rescuer, head]))
-        patch.setitem(METHODS, "one-shot", Method("as given", search, lambda problem: 1))
+        patch.setitem(METHODS, "one-shot", Method(search, lambda problem: 1))
         again = run_study(study_of(folder, "one-shot", top=2), findings.folder)
     assert again.result.cost.rows == before
     assert again.result.validation == findings.result.validation

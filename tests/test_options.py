@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from caploc import components, engine, options, recovery, search
+from caploc import options
 from caploc.declaration import Study
 from caploc.errors import BadOption, UnknownName, UserError
 from caploc.options import (
@@ -129,13 +129,6 @@ def test_paths_are_seen_from_where_they_are_named(tmp_path):
 def test_data_are_split_and_file(text):
     with pytest.raises(BadOption, match="SPLIT=FILE"):
         options.parse_data([text], Path())
-
-
-def test_names_are_those_of_the_registries():
-    assert tuple(search.METHODS) == options.METHODS
-    assert tuple(components.KINDS) == options.COMPONENTS
-    assert set(options.ESTIMATORS) == set(recovery.ESTIMATORS)
-    assert set(options.ENGINES) == set(engine.ENGINES)
 
 
 def test_an_option_that_nobody_reads_is_refused():

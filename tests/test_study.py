@@ -111,8 +111,8 @@ def test_the_check_is_on_examples_that_the_heads_were_not_found_on(done):
     assert validation.held_out.fresh is True
     assert validation.held_out.examples == validation.controls.examples == 20
     assert validation.held_out.knocked_out == validation.controls.chosen
-    found, fresh = SMALL.drawn(512)
-    assert len(found) == 6 and not set(found) & set(fresh)
+    draw = SMALL.draw(512)
+    assert len(draw.searched) == 6 and not {*draw.searched} & {*draw.kept}
 
 
 @pytest.mark.parametrize(
@@ -124,9 +124,15 @@ def test_the_check_is_on_examples_that_the_heads_were_not_found_on(done):
 def test_examples_for_the_check_are_kept_where_a_task_has_enough(
     method, examples, size, count, fresh
 ):
-    found, kept = replace(SMALL, method=method, examples=examples).drawn(size)
-    assert (len(found), len(kept)) == (count, fresh)
-    assert len({*found, *kept}) == count + fresh
+    draw = replace(SMALL, method=method, examples=examples).draw(size)
+    assert (len(draw.searched), len(draw.kept)) == (count, fresh)
+    assert len({*draw.searched, *draw.kept}) == count + fresh
+
+
+@pytest.mark.parametrize("kept, held", [(0, 0), (20, 20), (30, 20), (60, 30), (600, 100)])
+def test_of_few_examples_kept_for_the_checks_no_search_sees_twenty(kept, held):
+    draw = replace(SMALL, method="css", examples=40).draw(40 + kept)
+    assert (len(draw.held_out), len(draw.kept)) == (held, kept)
 
 
 def test_the_method_is_scan_and_controls_are_twenty_if_nothing_is_said():
@@ -270,7 +276,7 @@ SPECIFIC = {"method": "scan", "settings": Settings(goal="specific")}
         ({"settings": Settings(budget=10)}, BadOption, "one-shot needs 96 rows or more"),
         ({"method": "scan", "settings": Settings(budget=100)}, BadOption, "252 rows or more"),
         ({"method": "css", "settings": Settings(budget=5, rate=0.1)}, BadOption, "css needs 6"),
-        ({"spare": ("demo/sentence",)}, UnknownName, "demo/sentences"),
+        (SPECIFIC | {"spare": ("demo/sentence",)}, UnknownName, "demo/sentences"),
         ({"spare": ("demo/sentences",)}, BadOption, "--spare is for --goal specific; got"),
         (
             {
@@ -398,7 +404,7 @@ def test_a_disjoint_score_leaves_out_what_the_search_saw(tmp_path):
     study = replace(SMALL, examples=8, limit=30, controls=0, disjoint=True, settings=drawn)
     result = run_study(study, tmp_path / "apart").result
     answers = json.loads((tmp_path / "apart" / "answers.json").read_text())
-    searched, _ = study.drawn(512)
+    searched = study.draw(512).searched
     left = [example for example in range(512) if example not in searched]
     assert left[:30] != [*range(30)]
     assert result.validation.task.intact.examples == 30

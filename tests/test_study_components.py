@@ -46,7 +46,7 @@ def study_of(folder, kind, method="scan", **settings):
 def needed(truth, kind):
     """Name the components that hold the needed heads, which differ."""
     grid = find_grid(kind, GRID)
-    names = {str(grid.component(column)) for column in grid.columns_with(GRID.mask(truth.needed))}
+    names = {str(grid.component(column)) for column in grid.owners[GRID.mask(truth.needed)]}
     assert len(names) == 2
     return names
 

@@ -15,7 +15,7 @@ sys.path.append(str(ROOT / "scripts"))
 
 import house  # noqa: E402
 
-MOST_LINES = 15_100  # that `import caploc.study` loads
+MOST_LINES = 14_700  # that `import caploc.study` loads
 WINGS = [wing.removesuffix(".py") for wing in house.WINGS]
 # Of the command line, what is deleted with a wing.
 WITH_IT = {"neurons": ["cli/neurons.py"]}

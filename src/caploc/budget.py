@@ -1,8 +1,8 @@
 """How many rows a study takes at most."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 
-from caploc.declaration import CHECKED, Study, held_back
+from caploc.declaration import CHECKED, Study
 from caploc.search import METHODS, Problem
 from caploc.tasks.task import Task
 from caploc.validation import CURVED, EXAMPLES, MASKS, REPEATED
@@ -12,11 +12,11 @@ ELSEWHERE = 24  # examples of each other task, to tell heads that break everythi
 SETS = 20  # that a search for a specific one hands to its check, at most as a rule
 
 
-def most_searched(study: Study, tasks: Sequence[Task], heads: int) -> int:
+def most_searched(study: Study, tasks: Mapping[str, Task], heads: int) -> int:
     """Bound the rows of a search: its budget, and the intact model on all that it may ask."""
-    method, (examples, kept) = METHODS[study.method], study.drawn(tasks[0].size)
-    fresh = [] if method.masks else kept[len(held_back(kept)) :]
-    intact = len(examples) + len(fresh)
+    method, draw = METHODS[study.method], study.draw(tasks[study.task].size)
+    fresh = [] if method.masks else draw.fresh
+    intact = len(draw.searched) + len(fresh)
     if method.has_goals:  # how likely right answers are
         intact *= 2
     # what else a head breaks: the intact model; and the heads, which the default search counts
@@ -25,11 +25,11 @@ def most_searched(study: Study, tasks: Sequence[Task], heads: int) -> int:
         intact += len(study.beside) * ELSEWHERE * study.settings.top
     if study.seeks_specific:
         intact += 2 * SEARCHED * len({*study.twins, *study.spare})
-    return method.most_rows(Problem(heads, examples, study.settings, fresh=fresh)) + intact
+    return method.most_rows(Problem(heads, draw.searched, study.settings, fresh=fresh)) + intact
 
 
 def most_checked(
-    study: Study, tasks: Sequence[Task], named: int | None = None, sets: int | None = None
+    study: Study, tasks: Mapping[str, Task], named: int | None = None, sets: int | None = None
 ) -> int:
     """Bound the rows of all stages after a search.
 
@@ -45,16 +45,16 @@ def most_checked(
     tried = 4 * named + named**2
     if study.seeks_specific:
         tried += CONFIRMED * (named**2 + named)
-    examples, kept = study.drawn(tasks[0].size)
-    most = study.limit or max(task.size for task in tasks)
-    checked = min(CHECKED, most, len(held_back(kept)) or len(examples))
+    sizes = {name: task.size for name, task in tasks.items()}
+    most = study.limit or max(sizes.values())
+    checked = min(CHECKED, most, len(study.draw(sizes[study.task]).judged))
     rows = checked * (2 + tried + sets + 2 * study.controls) + REPEATED
     rows += MASKS * EXAMPLES if study.controls else 0
     # before and after, and without the strongest head alone
-    rows += sum(3 * min(most, task.size) for task in tasks)
+    rows += sum(3 * min(most, size) for size in sizes.values())
     if not study.quick:
-        rows += (1 + named) * sum(min(CURVED, most, task.size) for task in tasks)
+        rows += (1 + named) * sum(min(CURVED, most, size) for size in sizes.values())
     if study.seeks_specific or not study.quick:
-        judged = sum(min(JUDGED, most, task.size) for task in tasks[1:])
+        judged = sum(min(JUDGED, most, sizes[name]) for name in study.beside)
         rows += (1 + sets + CONFIRMED) * judged
     return rows

@@ -23,7 +23,7 @@ from caploc.result import (
 )
 from caploc.search import column_mask
 from caploc.session import SearchResult, Session
-from caploc.validation import CURVED, Check, Comparison, draw_curve, held_out, score_both
+from caploc.validation import Check, Comparison, draw_curve, held_out, score_both
 from caploc.validation.categories import Category
 from caploc.validation.failures import LabelledFailures, categorize_failures
 from caploc.validation.frontier import (
@@ -226,8 +226,8 @@ def make_check(session: Session) -> Check:
     return Check(
         meter=session.score_of(study.task),
         grid=session.grid,
-        examples=(session.held_out or session.examples)[: min(CHECKED, study.limit or CHECKED)],
-        fresh=bool(session.held_out),
+        examples=session.draw.judged[: min(CHECKED, study.limit or CHECKED)],
+        fresh=bool(session.draw.held_out),
         draws=study.controls,
         seed=study.settings.seed + designs.CONTROLS,
         progress=session.progress,
@@ -318,9 +318,8 @@ def draw_own_curve(session: Session, checks: Checks) -> Curve | None:
         return None
     heads = [str(grid.components[column]) for column in checks.chosen]
     subsets = checks.validation.subsets
-    examples = study.curve_examples([*session.tasks.values()], subsets)
+    examples = study.curve_examples(session.tasks, subsets)
     judged: list[tuple[Meter, Sequence[int]]] = [
-        (session.score_of(name), each[:CURVED])
-        for name, each in zip(session.tasks, examples, strict=True)
+        (session.score_of(name), each) for name, each in examples.items()
     ]
     return draw_curve(grid, heads, judged, session.progress)

@@ -206,10 +206,6 @@ class GridOfHeads(Grid[C]):
         """The mask over heads that knocks out all heads of these components."""
         return knocked_out[..., self.owners]
 
-    def columns_with(self, heads: Mask) -> list[int]:
-        """The columns of the components that hold any of these heads."""
-        return sorted({int(column) for column in self.owners[heads]})
-
 
 @dataclass(frozen=True)
 class Heads(GridOfHeads[Head]):

@@ -17,14 +17,12 @@ from caploc.result import (
     Count,
     Document,
     GridShape,
-    Model,
     Name,
     Number,
     Record,
     Result,
     RunCost,
     Score,
-    Size,
     TaskComparison,
 )
 
@@ -115,62 +113,6 @@ class Universal(Document):
     universal: list[ComponentName] = []
 
 
-class NeuronCounts(Record):
-    """The neurons of each layer."""
-
-    layers: Size
-    neurons: list[Size]
-
-
-class FoundNeuron(Record):
-    """A neuron that a task names."""
-
-    neuron: ComponentName
-
-
-class FoundNeurons(Record):
-    """A task's neurons, and those of its subsets."""
-
-    task: Name
-    neurons: list[FoundNeuron]
-    subsets: list[list[ComponentName]]
-
-
-class Neurons(Document):
-    """neurons.json."""
-
-    model: Model
-    grid: NeuronCounts
-    tasks: list[FoundNeurons]
-
-
-class Arm(Record):
-    """One way in which neurons were tuned."""
-
-    arm: Name
-    fit: dict[str, Any] | None = None
-
-
-class Arms(Record):
-    """The ways of one task."""
-
-    arms: list[Arm]
-
-
-class TuningOptions(Record):
-    """How neurons were tuned."""
-
-    recipe: dict[str, Any]
-    noise: Number
-
-
-class Enhancement(Document):
-    """enhancement.json."""
-
-    enhancing: TuningOptions
-    tasks: dict[Name, Arms]
-
-
 Kind = TypeVar("Kind")
 File = TypeVar("File", bound=BaseModel)
 
@@ -183,18 +125,17 @@ FORMS: Mapping[str, type[BaseModel]] = {
     folder.UNIVERSAL: Universal,
     folder.RUN: RunFile,
     folder.STUDIES: Studies,
-    folder.NEURONS: Neurons,
-    folder.ENHANCEMENT: Enhancement,
 }
 
 
 def read_contents(path: Path) -> Any:
-    """Read a file of a run folder and check that it is what its name says.
+    """Read a file of a run folder, and check what is known of it by its name.
 
     Raises UserError if it is not there, not readable, of another version or not what is written.
     """
     content = read_json(path)
-    check_contents(path, FORMS[path.name], content)
+    if path.name in FORMS:
+        check_contents(path, FORMS[path.name], content)
     return content
 
 

@@ -4,9 +4,9 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from caploc.engine import PLAIN
 from caploc.engine.api import Answer, Way
 from caploc.progress import Progress, tell_once
+from caploc.registries import PLAIN
 from caploc.result import Answerer
 from caploc.store import Row
 from caploc.store.rows import unpack

@@ -1,7 +1,7 @@
 """What a study is asked to do: one task on one model with one method, declared and checked."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any
 
@@ -14,7 +14,7 @@ from caploc.naming import are_twins
 from caploc.options import MOST_MASKS, StudyFields, record
 from caploc.result import Subsets
 from caploc.search import METHODS, Problem
-from caploc.tasks.catalog import LoadTasks, check_data, check_task_name, list_twins
+from caploc.tasks.catalog import check_data, check_task_name, list_twins
 from caploc.tasks.defects import without_defects
 from caploc.tasks.task import Request, Task
 from caploc.validation import CURVED
@@ -28,6 +28,28 @@ FINDING = 2 / 3  # of a small task's examples, to find heads on; the rest is for
 FRESH = 600  # examples kept for the check, at most
 CHECKED = 100  # of them that no search sees: the finding, controls and held-out masks are on them
 FEWEST_FRESH = 20  # below which there is no check on fresh examples; so few no search sees
+
+
+@dataclass(frozen=True)
+class Draw:
+    """A task's examples: to search on, to compare sets on, and held out, which no search sees.
+
+    Of a task with few, all are to search on.
+    """
+
+    searched: list[int]
+    fresh: list[int]
+    held_out: list[int]
+
+    @property
+    def kept(self) -> list[int]:
+        """Those that heads are not searched on."""
+        return self.held_out + self.fresh
+
+    @property
+    def judged(self) -> list[int]:
+        """Those that findings are checked on."""
+        return self.held_out or self.searched
 
 
 @record(frozen=True)
@@ -130,70 +152,68 @@ class Study(StudyFields):
             return replace(self, settings=replace(settings, masks=bought), examples=examples)
         return replace(self, settings=settings, examples=bought)
 
-    def tasks(self, load: LoadTasks | None = None) -> list[Task]:
-        """Load the task and those beside it, which are asked in their own way."""
-        load = load or self.model.tasks
-        return load([self.task], self.options) + load(self.beside, self.options.plain())
+    def tasks(self) -> dict[str, Task]:
+        """Load the task, the first, and those beside it, which are asked in their own way."""
+        own, others = self.model.tasks([self.task], self.options), self.options.plain()
+        loaded = [*own, *self.model.tasks(self.beside, others)]
+        return dict(zip((self.task, *self.beside), loaded, strict=True))
 
     def intervention(self) -> Intervention:
         """Load what it takes to knock heads out as the mode says."""
         return load_intervention(self.model, self.mode, self.options, self.settings.seed)
 
-    def check_examples(self, size: int) -> None:
-        """Refuse a task with fewer examples than the search takes, or none left to judge on."""
-        if len(self.drawn(size)[0]) == size and self.disjoint:
-            raise BadOption(
-                f"--disjoint leaves none of the {size} examples of {self.task} to judge on; lower "
-                "--examples."
-            )
-
     def without_defects(
-        self, tasks: Sequence[Task], misfit: Callable[[Request], str | None]
-    ) -> list[Task]:
+        self, tasks: Mapping[str, Task], misfit: Callable[[Request], str | None]
+    ) -> dict[str, Task]:
         """Leave out examples that cannot be asked as they stand, or raise BadData that names them.
 
         Looked at are those that the study may ask.
         """
-        kept = []
-        for number, task in enumerate(tasks):
+        kept = {}
+        for name, task in tasks.items():
             asked = {*task.first(self.limit)}
-            if number == 0:
-                asked |= {*chain(*self.drawn(task.size))}
+            if name == self.task:
+                draw = self.draw(task.size)
+                asked |= {*draw.searched, *draw.kept}
             elif self.seeks_specific:
                 asked |= {*chain(*split_examples(task.size, self.settings.seed))}
-            name = called(task.name)
-            kept.append(without_defects(task, sorted(asked), misfit, self.leave_out, name))
+            shown = called(task.name)
+            kept[name] = without_defects(task, sorted(asked), misfit, self.leave_out, shown)
         return kept
 
-    def drawn(self, size: int) -> tuple[list[int], list[int]]:
-        """Draw the examples to find heads on, and others kept for the checks, of so many."""
+    def draw(self, size: int) -> Draw:
+        """Draw the examples of the task, of so many; raises BadOption if none is left to score."""
         most = size - FEWEST_FRESH if size >= 2 * FEWEST_FRESH else size
         usual = min(SCAN_EXAMPLES, max(1, round(FINDING * size)), most)
         scans = METHODS[self.method].has_goals
         count = self.examples or (usual if scans else min(PAPER_EXAMPLES, size))
-        order = designs.draw_examples(size, count, seed=self.settings.seed)
+        searched = designs.draw_examples(size, count, seed=self.settings.seed)
+        if self.disjoint and len(searched) == size:
+            raise BadOption(
+                f"--disjoint leaves none of the {size} examples of {self.task} to judge on; lower "
+                "--examples."
+            )
+        # more examples begin with those of fewer
         longer = designs.draw_examples(size, min(size, count + FRESH), seed=self.settings.seed)
-        return order, longer[count:] if len(longer) >= count + FEWEST_FRESH else []
+        kept = longer[count:] if len(longer) >= count + FEWEST_FRESH else []
+        held_out = min(CHECKED, max(len(kept) // 2, FEWEST_FRESH))
+        return Draw(searched, kept[held_out:], kept[:held_out])
 
-    def curve_examples(self, tasks: Sequence[Task], subsets: Subsets | None) -> list[list[int]]:
+    def curve_examples(
+        self, tasks: Mapping[str, Task], subsets: Subsets | None
+    ) -> dict[str, list[int]]:
         """Choose those of each task that its curve is drawn on: of the checks, `CURVED` at most.
 
         `subsets` says whether a smaller set is named, which leaves half of its examples.
         """
-        examples, kept = self.drawn(tasks[0].size)
-        own = (held_back(kept) or examples)[: min(CHECKED, self.limit or CHECKED)]
+        own = self.draw(tasks[self.task].size).judged[: min(CHECKED, self.limit or CHECKED)]
         if subsets is not None and subsets.found != subsets.named:
             own = own[1::2]
         sides = {*self.twins, *self.spare} if self.seeks_specific else set()
-        others = [
-            split_examples(task.size, self.settings.seed)[1][: self.limit]
+        chosen = {
+            name: split_examples(task.size, self.settings.seed)[1][: self.limit]
             if name in sides
             else task.first(self.limit)
-            for name, task in zip(self.beside, tasks[1:], strict=True)
-        ]
-        return [each[:CURVED] for each in (own, *others)]
-
-
-def held_back(kept: list[int]) -> list[int]:
-    """Choose those of the examples kept for the checks that no search sees: half, or a few."""
-    return kept[: min(CHECKED, max(len(kept) // 2, FEWEST_FRESH))]
+            for name, task in tasks.items()
+        }
+        return {name: each[:CURVED] for name, each in (chosen | {self.task: own}).items()}

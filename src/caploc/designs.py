@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from math import ceil
 
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Int
 
 from caploc.components import Mask, Masks
 from caploc.errors import BadOption
@@ -86,19 +86,6 @@ def scattered(allowed: Mask, masks: int, *, size: int, random: np.random.Generat
         mask[left[:size]] = True
         left = left[size:]
     return knocked_out
-
-
-def weighted(
-    chance: Float[np.ndarray, " heads"], masks: int, *, random: np.random.Generator
-) -> Masks:
-    """Draw masks that knock out head h with chance `chance[h]`, as evenly as chance allows.
-
-    Systematic sampling down the masks: each `floor` or `ceil` of `chance[h] masks` times.
-    """
-    start = random.random(chance.size)
-    steps = np.floor(start + np.arange(1, masks + 1)[:, None] * chance)
-    knocked_out = np.diff(steps, axis=0, prepend=np.floor(start)[None]) > 0
-    return random.permuted(knocked_out, axis=0)
 
 
 def spread_examples(

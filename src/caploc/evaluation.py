@@ -118,9 +118,9 @@ def curve(
     if limit is None:
         examples = run.study.curve_examples(tasks, run.result.validation.subsets)
     else:
-        examples = [task.first(limit) for task in tasks]
+        examples = {name: task.first(limit) for name, task in tasks.items()}
     with run.workbench() as bench:
-        judged = [(bench.meter(task), each) for task, each in zip(tasks, examples, strict=True)]
+        judged = [(bench.meter(tasks[name]), each) for name, each in examples.items()]
         drawn = draw_curve(bench.grid, heads, judged, progress)
         stored = None if limit is None else curve_of(folder)
         if stored is None or _most_examples(stored) <= _most_examples(drawn):

@@ -87,7 +87,7 @@ def build_result(session: Session, search: SearchResult, checks: Checks, command
             copies=session.copies,
             higher_is_better=task.in_metric().higher_is_better,
         ),
-        method=method_settings(study, found, len(session.examples)),
+        method=method_settings(study, found, len(session.draw.searched)),
         seed=study.settings.seed,
         grid=GridShape.of(loaded.grid, study.components),
         intact=search.intact,

@@ -52,9 +52,9 @@ class FinishedRun:
             study = replace(study, model=replace(study.model, workers=allowed.workers))
         return cls(folder, study, result, written)
 
-    def tasks(self) -> list[Task]:
+    def tasks(self) -> dict[str, Task]:
         """Load the run's task and those beside it, judged by their metric."""
-        return [task.in_metric() for task in self.study.tasks()]
+        return {name: task.in_metric() for name, task in self.study.tasks().items()}
 
     def engine(self) -> BatchEngine[LoadedModel]:
         """Load the run's model in this process, and prove it to be the same (`check_same`)."""

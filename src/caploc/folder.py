@@ -23,10 +23,6 @@ OVERLAP, CONTROLS = "overlap.json", "controls.json"
 LEDGER = "ledger.jsonl"
 PROGRESS = "progress.json"  # while the run goes on
 STUDIES = "studies.json"  # marks a folder of several studies, which share its rows
-JSON_FILES = (
-    RUN, RESULT, ANSWERS, EVALUATION, CURVE, INTERACTIONS, UNIVERSAL, COMPARISON, NEURONS, ERASURE,
-    ENHANCEMENT, OVERLAP, CONTROLS, STUDIES,
-)  # fmt: skip
 TOLD = 6  # differences that a sentence names
 # Which command leaves a file that others read; `locate` the rest.
 WRITERS = {NEURONS: "neurons locate", ENHANCEMENT: "neurons enhance"}

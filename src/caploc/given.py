@@ -26,6 +26,7 @@ from caploc.models.placement import weights_wait
 from caploc.models.sources import ModelSource
 from caploc.naming import keep_plain
 from caploc.pairs import read_pairs
+from caploc.registries import PACKED
 from caploc.search.summary import FEWEST_RIGHT
 from caploc.tasks.catalog import GIVEN_SCORE
 from caploc.workbench import ModelOptions
@@ -48,6 +49,7 @@ class GivenModel(ModelOptions):
         model: Any,
         tokenizer: PreTrainedTokenizerBase | None,
         score: "GivenScorer | None" = None,
+        engine: str = PACKED,
     ) -> "GivenModel":
         """Find and prove the heads of a loaded model, or of the one inside a peft model.
 
@@ -56,10 +58,8 @@ class GivenModel(ModelOptions):
             ModelRefused: if its heads are not found or fail the proof.
         """
         loaded = model if isinstance(model, LoadedModel) else proved(model, tokenizer)
-        given = cls(loaded.name, dtype="auto")
-        # no fields: a study's are written to a file
-        object.__setattr__(given, "loaded", loaded)
-        object.__setattr__(given, "score", score)
+        given = cls(loaded.name, backend=engine)
+        vars(given).update(loaded=loaded, score=score)  # no fields: those are written to a file
         return given
 
     def check(self) -> Heads:

@@ -117,24 +117,24 @@ def interactions(
         if value is not None and value < 1:
             raise BadOption(f"--{name} must be 1 or more; got {value}.")
     run = FinishedRun.read(check_named(folder), allowed)
-    task, *_ = run.tasks()
+    task = run.tasks()[run.study.task]
     with run.workbench() as bench:
         grid = bench.grid
         chosen = grid.columns(run.result.top[:most])
-        found, kept = run.study.drawn(task.size)
+        draw = run.study.draw(task.size)
         meter, progress = bench.meter(task), progress or Silent()
         meters = {task.name: meter}
-        intact = meter.under(column_mask(grid.size, []), found, progress, "intact")
+        intact = meter.under(column_mask(grid.size, []), draw.searched, progress, "intact")
         problem = Problem(
             heads=grid.size,
-            examples=found,
+            examples=draw.searched,
             settings=Settings(seed=run.study.settings.seed, top=most),
             probe=task.name,
             signal=add_signal(bench, meters, task.name, intact),
         )
         each = max(1, budget // grid.size) if budget else PER_HEAD
         stand_ins = search(meters, standing_in(problem, chosen, each), progress)
-        sheet = Sheet(problem, (kept or found)[:examples])
+        sheet = Sheet(problem, (draw.kept or draw.searched)[:examples])
         backups = list(behind(chosen, stand_ins))
         known = [{each.first, each.second} for each in backups]
         # A head's backup may be all the rest of its group: that pair is asked once.

@@ -2,15 +2,12 @@
 
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import MISSING, dataclass, field, fields, is_dataclass, replace
+from dataclasses import dataclass, field, replace
 from html import escape
-from inspect import Parameter, signature
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
-from torch.nn import Module
-from transformers import PreTrainedTokenizerBase
 
 from caploc import console
 from caploc.components import HEADS
@@ -34,11 +31,8 @@ from caploc.models.loading import load_model
 from caploc.models.sources import title_of
 from caploc.naming import check_listed, default_folder, is_folder, placed
 from caploc.options import (
-    METHODS,
     ModelFields,
-    Settings,
     StudyFields,
-    TaskOptions,
     build,
     check_read,
     flags,
@@ -46,6 +40,7 @@ from caploc.options import (
 )
 from caploc.pairs import is_pairs
 from caploc.process import without_bars
+from caploc.registries import PACKED
 from caploc.report.card import headline, write_html, write_text
 from caploc.report.figures import chart_curve, chart_heads, metrics_of, print_svg
 from caploc.result import FrontierSet, HeadEffect, Result
@@ -54,7 +49,6 @@ from caploc.verdict import make_card
 from caploc.workbench import ModelOptions
 
 SHOWN = 8  # heads that the summary lists
-PUBLIC = (ModelOptions, Settings, TaskOptions)  # options that are known as `caploc.NAME`
 COLUMNS = ["head", "effect", "low", "high", "q", "selected"]
 
 
@@ -200,7 +194,6 @@ def locate(  # noqa: PLR0913  (what is no option of a study is its own parameter
         RunFailed: if the machine gives up; rows already measured are kept.
         Stopped: if it was interrupted; likewise.
     """
-    given = {**locals()}
     loads = {name: options[name] for name in options.keys() & flags(ModelFields).keys()}
     options = {name: value for name, value in options.items() if name not in loads}
     scorer = None if score is None else GivenScorer(score, score_name)
@@ -209,22 +202,21 @@ def locate(  # noqa: PLR0913  (what is no option of a study is its own parameter
     short = title_of(loading.name) or loading.name
     short = Path(short).name if is_folder(Path(short)) else short
     kind = {options.get("components", HEADS)} - {HEADS}
-    way = options.get("method", METHODS[0])
+    way = options.get("method", StudyFields.method)
     folder = Path(out or default_folder(short, way, *kind, called))
     name = name_task(wanted, folder, score is not None, join)
     if not isinstance(wanted, str) and not quiet:
         warn_of_few_pairs(len(wanted))
-    if isinstance(model, str):
-        given["model"] = loading.name
-    if isinstance(task, str):
-        given["task"] = name
     said = with_general_task(options | {"task": name})
     by_name = {each: value for each, value in options.items() if each in flags(StudyFields)}
     study = build(Study, said | {"model": loading})
     check_read(by_name, [study.method], study.settings.goal)
     check_listed(study.named_tasks)
+    first = [loading.name if isinstance(model, str) else model, task]
+    first += [] if asked is None else [asked]
+    call = call_of(first, {**loads, **options, "out": str(folder)})
     with console.progress(quiet) as progress:
-        found = run_study(study, folder, progress, command=call_of(given))
+        found = run_study(study, folder, progress, command=call)
     if not quiet:
         console.say(write_text(make_card(found.result), found.report, console.width()))
         for note in () if found.result.top else found.result.search.notes:
@@ -276,7 +268,7 @@ def opened(
         if score is None:
             return model, wanted
         model = load_model(**model.loading())
-    return GivenModel.of(model, tokenizer, score).answered_by(loads.get("engine")), wanted
+    return GivenModel.of(model, tokenizer, score, loads.get("engine", PACKED)), wanted
 
 
 def loaded_as(model: Any, loads: Mapping[str, Any]) -> Any:
@@ -293,41 +285,8 @@ def loaded_as(model: Any, loads: Mapping[str, Any]) -> Any:
     return model
 
 
-def call_of(given: Mapping[str, Any]) -> str:
-    """The call of `locate` with these arguments, as Python reads it; defaults are left out."""
-    said = []
-    for name, parameter in signature(locate).parameters.items():
-        value = given[name]
-        if parameter.kind is Parameter.VAR_KEYWORD:
-            said += [f"{key}={as_python(each)}" for key, each in value.items()]
-        elif parameter.default is Parameter.empty:
-            said.append(as_python(value))
-        elif value != parameter.default:
-            by_name = parameter.kind is Parameter.KEYWORD_ONLY
-            said.append(f"{name}={as_python(value)}" if by_name else as_python(value))
-    return f"caploc.locate({', '.join(said)})"
-
-
-def as_python(value: Any) -> str:
-    """An argument as Python reads it; of options, what differs from their defaults.
-
-    What only the program that called has goes by a name: the examples, a model, a function.
-    """
-    if isinstance(value, Path):
-        return repr(str(value))
-    if isinstance(value, list | tuple) and value and not isinstance(value[0], str | int | float):
-        return "examples"
-    if isinstance(value, PreTrainedTokenizerBase | Module):
-        return "model" if isinstance(value, Module) else "tokenizer"
-    if callable(value) and not isinstance(value, type):
-        return getattr(value, "__name__", type(value).__name__)
-    if not is_dataclass(value) or isinstance(value, type):
-        return repr(value)
-    said = []
-    for each in fields(value):
-        default = each.default if each.default_factory is MISSING else each.default_factory()
-        if (given := getattr(value, each.name)) != default:
-            said.append(f"{each.name}={as_python(given)}")
-    kind = type(value)
-    home = "caploc" if kind in PUBLIC else kind.__module__
-    return f"{home}.{kind.__qualname__}({', '.join(said)})"
+def call_of(first: Sequence[Any], options: Mapping[str, Any]) -> str:
+    """The call of `locate`; what only the program has, such as a model, goes by its type."""
+    named = (each if isinstance(each, str | ModelOptions) else type(each) for each in first)
+    said = [each.__name__ if isinstance(each, type) else repr(each) for each in named]
+    return f"caploc.locate({', '.join([*said, *(f'{k}={v!r}' for k, v in options.items())])})"

@@ -6,7 +6,7 @@ them needs PyTorch, so that mistakes are told, and help is shown, at once.
 
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields, is_dataclass
 from functools import cache, wraps
 from pathlib import Path
@@ -27,21 +27,18 @@ from annotated_types import Ge, Gt, Le, Lt, MinLen
 from pydantic import AfterValidator, ConfigDict, ValidationError
 from pydantic_core import ErrorDetails
 
+from caploc.components import HEADS, KINDS
 from caploc.errors import BadData, BadOption, CaplocError, describe_fault, unknown
 from caploc.naming import at_home, default_others, is_file, placed
+from caploc.registries import ENGINES, ESTIMATORS, METHODS, PACKED
 
 Record = TypeVar("Record")
 
 MOST_MASKS = 100_000  # drawn at once, each a byte a head
 MOST_ROWS = 10**12  # a number beyond what anyone could measure is a slip of the finger
 MOST_SEEDS = 2**63 - 1
-METHODS = ("scan", "css", "csb", "css-search", "csb-search", "one-shot", "greedy")
-ESTIMATORS = ("lasso", "lasso-cv", "logistic", "paired")
-ENGINES = ("packed", "vllm", "plain")
-COMPONENTS = ("heads", "groups", "layers")
 GOALS = ("heads", "set", "specific")
 OUTCOMES = ("metric", "logprob")
-PACKED = ENGINES[0]
 ZERO, MEAN, RESAMPLE, PATCH = MODES = ("zero", "mean", "resample", "patch")
 CLUSTER = "ray"
 ADDRESS = "RAY_ADDRESS"  # Ray's own variable
@@ -70,7 +67,7 @@ class Option:
     goals: tuple[str, ...] = ()
 
 
-def one_of(names: Sequence[str], what: str) -> AfterValidator:
+def one_of(names: Collection[str], what: str) -> AfterValidator:
     """Accept these names alone; of any other the nearest is named."""
 
     def check(name: str | None) -> str | None:
@@ -459,12 +456,12 @@ class StudyFields:
     task: Annotated[
         str, MinLen(1), Option("Task, group, tag or YAML, or pairs (.jsonl, .csv)", path=True)
     ]
-    method: Annotated[str, one_of(METHODS, "method"), Option(f"{', '.join(METHODS)}")] = METHODS[0]
+    method: Annotated[str, one_of(METHODS, "method"), Option(f"{', '.join(METHODS)}")] = "scan"
     components: Annotated[
         str,
-        one_of(COMPONENTS, "kind of component"),
+        one_of(KINDS, "kind of component"),
         Option("What to knock out: heads, groups (of query heads that share keys), layers."),
-    ] = COMPONENTS[0]
+    ] = HEADS
     settings: Settings = field(default_factory=Settings)
     examples: Annotated[
         int | None,

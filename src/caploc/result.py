@@ -139,18 +139,6 @@ class BeforeAfter(Record):
     knocked_out: Number | None = None
 
 
-class Likelihoods(Record):
-    """Means over examples whose texts were scored.
-
-    `nats` is the log-probability of a token of the likeliest choice (or of the only text);
-    `evenness` the entropy of the choices in units of the greatest, from 0 (one is certain) to 1
-    (all are alike), None where there is no choice.
-    """
-
-    nats: BeforeAfter
-    evenness: BeforeAfter | None = None
-
-
 class Failures(Record):
     """What became of a task's answers.
 
@@ -170,7 +158,6 @@ class Failures(Record):
     broken: Share | None = None
     categories: dict[Name, Share] = {}
     common: list[Common] = []
-    likelihoods: Likelihoods | None = None
     samples: dict[Name, list[AnswerPair]] = {}
 
 
@@ -608,7 +595,6 @@ class Search(Record):
     chosen: Count | None = None
     masks: Count | None = None
     optimism: Excess | None = None
-    choosing: Excess | None = None
     critical: list[ComponentName] = []
     universal: list[ComponentName] = []
     breaks: dict[ComponentName, Name] = {}  # of a universal head, another task that it breaks
@@ -756,11 +742,6 @@ class Result(Document):
         except CaplocError as error:
             raise ValueError(str(error).rstrip(".")) from None
         return self
-
-    @property
-    def was_searched(self) -> bool:
-        """Whether any head was measured; a task of which nothing can be lost is not searched."""
-        return bool(self.top) or any(entry.effect is not None for entry in self.heads)
 
     def by_name(self) -> dict[str, HeadEffect]:
         """Return every head by its name."""

@@ -1,6 +1,6 @@
 """A study at work: its tasks, the model that answers them, the rows, and what they cost."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -10,7 +10,7 @@ import numpy as np
 
 from caploc.budget import ELSEWHERE, most_checked, most_searched
 from caploc.components import Grid, Mask, find_grid
-from caploc.declaration import Study, held_back
+from caploc.declaration import Draw, Study
 from caploc.engine.api import HeadModel, RowEngine
 from caploc.folder import claim, rows_file
 from caploc.live import LiveProgress, ScanSoFar
@@ -66,16 +66,13 @@ class SearchResult:
 class Session(Workbench[HeadModel]):
     """A study at work. Tasks go by the names that the study gives them.
 
-    `examples` are those that heads are searched on, `fresh` those that sets are compared on, and
-    `held_out` those that no search sees. `copies` examples of the task repeat a question, and are
-    not asked.
+    `draw` says what each of the task's examples is for. `copies` examples of the task repeat a
+    question, and are not asked.
     """
 
     study: Study
     tasks: dict[str, Task]
-    examples: list[int]
-    fresh: list[int]
-    held_out: list[int]
+    draw: Draw
     copies: int
     progress: LiveProgress
 
@@ -97,13 +94,15 @@ class Session(Workbench[HeadModel]):
         """
         progress, study = progress or Silent(), study.check()
         tasks, intervention = study.tasks(), study.intervention()
-        whole = tasks[0].size
-        tasks = [one_of_each_question(task, study.leave_out, progress) for task in tasks]
-        copies = whole - tasks[0].size
-        study.check_examples(tasks[0].size)
-        check_pairs(study.model, intervention, tasks[0])
+        whole = tasks[study.task].size
+        tasks = {
+            name: one_of_each_question(task, study.leave_out, progress)
+            for name, task in tasks.items()
+        }
+        copies = whole - tasks[study.task].size
+        check_pairs(study.model, intervention, tasks[study.task])
         begun = rows_file(folder).exists()
-        with claim(folder, asdict(study), command, digest_data(tasks)) as store:
+        with claim(folder, asdict(study), command, digest_data([*tasks.values()])) as store:
             grid = find_grid(study.components, study.model.check())
             progress = LiveProgress(progress, folder, grid)
             announce(study, tasks, grid, progress)
@@ -114,18 +113,14 @@ class Session(Workbench[HeadModel]):
                     tell_once(progress, describe_uncovered(part))
                 study, tasks = without_unfit_control(study, tasks, answering.misfit, progress)
                 tasks = study.without_defects(tasks, answering.misfit)
-                examples, others = study.drawn(tasks[0].size)
-                held_out = held_back(others)
                 yield cls(
                     answering,
                     store,
                     intervention=intervention,
                     components=study.components,
                     study=study,
-                    tasks=dict(zip((study.task, *study.beside), tasks, strict=True)),
-                    examples=examples,
-                    fresh=others[len(held_out) :],
-                    held_out=held_out,
+                    tasks=tasks,
+                    draw=study.draw(tasks[study.task].size),
                     copies=copies,
                     progress=progress,
                 )
@@ -149,7 +144,7 @@ class Session(Workbench[HeadModel]):
         """Measure what a method asks for, and return what it found."""
         name, meter = self.study.task, self.meter(self.task)
         probes = {name: meter} | {other: self.score_of(other) for other in self.study.beside}
-        intact = meter.under(self.nothing, self.examples, self.progress, "intact")
+        intact = meter.under(self.nothing, self.draw.searched, self.progress, "intact")
         trouble = None
         if self.task.outcome_kind == "metric" and (trouble := describe_trouble(self.task, intact)):
             tell(self.progress, trouble)
@@ -167,16 +162,13 @@ class Session(Workbench[HeadModel]):
         notes = [hopeless] if hopeless and hopeless not in found.notes else []
         found = replace(found, notes=[*([trouble] if trouble else []), *notes, *found.notes])
         asked = {key for _, key in meter.counted}
-        seen = [e for e in (*self.examples, *self.fresh) if self.task.key(e) in asked]
+        seen = [e for e in (*self.draw.searched, *self.draw.fresh) if self.task.key(e) in asked]
         rows, intact_rows = self.cost.rows, self.cost.intact
         noise = self.measure_noise(intact)
         if not self.study.names_sets:  # what heads do together may be more than each one's share
             found = above_noise(found, noise)
         sets = len(found.candidates)
-        expect(
-            self.progress,
-            most_checked(self.study, [*self.tasks.values()], len(found.chosen), sets),
-        )
+        expect(self.progress, most_checked(self.study, self.tasks, len(found.chosen), sets))
         return SearchResult(found, meter.score(intact), noise, seen, rows, intact_rows)
 
     def leave_out_universal(
@@ -193,9 +185,9 @@ class Session(Workbench[HeadModel]):
         study, name = self.study, self.study.task
         return Problem(
             heads=self.grid.size,
-            examples=self.examples,
+            examples=self.draw.searched,
             settings=study.settings,
-            fresh=self.fresh,
+            fresh=self.draw.fresh,
             elsewhere={  # what breaks a twin too is no universal head for that
                 other: self.tasks[other].first(None)[:ELSEWHERE]
                 for other in study.beside
@@ -256,23 +248,21 @@ def one_of_each_question(task: Task, most: float, progress: Progress) -> Task:
 
 def without_unfit_control(
     study: Study,
-    tasks: list[Task],
+    tasks: dict[str, Task],
     misfit: Callable[[Request], str | None],
     progress: Progress,
-) -> tuple[Study, list[Task]]:
+) -> tuple[Study, dict[str, Task]]:
     """Leave out copying, which every task is held against unasked, where the model cannot read it.
 
     So it is with a window of a few dozen tokens.
     """
-    names = (study.task, *study.beside)
     if GENERAL not in study.other_tasks or GENERAL in (*study.twins, *study.spare):
         return study, tasks
-    control = tasks[names.index(GENERAL)]
-    if not (why := next(filter(None, map(misfit, control.requests(0))), None)):
+    if not (why := next(filter(None, map(misfit, tasks[GENERAL].requests(0))), None)):
         return study, tasks
     tell(progress, f"{GENERAL} is left out as a control: it has {why}.")
-    kept = [task for name, task in zip(names, tasks, strict=True) if name != GENERAL]
-    return replace(study, other_tasks=tuple(n for n in study.other_tasks if n != GENERAL)), kept
+    others = tuple(name for name in study.other_tasks if name != GENERAL)
+    return replace(study, other_tasks=others), {n: tasks[n] for n in tasks if n != GENERAL}
 
 
 def describe_join(task: Task) -> str:
@@ -293,13 +283,13 @@ def describe_uncovered(part: str) -> str:
     )
 
 
-def announce(study: Study, tasks: Sequence[Task], grid: Grid[Any], progress: Progress) -> None:
+def announce(study: Study, tasks: Mapping[str, Task], grid: Grid[Any], progress: Progress) -> None:
     """Say what will be done, and how many rows it takes at most."""
     searched, checked = most_searched(study, tasks, grid.size), most_checked(study, tasks)
     tell(
         progress,
         f"{called(study.task)} in {called(title_of(study.model.name) or study.model.name)}: a "
         f"search among {grid.size} {grid.COMPONENT.KIND}s, up to {searched:,} rows; its checks, up "
-        f"to {checked:,} more.{describe_join(tasks[0])}",
+        f"to {checked:,} more.{describe_join(tasks[study.task])}",
     )
     expect(progress, searched + checked)

@@ -84,7 +84,7 @@ def find_universal(
     """
     trials.check()
     first = trials.runs[0]
-    tasks = [run.tasks()[0] for run in trials.runs]
+    tasks = [run.tasks()[run.study.task] for run in trials.runs]
     check_direction(tasks)
     progress = progress or Silent()
     claimed = {"model": first.written.study["model"], "universal": [t.name for t in tasks]}

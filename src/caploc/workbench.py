@@ -2,9 +2,8 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from copy import copy
 from dataclasses import asdict, dataclass, field, replace
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Generic
 
 from transformers import PreTrainedTokenizerBase
 
@@ -79,14 +78,6 @@ class ModelOptions(ModelFields):
     def fingerprint(self) -> str:
         """Tell its weights from others; raises UserError if there is no such model."""
         return self.source().fingerprint()
-
-    def answered_by(self, engine: str | None) -> Self:
-        """Name the engine, unless it is left to what the options say."""
-        if engine is None:
-            return self
-        named = copy(self)  # with what a loaded model has beside its fields
-        object.__setattr__(named, "backend", engine)
-        return named
 
     def loading(self) -> dict[str, Any]:
         """List the arguments of `load_model`."""

@@ -142,8 +142,8 @@ def subject():
     def make(name, others):
         study = Study(model=ModelOptions("smollm2"), task=name, examples=40, limit=20)
         task, twin = (load_task(each, TaskOptions()) for each in (name, f"{name}_twin"))
-        examples, kept = study.drawn(task.size)
-        asked = {name: {task.key(each) for each in (*examples, *kept[:20])}}
+        draw = study.draw(task.size)
+        asked = {name: {task.key(each) for each in (*draw.searched, *draw.kept[:20])}}
         asked |= {each.name: {each.key(n) for n in range(30)} for each in map(load_task, others)}
         run = SimpleNamespace(study=study)
         return Subject(run, task, twin, {each: asked.get(each, set()) for each in names})
@@ -156,7 +156,7 @@ def subject():
 def test_a_set_is_judged_on_what_its_search_did_not_see(subject, name):
     one = subject(name, [])
     chosen = dissociation.choose_examples(one, one, OWN)
-    searched = set(one.run.study.drawn(one.task.size)[0])
+    searched = set(one.run.study.draw(one.task.size).searched)
     assert len(chosen) > 30
     assert not searched & set(chosen)
     twin = dissociation.choose_examples(one, one, OTHER)

@@ -3,7 +3,6 @@
 import pytest
 
 from caploc.contents import TaskScores
-from caploc.declaration import held_back
 from caploc.result import SCHEMA, RunCost, Score, TaskComparison
 from caploc.tables import INTERVAL, join_intervals, tell_losses
 
@@ -25,8 +24,3 @@ def test_a_task_of_which_no_answer_is_right_is_told_so(score, told):
         schema=SCHEMA, model="demo", heads=[], tasks=[row], engines=[], cost=RunCost(), versions={}
     )
     assert ("own: no answer is right to begin with" in " ".join(tell_losses(found))) is told
-
-
-@pytest.mark.parametrize("kept, held", [(0, 0), (20, 20), (30, 20), (60, 30), (600, 100)])
-def test_of_few_examples_kept_for_the_checks_no_search_sees_twenty(kept, held):
-    assert held_back(list(range(kept))) == list(range(held))

@@ -148,11 +148,6 @@ def test_drops_have_their_standard_errors_and_are_repeated_on_fresh_examples():
     best = told["settings"][told["chosen"]]
     assert told["optimism"]["value"] == pytest.approx(best["drop"] - best["held_out_drop"])
     assert (told["chosen_on"], told["checked_on"]) == (40, 60)
-    # Settings that name the same heads, in whatever order, count once beside the chosen one.
-    once = {frozenset(each["heads"]): each for each in told["settings"]}.values()
-    assert len(once) < len({tuple(each["heads"]) for each in told["settings"]})
-    surplus = [each["drop"] - each["held_out_drop"] for each in once]
-    assert told["choosing"]["value"] == pytest.approx(told["optimism"]["value"] - np.mean(surplus))
 
 
 def test_what_is_told_can_be_written_to_a_file():
@@ -194,7 +189,7 @@ def test_where_no_head_matters_the_whole_drop_is_optimism():
 def test_too_few_fresh_examples_leave_the_optimism_open():
     for fresh in ([], [77]):
         found = run("css-search", fresh=fresh).found
-        assert found.diagnostics["optimism"] is None and found.diagnostics["choosing"] is None
+        assert found.diagnostics["optimism"] is None
     found = run("css-search", fresh=[]).found
     assert found.diagnostics["settings"][0]["held_out_drop"] is None
     assert any(note.startswith("No fresh examples") for note in found.notes)
@@ -320,7 +315,7 @@ class TestNotes:
         assert found.chosen == [] and sorted(found.ranking) == list(range(48))
         assert found.notes[0].startswith("No setting found heads that lower the score")
 
-    def test_sets_that_cost_the_same_are_said_to(self):
+    def test_of_sets_that_cost_the_same_the_first_is_chosen(self):
         """One head breaks everything: whatever stands beside it, the drop is the same."""
         shifts = np.zeros(48)
         shifts[7], shifts[9:20] = 30.0, 0.3
@@ -330,7 +325,6 @@ class TestNotes:
             found.diagnostics["settings"][0]["drop"]
         }
         assert found.diagnostics["chosen"] == 0
-        assert found.notes[0].startswith("6 of 6 settings found heads that cost as much")
 
 
 def test_lists_as_files_hold_them_do_as_well():

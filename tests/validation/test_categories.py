@@ -245,9 +245,6 @@ def test_every_choice_unlikely_is_a_failure_of_its_own():
     )
     assert set(told.labels.values()) == {Category.UNLIKELY}  # although the scores are right
     assert told.verdict == "speech"
-    assert dict(told.likelihoods.nats) == pytest.approx({"intact": -0.1, "knocked_out": -12.0})
-    assert told.likelihoods.evenness.intact < 0.1
-    assert 0.7 < told.likelihoods.evenness.knocked_out <= 1
 
 
 @pytest.mark.parametrize(("drop", "category"), [(UNLIKELY - 0.01, "right"), (UNLIKELY, "unlikely")])
@@ -265,7 +262,7 @@ def test_choices_evenly_likely_and_no_less_are_guesses_not_a_failure_to_speak():
     intact = choices_rows(task, [sure(gold) for gold in golds])
     even = [[-1.386 + draw.uniform(-0.01, 0.01) for _ in range(4)] for _ in golds]
     told = categorize_failures(task, intact, choices_rows(task, even))
-    assert told.verdict == "capability" and told.likelihoods.evenness.knocked_out > 0.99
+    assert told.verdict == "capability"
 
 
 def test_the_same_position_for_every_question_is_no_choice():
@@ -332,7 +329,6 @@ def test_one_short_text_cannot_tell_what_the_model_would_have_said():
     )
     assert set(told.labels.values()) == {Category.MISSED}
     assert told.verdict is None and told.harmed.count == COUNT and told.broken.count == 0
-    assert dict(told.likelihoods.nats) == pytest.approx({"intact": -0.1, "knocked_out": -9.0})
 
 
 def test_one_long_text_can():
@@ -355,4 +351,3 @@ def test_a_texts_perplexity_may_rise_a_little_or_beyond_all_bounds():
         after = likelihood_rows([value * factor for value in before])
         told = categorize_failures(task, likelihood_rows(before), after)
         assert set(told.labels.values()) == {category} and told.verdict == verdict
-    assert told.likelihoods.evenness is None

@@ -181,7 +181,7 @@ def test_examples_of_one_set_only_are_left_out():
 def test_no_rows_have_no_verdict():
     told = categorize_failures(writing(GOLDS), [], [])
     assert told.verdict is None and told.examples == 0
-    assert told.harmed.share is None and told.likelihoods is None
+    assert told.harmed.share is None
     assert told.as_dict()["categories"] == {} == told.as_dict()["samples"]
 
 
@@ -196,7 +196,6 @@ def test_the_account_is_json():
         back["categories"]["same choice as others"]["broken"]
         and not back["categories"]["right"]["broken"]
     )
-    assert set(back["likelihoods"]["nats"]) == {"intact", "knocked_out"}
     assert back["samples"]["same choice as others"][0]["gold"] == "0"
 
 
@@ -245,12 +244,3 @@ def test_the_demo_model_fails_as_its_answers_read(demo, name, heads, verdict, mo
     harm = {kind: part.count for kind, part in told.categories.items() if kind != "right"}
     assert told.verdict == verdict
     assert max(harm, key=harm.get, default="right") == most
-
-
-def test_evenness_is_the_entropy_over_that_of_equal_choices():
-    task = choosing([0, 0], choices=4)
-    intact = choices_rows(task, [[-2.0] * 4, [-2.0] * 4])
-    half = choices_rows(task, [[-1.0, -1.0, -900.0, -900.0]] * 2)  # two of four: one bit of two
-    assert dict(categorize_failures(task, intact, half).likelihoods.evenness) == pytest.approx(
-        {"intact": 1.0, "knocked_out": 0.5}
-    )

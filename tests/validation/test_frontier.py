@@ -6,7 +6,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from caploc.errors import BadOption
-from caploc.frontiers import find_gentlest, find_worst
 from caploc.result import Effect, Subsets, TaskEffect, TriedSet
 from caploc.validation.frontier import (
     ONE_WORDING,
@@ -72,12 +71,10 @@ def test_a_set_is_not_named_where_its_needed_heads_cost_too_much_alone(checking)
     assert judge_frontier(promise, [[OWN, IDLE]], 1)[1] == []
 
 
-def test_the_gentlest_set_is_one_that_breaks_the_task(checking):
+def test_sets_that_break_the_task_and_others_are_told_and_not_named(checking):
     promise = promised(checking, needs(OWN, SHARED), price=0.02)
     frontier, named = judge_frontier(promise, [[IDLE], [OWN, SHARED], [SHARED]])
-    assert not named and find_gentlest(frontier).heads in (["L0H6", "L0H2"], ["L0H2"])
-    assert [one.breaks for one in frontier.sets] == [False, True, True]
-    assert find_worst(frontier.sets[1].spared).effect.effect == -1.0
+    assert not named and [one.breaks for one in frontier.sets] == [False, True, True]
 
 
 def test_a_set_that_leaves_a_twin_as_it_was_is_not_named(checking):

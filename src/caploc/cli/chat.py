@@ -8,6 +8,7 @@ import typer
 from caploc import console
 from caploc.cli import options
 from caploc.cli.options import option
+from caploc.folder import check_named
 
 TOKENS = 60  # of an answer
 ENDS = ("/quit", "/exit", "/bye")  # of a chat, as an empty line is
@@ -35,7 +36,7 @@ def chat(
     """
     options.check_heads(heads)
     if heads is None:
-        options.check_named_run(folder)
+        check_named(folder)
     from caploc.playground.answers import Chat
     from caploc.workbench import Allowed
 

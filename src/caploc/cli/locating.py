@@ -11,10 +11,9 @@ import typer
 from caploc import console
 from caploc.cli import options
 from caploc.cli.options import Without, option
+from caploc.components import HEADS
 from caploc.naming import DEFAULT_MODEL, check_examples, check_listed, default_folder
 from caploc.options import (
-    COMPONENTS,
-    METHODS,
     PACKAGED,
     Settings,
     StudyFields,
@@ -24,6 +23,7 @@ from caploc.options import (
     with_general_task,
 )
 from caploc.pairs import is_pairs
+from caploc.registries import METHODS
 
 if TYPE_CHECKING:
     from caploc.result import Result
@@ -64,7 +64,7 @@ def locate(
     See also:
         evaluate, view, export, run
     """
-    methods = options.split_names(method) or [METHODS[0]]
+    methods = options.split_names(method) or [StudyFields.method]
     tasks = options.split_names(task) or list(task)  # an empty name is refused as a task
     said = study | {"model": model, "allow_code": code.allow_code}
     first = [build(StudyFields, said | {"task": tasks[0], "method": way}) for way in methods][0]
@@ -74,7 +74,7 @@ def locate(
     asked = workers.parse()
     check_places(first, (*tasks, *others), here=asked is None)
     names = (Path(name).stem if is_pairs(name) else name for name in tasks)
-    kind = () if first.components == COMPONENTS[0] else (first.components,)
+    kind = {first.components} - {HEADS}
     folder = out or default_folder(model, *methods, *kind, *names)
     # what needs PyTorch comes after what a mistake is seen without
     from caploc.declaration import Study

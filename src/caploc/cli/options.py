@@ -22,6 +22,7 @@ import typer
 
 from caploc import console
 from caploc.errors import BadOption
+from caploc.folder import RESULT, UNIVERSAL, check_named, check_out, finished_in, read_json
 from caploc.naming import at_home, check_listed, check_model_name, is_file, placed
 from caploc.options import (
     Flag,
@@ -58,24 +59,13 @@ def argument(help: str, **more: Any) -> Any:
 
 def check_run(folder: Path) -> Path:
     """Refuse a folder without a finished run before anything is loaded; the argument itself."""
-    from caploc.folder import RESULT, read_json
-
     if not is_file(folder / RESULT):
         read_json(folder / RESULT)  # says what is amiss
     return folder
 
 
-def check_named_run(folder: Path) -> Path:
-    """Refuse what is no finished run, or named no head, before anything is loaded; the folder."""
-    from caploc.folder import check_named
-
-    return check_named(folder)
-
-
 def check_runs(given: list[Path] | Path | None) -> list[Path] | Path | None:
     """Refuse folders without a finished run in or right below them; the argument itself."""
-    from caploc.folder import UNIVERSAL, finished_in
-
     for folder in given if isinstance(given, list) else [given] if given else []:
         if not is_file(folder / UNIVERSAL):
             check_run(finished_in(folder)[0])
@@ -91,7 +81,7 @@ Model = Annotated[
 ]
 
 
-RunWithHeads = Annotated[Path, argument("A finished run's folder.", callback=check_named_run)]
+RunWithHeads = Annotated[Path, argument("A finished run's folder.", callback=check_named)]
 RunFolder = Annotated[Path, argument("A finished run's folder.", callback=check_run)]
 HeadNames = Annotated[str | None, option("Heads by name, such as L0H5,L1H3, instead of the run's.")]
 ONE_OR_MORE = "repeat, or with commas"
@@ -135,8 +125,6 @@ Tasks = Annotated[list[str], task_option(flags(StudyFields)["task"].option.help,
 
 def check_folder(folder: Path | None) -> Path | None:
     """Refuse as a run's folder what can be none, before anything is loaded."""
-    from caploc.folder import check_out
-
     return None if folder is None else check_out(folder)
 
 

@@ -10,10 +10,9 @@ from typing import Any
 import psutil
 import torch
 
-from caploc.contents import FORMS, read_contents
+from caploc.contents import read_contents
 from caploc.errors import CaplocError, StoreFailed, UserError
-from caploc.folder import CURVE, ROWS, RUN, STUDIES, package_versions, read_json, rows_file
-from caploc.sandbox import describe_isolation
+from caploc.folder import CURVE, ROWS, RUN, STUDIES, package_versions, rows_file
 from caploc.store import reading
 from caploc.workbench import ModelOptions
 
@@ -24,7 +23,9 @@ SHOWN = 5  # complaints of SQLite's own that are repeated
 
 
 def machine_facts() -> dict[str, Any]:
-    """Versions, devices and memory."""
+    """Versions, devices and memory, and behind which walls programs are run."""
+    from caploc.sandbox import describe_isolation
+
     cuda = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
     return {
         "python": platform.python_version(),
@@ -127,7 +128,7 @@ def read_files(folder: Path, names: set[str], found: Examined) -> None:
     """Read a folder's JSON files, and note those that are not what a run writes."""
     for name in sorted(names):
         try:
-            (read_contents if name in FORMS else read_json)(folder / name)
+            read_contents(folder / name)
         except CaplocError as error:
             found.faults.append(str(error))
 

@@ -7,14 +7,7 @@ their parts.
 from importlib.util import find_spec
 
 from caploc.errors import BadOption, pick
-
-PACKED, VLLM, PLAIN = "packed", "vllm", "plain"
-# An engine to ask for, and who answers: what one refuses goes to the next.
-ENGINES: dict[str, tuple[str, ...]] = {
-    PACKED: (PACKED, PLAIN),
-    VLLM: (VLLM, PACKED, PLAIN),
-    PLAIN: (PLAIN,),
-}
+from caploc.registries import ENGINES, PACKED, VLLM
 
 
 def check_engine(name: str, elsewhere: str | None = None) -> None:

@@ -9,7 +9,6 @@ from itertools import takewhile
 from operator import itemgetter
 from typing import Generic, Protocol, TypeVar
 
-from caploc.engine import ENGINES, PACKED, PLAIN, VLLM
 from caploc.engine.api import Answer, Ask, Engine, Way
 from caploc.engine.encoding import RequestEncoder
 from caploc.engine.packed import PackedBackend
@@ -20,6 +19,7 @@ from caploc.engine.reading import SourceReader
 from caploc.engine.vllm import VllmBackend
 from caploc.errors import pick
 from caploc.models.loading import CutModel
+from caploc.registries import ENGINES, PACKED, PLAIN, VLLM
 from caploc.tasks.task import Request
 
 

@@ -16,6 +16,7 @@ from sklearn.linear_model import Lasso, LassoCV, LogisticRegression
 from sklearn.metrics import r2_score
 from sklearn.model_selection import GroupKFold, KFold, cross_val_predict
 
+from caploc import registries
 from caploc.components import ALONE
 from caploc.errors import BadOption
 from caploc.recovery.estimate import (
@@ -296,11 +297,6 @@ def without_intervals(name: str, rows: Rows, effect: PerHead) -> Estimate:
     return Estimate(name, np.where(measured, effect, np.nan), unknown, unknown, unknown)
 
 
-ESTIMATORS: dict[str, Estimator] = {
-    "lasso": fit_paper_lasso,
-    "lasso-cv": fit_chosen_lasso,
-    "logistic": fit_logistic,
-    "paired": fit_paired,
-}
+ESTIMATORS: dict[str, Estimator] = registries.ESTIMATORS
 
 __all__ = ["ESTIMATORS", "Estimate", "Estimator", "Measurements"]

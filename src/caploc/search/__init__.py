@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
-from caploc import designs
+from caploc import designs, registries
 from caploc.search.plan import Found, Plan, Problem, Search, column_mask
 from caploc.search.published import (
     check_choices,
@@ -35,7 +35,6 @@ class Method:
     paper's.
     """
 
-    about: str
     search: Callable[[Problem], Search]
     masks: Callable[[Problem], int] | None = None
     draws_masks: bool = False  # uses --masks and --rate
@@ -77,46 +76,31 @@ def most_scanned(problem: Problem) -> int:
     return sizes.scanned * every + sizes.most + breaking
 
 
-METHODS = {
-    "scan": Method(
-        "every head alone on a few examples, then the first of them on many",
-        scan,
-        has_goals=True,
-        check=check_goal,
-        spent=most_scanned,
-    ),
-    "css": Method(
-        "stratified random masks and the Lasso (the paper's)",
-        partial(random_masks, draw=designs.stratified),
-        lambda problem: problem.settings.masks,
-        draws_masks=True,
-    ),
-    "csb": Method(
-        "Bernoulli random masks and the Lasso (the paper's)",
-        partial(random_masks, draw=designs.bernoulli),
-        lambda problem: problem.settings.masks,
-        draws_masks=True,
-    ),
-    "css-search": Method(
-        "css with the masks and rate whose heads break most (the paper's search)",
-        partial(tuned, draw=designs.stratified),
-        names_sets=True,
-        check=partial(check_choices, draw=designs.stratified),
-        spent=partial(rows_of_choices, draw=designs.stratified),
-    ),
-    "csb-search": Method(
-        "csb with the masks and rate whose heads break most (the paper's search)",
-        partial(tuned, draw=designs.bernoulli),
-        names_sets=True,
-        check=partial(check_choices, draw=designs.bernoulli),
-        spent=partial(rows_of_choices, draw=designs.bernoulli),
-    ),
-    "one-shot": Method(
-        "every head alone, the largest drops", one_shot, lambda problem: len(problem.eligible)
-    ),
-    "greedy": Method(
-        "every head alone, again after each one found", greedy, rounds, names_sets=True
-    ),
-}
+SCAN = Method(scan, has_goals=True, check=check_goal, spent=most_scanned)
+CSS = Method(
+    partial(random_masks, draw=designs.stratified),
+    lambda problem: problem.settings.masks,
+    draws_masks=True,
+)
+CSB = Method(
+    partial(random_masks, draw=designs.bernoulli),
+    lambda problem: problem.settings.masks,
+    draws_masks=True,
+)
+CSS_SEARCH = Method(
+    partial(tuned, draw=designs.stratified),
+    names_sets=True,
+    check=partial(check_choices, draw=designs.stratified),
+    spent=partial(rows_of_choices, draw=designs.stratified),
+)
+CSB_SEARCH = Method(
+    partial(tuned, draw=designs.bernoulli),
+    names_sets=True,
+    check=partial(check_choices, draw=designs.bernoulli),
+    spent=partial(rows_of_choices, draw=designs.bernoulli),
+)
+ONE_SHOT = Method(one_shot, lambda problem: len(problem.eligible))
+GREEDY = Method(greedy, rounds, names_sets=True)
+METHODS: dict[str, Method] = registries.METHODS
 
 __all__ = ["METHODS", "Found", "Method", "Plan", "Problem", "Search", "column_mask"]

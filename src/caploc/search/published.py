@@ -343,14 +343,14 @@ def summarize_tuned(
     ]
     drops = [-np.inf if each["drop"] is None else each["drop"] for each in settings]
     chosen = int(np.argmax(drops))
-    kept, sets = tried[chosen], (*losses, place[chosen])
+    kept = tried[chosen]
     told |= {
         "settings": settings,
         "chosen": chosen,
         "masks": kept.masks,
         "rate": kept.rate,
-        "optimism": optimism(*sets),
-        "choosing": choosing(*sets),
+        # heads were fitted to these examples, and the setting was chosen on them
+        "optimism": excess(*(each[place[chosen]] for each in losses)),
     }
     heads = kept.heads if drops[chosen] > 0 else []
     ranking = problem.rank(kept.estimate.order())
@@ -390,25 +390,6 @@ def excess(used: Losses, fresh: Losses) -> dict[str, float] | None:
     return {"value": value, "stderr": stderr, "low": value - half, "high": value + half}
 
 
-def optimism(used: LossesOfSets, fresh: LossesOfSets, chosen: int) -> dict[str, float] | None:
-    """Tell how much more the chosen set costs where it was found and chosen than on fresh examples.
-
-    Heads were fitted to these examples, a set was chosen on them, and they may be others than most.
-    """
-    return excess(used[chosen], fresh[chosen])
-
-
-def choosing(used: LossesOfSets, fresh: LossesOfSets, chosen: int) -> dict[str, float] | None:
-    """Tell the part of the optimism that choosing alone adds; None with a single set.
-
-    The chosen set's loss is taken less the mean loss of all sets, example by example: the sets
-    share examples and fits, so only the choice is left.
-    """
-    if len(used) < 2:
-        return None
-    return excess(*(losses[chosen] - losses.mean(axis=0) for losses in (used, fresh)))
-
-
 def notes(told: dict[str, Any]) -> list[str]:
     """Say what a reader should know of the choice, the weightiest first."""
     tried, surplus, sentences = told["settings"], told["optimism"], list[str]()
@@ -417,8 +398,6 @@ def notes(told: dict[str, Any]) -> list[str]:
         sentences.append(
             "No setting found heads that lower the score when knocked out together: none is named."
         )
-    elif tie := tie_note(told):
-        sentences.append(tie)
     if surplus is not None and surplus["low"] > 0:
         sentences.append(
             f"The choice flatters itself: the heads named lower the score by {surplus['value']:.3f}"
@@ -430,18 +409,3 @@ def notes(told: dict[str, Any]) -> list[str]:
     if len(tried) < told["offered"]:
         sentences.append(f"The budget bought {len(tried)} of {told['offered']} settings.")
     return sentences
-
-
-def tie_note(told: dict[str, Any]) -> str:
-    """Say that other heads cost the same, so that the drop did not choose between them."""
-    tried = told["settings"]
-    best = tried[told["chosen"]]["drop"]
-    same = [setting for setting in tried if setting["drop"] == best]
-    sets = {frozenset(setting["heads"]) for setting in same}
-    if len(sets) < 2:
-        return ""
-    return (
-        f"{len(same)} of {len(tried)} settings found heads that cost as much as those named, in "
-        f"{len(sets)} different sets: the fewest masks, then the lowest rate, decided between "
-        "them, and a few heads that break everything may hide what the others do."
-    )

@@ -17,7 +17,7 @@ from caploc.declaration import Study
 from caploc.errors import BadOption, CaplocError, OutOfMemory, describe_faults, unknown
 from caploc.files import read_toml
 from caploc.naming import are_twins, at_home, folder_name
-from caploc.options import METHODS, StudyFields, build, flags, with_general_task
+from caploc.options import StudyFields, build, flags, with_general_task
 from caploc.workbench import Allowed, ModelOptions
 
 LAID = ("model", "task", "method", "seed")  # what the file has lists of
@@ -79,7 +79,7 @@ class StudyFile(BaseModel):
     out: Name | None = None
     models: Some[Listed]
     tasks: Some[Listed]
-    methods: Some[Listed] = [Entry(name=METHODS[0])]
+    methods: Some[Listed] = [Entry(name=StudyFields.method)]
     seeds: Some[Seed] = [0]
     settings: Table = Table()
     overrides: list[Override] = []

@@ -156,9 +156,6 @@ def check_task_name(name: str, options: TaskOptions | None = None) -> None:
             raise BadOption(NOT_ALLOWED.format(entry.name))
 
 
-LoadTasks = Callable[[Sequence[str], TaskOptions], list[Task]]
-
-
 def can_train(name: str, options: TaskOptions | None = None) -> bool:
     """Tell whether the task has a training split, in the files if the options name some."""
     place = find_task(name)

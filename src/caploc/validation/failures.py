@@ -5,21 +5,18 @@ question the same or finds every choice absurd. This module reads the answers: e
 (`categories`), and the set a verdict.
 """
 
-import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from itertools import chain
-from statistics import fmean as mean
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 from pydantic import Field
-from scipy.special import log_softmax
 
 from caploc.recovery.estimate import true_scores
-from caploc.result import AnswerPair, BeforeAfter, Failures, Likelihoods, Share
+from caploc.result import AnswerPair, Failures, Share
 from caploc.store import Row
-from caploc.tasks.task import Generate, Response, Scored, Task, responses_from_json
+from caploc.tasks.task import Generate, Response, Task, responses_from_json
 from caploc.validation import MARGIN
 from caploc.validation.categories import BROKEN, Answered, Case, Category, Labels, written_text
 
@@ -72,7 +69,6 @@ def categorize_failures(
         broken=part(broken, harmed),
         categories={c.value: part(counts[c], len(scored), broken=c in BROKEN) for c in kinds},
         common=[*labels.answers, *chain(*labels.picks.values())],
-        likelihoods=likelihoods(scored),
         samples={
             c.value: [
                 answer_pair(task, case.example, case.intact.responses, case.knocked_out.responses)
@@ -162,27 +158,6 @@ def part(count: int, whole: int, **kind: bool) -> Share:
         return Share(**kind, count=count, share=None, low=None, high=None)
     low, high = true_scores(count, whole)
     return Share(**kind, count=count, share=count / whole, low=low, high=high)
-
-
-def likelihoods(cases: Sequence[Case]) -> Likelihoods | None:
-    """Say how likely texts were, and how evenly choices; None where nothing was scored."""
-    pairs = [(c.intact, c.knocked_out) for c in cases if c.intact.likelihood is not None]
-    if not pairs:
-        return None
-    nats = [mean(answer.likelihood for answer in answers) for answers in zip(*pairs, strict=True)]
-    choices = [pair for pair in pairs if len(pair[0].responses) > 1]
-    even = [mean(map(evenness, answers)) for answers in zip(*choices, strict=True)]
-    return Likelihoods(
-        nats=BeforeAfter(intact=nats[0], knocked_out=nats[1]),
-        evenness=BeforeAfter(intact=even[0], knocked_out=even[1]) if choices else None,
-    )
-
-
-def evenness(answer: Answered) -> float:
-    """Return the entropy of the choices, by their log-probabilities, over its greatest value."""
-    scored = [response.logprob for response in answer.responses if isinstance(response, Scored)]
-    logs = log_softmax(scored)
-    return float(-(np.exp(logs) * logs).sum() / math.log(len(scored)))
 
 
 def answer_pair(

@@ -9,7 +9,6 @@ from scipy.optimize import brentq
 
 from caploc import designs
 from caploc.errors import BadOption
-from caploc.frontiers import find_worst
 from caploc.recovery import falls_short
 from caploc.result import Frontier, FrontierSet, Subsets, TaskEffect, number
 from caploc.validation import Check, Outcomes, scored_both
@@ -200,5 +199,6 @@ def frontier_note(frontier: Frontier, named: Sequence[int]) -> list[str]:
 
 def describe_worst(one: FrontierSet) -> str:
     """Write the spared task that loses most, and by how many points, in brackets."""
-    worst = find_worst(one.spared)
+    known = [each for each in one.spared if each.effect.effect is not None]
+    worst = min(known, key=lambda each: each.effect.effect or 0.0, default=None)
     return f" ({worst.task}, the worst, {100 * (worst.effect.effect or 0.0):+.1f})" if worst else ""
