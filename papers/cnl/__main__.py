@@ -26,7 +26,8 @@ from caploc.neurons.erasure import erase, list_losses
 from caploc.neurons.finding import score_cache
 from caploc.neurons.locating import locate
 from caploc.neurons.model import NeuronModel, as_neurons
-from caploc.neurons.study import NeuronStudy, open_study, write_result
+from caploc.neurons.report import write_result
+from caploc.neurons.study import NeuronStudy, open_study
 from caploc.stats import plain_value
 from caploc.stats.threshold import Rule
 from papers.cnl.comparisons import Effects, compare_points, cross

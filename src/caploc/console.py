@@ -344,19 +344,3 @@ def show_table(headings: list[str], rows: list[list[str]], title: str = "") -> N
     for row in rows:
         table.add_row(*(escape(printable(cell)) for cell in row))
     Console(width=width(160)).print(table)
-
-
-def show_exhibits(
-    result: Any, exhibits: list[Any], as_json: bool, said: str = "", *, notes: bool = True
-) -> None:
-    """Print a result's tables with their notes, and what is said of them; or the result as JSON."""
-    if as_json:
-        say_json(result)
-        return
-    for exhibit in exhibits:
-        rows = [list(map(str, row)) for row in exhibit.shown()]
-        show_table(list(exhibit.columns), rows, exhibit.title)
-        for note in exhibit.notes if notes else ():
-            say(note)
-    if said:
-        say(said)

@@ -10,8 +10,6 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Protocol
 
-import yaml
-
 from caploc.naming import YAML, is_file
 from caploc.result import Result, TaskComparison
 
@@ -301,10 +299,3 @@ def unit_of_metric(
     elif words & SHARE_WORDS and all(0 <= score <= 1 for score in finite_numbers(scores)):
         kind = ScoreKind.SHARE
     return Unit(kind, metric, higher_is_better)
-
-
-@cache
-def read_yaml(path: Path) -> dict[str, Any]:
-    """Read a YAML file that lies beside the code."""
-    found: dict[str, Any] = yaml.safe_load(path.read_text(encoding="utf-8"))
-    return found

@@ -63,7 +63,7 @@ def quick():
     """Tasks are read once, and no page is written."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(studies, "load_source", remembered)
-        patch.setattr(studies, "write_exhibits", undrawn)
+        patch.setattr("caploc.neurons.report.write_exhibits", undrawn)
         yield patch
 
 

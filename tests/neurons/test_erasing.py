@@ -40,7 +40,7 @@ def run(located, tmp_path):
 @pytest.fixture
 def undrawn(monkeypatch):
     """Without the pages, which take longer than all else and have tests of their own."""
-    monkeypatch.setattr("caploc.neurons.study.write_exhibits", lambda *told: None)
+    monkeypatch.setattr("caploc.neurons.report.write_exhibits", lambda *told: None)
 
 
 class Counting(Silent):
@@ -87,20 +87,18 @@ def test_each_set_takes_its_own_task_and_no_other(done):
 
 def test_exhibits_hold_the_figures(done):
     folder, result, exhibits = done
-    tables = {exhibit.name: exhibit for exhibit in exhibits}
-    matrix = [[cell.split(" (") for cell in row[1:]] for row in tables["erasure-matrix"].rows]
+    arms, doses, effects = exhibits
+    matrix = [[cell.split(" (") for cell in row[1:]] for row in effects.rows]
     own = [float(matrix[place][place][0]) for place in range(2)]
     across = [float(matrix[place][1 - place][0]) for place in range(2)]
     assert min(own) > 4 and max(map(abs, across)) < 0.01
     # of the task itself; a random draw may hold a neuron that the other task hangs on
     assert all(abs(float(matrix[place][place][1].rstrip(")"))) < 0.05 for place in range(2))
-    for row, task in zip(tables["doses"].rows, result["tasks"], strict=True):
+    for row, task in zip(doses.rows, result["tasks"], strict=True):
         assert row[-1] == f"{task['doses'][-1]['logprob']['mean']:.3f} (6)"
-    for exhibit in exhibits:
-        assert all(len(row) == len(exhibit.columns) for row in exhibit.rows)
-        assert exhibit.draw()["layer"]
-    page = (folder / "erasure" / "report.html").read_text()
-    assert "more than in any draw: 2 of 2 tasks" in page
+    assert [row[arms.columns.index("beats every draw")] for row in arms.rows] == ["yes", "yes"]
+    assert all(exhibit.chart.to_dict() for exhibit in exhibits)
+    assert arms.title in (folder / "erasure" / "report.html").read_text()
 
 
 def test_erasing_scores_activity_and_nothing_anew(located, done):

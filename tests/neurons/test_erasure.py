@@ -15,16 +15,13 @@ from caploc.neurons.erasure import (
     LOCATED,
     OWN,
     UNIFORM,
-    ErasedTask,
     Eraser,
     Erasing,
-    erasure_headline,
+    tabulate_arms,
 )
 from caploc.neurons.finding import score_cache
 from caploc.neurons.study import NeuronBench
 from caploc.progress import Silent
-from caploc.report.exhibits import NOTHING
-from caploc.report.tabulation import fill_tables
 from caploc.stats.threshold import Rule
 from caploc.store import Store
 from worlds.planted_neurons import PlantedNeurons
@@ -221,14 +218,14 @@ def test_what_means_nothing_is_refused(asked, sentence):
 
 def test_the_table_of_arms_says_what_was_lost(planted, eraser):
     own = eraser().erase(planted(TWO).source("warm"))
-    erased = [ErasedTask("warm", 6, own, [])]
-    (table,) = fill_tables("erasure", {"tasks": [each.as_dict() for each in erased]})
-    (row,) = table.rows
-    task, neurons, intact, located, *draws, lost, _, beaten, as_active, gain = row
-    assert as_active == NOTHING  # where activity is not known
-    assert (task, neurons, intact.number, beaten) == ("warm", "6", 1, "yes")
-    assert located == "0.000"
-    assert draws == [NOTHING] + ["1.000 (1.000 to 1.000)"] * 2 + ["1.000"]
-    assert lost.startswith(f"{own.located.logprob.mean:.3f} [")
-    assert gain.number == own.logprob.pooled_gain
-    assert erasure_headline(erased).endswith("more than in any draw: 1 of 1 tasks")
+    table = tabulate_arms({"warm": own.as_dict()})
+    (row,) = (dict(zip(table.columns, row, strict=True)) for row in table.rows)
+    assert "random as active" not in row  # where activity is not known
+    assert row["intact"].startswith("1.000 ± ") and row["located erased"] == "0.000"
+    assert row["random"] == row["random in layers"] == "1.000 (1.000 to 1.000)"
+    assert row["bottom"] == "1.000" and row["beats every draw"] == "yes"
+    assert row["log-probability lost"].startswith(f"{own.located.logprob.mean:.3f} (")
+    # in nats: draws that cost next to nothing have next to no standard deviation to count in
+    excess = own.logprob.excess
+    told = f"{excess.mean:.3f} ({excess.low:.3f} to {excess.high:.3f})"
+    assert own.logprob.pooled_gain > 100 and row["more than in the same layers"] == told

@@ -11,7 +11,7 @@ from caploc.cli.neurons import locate as locate_command
 from caploc.neurons.attribution import Attribution
 from caploc.neurons.erasure import DRAWS, Erasing
 from caploc.neurons.finding import TaskNeurons
-from caploc.neurons.locating import LocatedNeurons, locate, locating_headline, warn_of_few
+from caploc.neurons.locating import LocatedNeurons, describe_task, locate
 from caploc.neurons.model import NeuronGrid
 from caploc.neurons.study import NeuronStudy
 from caploc.stats.threshold import Moments, Rule
@@ -67,11 +67,11 @@ def scored(sizes, **settings):
 def test_a_score_that_few_examples_carry_is_warned_of(sizes, settings, effective):
     found = scored(sizes, **settings)
     located = LocatedNeurons(NeuronGrid((15, 15)), Rule(), {"one": found}, {})
-    told = found.as_dict(located.grid, located.rule)["effective_examples"]
-    assert told == (effective if effective is None else pytest.approx(effective))
-    warned = warn_of_few(located)
-    assert len(warned) == (effective is not None and effective < 4)
-    assert all("weighs as that of 2" in line for line in warned)
+    (told,) = located.as_dict()["tasks"]
+    expected = effective if effective is None else pytest.approx(effective)
+    assert told["effective_examples"] == expected
+    warned = effective is not None and effective < 4
+    assert describe_task(told)["examples"] == ("20, weighing as 2" if warned else "20")
 
 
 def test_figures_on_disk_keep_the_sizes():
@@ -90,11 +90,6 @@ def test_locating_tells_what_erasing_costs(tmp_path_factory, tmp_path):
         assert arms == ["located", *["random in layers"] * DRAWS]
         assert task["erased"]["beats_every_layer_matched_draw"] is True
         assert task["within"]["rates"]["largest"]["low"] == 1
-    erasure = next(exhibit for exhibit in exhibits if exhibit.name == "erasure")
-    assert len(erasure.rows) == 2 and erasure.draw()["layer"]
-    assert "erasing them costs " in (tmp_path / "report.html").read_text()
-
-
-def test_the_headline_counts_only_what_was_measured():
-    located = LocatedNeurons(NeuronGrid((15, 15)), Rule(), {"one": scored(EVEN)}, {})
-    assert "erasing" not in locating_headline(located, 0.6)
+    erasure = exhibits[1]
+    assert len(erasure.rows) == 2 and erasure.chart.to_dict()["layer"]
+    assert erasure.title in (tmp_path / "report.html").read_text()

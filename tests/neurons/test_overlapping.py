@@ -1,6 +1,7 @@
 """The overlap of finished runs against the algebra of sets, on files written by hand."""
 
 import json
+from html import unescape
 from itertools import product
 
 import numpy as np
@@ -12,6 +13,7 @@ from scipy.stats import hypergeom
 from caploc.errors import BadOption, UserError
 from caploc.neurons.locating import overlap
 from caploc.neurons.model import NeuronGrid
+from caploc.neurons.report import write_number
 
 GRID = NeuronGrid((6, 4))
 A, B, C = {"L0N0", "L0N1", "L1N2"}, {"L0N1", "L1N2"}, {"L0N5", "L1N0", "L1N1", "L0N0"}
@@ -76,25 +78,22 @@ def test_every_rate_of_every_two_tasks_is_the_algebra_of_sets(runs, tmp_path):
     assert result["rates"]["largest"][0][0] == pytest.approx(expected["largest"])
     assert result["rates"]["largest"][1][1] == 1 and result["rates"]["largest"][2][2] == 0
     assert json.loads((tmp_path / "overlap.json").read_text()) == json.loads(json.dumps(result))
-    tables = {each.name: each for each in exhibits}
-    for rate in ("largest", "iou"):
-        shown = [[getattr(cell, "number", None) for cell in row[1:]]
-                 for row in tables[f"overlap-{rate}"].rows]  # fmt: skip
-        assert shown == result["rates"][rate]
+    for table, rate in zip(exhibits, ("largest", "iou"), strict=False):
+        for row, values in zip(table.rows, result["rates"][rate], strict=True):
+            assert row[1:] == [write_number(value) for value in values]
 
 
 def test_neurons_in_common_stand_beside_what_chance_gives(runs, tmp_path):
     _, exhibits = overlap(runs, {}, tmp_path)
-    (table,) = [each for each in exhibits if each.name == "overlap-pairs"]
-    rows = {row[0]: row for row in table.rows}
+    rows = {row[0]: row for row in exhibits[-1].rows}
     assert set(rows) == {"a, b", "a, c", "b, c"}
     first = rows["a, b"]
     assert first[1] == "2" and first[-1] == "L0N1 L1N2"
-    assert first[2].number == pytest.approx(3 * 2 / 10)
-    assert first[3].number == pytest.approx(hypergeom(10, 3, 2).sf(1))
-    assert first[4].number == pytest.approx(2 * 1 / 6 + 1 * 1 / 4)
+    assert first[2] == f"{3 * 2 / 10:.2f}"
+    assert first[3] == f"{hypergeom(10, 3, 2).sf(1):.4f}"
+    assert first[4] == f"{2 * 1 / 6 + 1 * 1 / 4:.2f}"
     # both in common: one of two in layer 0's six, the single one of layer 1's four
-    assert first[5].number == pytest.approx(2 / 6 * 1 / 4)
+    assert first[5] == f"{2 / 6 * 1 / 4:.4f}"
     assert (rows["b, c"][1], rows["b, c"][-1]) == ("0", "–")
 
 
@@ -104,10 +103,8 @@ def test_kinds_part_the_matrix(runs, tmp_path):
     assert result["cohesion"]["same_kind"] == pytest.approx((rate[0][1] + rate[1][0]) / 2)
     across = [rate[0][2], rate[2][0], rate[1][2], rate[2][1]]
     assert result["cohesion"]["across_kinds"] == pytest.approx(np.mean(across))
-    (table,) = [each for each in exhibits if each.name == "overlap-largest"]
-    assert f"of one kind overlap by {np.mean([rate[0][1], rate[1][0]]):.3f}" in " ".join(
-        table.notes
-    )
+    same_kind = f"{np.mean([rate[0][1], rate[1][0]]):.3f}"
+    assert f"tasks of one kind {same_kind}" in exhibits[0].notes
 
 
 @given(
@@ -131,9 +128,13 @@ def test_any_sets_even_empty_ones_give_plain_numbers(tmp_path_factory, chosen):
     assert "nan" not in str([str(cell) for e in exhibits for row in e.rows for cell in row]).lower()
 
 
-def test_the_folder_for_the_result_is_made(runs, tmp_path):
-    overlap(runs, {}, tmp_path / "new" / "place")
+def test_the_page_lies_in_the_folder_that_was_named_or_below_the_first_run(runs, tmp_path):
+    _, exhibits = overlap(runs, {}, tmp_path / "new" / "place")
     assert (tmp_path / "new" / "place" / "overlap.json").exists()
+    overlap(runs, {})
+    assert (runs[0] / "overlap.json").exists() and not (runs[0] / "report.html").exists()
+    for page in (tmp_path / "new" / "place", runs[0] / "overlap"):
+        assert exhibits[0].title in unescape((page / "report.html").read_text())
 
 
 def test_runs_of_two_models_do_not_go_together(runs, tmp_path):

@@ -11,9 +11,7 @@ from rich.progress import Progress
 
 from caploc import console
 from caploc.naming import default_folder, folder_name
-from caploc.report import exhibits as writing
-from caploc.report.card import headline, write_markdown
-from caploc.report.exhibits import Exhibit
+from caploc.report.card import escape_markdown, headline, write_markdown
 from caploc.report.templates import write_page
 from caploc.result import (
     GridShape,
@@ -34,36 +32,11 @@ HOSTILE = (
 TEXT = st.text(max_size=60) | st.just(HOSTILE)
 
 
-def exhibit(text):
-    return Exhibit("t", text, (text, "b"), [(text, text), ("c", "d")], [text])
-
-
-@given(TEXT)
-def test_latex_commands_are_text(text):
-    """Nothing of the text is left that TeX reads as more than a letter."""
-    page = writing.escape_latex(text)
-    for known in sorted(
-        set(writing.SIGNS.values()) | set(map(writing.escape_latex, writing.SIGNS)), key=len
-    )[::-1]:
-        page = page.replace(known, "")
-    assert not set("\\%$#&~^") & set(page)
-
-
-def test_latex_of_an_exhibit_holds_no_command_of_the_text():
-    page = writing.latex_environment(exhibit(HOSTILE))
-    assert r"\input{" not in page and r"\write18" not in page
-    assert "\x1b" not in page
-
-
 @given(TEXT)
 def test_markdown_keeps_a_cell_a_cell(text):
-    """No text adds a row or a column, and none is HTML."""
-    plain = writing.markdown_page(exhibit("x")).splitlines()
-    lines = writing.markdown_page(exhibit(text)).splitlines()
-    rows, expected = ([each for each in one if each.startswith("|")] for one in (lines, plain))
-    assert len(rows) == len(expected)
-    assert {len(re.findall(r"(?<!\\)\|", row)) for row in rows} == {3}
-    assert not re.search(r"(?<!\\)<[a-zA-Z/!]", "\n".join(lines))
+    """No text ends a cell or a row, and none is HTML."""
+    cell = escape_markdown(text)
+    assert not re.search(r"(?<!\\)(?:\\\\)*[|<]", cell) and "\n" not in cell
 
 
 @given(TEXT)
@@ -110,7 +83,7 @@ def test_names_lead_to_no_other_folder(text):
 
 def test_names_of_models_and_tasks_are_text_in_every_page(tmp_path):
     page = write_page(
-        tmp_path, "exhibits.html.j2", title=HOSTILE, headline=HOSTILE, lines=[HOSTILE],
+        tmp_path, "tables.html.j2", title=HOSTILE, lines=[HOSTILE],
         command=HOSTILE, sections=[],
     ).read_text()  # fmt: skip
     assert "<script>alert" not in page and "<img src=x" not in page

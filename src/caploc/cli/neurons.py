@@ -15,6 +15,7 @@ from caploc.naming import default_folder, placed
 from caploc.options import ModelFields, Option, TaskOptions, flags, parse_data, record
 
 if TYPE_CHECKING:
+    from caploc.neurons.report import Exhibit
     from caploc.neurons.training import TuningRecipe
     from caploc.workbench import Allowed
 
@@ -82,7 +83,19 @@ def run_and_show(
     """Run what a command asks for, watched, and print its tables, or its result as JSON."""
     with output.progress() as progress:
         result, shown = run(*asked, progress=progress, command=options.command_line(), **more)
-    console.show_exhibits(result, shown, output.as_json, f"Report: {page / 'report.html'}")
+    show(result, shown, page, output.as_json)
+
+
+def show(result: Any, exhibits: "list[Exhibit]", page: Path, as_json: bool) -> None:
+    """Print a result's tables with their notes, and where its page is; or the result as JSON."""
+    if as_json:
+        console.say_json(result)
+        return
+    for each in exhibits:
+        console.show_table(each.columns, each.rows, each.title)
+        for note in each.notes:
+            console.say(note)
+    console.say(f"Report: {page / 'report.html'}")
 
 
 @neurons.command()
@@ -195,16 +208,15 @@ def overlap(
 
     Writes:
         overlap.json: neurons in common, beside chance
-        report.html: the page, where --out is given
+        report.html: the page; below the first run, in overlap/, without --out
 
     See also:
         neurons locate, neurons erase
     """
     from caploc.neurons.locating import overlap as run
 
-    place = out or folders[0]
-    found = run(folders, options.kinds_of(kind), place, command=options.command_line())
-    console.show_exhibits(*found, as_json)
+    found = run(folders, options.kinds_of(kind), out, command=options.command_line())
+    show(*found, out or folders[0] / "overlap", as_json)
 
 
 @neurons.command()

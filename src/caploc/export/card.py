@@ -15,8 +15,7 @@ from caploc.export.weights import LogitAgreement
 from caploc.finished import FinishedRun
 from caploc.folder import ANSWERS
 from caploc.models.sources import ModelSource
-from caploc.report.card import write_markdown
-from caploc.report.exhibits import escape_markdown
+from caploc.report.card import escape_markdown, write_markdown
 from caploc.result import HeadEffect, Result, Score
 from caploc.verdict import make_card
 from caploc.wording import (

@@ -7,7 +7,7 @@ erasing them costs says how much of a located set is the task's. The comparison 
 """
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -22,8 +22,18 @@ from caploc.naming import is_file
 from caploc.neurons.attribution import METHODS
 from caploc.neurons.erasure import LAYERS, LOCATED, Eraser, Erasing
 from caploc.neurons.finding import TaskNeurons
-from caploc.neurons.locating import subsets_of
 from caploc.neurons.model import Chosen
+from caploc.neurons.report import (
+    Exhibit,
+    Found,
+    Reported,
+    chart_points,
+    join_draws,
+    points_of,
+    report,
+    write_interval,
+    write_number,
+)
 from caploc.neurons.sets import (
     COMPARED,
     between,
@@ -33,10 +43,8 @@ from caploc.neurons.sets import (
     specific,
     within,
 )
-from caploc.neurons.study import Finding, NeuronLab, Reported, reopen_study
+from caploc.neurons.study import NeuronLab, reopen_study
 from caploc.progress import Progress
-from caploc.report.tabulation import as_text, bounds, fill_tables, ranged
-from caploc.stats import mean_interval
 from caploc.stats.threshold import SIGMAS, best
 from caploc.tasks.catalog import check_task_name
 from caploc.tasks.task import Rolling
@@ -143,11 +151,11 @@ class ControlledRun:
             self.lab.bench, self.asked.erasing, replace(found, located=chosen), self.lab.progress
         )
         erased = eraser.erase(self.lab.source(task), (LOCATED, LAYERS))
-        own, drawn = erased.located, [lost.logprob for lost in erased.of_arm(LAYERS)]
+        own, drawn = erased.located, [lost.logprob.as_dict() for lost in erased.of_arm(LAYERS)]
         return {
             "logprob": own.logprob.as_dict(),
             "metric": own.metric.as_dict(),
-            "at_random": dict(zip(("mean", "low", "high"), bounds(drawn), strict=True)),
+            "at_random": join_draws(drawn),
         }
 
     def held_against(self, task: str) -> tuple[list[Row], Row]:
@@ -212,25 +220,64 @@ def measure_controls(
             "model": lab.study.model.name,
             "generic": asked.plain,
             "judged": asked.limit or "all",
-            "where": subsets_of(lab.study.least),
             "arms": rows,
             "specific": left,
             "sigmas": sorted(work.sweep(), key=lambda row: (row["task"], row["sigma"])),
             "cost": lab.bench.cost.as_dict(),
         }
         title = f"Controls of the neurons of {lab.study.model.name}"
-        shown = fill_tables("controls", results)
-        finding = Finding(CONTROLS, results, title, controls_headline(rows), shown, page="controls")
-        return finding.write(folder, command)
+        shown = controls_exhibits(results)
+        return report(folder / CONTROLS, results, shown, title, command, page="controls")
 
 
-def controls_headline(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Say the answer in a sentence: what each kind of neurons costs, mean over tasks."""
-    parts = []
-    for name in dict.fromkeys(row["control"] for row in rows):
-        own = [row for row in rows if row["control"] == name]
-        lost = mean_interval(np.array([row["logprob"]["mean"] for row in own], dtype=float))
-        shared = float(np.mean([row["shared"] for row in own]))
-        also = "" if name == OWN else f" ({as_text(shared)} of the task's own)"
-        parts.append(f"{name} {ranged(lost)}{also}")
-    return f"Nats a token that a task loses without neurons found: {'; '.join(parts)}"
+def controls_exhibits(results: Found) -> list[Exhibit]:
+    """Show what other neurons share with a task's and cost it, and other thresholds."""
+    tables = []
+    for title, name, head, notes in (
+        (
+            "What other neurons, as many, have in common with a task's and cost it",
+            "arms",
+            "control",
+            [
+                "Each control's neurons are the highest by its scores, as many as the task's own. "
+                "Lost: without these neurons on held-out examples, in nats a gold token and in "
+                "the task's own score, with 95 % intervals over examples. A control that shares "
+                "most of the neurons, or costs the task as much, says that these are not the "
+                "task's alone."
+            ],
+        ),
+        ("Other thresholds, with what they cost", "sigmas", "sigma", []),
+    ):
+        rows, points = [], []
+        for each in results[name]:
+            cost = {
+                "these neurons": each["logprob"],
+                "random in layers": each["at_random"],
+            }
+            points += points_of(f"{each['task']}, {each[head]}", cost)
+            rows.append(
+                {
+                    f"task, {head}": f"{each['task']}, {each[head]}",
+                    "neurons": f"{each['neurons']:,}",
+                    "of the task's own": write_number(each.get("shared")),
+                    "rank correlation of scores": write_number(each.get("spearman")),
+                    "overlap within": write_interval(each["within"]),
+                    "overlap across": write_interval(each.get("across")),
+                    "log-probability lost": write_interval(each["logprob"], 4),
+                    "random in layers lose": write_interval(each["at_random"], 4),
+                    "task's own score lost": write_interval(each["metric"]),
+                }
+            )
+        chart = chart_points(points, "log-probability lost, nats a token")
+        tables.append(Exhibit.of(title, rows, notes, chart))
+    left = [
+        {
+            "task": each["task"],
+            "neurons": f"{each['located']:,}",
+            "left": f"{each['count']:,}",
+            "share left": write_number(each["share"]),
+        }
+        for each in results["specific"]
+    ]
+    tables.insert(1, Exhibit.of("Neurons of a task that no control has", left))
+    return tables

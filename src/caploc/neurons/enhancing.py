@@ -28,11 +28,22 @@ from caploc.folder import ENHANCEMENT, LEDGER, ROWS
 from caploc.measurement import Meter
 from caploc.models.loading import CutModel
 from caploc.neurons.engine import gold_means
-from caploc.neurons.erasure import Erasing
-from caploc.neurons.study import (
-    Finding,
-    NeuronLab,
+from caploc.neurons.erasure import Effects, Erasing
+from caploc.neurons.report import (
+    NOTHING,
+    Exhibit,
     Reported,
+    chart_points,
+    join_draws,
+    over_draws,
+    points_of,
+    report,
+    tabulate_effects,
+    write_interval,
+    write_number,
+)
+from caploc.neurons.study import (
+    NeuronLab,
     TaskSource,
     outcomes_under,
     reopen_study,
@@ -53,8 +64,6 @@ from caploc.neurons.training import (
 )
 from caploc.neurons.weights import TrainableRows
 from caploc.progress import Progress
-from caploc.report.exhibits import Exhibit
-from caploc.report.tabulation import Effects, bounds, fill_tables, view_effects
 from caploc.stats import Interval, JsonRecord, paired_interval, plain_value
 from caploc.stats.chance import FEWEST, specificity
 from caploc.store import Question, Store
@@ -325,14 +334,15 @@ def enhance_located(
         if save:
             save_tuned(lab, asked.recipe, found, save)
         results = {"model": model, "enhancing": asdict(asked), "tasks": found}
-        shown = [
-            *(tuned_arms_exhibit(*each) for each in found.items()),
-            gains_matrix_exhibit(found),
-        ]
-        title, lines = f"Tuning neurons of {model}", [describe_tuning(asked)]
-        headline = tuning_headline(found)
-        finding = Finding(ENHANCEMENT, results, title, headline, shown, lines, "enhancement")
-        return finding.write(folder, command)
+        gained = list_gains(found), list_gains(found, RANDOM)
+        title = (
+            "Log-probability that each task (column) gains when another's neurons (row) are tuned"
+        )
+        shown = [tabulate_tuning(*each) for each in found.items()]
+        if any(gain is not None for gain in gained[0].values()):
+            shown.append(tabulate_effects(title, "tuned", *gained, losses=False))
+        title, line = f"Tuning neurons of {model}", describe_tuning(asked)
+        return report(folder / ENHANCEMENT, results, shown, title, command, [line], "enhancement")
 
 
 def enhance_tasks(lab: NeuronLab, asked: Enhancing) -> dict[str, Any]:
@@ -434,20 +444,6 @@ def describe_tuning(asked: Enhancing) -> str:
     )
 
 
-def tuning_headline(found: Results) -> str:
-    """Say the answer in a sentence; none where no random neurons were tuned beside."""
-    controls = [control for task, each in found.items() if (control := _control_of(each, task))]
-    if not controls:
-        return "Located neurons were not tuned beside random ones, so nothing is said of chance"
-    beaten = sum(beats_every_draw(each, task) for task, each in found.items())
-    own = float(np.mean([control["located"] for control in controls]))
-    drawn = float(np.mean([np.mean(control["changes"]) for control in controls]))
-    return (
-        f"Tuning its located neurons gains a task {own:.2f} nats a token, tuning as many random "
-        f"ones of the same layers {drawn:.2f}; more than any draw: {beaten} of {len(found)} tasks"
-    )
-
-
 def beats_every_draw(result: Results, task: str) -> bool:
     """Ask whether the located arm gained more on its own task than every layer-matched draw."""
     control = _control_of(result, task)
@@ -470,45 +466,50 @@ def changes_by_arm(result: Results, task: str, measure: str) -> dict[str, list[A
     return found
 
 
-def tuned_arms_exhibit(task: str, result: Results) -> Exhibit:
+def tabulate_tuning(task: str, result: Results) -> Exhibit:
     """Show one task's arms: what each gains on the task itself."""
     drawn: dict[str, list[Any]] = {}
     for arm in result["arms"]:
         drawn.setdefault(arm["arm"], []).append(arm)
-    failed = [f"{arm['failed']}." for arm in result["arms"] if arm.get("failed")]
     gold, score = (changes_by_arm(result, task, measure) for measure in (GOLD, METRIC))
-    view = {n: _view_arm(arms, gold.get(n, []), score.get(n, [])) for n, arms in drawn.items()}
-    told = {"task": task, "failed": failed, "control": _control_of(result, task)}
-    return fill_tables("tuning", {**result, **told, "drawn": view})[0]
-
-
-def _view_arm(
-    arms: Sequence[Results], gold: Sequence[Results], score: Sequence[Results]
-) -> dict[str, Any]:
-    """Put together what is shown of the draws of an arm; of a single one what was before, too."""
-    fits = [arm["fit"] for arm in arms if arm["fit"] is not None]
-    ends = gold[0] if len(arms) == 1 and gold else {}
-    return {
-        "draws": len(arms),
-        "parameters": fits[0]["parameters"] if fits else None,
-        "rates": [f"{f['best']['rate']:g}{' (edge)' if f['at_edge'] else ''}" for f in fits],
-        "gold": [each["change"] for each in gold],
-        "score": [each["change"] for each in score],
-        **{name: ends[name] for name in ("before", "after") if name in ends},
-    }
+    rows, points = [], []
+    for name, arms in drawn.items():
+        fits = [arm["fit"] for arm in arms if arm["fit"] is not None]
+        rates = [f"{fit['best']['rate']:g}{' (edge)' * fit['at_edge']}" for fit in fits]
+        gains, scores = (
+            join_draws([each["change"] for each in found.get(name, [])]) for found in (gold, score)
+        )
+        points += points_of(name, {"log-probability": gains})
+        rows.append(
+            {
+                "tuned": name if len(arms) == 1 else f"{name}, {len(arms)} draws",
+                "parameters": f"{fits[0]['parameters']:,}" if fits else NOTHING,
+                "best rate": ", ".join(dict.fromkeys(rates)) or NOTHING,
+                "change of score": write_interval(scores),
+                "change of log-probability": write_interval(gains),
+            }
+        )
+    notes = [
+        "Changes with 95 % intervals over examples, paired; of draws the mean, the least and the "
+        f"most. Tuned on {result['trained_on']} examples.",
+        *(f"{arm['failed']}." for arm in result["arms"] if arm.get("failed")),
+    ]
+    if control := _control_of(result, task):
+        notes.append(
+            "More than the draws in the same layers, by log-probability: "
+            f"{write_interval(control['excess'])} nats a token, p {write_number(control['p'])} "
+            f"with {len(control['changes'])} draws."
+        )
+    chart = chart_points(points, "change of log-probability, nats a token")
+    return Exhibit.of(f"Tuning for {task}", rows, notes, chart)
 
 
 def list_gains(found: Results, arm: str = LOCATED) -> Effects:
     """List each judged task's change of log-probability when an arm of each task is tuned."""
     return {
-        (task, judged): bounds(
-            [each["change"] for each in changes_by_arm(result, judged, GOLD).get(arm, [])]
-        )[0]
+        (task, judged): over_draws(
+            each["change"]["mean"] for each in changes_by_arm(result, judged, GOLD).get(arm, [])
+        )["mean"]
         for task, result in found.items()
         for judged in dict.fromkeys(c["task"] for each in result["arms"] for c in each["changes"])
     }
-
-
-def gains_matrix_exhibit(found: Results) -> Exhibit:
-    """Show what tuning one task's neurons changes on every task."""
-    return fill_tables("enhancement", view_effects(list_gains(found), list_gains(found, RANDOM)))[0]

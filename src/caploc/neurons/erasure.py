@@ -20,17 +20,29 @@ from caploc.measurement import Meter
 from caploc.neurons.engine import ErasureMode
 from caploc.neurons.finding import TaskNeurons
 from caploc.neurons.model import Chosen
+from caploc.neurons.report import (
+    NOTHING,
+    Exhibit,
+    Found,
+    Reported,
+    chart_curves,
+    chart_points,
+    join_draws,
+    over_draws,
+    points_of,
+    report,
+    tabulate_effects,
+    write_interval,
+    write_number,
+)
 from caploc.neurons.study import (
-    Finding,
     NeuronBench,
     NeuronLab,
-    Reported,
     TaskSource,
     outcomes_under,
     reopen_study,
 )
 from caploc.progress import Progress
-from caploc.report.tabulation import Effects, bounds, fill_tables, known_of, ranged, view_effects
 from caploc.result import Score
 from caploc.stats import Interval, JsonRecord, mean_interval
 from caploc.stats.chance import (
@@ -42,6 +54,7 @@ from caploc.stats.chance import (
     specificity,
 )
 from caploc.stats.threshold import Scores
+from caploc.wording import inline
 from caploc.workbench import Allowed
 
 LOCATED, UNIFORM, LAYERS, BOTTOM = "located", "random", "random in layers", "bottom"
@@ -54,6 +67,8 @@ CURVE_DRAWS = 3  # of random neurons at each point of the curve
 DRAWS = 19  # fewer can never be beaten by chance with p = .05
 MEASURES = ("metric", "logprob")
 Outcomes = Float64[np.ndarray, " examples"]
+Effects = Mapping[tuple[str, str], float | None]  # by the task whose neurons it is, and the judged
+YES_NO = {True: "yes", False: "no", None: NOTHING}
 
 
 @dataclass(frozen=True)
@@ -125,11 +140,6 @@ class Erased(JsonRecord):
 
     def of_arm(self, arm: str) -> list[ArmLoss]:
         return [lost for lost in self.arms if lost.arm == arm]
-
-    def mean(self, arm: str) -> float | None:
-        """Average an arm's loss of log-probability over its draws; None if it has none."""
-        known = [x.logprob.mean for x in self.of_arm(arm) if np.isfinite(x.logprob.mean)]
-        return float(np.mean(known)) if known else None
 
     def beats(self, arm: str = LAYERS) -> bool | None:
         """Ask whether the located neurons cost more log-probability than every draw of an arm.
@@ -307,17 +317,12 @@ def erase(
             "tasks": [each.as_dict() for each in erased],
             "cost": lab.bench.cost.as_dict(),
         }
-        lines = [
+        line = (
             f"Located neurons are erased ({asked.mode}); losses are on examples that no neuron was "
             "found on, in the task's own score and in nats of log-probability for each gold token."
-        ]
-        tasks = results["tasks"]
-        effects = view_effects(list_losses(tasks), list_losses(tasks, LAYERS))
-        shown = fill_tables("erasure", {**results, **effects, "curve_draws": CURVE_DRAWS})
-        title = f"Erasing neurons of {model}"
-        headline = erasure_headline(erased)
-        finding = Finding(ERASURE, results, title, headline, shown, lines, "erasure")
-        return finding.write(folder, command)
+        )
+        shown, title = erasure_exhibits(results["tasks"]), f"Erasing neurons of {model}"
+        return report(folder / ERASURE, results, shown, title, command, [line], "erasure")
 
 
 def erase_tasks(lab: NeuronLab, asked: Erasing, judged: Sequence[str]) -> list[ErasedTask]:
@@ -349,25 +354,84 @@ def join_others(lab: NeuronLab, asked: Erasing, task: str) -> Chosen:
     return np.any([lab.found(task).located & False, *sets], axis=0)
 
 
-def erasure_headline(erased: Sequence[ErasedTask]) -> str:
-    """Say the answer in a sentence."""
-    own = mean_interval(np.array([each.own.located.logprob.mean for each in erased]))
-    drawn = mean_interval(np.array([each.own.mean(LAYERS) for each in erased], dtype=float))
-    beaten = sum(each.own.beats() is True for each in erased)
-    return (
-        f"Without its located neurons a task loses {ranged(own, 2)} nats a token, without as many "
-        f"random ones of the same layers {ranged(drawn, 2)}; more than in any draw: {beaten} of "
-        f"{len(erased)} tasks"
+def erasure_exhibits(tasks: Sequence[Found]) -> list[Exhibit]:
+    """Show what tasks lose: by arm, by the share erased, and each without another's neurons."""
+    title = "Log-probability that each task (column) loses without the neurons of another (row)"
+    effects = list_losses(tasks), list_losses(tasks, LAYERS)
+    doses = [tabulate_doses(tasks)] if tasks[0]["doses"] else []
+    arms = tabulate_arms({task["task"]: task["own"] for task in tasks})
+    return [arms, *doses, tabulate_effects(title, "erased", *effects, losses=True)]
+
+
+def tabulate_arms(erased: Mapping[str, Found]) -> Exhibit:
+    """Show what each task loses without its located neurons, beside others as many."""
+    rows, points = [], []
+    for task, own in erased.items():
+        arms: dict[str, list[Found]] = {}
+        for each in own["arms"]:
+            arms.setdefault(each["arm"], []).append(each)
+        intact, held = own["intact"], own["logprob_specificity"]
+        lost = {arm: join_draws([each["logprob"] for each in of]) for arm, of in arms.items()}
+        scores = {
+            arm: write_interval(over_draws(each["score"] for each in arms.get(arm, ())))
+            for arm in (OWN, ACTIVE, LAYERS, UNIFORM, BOTTOM)
+        }
+        points += points_of(task, lost)
+        rows.append(
+            {
+                "task": task,
+                "intact": f"{write_number(intact['score'])} ± {write_number(intact['stderr'])}",
+                "located erased": write_number(arms[LOCATED][0]["score"]),
+                **scores,
+                "log-probability lost": write_interval(lost[LOCATED]),
+                "more than in the same layers": write_interval(held and held["excess"]),
+                "beats every draw": YES_NO[own["beats_every_layer_matched_draw"]],
+                "beats every one as active": YES_NO[own["beats_every_draw_as_active"]],
+            }
+        )
+    note = (
+        "Scores without the neurons; of draws the mean, the lowest and the highest. Draws as "
+        "active match layer and activity of the located neurons one by one. Log-probability is in "
+        "nats for each gold token, with 95 % intervals over examples."
+    )
+    title = "Located neurons erased, against others as many"
+    return Exhibit.of(title, rows, [note], chart_points(points, "log-probability lost, nats"))
+
+
+def tabulate_doses(tasks: Sequence[Found]) -> Exhibit:
+    """Show what is lost as more of the located neurons go."""
+    rows, points = [], []
+    for task in tasks:
+        cells = {}
+        for each in task["doses"]:
+            share = 100 * each["dose"]
+            lost = write_number(each["logprob"]["mean"])
+            cells[f"{share:g} %"] = f"{lost} ({each['neurons']})"
+            for kind, found in (("", each["logprob"]), (", random", each["random"])):
+                series = f"{inline(task['task'])}{kind}"
+                points.append({"series": series, "x": share, "y": found["mean"]})
+        rows.append({"task": task["task"], **cells})
+    note = (
+        "The highest scores go first; in brackets the number of neurons. The curves beside are of "
+        f"random neurons, as many in each layer: the mean of {CURVE_DRAWS} draws."
+    )
+    return Exhibit.of(
+        "Log-probability lost by the share of located neurons erased",
+        rows,
+        [note],
+        chart_curves(points, "located neurons erased, %", "log-probability lost, nats a token"),
     )
 
 
-def list_losses(tasks: Sequence[dict[str, Any]], arm: str = LOCATED) -> Effects:
+def list_losses(tasks: Sequence[Found], arm: str = LOCATED) -> Effects:
     """List what each judged task loses of log-probability without each task's neurons of an arm.
 
     `tasks` are those of the file; of draws it is the mean.
     """
     return {
-        (task["task"], one["judged"]): bounds(known_of(one["arms"], arm, "logprob"))[0]
+        (task["task"], one["judged"]): over_draws(
+            each["logprob"]["mean"] for each in one["arms"] if each["arm"] == arm
+        )["mean"]
         for task in tasks
         for one in (task["own"], *task["others"])
     }

@@ -118,11 +118,6 @@ class TaskNeurons:
         return within(self.subsets)
 
     @property
-    def carried_by_few(self) -> bool:
-        """Ask whether the score weighs as that of a fifth of the examples at most."""
-        return self.moments.effective_items <= FEW * self.moments.items
-
-    @property
     def ordered(self) -> list[int]:
         """The columns of the located neurons, the highest score first (its sign as it counts)."""
         columns = np.flatnonzero(self.located)

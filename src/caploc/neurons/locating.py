@@ -12,26 +12,32 @@ import numpy as np
 from caploc.contents import read_contents
 from caploc.errors import BadOption, UserError
 from caploc.folder import NEURONS, OVERLAP
-from caploc.neurons.erasure import LAYERS, LOCATED, ErasedTask, Eraser, Erasing
-from caploc.neurons.finding import TaskNeurons
+from caploc.neurons.erasure import LAYERS, LOCATED, YES_NO, Erased, Eraser, Erasing, tabulate_arms
+from caploc.neurons.finding import FEW, TaskNeurons
 from caploc.neurons.model import NeuronGrid
-from caploc.neurons.sets import COMPARED, Cohesion, Overlaps, between, cohesion, rates_between
-from caploc.neurons.study import (
-    Finding,
-    NeuronLab,
-    NeuronStudy,
+from caploc.neurons.report import (
+    NOTHING,
+    Exhibit,
+    Found,
     Reported,
-    open_study,
-    write_result,
+    chart_curves,
+    chart_matrix,
+    chart_points,
+    points_of,
+    report,
+    write_interval,
+    write_number,
 )
+from caploc.neurons.sets import COMPARED, Cohesion, Overlaps, between, cohesion, rates_between
+from caploc.neurons.study import NeuronLab, NeuronStudy, open_study
 from caploc.progress import Progress, tell_once
-from caploc.report.exhibits import Exhibit
-from caploc.report.tabulation import drop_empty, fill_tables, ranged
-from caploc.stats import Interval, mean_interval
+from caploc.stats import Interval
 from caploc.stats.chance import count_shared
-from caploc.stats.threshold import Rule, cantelli
+from caploc.stats.threshold import Rule
+from caploc.wording import inline
 
-NAMED = 8  # neurons that a table names
+NAMED, HIGHEST = 8, 4  # neurons in common, and of the highest scores, that a table names
+WRITTEN = {COMPARED: "by the larger set", "iou": "as IoU"}
 
 
 @dataclass(frozen=True)
@@ -46,7 +52,7 @@ class LocatedNeurons:
     rule: Rule
     found: dict[str, TaskNeurons]
     kinds: Mapping[str, str]
-    erased: Mapping[str, ErasedTask] = field(default_factory=dict)
+    erased: Mapping[str, Erased] = field(default_factory=dict)
 
     @classmethod
     def by(cls, lab: NeuronLab, kinds: Mapping[str, str]) -> "LocatedNeurons":
@@ -103,7 +109,7 @@ class LocatedNeurons:
                     "by_chance": self.by_chance(task),
                     "across": other.as_dict() if (other := apart[task]) else None,
                     "separate": self.separate(task),
-                    "erased": self.erased[task].own.as_dict() if task in self.erased else None,
+                    "erased": self.erased[task].as_dict() if task in self.erased else None,
                 }
                 for task, each in self.found.items()
             ],
@@ -112,12 +118,11 @@ class LocatedNeurons:
         }
 
 
-def erase_own(lab: NeuronLab, task: str) -> ErasedTask:
+def erase_own(lab: NeuronLab, task: str) -> Erased:
     """Measure what a task loses without its neurons, and without others as many in each layer."""
-    found, study = lab.found(task), lab.study
-    asked = Erasing(limit=study.judged, seed=study.seed)
-    own = Eraser(lab.bench, asked, found, lab.progress).erase(lab.source(task), (LOCATED, LAYERS))
-    return ErasedTask(task, int(found.located.sum()), own, [])
+    asked = Erasing(limit=lab.study.judged, seed=lab.study.seed)
+    eraser = Eraser(lab.bench, asked, lab.found(task), lab.progress)
+    return eraser.erase(lab.source(task), (LOCATED, LAYERS))
 
 
 def locate(
@@ -143,10 +148,8 @@ def locate(
             "attribution": study.attribution.method,
             **located.as_dict(),
         }
-        title, headline = f"Neurons of {study.model.name}", locating_headline(located, study.least)
-        lines = [*describe_locating(study), *warn_of_few(located)]
-        finding = Finding(NEURONS, results, title, headline, located_exhibits(located), lines)
-        return finding.write(folder, command)
+        title, shown = f"Neurons of {study.model.name}", located_exhibits(results)
+        return report(folder / NEURONS, results, shown, title, command, [describe_locating(study)])
 
 
 def check_kinds(kinds: Mapping[str, str], tasks: Iterable[str], where: str, are: str) -> None:
@@ -158,91 +161,163 @@ def check_kinds(kinds: Mapping[str, str], tasks: Iterable[str], where: str, are:
         )
 
 
-def locating_headline(located: LocatedNeurons, least: float) -> str:
-    """Say the answer in a sentence; neurons are chosen on a share `least` of the subsets."""
-    where, total = subsets_of(least), located.grid.size
-    counts = {task: int(each.located.sum()) for task, each in located.found.items()}
-    if len(counts) == 1:
-        ((task, count),) = counts.items()
-        return (
-            f"{count} of {total:,} neurons are chosen for {task} on {where}{erasing_words(located)}"
-        )
-    each = [found.within().rates[COMPARED].mean for found in located.found.values()]
-    within, across = mean_interval(np.array(each)).mean, located.cohesion().separability
-    shared = (
-        ""
-        if np.isnan(within) or across is None
-        else (f"; a task's own subsets share {within:.2f} of theirs, different tasks {across:.2f}")
-    )
-    return (
-        f"{min(counts.values())} to {max(counts.values())} of {total:,} neurons are chosen for a "
-        f"task{erasing_words(located)}{shared}"
-    )
-
-
-def erasing_words(located: LocatedNeurons) -> str:
-    """Say what tasks lose without their neurons; nothing where that was not measured."""
-    if not located.erased:
-        return ""
-    own = np.array([each.own.located.logprob.mean for each in located.erased.values()])
-    drawn = np.array([each.own.mean(LAYERS) for each in located.erased.values()], dtype=float)
-    return (
-        f"; erasing them costs {ranged(mean_interval(own), 2)} nats a token, as many random ones "
-        f"of the same layers {mean_interval(drawn).mean:z.2f}"
-    )
-
-
-def subsets_of(least: float) -> str:
-    """Say on which subsets a task's neurons are chosen."""
-    return "every subset" if least == 1 else f"{100 * least:g} % of the subsets or more"
-
-
-def describe_locating(study: NeuronStudy) -> list[str]:
-    """Say what was done."""
-    asked, rule = study.attribution, study.rule
+def describe_locating(study: NeuronStudy) -> str:
+    """Say by which score and rule neurons are chosen, and on how many subsets."""
+    asked = study.attribution
     points = f" with {asked.steps} points" if asked.copies > 1 else ""
-    lines = [
-        f"Every feed-forward neuron is scored on gold answers ({asked.method}{points}, target "
-        f"{asked.target}, positions {asked.positions}); scores are averaged over the examples of "
-        f"each of {study.subsets} disjoint subsets, and {rule} are chosen. A task's neurons are "
-        f"those chosen on {subsets_of(study.least)}.",
+    return (
+        f"Scores: {asked.method}{points} of {asked.target} at {asked.positions} positions, mean "
+        f"over the examples of each of {study.subsets} subsets. Chosen: {study.rule}, in "
+        f"{100 * study.least:g} % of the subsets or more."
+    )
+
+
+def located_exhibits(results: Found) -> list[Exhibit]:
+    """Show the neurons of each task, what they are needed for, and how tasks overlap."""
+    tasks, layers = results["tasks"], results["grid"]["layers"]
+    erased = [task["erased"] for task in tasks if task["erased"]]
+    growth = [
+        {"series": task["task"], "x": size, "y": largest}
+        for task in tasks
+        for size, largest, _ in task["curve"]
     ]
-    if rule.share is None:
-        lines.append(
-            f"Whatever the scores, at most {100 * cantelli(rule.sigma):.2f} % of the neurons can "
-            f"lie more than {rule.sigma:g} standard deviations above the mean (Cantelli), and if "
-            "they were normal almost none would: that some do says that scores have heavy tails, "
-            "and no more. What counts is whether the same ones are chosen again."
-        )
-    return lines
-
-
-def warn_of_few(located: LocatedNeurons) -> list[str]:
-    """Warn of tasks whose score is that of a few examples."""
-    return [
-        f"Warning: of {task}'s {each.examples} examples a few carry most of the score, which "
-        f"weighs as that of {each.moments.effective_items:.0f}: its neurons are theirs. Leave "
-        "out --raw, so that each example weighs alike."
-        for task, each in located.found.items()
-        if each.carried_by_few
+    exhibits = [
+        Exhibit.of(
+            "Neurons of each task",
+            map(describe_task, tasks),
+            [
+                "Overlap is the number in common by the larger set, averaged over pairs of "
+                "subsets, with 95 % intervals from resampling subsets (across: and tasks). "
+                "Halves: the overlap of two halves of the subsets. By chance: that of random sets "
+                "with as many neurons in each layer. Apart: the interval within lies above the "
+                "one across."
+            ],
+            chart_points(
+                [
+                    point
+                    for task in tasks
+                    for point in points_of(
+                        task["task"],
+                        {
+                            "within the task": task["within"]["rates"][COMPARED],
+                            "across tasks": task["across"],
+                        },
+                    )
+                ],
+                "overlap of subsets' sets, by the larger",
+            ),
+        ),
+        *([tabulate_arms({own["judged"]: own for own in erased})] if erased else []),
+        Exhibit.of(
+            "Neurons in each layer",
+            [
+                {"task": task["task"]}
+                | {f"L{layer}": str(task["layers"][layer]) for layer in range(layers)}
+                for task in tasks
+            ],
+            chart=chart_matrix(
+                [
+                    {"row": inline(task["task"]), "column": f"L{layer}", "value": count}
+                    for task in tasks
+                    for layer, count in enumerate(task["layers"])
+                ],
+                "",
+            ),
+        ),
+        Exhibit.of(
+            "How many neurons a threshold chooses",
+            [
+                {"task": task["task"]}
+                | {level_of(each): f"{each['neurons']:,}" for each in task["sweep"]}
+                for task in tasks
+            ],
+            [
+                "Whatever the scores, at most a share 1 / (1 + sigma²) of the neurons can pass a "
+                "threshold (Cantelli): 2.7 % at 6 sigma. What counts is whether the same ones are "
+                "chosen again."
+            ],
+        ),
+        Exhibit.of(
+            "Overlap within a task by examples in a subset",
+            [
+                {"task": task["task"]}
+                | {str(size): write_number(largest) for size, largest, _ in task["curve"]}
+                for task in tasks
+            ],
+            chart=chart_curves(
+                growth, "examples in each subset", "overlap by the larger set", logarithmic=True
+            ),
+        ),
     ]
+    if results["overlaps"]:
+        exhibits.append(tabulate_overlaps(results["overlaps"], results["cohesion"], COMPARED))
+    return exhibits
 
 
-def located_exhibits(located: LocatedNeurons) -> list[Exhibit]:
-    """Show how many neurons there are, and what they are needed for."""
-    steps = sorted({step for each in located.found.values() for step, *_ in each.curve})
-    beside = {"neurons_in_all": located.grid.size, "steps": steps}
-    first, *others = fill_tables("neurons", located.as_dict() | beside)
-    costs = fill_tables("erasure", {"tasks": [e.as_dict() for e in located.erased.values()]})
-    return [first, *map(drop_empty, costs), *others]
+def describe_task(task: Found) -> dict[str, str]:
+    """Describe a task's neurons in a row."""
+    neurons, weigh = task["neurons"], task["effective_examples"]
+    few = f", weighing as {weigh:.0f}" if weigh and weigh <= FEW * task["examples"] else ""
+    highest = " ".join(each["neuron"] for each in neurons[:HIGHEST])
+    halves = task["halves"]
+    return {
+        "task": task["task"],
+        "examples": f"{task['examples']:,}{few}",
+        "neurons": f"{len(neurons):,}",
+        "share, %": write_number(100 * task["share"], 2),
+        "overlap within": write_interval(task["within"]["rates"][COMPARED]),
+        "IoU within": write_interval(task["within"]["rates"]["iou"]),
+        "halves": write_number(sum(halves) / len(halves) if halves else None),
+        "by chance, in layers": write_number(task["by_chance"]),
+        "overlap across": write_interval(task["across"]),
+        "apart": YES_NO[task["separate"]],
+        "highest scores": f"{highest}{' …' * (len(neurons) > HIGHEST)}" or NOTHING,
+    }
+
+
+def level_of(each: Found) -> str:
+    """Write a level of a sweep."""
+    return f"{each['level']:g} sigma" if each["rule"] == "sigma" else f"{100 * each['level']:g} %"
+
+
+def tabulate_overlaps(overlaps: Found, cohesion: Found, rate: str) -> Exhibit:
+    """Show one rate between every two tasks, on the diagonal within each."""
+    names, matrix = overlaps["datasets"], overlaps["rates"][rate]
+    figures = {
+        "mean of the diagonal": "cohesion",
+        "of the rest": "separability",
+        "tasks of one kind": "same_kind",
+        "of different kinds": "across_kinds",
+        "p of kinds": "p",
+    }
+    told = [
+        f"{words} {write_number(cohesion[figure])}"
+        for words, figure in figures.items()
+        if cohesion[figure] is not None
+    ]
+    cells = [
+        {"row": inline(row), "column": inline(column), "value": matrix[y][x]}
+        for y, row in enumerate(names)
+        for x, column in enumerate(names)
+    ]
+    return Exhibit.of(
+        f"Overlap of the tasks' neurons, {WRITTEN[rate]}",
+        [
+            {"task": row} | dict(zip(names, map(write_number, values), strict=True))
+            for row, values in zip(names, matrix, strict=True)
+        ],
+        ["On the diagonal, of the sets of a task's own subsets.", *told] * (rate == COMPARED),
+        chart_matrix(cells, ""),
+    )
 
 
 def overlap(
-    folders: Sequence[Path], kinds: Mapping[str, str], out: Path, *, command: str = ""
+    folders: Sequence[Path], kinds: Mapping[str, str], out: Path | None = None, *, command: str = ""
 ) -> Reported:
     """Hold the neurons of every task of some `locate` runs against each other; no model is needed.
 
-    Writes `overlap.json` into `out`. Raises UserError if a folder holds no such run, runs are of
+    Writes `overlap.json` and `report.html` into `out`, without it both beside those of the first
+    run, the page in a folder `overlap`. Raises UserError if a folder holds no such run, runs are of
     different models, one is named twice, there is a single task, or a kind is given to a task that
     no run has.
     """
@@ -253,10 +328,14 @@ def overlap(
     overlaps = rates_between(located, splits)
     named = {name: kinds.get(task, name) for name, task in tasks.items()}
     summary = cohesion(overlaps.rates[COMPARED], overlaps.datasets, named).as_dict()
-    out.mkdir(parents=True, exist_ok=True)
     results = {**overlaps.as_dict(), "cohesion": summary, "pairs": pairs_of(grid, located)}
-    result = write_result(out / OVERLAP, results, command)
-    return result, fill_tables("overlap", results | {"overlaps": overlaps.as_dict()})
+    shown = [
+        *(tabulate_overlaps(results, summary, rate) for rate in WRITTEN),
+        Exhibit.of("Neurons in common", map(describe_pair, results["pairs"])),
+    ]
+    out, page = (out, "") if out else (folders[0], "overlap")
+    out.mkdir(parents=True, exist_ok=True)
+    return report(out / OVERLAP, results, shown, "Neurons in common", command, page=page)
 
 
 def pairs_of(grid: NeuronGrid, located: Mapping[str, np.ndarray]) -> list[dict[str, Any]]:
@@ -268,6 +347,19 @@ def pairs_of(grid: NeuronGrid, located: Mapping[str, np.ndarray]) -> list[dict[s
         found = count_shared(located[first], located[second], grid).as_dict()
         rows.append({"tasks": f"{first}, {second}", "neurons": names, **found})
     return rows
+
+
+def describe_pair(pair: Found) -> dict[str, str]:
+    """Describe in a row what two tasks' neurons have in common."""
+    return {
+        "tasks": pair["tasks"],
+        "in common": f"{pair['count']:,}",
+        "by chance": write_number(pair["expected"], 2),
+        "p": write_number(pair["p"], 4),
+        "by chance in layers": write_number(pair["expected_in_layers"], 2),
+        "p in layers": write_number(pair["p_in_layers"], 4),
+        "neurons": pair["neurons"] or NOTHING,
+    }
 
 
 def gather_runs(

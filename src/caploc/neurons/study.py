@@ -1,7 +1,6 @@
-"""A study of neurons, what every command on neurons works with, and how each hands on its findings.
+"""A study of neurons, and what every command on neurons works with.
 
-A command opens a folder, finds something with a lab, and writes a `Finding`: a file of results and
-a page.
+A command opens a folder, finds something with a lab, and writes a file of results and a page.
 
 Neurons are found on a task's training examples where it has a training split, and judged on its
 evaluation examples. A task without one gives every other evaluation example to finding, and the
@@ -13,7 +12,6 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from jaxtyping import Float64
@@ -25,7 +23,7 @@ from caploc.cost import Cost
 from caploc.engine.batch import BatchEngine
 from caploc.engine.encoding import RequestEncoder, Span
 from caploc.errors import BadData, BadOption, UserError
-from caploc.folder import NEURONS, RUN, claim, package_versions, write_json
+from caploc.folder import NEURONS, RUN, claim
 from caploc.measurement import Meter, outcomes_by_example
 from caploc.models.devices import SPREAD
 from caploc.models.loading import LoadedModel
@@ -44,7 +42,6 @@ from caploc.neurons.model import Chosen, NeuronGrid, NeuronModel, as_neurons, fi
 from caploc.neurons.scoring import start_workers
 from caploc.options import TaskOptions
 from caploc.progress import Progress, Silent
-from caploc.report.exhibits import Exhibit, write_exhibits
 from caploc.stats.threshold import Rule, Scores
 from caploc.store import Question, Store
 from caploc.tasks.catalog import can_train, check_data, check_task_name
@@ -56,7 +53,6 @@ EXAMPLES = 400  # of each task, to find neurons on
 SUBSETS = 5  # ten pairs, which have an interval; two would make one pair and none
 LEAST = 0.6  # of the subsets
 JUDGED = 60  # examples, held out
-Reported = tuple[dict[str, Any], list[Exhibit]]  # what the file holds, and what the page shows
 
 
 @dataclass(frozen=True)
@@ -427,32 +423,3 @@ def read_study(folder: Path, allowed: Allowed | None = None) -> tuple[NeuronStud
     where = f"The run in {folder}"
     (allowed or Allowed()).check(where, study.model, study.options, study.tasks)
     return study, str(written.get("command", ""))
-
-
-def write_result(path: Path, results: dict[str, Any], command: str) -> dict[str, Any]:
-    """Write what was found, with the command that found it and the versions of what was used."""
-    result = {"schema": 1, **results, "command": command, "versions": package_versions()}
-    write_json(path, result)
-    return result
-
-
-@dataclass(frozen=True)
-class Finding:
-    """What a command found: the results for its `file`, and the page that tells them.
-
-    The page lies in `page` inside the run's folder, beside the pages of other commands.
-    """
-
-    file: str
-    results: dict[str, Any]
-    title: str
-    headline: str
-    exhibits: list[Exhibit]
-    lines: list[str] = field(default_factory=list)
-    page: str = ""
-
-    def write(self, folder: Path, command: str) -> Reported:
-        result = write_result(folder / self.file, self.results, command)
-        told = self.title, self.headline, self.lines, self.exhibits
-        write_exhibits(folder / self.page, *told, command)
-        return result, self.exhibits

@@ -1,12 +1,12 @@
 """The card of a finding as text, Markdown and HTML: the same cells in three dresses."""
 
+import re
 import textwrap
 from typing import Any
 
 import pandas as pd
 from markupsafe import Markup
 
-from caploc.report.exhibits import escape_markdown
 from caploc.report.templates import render
 from caploc.result import Card, CardRow, Said
 from caploc.verdict import NAMED
@@ -107,6 +107,18 @@ def write_samples(card: Card) -> list[str]:
         f"without  {sample.without or '(empty)'}"
         for sample in card.samples
     ]
+
+
+# What may be more than text: emphasis, code, links, HTML, mathematics, mentions, references to
+# issues, names of emoji, and addresses that GitHub links by itself.
+MARKUP = re.compile(r"[\\`*_\[\]<>|~&$@#]|:(?=//|[\w+-]+:)|(?<=www)\.", re.IGNORECASE)
+BEGINNING = re.compile(r"^(\d*)([-+=.)])")  # of a list or a rule
+
+
+def escape_markdown(text: str) -> str:
+    """Write text on one line that Markdown shows as it is; white space of any kind is a space."""
+    plain = "".join(sign if sign.isprintable() else " " for sign in text)
+    return BEGINNING.sub(r"\1\\\2", MARKUP.sub(r"\\\g<0>", " ".join(plain.split())))
 
 
 def write_markdown(card: Card) -> str:

@@ -1,0 +1,246 @@
+"""What commands on neurons show: tables of pandas, charts of Altair, one page, one file."""
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import altair as alt
+import pandas as pd
+
+from caploc.folder import package_versions, write_json
+from caploc.report.colours import SERIES, shade_scale
+from caploc.report.figures import Figure, draw
+from caploc.report.templates import write_page
+from caploc.wording import inline, visible
+
+NOTHING = "–"
+LINK = 28  # characters of a title in the page's list of links
+WORDS = re.compile(r"(?![-–\d]).*\s", re.DOTALL)  # a cell that may be broken, of words
+Found = Mapping[str, Any]  # a part of a result's file
+
+
+@dataclass(frozen=True)
+class Exhibit:
+    """A table of texts, what is said below it, and its chart, if there is what to draw."""
+
+    title: str
+    frame: pd.DataFrame
+    notes: Sequence[str] = ()
+    chart: Figure | None = None
+
+    @classmethod
+    def of(
+        cls,
+        title: str,
+        rows: Iterable[Found],
+        notes: Sequence[str] = (),
+        chart: Figure | None = None,
+    ) -> "Exhibit":
+        """Make a table of rows, each with its columns by name; columns of dashes are left out."""
+        seen = [{visible(name): visible(cell) for name, cell in row.items()} for row in rows]
+        frame = pd.DataFrame(seen, dtype=object)
+        known = frame.columns[(frame != NOTHING).any()] if len(frame) else frame.columns
+        return cls(title, frame[known], [note for note in notes if note], chart)
+
+    @property
+    def columns(self) -> list[str]:
+        return list(map(str, self.frame.columns))
+
+    @property
+    def rows(self) -> list[list[str]]:
+        return [list(map(str, row)) for row in self.frame.to_numpy()]
+
+
+def write_number(value: float | None, digits: int = 3) -> str:
+    """Write a number; a dash where it is not known."""
+    return NOTHING if value is None else f"{value:z,.{digits}f}"
+
+
+def write_interval(found: Found | None, digits: int = 3) -> str:
+    """Write a mean, and its 95 % interval in brackets where it is known."""
+    if found is None or found["mean"] is None:
+        return NOTHING
+    ends = [found["low"], found["high"]]
+    mean = write_number(found["mean"], digits)
+    if None in ends:
+        return mean
+    return f"{mean} ({' to '.join(write_number(end, digits) for end in ends)})"
+
+
+def over_draws(values: Iterable[float | None]) -> dict[str, float | None]:
+    """Take the mean of some draws, the least and the most; None where nothing is known."""
+    known = [value for value in values if value is not None]
+    if not known:
+        return {"mean": None, "low": None, "high": None}
+    ends = (min(known), max(known)) if len(known) > 1 else (None, None)
+    return {"mean": sum(known) / len(known), "low": ends[0], "high": ends[1]}
+
+
+def join_draws(found: Sequence[Found]) -> Found:
+    """Take a mean's interval, or of several draws their means."""
+    return found[0] if len(found) == 1 else over_draws(each["mean"] for each in found)
+
+
+def points_of(name: str, series: Mapping[str, Found | None]) -> list[dict[str, Any]]:
+    """List the points of a name, one for each series that is known."""
+    return [
+        {"name": inline(name), "series": kind}
+        | {end: found[end] for end in ("mean", "low", "high")}
+        for kind, found in series.items()
+        if found is not None and found["mean"] is not None
+    ]
+
+
+def chart_points(points: Sequence[Found], title: str) -> Figure | None:
+    """Draw `points_of` some names, each with its interval; None without any."""
+    if not points:
+        return None
+    kinds = list(dict.fromkeys(point["series"] for point in points))
+    looks = alt.Scale(domain=kinds, range=list(SERIES[: len(kinds)]))
+    base = alt.Chart(
+        pd.DataFrame(points), height=alt.Step(14 * max(2, len(kinds)), **{"for": "position"})
+    ).encode(
+        y=alt.Y("name:N", sort=None, title=None),
+        yOffset=alt.YOffset("series:N", sort=kinds),
+        color=alt.Color("series:N", sort=kinds, scale=looks),
+    )
+    return alt.layer(
+        base.mark_rule(aria=False).encode(x=alt.X("low:Q", title=title), x2="high"),
+        base.mark_point(filled=True, opacity=1, size=60).encode(x=alt.X("mean:Q", title=title)),
+    )
+
+
+def chart_matrix(cells: Sequence[Found], title: str, *, diverging: bool = False) -> Figure | None:
+    """Draw cells of `row`, `column` and `value` in shades; None if all are 0 or not known."""
+    known = [cell for cell in cells if cell["value"] is not None]
+    most = max((abs(cell["value"]) for cell in known), default=0.0)
+    if not most:
+        return None
+    frame = pd.DataFrame(known).assign(value=lambda each: each["value"].astype(float))
+    axis = alt.Axis(ticks=False, domain=False)
+    scale = alt.Scale(**shade_scale(most, diverging=diverging))
+    return (
+        alt.Chart(frame, height=alt.Step(24))
+        .mark_rect(stroke="white", strokeWidth=0.5)
+        .encode(
+            x=alt.X("column:N", sort=None, title=None, axis=axis),
+            y=alt.Y("row:N", sort=None, title=None, axis=axis),
+            color=alt.Color("value:Q", scale=scale, legend=None),
+            description=alt.Text("value:Q", format=".3f"),
+        )
+        .properties(title=title)
+    )
+
+
+def chart_curves(
+    points: Sequence[Found], across: str, up: str, *, logarithmic: bool = False
+) -> Figure | None:
+    """Draw a line of `x` and `y` through each series; None where none has two points."""
+    known = [point for point in points if point["y"] is not None]
+    if len({point["x"] for point in known}) < 2:
+        return None
+    kinds = list(dict.fromkeys(point["series"] for point in known))
+    looks = [SERIES[place % len(SERIES)] for place in range(len(kinds))]
+    scale = alt.Scale(type="log") if logarithmic else alt.Scale(zero=False)
+    return (
+        alt.Chart(pd.DataFrame(known), height=240)
+        .mark_line(point=alt.OverlayMarkDef(size=60, filled=True))
+        .encode(
+            x=alt.X("x:Q", title=across, scale=scale),
+            y=alt.Y("y:Q", title=up),
+            color=alt.Color("series:N", sort=None, scale=alt.Scale(domain=kinds, range=looks)),
+            shape=alt.Shape("series:N", sort=None),
+        )
+    )
+
+
+def tabulate_effects(
+    title: str,
+    first: str,
+    effects: Mapping[tuple[str, str], float | None],
+    random: Mapping[tuple[str, str], float | None],
+    *,
+    losses: bool,
+) -> Exhibit:
+    """Show what one task's neurons (a row) do to every task, in brackets what random ones do.
+
+    Effects are `losses` or gains; the chart has losses in orange.
+    """
+    tasks, judged = (list(dict.fromkeys(names)) for names in zip(*effects, strict=True))
+
+    def cell(pair: tuple[str, str]) -> str:
+        drawn = random.get(pair)
+        own = write_number(effects.get(pair))
+        return own if drawn is None else f"{own} ({write_number(drawn)})"
+
+    rows = [{first: task} | {other: cell((task, other)) for other in judged} for task in tasks]
+    cells = [
+        {"row": inline(task), "column": inline(other), "value": -value if losses else value}
+        for (task, other), value in effects.items()
+        if value is not None
+    ]
+    note = "Nats a token; in brackets the mean of random neurons of the same layers."
+    return Exhibit.of(title, rows, [note], chart_matrix(cells, "", diverging=True))
+
+
+def lay_out(exhibit: Exhibit) -> dict[str, Any]:
+    """Make an exhibit a section of the page, its chart drawn."""
+    title = visible(exhibit.title)
+    summary = f"{title}; the numbers are in the table below."
+    return {
+        "title": title,
+        "short": title if len(title) <= LINK else title[: LINK - 1].rstrip() + "…",
+        "picture": None if exhibit.chart is None else draw(summary, exhibit.chart),
+        "columns": exhibit.columns,
+        "rows": exhibit.rows,
+        "words": [
+            place
+            for place in range(len(exhibit.columns))
+            if place == 0 or any(WORDS.match(row[place]) for row in exhibit.rows)
+        ],
+        "notes": list(map(visible, exhibit.notes)),
+    }
+
+
+def write_result(path: Path, results: dict[str, Any], command: str) -> dict[str, Any]:
+    """Write what was found, with the command that found it and the versions of what was used."""
+    result = {"schema": 1, **results, "command": command, "versions": package_versions()}
+    write_json(path, result)
+    return result
+
+
+def write_exhibits(
+    folder: Path, title: str, lines: Sequence[str], exhibits: Sequence[Exhibit], command: str
+) -> Path:
+    """Write `folder/report.html`: a title, some lines, the exhibits, and the command.
+
+    Raises OSError if the folder or a file cannot be written.
+    """
+    return write_page(
+        folder,
+        "tables.html.j2",
+        title=visible(title),
+        lines=list(map(visible, lines)),
+        sections=list(map(lay_out, exhibits)),
+        command=visible(command or "not recorded"),
+    )
+
+
+def report(  # noqa: PLR0913  (the parts of a page, each of which a caller has at hand)
+    path: Path,
+    results: dict[str, Any],
+    exhibits: list[Exhibit],
+    title: str,
+    command: str,
+    lines: Sequence[str] = (),
+    page: str = "",
+) -> "Reported":
+    """Write what a command found into its file, and a page beside it, or in a folder there."""
+    result = write_result(path, results, command)
+    write_exhibits(path.parent / page, title, lines, exhibits, command)
+    return result, exhibits
+
+
+Reported = tuple[dict[str, Any], list[Exhibit]]  # what the file holds, and what the page shows
