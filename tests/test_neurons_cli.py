@@ -66,7 +66,7 @@ def typed(monkeypatch, capsys, tmp_path):
         ([*LOCATE, "--kind", "a=gsm8k"], "--kind names gsm8k, which is no task of the run"),
         (["neurons", "erase", "nowhere"], "holds no run of `caploc neurons locate`"),
         ([*LOCATE, "--device", "spread", "--method", "logit"], "--method logit reads the weights"),
-        (["neurons", "erase", "nowhere", "--mode", "half"], "zero, mean, resample or scale=FACTOR"),
+        (["neurons", "erase", "nowhere", "--mode", "half"], "no mode of erasing 'half'"),
         (["neurons", "overlap", "nowhere"], "There is no folder 'nowhere'; name the folder of"),
         (["neurons", "controls", "nowhere"], "holds no run of `caploc neurons locate`"),
     ],
@@ -114,8 +114,13 @@ def test_overlap_of_a_run_with_itself_is_refused_and_of_two_tasks_is_a_matrix(ty
 
 @pytest.mark.slow
 def test_erase_holds_located_neurons_against_draws(typed, located):
-    few = ["--limit", "12", "--draws", "5"]
-    code, printed, _ = typed("neurons", "erase", str(located), *few, "--json")
+    few = ["--limit", "12", "--draws", "5", "--json"]
+    code, printed, _ = typed("neurons", "erase", str(located), *few, "--task", "demo/elements",
+                             "--neurons", "L0N1,L1N2")  # fmt: skip
+    told = json.loads(printed)
+    assert code == 0 and [task["task"] for task in told["tasks"]] == ["demo/elements"]
+    assert told["neurons"] == ["L0N1", "L1N2"] and told["tasks"][0]["neurons"] == 2
+    code, printed, _ = typed("neurons", "erase", str(located), *few)
     told = json.loads(printed)
     assert code == 0
     for task in told["tasks"]:

@@ -69,8 +69,8 @@ class FactStudy:
         if self.asked.rewrites is not None:
             texts = read_rewrites(Path(self.asked.rewrites))
             facts, counts["rewrites"] = with_rewrites(facts, texts, asker.right)
-        facts, counts["known"] = known_facts(asker, facts)
-        return facts[: self.asked.count], counts
+        facts, counts["known"] = known_facts(asker, facts, self.asked.count)
+        return facts, counts
 
     @cached_property
     def knowledge(self) -> KnowledgeNeurons:

@@ -132,15 +132,18 @@ class FactAnswers:
 
 
 def known_facts(
-    asker: FactAnswers, facts: Sequence[Fact]
+    asker: FactAnswers, facts: Sequence[Fact], most: int | None = None
 ) -> tuple[tuple[Fact, ...], dict[str, int]]:
     """Keep the facts whose prompt the model answers rightly, and of their rewrites the right ones.
 
-    Counts `facts` and `facts_known`, `rewrites` and `rewrites_known`, these of all facts. Raises
-    BadData if fewer than two facts are known.
+    No fact is asked beyond `most` known ones. Counts `facts` and `facts_known`, `rewrites` and
+    `rewrites_known`, these of all facts that were asked. Raises BadData if fewer than two facts are
+    known.
     """
     kept, counts = [], dict.fromkeys(("facts", "facts_known", "rewrites", "rewrites_known"), 0)
     for fact in tqdm(facts, "facts known", disable=None):
+        if len(kept) == most:
+            break
         encoded = [asker.encoder.encode(prompt) for prompt in (fact.prompt, *fact.rewrites)]
         known, *others = (each.greedy for each in asker.scores(encoded))
         right = tuple(p for p, found in zip(fact.rewrites, others, strict=True) if found)

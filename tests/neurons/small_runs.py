@@ -31,6 +31,7 @@ STUDY = NeuronStudy(
 TUNED = Enhancing(
     TuningRecipe(steps=2, rates=(1e-2,), extensions=0),
     ("none", "located", "random"),
+    draws=5,
     limit=2,
 )
 FEW = replace(TUNED, arms=("none", "located"))  # without the draws, which take most of the time

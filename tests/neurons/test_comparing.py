@@ -28,7 +28,7 @@ from caploc.neurons.study import open_study
 from caploc.stats.threshold import above, best
 from papers.cnl.comparisons import POINTS, SHARE, compare_points
 
-ASKED = Controlling(("activation", "logit"), "demo/prose", (2.0, 6.0), limit=4)
+ASKED = Controlling(("activation", "logit"), "demo/prose", (2.0, 6.0), draws=5, limit=4)
 
 
 @pytest.fixture(scope="module")
@@ -127,6 +127,7 @@ def test_every_control_is_as_many_neurons_and_overlaps_as_sets_do(lab, controlle
         assert arm_of(result, task, OWN)["shared"] == 1
         (left,) = [row for row in result["specific"] if row["task"] == task]
         assert left["count"] <= (own.located & ~taken).sum() <= left["located"]
+        assert left["share"] == left["count"] / left["located"]
 
 
 def test_what_each_set_costs_is_told_beside_random_neurons(controlled):

@@ -9,7 +9,7 @@ from planted_models import TWO, Planter
 from caploc.errors import BadOption, UnknownName, UserError
 from caploc.neurons.erasure import ACTIVE_ON, DOSES, LAYERS, LOCATED, OWN, Erasing, erase
 from caploc.neurons.locating import locate
-from caploc.neurons.study import NeuronStudy
+from caploc.neurons.study import NeuronLab, NeuronStudy
 from caploc.progress import Silent
 from caploc.stats.threshold import Rule
 
@@ -183,6 +183,24 @@ def test_a_folder_without_a_run_is_one_sentence(tmp_path):
     with pytest.raises(UserError, match="holds no run of `caploc neurons locate`"):
         erase(tmp_path, ASKED)
     assert not (tmp_path / "rows.sqlite").exists()
+
+
+def test_neurons_of_ones_own_choice_are_erased_in_place_of_the_located(planted, run, undrawn):
+    model, (warm, large) = planted(TWO), planted(TWO).tasks
+    chosen = tuple(model.truth.needed["large"])
+    asked = Erasing(limit=10, doses=(1.0,), draws=5, tasks=(warm,), neurons=chosen)
+    result, _ = erase(run(), asked)
+    (task,) = result["tasks"]  # the other task's own are not erased
+    assert (task["task"], task["neurons"]) == (warm, 6) and result["neurons"] == list(chosen)
+    assert task["own"]["arms"][0]["score"] == 1
+    (other,) = task["others"]
+    assert (other["judged"], other["arms"][0]["score"]) == (large, 0)
+
+
+def test_a_neuron_that_the_model_lacks_is_refused_before_it_is_loaded(run, monkeypatch):
+    monkeypatch.setattr(NeuronLab, "bench", property(lambda lab: pytest.fail("loaded")))
+    with pytest.raises(UnknownName, match="L9N0"):
+        erase(run(), Erasing(neurons=("L9N0",)))
 
 
 def test_too_few_draws_are_refused_first(tmp_path):

@@ -5,15 +5,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 
 from caploc.engine.api import Ask
 from caploc.engine.batch import BatchEngine
-from caploc.engine.encoding import RequestEncoder, Span
-from caploc.errors import BadOption
-from caploc.models.proof import columns_zeroed, reads_first
-from caploc.neurons.engine import Cutter, ErasureMode, NeuronEngine
+from caploc.engine.encoding import RequestEncoder
+from caploc.models.proof import columns_zeroed
+from caploc.neurons.engine import Cutter, NeuronEngine
 from caploc.neurons.study import NeuronBench
 from caploc.store import Store
 from caploc.tasks.catalog import load_task
@@ -72,8 +69,8 @@ def alike(found, expected):
     return True
 
 
-def cutting(engine, neurons, mode="zero", reference=(), seed=0):
-    return NeuronEngine(engine, Cutter.of(neurons, ErasureMode.parse(mode), reference, seed))
+def cutting(engine, neurons, mode="zero", reference=()):
+    return NeuronEngine(engine, Cutter.of(neurons, mode, reference))
 
 
 def intact(engine):
@@ -111,32 +108,10 @@ def test_log_probabilities_are_those_of_a_plain_forward_pass(engines, neurons, d
     assert answer.response.logprob == pytest.approx(float(expected), abs=1e-4)
 
 
-@pytest.mark.parametrize("mode", ["zero", "mean", "resample", "scale=0.5"])
+@pytest.mark.parametrize("mode", ["zero", "mean"])
 def test_cutting_nothing_changes_nothing(engines, neurons, reference, mode):
     engine = cutting(engines["packed"], neurons, mode, reference)
     assert alike(responses(engine, [some(neurons, 0)]), intact(engines["packed"]))
-
-
-def test_a_scale_of_one_changes_nothing_and_of_zero_is_zero(engines, neurons):
-    masks = [some(neurons, 0.2)]
-    one = responses(cutting(engines["packed"], neurons, "scale=1"), masks)
-    assert alike(one, intact(engines["packed"]))
-    none = responses(cutting(engines["packed"], neurons, "scale=0"), masks)
-    assert alike(none, responses(cutting(engines["packed"], neurons), masks))
-
-
-def test_a_scale_multiplies_the_weights_that_read_the_neurons(engines, neurons):
-    mask = some(neurons, 0.2)
-    before = [site.weight.clone() for site in neurons.projections]
-    try:
-        for site, columns in zip(neurons.projections, neurons.grid.layer_slices, strict=True):
-            reads_first(site)[torch.from_numpy(mask[columns])] *= 1.7
-        truth = intact(engines["plain"])
-    finally:
-        for site, weight in zip(neurons.projections, before, strict=True):
-            site.weight.copy_(weight)
-    found = responses(cutting(engines["packed"], neurons, "scale=1.7"), [mask])
-    assert alike(found, truth) and found != intact(engines["packed"])
 
 
 def handed_on(neurons, spans):
@@ -187,48 +162,6 @@ def test_the_mean_is_over_all_positions_of_the_reference(engines, neurons, refer
     assert found != responses(cutting(engines[kind], neurons), [mask])
 
 
-def values(neurons, mask, reference, seed):
-    """What the cut neurons hand on under `resample`, seen by a hook behind the cut."""
-    cutter = Cutter.of(neurons, ErasureMode("resample"), reference, seed)
-    with cutter.cut(mask):
-        return handed_on(neurons, [Span((5, 6, 7), (8,))])[0]
-
-
-def test_a_resampled_value_is_one_that_the_neuron_had_in_the_reference(neurons, reference):
-    mask = some(neurons, 0.2)
-    seen = torch.cat(handed_on(neurons, reference))
-    first = values(neurons, mask, reference, 0)
-    assert torch.equal(first, values(neurons, mask, reference, 0))
-    cut = torch.from_numpy(mask)
-    assert torch.equal(first[:1, cut].expand(3, -1), first[:, cut])  # one draw for all positions
-    assert (seen[:, cut] == first[0, cut]).any(0).all()
-    other = values(neurons, mask, reference, 1)
-    assert (other[0, cut] != first[0, cut]).float().mean() > 0.5
-    drawn = torch.stack([values(neurons, mask, reference, seed)[0, cut] for seed in range(30)])
-    rows = rounded_alike(seen[:, None, cut], drawn).float().argmax(0)
-    # every position of every text is drawn somewhere; all texts begin alike
-    every = {int(rounded_alike(seen, row).all(1).float().argmax()) for row in seen}
-    assert set(rows.flatten().tolist()) == every and len(every) == len(seen) - 2
-    # the layers draw each for themselves
-    layers = drawn_columns(neurons, rows, cut)
-    assert not torch.equal(layers[0], layers[1])
-
-
-def rounded_alike(ones, others):
-    """Equal but for rounding, which depends on how long a text is."""
-    return torch.isclose(ones, others, rtol=1e-5, atol=1e-5)
-
-
-def drawn_columns(neurons, rows, cut):
-    """Which rows the first few cut neurons of the first two layers drew."""
-    numbers = cut.nonzero()[:, 0]
-    slices = neurons.grid.layer_slices
-    return [
-        rows[:, (numbers >= columns.start) & (numbers < columns.stop)][:, :20]
-        for columns in slices[:2]
-    ]
-
-
 def test_nothing_is_left_on_the_model_by_an_answer_that_is_not_finished(engines, neurons, demo):
     def hooks():
         return [len(module._forward_pre_hooks) for module in demo.model.modules()]
@@ -241,57 +174,16 @@ def test_nothing_is_left_on_the_model_by_an_answer_that_is_not_finished(engines,
     assert hooks() == before
 
 
-@pytest.mark.parametrize(
-    ("text", "mode", "told"),
-    [
-        ("zero", ErasureMode(), "zero"),
-        ("mean", ErasureMode("mean"), "mean"),
-        ("resample", ErasureMode("resample"), "resample"),
-        ("scale=0.5", ErasureMode("scale", 0.5), "scale=0.5"),
-        ("scale=-2", ErasureMode("scale", -2.0), "scale=-2"),
-    ],
-)
-def test_a_mode_is_read(text, mode, told):
-    assert ErasureMode.parse(text) == mode
-    assert str(mode) == told
-
-
-@given(st.floats(allow_nan=False, allow_infinity=False))
-def test_no_two_factors_are_written_alike(factor):
-    assert ErasureMode.parse(str(ErasureMode("scale", factor))) == ErasureMode("scale", factor)
-
-
-@pytest.mark.parametrize(
-    "text", ["", "none", "zero=1", "scale", "scale=", "scale=half", "mean=0", "scale=nan",
-             "scale=inf"],
-)  # fmt: skip
-def test_a_mode_that_is_none_is_refused(text):
-    with pytest.raises(BadOption) as refused:
-        ErasureMode.parse(text)
-    assert str(refused.value) == (
-        f"A neuron is cut by zero, mean, resample or scale=FACTOR; got {text!r}."
-    )
-
-
 def test_other_ways_of_cutting_never_share_rows(engines, neurons, reference, tmp_path):
     task = load_task("demo/addition")
     with Store(tmp_path / "rows.sqlite") as store:
         bench = NeuronBench.of(engines["packed"], store, tmp_path)
         shorter = [replace(reference[0], inputs=reference[0].inputs[:-1]), *reference[1:]]
-        ways = [
-            (None, (), 0),
-            (ErasureMode("scale", 0.5), (), 0),
-            (ErasureMode("scale", 0.5000001), (), 0),
-            (ErasureMode("mean"), reference, 0),
-            (ErasureMode("mean"), shorter, 0),
-            (ErasureMode("resample"), reference, 0),
-            (ErasureMode("resample"), reference, 1),
-            (ErasureMode("resample"), shorter, 1),
-        ]
+        ways = [("zero", ()), ("mean", reference), ("mean", shorter)]
         meters = [bench.meter(task, *way) for way in ways]
         assert len({meter.question for meter in meters}) == len(ways)
-        assert bench.meter(task, ErasureMode("mean"), reference) is meters[3]
-        assert bench.meter(task) is bench.meter(task, ErasureMode()) is meters[0]
+        assert bench.meter(task, "mean", reference) is meters[1]
+        assert bench.meter(task) is meters[0]
 
 
 def test_reference_activations_are_recorded_once(engines, reference, tmp_path, monkeypatch):
@@ -304,5 +196,5 @@ def test_reference_activations_are_recorded_once(engines, reference, tmp_path, m
         bench = NeuronBench.of(engines["packed"], store, tmp_path)
         for _ in range(2):
             for name in ("addition", "sorting"):
-                bench.meter(load_task(f"demo/{name}"), ErasureMode("mean"), reference)
+                bench.meter(load_task(f"demo/{name}"), "mean", reference)
     assert len(calls) == 1

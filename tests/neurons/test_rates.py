@@ -1,4 +1,3 @@
-import json
 from fractions import Fraction
 from itertools import combinations
 from math import comb
@@ -11,7 +10,7 @@ from hypothesis.extra.numpy import arrays
 
 from caploc.components import Heads
 from caploc.errors import BadOption
-from caploc.neurons.sets import RATES, group, overlap_rates, rate_matrices
+from caploc.neurons.sets import RATES, mean_rates, overlap_rates, rate_matrices
 from caploc.stats.chance import count_shared
 
 PAIRS = st.integers(1, 40).flatmap(lambda size: arrays(bool, (2, size)))
@@ -159,54 +158,19 @@ def test_what_must_meet_is_sure():
     assert count_shared(members([], 8), members([1], 8), grid).p == 1
 
 
-def test_a_group_counts_what_all_share_and_what_most_do():
-    sets = np.array([members([0, 1, 2]), members([0, 1, 3]), members([0, 2, 3]), members([0])])
-    found = group(sets)
-    assert (found.sets, found.in_all, found.in_any, found.iou) == (4, 1, 4, 0.25)
-    assert [vote.votes for vote in found.votes] == [1, 1, 2, 2, 2, 3, 3, 4, 4, 4]
-    assert [vote.count for vote in found.votes] == [4] * 5 + [1] * 5
-    assert found.votes[-1].share == 0.1
-    assert found.votes[-1].share_of_union == 0.25
+@given(MANY)
+def test_rates_of_many_sets_are_means_over_their_pairs(sets):
     ious = [overlap_rates(one, other).iou for one, other in combinations(sets, 2)]
-    assert found.pairwise.iou == pytest.approx(np.mean(ious))
-    assert found.pairs == 6
-
-
-@given(MANY)
-def test_a_groups_iou_only_shrinks(sets):
-    found = [group(sets[:count]).iou for count in range(1, len(sets) + 1)]
-    known = [each for each in found if each is not None]
-    assert known == sorted(known, reverse=True)
-
-
-@given(MANY)
-def test_the_vote_curve_falls_from_the_union_to_the_intersection(sets):
-    found = group(sets)
-    counts = [vote.count for vote in found.votes]
-    assert counts == sorted(counts, reverse=True)
-    assert counts[-1] == found.in_all
-    assert counts[0] == found.in_any
-
-
-def test_seven_of_ten_are_seven_tenths():
-    sets = np.zeros((10, 1), dtype=bool)
-    sets[:7] = True
-    assert [vote.count for vote in group(sets).votes] == [1] * 7 + [0] * 3
+    known = [each for each in ious if each is not None]
+    assert mean_rates(sets).iou == (pytest.approx(np.mean(known)) if known else None)
 
 
 def test_empty_sets_leave_pairs_out():
-    found = group(np.array([members([]), members([1]), members([1])]))
-    assert found.pairs == 1
-    assert found.pairwise.smallest == 1
-    assert found.pairwise.iou == pytest.approx(1 / 3)
-    nothing = group(np.zeros((2, 5), dtype=bool))
-    assert nothing.iou is None
-    assert nothing.pairwise.iou is None
-    assert json.loads(json.dumps(nothing.as_dict(), allow_nan=False))["votes"][0]["count"] == 0
+    found = mean_rates(np.array([members([]), members([1]), members([1])]))
+    assert found.smallest == 1 and found.iou == pytest.approx(1 / 3)
+    assert mean_rates(np.zeros((2, 5), dtype=bool)).iou is None
 
 
 def test_what_cannot_be_counted_is_refused():
-    with pytest.raises(BadOption, match="At least 1 sets"):
-        group(np.zeros((0, 5), dtype=bool))
     with pytest.raises(BadOption, match="5 columns and the grid has 6"):
         count_shared(members([], 5), members([], 5), Heads((6,)))

@@ -28,7 +28,7 @@ neurons = typer.Typer(
 )
 
 Folder = Annotated[Path, argument("Folder of a finished `caploc neurons locate`.")]
-Draws = Annotated[int, option("Draws of random neurons, 5 or more.")]
+Draws = Annotated[int, option("Draws of random neurons, 5 or more; 19 for p = .05.")]
 Kinds = Annotated[list[str] | None, option("NAME=TASK,TASK: tasks of one kind; repeat.", "--kind")]
 Points = Annotated[int, option("Points of an integral (S).")]
 Sigma = Annotated[float, option("Standard deviations above the mean.")]
@@ -223,7 +223,12 @@ def overlap(
 @options.takes_groups
 def erase(
     folder: Folder,
-    mode: Annotated[str, option("zero, mean, resample, scale=FACTOR.")] = "zero",
+    task: OfRun = None,
+    neuron: Annotated[
+        list[str] | None,
+        option(f"Erase these, L3N217, not the located ones; {options.ONE_OR_MORE}.", "--neurons"),
+    ] = None,
+    mode: Annotated[str, option("zero or mean.")] = "zero",
     draws: Draws = 19,
     doses: Annotated[
         str, option("Shares of the located neurons to erase, highest first.")
@@ -242,7 +247,7 @@ def erase(
 
     Examples:
         caploc neurons erase runs/neurons
-        caploc neurons erase runs/neurons --mode mean --draws 20
+        caploc neurons erase runs/neurons --task words/past --neurons L20N1134,L3N217
 
     Writes:
         erasure.json: what each task loses, by arm
@@ -251,11 +256,12 @@ def erase(
     See also:
         neurons locate, neurons enhance
     """
-    from caploc.neurons.engine import ErasureMode
     from caploc.neurons.erasure import Erasing
     from caploc.neurons.erasure import erase as run
 
-    asked = Erasing(ErasureMode.parse(mode), draws, options.numbers(doses, float), limit, seed)
+    tasks, names = (tuple(options.split_names(texts)) for texts in (task, neuron))
+    shares = options.numbers(doses, float)
+    asked = Erasing(mode, draws, shares, limit, seed, tasks, names)
     others, page = options.split_names(also), folder / "erasure"
     allowed = may.allowed()
     run_and_show(run, folder, asked, others, page=page, output=output, allowed=allowed)
@@ -277,7 +283,7 @@ def controls(
         str | None, option("A task of plain text, or a file with a text a line.")
     ] = None,
     sigmas: Annotated[str, option("Standard deviations to try.")] = "3,4,5,6,8",
-    draws: Draws = 5,
+    draws: Draws = 19,
     limit: Judged = 60,
     seed: Seed = 0,
     *,
@@ -322,7 +328,7 @@ def enhance(
         ),
     ] = None,
     trains: Annotated[str, option("all of a neuron's weights, or its output only.")] = "all",
-    draws: Draws = 5,
+    draws: Draws = 19,
     limit: Judged = 60,
     seed: Seed = 0,
     save: Annotated[

@@ -20,7 +20,7 @@ from caploc.errors import BadOption, pick
 from caploc.folder import CONTROLS
 from caploc.naming import is_file
 from caploc.neurons.attribution import METHODS
-from caploc.neurons.erasure import LAYERS, LOCATED, Eraser, Erasing
+from caploc.neurons.erasure import DRAWS, LAYERS, LOCATED, Eraser, Erasing
 from caploc.neurons.finding import TaskNeurons
 from caploc.neurons.model import Chosen
 from caploc.neurons.report import (
@@ -40,7 +40,6 @@ from caploc.neurons.sets import (
     commonality_set,
     overlap_rates,
     rank_correlation,
-    specific,
     within,
 )
 from caploc.neurons.study import NeuronLab, reopen_study
@@ -66,7 +65,7 @@ class Controlling:
     methods: tuple[str, ...] = OTHERS
     plain: str | None = None
     sigmas: tuple[float, ...] = SIGMAS
-    draws: int = 5
+    draws: int = DRAWS
     limit: int | None = 60
     seed: int = 0
     tasks: tuple[str, ...] = ()
@@ -161,13 +160,13 @@ class ControlledRun:
     def held_against(self, task: str) -> tuple[list[Row], Row]:
         """Hold every control's neurons, as many, against a task's; and what none of them has."""
         main = self.lab.found(task)
-        share = float(main.located.mean())
+        size = float(main.located.mean())
         rows: list[Row] = []
-        others: dict[str, Chosen] = {}
+        left = main.located.copy()
         for name, found in self.found(task):
-            chosen = main.located if name == OWN else best(found.moments.mean, share)
-            sets = np.stack([best(part.mean, share) for part in found.parts])
-            others |= {} if name == OWN else {name: chosen}
+            chosen = main.located if name == OWN else best(found.moments.mean, size)
+            sets = np.stack([best(part.mean, size) for part in found.parts])
+            left &= (name == OWN) | ~chosen
             row = {
                 "task": task,
                 "control": name,
@@ -177,8 +176,9 @@ class ControlledRun:
                 "within": within(sets).rates[COMPARED].as_dict(),
             }
             rows.append(row | self.erase(task, found, chosen))
-        left = specific(main.located, others).as_dict()
-        return rows, {"task": task} | {name: left[name] for name in ("located", "count", "share")}
+        located, count = int(main.located.sum()), int(left.sum())
+        share = count / located
+        return rows, {"task": task, "located": located, "count": count, "share": share}
 
     def sweep(self) -> Iterator[Row]:
         """Choose at every sigma, and measure overlap within, across and what erasing costs."""

@@ -1,8 +1,7 @@
 """Neurons in the engine: cut while a model answers, and read in passes over examples side by side.
 
-What stands in for what a cut neuron hands on is zero, their mean over reference examples, what they
-handed on in one of them, or themselves times a factor; in every position, of prompt and answer
-alike.
+What stands in for what a cut neuron hands on is zero or its mean over reference examples, in every
+position, of prompt and answer alike.
 
 Passes are with gradients or without, in batches that are halved when one does not fit into memory.
 """
@@ -11,7 +10,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
-from math import isfinite
 from typing import Any, TypeVar
 
 import numpy as np
@@ -23,13 +21,11 @@ from torch.nn.utils.rnn import pad_sequence
 from torch.utils.checkpoint import checkpoint
 from transformers import PreTrainedModel
 
-from caploc.designs import generator
 from caploc.engine.api import Answer, Ask
 from caploc.engine.batch import BatchEngine
 from caploc.engine.encoding import Span
 from caploc.engine.planning import MOST_ROWS, BatchSizer
-from caploc.engine.reading import check_texts, mean_outputs, read_outputs
-from caploc.errors import BadOption
+from caploc.engine.reading import mean_outputs
 from caploc.models.cutting import Projections, Replacement, knocked_out
 from caploc.models.hooks import forward_as, temporary_hooks
 from caploc.models.placement import input_device
@@ -37,96 +33,28 @@ from caploc.models.projections import decoder_layers, text_config
 from caploc.neurons.model import Chosen, NeuronGrid, NeuronModel, find_sites
 from caploc.tasks.task import Request
 
-MODES = ("zero", "mean", "resample", "scale")
-
-
-@dataclass(frozen=True)
-class ErasureMode:
-    """What takes the place of what a cut neuron hands on.
-
-    `factor` is that of `scale`, and nothing to the others.
-    """
-
-    name: str = "zero"
-    factor: float = 0.0
-
-    @property
-    def needs_reference(self) -> bool:
-        """Whether what stands in comes from the activations on other examples."""
-        return self.name in ("mean", "resample")
-
-    @classmethod
-    def parse(cls, text: str) -> "ErasureMode":
-        """Read `zero`, `mean`, `resample` or `scale=0.5`; raises BadOption if it is none."""
-        name, equals, factor = text.partition("=")
-        try:
-            mode = cls(name, float(factor) if equals else 0.0)
-        except ValueError:
-            mode = cls("")
-        known = mode.name in MODES and isfinite(mode.factor)
-        if not known or (mode.name == "scale") != bool(equals):
-            raise BadOption(
-                f"A neuron is cut by zero, mean, resample or scale=FACTOR; got {text!r}."
-            )
-        return mode
-
-    def __str__(self) -> str:
-        # every figure of the factor: rows are told apart by it
-        factor = repr(self.factor).removesuffix(".0")
-        return f"scale={factor}" if self.name == "scale" else self.name
+ZERO, MEAN = MODES = ("zero", "mean")
 
 
 @dataclass(frozen=True)
 class Cutter:
-    """Replaces what neurons hand on, in a way that needs reference activations in two of four."""
+    """Replaces what neurons hand on: by zero, or by a `replacement`."""
 
     neurons: NeuronModel
-    replacement: Replacement | None
+    replacement: Replacement | None = None
 
     @classmethod
-    def of(
-        cls, neurons: NeuronModel, mode: ErasureMode, reference: Sequence[Span], seed: int
-    ) -> "Cutter":
+    def of(cls, neurons: NeuronModel, mode: str, reference: Sequence[Span]) -> "Cutter":
         """Record what the mode needs of the reference examples: prompts and gold answers."""
-        if mode.name == "zero":
-            return cls(neurons, None)
-        if mode.name == "scale":
-            return cls(neurons, lambda layer, handed: handed * mode.factor)
+        if mode == ZERO:
+            return cls(neurons)
         texts = [span.inputs for span in reference]
-        if mode.name == "resample":
-            drawn, slices = _draw(neurons, texts, seed), neurons.grid.layer_slices
-
-            def sample(layer: int, handed: Tensor) -> Tensor:
-                return drawn[slices[layer], None].to(handed)
-
-            return cls(neurons, sample)
         means = mean_outputs(neurons.model, neurons.projections, neurons.grid, texts)
         return cls(neurons, lambda layer, handed: means[layer].to(handed))  # type: ignore[union-attr]
 
     def cut(self, chosen: Chosen) -> AbstractContextManager[None]:
         masks = torch.from_numpy(np.ascontiguousarray(chosen))[None]
         return knocked_out(self.neurons.projections, self.neurons.grid, masks, self.replacement)
-
-
-def _draw(
-    neurons: NeuronModel, texts: Sequence[Sequence[int]], seed: int
-) -> Float[Tensor, " neurons"]:
-    """Draw of each neuron one value that it handed on at some position of some text.
-
-    One draw serves all positions: a text of another length has no position of the same meaning.
-    Texts are run one by one, and nothing of them is kept but what was drawn.
-    """
-    check_texts(texts)
-    random, lengths = generator(seed), np.array([len(text) for text in texts])
-    chosen = random.integers(len(texts), size=neurons.grid.size)
-    places = random.integers(lengths[chosen])
-    drawn = torch.zeros(neurons.grid.size, dtype=neurons.model.dtype)
-    for number in np.unique(chosen):
-        found = read_outputs(neurons.model, neurons.projections, neurons.grid, tuple(texts[number]))
-        handed = [each[:, :, 0] for each in found if each is not None]
-        columns = np.flatnonzero(chosen == number)
-        drawn[columns] = torch.cat(handed, dim=1)[places[columns], columns].to(drawn.dtype)
-    return drawn
 
 
 @dataclass(frozen=True)

@@ -28,7 +28,7 @@ from caploc.folder import ENHANCEMENT, LEDGER, ROWS
 from caploc.measurement import Meter
 from caploc.models.loading import CutModel
 from caploc.neurons.engine import gold_means
-from caploc.neurons.erasure import Effects, Erasing
+from caploc.neurons.erasure import DRAWS, Effects, Erasing
 from caploc.neurons.report import (
     NOTHING,
     Exhibit,
@@ -297,7 +297,7 @@ class Enhancing:
 
     recipe: TuningRecipe = field(default_factory=TuningRecipe)
     arms: tuple[str, ...] = USUAL
-    draws: int = FEWEST
+    draws: int = DRAWS
     limit: int | None = 60
     tasks: tuple[str, ...] = ()
 

@@ -7,19 +7,20 @@ other tasks, which tells a capability's neurons from those that everything needs
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from jaxtyping import Float64
 
+from caploc.contents import read_contents
 from caploc.errors import BadOption, pick
-from caploc.folder import ERASURE
+from caploc.folder import ERASURE, NEURONS
 from caploc.measurement import Meter
-from caploc.neurons.engine import ErasureMode
+from caploc.neurons.engine import MODES, ZERO
 from caploc.neurons.finding import TaskNeurons
-from caploc.neurons.model import Chosen
+from caploc.neurons.model import Chosen, NeuronGrid
 from caploc.neurons.report import (
     NOTHING,
     Exhibit,
@@ -75,22 +76,25 @@ YES_NO = {True: "yes", False: "no", None: NOTHING}
 class Erasing:
     """How neurons are erased, and with what the loss is compared.
 
-    `tasks` are those whose neurons are erased (none: all); every task is judged, the task itself
-    under all `arms`, the others under those `beside`. The arm "no other's" holds the located
+    `tasks` are those whose neurons are erased (none: all), or in place of the located ones those of
+    the names `neurons`; every task is judged, the task itself under all `arms`, the others under
+    those `beside`. The arm "no other's" holds the located
     neurons that no task of another kind has; a task is of its own kind if `kinds` has it not.
     """
 
-    mode: ErasureMode = field(default_factory=ErasureMode)
+    mode: str = ZERO
     draws: int = DRAWS
     doses: tuple[float, ...] = DOSES
     limit: int | None = None
     seed: int = 0
     tasks: tuple[str, ...] = ()
+    neurons: tuple[str, ...] = ()
     arms: tuple[str, ...] = ARMS
     beside: tuple[str, ...] = (LOCATED, LAYERS)
     kinds: Mapping[str, str] = field(default_factory=dict)
 
     def check(self) -> "Erasing":
+        pick(dict.fromkeys(MODES), self.mode, "mode of erasing")
         for arm in (*self.arms, *self.beside):
             pick(KNOWN_ARMS, arm, "arm of an erasure")
         if self.draws < FEWEST:
@@ -256,10 +260,10 @@ class Eraser:
 
     def meters(self, source: TaskSource) -> dict[str, Meter]:
         """Meter the judging task by its own metric, and by the gold answer's probability."""
-        mode, seed = self.asked.mode, self.asked.seed
-        reference = source.spans(self.bench.wording) if mode.needs_reference else []
+        mode = self.asked.mode
+        reference = [] if mode == ZERO else source.spans(self.bench.wording)
         tasks = {"metric": source.judging, "logprob": source.gold}
-        return {n: self.bench.meter(t, mode, reference, seed) for n, t in tasks.items()}
+        return {name: self.bench.meter(task, mode, reference) for name, task in tasks.items()}
 
     def outcomes(
         self, meters: dict[str, Meter], neurons: Chosen, examples: Sequence[int]
@@ -309,17 +313,21 @@ def erase(
     with reopen_study(folder, progress, allowed) as lab:
         for task in asked.tasks:
             pick(dict.fromkeys(lab.study.tasks), task, "task of the run")
+        if asked.neurons:  # a mistake in a name shows before the model is loaded
+            grid_of(read_contents(folder / NEURONS)).mask(asked.neurons)
         model = lab.study.model.name
         erased = erase_tasks(lab, asked, [*lab.study.tasks, *others])
         results: dict[str, Any] = {
             "model": model,
-            "mode": str(asked.mode),
+            "mode": asked.mode,
+            "neurons": list(asked.neurons) or None,
             "tasks": [each.as_dict() for each in erased],
             "cost": lab.bench.cost.as_dict(),
         }
         line = (
-            f"Located neurons are erased ({asked.mode}); losses are on examples that no neuron was "
-            "found on, in the task's own score and in nats of log-probability for each gold token."
+            f"{'Named' if asked.neurons else 'Located'} neurons are erased ({asked.mode}); losses "
+            "are on examples that no neuron was found on, in the task's own score and in nats of "
+            "log-probability for each gold token."
         )
         shown, title = erasure_exhibits(results["tasks"]), f"Erasing neurons of {model}"
         return report(folder / ERASURE, results, shown, title, command, [line], "erasure")
@@ -331,8 +339,12 @@ def erase_tasks(lab: NeuronLab, asked: Erasing, judged: Sequence[str]) -> list[E
         lab.source(task)  # a mistake in a name shows before anything is measured
     arms = {*asked.arms, *asked.beside}
     done = []
-    for task in lab.with_neurons(asked.tasks, "erase"):
+    chosen = lab.model.grid.mask(asked.neurons) if asked.neurons else None
+    named = asked.tasks or lab.study.tasks
+    for task in lab.with_neurons(asked.tasks, "erase") if chosen is None else named:
         found = lab.found(task)
+        if chosen is not None:
+            found = replace(found, located=chosen)
         activity = lab.activity(task, ACTIVE_ON) if ACTIVE in arms else None
         others = join_others(lab, asked, task) if OWN in arms else None
         eraser = Eraser(lab.bench, asked, found, lab.progress, activity, others)
@@ -352,6 +364,11 @@ def join_others(lab: NeuronLab, asked: Erasing, task: str) -> Chosen:
     kind = asked.kinds.get(task, task)
     sets = [lab.found(t).located for t in lab.study.tasks if asked.kinds.get(t, t) != kind]
     return np.any([lab.found(task).located & False, *sets], axis=0)
+
+
+def grid_of(result: Found) -> NeuronGrid:
+    """Read the grid of a `neurons.json`."""
+    return NeuronGrid(tuple(result["grid"]["neurons"]))
 
 
 def erasure_exhibits(tasks: Sequence[Found]) -> list[Exhibit]:

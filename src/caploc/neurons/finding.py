@@ -26,7 +26,7 @@ from caploc.neurons.cache import ArrayCache
 from caploc.neurons.engine import Batch, Batcher
 from caploc.neurons.model import Chosen, NeuronGrid, NeuronModel
 from caploc.neurons.scoring import Scoring, ScoringWorkers
-from caploc.neurons.sets import Within, commonality_set, group, overlap_rates, within
+from caploc.neurons.sets import Within, commonality_set, mean_rates, overlap_rates, within
 from caploc.progress import Progress, Silent
 from caploc.stats import plain_value
 from caploc.stats.threshold import Moments, Rule, strengths, sweep
@@ -142,7 +142,6 @@ class TaskNeurons:
             "share": float(self.located.mean()),
             "layers": grid.counts(self.located),
             "within": self.within().as_dict(),
-            "group": group(self.subsets).as_dict(),
             "curve": [list(point) for point in self.curve],
             "halves": self.halves,
             "sweep": [
@@ -204,7 +203,7 @@ class Finder:
         running = [self.growing(task, part, steps) for part in dealt]
         sets = [np.stack(list(map(self.choose, each))) for each in zip(*running, strict=True)]
         parts = tuple(each[-1] for each in running)
-        pairs = [group(each).pairwise for each in sets]
+        pairs = list(map(mean_rates, sets))
         curve = [(step, each.largest, each.iou) for step, each in zip(steps, pairs, strict=True)]
         located, total = commonality_set(sets[-1], least), reduce(Moments.merged, parts)
         halves, examples = self.halves(parts), subsets * steps[-1]

@@ -12,7 +12,16 @@ import numpy as np
 from caploc.contents import read_contents
 from caploc.errors import BadOption, UserError
 from caploc.folder import NEURONS, OVERLAP
-from caploc.neurons.erasure import LAYERS, LOCATED, YES_NO, Erased, Eraser, Erasing, tabulate_arms
+from caploc.neurons.erasure import (
+    LAYERS,
+    LOCATED,
+    YES_NO,
+    Erased,
+    Eraser,
+    Erasing,
+    grid_of,
+    tabulate_arms,
+)
 from caploc.neurons.finding import FEW, TaskNeurons
 from caploc.neurons.model import NeuronGrid
 from caploc.neurons.report import (
@@ -391,8 +400,7 @@ def gather_runs(
 
 def read_sets(result: Mapping[str, Any]) -> tuple[NeuronGrid, dict[str, tuple[Any, Any]]]:
     """Read the grid of a `neurons.json`, and each task's neurons and those of its subsets."""
-    fields = result["grid"]
-    grid = NeuronGrid(tuple(fields["neurons"]))
+    grid = grid_of(result)
     found = {
         task["task"]: (
             grid.mask(row["neuron"] for row in task["neurons"]),

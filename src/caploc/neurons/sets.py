@@ -8,8 +8,7 @@ commonality neurons are those located on independent data again and again is our
 
 Averaged over enough items any stable score gives the same set again and again, also for neurons
 that are high on all text. So sets located on text of no capability, on answers put elsewhere, or by
-how large activations are, are held against the located one, and taken out of it (`specific`). The
-procedure is ours.
+how large activations are, are held against the located one (`controls`). The procedure is ours.
 """
 
 from collections.abc import Mapping, Sequence
@@ -28,7 +27,6 @@ from caploc.stats.threshold import Chosen, Sets, Unchecked, votes_needed
 
 RATES = ("reference", "largest", "smallest", "dice", "iou")
 COMPARED = "largest"  # the rate held against the published overlap rate
-VOTES = tuple(tenths / 10 for tenths in range(1, 11))
 TAILS = (1 - LEVEL) / 2, (1 + LEVEL) / 2
 Matrix = Float64[np.ndarray, "sets sets"]
 Weights = Int[np.ndarray, "resamples sets"]
@@ -43,30 +41,6 @@ class OverlapRates(JsonRecord):
     smallest: float | None  # and by the smaller one
     dice: float | None  # 2 |A & B| / (|A| + |B|)
     iou: float | None  # |A & B| / |A or B|
-
-
-@dataclass(frozen=True)
-class Vote(JsonRecord):
-    """How many neurons are in at least a number of the sets."""
-
-    least: float  # as a share of the sets
-    votes: int
-    count: int
-    share: float  # of all neurons
-    share_of_union: float | None  # of those in any set, None if there is none
-
-
-@dataclass(frozen=True)
-class Group(JsonRecord):
-    """What many sets have in common."""
-
-    sets: int
-    in_all: int
-    in_any: int
-    iou: float | None  # |in all| / |in any|, which can only shrink as sets are added
-    pairwise: OverlapRates  # means over pairs of sets where defined (reference: over both orders)
-    pairs: int  # of which neither set is empty
-    votes: tuple[Vote, ...]
 
 
 def overlap_rates(first: Chosen, second: Chosen) -> OverlapRates:
@@ -104,31 +78,10 @@ def rates_of(
     return found
 
 
-def group(sets: Sets) -> Group:
-    """Tell what many sets have in common: all of them, pair by pair, and share by share.
-
-    Raises BadOption if there is no set.
-    """
-    check_sets(sets, 1)
-    often = sets.sum(axis=0)
-    in_all, in_any = (int(np.count_nonzero(often >= each)) for each in (len(sets), 1))
+def mean_rates(sets: Sets) -> OverlapRates:
+    """Average each rate over pairs of sets where it is defined (reference: over both orders)."""
     matrices = rate_matrices(sets)
-    apart = off_diagonal(matrices["iou"])
-    votes = []
-    for least in VOTES:
-        needed = votes_needed(least, len(sets))
-        count = int(np.count_nonzero(often >= needed))
-        of_union = count / in_any if in_any else None
-        votes.append(Vote(least, needed, count, count / len(often), of_union))
-    return Group(
-        sets=len(sets),
-        in_all=in_all,
-        in_any=in_any,
-        iou=in_all / in_any if in_any else None,
-        pairwise=OverlapRates(**{name: mean_defined(m[apart]) for name, m in matrices.items()}),
-        pairs=int((~np.isnan(matrices["smallest"]) & apart).sum()) // 2,
-        votes=tuple(votes),
-    )
+    return OverlapRates(**{name: mean_defined(m[off_diagonal(m)]) for name, m in matrices.items()})
 
 
 def mean_defined(values: Float64[np.ndarray, " entries"]) -> float | None:
@@ -275,39 +228,6 @@ def between(own: Sets, others: Mapping[str, Unchecked], rate: str, *, seed: int 
     random = generator(seed)
     rows, columns = (resampled(count, random) for count in table.shape)
     return entry_interval(table, rows, columns)
-
-
-@dataclass(frozen=True)
-class Specific(JsonRecord):
-    """The located neurons that no control has."""
-
-    chosen: Chosen
-    count: int
-    located: int
-    share: float | None  # None if nothing was located
-    controls: dict[str, OverlapRates]  # of the located set, the reference, with each control's
-
-
-def specific(located: Chosen, controls: Mapping[str, Unchecked]) -> Specific:
-    """Hold a located set against each control's, and take theirs out of it.
-
-    Raises BadData if a control's set is of another model.
-    """
-    for name, control in controls.items():
-        if control.shape != located.shape:
-            raise BadData(
-                f"The set of the control {name!r} is over {len(control):,} neurons and the located "
-                f"one over {len(located):,}; locate both in one model."
-            )
-    chosen = located & ~np.any([*controls.values(), np.zeros_like(located)], axis=0)
-    count, before = int(np.count_nonzero(chosen)), int(np.count_nonzero(located))
-    return Specific(
-        chosen=chosen,
-        count=count,
-        located=before,
-        share=count / before if before else None,
-        controls={name: overlap_rates(located, each) for name, each in controls.items()},
-    )
 
 
 SHUFFLES = 9_999  # orders of datasets tried, where there are more

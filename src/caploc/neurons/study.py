@@ -29,7 +29,7 @@ from caploc.models.devices import SPREAD
 from caploc.models.loading import LoadedModel
 from caploc.neurons.attribution import Attribution
 from caploc.neurons.cache import ArrayCache
-from caploc.neurons.engine import Batcher, Cutter, ErasureMode, NeuronEngine
+from caploc.neurons.engine import ZERO, Batcher, Cutter, NeuronEngine
 from caploc.neurons.finding import (
     Finder,
     TaskNeurons,
@@ -236,24 +236,20 @@ class NeuronBench:
     def meter(
         self,
         task: Task,
-        mode: ErasureMode | None = None,
+        mode: str = ZERO,
         reference: Sequence[Span] = (),
-        seed: int = 0,
     ) -> Meter:
-        """Make the meter of a task whose masks are sets of neurons, cut by `mode` (None: zero).
+        """Make the meter of a task whose masks are sets of neurons, cut by `mode`.
 
-        `reference` are the examples whose activations stand in, where the mode needs some. There is
-        one meter a question, so that no row is counted twice.
+        `reference` are the examples whose mean activations stand in. There is one meter a question,
+        so that no row is counted twice.
         """
-        mode = mode or ErasureMode()
         way = f"neurons {mode}"
-        if mode.needs_reference:
+        if mode != ZERO:
             spans = [[list(span.inputs), list(span.continuation)] for span in reference]
             way += f" of {digest({'spans': spans}, COMPACT)}"
-        if mode.name == "resample":
-            way += f" seed {seed}"
         if way not in self.cutters:
-            self.cutters[way] = Cutter.of(self.neurons, mode, reference, seed)
+            self.cutters[way] = Cutter.of(self.neurons, mode, reference)
         loaded = self.engine.loaded
         question = Question(
             loaded.fingerprint, loaded.dtype, task.name, task.version, task.outcome_kind, way

@@ -74,6 +74,9 @@ def test_what_is_kept_is_what_the_model_says(neurons):
     assert [list(fact.rewrites) for fact in kept] == right
     assert counts["rewrites_known"] == sum(map(len, right)) < counts["rewrites"]
     assert counts["rewrites"] == 6 * len(facts)
+    first, asked = known_facts(asker, facts, 2)  # no more are asked than it takes
+    assert first == kept[:2] and asked["facts_known"] == 2
+    assert asked["facts"] == 1 + [fact.name for fact in facts].index(kept[1].name)
 
 
 def test_answers_do_not_depend_on_what_is_asked_beside_them(neurons):
