@@ -6,8 +6,9 @@
 
 The truth is every head alone (bench/census.py). A draw numbers 600 examples, each of which is one
 of those stored, so that what is stored is all there is and its mean is the truth. Every method is
-the program's own, answered from what is stored. Masks of several heads are not among it: css, csb,
-greedy and sets are compared by bench/real.py, which runs the model.
+the program's own, answered from what is stored; what gradients say is stored too
+(bench/attributions.py). Masks of several heads are not among it: css, csb, greedy and sets are
+compared by bench/real.py, which runs the model.
 """
 
 import argparse
@@ -26,8 +27,8 @@ from caploc.options import Settings
 from caploc.recovery import Estimate, Measurements
 from caploc.recovery.estimate import right_of
 from caploc.search import METHODS, Found, Plan, Problem, Search
-from caploc.search.plan import intact_plan
-from caploc.search.scan import Scan
+from caploc.search.plan import ScanRecord, intact_plan
+from caploc.search.scan import Scan, Sizes, named, split, try_heads
 from driving import drive
 
 FILES = Path(__file__).parent / "census"
@@ -49,7 +50,16 @@ SURE = 2.0  # standard errors within which two heads count as equals
 STRONG, SOME = -0.3, -0.05  # effects of heads that must be tried, and of a stratum
 PROBE, SIGNAL = "task", "task.likelihood"
 MARKS = "<!--bench/draws.py-->", "<!--end-->"  # of README's part
+ASKED = 64  # examples whose gradients a method reads
+PASSES = {"gradient": 3, "path": 15, "drop": 61}  # forward, for an example: `drop` of 30 layers
 Figures = dict[str, Any]
+BRIEFLY = (  # methods that README names
+    "caploc",
+    "caploc, fewer rows",
+    "one-shot by log-odds",
+    "one-shot, right or wrong",
+    "attribution patching, then trial",
+)
 STRATA = ("named", "five points", "all")
 
 
@@ -59,6 +69,7 @@ class Stored:
 
     `intact` are outcomes, `change` what a head changes of them (heads x examples), NaN where only
     its signals were read. `before` and `after` are signals, `kept` whether answers stay.
+    `attributed` holds what gradients say of the log-odds (heads x examples), by way.
     """
 
     intact: np.ndarray
@@ -66,6 +77,7 @@ class Stored:
     before: np.ndarray
     after: np.ndarray
     kept: np.ndarray
+    attributed: dict[str, np.ndarray]
 
     @classmethod
     def read(cls, name: str) -> "Stored":
@@ -79,9 +91,13 @@ class Stored:
         intact = part["intact"].set_index("example")["outcome"][alone.columns].to_numpy()
         change = np.full((len(kept), len(intact)), np.nan)
         change[alone.index] = alone.to_numpy() - intact
-        return cls(
-            intact, change, signal.loc[-1].to_numpy(), signal.loc[0:].to_numpy(), kept.to_numpy()
-        )
+        attributed = {
+            way: part[way].pivot(index="head", columns="example", values="outcome").to_numpy()
+            for way in PASSES
+            if way in part
+        }
+        before, after = signal.loc[-1].to_numpy(), signal.loc[0:].to_numpy()
+        return cls(intact, change, before, after, kept.to_numpy(), attributed)
 
     @property
     def truth(self) -> np.ndarray:
@@ -161,20 +177,46 @@ class Method:
         settings = Settings(seed=seed, budget=self.budget)
         problem = Problem(len(stored.kept), range(self.examples), settings, signal=SIGNAL)
         done = drive(self.search(problem), Answers(stored, seed))
-        found, recall = done.found, stored.recall(done.found.ranking)
-        if found.stages is None:
-            return Run(recall, done.rows)
-        strong = np.flatnonzero(stored.truth <= STRONG)
-        tried = int(np.isin(strong, found.stages.tried).sum())
-        stability = found.stages.stability
-        return Run(
-            recall,
-            done.rows,
-            held(found, stored.truth),
-            (tried, len(strong)),
-            len(found.chosen),
-            float("nan") if stability is None else stability,
-        )
+        return judge(done.found, done.rows, stored)
+
+
+@dataclass(frozen=True)
+class Attribution:
+    """Heads in the order that gradients give; then, if `tried`, the first of them in a trial."""
+
+    way: str
+    examples: int
+    tried: bool
+
+    def run(self, stored: Stored, seed: int) -> Run:
+        """One draw; passes count as rows."""
+        values = stored.attributed[self.way]
+        drawn = designs.generator(seed + 1000).integers(values.shape[1], size=self.examples)
+        order = np.argsort(values[:, drawn].mean(axis=1), kind="stable").tolist()
+        passes = PASSES[self.way] * self.examples
+        if not self.tried:
+            return Run(stored.recall(order), passes)
+        problem = Problem(len(values), range(NUMBERED), Settings(seed=seed), signal=SIGNAL)
+        done = drive(try_first(problem, order), Answers(stored, seed))
+        return judge(done.found, passes + done.rows, stored)
+
+
+def judge(found: Found, rows: int, stored: Stored) -> Run:
+    """What a search found, held against the truth."""
+    recall = stored.recall(found.ranking)
+    if found.stages is None:
+        return Run(recall, rows)
+    strong = np.flatnonzero(stored.truth <= STRONG)
+    tried = int(np.isin(strong, found.stages.tried).sum())
+    stability = found.stages.stability
+    return Run(
+        recall,
+        rows,
+        held(found, stored.truth),
+        (tried, len(strong)),
+        len(found.chosen),
+        float("nan") if stability is None else stability,
+    )
 
 
 def held(found: Found, truth: np.ndarray) -> dict[str, tuple[int, int]]:
@@ -202,8 +244,23 @@ def one_shot_by_odds(problem: Problem, *, count: int) -> Search:
     return Found(order[:TOP], order, estimate, Measurements.none(problem.heads))
 
 
-def methods(heads: int) -> dict[str, Method]:
-    """What is compared, at like rows."""
+def try_first(problem: Problem, order: Sequence[int]) -> Search:
+    """The default search's trial, of the heads that another order puts first."""
+    sizes = Sizes.of(problem)
+    _, fresh = split(problem, sizes.trial)
+    trial = yield from try_heads(problem, order[: sizes.heads], fresh[: sizes.trial])
+    estimate = trial.estimate()
+    tried = sorted(trial.heads, key=lambda column: estimate.effect[column])
+    ranking = [*tried, *(column for column in order if column not in trial.heads)]
+    zeros = np.zeros(problem.heads, dtype=int)
+    record = ScanRecord(None, 0, zeros, zeros, zeros.astype(float), trial.heads, sizes.trial)
+    chosen = named(estimate, TOP)
+    return Found(chosen, ranking, estimate, trial.seen, stages=record)
+
+
+def methods(stored: Stored) -> dict[str, Method | Attribution]:
+    """What is compared, at like rows where not said otherwise."""
+    heads = len(stored.kept)
     rows = 4 * heads + 3 * TOP * 100
     each = max(rows // heads, 1)
     return {
@@ -211,6 +268,16 @@ def methods(heads: int) -> dict[str, Method]:
         "caploc, fewer rows": Method(METHODS["scan"].search, 2 * heads + 3 * TOP * 60),
         "one-shot by log-odds": Method(partial(one_shot_by_odds, count=each)),
         "one-shot, right or wrong": Method(METHODS["one-shot"].search, examples=each),
+    } | {
+        name: each
+        for name, each in {
+            "attribution patching": Attribution("gradient", ASKED, tried=False),
+            "attribution patching, then trial": Attribution("gradient", ASKED, tried=True),
+            "integrated gradients": Attribution("path", ASKED, tried=False),
+            "integrated gradients, then trial": Attribution("path", ASKED, tried=True),
+            "attribution, gradients dropped": Attribution("drop", ASKED // 2, tried=False),
+        }.items()
+        if each.way in stored.attributed
     }
 
 
@@ -225,16 +292,12 @@ def summary(runs: Sequence[Run]) -> Figures:
     if not runs[0].held:
         return figures
     strata = {s: np.sum([run.held[s] for run in runs], axis=0).tolist() for s in STRATA}
-    tried = np.sum([run.strong for run in runs], axis=0).tolist()
-    return (
-        figures
-        | strata
-        | {
-            "tried": tried,
-            "heads named": round(float(np.mean([run.named for run in runs])), 2),
-            "jaccard": round(float(np.mean([run.jaccard for run in runs])), 3),
-        }
-    )
+    figures |= strata | {
+        "tried": np.sum([run.strong for run in runs], axis=0).tolist(),
+        "heads named": round(float(np.mean([run.named for run in runs])), 2),
+    }
+    jaccard = float(np.mean([run.jaccard for run in runs]))
+    return figures | ({} if np.isnan(jaccard) else {"jaccard": round(jaccard, 3)})
 
 
 def draw(draws: int) -> dict[str, dict[str, Figures]]:
@@ -246,7 +309,7 @@ def draw(draws: int) -> dict[str, dict[str, Figures]]:
         needed = int((stored.truth <= SOME).sum())
         found[name] = {"truth": {"surely": len(surely), "tied": len(either), "needed": needed}} | {
             method: summary([each.run(stored, seed) for seed in range(draws)])
-            for method, each in methods(len(stored.kept)).items()
+            for method, each in methods(stored).items()
         }
         print(f"{name}: {found[name]['caploc']}", flush=True)
     return found
@@ -269,6 +332,13 @@ points or more.
 *Jaccard* is the overlap of the heads named on resampled examples, as a run tells it. On sentiment,
 choices between two words, the mean fall of log-odds misses heads that tilt the model to one word:
 what they take from one half of the examples they give to the other.
+
+Gradients ({asked} examples of those whose signals are stored) rank heads by what they say of the
+log-odds: *attribution patching* by the derivative by each head's gate, *gradients dropped* by its
+mean size with one layer's gradients dropped at a time (half the examples, and on development tasks
+alone, as it takes 61 passes an example), *integrated gradients* by the mean derivative on the way
+from closed gates to open ones. *Then trial*: their first fifteen heads go through the default
+search's trial. A pass forward counts as a row, one backward as two (`bench/attributions.py`).
 """
 
 
@@ -276,7 +346,7 @@ def page(kept: dict[str, Any]) -> str:
     """All figures, task by task and together."""
     tasks = kept["tasks"]
     idle = ", ".join(name for name in tasks if not tasks[name]["truth"]["needed"])
-    lines = [ABOUT.format(draws=kept["draws"], idle=idle)]
+    lines = [ABOUT.format(draws=kept["draws"], idle=idle, asked=ASKED)]
     for title, names in (("Development", DEVELOPMENT), ("Test", TEST)):
         lines += [
             f"## {title}\n",
@@ -315,7 +385,8 @@ def row(task: str, method: str, figures: Figures) -> str:
     if "named" in figures:
         cells.append(f"{figures['heads named']:.1f}")
         cells += [percentage(figures[stratum]) for stratum in STRATA]
-        cells += ["{:,} of {:,}".format(*figures["tried"]), f"{figures['jaccard']:.2f}"]
+        cells.append("{:,} of {:,}".format(*figures["tried"]))
+        cells.append(f"{figures['jaccard']:.2f}" if "jaccard" in figures else "")
     else:
         cells += [""] * 6
     return f"| {task} | {method} | {' | '.join(cells)} |"
@@ -330,17 +401,15 @@ def readme(kept: dict[str, Any]) -> str:
     """README's table, and what there is to say of it."""
     tasks, sides = kept["tasks"], (DEVELOPMENT, TEST)
     lines = ["| method | rows | development | test |", "|---|--:|--:|--:|"]
-    for method in list(tasks[TEST[0]])[1:]:
+    for method in BRIEFLY:
         parts = [pooled(tasks, names, method) for names in sides]
         shares = [f"{part['recall']:.2f}" for part in parts]
         lines.append(f"| {method} | {parts[0]['rows']:,.0f} | {' | '.join(shares)} |")
     test = pooled(tasks, TEST, "caploc")
     shares = [f"{100 * test[stratum][0] / test[stratum][1]:.0f}" for stratum in STRATA]
-    truths = [tasks[name]["truth"] for name in tasks]
-    surely = [truth["surely"] for truth in truths if truth["needed"]]
     told = (
         f"On test tasks 95 % intervals of named heads hold {shares[0]} %, of five points and more",
-        f"{shares[1]} %. Ties: {min(surely)} to {max(surely)} heads a task are surely first.",
+        f"{shares[1]} %.",
     )
     return "\n".join([*lines, "", *told])
 

@@ -89,13 +89,16 @@ class Gold:
 
 @contextmanager
 def gated(loaded: LoadedModel, gates: Tensor) -> Iterator[None]:
-    """Multiply what every head hands on by its gate inside the block."""
+    """Multiply what every head hands on by its gate inside the block.
+
+    `gates` is one row for all texts of a batch, or a row for each.
+    """
 
     def scale(columns: slice) -> Any:
         def hook(module: Any, args: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
             mixed, *rest = args
             per_head = mixed.unflatten(-1, (columns.stop - columns.start, -1))
-            return (per_head * gates[columns, None]).flatten(-2), *rest
+            return (per_head * gates[..., None, columns, None]).flatten(-2), *rest
 
         return hook
 

@@ -242,7 +242,8 @@ def digest(name: str, data: dict[str, str]) -> Figures | None:
 
 def texts_of(request: Any) -> list[str]:
     """The texts of a request, in the order of its fields."""
-    return [getattr(request, name) for name in type(request).__dataclass_fields__]
+    values = [getattr(request, name) for name in type(request).__dataclass_fields__]
+    return [value for value in values if isinstance(value, str)]
 
 
 # --- answers under masks

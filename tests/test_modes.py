@@ -222,5 +222,5 @@ def test_a_file_of_studies_takes_modes(tmp_path, pair):
     (tmp_path / "modes.toml").write_text(
         f'models = ["{DEMO}"]\ntasks = [{{name = "{clean}", mode = "patch"}}]'
     )
-    with pytest.raises(UserError, match="mode patch needs corrupted TASK"):
+    with pytest.raises(UserError, match="--mode patch needs --corrupted TASK"):
         read_studies(tmp_path / "modes.toml", Allowed())
