@@ -61,15 +61,15 @@ def test_a_field_of_a_stranger_is_left_out(content):
 @pytest.mark.parametrize(
     ("path", "value", "said"),
     [
-        (("heads", 0, "effect"), math.nan, "heads.0.effect: Input should be a finite number"),
-        (("heads", 0, "effect"), "5", "heads.0.effect: Input should be a valid number"),
-        (("heads", 0, "head"), "<b>", "heads.0.head: "),
+        (("heads", 0, "effect"), math.nan, "heads.0.effect must be a finite number"),
+        (("heads", 0, "effect"), "5", "heads.0.effect must be a valid number"),
+        (("heads", 0, "head"), "<b>", "heads.0.head must match"),
         (("heads", 0, "index"), 0, "L0H1 is said to lie in layer 0, index 0"),
         (("top",), ["L7H7"], "There is no head L7H7"),
         (("grid", "layers"), 3, "must hold 3 numbers"),
-        (("cost", "rows"), -1, "cost.rows: Input should be greater than or equal to 0"),
+        (("cost", "rows"), -1, "cost.rows must be greater than or equal to 0"),
         (("schema",), 2, "was written by another version of caploc (schema 2"),
-        (("validation", "task"), None, "validation.task: "),
+        (("validation", "task"), None, "validation.task must be"),
     ],
 )
 def test_what_no_run_writes_is_refused(content, path, value, said):
@@ -85,7 +85,7 @@ def test_what_no_run_writes_is_refused(content, path, value, said):
 def test_a_file_that_cannot_be_taken_is_named(content, tmp_path):
     del content["top"]
     (tmp_path / "result.json").write_text(json.dumps(content))
-    with pytest.raises(UserError, match=r"result\.json is not .* \(top: Field required\)"):
+    with pytest.raises(UserError, match=r"result\.json is not .* \(top is missing\)"):
         read_file(tmp_path / "result.json", Result)
 
 

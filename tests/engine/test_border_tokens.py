@@ -1,6 +1,7 @@
 """A token that spans prompt and answer is scored as what it is: the text read is the text asked."""
 
 import pytest
+import torch
 from tokenizers import Tokenizer, decoders, models
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
@@ -27,6 +28,7 @@ def encoder():
     sizes = {"hidden_size": 16, "intermediate_size": 16, "max_position_embeddings": 64}
     layers = {"num_hidden_layers": 1, "num_attention_heads": 2, "num_key_value_heads": 2}
     config = LlamaConfig(vocab_size=len(words), **sizes, **layers)
+    torch.manual_seed(0)
     return RequestEncoder(LlamaForCausalLM(config).eval(), fast)
 
 
