@@ -1,6 +1,7 @@
 """Files of pairs: what is read of them, what is said of mistakes, and a run on one."""
 
 import json
+from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
@@ -65,6 +66,30 @@ def test_a_file_of_pairs_is_a_task_as_pairs_in_python_are(tmp_path, ending):
     assert run["study"]["task"] == str(tmp_path / "run" / made / "sums.yaml")
     result = json.loads(ended.stdout)
     assert result["intact"]["examples"] == 8 and result["validation"]["held_out"]["fresh"]
+
+
+def test_the_same_pairs_in_other_words_and_other_pairs_are_scored_beside_them(tmp_path):
+    for name in ("sums", "sums_twin", "others"):
+        lines = [json.dumps({"prompt": prompt, "answer": answer}) for prompt, answer in PAIRS]
+        (tmp_path / f"{name}.jsonl").write_text("\n".join(lines))
+    words = ["locate", DEMO, "--task", str(tmp_path / "sums.jsonl"), "--method", "css"]
+    words += ["--also", f"{tmp_path / 'sums_twin.jsonl'},{tmp_path / 'others.jsonl'}"]
+    words += "--masks 12 --rate 0.05 --examples 8 --limit 8 --controls 0 --device cpu".split()
+    ended = CliRunner().invoke(app, [*words, "--json", "--out", str(tmp_path / "run")])
+    assert ended.exit_code == 0, (ended.output, ended.exception)
+    others = json.loads(ended.stdout)["validation"]["other_tasks"]
+    assert [(Path(one["name"]).stem, one["twin"]) for one in others] == [
+        ("sums_twin", True),
+        ("others", False),
+    ]
+
+
+@pytest.mark.parametrize("name", ["gone.jsonl", "gone.csv", "gone.parquet"])
+def test_a_file_that_is_not_there_is_called_a_file(name):
+    for option in ("--task", "--also"):
+        words = ["locate", DEMO, *(["--task", "demo/addition"] if option == "--also" else [])]
+        ended = CliRunner().invoke(app, [*words, option, name])
+        assert f"There is no file '{name}' here" in str(ended.exception)
 
 
 def test_a_mistake_in_a_file_is_told_before_anything_is_loaded(tmp_path):

@@ -16,7 +16,7 @@ from caploc.report.card import (
     write_text,
 )
 from caploc.result import Result, RowKind, Said, Verdict
-from caploc.verdict import EXAMPLES_ALONE, SENTENCES, make_card
+from caploc.verdict import EXAMPLES_ALONE, SENTENCES, first_said, make_card
 
 RESULT = {
     "schema": 1,
@@ -146,6 +146,19 @@ def test_a_finding_that_holds_with_examples_alone_says_so():
     one = card(content)
     assert one.verdict is Verdict.PROMPT_BOUND
     assert one.heading.endswith("where the prompt gives examples, not without them")
+
+
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        ("log-probability -0.60 (its first choice)", "Europe"),
+        ("log-probability -1.75 (its first choice is ' Asia')", " Asia"),
+        ("log-probability -1.75", "another answer"),
+        ("Africa", "Africa"),
+    ],
+)
+def test_of_an_answer_read_off_log_probabilities_the_first_choice_is_shown(answer, said):
+    assert first_said(answer, "Europe") == said
 
 
 def test_an_open_row_is_explained_where_there_is_one():

@@ -164,6 +164,11 @@ def check_listed(names: Iterable[str]) -> None:
             continue
         if name in own_tasks() or not name.startswith(OURS) and name in harness_tasks():
             continue
+        if name.endswith((*DATA, ".jsonl", ".csv")):
+            raise UnknownName(
+                f"There is no file {name!r} here. Pairs lie in a .jsonl or .csv file, a task of "
+                "your own in a YAML."
+            )
         raise unknown_task(name)
 
 
@@ -285,12 +290,16 @@ def default_others(task: str) -> list[str]:
 
 
 def are_twins(one: str, other: str) -> bool:
-    """Tell whether two of the packaged tasks are one in other words, as `words/past_twin` is."""
+    """Tell whether two tasks are one in other words, as `words/past` and `words/past_twin` are."""
     return capability(one) == capability(other)
 
 
 def capability(task: str) -> str:
-    """Return what a packaged task and its twins ask for: the name that all of them begin with."""
+    """Return what a task and its twins ask for: the name that all of them begin with.
+
+    Of a YAML that is the file's, so that `mine.yaml` and `mine_twin.yaml` are twins.
+    """
+    task = Path(task).stem if task.endswith(YAML) else task
     return task.removesuffix(TWIN).removesuffix(ZERO_SHOT)
 
 

@@ -28,6 +28,7 @@ from caploc.components import (
 from caploc.errors import CaplocError
 
 SCHEMA = 1  # of every file that is made of these records
+READ_OFF = "log-probability "  # how an answer begins that the model did not choose or write
 MOST_PARTS = 1_000_000_000  # of a grid: beyond any model's neurons
 MOST_HEADS = 1_000_000
 CLEAR = 0.03  # of a score: a loss that is taken for real where its error is unknown

@@ -5,6 +5,7 @@ from typing import Any
 
 from caploc.naming import TWIN, ZERO_SHOT
 from caploc.result import (
+    READ_OFF,
     AnswerPair,
     Card,
     CardRow,
@@ -311,9 +312,27 @@ def pick_samples(result: Result) -> Iterator[Sample]:
     for pair in list_lost(failures)[:SAMPLES] if failures and result.top else ():
         yield Sample(
             prompt=shorten_prompt(pair.prompt or ""),
-            intact=inline((pair.intact or "").strip())[:PROMPT],
-            without=inline((pair.knocked_out or "").strip())[:PROMPT],
+            intact=sample_answer(pair.intact, pair.gold),
+            without=sample_answer(pair.knocked_out, pair.gold),
         )
+
+
+def sample_answer(answer: str | None, gold: str | None) -> str:
+    """Return the beginning of an answer, on one line."""
+    return inline(first_said((answer or "").strip(), (gold or "").strip()).strip())[:PROMPT]
+
+
+def first_said(answer: str, gold: str) -> str:
+    """Return what the model would say first, of an answer that is the right one's log-probability.
+
+    Any other answer is returned as it is.
+    """
+    if not answer.startswith(READ_OFF):
+        return answer
+    if answer.endswith("(its first choice)"):
+        return gold
+    _, _, instead = answer.partition("(its first choice is ")
+    return instead.removesuffix(")").strip("'\"") or "another answer"
 
 
 def list_lost(failures: Failures) -> list[AnswerPair]:

@@ -12,7 +12,7 @@ from caploc import console
 from caploc.cli import options
 from caploc.cli.options import Without, option
 from caploc.components import HEADS
-from caploc.naming import DEFAULT_MODEL, check_examples, check_listed, default_folder
+from caploc.naming import DEFAULT_MODEL, check_examples, default_folder
 from caploc.options import (
     PACKAGED,
     Settings,
@@ -70,7 +70,7 @@ def locate(
     first = [build(StudyFields, said | {"task": tasks[0], "method": way}) for way in methods][0]
     check_read(study, methods, first.settings.goal)
     others = (*first.other_tasks, *first.spare, *first.twins)
-    check_listed(others)
+    options.check_tasks([*others])
     asked = workers.parse()
     check_places(first, (*tasks, *others), here=asked is None)
     names = (Path(name).stem if is_pairs(name) else name for name in tasks)
@@ -81,6 +81,8 @@ def locate(
     from caploc.studies import locate_all
 
     said |= {"workers": asked}
+    beside = {"also": first.other_tasks, "spare": first.spare, "twin": first.twins}
+    said |= {name: options.with_pairs(given, folder) for name, given in beside.items() if given}
     studies = [
         build(Study, with_general_task(said | {"task": name, "method": way}))
         for name in options.with_pairs(tasks, folder)

@@ -5,8 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from caploc.result import AnswerPair
-from caploc.tasks.task import READ_OFF
+from caploc.result import READ_OFF, AnswerPair
 from caploc.wording import ScoreKind, Unit
 
 

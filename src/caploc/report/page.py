@@ -21,7 +21,7 @@ from caploc.report.figures import (
 from caploc.report.headtable import head_map, list_heads
 from caploc.report.templates import write_page
 from caploc.result import AnswerPair, Result
-from caploc.verdict import make_card, shorten_prompt
+from caploc.verdict import first_said, make_card, shorten_prompt
 from caploc.wording import (
     called,
     inline,
@@ -57,6 +57,7 @@ def write_report(folder: Path, result: Result, answers: Sequence[AnswerPair]) ->
         scores=draw_scores(card),
         lost=sum_up_lost(answers, unit_of_outcomes(unit_of(result)), LOST),
         fate_of=fate_of,
+        first_said=first_said,
         map=head_map(result),
         steps=STEPS,
         heads=list_heads(result),

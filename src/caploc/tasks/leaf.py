@@ -21,9 +21,9 @@ from lm_eval.api.task import Task as HarnessLeaf
 from lm_eval.models.utils import normalize_gen_kwargs
 
 from caploc.errors import BadData, BadOption, UserError, unknown
+from caploc.result import READ_OFF
 from caploc.tasks.programs import executes_code, judgement
 from caploc.tasks.task import (
-    READ_OFF,
     Generate,
     Generated,
     LogLikelihood,

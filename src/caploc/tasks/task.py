@@ -7,8 +7,6 @@ from typing import Any, Protocol, runtime_checkable
 
 from caploc.result import Score
 
-READ_OFF = "log-probability "  # how an answer begins that the model did not choose or write
-
 
 @dataclass(frozen=True, slots=True)
 class Generate:
