@@ -130,7 +130,13 @@ def test_examples_for_the_check_are_kept_where_a_task_has_enough(
 
 
 @pytest.mark.parametrize("kept, held", [(0, 0), (20, 20), (30, 20), (60, 30), (600, 100)])
-def test_of_few_examples_kept_for_the_checks_no_search_sees_twenty(kept, held):
+def test_where_sets_are_compared_half_of_the_examples_kept_are_held_out(kept, held):
+    draw = replace(SMALL, method="greedy", examples=40).draw(40 + kept)
+    assert (len(draw.held_out), len(draw.kept)) == (held, kept)
+
+
+@pytest.mark.parametrize("kept, held", [(0, 0), (20, 20), (30, 30), (60, 60), (600, 100)])
+def test_where_none_are_compared_all_are_held_out(kept, held):
     draw = replace(SMALL, method="css", examples=40).draw(40 + kept)
     assert (len(draw.held_out), len(draw.kept)) == (held, kept)
 

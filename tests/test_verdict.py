@@ -161,6 +161,11 @@ def test_of_an_answer_read_off_log_probabilities_the_first_choice_is_shown(answe
     assert first_said(answer, "Europe") == said
 
 
+def test_where_nothing_is_found_the_card_says_what_to_try():
+    assert any("--goal set" in note for note in card(found() | {"top": []}).notes)
+    assert not any("--goal set" in note for note in card(found()).notes)
+
+
 def test_an_open_row_is_explained_where_there_is_one():
     assert OPEN in write_text(card(found(others="open")))
     assert OPEN not in write_text(card(found(others="kept")))

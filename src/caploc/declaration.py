@@ -196,7 +196,9 @@ class Study(StudyFields):
         # more examples begin with those of fewer
         longer = designs.draw_examples(size, min(size, count + FRESH), seed=self.settings.seed)
         kept = longer[count:] if len(longer) >= count + FEWEST_FRESH else []
-        held_out = min(CHECKED, max(len(kept) // 2, FEWEST_FRESH))
+        # half of them are for comparing sets, where there are sets to compare
+        most = max(len(kept) // 2, FEWEST_FRESH) if self.names_sets else len(kept)
+        held_out = min(CHECKED, most)
         return Draw(searched, kept[held_out:], kept[:held_out])
 
     def curve_examples(

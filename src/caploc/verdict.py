@@ -214,15 +214,22 @@ def is_undecided(verdict: Verdict, rows: list[CardRow]) -> bool:
     return verdict is Verdict.SPECIFIC and not open_kinds.isdisjoint(DECIDING)
 
 
-def list_notes(result: Result) -> Iterator[str]:
-    """Yield what a reader must know beside the table, in a sentence each."""
+def list_unnamed(result: Result) -> Iterator[str]:
+    """Yield which heads were found and are not named, and why."""
     if unconfirmed := result.validation.unconfirmed:
         yield f"Found, and not confirmed by the check: {' '.join(unconfirmed)}."
+    if not result.top:
+        yield "More examples may confirm heads; --goal set looks for heads that matter together."
     others = [name for name in result.search.universal if name not in result.top]
     if others:
         yield f"Left out, as another task breaks without each too: {' '.join(others[:LISTED])}."
     if costly := result.validation.costly:
         yield f"Needed too, and left out for what else they break: {' '.join(costly)}."
+
+
+def list_notes(result: Result) -> Iterator[str]:
+    """Yield what a reader must know beside the table, in a sentence each."""
+    yield from list_unnamed(result)
     if result.task.copies:
         yield f"{result.task.copies:,} examples repeat a question and count for nothing."
     if said := INSTEAD.get(result.method.mode):
