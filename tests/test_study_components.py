@@ -79,9 +79,11 @@ def test_every_method_names_what_holds_the_needed_heads(planted, tmp_path, kind,
 @pytest.mark.parametrize("goal", ["set", "specific"])
 def test_sets_are_sought_among_components(planted, tmp_path, kind, goal):
     folder, truth = planted
-    study = study_of(folder, kind, goal=goal, price=0.2)
+    study = study_of(folder, kind, price=0.2)
+    settings, sides = replace(study.settings, goal=goal), {}
     if goal == "specific":
-        study = replace(study, spare=study.other_tasks, other_tasks=(), twins=("none",))
+        sides = {"spare": study.other_tasks, "other_tasks": (), "twins": ("none",)}
+    study = replace(study, settings=settings, **sides)
     result = run_study(replace(study, quick=True), tmp_path / "run").result
     assert set(result.top) == needed(truth, kind)
     sets = result.validation.frontier.sets if goal == "specific" else []

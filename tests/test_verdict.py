@@ -9,6 +9,7 @@ from caploc.naming import ZERO_SHOT
 from caploc.report.card import (
     HEADINGS,
     OPEN,
+    UNSTABLE,
     cells,
     headline,
     write_html,
@@ -133,7 +134,7 @@ def test_what_a_reader_must_know_beside_the_table_is_noted():
 
 def test_heads_left_out_for_breaking_another_task_are_told():
     content = found(others="kept") | {"search": {"universal": ["L0H1", "L3H2"]}}
-    assert any(note.endswith("breaks without each too: L3H2.") for note in card(content).notes)
+    assert any(note.endswith("breaks another task too: L3H2.") for note in card(content).notes)
     assert not any("another task" in note for note in card(found(others="kept")).notes)
 
 
@@ -166,6 +167,15 @@ def test_where_nothing_is_found_the_card_says_what_to_try():
     assert not any("--goal set" in note for note in card(found()).notes)
 
 
+def test_a_shared_finding_counts_the_tasks_that_fall():
+    assert card(found(others="kept lost")).heading.endswith("and for 1 of 2 other tasks too")
+
+
+def test_an_unstable_finding_says_what_that_means():
+    assert UNSTABLE in write_text(card(found() | {"search": {"stability": 0.4}}))
+    assert UNSTABLE not in write_text(card(found()))
+
+
 def test_an_open_row_is_explained_where_there_is_one():
     assert OPEN in write_text(card(found(others="open")))
     assert OPEN not in write_text(card(found(others="kept")))
@@ -177,13 +187,14 @@ def test_heads_that_resampled_examples_name_otherwise_are_unstable():
     assert not card(found() | {"search": {"stability": 0.9}}).unstable
 
 
+WORDS = {"heads": "L9H3", "kind": "heads", "task": "x", "are": "is", "them": "it"}
+WORDS |= {"lost": "1", "others": "2"}
+
+
 def test_no_sentence_has_more_than_twenty_words():
     assert set(SENTENCES) == set(Verdict)
     for sentence in (*SENTENCES.values(), EXAMPLES_ALONE):
-        assert (
-            len(sentence.format(heads="L9H3", kind="heads", task="x", are="is", them="it").split())
-            <= 20
-        )
+        assert len(sentence.format_map(WORDS).split()) <= 20
 
 
 def test_what_may_rise_and_surely_falls_by_less_than_the_margin_is_kept():

@@ -52,7 +52,7 @@ DECIDING = (RowKind.HELD_OUT, RowKind.OTHER_WORDS, RowKind.OTHER_TASK)  # of a v
 
 SENTENCES = {
     Verdict.SPECIFIC: "{heads} {are} needed for {task}, and for no other task that was scored",
-    Verdict.SHARED: "{heads} {are} needed for {task}, and for another task too",
+    Verdict.SHARED: "{heads} {are} needed for {task}, and for {lost} of {others} other tasks too",
     Verdict.PROMPT_BOUND: "{heads} {are} needed for {task}, but not in every wording",
     Verdict.NEEDED_BY_EVERYTHING: "{heads} {are} needed by nearly every task, not only by {task}",
     Verdict.LIKE_RANDOM: "{heads}: {task} loses no more without {them} than without random {kind}",
@@ -78,6 +78,7 @@ def make_card(result: Result) -> Card:
     """Judge the heads of a result, and lay out what that rests on."""
     rows, held_out = list(list_rows(result)), result.validation.held_out
     verdict, top, grid = judge(result, rows), result.top, result.grid.grid()
+    others = [row for row in rows if row.kind is RowKind.OTHER_TASK]
     fresh = held_out.examples or 0 if top and held_out and held_out.fresh else 0
     words = {
         "heads": name_list(top, NAMED),
@@ -85,6 +86,8 @@ def make_card(result: Result) -> Card:
         "task": called(result.task.name),
         "are": "is" if len(top) == 1 else "are",
         "them": "it" if len(top) == 1 else "them",
+        "lost": sum(row.said is Said.LOST for row in others),
+        "others": len(others),
     }
     stability = result.search.stability
     checked = verdict not in (Verdict.NOT_FOUND, Verdict.NOT_CHECKED)
@@ -222,7 +225,7 @@ def list_unnamed(result: Result) -> Iterator[str]:
         yield "More examples may confirm heads; --goal set looks for heads that matter together."
     others = [name for name in result.search.universal if name not in result.top]
     if others:
-        yield f"Left out, as another task breaks without each too: {' '.join(others[:LISTED])}."
+        yield f"Left out, as each alone breaks another task too: {' '.join(others[:LISTED])}."
     if costly := result.validation.costly:
         yield f"Needed too, and left out for what else they break: {' '.join(costly)}."
 

@@ -26,7 +26,7 @@ def test_the_numbers_of_the_result_are_on_the_page(tmp_path, sure, answers, read
     for wanted in (sure["search"]["notes"][0], "100 % 22 % −78 (−86 to −70) lost", "What to know",
                    "98 % 97 % −1 (−4 to +2) open", "95 % −5 control", "−41.0 (−46.0 to −36.0)",
                    "10712", "ab12", "demo/sentences", sure["command"], "2.9", "47+38=",
-                   "lost now: 1 of 2 answers kept with the run: other answer 1."):  # fmt: skip
+                   "lost now: 1 of 2 stored answers: other answer 1."):  # fmt: skip
         assert wanted in text, wanted
     assert "None" not in text
     for row in make_card(shaped(sure)).rows:

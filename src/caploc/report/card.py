@@ -16,6 +16,7 @@ HEADINGS = ("", "intact", "without", "change", "(95 %)", "")
 WIDTH = 120  # characters of a line where nobody says how many fit
 SPACE = "\u00a0"
 OPEN = "Open: neither a loss nor its absence is sure."
+UNSTABLE = "Unstable: other examples may name other heads."
 
 
 def label(card: Card) -> str:
@@ -46,7 +47,8 @@ def checked_on(card: Card) -> str:
 def list_remarks(card: Card) -> list[str]:
     """List what stands below the table."""
     undecided = OPEN if any(row.said is Said.OPEN for row in card.rows) else ""
-    return [text for text in (checked_on(card), undecided, *card.notes) if text]
+    unstable = UNSTABLE if card.unstable else ""
+    return [text for text in (checked_on(card), undecided, unstable, *card.notes) if text]
 
 
 def write_number(value: float | None, unit: str, *, plus: bool = False) -> str:
