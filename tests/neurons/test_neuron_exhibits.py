@@ -43,7 +43,7 @@ def between(mean, low=None, high=None):
         (NONE, "–"),
         (None, "–"),
         (join_draws([between(0.1, 0, 9), between(0.3, 0, 9), NONE]), "0.200 (0.100 to 0.300)"),
-        (join_draws([between(0.1, 0, 9)]), "0.100 (0.000 to 9.000)"),
+        (join_draws([between(0.1, 0.0, 9.0)]), "0.100 (0.000 to 9.000)"),
         (join_draws([NONE, NONE]), "–"),
     ],
 )

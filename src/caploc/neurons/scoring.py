@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
 from math import ceil
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 
@@ -54,7 +54,7 @@ class ScoringReplica(ModelReplica[NeuronGrid]):
         return self.scoring(spans)
 
 
-def cut_pieces(spans: Sequence[Span], passes: float) -> list[list[Span]]:
+def cut_pieces(spans: Sequence[Span], passes: int | float) -> list[list[Span]]:
     """Cut examples that cost so many passes into pieces of about equally many, longest first."""
     ordered = sorted(spans, key=lambda span: -len(span.inputs))
     most = max(1, min(PIECE, int(PASSES / passes)))
@@ -71,7 +71,7 @@ class ScoringWorkers:
         self.loaded: ModelIdentity[NeuronGrid] = pool.identify()
 
     def score(
-        self, stretches: Sequence[Sequence[Span]], passes: float, progress: Progress
+        self, stretches: Sequence[Sequence[Span]], passes: int | float, progress: Progress
     ) -> Iterator[tuple[int, Moments]]:
         """Yield each stretch's number and figures as soon as all of its examples are scored.
 
@@ -90,7 +90,7 @@ class ScoringWorkers:
             if len(found) == len(left[number]):
                 yield number, reduce(Moments.merged, found)
 
-    def __enter__(self) -> Self:
+    def __enter__(self) -> "ScoringWorkers":
         return self
 
     def __exit__(self, *_: object) -> None:
