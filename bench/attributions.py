@@ -46,7 +46,7 @@ from caploc.tasks.task import responses_from_json
 from caploc.workbench import ModelOptions, Workbench
 from census import CASES, FILES, ROWS, Case, Census, write
 from clock import Stopwatch
-from gradients import gated
+from gradients import gated, logprobs
 from measuring import say
 
 STEPS = 5  # of the path
@@ -75,7 +75,7 @@ class Reader:
         Of a single span they are those of the text, of several those against the likeliest other.
         """
         spans = [span for each in answers for span in each]
-        total = self.logprob(spans)
+        total = logprobs(self.loaded, spans)
         read, start = [], 0
         for each in answers:
             own = total[start : start + len(each)]
@@ -86,24 +86,6 @@ class Reader:
                 certain = own[0].clamp(max=CERTAIN)
                 read.append(certain - torch.log(-torch.expm1(certain)))
         return torch.stack(read)
-
-    def logprob(self, spans: Sequence[Span]) -> Tensor:
-        """The log-probability of each span's continuation, its tokens summed."""
-        longest = max(len(span.inputs) for span in spans)
-        ids = torch.zeros((len(spans), longest), dtype=torch.long)
-        rows, positions, tokens = [], [], []
-        for row, span in enumerate(spans):
-            end, scored = len(span.inputs), len(span.continuation)
-            ids[row, :end] = torch.tensor(span.inputs)
-            rows += [row] * scored
-            positions += range(end - scored, end)
-            tokens += span.continuation
-        model: Any = self.loaded.model
-        # padding stands behind the text, where causal attention does not look
-        hidden = model.get_decoder()(ids, use_cache=False).last_hidden_state
-        logits = model.get_output_embeddings()(hidden[rows, positions])
-        read = torch.log_softmax(logits.float(), dim=-1)[range(len(tokens)), tokens]
-        return torch.zeros(len(spans)).index_add(0, torch.tensor(rows), read)
 
     @contextmanager
     def dropping(self) -> Iterator[None]:

@@ -202,7 +202,7 @@ class Caploc:
 
 def tokens_run(prompts: Sequence[Prompt], readings: Sequence[Reading], responses: Responses) -> int:
     """Tokens that had to run through the model, padding not counted."""
-    said = sum(answer.tokens for answer in responses.values() if isinstance(answer, Generated))
+    said = sum(len(answer.said) for answer in responses.values() if isinstance(answer, Generated))
     read = [*(len(row.tokens) for row in prompts), *(len(row.tokens) for row in readings)]
     return said + sum(read)
 

@@ -68,23 +68,28 @@ class Gold:
     def logprob(self, chosen: Sequence[int]) -> Tensor:
         """The mean log-probability of a token of the gold answer, for each of the spans chosen."""
         spans = [self.spans[number] for number in chosen]
-        longest = max(len(span.inputs) for span in spans)
-        ids = torch.zeros((len(spans), longest), dtype=torch.long)
-        rows, positions, tokens = [], [], []
-        for row, span in enumerate(spans):
-            end, scored = len(span.inputs), len(span.continuation)
-            ids[row, :end] = torch.tensor(span.inputs)
-            rows += [row] * scored
-            positions += range(end - scored, end)
-            tokens += span.continuation
-        model: Any = self.loaded.model
-        # padding stands behind the text, where causal attention does not look
-        hidden = model.base_model(ids.to(model.device), use_cache=False).last_hidden_state
-        read = torch.log_softmax(model.get_output_embeddings()(hidden[rows, positions]), dim=-1)
-        of_tokens = read[range(len(tokens)), tokens]
-        place = torch.tensor(rows, device=of_tokens.device)
-        counts = torch.bincount(place).to(of_tokens.dtype)
-        return torch.zeros_like(counts).index_add(0, place, of_tokens) / counts
+        total = logprobs(self.loaded, spans)
+        counts = torch.tensor([len(span.continuation) for span in spans], device=total.device)
+        return total / counts
+
+
+def logprobs(loaded: LoadedModel, spans: Sequence[Span]) -> Tensor:
+    """The log-probability of each span's continuation, its tokens summed."""
+    longest = max(len(span.inputs) for span in spans)
+    ids = torch.zeros((len(spans), longest), dtype=torch.long)
+    rows, positions, tokens = [], [], []
+    for row, span in enumerate(spans):
+        end, scored = len(span.inputs), len(span.continuation)
+        ids[row, :end] = torch.tensor(span.inputs)
+        rows += [row] * scored
+        positions += range(end - scored, end)
+        tokens += span.continuation
+    model: Any = loaded.model
+    # padding stands behind the text, where causal attention does not look
+    hidden = model.base_model(ids.to(model.device), use_cache=False).last_hidden_state
+    logits = model.get_output_embeddings()(hidden[rows, positions]).float()
+    read = torch.log_softmax(logits, dim=-1)[range(len(tokens)), tokens]
+    return read.new_zeros(len(spans)).index_add(0, torch.tensor(rows, device=read.device), read)
 
 
 @contextmanager

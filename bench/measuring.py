@@ -45,7 +45,7 @@ class Timing:
         self.wall.append(round(run.seconds.wall, 4))
         self.cpu.append(round(run.seconds.cpu, 4))
         self.forward_tokens, self.scaled = run.forward_tokens, run.scaled
-        spoken = [said.tokens for said in run.responses.values() if isinstance(said, Generated)]
+        spoken = [len(each.said) for each in run.responses.values() if isinstance(each, Generated)]
         self.answer_tokens = 0 if run.scaled else sum(spoken)
         if standard is not None:
             self.agreement = worse(self.agreement, compare(run.responses, standard))
@@ -68,12 +68,12 @@ class Character:
         texts = {key: said for key, said in masked.items() if isinstance(said, Generated)}
         if not texts:
             return cls()
-        before = [said.tokens for said in intact.values() if isinstance(said, Generated)]
+        before = [len(each.said) for each in intact.values() if isinstance(each, Generated)]
         same = [
             said == intact[row % workload.size.examples, choice]
             for (row, choice), said in texts.items()
         ]
-        lengths = [said.tokens for said in texts.values()]
+        lengths = [len(each.said) for each in texts.values()]
         return cls(mean(lengths), mean(before), mean(same))
 
 

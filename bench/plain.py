@@ -250,7 +250,7 @@ def answers(tokenizer: PreTrainedTokenizerBase, batch: Sequence[Prompt], said: T
         text = str(tokenizer.decode(answer, skip_special_tokens=True))
         for stop in row.settings[0]:
             text = text.split(stop)[0]
-        responses[row.key] = Generated(text, len(answer))
+        responses[row.key] = Generated(text, tuple(answer))
     return responses
 
 

@@ -135,7 +135,7 @@ class Echo:
         asks = list(asks)
         for first in range(0, len(asks), 4):
             yield [
-                Answer(ask.key, Generated(ask.request.prompt, 1), seconds=0.0, forward_tokens=1.0,
+                Answer(ask.key, Generated(ask.request.prompt), seconds=0.0, forward_tokens=1.0,
                        plain_tokens=1)
                 for ask in asks[first : first + 4]
             ]  # fmt: skip

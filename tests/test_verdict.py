@@ -163,8 +163,14 @@ def test_of_an_answer_read_off_log_probabilities_the_first_choice_is_shown(answe
 
 
 def test_where_nothing_is_found_the_card_says_what_to_try():
-    assert any("--goal set" in note for note in card(found() | {"top": []}).notes)
-    assert not any("--goal set" in note for note in card(found()).notes)
+    nothing = found() | {"top": []}
+    notes = {
+        goal: " ".join(card(nothing | {"method": {"name": "scan", "goal": goal}}).notes)
+        for goal in ("heads", "set")
+    }
+    assert all("More examples" in text for text in notes.values())
+    assert "--goal set" in notes["heads"] and "--goal set" not in notes["set"]
+    assert not any("More examples" in note for note in card(found()).notes)
 
 
 def test_a_shared_finding_counts_the_tasks_that_fall():

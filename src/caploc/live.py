@@ -19,7 +19,7 @@ from caploc.folder import PROGRESS
 from caploc.measurement import Meter
 from caploc.progress import AT_MOST, Progress, Tally, expect, lead, tell
 from caploc.result import number
-from caploc.search.scan import log_odds
+from caploc.search.scan import log_odds, share_lost
 from caploc.store import pack
 
 SECONDS = 2.0  # between two looks
@@ -58,8 +58,8 @@ class ScanSoFar:
         was, now = pairs.T
         if self.linear:
             return float((was - now).mean()), float((was - now).mean())
-        lost = 1 - np.exp(np.minimum(now - was, 0.0))
-        return float((log_odds(was) - log_odds(now)).mean()), float(lost.mean())
+        falls, lost = log_odds(was) - log_odds(now), share_lost(now - was)
+        return float(falls.mean()), float(lost.mean())
 
 
 @dataclass

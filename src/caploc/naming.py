@@ -140,6 +140,7 @@ NAMED = re.compile(
     r"""^["']?(?:task|group|tag)["']?:[ \t]*["']?([^\s"'#\[|>]+)["']?[ \t]*$""", re.M
 )
 TAGGED = re.compile(r"^[\"']?tag[\"']?:[ \t]*((?:\n[ \t]*-[ \t]*\S+[ \t]*)+|\S+[ \t]*$)", re.M)
+PAIRS = (".jsonl", ".csv")  # a file of pairs
 DATA = (".json", ".parquet")
 YAML = (".yaml", ".yml")
 OURS = "words/"  # how names begin that lm-eval has none of
@@ -164,7 +165,7 @@ def check_listed(names: Iterable[str]) -> None:
             continue
         if name in own_tasks() or not name.startswith(OURS) and name in harness_tasks():
             continue
-        if name.endswith((*DATA, ".jsonl", ".csv")):
+        if name.endswith((*DATA, *PAIRS)):
             raise UnknownName(
                 f"There is no file {name!r} here. Pairs lie in a .jsonl or .csv file, a task of "
                 "your own in a YAML."

@@ -606,7 +606,7 @@ def build(kind: type[Record], said: Mapping[str, Any], start: Path = Path()) -> 
         nested[name] = parts if name in inside else value
     for name in said.keys() - whole.keys():
         if name not in known:
-            raise unknown([*known, *sorted(own - {*known})], name, "option")
+            raise unknown(known, name, "option", "caploc locate --help-all lists them.")
         *parents, last = known[name].place
         inner = nested
         for parent in parents:
@@ -675,7 +675,7 @@ def refused(kind: type, error: ErrorDetails) -> CaplocError:
     if isinstance(own, CaplocError):
         return own
     if error["type"] == "unexpected_keyword_argument":
-        return unknown(list(flags(kind)), str(error["loc"][-1]), "option")
+        return unknown([each.name for each in fields(kind)], str(error["loc"][-1]), "option")
     names = [each.name for each in fields(kind)]
     place = tuple(names[step] if isinstance(step, int) else step for step in error["loc"][:2])
     found = [one.name for one in flags(kind).values() if place[: len(one.place)] == one.place]

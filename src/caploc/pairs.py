@@ -5,16 +5,15 @@ import json
 from collections.abc import Iterator
 
 from caploc.errors import BadData
-from caploc.naming import at_home, is_file
+from caploc.naming import PAIRS, at_home, is_file
 
 COLUMNS = ("prompt", "answer")
-ENDINGS = (".jsonl", ".csv")
 FORM = '{"prompt": "The capital of France is", "answer": " Paris"}'
 
 
 def is_pairs(name: str) -> bool:
     """Tell whether a task's name is that of a file of pairs."""
-    return name.endswith(ENDINGS) and is_file(at_home(name))
+    return name.endswith(PAIRS) and is_file(at_home(name))
 
 
 def read_pairs(name: str) -> list[tuple[str, str]]:

@@ -222,7 +222,9 @@ def list_unnamed(result: Result) -> Iterator[str]:
     if unconfirmed := result.validation.unconfirmed:
         yield f"Found, and not confirmed by the check: {' '.join(unconfirmed)}."
     if not result.top:
-        yield "More examples may confirm heads; --goal set looks for heads that matter together."
+        yield "More examples may confirm heads."
+        if result.method.goal == "heads":
+            yield "--goal set looks for heads that matter together."
     others = [name for name in result.search.universal if name not in result.top]
     if others:
         yield f"Left out, as each alone breaks another task too: {' '.join(others[:LISTED])}."

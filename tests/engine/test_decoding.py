@@ -116,7 +116,7 @@ def test_a_row_by_itself_costs_what_it_reads_and_says(loaded, masks):
         (ask,) = asks_for(PROMPTS[:1], mask[None])
         (answer,) = answers(BatchEngine(loaded), [ask]).values()
         prompt = len(loaded.tokenizer.encode(PROMPTS[0]))
-        assert answer.plain_tokens == prompt + answer.response.tokens
+        assert answer.plain_tokens == prompt + len(answer.response.said)
         # nothing is read after the last token said
         assert answer.forward_tokens == answer.plain_tokens - 1
 

@@ -94,7 +94,7 @@ def test_programs_are_shown_and_never_run_unless_allowed(monkeypatch):
     task = load_task("demo/addition")
     monkeypatch.setattr(task, "executes_code", True)
     monkeypatch.setattr(task, "item", lambda *_: pytest.fail("the program was run"))
-    answers = {"intact": [Generated("x", 1)], "knocked_out": [Generated("y", 1)]}
+    answers = {"intact": [Generated("x")], "knocked_out": [Generated("y")]}
     verdict = DrawnExample(task, 0).verdict(answers)
     assert verdict["gold"] == "124" and "start with --allow-code" in verdict["withheld"]
     with pytest.raises(pytest.fail.Exception, match="was run"):

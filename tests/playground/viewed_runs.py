@@ -60,7 +60,7 @@ def stored_row(columns, example, text, outcome):
     """A row of the example without the heads of these columns of a grid of four."""
     mask = np.zeros(4, dtype=bool)
     mask[list(columns)] = True
-    said = responses_json((Generated(text, 1),))
+    said = responses_json((Generated(text),))
     return Row(pack(mask), f"key{example}", example, outcome, outcome, said, 1.0, 1, 0.1)
 
 

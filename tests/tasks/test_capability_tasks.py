@@ -83,7 +83,7 @@ def test_an_answer_is_right_by_what_the_answer_is(tmp_path):
     task = load_task("metamath", options(tmp_path, "metamath"))
     right = "Let us add.\n#### 4\nThe answer is: 4"
     for said, worth in ((right, 1.0), ("The answer is: $4$.", 1.0), ("The answer is: 5", 0.0)):
-        assert task.outcome(task.item(3, [Generated(said, 9)])) == worth
+        assert task.outcome(task.item(3, [Generated(said)])) == worth
 
 
 @pytest.mark.parametrize(

@@ -146,8 +146,8 @@ def test_a_real_task_reads_local_files(gsm8k_files):
     request = task.requests(3)[0]
     assert request.prompt.count("Question:") == 6
     assert json.loads(request.options)["until"][0] == "Question:"
-    assert task.item(3, [Generated("so it is 6.", 5)]) == 1.0
-    assert task.item(3, [Generated("so it is 7.", 5)]) == 0.0
+    assert task.item(3, [Generated("so it is 6.")]) == 1.0
+    assert task.item(3, [Generated("so it is 7.")]) == 0.0
 
 
 def test_fewshot_examples_can_be_left_out(gsm8k_files):
@@ -157,14 +157,14 @@ def test_fewshot_examples_can_be_left_out(gsm8k_files):
 
 def test_a_metric_and_its_filter_can_be_named(gsm8k_files):
     task = load_task("gsm8k", TaskOptions(metric="exact_match,strict-match", data=gsm8k_files))
-    assert task.item(3, [Generated("so it is 6.", 5)]) == 0.0
-    assert task.item(3, [Generated("#### 6", 5)]) == 1.0
+    assert task.item(3, [Generated("so it is 6.")]) == 0.0
+    assert task.item(3, [Generated("#### 6")]) == 1.0
 
 
 def test_a_task_file_is_a_task(task_file):
     task = load_task(str(task_file()))
     assert task.requests(1)[0].prompt == "1+1="
-    assert task.item(1, [Generated("2", 1)]) == 1.0
+    assert task.item(1, [Generated("2")]) == 1.0
 
 
 def test_keys_change_with_what_is_asked_and_with_what_is_right(task_file):
@@ -281,7 +281,7 @@ def test_examples_in_the_prompt_come_from_the_split_that_lm_eval_would_take(gsm8
 def test_an_integer_target_without_choices_is_its_own_text(task_file):
     rows = [{"q": "1+1=", "a": 2}, {"q": "2+2=", "a": 4}]
     task = load_task(str(task_file("f", rows, doc_to_target="a")))
-    assert task.show(0, [Generated("2", 1)]).gold == "2"
+    assert task.show(0, [Generated("2")]).gold == "2"
 
 
 def test_beam_search_and_temperatures_are_refused(task_file):
@@ -326,9 +326,9 @@ def test_a_perplexity_has_a_bootstrapped_error_and_prints_nothing(capsys):
 
 def test_the_part_of_an_answer_that_is_judged(gsm8k_files):
     task = load_task("gsm8k", TaskOptions(data=gsm8k_files))
-    assert task.extracted(3, [Generated("so it is 6 or 7", 5)]) == "7"
-    assert task.extracted(3, [Generated("I do not know", 5)]) is None
-    assert load_task("demo/addition").extracted(0, [Generated("85", 2)]) == "85"
+    assert task.extracted(3, [Generated("so it is 6 or 7")]) == "7"
+    assert task.extracted(3, [Generated("I do not know")]) is None
+    assert load_task("demo/addition").extracted(0, [Generated("85")]) == "85"
 
 
 def test_the_version_does_not_depend_on_where_a_function_lies_in_memory(task_file, tmp_path):

@@ -76,11 +76,11 @@ def test_right_programs_pass_and_wrong_ones_do_not(code_task, name):
     assert (task.size, task.metric, task.executes_code) == (3, METRICS[name], True)
     for number, row in enumerate(ROWS[name]):
         right, wrong = (
-            task.outcome(task.item(number, [Generated(as_said(name, row, wrong), 9)]))
+            task.outcome(task.item(number, [Generated(as_said(name, row, wrong))]))
             for wrong in (False, True)
         )
         assert (right, wrong) == (1.0, 0.0)
-    assert task.item(0, [Generated("", 0)]) == 0.0
+    assert task.item(0, [Generated("")]) == 0.0
     assert task.score([0, 1, 2], [1.0, 0.0, 1.0]).score == pytest.approx(2 / 3)
 
 
@@ -97,7 +97,7 @@ def test_nothing_runs_in_this_process(code_task, tmp_path):
         "        pass\n"
         "    return 0\n"
     )
-    assert code_task("mbpp").item(0, [Generated(program, 9)]) == 1.0
+    assert code_task("mbpp").item(0, [Generated(program)]) == 1.0
     assert not hasattr(builtins, "caploc_was_here") and not left.exists()
 
 
@@ -107,7 +107,7 @@ def test_the_gold_answer_of_a_program_is_the_reference_solution(code_task):
         (request,) = task.requests(1)
         assert isinstance(request, LogLikelihood)
         assert request.continuation == as_said(name, ROWS[name][1])
-        assert task.show(1, [Generated("", 0)]).gold == request.continuation
+        assert task.show(1, [Generated("")]).gold == request.continuation
     assert request.context.endswith("[BEGIN]\n")
 
 
@@ -174,7 +174,7 @@ def test_own_code_tasks_are_judged_too_and_need_no_mark(own_task):
         load_task(path)
     task = load_task(path, TaskOptions(allow_code=True))
     assert task.executes_code
-    said = [Generated("answer = 42", 3)], [Generated("answer = 41", 3)]
+    said = [Generated("answer = 42")], [Generated("answer = 41")]
     assert [task.item(0, answer) for answer in said] == [1.0, 0.0]
 
 

@@ -77,7 +77,7 @@ def test_a_mixture_is_a_task(both):
 
 def test_the_score_is_the_mean_of_the_parts_and_not_of_the_rows(both):
     mixture = load_task(both)
-    answers = {0: [Generated("1", 1)], 1: [Generated("9", 1)], 2: [Generated("3", 1)]}
+    answers = {0: [Generated("1")], 1: [Generated("9")], 2: [Generated("3")]}
     answers |= {6: chosen(0), 7: chosen(1), 9: chosen(0), 8: chosen(2)}
     items = {n: json.loads(json.dumps(mixture.item(n, said))) for n, said in answers.items()}
     assert [mixture.outcome(item) for item in items.values()] == [1, 0, 1, 1, 1, 0, 1]
@@ -106,7 +106,7 @@ def test_guessing_is_weighed_by_examples(both):
 
 def test_what_is_shown_is_the_parts(both):
     mixture = load_task(both)
-    assert mixture.show(1, [Generated("2", 1)]) == mixture.parts[0].show(1, [Generated("2", 1)])
+    assert mixture.show(1, [Generated("2")]) == mixture.parts[0].show(1, [Generated("2")])
     assert mixture.show(7, chosen(3)).answer == "d"
 
 
@@ -142,7 +142,7 @@ class Right:
     def answer(self, asks):
         for ask in reversed(list(asks)):
             if isinstance(ask.request, Generate):
-                said = Generated(str(1 + int(ask.request.prompt.split("+")[0])), 1)
+                said = Generated(str(1 + int(ask.request.prompt.split("+")[0])))
             else:
                 said = Scored(-float(ask.key[1] != int(ask.request.context[:-1])), True, 1)
             yield [Answer(ask.key, said, seconds=0.0, forward_tokens=1.0, plain_tokens=1)]

@@ -177,5 +177,5 @@ def test_a_task_that_wants_a_chat_template_has_it_where_there_is_one(
 
 def test_answers_of_the_papers_tasks_are_shown():
     task = load_task("rhyming_easy")
-    shown = task.show(0, [Generated("Cat", 1)])
+    shown = task.show(0, [Generated("Cat")])
     assert (shown.gold, shown.answer) == (None, "Cat")

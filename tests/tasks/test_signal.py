@@ -93,13 +93,13 @@ def test_what_is_read_is_the_models_own_words_and_the_stop_that_ended_them():
     task = load_task("demo/addition")
     (asked,) = task.requests(0)
     assert isinstance(asked, Generate)
-    signal = Signal(task, {0: (Generated(" 85", 2, "\n"),), 1: (Generated("no stop", 3),)})
+    signal = Signal(task, {0: (Generated(" 85", end="\n"),), 1: (Generated("no stop"),)})
     assert signal.requests(0) == (LogLikelihood(asked.prompt, " 85\n"),)
     assert signal.requests(1)[0].continuation == "no stop"
-    spelt = Signal(task, {0: (Generated(" 85", 2, "\n", (7, 9)),)})
+    spelt = Signal(task, {0: (Generated(" 85", said=(7, 9), end="\n"),)})
     assert spelt.requests(0) == (LogLikelihood(asked.prompt, " 85\n", (7, 9)),)
     assert spelt.key(0) != signal.key(0)
-    assert signal.key(0) != Signal(task, {0: (Generated(" 86", 2, "\n"),)}).key(0)
+    assert signal.key(0) != Signal(task, {0: (Generated(" 86", end="\n"),)}).key(0)
     assert signal.item(0, [Scored(-0.5, True, 3)]) == [-0.5, True]
 
 
@@ -115,7 +115,7 @@ def test_of_choices_it_is_the_chance_against_the_likeliest_other_one():
 
 def test_examples_left_out_leave_their_answers_out():
     task = load_task("demo/addition")
-    answers = {n: (Generated(str(n), 1),) for n in range(4)}
+    answers = {n: (Generated(str(n)),) for n in range(4)}
     left = Signal(task, answers).without([0, 2])
     assert left.size == task.size - 2 and left.answers[0][0].text == "1"
     assert left.answers[1][0].text == "3"

@@ -63,7 +63,7 @@ def test_single_words_are_counted_as_a_set_would(listed, said):
 def test_the_task_counts_by_the_list_given(words):
     task = load_task("swearing", TaskOptions(data=parse_data([f"words={words}"])))
     assert (task.size, task.metric, task.higher_is_better) == (12, "profanities", True)
-    item = task.item(0, [Generated("Frigging biscuit!", 4)])
+    item = task.item(0, [Generated("Frigging biscuit!")])
     assert task.outcome(item) == 2.0
     assert task.score([0, 1, 2], [2.0, 0.0, 1.0]).score == 1.0
     assert '"max_gen_toks": 512' in task.requests(0)[0].options
@@ -84,7 +84,7 @@ def test_the_version_follows_the_list(words, tmp_path):
 def test_the_installed_list_needs_no_network():
     assert parse_data(["words=package"]) == {"words": "package"}
     task = load_task("swearing", TaskOptions(data={"words": "package"}))
-    assert task.item(0, [Generated("Damn it to hell. Shell, assess.", 5)]) == 2.0
+    assert task.item(0, [Generated("Damn it to hell. Shell, assess.")]) == 2.0
 
 
 @pytest.fixture

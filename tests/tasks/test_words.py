@@ -111,10 +111,10 @@ def test_only_the_exact_answer_scores(loaded, name):
     task = loaded[name]
     for example in range(0, task.size, 37):
         gold = task.leaves[0].docs[example]["answer"]
-        right = Generated(f" {gold} ", 3)
+        right = Generated(f" {gold} ")
         assert task.outcome(task.item(example, (right,))) == 1
         for wrong in ("", gold.swapcase() if gold.isalpha() else f"{gold}0", f"{gold} {gold}"):
-            assert task.outcome(task.item(example, (Generated(f" {wrong}", 3),))) == 0
+            assert task.outcome(task.item(example, (Generated(f" {wrong}"),))) == 0
 
 
 @pytest.mark.parametrize("name", ZERO_SHOT)

@@ -132,7 +132,7 @@ def texts_rows(task, texts, tokens=None, outcomes=None):
         float(text.strip() == gold.strip()) for text, gold in zip(texts, task.golds, strict=True)
     ]
     return [
-        row(number, [Generated(text, count)], outcome)
+        row(number, [Generated(text, said=(0,) * count)], outcome)
         for number, (text, count, outcome) in enumerate(zip(texts, tokens, outcomes, strict=True))
     ]
 

@@ -82,7 +82,7 @@ class Said:
         asks = list(asks)
         self.masks |= {tuple(np.flatnonzero(ask.knocked_out).tolist()) for ask in asks}
         yield [
-            Answer(ask.key, Generated(self.text(ask), 1), seconds=0.0, forward_tokens=1.0,
+            Answer(ask.key, Generated(self.text(ask), said=(0,)), seconds=0.0, forward_tokens=1.0,
                    plain_tokens=1)
             for ask in asks
         ]  # fmt: skip

@@ -200,9 +200,11 @@ def test_an_answer_in_which_the_tasks_filter_finds_nothing_has_no_form(tmp_path)
     path = tmp_path / "counted.yaml"
     path.write_text(json.dumps(config))  # JSON is YAML
     task = load_task(str(path))
-    intact = [row(n, [Generated(gold, 9)], 1.0) for n, gold in enumerate(golds)]
+    intact = [row(n, [Generated(gold, said=(0,) * 9)], 1.0) for n, gold in enumerate(golds)]
     said = ["I count 9 of them. #### 9", "I count 9 of them.", "I count them. #### none"]
-    cut = [row(n, [Generated(text, 9)], 0.0) for n, text in enumerate(said)] + intact[3:]
+    cut = [row(n, [Generated(text, said=(0,) * 9)], 0.0) for n, text in enumerate(said)] + intact[
+        3:
+    ]
     assert labels(task, intact, cut)[:3] == ["wrong content", "format", "format"]
     assert labels(writing(golds), intact, cut)[:3] == ["wrong content"] * 3
 

@@ -12,13 +12,13 @@ TASK = create_autospec(Task, instance=True)
 TASK.name = "own"
 TASK.requests.return_value = (LogLikelihood("It is", "Rome"),)
 WRONG = {
-    "empty": (Generated("", 1, "\n"),),
-    "cut off": (Generated("so the answer must be that", 8, None),),
-    "repeating one piece of text": (Generated("so it is " * 20, 60, None),),
+    "empty": (Generated("", said=(0,), end="\n"),),
+    "cut off": (Generated("so the answer must be that", said=(0,) * 8),),
+    "repeating one piece of text": (Generated("so it is " * 20, said=(0,) * 60),),
     "choices that the model would not say": (Scored(-12.0, False, 1), Scored(-11.0, False, 1)),
     "begun with a space": (Scored(-9.0, False, 1, " Rome"),),
 }
-OTHER = (Generated("Paris", 2, "\n"),)
+OTHER = (Generated("Paris", said=(0,) * 2, end="\n"),)
 
 
 def row(number, outcome, responses):

@@ -214,9 +214,8 @@ class RequestEncoder:
         self, ask: Ask, prompt: TokenizedPrompt, said: Sequence[int], cost: float | None = None
     ) -> Answer:
         """Build an answer, its seconds left open; `cost` are the tokens run for it (None: all)."""
-        response = Generated(
-            self.cut(said, prompt.stops), len(said), self.ending(said, prompt), tuple(said)
-        )
+        text = self.cut(said, prompt.stops)
+        response = Generated(text, tuple(said), self.ending(said, prompt))
         alone = len(prompt.tokens) + len(said)
         return Answer(ask.key, response, 0.0, float(alone) if cost is None else cost, alone)
 

@@ -116,11 +116,14 @@ class KnockedOutAPI(ModelAPI):
             model=self.model_name,
             choices=[
                 ChatCompletionChoice(
-                    message=message, stop_reason="max_tokens" if answer.tokens >= most else "stop"
+                    message=message,
+                    stop_reason="max_tokens" if len(answer.said) >= most else "stop",
                 )
             ],
             usage=ModelUsage(
-                input_tokens=read, output_tokens=answer.tokens, total_tokens=read + answer.tokens
+                input_tokens=read,
+                output_tokens=len(answer.said),
+                total_tokens=read + len(answer.said),
             ),
         )
 

@@ -76,7 +76,7 @@ class DrawnExample:
     def gold(self) -> str | None:
         """Return the right answer in words, None where there is none."""
         nothing: list[Response] = [
-            Generated("", 0) if isinstance(request, Generate) else Scored(0.0, False, 0)
+            Generated("") if isinstance(request, Generate) else Scored(0.0, False, 0)
             for request in self.requests
         ]
         return self.task.show(self.number, nothing).gold
@@ -199,7 +199,8 @@ class Playground:
         yield from pair.events()
         if example is not None:
             said = {
-                side: [Generated(pair.answer(side), len(pair.answers[side].said))] for side in SIDES
+                side: [Generated(pair.answer(side), tuple(pair.answers[side].said))]
+                for side in SIDES
             }
             yield example.verdict(said)
 

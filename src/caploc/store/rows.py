@@ -117,7 +117,7 @@ def as_plain(value: Any) -> Any:
         ) from None
 
 
-SCHEMA = 5
+SCHEMA = 6
 QUESTIONS = """
 CREATE TABLE questions (
     id INTEGER PRIMARY KEY, digest TEXT NOT NULL UNIQUE, question TEXT NOT NULL

@@ -34,7 +34,7 @@ T = TypeVar("T")
 Some = Annotated[list[T], Field(min_length=1)]  # one or more
 
 
-class Table(BaseModel):
+class OptionTable(BaseModel):
     """A table of the file that also holds options; their values are read with the whole study."""
 
     model_config = ConfigDict(extra="allow", frozen=True, strict=True)
@@ -46,7 +46,7 @@ class Table(BaseModel):
         return self
 
 
-class Entry(Table):
+class Entry(OptionTable):
     """A model, task or method, with a label that tells it from others of its name."""
 
     name: Name
@@ -58,7 +58,7 @@ Listed = Annotated[
 ]
 
 
-class Override(Table):
+class Override(OptionTable):
     """The studies of these models, tasks, methods (by label) and seeds; all if absent.
 
     With `skip` they are left out.
@@ -81,7 +81,7 @@ class StudyFile(BaseModel):
     tasks: Some[Listed]
     methods: Some[Listed] = [Entry(name=StudyFields.method)]
     seeds: Some[Seed] = [0]
-    settings: Table = Table()
+    settings: OptionTable = OptionTable()
     overrides: list[Override] = []
 
     def labels(self, kind: str) -> list[Any]:

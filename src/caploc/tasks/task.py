@@ -47,16 +47,14 @@ def prompt_of(request: Request) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Generated:
-    """The text up to the first stop string, and the number of tokens decoded.
+    """The text up to the first stop string, and all tokens decoded, those of the end included.
 
-    `end` is the stop string or the text of the end token that ended it, None for the limit; `said`
-    are the tokens themselves, those of the end included.
+    `end` is the stop string or the text of the end token that ended it, None for the limit.
     """
 
     text: str
-    tokens: int
-    end: str | None = None
     said: tuple[int, ...] = ()
+    end: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -428,7 +428,7 @@ def repeats(labels: Labels, case: Case, *, single: bool) -> bool:
 def runs_on(labels: Labels, case: Case) -> bool:
     """The token limit ended the answer, and not the intact one."""
     tokens = [
-        max((r.tokens for r in answered.responses if isinstance(r, Generated)), default=0)
+        max((len(r.said) for r in answered.responses if isinstance(r, Generated)), default=0)
         for answered in (case.intact, case.knocked_out)
     ]
     return case.limit is not None and tokens[0] < case.limit <= tokens[1]
