@@ -3,7 +3,6 @@ VENV := .venv
 BIN := $(VENV)/bin
 PEERS := .venv-peers
 VLLM := .venv-vllm
-WORDS := .venv-words
 INSTALLED := $(VENV)/.installed
 INSTALLED_DEV := $(VENV)/.installed-dev
 OUT ?= runs/demo
@@ -21,7 +20,7 @@ SITE := python -c 'import site; print(*site.getsitepackages())'
 # Compiled files are kept, whatever the machine's habit: each process would compile all sources anew.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo test test-shapes test-slow test-browser test-cluster test-faults test-real test-vllm check bench bench-neurons bench-workers bench-gpu gpu-check bench-peers \
+.PHONY: demo test test-shapes test-slow test-browser test-cluster test-faults test-real test-vllm check bench gpu-check \
 	bench-conformance bench-outside truth-real bench-draws bench-real wheel test-wheel clean
 
 demo: $(INSTALLED)  ## install, fetch SmolLM2, localize some of its capabilities, write reports
@@ -62,10 +61,6 @@ wheel: $(BIN)/.installed-package  ## wheel and source archive, in build/dist
 test-wheel: $(BIN)/.installed-package  ## the wheel in an empty environment finds heads: minutes
 	$(BIN)/pytest -m wheel tests/packaging $(TESTS)
 
-.PHONY: words-data
-words-data: $(WORDS)/.installed  ## make the tables of the tasks on words; CHECK=--check: only compare
-	$(WORDS)/bin/python scripts/make_words.py $(CHECK)
-
 check: $(INSTALLED_DEV)  ## lint, format, types
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -85,25 +80,13 @@ bench-real: $(INSTALLED)  ## how well heads are found on pretrained models, agai
 # Freed memory is kept, for all contenders alike: taking it anew costs some of them a tenth.
 KEPT := MALLOC_MMAP_THRESHOLD_=4294967296 MALLOC_TRIM_THRESHOLD_=17179869184
 
-bench: $(INSTALLED)  ## the engine against plain transformers, on one CPU thread: about an hour
-	$(KEPT) $(BIN)/python bench/engine.py
-
-bench-neurons: $(INSTALLED)  ## what scoring every neuron costs, in forward passes: minutes
-	$(KEPT) $(BIN)/python bench/neurons.py
-
-bench-workers: $(BIN)/.installed-ray  ## rows a second by two workers and by one process
-	$(KEPT) $(BIN)/python bench/workers.py
-
-bench-gpu: $(INSTALLED)  ## the same on the shapes of Llama 3 1B and 8B; needs a CUDA device
-	$(KEPT) $(BIN)/python bench/engine.py --gpu
+bench: $(INSTALLED)  ## the engine against plain transformers, on one CPU thread: about an hour; DATA=FOLDER of GSM8K's and ARC's rows
+	$(KEPT) $(BIN)/python bench/engine.py $(if $(DATA),--data $(DATA))
 
 gpu-check: $(INSTALLED)  ## ten minutes on one GPU: right in bfloat16, and how fast; ends with 1 without CUDA
 	$(KEPT) $(BIN)/python bench/gpu_check.py
 
-bench-peers: $(PEERS)/.installed  ## TransformerLens, nnsight and pyvene beside them, a small case
-	$(KEPT) $(PEERS)/bin/python bench/engine.py --peers
-
-bench-conformance: $(PEERS)/.installed  ## faults reported in public, tried on caploc and the same three: minutes
+bench-conformance: $(PEERS)/.installed  ## faults reported in public, tried on caploc, TransformerLens, nnsight and pyvene: minutes
 	$(PEERS)/bin/python bench/conformance.py
 
 bench-outside: $(INSTALLED)  ## MIB's protocol at head level, rivals with gradients beside caploc: hours; resumes
@@ -151,12 +134,5 @@ $(VLLM)/.installed: pyproject.toml requirements-vllm.txt
 	$(VLLM)/bin/pip uninstall --quiet --yes torchvision torchaudio torchcodec
 	touch $@
 
-# Dictionaries and lists of countries, which caploc itself does not need.
-$(WORDS)/.installed: scripts/words/requirements.txt
-	$(PYTHON) -m venv $(WORDS)
-	echo '*' > $(WORDS)/.gitignore
-	$(WORDS)/bin/pip install --quiet --disable-pip-version-check -r scripts/words/requirements.txt
-	touch $@
-
 clean:
-	rm -rf $(VENV) $(PEERS) $(VLLM) $(WORDS) build runs .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) $(PEERS) $(VLLM) build runs .pytest_cache .mypy_cache .ruff_cache

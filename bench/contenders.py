@@ -10,8 +10,9 @@ import torch
 from transformers import AutoModelForCausalLM
 
 import plain
-from answering import Ask, BatchEngine
 from caploc.components import Mask
+from caploc.engine.api import Ask
+from caploc.engine.batch import BatchEngine
 from caploc.engine.passes import PackedModel
 from caploc.models.cutting import knocked_out
 from caploc.models.loading import LoadedModel
@@ -24,6 +25,7 @@ Row = Prompt | Reading
 
 
 LOOP_BATCH = 16  # examples in a call of the hook loop
+PREFIXED = "hook loop with prefix cache"
 
 
 @dataclass(frozen=True)
@@ -102,7 +104,7 @@ class Prefixed(Batched):
     def __init__(self, loaded: LoadedModel, *, batch: int = LOOP_BATCH) -> None:
         """Answer with this model, so many rows in a batch."""
         super().__init__(loaded, one_mask=True, batch=batch)
-        self.name = "hook loop with prefix cache"
+        self.name = PREFIXED
 
     def sharing(self, rows: Sequence[Row]) -> tuple[Callable[[Sequence[Row]], Past], int]:
         """The prefix under the batch's mask, read when the mask is first met."""

@@ -8,8 +8,7 @@ Three things in bfloat16 on the shapes of Llama 3. *Right*: under masks caploc's
 near to what the same model says in float32 as batches of rows and rows read one at a time are: in
 bfloat16 near ties fall either way with the batch. *Waiting*: CUDA warns wherever the host waits for
 the device. *Fast*: caploc, the hook loop and row-batched generation on prompts that share a prefix
-and on prompts that share nothing, with the share of the card's peak that useful tokens take. Where
-vLLM is installed its intact throughput on the same prompts stands beside them.
+and on prompts that share nothing, with the share of the card's peak that useful tokens take.
 """
 
 import argparse
@@ -19,7 +18,6 @@ import warnings
 from collections.abc import Sequence
 from copy import deepcopy
 from dataclasses import dataclass, replace
-from importlib.util import find_spec
 from itertools import zip_longest
 from pathlib import Path
 from statistics import fmean, median
@@ -28,7 +26,6 @@ from typing import Any
 import torch
 from torch.profiler import ProfilerActivity
 
-import gpu
 import models
 import workloads
 from caploc.engine.api import Ask
@@ -37,7 +34,7 @@ from caploc.models.projections import find_projections
 from caploc.tasks.task import Generate, options_json
 from clock import Stopwatch
 from contenders import Batched, Caploc, Contender
-from measuring import Responses, measure, pinned, say
+from measuring import Responses, Timing, measure, pinned, say
 from workloads import Size, Workload
 
 SLACK = 0.05  # of the words, by which packed rows may agree less than batches of rows do
@@ -46,6 +43,7 @@ PLANS = {"a": Size(8, 64), "l": Size(8, 16)}
 CHECKED, WORDS = Size(4, 24), 8  # few and short: float32 and rows read one at a time take longest
 BATCH, PROFILED = 64, 128  # rows
 PACKED, BATCHED, SINGLE = "packed", "in batches", "one by one"
+SIDE, MULTIPLICATIONS, RUNS = 8192, 20, 5  # of the matrix product that shows the card's peak
 
 
 @dataclass(frozen=True)
@@ -163,25 +161,39 @@ def speeds(loaded: LoadedModel, caploc: Contender, workload: Workload, repeats: 
         "over_rows": walls["rows"] / walls["caploc"],
     }
     if loaded.device.type == "cuda":
-        found |= gpu.shares(loaded, timings)
+        found |= shares(loaded, timings)
     return found
 
 
-def vllm_intact(loaded: LoadedModel, workload: Workload, folder: Path) -> float | None:
-    """Rows a second of vLLM with no head knocked out; None where it is not installed."""
-    if not find_spec("vllm"):
-        return None
-    from vllm import LLM, SamplingParams
+def peak() -> float:
+    """Measured TFLOP/s of a large bfloat16 matrix product."""
+    one = torch.randn(SIDE, SIDE, device="cuda", dtype=torch.bfloat16)
+    two = torch.randn_like(one)
+    speeds = []
+    for _ in range(RUNS + 1):
+        torch.cuda.synchronize()
+        watch = Stopwatch()
+        for _ in range(MULTIPLICATIONS):
+            one @ two
+        torch.cuda.synchronize()
+        speeds.append(MULTIPLICATIONS * 2 * SIDE**3 / watch.read().wall / 1e12)
+    return median(speeds[1:])
 
+
+def shares(loaded: LoadedModel, timings: dict[str, Timing]) -> dict[str, Any]:
+    """The peak, and the share of it that each contender's useful tokens take.
+
+    A token counts 2 operations for each weight of the layers; attention is not counted.
+    """
+    highest = peak()
     model: Any = loaded.model
-    model.save_pretrained(folder)
-    loaded.tokenizer.save_pretrained(folder)
-    engine = LLM(str(folder), dtype="bfloat16", gpu_memory_utilization=0.4)
-    prompts = [ask.request.prompt for ask in workload.asks]
-    greedy = SamplingParams(temperature=0.0, max_tokens=128, stop=[models.STOP])
-    watch = Stopwatch()
-    engine.generate(prompts, greedy)
-    return workload.rows / watch.read().wall
+    weights = sum(p.numel() for p in model.base_model.parameters())
+    weights -= model.get_input_embeddings().weight.numel()
+    used = {
+        name: 2 * weights * timing.forward_tokens / median(timing.wall) / 1e12 / highest
+        for name, timing in timings.items()
+    }
+    return {"peak": highest, "shares": used}
 
 
 def check(
@@ -243,6 +255,12 @@ def page(found: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
+def require_cuda() -> None:
+    """Refuse to go on without a CUDA device."""
+    if not torch.cuda.is_available():
+        raise SystemExit("This benchmark needs a CUDA device, and torch finds none here.")
+
+
 def main() -> None:
     """Check and time each shape; end with 1 if answers are wrong."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
@@ -251,14 +269,11 @@ def main() -> None:
     parser.add_argument("--profile", type=Path, help="a folder for profiles")
     parser.add_argument("--out", type=Path, default=Path("docs/bench/gpu.json"))
     arguments = parser.parse_args()
-    gpu.check()
+    require_cuda()
     found: dict[str, Any] = {}
     for name in arguments.shapes.split(","):
         loaded = models.load(name)
         found[name] = check(name, loaded, PLANS, arguments.repeats, arguments.profile)
-        folder = arguments.out.parent / "vllm"
-        workload = workloads.build("a", loaded, PLANS["a"])
-        found[name]["vllm_intact"] = vllm_intact(loaded, workload, folder)
         arguments.out.write_text(json.dumps(found, indent=1) + "\n")
         del loaded
         torch.cuda.empty_cache()

@@ -8,7 +8,7 @@ from statistics import mean
 
 import torch
 
-from answering import Ask
+from caploc.engine.api import Ask
 from caploc.tasks.task import Generated, Scored
 from contenders import Contender, Run, rows_of
 from plain import Responses

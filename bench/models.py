@@ -1,6 +1,6 @@
-"""The benchmark's models: pretrained ones, the tests' demo model, and Llamas with random weights.
+"""The benchmark's models: SmolLM2, and Llamas with random weights.
 
-Pretrained ones are fetched before (`caploc models fetch smollm2`).
+SmolLM2 is fetched before (`caploc models fetch smollm2`).
 
 A random model answers with random words, so the shapes below fix what speed depends on (lengths,
 widths, number of heads) and nothing else. Its vocabulary is made-up words, one token each; a share
@@ -19,7 +19,6 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from caploc.models.loading import LoadedModel, load_model
 from caploc.models.projections import find_projections
-from fixtures import DEMO
 
 BUILD = Path("build/bench")
 SEED = 0
@@ -64,30 +63,23 @@ class Shape:
         )
 
 
-# Heads of 64 values with two to a key-value head (three in the larger model), as in Llamas of a
-# billion parameters; a mask of 2 % then cuts one or two heads, or about three.
-SAVED = {
-    "25m": Shape(8192, 512, 1024, layers=8, heads=8, groups=4, width=64),
-    "140m": Shape(32768, 768, 2560, layers=12, heads=12, groups=4, width=64),
-}
+# Heads of 64 values with two to a key-value head, as in Llamas of a billion parameters; a mask of
+# 2 % then cuts one or two heads.
+SAVED = {"25m": Shape(8192, 512, 1024, layers=8, heads=8, groups=4, width=64)}
 ON_DEVICE = {
     "llama-3.2-1b": Shape(128256, 2048, 8192, layers=16, heads=32, groups=8, width=64, tied=True),
     "llama-3.1-8b": Shape(128256, 4096, 14336, layers=32, heads=32, groups=8, width=128),
 }
-PRETRAINED = ("smollm2", "qwen2.5-coder-1.5b")
-NAMES = ("demo", *SAVED, *PRETRAINED, *ON_DEVICE)
 
 
 def load(name: str) -> LoadedModel:
-    """A fresh copy of the model: the demo, one from its folder, or one built on the GPU.
+    """Load a fresh copy of the model: by name, from its folder, or built on the GPU.
 
-    Pretrained ones are in float32, so that contenders can be held to say the same.
+    On a CPU it is in float32, so that contenders can be held to say the same.
     """
     if name in ON_DEVICE:
         return build_on_device(name)
-    if name in PRETRAINED:
-        return load_model(name, device="cpu", dtype="float32")
-    return load_model(str(saved(name)) if name in SAVED else DEMO, device="cpu")
+    return load_model(str(saved(name)) if name in SAVED else name, device="cpu", dtype="float32")
 
 
 def saved(name: str) -> Path:

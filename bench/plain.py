@@ -22,8 +22,8 @@ from transformers import (
     StoppingCriteriaList,
 )
 
-from answering import Ask
 from caploc.components import Mask
+from caploc.engine.api import Ask
 from caploc.tasks.task import Generate, Generated, LogLikelihood, Response, Scored
 
 Key = tuple[int, int]

@@ -15,7 +15,6 @@ import torch
 
 from caploc.models.loading import LoadedModel
 from measuring import Character, Timing
-from models import NAMES
 from workloads import Workload
 
 Entry = dict[str, Any]
@@ -66,50 +65,43 @@ def entry(
 
 
 class Results:
-    """`workloads` by "model/workload" and `extras` by name; saved after each, so none is lost."""
+    """Workloads by "model/workload"; saved after each, so none is lost."""
 
-    def __init__(self, folder: Path, name: str) -> None:
-        """Go on from what `name`.json in the folder has."""
-        self.file = folder / f"{name}.json"
+    def __init__(self, folder: Path) -> None:
+        """Go on from what engine.json in the folder has."""
+        self.file = folder / "engine.json"
         kept = json.loads(self.file.read_text()) if self.file.is_file() else {}
-        self.workloads: dict[str, Entry] = kept.get("workloads", {})
-        self.extras: dict[str, Entry] = kept.get("extras", {})
+        self.workloads: dict[str, Entry] = kept
 
-    def put(self, part: str, name: str, found: Entry, threads: int) -> None:
+    def put(self, name: str, found: Entry, threads: int) -> None:
         """Replace one entry; write the JSON and the Markdown beside it."""
-        getattr(self, part)[name] = found | {"setting": setting(threads)}
-        self.workloads = dict(sorted(self.workloads.items(), key=lambda pair: place_of(pair[0])))
+        kept = self.workloads | {name: found | {"setting": setting(threads)}}
+        order = sorted(kept, key=lambda each: (each.startswith("25m"), each))  # real models first
+        self.workloads = {each: kept[each] for each in order}
         self.file.parent.mkdir(parents=True, exist_ok=True)
-        document = {"workloads": self.workloads, "extras": self.extras}
-        self.file.write_text(json.dumps(document, indent=1) + "\n")
+        self.file.write_text(json.dumps(self.workloads, indent=1) + "\n")
         self.file.with_suffix(".md").write_text(self.markdown())
 
     def markdown(self) -> str:
         """Everything measured, model by model."""
-        picture = f"![rows per second]({self.file.stem}.png)"
-        parts = ["# The engine's benchmark", INTRODUCTION, picture]
+        parts = ["# The engine's benchmark", INTRODUCTION]
         for model in dict.fromkeys(name.split("/")[0] for name in self.workloads):
             chosen = {n: e for n, e in self.workloads.items() if n.split("/")[0] == model}
             parts.append(section(model, chosen))
-        if self.extras:
-            parts.append("## Beyond rows per second")
-            parts += [found["sentence"] for _, found in sorted(self.extras.items())]
         return "\n\n".join(parts) + "\n"
 
 
 INTRODUCTION = """\
-Written by `bench/engine.py`; the numbers are in the JSON file beside it.
-*demo* is the small Llama of caploc's tests; *25m* and *140m* are Llamas with random weights.
+Written by `bench/engine.py`; the numbers are in the JSON file beside it. *25m* is a Llama with
+random weights.
 
 - *reference*: the paper's procedure. Reload the model for every mask, zero the heads' weights, one
   prompt at a time. Timed on a few masks and rows, and scaled.
-- *hook loop*: one mask a call, its examples in batches of 16.
-- *hook loop with prefix cache*: the same where all prompts begin with the same tokens. These are
-  read once for each mask, and every batch goes on from a copy of their key-value cache, as
-  transformers documents.
+- *hook loop with prefix cache*: one mask a call, where all prompts begin with the same tokens.
+  These are read once for each mask, and every batch goes on from a copy of their key-value cache,
+  as transformers documents. Without the cache the loop took as long as *rows* or longer.
 - *rows*: what an expert does without that cache. Rows of many masks in one `generate` or forward
-  pass, sorted by length. On a CPU in the fastest batch size of those tried on 25m and demo, or one
-  within 8 % of it; on a GPU the batch size is not tuned, nor is the prefix cache's.
+  pass, sorted by length, in the fastest batch size of those tried on 25m, or one within 8 % of it.
 - *caploc*: a new engine for every run, so that nothing is kept from the last one. It is made before
   the clock starts, as the models of all but the reference are loaded before.
 
@@ -117,12 +109,6 @@ All but *caploc* read the choices of one token off one pass. Seconds are medians
 which the contenders took turns, with the range, or those of one run; below each table stands how
 many repeats there were. CPU seconds are the process's own. The last column counts the texts equal
 to those of *rows*, or gives the largest difference of a log-probability from theirs, in nats."""
-
-
-def place_of(name: str) -> tuple[int, str]:
-    """Small models first."""
-    model, _, workload = name.partition("/")
-    return NAMES.index(model), workload
 
 
 def section(model: str, chosen: dict[str, Entry]) -> str:
@@ -210,9 +196,6 @@ def caption(workload: str, found: Entry) -> str:
         for name, timing in found["contenders"].items()
         if timing["scaled"]
     ]
-    if found.get("shares"):
-        shares = ", ".join(f"{name} {share:.0%}" for name, share in found["shares"].items())
-        parts.append(f"share of the device's measured {found['peak']:,.0f} TFLOP/s: {shares}")
     return "; ".join(parts) + "."
 
 

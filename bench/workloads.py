@@ -6,19 +6,18 @@ from pathlib import Path
 
 import numpy as np
 
-from answering import Ask
 from caploc import designs
 from caploc.components import Masks
+from caploc.engine.api import Ask
 from caploc.models.loading import LoadedModel
 from caploc.options import TaskOptions
 from caploc.tasks.catalog import load_task
 from caploc.tasks.task import Generate, LogLikelihood, Request, options_json
-from models import PRETRAINED, STOP, kept_words
+from models import STOP, kept_words
 
 RATE = 0.02  # of the heads in a mask
 QUESTION = (60, 120)  # tokens, least and most
 LETTERS = 4
-SHORT_TASKS = "addition subtraction sorting rhyming cursing capitals elements recall".split()
 Row = tuple[Request, ...]  # what one example asks
 
 
@@ -61,14 +60,13 @@ class Task:
 
     name: str
     files: Mapping[str, str] = field(default_factory=dict)
-    fewshot: int | None = None
 
     def examples(self, count: int, data: Path | None) -> list[Row]:
         """The requests of the first examples."""
         if self.files and data is None:
             raise SystemExit(f"{self.name} needs --data, a folder with {', '.join(self.files)}")
         splits = {split: str((data or Path()) / file) for split, file in self.files.items()}
-        task = load_task(self.name, TaskOptions(data=splits, fewshot=self.fewshot))
+        task = load_task(self.name, TaskOptions(data=splits))
         return [task.requests(example) for example in range(count)]
 
 
@@ -91,15 +89,6 @@ def crossed(masks: Masks, examples: Sequence[Row]) -> list[Ask]:
         for number, mask in enumerate(masks)
         for example, requests in enumerate(examples)
         for choice, request in enumerate(requests)
-    ]
-
-
-def paired(masks: Masks, examples: Sequence[Row]) -> list[Ask]:
-    """A mask of its own for every row: mask i on example i, over and over the examples."""
-    return [
-        Ask((number, choice), request, mask)
-        for number, mask in enumerate(masks)
-        for choice, request in enumerate(examples[number % len(examples)])
     ]
 
 
@@ -145,24 +134,6 @@ def hellaswag(loaded: LoadedModel, count: int) -> list[Row]:
     ]
 
 
-def equal_lengths(loaded: LoadedModel, count: int) -> list[Row]:
-    """Prompts of one length, which every peer can batch."""
-    texts = Texts(loaded)
-    return [(texts.generate(texts.words(48), 24),) for _ in range(count)]
-
-
-def short_tasks(loaded: LoadedModel, count: int) -> list[Row]:
-    """The demo's tasks with short answers, turn by turn."""
-    tasks = [load_task(f"demo/{name}") for name in SHORT_TASKS]
-    return [tasks[n % len(tasks)].requests(n // len(tasks)) for n in range(count)]
-
-
-def code(loaded: LoadedModel, count: int) -> list[Row]:
-    """The demo's longest answers: 50 to 70 tokens of code."""
-    task = load_task("demo/code")
-    return [task.requests(example) for example in range(count)]
-
-
 class Texts:
     """Random words of a model's own vocabulary, the same for every run.
 
@@ -195,30 +166,15 @@ class Texts:
 
 
 GSM8K = Task("gsm8k", {"test": "gsm8k_test.jsonl", "train": "gsm8k_train.jsonl"})
-GSM8K_COT = Task("gsm8k_cot", {"test": "gsm8k_test.jsonl"})
 ARC = Task("arc_challenge", {"test": "arc_challenge_test.jsonl"})
 RECIPES = {
     "a": Recipe("gsm8k-shaped: prefix 800, question 60-120, answer to 128", gsm8k, random_heads),
     "b": Recipe("mmlu-shaped: prefix 600, question 60-120, four letters", mmlu, random_heads),
     "c": Recipe("hellaswag-shaped: context 60-120, four endings 20-40", hellaswag, random_heads),
-    "d": Recipe("the demo's short tasks", short_tasks, random_heads),
     "e": Recipe("one-shot greedy: single heads on the examples of (a)", gsm8k, spread_heads),
-    "f": Recipe("the demo's code: answers of 50-70 tokens", code, random_heads),
     "g": Recipe("few-shot words: past tense, six shots", Task("words/past"), random_heads),
     "h": Recipe("gsm8k as lm-eval asks it: five other examples each", GSM8K, random_heads),
-    "i": Recipe("gsm8k_cot: eight examples, the same in every prompt", GSM8K_COT, random_heads),
     "j": Recipe("ARC-Challenge: four choices, no examples before", ARC, random_heads),
     "k": Recipe("one-shot: single heads on the examples of (g)", Task("words/past"), spread_heads),
     "l": Recipe("gsm8k-shaped: 860-960 of its own, answer to 128", unshared, random_heads),
-    "p": Recipe("equal prompts of 48, answer to 24", equal_lengths, random_heads),
 }
-# By the models they are for; the others are in the words of random models.
-REAL = ("g", "h", "i", "j", "k")
-OF_THE_DEMO = ("d", "f")
-
-
-def suits(workload: str, model: str) -> bool:
-    """Whether a workload can be asked of a model."""
-    if model == "demo":
-        return workload in OF_THE_DEMO
-    return (workload in REAL) == (model in PRETRAINED) and workload not in OF_THE_DEMO

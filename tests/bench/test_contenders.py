@@ -103,9 +103,7 @@ def test_the_prefix_is_read_once_for_each_mask_of_each_run(loaded, masks, monkey
     assert len(read) == 2 * len(masks)
 
 
-@pytest.mark.parametrize(
-    "name", sorted(set(workloads.RECIPES) - {*workloads.OF_THE_DEMO, *workloads.REAL})
-)
+@pytest.mark.parametrize("name", sorted(engine.SIZES["25m"]))
 def test_the_prefix_cache_is_timed_where_there_is_a_prefix(loaded, masks, name):
     asks = crossed(masks, workloads.RECIPES[name].examples(loaded, 4))
     rows = [*plain.prompts(loaded.tokenizer, asks), *plain.readings(loaded.tokenizer, asks)]

@@ -51,4 +51,4 @@ def test_an_engine_that_ignores_masks_is_found_wrong(loaded):
 
 def test_without_a_gpu_one_sentence_says_so():
     with pytest.raises(SystemExit, match="needs a CUDA device"):
-        gpu_check.gpu.check()
+        gpu_check.require_cuda()

@@ -1,6 +1,10 @@
+from pathlib import Path
+
 import pytest
 
-from table import caption, rows
+from table import Results, caption, rows
+
+DOCS = Path(__file__).parents[2] / "docs" / "bench"
 
 SETTING = {
     "machine": "a machine",
@@ -24,6 +28,11 @@ def found(*wall):
         "contenders": {"rows": timing | {"agreement": None}},
         "setting": SETTING,
     }
+
+
+def test_the_page_says_what_is_stored():
+    kept = Results(DOCS)
+    assert kept.file.with_suffix(".md").read_text() == kept.markdown()
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Read the examples of the `words/...` tasks from tables that `scripts/make_words.py` makes."""
+"""Read the examples of the `words/...` tasks from the tables beside this file."""
 
 from pathlib import Path
 from typing import Any
