@@ -6,14 +6,14 @@ from typing import Any, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from caploc.errors import BadOption, describe_faults
+from caploc.errors import BadOption, describe_faults, pick
 from caploc.files import read_toml
 from caploc.naming import placed
 from caploc.neurons.attribution import Attribution
 from caploc.neurons.controls import Controlling
-from caploc.neurons.enhancing import Enhancing
 from caploc.neurons.erasure import Erasing
 from caploc.neurons.locating import check_kinds
+from caploc.neurons.options import Enhancing
 from caploc.neurons.study import NeuronStudy
 from caploc.options import TaskOptions
 from caploc.stats.threshold import Rule
@@ -158,7 +158,8 @@ class CnlPreset(PresetPart):
         """Refuse, by a UserError and before weights are loaded, what the commands would refuse."""
         study, start = self.study(self.share).check(), self.start.check()
         self.cuts().check()
-        self.tuning.check(start.tasks)
+        for task in self.tuning.tasks:
+            pick(dict.fromkeys(start.tasks), task, "task of the run")
         for method in self.controls.methods:
             replace(study.attribution, method=method).check()
         check_kinds(self.kinds, self.tasks, "the run", "they are")

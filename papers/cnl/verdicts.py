@@ -19,8 +19,8 @@ import numpy as np
 
 from caploc.neurons.enhancing import GOLD, changes_by_arm
 from caploc.neurons.erasure import ACTIVE, LAYERS, LOCATED, OWN
-from caploc.neurons.training import LOCATED as TUNED
-from caploc.neurons.training import RANDOM as TUNED_AT_RANDOM
+from caploc.neurons.options import LOCATED as TUNED
+from caploc.neurons.options import RANDOM as TUNED_AT_RANDOM
 from papers.exhibits import Value, span
 
 AGREE = 0.6  # overlap of halves, by the larger set
@@ -173,7 +173,7 @@ def judge_tuning(enhanced: Mapping[str, Mapping[str, Found]]) -> Claim:
     for _, task, result in all_runs(enhanced):
         changes = changes_by_arm(result, task, GOLD)
         gains = {name: [c["change"] for c in each] for name, each in changes.items()}
-        own = gains.pop(TUNED, [None])[0]  # None: it ran out of memory
+        own = gains.pop(TUNED, [None])[0]  # None: it was not tuned
         drawn = [each["mean"] for each in gains.get(TUNED_AT_RANDOM, [])]
         rivals = [x["mean"] for name, each in gains.items() if name != "none" for x in each]
         gained.append(bool(own and own["low"] is not None and own["low"] > 0))

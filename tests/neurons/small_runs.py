@@ -9,9 +9,9 @@ import pytest
 
 from caploc.neurons import locating
 from caploc.neurons import study as studies
-from caploc.neurons.enhancing import Enhancing, enhance_located
+from caploc.neurons.enhancing import enhance_located
+from caploc.neurons.options import Enhancing, TuningRecipe
 from caploc.neurons.study import NeuronStudy, load_source
-from caploc.neurons.training import TuningRecipe
 from caploc.progress import Silent
 from caploc.stats.threshold import Rule
 from caploc.workbench import ModelOptions
@@ -29,7 +29,7 @@ STUDY = NeuronStudy(
     judged=0,
 )
 TUNED = Enhancing(
-    TuningRecipe(steps=2, rates=(1e-2,), extensions=0),
+    TuningRecipe(steps=2, rates=(1e-2,)),
     ("none", "located", "random"),
     draws=5,
     limit=2,

@@ -6,16 +6,16 @@ import numpy as np
 import pytest
 from planted_models import TWO, Planter
 
-from caploc.cli.neurons import controls, enhance
+from caploc.cli.neurons import controls
 from caploc.cli.neurons import erase as erase_command
 from caploc.cli.neurons import locate as locate_command
 from caploc.neurons.attribution import Attribution
 from caploc.neurons.controls import Controlling
-from caploc.neurons.enhancing import Enhancing
 from caploc.neurons.erasure import DRAWS, Erasing
 from caploc.neurons.finding import TaskNeurons
 from caploc.neurons.locating import LocatedNeurons, describe_task, locate
 from caploc.neurons.model import NeuronGrid
+from caploc.neurons.options import Enhancing
 from caploc.neurons.study import NeuronStudy
 from caploc.stats.threshold import Moments, Rule
 from caploc.workbench import ModelOptions
@@ -46,9 +46,9 @@ def test_commands_have_the_defaults_of_their_settings():
     typed, asked = defaults(erase_command), Erasing()
     assert (typed["draws"], typed["limit"], typed["seed"]) == (DRAWS, asked.limit, asked.seed)
     # with fewer nothing can be beaten with p = .05
-    settings = {erase_command: asked, controls: Controlling(), enhance: Enhancing()}
+    settings = {erase_command: asked, controls: Controlling()}
     for command, each in settings.items():
-        assert defaults(command)["draws"] == each.draws == DRAWS == 19
+        assert defaults(command)["draws"] == each.draws == Enhancing().draws == DRAWS == 19
     assert tuple(map(float, typed["doses"].split(","))) == asked.doses
 
 

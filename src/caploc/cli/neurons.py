@@ -2,21 +2,20 @@
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from caploc import console
 from caploc.cli import options
 from caploc.cli.options import argument, option
-from caploc.errors import pick
 from caploc.folder import check_new
 from caploc.naming import default_folder, placed
-from caploc.options import ModelFields, Option, TaskOptions, flags, parse_data, record
+from caploc.neurons.options import Enhancing
+from caploc.options import ModelFields, TaskOptions, build, flags, parse_data, record
 
 if TYPE_CHECKING:
     from caploc.neurons.report import Exhibit
-    from caploc.neurons.training import TuningRecipe
     from caploc.workbench import Allowed
 
 neurons = typer.Typer(
@@ -52,29 +51,6 @@ class AllowedGroup(options.CodeGroup):
 
         self.check()
         return Allowed(self.allow_code, self.trust_remote_code)
-
-
-@record(frozen=True)
-class TuningGroup:
-    """How neurons are tuned."""
-
-    panel: ClassVar[str] = "Tuning"
-    steps: Annotated[int, Option("Batches to tune with.")] = 60
-    rates: Annotated[str, Option("Learning rates to try for each arm.")] = (
-        "1e-4,3e-4,1e-3,3e-3,1e-2,3e-2,1e-1"
-    )
-    checkpointing: Annotated[
-        bool, Option("Run layers again on the way back: slower, with less memory.")
-    ] = False
-
-    def recipe(self, seed: int, trains: str = "all") -> "TuningRecipe":
-        from caploc.neurons.training import TuningRecipe
-        from caploc.neurons.weights import TRAINS
-
-        pick(dict.fromkeys(TRAINS), trains, "choice of --trains")
-        rates = options.numbers(self.rates, float)
-        own = {"steps": self.steps, "rates": rates, "checkpointing": self.checkpointing}
-        return TuningRecipe(**own, trains=trains, seed=seed)  # type: ignore[arg-type]
 
 
 def run_and_show(
@@ -320,23 +296,12 @@ def controls(
 @options.takes_groups
 def enhance(
     folder: Folder,
-    task: OfRun = None,
-    arm: Annotated[
-        list[str] | None,
-        option(
-            f"none, located, random, lora, full; all but full if absent; {options.ONE_OR_MORE}.",
-        ),
-    ] = None,
-    trains: Annotated[str, option("all of a neuron's weights, or its output only.")] = "all",
-    draws: Draws = 19,
-    limit: Judged = 60,
-    seed: Seed = 0,
     save: Annotated[
         Path | None,
         option("New folder for a checkpoint of each task's tuned located neurons."),
     ] = None,
     *,
-    tuning: TuningGroup,
+    tuning: Annotated[options.Said, Enhancing],
     may: AllowedGroup,
     output: options.OutputGroup,
 ) -> None:
@@ -357,12 +322,8 @@ def enhance(
     """
     if save is not None:
         check_new(save)
-    from caploc.neurons.enhancing import Enhancing, enhance_located
-    from caploc.neurons.training import USUAL
+    asked = build(Enhancing, tuning)
+    from caploc.neurons.enhancing import enhance_located
 
-    recipe, tasks = tuning.recipe(seed, trains), tuple(options.split_names(task))
-    asked = Enhancing(recipe, tuple(options.split_names(arm) or USUAL), draws, limit, tasks)
-    allowed, page = may.allowed(), folder / "enhancement"
-    run_and_show(
-        enhance_located, folder, asked, page=page, output=output, allowed=allowed, save=save
-    )
+    page, more = folder / "enhancement", {"allowed": may.allowed(), "save": save}
+    run_and_show(enhance_located, folder, asked, page=page, output=output, **more)

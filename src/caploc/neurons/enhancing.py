@@ -6,15 +6,13 @@ located neurons with random ones; the other arms are ours.
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import nullcontext
-from dataclasses import asdict, dataclass, field, replace
-from functools import cached_property, partial
+from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
-from accelerate.utils.memory import clear_device_cache, should_reduce_batch_size
 from jaxtyping import Float64
 
 from caploc.cache import Cache, digest
@@ -22,13 +20,14 @@ from caploc.contents import restore
 from caploc.cost import Cost
 from caploc.engine.batch import BatchEngine
 from caploc.engine.encoding import Span
-from caploc.errors import BadOption, OutOfMemory, pick
+from caploc.errors import BadOption
 from caploc.files import whole_folder
 from caploc.folder import ENHANCEMENT, LEDGER, ROWS
 from caploc.measurement import Meter
 from caploc.models.loading import CutModel
 from caploc.neurons.engine import gold_means
-from caploc.neurons.erasure import DRAWS, Effects, Erasing
+from caploc.neurons.erasure import Effects
+from caploc.neurons.options import LOCATED, RANDOM, Enhancing, TuningRecipe
 from caploc.neurons.report import (
     NOTHING,
     Exhibit,
@@ -42,30 +41,19 @@ from caploc.neurons.report import (
     write_interval,
     write_number,
 )
-from caploc.neurons.study import (
-    NeuronLab,
-    TaskSource,
-    outcomes_under,
-    reopen_study,
-)
+from caploc.neurons.study import NeuronLab, TaskSource, outcomes_under, reopen_study
 from caploc.neurons.training import (
-    ARMS,
-    LOCATED,
-    RANDOM,
-    USUAL,
-    Lessons,
     TuningArm,
     TuningFit,
-    TuningRecipe,
     check_tunable,
     find_best_rate,
     make_arms,
     make_lessons,
 )
-from caploc.neurons.weights import TrainableRows
+from caploc.neurons.weights import tune_neurons
 from caploc.progress import Progress
 from caploc.stats import Interval, JsonRecord, paired_interval, plain_value
-from caploc.stats.chance import FEWEST, specificity
+from caploc.stats.chance import specificity
 from caploc.store import Question, Store
 from caploc.workbench import Allowed
 
@@ -96,8 +84,7 @@ class TuningChange(JsonRecord):
 class Tuned(JsonRecord):
     """One arm: what was tuned (`fit` None: nothing), and what that changed.
 
-    `neurons` is the number tuned, None where the arm is not one of neurons. `failed` says why
-    nothing is known of an arm that ran out of memory.
+    `neurons` is the number tuned, None where the arm is not one of neurons.
     """
 
     arm: str
@@ -105,26 +92,22 @@ class Tuned(JsonRecord):
     neurons: int | None
     fit: TuningFit | None
     changes: tuple[TuningChange, ...]
-    failed: str | None = None
 
 
 @dataclass(frozen=True)
 class TuningControl(JsonRecord):
-    """The draws of a random arm on one task under one measure, beside the located neurons.
+    """The draws of random neurons on one task under one measure, beside the located neurons.
 
     `excess` is the located neurons' change less the mean of the draws' `changes`, by bootstrap over
-    examples; `gain` the same in standard deviations of draws, None if they do not differ. `p` is
-    one-sided: the share of changes, the located one included, that reach it, so with n draws never
-    below 1 / (n + 1).
+    examples. `p` is one-sided: the share of changes, the located one included, that reach it, so
+    with n draws never below 1 / (n + 1).
     """
 
-    arm: str
     task: str
     measure: str
     located: float
     changes: tuple[float, ...]
     excess: Interval
-    gain: float | None
     p: float | None
 
 
@@ -136,68 +119,10 @@ class TuningResult(JsonRecord):
     learning rate was chosen by.
     """
 
-    recipe: TuningRecipe
     trained_on: int
     held_out: int
     arms: tuple[Tuned, ...]
     controls: tuple[TuningControl, ...]
-
-
-@dataclass(frozen=True)
-class ArmTuner:
-    """Tunes one arm after another on the same lessons, and keeps each as it ends.
-
-    `recall` is given an arm's question and what measures it, and may know the answer from before.
-    """
-
-    loaded: CutModel
-    given: Lessons
-    measure: Measure
-    recipe: TuningRecipe
-    progress: Progress | None
-    recall: Recall
-
-    @cached_property
-    def before(self) -> Measured:
-        return _read(
-            self.recall({"arm": None}, lambda: {"after": _written(self.measure(self.loaded))})
-        )
-
-    def tune(self, arm: TuningArm) -> dict[str, Any]:
-        """Tune an arm and measure it, as files hold both."""
-        model = self.loaded.model
-        with arm.open(model, self.recipe) or nullcontext() as trainable:
-            if trainable is None:
-                return {"fit": None, "after": _written(self.before)}
-            how = self.given, self.recipe, self.progress, f"tuning {arm.label}"
-            fit = find_best_rate(model, trainable, *how)
-            with trainable.written():
-                return {"fit": fit.as_dict(), "after": _written(self.measure(self.loaded))}
-
-    def attempt(self, arm: TuningArm) -> tuple[Tuned, Measured | None]:
-        """Tell what an arm did, and what was measured after it: None if it ran out of memory."""
-        neurons = None if arm.chosen is None or arm.name == "lora" else int(arm.chosen.sum())
-        own = Tuned(arm.name, arm.draw, neurons, None, ())
-        try:
-            found = self.recall(arm.question(), partial(self.tune, arm))
-        except Exception as error:
-            if not isinstance(error, OutOfMemory) and not should_reduce_batch_size(error):
-                raise
-            why = (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")
-            own = replace(
-                own,
-                failed=f"The arm {arm.label} ran out of memory ({why}); the same command tries it "
-                "again, and --checkpointing takes less",
-            )
-        else:
-            after = _read(found)
-            fit = found["fit"] and restore(TuningFit, found["fit"])
-            return replace(
-                own, fit=fit, changes=_changes(self.before, after, self.recipe.seed)
-            ), after
-        # Outside the handler: the failed arm's tensors are held by the exception until here.
-        clear_device_cache(garbage_collection=True)
-        return own, None
 
 
 def enhance(  # noqa: PLR0913  (a study's parts, each of which a caller has at hand)
@@ -210,33 +135,32 @@ def enhance(  # noqa: PLR0913  (a study's parts, each of which a caller has at h
     progress: Progress | None = None,
     recall: Recall = lambda _, tune: tune(),
 ) -> TuningResult:
-    """Tune each arm on the spans' continuations and evaluate it; the model is left as it was.
+    """Tune each arm on the spans' continuations and measure it; the model is left as it was.
 
-    An arm that runs out of memory is left out and says so. `recall` keeps arms; see `ArmTuner`.
-    Raises BadOption if there is no arm; ModelRefused if the weights cannot be tuned; else as
-    `make_lessons` and `find_best_rate`.
+    `recall` is given an arm's question and what measures it, and may know the answer from before.
+    Raises ModelRefused if the weights cannot be tuned; else as `make_lessons` and `find_best_rate`.
     """
-    if not arms:
-        raise BadOption("There is no arm to tune; name at least one.")
-    given = make_lessons(spans, recipe)
-    for arm in arms:
-        arm.check(loaded.model, recipe)
-    tuner = ArmTuner(loaded, given, measure, recipe, progress, recall)
-    before = tuner.before
+    lessons = make_lessons(spans, recipe)
+
+    def tune(arm: TuningArm) -> dict[str, Any]:
+        with arm.open(loaded.model, recipe.seed) as tunable:
+            how = lessons, recipe, progress, f"tuning {arm.label}"
+            fit = find_best_rate(loaded.model, tunable, *how).as_dict() if arm.tunes else None
+            return {"fit": fit, "after": _written(measure(loaded))}
+
+    before = _read(recall({"arm": None}, partial(tune, TuningArm("none"))))
     tuned: list[Tuned] = []
     after: dict[str, list[Measured]] = defaultdict(list)
     for arm in arms:
-        own, measured = tuner.attempt(arm)
-        tuned.append(own)
-        if measured is not None:
-            after[arm.name].append(measured)
-    return TuningResult(
-        recipe=recipe,
-        trained_on=given.examples,
-        held_out=len(given.validation),
-        arms=tuple(tuned),
-        controls=tuple(_controls(before, after, recipe.seed)),
-    )
+        found = recall(arm.question(), partial(tune, arm)) if arm.tunes else {"fit": None}
+        measured = _read(found) if arm.tunes else before
+        after[arm.name].append(measured)
+        neurons = None if arm.chosen is None or arm.name == "lora" else int(arm.chosen.sum())
+        fit = found["fit"] and restore(TuningFit, found["fit"])
+        changes = _changes(before, measured, recipe.seed)
+        tuned.append(Tuned(arm.name, arm.draw, neurons, fit, changes))
+    controls = tuple(_controls(before, after, recipe.seed))
+    return TuningResult(lessons.examples, len(lessons.validation), tuple(tuned), controls)
 
 
 def _written(measured: Measured) -> list[Any]:
@@ -263,7 +187,7 @@ def _controls(
     before: Measured, after: Mapping[str, Sequence[Measured]], seed: int
 ) -> Iterator[TuningControl]:
     """Hold the located neurons against random ones, where both were tuned."""
-    if LOCATED not in after or len(after.get(RANDOM, ())) < FEWEST:
+    if LOCATED not in after or RANDOM not in after:
         return
     for key, old in before.items():
         own = after[LOCATED][0][key] - old
@@ -273,43 +197,16 @@ def _controls(
         held = specificity(own, drawn, seed=seed)
         each = drawn.mean(axis=1) if drawn.size else np.full(len(drawn), np.nan)
         yield TuningControl(
-            arm=RANDOM,
             task=key[0],
             measure=key[1],
             located=float(own.mean()) if own.size else np.nan,
             changes=tuple(each.tolist()),
             excess=held.excess,
-            gain=held.pooled_gain,
             p=held.p,
         )
 
 
 Results = Mapping[str, Any]  # of one task, as the file holds them, or of all by task
-
-
-@dataclass(frozen=True)
-class Enhancing:
-    """What is tuned, how, and what it is judged on.
-
-    `tasks` are those tuned (none: all with located neurons); all of the study's are judged, on
-    `limit` examples each.
-    """
-
-    recipe: TuningRecipe = field(default_factory=TuningRecipe)
-    arms: tuple[str, ...] = USUAL
-    draws: int = DRAWS
-    limit: int | None = 60
-    tasks: tuple[str, ...] = ()
-
-    def check(self, known: Sequence[str]) -> "Enhancing":
-        """Refuse, as a UserError, what means nothing; `known` are the study's tasks."""
-        self.recipe.check()
-        Erasing(draws=self.draws, limit=self.limit).check()
-        for arm in self.arms:
-            pick(ARMS, arm, "arm")
-        for task in self.tasks:
-            pick(dict.fromkeys(known), task, "task of the run")
-        return self
 
 
 def enhance_located(
@@ -328,7 +225,6 @@ def enhance_located(
     if save and LOCATED not in asked.arms:
         raise BadOption(f"--save writes the arm {LOCATED!r}; name that arm.")
     with reopen_study(folder, progress, allowed) as lab:
-        asked.check(lab.study.tasks)
         check_tunable(lab.study.model)
         found, model = enhance_tasks(lab, asked), lab.study.model.name
         if save:
@@ -365,19 +261,18 @@ def enhance_tasks(lab: NeuronLab, asked: Enhancing) -> dict[str, Any]:
 def save_tuned(lab: NeuronLab, recipe: TuningRecipe, found: Results, target: Path) -> None:
     """Write, in a folder of its own below `target`, the model with a task's tuned neurons in place.
 
-    They are tuned once more at the rate that was best; plain transformers load the folder. A task
-    whose located arm failed has none. Raises StoreFailed if the disk refuses.
+    They are tuned once more at the rate that was best; plain transformers load the folder. Raises
+    StoreFailed if the disk refuses.
     """
     loaded = lab.bench.neurons
     for task, result in found.items():
         (fit,) = (arm["fit"] for arm in result["arms"] if arm["arm"] == LOCATED)
-        if fit is None:
-            continue
-        once = replace(recipe, rates=(fit["best"]["rate"],), extensions=0)
-        given = make_lessons(lab.source(task).lessons(lab.bench.wording), once)
-        with TrainableRows(loaded.model, lab.found(task).located, once.trains) as rows:
-            find_best_rate(loaded.model, rows, given, once, lab.progress, f"tuning {task} to save")
-            with rows.written(), whole_folder(target / task.replace("/", "-")) as stage:
+        once = replace(recipe, rates=(fit["rate"],))
+        lessons = make_lessons(lab.source(task).lessons(lab.bench.wording), once)
+        with tune_neurons(loaded.model, lab.found(task).located) as tunable:
+            what = f"tuning {task} to save"
+            find_best_rate(loaded.model, tunable, lessons, once, lab.progress, what)
+            with whole_folder(target / task.replace("/", "-")) as stage:
                 loaded.model.save_pretrained(stage)
                 loaded.tokenizer.save_pretrained(stage)
 
@@ -444,15 +339,9 @@ def describe_tuning(asked: Enhancing) -> str:
     )
 
 
-def beats_every_draw(result: Results, task: str) -> bool:
-    """Ask whether the located arm gained more on its own task than every layer-matched draw."""
-    control = _control_of(result, task)
-    return bool(control) and all(control["located"] > each for each in control["changes"])
-
-
 def _control_of(result: Results, task: str) -> Any:
     """Find the layer-matched draws' part, None if they were not tuned."""
-    wanted = {"arm": RANDOM, "task": task, "measure": GOLD}
+    wanted = {"task": task, "measure": GOLD}
     return next((each for each in result["controls"] if wanted.items() <= each.items()), None)
 
 
@@ -475,7 +364,7 @@ def tabulate_tuning(task: str, result: Results) -> Exhibit:
     rows, points = [], []
     for name, arms in drawn.items():
         fits = [arm["fit"] for arm in arms if arm["fit"] is not None]
-        rates = [f"{fit['best']['rate']:g}{' (edge)' * fit['at_edge']}" for fit in fits]
+        rates = [f"{fit['rate']:g}{' (edge)' * fit['at_edge']}" for fit in fits]
         gains, scores = (
             join_draws([each["change"] for each in found.get(name, [])]) for found in (gold, score)
         )
@@ -492,7 +381,6 @@ def tabulate_tuning(task: str, result: Results) -> Exhibit:
     notes = [
         "Changes with 95 % intervals over examples, paired; of draws the mean, the least and the "
         f"most. Tuned on {result['trained_on']} examples.",
-        *(f"{arm['failed']}." for arm in result["arms"] if arm.get("failed")),
     ]
     if control := _control_of(result, task):
         notes.append(

@@ -22,7 +22,7 @@ from caploc.contents import read_contents, restore
 from caploc.cost import Cost
 from caploc.engine.batch import BatchEngine
 from caploc.engine.encoding import RequestEncoder, Span
-from caploc.errors import BadData, BadOption, UserError
+from caploc.errors import BadData, BadOption, UserError, pick
 from caploc.folder import NEURONS, RUN, claim
 from caploc.measurement import Meter, outcomes_by_example
 from caploc.models.devices import SPREAD
@@ -368,6 +368,8 @@ class NeuronLab:
 
     def with_neurons(self, tasks: Sequence[str], purpose: str) -> list[str]:
         """List those of some tasks (none: all) that have a neuron; raises UserError if none has."""
+        for task in tasks:
+            pick(dict.fromkeys(self.study.tasks), task, "task of the run")
         asked = tasks or self.study.tasks
         found = [task for task in asked if self.found(task).located.any()]
         if not found:

@@ -23,82 +23,29 @@ from caploc.components import Grid
 from caploc.designs import generator
 from caploc.engine.encoding import Span
 from caploc.errors import BadData, BadOption, RunFailed, pick
-from caploc.neurons.engine import (
-    Batch,
-    Batcher,
-    checkpointed,
-    gold_logprobs,
-    gold_means,
-)
+from caploc.neurons.engine import Batch, Batcher, checkpointed, gold_logprobs, gold_means
 from caploc.neurons.model import Chosen, find_sites
+from caploc.neurons.options import RANDOM, TUNED, TuningRecipe
 from caploc.neurons.weights import (
-    Trainable,
-    TrainableLora,
-    TrainableRows,
-    TrainableWhole,
-    Trains,
-    adaptable,
+    Tunable,
     check_chosen,
-    require_peft_to_train,
-    shares_by_projection,
+    tune_adapters,
+    tune_everything,
+    tune_neurons,
 )
 from caploc.progress import Progress, Silent
 from caploc.stats import JsonRecord
 from caploc.stats.chance import FEWEST, random_sets
 from caploc.workbench import ModelOptions
 
-RATES = (1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2, 1e-1)
-FOLLOWED = 10  # last steps whose mean is the training loss
-
-
-@dataclass(frozen=True)
-class TuningRecipe(JsonRecord):
-    """How every arm is tuned.
-
-    Each of `rates`, in rising order, is tried with `steps` batches of `batch_size` examples, of
-    which the first `warmup` raise the rate linearly. `held_out` is the share of the training
-    examples on which the best rate is chosen; where it is the lowest or highest tried, up to
-    `extensions` more are tried beyond it, spaced alike. `clip` is the largest gradient norm.
-    `trains` says which weights of a neuron are tuned. `seed` fixes the split, the batches and
-    the random start of adapters. With `checkpointing` layers are run again on the way back instead
-    of keeping what they computed.
-    """
-
-    steps: int = 60
-    batch_size: int = 16
-    warmup: int = 5
-    clip: float = 1.0
-    rates: tuple[float, ...] = RATES
-    extensions: int = 4
-    held_out: float = 0.2
-    trains: Trains = "all"
-    seed: int = 0
-    checkpointing: bool = False
-
-    def check(self) -> None:
-        for name, least in (("steps", 1), ("batch_size", 1), ("warmup", 0), ("extensions", 0)):
-            if getattr(self, name) < least:
-                raise BadOption(f"{name} must be {least} or more; got {getattr(self, name)}.")
-        if not 0 < self.clip < math.inf:
-            raise BadOption(
-                f"clip, the largest gradient norm, must be positive; got {self.clip:g}."
-            )
-        if not 0 < self.held_out < 1:
-            raise BadOption(
-                f"held_out is a share of the training examples between 0 and 1; "
-                f"got {self.held_out:g}."
-            )
-        rising = all(low < high for low, high in zip(self.rates, self.rates[1:], strict=False))
-        if not self.rates or not rising or not 0 < self.rates[0] <= self.rates[-1] < math.inf:
-            raise BadOption(
-                f"rates must be one or more positive learning rates in rising order; got "
-                f"{', '.join(f'{rate:g}' for rate in self.rates) or 'none'}."
-            )
+WARMUP = 5  # first steps, which raise the rate linearly
+CLIP = 1.0  # the largest norm of a step's gradients
+HELD_OUT = 0.2  # of the training examples, by which the rate is chosen
 
 
 @dataclass(frozen=True)
 class Lessons:
-    """The batches that every arm is tuned with, in order, and those it is chosen by."""
+    """The batches that every arm is tuned with, in order, and the examples it is chosen by."""
 
     train: tuple[tuple[Span, ...], ...]
     validation: tuple[Span, ...]
@@ -106,32 +53,20 @@ class Lessons:
 
 
 @dataclass(frozen=True)
-class RateTrial(JsonRecord):
-    """One learning rate; losses in nats a token, None where training diverged.
-
-    `train_loss` is the mean of the last 10 steps, `validation_loss` that of the examples held out.
-    """
-
-    rate: float
-    train_loss: float | None
-    validation_loss: float | None
-
-
-@dataclass(frozen=True)
 class TuningFit(JsonRecord):
     """What tuning an arm came to.
 
-    `parameters` is the number of values trained, `untuned_loss` the validation loss before.
-    `at_edge`: the best rate is the lowest or highest of several tried, so that a better one may lie
-    beyond.
+    `parameters` is the number of values trained. Losses are of the examples held out, in nats a
+    token: `untuned_loss` before, `losses` at each rate (None where training diverged), of which
+    `rate` is the best. `at_edge`: that is the lowest or highest of several, so that a better one
+    may lie beyond.
     """
 
     parameters: int
-    steps: int
-    best: RateTrial
+    rate: float
     at_edge: bool
     untuned_loss: float
-    trials: tuple[RateTrial, ...]
+    losses: dict[float, float | None]
 
 
 def check_tunable(asked: ModelOptions) -> None:
@@ -146,9 +81,11 @@ def check_tunable(asked: ModelOptions) -> None:
 
 
 def make_lessons(spans: Sequence[Span], recipe: TuningRecipe) -> Lessons:
-    """Split the training examples and deal them into batches."""
-    recipe.check()
-    train, held_out = split_validation(spans, recipe.held_out, recipe.seed)
+    """Split the training examples and deal them into batches.
+
+    Raises BadData if there are fewer than 2.
+    """
+    train, held_out = split_validation(spans, HELD_OUT, recipe.seed)
     ordered = deal(train, recipe.batch_size, recipe.steps, recipe.seed)
     return Lessons(tuple(ordered), held_out, len(train))
 
@@ -156,10 +93,7 @@ def make_lessons(spans: Sequence[Span], recipe: TuningRecipe) -> Lessons:
 def split_validation(
     spans: Sequence[Span], share: float, seed: int
 ) -> tuple[tuple[Span, ...], tuple[Span, ...]]:
-    """Part what to train on from a random part, `share` of all and at least one, to choose by.
-
-    Raises BadData if there are fewer than 2 spans.
-    """
+    """Part what to train on from a random part, `share` of all and at least one, to choose by."""
     if len(spans) < 2:
         raise BadData(
             f"{len(spans)} training examples cannot be split into some to train on and some to "
@@ -184,90 +118,77 @@ def deal(spans: Sequence[Span], size: int, count: int, seed: int) -> list[tuple[
 
 def find_best_rate(
     model: PreTrainedModel,
-    trainable: Trainable,
-    given: Lessons,
+    tunable: Tunable,
+    lessons: Lessons,
     recipe: TuningRecipe,
     progress: Progress | None = None,
     what: str = "tune",
 ) -> TuningFit:
-    """Tune at every rate from the same start, and leave `trainable` at the best one's weights.
+    """Tune at every rate from the same start, and leave the model at the best one's weights.
 
     Raises RunFailed if the training diverges at every rate.
     """
     progress = progress or Silent()
 
     def copy() -> list[Tensor]:
-        return [parameter.detach().clone() for parameter in trainable.parameters()]
+        return [parameter.detach().clone() for parameter in tunable.parameters]
 
-    start = copy()
-    untuned = validation_loss(model, given)
-    trials: dict[float, RateTrial] = {}
-    weights: list[Tensor] = start
-    planned = list(recipe.rates)
-    progress.start(what, recipe.steps * len(planned))
-    while planned:
-        rate = planned.pop(0)
-        _set(trainable, start)
-        trials[rate] = train_once(model, trainable, given, rate, recipe, progress)
-        if _best(trials) == trials[rate]:
-            weights = copy()
-        if not planned and len(trials) < len(recipe.rates) + recipe.extensions:
-            planned = _beyond(trials)
-            if planned:
-                progress.start(f"{what}, at {planned[0]:.1g}", recipe.steps)
-    _set(trainable, weights)
-    best = _best(trials)
-    if best is None:
+    start = best = copy()
+    untuned, losses = validation_loss(model, lessons), dict[float, float]()
+    progress.start(what, recipe.steps * len(recipe.rates))
+    for rate in recipe.rates:
+        tunable.settle(start)
+        losses[rate] = train_once(model, tunable, lessons, rate, recipe, progress)
+        if losses[rate] == min(losses.values()):
+            best = copy()
+    tunable.settle(best)
+    found = min(losses, key=lambda rate: losses[rate])
+    if losses[found] == math.inf:
         raise RunFailed(
-            f"{what}: training diverged at every learning rate from {min(trials):.1g} to "
-            f"{max(trials):.1g}; give lower ones."
+            f"{what}: training diverged at every learning rate from {min(losses):.1g} to "
+            f"{max(losses):.1g}; give lower ones."
         )
     return TuningFit(
-        parameters=sum(parameter.numel() for parameter in trainable.parameters()),
-        steps=recipe.steps,
-        best=best,
-        at_edge=bool(_beyond(trials)),
+        parameters=sum(parameter.numel() for parameter in tunable.parameters),
+        rate=found,
+        at_edge=len(losses) > 1 and found in (recipe.rates[0], recipe.rates[-1]),
         untuned_loss=untuned,
-        trials=tuple(trials[rate] for rate in sorted(trials)),
+        losses={rate: loss if loss < math.inf else None for rate, loss in losses.items()},
     )
 
 
 def train_once(
     model: PreTrainedModel,
-    trainable: Trainable,
-    given: Lessons,
+    tunable: Tunable,
+    lessons: Lessons,
     rate: float,
     recipe: TuningRecipe,
     progress: Progress,
-) -> RateTrial:
-    """Take every lesson once, in order, at one learning rate."""
-    parameters = trainable.parameters()
-    optimizer = torch.optim.AdamW(parameters, lr=rate, weight_decay=0)
+) -> float:
+    """Take every lesson once, in order, at one learning rate; the loss after it, inf if none."""
+    optimizer = torch.optim.AdamW(tunable.parameters, lr=rate, weight_decay=0)
     schedule = torch.optim.lr_scheduler.LambdaLR(
-        optimizer, lambda step: min(1.0, (step + 1) / max(1, recipe.warmup))
+        optimizer, lambda step: min(1.0, (step + 1) / WARMUP)
     )
     batcher, sites = Batcher(model), find_sites(model)[0]
-    losses: list[float] = []
-    for number, spans in enumerate(given.train):
+    for number, spans in enumerate(lessons.train):
         optimizer.zero_grad()
         with checkpointed(model, sites) if recipe.checkpointing else nullcontext():
-            losses.append(accumulate_gradients(model, trainable, spans, batcher))
-        if not math.isfinite(losses[-1]):
-            progress.advance(len(given.train) - number, 0)
-            return RateTrial(rate, None, None)
-        nn.utils.clip_grad_norm_(parameters, recipe.clip)
+            loss = accumulate_gradients(model, tunable, spans, batcher)
+        if not math.isfinite(loss):
+            progress.advance(len(lessons.train) - number, 0)
+            return math.inf
+        nn.utils.clip_grad_norm_(tunable.parameters, CLIP)
         optimizer.step()
         schedule.step()
-        trainable.settle()
+        tunable.settle()
         progress.advance(1, sum(len(span.inputs) for span in spans))
-    last = losses[-FOLLOWED:]
-    after = validation_loss(model, given)
-    finite = math.isfinite(after)
-    return RateTrial(rate, sum(last) / len(last) if finite else None, after if finite else None)
+    after = validation_loss(model, lessons)
+    return after if math.isfinite(after) else math.inf
 
 
 def accumulate_gradients(
-    model: PreTrainedModel, trainable: Trainable, spans: Sequence[Span], batcher: Batcher
+    model: PreTrainedModel, tunable: Tunable, spans: Sequence[Span], batcher: Batcher
 ) -> float:
     """Add up the gradients of the mean loss of a batch, in as many passes as memory asks for.
 
@@ -290,55 +211,20 @@ def accumulate_gradients(
         batcher.sizer.most = rows // 2
     # Outside the handler: the failed pass's tensors are held by the exception until here.
     clear_device_cache(garbage_collection=True)
-    for parameter in (*trainable.parameters(), *model.parameters()):
+    for parameter in (*tunable.parameters, *model.parameters()):
         parameter.grad = None
-    return accumulate_gradients(model, trainable, spans, batcher)
+    return accumulate_gradients(model, tunable, spans, batcher)
 
 
-def validation_loss(model: PreTrainedModel, given: Lessons) -> float:
+def validation_loss(model: PreTrainedModel, lessons: Lessons) -> float:
     """Average the loss of the held-out examples' answer tokens, in nats."""
-    lengths = [len(span.continuation) for span in given.validation]
-    return -float(np.average(gold_means(model, given.validation), weights=lengths))
-
-
-def _best(trials: dict[float, RateTrial]) -> RateTrial | None:
-    known = [trial for trial in trials.values() if trial.validation_loss is not None]
-    return min(known, key=lambda trial: trial.validation_loss or 0.0, default=None)
-
-
-def _beyond(trials: dict[float, RateTrial]) -> list[float]:
-    """Name the rate to try next where the best is the lowest or highest of several, else none."""
-    rates = sorted(trials)
-    best = _best(trials)
-    if len(rates) < 2 or (best is not None and rates[0] < best.rate < rates[-1]):
-        return []
-    # where every rate diverged, only lower ones can help
-    edge, inner = (rates[0], rates[1]) if best is None or best.rate == rates[0] else rates[:-3:-1]
-    return [edge * edge / inner]
-
-
-@torch.no_grad()
-def _set(trainable: Trainable, values: Sequence[Tensor]) -> None:
-    for parameter, value in zip(trainable.parameters(), values, strict=True):
-        parameter.copy_(value)
-        parameter.grad = None
-    trainable.settle()
-
-
-LOCATED, RANDOM = "located", "random"
-ARMS = {
-    "none": "nothing is tuned",
-    LOCATED: "the located neurons",
-    RANDOM: "as many random neurons in each layer as are located there, drawn several times",
-    "lora": "low-rank adapters with as many parameters as the located neurons",
-    "full": "all weights of the model",
-}
-USUAL = tuple(name for name in ARMS if name != "full")  # whose memory grows with the model
+    lengths = [len(span.continuation) for span in lessons.validation]
+    return -float(np.average(gold_means(model, lessons.validation), weights=lengths))
 
 
 @dataclass(frozen=True)
 class TuningArm:
-    """One thing to tune: `name` is of `ARMS`, `draw` counts the sets of a random arm from 0.
+    """One thing to tune: `name` is of `TUNED`, `draw` counts the sets of a random arm from 0.
 
     `chosen` are the neurons tuned or, of adapters, those whose number of parameters they match;
     None for the arms "none" and "full".
@@ -348,12 +234,9 @@ class TuningArm:
     chosen: Chosen | None = None
     draw: int | None = None
 
-    def check(self, model: PreTrainedModel, recipe: TuningRecipe) -> None:
-        """Refuse, before anything is tuned, an arm that this model cannot have."""
-        if self.chosen is not None:
-            shares_by_projection(model, self.chosen, recipe.trains)
-        if self.name == "lora":
-            adaptable(model, recipe.trains)
+    @property
+    def tunes(self) -> bool:
+        return self.name != "none"
 
     @property
     def label(self) -> str:
@@ -364,24 +247,20 @@ class TuningArm:
         columns = None if self.chosen is None else np.flatnonzero(self.chosen).tolist()
         return {"arm": self.name, "draw": self.draw, "neurons": digest({"columns": columns})}
 
-    def open(self, model: PreTrainedModel, recipe: TuningRecipe) -> Trainable | None:
-        """Open what the arm may tune, to be used with `with`; None for "none"."""
-        if self.name == "none":
-            return None
-        if self.name == "full":
-            return TrainableWhole(model)
-        assert self.chosen is not None
-        if self.name != "lora":
-            return TrainableRows(model, self.chosen, recipe.trains)
-        wanted = parameter_count(model, self.chosen, recipe)
-        return TrainableLora(model, wanted, recipe.trains, recipe.seed)
+    def open(self, model: PreTrainedModel, seed: int) -> Tunable:
+        """Open what the arm may tune, to be used with `with`."""
+        if self.chosen is None:
+            return tune_everything(model) if self.name == "full" else Tunable([])
+        if self.name == "lora":
+            return tune_adapters(model, self.chosen, seed)
+        return tune_neurons(model, self.chosen)
 
 
 def make_arms(
     located: Chosen,
     grid: Grid,
     *,
-    names: Sequence[str] = tuple(ARMS),
+    names: Sequence[str] = tuple(TUNED),
     draws: int = FEWEST,
     seed: int = 0,
 ) -> list[TuningArm]:
@@ -389,31 +268,15 @@ def make_arms(
 
     Random neurons leave the located ones out, as far as there are enough others. Asking for more
     draws keeps the first ones. Raises UnknownName if there is no arm of such a name; BadOption if
-    nothing is located, draws are fewer than 5, or "lora" has no PEFT.
+    nothing is located.
     """
     check_chosen(located, grid.size)
-    for name in names:
-        pick(ARMS, name, "arm")
-    if draws < FEWEST and RANDOM in names:
-        raise BadOption(
-            f"draws={draws}: a random arm needs {FEWEST} draws or more for its standard deviation."
-        )
-    if "lora" in names:
-        require_peft_to_train()
     found: list[TuningArm] = []
     for name in dict.fromkeys(names):
+        pick(TUNED, name, "arm")
         if name == RANDOM:
             drawn = random_sets(located, grid, draws, seed=seed)
             found += [TuningArm(name, each, number) for number, each in enumerate(drawn)]
         else:
             found.append(TuningArm(name, None if name in ("none", "full") else located))
     return found
-
-
-def parameter_count(model: PreTrainedModel, chosen: Chosen, recipe: TuningRecipe) -> int:
-    """Count the values that tuning these neurons trains."""
-    return sum(
-        value.numel()
-        for share in shares_by_projection(model, chosen, recipe.trains)
-        for value in share.read().values()
-    )
