@@ -2,6 +2,7 @@
 
     python bench/benchmarks_census.py DATA --intact      scores of the intact model, asked two ways
     python bench/benchmarks_census.py DATA               the census: days of one CPU core
+    python bench/benchmarks_census.py DATA --cuts RUN    what the first heads take together
     python bench/benchmarks_census.py DATA --summary     what the stored rows say so far
 
 DATA is a folder with the rows of HumanEval, MBPP, GSM8K, ARC and MMLU as files named such as
@@ -10,6 +11,10 @@ as the benchmarks do, programs in the sandbox. Rows are kept in build/benchmarks
 same command goes on where it was stopped. All heads are asked on few examples before any is asked
 on more. After every step all rows are written to bench/census/benchmarks.parquet, and scores of the
 intact model to bench/census/benchmarks.json.
+
+RUN is the folder of `caploc locate qwen2.5-coder-0.5b --goal set` on one of the tasks. Its heads,
+the first of its scan, css's by the stored masks, and random ones are knocked out on examples that
+neither the run nor the census asked; outcomes are written to bench/census/benchmarks_cuts.json.
 """
 
 import argparse
@@ -30,14 +35,16 @@ import yaml
 from pyarrow import parquet
 
 from caploc import designs
+from caploc.components import Heads
 from caploc.console import progress
 from caploc.engine.batch import BatchEngine
 from caploc.measurement import Meter, as_measurements
 from caploc.models.loading import load_model
 from caploc.options import TaskOptions
-from caploc.recovery import Measurements
+from caploc.recovery import Measurements, fit_paper_lasso
 from caploc.search import Plan, column_mask
 from caploc.store import Store
+from caploc.tasks.catalog import load_task
 from caploc.workbench import ModelOptions, Workbench
 
 MODEL = "qwen2.5-coder-0.5b"
@@ -106,6 +113,9 @@ TASKS: dict[str, dict[str, Any]] = {
 }
 WRITTEN, CHOSEN = 60, 200  # examples of an intact score: of written answers, of choices
 SEARCHED = ("humaneval-chat", "mbpp-chat", "gsm8k")
+TOP, RANDOM = 5, 3  # heads of a cut; sets of random heads
+UNSEEN = range(100, 130)  # examples asked under cuts; the census takes the first ones, a run any
+CUT_TASKS = ("words/antonym", "words/capital", "mbpp-chat", "humaneval-chat")
 
 
 class Census:
@@ -120,7 +130,9 @@ class Census:
         self.found: dict[tuple[str, str], list[Measurements]] = {}
 
     def meter(self, name: str) -> Meter:
-        """Load a task on the data's rows."""
+        """Load a task on the data's rows, or one of caploc's own."""
+        if name not in TASKS:
+            return self.bench.meter(load_task(name))
         file = ROWS / f"{name}.yaml"
         file.write_text(yaml.safe_dump(definition(name, self.data)))
         options = TaskOptions(allow_code=True, chat_template=name.endswith(CHAT))
@@ -234,6 +246,49 @@ def take(census: Census, names: Sequence[str]) -> Iterator[None]:
                     yield
 
 
+def named_heads(run: Path, task: str, grid: Heads) -> dict[str, list[int]]:
+    """The columns that each method names for a task, from what is stored."""
+    result = json.loads((run / "result.json").read_text())
+    lost = {row["head"]: row["lost"] for row in result["heads"] if row.get("lost") is not None}
+    table = parquet.read_table(FILES / "benchmarks.parquet").to_pandas()
+    rows = table[(table["task"] == task) & (table["part"] == "css")]
+    masks, mask = np.unique(
+        [column_mask(grid.size, cut) for cut in rows["knocked_out"]], axis=0, return_inverse=True
+    )
+    seen = Measurements(masks, mask, rows["example"].to_numpy(), rows["outcome"].to_numpy())
+    rng = np.random.default_rng(0)
+    return {
+        "intact": [],
+        "set": grid.columns(result["top"] or result["validation"]["unconfirmed"]),
+        "one-shot": grid.columns(sorted(lost, key=lambda head: -lost[head])[:TOP]),
+        "css": fit_paper_lasso(seen, {}).order()[:TOP],
+    } | {f"random {n}": rng.choice(grid.size, TOP, replace=False).tolist() for n in range(RANDOM)}
+
+
+def cut(census: Census, run: Path, task: str, names: Sequence[str]) -> None:
+    """Knock out each method's heads on examples that nobody asked; written after each task."""
+    file = FILES / "benchmarks_cuts.json"
+    told = json.loads(file.read_text()) if file.is_file() else {}
+    grid = census.loaded.grid
+    named = named_heads(run, task, grid)
+    for name in names:
+        meter = census.meter(name)
+        examples = [example for example in UNSEEN if example < meter.task.size]
+        masks = np.array([column_mask(grid.size, columns) for columns in named.values()])
+        plan = Plan.crossed(name, masks, examples, f"cuts of {task}")
+        outcomes = census.ask(name, meter, plan).outcome.reshape(len(named), len(examples))
+        told.setdefault(task, {})[name] = {
+            method: {
+                "heads": [str(grid.component(column)) for column in columns],
+                "outcomes": values.astype(int).tolist(),
+            }
+            for (method, columns), values in zip(named.items(), outcomes, strict=True)
+        }
+        file.write_text(json.dumps(told) + "\n")
+        scores = dict(zip(named, outcomes.mean(axis=1).round(3).tolist(), strict=True))
+        print(task, name, scores, flush=True)
+
+
 def summary() -> Iterator[str]:
     """A line of Markdown for each task: what was right before, and is no longer."""
     table = parquet.read_table(FILES / "benchmarks.parquet").to_pandas()
@@ -254,6 +309,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("data", type=Path, help="folder of the benchmarks' rows")
     parser.add_argument("--intact", action="store_true", help="the intact model alone")
+    parser.add_argument("--cuts", type=Path, help="folder of a run of one of --tasks")
     parser.add_argument("--summary", action="store_true", help="measure nothing")
     parser.add_argument("--tasks", type=lambda text: text.split(","), help=", ".join(TASKS))
     asked = parser.parse_args()
@@ -266,6 +322,9 @@ def main() -> None:
         census = Census(asked.data.absolute(), store)
         if asked.intact:
             score_intact(census, asked.tasks or list(TASKS))
+            return
+        if asked.cuts:
+            cut(census, asked.cuts, asked.tasks[0], CUT_TASKS)
             return
         for _ in take(census, asked.tasks or SEARCHED):
             census.write()

@@ -219,6 +219,9 @@ def is_undecided(verdict: Verdict, rows: list[CardRow]) -> bool:
 
 def list_unnamed(result: Result) -> Iterator[str]:
     """Yield which heads were found and are not named, and why."""
+    members = result.validation.members
+    if members and members.heads and not any(one.is_confirmed for one in members.heads):
+        yield "Their loss together is sure; what each of them adds is open."
     if unconfirmed := result.validation.unconfirmed:
         yield f"Found, and not confirmed by the check: {' '.join(unconfirmed)}."
     if not result.top:

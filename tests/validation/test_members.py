@@ -88,3 +88,18 @@ def test_what_could_not_be_scored_is_nothing_known(checking):
     nothing = {"effect": None, "low": None, "high": None}
     assert member.as_dict() == {"head": "L0H6", "alone": nothing, "within": nothing}
     assert measure_members(check, []) == []
+
+
+def test_a_set_that_is_sure_is_kept_where_no_member_is(checking):
+    """Each of three heads breaks three other answers of 27: too few alone, six or nine are sure."""
+
+    def few_each(mask, example):
+        broken = {0: FIRST, 1: SECOND, 2: 5}.get(example % 9)
+        return float(broken is None or not mask[broken])
+
+    check = checking(few_each, examples=27).check
+    members = measure_members(check, [FIRST, SECOND, 5])
+    assert not any(member.is_confirmed for member in members)
+    kept = confirm_members(check, [FIRST, IDLE, SECOND, 5])
+    assert len(kept) == 2 and set(kept) < {FIRST, SECOND, 5}
+    assert confirm_members(check, [FIRST, IDLE]) == []

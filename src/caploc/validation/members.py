@@ -58,8 +58,10 @@ def confirm_members(check: Check, chosen: Sequence[int]) -> list[int]:
 
     A head that another one covers for costs nothing alone; one of a set that leaves no right answer
     adds nothing to it. Of all others the one that adds least goes first; the rest is asked anew.
+    If none is confirmed and yet the loss of all surely costs something, the smallest set on this
+    way is kept of which that is still sure.
     """
-    kept = list(chosen)
+    kept, path = list(chosen), []
     while kept:
         doubtful = {
             column: math.nan if member.within.effect is None else member.within.effect
@@ -67,9 +69,17 @@ def confirm_members(check: Check, chosen: Sequence[int]) -> list[int]:
             if not member.is_confirmed
         }
         if not doubtful:
-            break
+            return kept
+        path.append(tuple(kept))
         kept.remove(max(reversed(doubtful), key=doubtful.__getitem__))
-    return kept
+    intact, *outcomes = check.without([(), *path], "members of the set")
+    needed: list[int] = []
+    for columns, outcome in zip(path, outcomes, strict=True):
+        high = effect_between(intact, outcome).high
+        if high is None or high >= 0:
+            break
+        needed = list(columns)
+    return needed
 
 
 LEVEL = 0.05  # of the one-sided test that a smaller set must pass to be named instead
