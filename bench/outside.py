@@ -1,6 +1,7 @@
 """MIB's protocol at head level: how well the k best heads alone carry a task.
 
     python bench/outside.py --models smollm2 --tasks ioi,addition --seeds 3
+    python bench/outside.py --models qwen2.5-coder-0.5b --dtype bfloat16 --arc arc_challenge.jsonl
     python bench/outside.py --page                     the tables, from the JSON
 
 All heads but the k that a contender ranks first hand on what they do on the corrupted prompt; the
@@ -19,13 +20,14 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from itertools import islice
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
+from transformers import AttentionInterface
 
 from caploc import designs
 from caploc.models.cutting import knocked_out
@@ -38,7 +40,7 @@ from caploc.search.scan import Sizes as ScanSizes
 from caploc.search.scan import scan_heads, split
 from clock import Stopwatch
 from measuring import say
-from pairs import Pair, draw
+from pairs import TASKS, Pair, arc, draw
 
 FIGURES = Path(__file__).with_suffix(".json")
 SHARES = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)  # of the heads, kept
@@ -46,6 +48,9 @@ JUDGED, SEARCHED = 40, 60  # examples
 BY_GRADIENT, EXACT = 32, 8  # of those searched
 LIKELIHOOD = "log-probability"  # the probe
 STEPS = 5  # of the integral
+SOFTER = 2.0  # temperature of a softmax's gradient
+FITTED, FITTED_ON, RATE, PULL = 40, 4, 0.2, 0.01  # steps of a fit, examples of each; Adam; lambda
+TOLD = "told apart"  # what of the pairs drawn is kept, in the JSON
 FORWARD_AND_BACK = 3  # passes that one forward and backward counts as
 BATCH = 24
 BOOTSTRAPS = 1000
@@ -66,6 +71,7 @@ class Subject:
     sources: dict[int, list[Tensor]] = field(default_factory=dict)
     entered: dict[int, list[Tensor]] = field(default_factory=dict)
     given: dict[int, dict[str, Any]] = field(default_factory=dict)  # by length of prompt
+    known: dict[bytes, np.ndarray] = field(default_factory=dict)  # differences, by mask
 
     @property
     def decoder(self) -> Any:
@@ -169,8 +175,13 @@ class Subject:
         each = np.repeat(masks, len(examples), axis=0)
         return self.read(each, [*examples] * len(masks), patch=True)[0].reshape(len(masks), -1)
 
+    def judged(self, mask: np.ndarray) -> np.ndarray:
+        """The same on all examples, asked once for each mask."""
+        if mask.tobytes() not in self.known:
+            self.known[mask.tobytes()] = self.crossed(mask[None], range(len(self.pairs)))[0]
+        return self.known[mask.tobytes()]
 
-LIKELIHOOD = "log-probability"  # the probe
+
 Scores = np.ndarray  # of every head, the larger the more its patching takes from the difference
 
 
@@ -260,6 +271,105 @@ def changes(subject: Subject, number: int) -> list[Tensor]:
     return [new - old[0] for new, old in zip(subject.sources[number], clean, strict=True)]
 
 
+def halved(values: Tensor) -> Tensor:
+    """The same values, half of their gradient."""
+    return values / 2 + values.detach() / 2
+
+
+def attend_gently(
+    module: Any, query: Tensor, key: Tensor, value: Tensor, mask: Any, scaling: float, **_: Any
+) -> tuple[Tensor, None]:
+    """Attend to all before, the gradients as GIM has them: see `gently`."""
+    groups = query.shape[1] // key.shape[1]
+    key, value = (each.repeat_interleave(groups, dim=1) for each in (key, value))
+    logits = halved(query @ key.mT * scaling)
+    later = torch.ones(logits.shape[-2:], dtype=torch.bool).triu(1)
+    logits = logits.masked_fill(later, torch.finfo(logits.dtype).min)
+    soft = SOFTER * (logits / SOFTER).softmax(-1)
+    pattern = logits.softmax(-1).detach() + soft - soft.detach()
+    return halved(pattern @ value).transpose(1, 2).contiguous(), None
+
+
+AttentionInterface.register("gim", attend_gently)
+
+
+@contextmanager
+def gently(subject: Subject) -> Iterator[None]:
+    """Gradients as GIM has them (Edin et al., 2025, arXiv 2505.17630), values as ever.
+
+    Of a product either factor gets half; a softmax's are taken at a higher temperature, without
+    the factor of that; a norm counts as a constant factor. The factors of a gated feed-forward
+    block are among the products, which the package of GIM's makers left out up to 0.1.4.
+    """
+    model: Any = subject.loaded.model
+    before = model.config._attn_implementation
+
+    def scale(_: Any, args: tuple[Tensor, ...], out: Tensor) -> Tensor:
+        return args[0] * torch.where(args[0] == 0, 0, out / args[0]).detach()
+
+    norms = [each for name, each in model.named_modules() if name.endswith("norm")]
+    model.set_attn_implementation("gim")
+    try:
+        with temporary_hooks(
+            [
+                *(each.register_forward_hook(scale) for each in norms),
+                *(
+                    layer.mlp.down_proj.register_forward_pre_hook(lambda _, args: halved(args[0]))
+                    for layer in subject.decoder.layers
+                ),
+            ]
+        ):
+            yield
+    finally:
+        model.set_attn_implementation(before)
+
+
+def gentle_attribution(subject: Subject, seed: int) -> Scores:
+    """NAP with GIM's gradients."""
+    with gently(subject):
+        return attribution(subject, seed)
+
+
+def learned_gates(subject: Subject, seed: int) -> Scores:
+    """Causal head gating (CHG; Nam et al., 2025, arXiv 2505.13737), gates of patches.
+
+    A gate lets a head's value through in part, the rest is what it does on the corrupted prompt
+    (theirs is zero). The gates are fitted to the answer's log-probability; from there once more
+    with a pull up and once with one down. A head scores what is left of it under both, in log-odds.
+    """
+    rng, heads = random.Random(seed), subject.loaded.grid.size
+    head: Any = subject.loaded.model.get_output_embeddings()
+
+    def fit(start: Tensor, pull: float) -> Tensor:
+        odds = start.clone().requires_grad_()
+        adam = torch.optim.Adam([odds], lr=RATE)
+        for _ in range(FITTED):
+            for number in rng.sample(range(len(subject.pairs)), FITTED_ON):
+                pair = subject.pairs[number]
+
+                def gate(layer: int, args: Any, number: int = number) -> tuple[Tensor, ...]:
+                    part = odds[subject.loaded.grid.layer_slices[layer]].sigmoid()
+                    part = part.repeat_interleave(args[0].shape[-1] // len(part)).to(args[0].dtype)
+                    return part * args[0] + (1 - part) * subject.sources[number][layer], *args[1:]
+
+                with temporary_hooks(
+                    each.register_forward_pre_hook(lambda _, args, n=n, gate=gate: gate(n, args))
+                    for n, each in enumerate(subject.projections)
+                ):
+                    hidden = subject.decoder(torch.tensor([pair.clean]), use_cache=False)
+                    logits = head(hidden.last_hidden_state[0, -1])
+                (-logits.float().log_softmax(-1)[pair.answer] / FITTED_ON).backward()
+                subject.passes += FORWARD_AND_BACK
+            odds.grad -= pull
+            adam.step()
+            adam.zero_grad()
+        return odds.detach()
+
+    with torch.enable_grad():
+        free = fit(torch.zeros(heads), 0.0)
+        return (fit(free, PULL) + fit(free, -PULL)).double().numpy()
+
+
 def attribution(subject: Subject, seed: int, *, steps: int = 1) -> Scores:
     """Node attribution patching (NAP; Nanda, 2023), or with integrated gradients (NAP-IG)."""
     effect = np.zeros(subject.loaded.grid.size)
@@ -303,6 +413,8 @@ CONTENDERS: dict[str, Callable[[Subject, int], Scores]] = {
     "NAP": attribution,
     "NAP-IG": lambda subject, seed: attribution(subject, seed, steps=STEPS),
     "EAP-IG, summed": edges,
+    "GIM": gentle_attribution,
+    "CHG": learned_gates,
     "exact patching": exact,
     "random": at_random,
 }
@@ -321,7 +433,7 @@ def judge(subject: Subject, scores: Scores) -> list[list[float]]:
     masks = np.ones((len(wanted), heads), dtype=bool)
     for mask, kept in zip(masks, wanted, strict=True):
         mask[ranking[:kept]] = False
-    read = dict(zip(wanted, subject.crossed(masks, range(len(subject.pairs))), strict=True))
+    read = dict(zip(wanted, map(subject.judged, masks), strict=True))
     return [np.round(read[kept], 4).tolist() for kept in (0, *sizes(heads))]
 
 
@@ -338,21 +450,30 @@ def areas(differences: np.ndarray) -> tuple[float, float]:
 def select(loaded: LoadedModel, task: str, count: int) -> list[Pair]:
     """The first pairs both prompts of which the model answers as they call for.
 
-    Of the two answers the right one has the larger logit. Fewer come back if there are fewer.
+    Of the two answers the right one has the larger logit. Fewer come back if there are fewer. The
+    numbers of those taken are kept, and the clean prompts' differences of all that were asked.
     """
+    kept: dict[str, Any] = json.loads(FIGURES.read_text()) if FIGURES.exists() else {}
+    case = kept.get(TOLD, {}).get(f"{loaded.name} {task}", {"taken": [], "clean": []})
+    taken, clean = set(case["taken"]), list(case["clean"])
     found: list[Pair] = []
-    for pair in islice(draw(task, loaded.tokenizer), TRIES):
-        subject = Subject(loaded, [pair])
-        with torch.no_grad():
-            hidden = subject.decoder(
-                torch.tensor([pair.clean, pair.corrupted]), use_cache=False
-            ).last_hidden_state[:, -1]
-            logits: Any = loaded.model.get_output_embeddings()(hidden)  # type: ignore[misc]
-        apart = logits[:, pair.answer] - logits[:, pair.other]
-        if apart[0] > 0 > apart[1]:
-            found.append(pair)
+    for number, pair in zip(range(TRIES), draw(task, loaded.tokenizer), strict=False):
         if len(found) == count:
             break
+        if number >= len(clean):
+            with torch.no_grad():
+                hidden = loaded.model.get_decoder()(
+                    torch.tensor([pair.clean, pair.corrupted]), use_cache=False
+                ).last_hidden_state[:, -1]
+                logits: Any = loaded.model.get_output_embeddings()(hidden)  # type: ignore[misc]
+            apart = logits[:, pair.answer] - logits[:, pair.other]
+            clean.append(round(float(apart[0]), 3))
+            if apart[0] > 0 > apart[1]:
+                taken.add(number)
+        if number in taken:
+            found.append(pair)
+    kept.setdefault(TOLD, {})[f"{loaded.name} {task}"] = {"taken": sorted(taken), "clean": clean}
+    FIGURES.write_text(json.dumps(kept, separators=(",", ":")) + "\n")
     return found
 
 
@@ -413,8 +534,17 @@ def interval(tables: np.ndarray, which: int) -> tuple[float, float, float]:
 
 def page() -> None:
     """Print a table for each model and task."""
-    for case, contenders in json.loads(FIGURES.read_text()).items():
+    kept = json.loads(FIGURES.read_text())
+    told_apart = kept.pop(TOLD, {})
+    for case, contenders in kept.items():
+        clean = np.array(told_apart.get(case, {"clean": []})["clean"])
         print(f"\n**{case}**\n")
+        print(
+            f"{len(clean)} pairs drawn, {np.mean(clean > 0):.2f} right (difference "
+            f"{clean.mean():.2f}), {len(told_apart[case]['taken'])} told apart\n"
+            if len(clean)
+            else ""
+        )
         print("| | CMD | CPR | passes | CPU s | seeds |\n|---|--:|--:|--:|--:|--:|")
         lines = []
         for name, seeds in contenders.items():
@@ -437,7 +567,9 @@ def main() -> None:
     """Run what is missing, or print the tables."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--models", default="smollm2")
+    parser.add_argument("--dtype", default="float32")
     parser.add_argument("--tasks", default="ioi,addition,choice")
+    parser.add_argument("--arc", type=Path, help="ARC's questions, JSON lines: a task, arc")
     parser.add_argument("--methods", default="/".join(CONTENDERS), help="joined by /")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--page", action="store_true")
@@ -445,8 +577,10 @@ def main() -> None:
     if asked.page:
         return page()
     torch.set_num_threads(1)
+    if asked.arc:
+        TASKS["arc"] = partial(arc, asked.arc)
     for model in asked.models.split(","):
-        loaded = load_model(model, device="cpu", dtype="float32")
+        loaded = load_model(model, device="cpu", dtype=asked.dtype)
         loaded.model.requires_grad_(False)
         for task in asked.tasks.split(","):
             run(loaded, task, asked.seeds, asked.methods.split("/"))

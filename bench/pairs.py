@@ -3,12 +3,15 @@
 The tasks are those of MIB's circuit track (Mueller et al., 2025, arXiv 2504.13151): indirect
 objects with the two names swapped, sums of two-digit numbers against other numbers, and four
 choices whose symbols are others. Each has one token as answer and one that the corrupted prompt
-calls for.
+calls for. Questions of ARC (Clark et al., 2018) are read from a file: two choices change places.
 """
 
+import json
 import random
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
 from typing import Any
 
 NAMES = (  # given names common in English
@@ -32,6 +35,8 @@ KINDS = {
 }
 SYMBOLS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 CHOICES = 4
+LONGEST = 300  # characters of a question of ARC and its choices
+REPEATED = 1000  # pairs in a row that were drawn before, after which there are hardly others
 
 
 @dataclass(frozen=True)
@@ -87,6 +92,35 @@ def choice(rng: random.Random) -> Texts:
     return clean, corrupted, f" {symbols[place]}", f" {symbols[CHOICES + place]}"
 
 
+@cache
+def questions(path: Path) -> list[dict[str, Any]]:
+    """Short questions of ARC with four choices, from JSON lines as the Hub's data set has them."""
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    return [
+        row
+        for row in rows
+        if len(row["choices"]["text"]) == CHOICES
+        and row["answerKey"] in row["choices"]["label"]
+        and len(row["question"]) + sum(map(len, row["choices"]["text"])) <= LONGEST
+    ]
+
+
+def arc(path: Path, rng: random.Random) -> Texts:
+    """A question; in the corrupted prompt the right choice and another change places."""
+    row = rng.choice(questions(path))
+    options, right = list(row["choices"]["text"]), row["choices"]["label"].index(row["answerKey"])
+    wrong = rng.choice([place for place in range(CHOICES) if place != right])
+    swapped = list(options)
+    swapped[right], swapped[wrong] = options[wrong], options[right]
+    clean, corrupted = (
+        f"Question: {row['question']}\n"
+        + "\n".join(f"{symbol}. {option}" for symbol, option in zip(SYMBOLS, each, strict=False))
+        + "\nAnswer:"
+        for each in (options, swapped)
+    )
+    return clean, corrupted, f" {SYMBOLS[right]}", f" {SYMBOLS[wrong]}"
+
+
 TASKS: dict[str, Callable[[random.Random], Texts]] = {
     "ioi": indirect_object,
     "addition": addition,
@@ -95,15 +129,16 @@ TASKS: dict[str, Callable[[random.Random], Texts]] = {
 
 
 def draw(task: str, tokenizer: Any, seed: int = 0) -> Iterator[Pair]:
-    """Draw different pairs without end; those that do not line up token by token are left out.
+    """Draw different pairs until hardly any is new; those of unlike lengths are left out.
 
     Where a tokenizer splits the answer, what is asked is the first token in which it differs from
     the other; what stands before it joins both prompts.
     """
-    rng, seen = random.Random(f"{task} {seed}"), set[str]()
-    while True:
+    rng, seen, again = random.Random(f"{task} {seed}"), set[str](), 0
+    while again < REPEATED:
         clean, corrupted, *answers = TASKS[task](rng)
-        if clean in seen:
+        again = again + 1 if clean in seen else 0
+        if again:
             continue
         seen.add(clean)
         first, second = (tokenizer(text).input_ids for text in (clean, corrupted))
