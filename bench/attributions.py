@@ -46,7 +46,6 @@ from caploc.tasks.task import responses_from_json
 from caploc.workbench import ModelOptions, Workbench
 from census import CASES, FILES, ROWS, Case, Census, write
 from clock import Stopwatch
-from gradients import gated, logprobs
 from measuring import say
 
 STEPS = 5  # of the path
@@ -55,6 +54,52 @@ ALIKE = 0.25  # nats, in the middle, by which signals read in bfloat16 differ fr
 FORWARD_AND_BACK = 3  # passes that one forward and backward counts as
 CERTAIN = -1e-7  # a log-probability nearer to 0 is rounding
 PASSES = {"gradient": 3, "path": 3 * STEPS}  # an example; `drop`: 1 and 2 for every layer
+
+
+def logprobs(loaded: LoadedModel, spans: Sequence[Span]) -> Tensor:
+    """The log-probability of each span's continuation, its tokens summed."""
+    longest = max(len(span.inputs) for span in spans)
+    ids = torch.zeros((len(spans), longest), dtype=torch.long)
+    rows, positions, tokens = [], [], []
+    for row, span in enumerate(spans):
+        end, scored = len(span.inputs), len(span.continuation)
+        ids[row, :end] = torch.tensor(span.inputs)
+        rows += [row] * scored
+        positions += range(end - scored, end)
+        tokens += span.continuation
+    model: Any = loaded.model
+    # padding stands behind the text, where causal attention does not look
+    hidden = model.base_model(ids.to(model.device), use_cache=False).last_hidden_state
+    logits = model.get_output_embeddings()(hidden[rows, positions]).float()
+    read = torch.log_softmax(logits, dim=-1)[range(len(tokens)), tokens]
+    return read.new_zeros(len(spans)).index_add(0, torch.tensor(rows, device=read.device), read)
+
+
+@contextmanager
+def gated(loaded: LoadedModel, gates: Tensor) -> Iterator[None]:
+    """Multiply what every head hands on by its gate inside the block.
+
+    `gates` is one row for all texts of a batch, or a row for each.
+    """
+
+    def scale(columns: slice) -> Any:
+        def hook(module: Any, args: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+            mixed, *rest = args
+            per_head = mixed.unflatten(-1, (columns.stop - columns.start, -1))
+            return (per_head * gates[..., None, columns, None]).flatten(-2), *rest
+
+        return hook
+
+    handles = [
+        projection.register_forward_pre_hook(scale(columns))
+        for projection, columns in zip(loaded.projections, loaded.grid.layer_slices, strict=True)
+        if projection is not None
+    ]
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
 
 
 @dataclass

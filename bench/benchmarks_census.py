@@ -13,8 +13,8 @@ on more. After every step all rows are written to bench/census/benchmarks.parque
 intact model to bench/census/benchmarks.json.
 
 RUN is the folder of `caploc locate qwen2.5-coder-0.5b --goal set` on one of the tasks. Its heads,
-the first of its scan, css's by the stored masks, and random ones are knocked out on examples that
-neither the run nor the census asked; outcomes are written to bench/census/benchmarks_cuts.json.
+the first of its scan, css's by the stored masks, and random ones are knocked out on other tasks,
+where nobody searched; outcomes are written to bench/census/benchmarks_cuts.json.
 """
 
 import argparse
@@ -114,7 +114,7 @@ TASKS: dict[str, dict[str, Any]] = {
 WRITTEN, CHOSEN = 60, 200  # examples of an intact score: of written answers, of choices
 SEARCHED = ("humaneval-chat", "mbpp-chat", "gsm8k")
 TOP, RANDOM = 5, 3  # heads of a cut; sets of random heads
-UNSEEN = range(100, 130)  # examples asked under cuts; the census takes the first ones, a run any
+CUT_ON = range(100, 130)  # examples asked under cuts; the census takes the first ones
 CUT_TASKS = ("words/antonym", "words/capital", "mbpp-chat", "humaneval-chat")
 
 
@@ -266,14 +266,14 @@ def named_heads(run: Path, task: str, grid: Heads) -> dict[str, list[int]]:
 
 
 def cut(census: Census, run: Path, task: str, names: Sequence[str]) -> None:
-    """Knock out each method's heads on examples that nobody asked; written after each task."""
+    """Knock out each method's heads on other tasks than their own; written after each."""
     file = FILES / "benchmarks_cuts.json"
     told = json.loads(file.read_text()) if file.is_file() else {}
     grid = census.loaded.grid
     named = named_heads(run, task, grid)
     for name in names:
         meter = census.meter(name)
-        examples = [example for example in UNSEEN if example < meter.task.size]
+        examples = [example for example in CUT_ON if example < meter.task.size]
         masks = np.array([column_mask(grid.size, columns) for columns in named.values()])
         plan = Plan.crossed(name, masks, examples, f"cuts of {task}")
         outcomes = census.ask(name, meter, plan).outcome.reshape(len(named), len(examples))
@@ -324,7 +324,10 @@ def main() -> None:
             score_intact(census, asked.tasks or list(TASKS))
             return
         if asked.cuts:
-            cut(census, asked.cuts, asked.tasks[0], CUT_TASKS)
+            if not asked.tasks or len(asked.tasks) > 1:
+                parser.error("--cuts RUN needs --tasks NAME, the task on which the run searched")
+            (task,) = asked.tasks
+            cut(census, asked.cuts, task, [name for name in CUT_TASKS if name != task])
             return
         for _ in take(census, asked.tasks or SEARCHED):
             census.write()

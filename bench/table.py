@@ -99,7 +99,7 @@ random weights.
   prompt at a time. Timed on a few masks and rows, and scaled.
 - *hook loop with prefix cache*: one mask a call, where all prompts begin with the same tokens.
   These are read once for each mask, and every batch goes on from a copy of their key-value cache,
-  as transformers documents. Without the cache the loop took as long as *rows* or longer.
+  as transformers documents.
 - *rows*: what an expert does without that cache. Rows of many masks in one `generate` or forward
   pass, sorted by length, in the fastest batch size of those tried on 25m, or one within 8 % of it.
 - *caploc*: a new engine for every run, so that nothing is kept from the last one. It is made before

@@ -3,12 +3,12 @@ import pytest
 import torch
 
 import attributions
-from attributions import Reader
+from attributions import Reader, gated
 from caploc.engine.encoding import RequestEncoder
+from caploc.models.knockout import knockout
 from caploc.models.loading import load_model
 from caploc.tasks.catalog import load_task
 from caploc.tasks.harness import HarnessTask
-from gradients import gated
 from worlds.planted import Planted, write_planted
 
 EXAMPLES = range(5)
@@ -35,6 +35,18 @@ def read(tmp_path_factory):
 def odds(reader, answers, gates):
     with gated(reader.loaded, gates):
         return reader.log_odds(answers).double().numpy()
+
+
+def test_a_closed_gate_is_a_knockout_and_open_gates_change_nothing(read):
+    reader, answers = read
+    gates = torch.ones(reader.loaded.grid.size)
+    with torch.no_grad():
+        plain = reader.log_odds(answers).double().numpy()
+        with knockout(reader.loaded, ["L1H2"]):
+            cut = reader.log_odds(answers).double().numpy()
+    assert odds(reader, answers, gates) == pytest.approx(plain, abs=1e-4)
+    gates[reader.loaded.grid.mask(["L1H2"])] = 0
+    assert odds(reader, answers, gates) == pytest.approx(cut, abs=1e-4)
 
 
 def test_a_gradient_is_the_derivative_of_each_examples_log_odds(read):
