@@ -258,6 +258,16 @@ def test_of_several_heads_the_strongest_is_shown_alone_on_the_same_examples():
     assert card(content).verdict is Verdict.SPECIFIC
 
 
+def test_a_head_whose_own_part_is_open_is_told():
+    sure, unsure = ({"effect": -0.3, "low": -0.5, "high": high} for high in (-0.1, 0.1))
+    heads = [
+        {"head": "L0H1", "alone": unsure, "within": sure},
+        {"head": "L0H2", "alone": unsure, "within": unsure},
+    ]
+    (note,) = card(found(others="kept", members={"heads": heads})).notes
+    assert "L0H2" in note and "L0H1" not in note
+
+
 def test_ordinary_text_is_told_in_nats():
     surprise = {"intact": 3.0, "knocked_out": 3.25}
     text = {"tokens": 400, "nats": 0.125, "surprise": surprise}

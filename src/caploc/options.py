@@ -81,7 +81,7 @@ def one_of(names: Collection[str], what: str) -> AfterValidator:
 def rise(values: tuple[Any, ...] | None) -> tuple[Any, ...] | None:
     """Refuse numbers that do not rise."""
     if values is not None and list(values) != sorted(set(values)):
-        raise ValueError("must be numbers that rise")
+        raise ValueError(f"must be numbers that rise; got {', '.join(map(str, values))}")
     return values
 
 
@@ -664,8 +664,12 @@ def flag_of(name: str) -> str:
 
 
 def refusal(kind: type, error: ValidationError) -> CaplocError:
-    """Build the error for what is wrong with a record: all of it, in sentences."""
-    found = [refused(kind, each) for each in error.errors(include_url=False)]
+    """Build the error for what is wrong with a record: all of it, in sentences.
+
+    A list is not called too short for the items that were refused.
+    """
+    faults = sorted(error.errors(include_url=False), key=lambda one: one["type"] == "too_short")
+    found = [refused(kind, one) for one in faults if one["type"] != "too_short" or one is faults[0]]
     return type(found[0])(" ".join(dict.fromkeys(map(str, found))))
 
 

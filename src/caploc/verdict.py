@@ -220,8 +220,8 @@ def is_undecided(verdict: Verdict, rows: list[CardRow]) -> bool:
 def list_unnamed(result: Result) -> Iterator[str]:
     """Yield which heads were found and are not named, and why."""
     members = result.validation.members
-    if members and members.heads and not any(one.is_confirmed for one in members.heads):
-        yield "Their loss together is sure; what each of them adds is open."
+    if members and (unsure := [one.head for one in members.heads if not one.is_confirmed]):
+        yield f"Named with the others, though what each adds is open: {' '.join(unsure)}."
     if unconfirmed := result.validation.unconfirmed:
         yield f"Found, and not confirmed by the check: {' '.join(unconfirmed)}."
     if not result.top:

@@ -58,8 +58,8 @@ def confirm_members(check: Check, chosen: Sequence[int]) -> list[int]:
 
     A head that another one covers for costs nothing alone; one of a set that leaves no right answer
     adds nothing to it. Of all others the one that adds least goes first; the rest is asked anew.
-    If none is confirmed and yet the loss of all surely costs something, the smallest set on this
-    way is kept of which that is still sure.
+    Where no head is left and yet the loss of all surely costs something, the smallest of the sets
+    on that way is kept of which this is still sure; not every head of it is confirmed.
     """
     kept, path = list(chosen), []
     while kept:

@@ -159,3 +159,9 @@ def test_training_that_diverges_at_every_rate_is_one_sentence():
 def test_recipes_that_cannot_be_followed_are_refused(wrong, message):
     with pytest.raises(BadOption, match=message):
         TuningRecipe(**wrong)
+
+
+def test_a_list_is_not_called_too_short_for_items_that_were_refused():
+    with pytest.raises(BadOption) as told:
+        TuningRecipe(rates=(-1.0,))
+    assert "at least" not in str(told.value)
