@@ -19,17 +19,16 @@ from caploc.errors import BadOption, CaplocError, pick
 from caploc.folder import LEDGER, read_json
 from caploc.models.loading import LoadedModel, load_model
 from caploc.naming import placed
-from caploc.neurons.attribution import Attribution
 from caploc.neurons.controls import measure_controls
 from caploc.neurons.enhancing import enhance_located, list_gains
 from caploc.neurons.erasure import erase, list_losses
 from caploc.neurons.finding import score_cache
 from caploc.neurons.locating import locate
 from caploc.neurons.model import NeuronModel, as_neurons
+from caploc.neurons.options import Attribution, Rule
 from caploc.neurons.report import write_result
 from caploc.neurons.study import NeuronStudy, open_study
 from caploc.stats import plain_value
-from caploc.stats.threshold import Rule
 from papers.cnl.comparisons import Effects, compare_points, cross
 from papers.cnl.contrasts import CONTRASTS
 from papers.cnl.decoupling import LOCATORS, ItemLocator, decouple
@@ -125,8 +124,7 @@ class Experiments:
 
     def erased(self) -> None:
         """Erasure (17), cross-data (18)."""
-        others = [self.preset.generic] if self.preset.generic else []
-        found = self.measure(erase, self.place, self.preset.cuts(), others)
+        found = self.measure(erase, self.place, self.preset.cuts())
         self.numbers["erasure"] = found
         self.cross("erase", list_losses(found["tasks"]), self.numbers["main"])
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from caploc.neurons.attribution import Attribution
+from caploc.neurons.options import Attribution
 from caploc.neurons.sets import COMPARED, cohesion, overlap_rates, rank_correlation
 from caploc.neurons.study import NeuronLab
 from caploc.stats.threshold import best

@@ -30,12 +30,11 @@ from tqdm import tqdm
 from caploc.designs import generator
 from caploc.errors import BadData
 from caploc.models.loading import LoadedModel
-from caploc.neurons.attribution import METHODS, Attribution
 from caploc.neurons.finding import score_examples
 from caploc.neurons.model import NeuronModel
+from caploc.neurons.options import SCORES, Attribution, Rule
 from caploc.progress import Silent
 from caploc.stats import mean_interval, paired_interval
-from caploc.stats.threshold import Rule
 from papers.cnl.circuits import PromptPair, attribute, strongest
 from papers.cnl.contrasts import ARMS, ContrastSet, Item, kept
 from papers.cnl.edges import open_model, prune
@@ -142,7 +141,7 @@ BY_FACT: dict[str, Callable[[LoadedModel, NeuronModel, Sequence[Item]], Find]] =
     "tracing": find_traced_layer,
     "circuits": find_circuit,
 }
-LOCATORS = (*METHODS, *BY_FACT)
+LOCATORS = (*SCORES, *BY_FACT)
 
 
 def similarity(

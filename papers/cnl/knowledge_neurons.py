@@ -28,9 +28,10 @@ from tqdm import tqdm
 
 from caploc.designs import generator
 from caploc.errors import BadData
-from caploc.neurons.attribution import Attribution, Gates
+from caploc.neurons.attribution import Gates, score_batch
 from caploc.neurons.engine import Batch, gold_logprobs
 from caploc.neurons.model import Chosen, NeuronGrid, NeuronModel
+from caploc.neurons.options import Attribution
 from caploc.stats import mean_interval
 from caploc.stats.chance import random_sets, specificity
 from papers.cnl.facts import Fact, FactPrompt
@@ -69,7 +70,7 @@ class KnowledgeNeurons:
         """Attribute the probability of the answer's first token to every neuron."""
         asked = Attribution("integrated", "probability", "last", self.steps, self.points)
         batch = first_token(self.loaded, self.encoder.encode(prompt))
-        return asked.scores(self.loaded, batch)[0].cpu().numpy()
+        return score_batch(asked, self.loaded, batch)[0].cpu().numpy()
 
     def locate(self, prompt: FactPrompt) -> Chosen:
         """Choose the neurons of a prompt; none where no score is above 0."""

@@ -9,14 +9,10 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from caploc.errors import BadOption, describe_faults, pick
 from caploc.files import read_toml
 from caploc.naming import placed
-from caploc.neurons.attribution import Attribution
-from caploc.neurons.controls import Controlling
-from caploc.neurons.erasure import Erasing
 from caploc.neurons.locating import check_kinds
-from caploc.neurons.options import Enhancing
+from caploc.neurons.options import Attribution, Controlling, Enhancing, Erasing, Rule
 from caploc.neurons.study import NeuronStudy
 from caploc.options import TaskOptions
-from caploc.stats.threshold import Rule
 from caploc.tasks.catalog import check_task_name
 from caploc.workbench import ModelOptions
 
@@ -145,7 +141,8 @@ class CnlPreset(PresetPart):
 
     def cuts(self) -> Erasing:
         how: dict[str, Any] = {"draws": self.draws, "limit": self.limit, "seed": self.seed}
-        return replace(self.erasing, kinds=self.kinds, **how)
+        others = (self.generic,) if self.generic else ()
+        return replace(self.erasing, kinds=self.kinds, others=others, **how)
 
     def controlling(self) -> Controlling:
         how: dict[str, Any] = {"draws": self.draws, "limit": self.limit, "seed": self.seed}
@@ -157,11 +154,8 @@ class CnlPreset(PresetPart):
     def check(self) -> None:
         """Refuse, by a UserError and before weights are loaded, what the commands would refuse."""
         study, start = self.study(self.share).check(), self.start.check()
-        self.cuts().check()
         for task in self.tuning.tasks:
             pick(dict.fromkeys(start.tasks), task, "task of the run")
-        for method in self.controls.methods:
-            replace(study.attribution, method=method).check()
         check_kinds(self.kinds, self.tasks, "the run", "they are")
         if self.generic is not None:
             check_task_name(self.generic, study.options)

@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 from caploc.neurons.enhancing import GOLD, METRIC, changes_by_arm
-from caploc.neurons.erasure import ACTIVE, LAYERS, OWN
+from caploc.neurons.options import ACTIVE, LAYERS, OWN
 from papers.cnl.comparisons import POINTS
 from papers.cnl.contrasts import ARMS as CONTRASTED
 from papers.cnl.editing import MEASURES as EDITED

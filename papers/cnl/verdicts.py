@@ -18,9 +18,7 @@ from typing import Any
 import numpy as np
 
 from caploc.neurons.enhancing import GOLD, changes_by_arm
-from caploc.neurons.erasure import ACTIVE, LAYERS, LOCATED, OWN
-from caploc.neurons.options import LOCATED as TUNED
-from caploc.neurons.options import RANDOM as TUNED_AT_RANDOM
+from caploc.neurons.options import ACTIVE, LAYERS, LOCATED, OWN, RANDOM
 from papers.exhibits import Value, span
 
 AGREE = 0.6  # overlap of halves, by the larger set
@@ -173,8 +171,8 @@ def judge_tuning(enhanced: Mapping[str, Mapping[str, Found]]) -> Claim:
     for _, task, result in all_runs(enhanced):
         changes = changes_by_arm(result, task, GOLD)
         gains = {name: [c["change"] for c in each] for name, each in changes.items()}
-        own = gains.pop(TUNED, [None])[0]  # None: it was not tuned
-        drawn = [each["mean"] for each in gains.get(TUNED_AT_RANDOM, [])]
+        own = gains.pop(LOCATED, [None])[0]  # None: it was not tuned
+        drawn = [each["mean"] for each in gains.get(RANDOM, [])]
         rivals = [x["mean"] for name, each in gains.items() if name != "none" for x in each]
         gained.append(bool(own and own["low"] is not None and own["low"] > 0))
         beaten.append(bool(own and drawn and own["mean"] > max(drawn)))

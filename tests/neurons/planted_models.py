@@ -6,13 +6,12 @@ import numpy as np
 import torch
 
 from caploc.engine.batch import BatchEngine
-from caploc.neurons.attribution import Attribution
 from caploc.neurons.finding import Finder, score_cache
 from caploc.neurons.model import as_neurons
+from caploc.neurons.options import Attribution, Rule
 from caploc.neurons.study import load_source
 from caploc.options import TaskOptions
 from caploc.progress import Silent
-from caploc.stats.threshold import Rule
 from caploc.workbench import ModelOptions
 from worlds.planted_neurons import WORDS, PlantedNeurons, write_planted_neurons
 

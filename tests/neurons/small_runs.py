@@ -10,10 +10,9 @@ import pytest
 from caploc.neurons import locating
 from caploc.neurons import study as studies
 from caploc.neurons.enhancing import enhance_located
-from caploc.neurons.options import Enhancing, TuningRecipe
+from caploc.neurons.options import Enhancing, Rule, TuningRecipe
 from caploc.neurons.study import NeuronStudy, load_source
 from caploc.progress import Silent
-from caploc.stats.threshold import Rule
 from caploc.workbench import ModelOptions
 from worlds import DEMO
 

@@ -6,14 +6,15 @@ import torch
 from tiny import random_tokens, tiny
 
 from caploc.engine.encoding import Span
-from caploc.errors import BadOption, OutOfMemory, UnknownName
+from caploc.errors import OutOfMemory
 from caploc.models.cutting import knocked_out
 from caploc.models.loading import load_tokenizer
 from caploc.models.proof import reads_first
-from caploc.neurons.attribution import INTEGRATED, METHODS, Attribution
+from caploc.neurons.attribution import mark_positions, measure_target, score_batch
 from caploc.neurons.engine import Batch, Batcher
 from caploc.neurons.finding import accumulate, score_examples
 from caploc.neurons.model import NeuronModel, find_sites, list_projections
+from caploc.neurons.options import INTEGRATED, SCORES, Attribution
 from worlds import DEMO
 
 FAMILIES = ["llama", "gpt2", "gptj", "opt"]
@@ -37,7 +38,7 @@ def spans(lengths=((5, 2), (8, 3), (3, 1)), seed=1):
 
 def outcome(asked, model, batch, factors=None):
     """F with each neuron's activation multiplied by a factor, by plain hooks on the weights."""
-    return asked.outcome(model, batch).detach()
+    return measure_target(asked, model, batch).detach()
 
 
 @pytest.mark.parametrize("name", FAMILIES)
@@ -45,14 +46,14 @@ def test_gradients_equal_finite_differences_of_the_weights(name):
     """Scaling a neuron's output weights by 1 + h is scaling its activation."""
     model, asked = neuron_model(name), Attribution(target="logprob-sum")
     batch = Batch.of(spans(), CPU)
-    scores = asked.scores(model, batch)
+    scores = score_batch(asked, model, batch)
     random = np.random.default_rng(0)
     strongest = scores.abs().sum(0).topk(4).indices.tolist()
     for column in [*strongest, *random.integers(model.grid.size, size=2).tolist()]:
         ends = []
         for step in (-1e-2, 1e-2):
             with scaled(model, column, 1 + step), torch.no_grad():
-                ends.append(asked.outcome(model, batch).double())
+                ends.append(measure_target(asked, model, batch).double())
         slope = (ends[1] - ends[0]) / 2e-2
         torch.testing.assert_close(scores[:, column], slope, atol=3e-3, rtol=2e-2)
 
@@ -78,11 +79,11 @@ class scaled:
 def test_a_data_set_s_gradient_score_is_weight_times_weight_gradient(name):
     model, asked = neuron_model(name), Attribution()
     batch = Batch.of(spans(), CPU)
-    scores = asked.scores(model, batch).sum(0)
+    scores = score_batch(asked, model, batch).sum(0)
     weights = [module.weight for _, _, module in list_projections(model.projections)]
     for weight in weights:
         weight.requires_grad_()
-    found = torch.autograd.grad(asked.outcome(model, batch).sum(), weights)
+    found = torch.autograd.grad(measure_target(asked, model, batch).sum(), weights)
     for weight in weights:
         weight.requires_grad_(False)
     axis = 1 if name == "gpt2" else 0  # transformers' Conv1D keeps its weight transposed
@@ -93,10 +94,10 @@ def test_a_data_set_s_gradient_score_is_weight_times_weight_gradient(name):
 @pytest.mark.parametrize("name", FAMILIES)
 def test_an_example_scores_alone_what_it_scores_in_a_batch(name):
     model = neuron_model(name)
-    for method in METHODS:
+    for method in SCORES:
         asked = Attribution(method, steps=3)
-        together = asked.scores(model, Batch.of(spans(), CPU))
-        alone = torch.cat([asked.scores(model, Batch.of([span], CPU)) for span in spans()])
+        together = score_batch(asked, model, Batch.of(spans(), CPU))
+        alone = torch.cat([score_batch(asked, model, Batch.of([span], CPU)) for span in spans()])
         torch.testing.assert_close(together, alone, atol=2e-5, rtol=1e-3)
 
 
@@ -107,7 +108,7 @@ def test_integrated_gradients_of_a_layer_sum_to_what_its_loss_costs(name, positi
     model = neuron_model(name)
     asked = Attribution("integrated", positions=positions, steps=60)
     batch = Batch.of(spans(), CPU)
-    scores = asked.scores(model, batch)
+    scores = score_batch(asked, model, batch)
     whole = outcome(asked, model, batch)
     for columns in model.grid.layer_slices:
         lost = silenced(asked, model, batch, columns)
@@ -123,7 +124,7 @@ def test_integrated_gradients_of_a_layer_sum_to_what_its_loss_costs(name, positi
 def test_joint_gradients_sum_to_what_the_loss_of_all_layers_costs(name):
     model, asked = neuron_model(name), Attribution("joint", steps=200)
     batch = Batch.of(spans(), CPU)
-    scores = asked.scores(model, batch)
+    scores = score_batch(asked, model, batch)
     change = outcome(asked, model, batch) - silenced(asked, model, batch, slice(0, None))
     error = 0.01 * float(scores.abs().sum(1).max())
     torch.testing.assert_close(scores.sum(1), change.double(), atol=error, rtol=0)
@@ -131,7 +132,7 @@ def test_joint_gradients_sum_to_what_the_loss_of_all_layers_costs(name):
 
 def silenced(asked, model, batch, columns):
     """F with these neurons at zero where the attribution looks, by plain hooks."""
-    where = asked.where(batch)
+    where = mark_positions(asked, batch)
     cut = torch.zeros(model.grid.size, dtype=torch.bool)
     cut[columns] = True
     handles = []
@@ -145,7 +146,7 @@ def silenced(asked, model, batch, columns):
         handles.append(module.register_forward_pre_hook(hook))
     try:
         with torch.no_grad():
-            return asked.outcome(model, batch)
+            return measure_target(asked, model, batch)
     finally:
         for handle in handles:
             handle.remove()
@@ -153,9 +154,9 @@ def silenced(asked, model, batch, columns):
 
 def test_scores_at_all_positions_are_those_before_the_answer_and_those_that_predict_it():
     model, batch = neuron_model("llama"), Batch.of(spans(((6, 1), (8, 1))), CPU)
-    last, answer = (Attribution(positions=p).scores(model, batch) for p in ("last", "answer"))
+    last, answer = (score_batch(Attribution(positions=p), model, batch) for p in ("last", "answer"))
     torch.testing.assert_close(last, answer)  # one token is predicted, at the prompt's last place
-    assert not torch.allclose(last, Attribution().scores(model, batch))
+    assert not torch.allclose(last, score_batch(Attribution(), model, batch))
 
 
 def test_the_logit_baseline_is_the_exact_effect_of_a_last_layer_without_a_norm():
@@ -164,7 +165,7 @@ def test_the_logit_baseline_is_the_exact_effect_of_a_last_layer_without_a_norm()
     batch = Batch.of(spans(((6, 1), (4, 2))), CPU)
     model.model.transformer.ln_f = torch.nn.Identity()
     try:
-        scores = Attribution("logit").scores(model, batch)
+        scores = score_batch(Attribution("logit"), model, batch)
         last = model.grid.layer_slices[-1]
         column = last.start + int(scores[:, last].abs().sum(0).argmax())
         mask = torch.zeros(1, model.grid.size, dtype=torch.bool)
@@ -185,7 +186,7 @@ def test_the_activation_baseline_is_the_mean_size_over_positions():
     batch = Batch.of(spans(((4, 1), (7, 1))), CPU)
     seen = []
     handle = model.projections[1].register_forward_pre_hook(lambda _, args: seen.append(args[0]))
-    scores = Attribution("activation").scores(model, batch)
+    scores = score_batch(Attribution("activation"), model, batch)
     handle.remove()
     expected = seen[0][0, :4].abs().mean(0).double()
     torch.testing.assert_close(scores[0, model.grid.layer_slices[1]], expected)
@@ -225,8 +226,8 @@ def test_a_batch_that_does_not_fit_is_halved_and_nothing_is_lost():
 @pytest.mark.parametrize("method", INTEGRATED)
 def test_points_of_an_integral_may_be_shared_among_passes(method, at_once):
     model, asked = neuron_model("llama"), Attribution(method, steps=5)
-    whole = asked.scores(model, Batch.of(spans(), CPU))
-    shared = asked.scores(model, Batch.of(spans(), CPU, at_once))
+    whole = score_batch(asked, model, Batch.of(spans(), CPU))
+    shared = score_batch(asked, model, Batch.of(spans(), CPU, at_once))
     torch.testing.assert_close(shared, whole, atol=1e-6, rtol=1e-4)
 
 
@@ -238,7 +239,7 @@ def test_an_example_that_fits_a_few_times_gets_several_passes():
 
     def work(batch):
         rows.append((batch.size, batch.at_once))
-        return list(asked.scores(model, batch))
+        return list(score_batch(asked, model, batch))
 
     found = {}
     for name, batcher in (("whole", plenty), ("shared", tight)):
@@ -277,22 +278,7 @@ def test_nothing_is_left_on_the_model():
         return [(len(m._forward_pre_hooks), "forward" in vars(m)) for m in modules]
 
     before = added()
-    for method in METHODS:
-        Attribution(method, steps=2).scores(model, Batch.of(spans(), CPU))
+    for method in SCORES:
+        score_batch(Attribution(method, steps=2), model, Batch.of(spans(), CPU))
     assert added() == before
     assert all(p.grad is None and not p.requires_grad for p in model.model.parameters())
-
-
-@pytest.mark.parametrize(
-    ("fields", "error", "words"),
-    [
-        ({"method": "gradients"}, UnknownName, "gradient"),
-        ({"target": "loss"}, UnknownName, "no target 'loss'"),
-        ({"positions": "first"}, UnknownName, "all, answer, last"),
-        ({"steps": 0}, BadOption, "1 or more"),
-        ({"rule": "simpson"}, UnknownName, "midpoint"),
-    ],
-)
-def test_what_does_not_exist_is_refused(fields, error, words):
-    with pytest.raises(error, match=words):
-        Attribution(**fields).check()

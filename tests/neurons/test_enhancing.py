@@ -14,11 +14,10 @@ from caploc.neurons import enhancing
 from caploc.neurons import study as studies
 from caploc.neurons.enhancing import GOLD, enhance_located, enhance_tasks, list_gains
 from caploc.neurons.locating import locate
-from caploc.neurons.options import Enhancing
+from caploc.neurons.options import Enhancing, Rule
 from caploc.neurons.study import open_study
 from caploc.neurons.training import TuningArm
 from caploc.stats.chance import FEWEST
-from caploc.stats.threshold import Rule
 
 pytestmark = pytest.mark.slow  # whole studies
 

@@ -2,16 +2,17 @@
 
 import json
 import shutil
+from dataclasses import replace
 
 import pytest
 from planted_models import TWO, Planter
 
-from caploc.errors import BadOption, UnknownName, UserError
-from caploc.neurons.erasure import ACTIVE_ON, DOSES, LAYERS, LOCATED, OWN, Erasing, erase
+from caploc.errors import UnknownName, UserError
+from caploc.neurons.erasure import ACTIVE_ON, erase
 from caploc.neurons.locating import locate
+from caploc.neurons.options import LAYERS, LOCATED, OWN, Erasing, Rule
 from caploc.neurons.study import NeuronLab, NeuronStudy
 from caploc.progress import Silent
-from caploc.stats.threshold import Rule
 
 pytestmark = pytest.mark.slow  # whole studies
 
@@ -74,7 +75,7 @@ def test_each_set_takes_its_own_task_and_no_other(done):
         assert task["own"]["beats_every_layer_matched_draw"] is True
         assert task["own"]["beats_every_uniform_draw"] is True
         assert task["own"]["beats_every_draw_as_active"] is True
-        assert [point["dose"] for point in task["doses"]] == list(DOSES)
+        assert [point["dose"] for point in task["doses"]] == list(ASKED.doses)
         (other,) = task["others"]
         assert other["judged"] != task["task"]
         assert other["arms"][0]["score"] == other["intact"]["score"] == 1
@@ -134,7 +135,7 @@ def test_a_run_that_was_stopped_ends_like_one_that_was_not(done, run, undrawn):
 def test_other_tasks_are_judged_too(planted, run, tmp_path, undrawn):
     extra = str(relabelled(planted, tmp_path))
     asked = Erasing(limit=10, doses=(1.0,), draws=5)
-    result, _ = erase(run(), asked, [planted(TWO).tasks[0], extra])
+    result, _ = erase(run(), replace(asked, others=(planted(TWO).tasks[0], extra)))
     judged = [[other["judged"] for other in task["others"]] for task in result["tasks"]]
     warm, large = planted(TWO).tasks
     assert judged == [[large, extra], [warm, extra]]
@@ -163,7 +164,7 @@ def relabelled(planted, folder):
 def test_an_unknown_task_is_refused_before_anything_is_measured(run):
     counter = Counting()
     with pytest.raises(UnknownName, match="Did you mean 'demo/addition'"):
-        erase(run(), ASKED, ["demo/adition"], counter)
+        erase(run(), replace(ASKED, others=("demo/adition",)), counter)
     assert counter.scored == []
 
 
@@ -201,8 +202,3 @@ def test_a_neuron_that_the_model_lacks_is_refused_before_it_is_loaded(run, monke
     monkeypatch.setattr(NeuronLab, "bench", property(lambda lab: pytest.fail("loaded")))
     with pytest.raises(UnknownName, match="L9N0"):
         erase(run(), Erasing(neurons=("L9N0",)))
-
-
-def test_too_few_draws_are_refused_first(tmp_path):
-    with pytest.raises(BadOption, match="--draws must be 5 or more; got 1"):
-        erase(tmp_path, Erasing(draws=1))

@@ -8,12 +8,12 @@ import pytest
 from planted_models import SHARING, TWO, Planter
 
 from caploc.errors import BadOption
-from caploc.neurons.attribution import Attribution
 from caploc.neurons.finding import SIZES, Finder, score_cache, score_examples
 from caploc.neurons.locating import LocatedNeurons, read_sets
+from caploc.neurons.options import Attribution, Rule
 from caploc.neurons.sets import overlap_rates
 from caploc.progress import Silent
-from caploc.stats.threshold import Rule, best, cantelli
+from caploc.stats.threshold import best, cantelli
 from worlds.planted_neurons import PlantedNeurons
 
 OPPOSED = PlantedNeurons(needed=8, opposing=4, seed=7)

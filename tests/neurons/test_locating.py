@@ -10,9 +10,9 @@ from planted_models import SHARING, TWO, Planter
 from caploc.errors import BadOption, FolderTaken
 from caploc.neurons import finding
 from caploc.neurons.locating import locate, read_sets
+from caploc.neurons.options import Rule
 from caploc.neurons.study import NeuronStudy
 from caploc.progress import Silent
-from caploc.stats.threshold import Rule
 
 pytestmark = pytest.mark.slow  # whole studies
 

@@ -1,55 +1,17 @@
 """What `neurons locate` does unless told otherwise, and what it warns of."""
 
-import inspect
-
 import numpy as np
 import pytest
 from planted_models import TWO, Planter
 
-from caploc.cli.neurons import controls
-from caploc.cli.neurons import erase as erase_command
-from caploc.cli.neurons import locate as locate_command
-from caploc.neurons.attribution import Attribution
-from caploc.neurons.controls import Controlling
-from caploc.neurons.erasure import DRAWS, Erasing
 from caploc.neurons.finding import TaskNeurons
 from caploc.neurons.locating import LocatedNeurons, describe_task, locate
 from caploc.neurons.model import NeuronGrid
-from caploc.neurons.options import Enhancing
+from caploc.neurons.options import DRAWS, Attribution, Rule
 from caploc.neurons.study import NeuronStudy
-from caploc.stats.threshold import Moments, Rule
-from caploc.workbench import ModelOptions
-from worlds import DEMO
+from caploc.stats.threshold import Moments
 
-SKIPPED = {NeuronStudy: {"model", "rule"}, Attribution: set(), Rule: set()}
 EVEN, FEW = np.ones(20), np.array([100.0, 90.0, *[0.1] * 18])
-
-
-def defaults(command):
-    return {name: each.default for name, each in inspect.signature(command).parameters.items()}
-
-
-def test_the_command_and_the_study_have_the_same_defaults():
-    typed, study = defaults(locate_command), NeuronStudy(ModelOptions(DEMO), ("demo/code",))
-    for part in (study, study.attribution, study.rule):
-        shared = [
-            name for name in vars_of(part) if name in typed and name not in SKIPPED[type(part)]
-        ]
-        assert shared and {n: typed[n] for n in shared} == {n: getattr(part, n) for n in shared}
-
-
-def vars_of(part):
-    return part.__dataclass_fields__
-
-
-def test_commands_have_the_defaults_of_their_settings():
-    typed, asked = defaults(erase_command), Erasing()
-    assert (typed["draws"], typed["limit"], typed["seed"]) == (DRAWS, asked.limit, asked.seed)
-    # with fewer nothing can be beaten with p = .05
-    settings = {erase_command: asked, controls: Controlling()}
-    for command, each in settings.items():
-        assert defaults(command)["draws"] == each.draws == Enhancing().draws == DRAWS == 19
-    assert tuple(map(float, typed["doses"].split(","))) == asked.doses
 
 
 def scored(sizes, **settings):

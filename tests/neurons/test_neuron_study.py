@@ -5,11 +5,10 @@ from dataclasses import asdict, replace
 
 import pytest
 
-from caploc.errors import BadOption, UnknownName, UserError
-from caploc.neurons.attribution import Attribution
+from caploc.errors import BadOption, CaplocError, UnknownName, UserError
+from caploc.neurons.options import Attribution, Controlling, Enhancing, Erasing, Rule
 from caploc.neurons.study import NeuronLab, NeuronStudy, TaskSource, open_study, read_study
 from caploc.options import TaskOptions
-from caploc.stats.threshold import Rule
 from caploc.store import Store
 from caploc.tasks.catalog import load_task
 from caploc.workbench import ModelOptions
@@ -48,11 +47,6 @@ def test_a_good_study_passes():
         ({"subsets": 5, "examples": 4}, BadOption, "one for each of 5 subsets; got 4."),
         ({"least": 0.0}, BadOption, "--least must be above 0 and at most 1; got 0."),
         ({"least": 1.5}, BadOption, "--least must be above 0 and at most 1; got 1.5."),
-        ({"attribution": Attribution("gradeint")}, UnknownName, "Did you mean 'gradient'?"),
-        ({"attribution": Attribution(target="loss")}, UnknownName, "no target 'loss'"),
-        ({"attribution": Attribution(positions="some")}, UnknownName, "all, answer, last"),
-        ({"rule": Rule(share=0.1, votes=0.5)}, BadOption, "--share chooses by rank"),
-        ({"rule": Rule(0.0)}, BadOption, "--sigma must be a number above 0; got 0."),
         ({"model": ModelOptions(DEMO, dtype="float64")}, UnknownName, "no dtype 'float64'"),
     ],
     ids=lambda value: ", ".join(value) if isinstance(value, dict) else "",
@@ -62,6 +56,39 @@ def test_every_mistake_is_one_sentence_before_anything_is_loaded(changes, error,
         replace(STUDY, **changes).check()
     assert sentence in str(refused.value)
     assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("kind", "fields", "sentence"),
+    [
+        (Attribution, {"method": "gradeint"}, "Did you mean 'gradient'?"),
+        (Attribution, {"target": "loss"}, "no target 'loss'"),
+        (Attribution, {"positions": "some"}, "Known: all, answer, last."),
+        (Attribution, {"rule": "simpson"}, "midpoint"),
+        (Attribution, {"steps": 0}, "--steps must be greater than or equal to 1; got 0."),
+        (Rule, {"sigma": 0.0}, "--sigma must be greater than 0; got 0.0."),
+        (Rule, {"sigma": float("inf")}, "--sigma must be a finite number; got inf."),
+        (Rule, {"share": 1.5}, "--share must be less than or equal to 1; got 1.5."),
+        (Rule, {"votes": float("nan")}, "--votes must be less than or equal to 1; got nan."),
+        (Rule, {"share": 0.1, "votes": 0.5}, "--share chooses by rank over the whole model"),
+        (Rule, {"share": 0.1, "per_layer": True}, "--share chooses by rank over the whole model"),
+        (Rule, {"votes": 0.5, "per_layer": True}, "--votes counts over the whole model"),
+        (Erasing, {"draws": 4}, "--draws must be greater than or equal to 5; got 4."),
+        (Erasing, {"doses": (0.5, 0.0)}, "--doses must be greater than 0; got 0.0."),
+        (Erasing, {"limit": 1}, "--limit must be greater than or equal to 2; got 1."),
+        (Erasing, {"arms": ("lowest",)}, "no arm of an erasure 'lowest'"),
+        (Controlling, {"methods": ("activatoin",)}, "Did you mean 'activation'?"),
+        (Controlling, {"sigmas": (0.0,)}, "--sigmas must be greater than 0; got 0.0."),
+    ],
+)
+def test_every_wrong_option_is_one_sentence(kind, fields, sentence):
+    with pytest.raises(CaplocError) as refused:
+        kind(**fields)
+    assert sentence in str(refused.value)
+
+
+def test_fewer_draws_than_a_p_of_05_needs_are_nobodys_default():
+    assert {kind().draws for kind in (Erasing, Controlling, Enhancing)} == {19}
 
 
 def written(folder, study=STUDY, **changes):

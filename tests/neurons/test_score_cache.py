@@ -10,10 +10,10 @@ from planted_models import TWO, Planter
 
 from caploc.cache import digest
 from caploc.errors import StoreFailed
-from caploc.neurons.attribution import Attribution
 from caploc.neurons.finding import STRETCH, Finder, score_cache
+from caploc.neurons.options import Attribution, Rule
 from caploc.progress import Silent
-from caploc.stats.threshold import Moments, Rule
+from caploc.stats.threshold import Moments
 
 ASKED = {"model": "m", "spans": [[[1, 2], [3]]]}
 SCORES = np.random.default_rng(0).normal(size=(7, 30))

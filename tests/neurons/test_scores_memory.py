@@ -5,9 +5,9 @@ import tracemalloc
 import pytest
 from planted_models import Planter
 
-from caploc.neurons.attribution import Attribution
 from caploc.neurons.engine import Batcher
 from caploc.neurons.finding import accumulate, score_examples
+from caploc.neurons.options import Attribution
 from caploc.stats.threshold import Moments
 from worlds.planted_neurons import PlantedNeurons
 

@@ -17,10 +17,11 @@ from caploc.errors import BadOption, ModelRefused
 from caploc.models import loading
 from caploc.models.cutting import knocked_out
 from caploc.models.loading import load_model
-from caploc.neurons.attribution import METHODS, Attribution
+from caploc.neurons.attribution import score_batch
 from caploc.neurons.engine import Batch
 from caploc.neurons.finding import accumulate
 from caploc.neurons.model import as_neurons
+from caploc.neurons.options import SCORES, Attribution
 from caploc.neurons.study import NeuronStudy
 from caploc.workbench import ModelOptions
 
@@ -50,10 +51,10 @@ def away(folder):
     return as_neurons(loaded, whole=False)
 
 
-@pytest.mark.parametrize("method", [name for name in METHODS if name != "logit"])
+@pytest.mark.parametrize("method", [name for name in SCORES if name != "logit"])
 def test_layers_that_wait_on_disk_score_as_those_in_memory(here, away, method):
     asked, batch = Attribution(method, steps=3), Batch.of(spans(), CPU)
-    torch.testing.assert_close(asked.scores(away, batch), asked.scores(here, batch))
+    torch.testing.assert_close(score_batch(asked, away, batch), score_batch(asked, here, batch))
 
 
 def test_a_backward_pass_leaves_waiting_weights_where_they_are(away):
@@ -64,7 +65,7 @@ def test_a_backward_pass_leaves_waiting_weights_where_they_are(away):
         lambda module, args: held.append(args[0].requires_grad)
     )
     try:
-        Attribution().scores(away, Batch.of(spans(), CPU))
+        score_batch(Attribution(), away, Batch.of(spans(), CPU))
     finally:
         handle.remove()
     assert len(held) == 2  # once on the way out, once on the way back

@@ -10,11 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from caploc.errors import BadData
-from caploc.neurons.attribution import Attribution
+from caploc.neurons.attribution import score_batch
 from caploc.neurons.engine import Batch
 from caploc.neurons.model import NeuronGrid
+from caploc.neurons.options import Attribution, Rule
 from caploc.stats import plain_value
-from caploc.stats.threshold import Rule
 from papers.cnl.contrasts import ARMS, CONTRASTS, ContrastSet, Item, kept, sentiment
 from papers.cnl.decoupling import (
     ItemLocator,
@@ -127,7 +127,7 @@ def test_packed_sets_overlap_as_the_sets_do(neurons, seed):
 def by_hand(neurons, item, method):
     """An item's own best 1 %, from its scores alone."""
     batch = Batch.of([Encoder(neurons).encode(as_prompt(item)).span], torch.device("cpu"))
-    scores = Attribution(method).scores(neurons, batch)[0]
+    scores = score_batch(Attribution(method), neurons, batch)[0]
     chosen = np.zeros(neurons.grid.size, dtype=bool)
     chosen[scores.topk(23).indices.numpy()] = True
     return chosen

@@ -17,10 +17,10 @@ from caploc.declaration import Study
 from caploc.engine.api import Ask
 from caploc.errors import BadOption, ModelRefused, RunFailed, UnknownName
 from caploc.neurons.locating import locate
+from caploc.neurons.options import Rule
 from caploc.neurons.study import NeuronStudy
 from caploc.options import Settings
 from caploc.progress import Silent
-from caploc.stats.threshold import Rule
 from caploc.store import Store
 from caploc.studies import run_studies
 from caploc.study import run_study

@@ -11,8 +11,8 @@ from caploc.cli import options
 from caploc.cli.options import argument, option
 from caploc.folder import check_new
 from caploc.naming import default_folder, placed
-from caploc.neurons.options import Enhancing
-from caploc.options import ModelFields, TaskOptions, build, flags, parse_data, record
+from caploc.neurons.options import Attribution, Controlling, Enhancing, Erasing, Rule
+from caploc.options import ModelFields, TaskOptions, flags, parse_data, record
 
 if TYPE_CHECKING:
     from caploc.neurons.report import Exhibit
@@ -27,15 +27,7 @@ neurons = typer.Typer(
 )
 
 Folder = Annotated[Path, argument("Folder of a finished `caploc neurons locate`.")]
-Draws = Annotated[int, option("Draws of random neurons, 5 or more; 19 for p = .05.")]
 Kinds = Annotated[list[str] | None, option("NAME=TASK,TASK: tasks of one kind; repeat.", "--kind")]
-Points = Annotated[int, option("Points of an integral (S).")]
-Sigma = Annotated[float, option("Standard deviations above the mean.")]
-Share = Annotated[float | None, option("Choose this share of all neurons instead.")]
-OfRun = Annotated[
-    list[str] | None, option(f"Only this task of the run; {options.ONE_OR_MORE}.", "--task")
-]
-Judged = Annotated[int | None, option("Examples of each task to judge on, at most.", "--limit")]
 Seed = Annotated[int, option("Seed of everything that is drawn at random.")]
 
 
@@ -79,30 +71,6 @@ def show(result: Any, exhibits: "list[Exhibit]", page: Path, as_json: bool) -> N
 def locate(
     model: options.Model,
     task: options.Tasks,
-    method: Annotated[
-        str,
-        option(
-            "gradient, integrated (the paper's), joint, activation, logit.",
-        ),
-    ] = "gradient",
-    target: Annotated[
-        str, option("logprob, logprob-sum, probability of the first token.")
-    ] = "logprob",
-    positions: Annotated[str, option("all, answer, last of the prompt.")] = "all",
-    steps: Points = 19,
-    rule: Annotated[str, option("Where these points lie: midpoint, left, right.")] = "midpoint",
-    sigma: Sigma = 6.0,
-    share: Share = None,
-    votes: Annotated[
-        float | None, option("Choose neurons that pass in this share of examples.")
-    ] = None,
-    per_layer: Annotated[
-        bool, option("Take mean and deviation layer by layer.", "--per-layer")
-    ] = False,
-    absolute: Annotated[bool, option("Ignore the sign of scores.", "--absolute")] = False,
-    normalised: Annotated[
-        bool, option("Divide each example's scores by their sum.", "--normalised/--raw")
-    ] = True,
     examples: Annotated[int | None, option("Examples of each task.")] = 400,
     subsets: Annotated[int, option("Disjoint subsets of them.")] = 5,
     least: Annotated[float, option("Share of subsets that must choose a neuron.")] = 0.6,
@@ -118,6 +86,8 @@ def locate(
     quantize: options.Quantize = None,
     out: options.Out = None,
     *,
+    scores: Attribution,
+    rule: Rule,
     workers: options.ScoringGroup,
     code: options.CodeGroup,
     loading: options.Loading,
@@ -139,10 +109,8 @@ def locate(
     See also:
         neurons erase, neurons controls, neurons enhance, neurons overlap
     """
-    from caploc.neurons.attribution import Attribution
     from caploc.neurons.locating import locate as run
     from caploc.neurons.study import NeuronStudy
-    from caploc.stats.threshold import Rule
 
     tasks = tuple(dict.fromkeys(map(placed, options.split_names(task))))
     study = NeuronStudy(
@@ -150,8 +118,8 @@ def locate(
             loading, model, batch_size=batch_size, quantize=quantize, workers=workers.parse()
         ),
         tasks=tasks,
-        attribution=Attribution(method, target, positions, steps, rule),
-        rule=Rule(sigma, share, votes, per_layer, absolute, normalised),
+        attribution=scores,
+        rule=rule,
         options=TaskOptions(
             fewshot=fewshot,
             chat_template=chat_template,
@@ -164,7 +132,7 @@ def locate(
         seed=seed,
         judged=judged,
     )
-    folder = out or default_folder("neurons", model, method, *task)
+    folder = out or default_folder("neurons", model, scores.method, *task)
     code.check()
     run_and_show(run, study, folder, page=folder, output=output, kinds=options.kinds_of(kind))
 
@@ -199,23 +167,8 @@ def overlap(
 @options.takes_groups
 def erase(
     folder: Folder,
-    task: OfRun = None,
-    neuron: Annotated[
-        list[str] | None,
-        option(f"Erase these, L3N217, not the located ones; {options.ONE_OR_MORE}.", "--neurons"),
-    ] = None,
-    mode: Annotated[str, option("zero or mean.")] = "zero",
-    draws: Draws = 19,
-    doses: Annotated[
-        str, option("Shares of the located neurons to erase, highest first.")
-    ] = "0.1,0.25,0.5,0.75,1",
-    also: Annotated[
-        list[str] | None,
-        option(f"Another task to judge; {options.ONE_OR_MORE}."),
-    ] = None,
-    limit: Judged = None,
-    seed: Seed = 0,
     *,
+    asked: Erasing,
     may: AllowedGroup,
     output: options.OutputGroup,
 ) -> None:
@@ -232,37 +185,18 @@ def erase(
     See also:
         neurons locate, neurons enhance
     """
-    from caploc.neurons.erasure import Erasing
     from caploc.neurons.erasure import erase as run
 
-    tasks, names = (tuple(options.split_names(texts)) for texts in (task, neuron))
-    shares = options.numbers(doses, float)
-    asked = Erasing(mode, draws, shares, limit, seed, tasks, names)
-    others, page = options.split_names(also), folder / "erasure"
-    allowed = may.allowed()
-    run_and_show(run, folder, asked, others, page=page, output=output, allowed=allowed)
+    allowed, page = may.allowed(), folder / "erasure"
+    run_and_show(run, folder, asked, page=page, output=output, allowed=allowed)
 
 
 @neurons.command()
 @options.takes_groups
 def controls(
     folder: Folder,
-    task: OfRun = None,
-    method: Annotated[
-        list[str] | None,
-        option(
-            "Another score: activation, logit, joint (all three if absent), gradient, "
-            f"integrated; {options.ONE_OR_MORE}.",
-        ),
-    ] = None,
-    plain: Annotated[
-        str | None, option("A task of plain text, or a file with a text a line.")
-    ] = None,
-    sigmas: Annotated[str, option("Standard deviations to try.")] = "3,4,5,6,8",
-    draws: Draws = 19,
-    limit: Judged = 60,
-    seed: Seed = 0,
     *,
+    asked: Controlling,
     may: AllowedGroup,
     output: options.OutputGroup,
 ) -> None:
@@ -282,12 +216,8 @@ def controls(
     See also:
         neurons locate, neurons erase
     """
-    from caploc.neurons.controls import OTHERS, Controlling, measure_controls
+    from caploc.neurons.controls import measure_controls
 
-    others = tuple(options.split_names(method) or OTHERS)
-    text = None if plain is None else placed(plain)
-    levels, tasks = options.numbers(sigmas, float), tuple(options.split_names(task))
-    asked = Controlling(others, text, levels, draws, limit, seed, tasks)
     allowed, page = may.allowed(), folder / "controls"
     run_and_show(measure_controls, folder, asked, page=page, output=output, allowed=allowed)
 
@@ -301,7 +231,7 @@ def enhance(
         option("New folder for a checkpoint of each task's tuned located neurons."),
     ] = None,
     *,
-    tuning: Annotated[options.Said, Enhancing],
+    asked: Enhancing,
     may: AllowedGroup,
     output: options.OutputGroup,
 ) -> None:
@@ -322,7 +252,6 @@ def enhance(
     """
     if save is not None:
         check_new(save)
-    asked = build(Enhancing, tuning)
     from caploc.neurons.enhancing import enhance_located
 
     page, more = folder / "enhancement", {"allowed": may.allowed(), "save": save}

@@ -23,7 +23,6 @@ is its gradient x activation, for every row of a batch at once: rows do not meet
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -31,42 +30,15 @@ from jaxtyping import Bool, Float, Float64
 from torch import Tensor, nn
 
 from caploc.engine.passes import DecoderStack
-from caploc.errors import BadOption, pick
 from caploc.models.cutting import Projections
 from caploc.models.hooks import temporary_hooks
 from caploc.models.placement import weights_wait
 from caploc.models.projections import decoder_layers
 from caploc.models.proof import reads_first
-from caploc.neurons.engine import (
-    Batch,
-    checkpointed,
-    gold_logprobs,
-    mean_logprob,
-    sum_logprob,
-)
+from caploc.neurons.engine import Batch, checkpointed, gold_logprobs
 from caploc.neurons.model import NeuronModel, list_projections
+from caploc.neurons.options import POINTS, SCORES, TARGETS, Attribution
 
-
-def first_probability(
-    batch: Batch, logprobs: Float[Tensor, " predicted"]
-) -> Float[Tensor, " rows"]:
-    """Take the probability of the answer's first token."""
-    first = torch.ones_like(batch.rows, dtype=torch.bool)
-    first[1:] = batch.rows[1:] != batch.rows[:-1]
-    return logprobs[first].exp()
-
-
-TARGETS: dict[str, Callable[[Batch, Tensor], Tensor]] = {
-    "logprob": mean_logprob,
-    "logprob-sum": sum_logprob,
-    "probability": first_probability,
-}
-
-
-STEPS = 19  # S of the paper
-POSITIONS = ("all", "answer", "last")
-# Where the points of an integral from 0 to 1 lie, in parts of a step; Dai et al. take the left.
-POINTS = {"midpoint": 0.5, "left": 0.0, "right": 1.0}
 Scores = Float64[Tensor, "rows neurons"]
 
 
@@ -139,72 +111,42 @@ def record_activations(projections: Projections) -> Iterator[list[Tensor]]:
         yield seen
 
 
-@dataclass(frozen=True)
-class Attribution:
-    """What is attributed, and how.
+def mark_positions(asked: Attribution, batch: Batch) -> Bool[Tensor, "rows time"]:
+    """Mark the positions whose neurons count; padding never does."""
+    chosen = {"answer": batch.predicting, "last": batch.last_of_prompt}
+    return chosen.get(asked.positions, batch.real)
 
-    `positions` are all of an example's, those that predict its answer, or the prompt's last. `rule`
-    is where the S points of an integral lie: the middles of equal parts, or their left or right
-    ends.
-    """
 
-    method: str = "gradient"
-    target: str = "logprob"
-    positions: str = "all"
-    steps: int = STEPS
-    rule: str = "midpoint"
+def open_gates(
+    asked: Attribution, model: NeuronModel, batch: Batch, value: Tensor, layer: int | None = None
+) -> Gates:
+    """Put gates on the positions that count; on padding too for all, where nothing sees it."""
+    positions = None if asked.positions == "all" else mark_positions(asked, batch)
+    return Gates(model.projections, value, layer=layer, positions=positions)
 
-    def check(self) -> "Attribution":
-        pick(METHODS, self.method, "neuron score")
-        pick(TARGETS, self.target, "target")
-        pick(POINTS, self.rule, "rule")
-        pick(dict.fromkeys(POSITIONS), self.positions, "--positions")
-        if self.steps < 1:
-            raise BadOption(f"--steps must be 1 or more; got {self.steps}.")
-        return self
 
-    @property
-    def copies(self) -> int:
-        """How many times an example stands in one pass."""
-        return self.steps if self.method in INTEGRATED else 1
+def measure_target(asked: Attribution, model: NeuronModel, batch: Batch) -> Float[Tensor, " rows"]:
+    """Compute F of each example."""
+    target: Tensor = TARGETS[asked.target](batch, gold_logprobs(model.model, batch))
+    return target
 
-    def where(self, batch: Batch) -> Bool[Tensor, "rows time"]:
-        """Mark the positions whose neurons count; padding never does."""
-        chosen = {"answer": batch.predicting, "last": batch.last_of_prompt}
-        return chosen.get(self.positions, batch.real)
 
-    def gates(self, model: NeuronModel, batch: Batch, value: Tensor, layer: int | None) -> Gates:
-        """Put gates on the positions that count; on padding too for all, where nothing sees it."""
-        positions = None if self.positions == "all" else self.where(batch)
-        return Gates(model.projections, value, layer=layer, positions=positions)
-
-    def outcome(self, model: NeuronModel, batch: Batch) -> Float[Tensor, " rows"]:
-        return TARGETS[self.target](batch, gold_logprobs(model.model, batch))
-
-    def passes(self, layers: int) -> int:
-        """Count what an example costs, in forward passes of a model with so many layers.
-
-        A backward pass to activations costs as much as a forward pass. Of `integrated`'s passes
-        those for layer l leave out the l layers below it, and stop there on the way back: on
-        average a forward pass for both ways.
-        """
-        each = {"activation": 1, "logit": 1, "gradient": 2, "joint": 2 * self.steps}
-        return each.get(self.method, 1 + self.steps * layers)
-
-    def scores(self, model: NeuronModel, batch: Batch) -> Scores:
-        # a weight that was fetched for a pass would stay until the way back has used it
-        waits = weights_wait(model.model)
-        lean = checkpointed(model.model, model.projections) if waits else nullcontext()
-        with lean:
-            return METHODS[self.method](self, model, batch).double()
+def score_batch(asked: Attribution, model: NeuronModel, batch: Batch) -> Scores:
+    """Score every neuron on each example."""
+    # a weight that was fetched for a pass would stay until the way back has used it
+    waits = weights_wait(model.model)
+    lean = checkpointed(model.model, model.projections) if waits else nullcontext()
+    with lean:
+        scores: Tensor = SCORES[asked.method](asked, model, batch)
+        return scores.double()
 
 
 def gradient(asked: Attribution, model: NeuronModel, batch: Batch) -> Tensor:
     """Multiply gradient and activation: one forward and one backward pass for all neurons."""
     ones = torch.ones(batch.size, device=batch.tokens.device)
-    gates = asked.gates(model, batch, ones, None)
+    gates = open_gates(asked, model, batch, ones)
     with gates.applied(), torch.enable_grad():
-        return gates.gradients(asked.outcome(model, batch))
+        return gates.gradients(measure_target(asked, model, batch))
 
 
 def joint(asked: Attribution, model: NeuronModel, batch: Batch) -> Tensor:
@@ -217,7 +159,7 @@ def integrated(asked: Attribution, model: NeuronModel, batch: Batch) -> Tensor:
     stack = DecoderStack(decoder_layers(model.model, model.projections))
     layers = [layer for layer, site in enumerate(model.projections) if site is not None]
     with torch.no_grad(), stack.recorded(layers if stack.layers else []) as residuals:
-        asked.outcome(model, batch)
+        measure_target(asked, model, batch)
     found = []
     for layer in layers:
         residual = residuals[layer] if residuals else None
@@ -246,9 +188,9 @@ def _integrate(
     total = torch.zeros((), device=batch.tokens.device)
     for part in (points / asked.steps).split(batch.at_once or asked.steps):
         copies = batch.repeated(len(part))
-        gates = asked.gates(model, copies, part.repeat_interleave(batch.size), layer)
+        gates = open_gates(asked, model, copies, part.repeat_interleave(batch.size), layer)
         with started(len(part)), gates.applied(), torch.enable_grad():
-            slopes = gates.gradients(asked.outcome(model, copies))
+            slopes = gates.gradients(measure_target(asked, model, copies))
         total = total + slopes.unflatten(0, (len(part), batch.size)).sum(0)
     return total / asked.steps
 
@@ -256,9 +198,9 @@ def _integrate(
 @torch.no_grad()
 def activation(asked: Attribution, model: NeuronModel, batch: Batch) -> Tensor:
     """Average the size of each activation over the positions: no gold answer is looked at."""
-    where = asked.where(batch)
+    where = mark_positions(asked, batch)
     with record_activations(model.projections) as seen:
-        asked.outcome(model, batch)
+        measure_target(asked, model, batch)
     sums = [
         (each.to(where.device).float().abs().reshape(*where.shape, -1) * where[..., None]).sum(1)
         for each in seen
@@ -274,7 +216,7 @@ def logit(asked: Attribution, model: NeuronModel, batch: Batch) -> Tensor:
     and the last norm make of it is left out.
     """
     with record_activations(model.projections) as seen:
-        asked.outcome(model, batch)
+        measure_target(asked, model, batch)
     unembedding = model.model.get_output_embeddings().weight[batch.gold]
     found = []
     for (_, columns, module), handed in zip(list_projections(model.projections), seen, strict=True):
@@ -283,14 +225,3 @@ def logit(asked: Attribution, model: NeuronModel, batch: Batch) -> Tensor:
         direct = (each * (unembedding.to(reads.dtype) @ reads.T)).float()
         found.append(direct.new_zeros(batch.size, direct.shape[1]).index_add(0, batch.rows, direct))
     return torch.cat(found, dim=1)
-
-
-METHODS: dict[str, Callable[[Attribution, NeuronModel, Batch], Tensor]] = {
-    "gradient": gradient,
-    "integrated": integrated,
-    "joint": joint,
-    "activation": activation,
-    "logit": logit,
-}
-INTEGRATED = ("integrated", "joint")
-BASELINES = ("activation", "logit")  # without gradients

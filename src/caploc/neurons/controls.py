@@ -19,10 +19,10 @@ from caploc.engine.encoding import Span
 from caploc.errors import BadOption, pick
 from caploc.folder import CONTROLS
 from caploc.naming import is_file
-from caploc.neurons.attribution import METHODS
-from caploc.neurons.erasure import DRAWS, LAYERS, LOCATED, Eraser, Erasing
+from caploc.neurons.erasure import Eraser
 from caploc.neurons.finding import TaskNeurons
 from caploc.neurons.model import Chosen
+from caploc.neurons.options import LAYERS, LOCATED, Controlling, Erasing
 from caploc.neurons.report import (
     Exhibit,
     Found,
@@ -44,48 +44,21 @@ from caploc.neurons.sets import (
 )
 from caploc.neurons.study import NeuronLab, reopen_study
 from caploc.progress import Progress
-from caploc.stats.threshold import SIGMAS, best
+from caploc.stats.threshold import best
 from caploc.tasks.catalog import check_task_name
 from caploc.tasks.task import Rolling
 from caploc.workbench import Allowed
 
 OWN, EXCHANGED, PLAIN = "its own", "answers exchanged", "plain text"
-OTHERS = ("activation", "logit", "joint")
 Row = dict[str, Any]
 
 
-@dataclass(frozen=True)
-class Controlling:
-    """What a run's neurons are held against, and how what is lost is measured.
-
-    `methods` are other scores, `plain` a task of plain text or a file with a text a line; `tasks`
-    the tasks of the run that are looked at (none: all).
-    """
-
-    methods: tuple[str, ...] = OTHERS
-    plain: str | None = None
-    sigmas: tuple[float, ...] = SIGMAS
-    draws: int = DRAWS
-    limit: int | None = 60
-    seed: int = 0
-    tasks: tuple[str, ...] = ()
-
-    @property
-    def erasing(self) -> Erasing:
-        return Erasing(draws=self.draws, limit=self.limit, seed=self.seed)
-
-    def check(self, lab: NeuronLab) -> "Controlling":
-        """Refuse what means nothing, and what is not the run's."""
-        for method in self.methods:
-            pick(METHODS, method, "neuron score")
-        for sigma in self.sigmas:
-            replace(lab.study.rule, sigma=sigma).check()
-        self.erasing.check()
-        for task in self.tasks:
-            pick(dict.fromkeys(lab.study.tasks), task, "task of the run")
-        if self.plain is not None and not is_file(Path(self.plain)):
-            check_task_name(self.plain, lab.study.options)
-        return self
+def check_controls(lab: NeuronLab, asked: Controlling) -> None:
+    """Refuse what is not the run's, before anything is loaded."""
+    for task in asked.tasks:
+        pick(dict.fromkeys(lab.study.tasks), task, "task of the run")
+    if asked.plain is not None and not is_file(Path(asked.plain)):
+        check_task_name(asked.plain, lab.study.options)
 
 
 def exchange_answers(spans: Sequence[Span]) -> list[Span]:
@@ -146,9 +119,9 @@ class ControlledRun:
 
     def erase(self, task: str, found: TaskNeurons, chosen: Chosen) -> Row:
         """Measure what a task loses without some neurons, and without others as many in layers."""
-        eraser = Eraser(
-            self.lab.bench, self.asked.erasing, replace(found, located=chosen), self.lab.progress
-        )
+        asked = self.asked
+        erasing = Erasing(draws=asked.draws, limit=asked.limit, seed=asked.seed)
+        eraser = Eraser(self.lab.bench, erasing, replace(found, located=chosen), self.lab.progress)
         erased = eraser.erase(self.lab.source(task), (LOCATED, LAYERS))
         own, drawn = erased.located, [lost.logprob.as_dict() for lost in erased.of_arm(LAYERS)]
         return {
@@ -210,7 +183,8 @@ def measure_controls(
 ) -> Reported:
     """Hold the neurons of a finished `locate` against controls; write `controls.json`."""
     with reopen_study(folder, progress, allowed) as lab:
-        work = ControlledRun(lab, asked.check(lab))
+        check_controls(lab, asked)
+        work = ControlledRun(lab, asked)
         rows: list[Row] = []
         left: list[Row] = []
         for task in work.tasks:

@@ -31,9 +31,8 @@ from caploc.models.hooks import forward_as, temporary_hooks
 from caploc.models.placement import input_device
 from caploc.models.projections import decoder_layers, text_config
 from caploc.neurons.model import Chosen, NeuronGrid, NeuronModel, find_sites
+from caploc.options import ZERO
 from caploc.tasks.task import Request
-
-ZERO, MEAN = MODES = ("zero", "mean")
 
 
 @dataclass(frozen=True)
@@ -268,6 +267,15 @@ def mean_logprob(batch: Batch, logprobs: Float[Tensor, " predicted"]) -> Float[T
 def sum_logprob(batch: Batch, logprobs: Float[Tensor, " predicted"]) -> Float[Tensor, " rows"]:
     """Add up the log-probabilities of the whole answer, in nats."""
     return logprobs.new_zeros(batch.size).index_add(0, batch.rows, logprobs)
+
+
+def first_probability(
+    batch: Batch, logprobs: Float[Tensor, " predicted"]
+) -> Float[Tensor, " rows"]:
+    """Take the probability of the answer's first token."""
+    first = torch.ones_like(batch.rows, dtype=torch.bool)
+    first[1:] = batch.rows[1:] != batch.rows[:-1]
+    return logprobs[first].exp()
 
 
 @torch.no_grad()

@@ -18,9 +18,18 @@ from caploc.contents import read_contents
 from caploc.errors import BadOption, pick
 from caploc.folder import ERASURE, NEURONS
 from caploc.measurement import Meter
-from caploc.neurons.engine import MODES, ZERO
 from caploc.neurons.finding import TaskNeurons
 from caploc.neurons.model import Chosen, NeuronGrid
+from caploc.neurons.options import (
+    ACTIVE,
+    BOTTOM,
+    KNOWN_ARMS,
+    LAYERS,
+    LOCATED,
+    OWN,
+    RANDOM,
+    Erasing,
+)
 from caploc.neurons.report import (
     NOTHING,
     Exhibit,
@@ -43,11 +52,11 @@ from caploc.neurons.study import (
     outcomes_under,
     reopen_study,
 )
+from caploc.options import ZERO
 from caploc.progress import Progress
 from caploc.result import Score
 from caploc.stats import Interval, JsonRecord, mean_interval
 from caploc.stats.chance import (
-    FEWEST,
     Specificity,
     activity_matched,
     bottom,
@@ -58,53 +67,12 @@ from caploc.stats.threshold import Scores
 from caploc.wording import inline
 from caploc.workbench import Allowed
 
-LOCATED, UNIFORM, LAYERS, BOTTOM = "located", "random", "random in layers", "bottom"
-ACTIVE, OWN = "random as active", "no other's"
-ARMS = (LOCATED, ACTIVE, LAYERS, UNIFORM, BOTTOM)
-KNOWN_ARMS = dict.fromkeys((*ARMS, OWN))  # the last where it is asked for
 ACTIVE_ON = 30  # examples that activity is measured on
-DOSES = (0.1, 0.25, 0.5, 0.75, 1.0)
 CURVE_DRAWS = 3  # of random neurons at each point of the curve
-DRAWS = 19  # fewer can never be beaten by chance with p = .05
 MEASURES = ("metric", "logprob")
 Outcomes = Float64[np.ndarray, " examples"]
 Effects = Mapping[tuple[str, str], float | None]  # by the task whose neurons it is, and the judged
 YES_NO = {True: "yes", False: "no", None: NOTHING}
-
-
-@dataclass(frozen=True)
-class Erasing:
-    """How neurons are erased, and with what the loss is compared.
-
-    `tasks` are those whose neurons are erased (none: all), or in place of the located ones those of
-    the names `neurons`; every task is judged, the task itself under all `arms`, the others under
-    those `beside`. The arm "no other's" holds the located
-    neurons that no task of another kind has; a task is of its own kind if `kinds` has it not.
-    """
-
-    mode: str = ZERO
-    draws: int = DRAWS
-    doses: tuple[float, ...] = DOSES
-    limit: int | None = None
-    seed: int = 0
-    tasks: tuple[str, ...] = ()
-    neurons: tuple[str, ...] = ()
-    arms: tuple[str, ...] = ARMS
-    beside: tuple[str, ...] = (LOCATED, LAYERS)
-    kinds: Mapping[str, str] = field(default_factory=dict)
-
-    def check(self) -> "Erasing":
-        pick(dict.fromkeys(MODES), self.mode, "mode of erasing")
-        for arm in (*self.arms, *self.beside):
-            pick(KNOWN_ARMS, arm, "arm of an erasure")
-        if self.draws < FEWEST:
-            raise BadOption(f"--draws must be {FEWEST} or more; got {self.draws}.")
-        for dose in self.doses:
-            if not 0 < dose <= 1:
-                raise BadOption(f"A dose must be above 0 and at most 1; got {dose:g}.")
-        if self.limit is not None and self.limit < 2:
-            raise BadOption(f"--limit must be 2 or more; got {self.limit}.")
-        return self
 
 
 @dataclass(frozen=True)
@@ -165,7 +133,7 @@ class Erased(JsonRecord):
                 for name, held in (("metric", self.metric), ("logprob", self.logprob))
             },
             "beats_every_layer_matched_draw": self.beats(),
-            "beats_every_uniform_draw": self.beats(UNIFORM),
+            "beats_every_uniform_draw": self.beats(RANDOM),
             "beats_every_draw_as_active": self.beats(ACTIVE),
         }
 
@@ -194,7 +162,7 @@ class Eraser:
             )
         grid, moments = self.bench.neurons.grid, self.found.moments
         drawn = {
-            UNIFORM: random_sets(located, None, self.asked.draws, seed=seed),
+            RANDOM: random_sets(located, None, self.asked.draws, seed=seed),
             LAYERS: random_sets(located, grid, self.asked.draws, seed=seed),
         }
         if self.activity is not None:
@@ -209,7 +177,7 @@ class Eraser:
             (BOTTOM, 0, bottom(moments.mean, located, absolute=moments.absolute)),
         ]
 
-    def erase(self, source: TaskSource, arms: Sequence[str] = tuple(KNOWN_ARMS)) -> Erased:
+    def erase(self, source: TaskSource, arms: Sequence[str] = KNOWN_ARMS) -> Erased:
         """Measure what a judging task loses under some arms."""
         meters, examples = self.meters(source), source.judge_on[: self.asked.limit]
         nothing = self.found.located & False
@@ -299,24 +267,19 @@ class ErasedTask(JsonRecord):
 def erase(
     folder: Path,
     asked: Erasing,
-    others: Sequence[str] = (),
     progress: Progress | None = None,
     *,
     command: str = "",
     allowed: Allowed | None = None,
 ) -> Reported:
-    """Erase the neurons of every task of a finished `locate`; write `erasure.json`.
-
-    `others` are tasks that are judged too, of which no neurons are located.
-    """
-    asked.check()
+    """Erase the neurons of every task of a finished `locate`; write `erasure.json`."""
     with reopen_study(folder, progress, allowed) as lab:
         for task in asked.tasks:
             pick(dict.fromkeys(lab.study.tasks), task, "task of the run")
         if asked.neurons:  # a mistake in a name shows before the model is loaded
             grid_of(read_contents(folder / NEURONS)).mask(asked.neurons)
         model = lab.study.model.name
-        erased = erase_tasks(lab, asked, [*lab.study.tasks, *others])
+        erased = erase_tasks(lab, asked)
         results: dict[str, Any] = {
             "model": model,
             "mode": asked.mode,
@@ -333,8 +296,9 @@ def erase(
         return report(folder / ERASURE, results, shown, title, command, [line], "erasure")
 
 
-def erase_tasks(lab: NeuronLab, asked: Erasing, judged: Sequence[str]) -> list[ErasedTask]:
+def erase_tasks(lab: NeuronLab, asked: Erasing) -> list[ErasedTask]:
     """Measure what located and judged tasks lose; raises UserError if no neuron is located."""
+    judged = dict.fromkeys((*lab.study.tasks, *asked.others))
     for task in judged:
         lab.source(task)  # a mistake in a name shows before anything is measured
     arms = {*asked.arms, *asked.beside}
@@ -350,9 +314,7 @@ def erase_tasks(lab: NeuronLab, asked: Erasing, judged: Sequence[str]) -> list[E
         eraser = Eraser(lab.bench, asked, found, lab.progress, activity, others)
         own = eraser.erase(lab.source(task), asked.arms)
         beside = [
-            eraser.erase(lab.source(other), asked.beside)
-            for other in dict.fromkeys(judged)
-            if other != task
+            eraser.erase(lab.source(other), asked.beside) for other in judged if other != task
         ]
         doses = eraser.doses(lab.source(task))
         done.append(ErasedTask(task, int(found.located.sum()), own, doses, beside))
@@ -391,7 +353,7 @@ def tabulate_arms(erased: Mapping[str, Found]) -> Exhibit:
         lost = {arm: join_draws([each["logprob"] for each in of]) for arm, of in arms.items()}
         scores = {
             arm: write_interval(over_draws(each["score"] for each in arms.get(arm, ())))
-            for arm in (OWN, ACTIVE, LAYERS, UNIFORM, BOTTOM)
+            for arm in (OWN, ACTIVE, LAYERS, RANDOM, BOTTOM)
         }
         points += points_of(task, lost)
         rows.append(

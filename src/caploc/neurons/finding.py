@@ -21,15 +21,16 @@ from jaxtyping import Bool, Float64
 from caploc.designs import generator
 from caploc.engine.encoding import Span
 from caploc.errors import BadOption, StoreFailed
-from caploc.neurons.attribution import Attribution
+from caploc.neurons.attribution import score_batch
 from caploc.neurons.cache import ArrayCache
 from caploc.neurons.engine import Batch, Batcher
 from caploc.neurons.model import Chosen, NeuronGrid, NeuronModel
+from caploc.neurons.options import Attribution, Rule
 from caploc.neurons.scoring import Scoring, ScoringWorkers
 from caploc.neurons.sets import Within, commonality_set, mean_rates, overlap_rates, within
 from caploc.progress import Progress, Silent
 from caploc.stats import plain_value
-from caploc.stats.threshold import Moments, Rule, strengths, sweep
+from caploc.stats.threshold import Moments, strengths, sweep
 from caploc.workers.distributed import ModelIdentity
 
 Rows = Float64[np.ndarray, "examples neurons"]
@@ -45,12 +46,11 @@ def score_examples(
     batcher: Batcher | None = None,
 ) -> Iterator[tuple[list[int], Rows]]:
     """Yield the numbers of some examples and every neuron's score for each, longest ones first."""
-    asked.check()
     progress = progress or Silent()
     progress.start(what, len(spans))
 
     def work(batch: Batch) -> list[np.ndarray]:
-        return list(asked.scores(model, batch).cpu().numpy())
+        return list(score_batch(asked, model, batch).cpu().numpy())
 
     batcher = batcher or Batcher(model.model)
     for numbers, rows in batcher.run(spans, work, asked.copies):

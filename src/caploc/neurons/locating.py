@@ -12,18 +12,10 @@ import numpy as np
 from caploc.contents import read_contents
 from caploc.errors import BadOption, UserError
 from caploc.folder import NEURONS, OVERLAP
-from caploc.neurons.erasure import (
-    LAYERS,
-    LOCATED,
-    YES_NO,
-    Erased,
-    Eraser,
-    Erasing,
-    grid_of,
-    tabulate_arms,
-)
+from caploc.neurons.erasure import YES_NO, Erased, Eraser, grid_of, tabulate_arms
 from caploc.neurons.finding import FEW, TaskNeurons
 from caploc.neurons.model import NeuronGrid
+from caploc.neurons.options import LAYERS, LOCATED, Erasing, Rule
 from caploc.neurons.report import (
     NOTHING,
     Exhibit,
@@ -42,7 +34,6 @@ from caploc.neurons.study import NeuronLab, NeuronStudy, open_study
 from caploc.progress import Progress, tell_once
 from caploc.stats import Interval
 from caploc.stats.chance import count_shared
-from caploc.stats.threshold import Rule
 from caploc.wording import inline
 
 NAMED, HIGHEST = 8, 4  # neurons in common, and of the highest scores, that a table names

@@ -27,9 +27,8 @@ from caploc.folder import NEURONS, RUN, claim
 from caploc.measurement import Meter, outcomes_by_example
 from caploc.models.devices import SPREAD
 from caploc.models.loading import LoadedModel
-from caploc.neurons.attribution import Attribution
 from caploc.neurons.cache import ArrayCache
-from caploc.neurons.engine import ZERO, Batcher, Cutter, NeuronEngine
+from caploc.neurons.engine import Batcher, Cutter, NeuronEngine
 from caploc.neurons.finding import (
     Finder,
     TaskNeurons,
@@ -39,10 +38,11 @@ from caploc.neurons.finding import (
     score_cache,
 )
 from caploc.neurons.model import Chosen, NeuronGrid, NeuronModel, as_neurons, find_sites
+from caploc.neurons.options import Attribution, Rule
 from caploc.neurons.scoring import start_workers
-from caploc.options import TaskOptions
+from caploc.options import ZERO, TaskOptions
 from caploc.progress import Progress, Silent
-from caploc.stats.threshold import Rule, Scores
+from caploc.stats.threshold import Scores
 from caploc.store import Question, Store
 from caploc.tasks.catalog import can_train, check_data, check_task_name
 from caploc.tasks.task import Generate, LogLikelihood, Task
@@ -90,8 +90,6 @@ class NeuronStudy:
             raise BadOption(f"--least must be above 0 and at most 1; got {self.least:g}.")
         if self.judged < 0 or self.judged == 1:
             raise BadOption(f"--judged must be 0 or 2 and more; got {self.judged}.")
-        self.attribution.check()
-        self.rule.check()
         check_data(self.options)
         for name in self.tasks:
             check_task_name(name, self.options)
