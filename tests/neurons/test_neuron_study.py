@@ -2,10 +2,11 @@
 
 import json
 from dataclasses import asdict, replace
+from functools import partial
 
 import pytest
 
-from caploc.errors import BadOption, CaplocError, UnknownName, UserError
+from caploc.errors import CaplocError, UnknownName, UserError
 from caploc.neurons.options import Attribution, Controlling, Enhancing, Erasing, Rule
 from caploc.neurons.study import NeuronLab, NeuronStudy, TaskSource, open_study, read_study
 from caploc.options import TaskOptions
@@ -41,12 +42,7 @@ def test_a_good_study_passes():
 @pytest.mark.parametrize(
     ("changes", "error", "sentence"),
     [
-        ({"tasks": ()}, BadOption, "Name at least one task, such as --task words/past."),
         ({"tasks": ("demo/adition",)}, UnknownName, "Did you mean 'demo/addition'?"),
-        ({"subsets": 1}, BadOption, "--subsets must be 2 or more; got 1."),
-        ({"subsets": 5, "examples": 4}, BadOption, "one for each of 5 subsets; got 4."),
-        ({"least": 0.0}, BadOption, "--least must be above 0 and at most 1; got 0."),
-        ({"least": 1.5}, BadOption, "--least must be above 0 and at most 1; got 1.5."),
         ({"model": ModelOptions(DEMO, dtype="float64")}, UnknownName, "no dtype 'float64'"),
     ],
     ids=lambda value: ", ".join(value) if isinstance(value, dict) else "",
@@ -61,6 +57,11 @@ def test_every_mistake_is_one_sentence_before_anything_is_loaded(changes, error,
 @pytest.mark.parametrize(
     ("kind", "fields", "sentence"),
     [
+        (partial(replace, STUDY), {"tasks": ()}, "--task must have at least 1 item"),
+        (partial(replace, STUDY), {"subsets": 1}, "--subsets must be greater than or equal to 2"),
+        (partial(replace, STUDY), {"examples": 4}, "one for each of 5 subsets; got 4."),
+        (partial(replace, STUDY), {"judged": 1}, "--judged must be 0 or 2 and more; got 1."),
+        (partial(replace, STUDY), {"least": 0.0}, "--least must be greater than 0; got 0.0."),
         (Attribution, {"method": "gradeint"}, "Did you mean 'gradient'?"),
         (Attribution, {"target": "loss"}, "no target 'loss'"),
         (Attribution, {"positions": "some"}, "Known: all, answer, last."),

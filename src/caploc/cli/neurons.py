@@ -8,11 +8,11 @@ import typer
 
 from caploc import console
 from caploc.cli import options
-from caploc.cli.options import argument, option
+from caploc.cli.options import Without, argument, option
 from caploc.folder import check_new
-from caploc.naming import default_folder, placed
-from caploc.neurons.options import Attribution, Controlling, Enhancing, Erasing, Rule
-from caploc.options import ModelFields, TaskOptions, flags, parse_data, record
+from caploc.naming import default_folder
+from caploc.neurons.options import Controlling, Enhancing, Erasing, NeuronFields
+from caploc.options import ModelFields, build, flags, record
 
 if TYPE_CHECKING:
     from caploc.neurons.report import Exhibit
@@ -28,7 +28,6 @@ neurons = typer.Typer(
 
 Folder = Annotated[Path, argument("Folder of a finished `caploc neurons locate`.")]
 Kinds = Annotated[list[str] | None, option("NAME=TASK,TASK: tasks of one kind; repeat.", "--kind")]
-Seed = Annotated[int, option("Seed of everything that is drawn at random.")]
 
 
 @record(frozen=True)
@@ -71,26 +70,16 @@ def show(result: Any, exhibits: "list[Exhibit]", page: Path, as_json: bool) -> N
 def locate(
     model: options.Model,
     task: options.Tasks,
-    examples: Annotated[int | None, option("Examples of each task.")] = 400,
-    subsets: Annotated[int, option("Disjoint subsets of them.")] = 5,
-    least: Annotated[float, option("Share of subsets that must choose a neuron.")] = 0.6,
-    judged: Annotated[
-        int, option("Held-out examples that the neurons are erased on (0: none).")
-    ] = 60,
     kind: Kinds = None,
-    seed: Seed = 0,
-    fewshot: options.Fewshot = None,
-    chat_template: options.Chat = False,
-    data: options.Data = None,
-    batch_size: options.Batch = None,
-    quantize: options.Quantize = None,
     out: options.Out = None,
     *,
-    scores: Attribution,
-    rule: Rule,
+    study: Annotated[
+        options.Said,
+        NeuronFields,
+        Without(("model", "task", "engine", "metric", "outcome", "delimiter", "allow_code")),
+    ],
     workers: options.ScoringGroup,
     code: options.CodeGroup,
-    loading: options.Loading,
     output: options.OutputGroup,
 ) -> None:
     """Find the neurons that a task's examples have in common.
@@ -112,29 +101,12 @@ def locate(
     from caploc.neurons.locating import locate as run
     from caploc.neurons.study import NeuronStudy
 
-    tasks = tuple(dict.fromkeys(map(placed, options.split_names(task))))
-    study = NeuronStudy(
-        model=options.model_of(
-            loading, model, batch_size=batch_size, quantize=quantize, workers=workers.parse()
-        ),
-        tasks=tasks,
-        attribution=scores,
-        rule=rule,
-        options=TaskOptions(
-            fewshot=fewshot,
-            chat_template=chat_template,
-            data=parse_data(data or []),
-            allow_code=code.allow_code,
-        ),
-        examples=examples,
-        subsets=subsets,
-        least=least,
-        seed=seed,
-        judged=judged,
-    )
-    folder = out or default_folder("neurons", model, scores.method, *task)
+    tasks = dict.fromkeys(options.split_names(task))
+    said = study | {"model": model, "task": tuple(tasks), "allow_code": code.allow_code}
+    asked = build(NeuronStudy, said | {"workers": workers.parse()})
+    folder = out or default_folder("neurons", model, asked.attribution.method, *task)
     code.check()
-    run_and_show(run, study, folder, page=folder, output=output, kinds=options.kinds_of(kind))
+    run_and_show(run, asked, folder, page=folder, output=output, kinds=options.kinds_of(kind))
 
 
 @neurons.command()

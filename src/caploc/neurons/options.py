@@ -9,7 +9,16 @@ from pydantic import AfterValidator, Field
 
 from caploc.components import Grid
 from caploc.errors import BadOption
-from caploc.options import MEAN, ZERO, Option, one_of, record, rise
+from caploc.options import (
+    MEAN,
+    ZERO,
+    ModelFields,
+    Option,
+    TaskOptions,
+    one_of,
+    record,
+    rise,
+)
 from caploc.registries import Registry
 from caploc.stats.chance import FEWEST
 from caploc.stats.threshold import SETTINGS, SIGMA, SIGMAS, Chosen, Moments, above, best
@@ -51,7 +60,9 @@ USUAL = tuple(name for name in TUNED if name != "full")  # whose memory grows wi
 
 Share = Annotated[float, Gt(0), Le(1)]
 Sigma = Annotated[float, Gt(0), Field(allow_inf_nan=False)]
-Draws = Annotated[int, Ge(FEWEST), Option("Draws of random neurons, 5 or more; 19 for p = .05.")]
+Draws = Annotated[
+    int, Ge(FEWEST), Option("Draws of random neurons, 5 or more; fewer than 19 never give p = .05")
+]
 Judged = Annotated[int | None, Ge(2), Option("Examples of each task to judge on, at most.")]
 Seed = Annotated[int, Ge(0), Option("Seed of everything that is drawn at random.")]
 OfRun = Annotated[tuple[str, ...], Option("Only this task of the run", "task")]
@@ -70,7 +81,7 @@ class Attribution:
     method: Annotated[
         str,
         one_of(SCORES, "neuron score"),
-        Option("gradient, integrated (the paper's), joint, activation, logit."),
+        Option("gradient, integrated (the paper's), joint, activation, logit.", basic=True),
     ] = "gradient"
     target: Annotated[
         str,
@@ -115,8 +126,10 @@ class Rule:
     """
 
     panel: ClassVar[str] = "Choice of neurons"
-    sigma: Annotated[Sigma, Option("Standard deviations above the mean.")] = SIGMA
-    share: Annotated[Share | None, Option("Choose this share of all neurons instead.")] = None
+    sigma: Annotated[Sigma, Option("Standard deviations above the mean.", basic=True)] = SIGMA
+    share: Annotated[
+        Share | None, Option("Choose this share of all neurons instead.", basic=True)
+    ] = None
     votes: Annotated[
         Share | None, Option("Choose neurons that pass in this share of examples.")
     ] = None
@@ -155,6 +168,47 @@ class Rule:
         if self.votes is not None:
             return f"{self.sigma:g} sigma {where} in {100 * self.votes:g} % of examples"
         return f"{self.sigma:g} sigma {where}"
+
+
+@record(frozen=True)
+class NeuronFields:
+    """What to do: find the neurons of some tasks in one model.
+
+    `examples` of each task (fewer if it has fewer; None: all) are dealt into `subsets`; a neuron is
+    the task's if it is chosen in a share `least` of them (1: in all). What erasing them costs is
+    measured on `judged` examples of which none is found on (0: not at all).
+    """
+
+    panel: ClassVar[str] = "Neurons"
+    model: ModelFields
+    tasks: Annotated[
+        tuple[str, ...],
+        MinLen(1),
+        Option("Task, as for heads", "task", path=True),
+    ]
+    attribution: Attribution = field(default_factory=Attribution)
+    rule: Rule = field(default_factory=Rule)
+    options: TaskOptions = field(default_factory=TaskOptions)
+    examples: Annotated[int | None, Option("Examples of each task.", basic=True)] = 400
+    subsets: Annotated[int, Ge(2), Option("Disjoint subsets of them.")] = (
+        5  # ten pairs, which have an interval; two would make one pair and none
+    )
+    least: Annotated[Share, Option("Share of subsets that must choose a neuron.")] = 0.6
+    seed: Seed = 0
+    judged: Annotated[
+        int,
+        Ge(0),
+        Option("Held-out examples that the neurons are erased on (0: none).", basic=True),
+    ] = 60
+
+    def __post_init__(self) -> None:
+        if self.examples is not None and self.examples < self.subsets:
+            raise BadOption(
+                f"--examples must be at least one for each of {self.subsets} subsets; got "
+                f"{self.examples}."
+            )
+        if self.judged == 1:
+            raise BadOption("--judged must be 0 or 2 and more; got 1.")
 
 
 @record(frozen=True)

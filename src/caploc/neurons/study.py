@@ -38,9 +38,9 @@ from caploc.neurons.finding import (
     score_cache,
 )
 from caploc.neurons.model import Chosen, NeuronGrid, NeuronModel, as_neurons, find_sites
-from caploc.neurons.options import Attribution, Rule
+from caploc.neurons.options import Attribution, NeuronFields
 from caploc.neurons.scoring import start_workers
-from caploc.options import ZERO, TaskOptions
+from caploc.options import ZERO, TaskOptions, record
 from caploc.progress import Progress, Silent
 from caploc.stats.threshold import Scores
 from caploc.store import Question, Store
@@ -49,47 +49,15 @@ from caploc.tasks.task import Generate, LogLikelihood, Task
 from caploc.workbench import Allowed, ModelOptions
 from caploc.workers.distributed import ModelIdentity
 
-EXAMPLES = 400  # of each task, to find neurons on
-SUBSETS = 5  # ten pairs, which have an interval; two would make one pair and none
-LEAST = 0.6  # of the subsets
-JUDGED = 60  # examples, held out
 
-
-@dataclass(frozen=True)
-class NeuronStudy:
-    """What to do: the neurons of some tasks in one model.
-
-    `examples` of each task (fewer if it has fewer) are dealt into `subsets`; a neuron is the
-    task's if it is chosen in a share `least` of them (1: in all). What erasing them costs is
-    measured on `judged` examples of which none is found on (0: not at all).
-    """
+@record(frozen=True)
+class NeuronStudy(NeuronFields):
+    """The neurons of some tasks in a model that can be loaded."""
 
     model: ModelOptions
-    tasks: tuple[str, ...]
-    attribution: Attribution = field(default_factory=Attribution)
-    rule: Rule = field(default_factory=Rule)
-    options: TaskOptions = field(default_factory=TaskOptions)
-    examples: int | None = EXAMPLES
-    subsets: int = SUBSETS
-    least: float = LEAST
-    seed: int = 0
-    judged: int = JUDGED
 
     def check(self) -> "NeuronStudy":
         """Refuse every mistake that can be seen before data or weights are loaded."""
-        if not self.tasks:
-            raise BadOption("Name at least one task, such as --task words/past.")
-        if self.subsets < 2:
-            raise BadOption(f"--subsets must be 2 or more; got {self.subsets}.")
-        if self.examples is not None and self.examples < self.subsets:
-            raise BadOption(
-                f"--examples must be at least one for each of {self.subsets} subsets; got "
-                f"{self.examples}."
-            )
-        if not 0 < self.least <= 1:
-            raise BadOption(f"--least must be above 0 and at most 1; got {self.least:g}.")
-        if self.judged < 0 or self.judged == 1:
-            raise BadOption(f"--judged must be 0 or 2 and more; got {self.judged}.")
         check_data(self.options)
         for name in self.tasks:
             check_task_name(name, self.options)
