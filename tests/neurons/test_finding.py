@@ -9,7 +9,7 @@ from planted_models import SHARING, TWO, Planter
 
 from caploc.errors import BadOption
 from caploc.neurons.finding import SIZES, Finder, score_cache, score_examples
-from caploc.neurons.locating import LocatedNeurons, read_sets
+from caploc.neurons.locating import LocatedNeurons
 from caploc.neurons.options import Attribution, Rule
 from caploc.neurons.sets import overlap_rates
 from caploc.progress import Silent
@@ -170,16 +170,6 @@ def test_tasks_are_told_apart_where_intervals_say_so(planted, tmp_path):
     same = {"warm": four["warm"], "again": four["warm"]}
     assert LocatedNeurons(model.grid, Rule(), same, {}).separate("warm") is False
     assert LocatedNeurons(model.grid, Rule(), {"warm": four["warm"]}, {}).separate("warm") is None
-
-
-def test_what_is_written_is_plain_and_restored(planted, tmp_path):
-    two = located(planted(SHARING), tmp_path)
-    written = json.loads(json.dumps(two.as_dict(), allow_nan=False))
-    grid, found = read_sets(written)
-    assert grid == planted(SHARING).grid
-    for task, (chosen, subsets) in found.items():
-        np.testing.assert_array_equal(chosen, two.found[task].located)
-        np.testing.assert_array_equal(subsets, two.found[task].subsets)
 
 
 def test_subsets_are_disjoint_parts_and_their_figures_add_up(planted, tmp_path):

@@ -9,9 +9,9 @@ from planted_models import SHARING, TWO, Planter
 
 from caploc.errors import BadOption, FolderTaken
 from caploc.neurons import finding
-from caploc.neurons.locating import locate, read_sets
+from caploc.neurons.locating import locate
 from caploc.neurons.options import Rule
-from caploc.neurons.study import NeuronStudy
+from caploc.neurons.study import NeuronStudy, read_located
 from caploc.progress import Silent
 
 pytestmark = pytest.mark.slow  # whole studies
@@ -70,7 +70,8 @@ def test_both_tasks_neurons_are_exactly_the_planted_ones(planted, done):
         assert task["within"]["rates"]["largest"]["mean"] == 1
         assert (task["across"]["mean"], task["separate"]) == (0, True)
     assert result["cohesion"]["cohesion"] == 1 and result["cohesion"]["separability"] == 0
-    grid, found = read_sets(json.loads((folder / "neurons.json").read_text()))
+    written = read_located(folder)
+    grid, found = written.grid, written.sets()
     assert grid == planted(TWO).grid
     for name, (chosen, subsets) in zip(("warm", "large"), found.values(), strict=True):
         np.testing.assert_array_equal(chosen, grid.mask(truth.needed[name]))

@@ -145,6 +145,13 @@ def test_runs_of_two_models_do_not_go_together(runs, tmp_path):
     assert not (tmp_path / "overlap.json").exists()
 
 
+def test_neurons_of_another_version_are_refused_in_one_sentence(runs):
+    path = runs[1] / "neurons.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"schema": 2}))
+    with pytest.raises(UserError, match="was written by another version of caploc .schema 2"):
+        overlap(runs, {})
+
+
 def test_one_task_of_two_runs_goes_by_its_folder_and_keeps_its_kind(runs, tmp_path):
     third = write(tmp_path / "three", {"c": (A, [A, A])})
     result, _ = overlap([*runs, third], {"c": "one", "a": "two", "b": "two"}, tmp_path)

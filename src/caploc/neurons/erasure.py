@@ -14,12 +14,11 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float64
 
-from caploc.contents import read_contents
 from caploc.errors import BadOption, pick
-from caploc.folder import ERASURE, NEURONS
+from caploc.folder import ERASURE
 from caploc.measurement import Meter
 from caploc.neurons.finding import TaskNeurons
-from caploc.neurons.model import Chosen, NeuronGrid
+from caploc.neurons.model import Chosen
 from caploc.neurons.options import (
     ACTIVE,
     BOTTOM,
@@ -50,6 +49,7 @@ from caploc.neurons.study import (
     NeuronLab,
     TaskSource,
     outcomes_under,
+    read_located,
     reopen_study,
 )
 from caploc.options import ZERO
@@ -277,7 +277,7 @@ def erase(
         for task in asked.tasks:
             pick(dict.fromkeys(lab.study.tasks), task, "task of the run")
         if asked.neurons:  # a mistake in a name shows before the model is loaded
-            grid_of(read_contents(folder / NEURONS)).mask(asked.neurons)
+            read_located(folder).grid.mask(asked.neurons)
         model = lab.study.model.name
         erased = erase_tasks(lab, asked)
         results: dict[str, Any] = {
@@ -326,11 +326,6 @@ def join_others(lab: NeuronLab, asked: Erasing, task: str) -> Chosen:
     kind = asked.kinds.get(task, task)
     sets = [lab.found(t).located for t in lab.study.tasks if asked.kinds.get(t, t) != kind]
     return np.any([lab.found(task).located & False, *sets], axis=0)
-
-
-def grid_of(result: Found) -> NeuronGrid:
-    """Read the grid of a `neurons.json`."""
-    return NeuronGrid(tuple(result["grid"]["neurons"]))
 
 
 def erasure_exhibits(tasks: Sequence[Found]) -> list[Exhibit]:

@@ -9,10 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from caploc.contents import read_contents
 from caploc.errors import BadOption, UserError
 from caploc.folder import NEURONS, OVERLAP
-from caploc.neurons.erasure import YES_NO, Erased, Eraser, grid_of, tabulate_arms
+from caploc.neurons.erasure import YES_NO, Erased, Eraser, tabulate_arms
 from caploc.neurons.finding import FEW, TaskNeurons
 from caploc.neurons.model import NeuronGrid
 from caploc.neurons.options import LAYERS, LOCATED, Erasing, Rule
@@ -30,7 +29,7 @@ from caploc.neurons.report import (
     write_number,
 )
 from caploc.neurons.sets import COMPARED, Cohesion, Overlaps, between, cohesion, rates_between
-from caploc.neurons.study import NeuronLab, NeuronStudy, open_study
+from caploc.neurons.study import NeuronLab, NeuronStudy, open_study, read_located
 from caploc.progress import Progress, tell_once
 from caploc.stats import Interval
 from caploc.stats.chance import count_shared
@@ -372,31 +371,18 @@ def gather_runs(
     places = Counter(folder.resolve() for folder in folders)
     if twice := [folder for folder in folders if places[folder.resolve()] > 1]:
         raise UserError(f"{twice[0]} is named twice; name each run once.")
-    results = [read_contents(folder / NEURONS) for folder in folders]
-    models = {result["model"]["fingerprint"] for result in results}
+    results = [read_located(folder) for folder in folders]
+    models = {result.model.fingerprint: result.model.name for result in results}
     if len(models) > 1:
-        names = ", ".join(dict.fromkeys(result["model"]["name"] for result in results))
-        raise UserError(f"The runs are of different models ({names}); name runs of one.")
-    often = Counter(task["task"] for result in results for task in result["tasks"])
+        raise UserError(
+            f"The runs are of different models ({', '.join(models.values())}); name runs of one."
+        )
+    often = Counter(task.task for result in results for task in result.tasks)
     located: dict[str, np.ndarray] = {}
     splits: dict[str, np.ndarray] = {}
     tasks: dict[str, str] = {}
     for folder, result in zip(folders, results, strict=True):
-        grid, found = read_sets(result)
-        for task, (own, sets) in found.items():
+        for task, (own, sets) in result.sets().items():
             name = task if often[task] == 1 else f"{task} ({folder})"
             located[name], splits[name], tasks[name] = own, sets, task
-    return grid, located, splits, tasks
-
-
-def read_sets(result: Mapping[str, Any]) -> tuple[NeuronGrid, dict[str, tuple[Any, Any]]]:
-    """Read the grid of a `neurons.json`, and each task's neurons and those of its subsets."""
-    grid = grid_of(result)
-    found = {
-        task["task"]: (
-            grid.mask(row["neuron"] for row in task["neurons"]),
-            np.stack([grid.mask(names) for names in task["subsets"]]),
-        )
-        for task in result["tasks"]
-    }
-    return grid, found
+    return results[0].grid, located, splits, tasks

@@ -13,6 +13,7 @@ from caploc.folder import package_versions, write_json
 from caploc.report.colours import SERIES, shade_scale
 from caploc.report.figures import Figure, draw
 from caploc.report.templates import write_page
+from caploc.result import SCHEMA
 from caploc.wording import inline, visible
 
 NOTHING = "–"
@@ -206,7 +207,7 @@ def lay_out(exhibit: Exhibit) -> dict[str, Any]:
 
 def write_result(path: Path, results: dict[str, Any], command: str) -> dict[str, Any]:
     """Write what was found, with the command that found it and the versions of what was used."""
-    result = {"schema": 1, **results, "command": command, "versions": package_versions()}
+    result = {"schema": SCHEMA, **results, "command": command, "versions": package_versions()}
     write_json(path, result)
     return result
 

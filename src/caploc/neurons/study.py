@@ -15,10 +15,11 @@ from pathlib import Path
 
 import numpy as np
 from jaxtyping import Float64
+from pydantic import Field
 
 from caploc import designs
 from caploc.cache import COMPACT, digest
-from caploc.contents import read_contents, restore
+from caploc.contents import read_contents, read_file, restore
 from caploc.cost import Cost
 from caploc.engine.batch import BatchEngine
 from caploc.engine.encoding import RequestEncoder, Span
@@ -42,7 +43,8 @@ from caploc.neurons.options import Attribution, NeuronFields
 from caploc.neurons.scoring import start_workers
 from caploc.options import ZERO, TaskOptions, record
 from caploc.progress import Progress, Silent
-from caploc.stats.threshold import Scores
+from caploc.result import ComponentName, Document, Name, Record, Size
+from caploc.stats.threshold import Scores, Sets
 from caploc.store import Question, Store
 from caploc.tasks.catalog import can_train, check_data, check_task_name
 from caploc.tasks.task import Generate, LogLikelihood, Task
@@ -66,6 +68,61 @@ class NeuronStudy(NeuronFields):
         if self.judged:
             self.model.check_here("erases neurons; with --judged 0 none are")
         return self
+
+
+class LocatedNeuron(Record):
+    """A neuron of a task."""
+
+    neuron: ComponentName
+
+
+class LocatedTask(Record):
+    """A task's neurons, and the sets of its subsets."""
+
+    task: Name
+    neurons: list[LocatedNeuron]
+    subsets: list[list[ComponentName]]
+
+
+class LocatedModel(Record):
+    """Whose neurons they are."""
+
+    name: Name
+    fingerprint: Name
+
+
+class LocatedGrid(Record):
+    """How many neurons each layer has."""
+
+    neurons: list[Size]
+
+
+class LocatedFile(Document):
+    """What is read again of neurons.json."""
+
+    model: LocatedModel
+    grid_: LocatedGrid = Field(alias="grid")
+    tasks: list[LocatedTask]
+
+    @property
+    def grid(self) -> NeuronGrid:
+        return NeuronGrid(tuple(self.grid_.neurons))
+
+    def sets(self) -> dict[str, tuple[Chosen, Sets]]:
+        """Read each task's neurons, and those of its subsets."""
+        grid = self.grid
+        return {
+            each.task: (
+                grid.mask(row.neuron for row in each.neurons),
+                np.stack([grid.mask(names) for names in each.subsets]),
+            )
+            for each in self.tasks
+        }
+
+
+def read_located(folder: Path) -> LocatedFile:
+    """Read the neurons of a finished run; raises UserError."""
+    return read_file(folder / NEURONS, LocatedFile)
 
 
 def check_scorable(model: ModelOptions, *, reads_weights: bool) -> None:
@@ -272,10 +329,9 @@ class NeuronLab:
 
     def check_same(self, own: str) -> None:
         """Refuse, by a UserError, a model that is not the one whose neurons were located."""
-        found = self.folder / NEURONS
         known = {self.scored.fingerprint} if self.scored else set()
-        if found.exists():
-            known.add(read_contents(found)["model"]["fingerprint"])
+        if (self.folder / NEURONS).exists():
+            known.add(read_located(self.folder).model.fingerprint)
         if known - {own}:
             raise UserError(
                 f"The model {self.study.model.name} has changed since neurons were located in "
