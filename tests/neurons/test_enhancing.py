@@ -230,10 +230,8 @@ def test_other_examples_under_the_same_name_are_measured_anew(asked, lab, patch,
 @pytest.mark.parametrize(
     ("wrong", "said"),
     [
-        ({"draws": 4}, "--draws must be greater than or equal to 5; got 4"),
         ({"arms": ("located", "best")}, "There is no arm 'best'. Known: full, located, lora"),
         ({"tasks": ("demo/code",)}, "There is no task of the run 'demo/code'"),
-        ({"limit": 1}, "--limit must be greater than or equal to 2; got 1"),
     ],
     ids=lambda value: "" if isinstance(value, str) else next(iter(value)),
 )

@@ -13,7 +13,7 @@ from caploc.neurons.locating import LocatedNeurons
 from caploc.neurons.options import Attribution, Rule
 from caploc.neurons.sets import overlap_rates
 from caploc.progress import Silent
-from caploc.stats.threshold import best, cantelli
+from caploc.stats.threshold import best
 from worlds.planted_neurons import PlantedNeurons
 
 OPPOSED = PlantedNeurons(needed=8, opposing=4, seed=7)
@@ -132,7 +132,7 @@ def test_neurons_that_speak_against_the_answer_count_only_without_their_sign(pla
 def test_more_neurons_than_can_lie_so_far_out_are_not_found_by_sigma(planted, tmp_path):
     """5 of 128 are more than Cantelli's share."""
     model = planted(CROWDED)
-    assert cantelli(6.0) < 5 / 128
+    assert 1 / (1 + 6**2) < 5 / 128
     assert not model.find(tmp_path).located.any()
     share = model.find(tmp_path, rule=Rule(share=5 / 128))
     assert model.names(share.located) == set(model.truth.needed["warm"])

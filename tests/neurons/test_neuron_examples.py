@@ -9,7 +9,7 @@ from caploc.engine.encoding import RequestEncoder
 from caploc.errors import BadData, BadOption
 from caploc.neurons.study import load_source, with_end
 from caploc.options import TaskOptions
-from caploc.tasks.task import LogLikelihood, Rolling
+from caploc.tasks.task import Rolling
 from caploc.workbench import ModelOptions
 from worlds import DEMO
 
@@ -146,11 +146,6 @@ def test_a_task_without_gold_answers_is_refused_in_a_sentence(task_file):
 def test_too_few_examples_are_refused(task_file, count):
     with pytest.raises(BadData, match=f"has {count} examples; neurons need at least 2"):
         load_source(MODEL, task_file(sums(count)), TaskOptions(), None, 0)
-
-
-def test_what_is_asked_is_text(planted):
-    request = planted(TWO).source("warm", 2).finding.requests(0)[0]
-    assert isinstance(request, LogLikelihood) and request.continuation in (" yes", " no")
 
 
 @pytest.mark.parametrize(

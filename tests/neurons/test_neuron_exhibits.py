@@ -198,10 +198,3 @@ def test_nothing_is_loaded_from_elsewhere_and_figures_lie_inside(tmp_path):
     assert policy.startswith("default-src 'none'") and "img-src data:" in policy
     assert len(page.having("svg")) == 2  # for wide and narrow pages; the second has no figure
     assert {"part-1", "part-2"} <= {each.get("id") for each in page.having("section")}
-
-
-def test_the_folder_is_made_and_a_file_in_its_way_is_an_error(tmp_path):
-    assert write_exhibits(tmp_path / "a" / "b", "t", [], [], "c").is_file()
-    (tmp_path / "file").write_text("")
-    with pytest.raises(OSError):
-        write_exhibits(tmp_path / "file", "t", [], [], "c")

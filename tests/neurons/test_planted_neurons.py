@@ -1,7 +1,6 @@
 """Planted models do what their truth says, by plain transformers."""
 
 import json
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -9,13 +8,11 @@ import torch
 from planted_models import SHARING, TWO, Planter
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from caploc.errors import BadOption
 from worlds.planted import SHARPNESS
 from worlds.planted_neurons import (
     DOUBTS,
     ITEMS,
     PlantedNeurons,
-    write_planted_neurons,
 )
 
 OPPOSED = PlantedNeurons(layers=3, needed=8, opposing=4, seed=7)
@@ -137,47 +134,3 @@ def test_training_examples_are_not_evaluation_examples(planted):
         assert seen and asked and not seen & asked
         assert not {p.split()[-1] for p in seen} & {p.split()[-1] for p in asked}
         assert len(seen) == len(asked) == TWO.examples  # no two alike
-
-
-def test_every_word_meets_every_item_at_most_once(tmp_path):
-    write_planted_neurons(tmp_path, PlantedNeurons(examples=800))
-    for split in ("train", "test"):
-        assert len(set((tmp_path / f"warm_{split}.jsonl").read_text().splitlines())) == 800
-
-
-def test_a_seed_gives_the_same_model_and_another_seed_another(tmp_path):
-    for folder, plan in (("a", TWO), ("b", TWO), ("c", replace(TWO, seed=9))):
-        write_planted_neurons(tmp_path / folder, plan)
-    for file in ("model.safetensors", "warm_test.jsonl", "neurons_truth.json", "tokenizer.json"):
-        assert (tmp_path / "a" / file).read_bytes() == (tmp_path / "b" / file).read_bytes()
-    other = json.loads((tmp_path / "c" / "neurons_truth.json").read_text())
-    assert (
-        other["needed"] != json.loads((tmp_path / "a" / "neurons_truth.json").read_text())["needed"]
-    )
-
-
-@pytest.mark.parametrize(
-    ("plan", "sentence"),
-    [
-        (PlantedNeurons(needed=0), "needed must be 1 or more; got 0."),
-        (PlantedNeurons(tasks=5), "tasks must be from 1 to 4; got 5."),
-        (PlantedNeurons(examples=801), "examples must be from 1 to 800; got 801."),
-        (PlantedNeurons(shared=-1), "shared must be 0 or more; got -1."),
-        (PlantedNeurons(1, 8, needed=9), "9 neurons are to be planted, and a model of 1 layers"),
-    ],
-)
-def test_what_cannot_be_planted_is_refused(plan, sentence, tmp_path):
-    with pytest.raises(BadOption) as refused:
-        write_planted_neurons(tmp_path / "model", plan)
-    assert sentence in str(refused.value)
-    assert not (tmp_path / "model").exists()
-
-
-def test_nothing_else_is_overwritten(tmp_path):
-    (tmp_path / "notes.txt").write_text("mine")
-    with pytest.raises(BadOption, match="notes.txt' is a file; name a folder"):
-        write_planted_neurons(tmp_path / "notes.txt", TWO)
-    with pytest.raises(BadOption, match="holds something else; name a new or an empty folder"):
-        write_planted_neurons(tmp_path, TWO)
-    write_planted_neurons(tmp_path / "model", TWO)
-    assert write_planted_neurons(tmp_path / "model", SHARING).shared

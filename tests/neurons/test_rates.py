@@ -4,7 +4,7 @@ from math import comb
 
 import numpy as np
 import pytest
-from hypothesis import assume, given
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
@@ -39,29 +39,6 @@ def by_sets(first, second):
 @given(PAIRS)
 def test_rates_are_those_of_sets(pair):
     assert vars(overlap_rates(*pair)) == pytest.approx(by_sets(*pair))
-
-
-@given(PAIRS)
-def test_dice_and_iou_determine_each_other(pair):
-    found = overlap_rates(*pair)
-    assume(found.iou is not None)
-    assert found.dice == pytest.approx(2 * found.iou / (1 + found.iou))
-
-
-@given(PAIRS)
-def test_rates_are_ordered(pair):
-    found = overlap_rates(*pair)
-    assume(found.smallest is not None)
-    assert 0 <= found.iou <= found.largest <= found.dice <= found.smallest <= 1
-    assert found.largest <= found.reference <= found.smallest
-    assert (found.iou == 1) == (pair[0] == pair[1]).all()
-
-
-@given(PAIRS)
-def test_only_the_reference_minds_the_order(pair):
-    found, turned = (vars(overlap_rates(*each)) for each in (pair, pair[::-1]))
-    for name in RATES[1:]:
-        assert found[name] == turned[name]
 
 
 def test_the_published_pair_fits_division_by_the_larger_set_only():
@@ -149,13 +126,6 @@ def test_chance_is_exact_at_the_size_of_a_real_model():
     # All of both sets lie in one layer: to meet there is no wonder.
     assert found.p_in_layers == pytest.approx(exact_tail(11_008, chosen, chosen, 3), rel=1e-7)
     assert found.p_in_layers > 0.99 > 0.1 > found.p
-
-
-def test_what_must_meet_is_sure():
-    grid = Heads((4, 4))
-    found = count_shared(np.ones(8, dtype=bool), members([0, 5], 8), grid)
-    assert (found.count, found.expected, found.p, found.p_in_layers) == (2, 2, 1, 1)
-    assert count_shared(members([], 8), members([1], 8), grid).p == 1
 
 
 @given(MANY)

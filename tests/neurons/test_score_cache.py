@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 from planted_models import TWO, Planter
 
-from caploc.cache import digest
 from caploc.errors import StoreFailed
 from caploc.neurons.finding import STRETCH, Finder, score_cache
 from caploc.neurons.options import Attribution, Rule
@@ -110,12 +109,6 @@ def test_a_place_that_cannot_hold_files_is_one_sentence(tmp_path):
     with pytest.raises(StoreFailed, match="cannot be read.*choose another --out"):
         score_cache(tmp_path).recall(ASKED, measure)
     assert measure.times == 0  # before anything is scored
-
-
-def test_a_digest_does_not_depend_on_the_order_of_names():
-    assert digest({"a": 1, "b": [2]}) == digest({"b": [2], "a": 1})
-    assert digest({"a": 1}) != digest({"a": 2})
-    assert len(digest(ASKED)) == 32
 
 
 def test_scores_are_shared_only_where_everything_that_changes_them_is_the_same(planted, tmp_path):

@@ -8,7 +8,6 @@ from planted_models import Planter
 from caploc.neurons.engine import Batcher
 from caploc.neurons.finding import accumulate, score_examples
 from caploc.neurons.options import Attribution
-from caploc.stats.threshold import Moments
 from worlds.planted_neurons import PlantedNeurons
 
 WIDE = PlantedNeurons(layers=2, width=2048, seed=1)
@@ -39,14 +38,6 @@ def test_ten_times_the_examples_take_no_more_memory(planted):
     many = peak(lambda: accumulate(model.neurons, spans * 5, asked))
     assert few >= batch.nbytes > 100 * row  # what is held is seen
     assert many < few + 20 * row  # of 1,600 more examples
-
-
-def test_what_is_kept_of_many_examples_is_four_vectors(planted):
-    model = planted(WIDE)
-    total = accumulate(model.neurons, model.spans(examples=200), Attribution())
-    assert isinstance(total, Moments) and total.items == 200
-    kept = sum(array.nbytes for array in total.as_arrays().values())
-    assert kept <= 4 * 8 * model.grid.size
 
 
 def test_a_batch_holds_no_more_rows_than_it_may(planted):

@@ -15,7 +15,6 @@ from caploc.neurons.sets import (
     overlap_rates,
     pair_interval,
     rates_between,
-    resampled,
     within,
 )
 
@@ -87,12 +86,6 @@ def test_equal_and_empty_sets():
     assert nothing.common == 0
     told = json.loads(json.dumps(nothing.as_dict(), allow_nan=False))
     assert all(each["mean"] is None for each in told["rates"].values())
-
-
-def test_resamples_draw_as_many_sets():
-    weights = resampled(5, np.random.default_rng(0))
-    assert (weights.sum(axis=1) == 5).all()
-    assert weights.mean(axis=0) == pytest.approx(1, abs=0.05)
 
 
 def test_datasets_are_compared_two_by_two():

@@ -99,15 +99,6 @@ def sweep(scores: Scores, *, absolute: bool = False) -> list[ThresholdCount]:
     ]
 
 
-def cantelli(sigma: float) -> float:
-    """Bound the share that can pass, whatever the distribution: `1 / (1 + sigma²)`.
-
-    Cantelli's inequality; it holds for each block in which mean and deviation are taken.
-    """
-    check_sigma(sigma)
-    return 1 / (1 + sigma**2)
-
-
 def passing(rows: Float64[np.ndarray, "rows columns"], sigma: float) -> Sets:
     """Mark the scores above their row's `mean + sigma sd`.
 
