@@ -51,17 +51,8 @@ def typed(monkeypatch, capsys, tmp_path):
     [
         ([*LOCATE[:-1], "demo/additon"], "Did you mean 'demo/addition'?"),
         ([*LOCATE, "--method", "gradients"], "no neuron score 'gradients'"),
-        ([*LOCATE, "--target", "loss"], "no target 'loss'"),
-        (
-            [*LOCATE, "--positions", "first"],
-            "no --positions 'first'. Known: all, answer, last.",
-        ),
-        ([*LOCATE, "--steps", "0"], "--steps must be greater than or equal to 1; got 0."),
         ([*LOCATE, "--sigma", "-1"], "--sigma must be greater than 0; got -1."),
-        ([*LOCATE, "--share", "2"], "--share must be less than or equal to 1; got 2."),
-        ([*LOCATE, "--subsets", "1"], "--subsets must be greater than or equal to 2; got 1."),
         ([*LOCATE, "--examples", "1"], "--examples must be at least one for each of 5 subsets"),
-        ([*LOCATE, "--least", "0"], "--least must be greater than 0; got 0."),
         ([*LOCATE, "--kind", "x"], "NAME=TASK,TASK; got 'x'."),
         ([*LOCATE, "--kind", "a=gsm8k"], "--kind names gsm8k, which is no task of the run"),
         (["neurons", "erase", "nowhere"], "holds no run of `caploc neurons locate`"),

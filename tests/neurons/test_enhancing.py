@@ -13,8 +13,7 @@ from caploc.errors import UserError
 from caploc.neurons import enhancing
 from caploc.neurons import study as studies
 from caploc.neurons.enhancing import GOLD, enhance_located, enhance_tasks, list_gains
-from caploc.neurons.locating import locate
-from caploc.neurons.options import Enhancing, Rule
+from caploc.neurons.options import Enhancing
 from caploc.neurons.study import open_study
 from caploc.neurons.training import TuningArm
 from caploc.stats.chance import FEWEST
@@ -50,32 +49,6 @@ def gold(arm, task):
     """An arm's change of a task's log-probability."""
     (change,) = [c for c in arm["changes"] if (c["task"], c["measure"]) == (task, GOLD)]
     return change
-
-
-@pytest.mark.parametrize("task", TASKS)
-def test_every_arm_trains_as_many_weights_as_its_neurons_have(done, task):
-    folder, result, _ = done
-    (written,) = [
-        each
-        for each in json.loads((folder / "neurons.json").read_text())["tasks"]
-        if each["task"] == task
-    ]
-    (own,), draws = of(result, task, "located"), of(result, task, RANDOM)
-    assert own["neurons"] == len(written["neurons"]) > 10
-    assert len(draws) == FEWEST and [arm["draw"] for arm in draws] == list(range(FEWEST))
-    for arm in (own, *draws):
-        # a row of the gate, one of the other input, a column of the output; 128 weights each
-        assert arm["fit"]["parameters"] == 3 * 128 * len(written["neurons"])
-
-
-@pytest.mark.parametrize("task", TASKS)
-def test_nothing_tuned_changes_nothing(done, task):
-    _, result, _ = done
-    (nothing,) = of(result, task, "none")
-    assert nothing["fit"] is None
-    for change in nothing["changes"]:
-        assert change["before"] == change["after"]
-        assert change["change"]["mean"] == change["change"]["low"] == change["change"]["high"] == 0
 
 
 def test_the_matrix_is_what_the_arms_say(done):
@@ -240,11 +213,3 @@ def test_mistakes_are_told_before_a_model_is_loaded(run, patch, wrong, said):
     with pytest.raises(UserError) as refused:
         enhance_located(run, Enhancing(**wrong))
     assert said in str(refused.value)
-
-
-def test_no_neuron_is_one_sentence(tmp_path, patch):
-    locate(replace(STUDY, rule=Rule(sigma=60.0), tasks=TASKS[:1]), tmp_path)
-    with pytest.raises(
-        UserError, match="No neuron is located for .*, so there is none to tune; locate again"
-    ):
-        enhance_located(tmp_path, TUNED)

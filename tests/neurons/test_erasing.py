@@ -180,12 +180,6 @@ def test_no_located_neuron_is_one_sentence(planted, tmp_path, undrawn):
     )
 
 
-def test_a_folder_without_a_run_is_one_sentence(tmp_path):
-    with pytest.raises(UserError, match="holds no run of `caploc neurons locate`"):
-        erase(tmp_path, ASKED)
-    assert not (tmp_path / "rows.sqlite").exists()
-
-
 def test_neurons_of_ones_own_choice_are_erased_in_place_of_the_located(planted, run, undrawn):
     model, (warm, large) = planted(TWO), planted(TWO).tasks
     chosen = tuple(model.truth.needed["large"])

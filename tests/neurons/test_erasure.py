@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 from planted_models import SHARING, TWO, Planter
 
-from caploc.errors import BadOption
 from caploc.neurons.erasure import Eraser, tabulate_arms
 from caploc.neurons.finding import score_cache
 from caploc.neurons.options import BOTTOM, LAYERS, LOCATED, OWN, RANDOM, Erasing, Rule
@@ -174,15 +173,6 @@ def test_rows_that_are_stored_are_not_measured_again(planted, eraser):
     assert one.bench.cost.rows == LIMIT * 2 * (1 + 12)
     one.erase(source)
     assert one.bench.cost.rows == LIMIT * 2 * (1 + 12)
-
-
-def test_nothing_located_is_nothing_to_erase(planted, eraser):
-    with pytest.raises(BadOption) as refused:
-        eraser(rule=Rule(60.0)).erase(planted(TWO).source("warm"))
-    assert str(refused.value) == (
-        "No neuron was located for warm, so there is none to erase; take a lower --sigma, a "
-        "--share, or more examples."
-    )
 
 
 def test_the_table_of_arms_says_what_was_lost(planted, eraser):

@@ -43,12 +43,6 @@ def test_a_score_that_few_examples_carry_is_warned_of(sizes, settings, effective
     assert describe_task(told)["examples"] == ("20, weighing as 2" if warned else "20")
 
 
-def test_figures_on_disk_keep_the_sizes():
-    moments = scored(FEW).moments
-    again = Moments.from_arrays(moments.as_arrays())
-    assert again.effective_items == moments.effective_items < 3
-
-
 @pytest.mark.slow
 def test_locating_tells_what_erasing_costs(tmp_path_factory, tmp_path):
     model = Planter(tmp_path_factory)(TWO)

@@ -121,14 +121,6 @@ def test_a_folder_of_another_study_is_refused(tmp_path):
         read_study(tmp_path)
 
 
-def test_an_empty_folder_names_the_command_that_would_fill_it(tmp_path):
-    with pytest.raises(UserError) as refused:
-        read_study(tmp_path)
-    assert str(refused.value) == (
-        f"{tmp_path} holds no run of `caploc neurons locate`; name the folder of one."
-    )
-
-
 def test_data_are_read_before_the_model(tmp_path, monkeypatch):
     """Both fail here; the cheaper one must fail first."""
     order = []

@@ -6,14 +6,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from worlds import DEMO
-
 sys.path.insert(0, str(Path(__file__).parents[1] / "models"))
 from test_attribution import spans
 from test_loading import save
 from tiny import FAMILIES, GROUPED, build
 
-from caploc.errors import BadOption, ModelRefused
+from caploc.errors import ModelRefused
 from caploc.models import loading
 from caploc.models.cutting import knocked_out
 from caploc.models.loading import load_model
@@ -91,22 +89,6 @@ def test_what_reads_weights_is_refused(folder, monkeypatch):
     monkeypatch.setattr(loading, "memory_limits", lambda: {"cpu": 60_000})
     with pytest.raises(ModelRefused, match="reads its feed-forward weights; load it whole"):
         as_neurons(load_model(folder, device="spread"))
-
-
-@pytest.mark.parametrize(
-    ("fields", "method", "words"),
-    [
-        (
-            {"device": "spread"},
-            "logit",
-            "--method logit reads .* which are spread",
-        ),
-    ],
-)
-def test_what_cannot_be_scored_is_refused_before_weights_are_read(fields, method, words):
-    study = NeuronStudy(ModelOptions(DEMO, **fields), ("demo/addition",), Attribution(method))
-    with pytest.raises(BadOption, match=words):
-        study.check()
 
 
 def test_routed_experts_are_refused_before_weights_are_read(tmp_path):

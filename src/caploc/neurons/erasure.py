@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float64
 
-from caploc.errors import BadOption, pick
+from caploc.errors import pick
 from caploc.folder import ERASURE
 from caploc.measurement import Meter
 from caploc.neurons.finding import TaskNeurons
@@ -153,13 +153,8 @@ class Eraser:
     others: Chosen | None = None
 
     def arms(self) -> list[tuple[str, int, Chosen]]:
-        """List name, number and neurons of every arm; raises BadOption if nothing was located."""
+        """List name, number and neurons of every arm."""
         located, seed = self.found.located, self.asked.seed
-        if not located.any():
-            raise BadOption(
-                f"No neuron was located for {self.found.task}, so there is none to erase; take a "
-                "lower --sigma, a --share, or more examples."
-            )
         grid, moments = self.bench.neurons.grid, self.found.moments
         drawn = {
             RANDOM: random_sets(located, None, self.asked.draws, seed=seed),

@@ -1,13 +1,11 @@
 """The neurons that were damaged are found to be worth tuning, others are not; figures add up."""
 
-import json
 from contextlib import contextmanager
 
 import numpy as np
 import pytest
 import torch
 
-from caploc.errors import BadData
 from caploc.neurons.engine import gold_means
 from caploc.neurons.enhancing import GOLD, METRIC, enhance
 from caploc.neurons.model import list_projections
@@ -144,15 +142,3 @@ def test_controls_are_those_of_the_draws(figures):
             assert control.located == pytest.approx(located)
         reached = sum(each >= control.located for each in control.changes)
         assert control.p == pytest.approx((1 + reached) / 6)
-
-
-def test_an_enhancement_is_plain_json(figures):
-    told = json.loads(json.dumps(figures[0].as_dict(), allow_nan=False))
-    assert told["arms"][1]["fit"]["rate"] == 3e-3
-
-
-def test_too_few_examples_are_refused_before_anything_is_tuned(demo, spans_of):
-    spans = spans_of(data.addition, "train", 1)
-    own = make_arms(neurons(demo.grid, 3), demo.grid, names=["located"])
-    with pytest.raises(BadData, match="give at least 2"):
-        enhance(demo, spans, measuring(gold={"addition": spans}), own, QUICK)
