@@ -1,8 +1,7 @@
 """The running figures of scores, which are kept in a run's folder, a file for each question."""
 
 import zlib
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -46,16 +45,12 @@ class ArrayCache:
 
     def keep(self, asked: dict[str, Any], measured: Moments) -> Moments:
         """Write the answer to what is asked, and return it; raises StoreFailed if that fails."""
-        with self._whole(self.place(asked)) as part, part.open("wb") as file:
-            np.savez(file, **measured.as_arrays())  # type: ignore[arg-type]
+        path = self.place(asked)
+        with writing(path, "what was scored before is"):
+            self.folder.mkdir(parents=True, exist_ok=True)
+            with whole_path(path) as part, part.open("wb") as file:
+                np.savez(file, **measured.as_arrays())  # type: ignore[arg-type]
         return measured
 
     def place(self, asked: dict[str, Any]) -> Path:
         return self.folder / f"{digest(asked, COMPACT)}.npz"
-
-    @contextmanager
-    def _whole(self, path: Path) -> Iterator[Path]:
-        with writing(path, "what was scored before is"):
-            self.folder.mkdir(parents=True, exist_ok=True)
-            with whole_path(path) as part:
-                yield part
