@@ -4,6 +4,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from planted_models import Planter
 
 from caploc.models.loading import LoadedModel, load_model
 from caploc.neurons.model import NeuronModel, as_neurons
@@ -22,3 +23,15 @@ def demo() -> LoadedModel:
 def neurons(demo: LoadedModel) -> NeuronModel:
     """The same, seen as its neurons."""
     return as_neurons(demo)
+
+
+@pytest.fixture(scope="session")
+def planted(tmp_path_factory: pytest.TempPathFactory) -> Planter:
+    """Planted models, each written and loaded once."""
+    return Planter(tmp_path_factory)
+
+
+@pytest.fixture
+def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without pages, which take longer than all else and have tests of their own."""
+    monkeypatch.setattr("caploc.neurons.report.write_exhibits", lambda *told: None)

@@ -1,4 +1,4 @@
-"""Planted models on disk, each written and loaded once for a module's tests."""
+"""Planted models on disk, each written and loaded once."""
 
 from functools import cached_property
 

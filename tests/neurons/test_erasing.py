@@ -5,7 +5,7 @@ import shutil
 from dataclasses import replace
 
 import pytest
-from planted_models import TWO, Planter
+from planted_models import TWO
 
 from caploc.errors import UnknownName, UserError
 from caploc.neurons.erasure import ACTIVE_ON, erase
@@ -21,11 +21,6 @@ ASKED = Erasing(limit=LIMIT, draws=5)
 
 
 @pytest.fixture(scope="module")
-def planted(tmp_path_factory):
-    return Planter(tmp_path_factory)
-
-
-@pytest.fixture(scope="module")
 def located(planted, tmp_path_factory):
     folder, model = tmp_path_factory.mktemp("located"), planted(TWO)
     locate(NeuronStudy(model.options, model.tasks, examples=40, judged=0), folder)
@@ -36,12 +31,6 @@ def located(planted, tmp_path_factory):
 def run(located, tmp_path):
     """A finished run in a folder of its own."""
     return lambda name="run": shutil.copytree(located, tmp_path / name)
-
-
-@pytest.fixture
-def undrawn(monkeypatch):
-    """Without the pages, which take longer than all else and have tests of their own."""
-    monkeypatch.setattr("caploc.neurons.report.write_exhibits", lambda *told: None)
 
 
 class Counting(Silent):

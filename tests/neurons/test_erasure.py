@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from planted_models import SHARING, TWO, Planter
+from planted_models import SHARING, TWO
 
 from caploc.neurons.erasure import Eraser, tabulate_arms
 from caploc.neurons.finding import score_cache
@@ -19,11 +19,6 @@ pytestmark = pytest.mark.slow  # whole studies
 
 OPPOSED = PlantedNeurons(needed=8, opposing=4, seed=7)
 LIMIT = 60
-
-
-@pytest.fixture(scope="module")
-def planted(tmp_path_factory):
-    return Planter(tmp_path_factory)
 
 
 @pytest.fixture(scope="module")

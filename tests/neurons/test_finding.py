@@ -5,7 +5,7 @@ from itertools import permutations
 
 import numpy as np
 import pytest
-from planted_models import SHARING, TWO, Planter
+from planted_models import SHARING, TWO
 
 from caploc.errors import BadOption
 from caploc.neurons.finding import SIZES, Finder, score_cache, score_examples
@@ -18,11 +18,6 @@ from worlds.planted_neurons import PlantedNeurons
 
 OPPOSED = PlantedNeurons(needed=8, opposing=4, seed=7)
 CROWDED = PlantedNeurons(layers=2, width=64, needed=5, seed=8)
-
-
-@pytest.fixture(scope="module")
-def planted(tmp_path_factory):
-    return Planter(tmp_path_factory)
 
 
 @pytest.mark.parametrize("method", ["gradient", "integrated", "joint", "logit"])

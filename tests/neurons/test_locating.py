@@ -5,7 +5,7 @@ from html import unescape
 
 import numpy as np
 import pytest
-from planted_models import SHARING, TWO, Planter
+from planted_models import SHARING, TWO
 
 from caploc.neurons import finding
 from caploc.neurons.locating import locate
@@ -16,11 +16,6 @@ from caploc.progress import Silent
 pytestmark = pytest.mark.slow  # whole studies
 
 EXAMPLES = 60
-
-
-@pytest.fixture(scope="module")
-def planted(tmp_path_factory):
-    return Planter(tmp_path_factory)
 
 
 def study(model, **changes):
@@ -48,12 +43,6 @@ def done(planted, tmp_path_factory):
     folder, counter = tmp_path_factory.mktemp("run"), Counting()
     result, exhibits = locate(study(planted(TWO)), folder, counter, command="caploc neurons locate")
     return folder, counter, result, exhibits
-
-
-@pytest.fixture
-def undrawn(monkeypatch):
-    """Without the page, which takes longer than all else and has tests of its own."""
-    monkeypatch.setattr("caploc.neurons.report.write_exhibits", lambda *told: None)
 
 
 def names(task):

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from planted_models import TWO, Planter
+from planted_models import TWO
 
 from caploc.neurons.finding import TaskNeurons
 from caploc.neurons.locating import LocatedNeurons, describe_task, locate
@@ -44,8 +44,8 @@ def test_a_score_that_few_examples_carry_is_warned_of(sizes, settings, effective
 
 
 @pytest.mark.slow
-def test_locating_tells_what_erasing_costs(tmp_path_factory, tmp_path):
-    model = Planter(tmp_path_factory)(TWO)
+def test_locating_tells_what_erasing_costs(planted, tmp_path):
+    model = planted(TWO)
     study = NeuronStudy(model.options, model.tasks, Attribution("gradient"), examples=40, judged=20)
     result, exhibits = locate(study, tmp_path)
     for task in result["tasks"]:

@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from planted_models import TWO, Planter
+from planted_models import TWO
 
 from caploc.engine.encoding import RequestEncoder
 from caploc.errors import BadData, BadOption
@@ -14,11 +14,6 @@ from caploc.workbench import ModelOptions
 from worlds import DEMO
 
 MODEL = ModelOptions(DEMO, device="cpu")
-
-
-@pytest.fixture(scope="module")
-def planted(tmp_path_factory):
-    return Planter(tmp_path_factory)
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 import torch
-from planted_models import SHARING, TWO, Planter
+from planted_models import SHARING, TWO
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from worlds.planted import SHARPNESS
@@ -18,11 +18,6 @@ from worlds.planted_neurons import (
 OPPOSED = PlantedNeurons(layers=3, needed=8, opposing=4, seed=7)
 PLANS = [PlantedNeurons(needed=1), TWO, SHARING, OPPOSED]
 each_plan = pytest.mark.parametrize("plan", PLANS, ids=["one", "two", "sharing", "opposed"])
-
-
-@pytest.fixture(scope="module")
-def planted(tmp_path_factory):
-    return Planter(tmp_path_factory)
 
 
 def rows(model, task, split="test"):

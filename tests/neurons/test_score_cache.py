@@ -6,7 +6,7 @@ from dataclasses import asdict, replace
 
 import numpy as np
 import pytest
-from planted_models import TWO, Planter
+from planted_models import TWO
 
 from caploc.errors import StoreFailed
 from caploc.neurons.finding import STRETCH, Finder, score_cache
@@ -37,11 +37,6 @@ def same(one, other):
     for name, value in one.as_arrays().items():
         np.testing.assert_array_equal(value, other.as_arrays()[name])
     return True
-
-
-@pytest.fixture(scope="module")
-def planted(tmp_path_factory):
-    return Planter(tmp_path_factory)
 
 
 def test_what_was_measured_is_not_measured_again(tmp_path):

@@ -2,20 +2,12 @@
 
 import tracemalloc
 
-import pytest
-from planted_models import Planter
-
 from caploc.neurons.engine import Batcher
 from caploc.neurons.finding import accumulate, score_examples
 from caploc.neurons.options import Attribution
 from worlds.planted_neurons import PlantedNeurons
 
 WIDE = PlantedNeurons(layers=2, width=2048, seed=1)
-
-
-@pytest.fixture(scope="module")
-def planted(tmp_path_factory):
-    return Planter(tmp_path_factory)
 
 
 def peak(work):
