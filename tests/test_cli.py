@@ -17,10 +17,10 @@ from typer.testing import CliRunner
 from caploc import cli, console
 from caploc.cli import app, options
 from caploc.console import interruptible
+from caploc.declaration import ModelOptions
 from caploc.errors import UserError
 from caploc.progress import Silent
 from caploc.sandbox import pool
-from caploc.workbench import ModelOptions
 from worlds import DEMO
 from worlds.planted import Planted, write_planted
 

@@ -2,11 +2,11 @@
 
 import pytest
 
+from caploc.declaration import ModelOptions
 from caploc.models.loading import load_model
 from caploc.options import TaskOptions
 from caploc.playground.playground import Playground
 from caploc.playground.setting import make_setting
-from caploc.workbench import ModelOptions
 from worlds import CAPABILITIES, DEMO
 
 TASKS = [f"demo/{name}" for name in (*CAPABILITIES, "sentences", "prose")]

@@ -6,7 +6,7 @@ from dataclasses import asdict, replace
 
 import pytest
 
-from caploc.declaration import Study
+from caploc.declaration import ModelOptions, Study
 from caploc.errors import BadOption, UnknownName, UserError
 from caploc.finished import FinishedRun
 from caploc.options import TaskOptions
@@ -15,7 +15,6 @@ from caploc.playground.serving import address, describe_exposure, listen
 from caploc.playground.setting import make_setting, open_runs
 from caploc.tasks.catalog import load_task
 from caploc.tasks.task import Generated
-from caploc.workbench import ModelOptions
 from worlds import DEMO
 
 MODEL = ModelOptions(DEMO)

@@ -11,14 +11,13 @@ from starlette.testclient import TestClient
 
 from caploc.components import ALONE, read_heads
 from caploc.contents import RunFile, check_contents
-from caploc.declaration import Study
+from caploc.declaration import ModelOptions, Study
 from caploc.export.card import evidence_of
 from caploc.finished import FinishedRun
 from caploc.playground.app import application
 from caploc.playground.serving import PAGE, is_known, list_hosts
 from caploc.result import Result
 from caploc.wording import UNSEEN
-from caploc.workbench import ModelOptions
 from worlds import DEMO
 
 HEADS = ["L0H13", "L0H14"]

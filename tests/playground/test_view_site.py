@@ -9,14 +9,13 @@ from starlette.testclient import TestClient
 from viewed_runs import HOSTILE, QUESTION, answer_of, store_rows, stored_row, write_run
 
 import caploc
-from caploc.declaration import Study
+from caploc.declaration import ModelOptions, Study
 from caploc.options import Settings
 from caploc.playground.runs import identify
 from caploc.playground.serving import list_hosts
 from caploc.playground.view import Playgrounds, View, view_application
 from caploc.report.templates import page_policy
 from caploc.store import Store
-from caploc.workbench import ModelOptions
 from worlds import DEMO
 
 

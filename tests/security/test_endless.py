@@ -12,10 +12,9 @@ import time
 import pytest
 
 from caploc.components import Heads
-from caploc.declaration import Study
+from caploc.declaration import ModelOptions, Study
 from caploc.errors import BadOption
 from caploc.options import Settings
-from caploc.workbench import ModelOptions
 from worlds import DEMO
 
 

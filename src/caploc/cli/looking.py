@@ -207,8 +207,8 @@ def serve_playground(
 ) -> None:
     """Serve the playground of a model, or of runs of one."""
     options.check_runs(folder)
+    from caploc.declaration import Allowed
     from caploc.playground.setting import make_setting, open_runs
-    from caploc.workbench import Allowed
 
     with served():
         from caploc.playground.app import application

@@ -16,6 +16,7 @@ from transformers import LogitsProcessorList, PreTrainedTokenizerBase
 
 from caploc.components import Head, parse_components
 from caploc.contents import Answers, read_file
+from caploc.declaration import Allowed
 from caploc.engine.batch import BatchEngine
 from caploc.engine.encoding import UNFINISHED, Span, Stops, TokenizedPrompt, chat_template
 from caploc.engine.scores import last_logits
@@ -27,7 +28,6 @@ from caploc.models.knockout import knockout
 from caploc.models.loading import LoadedModel
 from caploc.result import AnswerPair, number
 from caploc.tasks.task import LogLikelihood, Rolling, Scored
-from caploc.workbench import Allowed
 
 INTACT, KNOCKED_OUT = SIDES = ("intact", "knocked_out")
 LIKELIEST = 5  # alternatives shown for each token

@@ -8,12 +8,12 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from caploc.components import Heads
+from caploc.declaration import Allowed, ModelOptions
 from caploc.errors import BadOption, UserError
 from caploc.finished import FinishedRun
 from caploc.folder import finished_in
 from caploc.options import TaskOptions
 from caploc.tasks.catalog import check_data, check_task_name
-from caploc.workbench import Allowed, ModelOptions
 
 MOST_TOKENS = 2048  # of one answer
 MOST_TURNS = 100  # of a talk

@@ -248,10 +248,10 @@ class Playgrounds:
 
     def settle(self, folders: Sequence[Path]) -> Any:
         """Put the first run and those beside it together; without these if one is unfit."""
+        from caploc.declaration import Allowed, ModelOptions
         from caploc.finished import FinishedRun  # loads torch
         from caploc.options import TaskOptions
         from caploc.playground.setting import make_setting
-        from caploc.workbench import Allowed, ModelOptions
 
         loading = ModelOptions(DEFAULT_MODEL, device=self.device)
         options = TaskOptions(allow_code=self.judges_code)

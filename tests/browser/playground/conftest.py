@@ -6,13 +6,12 @@ import pytest
 import uvicorn
 
 import caploc
-from caploc.declaration import Study
+from caploc.declaration import ModelOptions, Study
 from caploc.options import Settings, TaskOptions
 from caploc.playground.app import application
 from caploc.playground.playground import Playground
 from caploc.playground.serving import address, list_hosts, listen
 from caploc.playground.setting import make_setting, open_runs
-from caploc.workbench import ModelOptions
 from worlds import DEMO
 
 MODEL = ModelOptions(DEMO, device="cpu")

@@ -18,14 +18,13 @@ from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import expect
 
 import caploc
-from caploc.declaration import Study
+from caploc.declaration import ModelOptions, Study
 from caploc.options import Settings
 from caploc.playground.serving import address as address_of
 from caploc.playground.serving import list_hosts, listen
 from caploc.playground.view import Playgrounds, View, view_application
 from caploc.store import Store
 from caploc.wording import visible
-from caploc.workbench import ModelOptions
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "playground"))
 from viewed_runs import (  # noqa: E402
