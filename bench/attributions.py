@@ -33,7 +33,9 @@ from torch import Tensor
 
 from caploc import designs
 from caploc.console import progress
+from caploc.declaration import ModelOptions
 from caploc.engine.encoding import RequestEncoder, Span
+from caploc.measurement import Meters
 from caploc.models.hooks import temporary_hooks
 from caploc.models.loading import LoadedModel
 from caploc.options import TaskOptions
@@ -43,7 +45,6 @@ from caploc.search.scan import log_odds
 from caploc.store import Store
 from caploc.tasks.signal import Signal
 from caploc.tasks.task import responses_from_json
-from caploc.workbench import ModelOptions, Workbench
 from census import CASES, FILES, ROWS, Case, Census, write
 from clock import Stopwatch
 from measuring import say
@@ -265,7 +266,7 @@ def main() -> None:
         engine = model.engine()
         (task,) = model.tasks([case.task], TaskOptions())
         with progress(quiet=True) as watched, Store(ROWS / case.name / "rows.sqlite") as store:
-            bench = Workbench(engine, store)
+            bench = Meters(engine, store)
             census = Census(case, bench.meter(task), watched, bench)
             write(census, *attribute(census, asked.ways))
 

@@ -37,15 +37,15 @@ from pyarrow import parquet
 from caploc import designs
 from caploc.components import Heads
 from caploc.console import progress
+from caploc.declaration import ModelOptions
 from caploc.engine.batch import BatchEngine
-from caploc.measurement import Meter, as_measurements
+from caploc.measurement import Meter, Meters, as_measurements
 from caploc.models.loading import load_model
 from caploc.options import TaskOptions
 from caploc.recovery import Measurements, fit_paper_lasso
 from caploc.search import Plan, column_mask
 from caploc.store import Store
 from caploc.tasks.catalog import load_task
-from caploc.workbench import ModelOptions, Workbench
 
 MODEL = "qwen2.5-coder-0.5b"
 ROWS = Path("build/benchmarks")
@@ -125,7 +125,7 @@ class Census:
         engine = BatchEngine(
             load_model(MODEL, device="cpu", dtype="bfloat16"), AT_ONCE, MEMORY, "packed"
         )
-        self.data, self.bench = data, Workbench(engine, store)
+        self.data, self.bench = data, Meters(engine, store)
         self.loaded, self.heads = engine.loaded, engine.grid.size
         self.found: dict[tuple[str, str], list[Measurements]] = {}
 

@@ -28,15 +28,15 @@ from pyarrow import parquet
 from caploc import designs
 from caploc.components import Masks
 from caploc.console import progress
+from caploc.declaration import ModelOptions
 from caploc.engine.api import HeadModel
-from caploc.measurement import Meter, as_measurements
+from caploc.measurement import Meter, Meters, as_measurements
 from caploc.options import TaskOptions
 from caploc.progress import Progress
 from caploc.recovery import Measurements
 from caploc.search import Plan, column_mask
 from caploc.session import add_signal
 from caploc.store import Store
-from caploc.workbench import ModelOptions, Workbench
 
 ROWS = Path("build/census")
 FILES = Path(__file__).parent / "census"
@@ -103,7 +103,7 @@ class Census:
     case: Case
     meter: Meter
     watched: Progress
-    bench: Workbench[HeadModel]
+    bench: Meters[HeadModel]
 
     @property
     def fingerprint(self) -> str:
@@ -231,7 +231,7 @@ def measure(cases: Sequence[Case], arguments: argparse.Namespace) -> None:
             for case in cases:
                 (task,) = model.tasks([case.task], TaskOptions())
                 with Store(ROWS / case.name / "rows.sqlite") as store:
-                    bench = Workbench(engine, store)
+                    bench = Meters(engine, store)
                     census = Census(case, bench.meter(task), watched, bench)
                     write(census, *take(census, part, arguments))
 

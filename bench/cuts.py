@@ -31,7 +31,8 @@ import numpy as np
 import torch
 
 from caploc import designs
-from caploc.measurement import Meter
+from caploc.declaration import ModelOptions
+from caploc.measurement import Meter, Meters
 from caploc.options import Settings, TaskOptions
 from caploc.progress import Silent
 from caploc.search import METHODS, Found, Problem, column_mask
@@ -41,7 +42,6 @@ from caploc.tasks.catalog import list_twins
 from caploc.tasks.task import LogLikelihood, Task
 from caploc.validation import Check
 from caploc.validation.frontier import Promise, judge_frontier
-from caploc.workbench import ModelOptions, Workbench
 from measuring import say
 from metering import metered
 
@@ -80,7 +80,7 @@ class Cutting:
     judging: list[list[int]]
 
     @classmethod
-    def prepare(cls, bench: Workbench[Any], tasks: Sequence[Task], targets: int) -> "Cutting":
+    def prepare(cls, bench: Meters[Any], tasks: Sequence[Task], targets: int) -> "Cutting":
         """Split every task's examples in three."""
         meters = {task.name: bench.meter(task) for task in tasks} | {
             likely(task.name): bench.meter(task.with_outcome("logprob")) for task in tasks
@@ -342,7 +342,7 @@ def run_lora(
         model.save_pretrained(place)
         edited = ModelOptions(place, device="cpu")
         with Store(Path(place) / "rows.sqlite") as store:
-            bench = Workbench(edited.engine(), store)
+            bench = Meters(edited.engine(), store)
             after = [
                 bench.meter(task).measure(
                     Plan.crossed(task.name, column_mask(cutting.heads, ())[None], part),
@@ -370,7 +370,7 @@ def run_case(name: str, task: str, arguments: argparse.Namespace, kept: dict[str
     runs = kept.setdefault(f"{name}-{task}", {"tasks": tasks, "runs": []})
     done = {(run["arm"], run["seed"]) for run in runs["runs"]}
     with Store(place / "rows.sqlite") as store:
-        bench = Workbench(options.engine(), store)
+        bench = Meters(options.engine(), store)
         built = options.tasks(tasks, TaskOptions())
         cutting = Cutting.prepare(bench, built, 1 + len(twin))
         for arm, seed in product(arguments.arms, range(arguments.seeds)):

@@ -34,9 +34,10 @@ from scipy import stats
 
 from caploc import designs
 from caploc.components import Grid, Mask, Masks
+from caploc.declaration import split_examples
 from caploc.finished import FinishedRun
 from caploc.folder import RESULT
-from caploc.measurement import Meter
+from caploc.measurement import Meter, Meters
 from caploc.options import TaskOptions
 from caploc.progress import Silent
 from caploc.recovery import falls_short, paired
@@ -46,8 +47,6 @@ from caploc.session import one_of_each_question
 from caploc.store import Store, reading
 from caploc.tasks.catalog import load_task
 from caploc.tasks.task import Task
-from caploc.validation.frontier import split_examples
-from caploc.workbench import Workbench
 
 FIGURES = Path(__file__).with_suffix(".json")
 DRAWING = Path(__file__).parents[1] / "docs" / "results" / "dissociation.png"
@@ -314,7 +313,7 @@ def draw_random(grid: Grid[Any], heads: Sequence[str]) -> Masks:
     return whole[np.sort(first)[:RANDOM_SETS]]
 
 
-def measure(bench: Workbench[Any], one: Subject, other: Subject, against: int) -> Wordings:
+def measure(bench: Meters[Any], one: Subject, other: Subject, against: int) -> Wordings:
     """Ask a task in both wordings intact, without the set of `one`, and without random sets.
 
     Random sets are asked the first `against` of the examples; none are if that is 0.
@@ -378,7 +377,7 @@ def run(model: str, names: Sequence[str], goal: str, dtype: str) -> None:
         ]
     named = [each for each in subjects if each.heads]
     with Store(RUNS / name / ROWS) as store, subjects[0].run.answering() as engine:
-        bench = Workbench(engine, store)
+        bench = Meters(engine, store)
         found: dict[Pair, Wordings] = {}
         for against in (0, AGAINST_OWN, AGAINST_OTHERS):
             for one in named:
@@ -397,7 +396,7 @@ def wants_random(wordings: Wordings, *, own: bool) -> int:
 
 
 def write(
-    model: str, subjects: Sequence[Subject], found: Mapping[Pair, Wordings], bench: Workbench[Any]
+    model: str, subjects: Sequence[Subject], found: Mapping[Pair, Wordings], bench: Meters[Any]
 ) -> None:
     """Write a model's sets, outcomes and verdicts into the JSON."""
     outcomes: dict[str, dict[str, Any]] = {}

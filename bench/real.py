@@ -21,7 +21,8 @@ from pyarrow import parquet
 
 from caploc import designs
 from caploc.components import ALONE
-from caploc.measurement import Meter
+from caploc.declaration import ModelOptions
+from caploc.measurement import Meter, Meters
 from caploc.options import Settings, TaskOptions
 from caploc.progress import Silent
 from caploc.result import Effect, Member
@@ -30,7 +31,6 @@ from caploc.session import add_signal
 from caploc.store import Store
 from caploc.validation import Check
 from caploc.validation.members import confirm_members, judge, measure_members
-from caploc.workbench import ModelOptions, Workbench
 from census import CASES, FILES, ROWS, Case, wanted
 from measuring import say
 from metering import metered
@@ -279,7 +279,7 @@ def run_case(case: Case, arguments: argparse.Namespace, kept: dict[str, Any]) ->
     truth = Alone.read(case)
     with Store(ROWS / case.name / "rows.sqlite") as store:
         engine = model.engine()
-        bench = Workbench(engine, store)
+        bench = Meters(engine, store)
         (task,) = model.tasks([case.task], TaskOptions())
         probes = {task.name: bench.meter(task)}
         every = [*range(task.size)]

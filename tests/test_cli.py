@@ -17,10 +17,10 @@ from typer.testing import CliRunner
 from caploc import cli, console
 from caploc.cli import app, options
 from caploc.console import interruptible
+from caploc.declaration import ModelOptions
 from caploc.errors import UserError
 from caploc.progress import Silent
 from caploc.sandbox import pool
-from caploc.workbench import ModelOptions
 from worlds import DEMO
 from worlds.planted import Planted, write_planted
 
@@ -96,7 +96,7 @@ def typed(monkeypatch, capsys, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["view", "nowhere"], "There is no folder 'nowhere'"),
+        (["view", "nowhere", "--play"], "There is no folder 'nowhere'"),
         (["view", ".", "--port", "70000"], "--port must be 0 to 65535; got 70000"),
         (["view", "--model", "nowhere/at/all"], "nowhere/at/all"),
         (["view", "--task", "demo/additon"], "Did you mean 'demo/addition'?"),

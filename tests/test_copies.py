@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from caploc.declaration import Study
+from caploc.declaration import ModelOptions, Study
 from caploc.errors import BadData
 from caploc.given import write_task
 from caploc.progress import Silent
@@ -11,7 +11,6 @@ from caploc.recovery import fit_paired
 from caploc.recovery.estimate import Measurements
 from caploc.session import one_of_each_question
 from caploc.tasks.catalog import load_task
-from caploc.workbench import ModelOptions
 
 QUESTIONS, COPIES, WORLDS = 50, 12, 400
 

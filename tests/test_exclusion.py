@@ -3,13 +3,12 @@
 import pytest
 
 from caploc.components import Head, HeadFile, Heads, find_grid, write_heads
-from caploc.declaration import Study
+from caploc.declaration import ModelOptions, Study
 from caploc.errors import BadData, BadOption, UserError
 from caploc.exclusion import keep_universal, resolve_excluded
 from caploc.finished import FinishedRun
 from caploc.options import Settings
 from caploc.study import run_study
-from caploc.workbench import ModelOptions
 from worlds.planted import Planted, write_planted
 
 GRID = Heads((4, 4))
@@ -30,7 +29,7 @@ def own_cache(tmp_path, monkeypatch):
 
 
 def resolved(*given, top=2, kind="heads"):
-    return resolve_excluded(given, Source(), GRID, find_grid(kind, GRID), top)
+    return resolve_excluded(given, Source, GRID, find_grid(kind, GRID), top)
 
 
 def test_names_files_and_universal_heads_are_joined_each_once(tmp_path):

@@ -5,11 +5,10 @@ from dataclasses import asdict
 
 import pytest
 
-from caploc.declaration import Study
+from caploc.declaration import ModelOptions, Study
 from caploc.errors import UserError
 from caploc.finished import FinishedRun, restored
 from caploc.options import Settings, TaskOptions
-from caploc.workbench import ModelOptions
 from worlds import DEMO
 
 

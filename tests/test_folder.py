@@ -5,7 +5,7 @@ from dataclasses import asdict
 
 import pytest
 
-from caploc.declaration import Study
+from caploc.declaration import ModelOptions, Study
 from caploc.errors import BadOption, FolderTaken, UserError
 from caploc.folder import (
     RESULT,
@@ -14,7 +14,6 @@ from caploc.folder import (
     claim,
     finished_in,
 )
-from caploc.workbench import ModelOptions
 from worlds import DEMO
 
 STUDY = json.loads(json.dumps(asdict(Study(ModelOptions(DEMO), "demo/addition"))))

@@ -11,16 +11,16 @@ from peft import LoraConfig, get_peft_model
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import caploc
+from caploc.declaration import Allowed, ModelOptions
 from caploc.errors import BadData, BadOption, UserError
 from caploc.export import Export
 from caploc.finished import FinishedRun
 from caploc.given import GivenScorer, digest_pair, digest_weights, example_of, write_task
 from caploc.models.sources import find_source
 from caploc.options import TaskOptions
-from caploc.playground.chat import Chat
+from caploc.playground.answers import Chat
 from caploc.progress import Silent
 from caploc.tasks.catalog import load_task
-from caploc.workbench import Allowed, ModelOptions
 from worlds import DEMO
 
 SMALL = {"method": "css", "masks": 12, "rate": 0.05, "examples": 8, "limit": 8, "controls": 0}
@@ -74,7 +74,7 @@ def test_a_run_of_a_loaded_model_is_gone_on_with_by_its_name(
     monkeypatch.setattr(
         "caploc.engine.batch.BatchEngine.answer", lambda *_: pytest.fail("asked again")
     )
-    with run.workbench() as bench:
+    with run.meters() as bench:
         task = run.tasks()[run.study.task]
         bench.meter(task).under(np.zeros(96, dtype=bool), task.first(8), Silent(), "intact")
     assert "Without L0H10." in Chat.of(tmp_path / "run", None, 4, Allowed()).opening()

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from caploc.components import Heads
-from caploc.declaration import Study
+from caploc.declaration import ModelOptions, Study
 from caploc.errors import BadOption, UserError
 from caploc.interactions import (
     Contrast,
@@ -19,7 +19,6 @@ from caploc.interactions import (
 from caploc.options import Settings
 from caploc.progress import Silent
 from caploc.study import run_study
-from caploc.workbench import ModelOptions
 from worlds.planted import Planted, write_planted
 
 

@@ -3,11 +3,10 @@
 import pytest
 
 from caploc.contents import LiveRun, read_file
-from caploc.declaration import Study
+from caploc.declaration import ModelOptions, Study
 from caploc.options import Settings
 from caploc.progress import Silent
 from caploc.study import run_study
-from caploc.workbench import ModelOptions
 from worlds import DEMO
 
 STUDY = Study(

@@ -10,10 +10,11 @@ from typer.testing import CliRunner
 
 from caploc.cli import app
 from caploc.contents import read_file
-from caploc.declaration import Study
+from caploc.declaration import Allowed, ModelOptions, Study
 from caploc.errors import BadOption, UserError
 from caploc.finished import FinishedRun
 from caploc.folder import RESULT
+from caploc.measurement import Meters
 from caploc.modes import AVERAGED, POOL, Intervention
 from caploc.options import Mode, Settings, TaskOptions
 from caploc.progress import Silent
@@ -22,7 +23,6 @@ from caploc.store import Store
 from caploc.studies import read_studies
 from caploc.study import run_study
 from caploc.tasks.catalog import load_task
-from caploc.workbench import Allowed, ModelOptions, Workbench
 from worlds import DEMO
 
 TASK = "demo/addition"
@@ -112,7 +112,7 @@ def test_a_patch_takes_the_counterpart(pair):
 
 
 def rows_under(engine, store, task, mode, corrupted=None):
-    bench = Workbench(engine, store, intervention=Intervention(mode, 0, corrupted))
+    bench = Meters(engine, store, intervention=Intervention(mode, 0, corrupted))
     mask = np.arange(engine.grid.size) % 4 == 0
     rows = bench.meter(task).under(mask, range(8), Silent(), "rows")
     return bench, [row.outcome for row in rows]
@@ -127,7 +127,7 @@ def test_rows_of_one_mode_are_never_those_of_another(tmp_path, pair):
         found = [rows_under(engine, store, likelihood, mode, corrupted)[1] for mode in modes]
         assert len({tuple(each) for each in found}) == len(modes)
         for mode, before in zip(modes, found, strict=True):
-            again = Workbench(engine, store, intervention=Intervention(mode, 0, corrupted))
+            again = Meters(engine, store, intervention=Intervention(mode, 0, corrupted))
             meter = again.meter(likelihood)
             assert len(meter.known) == 8
             meter.ask = None  # nothing may be asked again
@@ -161,7 +161,7 @@ def test_a_study_goes_through_in_every_mode_and_comes_out_of_its_rows_again(tmp_
 def test_other_tasks_have_no_corrupted_prompts(pair):
     asked = study(Mode("patch", pair[1]), pair[0], other_tasks=("demo/code",))
     with pytest.raises(BadOption, match="none for demo/code"):
-        asked.check()
+        asked.check(asked.model.check())
 
 
 def test_counterparts_are_counted_and_measured_before_the_model_is_loaded(tmp_path, pair):

@@ -5,7 +5,7 @@ from functools import partial
 import pytest
 
 from caploc.contents import read_file
-from caploc.declaration import Study
+from caploc.declaration import ModelOptions, Study
 from caploc.export import Export
 from caploc.options import Settings
 from caploc.recovery import Measurements, fit_paired
@@ -13,7 +13,6 @@ from caploc.result import Result
 from caploc.search import METHODS, Found, Method
 from caploc.search.plan import Plan, intact_plan
 from caploc.study import run_study
-from caploc.workbench import ModelOptions
 from worlds.planted import Planted, write_planted
 
 PLAN = Planted(2, 4, needed=2, rescuers=1, strengths=(0.4, 0.2), examples=200, seed=1)

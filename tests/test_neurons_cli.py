@@ -12,8 +12,8 @@ from typer.testing import CliRunner
 from caploc import cli
 from caploc.cli import app
 from caploc.cli.neurons import neurons
+from caploc.declaration import ModelOptions
 from caploc.models.loading import load_model
-from caploc.workbench import ModelOptions
 from worlds import DEMO
 
 DOCS = Path(__file__).parents[1] / "docs"

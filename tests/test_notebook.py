@@ -7,11 +7,11 @@ import pytest
 
 import caploc
 from caploc import notebook
+from caploc.declaration import ModelOptions
 from caploc.errors import BadOption, UnknownName, UserError
 from caploc.process import without_bars
 from caploc.report.figures import print_svg
 from caploc.result import Result
-from caploc.workbench import ModelOptions
 from worlds import DEMO
 
 SMALL = {"method": "css", "masks": 12, "rate": 0.05, "examples": 8, "limit": 8, "controls": 0}

@@ -6,18 +6,9 @@ from pathlib import Path
 import pytest
 
 from caploc import options
-from caploc.declaration import Study
+from caploc.declaration import ModelOptions, Study, check_read, with_general_task
 from caploc.errors import BadOption, UnknownName, UserError
-from caploc.options import (
-    Mode,
-    ModelFields,
-    Settings,
-    StudyFields,
-    TaskOptions,
-    Workers,
-    build,
-    flags,
-)
+from caploc.options import Mode, Settings, TaskOptions, Workers, build, flags
 
 WRONG = [
     (Settings, {"rate": 0.0}, "--rate must be greater than 0; got 0.0."),
@@ -40,12 +31,12 @@ WRONG = [
     (Settings, {"rates": (0.0, 0.1)}, "--rates must be greater than 0; got 0.0."),
     (Settings, {"tap": 1}, "There is no option 'tap'. Did you mean 'top'?"),
     (
-        ModelFields,
+        ModelOptions,
         {"name": "m", "batch_size": 0},
         "--batch-size must be greater than or equal to 1; got 0.",
     ),
-    (ModelFields, {"name": "m", "device": "gpu"}, "There is no device 'gpu'; choose auto, cpu,"),
-    (ModelFields, {"name": "m", "backend": "page"}, "There is no engine 'page'."),
+    (ModelOptions, {"name": "m", "device": "gpu"}, "There is no device 'gpu'; choose auto, cpu,"),
+    (ModelOptions, {"name": "m", "backend": "page"}, "There is no engine 'page'."),
     (TaskOptions, {"fewshot": -1}, "--fewshot must be greater than or equal to 0; got -1."),
     (TaskOptions, {"outcome": "loss"}, "There is no --outcome 'loss'. Known: logprob, metric."),
     (Mode, {"name": "median"}, "There is no mode 'median'. Did you mean 'mean'?"),
@@ -57,16 +48,16 @@ WRONG = [
         {"name": "patch", "corrupted": "x", "positions": "first"},
         "--positions is all, last, changed or numbers such as -2,-1; got 'first'.",
     ),
-    (StudyFields, {"model": ModelFields("m"), "task": "t", "limit": 0}, "--limit must be greater"),
-    (StudyFields, {"model": ModelFields("m"), "task": "t", "controls": -1}, "--controls must be"),
-    (StudyFields, {"model": ModelFields("m"), "task": "t", "examples": 0}, "--examples must be"),
+    (Study, {"model": ModelOptions("m"), "task": "t", "limit": 0}, "--limit must be greater"),
+    (Study, {"model": ModelOptions("m"), "task": "t", "controls": -1}, "--controls must be"),
+    (Study, {"model": ModelOptions("m"), "task": "t", "examples": 0}, "--examples must be"),
     (
-        StudyFields,
-        {"model": ModelFields("m"), "task": "t", "leave_out": 1},
+        Study,
+        {"model": ModelOptions("m"), "task": "t", "leave_out": 1},
         "--leave-out must be less than 1; got 1.",
     ),
-    (StudyFields, {"model": ModelFields("m"), "task": "t", "method": "csss"}, "Did you mean 'css'"),
-    (StudyFields, {"model": ModelFields("m")}, "--task is missing."),
+    (Study, {"model": ModelOptions("m"), "task": "t", "method": "csss"}, "Did you mean 'css'"),
+    (Study, {"model": ModelOptions("m")}, "--task is missing."),
 ]
 
 
@@ -84,7 +75,7 @@ def test_what_means_nothing_is_refused_with_the_value_and_what_is_allowed(kind, 
 
 def test_all_that_is_wrong_is_said_at_once():
     with pytest.raises(BadOption) as refused:
-        build(StudyFields, {"model": "m", "task": "t", "top": 0, "fewshot": "few"})
+        build(Study, {"model": "m", "task": "t", "top": 0, "fewshot": "few"})
     assert "--top must be" in str(refused.value) and "--fewshot must be" in str(refused.value)
 
 
@@ -96,30 +87,30 @@ def test_a_change_is_checked_too():
 def test_a_study_is_built_from_names_as_they_are_typed():
     said = {"model": "m", "task": "t", "top": "3", "also": ["a"], "engine": "plain"}
     said |= {"rates": ["0.1", "0.2"], "mode": "mean", "fewshot": "2", "quick": True}
-    study = build(StudyFields, said)
-    assert study.model == ModelFields("m", backend="plain") and study.mode == Mode("mean")
+    study = build(Study, said)
+    assert study.model == ModelOptions("m", backend="plain") and study.mode == Mode("mean")
     assert study.settings == Settings(top=3, rates=(0.1, 0.2))
     assert study.options.fewshot == 2 and study.other_tasks == ("a",) and study.quick
 
 
 def test_a_whole_record_is_changed_by_what_else_is_said():
     said = {"model": "m", "task": "t", "settings": Settings(top=3, seed=1), "seed": 2}
-    assert build(StudyFields, said).settings == Settings(top=3, seed=2)
+    assert build(Study, said).settings == Settings(top=3, seed=2)
 
 
 def test_every_name_leads_to_a_field_and_back():
-    study = StudyFields(ModelFields("m"), "t")
-    for name, flag in flags(StudyFields).items():
+    study = Study(ModelOptions("m"), "t")
+    for name, flag in flags(Study).items():
         value = asdict(study)
         for part in flag.place:
             value = value[part]
-        assert name == flag.name and (flag.option.help or name == "training")
+        assert name == flag.name and (flag.option.help or name in ("training", "workers"))
 
 
 def test_paths_are_seen_from_where_they_are_named(tmp_path):
     (tmp_path / "own.yaml").touch()
     said = {"model": "m", "task": "own.yaml", "also": ("own.yaml", "b"), "data": {"test": "x.csv"}}
-    study = build(StudyFields, said, tmp_path)
+    study = build(Study, said, tmp_path)
     own = str(tmp_path / "own.yaml")
     assert (study.task, study.other_tasks) == (own, (own, "b"))
     assert study.options.data == {"test": str(tmp_path / "x.csv")}
@@ -139,18 +130,18 @@ def test_an_option_that_nobody_reads_is_refused():
         ({"price": 0.1}, ["scan"], "heads", "--price is for --goal specific; got --goal heads."),
     ):
         with pytest.raises(BadOption, match=read):
-            options.check_read(said, methods, goal)
-    options.check_read({"rate": 0.1, "goal": "set"}, ["css", "scan"], "set")
+            check_read(said, methods, goal)
+    check_read({"rate": 0.1, "goal": "set"}, ["css", "scan"], "set")
 
 
 def test_a_general_task_goes_with_every_other_unless_one_is_named():
-    assert options.with_general_task({"task": "words/past"})["also"] == ("words/copy",)
-    assert options.with_general_task({"task": "words/past", "also": ()})["also"] == ()
-    assert options.with_general_task({"task": "gsm8k"})["also"] == ("words/copy",)
-    assert options.with_general_task({"task": "words/copy"})["also"] == ()
-    assert "also" not in options.with_general_task({"task": "words/past", "mode": "patch"})
+    assert with_general_task({"task": "words/past"})["also"] == ("words/copy",)
+    assert with_general_task({"task": "words/past", "also": ()})["also"] == ()
+    assert with_general_task({"task": "gsm8k"})["also"] == ("words/copy",)
+    assert with_general_task({"task": "words/copy"})["also"] == ()
+    assert "also" not in with_general_task({"task": "words/past", "mode": "patch"})
 
 
 def test_an_unknown_name_of_many_is_told_with_the_nearest():
     with pytest.raises(UnknownName, match="no option 'spar'. Did you mean 'spare'"):
-        build(StudyFields, {"model": "m", "task": "t", "spar": ("a",)})
+        build(Study, {"model": "m", "task": "t", "spar": ("a",)})

@@ -2,11 +2,10 @@
 
 from dataclasses import replace
 
-from caploc.declaration import Study
+from caploc.declaration import ModelOptions, Study
 from caploc.naming import GENERAL
 from caploc.progress import Silent
 from caploc.session import without_unfit_control
-from caploc.workbench import ModelOptions
 
 TASKS = "words/past", "words/plural", GENERAL
 STUDY = Study(ModelOptions("any"), TASKS[0], other_tasks=TASKS[1:])

@@ -2,12 +2,11 @@
 
 import pytest
 
-from caploc.declaration import Study
+from caploc.declaration import ModelOptions, Study
 from caploc.options import Settings
 from caploc.result import Verdict
 from caploc.study import run_study
 from caploc.verdict import make_card
-from caploc.workbench import ModelOptions
 from worlds.planted import Planted, write_planted
 
 

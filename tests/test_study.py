@@ -16,7 +16,7 @@ import pytest
 import caploc
 from caploc.components import Heads
 from caploc.contents import Curve, read_file
-from caploc.declaration import Study
+from caploc.declaration import Allowed, ModelOptions, Study
 from caploc.engine.batch import BatchEngine
 from caploc.errors import BadOption, FolderTaken, UnknownName, UserError
 from caploc.evaluation import Evaluation, curve, evaluate
@@ -24,7 +24,6 @@ from caploc.options import Settings, TaskOptions
 from caploc.progress import Silent
 from caploc.studies.running import locate_all, rewrite_report
 from caploc.study import run_study
-from caploc.workbench import Allowed, ModelOptions
 from worlds import DEMO
 
 MODEL = ModelOptions(DEMO)
@@ -492,7 +491,7 @@ def test_a_study_of_thousands_of_tasks_is_refused():
     """A run folder from elsewhere may name them, and each would be loaded."""
     others = tuple(f"demo/{number}" for number in range(5000))
     with pytest.raises(BadOption, match=r"names 5,001 tasks, and a study has at most 256"):
-        Study(ModelOptions(DEMO), "demo/addition", other_tasks=others).check()
+        Study(ModelOptions(DEMO), "demo/addition", other_tasks=others).check(Heads((1,)))
     with pytest.raises(BadOption, match=r"The run in x names 5,000 tasks"):
         Allowed().check("The run in x", ModelOptions(DEMO), TaskOptions(), others)
 
@@ -524,4 +523,4 @@ def test_a_specific_set_must_break_the_twin_that_caploc_brings(change, twins):
         settings=Settings(goal="specific"),
         spare=("words/upper",),
     )
-    assert replace(study, **change).check().twins == twins
+    assert replace(study, **change).check(Heads((9,))).twins == twins

@@ -6,14 +6,13 @@ from dataclasses import asdict, replace
 import pytest
 import torch
 
-from caploc.declaration import Study
+from caploc.declaration import ModelOptions, Study
 from caploc.errors import FolderTaken
 from caploc.folder import claim
 from caploc.models import loading
 from caploc.options import Settings
 from caploc.progress import Silent
 from caploc.study import run_study
-from caploc.workbench import ModelOptions
 from worlds import DEMO
 
 CSS = Study(

@@ -7,12 +7,13 @@ import numpy as np
 import pytest
 
 from caploc.components import Heads, find_grid
-from caploc.declaration import Study
+from caploc.declaration import ModelOptions, Study
 from caploc.errors import BadOption
 from caploc.evaluation import Evaluation, curve, evaluate
 from caploc.export import Export
 from caploc.finished import FinishedRun
 from caploc.interactions import interactions
+from caploc.measurement import Meters
 from caploc.options import Settings, TaskOptions
 from caploc.progress import Silent
 from caploc.search.plan import Plan
@@ -20,7 +21,6 @@ from caploc.store import Store
 from caploc.study import run_study
 from caploc.universal import Trials, find_universal
 from caploc.verdict import make_card
-from caploc.workbench import ModelOptions, Workbench
 from worlds.planted import Planted, write_planted
 
 PLAN = Planted(8, 8, needed=2, strengths=(0.4, 0.3), sharing=2, seed=1)
@@ -127,8 +127,8 @@ def test_rows_of_components_are_those_of_their_heads(planted, tmp_path, kind):
     masks = random.random((6, grid.size)) < 0.2
     with Store(tmp_path / "rows.sqlite") as store:
         engine = model.engine()
-        parts, heads = (Workbench(engine, store, components=each) for each in (kind, "heads"))
-        assert parts.grid == grid and heads.grid == Workbench(engine, store).grid == GRID
+        parts, heads = (Meters(engine, store, components=each) for each in (kind, "heads"))
+        assert parts.grid == grid and heads.grid == Meters(engine, store).grid == GRID
         once = parts.meter(task).measure(Plan.crossed(task.name, masks, range(5)), Silent(), "")
         cut = GRID.mask(())[None] | np.stack([GRID.mask(grid.named(mask)) for mask in masks])
         again = heads.meter(task)
@@ -179,7 +179,9 @@ def test_universal_components_are_tried_as_such(planted, found, tmp_path):
 
 def test_a_model_without_groups_is_refused_before_it_is_loaded(tmp_path):
     write_planted(tmp_path / "model", Planted(2, 4, needed=1, examples=100))
-    with pytest.raises(BadOption, match="no key-value groups"):
-        study_of(tmp_path / "model", "groups").check()
-    with pytest.raises(BadOption, match="--top 3 is more than the 2 layers"):
-        study_of(tmp_path / "model", "layers", top=3).check()
+    for said, study in (
+        ("no key-value groups", study_of(tmp_path / "model", "groups")),
+        ("--top 3 is more than the 2 layers", study_of(tmp_path / "model", "layers", top=3)),
+    ):
+        with pytest.raises(BadOption, match=said):
+            study.check(study.model.check())

@@ -8,13 +8,11 @@ from dataclasses import replace
 import pytest
 
 from caploc.contents import Curve, read_file
-from caploc.declaration import Study
+from caploc.declaration import CURVED, ModelOptions, Study
 from caploc.evaluation import curve
 from caploc.options import Settings
 from caploc.progress import Silent
 from caploc.study import run_study
-from caploc.validation import CURVED
-from caploc.workbench import ModelOptions
 from worlds.planted import Planted, write_planted
 
 pytestmark = pytest.mark.slow  # whole studies

@@ -27,7 +27,7 @@ import caploc
 from caploc.declaration import Study
 from caploc.options import Settings
 from caploc.study import run_study
-from caploc.workbench import ModelOptions
+from caploc.declaration import ModelOptions
 
 folder, out, package = map(Path, sys.argv[1:])
 assert Path(caploc.__file__).is_relative_to(package)

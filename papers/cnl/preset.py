@@ -6,6 +6,7 @@ from typing import Any, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from caploc.declaration import ModelOptions
 from caploc.errors import BadOption, describe_faults, pick
 from caploc.files import read_toml
 from caploc.naming import placed
@@ -14,7 +15,6 @@ from caploc.neurons.options import Attribution, Controlling, Enhancing, Erasing,
 from caploc.neurons.study import NeuronStudy
 from caploc.options import TaskOptions
 from caploc.tasks.catalog import check_task_name
-from caploc.workbench import ModelOptions
 
 Step = Literal["located", "scored", "erased", "tuned", "fidelity", "reliability", "decoupled"]
 Method = Literal["neurons", "tracing", "circuits"]

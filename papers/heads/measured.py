@@ -17,12 +17,14 @@ from typing import Any
 import numpy as np
 
 from caploc.components import Head, Heads
+from caploc.declaration import Allowed, ModelOptions, with_general_task
 from caploc.errors import BadOption, pick
 from caploc.files import read_toml
 from caploc.finished import FinishedRun
 from caploc.folder import RESULT, claim
+from caploc.measurement import Meters
 from caploc.naming import placed
-from caploc.options import build, with_general_task
+from caploc.options import build
 from caploc.progress import Progress
 from caploc.recovery import paired_standard_error
 from caploc.result import Result
@@ -33,7 +35,6 @@ from caploc.tasks.catalog import TaskOptions
 from caploc.tasks.task import Task
 from caploc.validation import Comparison, score_both, scored_differences
 from caploc.validation.failures import categorize_failures
-from caploc.workbench import Allowed, ModelOptions, Workbench
 
 WIDTH = 1.96  # standard errors on either side of a 95 % interval
 CLEAR = 2.0  # standard errors that an intact score must lie above chance
@@ -227,7 +228,7 @@ class Measured:
     setup: Setup
     label: str
     runs: Mapping[tuple[str, str], Result]  # by the labels of benchmark and method
-    bench: Workbench[Any]
+    bench: Meters[Any]
     options: TaskOptions
     progress: Progress
     known: dict[Any, Comparison] = field(default_factory=dict)
@@ -388,4 +389,4 @@ def open_measured(
         model.answering() as engine,
     ):
         options = TaskOptions(allow_code=allowed.code)
-        yield Measured(setup, label, runs, Workbench(engine, store), options, progress)
+        yield Measured(setup, label, runs, Meters(engine, store), options, progress)

@@ -2,11 +2,11 @@
 
 from collections.abc import Mapping
 
-from caploc.declaration import CHECKED, Study
+from caploc.declaration import CHECKED, CURVED, JUDGED, SEARCHED, Study
 from caploc.search import METHODS, Problem
 from caploc.tasks.task import Task
-from caploc.validation import CURVED, EXAMPLES, MASKS, REPEATED
-from caploc.validation.frontier import CONFIRMED, JUDGED, OFFERED, SEARCHED
+from caploc.validation import EXAMPLES, MASKS, REPEATED
+from caploc.validation.frontier import CONFIRMED, OFFERED
 
 ELSEWHERE = 24  # examples of each other task, to tell heads that break everything
 SETS = 20  # that a search for a specific one hands to its check, at most as a rule

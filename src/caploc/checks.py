@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 from caploc import designs
 from caploc.contents import Curve
-from caploc.declaration import CHECKED
+from caploc.declaration import CHECKED, split_examples
 from caploc.measurement import Meter
 from caploc.models.loading import LoadedModel
 from caploc.options import ZERO
@@ -33,7 +33,6 @@ from caploc.validation.frontier import (
     frontier_note,
     judge_frontier,
     offer_part,
-    split_examples,
 )
 from caploc.validation.members import confirm_members, judge, measure_members
 from caploc.validation.text import measure_text
@@ -175,7 +174,9 @@ def show_action(session: Session, failures: Failures, column: int) -> HeadAction
 
     lost = [pair.example for pair in list_lost(failures) if pair.example is not None]
     component = session.grid.components[column]
-    return describe_action(session.engine, session.task, lost[0], component) if lost else None
+    return (
+        describe_action(session.meters.engine, session.task, lost[0], component) if lost else None
+    )
 
 
 def compare_text(session: Session, columns: Sequence[int]) -> TextChange | None:
@@ -183,7 +184,7 @@ def compare_text(session: Session, columns: Sequence[int]) -> TextChange | None:
 
     None without heads, or where something else than zero takes their place.
     """
-    loaded, zero = session.engine.loaded, session.study.mode.name == ZERO
+    loaded, zero = session.meters.engine.loaded, session.study.mode.name == ZERO
     if not columns or not zero or not isinstance(loaded, LoadedModel):
         return None
     mask = session.grid.cut_mask(column_mask(session.grid.size, columns)[None])[0]

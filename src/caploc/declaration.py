@@ -1,26 +1,55 @@
-"""What a study is asked to do: one task on one model with one method, declared and checked."""
+"""What is asked for: a model, and a study of it with all its options, each declared once.
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+The command line, files of many studies, the Python call and run.json are this record. Neither
+PyTorch nor lm-eval is imported before a model or a task is asked for.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from itertools import chain
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+
+from annotated_types import Ge, Le, Lt, MinLen
+from pydantic import AfterValidator
 
 from caploc import designs
-from caploc.components import Grid, Heads, find_grid
-from caploc.errors import BadOption
-from caploc.exclusion import resolve_excluded
-from caploc.modes import Intervention
-from caploc.naming import are_twins
-from caploc.options import MOST_MASKS, StudyFields, record
+from caploc.components import HEADS, KINDS, Grid, Heads, find_grid
+from caploc.errors import BadOption, UserError, pick
+from caploc.naming import are_twins, check_examples, default_others
+from caploc.options import (
+    MOST_MASKS,
+    MOST_ROWS,
+    PACKAGED,
+    PATCH,
+    Mode,
+    Option,
+    Settings,
+    TaskOptions,
+    Workers,
+    check_data_file,
+    check_device,
+    flag_of,
+    flags,
+    one_of,
+    record,
+)
+from caploc.registries import ENGINES, METHODS, PACKED
 from caploc.result import Subsets
-from caploc.search import METHODS, Problem
-from caploc.tasks.catalog import check_data, check_task_name, list_twins
-from caploc.tasks.defects import without_defects
-from caploc.tasks.task import Request, Task
-from caploc.validation import CURVED
-from caploc.validation.frontier import check_sides, split_examples
 from caploc.wording import called
-from caploc.workbench import ModelOptions, check_task_count, load_intervention
+
+if TYPE_CHECKING:  # what is loaded once a model is, or workers are asked for
+    from transformers import PreTrainedTokenizerBase
+
+    from caploc.engine.api import HeadModel, RowEngine
+    from caploc.engine.batch import BatchEngine
+    from caploc.models.loading import LoadedModel, Weights
+    from caploc.models.sources import ModelSource
+    from caploc.modes import Intervention
+    from caploc.tasks.catalog import ScoreAnswer
+    from caploc.tasks.task import Request, Task
 
 PAPER_EXAMPLES = 100  # that the paper's methods find heads on
 SCAN_EXAMPLES = 400  # that the default search draws on, at most
@@ -28,6 +57,172 @@ FINDING = 2 / 3  # of a small task's examples, to find heads on; the rest is for
 FRESH = 600  # examples kept for the check, at most
 CHECKED = 100  # of them that no search sees: the finding, controls and held-out masks are on them
 FEWEST_FRESH = 20  # below which there is no check on fresh examples; so few no search sees
+SEARCHED = 60  # examples of a spared task or a twin that the search may use
+JUDGED = 240  # others, on which sets are judged, at most
+CURVED = 100  # examples of each task, at most, that a run draws its own curve on
+MOST_TASKS = 256  # of a study: its own and those beside it; each is loaded and scored
+
+
+@record(frozen=True)
+class ModelOptions:
+    """Which model, and how it is loaded; see `caploc.load_model`.
+
+    With `workers` each of them loads it and answers rows.
+    """
+
+    panel: ClassVar[str] = "Model"
+    name: Annotated[
+        str,
+        Option(
+            "Hugging Face id, folder, GGUF file, or a name of `caploc models`.", "model", path=True
+        ),
+    ]
+    device: Annotated[
+        str,
+        AfterValidator(check_device),
+        Option(
+            "auto, cpu, cuda, cuda:1, mps; spread: over all devices, memory and disk.", basic=True
+        ),
+    ] = "auto"
+    dtype: Annotated[str, Option("auto (the checkpoint's), float32, bfloat16, float16.")] = "auto"
+    revision: Annotated[str | None, Option("Branch, tag or commit on the Hub.")] = None
+    trust_remote_code: Annotated[
+        bool,
+        Option(
+            "Run code from the model's repository, or named by the file of a run's task.",
+            trust=True,
+        ),
+    ] = False
+    projections: Annotated[
+        str | None, Option("Attention output projections: 'model.layers.{layer}.self_attn.o_proj'.")
+    ] = None
+    batch_size: Annotated[
+        int | None, Ge(1), Option("Rows in a batch at most; measured if absent.")
+    ] = None
+    quantize: Annotated[str | None, Option("Quantize weights with bitsandbytes: 8bit or 4bit.")] = (
+        None
+    )
+    gguf: Annotated[
+        str | None, Option("GGUF file to read, of the model's folder or repository.")
+    ] = None
+    backend: Annotated[
+        str,
+        one_of(ENGINES, "engine"),
+        Option(
+            "packed (caploc's own), vllm, or plain (transformers' generate, nothing shared).",
+            "engine",
+        ),
+    ] = PACKED
+    workers: Workers | None = None
+
+    def check(self) -> Heads:
+        """Refuse, by a UserError, what shows before weights are read; return the model's grid."""
+        from caploc.engine import check_engine
+        from caploc.models.loading import check_model
+
+        if self.revision is not None and not self.revision.isprintable():
+            raise BadOption(f"--revision must be a branch, tag or commit; got {self.revision!r}.")
+        check_engine(self.backend, "--workers" if self.workers is not None else None)
+        if self.workers is None:
+            return check_model(**self.loading())
+        from caploc.models.placement import SCHEMES
+        from caploc.workers.ray_backend import check_workers
+
+        check_workers(self.workers, self.device)
+        if self.quantize is not None:
+            pick(SCHEMES, self.quantize, "quantization")
+        return self.weights().check(self.projections)
+
+    def check_here(self, why: str) -> None:
+        """Refuse, by a BadOption, a model of workers that this process, too, has to load."""
+        if self.workers is None:
+            return
+        try:
+            replace(self, workers=None).check()
+        except UserError as error:
+            raise BadOption(f"{error} This process itself {why}.") from error
+
+    def source(self) -> "ModelSource":
+        """Find the model's files; raises UserError if there is no such model."""
+        from caploc.models.sources import find_source
+
+        return find_source(self.name, self.revision, self.gguf)
+
+    def loading(self) -> dict[str, Any]:
+        """List the arguments of `load_model`."""
+        fields = asdict(self)
+        del fields["batch_size"], fields["workers"], fields["backend"]
+        return fields
+
+    def weights(self) -> "Weights":
+        """Find the weights to be loaded; none is read. Those of workers as if plain and spread."""
+        from caploc.models.devices import SPREAD
+        from caploc.models.loading import choose_weights
+
+        how = self.loading()
+        del how["projections"]
+        if self.workers is not None:
+            # their machines may have devices, memory and packages that this one has not
+            how |= {"device": SPREAD, "quantize": None}
+        return choose_weights(**how)
+
+    def hint(self) -> str | None:
+        """Say how rows would take less time, as far as is known before weights are read."""
+        return None if self.workers is not None else self.weights().quicker
+
+    def engine(self) -> "BatchEngine[LoadedModel]":
+        """Load the model, find and prove its heads."""
+        from caploc.engine.batch import BatchEngine
+        from caploc.models.loading import load_model
+
+        return BatchEngine(load_model(**self.loading()), self.batch_size, backend=self.backend)
+
+    @contextmanager
+    def answering(self) -> "Iterator[RowEngine[HeadModel]]":
+        """Answer rows by an engine of this process, or by workers while the block runs."""
+        if self.workers is None:
+            yield self.engine()
+            return
+        from caploc.workers.distributed import DistributedEngine, WorkerRecipe
+        from caploc.workers.ray_backend import WorkerPool
+
+        recipe = WorkerRecipe(self.loading(), self.batch_size)
+        with DistributedEngine(WorkerPool(self.workers, recipe, self.device)) as engine:
+            yield engine
+
+    def tokenizer(self) -> "PreTrainedTokenizerBase":
+        from caploc.models.loading import load_tokenizer
+
+        return load_tokenizer(
+            self.name,
+            revision=self.revision,
+            gguf=self.gguf,
+            trust_remote_code=self.trust_remote_code,
+        )
+
+    def tasks(
+        self,
+        names: Sequence[str],
+        options: TaskOptions,
+        tokenizer: "PreTrainedTokenizerBase | None" = None,
+        score: "ScoreAnswer | None" = None,
+    ) -> "list[Task]":
+        """Load tasks and build their requests; of the model only the tokenizer is read.
+
+        A task that wants a chat template gets the plain prompt where the tokenizer has none.
+        `tokenizer` is one that is loaded already; `score` judges the answers of tasks that leave
+        it to the program.
+        """
+        from caploc.tasks.catalog import load_task, wants_chat_template
+
+        chat = None
+        if options.chat_template or any(map(wants_chat_template, names)):
+            tokenizer = tokenizer or self.tokenizer()
+            if options.chat_template or tokenizer.chat_template is not None:
+                from caploc.engine.encoding import chat_template
+
+                chat = chat_template(tokenizer)
+        return [load_task(name, options, chat, score) for name in names]
 
 
 @dataclass(frozen=True)
@@ -52,11 +247,114 @@ class Draw:
         return self.held_out or self.searched
 
 
-@record(frozen=True)
-class Study(StudyFields):
-    """A study of a model that can be loaded: what follows from what was chosen."""
+def split_examples(size: int, seed: int) -> tuple[list[int], list[int]]:
+    """Draw examples of another task, to search on and to judge on; of few, half for each."""
+    count = min(SEARCHED, max(size // 2, 1))
+    drawn = designs.draw_examples(size, min(size, count + JUDGED), seed=seed)
+    return drawn[:count], drawn[count:] or drawn[:count]
 
+
+@record(frozen=True)
+class Study:
+    """What to do: one task on one model with one method. Everything else follows from it.
+
+    `settings.budget`, in rows, is what the default search may spend; for the other methods it
+    decides the number of masks (or, for those that draw none, of examples). `examples` are those
+    that heads are found on (None: as many as suits the method and the task). `other_tasks` are
+    scored before and after, to see what else breaks; so are those that a specific set must
+    `spare`, and its `twins`, the task in other words, which it must break as well (none named:
+    those that caploc brings; `none`: no such). `limit` caps the examples of every final score;
+    `components` says what is knocked out, and those that hold heads of `exclude` (names, files of
+    heads, or `universal`) are left in and never named;
+    `controls` is the number of random sets of heads to compare with, and 0 leaves out that
+    check and the held-out masks. `quick` leaves out the look for a smaller, more specific
+    set, and the curve over its heads. `disjoint` keeps the examples that the search saw out of
+    the task's final score, in which the paper leaves them. `track` names an experiment of MLflow
+    that the run is logged to. `leave_out` is the share of a task's examples that may be left out
+    because they cannot be asked as they stand.
+    """
+
+    panel: ClassVar[str] = "Search and checks"
     model: ModelOptions
+    task: Annotated[
+        str, MinLen(1), Option("Task, group, tag or YAML, or pairs (.jsonl, .csv)", path=True)
+    ]
+    method: Annotated[str, one_of(METHODS, "method"), Option(f"{', '.join(METHODS)}")] = "scan"
+    components: Annotated[
+        str,
+        one_of(KINDS, "kind of component"),
+        Option("What to knock out: heads, groups (of query heads that share keys), layers."),
+    ] = HEADS
+    settings: Settings = field(default_factory=Settings)
+    examples: Annotated[
+        int | None,
+        Ge(1),
+        Le(MOST_ROWS),
+        Option("Examples to find heads on; depends on method and task if absent."),
+    ] = None
+    options: TaskOptions = field(default_factory=TaskOptions)
+    other_tasks: Annotated[
+        tuple[str, ...],
+        Option("Another task to score before and after", "also", basic=True, path=True),
+    ] = ()
+    spare: Annotated[
+        tuple[str, ...],
+        Option("A task that --goal specific must leave alone", basic=True, path=True),
+    ] = ()
+    twins: Annotated[
+        tuple[str, ...],
+        Option(
+            "The task in other words, for --goal specific to break as well (if absent, the "
+            "one that caploc brings; none: the task alone)",
+            "twin",
+            path=True,
+            goals=("specific",),
+        ),
+    ] = ()
+    exclude: Annotated[
+        tuple[str, ...],
+        Option("Heads never to knock out: L0H6,L3H1, a file of heads, or universal", path=True),
+    ] = ()
+    mode: Mode = field(default_factory=Mode)
+    controls: Annotated[int, Ge(0), Option("Random sets of heads to compare with.")] = 20
+    limit: Annotated[
+        int | None, Ge(1), Option("Score on the first N examples only.", basic=True)
+    ] = None
+    quick: Annotated[
+        bool,
+        Option("Skip the curve and the search for a more specific part of the set.", basic=True),
+    ] = False
+    disjoint: Annotated[bool, Option("Score only on examples that the search did not see.")] = False
+    track: Annotated[str | None, MinLen(1), Option("Log the run to this experiment of MLflow.")] = (
+        None
+    )
+    leave_out: Annotated[
+        float,
+        Ge(0),
+        Lt(1),
+        Option("Share of a task's examples that may be left out: empty, too long, without answer."),
+    ] = 0.0
+
+    def __post_init__(self) -> None:
+        goal, seekers = self.settings.goal, flags(Study)["goal"].option.methods
+        if goal == "specific" and self.method not in seekers:
+            raise BadOption(
+                f"--goal specific is for --method {seekers[0]}: no other method looks for sets "
+                "that leave tasks alone. Leave out the method or the goal."
+            )
+        if goal == "specific" and not self.spare:
+            raise BadOption(
+                "--goal specific needs a task to leave alone, or several: name them with --spare."
+            )
+        if goal != "specific" and self.spare:
+            raise BadOption(
+                f"--spare is for --goal specific; got --goal {goal}. Add that goal, or name the "
+                "tasks with --also, to see what they lose."
+            )
+        if both := {self.task, *self.twins} & {*self.spare}:
+            raise BadOption(f"--spare {min(both)} is the task to break, or its twin.")
+        if self.task in self.twins:
+            raise BadOption(f"--twin {self.task} is the task itself.")
 
     @property
     def seeks_set(self) -> bool:
@@ -87,12 +385,14 @@ class Study(StudyFields):
         """Tell whether a task is this one in other words."""
         return name in self.twins or are_twins(name, self.task)
 
-    def check(self, heads: Heads | None = None) -> "Study":
+    def check(self, heads: Heads) -> "Study":
         """Refuse, by a UserError, what can be refused before data or weights are loaded.
 
-        Returns the study with its budget spent, its excluded heads by name and its twins. `heads`
-        are the model's, if they are known.
+        `heads` are the model's. Returns the study with its budget spent, its excluded heads by
+        name and its twins.
         """
+        from caploc.tasks.catalog import check_data, check_task_name
+
         study = self.with_twins()
         check_data(study.options)
         check_task_count("The study", 1 + len(study.beside))
@@ -103,13 +403,13 @@ class Study(StudyFields):
             check_tracking(study.track)
         for name in study.named_tasks:
             check_task_name(name, study.options)
-        check_sides(study.task, study.spare, study.twins)
-        heads = study.model.check() if heads is None else heads
         grid = find_grid(study.components, heads)
         sized = study.sized(grid)
         if not study.exclude:
             return sized
-        source, top = study.model.source(), study.settings.top
+        from caploc.exclusion import resolve_excluded
+
+        source, top = study.model.source, study.settings.top
         excluded = resolve_excluded(study.exclude, source, heads, grid, top)
         return replace(sized, exclude=excluded)
 
@@ -117,6 +417,8 @@ class Study(StudyFields):
         """Return the study with the tasks in other words that a specific set must break too."""
         twins = [name for name in self.twins if name != "none"]
         if self.seeks_specific and not self.twins:
+            from caploc.tasks.catalog import list_twins
+
             twins = [name for name in list_twins(self.task) if name not in self.spare]
         return replace(self, twins=tuple(twins))
 
@@ -128,6 +430,8 @@ class Study(StudyFields):
                 f"--top {self.settings.top} is more than the {heads} {grid.COMPONENT.KIND}s of "
                 f"{self.model.name}."
             )
+        from caploc.search import Problem
+
         method, budget = METHODS[self.method], self.settings.budget
         examples = self.examples or PAPER_EXAMPLES
         if method.masks is None:
@@ -152,23 +456,36 @@ class Study(StudyFields):
             return replace(self, settings=replace(settings, masks=bought), examples=examples)
         return replace(self, settings=settings, examples=bought)
 
-    def tasks(self) -> dict[str, Task]:
+    def tasks(
+        self,
+        tokenizer: "PreTrainedTokenizerBase | None" = None,
+        score: "ScoreAnswer | None" = None,
+    ) -> "dict[str, Task]":
         """Load the task, the first, and those beside it, which are asked in their own way."""
-        own, others = self.model.tasks([self.task], self.options), self.options.plain()
-        loaded = [*own, *self.model.tasks(self.beside, others)]
-        return dict(zip((self.task, *self.beside), loaded, strict=True))
+        load, others = partial(self.model.tasks, tokenizer=tokenizer, score=score), self.beside
+        loaded = [*load([self.task], self.options), *load(others, self.options.plain())]
+        return dict(zip((self.task, *others), loaded, strict=True))
 
-    def intervention(self) -> Intervention:
+    def intervention(
+        self,
+        tokenizer: "PreTrainedTokenizerBase | None" = None,
+        score: "ScoreAnswer | None" = None,
+    ) -> "Intervention":
         """Load what it takes to knock heads out as the mode says."""
-        return load_intervention(self.model, self.mode, self.options, self.settings.seed)
+        from caploc.modes import Intervention
+
+        corrupted = self.model.tasks(self.mode.tasks, self.options, tokenizer, score)
+        return Intervention(self.mode, self.settings.seed, corrupted[0] if corrupted else None)
 
     def without_defects(
-        self, tasks: Mapping[str, Task], misfit: Callable[[Request], str | None]
-    ) -> dict[str, Task]:
+        self, tasks: "Mapping[str, Task]", misfit: "Callable[[Request], str | None]"
+    ) -> "dict[str, Task]":
         """Leave out examples that cannot be asked as they stand, or raise BadData that names them.
 
         Looked at are those that the study may ask.
         """
+        from caploc.tasks.defects import without_defects
+
         kept = {}
         for name, task in tasks.items():
             asked = {*task.first(self.limit)}
@@ -202,7 +519,7 @@ class Study(StudyFields):
         return Draw(searched, kept[held_out:], kept[:held_out])
 
     def curve_examples(
-        self, tasks: Mapping[str, Task], subsets: Subsets | None
+        self, tasks: "Mapping[str, Task]", subsets: Subsets | None
     ) -> dict[str, list[int]]:
         """Choose those of each task that its curve is drawn on: of the checks, `CURVED` at most.
 
@@ -219,3 +536,90 @@ class Study(StudyFields):
             for name, task in tasks.items()
         }
         return {name: each[:CURVED] for name, each in (chosen | {self.task: own}).items()}
+
+
+@dataclass(frozen=True)
+class Allowed:
+    """What only the command line may say: a file, or a run's folder, may come from anyone."""
+
+    code: bool = False  # programs that a model writes are run
+    remote_code: bool = False  # code of a model's repository, or that a task's file names, is run
+    workers: Workers | None = None
+
+    def check(
+        self, where: str, model: ModelOptions, options: TaskOptions, tasks: Sequence[str]
+    ) -> None:
+        """Refuse what a file (`where` says which) asks for and may not; raises BadOption."""
+        check_task_count(where, len(tasks))
+        if model.trust_remote_code and not self.remote_code:
+            raise BadOption(
+                f"{where} asks to run the Python code of the model {model.name}; if you trust "
+                "whoever made both, add --trust-remote-code."
+            )
+        if options.allow_code and not self.code:
+            raise BadOption(
+                f"{where} asks to run programs that the model writes; add --allow-code to run them "
+                "in bubblewrap (docs/security.md)."
+            )
+        for task in tasks:
+            self.check_task(where, task)
+
+    def check_task(self, where: str, task: str) -> None:
+        """Refuse, by a BadOption, a task's file beside Python code, if that was not allowed."""
+        from caploc.tasks.taskfiles import find_code
+
+        if not self.remote_code and (code := find_code(task)):
+            raise BadOption(
+                f"{where} names the task {task}, which can run Python code ({code}) with your "
+                "rights; if you trust whoever made it, add --trust-remote-code."
+            )
+
+
+def check_task_count(where: str, count: int) -> None:
+    """Refuse, by a BadOption, more tasks than `MOST_TASKS`; `where` says what names them."""
+    if count > MOST_TASKS:
+        raise BadOption(
+            f"{where} names {count:,} tasks, and a study has at most {MOST_TASKS}; name fewer, or "
+            "a group of them."
+        )
+
+
+def with_general_task(said: Mapping[str, Any]) -> dict[str, Any]:
+    """Add the task that a packaged one is held against, if no other was named."""
+    if "also" in said or said.get("mode") == PATCH or "task" not in said:
+        return dict(said)
+    return dict(said) | {"also": tuple(default_others(said["task"]))}
+
+
+def check_read(said: Iterable[str], methods: Sequence[str], goal: str) -> None:
+    """Refuse an option that none of these methods, or not this goal, would read.
+
+    Raises BadOption with the option, and what reads it.
+    """
+    for name in said:
+        option = flags(Study)[name].option
+        flag = flag_of(name)
+        if option.methods and not set(methods) & set(option.methods):
+            raise BadOption(
+                f"{flag} is for --method {', '.join(option.methods)}; got --method "
+                f"{', '.join(methods)}, which does not read it. Leave it out, or name a method "
+                "that does."
+            )
+        if option.goals and goal not in option.goals:
+            raise BadOption(
+                f"{flag} is for --goal {', '.join(option.goals)}; got --goal {goal}. Leave it "
+                "out, or name that goal."
+            )
+
+
+def check_places(model: ModelOptions, options: TaskOptions, tasks: Sequence[str]) -> None:
+    """Refuse, in a second or two, files of examples and devices that are not there."""
+    for split, file in options.data.items():
+        if file != PACKAGED:
+            check_data_file(split, Path(file))
+    if not options.data:
+        check_examples(tasks)
+    if model.workers is None and model.device not in ("auto", "cpu"):
+        from caploc.models.devices import check_present  # loads torch alone
+
+        check_present(model.device)

@@ -5,9 +5,12 @@ from pathlib import Path
 
 from caploc.components import Component
 from caploc.contents import Curve, TaskScores
+from caploc.declaration import Allowed, ModelOptions
 from caploc.errors import BadOption
 from caploc.finished import FinishedRun
 from caploc.folder import CURVE, EVALUATION, check_named, claim, package_versions, write_json
+from caploc.measurement import Meters
+from caploc.modes import Intervention
 from caploc.options import Mode, TaskOptions
 from caploc.progress import Progress, Silent
 from caploc.report.page import curve_of, rewrite_page
@@ -15,7 +18,6 @@ from caploc.result import SCHEMA, GridShape, RunCost, TaskComparison
 from caploc.tasks.catalog import check_data, check_task_name
 from caploc.validation import Comparison, check_limit, draw_curve, score_both
 from caploc.validation.failures import categorize_failures
-from caploc.workbench import Allowed, ModelOptions, Workbench, check_pairs, load_intervention
 
 
 @dataclass(frozen=True)
@@ -58,26 +60,27 @@ def evaluate(
     evaluation.check()
     model, options = evaluation.model, evaluation.options
     tasks = model.tasks(evaluation.tasks, options)
-    intervention = load_intervention(model, evaluation.mode, options, 0)
-    check_pairs(model, intervention, tasks[0])
+    corrupted = model.tasks(evaluation.mode.tasks, options)
+    intervention = Intervention(evaluation.mode, 0, corrupted[0] if corrupted else None)
+    intervention.check_pairs(tasks[0], model.tokenizer)
     names = [str(head) for head in evaluation.heads]
     claimed = asdict(evaluation) | {"heads": names}
     with claim(folder, claimed, command) as store, model.answering() as engine:
-        bench = Workbench(engine, store, intervention=intervention)
-        mask = bench.engine.loaded.grid.mask(evaluation.heads)
+        meters = Meters(engine, store, intervention=intervention)
+        mask = meters.engine.loaded.grid.mask(evaluation.heads)
         compared = [
-            score_both(bench.meter(task), mask, task.first(evaluation.limit), progress or Silent())
+            score_both(meters.meter(task), mask, task.first(evaluation.limit), progress or Silent())
             for task in tasks
         ]
         result = TaskScores(
             schema=SCHEMA,
             model=model.name,
-            fingerprint=bench.engine.loaded.fingerprint,
-            grid=GridShape.of(bench.engine.loaded.grid),
+            fingerprint=meters.engine.loaded.fingerprint,
+            grid=GridShape.of(meters.engine.loaded.grid),
             heads=names,
             tasks=[scores_of(comparison, bool(evaluation.heads)) for comparison in compared],
-            engines=bench.cost.answerers(),
-            cost=RunCost.model_validate(bench.cost.as_dict()),
+            engines=meters.cost.answerers(),
+            cost=RunCost.model_validate(meters.cost.as_dict()),
             command=command,
             versions=package_versions(),
         )
@@ -119,9 +122,9 @@ def curve(
         examples = run.study.curve_examples(tasks, run.result.validation.subsets)
     else:
         examples = {name: task.first(limit) for name, task in tasks.items()}
-    with run.workbench() as bench:
-        judged = [(bench.meter(tasks[name]), each) for name, each in examples.items()]
-        drawn = draw_curve(bench.grid, heads, judged, progress)
+    with run.meters() as meters:
+        judged = [(meters.meter(tasks[name]), each) for name, each in examples.items()]
+        drawn = draw_curve(meters.grid, heads, judged, progress)
         stored = None if limit is None else curve_of(folder)
         if stored is None or _most_examples(stored) <= _most_examples(drawn):
             write_json(folder / CURVE, drawn.as_dict())

@@ -1,6 +1,6 @@
 """Heads that a study leaves in: by name, of a file, or those known to break every task."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,11 +28,16 @@ def keep_universal(file: HeadFile) -> Path:
 
 
 def resolve_excluded(
-    given: Sequence[str], source: ModelSource, heads: Heads, grid: GridOfHeads[Any], top: int
+    given: Sequence[str],
+    source: Callable[[], ModelSource],
+    heads: Heads,
+    grid: GridOfHeads[Any],
+    top: int,
 ) -> tuple[str, ...]:
     """Resolve names of heads, paths of head files and `universal` into names of components.
 
-    Left in is every component of the grid that holds one of these heads.
+    Left in is every component of the grid that holds one of these heads; `source` finds the
+    model's files.
 
     Raises UserError for what is none of these, heads the model does not have, or if fewer than
     `top` heads are left.
@@ -40,7 +45,7 @@ def resolve_excluded(
     found: list[Head] = []
     for each in given:
         if each == UNIVERSAL:
-            found += read_universal(source).heads
+            found += read_universal(source()).heads
         elif each.endswith(".json"):
             file = read_heads(each)
             file.check(heads)

@@ -66,9 +66,14 @@ def write_findings(folder: Path, result: Result, checks: Checks) -> StudyFinding
 
 def build_result(session: Session, search: SearchResult, checks: Checks, command: str) -> Result:
     """Put together the result of a study from what was found and what was checked."""
-    study, task, loaded, grid = session.study, session.task, session.engine.loaded, session.grid
+    study, task, loaded, grid = (
+        session.study,
+        session.task,
+        session.meters.engine.loaded,
+        session.grid,
+    )
     found = replace(search.found, chosen=checks.chosen, notes=checks.notes)
-    estimate, cost = found.estimate, session.cost.as_dict()
+    estimate, cost = found.estimate, session.meters.cost.as_dict()
     return Result(
         schema=SCHEMA,
         model=Model(
@@ -104,7 +109,7 @@ def build_result(session: Session, search: SearchResult, checks: Checks, command
         ),
         search=describe_search(grid, found, study),
         validation=checks.validation,
-        engines=session.cost.answerers(),
+        engines=session.meters.cost.answerers(),
         cost=RunCost.model_validate(
             cost | {"search_rows": search.rows, "intact_rows": search.intact_rows}
         ),

@@ -7,16 +7,16 @@ from pathlib import Path
 from typing import Any
 
 from caploc.contents import RunFile, read_file, restore
-from caploc.declaration import Study
+from caploc.declaration import Allowed, Study, check_places
 from caploc.engine.api import HeadModel, RowEngine
 from caploc.engine.batch import BatchEngine
 from caploc.errors import UserError
 from caploc.folder import RESULT, RUN, claim
 from caploc.given import digest_pair
+from caploc.measurement import Meters
 from caploc.models.loading import LoadedModel
 from caploc.result import Result
 from caploc.tasks.task import Task
-from caploc.workbench import Allowed, Workbench
 
 
 @dataclass(frozen=True)
@@ -44,6 +44,7 @@ class FinishedRun:
                 f"The run in {folder} was written by another version of caploc ({error}); run "
                 "`caploc locate` again into a new folder."
             ) from error
+        check_places(study.model, study.options, study.named_tasks)
         allowed.check(f"The run in {folder}", study.model, study.options, study.named_tasks)
         if allowed.workers is not None:
             from caploc.workers.ray_backend import check_workers
@@ -103,16 +104,13 @@ class FinishedRun:
         return BatchEngine(loaded, model.batch_size, backend=model.backend)
 
     @contextmanager
-    def workbench(self) -> Iterator[Workbench[HeadModel]]:
+    def meters(self) -> Iterator[Meters[HeadModel]]:
         """Open the run's model and its rows."""
         with (
             claim(self.folder, self.written.study, self.written.command) as store,
             self.answering() as engine,
         ):
-            intervention = self.study.intervention()
-            yield Workbench(
-                engine, store, intervention=intervention, components=self.study.components
-            )
+            yield Meters(engine, store, self.study.components, self.study.intervention())
 
 
 def restored(fields: dict[str, Any]) -> Study:

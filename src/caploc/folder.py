@@ -11,7 +11,6 @@ from typing import Any
 from caploc.errors import BadOption, FolderTaken, StoreFailed, UserError
 from caploc.files import whole_text, writing
 from caploc.naming import is_file, is_folder
-from caploc.options import StudyFields, flags
 from caploc.process import redacted, without_secrets
 from caploc.store import Store
 
@@ -89,11 +88,7 @@ def check_same(folder: Path, earlier: Any, study: dict[str, Any], data: Mapping[
     changed = [key for key in sorted(old | new) if old.get(key) != new.get(key)]
     if changed:
         changed.sort(key=lambda key: not key.startswith(("model.", "task")))  # tells most
-        names = {".".join(flag.place): flag.name for flag in flags(StudyFields).values()}
-        told = [
-            f"{names.get(key, key)} {old.get(key)!r}, not {new.get(key)!r}"
-            for key in changed[:TOLD]
-        ]
+        told = [f"{key} {old.get(key)!r}, not {new.get(key)!r}" for key in changed[:TOLD]]
         raise FolderTaken(
             f"{folder} belongs to another run ({'; '.join(told)}); choose another --out, or delete "
             "the folder."

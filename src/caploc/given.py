@@ -15,21 +15,15 @@ import pandas as pd
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from caploc.components import Heads
-from caploc.engine import check_engine
-from caploc.engine.api import HeadModel, RowEngine
 from caploc.engine.batch import BatchEngine
 from caploc.errors import BadData, BadOption
 from caploc.models.guard import model_ends
 from caploc.models.loading import LoadedModel, prove_model
 from caploc.models.placement import weights_wait
-from caploc.models.sources import ModelSource
 from caploc.naming import keep_plain
 from caploc.pairs import read_pairs
-from caploc.registries import PACKED
 from caploc.search.summary import FEWEST_RIGHT
 from caploc.tasks.catalog import GIVEN_SCORE
-from caploc.workbench import ModelOptions
 
 Pairs = Sequence[tuple[str, str]]
 Score = Callable[[str, str, str], float]
@@ -38,62 +32,16 @@ EXAMPLES = "examples"  # the name of a task that has none
 SCORE = "score"  # the metric's name then
 
 
-class GivenModel(ModelOptions):
-    """A model of transformers that the caller has loaded; `score` judges its examples, if given."""
-
-    loaded: LoadedModel
-
-    @classmethod
-    def of(
-        cls,
-        model: Any,
-        tokenizer: PreTrainedTokenizerBase | None,
-        score: "GivenScorer | None" = None,
-        engine: str = PACKED,
-    ) -> "GivenModel":
-        """Find and prove the heads of a loaded model, or of the one inside a peft model.
-
-        Raises:
-            BadOption: if it is no such model, or there is no tokenizer.
-            ModelRefused: if its heads are not found or fail the proof.
-        """
-        loaded = model if isinstance(model, LoadedModel) else proved(model, tokenizer)
-        given = cls(loaded.name, backend=engine)
-        vars(given).update(loaded=loaded, score=score)  # no fields: those are written to a file
-        return given
-
-    def check(self) -> Heads:
-        check_engine(self.backend)
-        return self.loaded.grid
-
-    def source(self) -> ModelSource:
-        raise BadOption(
-            "Heads known to break every task are kept for models with a name; name the heads to "
-            "exclude, or give the model's name in the place of the model."
-        )
-
-    def fingerprint(self) -> str:
-        return self.loaded.fingerprint
-
-    def hint(self) -> None:
-        """The caller has chosen its dtype; what it is called may be no name of any files."""
-
-    def tokenizer(self) -> PreTrainedTokenizerBase:
-        return self.loaded.tokenizer
-
-    def engine(self) -> BatchEngine[LoadedModel]:
-        return BatchEngine(self.loaded, self.batch_size, backend=self.backend)
-
-    @contextmanager
-    def answering(self) -> Iterator[RowEngine[HeadModel]]:
-        """Answer with the model out of training, which it is put back into afterwards."""
-        training = self.loaded.model.training
-        self.loaded.model.train(False)
-        try:
-            with torch.no_grad():
-                yield self.engine()
-        finally:
-            self.loaded.model.train(training)
+@contextmanager
+def answering(loaded: LoadedModel, engine: str) -> Iterator[BatchEngine[LoadedModel]]:
+    """Answer with a model out of training, which it is put back into afterwards."""
+    training = loaded.model.training
+    loaded.model.train(False)
+    try:
+        with torch.no_grad():
+            yield BatchEngine(loaded, backend=engine)
+    finally:
+        loaded.model.train(training)
 
 
 def proved(model: Any, tokenizer: PreTrainedTokenizerBase | None) -> LoadedModel:

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from caploc.components import Grid
+from caploc.declaration import Allowed
 from caploc.errors import BadOption
 from caploc.finished import FinishedRun
 from caploc.folder import INTERACTIONS, check_named, write_json
@@ -30,7 +31,6 @@ from caploc.search.plan import Asking, intact_plan
 from caploc.search.published import Sheet
 from caploc.search.scan import Scan
 from caploc.session import add_signal
-from caploc.workbench import Allowed
 
 FEWEST_RIGHT = 8  # examples still right without the found heads, to see anything
 
@@ -118,7 +118,7 @@ def interactions(
             raise BadOption(f"--{name} must be 1 or more; got {value}.")
     run = FinishedRun.read(check_named(folder), allowed)
     task = run.tasks()[run.study.task]
-    with run.workbench() as bench:
+    with run.meters() as bench:
         grid = bench.grid
         chosen = grid.columns(run.result.top[:most])
         draw = run.study.draw(task.size)

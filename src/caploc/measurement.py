@@ -5,14 +5,15 @@ import os
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 
-from caploc.components import Grid, Mask
+from caploc.components import Grid, Mask, find_grid
 from caploc.cost import Cost
-from caploc.engine.api import Answer, Engine
-from caploc.modes import Sources, asks_of
+from caploc.engine.api import Answer, Engine, Model_co, RowEngine
+from caploc.modes import Intervention, Sources, asks_of
+from caploc.options import ZERO
 from caploc.progress import Progress
 from caploc.recovery import Measurements
 from caploc.result import Score
@@ -138,6 +139,47 @@ class Meter:
         self, mask: Mask, examples: Sequence[int], progress: Progress, what: str
     ) -> list[Row]:
         return self.measure(Plan.crossed(self.task.name, mask[None], examples), progress, what)
+
+
+@dataclass
+class Meters(Generic[Model_co]):
+    """The meters of a loaded model, the store their rows go to, and what those cost so far.
+
+    `components` is the kind, of `KINDS`, that masks are over; None leaves them over what the engine
+    cuts, heads or neurons. `intervention` says what takes the place of heads that are knocked out.
+    """
+
+    engine: RowEngine[Model_co]
+    store: Store
+    components: str | None = None
+    intervention: Intervention = field(default_factory=Intervention)
+    cost: Cost = field(default_factory=Cost)
+    known: dict[Question, Meter] = field(default_factory=dict)
+    sources: dict[tuple[str, str, str], Sources | None] = field(default_factory=dict)
+
+    @property
+    def grid(self) -> Grid[Any]:
+        """The grid that masks are over."""
+        cut: Any = self.engine.loaded.grid
+        return cut if self.components is None else find_grid(self.components, cut)
+
+    def meter(self, task: Task, *, repeat: int = 0) -> Meter:
+        """Return the meter of a task; one a question, so that no row is counted twice.
+
+        With `repeat` rows that were measured are asked anew, and kept apart.
+        """
+        loaded = self.engine.loaded
+        what = task.name, task.version, task.outcome_kind
+        if what not in self.sources:
+            self.sources[what] = self.intervention.sources(task)
+        sources = self.sources[what]
+        mode = ZERO if sources is None else sources.question
+        question = Question(loaded.fingerprint, loaded.dtype, *what, mode, repeat)
+        if question not in self.known:
+            self.known[question] = Meter(
+                self.engine, self.store, task, question, self.cost, sources, self.grid
+            )
+        return self.known[question]
 
 
 @dataclass

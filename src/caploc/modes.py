@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 from zlib import crc32
 
 from caploc import designs
@@ -10,7 +11,7 @@ from caploc.components import Mask
 from caploc.engine.api import Ask, Source
 from caploc.errors import BadOption
 from caploc.options import MEAN, PATCH, RESAMPLE, ZERO, Mode
-from caploc.tasks.task import Request, Task
+from caploc.tasks.task import Request, Task, prompt_of
 
 AVERAGED = 64  # examples, at most, whose prompts a mean is over
 POOL = 16  # examples, at most, that another one is drawn from
@@ -54,6 +55,27 @@ class Intervention:
         """
         make = {MEAN: self._mean, RESAMPLE: self._resample, PATCH: self._patch}
         return None if self.mode.name == ZERO else make[self.mode.name](task.in_metric())
+
+    def check_pairs(self, task: Task, tokenizer: Callable[[], Any]) -> None:
+        """Refuse, by a BadOption, corrupted prompts that are not as long as the task's own.
+
+        `tokenizer` loads the model's.
+        """
+        if self.corrupted is None:
+            return
+        self.sources(task)
+        read, unlike = tokenizer(), []
+        for example in range(task.size):
+            pair = task.in_metric().requests(example)[0], self.corrupted.requests(example)[0]
+            counts = [len(read(prompt_of(request))["input_ids"]) for request in pair]
+            unlike += [(example, *counts)] if counts[0] != counts[1] else []
+        if unlike:
+            number, own, other = unlike[0]
+            raise BadOption(
+                f"--corrupted {self.corrupted.name}: of {len(unlike):,} of {task.size:,} examples "
+                f"the corrupted prompt has not as many tokens as the prompt of {task.name} "
+                f"(example {number}: {other}, not {own}); word them so that it has."
+            )
 
     def _mean(self, task: Task) -> Sources:
         drawn = designs.draw_examples(task.size, min(AVERAGED, task.size), seed=self.seed)

@@ -1,7 +1,7 @@
 """One call to find heads from Python, and what was found as tables and pictures."""
 
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, field, replace
 from html import escape
 from pathlib import Path
@@ -12,32 +12,27 @@ import pandas as pd
 from caploc import console
 from caploc.components import HEADS
 from caploc.contents import read_file
-from caploc.declaration import FEWEST_FRESH, Study
+from caploc.declaration import FEWEST_FRESH, ModelOptions, Study, check_read, with_general_task
+from caploc.engine import check_engine
 from caploc.errors import BadOption
 from caploc.evaluation import curve as measure_curve
 from caploc.findings import StudyFindings as Record
 from caploc.folder import RESULT
 from caploc.given import (
-    GivenModel,
     GivenScorer,
     Pairs,
     Score,
+    answering,
     name_examples,
+    proved,
     task_of_file,
     write_task,
 )
 from caploc.models.knockout import knockout
-from caploc.models.loading import load_model
+from caploc.models.loading import LoadedModel, load_model
 from caploc.models.sources import title_of
 from caploc.naming import check_listed, default_folder, is_folder, placed
-from caploc.options import (
-    ModelFields,
-    StudyFields,
-    build,
-    check_read,
-    flags,
-    with_general_task,
-)
+from caploc.options import build, flags
 from caploc.pairs import is_pairs
 from caploc.process import without_bars
 from caploc.registries import PACKED
@@ -46,7 +41,6 @@ from caploc.report.figures import chart_curve, chart_heads, metrics_of, print_sv
 from caploc.result import FrontierSet, HeadEffect, Result
 from caploc.study import run_study
 from caploc.verdict import make_card
-from caploc.workbench import ModelOptions
 
 SHOWN = 8  # heads that the summary lists
 COLUMNS = ["head", "effect", "low", "high", "q", "selected"]
@@ -194,34 +188,36 @@ def locate(  # noqa: PLR0913  (what is no option of a study is its own parameter
         RunFailed: if the machine gives up; rows already measured are kept.
         Stopped: if it was interrupted; likewise.
     """
-    loads = {name: options[name] for name in options.keys() & flags(ModelFields).keys()}
+    loads = {name: options[name] for name in options.keys() & flags(ModelOptions).keys()}
     options = {name: value for name, value in options.items() if name not in loads}
     scorer = None if score is None else GivenScorer(score, score_name)
-    loading, wanted = opened(model, task, asked, scorer, loads)
+    loading, loaded, wanted = opened(model, task, asked, scorer, loads)
     called = wanted if isinstance(wanted, str) else name_examples(wanted, score is not None, join)
     short = title_of(loading.name) or loading.name
     short = Path(short).name if is_folder(Path(short)) else short
     kind = {options.get("components", HEADS)} - {HEADS}
-    way = options.get("method", StudyFields.method)
+    way = options.get("method", Study.method)
     folder = Path(out or default_folder(short, way, *kind, called))
     name = name_task(wanted, folder, score is not None, join)
     if not isinstance(wanted, str) and not quiet:
         warn_of_few_pairs(len(wanted))
     said = with_general_task(options | {"task": name})
-    by_name = {each: value for each, value in options.items() if each in flags(StudyFields)}
     study = build(Study, said | {"model": loading})
-    check_read(by_name, [study.method], study.settings.goal)
+    check_read(options.keys() & flags(Study).keys(), [study.method], study.settings.goal)
     check_listed(study.named_tasks)
     first = [loading.name if isinstance(model, str) else model, task]
     first += [] if asked is None else [asked]
     call = call_of(first, {**loads, **options, "out": str(folder)})
-    with console.progress(quiet) as progress:
-        found = run_study(study, folder, progress, command=call)
+    check_engine(loading.backend)
+    with ExitStack() as stack:
+        progress = stack.enter_context(console.progress(quiet))
+        engine = stack.enter_context(answering(loaded, loading.backend)) if loaded else None
+        found = run_study(study, folder, progress, command=call, engine=engine, score=scorer)
     if not quiet:
         console.say(write_text(make_card(found.result), found.report, console.width()))
         for note in () if found.result.top else found.result.search.notes:
             console.say(note)
-    mine = loading.loaded.model if isinstance(loading, GivenModel) else None
+    mine = None if loaded is None else loaded.model
     return Findings(found.result, found.folder, found.report, mine)
 
 
@@ -248,8 +244,8 @@ def opened(
     asked: str | Pairs | None,
     score: GivenScorer | None,
     loads: Mapping[str, Any],
-) -> tuple[ModelOptions, str | Pairs]:
-    """Tell models by name from those handed over; return the model, and the task or its examples.
+) -> tuple[ModelOptions, LoadedModel | None, str | Pairs]:
+    """Tell models by name from those handed over; return both, and the task or its examples.
 
     Raises BadOption if what was handed over is not a model, a tokenizer and a task, in this order;
     ModelRefused if the model's heads are not found or fail the proof.
@@ -266,9 +262,10 @@ def opened(
     model = loaded_as(model, loads)
     if isinstance(model, ModelOptions):
         if score is None:
-            return model, wanted
+            return model, None, wanted
         model = load_model(**model.loading())
-    return GivenModel.of(model, tokenizer, score, loads.get("engine", PACKED)), wanted
+    loaded = model if isinstance(model, LoadedModel) else proved(model, tokenizer)
+    return ModelOptions(loaded.name, backend=loads.get("engine", PACKED)), loaded, wanted
 
 
 def loaded_as(model: Any, loads: Mapping[str, Any]) -> Any:
@@ -276,7 +273,7 @@ def loaded_as(model: Any, loads: Mapping[str, Any]) -> Any:
     if isinstance(model, str):
         return build(ModelOptions, {"model": model, **loads})
     if isinstance(model, ModelOptions):
-        places = {flag.name: flag.place[0] for flag in flags(ModelFields).values()}
+        places = {flag.name: flag.place[0] for flag in flags(ModelOptions).values()}
         return replace(model, **{places[name]: value for name, value in loads.items()})
     if other := loads.keys() - {"engine"}:
         raise BadOption(

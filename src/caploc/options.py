@@ -27,10 +27,9 @@ from annotated_types import Ge, Gt, Le, Lt, MinLen
 from pydantic import AfterValidator, ConfigDict, ValidationError
 from pydantic_core import ErrorDetails
 
-from caploc.components import HEADS, KINDS
 from caploc.errors import BadData, BadOption, CaplocError, describe_fault, unknown
-from caploc.naming import at_home, default_others, is_file, placed
-from caploc.registries import ENGINES, ESTIMATORS, METHODS, PACKED
+from caploc.naming import at_home, is_file, placed
+from caploc.registries import ESTIMATORS
 
 Record = TypeVar("Record")
 
@@ -134,55 +133,6 @@ else:
             return made
 
         return make
-
-
-@record(frozen=True)
-class ModelFields:
-    """Which model, and how it is loaded."""
-
-    panel: ClassVar[str] = "Model"
-    name: Annotated[
-        str,
-        Option(
-            "Hugging Face id, folder, GGUF file, or a name of `caploc models`.", "model", path=True
-        ),
-    ]
-    device: Annotated[
-        str,
-        AfterValidator(check_device),
-        Option(
-            "auto, cpu, cuda, cuda:1, mps; spread: over all devices, memory and disk.", basic=True
-        ),
-    ] = "auto"
-    dtype: Annotated[str, Option("auto (the checkpoint's), float32, bfloat16, float16.")] = "auto"
-    revision: Annotated[str | None, Option("Branch, tag or commit on the Hub.")] = None
-    trust_remote_code: Annotated[
-        bool,
-        Option(
-            "Run code from the model's repository, or named by the file of a run's task.",
-            trust=True,
-        ),
-    ] = False
-    projections: Annotated[
-        str | None, Option("Attention output projections: 'model.layers.{layer}.self_attn.o_proj'.")
-    ] = None
-    batch_size: Annotated[
-        int | None, Ge(1), Option("Rows in a batch at most; measured if absent.")
-    ] = None
-    quantize: Annotated[str | None, Option("Quantize weights with bitsandbytes: 8bit or 4bit.")] = (
-        None
-    )
-    gguf: Annotated[
-        str | None, Option("GGUF file to read, of the model's folder or repository.")
-    ] = None
-    backend: Annotated[
-        str,
-        one_of(ENGINES, "engine"),
-        Option(
-            "packed (caploc's own), vllm, or plain (transformers' generate, nothing shared).",
-            "engine",
-        ),
-    ] = PACKED
 
 
 @dataclass(frozen=True)
@@ -431,105 +381,6 @@ class Settings:
     ] = None
 
 
-@record(frozen=True)
-class StudyFields:
-    """What to do: one task on one model with one method. Everything else follows from it.
-
-    `settings.budget`, in rows, is what the default search may spend; for the other methods it
-    decides the number of masks (or, for those that draw none, of examples). `examples` are those
-    that heads are found on (None: as many as suits the method and the task). `other_tasks` are
-    scored before and after, to see what else breaks; so are those that a specific set must
-    `spare`, and its `twins`, the task in other words, which it must break as well (none named:
-    those that caploc brings; `none`: no such). `limit` caps the examples of every final score;
-    `components` says what is knocked out, and those that hold heads of `exclude` (names, files of
-    heads, or `universal`) are left in and never named;
-    `controls` is the number of random sets of heads to compare with, and 0 leaves out that
-    check and the held-out masks. `quick` leaves out the look for a smaller, more specific
-    set, and the curve over its heads. `disjoint` keeps the examples that the search saw out of
-    the task's final score, in which the paper leaves them. `track` names an experiment of MLflow
-    that the run is logged to. `leave_out` is the share of a task's examples that may be left out
-    because they cannot be asked as they stand.
-    """
-
-    panel: ClassVar[str] = "Search and checks"
-    model: ModelFields
-    task: Annotated[
-        str, MinLen(1), Option("Task, group, tag or YAML, or pairs (.jsonl, .csv)", path=True)
-    ]
-    method: Annotated[str, one_of(METHODS, "method"), Option(f"{', '.join(METHODS)}")] = "scan"
-    components: Annotated[
-        str,
-        one_of(KINDS, "kind of component"),
-        Option("What to knock out: heads, groups (of query heads that share keys), layers."),
-    ] = HEADS
-    settings: Settings = field(default_factory=Settings)
-    examples: Annotated[
-        int | None,
-        Ge(1),
-        Le(MOST_ROWS),
-        Option("Examples to find heads on; depends on method and task if absent."),
-    ] = None
-    options: TaskOptions = field(default_factory=TaskOptions)
-    other_tasks: Annotated[
-        tuple[str, ...],
-        Option("Another task to score before and after", "also", basic=True, path=True),
-    ] = ()
-    spare: Annotated[
-        tuple[str, ...],
-        Option("A task that --goal specific must leave alone", basic=True, path=True),
-    ] = ()
-    twins: Annotated[
-        tuple[str, ...],
-        Option(
-            "The task in other words, for --goal specific to break as well (if absent, the "
-            "one that caploc brings; none: the task alone)",
-            "twin",
-            path=True,
-            goals=("specific",),
-        ),
-    ] = ()
-    exclude: Annotated[
-        tuple[str, ...],
-        Option("Heads never to knock out: L0H6,L3H1, a file of heads, or universal", path=True),
-    ] = ()
-    mode: Mode = field(default_factory=Mode)
-    controls: Annotated[int, Ge(0), Option("Random sets of heads to compare with.")] = 20
-    limit: Annotated[
-        int | None, Ge(1), Option("Score on the first N examples only.", basic=True)
-    ] = None
-    quick: Annotated[
-        bool,
-        Option("Skip the curve and the search for a more specific part of the set.", basic=True),
-    ] = False
-    disjoint: Annotated[bool, Option("Score only on examples that the search did not see.")] = False
-    track: Annotated[str | None, MinLen(1), Option("Log the run to this experiment of MLflow.")] = (
-        None
-    )
-    leave_out: Annotated[
-        float,
-        Ge(0),
-        Lt(1),
-        Option("Share of a task's examples that may be left out: empty, too long, without answer."),
-    ] = 0.0
-
-    def __post_init__(self) -> None:
-        goal, seekers = self.settings.goal, flags(StudyFields)["goal"].option.methods
-        if goal == "specific" and self.method not in seekers:
-            raise BadOption(
-                f"--goal specific is for --method {seekers[0]}: no other method looks for sets "
-                "that leave tasks alone. Leave out the method or the goal."
-            )
-        if goal == "specific" and not self.spare:
-            raise BadOption(
-                "--goal specific needs a task to leave alone, or several: name them with --spare."
-            )
-        if goal != "specific" and self.spare:
-            raise BadOption(
-                f"--spare is for --goal specific; got --goal {goal}. Add that goal, or name the "
-                "tasks with --also, to see what they lose."
-            )
-
-
 @dataclass(frozen=True)
 class Flag:
     """An option by the name under which it is given, and where its value belongs."""
@@ -628,34 +479,6 @@ def seen_from(start: Path, value: Any) -> Any:
     if isinstance(value, str):
         return placed(value, start)
     return value if value is None else tuple(placed(each, start) for each in value)
-
-
-def with_general_task(said: Mapping[str, Any]) -> dict[str, Any]:
-    """Add the task that a packaged one is held against, if no other was named."""
-    if "also" in said or said.get("mode") == PATCH or "task" not in said:
-        return dict(said)
-    return dict(said) | {"also": tuple(default_others(said["task"]))}
-
-
-def check_read(said: Mapping[str, Any], methods: Sequence[str], goal: str) -> None:
-    """Refuse an option that none of these methods, or not this goal, would read.
-
-    Raises BadOption with the option, and what reads it.
-    """
-    for name in said:
-        option = flags(StudyFields)[name].option
-        flag = flag_of(name)
-        if option.methods and not set(methods) & set(option.methods):
-            raise BadOption(
-                f"{flag} is for --method {', '.join(option.methods)}; got --method "
-                f"{', '.join(methods)}, which does not read it. Leave it out, or name a method "
-                "that does."
-            )
-        if option.goals and goal not in option.goals:
-            raise BadOption(
-                f"{flag} is for --goal {', '.join(option.goals)}; got --goal {goal}. Leave it "
-                "out, or name that goal."
-            )
 
 
 def flag_of(name: str) -> str:

@@ -10,11 +10,12 @@ import numpy as np
 
 from caploc.budget import ELSEWHERE, most_checked, most_searched
 from caploc.components import Grid, Mask, find_grid
-from caploc.declaration import Draw, Study
+from caploc.declaration import Draw, Study, split_examples
 from caploc.engine.api import HeadModel, RowEngine
 from caploc.folder import claim, rows_file
 from caploc.live import LiveProgress, ScanSoFar
-from caploc.measurement import Meter, outcomes_by_example, search
+from caploc.measurement import Meter, Meters, outcomes_by_example, search
+from caploc.models.loading import LoadedModel
 from caploc.models.sources import title_of
 from caploc.naming import GENERAL
 from caploc.progress import Progress, Silent, expect, tell, tell_once
@@ -25,6 +26,7 @@ from caploc.search.plan import OtherTask
 from caploc.search.scan import find_universal
 from caploc.search.summary import nothing_to_lose
 from caploc.store import Row
+from caploc.tasks.catalog import ScoreAnswer
 from caploc.tasks.defects import without_copies
 from caploc.tasks.harness import digest_data
 from caploc.tasks.signal import Signal
@@ -37,10 +39,8 @@ from caploc.tasks.task import (
     responses_from_json,
 )
 from caploc.validation import ROUNDED, above_noise, measure_noise
-from caploc.validation.frontier import split_examples
 from caploc.validation.intact import describe_trouble
 from caploc.wording import called
-from caploc.workbench import Workbench, check_pairs
 
 BEFORE = 30  # characters of a prompt's end and an answer's beginning that are shown
 
@@ -62,8 +62,8 @@ class SearchResult:
     intact_rows: int
 
 
-@dataclass(kw_only=True)
-class Session(Workbench[HeadModel]):
+@dataclass(frozen=True)
+class Session:
     """A study at work. Tasks go by the names that the study gives them.
 
     `draw` says what each of the task's examples is for. `copies` examples of the task repeat a
@@ -71,6 +71,7 @@ class Session(Workbench[HeadModel]):
     """
 
     study: Study
+    meters: Meters[HeadModel]
     tasks: dict[str, Task]
     draw: Draw
     copies: int
@@ -86,45 +87,48 @@ class Session(Workbench[HeadModel]):
         *,
         command: str = "",
         engine: RowEngine[HeadModel] | None = None,
+        score: ScoreAnswer | None = None,
     ) -> Iterator["Session"]:
         """Check a study, say what it will take, and open its folder, tasks and model.
 
-        `engine` may be one already loaded for the study's model. Raises UserError for a mistake in
-        the study.
+        `engine` may be one already loaded for the study's model; `score` judges answers that no
+        task judges. Raises UserError for a mistake in the study.
         """
-        progress, study = progress or Silent(), study.check()
-        tasks, intervention = study.tasks(), study.intervention()
+        progress = progress or Silent()
+        heads = study.model.check() if engine is None else engine.loaded.grid
+        study = study.check(heads)
+        loaded = None if engine is None else engine.loaded
+        tokenizer = loaded.tokenizer if isinstance(loaded, LoadedModel) else None
+        tasks = study.tasks(tokenizer, score)
+        intervention = study.intervention(tokenizer, score)
         whole = tasks[study.task].size
         tasks = {
             name: one_of_each_question(task, study.leave_out, progress)
             for name, task in tasks.items()
         }
         copies = whole - tasks[study.task].size
-        check_pairs(study.model, intervention, tasks[study.task])
+        intervention.check_pairs(tasks[study.task], lambda: tokenizer or study.model.tokenizer())
         begun = rows_file(folder).exists()
         with claim(folder, asdict(study), command, digest_data([*tasks.values()])) as store:
-            grid = find_grid(study.components, study.model.check())
+            grid = find_grid(study.components, heads)
             progress = LiveProgress(progress, folder, grid)
             announce(study, tasks, grid, progress)
-            if not begun and (hint := study.model.hint()):  # rows that are there have their dtype
-                tell_once(progress, hint)
+            if engine is None and not begun and (hint := study.model.hint()):
+                progress.tell(hint)  # rows that are there have their dtype
             with nullcontext(engine) if engine else study.model.answering() as answering:
                 for part in answering.loaded.uncovered:
                     tell_once(progress, describe_uncovered(part))
                 study, tasks = without_unfit_control(study, tasks, answering.misfit, progress)
                 tasks = study.without_defects(tasks, answering.misfit)
-                yield cls(
-                    answering,
-                    store,
-                    intervention=intervention,
-                    components=study.components,
-                    study=study,
-                    tasks=tasks,
-                    draw=study.draw(tasks[study.task].size),
-                    copies=copies,
-                    progress=progress,
-                )
+                meters = Meters(answering, store, study.components, intervention)
+                draw = study.draw(tasks[study.task].size)
+                yield cls(study, meters, tasks, draw, copies, progress)
             progress.end()
+
+    @property
+    def grid(self) -> Grid[Any]:
+        """The grid that masks are over."""
+        return self.meters.grid
 
     @property
     def task(self) -> Task:
@@ -138,11 +142,11 @@ class Session(Workbench[HeadModel]):
 
     def score_of(self, name: str) -> Meter:
         """Return the probe of a task's own metric, whatever found the heads."""
-        return self.meter(self.tasks[name].in_metric())
+        return self.meters.meter(self.tasks[name].in_metric())
 
     def search(self, method: Method) -> SearchResult:
         """Measure what a method asks for, and return what it found."""
-        name, meter = self.study.task, self.meter(self.task)
+        name, meter = self.study.task, self.meters.meter(self.task)
         probes = {name: meter} | {other: self.score_of(other) for other in self.study.beside}
         intact = meter.under(self.nothing, self.draw.searched, self.progress, "intact")
         trouble = None
@@ -163,7 +167,7 @@ class Session(Workbench[HeadModel]):
         found = replace(found, notes=[*([trouble] if trouble else []), *notes, *found.notes])
         asked = {key for _, key in meter.counted}
         seen = [e for e in (*self.draw.searched, *self.draw.fresh) if self.task.key(e) in asked]
-        rows, intact_rows = self.cost.rows, self.cost.intact
+        rows, intact_rows = self.meters.cost.rows, self.meters.cost.intact
         noise = self.measure_noise(intact)
         if not self.study.names_sets:  # what heads do together may be more than each one's share
             found = above_noise(found, noise)
@@ -195,7 +199,7 @@ class Session(Workbench[HeadModel]):
             },
             chance=self.task.chance,
             probe=name,
-            signal=add_signal(self, probes, name, intact) if scans else name,
+            signal=add_signal(self.meters, probes, name, intact) if scans else name,
             sides=[*self.open_sides(probes)] if study.seeks_specific else [],
             excluded=tuple(self.grid.columns(study.exclude)),
         )
@@ -205,19 +209,19 @@ class Session(Workbench[HeadModel]):
         for name in dict.fromkeys((*self.study.twins, *self.study.spare)):
             examples, _ = split_examples(self.tasks[name].size, self.study.settings.seed)
             rows = probes[name].under(self.nothing, examples, self.progress, f"{name}, intact")
-            signal = add_signal(self, probes, name, rows)
+            signal = add_signal(self.meters, probes, name, rows)
             yield OtherTask(name, examples, signal, name in self.study.twins)
 
     def measure_noise(self, intact: Sequence[Row]) -> Noise | None:
         """Measure what rounding does to the intact rows; None in a number format of full length."""
-        if self.engine.loaded.dtype not in ROUNDED:
+        if self.meters.engine.loaded.dtype not in ROUNDED:
             return None
-        again = self.meter(self.task, repeat=1)
+        again = self.meters.meter(self.task, repeat=1)
         return measure_noise(intact, again, self.grid.size, self.study.settings.seed, self.progress)
 
 
 def add_signal(
-    bench: Workbench[HeadModel], probes: dict[str, Meter], name: str, intact: Sequence[Row]
+    meters: Meters[HeadModel], probes: dict[str, Meter], name: str, intact: Sequence[Row]
 ) -> str:
     """Let the signal of a task join the probes; its name, the task's where it is the outcome.
 
@@ -227,7 +231,7 @@ def add_signal(
     signal = Signal(probes[name].task, answers)
     if signal.linear:
         return name
-    probes[f"{name}.likelihood"] = bench.meter(signal)
+    probes[f"{name}.likelihood"] = meters.meter(signal)
     return f"{name}.likelihood"
 
 

@@ -12,7 +12,7 @@ from caploc.errors import BadOption, UserError
 from caploc.exclusion import keep_universal
 from caploc.finished import FinishedRun
 from caploc.folder import UNIVERSAL, claim, package_versions, write_json
-from caploc.measurement import Meter
+from caploc.measurement import Meter, Meters
 from caploc.options import ZERO
 from caploc.progress import Progress, Silent
 from caploc.recovery import paired_standard_error
@@ -20,7 +20,6 @@ from caploc.search import column_mask
 from caploc.stats import localization
 from caploc.tasks.task import Task
 from caploc.validation import score_both, scored_differences
-from caploc.workbench import Workbench
 
 EXAMPLES = 100  # of each task that a candidate is tried on
 NAMED_BY = 2  # runs among whose first heads a candidate is
@@ -90,9 +89,9 @@ def find_universal(
     claimed = {"model": first.written.study["model"], "universal": [t.name for t in tasks]}
     with claim(folder, claimed, command) as store, first.answering() as engine:
         loaded = engine.loaded
-        bench = Workbench(engine, store, components=first.result.grid.components)
+        meters = Meters(engine, store, first.result.grid.components)
         measured = {
-            task.name: tried(bench.meter(task), bench.grid, trials, progress) for task in tasks
+            task.name: tried(meters.meter(task), meters.grid, trials, progress) for task in tasks
         }
         found = localization.judge_universality(
             {name: effects for name, (_, effects) in measured.items()},
@@ -113,7 +112,7 @@ def find_universal(
                 }
                 for run, task in zip(trials.runs, tasks, strict=True)
             ],
-            "cost": bench.cost.as_dict(),
+            "cost": meters.cost.as_dict(),
             "command": command,
             "versions": package_versions(),
         }

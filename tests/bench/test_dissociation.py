@@ -9,11 +9,10 @@ from scipy import stats
 
 import dissociation
 from caploc.components import Heads
+from caploc.declaration import ModelOptions, split_examples
 from caploc.options import Settings, TaskOptions
 from caploc.study import Study
 from caploc.tasks.catalog import load_task
-from caploc.validation.frontier import split_examples
-from caploc.workbench import ModelOptions
 from dissociation import OTHER, OWN, Cell, Outcomes, Subject
 
 

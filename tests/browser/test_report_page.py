@@ -14,12 +14,11 @@ from playwright.sync_api import expect
 import caploc
 from caploc.comparison import compare
 from caploc.contents import Answers, check_contents
-from caploc.declaration import Study
+from caploc.declaration import ModelOptions, Study
 from caploc.evaluation import curve
 from caploc.options import Settings
 from caploc.report.page import write_report
 from caploc.result import Result
-from caploc.workbench import ModelOptions
 
 pytestmark = pytest.mark.browser
 HOSTILE = (

@@ -14,10 +14,10 @@ from tokenizers.pre_tokenizers import WhitespaceSplit
 from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast
 
 from caploc.components import Head
+from caploc.declaration import ModelOptions
 from caploc.export import Export
 from caploc.models.hooks import temporary_hooks
 from caploc.models.projections import find_projections
-from caploc.workbench import ModelOptions
 
 WITH_BIAS = {
     "gpt2": OLD,

@@ -11,12 +11,11 @@ from typer.testing import CliRunner
 
 from caploc.cli import app
 from caploc.components import AMONG
-from caploc.declaration import Study
+from caploc.declaration import ModelOptions, Study
 from caploc.doctor import examine_folder
 from caploc.errors import UserError
 from caploc.folder import claim, rows_file, write_json
 from caploc.store import Question, Row, Store, pack
-from caploc.workbench import ModelOptions
 
 QUESTION = Question("print", "float32", "words/past", "1", "metric")
 STUDY = Study(ModelOptions("model"), "words/past", "css")

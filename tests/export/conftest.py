@@ -51,9 +51,8 @@ def written(tmp_path):
 @pytest.fixture
 def finished(tmp_path):
     """A run's folder as `caploc locate` leaves it, of the demo, made up but for the fingerprint."""
-    from caploc.declaration import Study
+    from caploc.declaration import ModelOptions, Study
     from caploc.models.sources import find_source
-    from caploc.workbench import ModelOptions
 
     def write(**changes):
         from dataclasses import asdict

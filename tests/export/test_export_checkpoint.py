@@ -12,11 +12,11 @@ from transformers import AutoModelForCausalLM
 
 import caploc
 from caploc.components import Head
+from caploc.declaration import ModelOptions
 from caploc.errors import BadOption, ModelRefused
 from caploc.export import Export
 from caploc.export import weights as export_weights
 from caploc.models.loading import load_model
-from caploc.workbench import ModelOptions
 
 QUICK = {"gpt2", "llama"}
 each_family = pytest.mark.parametrize(

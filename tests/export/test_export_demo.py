@@ -3,10 +3,10 @@
 import pytest
 
 from caploc.components import parse_components
+from caploc.declaration import ModelOptions
 from caploc.evaluation import Evaluation, evaluate
 from caploc.export import Export
 from caploc.tasks.catalog import own_names
-from caploc.workbench import ModelOptions
 from worlds import DEMO
 
 pytestmark = pytest.mark.slow

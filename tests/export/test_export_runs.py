@@ -7,9 +7,9 @@ import torch
 
 import caploc
 from caploc.components import Head
+from caploc.declaration import ModelOptions
 from caploc.errors import BadOption, UnknownName, UserError
 from caploc.export import Export
-from caploc.workbench import ModelOptions
 from worlds import DEMO
 
 

@@ -5,10 +5,10 @@ import shutil
 import pytest
 
 from caploc.components import Head
+from caploc.declaration import ModelOptions
 from caploc.errors import StoreFailed
 from caploc.export import Export
 from caploc.files import whole_folder
-from caploc.workbench import ModelOptions
 from worlds import DEMO
 
 

@@ -13,12 +13,12 @@ from lm_eval.api.instance import Instance
 from lm_eval.api.registry import Registry
 
 from caploc.components import read_heads
+from caploc.declaration import ModelOptions
 from caploc.errors import BadData, BadOption
 from caploc.evaluation import Evaluation, evaluate
 from caploc.integrations.lm_eval import KnockedOut
 from caploc.options import TaskOptions
 from caploc.tasks.catalog import own_manager
-from caploc.workbench import ModelOptions
 from worlds import DEMO
 from worlds import TASKS as FOLDER
 

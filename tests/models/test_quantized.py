@@ -15,6 +15,7 @@ from transformers import LlamaConfig
 sys.path.insert(0, str(Path(__file__).parents[1] / "engine"))
 from alone import under
 
+from caploc.declaration import ModelOptions
 from caploc.engine.api import Ask
 from caploc.engine.batch import BatchEngine
 from caploc.errors import BadOption, ModelRefused, UnknownName
@@ -25,7 +26,6 @@ from caploc.models.proof import is_writable, logits_of, prove_heads, random_toke
 from caploc.neurons.model import as_neurons
 from caploc.neurons.study import NeuronStudy
 from caploc.tasks.task import Generate, LogLikelihood, options_json
-from caploc.workbench import ModelOptions
 
 GPTQ = {"quant_method": "gptq", "bits": 4, "group_size": 128}
 OPTIONS = options_json({"until": ["w7"], "max_gen_toks": 6})

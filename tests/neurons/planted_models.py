@@ -5,6 +5,7 @@ from functools import cached_property
 import numpy as np
 import torch
 
+from caploc.declaration import ModelOptions
 from caploc.engine.batch import BatchEngine
 from caploc.neurons.finding import Finder, score_cache
 from caploc.neurons.model import as_neurons
@@ -12,7 +13,6 @@ from caploc.neurons.options import Attribution, Rule
 from caploc.neurons.study import load_source
 from caploc.options import TaskOptions
 from caploc.progress import Silent
-from caploc.workbench import ModelOptions
 from worlds.planted_neurons import WORDS, PlantedNeurons, write_planted_neurons
 
 TWO = PlantedNeurons(tasks=2, needed=6, seed=5)

@@ -7,13 +7,13 @@ from shutil import copytree
 
 import pytest
 
+from caploc.declaration import ModelOptions
 from caploc.neurons import locating
 from caploc.neurons import study as studies
 from caploc.neurons.enhancing import enhance_located
 from caploc.neurons.options import Enhancing, Rule, TuningRecipe
 from caploc.neurons.study import NeuronStudy, load_source
 from caploc.progress import Silent
-from caploc.workbench import ModelOptions
 from worlds import DEMO
 
 MODEL = ModelOptions(DEMO, device="cpu")

@@ -5,12 +5,12 @@ import json
 import pytest
 from planted_models import TWO
 
+from caploc.declaration import ModelOptions
 from caploc.engine.encoding import RequestEncoder
 from caploc.errors import BadData, BadOption
 from caploc.neurons.study import load_source, with_end
 from caploc.options import TaskOptions
 from caploc.tasks.task import Rolling
-from caploc.workbench import ModelOptions
 from worlds import DEMO
 
 MODEL = ModelOptions(DEMO, device="cpu")

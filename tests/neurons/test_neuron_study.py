@@ -6,13 +6,13 @@ from functools import partial
 
 import pytest
 
+from caploc.declaration import ModelOptions
 from caploc.errors import CaplocError, UnknownName, UserError
 from caploc.neurons.options import Attribution, Controlling, Enhancing, Erasing, Rule
 from caploc.neurons.study import NeuronLab, NeuronStudy, TaskSource, open_study, read_study
 from caploc.options import TaskOptions
 from caploc.store import Store
 from caploc.tasks.catalog import load_task
-from caploc.workbench import ModelOptions
 from worlds import DEMO
 
 ANOTHER = {
@@ -30,8 +30,8 @@ def nothing_is_loaded(monkeypatch):
     def refuse(*told, **options):
         raise AssertionError("something was loaded")
 
-    monkeypatch.setattr("caploc.workbench.load_model", refuse)
-    monkeypatch.setattr("caploc.workbench.load_task", refuse)
+    monkeypatch.setattr("caploc.models.loading.load_model", refuse)
+    monkeypatch.setattr("caploc.tasks.catalog.load_task", refuse)
 
 
 def test_a_good_study_passes():

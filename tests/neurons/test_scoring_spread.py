@@ -11,6 +11,7 @@ from test_attribution import spans
 from test_loading import save
 from tiny import FAMILIES, GROUPED, build
 
+from caploc.declaration import ModelOptions
 from caploc.errors import ModelRefused
 from caploc.models import loading
 from caploc.models.cutting import knocked_out
@@ -21,7 +22,6 @@ from caploc.neurons.finding import accumulate
 from caploc.neurons.model import as_neurons
 from caploc.neurons.options import SCORES, Attribution
 from caploc.neurons.study import NeuronStudy
-from caploc.workbench import ModelOptions
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*meta.*")
 SHAPE = {**GROUPED, "num_hidden_layers": 4}

@@ -97,7 +97,7 @@ def test_workers_find_the_neurons_of_one_process_which_loads_no_weights(
 ):
     study, pools = by_workers
     demo()
-    monkeypatch.setattr("caploc.workbench.load_model", refuse)
+    monkeypatch.setattr("caploc.models.loading.load_model", refuse)
     progress = Noting()
     result, _ = locate(study, tmp_path / "run", progress)
     assert lasting(result) == lasting(alone[1])
@@ -143,7 +143,7 @@ def test_erasing_is_done_by_the_command_once_workers_are_gone(by_workers, tmp_pa
         loaded.append(pools[0].closed)
         return demo()
 
-    monkeypatch.setattr("caploc.workbench.load_model", load)
+    monkeypatch.setattr("caploc.models.loading.load_model", load)
     result, _ = locate(replace(study, judged=2), tmp_path / "run")
     assert loaded == [True]
     assert all(task["erased"] for task in result["tasks"])

@@ -7,11 +7,11 @@ import pytest
 
 import worlds.contrasts  # noqa: F401  (the preset names its sets)
 from caploc.cache import Cache
+from caploc.declaration import ModelOptions
 from caploc.errors import BadOption, CaplocError
 from caploc.neurons.cache import ArrayCache
 from caploc.neurons.options import ACTIVE, LAYERS, LOCATED, OWN
 from caploc.neurons.study import NeuronStudy
-from caploc.workbench import ModelOptions
 from papers.cnl.__main__ import NUMBERS, Experiments
 from papers.cnl.preset import CnlPreset
 from worlds import DEMO

@@ -7,7 +7,7 @@ import pytest
 from scipy import stats
 
 from caploc.components import Head, Heads
-from caploc.workbench import Allowed
+from caploc.declaration import Allowed
 from papers.exhibits import Exhibit, Value
 from papers.heads import published, tables
 from papers.heads.figures import draw_radar

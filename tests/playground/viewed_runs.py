@@ -6,10 +6,9 @@ from dataclasses import asdict
 import numpy as np
 
 from caploc.components import AMONG
-from caploc.declaration import Study
+from caploc.declaration import ModelOptions, Study
 from caploc.store import Question, Row, Store, pack
 from caploc.tasks.task import Generated, responses_json
-from caploc.workbench import ModelOptions
 from worlds import DEMO
 
 HOSTILE = "</script><img src=x onerror=\"document.title='run'\"><a href='javascript:1'>x</a>\u202e"

@@ -2,13 +2,14 @@
 
 import pytest
 
+from caploc.declaration import ModelOptions
+from caploc.measurement import Meters
 from caploc.naming import is_fetched
 from caploc.options import TaskOptions
 from caploc.progress import Silent
 from caploc.store import Store
 from caploc.validation import Check
 from caploc.validation.members import judge
-from caploc.workbench import ModelOptions, Workbench
 
 pytestmark = pytest.mark.real
 
@@ -21,7 +22,7 @@ def bench(tmp_path_factory):
     if not is_fetched("smollm2"):
         pytest.fail("smollm2 is not here; run `caploc models fetch smollm2`, or `make test-real`.")
     with Store(tmp_path_factory.mktemp("rescue") / "rows.sqlite") as store:
-        yield Workbench(ModelOptions("smollm2", device="cpu").engine(), store)
+        yield Meters(ModelOptions("smollm2", device="cpu").engine(), store)
 
 
 @pytest.fixture(scope="module")

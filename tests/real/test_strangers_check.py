@@ -10,7 +10,8 @@ import pytest
 from scipy.stats import binom
 
 from caploc import designs
-from caploc.measurement import search
+from caploc.declaration import ModelOptions
+from caploc.measurement import Meters, search
 from caploc.naming import is_fetched
 from caploc.options import Settings, TaskOptions
 from caploc.progress import Silent
@@ -18,7 +19,6 @@ from caploc.search import METHODS, Problem
 from caploc.session import add_signal
 from caploc.store import Store
 from caploc.validation import Check
-from caploc.workbench import ModelOptions, Workbench
 
 pytestmark = pytest.mark.real
 
@@ -31,7 +31,7 @@ MANY = 100  # named heads from which on the share itself is asked for
 
 def repeated(engine, store, task, seed):
     """Of each head that a search names, whether its drop on fresh examples is in its interval."""
-    model, bench = ModelOptions("smollm2", device="cpu"), Workbench(engine, store)
+    model, bench = ModelOptions("smollm2", device="cpu"), Meters(engine, store)
     meter = bench.meter(*model.tasks([f"words/{task}"], TaskOptions()))
     name, probes = meter.task.name, {meter.task.name: meter}
     order = designs.generator(seed).permutation(meter.task.size).tolist()

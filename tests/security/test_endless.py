@@ -12,10 +12,9 @@ import time
 import pytest
 
 from caploc.components import Heads
-from caploc.declaration import Study
+from caploc.declaration import ModelOptions, Study
 from caploc.errors import BadOption
 from caploc.options import Settings
-from caploc.workbench import ModelOptions
 from worlds import DEMO
 
 
@@ -90,28 +89,27 @@ def test_ctrl_c_during_an_import_ends_the_process_at_once(tmp_path):
     assert (done.returncode, done.stderr) == (130, "Stopped.\n")
 
 
-def test_a_visitor_who_leaves_prints_nothing(capfd, caplog, tmp_path):
+def test_a_visitor_who_leaves_prints_nothing(capfd, caplog):
     uvicorn = pytest.importorskip("uvicorn")
-    from caploc.playground.app import Playgrounds
+    from caploc.options import TaskOptions
+    from caploc.playground.app import application
     from caploc.playground.playground import Playground
-    from caploc.playground.runs import RunIndex
-    from caploc.playground.serving import listen
-    from caploc.playground.view import application
+    from caploc.playground.serving import list_hosts, listen
+    from caploc.playground.setting import make_setting
 
-    model = ModelOptions(DEMO, device="cpu")
-    playground = Playground(model, model.engine(), {})
-    with listen(0) as listening:
+    setting = make_setting((), DEMO, ModelOptions(DEMO), [], TaskOptions())
+    with listen("127.0.0.1", 0) as listening:
         port = listening.getsockname()[1]
-        app = application(Playgrounds(RunIndex(tmp_path), playground=playground), "secret")
+        app = application(Playground(setting), list_hosts("127.0.0.1"))
         server = uvicorn.Server(uvicorn.Config(app, log_level="error", access_log=False))
         server.install_signal_handlers = lambda: None
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
         thread.start()
         try:
-            body = json.dumps({"heads": ["L0H1"], "prompt": "1+1=", "new_tokens": 999}).encode()
-            for path in ("answers", "example", "load"):
-                leave(port, f"/play/model/{path}?token=secret", body, missing=100)
-                leave(port, f"/play/model/{path}?token=secret", body, missing=0)
+            body = json.dumps({"prompt": "1+1="}).encode()
+            for path in ("/answers", "/attention", "/heads", "/example"):
+                leave(port, path, body, missing=100)
+                leave(port, path, body, missing=0)
             time.sleep(1)
         finally:
             server.should_exit = True

@@ -11,13 +11,13 @@ import pytest
 from typer.testing import CliRunner
 
 from caploc.cli import app
+from caploc.declaration import Allowed, ModelOptions
 from caploc.errors import BadData, BadOption
 from caploc.finished import FinishedRun
 from caploc.neurons.study import read_study
 from caploc.studies import read_studies
 from caploc.tasks.catalog import load_task
 from caploc.tasks.taskfiles import find_code
-from caploc.workbench import Allowed, ModelOptions
 from worlds import DEMO
 
 EVIL = "!function evil.text"

@@ -11,7 +11,7 @@ from dataclasses import asdict, replace
 import pytest
 
 from caploc.components import AMONG
-from caploc.declaration import Study
+from caploc.declaration import ModelOptions, Study
 from caploc.errors import BadOption, FolderTaken, StoreFailed
 from caploc.folder import package_versions
 from caploc.models import placement
@@ -31,7 +31,6 @@ from caploc.store import folder_lock
 from caploc.studies import run_studies
 from caploc.studies.running import finished, located
 from caploc.study import run_study
-from caploc.workbench import ModelOptions
 from worlds import DEMO
 
 CSS = Study(
@@ -111,7 +110,7 @@ def test_one_failure_does_not_stop_the_others_and_a_full_disk_does(tmp_path, mon
 
 def test_a_model_that_does_not_fit_fails_its_own_studies_only(tmp_path, monkeypatch):
     """A finished one stays finished, and takes no model."""
-    written = {"study": asdict(CSS.check()), "command": ""}
+    written = {"study": asdict(CSS.check(CSS.model.check())), "command": ""}
     (tmp_path / "done").mkdir()
     (tmp_path / "done" / "run.json").write_text(json.dumps(written))
     result = Result(

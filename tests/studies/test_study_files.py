@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from caploc.declaration import ModelOptions
 from caploc.errors import UserError
 from caploc.models import placement
 from caploc.studies import Allowed, read_studies
 from caploc.studies.file import KEYS
-from caploc.workbench import ModelOptions
 from worlds import DEMO
 
 DOCS = Path(__file__).parents[2] / "docs" / "studies.md"

@@ -5,12 +5,12 @@ import json
 import pandas
 import pytest
 
+from caploc.declaration import ModelOptions
 from caploc.neurons.study import load_source
 from caploc.options import TaskOptions
 from caploc.tasks.catalog import can_train, load_task, own_manager
 from caploc.tasks.paper.syntax import score_syntax
 from caploc.tasks.task import Generated, LogLikelihood
-from caploc.workbench import ModelOptions
 from worlds import DEMO
 
 ROWS = {

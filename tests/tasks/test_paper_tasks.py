@@ -6,6 +6,7 @@ import pytest
 import yaml
 from lm_eval.tasks._yaml_loader import load_yaml
 
+from caploc.declaration import ModelOptions
 from caploc.options import TaskOptions
 from caploc.tasks.catalog import (
     check_task_name,
@@ -17,7 +18,6 @@ from caploc.tasks.catalog import (
     wants_chat_template,
 )
 from caploc.tasks.task import Generated, Scored
-from caploc.workbench import ModelOptions
 from worlds import DEMO, TASKS
 
 CHOSEN = {
@@ -147,15 +147,15 @@ TEMPLATE = "{% for m in messages %}<{{ m['role'] }}>{{ m['content'] }}{% endfor 
 @pytest.fixture
 def tokenizer_with(monkeypatch):
     """The demo's tokenizer with a chat template of its own, or none."""
-    from caploc.models import loading
+    from caploc.models.loading import load_tokenizer
 
     def give(template):
         def load(*arguments, **options):
-            tokenizer = loading.load_tokenizer(*arguments, **options)
+            tokenizer = load_tokenizer(*arguments, **options)
             tokenizer.chat_template = template
             return tokenizer
 
-        monkeypatch.setattr("caploc.workbench.load_tokenizer", load)
+        monkeypatch.setattr("caploc.models.loading.load_tokenizer", load)
 
     return give
 

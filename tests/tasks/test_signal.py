@@ -5,7 +5,8 @@ import math
 import numpy as np
 import pytest
 
-from caploc.measurement import told_kept
+from caploc.declaration import ModelOptions
+from caploc.measurement import Meters, told_kept
 from caploc.options import TaskOptions
 from caploc.progress import Silent
 from caploc.session import add_signal
@@ -13,7 +14,6 @@ from caploc.store import Store
 from caploc.tasks.catalog import load_task
 from caploc.tasks.signal import Signal
 from caploc.tasks.task import Generate, Generated, LogLikelihood, Scored, responses_from_json
-from caploc.workbench import ModelOptions, Workbench
 from worlds import DEMO
 
 EXAMPLES = range(12)
@@ -23,7 +23,7 @@ HEADS = range(0, 96, 7)
 @pytest.fixture(scope="module")
 def bench(tmp_path_factory):
     with Store(tmp_path_factory.mktemp("signal") / "rows.sqlite") as store:
-        yield Workbench(ModelOptions(DEMO, device="cpu").engine(), store)
+        yield Meters(ModelOptions(DEMO, device="cpu").engine(), store)
 
 
 def opened(bench, name, options=None):

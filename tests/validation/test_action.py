@@ -4,11 +4,11 @@ import pytest
 import torch
 
 from caploc.components import Head, Layer
+from caploc.declaration import ModelOptions
 from caploc.models.attention import LONGEST, pattern, promoted_words
 from caploc.tasks.catalog import load_task
 from caploc.tasks.task import Generate, options_json
 from caploc.validation.action import describe_action
-from caploc.workbench import ModelOptions
 from worlds import DEMO
 
 HEAD = Head(3, 12)

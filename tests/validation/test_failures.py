@@ -20,6 +20,8 @@ from asked import (
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from caploc.declaration import ModelOptions
+from caploc.measurement import Meters
 from caploc.options import TaskOptions
 from caploc.progress import Silent
 from caploc.store import Store
@@ -27,7 +29,6 @@ from caploc.tasks.task import Scored
 from caploc.validation import score_both
 from caploc.validation.categories import BROKEN, Category
 from caploc.validation.failures import categorize_failures
-from caploc.workbench import ModelOptions, Workbench
 from worlds import DEMO
 
 
@@ -209,7 +210,7 @@ def demo(tmp_path_factory):
     """Account for the demo model's answers to a task with these heads knocked out."""
     with Store(tmp_path_factory.mktemp("demo") / "rows.sqlite") as store:
         options = ModelOptions(DEMO)
-        bench = Workbench(options.engine(), store)
+        bench = Meters(options.engine(), store)
 
         def account(name, heads):
             (task,) = options.tasks([name], TaskOptions())

@@ -5,18 +5,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from caploc.declaration import ModelOptions, Study, split_examples
 from caploc.errors import BadOption
+from caploc.options import Settings
 from caploc.result import Effect, Subsets, TaskEffect, TriedSet
 from caploc.validation.frontier import (
     ONE_WORDING,
     Promise,
-    check_sides,
     frontier_note,
     judge_frontier,
     keeps,
     least_price,
     offer_part,
-    split_examples,
 )
 
 OWN, SHARED, IDLE = 6, 2, 9
@@ -173,7 +173,7 @@ def test_nothing_is_offered_where_every_part_costs_as_much(checking):
 )
 def test_what_contradicts_itself_is_refused(spare, twins, said):
     with pytest.raises(BadOption, match=said):
-        check_sides("a", spare, twins)
+        Study(ModelOptions("m"), "a", settings=Settings(goal="specific"), spare=spare, twins=twins)
 
 
 @pytest.mark.parametrize("size", [1, 2, 30, 1000])

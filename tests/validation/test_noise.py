@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from caploc.declaration import Study
+from caploc.declaration import ModelOptions, Study
 from caploc.options import Settings
 from caploc.recovery import Estimate, Measurements
 from caploc.result import Noise
@@ -15,7 +15,6 @@ from caploc.search import Found
 from caploc.store import Question
 from caploc.study import run_study
 from caploc.validation import REPEATED, above_noise
-from caploc.workbench import ModelOptions
 from worlds import DEMO
 
 SMALL = Study(

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
+from caploc.declaration import ModelOptions
 from caploc.validation.text import measure_text
-from caploc.workbench import ModelOptions
 from worlds import DEMO
 
 

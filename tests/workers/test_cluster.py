@@ -13,7 +13,7 @@ import numpy as np
 import psutil
 import pytest
 
-from caploc.declaration import Study
+from caploc.declaration import ModelOptions, Study
 from caploc.engine.api import Ask
 from caploc.errors import BadOption, ModelRefused, RunFailed, UnknownName
 from caploc.neurons.locating import locate
@@ -25,7 +25,6 @@ from caploc.store import Store
 from caploc.studies import run_studies
 from caploc.study import run_study
 from caploc.tasks.catalog import load_task
-from caploc.workbench import ModelOptions
 from caploc.workers import DistributedEngine, Workers
 from caploc.workers.distributed import Replica, WorkerRecipe
 from caploc.workers.ray_backend import WorkerPool

@@ -4,9 +4,9 @@ from dataclasses import replace
 import pytest
 import torch
 
+from caploc.declaration import ModelOptions
 from caploc.errors import BadOption, ModelRefused, UnknownName
 from caploc.folder import question
-from caploc.workbench import ModelOptions
 from caploc.workers import Workers
 from caploc.workers.ray_backend import Reservation, check_workers
 from worlds import DEMO

@@ -7,13 +7,12 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from caploc.declaration import Study
+from caploc.declaration import ModelOptions, Study
 from caploc.errors import BadOption
 from caploc.evaluation import Evaluation, evaluate
 from caploc.models.cutting import knocked_out
 from caploc.models.loading import load_model
 from caploc.study import run_study
-from caploc.workbench import ModelOptions
 from worlds.planted import Backup, Planted, write_planted
 
 PLANS = [

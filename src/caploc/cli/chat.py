@@ -37,8 +37,8 @@ def chat(
     options.check_heads(heads)
     if heads is None:
         check_named(folder)
-    from caploc.playground.chat import Chat
-    from caploc.workbench import Allowed
+    from caploc.declaration import Allowed
+    from caploc.playground.answers import Chat
 
     allowed = Allowed(code=True, remote_code=trust_remote_code)  # no program is judged
     talk = Chat.of(folder, heads, tokens, allowed, plain=plain)

@@ -2,7 +2,7 @@
 
 import shlex
 import sys
-from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -12,16 +12,9 @@ from caploc import console
 from caploc.cli import options
 from caploc.cli.options import Without, option
 from caploc.components import HEADS
-from caploc.naming import DEFAULT_MODEL, check_examples, default_folder
-from caploc.options import (
-    PACKAGED,
-    Settings,
-    StudyFields,
-    build,
-    check_data_file,
-    check_read,
-    with_general_task,
-)
+from caploc.declaration import Study, check_places, check_read, with_general_task
+from caploc.naming import DEFAULT_MODEL, default_folder
+from caploc.options import Settings, build
 from caploc.pairs import is_pairs
 from caploc.registries import METHODS
 
@@ -35,7 +28,7 @@ def locate(
     task: options.Tasks,
     out: options.Out = None,
     *,
-    study: Annotated[options.Said, StudyFields, Without(("model", "task", "method", "allow_code"))],
+    study: Annotated[options.Said, Study, Without(("model", "task", "method", "allow_code"))],
     method: Annotated[
         list[str] | None,
         option(
@@ -64,20 +57,19 @@ def locate(
     See also:
         evaluate, view, export, run
     """
-    methods = options.split_names(method) or [StudyFields.method]
+    methods = options.split_names(method) or [Study.method]
     tasks = options.split_names(task) or list(task)  # an empty name is refused as a task
     said = study | {"model": model, "allow_code": code.allow_code}
-    first = [build(StudyFields, said | {"task": tasks[0], "method": way}) for way in methods][0]
+    first = [build(Study, said | {"task": tasks[0], "method": way}) for way in methods][0]
     check_read(study, methods, first.settings.goal)
     others = (*first.other_tasks, *first.spare, *first.twins)
     options.check_tasks([*others])
     asked = workers.parse()
-    check_places(first, (*tasks, *others), here=asked is None)
+    check_places(replace(first.model, workers=asked), first.options, (*tasks, *others))
     names = (Path(name).stem if is_pairs(name) else name for name in tasks)
     kind = {first.components} - {HEADS}
     folder = out or default_folder(model, *methods, *kind, *names)
     # what needs PyTorch comes after what a mistake is seen without
-    from caploc.declaration import Study
     from caploc.studies import locate_all
 
     said |= {"workers": asked}
@@ -98,20 +90,6 @@ def locate(
         return
     show_results(results)
     console.say(f"Report: {found.report}")
-
-
-def check_places(study: StudyFields, tasks: Sequence[str], *, here: bool) -> None:
-    """Refuse, in a second or two, files of examples and devices that are not there."""
-    data = study.options.data
-    for split, file in data.items():
-        if file != PACKAGED:
-            check_data_file(split, Path(file))
-    if not data:
-        check_examples(tasks)
-    if here and study.model.device not in ("auto", "cpu"):
-        from caploc.models.devices import check_present  # loads torch alone
-
-        check_present(study.model.device)
 
 
 def show_results(results: "list[Result]") -> None:

@@ -6,9 +6,10 @@ from typing import Annotated
 from caploc import console
 from caploc.cli import options
 from caploc.cli.options import option
+from caploc.declaration import ModelOptions, check_places
 from caploc.errors import BadOption
 from caploc.naming import default_folder
-from caploc.options import Mode, ModelFields, TaskOptions, build
+from caploc.options import Mode, TaskOptions, build
 
 
 @options.takes_groups
@@ -22,7 +23,7 @@ def evaluate(
     asking: Annotated[options.Said, TaskOptions, options.NO_CODE],
     knockout: Annotated[options.Said, Mode],
     code: options.CodeGroup,
-    loading: Annotated[options.Said, ModelFields, options.Without(("model",))],
+    loading: Annotated[options.Said, ModelOptions, options.Without(("model",))],
     workers: options.WorkerGroup,
     output: options.OutputGroup,
 ) -> None:
@@ -43,7 +44,8 @@ def evaluate(
     options.check_heads(heads)
     mode = build(Mode, knockout)
     asked = build(TaskOptions, asking | {"allow_code": code.allow_code})
-    build(ModelFields, loading | {"model": model})
+    loaded = options.model_of(loading, model, workers=workers.parse())
+    check_places(loaded, asked, options.split_names(task))
     from caploc import tables
     from caploc.components import parse_components
     from caploc.evaluation import Evaluation
@@ -51,7 +53,7 @@ def evaluate(
 
     folder = out or default_folder(model, "evaluate", heads or "intact", *task)
     evaluation = Evaluation(
-        options.model_of(loading, model, workers=workers.parse()),
+        loaded,
         tuple(parse_components(heads)),
         tuple(options.with_pairs(options.split_names(task), folder)),
         asked,

@@ -9,14 +9,15 @@ import typer
 from caploc import console
 from caploc.cli import options
 from caploc.cli.options import Without, argument, option
+from caploc.declaration import ModelOptions
 from caploc.folder import check_new
 from caploc.naming import default_folder
 from caploc.neurons.options import Controlling, Enhancing, Erasing, NeuronFields
-from caploc.options import ModelFields, build, flags, record
+from caploc.options import build, flags, record
 
 if TYPE_CHECKING:
+    from caploc.declaration import Allowed
     from caploc.neurons.report import Exhibit
-    from caploc.workbench import Allowed
 
 neurons = typer.Typer(
     name="neurons",
@@ -34,11 +35,11 @@ Kinds = Annotated[list[str] | None, option("NAME=TASK,TASK: tasks of one kind; r
 class AllowedGroup(options.CodeGroup):
     """What a finished run of neurons may be asked to do, which its folder alone cannot say."""
 
-    trust_remote_code: Annotated[bool, flags(ModelFields)["trust_remote_code"].option] = False
+    trust_remote_code: Annotated[bool, flags(ModelOptions)["trust_remote_code"].option] = False
 
     def allowed(self) -> "Allowed":
         """Read them, once it is clear that programs can be run as asked."""
-        from caploc.workbench import Allowed
+        from caploc.declaration import Allowed
 
         self.check()
         return Allowed(self.allow_code, self.trust_remote_code)

@@ -9,7 +9,6 @@ from functools import wraps
 from inspect import Parameter, signature
 from pathlib import Path
 from typing import (
-    TYPE_CHECKING,
     Annotated,
     Any,
     ClassVar,
@@ -21,25 +20,13 @@ from typing import (
 import typer
 
 from caploc import console
+from caploc.declaration import Allowed, ModelOptions, Study
 from caploc.errors import BadOption
 from caploc.folder import RESULT, UNIVERSAL, check_named, check_out, finished_in, read_json
 from caploc.naming import at_home, check_listed, check_model_name, is_file, placed
-from caploc.options import (
-    Flag,
-    ModelFields,
-    Option,
-    StudyFields,
-    Workers,
-    build,
-    flag_of,
-    flags,
-    record,
-)
+from caploc.options import Flag, Option, Workers, build, flag_of, flags, record
 from caploc.pairs import is_pairs, read_pairs
 from caploc.process import redacted
-
-if TYPE_CHECKING:
-    from caploc.workbench import Allowed, ModelOptions
 
 Number = TypeVar("Number", int, float)
 
@@ -120,7 +107,7 @@ def task_option(help: str, *names: str) -> Any:
     return option(f"{help}; {ONE_OR_MORE}.", *names, callback=check_tasks)
 
 
-Tasks = Annotated[list[str], task_option(flags(StudyFields)["task"].option.help, "--task")]
+Tasks = Annotated[list[str], task_option(flags(Study)["task"].option.help, "--task")]
 
 
 def check_folder(folder: Path | None) -> Path | None:
@@ -150,7 +137,7 @@ def warn_of_code(trusted: bool | None) -> bool | None:
 
 def declared(name: str, *names: str, **more: Any) -> Any:
     """Return an option with the help that a study's has."""
-    return option(flags(StudyFields)[name].option.help, *names, **more)
+    return option(flags(Study)[name].option.help, *names, **more)
 
 
 Trust = Annotated[bool, declared("trust_remote_code", "--trust-remote-code", callback=warn_of_code)]
@@ -174,14 +161,12 @@ class Without:
 
 
 Said = dict[str, Any]  # what was said of the options of a record, by name
-Loading = Annotated[Said, ModelFields, Without(("model", "engine", "batch_size", "quantize"))]
+Loading = Annotated[Said, ModelOptions, Without(("model", "engine", "batch_size", "quantize"))]
 NO_CODE = Without(("allow_code",))  # which is the command's own
 
 
-def model_of(said: Mapping[str, Any], name: str, **more: Any) -> "ModelOptions":
+def model_of(said: Mapping[str, Any], name: str, **more: Any) -> ModelOptions:
     """Say what loads the model of this name; `more` are further options."""
-    from caploc.workbench import ModelOptions
-
     return build(ModelOptions, {**said, "model": name, **more})
 
 
@@ -253,12 +238,10 @@ class ScoringGroup(WorkerGroup):
 class PermissionGroup(WorkerGroup, CodeGroup):
     """What a finished run may be asked to do, which its folder alone cannot say."""
 
-    trust_remote_code: Annotated[bool, flags(StudyFields)["trust_remote_code"].option] = False
+    trust_remote_code: Annotated[bool, flags(Study)["trust_remote_code"].option] = False
 
-    def allowed(self) -> "Allowed":
+    def allowed(self) -> Allowed:
         """Read them, and refuse code that cannot be isolated."""
-        from caploc.workbench import Allowed
-
         may = Allowed(self.allow_code, self.trust_remote_code, self.parse())
         self.check()
         return may

@@ -11,10 +11,10 @@ import psutil
 import torch
 
 from caploc.contents import read_contents
+from caploc.declaration import ModelOptions
 from caploc.errors import CaplocError, StoreFailed, UserError
 from caploc.folder import CURVE, ROWS, RUN, STUDIES, package_versions, rows_file
 from caploc.store import reading
-from caploc.workbench import ModelOptions
 
 __all__ = ["Examined", "examine_folder", "machine_facts", "model_facts"]
 

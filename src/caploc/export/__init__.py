@@ -24,6 +24,7 @@ from caploc.components import (
     parse_components,
     write_heads,
 )
+from caploc.declaration import Allowed, ModelOptions
 from caploc.errors import BadOption, ModelRefused, pick
 from caploc.export.card import CardContent, evidence_of, prompts_of, read_licence, write_card
 from caploc.export.weights import (
@@ -45,7 +46,6 @@ from caploc.models.sources import WEIGHTS, ModelSource
 from caploc.options import ZERO
 from caploc.progress import Progress, Silent
 from caploc.wording import called
-from caploc.workbench import Allowed, ModelOptions
 
 __all__ = ["KINDS", "Export", "Exported"]
 

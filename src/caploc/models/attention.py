@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from caploc.components import Head
 from caploc.errors import BadOption
 from caploc.models.hooks import temporary_hooks
+from caploc.models.knockout import knockout
 from caploc.models.loading import LoadedModel
 from caploc.models.proof import TOLERANCE
 
@@ -67,11 +68,12 @@ def promoted_words(
 
 @torch.inference_mode()
 def pattern(
-    loaded: LoadedModel, tokens: Sequence[int], head: Head
+    loaded: LoadedModel, tokens: Sequence[int], head: Head, knocked_out: Sequence[Head] = ()
 ) -> Float[Tensor, "queries keys"]:
     """How much of each token (a column) the head takes in at each token (a row); rows sum to 1.
 
-    Query heads that share keys and values have a pattern each.
+    Query heads that share keys and values have a pattern each. With `knocked_out` it is the pattern
+    in the model without those heads.
 
     Raises:
         UnknownName: if the model has no such head.
@@ -86,9 +88,10 @@ def pattern(
         )
     ids = torch.tensor([list(tokens)], device=loaded.model.device)
     asked = {"input_ids": ids, "attention_mask": torch.ones_like(ids), "use_cache": False}
-    usual = loaded.model(**asked).logits[0]
-    with eager(loaded):
-        output = loaded.model(**asked, output_attentions=True)
+    with knockout(loaded, knocked_out):
+        usual = loaded.model(**asked).logits[0]
+        with eager(loaded):
+            output = loaded.model(**asked, output_attentions=True)
     # Some models change their weights only in part when they hand them out.
     error = (output.logits[0].float() - usual.float()).square().mean().sqrt()
     if not error <= TOLERANCE.get(usual.dtype, 1e-3) * usual.float().std():

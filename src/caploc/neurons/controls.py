@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from caploc.declaration import Allowed
 from caploc.engine.encoding import Span
 from caploc.errors import BadOption, pick
 from caploc.folder import CONTROLS
@@ -47,7 +48,6 @@ from caploc.progress import Progress
 from caploc.stats.threshold import best
 from caploc.tasks.catalog import check_task_name
 from caploc.tasks.task import Rolling
-from caploc.workbench import Allowed
 
 OWN, EXCHANGED, PLAIN = "its own", "answers exchanged", "plain text"
 Row = dict[str, Any]

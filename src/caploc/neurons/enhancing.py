@@ -18,6 +18,7 @@ from jaxtyping import Float64
 from caploc.cache import Cache, digest
 from caploc.contents import restore
 from caploc.cost import Cost
+from caploc.declaration import Allowed
 from caploc.engine.batch import BatchEngine
 from caploc.engine.encoding import Span
 from caploc.errors import BadOption
@@ -55,7 +56,6 @@ from caploc.progress import Progress
 from caploc.stats import Interval, JsonRecord, paired_interval, plain_value
 from caploc.stats.chance import specificity
 from caploc.store import Question, Store
-from caploc.workbench import Allowed
 
 METRIC, GOLD = "metric", "gold log-probability"
 Outcomes = Float64[np.ndarray, " examples"]

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float64
 
+from caploc.declaration import Allowed
 from caploc.errors import pick
 from caploc.folder import ERASURE
 from caploc.measurement import Meter
@@ -65,7 +66,6 @@ from caploc.stats.chance import (
 )
 from caploc.stats.threshold import Scores
 from caploc.wording import inline
-from caploc.workbench import Allowed
 
 ACTIVE_ON = 30  # examples that activity is measured on
 CURVE_DRAWS = 3  # of random neurons at each point of the curve

@@ -8,11 +8,11 @@ from annotated_types import Ge, Gt, Le, MinLen
 from pydantic import AfterValidator, Field
 
 from caploc.components import Grid
+from caploc.declaration import ModelOptions
 from caploc.errors import BadOption
 from caploc.options import (
     MEAN,
     ZERO,
-    ModelFields,
     Option,
     TaskOptions,
     one_of,
@@ -180,7 +180,7 @@ class NeuronFields:
     """
 
     panel: ClassVar[str] = "Neurons"
-    model: ModelFields
+    model: ModelOptions
     tasks: Annotated[
         tuple[str, ...],
         MinLen(1),

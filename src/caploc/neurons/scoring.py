@@ -12,12 +12,12 @@ from typing import Any
 
 import numpy as np
 
+from caploc.declaration import ModelOptions
 from caploc.engine.encoding import Span
 from caploc.models.loading import LoadedModel
 from caploc.neurons.model import NeuronGrid, NeuronModel, as_neurons
 from caploc.progress import Progress
 from caploc.stats.threshold import Moments
-from caploc.workbench import ModelOptions
 from caploc.workers.distributed import ModelIdentity, ModelReplica, WorkerRecipe
 
 # Of a piece: examples at most, and the forward passes that they cost, a single one's apart. A lost

@@ -21,6 +21,7 @@ from caploc import designs
 from caploc.cache import COMPACT, digest
 from caploc.contents import read_contents, read_file, restore
 from caploc.cost import Cost
+from caploc.declaration import Allowed, ModelOptions
 from caploc.engine.batch import BatchEngine
 from caploc.engine.encoding import RequestEncoder, Span
 from caploc.errors import BadData, BadOption, UserError, pick
@@ -48,7 +49,6 @@ from caploc.stats.threshold import Scores, Sets
 from caploc.store import Question, Store
 from caploc.tasks.catalog import can_train, check_data, check_task_name
 from caploc.tasks.task import Generate, LogLikelihood, Task
-from caploc.workbench import Allowed, ModelOptions
 from caploc.workers.distributed import ModelIdentity
 
 

@@ -20,6 +20,7 @@ from transformers import PreTrainedModel
 
 from caploc.cache import digest
 from caploc.components import Grid
+from caploc.declaration import ModelOptions
 from caploc.designs import generator
 from caploc.engine.encoding import Span
 from caploc.errors import BadData, BadOption, RunFailed, pick
@@ -36,7 +37,6 @@ from caploc.neurons.weights import (
 from caploc.progress import Progress, Silent
 from caploc.stats import JsonRecord
 from caploc.stats.chance import FEWEST, random_sets
-from caploc.workbench import ModelOptions
 
 WARMUP = 5  # first steps, which raise the rate linearly
 CLIP = 1.0  # the largest norm of a step's gradients

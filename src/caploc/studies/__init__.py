@@ -1,8 +1,8 @@
 """Many tasks, models, methods and seeds from one file: checked whole, run together."""
 
+from caploc.declaration import Allowed
 from caploc.studies.file import Opened, StudyFile, read_studies
 from caploc.studies.running import Outcome, Ran, locate_all, run_studies
-from caploc.workbench import Allowed
 
 __all__ = [
     "Allowed",

@@ -13,17 +13,16 @@ from typing import Annotated, Any, Self, TypeVar
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
 from caploc.components import Heads
-from caploc.declaration import Study
+from caploc.declaration import Allowed, ModelOptions, Study, with_general_task
 from caploc.errors import BadOption, CaplocError, OutOfMemory, describe_faults, unknown
 from caploc.files import read_toml
 from caploc.naming import are_twins, at_home, folder_name
-from caploc.options import StudyFields, build, flags, with_general_task
-from caploc.workbench import Allowed, ModelOptions
+from caploc.options import build, flags
 
 LAID = ("model", "task", "method", "seed")  # what the file has lists of
 KEYS = [
     name
-    for name, flag in flags(StudyFields).items()
+    for name, flag in flags(Study).items()
     if flag.option.help and not flag.option.trust and name not in LAID
 ]
 NAMED = 3  # studies named in a sentence that many of them share
@@ -79,7 +78,7 @@ class StudyFile(BaseModel):
     out: Name | None = None
     models: Some[Listed]
     tasks: Some[Listed]
-    methods: Some[Listed] = [Entry(name=StudyFields.method)]
+    methods: Some[Listed] = [Entry(name=Study.method)]
     seeds: Some[Seed] = [0]
     settings: OptionTable = OptionTable()
     overrides: list[Override] = []

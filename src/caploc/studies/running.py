@@ -93,8 +93,9 @@ def locate_all(
     }
     if len(named) < len(studies):
         raise BadOption("--task or --method names the same one twice; name each once.")
+    heads = studies[0].model.check()
     for study in studies:
-        study.check()
+        study.check(heads)
     if len(studies) == 1:
         found = run_study(studies[0], folder, progress, command=command)
         return Ran([Outcome(studies[0].task, found.result)], rewrite_page(folder))
@@ -188,6 +189,8 @@ def located(
             own = {name: study for name, study in studies.items() if study.model == model}
             with ExitStack() as stack:
                 try:
+                    if hint := model.hint():
+                        tell(progress, hint)
                     engine = stack.enter_context(model.answering())
                 except (UserError, OutOfMemory) as error:
                     yield from ((name, error) for name in own)

@@ -194,7 +194,6 @@ def check_limit(limit: int | None) -> None:
 
 
 DRAWN = 8  # times as many draws of controls as are wanted, of which the different ones are taken
-CURVED = 100  # examples of each task, at most, that a run draws its own curve on
 
 
 def draw_curve(

@@ -7,15 +7,11 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.optimize import brentq
 
-from caploc import designs
-from caploc.errors import BadOption
 from caploc.recovery import falls_short
 from caploc.result import Frontier, FrontierSet, Subsets, TaskEffect, number
 from caploc.validation import Check, Outcomes, scored_both
 from caploc.validation.members import confirm_members, effect_between
 
-SEARCHED = 60  # examples of a spared task or a twin that the search may use
-JUDGED = 240  # others, on which sets are judged, at most
 ENOUGH = 0.5  # of the damage of a set, that a part must do to be offered in its place
 CONFIRMED = 5  # sets whose heads are confirmed one by one, at most
 OFFERED = 5  # parts that are judged, at most
@@ -31,22 +27,6 @@ class Promise:
     twins: Sequence[Check]
     spared: Sequence[Check]
     price: float
-
-
-def check_sides(task: str, spare: Sequence[str], twins: Sequence[str]) -> None:
-    """Refuse a search for a specific set that contradicts itself."""
-    both = {task, *twins} & set(spare)
-    if both:
-        raise BadOption(f"--spare {min(both)} is the task to break, or its twin.")
-    if task in twins:
-        raise BadOption(f"--twin {task} is the task itself.")
-
-
-def split_examples(size: int, seed: int) -> tuple[list[int], list[int]]:
-    """Draw examples of another task, to search on and to judge on; of few, half for each."""
-    count = min(SEARCHED, max(size // 2, 1))
-    drawn = designs.draw_examples(size, min(size, count + JUDGED), seed=seed)
-    return drawn[:count], drawn[count:] or drawn[:count]
 
 
 def judge_frontier(

@@ -101,7 +101,7 @@ export class HeadMap {
     this.picked = this.chosen = new Set(this.chosen);
     if (!this.chosen.delete(name)) this.chosen.add(name);
     this.draw();
-    this.changed();
+    this.changed(name);
   }
 
   names() {
@@ -182,7 +182,7 @@ export class HeadMap {
   }
 }
 
-function place(name) {
+export function place(name) {
   return name.slice(1).split("H").map(Number);
 }
 
