@@ -9,6 +9,7 @@ import sys
 import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -115,8 +116,12 @@ def test_a_hostile_program_does_not_pass(verdicts, name):
 def test_reasons_say_what_happened(verdicts):
     found = {name: verdict.reason for name, verdict in verdicts.items()}
     assert found["a loop without end"] == found["a sleep without end"] == "timeout"
-    assert found["memory"] == "memory"
     assert found["sys.exit"] == found["os._exit"] == found["os._exit when asked"] == "error"
+
+
+def test_memory_beyond_the_limit_is_told():
+    patient = replace(LIMITS, cpu_seconds=60, wall_seconds=120)  # however busy the machine is
+    assert run_program(Program(PROGRAMS["memory"], TESTS), patient).reason == "memory"
 
 
 def test_nothing_outside_was_touched(verdicts, outside):
