@@ -20,6 +20,7 @@ where nobody searched; outcomes are written to bench/census/benchmarks_cuts.json
 import argparse
 import json
 import os
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import islice, pairwise
 from pathlib import Path
@@ -113,8 +114,8 @@ TASKS: dict[str, dict[str, Any]] = {
 }
 WRITTEN, CHOSEN = 60, 200  # examples of an intact score: of written answers, of choices
 SEARCHED = ("humaneval-chat", "mbpp-chat", "gsm8k")
-TOP, RANDOM = 5, 3  # heads of a cut; sets of random heads
-CUT_ON = range(100, 130)  # examples asked under cuts; the census takes the first ones
+TOP, RANDOM = 5, 3  # heads of a cut; random sets of any layers, and of its own layers
+CUT_ON = range(100, 180)  # examples asked under cuts; the census takes the first ones
 CUT_TASKS = ("words/antonym", "words/capital", "mbpp-chat", "humaneval-chat")
 
 
@@ -257,12 +258,34 @@ def named_heads(run: Path, task: str, grid: Heads) -> dict[str, list[int]]:
     )
     seen = Measurements(masks, mask, rows["example"].to_numpy(), rows["outcome"].to_numpy())
     rng = np.random.default_rng(0)
-    return {
-        "intact": [],
-        "set": grid.columns(result["top"] or result["validation"]["unconfirmed"]),
-        "one-shot": grid.columns(sorted(lost, key=lambda head: -lost[head])[:TOP]),
-        "css": fit_paper_lasso(seen, {}).order()[:TOP],
-    } | {f"random {n}": rng.choice(grid.size, TOP, replace=False).tolist() for n in range(RANDOM)}
+    found = grid.columns([*result["top"], *result["validation"]["unconfirmed"]])
+    layers = [grid.component(column).layer for column in found]
+    return (
+        {
+            "intact": [],
+            "set": found,
+            "named": grid.columns(result["top"]),
+            "one-shot": grid.columns(sorted(lost, key=lambda head: -lost[head])[:TOP]),
+            "css": fit_paper_lasso(seen, {}).order()[:TOP],
+        }
+        | {f"random {n}": rng.choice(grid.size, TOP, replace=False).tolist() for n in range(RANDOM)}
+        | {f"same layers {n}": draw_in_layers(rng, grid, layers, found) for n in range(RANDOM)}
+    )
+
+
+def draw_in_layers(
+    rng: np.random.Generator, grid: Heads, layers: Sequence[int], found: Sequence[int]
+) -> list[int]:
+    """Other heads than the found ones, as many of each layer."""
+    drawn = []
+    for layer, count in Counter(layers).items():
+        others = [
+            column
+            for column in range(grid.size)
+            if grid.component(column).layer == layer and column not in found
+        ]
+        drawn += rng.choice(others, count, replace=False).tolist()
+    return drawn
 
 
 def cut(census: Census, run: Path, task: str, names: Sequence[str]) -> None:
