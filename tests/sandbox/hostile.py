@@ -44,7 +44,7 @@ while True:
 import threading, time
 while True: threading.Thread(target=time.sleep, args=(99,)).start()
 """,
-    "memory": "x = [bytearray(2**20) for _ in range(2**12)]\ndef f(): return True",
+    "memory": "x = [bytearray(2**20) for _ in range(2**9)]\ndef f(): return True",
     "a number without end": "x = 9 ** 9 ** 9\ndef f(): return True",
     "output without end": "while True: print('x' * 10_000, flush=True)",
     "output without end to every file": """
@@ -120,4 +120,13 @@ def f(): os.setuid(0 if os.getuid() else 1000); return True
 """,
     "recursion without end": "def f(): return f()",
 }  # fmt: skip
+# What only a limit of time ends.
+ENDLESS = {
+    "a fork bomb",
+    "a number without end",
+    "output without end",
+    "a loop without end",
+    "a loop that ignores the signal of its end",
+    "a sleep without end",
+}
 TESTS = "assert f()"

@@ -9,17 +9,19 @@ import sys
 import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from dataclasses import astuple, replace
 from functools import partial
 from pathlib import Path
 
 import pytest
-from hostile import PROGRAMS, TESTS
+from hostile import ENDLESS, PROGRAMS, TESTS
 
 from caploc.sandbox import Limits, Program, bubblewrap, pool, run_program
 
 # The size of files is one that nobody else uses: it marks these programs' processes.
 LIMITS = Limits(cpu_seconds=1, wall_seconds=6, memory_bytes=2**28, file_bytes=2**24 + 4096)
+# Whatever ends by itself has all the time that a slow machine needs for it.
+PATIENT = replace(LIMITS, cpu_seconds=120, wall_seconds=600)
 PYTHONS = (sys.executable, "/usr/bin/python3")
 NOBODY = {"user": 65534, "group": 65534, "extra_groups": []}
 DRIVER = """
@@ -38,12 +40,11 @@ def needs_bubblewrap():
         pytest.skip(f"bubblewrap is needed, {obstacle}")
 
 
-def run_as_nobody(folder, program):
+def run_as_nobody(folder, program, limits):
     """Run a program as a user without rights starts it, whom root becomes in a new process."""
-    limits = [LIMITS.cpu_seconds, LIMITS.wall_seconds, LIMITS.memory_bytes, LIMITS.file_bytes, 8]
     done = subprocess.run(
         ["/usr/bin/python3", "-c", DRIVER, str(folder)],
-        input=json.dumps({"program": [program.text, program.tests], "limits": limits}),
+        input=json.dumps({"program": [program.text, program.tests], "limits": astuple(limits)}),
         capture_output=True,
         text=True,
         cwd="/",
@@ -60,7 +61,7 @@ def run_as_nobody(folder, program):
 def run(request):
     """Run a program as started by this user or, if that is root, by an ordinary one."""
     if request.param == "this user":
-        return partial(run_program, limits=LIMITS)
+        return run_program
     if os.geteuid() != 0:
         pytest.skip("this user is an ordinary one")
     if not Path("/usr/bin/python3.11").exists() and not Path("/usr/bin/python3.12").exists():
@@ -104,8 +105,9 @@ def verdicts(run, outside):
         for place, value in places.items():
             text = text.replace(place, value)
         programs.append(Program(text, TESTS))
+    limits = [LIMITS if name in ENDLESS else PATIENT for name in PROGRAMS]
     with ThreadPoolExecutor(3) as threads:
-        return dict(zip(PROGRAMS, threads.map(run, programs), strict=True))
+        return dict(zip(PROGRAMS, threads.map(run, programs, limits), strict=True))
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
@@ -116,12 +118,8 @@ def test_a_hostile_program_does_not_pass(verdicts, name):
 def test_reasons_say_what_happened(verdicts):
     found = {name: verdict.reason for name, verdict in verdicts.items()}
     assert found["a loop without end"] == found["a sleep without end"] == "timeout"
+    assert found["memory"] == "memory"
     assert found["sys.exit"] == found["os._exit"] == found["os._exit when asked"] == "error"
-
-
-def test_memory_beyond_the_limit_is_told():
-    patient = replace(LIMITS, cpu_seconds=60, wall_seconds=120)  # however busy the machine is
-    assert run_program(Program(PROGRAMS["memory"], TESTS), patient).reason == "memory"
 
 
 def test_nothing_outside_was_touched(verdicts, outside):
@@ -145,7 +143,7 @@ def list_own_processes():
 
 
 def test_no_process_is_left(verdicts):
-    until = time.monotonic() + 10
+    until = time.monotonic() + 60
     while list_own_processes() and time.monotonic() < until:
         time.sleep(0.1)
     assert not list_own_processes()
@@ -154,15 +152,15 @@ def test_no_process_is_left(verdicts):
 def test_an_unpassed_wall_clock_ends_all_that_a_program_started(run):
     fork = "import os, time\nfor _ in range(2): os.fork()\ntime.sleep(1000)"
     start = time.monotonic()
-    assert run(Program(fork, "")).reason == "timeout"
-    assert time.monotonic() - start < LIMITS.wall_seconds + 10
+    assert run(Program(fork, ""), LIMITS).reason == "timeout"
+    assert time.monotonic() - start < 300  # they sleep for 1000
     test_no_process_is_left(None)
 
 
 def test_a_driver_that_is_killed_takes_its_programs_along():
     code = (
         "from caploc.sandbox import *\n"
-        f"run_program(Program('import time; time.sleep(1000)', ''), {LIMITS!r})"
+        f"run_program(Program('import time; time.sleep(1000)', ''), {PATIENT!r})"
     )
     driver = subprocess.Popen([sys.executable, "-c", code])
     until = time.monotonic() + 60
