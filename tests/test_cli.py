@@ -96,7 +96,7 @@ def typed(monkeypatch, capsys, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["view", "nowhere", "--play"], "There is no folder 'nowhere'"),
+        (["view", "nowhere"], "There is no folder 'nowhere'"),
         (["view", ".", "--port", "70000"], "--port must be 0 to 65535; got 70000"),
         (["view", "--model", "nowhere/at/all"], "nowhere/at/all"),
         (["view", "--task", "demo/additon"], "Did you mean 'demo/addition'?"),

@@ -18,7 +18,7 @@ from caploc.finished import FinishedRun
 from caploc.given import GivenScorer, digest_pair, digest_weights, example_of, write_task
 from caploc.models.sources import find_source
 from caploc.options import TaskOptions
-from caploc.playground.answers import Chat
+from caploc.playground.chat import Chat
 from caploc.progress import Silent
 from caploc.tasks.catalog import load_task
 from worlds import DEMO

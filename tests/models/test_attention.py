@@ -1,4 +1,4 @@
-"""The words that a head promotes are those of a computation by hand, in every family of models."""
+"""A head's pattern is its model's own, and what it promotes is that of a computation by hand."""
 
 import sys
 from pathlib import Path
@@ -11,10 +11,67 @@ from alone import around
 from tiny import FAMILIES, random_tokens, tiny
 
 from caploc.components import Head
-from caploc.errors import BadOption
-from caploc.models.attention import pattern, promoted_words
+from caploc.errors import BadOption, UnknownName
+from caploc.models.attention import LONGEST, of_head, pattern, promoted_words
+from caploc.models.loading import load_model
+from worlds import DEMO
 
 TOKENS = random_tokens(1, 9)[0].tolist()
+# Made with other attention, they cannot change it: two then let a token see what follows.
+BLIND = frozenset({"falcon, one key-value head", "falcon, grouped", "falcon, alibi"})
+
+
+@pytest.fixture(scope="module")
+def demo():
+    return load_model(DEMO, device="cpu")
+
+
+def test_every_head_has_its_own_pattern_though_pairs_share_keys(demo):
+    tokens = demo.tokenizer.encode("47+38=85")
+    before = demo.model.config._attn_implementation
+    demo.model.set_attn_implementation("eager")
+    with torch.inference_mode():
+        truth = demo.model(torch.tensor([tokens]), output_attentions=True).attentions
+    demo.model.set_attn_implementation(before)
+    seen = []
+    for head in (Head(0, 0), Head(0, 1), Head(2, 7), Head(5, 15)):
+        seen.append(pattern(demo, tokens, head))
+        assert torch.equal(seen[-1], truth[head.layer][0, head.index])
+    assert not torch.allclose(seen[0], seen[1])
+
+
+def test_the_model_is_as_before_even_after_a_failure(demo):
+    before = demo.model.config._attn_implementation
+    ids = torch.tensor([[0, 21, 24]])
+    logits = demo.model(ids).logits
+    pattern(demo, [0, 21, 24], Head(1, 1))
+    with pytest.raises(IndexError):
+        pattern(demo, [10**6], Head(1, 1))
+    assert demo.model.config._attn_implementation == before
+    assert torch.equal(demo.model(ids).logits, logits)
+
+
+def test_what_cannot_be_shown_gets_a_sentence(demo):
+    with pytest.raises(BadOption, match=rf"1 to {LONGEST} tokens; this one has {LONGEST + 1}"):
+        pattern(demo, [5] * (LONGEST + 1), Head(0, 0))
+    with pytest.raises(UnknownName, match="layer 0 has heads H0 to H15"):
+        pattern(demo, [5], Head(0, 16))
+    with pytest.raises(BadOption, match="hands no attention weights of layer 1 out"):
+        of_head(demo, None, Head(1, 0), 3)
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_a_pattern_looks_back_in_every_family(name):
+    loaded = around(tiny(name))
+    head = loaded.grid.component(0)
+    if name in BLIND:
+        with pytest.raises(BadOption, match="computes something else"):
+            pattern(loaded, TOKENS, head)
+        return
+    found = pattern(loaded, TOKENS, head)
+    # some families have a sink beside the tokens, so that rows may sum to less than one
+    assert bool((found.sum(dim=1) <= 1 + 1e-5).all()) and bool((found >= 0).all())
+    assert torch.equal(found.triu(1), torch.zeros_like(found))
 
 
 @torch.inference_mode()

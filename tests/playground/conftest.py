@@ -6,7 +6,6 @@ from caploc.declaration import ModelOptions
 from caploc.models.loading import load_model
 from caploc.options import TaskOptions
 from caploc.playground.playground import Playground
-from caploc.playground.setting import make_setting
 from worlds import CAPABILITIES, DEMO
 
 TASKS = [f"demo/{name}" for name in (*CAPABILITIES, "sentences", "prose")]
@@ -15,8 +14,8 @@ HEADS = ["L0H13", "L0H14", "L3H12", "L5H1"]
 
 @pytest.fixture(scope="package")
 def playground():
-    loading = ModelOptions(DEMO, device="cpu")
-    return Playground(make_setting((), None, loading, TASKS, TaskOptions()))
+    model = ModelOptions(DEMO, device="cpu")
+    return Playground(model, model.engine(), dict.fromkeys(TASKS, TaskOptions()))
 
 
 @pytest.fixture(scope="package")

@@ -1,92 +1,58 @@
-"""Opening a playground: what is refused before the model is loaded, and where it listens."""
+"""Opening a playground: what it brings, what is refused before the model is loaded, and kills."""
 
+import hashlib
 import json
-import socket
-from dataclasses import asdict, replace
+import os
+import re
+import signal
+import subprocess
+import sys
+import urllib.error
+import urllib.request
 
 import pytest
 
+import caploc
+from caploc.cli.looking import open_playground
 from caploc.declaration import ModelOptions, Study
-from caploc.errors import BadOption, UnknownName, UserError
+from caploc.errors import BadOption, UnknownName
 from caploc.finished import FinishedRun
-from caploc.options import TaskOptions
-from caploc.playground.playground import DrawnExample
-from caploc.playground.serving import address, describe_exposure, listen
-from caploc.playground.setting import make_setting, open_runs
+from caploc.options import Settings, TaskOptions
+from caploc.playground.playground import DrawnExample, Playground
+from caploc.playground.serving import listen
 from caploc.tasks.catalog import load_task
 from caploc.tasks.task import Generated
 from worlds import DEMO
 
-MODEL = ModelOptions(DEMO)
+MODEL = ModelOptions(DEMO, device="cpu")
 
 
-def written(folder, task="demo/addition", fingerprint="f", **options):
-    """The two files that make a folder a finished run's."""
-    folder.mkdir(parents=True, exist_ok=True)
-    study = Study(MODEL, task, other_tasks=("demo/sentences",), options=TaskOptions(**options))
-    (folder / "run.json").write_text(json.dumps({"study": asdict(study), "command": ""}))
-    score = {"score": 1.0, "stderr": None, "examples": 1}
-    result = {
-        "schema": 1,
-        "model": {"name": DEMO, "fingerprint": fingerprint},
-        "task": {"name": task},
-        "method": {"name": "css"},
-        "grid": {"layers": 1, "heads": [2]},
-        "estimand": {"heads": "alone", "top": "alone"},
-        "heads": [{"head": "L0H1", "layer": 0, "index": 1, "effect": -0.5}],
-        "top": ["L0H1"],
-        "validation": {"task": {"name": task, "intact": score, "knocked_out": score}},
-    }
-    (folder / "result.json").write_text(json.dumps(result))
-    return folder
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    study = Study(
+        MODEL, "demo/addition", "css", settings=Settings(masks=10, rate=0.05, top=2),
+        other_tasks=("demo/sentences",), options=TaskOptions(fewshot=2), examples=4, controls=0,
+        limit=8,
+    )  # fmt: skip
+    folder = tmp_path_factory.mktemp("runs") / "mine"
+    caploc.run_study(study, folder)
+    return FinishedRun.read(folder)
 
 
-def test_a_run_brings_its_model_and_tasks(tmp_path):
-    runs = open_runs(written(tmp_path, fewshot=2))
-    setting = make_setting(runs, None, MODEL, ["demo/code"], TaskOptions())
-    assert setting.model == MODEL
-    assert list(setting.tasks) == ["demo/addition", "demo/sentences", "demo/code"]
-    assert setting.tasks["demo/addition"].fewshot == 2
-    assert setting.tasks["demo/sentences"].fewshot is None
+def test_a_run_brings_its_model_and_tasks(run):
+    playground = Playground.of_run(run, "cpu")
+    assert list(playground.options) == ["demo/addition", "demo/sentences"]
+    assert playground.options["demo/addition"].fewshot == 2
+    assert playground.options["demo/sentences"].fewshot is None
+    assert playground.loaded.fingerprint == run.result.model.fingerprint
 
 
-def test_a_folder_of_runs_brings_them_all(tmp_path):
-    for task in ("demo/addition", "demo/code"):
-        written(tmp_path / task.replace("/", "-"), task)
-    runs = open_runs(tmp_path)
-    assert [run.study.task for run in runs] == ["demo/addition", "demo/code"]
-    written(tmp_path / "other", fingerprint="g")
-    with pytest.raises(UserError, match="are of 2 models"):
-        open_runs(tmp_path)
-
-
-@pytest.mark.parametrize(
-    ("name", "said"), [("gone", "There is no folder"), ("", "holds no result")]
-)
-def test_a_folder_without_a_run_is_refused(tmp_path, name, said):
-    with pytest.raises(UserError, match=said):
-        open_runs(tmp_path / name)
-
-
-@pytest.mark.parametrize(
-    ("model", "loading", "said"),
-    [
-        ("gpt2", ModelOptions("gpt2"), "is of '.*/demo', not of 'gpt2'"),
-        (None, replace(MODEL, dtype="bfloat16"), "is loaded as the run did"),
-    ],
-)
-def test_another_model_than_the_runs_is_refused(tmp_path, model, loading, said):
-    run = FinishedRun(tmp_path, Study(MODEL, "demo/addition"), {}, {})
-    with pytest.raises(BadOption, match=said):
-        make_setting((run,), model, loading, [], TaskOptions())
-    assert make_setting((run,), None, replace(MODEL, device="cpu"), [], TaskOptions()).model.device
-
-
-def test_a_task_that_does_not_exist_is_refused_before_the_model_is_loaded():
+def test_mistakes_are_refused_before_the_model_is_loaded(monkeypatch):
+    monkeypatch.setattr(ModelOptions, "engine", lambda self: pytest.fail("the model was loaded"))
     with pytest.raises(UnknownName, match="Did you mean 'demo/addition'"):
-        make_setting((), None, MODEL, ["demo/additon"], TaskOptions()).check()
+        open_playground(DEMO, ["demo/additon"], TaskOptions(), {})
     with pytest.raises(BadOption, match="--data is for a task"):
-        make_setting((), None, MODEL, [], TaskOptions(data={"test": "x.jsonl"}))
+        open_playground(DEMO, [], TaskOptions(data={"test": "x.jsonl"}), {})
 
 
 def test_programs_are_shown_and_never_run_unless_allowed(monkeypatch):
@@ -94,38 +60,53 @@ def test_programs_are_shown_and_never_run_unless_allowed(monkeypatch):
     monkeypatch.setattr(task, "executes_code", True)
     monkeypatch.setattr(task, "item", lambda *_: pytest.fail("the program was run"))
     answers = {"intact": [Generated("x")], "knocked_out": [Generated("y")]}
-    verdict = DrawnExample(task, 0).verdict(answers)
-    assert verdict["gold"] == "124" and "start with --allow-code" in verdict["withheld"]
+    assert "start with --allow-code" in DrawnExample(task, 0).verdict(answers)["withheld"]
     with pytest.raises(pytest.fail.Exception, match="was run"):
         DrawnExample(task, 0, judges_code=True).verdict(answers)
 
 
-def test_a_port_that_is_taken_is_refused_in_a_sentence():
-    with listen("127.0.0.1", 0) as first:
+def test_a_port_that_cannot_be_used_is_refused_in_a_sentence():
+    with listen(0) as first:
         port = first.getsockname()[1]
-        assert address("127.0.0.1", first) == f"http://127.0.0.1:{port}"
-        with pytest.raises(
-            BadOption, match=rf"Port {port} of 127.0.0.1 cannot .* --port {port + 1}"
-        ):
-            listen("127.0.0.1", port)
+        with pytest.raises(BadOption, match=rf"Port {port} cannot be used .* --port 0 for any"):
+            listen(port)
+    with pytest.raises(BadOption, match="--port must be 0 to 65535; got 70000"):
+        listen(70000)
 
 
-@pytest.mark.parametrize(
-    ("host", "port", "said"),
-    [("127.0.0.1", 70000, "0 to 65535"), ("nowhere.invalid", 8750, "no address of this machine")],
-)
-def test_a_place_that_is_none_is_refused(host, port, said):
-    with pytest.raises(BadOption, match=said):
-        listen(host, port)
+def digests(folder):
+    return {
+        str(path): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in sorted(folder.rglob("*"))
+        if path.is_file()
+    }
 
 
-def test_only_addresses_that_others_reach_are_warned_of():
-    for host in ("127.0.0.1", "localhost", "::1"):
-        assert describe_exposure(host) == ""
-    for host in ("0.0.0.0", "192.168.1.5", "::", "mybox"):
-        assert "no password" in describe_exposure(host)
+def test_a_killed_server_costs_nothing_and_the_next_one_has_another_token(run):
+    """The address that is printed works, and no other; what lies in the folders stays as it is."""
+    before, tokens = digests(run.folder), set()
+    for _ in range(2):
+        with subprocess.Popen(
+            [sys.executable, "-m", "caploc", "view", str(run.folder), "--port", "0"],
+            stdout=subprocess.PIPE, text=True, start_new_session=True,
+        ) as server:  # fmt: skip
+            url, base = re.match(
+                r"View: ((http://127.0.0.1:\d+/)\?token=\S+)", server.stdout.readline()
+            ).groups()
+            tokens.add(url.partition("=")[2])
+            page = urllib.request.urlopen(url)
+            kept = {"cookie": page.headers["set-cookie"].partition(";")[0]}
+            (entry,) = json.load(asked(f"{base}runs", kept))["runs"]
+            with pytest.raises(urllib.error.HTTPError, match="403"):
+                asked(f"{base}runs", {})
+            play, posted = f"{base}play/{entry['id']}", kept | {"content-type": "application/json"}
+            asked(f"{play}/load", posted, {})
+            endless = {"heads": ["L0H1"], "prompt": "1+1=", "new_tokens": 2000, "stops": []}
+            assert asked(f"{play}/answers", posted, endless).readline()
+            os.kill(server.pid, signal.SIGKILL)
+    assert digests(run.folder) == before and len(tokens) == 2
 
 
-def test_the_default_is_out_of_reach_of_other_machines():
-    with listen("127.0.0.1", 0) as found:
-        assert found.family is socket.AF_INET and found.getsockname()[0] == "127.0.0.1"
+def asked(url, headers, content=None):
+    data = None if content is None else json.dumps(content).encode()
+    return urllib.request.urlopen(urllib.request.Request(url, data, headers))

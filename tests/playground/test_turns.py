@@ -1,11 +1,13 @@
 """Visitors take turns on one model and never share a mask; who leaves is heard no more."""
 
 import asyncio
+import json
+from functools import partial
 
 import pytest
 
+from caploc.playground.playground import PageQuestion
 from caploc.playground.serving import Turns
-from caploc.playground.setting import PageQuestion
 
 CHOICES = [["L0H13", "L0H14"], ["L5H1"], ["L0H13", "L0H14", "L3H12", "L1H2"]]
 
@@ -18,7 +20,7 @@ def turns():
 
 
 async def gathered(stream):
-    return [event async for event in stream]
+    return [json.loads(line) async for line in stream]
 
 
 def test_answers_in_several_tabs_are_those_of_each_alone(playground, turns):
@@ -26,72 +28,48 @@ def test_answers_in_several_tabs_are_those_of_each_alone(playground, turns):
         PageQuestion(heads=heads, prompt=prompt, new_tokens=8)
         for heads, prompt in zip(CHOICES, ["47+38=", "sort 72941=", "recall:"], strict=True)
     ]
-    alone = [list(playground.answers(question)) for question in questions]
+
+    def ignore(event):
+        pass
+
+    alone = [playground.answer(question, ignore) for question in questions]
 
     async def together():
-        streams = [turns.stream(playground.answers(question)) for question in questions]
+        streams = [turns.stream(partial(playground.answer, question)) for question in questions]
         return await asyncio.gather(*map(gathered, streams))
 
-    assert asyncio.run(together()) == alone
+    lines = asyncio.run(together())
+    assert [found[-1] for found in lines] == json.loads(json.dumps(alone))
+    assert all({each["kind"] for each in found[:-1]} == {"so far"} for found in lines)
 
 
-def test_steps_of_several_streams_alternate(turns):
-    seen = []
+def test_an_answer_that_nobody_reads_on_is_stopped(turns):
+    steps = []
 
-    def steps(name):
-        for number in range(4):
-            seen.append(name)
-            yield number
-
-    async def together():
-        return await asyncio.gather(*(gathered(turns.stream(steps(name))) for name in "ab"))
-
-    assert asyncio.run(together()) == [[0, 1, 2, 3]] * 2
-    assert seen == ["a", "b"] * 4
-
-
-def test_a_stream_that_nobody_reads_on_is_closed(turns):
-    told = []
-
-    def steps():
-        try:
-            for number in range(10**9):
-                told.append(number)
-                yield number
-        finally:
-            told.append("closed")
+    def endless(tell):
+        while True:
+            steps.append(1)
+            tell({"step": len(steps)})
 
     async def leave():
-        stream = turns.stream(steps())
-        assert await anext(stream) == 0
+        stream = turns.stream(endless)
+        assert json.loads(await anext(stream)) == {"step": 1}
+        waiting = asyncio.create_task(gathered(turns.stream(endless)))
         await stream.aclose()
-        await turns.call(lambda: None)  # whatever was to be done before is done
-
-    asyncio.run(leave())
-    assert told == [0, "closed"]
-
-
-def test_a_visitor_who_leaves_while_waiting_is_heard_no_more(turns):
-    told = []
-
-    def steps():
-        try:
-            while True:
-                told.append("step")
-                yield 1
-        finally:
-            told.append("closed")
-
-    async def leave():
-        waiting = asyncio.create_task(gathered(turns.stream(steps())))
-        while len(told) < 3:
+        while len(steps) < 10_000:  # the one that waited has its turn
             await asyncio.sleep(0)
         waiting.cancel()
         await asyncio.gather(waiting, return_exceptions=True)
-        await turns.call(lambda: None)
-        counted = len(told)
-        await turns.call(lambda: None)
-        assert len(told) == counted
+        assert await turns.call(lambda: "next") == "next"
 
-    asyncio.run(leave())
-    assert told[-1] == "closed"
+    asyncio.run(asyncio.wait_for(leave(), 60))
+
+
+def test_what_goes_wrong_on_the_way_is_the_last_line(turns, caplog):
+    def broken(tell):
+        tell({"kind": "so far"})
+        raise RuntimeError("device lost")
+
+    lines = asyncio.run(gathered(turns.stream(broken)))
+    assert lines[0] == {"kind": "so far"}
+    assert "RuntimeError: device lost" in lines[1]["message"] and len(lines) == 2

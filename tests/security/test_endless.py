@@ -89,27 +89,28 @@ def test_ctrl_c_during_an_import_ends_the_process_at_once(tmp_path):
     assert (done.returncode, done.stderr) == (130, "Stopped.\n")
 
 
-def test_a_visitor_who_leaves_prints_nothing(capfd, caplog):
+def test_a_visitor_who_leaves_prints_nothing(capfd, caplog, tmp_path):
     uvicorn = pytest.importorskip("uvicorn")
-    from caploc.options import TaskOptions
-    from caploc.playground.app import application
+    from caploc.playground.app import Playgrounds
     from caploc.playground.playground import Playground
-    from caploc.playground.serving import list_hosts, listen
-    from caploc.playground.setting import make_setting
+    from caploc.playground.runs import RunIndex
+    from caploc.playground.serving import listen
+    from caploc.playground.view import application
 
-    setting = make_setting((), DEMO, ModelOptions(DEMO), [], TaskOptions())
-    with listen("127.0.0.1", 0) as listening:
+    model = ModelOptions(DEMO, device="cpu")
+    playground = Playground(model, model.engine(), {})
+    with listen(0) as listening:
         port = listening.getsockname()[1]
-        app = application(Playground(setting), list_hosts("127.0.0.1"))
+        app = application(Playgrounds(RunIndex(tmp_path), playground=playground), "secret")
         server = uvicorn.Server(uvicorn.Config(app, log_level="error", access_log=False))
         server.install_signal_handlers = lambda: None
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
         thread.start()
         try:
-            body = json.dumps({"prompt": "1+1="}).encode()
-            for path in ("/answers", "/attention", "/heads", "/example"):
-                leave(port, path, body, missing=100)
-                leave(port, path, body, missing=0)
+            body = json.dumps({"heads": ["L0H1"], "prompt": "1+1=", "new_tokens": 999}).encode()
+            for path in ("answers", "example", "load"):
+                leave(port, f"/play/model/{path}?token=secret", body, missing=100)
+                leave(port, f"/play/model/{path}?token=secret", body, missing=0)
             time.sleep(1)
         finally:
             server.should_exit = True

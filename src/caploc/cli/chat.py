@@ -38,7 +38,7 @@ def chat(
     if heads is None:
         check_named(folder)
     from caploc.declaration import Allowed
-    from caploc.playground.answers import Chat
+    from caploc.playground.chat import Chat
 
     allowed = Allowed(code=True, remote_code=trust_remote_code)  # no program is judged
     talk = Chat.of(folder, heads, tokens, allowed, plain=plain)

@@ -1,8 +1,11 @@
 """Look at runs, tasks and the machine; play with a model."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from secrets import token_urlsafe
 from typing import Annotated, Any
 
 import typer
@@ -10,12 +13,11 @@ import typer
 from caploc import console
 from caploc.cli import options
 from caploc.cli.options import argument, option
-from caploc.errors import UserError
+from caploc.errors import BadOption, UserError
 from caploc.naming import DEFAULT_MODEL, default_folder, is_folder, placed
 from caploc.options import TaskOptions, parse_data
 
 Port = Annotated[int, option("Where to listen; 0 takes any free port.")]
-Host = Annotated[str, option("Address to listen on.")]
 
 
 def tasks(
@@ -115,16 +117,12 @@ def view(
     markdown: Annotated[
         bool, option("Print what the runs found as Markdown to paste, and serve nothing.")
     ] = False,
-    play: Annotated[
-        bool, option("Open the playground of a run, of all runs of a model, or of --model.")
-    ] = False,
     model: Annotated[str | None, option("A model to play with, no run needed.")] = None,
     task: Annotated[
         list[str] | None,
         option(f"A task that the playground draws examples from; {options.ONE_OR_MORE}."),
     ] = None,
     port: Port = 8750,
-    host: Host = "127.0.0.1",
     out: Annotated[
         Path | None, option("Folder of compare.html.", callback=options.check_folder)
     ] = None,
@@ -162,14 +160,15 @@ def view(
         from caploc.studies.running import rewrite_report
 
         console.say(f"Report: {rewrite_report(named[0])}")
-    elif play or model or task or not named:
+    else:
         asked = TaskOptions(
             chat_template=chat_template, data=parse_data(data or []), allow_code=code.allow_code
         )
-        run = None if model or not folders else folders[0]
-        serve_playground(run, model, task or [], asked, loading, (host, port), code)
-    else:
-        serve_runs(named[0], loading, (host, port), code)
+        alone = model or task or not named
+        tasks = list(map(placed, options.split_names(task or [])))
+        opened = partial(open_playground, placed(model or DEFAULT_MODEL), tasks, asked, loading)
+        folder = named[0] if named else Path("runs")
+        serve_pages(folder, opened if alone else None, loading, port, code)
 
 
 def print_cards(folders: list[Path]) -> None:
@@ -196,64 +195,57 @@ def compare(folders: list[Path], out: Path | None, as_json: bool) -> None:
     options.OutputGroup(as_json=as_json).show(found, tables.comparison_table(found), page)
 
 
-def serve_playground(
-    folder: Path | None,
-    model: str | None,
-    task: list[str],
-    asked: TaskOptions,
+def serve_pages(
+    folder: Path,
+    opened: Callable[[], Any] | None,
     loading: options.Said,
-    place: tuple[str, int],
+    port: int,
     code: options.CodeGroup,
 ) -> None:
-    """Serve the playground of a model, or of runs of one."""
-    options.check_runs(folder)
-    from caploc.declaration import Allowed
-    from caploc.playground.setting import make_setting, open_runs
-
-    with served():
-        from caploc.playground.app import application
-        from caploc.playground.playground import Playground
-        from caploc.playground.serving import list_hosts, listen
-
-    named = None if model is None else placed(model)
-    tasks = list(map(placed, options.split_names(task)))
-    trust = loading.get("trust_remote_code", False)
-    runs = open_runs(folder, Allowed(True, trust)) if folder else ()
-    loaded = options.model_of(loading, named or DEFAULT_MODEL)
-    setting = make_setting(runs, named, loaded, tasks, asked)
-    setting.check()
-    host, port = place
-    with listen(host, port) as listening:
-        code.check()
-        site = application(Playground(setting), list_hosts(host))
-        serve_page("Playground", site, host, listening)
-
-
-def serve_runs(
-    folder: Path, loading: options.Said, place: tuple[str, int], code: options.CodeGroup
-) -> None:
-    """Serve a page over all runs below a folder."""
-    if not is_folder(folder):
+    """Serve a page over all runs below a folder, and the playground that `opened` loads, if any."""
+    if opened is None and not is_folder(folder):
         raise UserError(
             f"There is no folder {str(folder)!r}; name one that holds runs, or make one with "
             "`caploc locate` or `caploc demo`."
         )
     with served():
-        from caploc.playground.serving import list_hosts, listen
-        from caploc.playground.view import Playgrounds, View, view_application
+        from caploc.playground.app import ALONE, Playgrounds
+        from caploc.playground.runs import RunIndex
+        from caploc.playground.serving import address, listen, serve
+        from caploc.playground.view import application
 
-    host, port = place
-    with listen(host, port) as listening:
+    with listen(port) as listening:
         code.check()
-        runs = View(folder)
         playgrounds = Playgrounds(
-            runs.index,
+            RunIndex(folder),
             loading.get("device", "auto"),
             judges_code=code.allow_code,
             trust=loading.get("trust_remote_code", False),
+            playground=opened() if opened else None,
         )
-        site = view_application(runs, playgrounds, list_hosts(host))
-        serve_page("View", site, host, listening)
+        token = token_urlsafe(16)
+        path = f"/play/{ALONE}/" if opened else "/"
+        console.say(f"View: {address(listening)}{path}?token={token} (Ctrl-C ends it)")
+        try:
+            serve(application(playgrounds, token), listening)
+        except KeyboardInterrupt:
+            console.say("View is closed.")
+
+
+def open_playground(model: str, tasks: list[str], asked: TaskOptions, loading: options.Said) -> Any:
+    """Load a model with tasks to draw from; raises UserError for a mistake before that."""
+    from caploc.playground.playground import Playground
+    from caploc.tasks.catalog import check_data, check_task_name
+
+    if asked.data and not tasks:
+        raise BadOption("--data is for a task that --task names; name it, or leave --data out.")
+    check_data(asked)
+    for name in tasks:
+        check_task_name(name, replace(asked, allow_code=True))
+    wanted = options.model_of(loading, model)
+    wanted.check()
+    options_of = dict.fromkeys(tasks, asked)
+    return Playground(wanted, wanted.engine(), options_of, judges_code=asked.allow_code)
 
 
 @contextmanager
@@ -265,16 +257,3 @@ def served() -> Iterator[None]:
         raise UserError(
             f"Pages need {error.name}; install it with `pip install 'caploc[ui]'`."
         ) from None
-
-
-def serve_page(name: str, site: Any, host: str, listening: Any) -> None:
-    """Say where the page is and who else reaches it, and serve it until Ctrl-C."""
-    from caploc.playground.serving import address, describe_exposure, serve
-
-    if warning := describe_exposure(host):
-        console.warn(warning)
-    console.say(f"{name}: {address(host, listening)} (Ctrl-C ends it)")
-    try:
-        serve(site, listening)
-    except KeyboardInterrupt:
-        console.say(f"{name} is closed.")

@@ -13,7 +13,6 @@ from torch import Tensor, nn
 from caploc.components import Head
 from caploc.errors import BadOption
 from caploc.models.hooks import temporary_hooks
-from caploc.models.knockout import knockout
 from caploc.models.loading import LoadedModel
 from caploc.models.proof import TOLERANCE
 
@@ -68,12 +67,11 @@ def promoted_words(
 
 @torch.inference_mode()
 def pattern(
-    loaded: LoadedModel, tokens: Sequence[int], head: Head, knocked_out: Sequence[Head] = ()
+    loaded: LoadedModel, tokens: Sequence[int], head: Head
 ) -> Float[Tensor, "queries keys"]:
     """How much of each token (a column) the head takes in at each token (a row); rows sum to 1.
 
-    Query heads that share keys and values have a pattern each. With `knocked_out` it is the pattern
-    in the model without those heads.
+    Query heads that share keys and values have a pattern each.
 
     Raises:
         UnknownName: if the model has no such head.
@@ -88,10 +86,9 @@ def pattern(
         )
     ids = torch.tensor([list(tokens)], device=loaded.model.device)
     asked = {"input_ids": ids, "attention_mask": torch.ones_like(ids), "use_cache": False}
-    with knockout(loaded, knocked_out):
-        usual = loaded.model(**asked).logits[0]
-        with eager(loaded):
-            output = loaded.model(**asked, output_attentions=True)
+    usual = loaded.model(**asked).logits[0]
+    with eager(loaded):
+        output = loaded.model(**asked, output_attentions=True)
     # Some models change their weights only in part when they hand them out.
     error = (output.logits[0].float() - usual.float()).square().mean().sqrt()
     if not error <= TOLERANCE.get(usual.dtype, 1e-3) * usual.float().std():

@@ -1,28 +1,22 @@
 """The examples of a finished run: found by what became of them, and each of them whole."""
 
-import sqlite3
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
 from caploc.contents import Answers, read_file
-from caploc.errors import BadOption, CaplocError
-from caploc.folder import ANSWERS, RESULT, rows_file
+from caploc.errors import BadOption
+from caploc.folder import ANSWERS, RESULT
 from caploc.playground.runs import Stamp, stamp_of
 from caploc.report.answers import Status, status_of
-from caploc.result import AnswerPair, Result, number
-from caploc.store import Question, Row, pack, reading
-from caploc.store.rows import FIELDS, as_row, stored_questions
-from caploc.tasks.task import Generated, Scored, responses_from_json
+from caploc.result import AnswerPair, Result
 from caploc.wording import ScoreKind, Unit, called, clipped, inline, outcome_unit, visible
 
 AT_ONCE = 50  # examples of a page
 KEPT = 4  # runs whose answers stay in memory
-MOST_PARTS = 20_000  # heads up to which each is looked up alone; more than any model has
-SHOWN_SHIFTS = 12  # heads of a first look, those that change an example most
 CELL, WHOLE = 160, 200_000  # characters of a text in the list, and of one shown whole
 CHANGED = {Status.LOST, Status.GAINED, Status.REWORDED}
 # What a list can be narrowed to, by its name in addresses.
@@ -105,8 +99,8 @@ class RunExamples:
             "kind": inline(answer.kind or "")[:CELL],
         }
 
-    def whole(self, place: int, folder: Path) -> dict[str, Any]:
-        """Return one example: the whole prompt, both answers and where they differ, the heads.
+    def whole(self, place: int) -> dict[str, Any]:
+        """Return one example: the whole prompt, both answers and the heads.
 
         Raises BadOption if there is no such example.
         """
@@ -128,7 +122,6 @@ class RunExamples:
             "title": called(self.result.task.name),
             "top": self.result.top,
             "of": len(self.answers),
-            "stored": stored_of(folder, self.result, answer.example),
         }
 
 
@@ -143,126 +136,3 @@ def read_examples(folder: Path, stamp: Stamp) -> RunExamples:
     there = (folder / ANSWERS).is_file()
     answers = read_file(folder / ANSWERS, Answers).root if there else []
     return RunExamples(read_file(folder / RESULT, Result), answers)
-
-
-def stored_of(folder: Path, result: Result, example: int | None) -> dict[str, Any]:
-    """Say what the run's rows tell of one example: probabilities, and each head alone.
-
-    Of rows that cannot be read, why.
-    """
-    path = rows_file(folder)
-    if example is None or not path.is_file():
-        return {}
-    try:
-        with reading(path) as database:
-            return ExampleRows(database, result, example).describe()
-    except CaplocError as error:
-        return {"failed": inline(error)[:500]}
-
-
-@dataclass(frozen=True)
-class ExampleRows:
-    """The stored rows of one example, found by their key: no other row is read."""
-
-    database: sqlite3.Connection
-    result: Result
-    example: int
-
-    def describe(self) -> dict[str, Any]:
-        """Return what the page shows: choices as scored, and each head alone, by outcome."""
-        grid = self.result.grid.grid()
-        nothing, whole = (pack(grid.cut_mask(grid.mask(e))) for e in ((), self.result.top))
-        found: dict[str, Any] = {"choices": None, "alone": []}
-        for place, question in stored_questions(self.database).items():
-            if not self.is_own(question):
-                continue
-            intact = self.row(place, nothing)
-            if intact is None:
-                continue
-            if question.outcome == "metric":
-                cut = self.row(place, whole, intact.example)
-                found["choices"] = found["choices"] or compare_choices(intact, cut)
-            alone = self.alone(place, intact) if grid.size <= MOST_PARTS else {}
-            if alone:
-                found["alone"].append(describe_alone(question, intact, alone))
-        return found
-
-    def is_own(self, question: Question) -> bool:
-        """Tell whether the run asked a question on its task; studies share their rows."""
-        model, mode = self.result.model, self.result.method.mode
-        return (
-            question.model == model.fingerprint
-            and model.dtype in (None, question.dtype)
-            and question.task == self.result.task.name
-            and question.mode.split()[0] == mode
-            and not question.repeat
-        )
-
-    def row(self, question: int, mask: bytes, key: str | None = None) -> Row | None:
-        """Return the example's row under a mask; without its key it is sought by its number."""
-        which, value = ("number", self.example) if key is None else ("example", key)
-        found = self.database.execute(
-            f"SELECT {FIELDS} FROM rows WHERE question = ? AND mask = ? AND {which} = ? LIMIT 1",
-            (question, mask, value),
-        ).fetchone()
-        return None if found is None else as_row(found)
-
-    def alone(self, question: int, intact: Row) -> dict[str, Row]:
-        """Return the example's row without each head that was knocked out alone."""
-        grid = self.result.grid.grid()
-        found = {}
-        for component in grid.components:
-            mask = grid.cut_mask(grid.mask([component]))
-            row = self.row(question, pack(mask), intact.example)
-            if row is not None:
-                found[str(component)] = row
-        return found
-
-
-def compare_choices(intact: Row, cut: Row | None) -> list[list[float | None]] | None:
-    """Return each choice's log-probability on both sides; None where a text was written."""
-    sides = [
-        [each.logprob for each in responses_from_json(row.responses) if isinstance(each, Scored)]
-        for row in (intact, cut)
-        if row is not None
-    ]
-    if not sides[0]:
-        return None
-    sides += [[float("nan")] * len(sides[0])] * (2 - len(sides))
-    return [[number(before), number(after)] for before, after in zip(*sides, strict=True)]
-
-
-def describe_alone(question: Question, intact: Row, alone: Mapping[str, Row]) -> dict[str, Any]:
-    """Say which heads change an example: its answer, or how likely the right one is."""
-    before = said_in(intact)
-    heads = []
-    for head, row in alone.items():
-        after = said_in(row)
-        change = row.outcome - intact.outcome
-        if question.outcome == "metric" and row.outcome == intact.outcome and after == before:
-            continue
-        heads.append(
-            {
-                "head": head,
-                "outcome": number(row.outcome),
-                "change": number(change),
-                "said": None if after is None else inline(clipped(visible(after), CELL)),
-            }
-        )
-    heads.sort(key=lambda each: -abs(each["change"] or 0))  # type: ignore[arg-type]  # numbers
-    shown = heads if question.outcome == "metric" else heads[:SHOWN_SHIFTS]
-    return {
-        "kind": inline(question.outcome),
-        "outcome": number(intact.outcome),
-        "measured": len(alone),
-        "changed": len(heads),
-        "heads": shown,
-    }
-
-
-def said_in(row: Row) -> str | None:
-    """Return the text that a model wrote in a row, None where it wrote none."""
-    texts = [
-        each.text for each in responses_from_json(row.responses) if isinstance(each, Generated)
-    ]
-    return "\n".join(texts) if texts else None

@@ -5,7 +5,6 @@ listed with the reason.
 """
 
 import os
-import re
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -14,7 +13,7 @@ from pathlib import Path
 from threading import Lock
 from typing import Any
 
-from caploc.contents import RunFile, TaskScores, read_file
+from caploc.contents import LiveRun, RunFile, TaskScores, read_file
 from caploc.errors import BadOption, CaplocError
 from caploc.folder import (
     COMPARISON,
@@ -23,6 +22,7 @@ from caploc.folder import (
     EVALUATION,
     NEURONS,
     OVERLAP,
+    PROGRESS,
     RESULT,
     RUN,
     STUDIES,
@@ -32,18 +32,13 @@ from caploc.folder import (
 from caploc.report.card import headline, write_number
 from caploc.report.templates import REPORT
 from caploc.result import Result
-from caploc.store import LOCK, reading
-from caploc.store.rows import stored_questions
 from caploc.verdict import make_card
 from caploc.wording import called, inline, unit_of_task
 
 DEEPEST, MOST_FOLDERS = 8, 20_000  # levels below the folder, and folders that are looked at
-MOST_COUNTED = 100_000  # rows of a run without a result; more are not counted to the end
 LONGEST = 200  # characters of a name in the list
 SCORES_TOLD = 8  # tasks of an evaluation
-STILL = (
-    90  # seconds without a new row after which a run counts as stopped, where locks are not told
-)
+STILL = 90  # seconds without a new row after which a run counts as stopped
 # What a folder holds, by the file that tells; the first one that is there counts.
 KINDS = {
     RESULT: "heads", NEURONS: "neurons", ENHANCEMENT: "neurons tuned", ERASURE: "neurons erased",
@@ -76,9 +71,7 @@ class RunEntry:
     shown_scores: list[str] = field(default_factory=lambda: ["", ""])
     verdict: str = ""
     rows: int | None = None
-    more_rows: bool = False
     report: bool = False
-    fingerprint: str = ""
 
 
 class RunIndex:
@@ -88,15 +81,13 @@ class RunIndex:
         self.root, self.lock = root, Lock()
         self.folders: dict[str, Path] = {}
         self.read: dict[Path, tuple[Stamp, RunEntry]] = {}
-        self.counted: dict[Path, tuple[Stamp, tuple[int, bool]]] = {}
 
     def list(self) -> list[RunEntry]:
         """Return every run there is now, the latest first."""
         with self.lock:
-            held = find_held()
             found = {identify(self.root, folder): folder for folder in find_runs(self.root)}
             self.folders = found
-            entries = [self.entry(name, folder, held) for name, folder in found.items()]
+            entries = [self.entry(name, folder) for name, folder in found.items()]
         return sorted(entries, key=lambda entry: -entry.date)
 
     def folder(self, name: str) -> Path:
@@ -107,26 +98,21 @@ class RunIndex:
             raise BadOption("There is no such run here (any more); go back to the list of runs.")
         return self.folders[name]
 
-    def entry(self, name: str, folder: Path, held: set[int] | None) -> RunEntry:
+    def find(self, name: str) -> RunEntry:
+        """Return a run as it is now; raises BadOption if none has this name."""
+        self.folder(name)
+        return next(entry for entry in self.list() if entry.id == name)
+
+    def entry(self, name: str, folder: Path) -> RunEntry:
         """Describe a run, read anew only if a file of it has changed."""
         stamp = stamp_of(folder, *KINDS, REPORT)
         if folder not in self.read or self.read[folder][0] != stamp:
             self.read[folder] = stamp, describe_entry(name, self.root, folder)
         entry = self.read[folder][1]
-        rows = rows_file(folder)
-        if entry.kind not in ("heads", "run") or entry.state == "unreadable":
-            return entry
-        running = is_running(rows, held)
-        if entry.kind == "heads":  # a finished run that is gone on with, or asked more
-            entry.state = "running" if running and rows.parent == folder else "done"
-            return entry
-        entry.state = "running" if running else "stopped"
-        stamp = stamp_of(rows.parent, rows.name, f"{rows.name}-wal")
-        if folder not in self.counted or self.counted[folder][0] != stamp:
-            own_task = entry.task if rows.parent != folder else ""
-            self.counted[folder] = stamp, count_stored(rows, own_task)
-        entry.rows, entry.more_rows = self.counted[folder][1]
-        entry.date = max([entry.date, *(part[0] / 1e9 for part in stamp if part)])
+        if entry.kind == "run" and entry.state != "unreadable":
+            entry.state = "running" if is_running(folder) else "stopped"
+            live = read_progress(folder)
+            entry.rows = live.done if live else None
         return entry
 
 
@@ -231,7 +217,6 @@ def take_result(entry: RunEntry, result: Result) -> None:
     ]
     entry.verdict = headline(card)[:1000]
     entry.rows = result.cost.rows
-    entry.fingerprint = (result.model.fingerprint or "")[:LONGEST]
 
 
 def take_scores(entry: RunEntry, found: TaskScores) -> None:
@@ -252,49 +237,17 @@ def take_scores(entry: RunEntry, found: TaskScores) -> None:
         entry.scores, entry.shown_scores = list(tasks[0].scores), told[0]
 
 
-def find_held() -> set[int] | None:
-    """Return the inodes of files that processes here hold locked; None where that is not told.
+def is_running(folder: Path) -> bool:
+    """Tell whether a run seems to go on: it has written something a short while ago."""
+    rows = rows_file(folder)
+    written = [part[0] for part in stamp_of(rows.parent, rows.name, f"{rows.name}-wal") if part]
+    written += [part[0] for part in stamp_of(folder, PROGRESS) if part]
+    return time.time() - max(written, default=0) / 1e9 < STILL
 
-    Trying a lock would tell everywhere, and for a moment keep out a run that begins.
-    """
+
+def read_progress(folder: Path) -> LiveRun | None:
+    """Return how far a run is, None of one that does not say."""
     try:
-        told = Path("/proc/locks").read_text()
-    except (OSError, UnicodeDecodeError):
-        return None
-    return set(map(int, re.findall(r"FLOCK +ADVISORY +WRITE +\d+ +\w+:\w+:(\d+)", told)))
-
-
-def is_running(rows: Path, held: set[int] | None) -> bool:
-    """Tell whether a process holds the folder of the rows, or seems to where that is not told."""
-    try:
-        found = os.lstat(rows.parent / LOCK)
-    except OSError:
-        return False  # no run was ever here
-    if held is not None:
-        return found.st_ino in held
-    stamps = [part[0] for part in stamp_of(rows.parent, rows.name, f"{rows.name}-wal") if part]
-    return time.time() - max(stamps, default=0) / 1e9 < STILL
-
-
-def count_stored(rows: Path, task: str) -> tuple[int, bool]:
-    """Count rows, of one task if it is named: their number, and whether there are more.
-
-    Nothing is changed and nobody is kept waiting. 0 where they cannot be read.
-    """
-    if not rows.is_file():
-        return 0, False
-    try:
-        with reading(rows) as database:
-            numbers = [
-                number
-                for number, question in stored_questions(database).items()
-                if not task or called(question.task) == task
-            ]
-            total = 0
-            for number in numbers:
-                count = "SELECT count(*) FROM (SELECT 1 FROM rows WHERE question = ? LIMIT ?)"
-                left = MOST_COUNTED + 1 - total
-                total += int(database.execute(count, (number, left)).fetchone()[0])
+        return read_file(folder / PROGRESS, LiveRun)
     except CaplocError:
-        return 0, False
-    return min(total, MOST_COUNTED), total > MOST_COUNTED
+        return None

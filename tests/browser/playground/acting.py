@@ -2,11 +2,11 @@
 
 from playwright.sync_api import expect
 
-from caploc.playground.setting import PageQuestion
+from caploc.playground.playground import PageQuestion
 
 HOSTILE = "<img src=x onerror=\"document.title='run'\"><script>document.title='run'</script>\u202e"
 VIEWS = {
-    "desk": {"viewport": {"width": 1360, "height": 1000}},
+    "desk": {"viewport": {"width": 1280, "height": 800}},
     "dark": {"viewport": {"width": 1360, "height": 1000}, "color_scheme": "dark"},
     "phone": {"viewport": {"width": 390, "height": 844}, "is_mobile": True, "has_touch": True},
 }
@@ -32,15 +32,22 @@ def chosen(page):
     ]
 
 
-def truth(playground, heads, prompt="47+38="):
+def truth(playground, heads, prompt="47+38=", **asked):
     """What each side says, token by token, asked without a page."""
-    asked = PageQuestion(heads=heads, prompt=prompt, stops=["\n"], new_tokens=16)
-    events = [e for e in playground.answers(asked) if e["event"] == "token"]
-    return {side: [e for e in events if e["side"] == side] for side in ("intact", "knocked_out")}
+    question = PageQuestion(heads=heads, prompt=prompt, **{"new_tokens": 16} | asked)
+    answers = playground.answer(question, lambda so_far: None)
+    return {side: answers[side]["tokens"] for side in ("intact", "knocked_out")}
 
 
-def joined(events):
-    return "".join(event["text"] for event in events)
+def joined(tokens):
+    return "".join(token["text"] for token in tokens)
+
+
+def shown(page, side):
+    """The tokens that the page shows."""
+    return page.evaluate(
+        "side => window.playground.answers.tokens[side].map((token) => token.token)", side
+    )
 
 
 def focused(page):

@@ -1,5 +1,6 @@
-"""The playground on a real server, with runs of the demo model."""
+"""The playground on a real server, with a run of the demo model."""
 
+import contextlib
 import threading
 
 import pytest
@@ -7,49 +8,58 @@ import uvicorn
 
 import caploc
 from caploc.declaration import ModelOptions, Study
-from caploc.options import Settings, TaskOptions
-from caploc.playground.app import application
+from caploc.finished import FinishedRun
+from caploc.options import Settings
+from caploc.playground.app import Playgrounds
 from caploc.playground.playground import Playground
-from caploc.playground.serving import address, list_hosts, listen
-from caploc.playground.setting import make_setting, open_runs
+from caploc.playground.runs import RunIndex
+from caploc.playground.serving import address, listen
+from caploc.playground.view import application
 from worlds import DEMO
 
 MODEL = ModelOptions(DEMO, device="cpu")
 
 
-@pytest.fixture(scope="package")
-def runs(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("runs")
-    for task in ("addition", "sorting"):
-        study = Study(
-            MODEL,
-            f"demo/{task}",
-            "css",
-            settings=Settings(masks=40, rate=0.05, top=5),
-            examples=10,
-            controls=0,
-            limit=20,
-        )
-        caploc.run_study(study, folder / task)
-    return folder
-
-
-@pytest.fixture(scope="package")
-def playground(runs):
-    tasks = ["demo/capitals", "demo/prose", "demo/code"]
-    return Playground(make_setting(open_runs(runs), None, MODEL, tasks, TaskOptions()))
-
-
-@pytest.fixture(scope="package")
-def url(playground):
-    with listen("127.0.0.1", 0) as listening:
-        site = application(playground, list_hosts("127.0.0.1"))
-        server = uvicorn.Server(uvicorn.Config(site, log_level="error"))
+@contextlib.contextmanager
+def serving(folder, playground=None):
+    """Serve runs and a playground; the address of both, and what the printed one ends with."""
+    app = application(Playgrounds(RunIndex(folder), "cpu", playground=playground), "secret")
+    with listen(0) as listening:
+        server = uvicorn.Server(uvicorn.Config(app, log_level="error"))
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
         thread.start()
-        yield address("127.0.0.1", listening)
+        yield address(listening), "?token=secret"
         server.should_exit = True
         thread.join()
+
+
+@pytest.fixture(scope="package")
+def serve():
+    return serving
+
+
+@pytest.fixture(scope="package")
+def run(tmp_path_factory):
+    settings = Settings(masks=40, rate=0.05, top=5)
+    others = ("demo/capitals", "demo/prose", "demo/code")
+    study = Study(
+        MODEL, "demo/addition", "css", settings=settings, other_tasks=others, examples=10,
+        controls=0, limit=20,
+    )  # fmt: skip
+    folder = tmp_path_factory.mktemp("runs") / "addition"
+    caploc.run_study(study, folder)
+    return FinishedRun.read(folder)
+
+
+@pytest.fixture(scope="package")
+def playground(run):
+    return Playground.of_run(run, "cpu")
+
+
+@pytest.fixture(scope="package")
+def url(playground, run):
+    with serving(run.folder.parent, playground) as (base, token):
+        yield f"{base}/play/model/{token}"
 
 
 @pytest.fixture
@@ -77,6 +87,5 @@ def visit(chromium, url):
     for context in contexts:
         context.close()
     assert wrong == []
-    assert {
-        address for address in asked if not address.startswith((url, "data:", "blob:"))
-    } == set()
+    home = url.partition("/play")[0]
+    assert [one for one in asked if not one.startswith((home, "data:", "blob:"))] == []

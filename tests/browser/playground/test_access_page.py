@@ -1,4 +1,4 @@
-"""The playground's page by keyboard, on a phone, under attack, stopped, twice; what it saves."""
+"""The playground's page by keyboard, on a phone, under attack, stopped, twice, without a server."""
 
 import json
 import time
@@ -6,42 +6,13 @@ import time
 import pytest
 
 pytest.importorskip("playwright.sync_api")
-from acting import HOSTILE, VIEWS, answered, ask, chosen, focused, text
+from acting import HOSTILE, VIEWS, answered, ask, chosen, focused, shown, text, truth
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import expect
 
-from caploc.components import read_heads
-from caploc.export import Export
-from caploc.finished import FinishedRun
-from caploc.playground.setting import PageQuestion
 from caploc.wording import UNSEEN, visible
 
 pytestmark = pytest.mark.browser
-
-
-def test_the_saved_file_of_a_runs_heads_is_the_exported_one(visit, runs, tmp_path):
-    page = visit()
-    with page.expect_download() as waiting:
-        page.locator("#save").click()
-    waiting.value.save_as(tmp_path / "saved.json")
-    run = FinishedRun.read(runs / "addition")
-    heads = read_heads(tmp_path / "saved.json").heads
-    Export(
-        model=run.study.model, heads=heads, target=tmp_path / "to", kind="heads", run=run
-    ).write()
-    exported = (tmp_path / "to" / "heads.json").read_bytes()
-    assert (tmp_path / "saved.json").read_bytes() == exported
-
-
-def test_heads_are_saved_as_a_file_that_knockout_reads(visit, tmp_path):
-    page = visit()
-    names = page.evaluate("() => [...window.playground.map.chosen]")
-    with page.expect_download() as waiting:
-        page.locator("#save").click()
-    assert waiting.value.suggested_filename == "heads.json"
-    waiting.value.save_as(tmp_path / "heads.json")
-    file = read_heads(tmp_path / "heads.json")
-    assert file.names == names and file.evidence["task"]["name"] == "demo/addition"
 
 
 def test_everything_goes_without_a_mouse(visit):
@@ -69,7 +40,7 @@ def test_arrow_keys_reach_every_layer_that_has_heads(visit):
     def uneven(page):
         def altered(route):
             board = route.fetch().json()
-            board |= {"layers": [4, 0, 2, 3], "group_sizes": [1, 1, 1, 1], "runs": []}
+            board |= {"layers": [4, 0, 2, 3], "group_sizes": [1, 1, 1, 1], "run": None}
             route.fulfill(json=board | {"tasks": [*board["tasks"], HOSTILE]})
 
         page.route("**/board", altered)
@@ -125,8 +96,6 @@ def test_nothing_bars_the_way_and_nothing_sticks_out(visit, view):
         page.locator("#about-example", has_text=task).wait_for()
         answered(page)
         page.locator(".token:visible").first.click()
-        page.locator("#look").click()
-        page.locator("#pattern").wait_for()
         found = Axe().run(page).response["violations"]
         assert [(v["id"], [n["html"] for n in v["nodes"]]) for v in found] == []
         assert (
@@ -138,34 +107,26 @@ def test_nothing_bars_the_way_and_nothing_sticks_out(visit, view):
 
 
 def test_what_a_model_says_stays_text(visit):
-    odds = {"intact": -0.1, "knocked_out": -4.0}
+    odds = {"token": 1, "text": HOSTILE, "special": False, "intact": -0.1, "knocked_out": -4.0}
     odds["likeliest"] = {"intact": [[HOSTILE, -0.1]], "knocked_out": [[HOSTILE, -0.2]]}
-    said = [{"event": "begin"}]
-    for side in ("intact", "knocked_out"):
-        said.append(
-            {"event": "token", "side": side, "token": 1, "text": HOSTILE, "ends": False, **odds}
-        )
+    side = {"tokens": [odds], "text": HOSTILE, "cut": False}
     judged = {"answer": HOSTILE, "score": 0, "said": HOSTILE, "mark": None}
-    said.append(
-        {
-            "event": "verdict",
-            "gold": HOSTILE,
-            "metric": HOSTILE,
-            "intact": judged,
-            "knocked_out": judged,
-        }
-    )
-    lines = "".join(json.dumps(event) + "\n" for event in [*said, {"event": "done"}])
+    verdict = {"metric": HOSTILE, "intact": judged, "knocked_out": judged}
+    answers = {"kind": "written", "intact": side, "knocked_out": side, "verdict": verdict}
+    so_far = {"kind": "so far", "intact": HOSTILE, "knocked_out": HOSTILE}
     drawn = {
-        "task": HOSTILE, "number": 1, "size": 2, "metric": HOSTILE, "kind": "written",
-        "prompt": HOSTILE, "gold": HOSTILE, "choices": [],
+        "task": HOSTILE, "number": 1, "size": 2, "metric": HOSTILE, "prompt": HOSTILE,
+        "gold": HOSTILE,
     }  # fmt: skip
     page = visit()
-    page.route("**/answers", lambda route: route.fulfill(body=lines))
     page.route("**/example", lambda route: route.fulfill(json=drawn))
-    title = page.title()
+    title, lines = page.title(), [json.dumps(so_far) + "\n"]
+    page.route("**/answers", lambda route: route.fulfill(body="".join(lines)))
     page.locator("#draw").click()
     answered(page)
+    expect(page.locator("#intact .text")).to_contain_text("<script>document.title='run'</script>")
+    lines.append(json.dumps(answers) + "\n")
+    page.locator("#draw").click()
     page.locator("#knocked_out .token").hover()
     for place in ("#intact .text", "#inspector", "#gold", "#knocked_out .verdict"):
         expect(page.locator(place)).to_contain_text("<script>document.title='run'</script>")
@@ -173,61 +134,74 @@ def test_what_a_model_says_stays_text(visit):
     assert page.title() == title and page.locator("main img, main script").count() == 0
 
 
-def test_stop_ends_the_answer_on_the_server_too(visit, playground, monkeypatch):
+def test_words_come_one_by_one_and_stop_ends_them_on_the_server_too(visit, playground, monkeypatch):
     steps = []
 
-    def endless(question):
-        yield {"event": "begin"}
-        try:
-            while True:
-                steps.append(1)
-                time.sleep(0.005)
-                yield {
-                    "event": "token", "side": "intact", "token": 1, "text": "la ", "ends": False,
-                    "intact": -1.0, "knocked_out": -1.0,
-                    "likeliest": {"intact": [], "knocked_out": []},
-                }  # fmt: skip
-        finally:
-            steps.append("closed")
+    def endless(question, tell):
+        while True:
+            steps.append("la")
+            time.sleep(0.005)
+            tell({"kind": "so far", "intact": " ".join(steps), "knocked_out": ""})
 
     page = visit()
-    monkeypatch.setattr(playground, "answers", endless)
+    monkeypatch.setattr(playground, "answer", endless)
     page.locator("#answer").click()
-    page.locator("#intact .token").nth(20).wait_for()
+    for number in (3, 30):
+        expect(page.locator("#intact .text")).to_contain_text(" ".join(["la"] * number))
     page.locator("#stop").focus()
     page.keyboard.press("Enter")
     expect(page.locator("#status")).to_have_text("stopped")
     assert focused(page) == "Stop"
-    for _ in range(100):
-        if steps[-1] == "closed":
-            break
-        time.sleep(0.05)
-    assert steps[-1] == "closed"
     monkeypatch.undo()
-    ask(page)
+    ask(page)  # one thread answers: it has ended the other
     assert text(page, "intact").startswith("85")
 
 
-def test_two_tabs_keep_their_own_heads(visit, playground):
-    tabs, heads = [visit(), visit()], ["L0H13", "L0H14"]
+def test_a_new_question_ends_the_one_before(visit, playground):
+    page = visit()
+    page.locator("summary").click()
+    page.locator("#new-tokens").fill("2000")
+    page.locator("#prompt").fill("rhymes with night:")
+    page.locator("#answer").click()
+    expect(page.locator("#intact .text")).not_to_be_empty()
+    page.locator("#new-tokens").fill("16")
+    ask(page)
+    expect(page.locator("#failure")).to_be_hidden()
+    assert text(page, "intact").startswith("85")
+
+
+def test_two_browsers_keep_their_own_heads(visit, playground):
+    tabs, heads = [visit(), visit("phone")], ["L0H13", "L0H14"]
+    prompt = "# f: add 2, negate, double\ndef f(x):\n"
     for page, head in zip(tabs, heads, strict=True):
         page.locator("#clear").click()
         page.locator(f"[data-head={head}]").click()
-        page.locator("#prompt").fill("# f: add 2, negate, double\ndef f(x):\n")
-        page.locator("#stops").evaluate("e => { e.value = '' }")
+        page.locator("#prompt").fill(prompt)
     for page in tabs:
         page.locator("#answer").click()
     for page in tabs:
         answered(page)  # both: below the model is asked beside the server, which has it no more
     for page, head in zip(tabs, heads, strict=True):
-        asked = PageQuestion(
-            heads=[head], prompt="# f: add 2, negate, double\ndef f(x):\n", new_tokens=64
-        )
-        events = [e for e in playground.answers(asked) if e.get("side") == "knocked_out"]
-        shown = page.evaluate(
-            "() => window.playground.answers.tokens.knocked_out.map((token) => token.token)"
-        )
-        assert shown == [e["token"] for e in events if e["event"] == "token"]
+        found = truth(playground, [head], prompt, new_tokens=64)
+        for side, tokens in found.items():
+            assert shown(page, side) == [token["token"] for token in tokens]
+
+
+def test_a_page_without_its_server_or_its_token_says_so(chromium, serve, playground, run):
+    with serve(run.folder.parent, playground) as (base, token):
+        page = chromium.new_context().new_page()
+        refused = page.goto(f"{base}/play/model/")
+        assert refused.status == 403 and "with its token" in page.locator("body").inner_text()
+        page.goto(f"{base}/play/model/{token}")
+        answered(page)
+        page.goto(base)  # the browser has kept it
+        expect(page.locator("#list-shown")).to_have_text("1 of 1")
+        page.go_back()
+        answered(page)
+        page.locator("#prompt").fill("1+1=")
+    page.locator("#answer").click()
+    expect(page.locator("#failure")).to_contain_text("is `caploc view` still running?")
+    assert page.locator("#prompt").input_value() == "1+1="
 
 
 def test_mistakes_get_a_sentence_on_the_page(visit):
@@ -248,7 +222,3 @@ def test_mistakes_get_a_sentence_on_the_page(visit):
     page.locator("#clear").click()
     page.locator("#answer").click()
     expect(failure).to_contain_text("No head is chosen")
-    page.route("**/answers", lambda route: route.abort())
-    page.locator("[data-head=L0H1]").click()
-    page.locator("#answer").click()
-    expect(failure).to_contain_text("is `caploc view` still running?")

@@ -1,4 +1,4 @@
-"""Questions to the playground in a real browser: heads, examples, choices, odds, attention."""
+"""Questions to the playground in a real browser: heads, examples, choices, odds, talks."""
 
 import json
 import math
@@ -6,17 +6,17 @@ import math
 import pytest
 
 pytest.importorskip("playwright.sync_api")
-from acting import answered, ask, chosen, joined, text, truth
+from acting import answered, ask, chosen, joined, shown, text, truth
 from playwright.sync_api import expect
 
-from caploc.playground.setting import AttentionRequest, ExampleRequest, PageQuestion
+from caploc.playground.playground import ExampleRequest
 from caploc.verdict import list_lost
 
 pytestmark = pytest.mark.browser
 
 
-def test_the_page_opens_on_a_lost_example_with_both_answers(visit, playground):
-    page, run = visit(), playground.setting.runs[0]
+def test_the_page_opens_on_a_lost_example_with_both_answers(visit, run):
+    page = visit()
     lost = list_lost(run.result.validation.task.failures)[0]
     assert page.locator("#example").input_value() == str(lost.example)
     assert page.locator("#prompt").input_value() == lost.prompt
@@ -56,10 +56,6 @@ def test_the_slider_takes_the_first_heads_of_the_run(visit, playground):
     expect(page.locator("#number-shown")).to_have_text("3")
     page.locator(f"[data-head={order[0]}]").click()
     expect(page.locator("#number-shown")).to_have_text("–")
-    page.locator("#runs").select_option(index=1)
-    assert page.evaluate("() => window.playground.run.task") == "demo/sorting"
-    other = page.evaluate("() => window.playground.run.order")
-    assert sorted(chosen(page)) == sorted(other[: len(chosen(page))])
 
 
 def test_a_control_knocks_out_as_many_others_in_each_layer(visit):
@@ -92,7 +88,7 @@ def test_an_example_is_drawn_asked_and_scored(visit, playground):
     number = int(page.locator("#example").input_value())
     drawn = playground.example(ExampleRequest(task="demo/addition", number=number))
     assert page.locator("#prompt").input_value() == drawn.prompt
-    expect(page.locator("#gold")).to_have_text(f"Right answer: {drawn.gold}")
+    expect(page.locator("#gold")).to_have_text(f"Right answer: {drawn.describe()['gold']}")
     expect(page.locator("#intact .verdict")).to_have_text("✓ right · exact_match")
     page.locator("#prompt").fill("1+1=")
     expect(page.locator("#gold")).to_be_hidden()
@@ -107,9 +103,9 @@ def test_choices_are_weighed_on_both_sides(visit, playground):
     answered(page)
     number = int(page.locator("#example").input_value())
     drawn = playground.example(ExampleRequest(task="demo/capitals", number=number))
-    assert page.locator(".choice").count() == len(drawn.choices) == 4
+    assert page.locator(".choice").count() == len(drawn.requests) == 4
     right = page.locator(".choice", has_text="the right answer").locator(".text")
-    assert right.inner_text() == drawn.gold
+    assert right.inner_text() == drawn.describe()["gold"]
     shares = page.locator(".bars .value").all_inner_texts()
     total = sum(float(s.split(" ")[0]) for s in shares[::2] if not s.startswith("<"))
     assert total == pytest.approx(100, abs=0.5)
@@ -121,14 +117,10 @@ def test_choices_are_weighed_on_both_sides(visit, playground):
 
 def reading(totals):
     """What the server says of choices with these log-probabilities, the same on both sides."""
-    token = {"token": 1, "text": "x", "intact": None, "knocked_out": None}
+    token = {"token": 1, "text": "x", "special": False, "intact": None, "knocked_out": None}
     token["likeliest"] = dict.fromkeys(("intact", "knocked_out"), [["x", None]])
-    yield {"event": "begin", "choices": ["x"] * len(totals), "gold": None}
-    for number, total in enumerate(totals):
-        yield {"event": "choice", "choice": number}
-        yield {"event": "tokens", "tokens": [token]}
-        yield {"event": "read", "choice": number, "intact": total, "knocked_out": total}
-    yield {"event": "done"}
+    choices = [{"tokens": [token], "intact": each, "knocked_out": each} for each in totals]
+    return {"kind": "read", "choices": choices, "right": None, "verdict": None}
 
 
 @pytest.mark.parametrize(
@@ -136,8 +128,8 @@ def reading(totals):
 )
 def test_shares_hold_for_long_choices_and_broken_models(visit, totals):
     page = visit()
-    lines = "".join(json.dumps(event) + "\n" for event in reading(totals))
-    page.route("**/answers", lambda route: route.fulfill(body=lines))
+    line = json.dumps(reading(totals)) + "\n"
+    page.route("**/answers", lambda route: route.fulfill(body=line))
     page.locator("#answer").click()
     answered(page)
     known = [total for total in totals if total is not None]
@@ -178,53 +170,6 @@ def test_a_token_tells_its_odds_to_mouse_and_keys(visit, playground):
     assert label.startswith(f"{second['text']}: ") and label.endswith("knocked out")
 
 
-def test_attention_is_shown_and_read_with_the_keys(visit, playground):
-    page = visit()
-    page.locator("#clear").click()
-    page.locator("[data-head=L0H13]").click()
-    ask(page)
-    page.locator("#layer").select_option("1")
-    page.locator("#index").select_option("2")
-    page.locator("#look").click()
-    readout = page.locator("#readout")
-    expect(page.locator("#attention-status")).to_have_text("L1H2, 10 tokens, intact")
-    expect(page.locator("#strip")).to_have_text("<|end|>47+38=85<|end|>")
-    before = readout.inner_text()
-    page.get_by_role("application", name="Attention of L1H2").focus()
-    page.keyboard.press("ArrowUp")
-    assert readout.inner_text() != before
-    weights = page.evaluate("() => Array.from(window.playground.attention.weights)")
-    assert len(weights) == 100
-    assert sum(weights[90:]) == pytest.approx(1, abs=1e-5)
-    page.locator("#attention-model").select_option("1")
-    page.wait_for_timeout(300)
-    cut = page.evaluate("() => Array.from(window.playground.attention.weights)")
-    assert cut != weights
-
-
-def test_attention_is_that_without_the_heads_chosen_when_it_is_asked(visit, playground):
-    page = visit()
-    page.locator("#clear").click()
-    page.locator("[data-head=L0H13]").click()
-    ask(page)
-    page.locator("#live").uncheck()
-    page.locator("#clear").click()
-    page.locator("[data-head=L0H14]").click()
-    page.locator("#layer").select_option("1")
-    page.locator("#index").select_option("2")
-    page.locator("#attention-model").select_option("1")
-    page.locator("#look").click()
-    status = page.locator("#attention-status")
-    expect(status).to_have_text("L1H2, 10 tokens, without L0H14")
-    found = page.evaluate("() => Array.from(window.playground.attention.weights)")
-    said = page.evaluate("() => window.playground.spoken('intact').said")
-    question = PageQuestion(heads=["L0H14"], prompt="47+38=", stops=[], new_tokens=16)
-    asked = AttentionRequest(question=question, said=said, head="L1H2", knocked_out=True)
-    assert found == playground.attention(asked)["weights"].ravel().tolist()
-    other = asked.model_copy(update={"question": question.model_copy(update={"heads": ["L0H13"]})})
-    assert found != playground.attention(other)["weights"].ravel().tolist()
-
-
 def test_a_talk_goes_on_with_what_each_side_said(visit, playground, monkeypatch):
     template = "{% for m in messages %}{{ m['role'] }}:{{ m['content'] }}\n{% endfor %}assistant:"
     monkeypatch.setattr(playground.loaded.tokenizer, "chat_template", template)
@@ -240,25 +185,11 @@ def test_a_talk_goes_on_with_what_each_side_said(visit, playground, monkeypatch)
     ask(page, "and 1+1=")
     turns = [{"user": "47+38=", **first}]
     heads = page.evaluate("() => window.playground.map.names()")
-    asked = PageQuestion(
-        heads=heads, prompt="and 1+1=", chat=True, turns=turns, stops=[], new_tokens=6
-    )
-    events = [e for e in playground.answers(asked) if e["event"] == "token"]
-    for side in ("intact", "knocked_out"):
-        shown = page.evaluate(
-            "side => window.playground.answers.tokens[side].map((one) => one.token)", side
-        )
-        assert shown == [e["token"] for e in events if e["side"] == side]
+    found = truth(playground, heads, "and 1+1=", chat=True, turns=turns, new_tokens=6)
+    for side, tokens in found.items():
+        assert shown(page, side) == [token["token"] for token in tokens]
     page.locator("#forget").click()
     expect(page.locator("#talk")).to_be_hidden()
-
-
-def test_a_task_is_scored_with_the_heads_of_the_moment(visit):
-    page = visit()
-    page.locator("#scored").fill("8")
-    page.locator("#score").click()
-    expect(page.locator("#scores")).to_contain_text("8 examples", timeout=60_000)
-    assert "demo/addition, exact_match: 100\xa0% intact" in page.locator("#scores").inner_text()
 
 
 @pytest.mark.parametrize("view", ["desk", "dark"])

@@ -1,8 +1,7 @@
-"""The view of runs in a real browser: live, filtered, whole, side by side, quick; hostile runs."""
+"""The view of runs in a real browser: live, filtered, whole, quick; hostile runs."""
 
-import contextlib
+import json
 import sys
-import threading
 import time
 from itertools import pairwise
 from pathlib import Path
@@ -12,7 +11,6 @@ import pytest
 from worlds import DEMO
 
 pytest.importorskip("playwright.sync_api")
-import uvicorn
 from acting import VIEWS
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import expect
@@ -20,39 +18,14 @@ from playwright.sync_api import expect
 import caploc
 from caploc.declaration import ModelOptions, Study
 from caploc.options import Settings
-from caploc.playground.serving import address as address_of
-from caploc.playground.serving import list_hosts, listen
-from caploc.playground.view import Playgrounds, View, view_application
-from caploc.store import Store
 from caploc.wording import visible
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "playground"))
-from viewed_runs import (  # noqa: E402
-    HOSTILE,
-    QUESTION,
-    answer_of,
-    store_rows,
-    stored_row,
-    write_run,
-)
+from viewed_runs import HOSTILE, answer_of, write_run  # noqa: E402
 
 pytestmark = pytest.mark.browser
 MANY = 10_000
 QUICK = 2  # seconds of work
-
-
-@contextlib.contextmanager
-def serving(root):
-    """Serve a view of a folder; its address."""
-    view = View(root)
-    site = view_application(view, Playgrounds(view.index, "cpu"), list_hosts("127.0.0.1"))
-    with listen("127.0.0.1", 0) as listening:
-        server = uvicorn.Server(uvicorn.Config(site, log_level="error"))
-        thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
-        thread.start()
-        yield address_of("127.0.0.1", listening)
-        server.should_exit = True
-        thread.join()
 
 
 @pytest.fixture(scope="module")
@@ -64,9 +37,7 @@ def shelf(tmp_path_factory):
         answer_of(60, "7", "4", intact_outcome=0.0, knocked_out_outcome=1.0),
         answer_of(61, "4", HOSTILE, prompt=f"Say {HOSTILE}", kind=HOSTILE),
     ]
-    folder = write_run(root / "sums", answers)
-    rows = [stored_row([], 61, "4", 1.0), stored_row([1], 61, HOSTILE, 0.0)]
-    store_rows(folder, rows)
+    write_run(root / "sums", answers)
     write_run(root / "deep" / "other", [answer_of(0)], method={"name": "scan"}, seed=9)
     write_run(root / "strange", task=HOSTILE, model=HOSTILE, method={"name": HOSTILE})
     (root / "strange" / "report.html").write_text(
@@ -83,8 +54,8 @@ def shelf(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def url(shelf):
-    with serving(shelf) as found:
+def url(shelf, serve):
+    with serve(shelf) as found:
         yield found
 
 
@@ -100,7 +71,8 @@ def visit(chromium, url):
         page.on("pageerror", lambda error: wrong.append(str(error)))
         page.on("console", lambda said: said.type == "error" and wrong.append(said.text))
         page.on("request", lambda request: asked.append(request.url))
-        page.goto(base + path)
+        address, token = base
+        page.goto(address + path + token)
         return page
 
     opened.wrong = wrong
@@ -137,23 +109,27 @@ def test_runs_are_searched_and_sorted(visit):
     expect(page.locator("[aria-sort]")).to_have_attribute("aria-sort", "descending")
 
 
-def test_a_run_is_watched_while_it_goes_on(visit, tmp_path, chromium):
+def test_a_run_is_watched_while_it_goes_on(visit, tmp_path, serve):
     folder = write_run(tmp_path / "live")
     (folder / "result.json").unlink()
-    with serving(tmp_path) as base:
+    live = {"stage": "scan", "rows": 90, "rate": 2.5, "left": "at most 0:00:24 left",
+            "leading": ["L0H1"], "layers": [[0.0, 0.5], [None, 0.1]]}  # fmt: skip
+    with serve(tmp_path) as base:
         page = visit(base=base)
-        with Store(folder / "rows.sqlite") as store:
-            question = store.question_id(QUESTION)
-            for number in (1, 2):
-                store.add(question, [stored_row([], number, "4", 1.0)])
-                expect(page.locator("td[data-label=Rows]")).to_have_text(f"{number}")
-                expect(page.locator(".state")).to_have_text("running")
-            run = visit(page.locator("#runs th a").get_attribute("href"), base=base)
-            expect(run.locator("#no-report")).to_contain_text("The run goes on")
-            write_run(tmp_path / "live", [answer_of(0)])
+        for number in (1, 2):
+            (folder / "progress.json").write_text(json.dumps(live | {"done": number}))
+            expect(page.locator("td[data-label=Rows]")).to_have_text(f"{number}")
+            expect(page.locator(".state")).to_have_text("running")
+        run = visit(page.locator("#runs th a").get_attribute("href"), base=base)
+        expect(run.locator("#live-stage")).to_contain_text("scan · 2 of at most 90 rows")
+        expect(run.locator("#live-map td.n16")).to_have_count(1)
+        expect(run.locator("#no-report")).to_contain_text("The run goes on")
+        (folder / "progress.json").unlink()
+        write_run(tmp_path / "live", [answer_of(0)])
+        (folder / "report.html").write_text("<h1>found</h1>")
         expect(page.locator(".state")).to_have_text("done", timeout=10_000)
         expect(page.locator("td[data-label='Intact → without']")).to_have_text("90\xa0% → 20\xa0%")
-        expect(run.frame_locator("#report").locator("h1")).to_contain_text("demo/addition")
+        expect(run.frame_locator("#report").locator("h1")).to_have_text("found")
         for opened in (page, run):
             opened.close()  # a page that asks on once its server has gone logs an error
 
@@ -189,29 +165,17 @@ def test_examples_are_filtered_searched_and_turned(visit):
     expect(page.locator("#prompt")).to_have_text("31+1=")
 
 
-def test_runs_are_held_side_by_side(visit):
-    page = visit()
-    for name in ("Compare sums", "Compare deep/other"):
-        page.get_by_label(name).check()
-    page.get_by_role("button", name="Compare 2").click()
-    found = page.frame_locator("#comparison")
-    expect(found.locator("h1")).to_contain_text("2 runs side by side")
-    found.get_by_role("link", name="demo/addition").first.click()
-    expect(found.locator("h1")).to_contain_text("L0H1")
-
-
 def test_what_a_stranger_wrote_stays_text(visit):
     page = visit()
     title = page.title()
     expect(page.locator("#runs")).to_contain_text("document.title='run'")
     open_run(page, "sums")
     page.goto(f"{page.url}#examples/61")
-    for place in ("#prompt", "#knocked_out", "#stored"):
+    for place in ("#prompt", "#knocked_out"):
         expect(page.locator(place)).to_contain_text("<img src=x onerror=")
     assert "\u202e" not in page.locator("main").inner_text()
     expect(page.locator("#example-outcome")).to_contain_text(visible(HOSTILE)[:20])
     assert page.locator("main img, main script, main a[href^=javascript]").count() == 0
-    expect(page.locator("#stored tbody th")).to_have_text("L0H1")
     page.goto(page.url.partition("/run/")[0])
     open_run(page, "strange")
     expect(page.frame_locator("#report").locator("p")).to_have_text("a report")
@@ -220,7 +184,7 @@ def test_what_a_stranger_wrote_stays_text(visit):
     visit.wrong.clear()  # that the report's script was refused
 
 
-def test_an_example_goes_on_in_the_playground_and_the_task_is_scored(visit):
+def test_an_example_goes_on_in_the_playground(visit):
     page = visit()
     open_run(page, "real")
     page.goto(f"{page.url}#examples/0")
@@ -230,10 +194,6 @@ def test_an_example_goes_on_in_the_playground_and_the_task_is_scored(visit):
     page.locator("#load").click()
     expect(page.locator("#status")).to_contain_text("done", timeout=120_000)
     assert page.locator("textarea").input_value() == prompt
-    page.locator("#scored").fill("6")
-    page.locator("#score").click()
-    expect(page.locator("#scores")).to_contain_text("6 examples", timeout=60_000)
-    expect(page.locator("#scores")).to_contain_text("100\xa0% intact")
     page.locator("#back").click()
     expect(page.locator("#run-title")).to_have_text("real")
 
@@ -242,7 +202,8 @@ def test_an_example_goes_on_in_the_playground_and_the_task_is_scored(visit):
 def test_no_page_sticks_out_or_bars_the_way(visit, view):
     page = visit(view=view)
     link = page.locator("#runs").get_by_role("link", name="sums", exact=True)
-    home, run = page.url, page.url.rstrip("/") + link.get_attribute("href")
+    home = page.url.partition("?")[0]
+    run = home.rstrip("/") + link.get_attribute("href")
     for address in (home, run, f"{run}#examples", f"{run}#examples/61"):
         page.goto("about:blank")
         page.goto(address)
@@ -255,17 +216,16 @@ def test_no_page_sticks_out_or_bars_the_way(visit, view):
     assert (sum(map(int, paper[4:-1].split(","))) < 150) is (view == "dark")
 
 
-def test_fifty_runs_and_ten_thousand_examples_open_at_once(visit, tmp_path):
+def test_fifty_runs_and_ten_thousand_examples_open_at_once(visit, tmp_path, serve):
     answers = [answer_of(n, prompt=f"Question {n}: " + "words " * 40) for n in range(MANY)]
     write_run(tmp_path / "large", answers)
     for number in range(49):
-        folder = write_run(tmp_path / f"run{number}", [answer_of(0)])
-        store_rows(folder, [stored_row([], n, "4", 1.0) for n in range(200)])
+        write_run(tmp_path / f"run{number}", [answer_of(0)])
     patient = {"timeout": 60_000}
-    with serving(tmp_path) as base:
-        page = visit("", base="about:blank")
+    with serve(tmp_path) as (base, token):
+        page = visit("", base=("about:blank", ""))
         spent = [time.process_time()]  # the server's, whatever else keeps the machine busy
-        page.goto(base)
+        page.goto(f"{base}/{token}")
         expect(page.locator("#list-shown")).to_have_text("50 of 50", **patient)
         spent.append(time.process_time())
         path = page.get_by_role("link", name="large", exact=True).get_attribute("href")

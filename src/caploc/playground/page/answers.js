@@ -7,8 +7,6 @@ const textOf = (side) => card(side).querySelector(".text");
 
 export class Answers {
   constructor() {
-    this.tokens = { intact: [], knocked_out: [] };
-    this.read = [];
     this.hint = document.querySelector("#inspector p");
     drawShades(document.getElementById("token-shades"));
     const place = document.getElementById("answers");
@@ -18,97 +16,66 @@ export class Answers {
     place.addEventListener("keydown", (event) => this.key(event));
   }
 
-  begin(reading) {
+  begin() {
     document.getElementById("inspector").replaceChildren(this.hint);
-    this.tokens = { intact: [], knocked_out: [] };
-    this.parted = false;
-    this.read = [];
     for (const side of SIDES) {
-      textOf(side).replaceChildren();
-      textOf(side).removeAttribute("role");
+      textOf(side).replaceWith(element("div", { class: "text", "data-side": side }));
       verdict(card(side).querySelector(".verdict"));
-      verdict(document.querySelector(`#choices .verdict[data-side=${side}]`));
     }
-    document.querySelector(".pair").hidden = reading;
-    document.getElementById("choices").hidden = !reading;
-    document.getElementById("choice-list").replaceChildren();
     document.getElementById("answers").classList.add("busy");
   }
 
   over() {
-    for (const side of SIDES) textOf(side).scrollTop = 0;
     document.getElementById("answers").classList.remove("busy");
   }
 
-  take(event) {
-    const does = {
-      begin: () => this.offer(event),
-      token: () => this.token(event),
-      end: () => this.end(event),
-      choice: () => this.choice(event.choice),
-      tokens: () => event.tokens.forEach((token) => this.addRead(token)),
-      read: () => this.totals(event),
-      verdict: () => this.verdict(event),
-    }[event.event];
-    does?.();
+  show(found) {
+    if (found.kind === "so far") return this.grow(found);
+    const reading = found.kind === "read";
+    document.querySelector(".pair").hidden = reading;
+    document.getElementById("choices").hidden = !reading;
+    document.getElementById("choice-list").replaceChildren();
+    this.tokens = { intact: [], knocked_out: [] };
+    this.read = [];
+    if (reading) this.offer(found);
+    else this.write(found);
+    this.verdict(found.verdict, reading);
   }
 
-  offer(event) {
-    this.offered = event;
-    document.getElementById("offered").textContent = this.several ? "What the task offers" : "The text that is read";
+  // What is said before its odds are known.
+  grow(found) {
+    document.querySelector(".pair").hidden = false;
+    document.getElementById("choices").hidden = true;
+    for (const side of SIDES.filter((each) => each in found)) textOf(side).textContent = visible(found[side]);
   }
 
-  token(event) {
-    const mine = this.tokens[event.side];
-    const other = this.tokens[event.side === "intact" ? "knocked_out" : "intact"];
-    mine.push(event);
-    const drawn = tokenElement(event, `${CALLED[event.side]} answer`);
-    const twin = other[mine.length - 1];
-    if (!this.parted && twin && twin.token !== event.token) {
-      this.parted = true;
-      for (const token of [drawn, twin.drawn]) token.classList.add("parted");
-    }
-    event.drawn = drawn;
-    append(textOf(event.side), drawn, `${CALLED[event.side]} answer, token by token`);
-  }
-
-  end(event) {
-    const why = { limit: "cut off at the token limit", "end token": "", "stop string": "" }[event.why];
-    if (why) verdict(card(event.side).querySelector(".verdict"), { said: why });
-  }
-
-  get several() {
-    return this.offered.choices?.length > 1;
-  }
-
-  choice(number) {
-    const several = this.several;
-    const text = element("div", { class: "text" });
-    const offer = element("div", { class: "offer" }, text);
-    const place = element("div", { class: several ? "choice" : "choice single" }, offer);
-    const gold = this.offered.gold;
-    if (several && gold !== null && this.offered.choices[number].trim() === gold.trim()) {
-      offer.append(element("span", { class: "gold-mark" }, "the right answer"));
-    }
-    document.getElementById("choice-list").append(place);
-    this.read.push({ place, text, tokens: [], totals: null });
-  }
-
-  addRead(token) {
-    const current = this.read.at(-1);
-    current.tokens.push(token);
-    append(current.text, tokenElement(token, "offered"), `Choice ${this.read.length}, token by token`);
-  }
-
-  totals(event) {
-    const current = this.read.at(-1);
-    current.totals = event;
-    const bars = element("div", { class: "bars" });
+  write(found) {
     for (const side of SIDES) {
-      const value = element("span", { class: "value" });
-      bars.append(element("span", {}, CALLED[side]), ...(this.several ? [meter(0), value] : [value]));
+      this.tokens[side] = found[side].tokens;
+      draw(textOf(side), found[side].tokens, `${CALLED[side]} answer`);
+      verdict(card(side).querySelector(".verdict"), found[side].cut ? { said: "cut off at the token limit" } : null);
     }
-    current.place.append(bars);
+    const parted = this.tokens.intact.findIndex((token, n) => token.token !== this.tokens.knocked_out[n]?.token);
+    for (const side of SIDES) textOf(side).children[parted]?.classList.add("parted");
+  }
+
+  offer({ choices, right }) {
+    this.several = choices.length > 1;
+    document.getElementById("offered").textContent = this.several ? "What the task offers" : "The text that is read";
+    choices.forEach((choice, number) => {
+      const text = element("div", { class: "text" });
+      draw(text, choice.tokens, this.several ? `choice ${number + 1}` : "text");
+      const offer = element("div", { class: "offer" }, text);
+      if (number === right) offer.append(element("span", { class: "gold-mark" }, "the right answer"));
+      const bars = element("div", { class: "bars" });
+      for (const side of SIDES) {
+        const value = element("span", { class: "value" });
+        bars.append(element("span", {}, CALLED[side]), ...(this.several ? [meter(0), value] : [value]));
+      }
+      const place = element("div", { class: this.several ? "choice" : "choice single" }, offer, bars);
+      document.getElementById("choice-list").append(place);
+      this.read.push({ place, totals: choice });
+    });
     this.shares();
   }
 
@@ -126,20 +93,15 @@ export class Answers {
     });
   }
 
-  // The number of the choice that a side finds likeliest; 0 where there are none.
-  likeliest(side) {
-    const all = this.read.map((each) => each.totals?.[side] ?? -Infinity);
-    return Math.max(0, all.indexOf(Math.max(...all)));
-  }
-
-  verdict(event) {
-    const reading = !document.getElementById("choices").hidden;
+  verdict(found, reading) {
     for (const side of SIDES) {
       const place = reading
         ? document.querySelector(`#choices .verdict[data-side=${side}]`)
         : card(side).querySelector(".verdict");
-      if (event.withheld) verdict(place, { said: event.withheld });
-      else verdict(place, { ...event[side], metric: event.metric, of: this.named(side, event[side], reading) });
+      if (!found) {
+        if (reading) verdict(place);
+      } else if (found.withheld) verdict(place, { said: found.withheld });
+      else verdict(place, { ...found[side], metric: found.metric, of: this.named(side, found[side], reading) });
     }
   }
 
@@ -174,7 +136,7 @@ function tokenElement(odds, what) {
   const change = points(odds);
   const text = visible(odds.text);
   const drawn = element("span", {
-    class: `token ${shade(change)}${odds.ends ? " special" : ""}`,
+    class: `token ${shade(change)}${odds.special ? " special" : ""}`,
     role: "option",
     tabindex: "-1",
     "aria-selected": "false",
@@ -189,16 +151,13 @@ function tokenElement(odds, what) {
   return drawn;
 }
 
-function append(place, token, label) {
-  if (!place.hasAttribute("role")) {
-    place.setAttribute("role", "listbox");
-    place.setAttribute("aria-label", label);
-    place.setAttribute("aria-orientation", "horizontal");
-    token.tabIndex = 0;
-  }
-  const low = place.scrollHeight - place.scrollTop - place.clientHeight < 8;
-  place.append(token);
-  if (low) place.scrollTop = place.scrollHeight;
+// Tokens as a list to walk with the arrow keys.
+function draw(place, tokens, what) {
+  place.setAttribute("role", "listbox");
+  place.setAttribute("aria-label", `${what}, token by token`);
+  place.setAttribute("aria-orientation", "horizontal");
+  place.replaceChildren(...tokens.map((token) => tokenElement(token, what)));
+  if (place.firstChild) place.firstChild.tabIndex = 0;
 }
 
 function verdict(place, found) {

@@ -101,7 +101,7 @@ export class HeadMap {
     this.picked = this.chosen = new Set(this.chosen);
     if (!this.chosen.delete(name)) this.chosen.add(name);
     this.draw();
-    this.changed(name);
+    this.changed();
   }
 
   names() {
@@ -182,7 +182,7 @@ export class HeadMap {
   }
 }
 
-export function place(name) {
+function place(name) {
   return name.slice(1).split("H").map(Number);
 }
 

@@ -1,9 +1,8 @@
 // The page: what is chosen, asked and shown, and which of it follows from which.
 
 import { Answers } from "./answers.js";
-import { Attention } from "./attention.js";
-import { HeadMap, place } from "./heads.js";
-import { ask, download, events, get, said } from "./net.js";
+import { HeadMap } from "./heads.js";
+import { ask, get, lines, said } from "./net.js";
 import { element, inline, visible } from "./words.js";
 
 const by = (id) => document.getElementById(id);
@@ -12,33 +11,27 @@ const PAUSE = 250; // milliseconds without a change before the model is asked ag
 class Page {
   constructor(laid) {
     this.laid = laid;
-    this.run = null;
+    this.run = laid.run;
     this.example = null; // what was drawn, as long as the prompt is as it was drawn
     this.asked = null; // the question whose answers are shown
-    this.under = null; // what stops the answers under way
+    this.asking = null; // what ends the question that is being answered
     this.turns = []; // of a talk: what was said, and what each side answered
     this.said = null; // both answers of the last message
     this.answers = new Answers();
-    this.attention = new Attention();
-    this.map = new HeadMap(laid.layers, laid.group_sizes, (head) => this.headsChanged(head));
+    this.map = new HeadMap(laid.layers, laid.group_sizes, () => this.headsChanged());
     this.fill();
     this.listen();
   }
 
   fill() {
-    const { model, tasks, runs } = this.laid;
+    const { model, tasks } = this.laid;
     by("model").textContent = `${model.name} · ${this.map.cells.size} heads · ${model.dtype} on ${model.device} · ${model.window.toLocaleString("en")} tokens`;
     document.title = `${model.called} · caploc playground`;
     by("chat-choice").hidden = !model.chat;
-    by("scoring").hidden = tasks.length === 0;
     by("drawing").hidden = tasks.length === 0;
     by("task").append(...tasks.map((name) => element("option", { value: name }, this.title(name))));
-    by("layer").append(...this.laid.layers.map((_, n) => element("option", { value: n }, `L${n}`)));
-    this.offerHeads();
-    by("run").hidden = runs.length === 0;
-    by("run-choice").hidden = runs.length < 2;
-    by("runs").append(...runs.map((run, n) => element("option", { value: n }, run.task === run.name ? this.title(run.task) : `${this.title(run.task)} (${inline(run.name)})`)));
-    if (runs.length) this.takeRun(this.laid.run ?? 0);
+    by("run").hidden = this.run === null;
+    if (this.run) this.takeRun();
     else this.map.show(null);
     this.headsChanged();
   }
@@ -57,35 +50,22 @@ class Page {
       if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) this.answer();
     });
     by("prompt").addEventListener("input", () => this.forgetExample());
-    press("stop", () => this.under?.abort());
     by("draw").addEventListener("click", () => this.draw(null));
     by("task").addEventListener("change", () => this.draw(null));
     by("example").addEventListener("change", () => {
       const number = by("example").valueAsNumber;
       if (Number.isInteger(number)) this.draw(number);
     });
-    by("runs").addEventListener("change", () => {
-      this.takeRun(Number(by("runs").value));
-      this.drawLost();
-    });
     by("number").addEventListener("input", () => this.map.choose(this.run.order.slice(0, Number(by("number").value))));
     by("chat").addEventListener("change", () => this.showTalk());
     by("reply").addEventListener("click", () => this.reply());
     by("forget").addEventListener("click", () => this.forgetTalk());
-    press("score", () => this.score());
     press("clear", () => this.map.choose([]));
     press("random", () => this.map.random());
-    press("save", () => this.save());
-    by("layer").addEventListener("change", () => this.offerHeads());
-    by("look").addEventListener("click", () => this.look());
-    for (const id of ["layer", "index", "attention-text", "attention-model"]) {
-      by(id).addEventListener("change", () => !by("pattern").hidden && this.look());
-    }
+    press("stop", () => this.asking.abort());
   }
 
-  takeRun(number) {
-    this.run = this.laid.runs[number];
-    by("runs").value = number;
+  takeRun() {
     by("finding").replaceChildren(...cardOf(this.run));
     by("number").max = this.run.order.length;
     this.map.show(this.run);
@@ -94,9 +74,6 @@ class Page {
     if ([...by("task").options].some((option) => option.value === this.run.task)) {
       by("task").value = this.run.task;
     }
-    if (this.run.order.length) this.focusHead(this.run.order[0]);
-    by("promotes").hidden = this.run.promotes.length === 0;
-    by("promotes").replaceChildren("Words that the strongest head promotes where the report looks: ", ...this.run.promotes.flatMap((word) => [element("code", {}, word), " "]));
   }
 
   // An example that the run's heads lose, answered intact and without them.
@@ -104,13 +81,12 @@ class Page {
     if (this.run && this.run.lost !== null) await this.draw(this.run.lost);
   }
 
-  // A head was toggled by hand, or many were chosen at once.
-  headsChanged(head) {
+  headsChanged() {
     const names = this.map.names();
     by("count").textContent = `${names.length} of ${this.map.cells.size}`;
     by("which").textContent = fewOf(names);
     by("chosen").replaceChildren(...names.map((name) => this.chip(name)));
-    for (const id of ["clear", "save", "score"]) allow(id, names.length > 0);
+    allow("clear", names.length > 0);
     allow("random", this.map.picked.size > 0);
     if (this.run) {
       const first = this.run.order.slice(0, names.length);
@@ -119,7 +95,6 @@ class Page {
       if (ranked) by("number").value = names.length;
       by("number").setAttribute("aria-valuetext", ranked ? `${names.length} heads` : "heads chosen by hand");
     }
-    if (head) this.focusHead(head);
     clearTimeout(this.soon);
     if (this.asked && by("live").checked && names.length) this.soon = setTimeout(() => this.answer(), PAUSE);
   }
@@ -137,21 +112,6 @@ class Page {
     const chips = by("chosen").querySelectorAll("button");
     if (chips.length) chips[Math.min(at, chips.length - 1)].focus();
     else this.map.focus(this.map.cells.get(name));
-  }
-
-  focusHead(name) {
-    const [layer, index] = place(name);
-    by("layer").value = layer;
-    this.offerHeads();
-    by("index").value = index;
-    if (!by("pattern").hidden) this.look();
-  }
-
-  offerHeads() {
-    const before = by("index").value;
-    const count = this.laid.layers[Number(by("layer").value)];
-    by("index").replaceChildren(...Array.from({ length: count }, (_, n) => element("option", { value: n }, `H${n}`)));
-    if (Number(before) < count) by("index").value = before || 0;
   }
 
   async draw(number) {
@@ -217,129 +177,41 @@ class Page {
     by("prompt").focus();
   }
 
-  async score() {
-    await this.trying(async () => {
-      this.counting?.abort();
-      const stopping = new AbortController();
-      this.counting = stopping;
-      const asked = { heads: this.map.names(), task: by("task").value, examples: by("scored").valueAsNumber || 0 };
-      by("scores").textContent = "scoring …";
-      try {
-        for await (const event of events("scores", asked, stopping.signal)) {
-          if (this.counting !== stopping) return;
-          if (event.event === "failed") throw new Error(event.message);
-          if (event.event === "scored") by("scores").textContent = `scoring … ${event.done} of ${event.of}`;
-          else this.showScores(event, asked.heads);
-        }
-      } catch (error) {
-        if (error.name === "AbortError") return;
-        by("scores").textContent = "";
-        throw error;
-      }
-    });
-  }
-
-  showScores(found, heads) {
-    const change = found.change === null ? "" : `, change ${found.change}${found.interval ? ` (95 %: ${found.interval})` : ""}`;
-    by("scores").replaceChildren(
-      `${this.title(found.task)}, ${inline(found.metric)}: `,
-      element("b", {}, found.intact.said),
-      " intact, ",
-      element("b", {}, found.knocked_out.said),
-      ` without ${fewOf(heads)}${change}; ${found.examples.toLocaleString("en")} examples`,
-    );
-  }
-
+  // One question is asked at a time: a new one ends the one before.
   async answer() {
-    this.under?.abort();
     clearTimeout(this.soon);
-    await this.trying(async () => {
+    this.asking?.abort();
+    const asking = (this.asking = new AbortController());
+    const began = performance.now();
+    by("status").textContent = "answering …";
+    this.said = null;
+    this.answers.begin();
+    allow("stop", true);
+    const done = await this.trying(async () => {
       const question = this.question();
-      const stopping = new AbortController();
-      this.under = stopping;
-      allow("stop", true);
-      const began = performance.now();
-      let reading = null;
-      try {
-        by("status").textContent = "reading the prompt …";
-        this.said = null;
-        for await (const event of events("answers", question, stopping.signal)) {
-          if (this.under !== stopping) return;
-          if (event.event === "failed") throw new Error(event.message);
-          if (event.event === "begin") {
-            reading = "choices" in event;
-            this.asked = question;
-            this.answers.begin(reading);
-            by("status").textContent = "answering …";
-          }
-          if (event.event === "end") this.said = { ...this.said, [event.side]: event.text };
-          this.answers.take(event);
-        }
-        this.showTalk();
-        by("status").textContent = `done in ${((performance.now() - began) / 1000).toFixed(1)} s`;
-        if (!by("pattern").hidden) await this.look();
-      } catch (error) {
-        if (this.under === stopping) by("status").textContent = error.name === "AbortError" ? "stopped" : "";
-        if (error.name !== "AbortError") throw error;
-      } finally {
-        if (this.under === stopping) {
-          this.under = null;
-          allow("stop", false);
-          this.answers.over();
-        }
+      for await (const found of lines("answers", question, asking.signal)) {
+        if (found.message) throw new Error(found.message);
+        this.asked = question;
+        this.answers.show(found);
+        if (found.kind === "written") this.said = { intact: found.intact.text, knocked_out: found.knocked_out.text };
       }
     });
-  }
-
-  async look() {
-    await this.trying(async () => {
-      const side = by("attention-text").value;
-      const without = by("attention-model").value === "1";
-      const head = `L${by("layer").value}H${by("index").value}`;
-      const heads = this.map.names();
-      const about = without ? `without ${fewOf(heads)}` : "intact";
-      by("attention-status").textContent = "reading …";
-      try {
-        const found = await ask("attention", {
-          question: { ...(this.asked && side ? this.asked : this.question()), heads },
-          ...this.spoken(side),
-          head,
-          side: side || "intact",
-          knocked_out: without,
-        });
-        this.attention.show(found, about);
-        by("attention-status").textContent = `${head}, ${found.tokens.length} tokens, ${about}`;
-      } catch (error) {
-        by("attention-status").textContent = "";
-        throw error;
-      }
-    });
-  }
-
-  // The tokens of an answer; of a task that offers choices, those of the likeliest and its number.
-  spoken(side) {
-    if (!side || !this.asked) return { said: [], choice: 0 };
-    const choice = this.answers.likeliest(side);
-    const tokens = this.answers.read[choice]?.tokens ?? this.answers.tokens[side];
-    return { said: tokens.map((token) => token.token), choice };
-  }
-
-  async save() {
-    await this.trying(async () => {
-      const run = this.run ? this.laid.runs.indexOf(this.run) : null;
-      const file = await download("heads", { heads: this.map.names(), run });
-      const link = element("a", { href: URL.createObjectURL(file), download: "heads.json" });
-      link.click();
-      setTimeout(() => URL.revokeObjectURL(link.href), 1000);
-    });
+    if (this.asking !== asking) return;
+    this.answers.over();
+    allow("stop", false);
+    this.showTalk();
+    const stopped = asking.signal.aborted ? "stopped" : "";
+    by("status").textContent = done ? `done in ${((performance.now() - began) / 1000).toFixed(1)} s` : stopped;
   }
 
   async trying(work) {
     by("failure").hidden = true;
     try {
       await work();
+      return true;
     } catch (error) {
-      complain(error);
+      if (error.name !== "AbortError") complain(error);
+      return false;
     }
   }
 }
@@ -400,10 +272,9 @@ function offerLoading({ unloaded, state }) {
   });
 }
 
-// What an address may name: an example to ask, and heads to do without. Else a lost example.
+// The example that the address names, else one that the run's heads lose.
 async function begin(page) {
   const asked = new URLSearchParams(location.search);
-  if (asked.has("heads")) page.map.choose(asked.get("heads").split(","));
   if (!asked.has("example")) return page.drawLost();
   by("task").value = asked.get("task");
   await page.draw(Number(asked.get("example")));
@@ -420,7 +291,7 @@ async function open() {
 
 const [, kind, run] = location.pathname.split("/");
 if (kind === "play") {
-  by("back").href = `/run/${run}/`;
+  by("back").href = run === "model" ? "/" : `/run/${run}/`;
   by("back").hidden = false;
 }
 open().catch(complain);

@@ -1,16 +1,5 @@
 // Talk to the server: JSON there and back, and answers as lines of JSON while they come.
 
-async function post(path, content, signal) {
-  const response = await fetch(path, {
-    method: "POST",
-    headers: { "Content-Type": "application/json" },
-    body: JSON.stringify(content),
-    signal,
-  });
-  if (!response.ok) throw new Error(await complaint(response));
-  return response;
-}
-
 async function complaint(response) {
   try {
     return (await response.json()).message;
@@ -19,30 +8,34 @@ async function complaint(response) {
   }
 }
 
-export async function get(path) {
-  const response = await fetch(path);
+async function answered(path, options) {
+  const response = await fetch(path, options);
   if (!response.ok) throw new Error(await complaint(response));
-  return response.json();
+  return response;
+}
+
+function post(path, content, signal) {
+  return answered(path, { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(content), signal });
+}
+
+export async function get(path) {
+  return (await answered(path)).json();
 }
 
 export async function ask(path, content) {
   return (await post(path, content)).json();
 }
 
-export async function download(path, content) {
-  return (await post(path, content)).blob();
-}
-
-export async function* events(path, content, signal) {
+export async function* lines(path, content, signal) {
   const response = await post(path, content, signal);
   const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
   let rest = "";
   for (;;) {
     const { value, done } = await reader.read();
     if (done) return;
-    const lines = (rest + value).split("\n");
-    rest = lines.pop();
-    for (const line of lines) yield JSON.parse(line);
+    const whole = (rest + value).split("\n");
+    rest = whole.pop();
+    yield* whole.map((line) => JSON.parse(line));
   }
 }
 

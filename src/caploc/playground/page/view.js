@@ -1,5 +1,5 @@
-// All runs, one run with its report and examples, and several side by side. Everything that a run
-// says only ever becomes text nodes; reports are shown in a frame that has no origin.
+// All runs, and one run with its report and examples. Everything that a run says only ever becomes
+// text nodes; reports are shown in a frame that has no origin.
 
 import { element, inline, visible } from "./words.js";
 import { get, said } from "./net.js";
@@ -10,7 +10,7 @@ const SOON = 200; // milliseconds after the last key before a search
 
 const when = (seconds) => new Date(seconds * 1000).toLocaleString("en-GB", { dateStyle: "medium", timeStyle: "short" });
 const count = (number) => number.toLocaleString("en");
-const rowsOf = (run) => (run.rows === null ? "" : `${count(run.rows)}${run.more_rows ? "+" : ""}`);
+const rowsOf = (run) => (run.rows === null ? "" : count(run.rows));
 const damage = ({ scores: [before, after] }) => (before === null || after === null ? -Infinity : before - after);
 const fewOf = (heads) => (heads.length > 6 ? `${heads.slice(0, 5).join(" ")} and ${heads.length - 5} more` : heads.join(" "));
 
@@ -65,23 +65,19 @@ function state(run) {
 class RunList {
   constructor() {
     this.runs = [];
-    this.ticked = new Set();
     this.column = 8;
     toggle("list", true);
     by("sort").append(...COLUMNS.map(({ title }, n) => element("option", { value: n }, title.toLowerCase())));
     by("sort").value = this.column;
     by("sort").addEventListener("change", () => this.sortBy(Number(by("sort").value)));
     by("find").addEventListener("input", () => this.draw());
-    by("compare").addEventListener("click", () => {
-      if (this.ticked.size > 1) location.href = `/compare/?runs=${[...this.ticked].join(",")}`;
-    });
     const heads = COLUMNS.map(({ title }, n) => {
       const button = element("button", { type: "button" }, title);
       button.addEventListener("click", () => this.sortBy(n));
       return element("th", { scope: "col" }, button);
     });
     this.heads = heads;
-    by("runs").tHead.append(element("tr", {}, element("td"), ...heads));
+    by("runs").tHead.append(element("tr", {}, ...heads));
     watch("/runs", (found) => this.take(found), () => true);
   }
 
@@ -118,29 +114,15 @@ class RunList {
       if (n === this.column) head.setAttribute("aria-sort", Boolean(this.turned) === Boolean(COLUMNS[n].down) ? "ascending" : "descending");
       else head.removeAttribute("aria-sort");
     });
-    const focused = document.activeElement?.dataset?.run;
     by("runs").tBodies[0].replaceChildren(...runs.map((run) => this.row(run)));
-    if (focused) document.querySelector(`input[data-run="${focused}"]`)?.focus();
     toggle("runs", this.runs.length > 0);
     toggle("no-runs", this.runs.length === 0);
     by("no-runs").textContent = "There is no run here yet; `caploc locate` and `caploc demo` make some, and they appear here at once.";
     const going = this.runs.filter((run) => run.state === "running").length;
     by("list-shown").textContent = `${count(runs.length)} of ${count(this.runs.length)}${going ? `, ${going} running` : ""}`;
-    this.offerCompare();
   }
 
   row(run) {
-    const tick = element("td", {});
-    if (run.kind === "heads" && run.state !== "unreadable") {
-      const box = element("input", { type: "checkbox", "data-run": run.id, "aria-label": `Compare ${run.path}` });
-      box.checked = this.ticked.has(run.id);
-      box.addEventListener("change", () => {
-        if (box.checked) this.ticked.add(run.id);
-        else this.ticked.delete(run.id);
-        this.offerCompare();
-      });
-      tick.append(box);
-    }
     const kind = ["heads", "run"].includes(run.kind) ? "" : element("span", { class: "kind" }, run.kind);
     const name = element("th", { scope: "row" }, element("a", { href: `/run/${run.id}/` }, run.path), " ", kind);
     if (run.verdict) name.append(element("small", {}, visible(run.verdict)));
@@ -148,24 +130,8 @@ class RunList {
       const shown = title === "State" ? state(run) : `${(text ?? key)(run)}`;
       return element("td", { "data-label": title, class: shown === "" ? "empty" : "" }, shown === "" ? "–" : shown);
     });
-    return element("tr", {}, tick, name, ...cells);
+    return element("tr", {}, name, ...cells);
   }
-
-  offerCompare() {
-    const here = new Set(this.runs.map((run) => run.id));
-    for (const id of this.ticked) if (!here.has(id)) this.ticked.delete(id);
-    by("compare").setAttribute("aria-disabled", this.ticked.size < 2);
-    by("compare").textContent = this.ticked.size > 1 ? `Compare ${this.ticked.size}` : "Compare";
-    toggle("compare-help", this.ticked.size < 2);
-  }
-}
-
-// A report in its frame, once it is known to be there.
-async function show(frame, path) {
-  const response = await fetch(path);
-  if (!response.ok) throw new Error((await response.json()).message);
-  by(frame).src = path;
-  toggle(frame, true);
 }
 
 class Run {
@@ -231,10 +197,11 @@ class Run {
   }
 
   async report() {
-    const there = this.run.report || this.finished || this.run.kind === "comparison";
+    const there = this.run.report;
     toggle("no-report", !there);
-    by("no-report").textContent = this.run.state === "running" ? "The run goes on; its report comes with its result, here by itself." : "No report lies here.";
-    if (there && by("report").hidden) await trying(() => show("report", `/run/${this.id}/report.html`));
+    by("no-report").textContent = this.run.state === "running" ? "The run goes on; its report comes with its result, here by itself." : "No report lies here; `caploc view FOLDER --write` writes that of a run.";
+    if (there && by("report").hidden) by("report").src = `/run/${this.id}/report.html`;
+    toggle("report", there);
   }
 
   async look(first) {
@@ -292,54 +259,8 @@ class Run {
     by("knocked_out").replaceChildren(marked(found.knocked_out));
     by("which").textContent = fewOf(found.top);
     toggle("try", found.example !== null);
-    by("try").href = this.tryAt(found);
-    by("stored").replaceChildren(...this.stored(found));
+    by("try").href = `/play/${this.id}/?${new URLSearchParams({ task: found.task, example: found.example })}`;
   }
-
-  tryAt(found, head) {
-    const asked = new URLSearchParams({ task: found.task, example: found.example });
-    if (head) asked.set("heads", head);
-    return `/play/${this.id}/?${asked}`;
-  }
-
-  stored(found) {
-    const { failed, choices, alone } = found.stored;
-    if (failed) return [element("p", { class: "quiet" }, failed)];
-    const parts = [];
-    if (choices) parts.push(chosen(choices));
-    for (const each of alone ?? []) parts.push(this.alone(found, each));
-    if (!parts.length) parts.push(element("p", { class: "quiet" }, "No head was tried alone on this example; the playground tries any."));
-    return parts;
-  }
-
-  // Which heads change the example when each is knocked out alone.
-  alone(found, each) {
-    const answers = each.kind === "metric";
-    const title = answers
-      ? `Heads that alone change this answer: ${each.changed} of ${each.measured} measured`
-      : `Heads that alone change how likely the right answer is (${{ margin: "its margin over the likeliest other", logprob: "its log-probability" }[each.kind] ?? each.kind}, intact ${number(each.outcome)} nats): the first of ${each.measured}`;
-    const head = element("tr", {}, ...["Head", answers ? "Outcome" : "Change, nats", answers ? "Answer without it" : ""].map((name) => element("th", { scope: "col" }, name)));
-    const most = Math.max(...each.heads.map((one) => Math.abs(one.change ?? 0)), 1e-9);
-    const rows = each.heads.map((one) => {
-      const bar = element("span", { class: `meter ${one.change > 0 ? "gain" : "loss"}`, "aria-hidden": "true" }, element("i"));
-      bar.firstChild.style.width = `${(100 * Math.abs(one.change ?? 0)) / most}%`;
-      return element("tr", {}, element("th", { scope: "row" }, element("a", { href: this.tryAt(found, one.head) }, one.head)), element("td", { class: "figure" }, answers ? `${number(each.outcome)} → ${number(one.outcome)}` : number(one.change, true)), element("td", {}, answers ? one.said ?? "" : bar));
-    });
-    const table = element("table", { class: "list alone" }, element("thead", {}, head), element("tbody", {}, ...rows));
-    return element("div", { class: "card" }, element("h3", {}, title), ...(rows.length ? [table] : []));
-  }
-}
-
-function chosen(choices) {
-  const head = element("tr", {}, ...["Choice", "Intact", "Knocked out"].map((name) => element("th", { scope: "col" }, name)));
-  const rows = choices.map((both, n) => element("tr", {}, element("th", { scope: "row" }, `${n + 1}`), ...both.map((value) => element("td", { class: "figure" }, number(value)))));
-  return element("div", { class: "card" }, element("h3", {}, "Log-probability of what the task offers, nats"), element("table", { class: "list alone" }, element("thead", {}, head), element("tbody", {}, ...rows)));
-}
-
-function number(value, sign = false) {
-  if (value === null) return "–";
-  const text = Number.isInteger(value) ? `${Math.abs(value)}` : Math.abs(value).toFixed(2);
-  return `${value < 0 ? "−" : sign && value > 0 ? "+" : ""}${text}`;
 }
 
 function badge(status) {
@@ -351,13 +272,6 @@ function marked(text) {
   return text === "" ? element("em", {}, "nothing") : text;
 }
 
-async function compare(runs) {
-  toggle("compared", true);
-  await trying(() => show("comparison", `/compare/page?${new URLSearchParams({ runs })}`));
-  toggle("comparing", false);
-}
-
 const [, kind, id] = location.pathname.split("/");
 if (kind === "run") window.view = new Run(id);
-else if (kind === "compare") compare(new URLSearchParams(location.search).get("runs") ?? "");
 else window.view = new RunList();
