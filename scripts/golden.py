@@ -362,7 +362,6 @@ def figures_of_run(result: Mapping[str, Any]) -> Figures:
         "change held out": pick(held_out.get("change"), *change),
         "controls": pick(checks.get("controls"), "scores", "mean", "sd"),
         "members": {one["head"]: pick(one, "alone", "within") for one in members},
-        "prediction": pick(checks.get("prediction"), "r2", "ceiling", "slope"),
         "frontier": checks.get("frontier"),
     }
 

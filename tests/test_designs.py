@@ -152,25 +152,6 @@ def test_controls_draw_heads_to_avoid_only_where_a_layer_has_too_few_others(laye
             assert (control & avoid)[columns].sum() == max(control[columns].sum() - welcome, 0)
 
 
-def test_neighbours_replace_each_head_by_another_of_its_group():
-    groups = [[0, 1, 2, 3], [4, 5, 6, 7], [8]]
-    mask = np.zeros(9, dtype=bool)
-    mask[[0, 1, 6]] = True
-    drawn = designs.neighbours(mask, groups, 50, seed=2)
-    assert not (drawn & mask).any()
-    assert (drawn[:, :4].sum(axis=1) == 2).all() and (drawn[:, 4:8].sum(axis=1) == 1).all()
-    assert set(drawn[:, 4:8].nonzero()[1].tolist()) == {0, 1, 3}
-    assert (drawn == designs.neighbours(mask, groups, 50, seed=2)).all()
-
-
-def test_a_head_without_others_in_its_group_has_no_neighbours():
-    mask = np.array([True, True, False, True])
-    assert designs.neighbours(mask, [[0], [1], [2], [3]], 5, seed=0).shape == (0, 4)
-    assert designs.neighbours(mask, [[0, 1], [2, 3]], 0, seed=0).shape == (0, 4)
-    # The first group is in the mask whole; of the second, one is left.
-    assert designs.neighbours(mask, [[0, 1], [2, 3]], 2, seed=0).tolist() == [[0, 0, 1, 0]] * 2
-
-
 @given(heads=st.integers(1, 300), rate=st.floats(0.001, 0.999))
 def test_a_mask_has_its_share_of_the_heads_rounded_down_or_is_refused(heads, rate):
     if rate * heads < 1:

@@ -46,7 +46,7 @@ HEAD_FIELDS = {
     "universal",
 }  # fmt: skip
 HELD_OUT_FIELDS = {
-    "fresh", "examples", "intact", "knocked_out", "change", "together", "prediction",
+    "fresh", "examples", "intact", "knocked_out", "change",
 }  # fmt: skip
 
 
@@ -72,13 +72,11 @@ def test_a_result_has_every_field(done):
     assert len(result["heads"]) == 96
     assert set(result["intact"]) == {"score", "stderr", "examples"}
     assert set(result["validation"]) == {
-        "task", "controls", "held_out", "other_tasks", "subsets", "members", "frontier",
+        "task", "controls", "held_out", "other_tasks", "members", "frontier",
         "unconfirmed", "costly", "strongest", "text", "action",
     }  # fmt: skip
     assert set(result["validation"]["held_out"]) == HELD_OUT_FIELDS
-    empty = {"critical": [], "universal": [], "breaks": {}, "excluded": []}
-    (note,) = result["search"].pop("notes")  # which heads the check does not confirm
-    assert all(head in note for head in result["validation"]["unconfirmed"])
+    empty = {"critical": [], "universal": [], "breaks": {}, "excluded": [], "notes": []}
     assert result["search"] == empty
     assert {row["top_chance"] for row in result["heads"]} == {None}
     assert set(result["cost"]) == {

@@ -114,7 +114,6 @@ def test_the_drop_holds_on_examples_that_the_screen_never_used(written, done):
     assert held_out.fresh is True and held_out.examples == 100
     assert held_out.change.low <= drop <= held_out.change.high
     assert held_out.change.verdict == "changed"
-    assert held_out.together.low <= 1 <= held_out.together.high
     assert done.result.validation.other_tasks[0].change.verdict == "unchanged"
 
 
@@ -204,7 +203,6 @@ def test_without_another_task_a_critical_head_may_be_universal_or_not(written, t
     assert result.search.universal == []
     assert {row.universal for row in result.heads} == {None}
     assert result.validation.controls is None
-    assert result.validation.held_out.prediction is None
 
 
 def test_a_task_without_fresh_examples_says_so(written, tmp_path):
@@ -267,5 +265,3 @@ def test_a_set_holds_the_backups_that_single_heads_do_not_show(written, tmp_path
     result = findings.result
     assert set(result.top) == names([*truth.needed, *truth.backups])
     assert result.search.goal == result.method.goal == "set"
-    together = result.validation.held_out.together
-    assert together.low > 1

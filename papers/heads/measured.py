@@ -306,13 +306,14 @@ class Measured:
     def ranking(self, benchmark: Benchmark, label: str = "") -> list[Head]:
         """Return the heads that a search found for a benchmark, the most needed first.
 
-        Those of a set come as the search found it, then others of a negative effect.
+        Those that the check confirms come first, then others that were found, then others of a
+        negative effect.
         """
         result = self.run(benchmark, label)
         if result is None:
             return []
-        subsets = result.validation.subsets
-        first = result.top if subsets is None else subsets.found
+        checked = result.validation
+        first = [*result.top, *checked.costly, *checked.unconfirmed]
         return [Head.parse(name) for name in dict.fromkeys([*first, *result.ranking()])]
 
     def heads(self, benchmark: Benchmark, label: str = "", count: int = 0) -> list[Head]:

@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from caploc.declaration import CHECKED, CURVED, JUDGED, SEARCHED, Study
 from caploc.search import METHODS, Problem
 from caploc.tasks.task import Task
-from caploc.validation import EXAMPLES, MASKS, REPEATED
-from caploc.validation.frontier import CONFIRMED, OFFERED
+from caploc.validation import REPEATED
+from caploc.validation.frontier import CONFIRMED
 
 ELSEWHERE = 24  # examples of each other task, to tell heads that break everything
 SETS = 20  # that a search for a specific one hands to its check, at most as a rule
@@ -36,25 +36,23 @@ def most_checked(
     Once it has ended, `named` is the number of heads that it found, `sets` that of the sets.
     """
     if not study.seeks_specific:
-        sets = OFFERED
+        sets = 0
     elif sets is None:
         sets = SETS
     named = max(study.settings.top if named is None else named, 1)
-    # Its beginnings, each head alone, all but each, the same of a part; all but each again after
-    # every head that leaves.
-    tried = 4 * named + named**2
+    # each head alone, all but each; all but each again after every head that leaves
+    tried = 2 * named + named**2
     if study.seeks_specific:
         tried += CONFIRMED * (named**2 + named)
     sizes = {name: task.size for name, task in tasks.items()}
     most = study.limit or max(sizes.values())
     checked = min(CHECKED, most, len(study.draw(sizes[study.task]).judged))
-    rows = checked * (2 + tried + sets + 2 * study.controls) + REPEATED
-    rows += MASKS * EXAMPLES if study.controls else 0
+    rows = checked * (2 + tried + sets + study.controls) + REPEATED
     # before and after, and without the strongest head alone
     rows += sum(3 * min(most, size) for size in sizes.values())
     if not study.quick:
         rows += (1 + named) * sum(min(CURVED, most, size) for size in sizes.values())
-    if study.seeks_specific or not study.quick:
+    if study.seeks_specific:
         judged = sum(min(JUDGED, most, sizes[name]) for name in study.beside)
         rows += (1 + sets + CONFIRMED) * judged
     return rows

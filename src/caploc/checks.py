@@ -16,7 +16,6 @@ from caploc.result import (
     Member,
     Members,
     Strongest,
-    Subsets,
     TaskComparison,
     TextChange,
     Validation,
@@ -28,16 +27,15 @@ from caploc.validation.categories import Category
 from caploc.validation.failures import LabelledFailures, categorize_failures
 from caploc.validation.frontier import (
     CONFIRMED,
-    ENOUGH,
     Promise,
     frontier_note,
     judge_frontier,
-    offer_part,
 )
-from caploc.validation.members import confirm_members, judge, measure_members
+from caploc.validation.members import confirm_members, measure_members
 from caploc.validation.text import measure_text
 from caploc.verdict import list_lost
-from caploc.wording import called
+
+ENOUGH = 0.5  # of what a set takes, that one of its heads must take to be named in its place
 
 
 @dataclass(frozen=True)
@@ -51,7 +49,6 @@ class Naming:
     chosen: list[int]
     check: Check
     notes: list[str]
-    subsets: Subsets | None = None
     frontier: Frontier | None = None
     unconfirmed: Sequence[int] = ()
     costly: Sequence[int] = ()
@@ -135,12 +132,9 @@ def validate(session: Session, search: SearchResult) -> Checks:
             other_tasks=alone.others,
         )
         if not study.seeks_specific and is_cleaner(alone, scores, study.task):
-            naming, scores = lead_with(naming, column, scores), alone
-    if scores.hurt and not study.seeks_specific:
-        naming = offer(session, naming, scores)
-    found = replace(search.found, chosen=naming.chosen)
-    rate = found.diagnostics.get("rate", study.settings.rate)
-    held, random = held_out(naming.check, found, rate)
+            costly = [each for each in naming.chosen if each != column]
+            naming, scores = replace(naming, chosen=[column], costly=costly), alone
+    held, random = held_out(naming.check, replace(search.found, chosen=naming.chosen))
     names = session.grid.components
     return Checks(
         chosen=naming.chosen,
@@ -155,7 +149,6 @@ def validate(session: Session, search: SearchResult) -> Checks:
             controls=random,
             held_out=held,
             other_tasks=scores.others,
-            subsets=naming.subsets,
             frontier=naming.frontier,
             members=Members(
                 fresh=naming.check.fresh,
@@ -208,19 +201,6 @@ def is_cleaner(alone: Scores, together: Scores, task: str) -> bool:
     return enough and bool(together.hurt) and not alone.hurt and together.twins <= alone.twins
 
 
-def lead_with(naming: Naming, column: int, together: Scores) -> Naming:
-    """Name one head alone, since with the others more is broken than the task."""
-    names = naming.check.grid.components
-    costly = [each for each in naming.chosen if each != column]
-    others = ", ".join(called(name) for name in sorted(together.hurt))
-    note = (
-        f"{names[column]} is named alone: it takes half or more of what "
-        f"{' '.join(str(names[each]) for each in naming.chosen)} take together, and no other task "
-        f"surely loses by it; all of them also lower {others}."
-    )
-    return replace(naming, chosen=[column], costly=costly, notes=[note, *naming.notes])
-
-
 def make_check(session: Session) -> Check:
     """Return the check on examples that no search saw; of a task with few, on those it did."""
     study = session.study
@@ -245,36 +225,11 @@ def examples_of(session: Session, search: SearchResult, name: str) -> list[int]:
 
 
 def choose(session: Session, search: SearchResult) -> Naming:
-    """Choose the heads found that the check confirms, or those of a part that does more."""
-    check, found, notes = make_check(session), search.found, search.found.notes
-    chosen, subsets = found.chosen, None
-    if judgement := judge(check, chosen):
-        chosen, subsets = judgement.named, judgement.subsets
-        if judgement.examples:
-            check = replace(check, examples=judgement.examples)
-            notes = [subsets.note, *notes]
-    confirmed = confirm_members(check, chosen)
-    unconfirmed = [column for column in chosen if column not in confirmed]
-    return Naming(
-        confirmed,
-        check,
-        [*describe_unconfirmed(check, unconfirmed), *notes],
-        subsets,
-        unconfirmed=unconfirmed,
-    )
-
-
-def describe_unconfirmed(check: Check, columns: Sequence[int]) -> list[str]:
-    """Say which heads are not named since the check does not confirm them."""
-    if not columns:
-        return []
-    names = [str(check.grid.components[column]) for column in columns]
-    where = "fresh examples" if check.fresh else "the examples at hand"
-    one = len(names) == 1
-    return [
-        f"{' '.join(names)} {'is' if one else 'are'} not named: {len(check.examples)} {where} show "
-        f"no sure loss without {'it' if one else 'any'}, alone or with the other heads gone."
-    ]
+    """Choose the heads found that the check confirms."""
+    check, found = make_check(session), search.found
+    confirmed = confirm_members(check, found.chosen)
+    unconfirmed = [column for column in found.chosen if column not in confirmed]
+    return Naming(confirmed, check, found.notes, unconfirmed=unconfirmed)
 
 
 def choose_specific(session: Session, search: SearchResult) -> Naming:
@@ -302,24 +257,13 @@ def make_promise(
     return Promise(check, [*map(check_of, twins)], [*map(check_of, spared)], price)
 
 
-def offer(session: Session, naming: Naming, scores: Scores) -> Naming:
-    """Offer a smaller set that leaves other tasks alone, where the whole does not."""
-    if naming.subsets is None or session.study.quick:
-        return naming
-    spared = [name for name in session.study.beside if not scores.tasks[name].twin]
-    promise = make_promise(session, naming.check, (), spared)
-    frontier, notes = offer_part(promise, naming.subsets, naming.chosen)
-    return replace(naming, notes=[*notes, *naming.notes], frontier=frontier)
-
-
 def draw_own_curve(session: Session, checks: Checks) -> Curve | None:
     """Score all tasks as the named heads go one after another; None without heads, or if quick."""
     study, grid = session.study, session.grid
     if study.quick or not checks.chosen:
         return None
     heads = [str(grid.components[column]) for column in checks.chosen]
-    subsets = checks.validation.subsets
-    examples = study.curve_examples(session.tasks, subsets)
+    examples = study.curve_examples(session.tasks)
     judged: list[tuple[Meter, Sequence[int]]] = [
         (session.score_of(name), each) for name, each in examples.items()
     ]

@@ -37,7 +37,6 @@ from caploc.options import (
     record,
 )
 from caploc.registries import ENGINES, METHODS, PACKED
-from caploc.result import Subsets
 from caploc.wording import called
 
 if TYPE_CHECKING:  # what is loaded once a model is, or workers are asked for
@@ -55,7 +54,7 @@ PAPER_EXAMPLES = 100  # that the paper's methods find heads on
 SCAN_EXAMPLES = 400  # that the default search draws on, at most
 FINDING = 2 / 3  # of a small task's examples, to find heads on; the rest is for the check
 FRESH = 600  # examples kept for the check, at most
-CHECKED = 100  # of them that no search sees: the finding, controls and held-out masks are on them
+CHECKED = 100  # of them that no search sees: the finding and its controls are on them
 FEWEST_FRESH = 20  # below which there is no check on fresh examples; so few no search sees
 SEARCHED = 60  # examples of a spared task or a twin that the search may use
 JUDGED = 240  # others, on which sets are judged, at most
@@ -267,11 +266,10 @@ class Study:
     `components` says what is knocked out, and those that hold heads of `exclude` (names, files of
     heads, or `universal`) are left in and never named;
     `controls` is the number of random sets of heads to compare with, and 0 leaves out that
-    check and the held-out masks. `quick` leaves out the look for a smaller, more specific
-    set, and the curve over its heads. `disjoint` keeps the examples that the search saw out of
-    the task's final score, in which the paper leaves them. `track` names an experiment of MLflow
-    that the run is logged to. `leave_out` is the share of a task's examples that may be left out
-    because they cannot be asked as they stand.
+    check. `quick` leaves out the curve over the named heads. `disjoint` keeps the examples that
+    the search saw out of the task's final score, in which the paper leaves them. `track` names an
+    experiment of MLflow that the run is logged to. `leave_out` is the share of a task's examples
+    that may be left out because they cannot be asked as they stand.
     """
 
     panel: ClassVar[str] = "Search and checks"
@@ -320,10 +318,7 @@ class Study:
     limit: Annotated[
         int | None, Ge(1), Option("Score on the first N examples only.", basic=True)
     ] = None
-    quick: Annotated[
-        bool,
-        Option("Skip the curve and the search for a more specific part of the set.", basic=True),
-    ] = False
+    quick: Annotated[bool, Option("Skip the curve over the named heads.", basic=True)] = False
     disjoint: Annotated[bool, Option("Score only on examples that the search did not see.")] = False
     track: Annotated[str | None, MinLen(1), Option("Log the run to this experiment of MLflow.")] = (
         None
@@ -518,16 +513,9 @@ class Study:
         held_out = min(CHECKED, most)
         return Draw(searched, kept[held_out:], kept[:held_out])
 
-    def curve_examples(
-        self, tasks: "Mapping[str, Task]", subsets: Subsets | None
-    ) -> dict[str, list[int]]:
-        """Choose those of each task that its curve is drawn on: of the checks, `CURVED` at most.
-
-        `subsets` says whether a smaller set is named, which leaves half of its examples.
-        """
+    def curve_examples(self, tasks: "Mapping[str, Task]") -> dict[str, list[int]]:
+        """Choose those of each task that its curve is drawn on: of the checks, `CURVED` at most."""
         own = self.draw(tasks[self.task].size).judged[: min(CHECKED, self.limit or CHECKED)]
-        if subsets is not None and subsets.found != subsets.named:
-            own = own[1::2]
         sides = {*self.twins, *self.spare} if self.seeks_specific else set()
         chosen = {
             name: split_examples(task.size, self.settings.seed)[1][: self.limit]

@@ -122,23 +122,6 @@ def layer_matched_masks(
     return controls
 
 
-def neighbours(mask: Mask, groups: Sequence[Sequence[int]], draws: int, *, seed: int) -> Masks:
-    """Random masks that replace each head of `mask` by another one of its group.
-
-    Heads without a group, or whose group is in the mask whole, are replaced by none; no masks at
-    all if none is left.
-    """
-    random = generator(seed)
-    masks = np.zeros((draws, mask.size), dtype=bool)
-    for drawn in masks:
-        for group in groups:
-            inside = np.asarray(group, dtype=int)
-            others = inside[~mask[inside]]
-            count = min(int(mask[inside].sum()), others.size)
-            drawn[random.choice(others, size=count, replace=False)] = True
-    return masks if draws and masks.any(axis=1).all() else masks[:0]
-
-
 def draw_examples(size: int, count: int, *, seed: int) -> list[int]:
     """Draw `count` of `size` examples; more keep the first ones.
 

@@ -119,7 +119,7 @@ def curve(
     heads = run.result.ranking()[:most]
     tasks = run.tasks()
     if limit is None:
-        examples = run.study.curve_examples(tasks, run.result.validation.subsets)
+        examples = run.study.curve_examples(tasks)
     else:
         examples = {name: task.first(limit) for name, task in tasks.items()}
     with run.meters() as meters:

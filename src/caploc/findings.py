@@ -1,7 +1,7 @@
 """The record of a finding, put together from search and checks, and the files of a run."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -28,7 +28,6 @@ from caploc.result import (
     number,
 )
 from caploc.search import METHODS, Found
-from caploc.search.settings import KNOBS
 from caploc.session import SearchResult, Session
 from caploc.tasks.task import responses_from_json
 from caploc.validation.failures import answer_pair
@@ -166,18 +165,8 @@ def describe_search(grid: Grid[Any], found: Found, study: Study) -> Search:
         for column, probe in found.breaks_task.items()
         if column in found.universal
     }
-    notes = [*tell_universal(breaks), *found.notes]
-    more = {"excluded": list(study.exclude), "notes": notes, "breaks": breaks}
+    more = {"excluded": list(study.exclude), "notes": found.notes, "breaks": breaks}
     return Search.model_validate(said | named | more)
-
-
-def tell_universal(tasks: Mapping[str, str]) -> list[str]:
-    """Say which heads are not named since they break another task too, by their names."""
-    return [
-        f"{head} breaks {task} as well, and is left out: it takes half or more of up to "
-        f"{KNOBS.elsewhere} right answers there."
-        for head, task in tasks.items()
-    ]
 
 
 def rank_heads(grid: Grid[Any], found: Found, *, others: bool) -> list[HeadEffect]:

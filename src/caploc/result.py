@@ -202,47 +202,14 @@ class TaskComparison(Record):
         return self.change.verdict == "changed" and (self.change.outcome or 0) < 0
 
 
-class Spread(Record):
-    """Scores of random draws of heads, and how far the chosen heads' score lies below them.
-
-    `deviations` is that distance in standard deviations of the draws, None if they are all the
-    same; `heads` is the number of heads of a draw, where it is not that of the chosen ones.
-    """
-
-    draws: Count | None = None
-    scores: list[Number | None] = []
-    mean: Number | None = None
-    sd: Number | None = None
-    deviations: Number | None = None
-    heads: Count | None = None
-
-
-class Controls(Spread):
-    """Random heads, as many in each layer; `same_groups` are of the same key-value groups."""
+class Controls(Record):
+    """Scores without random other heads, as many in each layer as the `chosen` ones."""
 
     examples: Count | None = None
     chosen: Number | None = None
-    same_groups: Spread | None = None
-
-
-class JointDrop(Record):
-    """The drop of all heads at once over the sum of each one's."""
-
-    joint_drop: Number | None = None
-    sum_of_drops: Number | None = None
-    ratio: Number | None = None
-    low: Number | None = None
-    high: Number | None = None
-
-
-class Prediction(Record):
-    """How well effects foretell the scores under masks that were not fitted."""
-
-    r2: Number | None = None
-    ceiling: Number | None = None
-    slope: Number | None = None
-    masks: Count | None = None
-    examples: Count | None = None
+    scores: list[Number | None] = []
+    mean: Number | None = None
+    sd: Number | None = None
 
 
 class HeldOut(Record):
@@ -253,29 +220,6 @@ class HeldOut(Record):
     intact: Number | None = None
     knocked_out: Number | None = None
     change: Change | None = None
-    together: JointDrop | None = None
-    prediction: Prediction | None = None
-
-
-class TriedSet(Record):
-    """A set of heads, and what its loss costs."""
-
-    heads: list[ComponentName]
-    drop: Number | None = None
-    stderr: Number | None = None
-
-
-class Subsets(Record):
-    """The set as found beside its parts, and which of them is named."""
-
-    found: list[ComponentName]
-    named: list[ComponentName]
-    fresh: bool | None = None
-    examples: Count | None = None
-    tried: list[TriedSet] = []
-    picked: list[ComponentName] | None = None
-    p: Number | None = None
-    note: Name = ""
 
 
 class Effect(Record):
@@ -407,7 +351,6 @@ class Validation(Record):
     controls: Controls | None = None
     held_out: HeldOut | None = None
     other_tasks: list[TaskComparison] = []
-    subsets: Subsets | None = None
     members: Members | None = None
     frontier: Frontier | None = None
 
@@ -551,9 +494,12 @@ class Fit(Record):
     rows: Count | None = None
 
 
-class SettingOutcome(TriedSet):
+class SettingOutcome(Record):
     """One setting of a search over settings, and what its heads cost where they were found."""
 
+    heads: list[ComponentName]
+    drop: Number | None = None
+    stderr: Number | None = None
     masks: Count
     rate: Number
     held_out_drop: Number | None = None

@@ -228,7 +228,12 @@ def list_unnamed(result: Result) -> Iterator[str]:
         yield "More examples may confirm heads."
         if result.method.goal == "heads":
             yield "--goal set looks for heads that matter together."
-    others = [name for name in result.search.universal if name not in result.top]
+    breaks = result.search.breaks
+    others = [
+        f"{name} ({breaks[name]})" if name in breaks else name
+        for name in result.search.universal
+        if name not in result.top
+    ]
     if others:
         yield f"Left out, as each alone breaks another task too: {' '.join(others[:LISTED])}."
     if costly := result.validation.costly:

@@ -80,14 +80,9 @@ HELD_OUT = {
     "fresh": True, "examples": 90, "intact": 1.0, "knocked_out": 0.22,
     "change": {"outcome": -0.78, "stderr": 0.04, "low": -0.86, "high": -0.7, "margin": 0.03,
                "verdict": "changed", "examples": 90},
-    "together": {"joint_drop": 0.78, "sum_of_drops": 0.27, "ratio": 2.89, "low": 2.1, "high": 4.4},
-    "prediction": {"r2": 0.75, "ceiling": 0.9, "slope": 2.5, "masks": 30, "examples": 20},
 }  # fmt: skip
 CONTROLS = {
-    "examples": 90, "chosen": 0.22, "draws": 3, "scores": [0.9, 0.98, 0.97], "mean": 0.95,
-    "sd": 0.036, "deviations": 20.3,
-    "same_groups": {"draws": 1, "heads": 2, "scores": [0.91], "mean": 0.91, "sd": None,
-                    "deviations": None},
+    "examples": 90, "chosen": 0.22, "scores": [0.9, 0.98, 0.97], "mean": 0.95, "sd": 0.036,
 }  # fmt: skip
 OTHER_CHANGE = {"outcome": -0.01, "stderr": 0.01, "low": -0.04, "high": 0.02, "margin": 0.03,
                 "verdict": "open", "examples": 100}  # fmt: skip

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from caploc.declaration import ModelOptions, Study, split_examples
 from caploc.errors import BadOption
 from caploc.options import Settings
-from caploc.result import Effect, Subsets, TaskEffect, TriedSet
+from caploc.result import Effect, TaskEffect
 from caploc.validation.frontier import (
     ONE_WORDING,
     Promise,
@@ -16,7 +16,6 @@ from caploc.validation.frontier import (
     judge_frontier,
     keeps,
     least_price,
-    offer_part,
 )
 
 OWN, SHARED, IDLE = 6, 2, 9
@@ -135,32 +134,6 @@ def test_a_loss_that_may_exceed_the_price_is_not_within(checking):
     frontier, named = judge_frontier(promise, [[OWN]])
     assert not frontier.sets[0].within and not named
     assert frontier_note(frontier, named) == []
-
-
-def tried(*parts):
-    rows = [TriedSet(heads=heads, drop=drop) for heads, drop in parts]
-    return Subsets(found=[], named=[], tried=rows)
-
-
-def test_a_part_that_leaves_other_tasks_alone_is_offered(checking):
-    """The smaller ones first, and none that does less than half of what the set does."""
-    promise = promised(checking, needs(SHARED), price=0.2)
-    names = [str(promise.check.grid.components[column]) for column in (OWN, SHARED, IDLE)]
-    own, shared, idle = names
-    subsets = tried((names, 1.0), ([shared], 0.9), ([own], 0.8), ([idle], 0.1), ([own, idle], 0.8))
-    frontier, (note,) = offer_part(promise, subsets, [OWN, SHARED, IDLE])
-    assert [one.heads for one in frontier.sets] == [[shared], [own], [own, idle]]
-    assert [one.within for one in frontier.sets] == [False, True, True]
-    assert note.startswith(f"A part is specific: {own} takes 100 points of ")
-
-
-def test_nothing_is_offered_where_every_part_costs_as_much(checking):
-    promise = promised(checking, needs(OWN, SHARED), price=0.2)
-    names = [str(promise.check.grid.components[column]) for column in (OWN, SHARED)]
-    subsets = tried((names, 1.0), (names[:1], 0.9), (names[1:], 0.2))
-    frontier, notes = offer_part(promise, subsets, [OWN, SHARED])
-    assert len(frontier.sets) == 1 and notes == []
-    assert offer_part(promise, tried((names, 1.0)), [OWN, SHARED]) == (None, [])
 
 
 @pytest.mark.parametrize(

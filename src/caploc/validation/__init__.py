@@ -6,8 +6,7 @@ in other batches. In bfloat16 and float16 the last digits of a sum depend on the
 and so on the batch that a row is in; where two answers are nearly tied, that decides between them.
 
 On examples that the search never saw, everything is measured on the same ones: the chosen heads
-together and each alone, random sets of other heads, and masks that the effects, added up, should
-predict.
+together and each alone, and random sets of other heads.
 """
 
 import math
@@ -26,19 +25,15 @@ from caploc.errors import BadOption
 from caploc.measurement import Meter, outcomes_by_example
 from caploc.progress import Progress
 from caploc.recovery import falls_short, paired
-from caploc.recovery.estimate import noise_ceiling
 from caploc.result import (
     SCHEMA,
     Change,
     Controls,
     Failures,
     HeldOut,
-    JointDrop,
     Noise,
-    Prediction,
     RunCost,
     Score,
-    Spread,
     TaskComparison,
     number,
 )
@@ -86,13 +81,6 @@ def by_mask(rows: list[Row], examples: int) -> Iterator[list[Row]]:
     """Yield the rows of each mask, of a plan that crosses masks and so many examples."""
     for first in range(0, len(rows), examples):
         yield rows[first : first + examples]
-
-
-def scored_everywhere(
-    outcomes: Float[np.ndarray, "masks examples"],
-) -> Float[np.ndarray, "masks scored"]:
-    """Keep the examples that could be scored under every mask."""
-    return outcomes[:, np.isfinite(outcomes).all(axis=0)]
 
 
 Outcomes = Float[np.ndarray, " examples"]
@@ -258,39 +246,25 @@ def above_noise(found: Found, noise: Noise | None) -> Found:
     return found
 
 
-RESAMPLES = 2000  # of the bootstrap over examples
-ENDS = 2.5, 97.5  # percentiles of its interval
-RANDOM, SAME_GROUPS = "random controls", "controls of the same groups"  # what rows are asked for
-
-
-def held_out(check: Check, found: Found, rate: float) -> tuple[HeldOut, Controls | None]:
+def held_out(check: Check, found: Found) -> tuple[HeldOut, Controls | None]:
     """Check everything that is checked on these examples."""
     chosen = column_mask(check.grid.size, found.chosen)
     compared = score_both(check.meter, chosen, check.examples, check.progress)
     shortlist = chosen.copy()
     shortlist[[*(found.stages.tried if found.stages else []), *found.critical]] = True
-    random = controls(check, chosen, shortlist, compared.knocked_out.score, found.critical)
     return HeldOut(
         fresh=check.fresh,
         examples=len(check.examples),
         intact=compared.intact.score,
         knocked_out=compared.knocked_out.score,
         change=compared.change,
-        together=joint_ratio(check, found.chosen),
-        prediction=predicted(check, found, rate) if check.draws else None,
-    ), random
+    ), controls(check, chosen, shortlist, compared.knocked_out.score)
 
 
-def controls(
-    check: Check, chosen: Mask, avoid: Mask, score: float | None, critical: Sequence[int] = ()
-) -> Controls | None:
-    """Scores without random other heads, as many in each layer; None without draws or heads.
+def controls(check: Check, chosen: Mask, avoid: Mask, score: float | None) -> Controls | None:
+    """Score without random other heads, as many in each layer; None without draws or heads.
 
     No draw is measured twice: of few heads in a layer there may be fewer than were asked for.
-    Where query heads share key-value heads, further draws come from the same groups as the chosen
-    heads: a group's heads often do related work. They hold fewer heads than are chosen where a
-    group is chosen whole, and there may be few different ones; each is measured once. What is known
-    to break the task alone (`critical`) is no control there either.
     """
     if not check.draws or not chosen.any():
         return None
@@ -301,107 +275,12 @@ def controls(
     masks = drawn[np.sort(first)[: check.draws]]
     if not masks.any(axis=1).all():
         return None
-    random = describe_controls(check.scores(masks, RANDOM), score)
-    struck = {*critical} - {*np.flatnonzero(chosen).tolist()}
-    # where every group is a whole layer, the draws above are from the same groups
-    layers = [list(range(each.start, each.stop)) for each in check.grid.layer_slices]
-    within = [each for each in check.grid.groups if each not in layers]
-    groups = [each for g in within if len(each := [c for c in g if c not in struck]) > 1]
-    near = np.unique(designs.neighbours(chosen, groups, check.draws, seed=check.seed + 1), axis=0)
-    same = None
-    if len(near):
-        scores = check.scores(near, SAME_GROUPS)
-        same = describe_controls(scores, score).model_copy(update={"heads": int(near[0].sum())})
+    scores = check.scores(masks, "random controls")
+    known = np.array([each for each in scores if each is not None], dtype=float)
     return Controls(
-        examples=len(check.examples), chosen=score, **random.as_dict(), same_groups=same
+        examples=len(check.examples),
+        chosen=score,
+        scores=scores,
+        mean=float(known.mean()) if known.size else None,
+        sd=float(known.std(ddof=1)) if known.size > 1 else None,
     )
-
-
-def describe_controls(scores: list[float | None], chosen: float | None) -> Spread:
-    """Tell scores of random draws, and how far the chosen heads' score lies below them."""
-    known = np.array([score for score in scores if score is not None], dtype=float)
-    mean = float(known.mean()) if known.size else None
-    deviation = float(known.std(ddof=1)) if known.size > 1 else None
-    if known.size > 1 and np.ptp(known) == 0:  # not the rounding error of their mean
-        deviation = 0.0
-    far = None
-    if mean is not None and deviation and chosen is not None:
-        far = (mean - chosen) / deviation
-    return Spread(draws=len(scores), scores=scores, mean=mean, sd=deviation, deviations=far)
-
-
-def joint_ratio(check: Check, chosen: Sequence[int]) -> JointDrop | None:
-    """Compare the drop of all chosen heads together with the sum of their drops alone.
-
-    The interval is a bootstrap over examples, each drawn with all its outcomes. Below 1 the heads
-    do the same work, or there is not enough score to lose; above 1 they stand in for each other.
-    None with fewer than two heads; no ratio if their drops alone come to nothing.
-    """
-    if len(chosen) < 2:
-        return None
-    alone = designs.singles(check.grid.size)[list(chosen)]
-    whole = column_mask(check.grid.size, chosen)
-    masks = np.stack([np.zeros_like(whole), *alone, whole])
-    outcomes = scored_everywhere(check.outcomes(masks, "chosen heads alone"))
-    if not outcomes.shape[1]:
-        return None
-    joint, summed = outcomes[0] - outcomes[-1], (outcomes[0] - outcomes[1:-1]).sum(axis=0)
-    drops = {"joint_drop": float(joint.mean()), "sum_of_drops": float(summed.mean())}
-    if not summed.mean() > 0:
-        return JointDrop(**drops, ratio=None, low=None, high=None)
-    draw = designs.generator(check.seed).integers(0, len(joint), (RESAMPLES, len(joint)))
-    below = summed[draw].mean(axis=1)
-    ratios = joint[draw].mean(axis=1)[below > 0] / below[below > 0]
-    low, high = np.percentile(ratios, ENDS) if ratios.size else (np.nan, np.nan)
-    ratio = float(joint.mean() / summed.mean())
-    return JointDrop(**drops, ratio=ratio, low=number(low), high=number(high))
-
-
-MASKS = 30  # to predict
-EXAMPLES = 20  # that they are on
-SHARE = 0.5  # of the masks that hold heads of the shortlist on purpose
-FEWEST = 10  # masks with distinct predictions, below which R² means little
-
-
-def predicted(check: Check, found: Found, rate: float) -> Prediction | None:
-    """R² of the mask means on the sum of their heads' effects, beside its noise ceiling.
-
-    Slope and intercept are fitted: effects are those of single heads, and several gone at once may
-    cost less than their sum. The ceiling is the share of the variance that is not the noise of
-    having so few examples. A high R² does not prove that effects add up: heads with no effect alone
-    can still matter together. None if nothing is predicted, every head breaks the task alone,
-    nothing could be scored, or the scores do not differ.
-    """
-    effect = np.nan_to_num(found.estimate.effect)
-    if not effect.any() or len(found.critical) == len(effect):
-        return None
-    masks = draw_masks(check, found, rate)
-    few = replace(check, examples=list(check.examples)[:EXAMPLES])
-    outcomes = scored_everywhere(few.outcomes(masks, "held-out masks"))
-    if not outcomes.shape[1]:
-        return None
-    means, prediction = outcomes.mean(axis=1), masks @ effect
-    if np.ptp(means) == 0 or len(np.unique(prediction)) < FEWEST:
-        return None
-    slope = float(np.cov(prediction, means)[0, 1] / prediction.var(ddof=1))
-    return Prediction(
-        r2=float(np.corrcoef(prediction, means)[0, 1] ** 2),
-        ceiling=number(noise_ceiling(outcomes)),
-        slope=slope,
-        masks=len(masks),
-        examples=outcomes.shape[1],
-    )
-
-
-def draw_masks(check: Check, found: Found, rate: float) -> np.ndarray:
-    """Draw random masks without critical heads; every other one with a chosen head in it."""
-    random = designs.generator(check.seed + 2)
-    allowed = np.ones(check.grid.size, dtype=bool)
-    allowed[found.critical] = False
-    size = min(max(1, round(rate * check.grid.size)), int(allowed.sum()))
-    masks = designs.scattered(allowed, MASKS, size=size, random=random)
-    shown = [column for column in found.chosen if allowed[column]]
-    for number_, mask in enumerate(masks[: int(SHARE * MASKS)]):
-        if shown:
-            mask[shown[number_ % len(shown)]] = True
-    return masks

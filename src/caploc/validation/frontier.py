@@ -8,13 +8,11 @@ import numpy as np
 from scipy.optimize import brentq
 
 from caploc.recovery import falls_short
-from caploc.result import Frontier, FrontierSet, Subsets, TaskEffect, number
+from caploc.result import Frontier, FrontierSet, TaskEffect, number
 from caploc.validation import Check, Outcomes, scored_both
 from caploc.validation.members import confirm_members, effect_between
 
-ENOUGH = 0.5  # of the damage of a set, that a part must do to be offered in its place
 CONFIRMED = 5  # sets whose heads are confirmed one by one, at most
-OFFERED = 5  # parts that are judged, at most
 MOST = 1e6  # price beyond which none is looked for, in units of the outcome
 LEVEL = 0.05  # chance that any set is said to keep the price and does not
 
@@ -95,37 +93,6 @@ def change_of(check: Check, sets: Sequence[Sequence[int]]) -> Changes:
     return [(intact, each) for each in without]
 
 
-def offer_part(
-    promise: Promise, subsets: Subsets, chosen: Sequence[int]
-) -> tuple[Frontier | None, list[str]]:
-    """Judge parts of a set that other tasks need too; say which smaller one is specific, if any.
-
-    Tried are parts that do at least half of what the whole does, the smallest first.
-    """
-    columns = {str(promise.check.grid.components[column]): column for column in chosen}
-    drops = {tuple(each.heads): each.drop or 0.0 for each in subsets.tried}
-    whole = drops.get(tuple(columns), 0.0)
-    parts = [
-        heads
-        for heads, drop in drops.items()
-        if drop >= ENOUGH * whole > 0 and set(heads) < set(columns)
-    ]
-    parts = sorted(parts, key=lambda heads: (len(heads), -drops[heads]))[:OFFERED]
-    if not parts:
-        return None, []
-    sets = [[columns[head] for head in heads] for heads in parts]
-    frontier, named = judge_frontier(promise, sets)
-    if not named:
-        return frontier, []
-    one = frontier.sets[[list(each) for each in sets].index(list(named))]
-    damage = -100 * (one.damage.effect or 0.0)
-    return frontier, [
-        f"A part is specific: {' '.join(one.heads)} takes {damage:.0f} points of "
-        f"{promise.check.meter.task.name}, and each other task surely loses less than "
-        f"{100 * promise.price:g}{describe_worst(one)}."
-    ]
-
-
 def keeps(before: Outcomes, after: Outcomes, price: float, level: float) -> bool:
     """Tell whether the mean falls by less than the price, by a one-sided test at the level."""
     before, after, binary = scored_both(before, after)
@@ -175,10 +142,3 @@ ONE_WORDING = (
 def frontier_note(frontier: Frontier, named: Sequence[int]) -> list[str]:
     """Say that a set rests on one wording."""
     return [ONE_WORDING] if named and not any(each.twins for each in frontier.sets) else []
-
-
-def describe_worst(one: FrontierSet) -> str:
-    """Write the spared task that loses most, and by how many points, in brackets."""
-    known = [each for each in one.spared if each.effect.effect is not None]
-    worst = min(known, key=lambda each: each.effect.effect or 0.0, default=None)
-    return f" ({worst.task}, the worst, {100 * (worst.effect.effect or 0.0):+.1f})" if worst else ""
