@@ -21,7 +21,7 @@ SITE := python -c 'import site; print(*site.getsitepackages())'
 export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: demo test test-shapes test-slow test-browser test-cluster test-faults test-real test-vllm check bench gpu-check \
-	bench-conformance bench-outside truth-real bench-draws bench-real wheel test-wheel clean
+	bench-conformance bench-outside truth-real bench-draws bench-joint wheel test-wheel clean
 
 demo: $(INSTALLED)  ## install, fetch SmolLM2, localize some of its capabilities, write reports
 	$(BIN)/caploc demo --out $(OUT)
@@ -74,8 +74,8 @@ truth-real: $(INSTALLED)  ## what every head of three pretrained models does alo
 bench-draws: $(INSTALLED)  ## recall and intervals of the search by draws from that truth; README's table: minutes
 	$(BIN)/python bench/draws.py
 
-bench-real: $(INSTALLED)  ## how well heads are found on pretrained models, against that truth: hours; resumes
-	$(BIN)/python bench/real.py
+bench-joint: $(INSTALLED)  ## sets, css, csb and greedy on the models, by what their heads take together: hours; resumes
+	$(BIN)/python bench/joint.py
 
 # Freed memory is kept, for all contenders alike: taking it anew costs some of them a tenth.
 KEPT := MALLOC_MMAP_THRESHOLD_=4294967296 MALLOC_TRIM_THRESHOLD_=17179869184

@@ -42,8 +42,8 @@ from caploc.tasks.catalog import list_twins
 from caploc.tasks.task import LogLikelihood, Task
 from caploc.validation import Check
 from caploc.validation.frontier import Promise, judge_frontier
+from driving import metered
 from measuring import say
-from metering import metered
 
 ROWS = Path("build/cuts")
 SIDES = ("past", "upper", "plural", "digits", "third_person")  # the first three others are spared

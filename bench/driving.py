@@ -1,11 +1,13 @@
-"""Drive a search from its first plan to what it found; count its rows and the time it thinks."""
+"""Drive a search from its first plan to what it found; count its rows."""
 
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from caploc.measurement import Meter, as_measurements
+from caploc.progress import Silent
 from caploc.recovery import Measurements
 from caploc.search import Found, Plan, Search
-from clock import Stopwatch
 
 Answer = Callable[[Plan], Measurements]
 
@@ -14,25 +16,36 @@ Answer = Callable[[Plan], Measurements]
 class Done:
     """A search that has ended.
 
-    `rows` leaves out those with no head knocked out, which every method needs; `thinking` has the
-    CPU seconds of the search itself, `measuring` the seconds of its rows (0 where nothing runs).
+    `asked` counts its rows by kind, but those with no head knocked out, which every method needs.
     """
 
     found: Found
-    rows: int
-    thinking: float
-    measuring: float = 0.0
+    asked: dict[str, int]
+
+    @property
+    def rows(self) -> int:
+        """Of all kinds."""
+        return sum(self.asked.values())
 
 
 def drive(search: Search, answer: Answer) -> Done:
     """Have every plan answered, until the search returns."""
-    rows, thinking, measured = 0, 0.0, None
+    asked, measured = Counter[str](), None
     while True:
-        watch = Stopwatch()
         try:
             plan = next(search) if measured is None else search.send(measured)
         except StopIteration as end:
-            return Done(end.value, rows, thinking + watch.read().cpu)
-        thinking += watch.read().cpu
-        rows += int(plan.masks.any(axis=1)[plan.mask].sum())
+            return Done(end.value, +asked)
+        gone = plan.masks.sum(axis=1)[plan.mask]
+        read = plan.probe.endswith(".likelihood")
+        asked["signal" if read else "one head"] += int((gone == 1).sum())
+        asked["signal" if read else "several heads"] += int((gone > 1).sum())
         measured = answer(plan)
+
+
+def metered(search: Search, meters: Mapping[str, Meter]) -> Done:
+    """Drive a search on a real model, by the meter of each probe that it may ask; no row twice."""
+    return drive(
+        search,
+        lambda plan: as_measurements(plan, meters[plan.probe].measure(plan, Silent(), plan.what)),
+    )
