@@ -134,10 +134,13 @@ def test_an_option_that_nobody_reads_is_refused():
     check_read({"rate": 0.1, "goal": "set"}, ["css", "scan"], "set")
 
 
-def test_a_general_task_goes_with_every_other_unless_one_is_named():
+def test_a_general_task_goes_with_every_other_unless_none_is_asked_for():
     assert with_general_task({"task": "words/past"})["also"] == ("words/copy",)
     assert with_general_task({"task": "words/past", "also": ()})["also"] == ()
     assert with_general_task({"task": "gsm8k"})["also"] == ("words/copy",)
+    more = with_general_task({"task": "words/past", "also": ("words/plural",)})
+    assert more["also"] == ("words/plural", "words/copy")
+    assert with_general_task({"task": "gsm8k", "also": more["also"]})["also"] == more["also"]
     assert with_general_task({"task": "words/copy"})["also"] == ()
     assert "also" not in with_general_task({"task": "words/past", "mode": "patch"})
 

@@ -573,10 +573,12 @@ def check_task_count(where: str, count: int) -> None:
 
 
 def with_general_task(said: Mapping[str, Any]) -> dict[str, Any]:
-    """Add the task that a packaged one is held against, if no other was named."""
-    if "also" in said or said.get("mode") == PATCH or "task" not in said:
+    """Add the general task that every one is held against, unless an empty list asks for none."""
+    others = said.get("also")
+    if said.get("mode") == PATCH or "task" not in said or (others is not None and not others):
         return dict(said)
-    return dict(said) | {"also": tuple(default_others(said["task"]))}
+    general = default_others(said["task"])
+    return dict(said) | {"also": tuple(dict.fromkeys((*(others or ()), *general)))}
 
 
 def check_read(said: Iterable[str], methods: Sequence[str], goal: str) -> None:

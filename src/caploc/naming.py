@@ -282,11 +282,11 @@ def named_in(folder: Path) -> Iterator[str]:
 LONGEST = 200  # bytes of a folder's name; disks take 255
 # What ends the name of a task in other words, with other examples in its prompt or with none.
 TWIN, ZERO_SHOT = "_twin", "_zero_shot"
-GENERAL = "words/copy"  # what a task is held against where no other one is named
+GENERAL = "words/copy"  # what every task is held against
 
 
 def default_others(task: str) -> list[str]:
-    """Name the general task that a task is held against unless the user names others."""
+    """Name the general task that a task is held against, beside those that the user names."""
     return [] if are_twins(task, GENERAL) else [GENERAL]
 
 

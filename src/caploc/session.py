@@ -17,7 +17,7 @@ from caploc.live import LiveProgress, ScanSoFar
 from caploc.measurement import Meter, Meters, outcomes_by_example, search
 from caploc.models.loading import LoadedModel
 from caploc.models.sources import title_of
-from caploc.naming import GENERAL, default_others
+from caploc.naming import GENERAL
 from caploc.progress import Progress, Silent, expect, tell, tell_once
 from caploc.recovery.estimate import is_binary
 from caploc.result import Noise, Score
@@ -296,6 +296,4 @@ def announce(study: Study, tasks: Mapping[str, Task], grid: Grid[Any], progress:
         f"search among {grid.size} {grid.COMPONENT.KIND}s, up to {searched:,} rows; its checks, up "
         f"to {checked:,} more.{describe_join(tasks[study.task])}",
     )
-    if study.other_tasks and {*default_others(study.task)} - {*study.beside}:
-        tell(progress, f"{GENERAL} is not scored as a control, as --also names other tasks.")
     expect(progress, searched + checked)

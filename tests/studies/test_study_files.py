@@ -49,8 +49,9 @@ def test_a_list_for_all_studies_leaves_out_each_ones_own_task(tmp_path):
         spare = ["words/past", "words/past_twin", "words/plural", "words/upper"]
         """
     first, second = read_studies(written(tmp_path, text)).studies.values()
-    assert first.other_tasks == ("words/plural", "words/upper") == first.spare
-    assert second.other_tasks == ("words/past", "words/upper")
+    assert first.other_tasks == ("words/plural", "words/upper", "words/copy")
+    assert first.spare == ("words/plural", "words/upper")
+    assert second.other_tasks == ("words/past", "words/upper", "words/copy")
     assert second.spare == ("words/past", "words/past_twin", "words/upper")
     assert second.twins == ("words/plural_twin",)
 
