@@ -1,7 +1,8 @@
 """CNL's claims, judged on what was measured: capabilities have neurons of their own, facts do not.
 
     1. Neurons of one capability are found again on other data of it, and others' are different.
-    2. Erasing them breaks the capability, and erasing others as many does not.
+    2. Erasing them breaks the capability, and erasing others as many, or the neurons of another
+       capability, does not.
     3. Tuning them improves it more than tuning others as many.
     4. A single fact is not located: in other words it lies elsewhere.
 
@@ -11,6 +12,7 @@ number), holds *in part* if one does, else it *does not hold*. The parts of the 
 locate a fact, each of which is asked for what the first asks of a capability's neurons.
 """
 
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -72,7 +74,7 @@ def judge_claims(numbers: Mapping[str, Any]) -> list[Claim]:
     """Judge each claim that was measured."""
     kinds = numbers["preset"]["kinds"]
     judges = {
-        "main": judge_sets,
+        "main": lambda found: judge_sets(found, kinds),
         "erasure": lambda found: judge_erasure(found, kinds),
         "enhancement": judge_tuning,
         "fidelity": judge_facts,
@@ -80,7 +82,21 @@ def judge_claims(numbers: Mapping[str, Any]) -> list[Claim]:
     return [judge(numbers[name]) for name, judge in judges.items() if name in numbers]
 
 
-def judge_sets(located: Found) -> Claim:
+def universal_neurons(tasks: Sequence[Found], kinds: Mapping[str, str]) -> dict[str, int]:
+    """List the neurons that more than half of three capabilities or more have, and how many do.
+
+    A capability has a neuron if one of its tasks does, a twin for example.
+    """
+    owned: dict[str, set[str]] = defaultdict(set)
+    for each in tasks:
+        owned[kinds.get(each["task"], each["task"])] |= {row["neuron"] for row in each["neurons"]}
+    if len(owned) < 3:
+        return {}
+    owners = Counter(neuron for names in owned.values() for neuron in names)
+    return {name: n for name, n in owners.most_common() if 2 * n > len(owned)}
+
+
+def judge_sets(located: Found, kinds: Mapping[str, str]) -> Claim:
     """Judge whether sets agree within a task, more than across tasks, and with its twin's."""
     claim = Claim(f"{OF} stable and specific")
     tasks, whole = located["tasks"], located["cohesion"] or {}
@@ -97,6 +113,10 @@ def judge_sets(located: Found) -> Claim:
         claim.parts.append(whole["p"] is not None and whole["p"] <= SURE)
         figures = f"{shared[0]}; {shared[1]}; p {whole['p']:.3g}"
         claim.tell("a task and its twin share more than different capabilities", "all", figures)
+    if universal := universal_neurons(tasks, kinds):
+        first = ", ".join(f"{name} ({count})" for name, count in list(universal.items())[:5])
+        what = "neurons that more than half of the capabilities have (the first, and of how many)"
+        claim.tell(what, str(len(universal)), first)
     return claim
 
 
@@ -140,6 +160,22 @@ def losses_of(erasure: Found, kinds: Mapping[str, str], measure: str) -> list[Er
     return [ErasedLosses(each, kinds, measure) for each in erasure["tasks"]]
 
 
+def costliest_other(task: ErasedLosses, erased: Sequence[ErasedLosses]) -> float | None:
+    """Find the most that the task loses without another capability's neurons; None if untried."""
+    name = task.erased["task"]
+    kind = task.kinds.get(name, name)
+    lost = [
+        arm[each.measure]["mean"]
+        for each in erased
+        if each.kinds.get(each.erased["task"], each.erased["task"]) != kind
+        for judged in each.erased["others"]
+        if judged["judged"] == name
+        for arm in judged["arms"]
+        if arm["arm"] == LOCATED
+    ]
+    return max(lost, default=None)
+
+
 def judge_erasure(erasure: Found, kinds: Mapping[str, str]) -> Claim:
     """Judge whether a task needs its neurons, and whether other capabilities do not."""
     claim = Claim(f"{OF} needed")
@@ -158,6 +194,12 @@ def judge_erasure(erasure: Found, kinds: Mapping[str, str]) -> Claim:
     what = "the task loses more than every task of another capability"
     own = claim.count(what, [each.loses_most() for each in gold], others(LOCATED))
     claim.parts.append(own)
+    rivals = [(each, costliest_other(each, gold)) for each in gold]
+    if rivals := [(each, other) for each, other in rivals if other is not None]:
+        margins = [each.own()[0]["mean"] - other for each, other in rivals]
+        what = "the task loses more than without the neurons of any other capability"
+        figures = f"{span(margins)} nats more than by the costliest"
+        claim.parts.append(claim.count(what, [margin > 0 for margin in margins], figures))
     if alone := [each for each in gold if each.own(OWN)]:
         what = "so without only the neurons that no other capability has"
         claim.count(what, [each.loses_most(OWN) for each in alone], others(OWN))

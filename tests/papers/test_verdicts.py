@@ -3,7 +3,14 @@
 import pytest
 
 from papers.cnl.tables import list_tables
-from papers.cnl.verdicts import Claim, judge_erasure, judge_facts, judge_sets, judge_tuning
+from papers.cnl.verdicts import (
+    Claim,
+    judge_erasure,
+    judge_facts,
+    judge_sets,
+    judge_tuning,
+    universal_neurons,
+)
 from papers.exhibits import NOTHING
 
 KINDS = {"a": "one", "a_twin": "one", "b": "two", "c": "three"}
@@ -27,6 +34,17 @@ def sets(halves, separate, p=0.01):
     overlaps = {"datasets": ["a", "b"], "rates": {"largest": [[0.5, 0.25], [0.25, None]]}}
     tasks = [task_sets(n, halves, separate=separate) for n in "abc"]
     return {"tasks": tasks, "cohesion": cohesion, "overlaps": overlaps}
+
+
+def test_neurons_that_most_capabilities_have_are_told_and_twins_count_once():
+    named = {"a": "L0N1", "a_twin": "L0N1", "b": "L0N1", "c": "L0N2"}
+    tasks = [task_sets(n, [0.7], separate=True) for n in named]
+    for task in tasks:
+        task["neurons"] = [{"neuron": named[task["task"]]}]
+    assert universal_neurons(tasks, KINDS) == {"L0N1": 2}
+    tasks[2]["neurons"] = [{"neuron": "L0N3"}]  # now one capability of three, in two wordings
+    assert universal_neurons(tasks, KINDS) == {}
+    assert universal_neurons(tasks[:3], KINDS) == {}  # two capabilities have no majority to tell
 
 
 def loss(arm, draw, metric, logprob):
@@ -72,9 +90,9 @@ def told(numbers):
 def test_sets_are_stable_by_halves_and_specific_by_other_tasks_and_twins(
     halves, separate, p, verdict
 ):
-    claim = judge_sets(sets(halves, separate, p))
+    claim = judge_sets(sets(halves, separate, p), KINDS)
     assert claim.verdict == verdict
-    assert claim.counts[-1]["figures"].startswith("0.50; 0.25; p ")
+    assert claim.counts[2]["figures"].startswith("0.50; 0.25; p ")
 
 
 @pytest.mark.parametrize(
@@ -91,6 +109,26 @@ def test_neurons_are_needed_beyond_every_draw_and_not_by_other_capabilities(
 ):
     erasure = {"tasks": [erased("a", own, drawn, others)]}
     assert judge_erasure(erasure, KINDS).verdict == verdict
+
+
+@pytest.mark.parametrize(
+    ("by_b", "by_twin", "holds_for", "verdict"),
+    [
+        (1.5, 9.0, "2 of 2", "holds"),  # its twin's neurons may cost more
+        (2.5, 0.1, "1 of 2", "holds in part"),  # another capability's cost a more than its own
+    ],
+)
+def test_another_capabilitys_neurons_are_the_control_of_each_task(
+    by_b, by_twin, holds_for, verdict
+):
+    tasks = [
+        erased("a", (0.5, 2.0), DRAWN, {"b": (0.1, 0.5)}),
+        erased("a_twin", (0.5, 9.5), DRAWN, {"a": (0.5, by_twin), "b": (0.1, 0.5)}),
+        erased("b", (0.5, 3.0), DRAWN, {"a": (0.1, by_b)}),
+    ]
+    claim = judge_erasure({"tasks": tasks}, KINDS)
+    (row,) = [each for each in claim.counts if "any other capability" in each["what"]]
+    assert (row["holds for"], claim.verdict) == (holds_for, verdict)
 
 
 def test_what_no_other_capability_has_is_judged_by_itself():
