@@ -81,6 +81,7 @@ def test_the_same_pairs_in_other_words_and_other_pairs_are_scored_beside_them(tm
     assert [(Path(one["name"]).stem, one["twin"]) for one in others] == [
         ("sums_twin", True),
         ("others", False),
+        ("copy", False),
     ]
 
 
