@@ -103,7 +103,7 @@ def test_a_result_is_about_components_from_the_map_to_the_card(planted, found, k
         lost = truth.accuracy(GRID.named_in([name])) - intact
         assert effects[name].low - 1e-9 <= lost <= effects[name].high + 1e-9
     checks = result.validation
-    assert checks.controls.draws and checks.controls.mean > checks.held_out.knocked_out
+    assert checks.controls.scores and checks.controls.mean > checks.held_out.knocked_out
     assert [each.head for each in checks.members.heads] == result.top
     assert f"of {grid.size} {grid.COMPONENT.KIND}s of" in repr_of(result)
     page = found[kind].report.read_text()

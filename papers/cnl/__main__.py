@@ -25,7 +25,7 @@ from caploc.neurons.erasure import erase, list_losses
 from caploc.neurons.finding import score_cache
 from caploc.neurons.locating import locate
 from caploc.neurons.model import NeuronModel, as_neurons
-from caploc.neurons.options import Attribution, Rule
+from caploc.neurons.options import Rule
 from caploc.neurons.report import write_result
 from caploc.neurons.study import NeuronStudy, open_study
 from caploc.stats import plain_value
@@ -186,12 +186,12 @@ class Experiments:
         for name in asked.sets:
             contrasts, found = CONTRASTS[name](asked.items, seed=seed), {}
             for method in asked.methods:
-                score = Attribution(method, steps=self.preset.scores.steps)
-                locator = ItemLocator(method, score, Rule(share=asked.share))
+                steps = self.preset.scores.steps
+                locator = ItemLocator.of(method, Rule(share=asked.share), steps=steps)
                 measure = partial(
                     decouple, self.loaded, self.neurons, contrasts, locator, seed=seed
                 )
-                what = f"{asked.items} items of {name} by {locator}, {score.steps} points"
+                what = f"{asked.items} items of {name} by {locator}, {steps} points"
                 found[str(locator)] = self.recall(what, measure)
             self.numbers.setdefault("decoupling", {})[name] = found
 

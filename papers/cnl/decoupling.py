@@ -69,6 +69,11 @@ class ItemLocator:
     attribution: Attribution
     rule: Rule
 
+    @classmethod
+    def of(cls, method: str, rule: Rule, **score: Any) -> "ItemLocator":
+        """Locate by the score of this name, or by a method for single facts, which reads none."""
+        return cls(method, Attribution("gradient" if method in BY_FACT else method, **score), rule)
+
     def __str__(self) -> str:
         return self.method if self.method in BY_FACT else f"{self.method}, {self.rule}"
 

@@ -68,7 +68,7 @@ def test_a_run_on_gguf_is_noted_resumed_asked_and_exported(folder, task):
     noted = json.loads((folder / "run" / "run.json").read_text())["study"]["model"]
     assert (noted["name"], noted["gguf"]) == (str(folder), "tiny.gguf")
     assert json.loads(run(*command, "--json"))["heads"] == first["heads"]
-    with pytest.raises(FolderTaken, match=r"another run \(.*model '.*', not '.*planted'"):
+    with pytest.raises(FolderTaken, match=r"another run \(.*model.name '.*', not '.*planted'"):
         run("locate", folder / "planted", "--task", task, *SMALL, "--out", "run")
     assert FinishedRun.read(Path("run")).engine().loaded.fingerprint
     run("export", "run", "--heads", "L0H1", "--to", "cut")

@@ -34,7 +34,7 @@ GRID = NeuronGrid((300, 500, 0, 200))
 
 
 def by(method, share=0.01):
-    return ItemLocator(method, Attribution(method), Rule(share=share))
+    return ItemLocator.of(method, Rule(share=share))
 
 
 BEST = by("gradient")
