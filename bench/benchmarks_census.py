@@ -20,7 +20,6 @@ where nobody searched; outcomes are written to bench/census/benchmarks_cuts.json
 import argparse
 import json
 import os
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import islice, pairwise
 from pathlib import Path
@@ -259,7 +258,9 @@ def named_heads(run: Path, task: str, grid: Heads) -> dict[str, list[int]]:
     seen = Measurements(masks, mask, rows["example"].to_numpy(), rows["outcome"].to_numpy())
     rng = np.random.default_rng(0)
     found = grid.columns([*result["top"], *result["validation"]["unconfirmed"]])
-    layers = [grid.component(column).layer for column in found]
+    matched = designs.layer_matched_masks(
+        column_mask(grid.size, found), grid.layer_slices, RANDOM, seed=0
+    )
     return (
         {
             "intact": [],
@@ -269,23 +270,8 @@ def named_heads(run: Path, task: str, grid: Heads) -> dict[str, list[int]]:
             "css": fit_paper_lasso(seen, {}).order()[:TOP],
         }
         | {f"random {n}": rng.choice(grid.size, TOP, replace=False).tolist() for n in range(RANDOM)}
-        | {f"same layers {n}": draw_in_layers(rng, grid, layers, found) for n in range(RANDOM)}
+        | {f"same layers {n}": np.flatnonzero(mask).tolist() for n, mask in enumerate(matched)}
     )
-
-
-def draw_in_layers(
-    rng: np.random.Generator, grid: Heads, layers: Sequence[int], found: Sequence[int]
-) -> list[int]:
-    """Other heads than the found ones, as many of each layer."""
-    drawn = []
-    for layer, count in Counter(layers).items():
-        others = [
-            column
-            for column in range(grid.size)
-            if grid.component(column).layer == layer and column not in found
-        ]
-        drawn += rng.choice(others, count, replace=False).tolist()
-    return drawn
 
 
 def cut(census: Census, run: Path, task: str, names: Sequence[str]) -> None:

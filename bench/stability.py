@@ -43,11 +43,15 @@ def search(stored: Stored, trial: int) -> dict[str, float]:
         problem = Problem(len(stored.kept), range(NUMBERED), settings, signal=SIGNAL)
         done = drive(METHODS["scan"].search(problem), Answers(stored, seed))
         assert done.found.stages is not None
-        told.append(done.found.stages.stability or 0.0)
+        told.append(done.found.stages.stability)  # None where nothing is named
         named.append({*done.found.chosen})
         rows.append(done.rows)
     true = np.mean([jaccard(*pair) for pair in combinations(named, 2)])
-    return {"told": np.mean(told).item(), "true": true.item(), "rows": np.mean(rows).item()}
+    return {
+        "told": np.mean([each for each in told if each is not None]).item(),
+        "true": true.item(),
+        "rows": np.mean(rows).item(),
+    }
 
 
 def page() -> None:
