@@ -25,9 +25,9 @@ from caploc.neurons.erasure import erase, list_losses
 from caploc.neurons.finding import score_cache
 from caploc.neurons.locating import locate
 from caploc.neurons.model import NeuronModel, as_neurons
-from caploc.neurons.options import Rule
+from caploc.neurons.options import NeuronStudy, Rule
 from caploc.neurons.report import write_result
-from caploc.neurons.study import NeuronStudy, open_study
+from caploc.neurons.study import open_study
 from caploc.stats import plain_value
 from papers.cnl.comparisons import Effects, compare_points, cross
 from papers.cnl.contrasts import CONTRASTS

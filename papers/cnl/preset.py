@@ -11,8 +11,7 @@ from caploc.errors import BadOption, describe_faults, pick
 from caploc.files import read_toml
 from caploc.naming import placed
 from caploc.neurons.locating import check_kinds
-from caploc.neurons.options import Attribution, Controlling, Enhancing, Erasing, Rule
-from caploc.neurons.study import NeuronStudy
+from caploc.neurons.options import Attribution, Controlling, Enhancing, Erasing, NeuronStudy, Rule
 from caploc.options import TaskOptions
 from caploc.tasks.catalog import check_task_name
 

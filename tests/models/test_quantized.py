@@ -24,7 +24,7 @@ from caploc.models.loading import check_model, load_model
 from caploc.models.placement import dtype_label, is_whole, quantization, weight_bytes
 from caploc.models.proof import is_writable, logits_of, prove_heads, random_tokens
 from caploc.neurons.model import as_neurons
-from caploc.neurons.study import NeuronStudy
+from caploc.neurons.options import NeuronStudy
 from caploc.tasks.task import Generate, LogLikelihood, options_json
 
 GPTQ = {"quant_method": "gptq", "bits": 4, "group_size": 128}

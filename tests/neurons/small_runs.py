@@ -11,8 +11,8 @@ from caploc.declaration import ModelOptions
 from caploc.neurons import locating
 from caploc.neurons import study as studies
 from caploc.neurons.enhancing import enhance_located
-from caploc.neurons.options import Enhancing, Rule, TuningRecipe
-from caploc.neurons.study import NeuronStudy, load_source
+from caploc.neurons.options import Enhancing, NeuronStudy, Rule, TuningRecipe
+from caploc.neurons.study import load_source
 from caploc.progress import Silent
 from worlds import DEMO
 

@@ -10,8 +10,8 @@ from planted_models import TWO
 from caploc.errors import UnknownName, UserError
 from caploc.neurons.erasure import ACTIVE_ON, erase
 from caploc.neurons.locating import locate
-from caploc.neurons.options import LAYERS, LOCATED, OWN, Erasing, Rule
-from caploc.neurons.study import NeuronLab, NeuronStudy
+from caploc.neurons.options import LAYERS, LOCATED, OWN, Erasing, NeuronStudy, Rule
+from caploc.neurons.study import NeuronLab
 from caploc.progress import Silent
 
 pytestmark = pytest.mark.slow  # whole studies

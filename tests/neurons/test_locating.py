@@ -9,8 +9,8 @@ from planted_models import SHARING, TWO
 
 from caploc.neurons import finding
 from caploc.neurons.locating import locate
-from caploc.neurons.options import Rule
-from caploc.neurons.study import NeuronStudy, read_located
+from caploc.neurons.options import NeuronStudy, Rule
+from caploc.neurons.study import read_located
 from caploc.progress import Silent
 
 pytestmark = pytest.mark.slow  # whole studies

@@ -8,8 +8,8 @@ import pytest
 
 from caploc.declaration import ModelOptions
 from caploc.errors import CaplocError, UnknownName, UserError
-from caploc.neurons.options import Attribution, Controlling, Enhancing, Erasing, Rule
-from caploc.neurons.study import NeuronLab, NeuronStudy, TaskSource, open_study, read_study
+from caploc.neurons.options import Attribution, Controlling, Enhancing, Erasing, NeuronStudy, Rule
+from caploc.neurons.study import NeuronLab, TaskSource, open_study, read_study
 from caploc.options import TaskOptions
 from caploc.store import Store
 from caploc.tasks.catalog import load_task

@@ -20,8 +20,7 @@ from caploc.neurons.attribution import score_batch
 from caploc.neurons.engine import Batch
 from caploc.neurons.finding import accumulate
 from caploc.neurons.model import as_neurons
-from caploc.neurons.options import SCORES, Attribution
-from caploc.neurons.study import NeuronStudy
+from caploc.neurons.options import SCORES, Attribution, NeuronStudy
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*meta.*")
 SHAPE = {**GROUPED, "num_hidden_layers": 4}

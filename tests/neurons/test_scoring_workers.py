@@ -11,8 +11,9 @@ from small_runs import MODEL, STUDY, lasting, quick
 from caploc.errors import UserError
 from caploc.models.loading import load_model
 from caploc.neurons.locating import locate
+from caploc.neurons.options import NeuronStudy
 from caploc.neurons.scoring import ScoringRecipe, ScoringReplica, ScoringWorkers
-from caploc.neurons.study import NeuronStudy, read_study
+from caploc.neurons.study import read_study
 from caploc.progress import Silent
 from caploc.workers import Workers, ray_backend
 from caploc.workers.distributed import ModelIdentity

@@ -10,8 +10,7 @@ from caploc.cache import Cache
 from caploc.declaration import ModelOptions
 from caploc.errors import BadOption, CaplocError
 from caploc.neurons.cache import ArrayCache
-from caploc.neurons.options import ACTIVE, LAYERS, LOCATED, OWN
-from caploc.neurons.study import NeuronStudy
+from caploc.neurons.options import ACTIVE, LAYERS, LOCATED, OWN, NeuronStudy
 from papers.cnl.__main__ import NUMBERS, Experiments
 from papers.cnl.preset import CnlPreset
 from worlds import DEMO

@@ -197,7 +197,7 @@ def test_a_run_with_a_task_of_its_own_code_is_refused(tmp_path):
 def test_a_run_of_neurons_with_a_task_of_its_own_code_is_refused(tmp_path):
     from dataclasses import asdict
 
-    from caploc.neurons.study import NeuronStudy
+    from caploc.neurons.options import NeuronStudy
 
     study = NeuronStudy(ModelOptions(DEMO), (task(tmp_path, "!function evil.text"),))
     written = {"study": asdict(study) | {"kind": "neurons"}, "command": ""}

@@ -17,8 +17,7 @@ from caploc.declaration import ModelOptions, Study
 from caploc.engine.api import Ask
 from caploc.errors import BadOption, ModelRefused, RunFailed, UnknownName
 from caploc.neurons.locating import locate
-from caploc.neurons.options import Rule
-from caploc.neurons.study import NeuronStudy
+from caploc.neurons.options import NeuronStudy, Rule
 from caploc.options import Settings
 from caploc.progress import Silent
 from caploc.store import Store

@@ -12,7 +12,7 @@ from caploc.cli.options import Without, argument, option
 from caploc.declaration import ModelOptions
 from caploc.folder import check_new
 from caploc.naming import default_folder
-from caploc.neurons.options import Controlling, Enhancing, Erasing, NeuronFields
+from caploc.neurons.options import Controlling, Enhancing, Erasing, NeuronStudy
 from caploc.options import build, flags, record
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ def locate(
     *,
     study: Annotated[
         options.Said,
-        NeuronFields,
+        NeuronStudy,
         Without(("model", "task", "engine", "metric", "outcome", "delimiter", "allow_code")),
     ],
     workers: options.ScoringGroup,
@@ -100,7 +100,6 @@ def locate(
         neurons erase, neurons controls, neurons enhance, neurons overlap
     """
     from caploc.neurons.locating import locate as run
-    from caploc.neurons.study import NeuronStudy
 
     tasks = dict.fromkeys(options.split_names(task))
     said = study | {"model": model, "task": tuple(tasks), "allow_code": code.allow_code}

@@ -14,7 +14,7 @@ from caploc.folder import NEURONS, OVERLAP
 from caploc.neurons.erasure import YES_NO, Erased, Eraser, tabulate_arms
 from caploc.neurons.finding import FEW, TaskNeurons
 from caploc.neurons.model import NeuronGrid
-from caploc.neurons.options import LAYERS, LOCATED, Erasing, Rule
+from caploc.neurons.options import LAYERS, LOCATED, Erasing, NeuronStudy, Rule
 from caploc.neurons.report import (
     NOTHING,
     Exhibit,
@@ -29,7 +29,7 @@ from caploc.neurons.report import (
     write_number,
 )
 from caploc.neurons.sets import COMPARED, Cohesion, Overlaps, between, cohesion, rates_between
-from caploc.neurons.study import NeuronLab, NeuronStudy, open_study, read_located
+from caploc.neurons.study import NeuronLab, open_study, read_located
 from caploc.progress import Progress, tell_once
 from caploc.stats import Interval
 from caploc.stats.chance import count_shared

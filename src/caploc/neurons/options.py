@@ -171,7 +171,7 @@ class Rule:
 
 
 @record(frozen=True)
-class NeuronFields:
+class NeuronStudy:
     """What to do: find the neurons of some tasks in one model.
 
     `examples` of each task (fewer if it has fewer; None: all) are dealt into `subsets`; a neuron is
@@ -209,6 +209,20 @@ class NeuronFields:
             )
         if self.judged == 1:
             raise BadOption("--judged must be 0 or 2 and more; got 1.")
+
+    def check(self) -> "NeuronStudy":
+        """Refuse every mistake that can be seen before data or weights are loaded."""
+        from caploc.neurons.study import check_scorable
+        from caploc.tasks.catalog import check_data, check_task_name
+
+        check_data(self.options)
+        for name in self.tasks:
+            check_task_name(name, self.options)
+        check_scorable(self.model, reads_weights=self.attribution.method == "logit")
+        self.model.check()
+        if self.judged:
+            self.model.check_here("erases neurons; with --judged 0 none are")
+        return self
 
 
 @record(frozen=True)

@@ -40,34 +40,16 @@ from caploc.neurons.finding import (
     score_cache,
 )
 from caploc.neurons.model import Chosen, NeuronGrid, NeuronModel, as_neurons, find_sites
-from caploc.neurons.options import Attribution, NeuronFields
+from caploc.neurons.options import Attribution, NeuronStudy
 from caploc.neurons.scoring import start_workers
-from caploc.options import ZERO, TaskOptions, record
+from caploc.options import ZERO, TaskOptions
 from caploc.progress import Progress, Silent
 from caploc.result import ComponentName, Document, Name, Record, Size
 from caploc.stats.threshold import Scores, Sets
 from caploc.store import Question, Store
-from caploc.tasks.catalog import can_train, check_data, check_task_name
+from caploc.tasks.catalog import can_train
 from caploc.tasks.task import Generate, LogLikelihood, Task
 from caploc.workers.distributed import ModelIdentity
-
-
-@record(frozen=True)
-class NeuronStudy(NeuronFields):
-    """The neurons of some tasks in a model that can be loaded."""
-
-    model: ModelOptions
-
-    def check(self) -> "NeuronStudy":
-        """Refuse every mistake that can be seen before data or weights are loaded."""
-        check_data(self.options)
-        for name in self.tasks:
-            check_task_name(name, self.options)
-        check_scorable(self.model, reads_weights=self.attribution.method == "logit")
-        self.model.check()
-        if self.judged:
-            self.model.check_here("erases neurons; with --judged 0 none are")
-        return self
 
 
 class LocatedNeuron(Record):
@@ -76,7 +58,7 @@ class LocatedNeuron(Record):
     neuron: ComponentName
 
 
-class LocatedTask(Record):
+class LocatedSets(Record):
     """A task's neurons, and the sets of its subsets."""
 
     task: Name
@@ -102,7 +84,7 @@ class LocatedFile(Document):
 
     model: LocatedModel
     grid_: LocatedGrid = Field(alias="grid")
-    tasks: list[LocatedTask]
+    tasks: list[LocatedSets]
 
     @property
     def grid(self) -> NeuronGrid:
