@@ -213,7 +213,6 @@ def check(
         say(f"{name}: {workload.title}")
         speed = speeds(loaded, caploc, workload, repeats)
         speed["waits"] = waits(loaded, caploc, workload.asks)
-        speed["graphs"] = caploc.packed is not None and caploc.packed.recordable.may
         if tables is not None:
             tables.mkdir(parents=True, exist_ok=True)
             table = tables / f"profile-{name}-{workload_name}.txt"
@@ -227,8 +226,8 @@ def page(found: dict[str, Any]) -> str:
     """The results as a table."""
     lines = [
         "| shape | workload | caploc, rows/s | rows | hook loop | over rows | share of peak "
-        "| device busy | waits | steps as graphs |",
-        "|---|---|--:|--:|--:|--:|--:|--:|--:|---|",
+        "| device busy | waits |",
+        "|---|---|--:|--:|--:|--:|--:|--:|--:|",
     ]
     for name, one in found.items():
         for workload, speed in one["workloads"].items():
@@ -238,8 +237,7 @@ def page(found: dict[str, Any]) -> str:
                 f"| {name} | {workload} | {rate['caploc']:.2f} | {rate['rows']:.2f} | "
                 f"{rate['hook loop']:.2f} | {speed['over_rows']:.2f} | "
                 f"{'-' if share is None else f'{share:.1%}'} | "
-                f"{'-' if busy is None else f'{busy:.0%}'} | {speed['waits']} | "
-                f"{'yes' if speed['graphs'] else 'no'} |"
+                f"{'-' if busy is None else f'{busy:.0%}'} | {speed['waits']} |"
             )
     for name, one in found.items():
         agreed = one["agreements"]

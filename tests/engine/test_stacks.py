@@ -11,7 +11,7 @@ from test_decoding import PROMPTS, asks_for, loaded, masks, texts, truth  # noqa
 from caploc.engine.attention import DecodeAttention, KeySlots, Segment, SharedKeys, shared_layers
 from caploc.engine.batch import BatchEngine
 from caploc.engine.kernels import StackedKeys, attend_stacked
-from caploc.engine.stacks import PLACES, Pattern, Readers, SegmentStacks
+from caploc.engine.stacks import PLACES, SegmentStacks
 
 GROUPS, HEADS, WIDTH, LAYERS = 2, 6, 8, 3
 
@@ -132,36 +132,6 @@ def test_a_newcomer_takes_a_free_place_and_no_other_segment_moves():
             torch.testing.assert_close(each.keys[layer], values[id(each)].keys[layer])
             torch.testing.assert_close(each.values[layer], values[id(each)].values[layer])
     assert first.keys[0].untyped_storage().nbytes() == GROUPS * 5 * WIDTH * 4
-
-
-@pytest.mark.usefixtures("stacked")
-def test_rows_of_one_form_differ_in_indices_alone():
-    segments = [segment(5) for _ in range(2)]
-    stacks = SegmentStacks(LAYERS)
-    stacks.keep(segments)
-    one, other = (stacks.readers([segments[n] for n in rows], 8) for rows in ([0, 1, 1], [1, 0, 0]))
-    assert one.form == other.form is not None
-    assert [each.shape for each in one.sent] == [each.shape for each in other.sent]
-    assert any((a != b).any() for a, b in zip(one.sent, other.sent, strict=True))
-    assert stacks.readers([segments[0]] * 3, 8).form != one.form  # more places for one segment
-    assert stacks.readers([segments[0], None, segments[1]], 8).form != one.form
-
-
-def test_layers_that_share_indices_are_part_of_a_form():
-    """A recorded step reads a layer's readers where that layer's were when it was recorded."""
-    keys = torch.zeros(2, GROUPS, 5, WIDTH)
-
-    def pattern(*readers):
-        return Pattern(5, (2, GROUPS), keys.device, readers, 8)
-
-    one, other = pattern((0, (0,)), (1, (1,))), pattern((0, (1,)), (1, (0,)))
-    assert one.shape == other.shape and one != other
-    forms = [
-        Readers([[(keys, keys)]] * 3, [[each] for each in layers], None, 2, 2)
-        for layers in ((one, one, other), (one, other, other), (other, other, one))
-    ]
-    assert [each.shape for each in forms[0].sent] == [each.shape for each in forms[1].sent]
-    assert forms[0].form != forms[1].form and forms[0].form == forms[2].form
 
 
 @pytest.mark.usefixtures("stacked")

@@ -17,7 +17,6 @@ import torch
 from caploc.engine.asks import INTACT, NumberedMask
 from caploc.engine.attention import KeySlots, Segment
 from caploc.engine.encoding import Stops
-from caploc.engine.kernels import reads_stacks
 from caploc.engine.passes import Chunk, FedRow, IntactRecords, PackedModel
 from caploc.engine.planning import (
     PASS,
@@ -201,12 +200,11 @@ class Decoder:
         self.queue: deque[PlannedRow] = deque()
         asked = {row.prompt for stage in plan.stages for row in stage.rows}
         longest = max((len(self.own[prompt]) for prompt in asked), default=0) + stops.limit
-        spare = int(reads_stacks(packed.device))  # a slot for what pads a step
-        self.room = KeySlots(plan.slots + spare, longest, packed.depth)
+        self.room = KeySlots(plan.slots, longest, packed.depth)
         self.alone = PASS.get(packed.device.type, PASS_ELSEWHERE)
         self.running: list[RunningRow | None] = []
         self.done: list[DecodedRow] = []
-        self.stacks, self.graphs = SegmentStacks(packed.depth), packed.step_graphs(masks)
+        self.stacks = SegmentStacks(packed.depth)
         self.sharing: tuple[list[int], Readers] = [], self.stacks.readers([])
 
     def run(self) -> Iterator[list[DecodedRow]]:
@@ -331,10 +329,8 @@ class Decoder:
         fed = [
             FedRow(row.said[-1], self.masks[row.row.mask], row.kept, row.segment) for row in rows
         ]
-        step = self.packed.step(
-            self.intact.table, self.room, fed, self.shared(rows), self.graphs.layers
-        )
-        best = self.graphs.run(step.form, step.inputs, step.best).tolist()
+        logits = self.packed.step(self.intact.table, self.room, fed, self.shared(rows))
+        best = logits.argmax(-1).tolist()
         self.odds.fed(len(rows), self.alone)
         for row in rows:
             row.cost += self.intact.cost(1)
@@ -347,16 +343,14 @@ class Decoder:
         now = [id(row) for row in rows]
         if now != self.sharing[0]:
             self.stack_segments()
-            size = self.packed.rows_run(rows, self.room)
-            self.sharing = now, self.stacks.readers([row.segment for row in rows], size)
+            self.sharing = now, self.stacks.readers([row.segment for row in rows])
         return self.sharing[1]
 
     def stack_segments(self) -> None:
         """Stack the segments of running rows, and those that are kept for rows to come."""
         self.sharing = [], self.stacks.readers([])
         running = [row.segment for row in self.running if row is not None]
-        if self.stacks.keep([*running, *self.intact.kept_segments()]):
-            self.graphs.clear()  # they would hold the stacks that they read
+        self.stacks.keep([*running, *self.intact.kept_segments()])
 
     def hear(
         self,

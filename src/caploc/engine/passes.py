@@ -8,7 +8,7 @@ recorded once, and read once for each mask from the depth where that mask begins
 
 import inspect
 from collections import defaultdict
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial, reduce
@@ -33,7 +33,6 @@ from caploc.engine.attention import (
     SegmentKeeper,
     SlotKeeper,
 )
-from caploc.engine.kernels import Recordable, StepGraphs, has_graphs, reads_stacks, round_up
 from caploc.engine.planning import BatchPlan, PlannedRow, model_devices
 from caploc.engine.stacks import Readers, pinned, send
 from caploc.models.cutting import MaskTable, PackedCut
@@ -42,7 +41,6 @@ from caploc.models.loading import CutModel
 from caploc.models.projections import decoder_layers
 from caploc.models.substitutes import number_substitutes
 
-ROWS, WIDTH = 8, 64  # what the rows and the own keys of a padded step are multiples of, at least
 Residual = Float[Tensor, "tokens hidden"]
 Residuals = Float[Tensor, "rows tokens hidden"]
 
@@ -108,10 +106,6 @@ class PackedModel:
         self.loaded, self.model, self.longest = loaded, loaded.model, longest
         self.device = loaded.device
         self.spread = len(model_devices(loaded.model)) > 1
-        placed = getattr(loaded.model, "hf_device_map", None) or {}
-        offloaded = {"cpu", "disk"} & set(placed.values())
-        whole = not self.spread and not offloaded
-        self.recordable = Recordable(whole and has_graphs(loaded.device))
         self.depth = len(loaded.projections)
         self.stack = DecoderStack(decoder_layers(loaded.model, loaded.projections))
         self.switch = AttentionSwitch(loaded.model)
@@ -187,11 +181,8 @@ class PackedModel:
         room: KeySlots,
         rows: Sequence[FedRow],
         shared: Readers,
-        layers: int | None = None,
-    ) -> "DecodeStep":
-        """Return the step that feeds row i in slot i; it cuts `layers`, as bits (None: theirs)."""
-        if layers is None:
-            layers = layers_cut([row.mask for row in rows])
+    ) -> Float[Tensor, "rows vocabulary"]:
+        """Feed row i its token in slot i, and return its next-token logits."""
         fed = [
             (
                 row.token,
@@ -201,22 +192,12 @@ class PackedModel:
             )
             for row in rows
         ]
-        reach, size = max(row.kept for row in rows) + 1, self.rows_run(rows, room)
-        if size > len(rows):  # few shapes, whatever the rows: tokens that nobody reads fill it up
-            reach = min(round_up(reach, WIDTH), room.length)
-            fed += [(0, 0, INTACT, 0)] * (size - len(rows))
-        here = self.here(*zip(*fed, strict=True))
-        return DecodeStep(self, table, room, shared, layers, reach, (here, *shared.sent))
-
-    def step_graphs(self, masks: Sequence[NumberedMask]) -> StepGraphs:
-        """Return what records steps under these masks, for one plan."""
-        return StepGraphs(self.recordable, layers_cut(masks))
-
-    def rows_run(self, rows: Sequence[Any], room: KeySlots) -> int:
-        """Count a step's rows: on a CPU those that run, elsewhere (for few shapes) some more."""
-        if not reads_stacks(self.device):
-            return len(rows)
-        return min(round_up(len(rows) + 1, ROWS), room.rows)
+        tokens, positions, owners, places = self.here(*zip(*fed, strict=True))
+        reach = max(row.kept for row in rows) + 1
+        attention = DecodeAttention(room, places, shared.layers(shared.sent), reach)
+        read = torch.arange(len(tokens), device=tokens.device)
+        layers = layers_cut([row.mask for row in rows])
+        return self.forward(Pass(tokens, positions, table, owners, layers, attention, read))
 
     def into_slots(
         self, room: KeySlots, slots: Sequence[int], chunks: Sequence[Chunk]
@@ -232,44 +213,6 @@ class PackedModel:
     def here(self, *numbers: Sequence[int]) -> Int[Tensor, "lists numbers"]:
         """Put lists of numbers, equally long, on the model's device in one copy."""
         return send([list(each) for each in numbers], self.device)
-
-
-@dataclass(frozen=True, eq=False)
-class DecodeStep:
-    """A step of running rows. `inputs` are what differs between steps of one form, on the device.
-
-    They are the tokens fed with their positions, masks and places in their rows' slots; and who
-    reads which segments. Where steps are padded, what belongs to nobody comes after what is
-    computed for the tokens fed.
-    """
-
-    packed: PackedModel
-    table: MaskTable
-    room: KeySlots
-    shared: Readers
-    layers: int
-    reach: int
-    inputs: Sequence[Tensor]
-
-    @property
-    def form(self) -> Hashable:
-        """What else a step depends on; None where that cannot be said."""
-        if self.shared.form is None:
-            return None
-        shapes = tuple(tuple(each.shape) for each in self.inputs)
-        return shapes, self.layers, self.reach, self.shared.form
-
-    def best(self, inputs: Sequence[Tensor]) -> Int[Tensor, " tokens"]:
-        """Choose the likeliest token after each token fed."""
-        return self.logits(inputs).argmax(-1)
-
-    def logits(self, inputs: Sequence[Tensor]) -> Float[Tensor, "tokens vocabulary"]:
-        (tokens, positions, owners, places), *sent = inputs
-        attention = DecodeAttention(self.room, places, self.shared.layers(sent), self.reach)
-        read = torch.arange(len(tokens), device=tokens.device)
-        return self.packed.forward(
-            Pass(tokens, positions, self.table, owners, self.layers, attention, read)
-        )
 
 
 def _group_chunks(chunks: Sequence[Chunk]) -> list[PrefillBlock]:

@@ -2,13 +2,11 @@
 
 A prefix has keys and values of its own under each mask. A product for each would have the host
 start more operations, the more masks run. So on a GPU the segments' tensors of a layer are put into
-one, and the segments become views of it: nothing stands twice. A stack stays in its place while
-segments come and go, so that a captured step may read it again.
+one, and the segments become views of it: nothing stands twice.
 """
 
-from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import TypeAlias
 from weakref import WeakSet
 
@@ -61,8 +59,8 @@ class LayerStacks:
         found = None if stack is None else stack.held.get(id(segment.keys[self.number]))
         return None if found is None else (segment.length, found[0])
 
-    def keep(self, segments: Iterable[Segment]) -> bool:
-        """Stack these segments, let go what is none of theirs, and say whether stacks are others.
+    def keep(self, segments: Iterable[Segment]) -> None:
+        """Stack these segments, and let go what is none of theirs.
 
         Below masks' first cuts several segments have the same tensors.
         """
@@ -75,7 +73,6 @@ class LayerStacks:
         self.stacks = {
             length: self._kept(before.get(length), owners) for length, owners in by_length.items()
         }
-        return {*map(id, before.values())} != {*map(id, self.stacks.values())}
 
     def _kept(self, before: Stack | None, owners: Mapping[int, Sequence[Segment]]) -> Stack:
         """Put newcomers in the places of those that are gone, or all into a new stack."""
@@ -113,21 +110,15 @@ class SegmentStacks:
         self.known: WeakSet[Segment] = WeakSet()
         self.count = 0
 
-    def keep(self, segments: Iterable[Segment | None]) -> bool:
-        """Stack these segments if they are others than before; what is no more is let go.
-
-        Return whether there are other stacks now. Rows may come to read the keys of some segments
-        only: the ones they read should come first.
-        """
+    def keep(self, segments: Iterable[Segment | None]) -> None:
+        """Stack these segments if they are others than before; what is no more is let go."""
         living = list(dict.fromkeys(each for each in segments if each is not None))
         if set(living) == set(self.known) and len(living) == self.count:
-            return False
-        changed = False
+            return
         for layer in self.layers:
             self._part(layer, living)
-            changed |= layer.keep(living)
+            layer.keep(living)
         self.known, self.count = WeakSet(living), len(living)
-        return changed
 
     def _part(self, layer: LayerStacks, living: Collection[Segment]) -> None:
         """Give segments that somebody still holds, and no row reads, tensors of their own."""
@@ -137,17 +128,17 @@ class SegmentStacks:
                 own = (tensor.clone() for tensor in layer.read(each))
                 each.keys[layer.number], each.values[layer.number] = own
 
-    def readers(self, segments: Sequence[Segment | None], rows_run: int | None = None) -> "Readers":
+    def readers(self, segments: Sequence[Segment | None]) -> "Readers":
         """Return what rows read whose segments these are; None reads nothing.
 
-        Up to `rows_run` come rows that pad a step, and may read anything. Where nothing is
-        stacked, or masks have very different numbers of rows, each segment is read for itself.
+        Where nothing is stacked, or masks have very different numbers of rows, each segment is read
+        for itself.
         """
         rows: dict[Segment, list[int]] = {}
         for row, segment in enumerate(segments):
             if segment is not None:
                 rows.setdefault(segment, []).append(row)
-        places, size = PLACES * len(segments), rows_run or len(segments)
+        places = PLACES * len(segments)
         found = [self._patterns(layer, rows, places) for layer in self.layers]
         kept = [layer if all(each.needed <= places for each in layer) else [] for layer in found]
         # a layer without attention has nothing to read
@@ -159,7 +150,7 @@ class SegmentStacks:
             [self._read(layer, each) for each in patterns]
             for layer, patterns in zip(self.layers, kept, strict=True)
         ]
-        return Readers(stacked, kept, alone, len(segments), size)
+        return Readers(stacked, kept, alone, len(segments))
 
     def _read(self, layer: LayerStacks, pattern: "Pattern") -> tuple[Tensor, Tensor]:
         used = slice(pattern.first, pattern.first + pattern.segments)
@@ -188,8 +179,8 @@ class Readers:
     """What running rows read of segments, layer by layer.
 
     `stacked` are the keys and values of each layer's products, and `patterns` who reads which; a
-    layer that has none is read as `alone` says. Of `size` rows the first `rows` are no padding.
-    `sent` are all patterns' indices, for each device.
+    layer that has none is read as `alone` says. There are so many `rows`. `sent` are all
+    patterns' indices, for each device.
     """
 
     def __init__(
@@ -198,35 +189,15 @@ class Readers:
         patterns: Sequence[Sequence["Pattern"]],
         alone: Sequence[Sequence[SharedKeys]] | None,
         rows: int,
-        size: int,
     ) -> None:
-        self.stacked, self.patterns, self.alone = stacked, patterns, alone
-        self.rows, self.size = rows, size
+        self.stacked, self.patterns, self.alone, self.rows = stacked, patterns, alone, rows
         self.by_device: dict[torch.device, list[Pattern]] = {}
         for pattern in dict.fromkeys(each for layer in patterns for each in layer):
             self.by_device.setdefault(pattern.device, []).append(pattern)
         self.sent = [
-            send([[n for each in known for n in each.numbers(rows, size)]], device)[0]
+            send([[n for each in known for n in each.numbers(rows)]], device)[0]
             for device, known in self.by_device.items()
         ]
-
-    @cached_property
-    def form(self) -> Hashable:
-        """What is the same wherever rows read the same stacks in products of the same shapes.
-
-        Two readings have one form only if the same layers share indices. None where a layer is read
-        one segment after another.
-        """
-        if self.alone is not None:
-            return None
-        unlike = (pattern for known in self.by_device.values() for pattern in known)
-        numbers = {pattern: number for number, pattern in enumerate(unlike)}
-        layers = zip(self.stacked, self.patterns, strict=True)
-        return tuple(
-            (keys.data_ptr(), pattern.shape, pattern.anybody_apart(self.rows), numbers[pattern])
-            for stacked, patterns in layers
-            for (keys, _), pattern in zip(stacked, patterns, strict=True)
-        )
 
     def layers(self, sent: Sequence[Tensor]) -> list[LayerShared]:
         """Say what each layer reads, by such indices as were sent."""
@@ -247,7 +218,7 @@ class Readers:
         ]
 
     def _split(self, known: Sequence["Pattern"], numbers: Tensor) -> Iterable["Indices"]:
-        lengths = [length for each in known for length in each.lengths(self.size)]
+        lengths = [length for each in known for length in each.lengths(self.rows)]
         parts = iter(numbers.split(lengths))
         for pattern in known:
             members, groups, segment, place, apart = (next(parts) for _ in range(5))
@@ -268,7 +239,7 @@ class Pattern:
     """Which rows read which segments of a stack, by the segments' numbers there.
 
     The product is given some segments and places more than are read: see `round_up`; and the whole
-    stack, so that others may run next, where that takes at most `places` places.
+    stack where that takes at most `places` places.
     """
 
     length: int
@@ -276,11 +247,6 @@ class Pattern:
     device: torch.device
     readers: tuple[tuple[int, tuple[int, ...]], ...]
     places: int
-
-    @property
-    def shape(self) -> Hashable:
-        """What the product's shapes depend on."""
-        return self.length, self.stacked, self.first, self.segments, self.most
 
     @property
     def first(self) -> int:
@@ -309,17 +275,17 @@ class Pattern:
         """Say whether some of so many rows read none of the segments."""
         return sum(len(readers) for _, readers in self.readers) < rows
 
-    def lengths(self, size: int) -> tuple[int, ...]:
+    def lengths(self, rows: int) -> tuple[int, ...]:
         """Count the numbers of each kind that `numbers` returns."""
-        return self.segments * self.most, self.stacked[1], size, size, size
+        return self.segments * self.most, self.stacked[1], rows, rows, rows
 
-    def numbers(self, rows: int, size: int) -> list[int]:
+    def numbers(self, rows: int) -> list[int]:
         """Return members and groups, and each row's segment and place and whether it is apart.
 
-        They come one after another. From `rows` up to `size` come rows that may read anything.
+        They come one after another.
         """
         members = [0] * (self.segments * self.most)
-        segment, place, apart = [0] * size, [0] * size, [1] * rows + [0] * (size - rows)
+        segment, place, apart = [0] * rows, [0] * rows, [1] * rows
         for number, readers in self.readers:
             begin = (number - self.first) * self.most
             members[begin : begin + self.most] = readers + readers[:1] * (self.most - len(readers))

@@ -21,7 +21,6 @@ from transformers import PreTrainedModel
 from caploc.components import Mask
 from caploc.engine.asks import INTACT, MaskNumbers
 from caploc.engine.attention import KeySlots, Unsupported
-from caploc.engine.kernels import reads_stacks
 from caploc.engine.passes import Chunk, FedRow, IntactRecords, PackedModel
 from caploc.engine.planning import BatchPlan, PlannedRow
 from caploc.engine.stacks import SegmentStacks
@@ -36,7 +35,6 @@ UNLIMITED = 10**9
 MOVING_ROTARY = frozenset({"dynamic", "longrope"})
 LAYERS_KNOWN = frozenset({"full_attention", "sliding_attention"})
 PREFIX, OWN, AGAIN = 4, (3, 5, 4), 2  # tokens of the proof: shared, each row's own, and of steps
-RECORDED = 2  # times that a step is repeated, so that the last is what a recorded one says
 # Rows and padding of plain batches that show what rounding does. In bfloat16 they differ from a row
 # by itself by .03 to .14 of the logits' spread (SmolLM2, Gemma 3 270M), packed rows by up to 1.8
 # times as much; rows whose mask is not heeded by .24 to 2.1.
@@ -168,8 +166,7 @@ def packed_logits(
     before = intact.prefix_segment(0)
     recorded = [Chunk(tokens, numbers.all[INTACT], [len(tokens) - 1], before) for tokens in own]
     intact.record(range(len(own)), recorded, every)
-    spare = int(reads_stacks(packed.device))  # a slot for what pads a step
-    room = KeySlots(len(own) + spare, max(map(len, own)) + AGAIN, packed.depth)
+    room = KeySlots(len(own), max(map(len, own)) + AGAIN, packed.depth)
     segments, first = intact.segments(rows), []
     for number, row in enumerate(rows):
         record, length, start = intact.records[number], len(own[number]), intact.start(row)
@@ -178,20 +175,16 @@ def packed_logits(
         keeper = packed.into_slots(room, [number], [chunk])
         first.append(packed.read(intact.table, [chunk], start, keeper))
         room.share(start, [number], record.segment)
-    stacks, graphs = SegmentStacks(packed.depth), packed.step_graphs(numbers.all)
+    stacks = SegmentStacks(packed.depth)
     stacks.keep([*segments, before])
-    shared = stacks.readers(segments, packed.rows_run(rows, room))
+    shared = stacks.readers(segments)
     more = []
     for turn in range(AGAIN):
         fed = [
             FedRow(again[n][turn], numbers.all[row.mask], len(own[n]) + turn, segments[n])
             for n, row in enumerate(rows)
         ]
-        step = packed.step(intact.table, room, fed, shared, graphs.layers)
-        logits = graphs.run(step.form, step.inputs, step.logits)
-        for _ in range(RECORDED if graphs.recordable.may else 0):
-            logits = graphs.run(step.form, step.inputs, step.logits)
-        more.append(logits[: len(own)].clone())  # the next recorded step writes over it
+        more.append(packed.step(intact.table, room, fed, shared))
     return [torch.cat(pair) for pair in zip(first, torch.stack(more, 1), strict=True)]
 
 
