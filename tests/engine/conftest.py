@@ -17,12 +17,6 @@ def short_prefixes(monkeypatch):
 
 
 @pytest.fixture
-def stacked(monkeypatch):
-    """Let the CPU read segments in stacks, as a GPU does."""
-    monkeypatch.setattr("caploc.engine.kernels.ONE_BY_ONE", set())
-
-
-@pytest.fixture
 def by_kernel(monkeypatch):
     """Let the CPU read rows as a GPU does in 16 bits; says of each reading if it was causal."""
     calls = []
@@ -31,6 +25,7 @@ def by_kernel(monkeypatch):
         calls.append(kwargs["causal"])
         return slowly(*args, **kwargs)
 
+    monkeypatch.setattr("caploc.engine.attention.has_kernel", lambda device, dtype: True)
     monkeypatch.setattr("caploc.engine.attention.reads_ragged", lambda queries, values: True)
     monkeypatch.setattr("caploc.engine.kernels.attend_pairs", counted)
     return calls

@@ -9,7 +9,7 @@ import pytest
 from alone import answers, responses, said
 
 from caploc.engine.api import Ask
-from caploc.engine.attention import shared_layers
+from caploc.engine.attention import SharedSegments
 from caploc.engine.batch import BatchEngine
 from caploc.engine.decoding import Decoder
 from caploc.engine.packed import ENOUGH
@@ -191,10 +191,11 @@ def test_running_rows_read_their_own_segments(loaded, masks, monkeypatch, slots)
 
     def watched(decoder, rows):
         got = shared(decoder, rows)
-        fresh = shared_layers([row.segment for row in rows], decoder.packed.depth)
-        for layer, own in zip(got.layers(got.sent), fresh, strict=True):
-            assert [(id(p.keys), str(p.rows)) for p in layer] == [
-                (id(p.keys), str(p.rows)) for p in own
+        packed = decoder.packed
+        anew = SharedSegments(packed.depth, packed.device, packed.model.dtype)
+        for layer, own in zip(got, anew.readers([row.segment for row in rows]), strict=True):
+            assert [(id(p.keys), p.rows) for p in layer.parts] == [
+                (id(p.keys), p.rows) for p in own.parts
             ]
         steps.append(len(rows))
         return got

@@ -7,16 +7,14 @@ from counting import STARTED, WAITED, Counted, meta_model
 
 from caploc.engine import attention
 from caploc.engine.asks import MaskNumbers
-from caploc.engine.attention import KeySlots, Segment
+from caploc.engine.attention import KeySlots, Segment, SharedSegments
 from caploc.engine.passes import FedRow
-from caploc.engine.stacks import SegmentStacks
 
 SHARED, OWN = 800, 100
 CASES = [(59, 8), (253, 32)]  # running rows, and the masks that they are under
 ROOM = 256  # slots
-# Operations; 38 of them are the model's own and the cut.
-A_LAYER = {"flash attention": 50, "products": 53}
-OUTSIDE = {"flash attention": 50, "products": 40}  # the layers, once a step
+# Operations of a layer, 38 of them the model's own and the cut, and those once a step.
+A_LAYER, OUTSIDE = 53, 40
 
 
 @pytest.fixture(scope="module")
@@ -24,11 +22,11 @@ def models():
     return {layers: meta_model(layers) for layers in (2, 4)}
 
 
-@pytest.fixture(autouse=True, params=["flash attention", "products"])
-def way(request, monkeypatch):
-    """Attend as a GPU does in 16 bits and in 32."""
-    monkeypatch.setattr(attention, "reads_ragged", lambda *kept: request.param != "products")
-    return request.param
+@pytest.fixture(autouse=True)
+def in_16_bits(monkeypatch):
+    """Attend as a GPU does in 16 bits."""
+    monkeypatch.setattr(attention, "has_kernel", lambda device, dtype: True)
+    monkeypatch.setattr(attention, "reads_ragged", lambda queries, values: True)
 
 
 def masks_of(grid, count):
@@ -58,21 +56,20 @@ def counted(packed, rows, masks, own=OWN):
     segments = [segment(packed.depth) for _ in range(masks)]
     table, room = packed.table(numbered), KeySlots(ROOM, 400, packed.depth)
     running = [FedRow(5, numbered[1 + n % masks], own, segments[n % masks]) for n in range(rows)]
-    stacks = SegmentStacks(packed.depth)
-    stacks.keep(segments)
-    packed.step(table, room, running, stacks.readers([row.segment for row in running]))
+    shared = SharedSegments(packed.depth, packed.device, packed.model.dtype)
+    shared.keep(segments)
+    packed.step(table, room, running, shared.readers([row.segment for row in running]))
     with Counted() as seen:
-        packed.step(table, room, running, stacks.readers([row.segment for row in running]))
+        packed.step(table, room, running, shared.readers([row.segment for row in running]))
     return seen
 
 
 @pytest.mark.parametrize(("rows", "masks"), CASES)
-def test_a_step_awaits_no_copy_and_starts_so_many_operations_a_layer(models, rows, masks, way):
+def test_a_step_awaits_no_copy_and_starts_so_many_operations_a_layer(models, rows, masks):
     few, many = (counted(models[layers], rows, masks).counts for layers in (2, 4))
     assert few[WAITED] == many[WAITED] == 0
-    each, outside = A_LAYER[way], OUTSIDE[way]
-    assert many[STARTED] - few[STARTED] <= 2 * each
-    assert few[STARTED] - 2 * each <= outside
+    assert many[STARTED] - few[STARTED] <= 2 * A_LAYER
+    assert few[STARTED] - 2 * A_LAYER <= OUTSIDE
 
 
 @pytest.mark.parametrize("rows", [64, 256])

@@ -15,10 +15,11 @@ Groups and widths may differ between layers, and are `_` in lists of layers.
 """
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache, partial
+from itertools import accumulate
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -29,14 +30,16 @@ from torch import Tensor, nn
 from transformers import AttentionInterface, PreTrainedModel
 
 from caploc.engine.kernels import (
+    Pairs,
     RaggedRows,
-    RunningTokens,
-    StackedKeys,
-    attend_stacked,
+    SharedRows,
+    attend_slots,
+    has_kernel,
+    join_parts,
     multiply,
     reads_ragged,
-    reads_stacks,
     scale_first,
+    slot_pairs,
 )
 from caploc.errors import ModelBusy
 
@@ -269,42 +272,106 @@ class PrefillAttention:
 
 @dataclass(eq=False)
 class SharedKeys:
-    """One layer of a segment, and which running rows read it: neighbours as a slice."""
+    """One layer of a segment, and which running rows read it; `place` is they, for an index."""
 
     keys: Keys
     values: Keys
-    rows: Int[Tensor, " members"] | slice
+    rows: tuple[int, ...]
+    place: Int[Tensor, " members"] | slice  # neighbours as a slice
 
 
-LayerShared = Sequence[SharedKeys] | Sequence[StackedKeys]
+@dataclass(eq=False)
+class JoinedKeys:
+    """One layer of segments, end to end. `held` are their keys, views of it, and where each begins.
 
-
-def shared_layers(segments: Sequence[Segment | None], layers: int) -> list[list[SharedKeys]]:
-    """Find for each layer the segments that running rows read; those with equal keys are one.
-
-    Below their masks' first cuts, rows of different masks read the same tensors.
+    Views are held by id: another tensor could get the id of one that is gone.
     """
-    members: dict[Segment, list[int]] = {}
-    for row, segment in enumerate(segments):
-        if segment is not None:
-            members.setdefault(segment, []).append(row)
 
-    @cache  # most layers have the readers of the layer below
-    def places(rows: tuple[int, ...], device: torch.device) -> Int[Tensor, " members"] | slice:
-        together = rows[-1] - rows[0] == len(rows) - 1
-        return slice(rows[0], rows[-1] + 1) if together else torch.tensor(rows, device=device)
+    keys: Keys
+    values: Keys
+    held: dict[int, tuple[int, Tensor]]
 
-    found = []
-    for layer in range(layers):
-        readers: dict[int, tuple[Tensor, Tensor, list[int]]] = {}
-        for segment, rows in members.items():
-            keys, values = segment.keys[layer], segment.values[layer]
-            if keys is not None and values is not None:
-                readers.setdefault(id(keys), (keys, values, []))[2].extend(rows)
-        found.append(
-            [SharedKeys(k, v, places(tuple(sorted(r)), k.device)) for k, v, r in readers.values()]
-        )
-    return found
+
+@dataclass(eq=False)
+class LayerShared:
+    """What running rows read of segments in one layer: `parts`, and all of them in one product."""
+
+    parts: Sequence[SharedKeys]
+    joined: JoinedKeys | None = None
+    together: SharedRows | None = None
+
+
+class SharedSegments:
+    """The segments that running rows read.
+
+    A prefix has keys and values of its own under each mask. A product for each would have the host
+    start more operations, the more masks run. So where there is a kernel for it, a layer's keys are
+    put end to end, and the segments become views of them: nothing stands twice.
+    """
+
+    def __init__(self, layers: int, device: torch.device, dtype: torch.dtype) -> None:
+        self.joins = has_kernel(device, dtype)
+        self.joined: list[JoinedKeys | None] = [None] * layers
+
+    def keep(self, segments: Iterable[Segment | None]) -> None:
+        """Join these segments, the only ones that rows may read, and let go what is no more."""
+        if self.joins:
+            living = [each for each in segments if each is not None]
+            self.joined = [_join(n, before, living) for n, before in enumerate(self.joined)]
+
+    def readers(self, segments: Sequence[Segment | None]) -> list[LayerShared]:
+        """Return what rows read in each layer whose segments these are; None reads nothing.
+
+        Segments with equal keys are one: below their masks' first cuts, rows of different masks
+        read the same tensors.
+        """
+        members: dict[Segment, list[int]] = {}
+        for row, segment in enumerate(segments):
+            if segment is not None:
+                members.setdefault(segment, []).append(row)
+        together = cache(SharedRows.of)  # most layers have the readers of the layer below
+
+        @cache
+        def place(rows: tuple[int, ...], device: torch.device) -> Int[Tensor, " members"] | slice:
+            neighbours = rows[-1] - rows[0] == len(rows) - 1
+            return slice(rows[0], rows[-1] + 1) if neighbours else torch.tensor(rows, device=device)
+
+        found = []
+        for layer, joined in enumerate(self.joined):
+            readers: dict[int, tuple[Tensor, Tensor, list[int]]] = {}
+            for segment, rows in members.items():
+                keys, values = segment.keys[layer], segment.values[layer]
+                if keys is not None and values is not None:
+                    readers.setdefault(id(keys), (keys, values, []))[2].extend(rows)
+            each = [(keys, values, tuple(sorted(rows))) for keys, values, rows in readers.values()]
+            if joined is None or not each:
+                parts = [SharedKeys(k, v, rows, place(rows, k.device)) for k, v, rows in each]
+                found.append(LayerShared(parts))
+            else:
+                spans = tuple((rows, joined.held[id(k)][0], k.shape[1]) for k, _, rows in each)
+                found.append(LayerShared([], joined, together(spans, joined.keys.device)))
+        return found
+
+
+def _join(layer: int, before: JoinedKeys | None, segments: Sequence[Segment]) -> JoinedKeys | None:
+    """Put one layer of segments end to end, unless they stand so already."""
+    owners: dict[int, list[Segment]] = {}
+    for segment in segments:
+        if segment.keys[layer] is not None:
+            owners.setdefault(id(segment.keys[layer]), []).append(segment)
+    if not owners or (before is not None and owners.keys() == before.held.keys()):
+        return before if owners else None
+    keys: Any = [each[0].keys[layer] for each in owners.values()]
+    values: Any = [each[0].values[layer] for each in owners.values()]
+    joined = JoinedKeys(torch.cat(keys, 1), torch.cat(values, 1), {})
+    ends = accumulate(each.shape[1] for each in keys)
+    for same, end in zip(owners.values(), ends, strict=True):
+        first = end - same[0].length
+        views = joined.keys[:, first:end], joined.values[:, first:end]
+        for segment in same:
+            segment.keys[layer], segment.values[layer] = views
+        joined.held[id(views[0])] = first, views[0]
+    return joined
 
 
 @dataclass(eq=False)
@@ -319,8 +386,7 @@ class DecodeAttention:
     shared: Sequence[LayerShared]  # layer by layer
     reach: int  # most own tokens of a row, the new one included
     bias: Tensor | None = field(init=False, default=None)
-    repeated: dict[int, Tensor] = field(init=False, default_factory=dict)
-    running: RunningTokens | None = field(init=False, default=None)
+    pairs: dict[tuple[int, int], Pairs] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
         self.slots = torch.arange(len(self.places), device=self.places.device)
@@ -331,33 +397,38 @@ class DecodeAttention:
         if self.slots.device != keys.device:  # a pass meets each device's layers once
             self.slots, self.places = (x.to(keys.device) for x in (self.slots, self.places))
             self.bias = None if self.bias is None else self.bias.to(keys.device)
-            self.running = None
-            self.repeated.clear()
+            self.pairs.clear()
         self.room.write(layer, self.slots, self.places, keys, values)
         kept, kept_values = self.room.keys[layer], self.room.values[layer]
         assert kept is not None and kept_values is not None
-        parts = [part for part in self.shared[layer] if isinstance(part, StackedKeys)]
-        stacked = len(parts) == len(self.shared[layer])
-        if stacked and reads_ragged(queries, values):
-            if self.running is None:
-                self.running = RunningTokens(self.places, self.reach)
-            if self.running.fits(len(keys)):
-                return self.running.attend(queries, kept, kept_values, parts, scale)
+        shared = self.shared[layer]
+        if reads_ragged(queries, values):
+            read, weight = attend_slots(
+                queries, kept, kept_values, self._pairs(queries, kept), scale
+            )
+            if shared.joined is None or shared.together is None:
+                return read
+            joined = shared.joined.keys, shared.joined.values
+            return join_parts(read, weight, *shared.together.attend(queries, *joined, scale))
         own_keys, own_values = (x[: len(self.slots), :, : self.reach] for x in (kept, kept_values))
         asked = _grouped(queries.transpose(0, 1)[:, :, None], keys.shape[0])
-        if stacked and reads_stacks(asked.device):
-            bias = self._repeated_mask(asked)
-            return attend_stacked(asked, own_keys, own_values, bias, parts, scale).flatten(1, 2)
         own = _attend_part(asked, own_keys, own_values, scale, self._mask(asked))
-        if not self.shared[layer]:
+        if not shared.parts:
             return own[0].flatten(1, 2)
         read, weight = torch.zeros_like(own[0]), torch.full_like(own[1], -torch.inf)
-        for part in self.shared[layer]:
-            assert isinstance(part, SharedKeys)
-            read[part.rows], weight[part.rows] = _attend_segment(
-                asked[part.rows], part.keys, part.values, scale
+        for part in shared.parts:
+            read[part.place], weight[part.place] = _attend_segment(
+                asked[part.place], part.keys, part.values, scale
             )
         return _merged((read, weight), own).flatten(1, 2)
+
+    def _pairs(self, queries: Queries, kept: Float[Tensor, "slots groups length width"]) -> Pairs:
+        """Pair rows with their own keys, made once for all layers that are alike."""
+        _, groups, length, _ = kept.shape
+        asked = queries.shape[0] // groups
+        if (groups, asked) not in self.pairs:
+            self.pairs[groups, asked] = slot_pairs(self.places, self.reach, groups, asked, length)
+        return self.pairs[groups, asked]
 
     def _mask(self, asked: Tensor) -> Float[Tensor, "rows groups asked reach"]:
         """Return as a bias which own tokens each row's queries read."""
@@ -365,13 +436,6 @@ class DecodeAttention:
             seen = torch.arange(self.reach, device=asked.device) <= self.places[:, None]
             self.bias = _as_bias(seen, asked.dtype)[:, None, None]
         return self.bias.expand(-1, *asked.shape[1:3], -1)
-
-    def _repeated_mask(self, asked: Tensor) -> Float[Tensor, "rows_groups asked reach"]:
-        """Return `_mask` with a row's groups one after another, made once for all layers."""
-        groups = asked.shape[1]
-        if groups not in self.repeated:
-            self.repeated[groups] = self._mask(asked).flatten(0, 1).float()
-        return self.repeated[groups]
 
 
 def _attend_part(

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 import torch
 
 from caploc.engine.asks import INTACT, NumberedMask
-from caploc.engine.attention import KeySlots, Segment
+from caploc.engine.attention import KeySlots, LayerShared, Segment, SharedSegments
 from caploc.engine.encoding import Stops
 from caploc.engine.passes import Chunk, FedRow, IntactRecords, PackedModel
 from caploc.engine.planning import (
@@ -26,7 +26,6 @@ from caploc.engine.planning import (
     PlanStage,
     shared_length,
 )
-from caploc.engine.stacks import Readers, SegmentStacks
 
 PROBES = 16  # where drafts do not pay, one in so many is still made, to see if they do now
 REMEMBERED = 256  # drafts; what was seen before them counts half, then a quarter, and so on
@@ -204,8 +203,8 @@ class Decoder:
         self.alone = PASS.get(packed.device.type, PASS_ELSEWHERE)
         self.running: list[RunningRow | None] = []
         self.done: list[DecodedRow] = []
-        self.stacks = SegmentStacks(packed.depth)
-        self.sharing: tuple[list[int], Readers] = [], self.stacks.readers([])
+        self.segments = SharedSegments(packed.depth, packed.device, packed.model.dtype)
+        self.sharing: tuple[list[int], list[LayerShared]] = [], []
 
     def run(self) -> Iterator[list[DecodedRow]]:
         """Answer every row once, in lists as they end."""
@@ -296,7 +295,7 @@ class Decoder:
     ) -> None:
         """Read prompts and first drafts in one pass, and say each row's first tokens."""
         chunks, opened = [], []
-        self.stack_segments()  # other rows will run, and what none of them reads is let go
+        self.join_segments()  # other rows will run, and what none of them reads is let go
         segments = self.intact.segments(rows)
         for row, draft, segment in zip(rows, drafts, segments, strict=True):
             own, residual = self.own[row.prompt], None
@@ -338,19 +337,19 @@ class Decoder:
             row.draft = []
         self.hear(rows, range(len(rows)), best)
 
-    def shared(self, rows: Sequence[RunningRow]) -> Readers:
+    def shared(self, rows: Sequence[RunningRow]) -> list[LayerShared]:
         """Return the segments that rows read; looked up anew only when other rows run."""
         now = [id(row) for row in rows]
         if now != self.sharing[0]:
-            self.stack_segments()
-            self.sharing = now, self.stacks.readers([row.segment for row in rows])
+            self.join_segments()
+            self.sharing = now, self.segments.readers([row.segment for row in rows])
         return self.sharing[1]
 
-    def stack_segments(self) -> None:
-        """Stack the segments of running rows, and those that are kept for rows to come."""
-        self.sharing = [], self.stacks.readers([])
+    def join_segments(self) -> None:
+        """Join the segments of running rows, and those that are kept for rows to come."""
+        self.sharing = [], []
         running = [row.segment for row in self.running if row is not None]
-        self.stacks.keep([*running, *self.intact.kept_segments()])
+        self.segments.keep([*running, *self.intact.kept_segments()])
 
     def hear(
         self,

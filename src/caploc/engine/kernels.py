@@ -1,33 +1,33 @@
-"""What a device does in few operations: shared products, and kernels of ragged rows.
+"""What a GPU does in few operations: products in 32 bits, and flash attention of ragged rows.
 
-Many rows read keys that they share and their own in products for all of them. A product for each
-row would have the host start more operations, the more rows a pass has. So on a GPU rows of any
-lengths are given, end to end and with the places where each ends, to the flash attention that torch
-brings. It also says the logarithm of the weight that each part deserves, by which two parts become
-one.
+A product for each row would have the host start more operations, the more rows a pass has. So on a
+GPU rows of any lengths are given, end to end and with the places where each ends, to the flash
+attention that torch brings. It also says the logarithm of the weight that each part deserves, by
+which two parts become one.
 
-Axes as in `attention.py`; `places` are those that a product has for the rows that read a segment.
+Axes as in `attention.py`.
 """
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from functools import lru_cache, reduce
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
 from itertools import accumulate
 from typing import Any
 
 import torch
-import torch.nn.functional as F
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 from torch import Tensor
 
-# Devices on which each segment is read in a product of its own: the host starts one at once there,
-# and none has more places than rows that read it.
-ONE_BY_ONE = {"cpu"}
+
+def pinned(device: torch.device) -> bool:
+    """Say whether what is sent to a device goes through memory that it can fetch by itself."""
+    return device.type == "cuda"
 
 
-def reads_stacks(device: torch.device) -> bool:
-    """Say whether running rows read stacked segments on a device."""
-    return device.type not in ONE_BY_ONE
+def send(numbers: Any, device: torch.device, dtype: torch.dtype = torch.long) -> Int[Tensor, "..."]:
+    """Put numbers on a device in one copy that the host does not await."""
+    host = torch.tensor(numbers, dtype=dtype, pin_memory=pinned(device))
+    return host.to(device, non_blocking=True)
 
 
 @lru_cache
@@ -61,106 +61,32 @@ def scale_first(queries: Tensor, scale: float) -> tuple[Tensor, float]:
     return (queries, scale) if exact else (queries * scale, 1.0)
 
 
-def round_up(count: int, fine: int = 1) -> int:
-    """Return the next size of a scale: of multiples of `fine`, and of ever coarser steps.
-
-    At most an eighth more than `count` where that is beyond 8 x `fine`, so that tensors of steps
-    with any number of rows have few shapes.
-    """
-    step = max(fine, 1 << max(0, (count - 1).bit_length() - 4))
-    return -(-count // step) * step
-
-
-@dataclass(eq=False)
-class StackedKeys:
-    """One layer of several segments of one length, which running rows read in one product.
-
-    The product has `most` places for each segment, as many as the one with most readers needs.
-    `members` says which row's queries stand in each, `segment` and `place` where each row stands. A
-    place that nobody needs repeats some row, and a row that reads no segment stands in any.
-    """
-
-    keys: Float[Tensor, "segments groups tokens width"]
-    values: Float[Tensor, "segments groups tokens read"]
-    members: Int[Tensor, "segments 1 most"]
-    groups: Int[Tensor, "1 groups 1"]  # all of them, in order
-    segment: Int[Tensor, " rows"]
-    place: Int[Tensor, " rows"]
-    apart: Bool[Tensor, " rows"] | None  # rows that read none of them; None: there are none
-
-    def products(self, asked: Tensor) -> Float[Tensor, "rows groups asked tokens"]:
-        """Return the products of each row's queries with the keys of its segment."""
-        found = self._of_rows(multiply(self._spread(asked), self.keys.flatten(0, 1)), asked)
-        return found if self.apart is None else found.masked_fill(self._apart, -torch.inf)
-
-    def read(self, weights: Tensor) -> Float[Tensor, "rows groups asked read"]:
-        """Return the segments' values with these weights (rows groups asked tokens)."""
-        read = self._of_rows(self._spread(weights) @ self.values.flatten(0, 1), weights)
-        return read if self.apart is None else read.masked_fill(self._apart, 0)
-
-    @property
-    def _apart(self) -> Bool[Tensor, "rows 1 1 1"]:
-        assert self.apart is not None
-        return self.apart[:, None, None, None]
-
-    def _spread(self, of_rows: Tensor) -> Tensor:
-        """Put each row into its place: (segments x groups, places x asked, ...)."""
-        return of_rows[self.members, self.groups].flatten(0, 1).flatten(1, 2)
-
-    def _of_rows(self, found: Tensor, like: Tensor) -> Tensor:
-        """Undo `_spread`, for as many rows, groups and queries as `like` has."""
-        _, groups, asked, _ = like.shape
-        segments, _, most = self.members.shape
-        return found.view(segments, groups, most, asked, -1)[self.segment, :, self.place]
-
-
-def attend_stacked(
-    asked: Float[Tensor, "rows groups asked width"],
-    keys: Float[Tensor, "rows groups reach width"],
-    values: Float[Tensor, "rows groups reach read"],
-    bias: Float[Tensor, "rows_groups asked reach"],
-    shared: Sequence[StackedKeys],
-    scale: float,
-) -> Float[Tensor, "rows groups asked read"]:
-    """Attend to segments and to own tokens under one softmax.
-
-    As many operations whatever the number of segments and rows: for devices where the host, which
-    starts each of them, is what a step waits for.
-    """
-    asked, scale = scale_first(asked, scale)
-    own = multiply(asked.flatten(0, 1), keys.flatten(0, 1)).add_(bias)
-    products = [*(part.products(asked) for part in shared), own.unflatten(0, asked.shape[:2])]
-    together = torch.cat(products, -1) if shared else products[0]
-    weights = together.mul_(scale).softmax(-1).to(values.dtype)
-    *before, now = weights.split([each.shape[-1] for each in products], -1)
-    here = now.flatten(0, 1), values.flatten(0, 1)
-    if not shared:
-        return torch.bmm(*here).unflatten(0, asked.shape[:2])
-    parts = [part.read(their) for part, their in zip(shared, before, strict=True)]
-    read: Tensor = reduce(torch.add, parts)
-    return torch.baddbmm(read.flatten(0, 1), *here).unflatten(0, asked.shape[:2])
-
-
 HALVES = (torch.float16, torch.bfloat16)
 WIDEST, STEP = 256, 8  # of a head: what the kernel knows
 OLDEST = (8, 0)  # compute capability
-MOST_ROWS = 65_535  # rows: one side of CUDA's grid of blocks
 Read = Float[Tensor, "tokens heads width"]
 Weight = Float[Tensor, "tokens heads"]
+
+
+def has_kernel(device: torch.device, dtype: torch.dtype) -> bool:
+    """Say whether a device has the kernel for numbers of this type."""
+    return (
+        device.type == "cuda"
+        and torch.version.hip is None  # whose kernel gives weights in another layout
+        and dtype in HALVES
+        and torch.cuda.get_device_capability(device) >= OLDEST
+    )
 
 
 def reads_ragged(queries: Tensor, values: Tensor) -> bool:
     """Say whether the kernel takes such queries and values."""
     width = queries.shape[-1]
     return (
-        queries.device.type == "cuda"
-        and torch.version.hip is None  # whose kernel gives weights in another layout
-        and queries.dtype in HALVES
+        has_kernel(queries.device, queries.dtype)
         and queries.stride(-1) == values.stride(-1) == 1
         and width == values.shape[-1]
         and width <= WIDEST
         and width % STEP == 0
-        and torch.cuda.get_device_capability(queries.device) >= OLDEST
     )
 
 
@@ -238,8 +164,7 @@ class RaggedRows:
         if segments:
             counts += [[run[0] for run in runs], [segment.length for segment in segments]]
         every = [place for each in counts for place in (0, *accumulate(each))]
-        host = torch.tensor(every, dtype=torch.int32, pin_memory=device.type == "cuda")
-        ends = host.to(device, non_blocking=True).split([len(each) + 1 for each in counts])
+        ends = send(every, device, torch.int32).split([len(each) + 1 for each in counts])
         found = [Lengths(e, max(each)) for e, each in zip(ends, counts, strict=True)]
         return cls(Pairs(found[0], found[0]), Pairs(*found[1:]) if segments else None, segments)
 
@@ -268,109 +193,71 @@ def join_parts(
 
 
 @dataclass(frozen=True, eq=False)
-class PlacedTokens:
-    """Which tokens ask each segment of a stack, and where what each of them read then stands."""
+class SharedRows:
+    """Which running rows read which parts of keys that stand end to end."""
 
-    asking: Int[Tensor, " places"]
-    found: Int[Tensor, "tokens groups"]
-    apart: Bool[Tensor, "tokens 1 1"] | None  # those that read no segment; None: there are none
+    order: Int[Tensor, " reading"]  # the rows that read some, those of one part side by side
+    pairs: Pairs
 
-
-@dataclass(eq=False)
-class RunningTokens:
-    """A token of each running row, for all layers of a step on one device.
-
-    To the kernel each key-value head of a row is a row of its own with one head: then all queries
-    that read a key are in one product, and keys are read where they stand: row i's are in slot i,
-    the new token's at `places[i]`.
-    """
-
-    places: Int[Tensor, " tokens"]
-    reach: int  # most own tokens of a row, the new one included
-    made: dict[Any, Any] = field(init=False, default_factory=dict)  # once for all layers
-
-    def fits(self, groups: int) -> bool:
-        """Say whether the kernel takes so many rows, with so many key-value heads each."""
-        return len(self.places) * groups <= MOST_ROWS
+    @classmethod
+    def of(
+        cls, parts: Sequence[tuple[Sequence[int], int, int]], device: torch.device
+    ) -> "SharedRows":
+        """Describe parts: the rows that read each, its first token and its length."""
+        order = [row for rows, _, _ in parts for row in rows]
+        ends = [0, *accumulate(len(rows) for rows, _, _ in parts)]
+        starts, used = [*(start for _, start, _ in parts), 0], [length for *_, length in parts]
+        lists = (order, ends, starts, used)
+        sent = send([n for each in lists for n in each], device, torch.int32)
+        order_there, *there = sent.split([len(each) for each in lists])
+        asking = Lengths(there[0], max(len(rows) for rows, _, _ in parts))
+        return cls(order_there.long(), Pairs(asking, Lengths(there[1], max(used), there[2])))
 
     def attend(
         self,
-        queries: Float[Tensor, "heads tokens width"],
-        keys: Float[Tensor, "slots groups length width"],
-        values: Float[Tensor, "slots groups length width"],
-        parts: Sequence[StackedKeys],
+        queries: Float[Tensor, "heads rows width"],
+        keys: Float[Tensor, "groups keys width"],
+        values: Float[Tensor, "groups keys width"],
         scale: float,
-    ) -> Read:
-        """Return what each head reads for each token: of its row's own keys, and of the parts."""
-        heads, count, width = queries.shape
-        groups = keys.shape[1]
-        asked = queries.transpose(0, 1).reshape(count * groups, heads // groups, width)
-        pairs = self.once(("own", *asked.shape[:2]), lambda: self.own(keys, heads // groups))
-        read, weight = self.read(asked, keys, values, pairs, scale)
-        read, weight = (each.unflatten(0, (count, groups)) for each in (read, weight))
-        for number, part in enumerate(parts, 1):
-            before, its_weight = self.read_segments(asked, part, scale)
-            read = join_parts(read, weight, before, its_weight)
-            if number < len(parts):
-                weight = torch.logaddexp(weight, its_weight)
-        return read.flatten(1, 2)
-
-    def read(
-        self, asked: Tensor, keys: Tensor, values: Tensor, pairs: Pairs, scale: float
-    ) -> tuple[Float[Tensor, "asking asked width"], Float[Tensor, "asking asked"]]:
-        """Read keys and values that stand end to end, `asked` queries in each place."""
-        flat, end_to_end, its_values = (
-            each[None] for each in (asked.flatten(0, 1), keys.flatten(0, 2), values.flatten(0, 2))
-        )
-        read, weight = attend_pairs(flat, end_to_end, its_values, pairs, scale, causal=False)
-        return read[:, 0].unflatten(0, asked.shape[:2]), weight[:, 0].unflatten(0, asked.shape[:2])
-
-    def once(self, key: Any, make: Callable[[], Any]) -> Any:
-        """Return what was made under a key, made now if it was not yet."""
-        if key not in self.made:
-            self.made[key] = make()
-        return self.made[key]
-
-    def own(self, keys: Float[Tensor, "slots groups length width"], asked: int) -> Pairs:
-        """Pair each key-value head of a token with the keys of its row up to its own."""
-        _, groups, length, _ = keys.shape
-        head = torch.arange(groups, device=keys.device)
-        slots = torch.arange(len(self.places), device=keys.device)
-        starts = (slots[:, None] * groups + head).flatten() * length
-        used = (self.places + 1).repeat_interleave(groups).int()
-        return Pairs(
-            Lengths(self.evenly(len(starts), asked), asked),
-            Lengths(F.pad(starts.int(), (0, 1)), self.reach, used),
-        )
-
-    def evenly(self, rows: int, length: int) -> Int[Tensor, " rows_and_one"]:
-        """Say where rows of one length end."""
-        ends = torch.arange(rows + 1, device=self.places.device, dtype=torch.int32)
-        return ends * length
-
-    def place(self, part: StackedKeys) -> PlacedTokens:
-        """Place tokens as a stack's product has them."""
-        groups, most, head = part.groups.numel(), part.members.shape[-1], part.groups.flatten()
-        found = (part.segment[:, None] * groups + head) * most + part.place[:, None]
-        unread = None if part.apart is None else part.apart[:, None, None]
-        return PlacedTokens((part.members * groups + part.groups).flatten(), found, unread)
-
-    def read_segments(
-        self, asked: Float[Tensor, "tokens_groups asked width"], part: StackedKeys, scale: float
-    ) -> tuple[Float[Tensor, "tokens groups asked width"], Float[Tensor, "tokens groups asked"]]:
-        """Return what each token reads of its row's segment, and the logarithm of its weight."""
-        # layers that share indices share what is made of them
-        placed = self.once(id(part.members), lambda: self.place(part))
-        segments, groups, tokens, _ = part.keys.shape
-        queries = asked[placed.asking]
-        each = queries.shape[0] * queries.shape[1] // (segments * groups)
-        sizes = segments * groups, each, tokens
-        pairs = self.once(
-            sizes,
-            lambda: Pairs(*(Lengths(self.evenly(sizes[0], n), n) for n in sizes[1:])),
-        )
-        found = self.read(queries, part.keys, part.values, pairs, scale)
-        read, weight = (of_places[placed.found] for of_places in found)
-        if placed.apart is not None:
-            weight = weight.masked_fill(placed.apart, -torch.inf)
+    ) -> tuple[Float[Tensor, "rows heads width"], Float[Tensor, "rows heads"]]:
+        """Return what each row reads, and the logarithm of its weight: -inf where it reads none."""
+        asked = queries[:, self.order]
+        found, its_weight = attend_pairs(asked, keys, values, self.pairs, scale, causal=False)
+        heads, rows, width = queries.shape
+        read = found.new_zeros((rows, heads, width))
+        weight = its_weight.new_full((rows, heads), -torch.inf)
+        read[self.order], weight[self.order] = found, its_weight
         return read, weight
+
+
+def attend_slots(
+    queries: Float[Tensor, "heads rows width"],
+    keys: Float[Tensor, "slots groups length width"],
+    values: Float[Tensor, "slots groups length width"],
+    pairs: Pairs,
+    scale: float,
+) -> tuple[Float[Tensor, "rows heads width"], Float[Tensor, "rows heads"]]:
+    """Attend to each row's own keys where they stand, those of row i in slot i; see `slot_pairs`.
+
+    To the kernel each key-value head of a row is a row of its own with one head: then all queries
+    that read a key are in one product.
+    """
+    heads, rows, width = queries.shape
+    asked = queries.transpose(0, 1).reshape(1, rows * heads, width)
+    end_to_end = keys.flatten(0, 2)[None], values.flatten(0, 2)[None]
+    read, weight = attend_pairs(asked, *end_to_end, pairs, scale, causal=False)
+    return read.view(rows, heads, width), weight.reshape(rows, heads)
+
+
+def slot_pairs(
+    places: Int[Tensor, " rows"], reach: int, groups: int, asked: int, length: int
+) -> Pairs:
+    """Pair each key-value head of a row with its keys in a slot up to the row's place.
+
+    `asked` queries of a row read each of its `groups`, a slot has room for `length` tokens, and
+    `reach` is the longest that any row reads.
+    """
+    count = len(places) * groups
+    whole = torch.arange(count + 1, device=places.device, dtype=torch.int32)
+    used = (places + 1).repeat_interleave(groups).int()
+    return Pairs(Lengths(whole * asked, asked), Lengths(whole * length, reach, used))

@@ -27,14 +27,15 @@ from caploc.engine.attention import (
     DecodeAttention,
     KeyKeeper,
     KeySlots,
+    LayerShared,
     PrefillAttention,
     PrefillBlock,
     Segment,
     SegmentKeeper,
     SlotKeeper,
 )
+from caploc.engine.kernels import pinned, send
 from caploc.engine.planning import BatchPlan, PlannedRow, model_devices
-from caploc.engine.stacks import Readers, pinned, send
 from caploc.models.cutting import MaskTable, PackedCut
 from caploc.models.hooks import forward_as, temporary_hooks
 from caploc.models.loading import CutModel
@@ -180,7 +181,7 @@ class PackedModel:
         table: MaskTable,
         room: KeySlots,
         rows: Sequence[FedRow],
-        shared: Readers,
+        shared: Sequence[LayerShared],
     ) -> Float[Tensor, "rows vocabulary"]:
         """Feed row i its token in slot i, and return its next-token logits."""
         fed = [
@@ -194,7 +195,7 @@ class PackedModel:
         ]
         tokens, positions, owners, places = self.here(*zip(*fed, strict=True))
         reach = max(row.kept for row in rows) + 1
-        attention = DecodeAttention(room, places, shared.layers(shared.sent), reach)
+        attention = DecodeAttention(room, places, shared, reach)
         read = torch.arange(len(tokens), device=tokens.device)
         layers = layers_cut([row.mask for row in rows])
         return self.forward(Pass(tokens, positions, table, owners, layers, attention, read))

@@ -20,10 +20,9 @@ from transformers import PreTrainedModel
 
 from caploc.components import Mask
 from caploc.engine.asks import INTACT, MaskNumbers
-from caploc.engine.attention import KeySlots, Unsupported
+from caploc.engine.attention import KeySlots, SharedSegments, Unsupported
 from caploc.engine.passes import Chunk, FedRow, IntactRecords, PackedModel
 from caploc.engine.planning import BatchPlan, PlannedRow
-from caploc.engine.stacks import SegmentStacks
 from caploc.models.cutting import knocked_out
 from caploc.models.loading import CutModel
 from caploc.models.projections import stated, text_config
@@ -175,9 +174,9 @@ def packed_logits(
         keeper = packed.into_slots(room, [number], [chunk])
         first.append(packed.read(intact.table, [chunk], start, keeper))
         room.share(start, [number], record.segment)
-    stacks = SegmentStacks(packed.depth)
-    stacks.keep([*segments, before])
-    shared = stacks.readers(segments)
+    reading = SharedSegments(packed.depth, packed.device, packed.model.dtype)
+    reading.keep([*segments, before])
+    shared = reading.readers(segments)
     more = []
     for turn in range(AGAIN):
         fed = [
