@@ -14,37 +14,46 @@ from caploc.folder import (
     claim,
     finished_in,
 )
+from caploc.store import Question, Row
 from worlds import DEMO
 
+QUESTION = Question("weights", "float32", "task", "1", "metric")
+ROW = Row(b"", "example", 0, 1.0, 1, "[]", 1.0, 1, 1.0)
 STUDY = json.loads(json.dumps(asdict(Study(ModelOptions(DEMO), "demo/addition"))))
 
 
+def begin(folder, study, data=None):
+    """Begin a run, and store a row."""
+    with claim(folder, study, "caploc locate", data) as store:
+        store.add(store.question_id(QUESTION), [ROW])
+
+
 def test_the_same_study_goes_on_and_another_is_refused(tmp_path):
-    claim(tmp_path, STUDY, "caploc locate").close()
-    claim(tmp_path, STUDY, "caploc locate").close()
+    begin(tmp_path, STUDY)
+    begin(tmp_path, STUDY)
     elsewhere = STUDY | {"model": STUDY["model"] | {"device": "cuda", "batch_size": 3}}
-    claim(tmp_path, elsewhere, "caploc locate").close()  # where it runs changes no outcome
+    begin(tmp_path, elsewhere)  # where it runs changes no outcome
     with pytest.raises(FolderTaken, match=r"belongs to another run \(exclude \[\], not \['L0H1'\]"):
-        claim(tmp_path, STUDY | {"exclude": ["L0H1"]}, "caploc locate")
+        begin(tmp_path, STUDY | {"exclude": ["L0H1"]})
     other = STUDY | {"exclude": ["L0H1"], "task": "another"}
     with pytest.raises(FolderTaken, match=r"another run \(task '.*', not 'another'; exclude"):
-        claim(tmp_path, other, "caploc locate")
+        begin(tmp_path, other)
 
 
 def test_the_folder_of_several_studies_is_no_run(tmp_path):
     (tmp_path / STUDIES).write_text("{}")
     with pytest.raises(FolderTaken, match="holds several studies"):
-        claim(tmp_path, STUDY, "caploc locate")
-    claim(tmp_path / "one", STUDY, "caploc locate").close()
+        begin(tmp_path, STUDY)
+    begin(tmp_path / "one", STUDY)
 
 
 def test_a_file_and_a_folder_of_a_model_are_no_run(tmp_path):
     (tmp_path / "notes").write_text("")
     with pytest.raises(BadOption, match="notes is a file"):
-        claim(tmp_path / "notes", STUDY, "")
+        begin(tmp_path / "notes", STUDY)
     (tmp_path / "config.json").write_text("{}")
     with pytest.raises(FolderTaken, match="holds a model"):
-        claim(tmp_path, STUDY, "")
+        begin(tmp_path, STUDY)
     assert not (tmp_path / "rows.sqlite").exists()
 
 
@@ -57,7 +66,7 @@ def test_what_holds_no_finished_run_is_told_apart(tmp_path):
         return str(refused.value)
 
     assert "is no finished run; name the folder of one, or a model" in told(tmp_path / "gone")
-    claim(tmp_path / "one", STUDY, "caploc locate").close()
+    begin(tmp_path / "one", STUDY)
     assert "its run has not ended, or is of another command: wait" in told(tmp_path / "one")
     (tmp_path / "one" / RESULT).write_text("{}")
     assert f"name one of the runs in it, such as {tmp_path / 'one'}." in told(tmp_path)
@@ -68,8 +77,31 @@ def test_what_holds_no_finished_run_is_told_apart(tmp_path):
 
 def test_a_run_does_not_go_on_with_other_examples(tmp_path):
     """Its rows would be of some, and its report of others."""
-    claim(tmp_path, STUDY, "caploc locate", {"a.yaml": "1"}).close()
-    claim(tmp_path, STUDY, "caploc locate", {"a.yaml": "1", "b.yaml": "2"}).close()
-    claim(tmp_path, STUDY, "caploc locate").close()
+    begin(tmp_path, STUDY, {"a.yaml": "1"})
+    begin(tmp_path, STUDY, {"a.yaml": "1", "b.yaml": "2"})
+    begin(tmp_path, STUDY)
     with pytest.raises(FolderTaken, match="The examples of a.yaml are not those that"):
-        claim(tmp_path, STUDY, "caploc locate", {"a.yaml": "3"})
+        begin(tmp_path, STUDY, {"a.yaml": "3"})
+
+
+def test_a_run_without_a_row_leaves_what_was_there_before_alone(tmp_path):
+    """And the folders in which it lay; what somebody else wrote meanwhile keeps all of it."""
+    with pytest.raises(UserError), claim(tmp_path / "runs" / "one", STUDY, ""):
+        raise UserError("The model cannot be loaded.")
+    assert not [*tmp_path.iterdir()]
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "notes").write_text("mine")
+    with pytest.raises(UserError), claim(tmp_path / "run", STUDY, ""):
+        raise UserError("The model cannot be loaded.")
+    assert [each.name for each in (tmp_path / "run").iterdir()] == ["notes"]
+    with pytest.raises(UserError), claim(tmp_path / "run", STUDY, ""):
+        (tmp_path / "run" / "scores.json").write_text("{}")
+        raise UserError("The disk is full.")
+    assert {"run.json", "scores.json"} <= {each.name for each in (tmp_path / "run").iterdir()}
+
+
+def test_a_run_with_a_row_stays_when_it_fails(tmp_path):
+    with pytest.raises(UserError), claim(tmp_path, STUDY, "") as store:
+        store.add(store.question_id(QUESTION), [ROW])
+        raise UserError("The model cannot be loaded.")
+    begin(tmp_path, STUDY)

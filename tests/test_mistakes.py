@@ -21,6 +21,7 @@ FILES = {
     "broken.jsonl": f'{ROW}{{"prompt": "colour\n',
     "page.jsonl": "<!doctype html><title>404</title>\n",
     "other.csv": "question,reply\n1,2\n",
+    "pairs.csv": "prompt,answer\n" + "".join(f"{n} b, c\n" for n in range(12)),
     "twice.csv": "prompt,answer\n" + "".join(f"{n} b, c\n" for n in range(12)) + "3 b, d\n",
     "broken.yaml": "task: [unclosed",
     "nameless.yaml": "dataset_path: json\n",
@@ -39,6 +40,7 @@ MISTAKES = [
     # the model
     ("locate no/such/folder --task words/past", "There is no folder 'no/such/folder'"),
     ("locate Qwen/Qwen3-4BB --task words/past", "'Qwen/Qwen3-4BB' is neither a folder here nor"),
+    ("locate folder --task pairs.csv", "folder has no config.json"),
     ("locate smolm2 --task words/past", "no model 'smolm2'. Did you mean 'smollm2'"),
     ("locate gemma3-270m --task words/past", "run `caploc models fetch gemma3-270m` first"),
     ("models fetch smolm2", "no model 'smolm2'. Did you mean 'smollm2'"),
@@ -140,11 +142,18 @@ def typed(monkeypatch, capsys, command):
     return ended.value.code, said.out + said.err
 
 
+def below(place):
+    """All that lies in a folder."""
+    return set(place.rglob("*"))
+
+
 @pytest.mark.parametrize(("command", "said"), MISTAKES, ids=[row[0] for row in MISTAKES])
 def test_a_mistake_is_one_sentence(place, monkeypatch, capsys, command, said):
+    before = below(place)
     code, printed = typed(monkeypatch, capsys, command)
     assert code == 2
     assert re.search(said, printed), printed
+    assert below(place) == before
     assert "Traceback" not in printed and UNFORESEEN not in printed
 
 

@@ -1,5 +1,6 @@
 """What a run says beforehand of its rows is kept, and what it says as it goes."""
 
+import json
 import re
 from dataclasses import asdict, replace
 
@@ -8,7 +9,7 @@ import torch
 
 from caploc.declaration import ModelOptions, Study
 from caploc.errors import FolderTaken
-from caploc.folder import claim
+from caploc.folder import RUN
 from caploc.models import loading
 from caploc.options import Settings
 from caploc.progress import Silent
@@ -105,7 +106,7 @@ def test_a_quicker_dtype_is_told_before_anything_is_measured(tmp_path, monkeypat
 
 
 def test_a_folder_of_another_study_is_refused_before_anything_is_promised(tmp_path):
-    claim(tmp_path, asdict(replace(CSS, method="csb")), "").close()
+    (tmp_path / RUN).write_text(json.dumps({"study": asdict(replace(CSS, method="csb"))}))
     watched = Watched()
     with pytest.raises(FolderTaken, match="belongs to another run"):
         run_study(CSS, tmp_path, watched)

@@ -2,17 +2,18 @@
 
 import json
 import os
-from collections.abc import Mapping
-from contextlib import suppress
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from caploc.errors import BadOption, FolderTaken, StoreFailed, UserError
+from caploc.errors import BadOption, CaplocError, FolderTaken, StoreFailed, UserError
 from caploc.files import whole_text, writing
 from caploc.naming import is_file, is_folder
 from caploc.process import redacted, without_secrets
-from caploc.store import Store
+from caploc.store import LOCK, Store, hold_folder, holds_rows
 
 RUN, RESULT, ANSWERS, ROWS = "run.json", "result.json", "answers.json", "rows.sqlite"
 EVALUATION, CURVE, INTERACTIONS = "evaluation.json", "curve.json", "interactions.json"
@@ -22,15 +23,19 @@ OVERLAP, CONTROLS = "overlap.json", "controls.json"
 LEDGER = "ledger.jsonl"
 PROGRESS = "progress.json"  # while the run goes on
 STUDIES = "studies.json"  # marks a folder of several studies, which share its rows
+PAIRS = "examples.parquet"  # in a folder of its own: pairs that a program or a file hands over
+# What is in a run's folder before its first row.
+BEGUN = (RUN, PROGRESS, STUDIES, ROWS, f"{ROWS}-wal", f"{ROWS}-shm", LOCK)
 TOLD = 6  # differences that a sentence names
 # Which command leaves a file that others read; `locate` the rest.
 WRITERS = {NEURONS: "neurons locate", ENHANCEMENT: "neurons enhance"}
 PACKAGES = ("caploc", "torch", "transformers", "lm_eval", "scikit-learn", "numpy")
 
 
+@contextmanager
 def claim(
     folder: Path, study: dict[str, Any], command: str, data: Mapping[str, str] | None = None
-) -> Store:
+) -> Iterator[Store]:
     """Open a run folder for a study, making it if it does not exist.
 
     `data` has a digest of the examples of each task whose file is the user's. Raises FolderTaken if
@@ -43,8 +48,7 @@ def claim(
             f"{folder} holds several studies, each in a folder of its own, and their rows; choose "
             "another --out."
         )
-    store = Store(rows_file(folder))
-    try:
+    with clean_if_empty(folder), Store(rows_file(folder)) as store:
         make(folder)
         earlier = read_json(folder / RUN) if (folder / RUN).exists() else None
         if earlier is not None:
@@ -53,10 +57,39 @@ def claim(
             run = {"study": study, "command": command, "versions": package_versions()}
             run |= {"data": dict(data)} if data else {}
             write_json(folder / RUN, run)
-    except BaseException:
-        store.close()
-        raise
-    return store
+        yield store
+
+
+@contextmanager
+def clean_if_empty(folder: Path) -> Iterator[None]:
+    """Delete what the block made of a run folder if no row is stored when it ends.
+
+    What was there before stays, and everything does where something else was written too.
+    """
+    missing = [each for each in (folder, *folder.parents) if not each.exists()]
+    before = set(folder.iterdir()) if is_folder(folder) else set()
+    try:
+        yield
+    finally:
+        with suppress(CaplocError, OSError):  # a failure of the block itself says more
+            if is_folder(folder):
+                delete_begun(folder, before)
+            for each in missing:
+                each.rmdir()
+
+
+def delete_begun(folder: Path, before: set[Path]) -> None:
+    """Delete a run without rows, but for what was there before; raises FolderTaken, OSError."""
+    with hold_folder(folder):  # another process may have begun in it meanwhile
+        new = set(folder.iterdir()) - before
+        pairs = {each for each in new if is_file(each / PAIRS)}
+        begun = all(each.name in BEGUN for each in new - pairs)
+        if not begun or holds_rows(rows_file(folder)):
+            return
+        for each in pairs:
+            shutil.rmtree(each)
+        for each in new - pairs:
+            each.unlink(missing_ok=True)
 
 
 def check_out(folder: Path) -> Path:

@@ -17,6 +17,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from caploc.engine.batch import BatchEngine
 from caploc.errors import BadData, BadOption
+from caploc.folder import PAIRS
 from caploc.models.guard import model_ends
 from caploc.models.loading import LoadedModel, prove_model
 from caploc.models.placement import weights_wait
@@ -172,7 +173,7 @@ def write_task(
     place = folder / name_examples(pairs, scored, join, name)
     place.mkdir(parents=True, exist_ok=True)
     # a table that says what is text: of JSON a reader would make times of dates
-    pd.DataFrame(examples, dtype="string").to_parquet(place / "examples.parquet", index=False)
+    pd.DataFrame(examples, dtype="string").to_parquet(place / PAIRS, index=False)
     ways: dict[str, Any] = {"output_type": "loglikelihood", "doc_to_target": "{{join}}{{answer}}"}
     if scored:
         ways = {
@@ -188,7 +189,7 @@ def write_task(
     task = {
         "task": "your task" if name == EXAMPLES else name,
         "dataset_path": "parquet",
-        "dataset_kwargs": {"data_files": {"test": str((place / "examples.parquet").absolute())}},
+        "dataset_kwargs": {"data_files": {"test": str((place / PAIRS).absolute())}},
         "test_split": "test",
         "doc_to_text": "{{prompt}}",
         "target_delimiter": "",

@@ -17,7 +17,7 @@ from caploc.engine import check_engine
 from caploc.errors import BadOption
 from caploc.evaluation import curve as measure_curve
 from caploc.findings import StudyFindings as Record
-from caploc.folder import RESULT
+from caploc.folder import RESULT, clean_if_empty
 from caploc.given import (
     GivenScorer,
     Pairs,
@@ -198,18 +198,18 @@ def locate(  # noqa: PLR0913  (what is no option of a study is its own parameter
     kind = {options.get("components", HEADS)} - {HEADS}
     way = options.get("method", Study.method)
     folder = Path(out or default_folder(short, way, *kind, called))
-    name = name_task(wanted, folder, score is not None, join)
     if not isinstance(wanted, str) and not quiet:
         warn_of_few_pairs(len(wanted))
-    said = with_general_task(options | {"task": name})
-    study = build(Study, said | {"model": loading})
-    check_read(options.keys() & flags(Study).keys(), [study.method], study.settings.goal)
-    check_listed(study.named_tasks)
-    first = [loading.name if isinstance(model, str) else model, task]
-    first += [] if asked is None else [asked]
-    call = call_of(first, {**loads, **options, "out": str(folder)})
-    check_engine(loading.backend)
     with ExitStack() as stack:
+        stack.enter_context(clean_if_empty(folder))
+        name = name_task(wanted, folder, score is not None, join)
+        study = build(Study, with_general_task(options | {"task": name}) | {"model": loading})
+        check_read(options.keys() & flags(Study).keys(), [study.method], study.settings.goal)
+        check_listed(study.named_tasks)
+        first = [loading.name if isinstance(model, str) else model, task]
+        first += [] if asked is None else [asked]
+        call = call_of(first, {**loads, **options, "out": str(folder)})
+        check_engine(loading.backend)
         progress = stack.enter_context(console.progress(quiet))
         engine = stack.enter_context(answering(loaded, loading.backend)) if loaded else None
         found = run_study(study, folder, progress, command=call, engine=engine, score=scorer)

@@ -13,6 +13,7 @@ from caploc.cli import options
 from caploc.cli.options import Without, option
 from caploc.components import HEADS
 from caploc.declaration import Study, check_places, check_read, with_general_task
+from caploc.folder import clean_if_empty
 from caploc.naming import DEFAULT_MODEL, default_folder
 from caploc.options import Settings, build
 from caploc.pairs import is_pairs
@@ -74,14 +75,14 @@ def locate(
 
     said |= {"workers": asked}
     beside = {"also": first.other_tasks, "spare": first.spare, "twin": first.twins}
-    said |= {name: options.with_pairs(given, folder) for name, given in beside.items() if given}
-    studies = [
-        build(Study, with_general_task(said | {"task": name, "method": way}))
-        for name in options.with_pairs(tasks, folder)
-        for way in methods
-    ]
     code.check()
-    with output.progress() as progress:
+    with clean_if_empty(folder), output.progress() as progress:
+        said |= {name: options.with_pairs(given, folder) for name, given in beside.items() if given}
+        studies = [
+            build(Study, with_general_task(said | {"task": name, "method": way}))
+            for name in options.with_pairs(tasks, folder)
+            for way in methods
+        ]
         found = locate_all(studies, folder, progress, command=options.command_line())
     results = [outcome.result for outcome in found.outcomes if outcome.result]
     if output.as_json:

@@ -8,6 +8,7 @@ from caploc.cli import options
 from caploc.cli.options import option
 from caploc.declaration import ModelOptions, check_places
 from caploc.errors import BadOption
+from caploc.folder import clean_if_empty
 from caploc.naming import default_folder
 from caploc.options import Mode, TaskOptions, build
 
@@ -52,16 +53,16 @@ def evaluate(
     from caploc.evaluation import evaluate as run
 
     folder = out or default_folder(model, "evaluate", heads or "intact", *task)
-    evaluation = Evaluation(
-        loaded,
-        tuple(parse_components(heads)),
-        tuple(options.with_pairs(options.split_names(task), folder)),
-        asked,
-        limit,
-        mode,
-    )
     code.check()
-    with output.progress() as progress:
+    with clean_if_empty(folder), output.progress() as progress:
+        evaluation = Evaluation(
+            loaded,
+            tuple(parse_components(heads)),
+            tuple(options.with_pairs(options.split_names(task), folder)),
+            asked,
+            limit,
+            mode,
+        )
         result = run(evaluation, folder, progress, command=options.command_line())
     written = f"Written: {folder / 'evaluation.json'}"
     told = *tables.tell_losses(result), written

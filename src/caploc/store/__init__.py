@@ -155,6 +155,14 @@ def reading(path: Path) -> Iterator[sqlite3.Connection]:
         raise StoreFailed(sentence(path, error)) from error
 
 
+def holds_rows(path: Path) -> bool:
+    """Tell whether a file that may not be there holds a row; raises StoreFailed."""
+    if not path.is_file():
+        return False
+    with reading(path) as database:
+        return bool(database.execute("SELECT 1 FROM rows LIMIT 1").fetchone())
+
+
 def schema_of(database: sqlite3.Connection) -> int:
     """The schema of a file, 0 for a new one."""
     (schema,) = database.execute("PRAGMA user_version").fetchone()

@@ -21,8 +21,8 @@ from caploc.folder import (
     RESULT,
     RUN,
     STUDIES,
+    clean_if_empty,
     finished_in,
-    make,
     package_versions,
     question,
     read_json,
@@ -240,8 +240,7 @@ def run_and_report(
 @contextmanager
 def lock_studies(folder: Path, names: Sequence[str]) -> Iterator[None]:
     """Keep other processes out of a folder of studies that share rows, and mark it as one."""
-    make(folder)
-    with hold_folder(folder):
+    with clean_if_empty(folder), hold_folder(folder):
         marked = folder / STUDIES
         known = read_contents(marked)["studies"] if marked.exists() else []
         every = list(dict.fromkeys([*known, *names]))
