@@ -28,7 +28,7 @@ def test_the_strongest_leads_where_the_others_break_another_task_too(tmp_path):
     checked = result.validation
     assert result.top == [first] and checked.costly == [second] and not checked.unconfirmed
     assert [row.head for row in result.heads if row.selected] == [first]
-    assert checked.strongest.head == first and checked.strongest.task == checked.task
+    assert checked.strongest.head == first and checked.strongest.task.change == checked.task.change
     assert checked.task.knocked_out.score == pytest.approx(truth.accuracy([first]))
     assert [each.knocked_out.score for each in checked.other_tasks] == [1.0]
     assert [member.head for member in checked.members.heads] == [first]

@@ -27,14 +27,14 @@ from caploc.naming import placed
 from caploc.options import build
 from caploc.progress import Progress
 from caploc.recovery import paired_standard_error
-from caploc.result import Result
+from caploc.result import Lost, Result
 from caploc.stats.localization import HeadCost, Intact, judge_universality
 from caploc.studies.file import Place, StudyFile, folder_names
 from caploc.study import Study
 from caploc.tasks.catalog import TaskOptions
 from caploc.tasks.task import Task
 from caploc.validation import Comparison, score_both, scored_differences
-from caploc.validation.failures import categorize_failures
+from caploc.validation.lost import find_lost
 
 WIDTH = 1.96  # standard errors on either side of a 95 % interval
 CLEAR = 2.0  # standard errors that an intact score must lie above chance
@@ -298,10 +298,9 @@ class Measured:
         """Average the scores of benchmarks."""
         return mean_of([self.score(each, heads) for each in benchmarks])
 
-    def failures(self, benchmark: Benchmark, heads: Sequence[Head]) -> dict[str, Any]:
-        """Sort the answers by how they fail."""
-        both = self.compare(benchmark, heads)
-        return categorize_failures(both.task, both.intact_rows, both.knocked_out_rows).as_dict()
+    def lost(self, benchmark: Benchmark, heads: Sequence[Head]) -> Lost:
+        """Find the lost answers, and what stands in their place."""
+        return find_lost(self.compare(benchmark, heads))
 
     def ranking(self, benchmark: Benchmark, label: str = "") -> list[Head]:
         """Return the heads that a search found for a benchmark, the most needed first.

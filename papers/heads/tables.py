@@ -20,7 +20,6 @@ from papers.heads.localization import (
 from papers.heads.measured import KNOWLEDGE, LEVEL, Benchmark, Measured, Scored
 
 LONGEST = 90  # characters of an answer shown in a cell
-KINDS = 4  # of answers shown in a cell
 FEWEST_MODELS = 3  # whose order can be right or wrong
 Row = dict[str, Any]
 Rows = Iterator[Row]
@@ -327,26 +326,19 @@ def failures(model: Measured) -> Rows:
         for name, heads in sets:
             if not heads:
                 continue
-            found = model.failures(benchmark, heads)
-            kinds = {kind: each for kind, each in found["categories"].items() if each["count"]}
-            ordered = sorted(kinds, key=lambda kind: -kinds[kind]["count"])
-            shares = [f"{kind} {100 * kinds[kind]['share']:.0f} %" for kind in ordered[:KINDS]]
+            lost = model.lost(benchmark, heads)
+            shares = [
+                f"{kind} {100 * count / lost.count:.0f} %" for kind, count in lost.kinds.items()
+            ]
+            answers = [" ".join(str(pair.knocked_out).split())[:LONGEST] for pair in lost.samples]
             yield {
                 "task": benchmark.label,
                 "heads knocked out": name,
                 "score": score_of(model.score(benchmark, heads)),
-                "lost": found["verdict"] or "open",
-                "kinds of answers": ", ".join(shares) or NOTHING,
-                "for example": next(examples(found, ordered), NOTHING),
+                "lost": f"{lost.count} of {lost.examples}",
+                "in their place": ", ".join(shares) or NOTHING,
+                "for example": next((f"“{text}”" for text in answers), NOTHING),
             }
-
-
-def examples(found: Mapping[str, Any], ordered: Sequence[str]) -> Iterator[str]:
-    """Yield the beginning of an answer of each kind that is not right, on one line."""
-    for kind in ordered:
-        samples = found["samples"].get(kind) or []
-        if kind != "right" and samples:
-            yield f"“{' '.join(str(samples[0]['knocked_out']).split())[:LONGEST]}”"
 
 
 def choice(model: Measured) -> Rows:

@@ -1,6 +1,6 @@
 """What holds of the heads that a search found: which of them are named, and what they break."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from caploc import designs
@@ -10,10 +10,9 @@ from caploc.measurement import Meter
 from caploc.models.loading import LoadedModel
 from caploc.options import ZERO
 from caploc.result import (
-    Failures,
     Frontier,
     HeadAction,
-    Member,
+    Lost,
     Members,
     Strongest,
     TaskComparison,
@@ -23,17 +22,15 @@ from caploc.result import (
 from caploc.search import column_mask
 from caploc.session import SearchResult, Session
 from caploc.validation import Check, Comparison, draw_curve, held_out, score_both
-from caploc.validation.categories import Category
-from caploc.validation.failures import LabelledFailures, categorize_failures
 from caploc.validation.frontier import (
     CONFIRMED,
     Promise,
     frontier_note,
     judge_frontier,
 )
+from caploc.validation.lost import find_lost
 from caploc.validation.members import confirm_members, measure_members
 from caploc.validation.text import measure_text
-from caploc.verdict import list_lost
 
 ENOUGH = 0.5  # of what a set takes, that one of its heads must take to be named in its place
 
@@ -59,7 +56,6 @@ class Scores:
     """What every task scores before and after, by name; the study's own task is the first."""
 
     answers: dict[str, Comparison]
-    failures: dict[str, LabelledFailures]
     tasks: dict[str, TaskComparison]
 
     @classmethod
@@ -72,17 +68,13 @@ class Scores:
             )
             for name in session.tasks
         }
-        failures = {
-            name: categorize_failures(each.task, each.intact_rows, each.knocked_out_rows)
-            for name, each in answers.items()
-        }
         tasks = {
-            name: each.result(failures[name].plain()).model_copy(
+            name: each.result().model_copy(
                 update={"twin": name != study.task and study.is_twin(name)}
             )
             for name, each in answers.items()
         }
-        return cls(answers, failures, tasks)
+        return cls(answers, tasks)
 
     @property
     def others(self) -> list[TaskComparison]:
@@ -104,14 +96,13 @@ class Scores:
 class Checks:
     """What was checked of the heads `chosen`, which are those that are named.
 
-    `answers` are those to the task before and after, `labels` say of what kind each is.
+    `answers` are those to the task before and after.
     """
 
     chosen: list[int]
     notes: list[str]
     validation: Validation
     answers: Comparison
-    labels: Mapping[int, Category]
 
 
 def validate(session: Session, search: SearchResult) -> Checks:
@@ -119,12 +110,8 @@ def validate(session: Session, search: SearchResult) -> Checks:
     study = session.study
     naming = choose_specific(session, search) if study.seeks_specific else choose(session, search)
     scores = Scores.measure(session, search, naming.chosen)
-    strongest, action = None, None
-    if first := naming.chosen:
-        members = measure_members(naming.check, first)
-        column = min(zip(first, members, strict=True), key=lambda each: effect_of(each[1]))[0]
-        action = show_action(session, scores.failures[study.task], column)
-    if len(first) > 1:
+    strongest, column = None, find_strongest(naming)
+    if column is not None and len(naming.chosen) > 1:
         alone = Scores.measure(session, search, [column])
         strongest = Strongest(
             head=str(session.grid.components[column]),
@@ -134,6 +121,8 @@ def validate(session: Session, search: SearchResult) -> Checks:
         if not study.seeks_specific and is_cleaner(alone, scores, study.task):
             costly = [each for each in naming.chosen if each != column]
             naming, scores = replace(naming, chosen=[column], costly=costly), alone
+    answers = scores.answers[study.task]
+    task, lost = scores.tasks[study.task], find_lost(answers)
     held, random = held_out(naming.check, replace(search.found, chosen=naming.chosen))
     names = session.grid.components
     return Checks(
@@ -143,9 +132,9 @@ def validate(session: Session, search: SearchResult) -> Checks:
             unconfirmed=[str(names[column]) for column in naming.unconfirmed],
             costly=[str(names[column]) for column in naming.costly],
             strongest=strongest,
-            action=action,
+            action=show_action(session, lost, column),
             text=compare_text(session, naming.chosen),
-            task=scores.tasks[study.task],
+            task=task.model_copy(update={"lost": lost}),
             controls=random,
             held_out=held,
             other_tasks=scores.others,
@@ -156,20 +145,27 @@ def validate(session: Session, search: SearchResult) -> Checks:
                 heads=measure_members(naming.check, naming.chosen),
             ),
         ),
-        answers=scores.answers[study.task],
-        labels=scores.failures[study.task].labels,
+        answers=answers,
     )
 
 
-def show_action(session: Session, failures: Failures, column: int) -> HeadAction | None:
+def find_strongest(naming: Naming) -> int | None:
+    """Return the named head that takes most alone; None without heads."""
+    members = measure_members(naming.check, naming.chosen)
+    pairs = zip(naming.chosen, members, strict=True)
+    column, _ = min(pairs, key=lambda each: each[1].alone.effect or 0.0, default=(None, None))
+    return column
+
+
+def show_action(session: Session, lost: Lost, column: int | None) -> HeadAction | None:
     """Describe what a head does on the first lost example; None where there is none."""
     from caploc.validation.action import describe_action  # loads the engine of this process
 
-    lost = [pair.example for pair in list_lost(failures) if pair.example is not None]
+    example = lost.samples[0].example if lost.samples else None
+    if example is None or column is None:
+        return None
     component = session.grid.components[column]
-    return (
-        describe_action(session.meters.engine, session.task, lost[0], component) if lost else None
-    )
+    return describe_action(session.meters.engine, session.task, example, component)
 
 
 def compare_text(session: Session, columns: Sequence[int]) -> TextChange | None:
@@ -182,11 +178,6 @@ def compare_text(session: Session, columns: Sequence[int]) -> TextChange | None:
         return None
     mask = session.grid.cut_mask(column_mask(session.grid.size, columns)[None])[0]
     return measure_text(loaded, mask)
-
-
-def effect_of(member: Member) -> float:
-    """Return what a head changes alone; 0 where that is not known."""
-    return member.alone.effect or 0.0
 
 
 def is_cleaner(alone: Scores, together: Scores, task: str) -> bool:

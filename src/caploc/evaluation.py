@@ -17,7 +17,7 @@ from caploc.report.page import curve_of, rewrite_page
 from caploc.result import SCHEMA, GridShape, RunCost, TaskComparison
 from caploc.tasks.catalog import check_data, check_task_name
 from caploc.validation import Comparison, check_limit, draw_curve, score_both
-from caploc.validation.failures import categorize_failures
+from caploc.validation.lost import find_lost
 
 
 @dataclass(frozen=True)
@@ -91,9 +91,8 @@ def evaluate(
 def scores_of(compared: Comparison, cut: bool) -> TaskComparison:
     """One task's scores; what was not asked is None."""
     if not cut:
-        return compared.result(None).model_copy(update={"knocked_out": None, "change": None})
-    rows = compared.intact_rows, compared.knocked_out_rows
-    return compared.result(categorize_failures(compared.task, *rows).plain())
+        return compared.result().model_copy(update={"knocked_out": None, "change": None})
+    return compared.result(find_lost(compared))
 
 
 def curve(

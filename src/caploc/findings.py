@@ -29,8 +29,7 @@ from caploc.result import (
 )
 from caploc.search import METHODS, Found
 from caploc.session import SearchResult, Session
-from caploc.tasks.task import responses_from_json
-from caploc.validation.failures import answer_pair
+from caploc.validation.lost import show_pair
 from caploc.verdict import written
 from caploc.wording import called
 
@@ -60,7 +59,7 @@ def write_findings(folder: Path, result: Result, checks: Checks) -> StudyFinding
     answers = shown_answers(checks)
     write_json(folder / RESULT, written(result))
     write_json(folder / ANSWERS, [answer.as_dict() for answer in answers])
-    return StudyFindings(result, folder, write_report(folder, result, answers))
+    return StudyFindings(result, folder, write_report(folder, result))
 
 
 def build_result(session: Session, search: SearchResult, checks: Checks, command: str) -> Result:
@@ -212,16 +211,4 @@ def shown_answers(checks: Checks) -> list[AnswerPair]:
     first = checks.answers
     pairs = list(zip(first.intact_rows, first.knocked_out_rows, strict=True))
     pairs.sort(key=lambda pair: pair[0].outcome == pair[1].outcome)
-    task = first.task
-    return [
-        answer_pair(
-            task,
-            before.number,
-            responses_from_json(before.responses),
-            responses_from_json(after.responses),
-            intact_outcome=number(before.outcome),
-            knocked_out_outcome=number(after.outcome),
-            kind=checks.labels.get(before.number),
-        )
-        for before, after in pairs[:SHOWN]
-    ]
+    return [show_pair(first.task, *pair) for pair in pairs[:SHOWN]]

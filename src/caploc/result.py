@@ -93,21 +93,21 @@ class Change(Record):
     examples: Count | None = None
 
 
-class Share(Record):
-    """Some of a number of examples, and their share with its 95 % interval (Wilson's).
+class Status(StrEnum):
+    """What knocking the heads out did to one answer."""
 
-    The share is None of no examples; `broken` is said of categories of answers only.
-    """
-
-    broken: bool | None = None
-    count: Count
-    share: Number | None = None
-    low: Number | None = None
-    high: Number | None = None
+    LOST = "lost"
+    GAINED = "gained"
+    REWORDED = "reworded"  # another text, scored the same
+    UNCHANGED = "unchanged"
+    UNKNOWN = "not measured"
 
 
 class AnswerPair(Record):
-    """An example, answered with and without the chosen heads, as a reader sees it."""
+    """An example, answered with and without the chosen heads, as a reader sees it.
+
+    `kind` says what stands in the place of a lost answer.
+    """
 
     example: Count | None = None
     prompt: str | None = None
@@ -118,19 +118,24 @@ class AnswerPair(Record):
     knocked_out_outcome: Number | None = None
     kind: Name | None = None
 
+    @property
+    def status(self) -> Status:
+        """What became of the answer; outcomes are better when higher.
 
-class Common(Record):
-    """An answer that far too many examples got; `usual` is the share that would be no surprise.
-
-    Of a multiple choice it is the choice's position, from 1, among `choices`; else `choices` is
-    None, and the answer is in lower case and without the marks around it.
-    """
-
-    answer: Name | int
-    choices: Count | None = None
-    count: Count
-    share: Number
-    usual: Number
+        Log-probabilities never come out exactly alike, so there an answer whose text is the same is
+        unchanged whatever its outcome, and so is one that is itself a log-probability.
+        """
+        before, after = self.intact_outcome, self.knocked_out_outcome
+        texts = self.intact, self.knocked_out
+        if None in texts and (before is None or after is None):
+            return Status.UNKNOWN
+        read_off = all(text is not None and text.startswith(READ_OFF) for text in texts)
+        same_text = read_off or (texts[0] == texts[1] and None not in texts)
+        if same_text and (before == after or not {before, after} <= {0.0, 1.0}):
+            return Status.UNCHANGED
+        if before is not None and after is not None and before != after:
+            return Status.LOST if after < before else Status.GAINED
+        return Status.UNCHANGED if None in texts or same_text else Status.REWORDED
 
 
 class BeforeAfter(Record):
@@ -140,26 +145,16 @@ class BeforeAfter(Record):
     knocked_out: Number | None = None
 
 
-class Failures(Record):
-    """What became of a task's answers.
+class Lost(Record):
+    """The answers that were lost of the `examples` asked, and a few of them.
 
-    `examples` are those scored in both, and shares are of them; `unscored` are the rest of those
-    asked in both. `harmed` counts the malformed ones, and those newly wrong beyond those newly
-    right; `broken` is the malformed part. `categories` and `samples` lack what did not occur.
-
-    `verdict` is `unharmed`, `speech` (most of the harm is broken answers), `capability` (little of
-    it is), `mixed`, or None where that cannot be told.
+    `kinds` counts them by what stands in their place, the most frequent first.
     """
 
-    task: Name | None = None
-    examples: Count | None = None
-    unscored: Count | None = None
-    verdict: Name | None = None
-    harmed: Share | None = None
-    broken: Share | None = None
-    categories: dict[Name, Share] = {}
-    common: list[Common] = []
-    samples: dict[Name, list[AnswerPair]] = {}
+    count: Count
+    examples: Count
+    kinds: dict[Name, Count] = {}
+    samples: list[AnswerPair] = []
 
 
 class TaskComparison(Record):
@@ -175,7 +170,7 @@ class TaskComparison(Record):
     intact: Score | None = None
     knocked_out: Score | None = None
     change: Change | None = None
-    failures: Failures | None = None
+    lost: Lost | None = None
 
     @property
     def scores(self) -> tuple[float | None, float | None]:

@@ -5,14 +5,13 @@ from typing import TYPE_CHECKING, Any
 
 from caploc.contents import TaskScores
 from caploc.report.card import cells, label
-from caploc.result import Change, Effect, Failures, Result, Score
+from caploc.result import Change, Effect, Lost, Result, Score
 from caploc.verdict import make_card, read_change
 from caploc.wording import (
     SPACE,
     Unit,
     called,
     counted,
-    inline,
     percent,
     unit_of,
     unit_of_metric,
@@ -24,12 +23,6 @@ if TYPE_CHECKING:  # it would load torch, which help and completion do without
     from caploc.studies.running import Outcome
 
 MOST_SHOWN = 25  # interactions
-MOST_KINDS = 3  # kinds of answers that are named
-LOST = {
-    "capability": "content is lost",
-    "speech": "the question is no longer answered",
-    "mixed": "content and form are lost",
-}
 INTERVAL = "95 % interval"  # the heading of a column
 UNIVERSAL = {"universal": "yes", "not universal": "no", "open": "open"}
 
@@ -43,15 +36,12 @@ def format_with_error(point: Score, unit: Unit) -> str:
     return f"{unit.score(point.score)} ±{SPACE}{unit.error(point.stderr)}"
 
 
-def describe_loss(failures: Failures | None) -> str:
-    """Write what became of the answers, if some were lost, and the share of each kind of answer."""
-    words = LOST.get(failures.verdict or "") if failures else None
-    if failures is None or words is None:
+def describe_lost(lost: Lost | None) -> str:
+    """Write how many answers were lost, and what stands in their place."""
+    if not lost or not lost.count:
         return ""
-    kinds = {kind: part.share for kind, part in failures.categories.items() if part.share}
-    kinds.pop("right", None)
-    first = sorted(kinds, key=lambda kind: -(kinds[kind] or 0.0))[:MOST_KINDS]
-    return f"{words}: " + ", ".join(f"{percent(kinds[kind] or 0)} {inline(kind)}" for kind in first)
+    kinds = ", ".join(f"{count:,} {kind}" for kind, count in lost.kinds.items())
+    return f"{lost.count:,} of {lost.examples:,} answers lost: {kinds}"
 
 
 def write_change(change: Change | None, unit: Unit) -> list[str]:
@@ -93,7 +83,7 @@ def evaluation_table(found: TaskScores) -> Table:
 
 def tell_losses(found: TaskScores) -> list[str]:
     """Say for each task what of its answers is lost, or that none was right to begin with."""
-    told = [(called(row.name), describe_loss(row.failures)) for row in found.tasks]
+    told = [(called(row.name), describe_lost(row.lost)) for row in found.tasks]
     none = "no answer is right to begin with; see whether it is asked as it should be"
     rows = [row for row in found.tasks if row.scores[0] == 0.0 and row.higher_is_better]
     told += [(called(row.name), none) for row in rows]

@@ -6,11 +6,9 @@ from typing import Any
 from caploc.naming import TWIN, ZERO_SHOT
 from caploc.result import (
     READ_OFF,
-    AnswerPair,
     Card,
     CardRow,
     Change,
-    Failures,
     Result,
     RowKind,
     Said,
@@ -328,8 +326,8 @@ def read_change(change: Change | None) -> Said | None:
 
 def pick_samples(result: Result) -> Iterator[Sample]:
     """Yield the first lost answers."""
-    failures = result.validation.task.failures
-    for pair in list_lost(failures)[:SAMPLES] if failures and result.top else ():
+    lost = result.validation.task.lost
+    for pair in lost.samples[:SAMPLES] if lost and result.top else ():
         yield Sample(
             prompt=shorten_prompt(pair.prompt or ""),
             intact=sample_answer(pair.intact, pair.gold),
@@ -353,14 +351,6 @@ def first_said(answer: str, gold: str) -> str:
         return gold
     _, _, instead = answer.partition("(its first choice is ")
     return instead.removesuffix(")").strip("'\"") or "another answer"
-
-
-def list_lost(failures: Failures) -> list[AnswerPair]:
-    """List the samples of answers that went wrong: right ones first, of the most frequent kinds."""
-    kinds = [kind for kind in failures.samples if kind != "right" and kind in failures.categories]
-    kinds.sort(key=lambda kind: -failures.categories[kind].count)
-    pairs = [pair for kind in kinds for pair in failures.samples[kind]]
-    return sorted(pairs, key=lambda pair: (pair.intact or "").strip() != (pair.gold or "").strip())
 
 
 def shorten_prompt(prompt: str) -> str:

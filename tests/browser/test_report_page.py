@@ -13,7 +13,7 @@ from playwright.sync_api import expect
 
 import caploc
 from caploc.comparison import compare
-from caploc.contents import Answers, check_contents
+from caploc.contents import check_contents
 from caploc.declaration import ModelOptions, Study
 from caploc.evaluation import curve
 from caploc.options import Settings
@@ -84,11 +84,6 @@ def report(runs, visit):
 @pytest.fixture(scope="module")
 def result(runs):
     return json.loads((runs / "addition" / "result.json").read_text())
-
-
-@pytest.fixture(scope="module")
-def answers(runs):
-    return json.loads((runs / "addition" / "answers.json").read_text())
 
 
 def cell(page, head):
@@ -236,13 +231,7 @@ def test_without_scripts_everything_is_there(report, result):
     expect(page.locator(".for-wide svg").first).to_be_visible()
 
 
-def written(folder, result, answers):
-    """Write the page of what a result and answers say as dictionaries."""
-    found = check_contents(folder / "result.json", Result, result)
-    return write_report(folder, found, check_contents(folder, Answers, answers).root)
-
-
-def test_hostile_text_shows_as_text(tmp_path, visit, result, answers):
+def test_hostile_text_shows_as_text(tmp_path, visit, result):
     bad = json.loads(json.dumps(result))
     for part, field in (("task", "name"), ("model", "name"), ("method", "name")):
         bad[part][field] = HOSTILE
@@ -251,9 +240,9 @@ def test_hostile_text_shows_as_text(tmp_path, visit, result, answers):
     bad["validation"]["other_tasks"][0]["name"] = HOSTILE
     bad["versions"] = {HOSTILE: HOSTILE}
     texts = dict.fromkeys(("prompt", "gold", "intact"), HOSTILE) | {"knocked_out": HOSTILE + "!"}
-    lost = {"intact_outcome": 1.0, "knocked_out_outcome": 0.0}
-    path = written(tmp_path, bad, [{**answers[0], **texts, **lost, "kind": HOSTILE}])
-    page = visit(path)
+    lost = bad["validation"]["task"]["lost"]
+    lost |= {"count": 1, "kinds": {HOSTILE: 1}, "samples": [texts | {"kind": HOSTILE}]}
+    page = visit(write_report(tmp_path, check_contents(tmp_path / "result.json", Result, bad)))
     shown = page.locator(".answers tbody pre").nth(1).inner_text()
     assert shown.startswith("</script><script>document.title='run'</script><img src=x")
     assert shown.endswith("␀⟨U+202E⟩")

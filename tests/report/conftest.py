@@ -30,6 +30,12 @@ def _head(name, effect):
     }
 
 
+LOST = {
+    "count": 1, "examples": 2, "kinds": {"other answer": 1},
+    "samples": [{"example": 17, "prompt": "47+38=", "gold": "85", "intact": "85",
+                 "knocked_out": "8\n", "intact_outcome": 1.0, "knocked_out_outcome": 0.0,
+                 "kind": "other answer"}],
+}  # fmt: skip
 RESULT = {
     "schema": 1,
     "model": {"name": "demo", "fingerprint": "ab12", "dtype": "float32"},
@@ -49,7 +55,8 @@ RESULT = {
     "top": ["L0H1", "L1H3"],
     "fit": {"estimator": "lasso", "r2_held_out": 0.31, "masks": 100, "rows": 10000},
     "validation": {
-        "task": {"name": "demo/addition", "intact": _score(0.99), "knocked_out": _score(0.12)},
+        "task": {"name": "demo/addition", "intact": _score(0.99), "knocked_out": _score(0.12),
+                 "lost": LOST},
         "controls": {"draws": 3, "examples": 100, "scores": [0.9, 0.98, 0.97], "mean": 0.95,
                      "sd": 0.036},
         "other_tasks": [
@@ -61,14 +68,6 @@ RESULT = {
     "command": "caploc locate demo --task demo/addition --method css",
     "versions": {"caploc": "0.1.0", "torch": "2.9"},
 }  # fmt: skip
-
-ANSWERS = [
-    {"example": 3, "prompt": "1+1=", "gold": "2", "intact": "2", "knocked_out": "2",
-     "intact_outcome": 1.0, "knocked_out_outcome": 1.0},
-    {"example": 17, "prompt": "47+38=", "gold": "85", "intact": "85", "knocked_out": "8\n",
-     "intact_outcome": 1.0, "knocked_out_outcome": 0.0},
-]  # fmt: skip
-
 
 SEARCH = {
     "goal": "heads", "budget": 2000, "rows": 1996, "stability": 0.62,
@@ -159,12 +158,6 @@ def sure(result):
     result["validation"]["controls"] = copy.deepcopy(CONTROLS)
     result["validation"]["other_tasks"][0]["change"] = dict(OTHER_CHANGE)
     return result
-
-
-@pytest.fixture
-def answers():
-    """Two answers: one unchanged, one broken."""
-    return copy.deepcopy(ANSWERS)
 
 
 @pytest.fixture

@@ -12,11 +12,6 @@ def shaped(content, name="result.json"):
     return check_contents(Path(name), FORMS[name], content)
 
 
-def shaped_answers(answers):
-    """Read the answers of a run."""
-    return shaped(answers, "answers.json").root
-
-
 def shaped_curve(curve):
     """Read the content of curve.json."""
     return shaped(curve, "curve.json")

@@ -324,13 +324,6 @@ def test_a_perplexity_has_a_bootstrapped_error_and_prints_nothing(capsys):
     assert load_task("demo/prose").score([0, 1], [(-9999.0, 1), (-9999.0, 1)]).score is None
 
 
-def test_the_part_of_an_answer_that_is_judged(gsm8k_files):
-    task = load_task("gsm8k", TaskOptions(data=gsm8k_files))
-    assert task.extracted(3, [Generated("so it is 6 or 7")]) == "7"
-    assert task.extracted(3, [Generated("I do not know")]) is None
-    assert load_task("demo/addition").extracted(0, [Generated("85")]) == "85"
-
-
 def test_the_version_does_not_depend_on_where_a_function_lies_in_memory(task_file, tmp_path):
     (tmp_path / "picking.py").write_text("def pick(answers, docs):\n    return answers\n")
     path = task_file("j")

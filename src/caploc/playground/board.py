@@ -6,7 +6,7 @@ from caploc.finished import FinishedRun
 from caploc.playground.playground import Playground
 from caploc.report.card import cells, label, list_remarks
 from caploc.report.headtable import head_map
-from caploc.verdict import list_lost, make_card
+from caploc.verdict import make_card
 from caploc.wording import called, called_apart, inline
 
 
@@ -34,8 +34,8 @@ def lay_out_run(run: FinishedRun) -> dict[str, Any]:
     """Return a run's map, and its heads in the order in which they are knocked out."""
     drawn, shape, card = head_map(run.result), run.result.grid, make_card(run.result)
     heads, grid = shape.model_heads(), shape.grid()
-    failures = run.result.validation.task.failures
-    lost = list_lost(failures) if failures and run.result.top else []
+    lost = run.result.validation.task.lost
+    samples = lost.samples if lost and run.result.top else []
     squares = [
         {"shade": cell.shade, "text": cell.text, "note": cell.note}
         for layer in drawn.layers
@@ -48,7 +48,7 @@ def lay_out_run(run: FinishedRun) -> dict[str, Any]:
         "rows": [list(cells(row)) for row in card.rows],
         "remarks": list_remarks(card),
         "order": [str(head) for head in heads.named_in(run.result.ranking())],
-        "lost": lost[0].example if lost else None,  # what the page opens on
+        "lost": samples[0].example if samples else None,  # what the page opens on
         "top": len(heads.named_in(run.result.top)),
         # each head's colour, effect and note, layer by layer; those of its group or layer
         "cells": [

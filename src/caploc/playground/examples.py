@@ -11,8 +11,7 @@ from caploc.contents import Answers, read_file
 from caploc.errors import BadOption
 from caploc.folder import ANSWERS, RESULT
 from caploc.playground.runs import Stamp, stamp_of
-from caploc.report.answers import Status, status_of
-from caploc.result import AnswerPair, Result
+from caploc.result import AnswerPair, Result, Status
 from caploc.wording import ScoreKind, Unit, called, clipped, inline, outcome_unit, visible
 
 AT_ONCE = 50  # examples of a page
@@ -41,7 +40,7 @@ class RunExamples:
 
     def tag(self, answer: AnswerPair) -> set[str]:
         """Return the filters that let an example through; right and wrong are of the intact one."""
-        status = status_of(answer, self.unit)
+        status = answer.status
         found = {"all", status.value}
         if status in CHANGED:
             found.add("changed")
@@ -81,7 +80,6 @@ class RunExamples:
 
     def row(self, place: int) -> dict[str, Any]:
         answer = self.answers[place]
-        status = status_of(answer, self.unit)
 
         def short(text: str | None) -> str | None:
             return None if text is None else visible(text.strip()[:CELL]).replace("\n", " ↵ ")
@@ -91,7 +89,7 @@ class RunExamples:
         return {
             "place": place,
             "example": answer.example,
-            "status": status.value,
+            "status": answer.status.value,
             "prompt": short(prompt),
             "gold": short(answer.gold),
             "intact": short(answer.intact),

@@ -1,12 +1,10 @@
 """The page of one run: its card, what was lost, where the heads are; the rest is folded."""
 
 import shlex
-from collections.abc import Sequence
 from pathlib import Path
 
-from caploc.contents import Answers, Curve, Interactions, read_file
-from caploc.folder import ANSWERS, CURVE, INTERACTIONS, RESULT
-from caploc.report.answers import fate_of, sum_up_lost
+from caploc.contents import Curve, Interactions, read_file
+from caploc.folder import CURVE, INTERACTIONS, RESULT
 from caploc.report.card import describe
 from caploc.report.colours import STEPS
 from caploc.report.figures import (
@@ -20,7 +18,7 @@ from caploc.report.figures import (
 )
 from caploc.report.headtable import head_map, list_heads
 from caploc.report.templates import write_page
-from caploc.result import AnswerPair, Result
+from caploc.result import Lost, Result
 from caploc.verdict import first_said, make_card, shorten_prompt
 from caploc.wording import (
     called,
@@ -33,12 +31,11 @@ from caploc.wording import (
     write_q,
 )
 
-LOST = 3  # answers that are shown
 CLEAR = 0.05  # q below which a contrast is shown
 CURVES = "Scores with 0, 1, 2 and more heads knocked out; the numbers are in the table below."
 
 
-def write_report(folder: Path, result: Result, answers: Sequence[AnswerPair]) -> Path:
+def write_report(folder: Path, result: Result) -> Path:
     """Write the page of a run, `report.html`, and return its path.
 
     It also shows what else lies in the folder: the curve of `caploc curve`, and the contrasts of
@@ -55,8 +52,7 @@ def write_report(folder: Path, result: Result, answers: Sequence[AnswerPair]) ->
         result=result,
         task=called(result.task.name),
         scores=draw_scores(card),
-        lost=sum_up_lost(answers, unit_of_outcomes(unit_of(result)), LOST),
-        fate_of=fate_of,
+        lost=result.validation.task.lost or Lost(count=0, examples=0),
         first_said=first_said,
         map=head_map(result),
         steps=STEPS,
@@ -82,9 +78,9 @@ def rewrite_page(folder: Path) -> Path:
 
     Raises UserError if the folder holds no finished run; OSError if a file cannot be written.
     """
-    result, answers = read_file(folder / RESULT, Result), read_file(folder / ANSWERS, Answers)
+    result = read_file(folder / RESULT, Result)
     write_figures(folder / FIGURES, result, curve_of(folder))
-    return write_report(folder, result, answers.root)
+    return write_report(folder, result)
 
 
 def curve_of(folder: Path) -> Curve | None:

@@ -164,10 +164,6 @@ class HarnessTask:
         gold = None if isinstance(first, Rolling) else leaf.gold(doc)
         return Shown(prompt_of(first), gold, leaf.answer(doc, responses))
 
-    def extracted(self, example: int, responses: Sequence[Response]) -> str | None:
-        leaf, doc = self.places[example]
-        return leaf.extracted(doc, responses)
-
 
 class Mixture:
     """Several tasks as one; their examples are numbered through, and its score is their mean.
@@ -276,10 +272,6 @@ class Mixture:
     def show(self, example: int, responses: Sequence[Response]) -> Shown:
         part, place = self.places[example]
         return self.parts[part].show(place, responses)
-
-    def extracted(self, example: int, responses: Sequence[Response]) -> str | None:
-        part, place = self.places[example]
-        return self.parts[part].extracted(place, responses)
 
 
 def mean_of_scores(

@@ -51,7 +51,6 @@ LENGTHS: dict[str, Callable[[str], int]] = {
     "acc_bytes": lambda choice: len(choice.encode()),
 }
 PAIR_METRICS = {"f1", "mcc"}  # their items are (gold, predicted) classes
-NOT_FOUND = "[invalid]"  # what lm-eval's filters leave of an answer without what they look for
 SOLUTIONS = ("canonical_solution", "code")  # columns of code tasks that hold a right program
 
 ChatTemplate = Callable[..., str]
@@ -112,12 +111,6 @@ class Leaf:
             if ensemble.name == self.filter:
                 ensemble.apply(instances)
         return [instance.filtered_resps[self.filter] for instance in instances]
-
-    def extracted(self, example: int, responses: Sequence[Response]) -> str | None:
-        """Return what the filter finds in a written answer for the metric to judge, if anything."""
-        found = self.filtered(example, responses)[0]
-        found = found[0] if isinstance(found, list) and found else found
-        return found if isinstance(found, str) and found != NOT_FOUND else None
 
     def aggregate(self, items: Sequence[Any]) -> tuple[float | None, float | None]:
         """Return the metric over items, and its standard error where one is known."""

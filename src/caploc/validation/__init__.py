@@ -29,8 +29,8 @@ from caploc.result import (
     SCHEMA,
     Change,
     Controls,
-    Failures,
     HeldOut,
+    Lost,
     Noise,
     RunCost,
     Score,
@@ -112,7 +112,7 @@ class Comparison:
     def change(self) -> Change | None:
         return measure_change(self.intact_rows, self.knocked_out_rows)
 
-    def result(self, failures: Failures | None) -> TaskComparison:
+    def result(self, lost: Lost | None = None) -> TaskComparison:
         return TaskComparison(
             name=self.task.name,
             metric=self.task.metric,
@@ -120,7 +120,7 @@ class Comparison:
             intact=self.intact,
             knocked_out=self.knocked_out,
             change=self.change,
-            failures=failures,
+            lost=lost,
         )
 
 

@@ -7,7 +7,7 @@ import numpy as np
 
 from caploc.store import Row
 from caploc.tasks.task import Generated, LogLikelihood, Response, Scored, Task, responses_from_json
-from caploc.validation.categories import repeated_end
+from caploc.validation.lost import is_loop
 
 MOSTLY = 0.5  # share of the answers that are wrong, and of these of one kind, to be told
 FEWEST = 5  # wrong answers of a kind
@@ -55,7 +55,7 @@ def kinds_of(task: Task, row: Row) -> Iterator[str]:
     if isinstance(first, Generated):
         if not first.text.strip():
             yield "empty"
-        elif repeated_end(first.text):
+        elif is_loop(first.text):
             yield "repeating one piece of text"
         elif first.end is None:
             yield "cut off"

@@ -10,14 +10,13 @@ from acting import answered, ask, chosen, joined, shown, text, truth
 from playwright.sync_api import expect
 
 from caploc.playground.playground import ExampleRequest
-from caploc.verdict import list_lost
 
 pytestmark = pytest.mark.browser
 
 
 def test_the_page_opens_on_a_lost_example_with_both_answers(visit, run):
     page = visit()
-    lost = list_lost(run.result.validation.task.failures)[0]
+    lost = run.result.validation.task.lost.samples[0]
     assert page.locator("#example").input_value() == str(lost.example)
     assert page.locator("#prompt").input_value() == lost.prompt
     assert chosen(page) and set(chosen(page)) == set(run.result.top)
