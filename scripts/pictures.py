@@ -19,10 +19,10 @@ CHROMIUM = os.environ.get("CHROMIUM", "/usr/bin/chromium")
 CAPLOC = Path(sys.executable).with_name("caploc")
 DOCS = Path(__file__).parents[1] / "docs"
 RUN = "words-antonym"
-DESK = {"viewport": {"width": 1100, "height": 1460}}
+DESK = {"viewport": {"width": 1100, "height": 1120}}
 WIDE = {"viewport": {"width": 1360, "height": 1264}}
-LIST = {"viewport": {"width": 1360, "height": 720}}
-BESIDE = {"viewport": {"width": 1100, "height": 1700}}
+LIST = {"viewport": {"width": 1360, "height": 450}}
+BESIDE = {"viewport": {"width": 1100, "height": 1620}}
 ANSWERED = 120_000  # milliseconds that a model on a busy CPU may take
 
 
