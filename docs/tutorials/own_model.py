@@ -135,6 +135,5 @@ for name, fit in found.items():
     )
 
 # %% [markdown]
-# If your model is one that transformers can load but whose heads caploc does not find, name the
-# projections when loading: `load_model(folder, projections="model.layers.{layer}.attn.out")`.
-# Then everything else (tasks, the engine, the report) works as for any other.
+# If your model is one that transformers can load, name its attention `self_attn` and the output
+# projection `o_proj`. Then everything else (tasks, the engine, the report) works as for any other.

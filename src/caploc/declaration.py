@@ -92,9 +92,6 @@ class ModelOptions:
             trust=True,
         ),
     ] = False
-    projections: Annotated[
-        str | None, Option("Attention output projections: 'model.layers.{layer}.self_attn.o_proj'.")
-    ] = None
     batch_size: Annotated[
         int | None, Ge(1), Option("Rows in a batch at most; measured if absent.")
     ] = None
@@ -130,7 +127,7 @@ class ModelOptions:
         check_workers(self.workers, self.device)
         if self.quantize is not None:
             pick(SCHEMES, self.quantize, "quantization")
-        return self.weights().check(self.projections)
+        return self.weights().check()
 
     def check_here(self, why: str) -> None:
         """Refuse, by a BadOption, a model of workers that this process, too, has to load."""
@@ -159,7 +156,6 @@ class ModelOptions:
         from caploc.models.loading import choose_weights
 
         how = self.loading()
-        del how["projections"]
         if self.workers is not None:
             # their machines may have devices, memory and packages that this one has not
             how |= {"device": SPREAD, "quantize": None}

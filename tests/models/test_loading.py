@@ -114,14 +114,6 @@ def test_a_tokenizers_own_padding_and_side_are_kept(tmp_path):
     assert (tokenizer.pad_token, tokenizer.padding_side) == ("w1", "right")
 
 
-def test_projections_named_by_hand_reach_the_proof(tmp_path):
-    config = GROUPED | {"intermediate_size": 32}
-    folder = str(save(tmp_path, build("llama", config)))
-    load_model(folder, projections="model.layers.{layer}.*.o_proj")
-    with pytest.raises(ModelRefused, match="down_proj is not an attention output projection"):
-        load_model(folder, projections="model.layers.{layer}.mlp.down_proj")
-
-
 @pytest.mark.parametrize("refuse", [check_model, load_model])
 @pytest.mark.parametrize(
     ("options", "error", "words"),

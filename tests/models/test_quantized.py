@@ -127,22 +127,6 @@ def test_rows_of_many_masks_answer_as_one_at_a_time(scheme, quantized):
 
 @really
 @quietly
-def test_a_module_that_is_called_and_not_used_is_refused(folder):
-    loaded = load_model(folder, device="cpu", quantize="8bit")
-    module = loaded.projections[1]
-
-    class Aside(type(module)):
-        def __call__(self, mixed):
-            super().__call__(mixed)
-            return self.forward(mixed)
-
-    module.__class__ = Aside
-    with pytest.raises(ModelRefused, match="all heads of layer 1 leaves the logits"):
-        prove_heads(loaded.model, loaded.projections, loaded.grid)
-
-
-@really
-@quietly
 def test_neurons_of_quantized_weights_are_proved(quantized):
     assert as_neurons(quantized("8bit"), whole=False).grid.size == 2 * 128
     with pytest.raises(ModelRefused, match="quantized or spread over devices"):

@@ -132,5 +132,5 @@ def test_a_block_that_goes_another_way_for_single_tokens_is_refused():
     model = copy.deepcopy(tiny("llama"))
     sites, grid = find_sites(model)
     sites[1].__class__ = OnlyForPrompts
-    with pytest.raises(ModelRefused, match="is not called where single tokens are read"):
+    with pytest.raises(ModelRefused, match="set to zero"):
         prove(model, sites, grid)

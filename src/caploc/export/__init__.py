@@ -235,7 +235,7 @@ def _run_model(run: FinishedRun, given: ModelOptions) -> ModelOptions:
         for name in ("device", "dtype", "trust_remote_code")
         if getattr(given, name) != getattr(default, name)
     }
-    for name in ("revision", "projections", "gguf"):
+    for name in ("revision", "gguf"):
         if getattr(given, name) is not None:
             raise BadOption(f"--{name} is the run's own, in {run.folder}; leave it out.")
     # weights are exported as they are stored, however the run held them in memory

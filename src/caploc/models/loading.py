@@ -41,7 +41,7 @@ from caploc.models.placement import (
     quantization,
     weight_bytes,
 )
-from caploc.models.projections import Naming, find_projections
+from caploc.models.projections import find_projections
 from caploc.models.proof import prove_heads
 from caploc.models.sources import ModelSource, check_model_files, find_source, gated_error
 
@@ -91,7 +91,6 @@ def load_model(  # noqa: PLR0913  (what a command can say of a model)
     revision: str | None = None,
     gguf: str | None = None,
     trust_remote_code: bool = False,
-    projections: Naming = None,
 ) -> LoadedModel:
     """Load a model.
 
@@ -102,8 +101,7 @@ def load_model(  # noqa: PLR0913  (what a command can say of a model)
     `device` is auto (CUDA, else MPS, else CPU), cpu, cuda, cuda:N, mps or spread (layers over all
     devices, then main memory, then disk); `dtype` is auto (the checkpoint's own), float32, bfloat16
     or float16. `quantize` is 8bit or 4bit: see docs/models.md. Other weights are read from
-    safetensors only. `projections` names the attention output projections by hand; see
-    `find_projections`.
+    safetensors only.
 
     Raises:
         UnknownName: if there is no such model, revision, dtype or quantization.
@@ -112,7 +110,7 @@ def load_model(  # noqa: PLR0913  (what a command can say of a model)
         OutOfMemory: if the weights do not fit on the device.
     """
     weights = choose_weights(name, device, dtype, quantize, revision, gguf, trust_remote_code)
-    weights.check(projections)
+    weights.check()
     source = weights.source
     tokenizer = _read_tokenizer(source, trust_remote_code)
     check_pair(source.name, weights.empty, tokenizer)  # before weights are read
@@ -122,7 +120,6 @@ def load_model(  # noqa: PLR0913  (what a command can say of a model)
         tokenizer,
         fingerprint=source.fingerprint,
         quantize=quantize,
-        projections=projections,
     )
 
 
@@ -133,14 +130,13 @@ def prove_model(  # noqa: PLR0913  (what the two ways in know of a model)
     *,
     fingerprint: Callable[[], str],
     quantize: str | None = None,
-    projections: Naming = None,
 ) -> LoadedModel:
     """Take a model with its tokenizer, whoever loaded them: both checked, its heads proved.
 
     The tokenizer is made ready; see `check_pair`. Raises ModelRefused.
     """
     check_pair(name, model, tokenizer)
-    sites, grid = find_projections(model, projections)
+    sites, grid = find_projections(model)
     uncovered = prove_heads(model, sites, grid)
     return LoadedModel(
         model=model,
@@ -155,13 +151,13 @@ def prove_model(  # noqa: PLR0913  (what the two ways in know of a model)
     )
 
 
-def check_model(name: str, *, projections: Naming = None, **how: Any) -> Heads:
+def check_model(name: str, **how: Any) -> Heads:
     """Refuse whatever can be refused before weights are read; return the grid the model will have.
 
     The model is built without weights, so this costs little; what only weights can show (the
     proof) is left to `load_model`, which takes the same arguments and raises the same.
     """
-    return choose_weights(name, **how).check(projections)
+    return choose_weights(name, **how).check()
 
 
 def choose_weights(  # noqa: PLR0913  (what a command can say of a model)
@@ -217,11 +213,11 @@ class Weights:
             "is measured, and no smaller effect named."
         )
 
-    def check(self, naming: Naming) -> Heads:
+    def check(self) -> Heads:
         """Refuse what can be refused without weights; the heads that the model will have."""
         check_model_files(self.source)
         name, config = self.source.name, self.empty.config
-        _, grid = find_projections(self.empty, naming)
+        _, grid = find_projections(self.empty)
         if self.source.gguf is not None and self.quantize is not None:
             raise BadOption(
                 f"The weights of {name} are dequantized as they are read; leave out --quantize "
@@ -284,7 +280,7 @@ def convert(source: ModelSource, target: Path, dtype: str, ends: Sequence[str] =
     At any token of `ends` it will stop; at its own if there are none.
     """
     weights = Weights(source, parse_placement("cpu"), pick(DTYPES, dtype, "dtype"), None, False)
-    weights.check(None)
+    weights.check()
     tokenizer, model = _read_tokenizer(source, False), weights.load()
     if ends:
         numbers: Any = tokenizer.convert_tokens_to_ids(list(ends))

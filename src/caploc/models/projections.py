@@ -3,9 +3,7 @@
 A projection found here is a guess until `proof.prove_heads` has passed.
 """
 
-import re
 from collections.abc import Callable, Iterator, Sequence
-from fnmatch import fnmatchcase
 from typing import Any, TypeVar
 
 from torch import nn
@@ -31,23 +29,14 @@ HEAD_WIDTHS = ("v_head_dim", "head_dim", "head_size", "d_head")  # values may be
 KEY_VALUE_HEADS = ("num_kv_heads", "num_key_value_heads", "kv_heads", "num_k_heads", "n_kv_heads")
 LATENT = ("kv_lora_rank", "v_head_dim")
 
-BY_HAND = (
-    "Name them by hand with projections='model.layers.{layer}.self_attn.o_proj' (in the model's "
-    "own names; * matches anything), or with a function that takes the model and returns a module "
-    "or None for each layer."
-)
-Naming = str | Callable[[nn.Module], Sequence[nn.Module | None]] | None
 T = TypeVar("T")
 
 
-def find_projections(
-    model: PreTrainedModel, naming: Naming = None
-) -> tuple[list[nn.Module | None], Heads]:
+def find_projections(model: PreTrainedModel) -> tuple[list[nn.Module | None], Heads]:
     """Find every layer's attention output projection (None: no heads there), and the grid.
 
-    `naming` names them by hand: a module name with `{layer}` for the layer's number, in which `*`
-    matches anything, or a function from the model to one module or None for each layer. Raises
-    ModelRefused if there are none, or one does not fit the model's head count and head width.
+    Raises ModelRefused if there are none, or one does not fit the model's head count and head
+    width.
     """
     config = text_config(model)
     layers = getattr(config, "num_hidden_layers", None)
@@ -60,9 +49,12 @@ def find_projections(
             f"The heads of a {config.model_type} model work in pairs, so that one cannot be cut "
             "alone."
         )
-    projections = _named(model, naming, layers) if naming else _by_name(model, layers)
+    projections = _by_name(model, layers)
     if not any(projections):
-        raise ModelRefused(f"{_kind(model)} has no attention output projections. {BY_HAND}")
+        raise ModelRefused(
+            f"{_kind(model)} has no attention output projections of the usual names, such as "
+            "self_attn.o_proj or attn.c_proj."
+        )
     present = [id(getattr(each, "weight", each)) for each in projections if each is not None]
     if len(set(present)) < len(present):
         raise ModelRefused(
@@ -113,7 +105,7 @@ def module_name(model: nn.Module, module: nn.Module) -> str:
     for name, other in model.named_modules():
         if other is module:
             return name
-    raise ModelRefused(f"A projection named by hand is no part of {_kind(model)}. {BY_HAND}")
+    raise ModelRefused(f"A projection is no part of {_kind(model)}.")
 
 
 def ancestors(model: nn.Module, name: str) -> Iterator[tuple[str, nn.Module]]:
@@ -162,7 +154,7 @@ def _by_name(model: PreTrainedModel, layers: int) -> list[nn.Module | None]:
     stacks = search_layers(model, layers, _output_projection)
     if len(stacks) > 1:
         raise ModelRefused(
-            f"{_kind(model)} has {len(stacks)} lists of {layers} layers with attention. {BY_HAND}"
+            f"{_kind(model)} has {len(stacks)} lists of {layers} layers with attention."
         )
     return stacks[0] if stacks else [None] * layers
 
@@ -177,43 +169,9 @@ def _output_projection(model: nn.Module, layer: nn.Module) -> nn.Module | None:
     if len(found) > 1:
         raise ModelRefused(
             f"A layer of {_kind(model)} has {len(found)} attention output projections, and it is "
-            f"not clear which heads are meant. {BY_HAND}"
+            "not clear which heads are meant."
         )
     return found[0] if found else None
-
-
-def _named(model: nn.Module, naming: str | Callable, layers: int) -> list[nn.Module | None]:
-    if callable(naming):
-        projections = list(naming(model))
-    elif "{layer}" in naming:
-        names = [name for name, _ in model.named_modules()]
-        patterns = [naming.replace("{layer}", str(layer)) for layer in range(layers)]
-        projections = [_one_match(model, names, pattern) for pattern in patterns]
-    else:
-        raise ModelRefused(f"projections={naming!r} has no {{layer}} in it. {BY_HAND}")
-    if len(projections) != layers:
-        raise ModelRefused(
-            f"projections gave {len(projections)} modules for {layers} layers; give None for a "
-            "layer without heads."
-        )
-    for projection in projections:
-        if projection is not None and not is_linear(projection):
-            raise ModelRefused(
-                f"{module_name(model, projection)} is a {type(projection).__name__}; an output "
-                "projection must be a torch.nn.Linear or a transformers Conv1D."
-            )
-    return projections
-
-
-def _one_match(model: nn.Module, names: list[str], pattern: str) -> nn.Module | None:
-    # brackets would be a set of letters to fnmatch, and no module name has them
-    matches = [name for name in names if fnmatchcase(name, re.sub(r"([\[?])", r"[\1]", pattern))]
-    if len(matches) > 1:
-        raise ModelRefused(
-            f"projections: {pattern!r} matches {len(matches)} modules, {matches[0]!r} and "
-            f"{matches[1]!r} among them; make it match one for each layer."
-        )
-    return model.get_submodule(matches[0]) if matches else None
 
 
 def _shape(model: nn.Module, layer: int, projection: nn.Module) -> tuple[int, int]:
@@ -228,7 +186,7 @@ def _shape(model: nn.Module, layer: int, projection: nn.Module) -> tuple[int, in
     if not heads or not width or heads * width != reads:
         raise ModelRefused(
             f"{name} reads {reads} values, but the model has {heads or 'an unknown number of'} "
-            f"heads of {width or 'unknown'} values in layer {layer}. {BY_HAND}"
+            f"heads of {width or 'unknown'} values in layer {layer}."
         )
     if any(hasattr(source, name) for source in sources for name in LATENT):
         return heads, 1  # latent attention expands its cache to a key and a value for each head

@@ -6,8 +6,7 @@ Four things are shown, on short random token ids, each able to fail:
    (its attention module) is run again on the hidden states it got, with all but the last position
    changed. What the projection reads at the last position must change too: attention alone carries
    something from one position to another. Queries, keys, values, gates and everything in a
-   feed-forward block read one position only, so that naming any of them by hand fails here,
-   whatever its width.
+   feed-forward block read one position only.
 2. *Hooks alone change nothing*: with an empty mask and a hook on every layer the logits are
    bit-identical.
 3. *A cut is a cut.* Two masks, each with one random head in every layer, in one forward pass as
@@ -16,19 +15,17 @@ Four things are shown, on short random token ids, each able to fail:
    calling the module, or if a mask reaches another row.
 4. *A cut shows*: each of the two rows differs from the intact model.
 
-Weights that cannot be set to zero in place (quantized, or waiting in main memory or on disk) stay
-as they are, and what they would multiply is set to zero instead, inside the module and after all
-hooks, with one mask for a whole batch. One more thing makes up for it:
-
-5. *Every layer's cut shows by itself*: in one pass with a row for each layer, all heads of which
-   are cut, each row differs from the intact one. A module that is called and not used fails here.
+The last two are shown where a text is read at once and where `generate` reads single tokens from
+kept keys. Weights that cannot be set to zero in place (quantized, or waiting in main memory or on
+disk) stay as they are, and what they would multiply is set to zero instead, inside the module and
+after all hooks, with one mask for a whole batch.
 
 What stays unproved is the meaning of a slice: that values `h * width` to `(h + 1) * width` belong
 to head h is the convention of every model in transformers, and follows from head count and width.
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, cast
@@ -45,7 +42,7 @@ from caploc.models.cutting import Projections, knocked_out, list_sites
 from caploc.models.generation import generating
 from caploc.models.hooks import forward_as, temporary_hooks
 from caploc.models.placement import input_device, rows_mix
-from caploc.models.projections import BY_HAND, decoder_layers, layer_part, module_name, text_config
+from caploc.models.projections import layer_part, module_name, text_config
 
 TOKENS = 8
 # Largest error of a cut, as a share of what the cut changes in the logits (root mean square). With
@@ -59,8 +56,6 @@ MOVING_TOLERANCE = 0.25
 # up to rounding; with attention it is of the order of the weight given to the past.
 MIXING = 1e-3
 STEPS = 2  # tokens that are read one by one in the proof, after the others at once
-UNLIKE = 4  # times what reading at once and by steps differ by in the intact model
-NOISE = 10  # times what two intact rows differ by, a layer's cut must change
 
 Tokens = Int[Tensor, "rows tokens"]
 Logits = Float[Tensor, "rows _ vocabulary"]  # whole passes, or single steps
@@ -90,21 +85,14 @@ def prove_heads(
         zeroed = columns_zeroed
         if not all(is_writable(module) for *_, module in list_sites(projections, grid)):
             zeroed = inputs_zeroed
-            prove_each_layer(model, projections, grid, tokens)
         proof = CutProof(
             projections,
             grid,
             zeroed,
             lambda mask: ", ".join(map(str, grid.named(mask.numpy()))) or "no head",
             "the attention's outputs",
-            BY_HAND,
         )
-        masks = masks_to_prove(grid, seed)
-        cut = proof.hold(model, masks, tokens, intact)
-        before = prove_steps(model, projections, tokens)
-        after = proof.hold(model, masks, tokens, before, partial(step_logits, model, tokens))
-        if model.dtype.itemsize > 2:  # where rounding cannot be taken for another answer
-            _prove_agreement(model, (intact, before), (cut, after))
+        proof.hold(masks_to_prove(grid, seed), model, tokens, intact)
         return find_uncovered(model, projections, grid, tokens)
 
 
@@ -136,16 +124,11 @@ def masks_to_prove(grid: Grid, seed: int, share: float = 0.0) -> Bool[Tensor, "r
 
 
 def _infinite(model: PreTrainedModel) -> ModelRefused:
-    """Build the error for logits that are no numbers: a weight's fault, or else the dtype's."""
-    for name, weight in model.named_parameters():
-        if weight.is_floating_point() and not weight.isfinite().all():
-            return ModelRefused(
-                f"{type(model).__name__}: {name} holds values that are no finite numbers (NaN or "
-                "infinity), so that its logits are none; the weights are damaged: get them again."
-            )
+    """Build the error for logits that are no numbers."""
     return ModelRefused(
         f"{type(model).__name__} gives logits that are no finite numbers in {model.dtype}; load it "
-        "with another --dtype (float32 and bfloat16 hold larger numbers than float16)."
+        "with another --dtype (float32 and bfloat16 hold larger numbers than float16). If that "
+        "changes nothing the weights are damaged: get them again."
     )
 
 
@@ -161,13 +144,13 @@ def _prove_attention(model: PreTrainedModel, projections: Projections, tokens: T
         logits_of(model, tokens)
     for name, call in calls.items():
         if not call.read:
-            raise ModelRefused(f"{name} is not called in a forward pass. {BY_HAND}")
+            raise ModelRefused(f"{name} is not called in a forward pass.")
         change = (call.reads_with_another_past() - call.read[0]).abs().float()
         arrived, sent = change[..., -1, :].max(), change[..., :-1, :].max()
         if not arrived > MIXING * sent:
             raise ModelRefused(
                 f"{name} is not an attention output projection: what it reads at one position "
-                f"does not depend on earlier positions. {BY_HAND}"
+                f"does not depend on earlier positions."
             )
 
 
@@ -181,51 +164,6 @@ def _prove_causal(model: PreTrainedModel, tokens: Tokens, intact: Logits) -> Non
             f"{type(model).__name__} predicts tokens from those that come after them, so that it "
             "writes no text from left to right; give a causal language model (of a model that can "
             "be both, set is_decoder in its config)."
-        )
-
-
-def prove_steps(model: PreTrainedModel, projections: Projections, tokens: Tokens) -> Logits:
-    """Show that `generate` calls every projection in every pass, those of single tokens too.
-
-    Returns the logits of `step_logits`.
-    """
-    passes: list[set[int]] = []
-
-    def note(layer: int, *_: Any) -> None:
-        passes[-1].add(layer)
-
-    def listen() -> Iterator[Any]:
-        yield model.register_forward_pre_hook(lambda *_: passes.append(set()))
-        for layer in layers:
-            yield projections[layer].register_forward_pre_hook(partial(note, layer))  # type: ignore[union-attr]
-
-    layers = {layer for layer, each in enumerate(projections) if each is not None}
-    with temporary_hooks(listen()):
-        logits = step_logits(model, tokens)
-    for number, called in enumerate(passes):
-        if missing := sorted(layers - called):
-            name = module_name(model, projections[missing[0]])  # type: ignore[arg-type]
-            where = "single tokens are read from kept keys" if number else "a prompt is read"
-            raise ModelRefused(f"{name} is not called where {where}. {BY_HAND}")
-    return logits
-
-
-def _prove_agreement(
-    model: PreTrainedModel, intact: tuple[Logits, Logits], cut: tuple[Logits, Logits]
-) -> None:
-    """Show that a cut model writes as it reads, if the intact one does.
-
-    Both are pairs of logits: of a text read at once, and of steps of `generate`.
-    """
-    effect = root_mean_square((intact[1] - cut[1])[1:])  # row 0 cuts nothing
-    error, cut_error = (
-        root_mean_square(whole[:, -steps.shape[1] :] - steps) for whole, steps in (intact, cut)
-    )
-    if cut_error > UNLIKE * error + tolerance(model) * effect:
-        raise ModelRefused(
-            f"{type(model).__name__}: with heads knocked out the logits of single tokens read from "
-            f"kept keys differ from those of a text read at once, by {cut_error / effect:.2g} of "
-            f"the knockout's effect, so that some attention goes another way. {BY_HAND}"
         )
 
 
@@ -254,38 +192,21 @@ class Call:
             self.with_another_past()
         return self.read[-1]
 
-    def mixes(self) -> bool:
-        """Tell whether what the part says at the last position depends on earlier ones."""
-        said = [_last_said(each) for each in (self.part(*self.args, **self.kwargs),
-                                              self.with_another_past())]  # fmt: skip
-        return bool((said[0] - said[1]).abs().max() > MIXING * said[0].abs().max())
-
-    def remembering(self) -> AbstractContextManager[None]:
-        """Remember the last call of the part in a block."""
+    @contextmanager
+    def listening(self) -> Iterator[None]:
+        """Remember calls of the part, and what the projection reads, for a block."""
 
         def remember(module: nn.Module, args: tuple, kwargs: dict[str, Any]) -> None:
             # cloned: a layer may add to its hidden states in place later on
             self.args = tuple(_cloned(value) for value in args)
             self.kwargs = {name: _cloned(value) for name, value in kwargs.items()}
 
-        return temporary_hooks([self.part.register_forward_pre_hook(remember, with_kwargs=True)])
-
-    @contextmanager
-    def listening(self) -> Iterator[None]:
-        """Remember calls of the part, and what the projection reads, for a block."""
-
         def read(module: nn.Module, args: tuple[Tensor, ...]) -> None:
             self.read.append(args[0].detach().clone())
 
-        reading = self.projection.register_forward_pre_hook(read)
-        with self.remembering(), temporary_hooks([reading]):
+        remembering = self.part.register_forward_pre_hook(remember, with_kwargs=True)
+        with temporary_hooks([remembering, self.projection.register_forward_pre_hook(read)]):
             yield
-
-
-def _last_said(said: Any) -> Float[Tensor, "... width"]:
-    """Return what a part says at the last position; others may come beside it."""
-    first = said[0] if isinstance(said, list | tuple) else said
-    return first[..., -1, :].float()
 
 
 def _other_past(hidden: Float[Tensor, "... tokens width"]) -> Float[Tensor, "... tokens width"]:
@@ -301,7 +222,7 @@ def _cloned(value: Any) -> Any:
 def find_uncovered(
     model: PreTrainedModel, projections: Projections, grid: Grid, tokens: Tokens
 ) -> tuple[str, ...]:
-    """Name what carries something from token to token though every head is knocked out.
+    """Say where something goes from token to token though every head is knocked out.
 
     Such are linear attention, state spaces and convolutions: a search among heads never sees them.
     """
@@ -313,36 +234,12 @@ def find_uncovered(
         return root_mean_square(logits[0] - logits[1])
 
     intact, every = moved(), torch.ones(1, grid.size, dtype=torch.bool)
-    layers = decoder_layers(model, projections)
     with knocked_out(projections, grid, every):
         if not moved() > tolerance(model) * intact:
             return ()
-        calls = _calls_of_parts(model, layers, pasts)
-        found: dict[str, list[int]] = {}
-        for (layer, name), call in calls.items():
-            with suppress(Exception):  # some parts cannot be called by themselves
-                if call.mixes():
-                    kind = f"{name} ({type(call.part).__name__})"
-                    found.setdefault(kind, []).append(layer)
-    if not found:
-        return (f"a part of {type(model).__name__} that was not found",)
-    return tuple(f"{kind} in {name_layers(numbers)}" for kind, numbers in found.items())
-
-
-def _calls_of_parts(
-    model: PreTrainedModel, layers: Sequence[nn.Module], tokens: Tokens
-) -> dict[tuple[int, str], Call]:
-    """Run the model, and remember how each direct part of a layer was called."""
-    calls = {
-        (number, name): Call(part, part)
-        for number, layer in enumerate(layers)
-        for name, part in layer.named_children()
-    }
-    with ExitStack() as listening:
-        for call in calls.values():
-            listening.enter_context(call.remembering())
-        logits_of(model, tokens)
-    return calls
+    bare = [number for number, projection in enumerate(projections) if projection is None]
+    where = f" (there are none in {name_layers(bare)})" if bare else ""
+    return (f"a part of {type(model).__name__} beside the heads{where}",)
 
 
 def name_layers(numbers: Sequence[int]) -> str:
@@ -354,8 +251,8 @@ def name_layers(numbers: Sequence[int]) -> str:
 class CutProof:
     """A cut by masks held against the weights that read the cut parts set to zero.
 
-    `zeroed` sets them for a block, `named` tells a mask's parts, `outputs` what the projections
-    should be, and `remedy` what a user can do if they are not.
+    `zeroed` sets them for a block, `named` tells a mask's parts, and `outputs` what the projections
+    should be.
     """
 
     projections: Projections
@@ -363,74 +260,48 @@ class CutProof:
     zeroed: Callable[[Projections, Grid, Tensor], AbstractContextManager[None]]
     named: Callable[[Tensor], str]
     outputs: str
-    remedy: str = ""
 
     def hold(
         self,
-        model: PreTrainedModel,
         masks: Bool[Tensor, "rows parts"],
+        model: PreTrainedModel,
         tokens: Tokens,
         intact: Logits,
-        read: Callable[[], Logits] | None = None,
-    ) -> Logits:
-        """Show that each row of one pass equals the model with its parts' weights at zero.
+    ) -> None:
+        """Show that each row equals the model with its parts' weights at zero, read in both ways.
 
-        `read` gives the logits that are held against each other (None: of one pass). Returns those
-        under the masks. Raises ModelRefused if they differ, or a cut changes nothing.
+        Those are one pass, whose `intact` logits are given, and single tokens from kept keys.
+        Raises ModelRefused if rows differ, or a cut changes nothing.
         """
-        read = read or partial(logits_of, model, tokens)
-        with knocked_out(self.projections, self.grid, masks):
-            cut = read()
-        for row, mask in enumerate(masks):
-            truth = intact[row]
-            if bool(mask.any()):
-                with self.zeroed(self.projections, self.grid, mask):
-                    truth = read()[row]
-            effect = root_mean_square(truth - intact[row])
-            if bool(mask.any()) and not effect > 0:
-                raise ModelRefused(
-                    f"{type(model).__name__}: knocking out {self.named(mask)} leaves the logits as "
-                    f"they are, so that the projections found cannot be {self.outputs}. "
-                    f"{self.remedy}".strip()
-                )
-            error = root_mean_square(cut[row] - truth)
-            scale = effect if bool(mask.any()) else root_mean_square(intact[row])
-            if not error <= tolerance(model) * scale:
-                raise ModelRefused(
-                    f"{type(model).__name__}: with {self.named(mask)} knocked out by a mask the "
-                    f"logits differ from those with their weights set to zero, by "
-                    f"{error / scale:.2g} of the knockout's effect. {self.remedy}".strip()
-                )
-        return cut
+        steps = partial(step_logits, model, tokens)
+        for read, before in ((partial(logits_of, model, tokens), intact), (steps, steps())):
+            with knocked_out(self.projections, self.grid, masks):
+                cut = read()
+            for row, mask in enumerate(masks):
+                truth = before[row]
+                if bool(mask.any()):
+                    with self.zeroed(self.projections, self.grid, mask):
+                        truth = read()[row]
+                effect = root_mean_square(truth - before[row])
+                if bool(mask.any()) and not effect > 0:
+                    raise ModelRefused(
+                        f"{type(model).__name__}: knocking out {self.named(mask)} leaves the "
+                        "logits as they are, so that the projections found cannot be "
+                        f"{self.outputs}."
+                    )
+                error = root_mean_square(cut[row] - truth)
+                scale = effect if bool(mask.any()) else root_mean_square(before[row])
+                if not error <= tolerance(model) * scale:
+                    raise ModelRefused(
+                        f"{type(model).__name__}: with {self.named(mask)} knocked out by a mask "
+                        "the logits differ from those with their weights set to zero, by "
+                        f"{error / scale:.2g} of the knockout's effect."
+                    )
 
 
 def tolerance(model: PreTrainedModel) -> float:
     """Return the largest error of a cut, as a share of its effect."""
     return MOVING_TOLERANCE if rows_mix(model.config) else TOLERANCE.get(model.dtype, 1e-3)
-
-
-def prove_each_layer(
-    model: PreTrainedModel,
-    projections: Projections,
-    grid: Grid,
-    tokens: Tokens,
-    parts: str = "heads",
-) -> None:
-    """Cut each layer whole in a row of its own, beside two intact rows that show what is noise."""
-    layers = [columns for columns in grid.layer_slices if columns.stop > columns.start]
-    masks = torch.zeros(2 + len(layers), grid.size, dtype=torch.bool)
-    for row, columns in enumerate(layers, start=2):
-        masks[row, columns] = True
-    with knocked_out(projections, grid, masks):
-        logits = logits_of(model, tokens[:1].expand(len(masks), -1))
-    noise = root_mean_square(logits[1] - logits[0])
-    for row, columns in enumerate(layers, start=2):
-        if not root_mean_square(logits[row] - logits[0]) > NOISE * noise:
-            layer = grid.layer_slices.index(columns)
-            raise ModelRefused(
-                f"{type(model).__name__}: knocking out all {parts} of layer {layer} leaves the "
-                f"logits as they are, so that its weights must be used in another way. {BY_HAND}"
-            )
 
 
 def random_tokens(model: PreTrainedModel, seed: int) -> Tokens:

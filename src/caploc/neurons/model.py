@@ -16,7 +16,6 @@ Three things are shown before anything is measured, on short random token ids, e
 """
 
 from dataclasses import dataclass
-from functools import partial
 from itertools import chain
 from typing import Any
 
@@ -52,10 +51,7 @@ from caploc.models.proof import (
     logits_of,
     masks_to_prove,
     name_layers,
-    prove_each_layer,
-    prove_steps,
     resting,
-    step_logits,
 )
 
 OUTPUT_NAMES = frozenset(
@@ -215,11 +211,8 @@ def prove(
                     "its feed-forward outputs are hooked, or from one run to the next."
                 )
         if not writable:
-            prove_each_layer(model, projections, grid, tokens, "neurons")
             _prove_gradients(model, projections, tokens)
-        masks, read = masks_to_prove(grid, seed, SHARE), partial(step_logits, model, tokens)
-        proof.hold(model, masks, tokens, intact)
-        proof.hold(model, masks, tokens, prove_steps(model, projections, tokens), read)
+        proof.hold(masks_to_prove(grid, seed, SHARE), model, tokens, intact)
 
 
 def _prove_one_position(
