@@ -66,7 +66,7 @@ check: $(INSTALLED_DEV)  ## lint, format, types
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-truth-real: $(INSTALLED)  ## what every head of three pretrained models does alone, on ten tasks: hours; resumes
+truth-real: $(INSTALLED)  ## what every head of SmolLM2 and three small models does alone, on eleven tasks: hours; resumes
 	$(BIN)/caploc models fetch all
 	$(BIN)/python bench/small.py
 	$(BIN)/python bench/census.py

@@ -1,4 +1,4 @@
-"""The truth about real networks: what their heads do alone, in pairs, and among random others.
+"""The truth about real networks: what each of their heads does alone.
 
     python bench/census.py                                  everything that is missing: hours
     python bench/census.py --models smollm2 --tasks past    part of it
@@ -15,7 +15,6 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
-from itertools import combinations
 from pathlib import Path
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
@@ -40,31 +39,23 @@ from caploc.store import Store
 
 ROWS = Path("build/census")
 FILES = Path(__file__).parent / "census"
-SEED = 20  # of the order of examples, and of the random others
-STRONGEST = 20  # heads that are tried in pairs and among others
-SIZES = (2, 5, 10, 16)  # heads in a mask, the one that is judged among them
-OTHERS = 125  # random sets of others for each size
-EACH = 4  # examples that each of them is asked on: a set's prompt is read once for all
-PAIRED = 100  # examples of the pairs
+SEED = 20  # of the order of examples
 SIGNALLED = 24  # right answers whose signal is read without each head alone
 DEEP = 40  # heads of a `deep` case that are asked all of its examples
 
 
 @dataclass(frozen=True)
 class Case:
-    """A model on a task: the examples of every head alone; whether it is also tried among others.
+    """A model on a task, and the examples of every head alone.
 
-    `right` leaves out examples that the intact model gets wrong, for a model that is slow. A
-    `deep` case asks all examples of the heads that its signals put first; of the others the signals
-    tell whether right answers are kept.
+    A `deep` case asks all examples of the heads that its signals put first; of the others the
+    signals tell whether right answers are kept.
     """
 
     model: str
     task: str
     examples: int
-    among: bool = False
     dtype: str = "auto"
-    right: bool = False
     deep: bool = False
 
     @property
@@ -75,24 +66,18 @@ class Case:
 
 
 CASES = (
-    Case("smollm2", "words/third_person", 150, among=True),
-    Case("smollm2", "words/past", 150, among=True),
+    Case("smollm2", "words/third_person", 150),
+    Case("smollm2", "words/past", 150),
     Case("smollm2", "words/upper", 150),
     Case("smollm2", "words/plural", 150),
     Case("smollm2", "words/digits", 150),
     Case("smollm2", "words/sentiment", 150),
     Case("smollm2", "words/antonym", 100, dtype="bfloat16", deep=True),
     Case("smollm2", "words/capital", 100, dtype="bfloat16", deep=True),
-    Case("smollm2", "words/country", 100, dtype="bfloat16", deep=True),
-    Case("smollm2", "words/singular", 100, dtype="bfloat16", deep=True),
-    Case("gemma3-270m", "words/past", 150),
-    Case("gemma3-270m", "words/capital", 131),
-    Case("gemma3-270m", "words/antonym", 150),
     *(
         Case(f"build/small-{task}", f"build/small-{task}/{task}.yaml", 400)
         for task in ("addition", "choice", "copying")  # of bench/small.py
     ),
-    Case("qwen2.5-coder-1.5b", "words/addition", 50, dtype="bfloat16", right=True),
 )
 
 
@@ -157,24 +142,6 @@ class Census:
         probe = add_signal(self.bench, probes, task, intact)
         return as_measurements(plan, probes[probe].measure(plan, self.watched, plan.what))
 
-    def pairs(self, columns: Sequence[int], examples: Sequence[int]) -> Measurements:
-        """All pairs of these heads."""
-        masks = [column_mask(self.heads, pair) for pair in combinations(columns, 2)]
-        return self.ask(self.plan(np.stack(masks), examples, "pairs"))
-
-    def among(self, columns: Sequence[int], examples: Sequence[int], size: int) -> Measurements:
-        """Each head together with random others, and these without it, on the same examples."""
-        random = np.random.default_rng([SEED, size])
-        free = np.ones(self.heads, dtype=bool)
-        others = designs.scattered(free, OTHERS, size=size - 1, random=random)
-        with_head = np.repeat(others[None], len(columns), axis=0)
-        with_head[np.arange(len(columns)), :, list(columns)] = True
-        masks = np.concatenate([others[None], with_head]).reshape(-1, self.heads)
-        asked = designs.spread_examples(list(examples), OTHERS * EACH, random=random)
-        mask = np.arange(len(masks)).repeat(EACH)
-        examples = np.tile(asked, 1 + len(columns))
-        return self.ask(Plan(self.case.task, masks, mask, examples, f"among {size}"))
-
 
 @cache
 def read_rows(
@@ -207,7 +174,6 @@ def parse() -> argparse.Namespace:
     add = parser.add_argument
     add("--models", type=lambda text: text.split(","), help="such as smollm2")
     add("--tasks", type=lambda text: text.split(","), help="such as past,upper")
-    add("--parts", type=lambda text: text.split(","), default=["alone", "pairs", "among"])
     add("--examples", type=int, help="of every head alone, instead of those of each case")
     add("--signalled", type=int, default=SIGNALLED, help="right ones, for signals; 0 for none")
     add("--dtype", help="of what is measured now, instead of each case's")
@@ -227,25 +193,22 @@ def measure(cases: Sequence[Case], arguments: argparse.Namespace) -> None:
     model = ModelOptions(cases[0].model, device="cpu", dtype=dtype)
     engine = model.engine()
     with progress(arguments.quiet) as watched:
-        for part in ([], arguments.parts):
-            for case in cases:
-                (task,) = model.tasks([case.task], TaskOptions())
-                with Store(ROWS / case.name / "rows.sqlite") as store:
-                    bench = Meters(engine, store)
-                    census = Census(case, bench.meter(task), watched, bench)
-                    write(census, *take(census, part, arguments))
+        for case in cases:
+            (task,) = model.tasks([case.task], TaskOptions())
+            with Store(ROWS / case.name / "rows.sqlite") as store:
+                bench = Meters(engine, store)
+                census = Census(case, bench.meter(task), watched, bench)
+                write(census, *take(census, arguments))
 
 
-def take(
-    census: Census, parts: Sequence[str], arguments: argparse.Namespace
-) -> tuple[list[str], list[Measurements]]:
-    """Names and rows of the parts; every head alone is the first, and what others build on."""
+def take(census: Census, arguments: argparse.Namespace) -> tuple[list[str], list[Measurements]]:
+    """Names and rows of the parts: the intact model, signals, and every head alone."""
     case = census.case
     order = designs.draw_examples(census.meter.task.size, census.meter.task.size, seed=SEED)
     count = arguments.examples or case.examples
     intact = census.intact(order)
     before = intact.by_example()
-    asked = [example for example in order if before[example] or not case.right][:count]
+    asked = order[:count]
     names, found = ["intact"], [intact]
     columns = None
     if arguments.signalled:
@@ -254,19 +217,7 @@ def take(
         found.append(census.signals(right[: arguments.signalled]))
         if case.deep:
             columns = np.argsort(found[-1].mask_means()[1:], kind="stable")[:DEEP].tolist()
-    alone = census.alone(asked, columns)
-    names.append("alone")
-    found.append(alone)
-    if case.among and parts:
-        effect = alone.mask_means() - np.mean([before[example] for example in asked])
-        columns = sorted(np.argsort(effect, kind="stable")[:STRONGEST].tolist())
-        if "pairs" in parts:
-            names.append("pairs")
-            found.append(census.pairs(columns, asked[:PAIRED]))
-        for size in SIZES if "among" in parts else ():
-            names.append(f"among {size}")
-            found.append(census.among(columns, order, size))
-    return names, found
+    return [*names, "alone"], [*found, census.alone(asked, columns)]
 
 
 def write(census: Census, names: Sequence[str], found: Sequence[Measurements]) -> None:

@@ -4,11 +4,9 @@
     python bench/cuts.py --models smollm2 --tasks capital,antonym,country
     python bench/cuts.py --page                              the page again, from the JSON
 
-On every task: the five heads that matter most alone, the set that breaks it most, that set without
-heads that other tasks need, the specific set, the set that the same search puts first when it has
-as many rows as Optuna and nothing is checked, what Optuna's sampler finds in as many rows as the
-specific set takes with its checks and more, what `greedy` finds with the same objective in as many
-as it takes, and a LoRA trained to make right answers unlikely and leave everything else as it was
+On every task: the five heads that matter most alone, the set that breaks it most, the specific set
+that the search puts first when it has as many rows as Optuna and nothing is checked, what Optuna's
+sampler finds, and a LoRA trained to make right answers unlikely and leave everything else as it was
 (in the manner of arXiv 2601.07411). A task that has a twin (the same in other words) must be cut
 out in both. All are judged on the same examples, which none of them saw. Rows are kept in
 build/cuts and asked once.
@@ -41,7 +39,6 @@ from caploc.store import Store
 from caploc.tasks.catalog import list_twins
 from caploc.tasks.task import LogLikelihood, Task
 from caploc.validation import Check
-from caploc.validation.frontier import Promise, judge_frontier
 from driving import metered
 from measuring import say
 
@@ -52,11 +49,10 @@ SPARED = 3
 SEARCHED, CHECKED = 60, 110
 TOP, PRICE = 5, 0.05  # a price of .02 takes 150 examples to promise that a set keeps it
 ROWS_A_HEAD = 8
-UNIVERSAL = 0.1  # a head that takes more than this from two of the spared tasks
 EXCESS = 20.0  # what a point beyond the price weighs against a point of damage
 ELSEWHERE = 24  # examples of each other task, to tell heads that break everything
-AS_MANY = 3  # times the rows of a search for Optuna: those of the specific set are checked besides
-EACH = 15  # examples of each task for a set that Optuna or greedy tries
+AS_MANY = 3  # times the rows of a search
+EACH = 15  # examples of each task for a set that Optuna tries
 RANK, STEPS, BATCH, RATE = 8, 120, 8, 5e-4  # of the LoRA
 ENOUGH = -6.0  # nats a token; a right answer less likely than this is not pushed down further
 KEEPING = 4.0  # weight of what is to stay as it was
@@ -181,32 +177,6 @@ def most_damaging(cutting: Cutting, seed: int) -> Arm:
     return found.chosen, rows
 
 
-def filtered(cutting: Cutting, seed: int) -> Arm:
-    """That set, without heads that two spared tasks need as well: the paper's filter."""
-    chosen, rows = most_damaging(cutting, seed)
-    examples = [part[:SEARCHED] for part in cutting.searching]
-    change = cutting.changes([[column] for column in chosen], examples) if chosen else []
-    kept = [
-        column
-        for column, lost in zip(chosen, change, strict=True)
-        if (lost[cutting.targets :] < -UNIVERSAL).sum() < 2
-    ]
-    return kept, rows + len(chosen) * sum(map(len, examples))
-
-
-def specific(cutting: Cutting, seed: int) -> Arm:
-    """The set that keeps its promise on examples that the search did not see."""
-    found, rows = cutting.search(seed, "specific")
-    sets = found.diagnostics.get("candidates") or []
-    if not sets:
-        return [], rows
-    checks = [cutting.check(number, part) for number, part in enumerate(cutting.checking)]
-    targets = cutting.targets
-    promise = Promise(checks[0], checks[1:targets], checks[targets:], PRICE)
-    _, named = judge_frontier(promise, sets)
-    return list(named), rows + len(sets) * sum(map(len, cutting.checking))
-
-
 def unchecked(cutting: Cutting, seed: int) -> Arm:
     """The set that is best by what that search saw, in as many rows as Optuna has."""
     found, rows = cutting.search(seed, "specific", AS_MANY)
@@ -236,32 +206,11 @@ def sampled(cutting: Cutting, seed: int) -> Arm:
     return list(best) if tried[best] > 0 else [], trials * a_trial
 
 
-def greedy(cutting: Cutting, seed: int) -> Arm:
-    """The head that is worth most beside those kept, again and again; every head is tried."""
-    del seed  # nothing is drawn
-    examples = [part[:EACH] for part in cutting.searching]
-    kept: list[int] = []
-    best, rows = 0.0, 0
-    while len(kept) < TOP:
-        others = [column for column in range(cutting.heads) if column not in kept]
-        changes = cutting.changes([[*kept, column] for column in others], examples)
-        rows += len(others) * sum(map(len, examples))
-        worths = [cutting.worth(change) for change in changes]
-        if max(worths) <= best:
-            break
-        best = max(worths)
-        kept.append(others[int(np.argmax(worths))])
-    return kept, rows
-
-
 ARMS: dict[str, Callable[[Cutting, int], Arm]] = {
     "first five": top_five,
     "set": most_damaging,
-    "filtered set": filtered,
-    "specific": specific,
     "specific unchecked": unchecked,
     "Optuna": sampled,
-    "greedy": greedy,
 }
 LORA = "LoRA"
 
@@ -374,7 +323,7 @@ def run_case(name: str, task: str, arguments: argparse.Namespace, kept: dict[str
         built = options.tasks(tasks, TaskOptions())
         cutting = Cutting.prepare(bench, built, 1 + len(twin))
         for arm, seed in product(arguments.arms, range(arguments.seeds)):
-            if (arm, seed) in done or (seed and ARMS.get(arm) is greedy):
+            if (arm, seed) in done:
                 continue
             if arm == LORA:
                 chosen, rows = None, STEPS * (BATCH + BATCH // 2 * 2)
@@ -406,11 +355,9 @@ Written by `bench/cuts.py`. Points of accuracy that each way takes from the task
 same in other words) and from the tasks to be left alone, with standard errors, on the same examples
 that none of them saw. *Rows* is what was asked to find it: a mask on one example; of the LoRA,
 texts of its training. *Worth* is the smaller of the first two losses, less twenty times what others
-lose beyond five points: what Optuna and greedy were told to look for. The specific set may cost a
-spared task five points at most, by the upper end of an interval on other fresh examples; where none
-was found that surely keeps that, nothing is cut. *Specific unchecked* is the set that the search
-itself puts first with as many rows as Optuna has, taken as it is, as Optuna's is: here the two can
-be compared.
+lose beyond five points: what Optuna was told to look for. *Specific unchecked* is the set that the
+search for a specific set puts first with as many rows as Optuna has, taken as it is, as Optuna's
+is: here the two can be compared.
 """
 
 

@@ -86,49 +86,6 @@ def test_more_examples_than_there_are_is_refused(count):
         designs.draw_examples(10, count, seed=0)
 
 
-allowed_masks = st.lists(st.booleans(), min_size=1, max_size=40).filter(any).map(np.array)
-
-
-@given(allowed=allowed_masks, masks=st.integers(0, 40), seed=st.integers(0, 99), data=st.data())
-def test_scattered_masks_cut_so_many_allowed_heads_and_use_all_equally(allowed, masks, seed, data):
-    size = data.draw(st.integers(1, int(allowed.sum())))
-    drawn = designs.scattered(allowed, masks, size=size, random=designs.generator(seed))
-    assert drawn.shape == (masks, allowed.size)
-    assert (drawn.sum(axis=1) == size).all()
-    assert not drawn[:, ~allowed].any()
-    assert np.ptp(drawn.sum(axis=0)[allowed]) <= 1
-    again = designs.scattered(allowed, masks, size=size, random=designs.generator(seed))
-    assert (again == drawn).all()
-
-
-def test_scattered_masks_pair_heads_by_chance():
-    """No two heads are kept together or apart: 3 of 12 meet in 3/12 * 2/11 of the masks."""
-    drawn = designs.scattered(np.ones(12, dtype=bool), 4000, size=3, random=designs.generator(1))
-    together = (drawn.astype(float).T @ drawn)[np.triu_indices(12, 1)] / len(drawn)
-    expected = 3 / 12 * 2 / 11
-    # 66 pairs: the largest of so many normal deviations stays within four standard errors.
-    assert together == pytest.approx(
-        np.full(66, expected), abs=4 * (expected * (1 - expected) / 4000) ** 0.5
-    )
-
-
-@pytest.mark.parametrize("size", [0, 4])
-def test_a_mask_of_more_heads_than_are_allowed_is_refused(size):
-    allowed = np.array([True, True, True, False])
-    with pytest.raises(BadOption, match=f"mask of {size} heads cannot be drawn from 3"):
-        designs.scattered(allowed, 1, size=size, random=designs.generator(0))
-
-
-@given(examples=st.integers(1, 30), rows=st.integers(0, 90), seed=st.integers(0, 99))
-def test_rows_are_spread_evenly_over_examples(examples, rows, seed):
-    numbers = [7 * number + 3 for number in range(examples)]
-    drawn = designs.spread_examples(numbers, rows, random=designs.generator(seed))
-    counts = [int((drawn == number).sum()) for number in numbers]
-    assert sum(counts) == len(drawn) == rows
-    assert np.ptp(counts) <= 1
-    assert (designs.spread_examples(numbers, rows, random=designs.generator(seed)) == drawn).all()
-
-
 def test_single_masks_cut_each_head_alone():
     assert [row.nonzero()[0].tolist() for row in designs.singles(4)] == [[0], [1], [2], [3]]
 

@@ -4,11 +4,9 @@ Asking for more masks never changes the earlier ones, and a seed gives the same 
 machine (the bit generator is named, not NumPy's default of the day).
 """
 
-from collections.abc import Sequence
 from math import ceil
 
 import numpy as np
-from jaxtyping import Int
 
 from caploc.components import Mask, Masks
 from caploc.errors import BadOption
@@ -63,38 +61,6 @@ def check_mask_size(heads: int, rate: float) -> int:
             f"use {ceil(10_000 / heads) / 10_000:.4f} or more."
         )
     return each
-
-
-def scattered(allowed: Mask, masks: int, *, size: int, random: np.random.Generator) -> Masks:
-    """Masks of `size` different heads each, every allowed head about equally often.
-
-    A random order of the heads is cut into masks; when it runs out another one is drawn, and heads
-    that the open mask has already wait until it is full. Counts differ by 1 at most. Measured on
-    simulated models, no other balance (by layer, by pairs) does better. Raises BadOption if fewer
-    than `size` heads are allowed.
-    """
-    columns = np.flatnonzero(allowed)
-    if not 0 < size <= len(columns):
-        raise BadOption(f"A mask of {size} heads cannot be drawn from {len(columns)}.")
-    knocked_out = np.zeros((masks, allowed.size), dtype=bool)
-    left = np.zeros(0, dtype=int)
-    for mask in knocked_out:
-        if len(left) < size:
-            order = random.permutation(columns)
-            waits = np.isin(order, left)
-            left = np.concatenate([left, order[~waits], order[waits]])
-        mask[left[:size]] = True
-        left = left[size:]
-    return knocked_out
-
-
-def spread_examples(
-    examples: Sequence[int], rows: int, *, random: np.random.Generator
-) -> Int[np.ndarray, " rows"]:
-    """Draw an example for each row: every one used equally often, in a random order."""
-    rounds = max(1, ceil(rows / len(examples)))
-    drawn = np.concatenate([random.permutation(examples) for _ in range(rounds)])
-    return drawn[:rows].astype(int)
 
 
 def singles(heads: int) -> Masks:

@@ -30,11 +30,13 @@ def crossed(world, masks, examples, ask=World.outcomes):
 
 def scattered(world, rows, *, size=3, examples=range(100), group=1, seed=0, ask=World.outcomes):
     """Rows of random masks, `group` rows to a mask."""
+    count = -(-rows // group)
+    masks = designs.stratified(world.heads, count, rate=(size + 0.5) / world.heads, seed=seed)
+    mask = np.arange(rows) * count // rows
     random = designs.generator(seed)
-    allowed = np.ones(world.heads, dtype=bool)
-    masks = designs.scattered(allowed, -(-rows // group), size=size, random=random)
-    drawn = designs.spread_examples(list(examples), rows, random=random)
-    seen = answered(world, Plan.scattered("task", masks, drawn, "rows"), ask)
+    orders = [random.permutation(examples) for _ in range(-(-rows // len(examples)))]
+    drawn = np.concatenate(orders)[:rows]
+    seen = answered(world, Plan("task", masks, mask, drawn), ask)
     return seen, intact_of(world, list(examples), ask)
 
 

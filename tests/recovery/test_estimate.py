@@ -46,11 +46,6 @@ def test_means_leave_out_what_could_not_be_scored():
     assert np.isnan(unscored.mask_means()).all()
 
 
-def test_rows_that_touch_heads_are_those_whose_mask_cuts_any_of_them():
-    assert TWO.touching(np.array([False, True, False])).tolist() == [False, True, True]
-    assert not TWO.touching(np.zeros(3, dtype=bool)).any()
-
-
 def test_of_an_example_asked_twice_the_last_outcome_counts():
     twice = measurements([[1]], [0, 0, 0], [4, 4, 5], [1.0, 0.0, NAN])
     assert twice.by_example() == {4: 0.0}

@@ -61,24 +61,6 @@ def test_rows_of_unknown_examples_and_without_a_score_are_left_out():
     assert rows.cuts.toarray().tolist() == [[1, 0, 0], [0, 0, 1]]
 
 
-def test_rows_that_cut_a_head_to_leave_out_are_left_out():
-    masks = np.array([[1, 0, 0], [1, 1, 0], [0, 0, 1], [0, 0, 0]], dtype=bool)
-    seen = one_score_a_mask(masks, [1, 0, 1, 0])
-    rows = Rows.of(seen, {0: 1.0}, np.array([False, True, False]))
-    assert rows.mask.tolist() == [0, 2, 3]
-    assert Rows.of(seen, {0: 1.0}, np.zeros(3, dtype=bool)).count == 4
-
-
-def test_a_kind_of_example_counts_as_much_as_its_share_of_the_examples():
-    """A quarter of the examples is wrong intact, yet half of the rows asked such a one."""
-    intact = {0: 1.0, 1: 1.0, 2: 1.0, 3: 0.0}
-    masks = np.zeros((6, 2), dtype=bool)
-    seen = Measurements(masks, np.arange(6), np.array([0, 1, 2, 3, 3, 3]), np.ones(6))
-    assert Rows.of(seen, intact).weight.tolist() == [1.5, 1.5, 1.5, 0.5, 0.5, 0.5]
-    only_right = seen.where(seen.example < 3)
-    assert Rows.of(only_right, intact).weight.tolist() == [1.0] * 3
-
-
 def test_only_right_and_wrong_answers_have_kinds():
     assert kinds({4: 1.0, 5: 0.0}) == {4: 1, 5: 0}
     assert kinds({4: 1.0, 5: -0.7}) == {4: 1, 5: 1}
@@ -88,4 +70,4 @@ def test_only_right_and_wrong_answers_have_kinds():
 def test_no_rows_are_rows_too():
     for intact in ({}, {0: 1.0}):
         rows = Rows.of(Measurements.none(4), intact)
-        assert rows.count == 0 and rows.cuts.shape == (0, 4)
+        assert len(rows.outcome) == 0 and rows.cuts.shape == (0, 4)

@@ -16,14 +16,6 @@ def test_a_crossed_plan_asks_every_mask_on_every_example():
     assert plan.masks is masks and plan.probe == "past" and plan.what == "both"
 
 
-@pytest.mark.parametrize(("rows", "masks"), [(7, 7), (7, 3), (12, 4), (0, 0), (5, 1)])
-def test_a_scattered_plan_uses_each_mask_for_a_run_of_rows_about_as_long_as_any(rows, masks):
-    plan = Plan.scattered("past", np.zeros((masks, 3), dtype=bool), np.arange(rows), "some")
-    assert (np.diff(plan.mask) >= 0).all() and plan.example.tolist() == list(range(rows))
-    runs = np.bincount(plan.mask, minlength=masks)
-    assert len(runs) == masks and np.ptp(runs) <= 1 if masks else not len(plan.mask)
-
-
 def test_the_intact_plan_knocks_out_nothing():
     plan = intact_plan(Problem(4, range(3), Settings()), "plural", [5, 6])
     assert not plan.masks.any() and plan.masks.shape == (1, 4)

@@ -7,7 +7,7 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 from scipy import sparse, stats
 
-from caploc.components import AMONG, Mask, Masks
+from caploc.components import AMONG, Masks
 
 PerHead = Float[np.ndarray, " heads"]
 PerRow = Float[np.ndarray, " rows"]
@@ -59,10 +59,6 @@ class Measurements:
         means = np.full(len(self.masks), np.nan)
         np.divide(sums, rows, out=means, where=rows > 0)
         return means
-
-    def touching(self, heads: Mask) -> Bool[np.ndarray, " rows"]:
-        """Rows whose mask knocks out any of these heads."""
-        return (self.masks @ heads.astype(np.int64) > 0)[self.mask]
 
     def table(self) -> Float[np.ndarray, "masks examples"] | None:
         """Outcomes by mask and example, if every mask was measured on the same examples."""
@@ -171,11 +167,10 @@ def noise_ceiling(outcomes: Float[np.ndarray, "masks examples"]) -> float:
 
 @dataclass(frozen=True)
 class Rows:
-    """Scored rows: which heads each cuts, its mask, outcome, example, kind and weight.
+    """Scored rows: which heads each cuts, its mask, outcome, example and kind.
 
     `kind` tells the intact model's right answers (1) from its wrong ones (0); outcomes that are not
-    0 and 1 are all of kind 1. `weight` undoes an unequal use of the kinds: rows of a kind count as
-    much as its share of the examples; its mean is 1.
+    0 and 1 are all of kind 1.
     """
 
     cuts: sparse.csr_matrix
@@ -183,30 +178,17 @@ class Rows:
     outcome: PerRow
     example: Int[np.ndarray, " rows"]
     kind: Int[np.ndarray, " rows"]
-    weight: PerRow
 
     @classmethod
-    def of(
-        cls, seen: Measurements, intact: dict[int, float], without: Mask | None = None
-    ) -> "Rows":
-        """Take scored rows of examples with a known outcome; none that cuts heads of `without`."""
+    def of(cls, seen: Measurements, intact: dict[int, float]) -> "Rows":
+        """Take scored rows of examples with a known outcome."""
         known = np.array([int(e) in intact for e in seen.example], dtype=bool)
         keep = known & ~np.isnan(seen.outcome)
-        if without is not None and without.any():
-            keep &= ~seen.touching(without)
         cuts = sparse.csr_matrix(seen.masks, dtype=np.float64)[seen.mask[keep]]
         example, outcome = seen.example[keep], seen.outcome[keep]
         before = kinds(intact)
         kind = np.array([before[int(e)] for e in example], dtype=int)
-        share = np.bincount(list(before.values()), minlength=2) / max(len(before), 1)
-        used = np.bincount(kind, minlength=2) / max(len(kind), 1)
-        weight = np.divide(share, used, out=np.ones(2), where=used > 0)[kind]
-        weight /= weight.mean() if len(weight) else 1.0
-        return cls(cuts, seen.mask[keep], outcome, example, kind, weight)
-
-    @property
-    def count(self) -> int:
-        return len(self.outcome)
+        return cls(cuts, seen.mask[keep], outcome, example, kind)
 
     def residuals(self) -> PerRow:
         """Outcomes less the mean of their kind, less their example's difficulty.

@@ -39,14 +39,6 @@ class Plan:
             what,
         )
 
-    @classmethod
-    def scattered(
-        cls, probe: str, masks: Masks, examples: Int[np.ndarray, " rows"], what: str
-    ) -> "Plan":
-        """Each mask on its own run of examples: as many for every mask as the division gives."""
-        mask = np.arange(len(examples)) * len(masks) // max(len(examples), 1)
-        return cls(probe, masks, mask, examples, what)
-
 
 @dataclass(frozen=True)
 class OtherTask:
