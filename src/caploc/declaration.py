@@ -382,7 +382,7 @@ class Study:
         `heads` are the model's. Returns the study with its budget spent, its excluded heads by
         name and its twins.
         """
-        from caploc.tasks.catalog import check_data, check_task_name
+        from caploc.tasks.catalog import check_data, check_data_sets, check_task_name
 
         study = self.with_twins()
         check_data(study.options)
@@ -394,6 +394,8 @@ class Study:
             check_tracking(study.track)
         for name in study.named_tasks:
             check_task_name(name, study.options)
+            own = name in (study.task, *study.mode.tasks)
+            check_data_sets(name, study.options if own else study.options.plain())
         grid = find_grid(study.components, heads)
         sized = study.sized(grid)
         if not study.exclude:

@@ -17,9 +17,19 @@ from lm_eval.tasks import TaskManager
 from lm_eval.tasks._index import Entry, Kind
 
 from caploc.errors import BadData, BadOption, CaplocError
-from caploc.naming import OURS, YAML, ZERO_SHOT, are_twins, at_home, task_folders, unknown_task
+from caploc.naming import (
+    OURS,
+    YAML,
+    ZERO_SHOT,
+    are_twins,
+    at_home,
+    is_folder,
+    task_folders,
+    unknown_task,
+)
 from caploc.options import PACKAGED, WORDS, TaskOptions, check_data_file
 from caploc.tasks.datafiles import (
+    PACKAGED_READERS,
     check_data_files,
     data_overrides,
     definition,
@@ -28,6 +38,7 @@ from caploc.tasks.datafiles import (
     local_files,
     text_as_written,
     training_instead,
+    why_out_of_reach,
 )
 from caploc.tasks.harness import HarnessTask, Mixture
 from caploc.tasks.leaf import ChatTemplate, Leaf
@@ -156,6 +167,25 @@ def check_task_name(name: str, options: TaskOptions | None = None) -> None:
             raise BadOption(NOT_ALLOWED.format(entry.name))
 
 
+def check_data_sets(name: str, options: TaskOptions) -> None:
+    """Refuse a task whose data set neither the Hub nor its cache here has; raises BadData."""
+    if options.splits:
+        return
+    entries = list(leaf_entries(*find_task(name)))
+    for entry in entries:
+        path = definition(entry).get("dataset_path")
+        of_hub = path and path not in PACKAGED_READERS and not is_folder(at_home(path))
+        if of_hub and (why := why_out_of_reach(path)):
+            raise BadData(f"{why} Check the network, or {remedy_of(entries)}.")
+
+
+def remedy_of(entries: Sequence[Entry]) -> str:
+    """Say how a task does without the Hub: one task reads files, several need a YAML."""
+    if len(entries) > 1:
+        return "write a YAML that reads your own files (docs/tasks.md)"
+    return f"pass the files: --data {evaluated_split(definition(entries[0])) or 'test'}=FILE"
+
+
 def can_train(name: str, options: TaskOptions | None = None) -> bool:
     """Tell whether the task has a training split, in the files if the options name some."""
     place = find_task(name)
@@ -279,11 +309,7 @@ def loading(name: str, entries: Sequence[Entry], files: Sequence[Path]) -> Itera
                 f"{', '.join(map(str, files))} must hold examples: JSON (an object a line) or CSV "
                 "in UTF-8, or Parquet."
             ) from error
-        remedy = "write a YAML that reads your own files (docs/tasks.md)"
-        if len(entries) == 1:  # where the Hub cannot be reached
-            split = evaluated_split(definition(entries[0])) or "test"
-            remedy = f"pass the files: --data {split}=FILE"
         raise BadData(
             f"The data of task {name} could not be loaded ({type(reason).__name__}: {said}). "
-            f"Check the network, or {remedy}."
+            f"Check the network, or {remedy_of(entries)}."
         ) from error
