@@ -19,9 +19,9 @@ from workloads import Workload
 
 Entry = dict[str, Any]
 HEADER = (
-    "| workload | contender | rows/s | seconds (range) | CPU s | answer tokens/s "
+    "| workload | contender | rows/s | seconds (range) "
     "| against rows | against reference | answers as rows |\n"
-    "|---|---|--:|--:|--:|--:|--:|--:|---|"
+    "|---|---|--:|--:|--:|--:|---|"
 )
 
 
@@ -92,7 +92,7 @@ class Results:
 
 
 INTRODUCTION = """\
-Written by `bench/engine.py`; the numbers are in the JSON file beside it. *25m* is a Llama with
+Written by `bench/engine.py`; the numbers, CPU seconds too, are in the JSON file beside it. *25m* is a Llama with
 random weights.
 
 - *reference*: the paper's procedure. Reload the model for every mask, zero the heads' weights, one
@@ -107,7 +107,7 @@ random weights.
 
 All but *caploc* read the choices of one token off one pass. Seconds are medians over repeats in
 which the contenders took turns, with the range, or those of one run; below each table stands how
-many repeats there were. CPU seconds are the process's own. The last column counts the texts equal
+many repeats there were. The last column counts the texts equal
 to those of *rows*, or gives the largest difference of a log-probability from theirs, in nats."""
 
 
@@ -127,15 +127,12 @@ def rows(workload: str, found: Entry) -> Iterator[str]:
     """A line for each contender, the slowest first."""
     timings = {name: found["contenders"][name] for name in slowest_first(found)}
     for name, timing in timings.items():
-        wall, cpu = timing["wall"], timing["cpu"]
-        spoken = timing["answer_tokens"] / median(wall)
+        wall = timing["wall"]
         cells = [
             workload,
             f"**{name}**" if name == "caploc" else name,
             f"{found['rows'] / median(wall):,.2f}",
             f"{median(wall):,.1f} ({span(wall)})",
-            f"{median(cpu):,.1f}",
-            f"{spoken:,.0f}" if spoken else "–",
             *(against(timings, timing, rival) for rival in ("rows", "reference")),
             agreement(timing["agreement"]),
         ]
@@ -182,20 +179,12 @@ def caption(workload: str, found: Entry) -> str:
         f"**{workload}** {found['title']}: {found['masks']} masks x {found['examples']} examples",
         f"{repeats} repeats" if repeats > 1 else "one run",
     ]
-    if found.get("batches"):
-        sizes = ", ".join(f"{name} {size}" for name, size in found["batches"].items())
-        parts.append(f"rows in a batch: {sizes}")
     if answers["mean_tokens"] is not None:
         parts.append(
             f"answers of {answers['mean_tokens']:.0f} tokens in the mean "
             f"(intact {answers['mean_tokens_intact']:.0f}), "
             f"{answers['as_intact']:.0%} as the intact model's"
         )
-    parts += [
-        f"{name} {timing['scaled']}"
-        for name, timing in found["contenders"].items()
-        if timing["scaled"]
-    ]
     return "; ".join(parts) + "."
 
 

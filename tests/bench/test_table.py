@@ -46,9 +46,3 @@ def test_a_range_is_told_of_repeats_only(wall, cell, said):
     (line,) = rows("a", found(*wall))
     assert cell in line
     assert said in caption("a", found(*wall))
-
-
-def test_a_caption_tells_the_batch_sizes_where_they_are_known():
-    assert "rows in a batch" not in caption("a", found(1.0))
-    batches = {"batches": {"hook loop": 16, "rows": 64}}
-    assert "; rows in a batch: hook loop 16, rows 64." in caption("a", found(1.0) | batches)
