@@ -2,14 +2,12 @@
 
 Drafts say what an answer will probably be, and how far it pays to check them. A draft is checked by
 reading it in one pass. What the model would have said anyway is kept, up to and including its first
-disagreement, so that a draft never changes an answer. Checking costs a token's share of a pass,
-whether it was right or not; saying a token costs a row's share of a step. Both are counted in
-tokens and not timed, so that a run repeats itself.
+disagreement, so that a draft never changes an answer.
 """
 
 import time
-from collections import OrderedDict, deque
-from collections.abc import Callable, Iterator, Sequence
+from collections import deque
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -28,121 +26,42 @@ from caploc.engine.planning import (
 )
 
 PROBES = 16  # where drafts do not pay, one in so many is still made, to see if they do now
-REMEMBERED = 256  # drafts; what was seen before them counts half, then a quarter, and so on
 FIRST, GROWTH = 8, 3  # a first draft's tokens; while all are right, drafts grow by this factor
-UNKNOWN_PRICE = 0.5  # of checking a token, in tokens said, before the first step
-MOST = 64  # different answers kept for a prompt; later ones only count where they are the same
-MOST_PLACES = 300_000  # in the trees of all prompts: a hundred megabytes
+PRICE = 0.5  # of a token drafted, in tokens said: its share of a pass over a row's of a step
 
 
-@dataclass(eq=False, slots=True)
-class _Said:
-    times: int = 0
-    next: "dict[int, _Said]" = field(default_factory=dict)
+class Drafts:
+    """What was said to each prompt, and how far other masks' answers began alike.
 
-
-class AnswerTree:
-    """What was answered to one prompt, under any mask, as a tree of tokens.
-
-    `kept` counts different answers, `size` the tree's places, its root among them.
-    """
-
-    def __init__(self, grown: Callable[[int], None] = lambda by: None) -> None:
-        """Begin with nothing; `grown` is told by how many places the tree has grown."""
-        self.root, self.kept, self.size, self.grown = _Said(), 0, 1, grown
-        grown(1)
-
-    def add(self, tokens: Sequence[int]) -> None:
-        place, before = self.root, self.size
-        full = self.kept >= MOST
-        for token in tokens:
-            if token not in place.next:
-                if full:
-                    return
-                place.next[token] = _Said()
-                self.size += 1
-            place = place.next[token]
-            place.times += 1
-        self.kept += self.size > before
-        self.grown(self.size - before)
-
-    def draft(self, longest: int) -> list[int]:
-        """Return what most answers said, token by token, at most `longest` tokens."""
-        place, tokens = self.root, list[int]()
-        while place.next and len(tokens) < longest:
-            token = max(place.next, key=lambda token: place.next[token].times)
-            tokens.append(token)
-            place = place.next[token]
-        return tokens
-
-
-class AnswerCache:
-    """Answer trees by prompt; those asked for longest ago are forgotten first.
-
-    A prompt is known by its hash, which is quick; where two clash, a draft is wrong, and no answer.
-    """
-
-    def __init__(self, most: int = MOST_PLACES) -> None:
-        self.most, self.held = most, 0
-        self.trees: OrderedDict[int, AnswerTree] = OrderedDict()
-
-    def of(self, prompt: int) -> AnswerTree:
-        """Return what was answered to the prompt of this hash so far."""
-        found = self.trees.get(prompt)
-        if found is None:
-            found = self.trees[prompt] = AnswerTree(self.grow)
-        self.trees.move_to_end(prompt)
-        while self.held > self.most and len(self.trees) > 1:
-            _, oldest = self.trees.popitem(last=False)
-            self.held -= oldest.size
-        return found
-
-    def grow(self, places: int) -> None:
-        self.held += places
-
-
-class DraftOdds:
-    """How far drafts hold, and what it costs to find out.
-
-    With S(i) the share of drafts that are right at least up to token i, drafting token i saves a
-    step's share S(i) times and costs its share of a pass each time: a draft is worth its tokens as
-    far as S(i) is at least the ratio of the two prices. S comes from how often token i was right
-    when it was reached (Kaplan and Meier 1958), so that short drafts teach about short ones only.
+    An answer is the intact model's, or the first that was given. With S(i) the share of drafts that
+    are right at least up to token i, drafting token i saves a step's share S(i) times and costs its
+    share of a pass each time: a draft is worth its tokens as far as S(i) is at least the ratio of
+    the two prices. S comes from how often token i was right when it was reached (Kaplan and Meier
+    1958), so that short drafts teach about short ones only.
     """
 
     def __init__(self) -> None:
-        self.reached: list[float] = []
-        self.right: list[float] = []
-        self.checking = 0.0  # a token drafted, in tokens said: a running mean
+        self.answers: dict[tuple[int, ...], list[int]] = {}  # by prompt
+        self.reached: list[int] = []
+        self.right: list[int] = []
         self.asked = 0
 
     def saw(self, drafted: int, accepted: int) -> None:
         """Learn from one row: of `drafted` tokens the first `accepted` were right."""
         for place in range(min(accepted + 1, drafted)):
             if place == len(self.reached):
-                self.reached.append(0.0)
-                self.right.append(0.0)
-            if self.reached[place] >= REMEMBERED:
-                self.reached[place] /= 2
-                self.right[place] /= 2
+                self.reached.append(0)
+                self.right.append(0)
             self.reached[place] += 1
             self.right[place] += place < accepted
-
-    def fed(self, rows: int, alone: float) -> None:
-        """Learn that a step fed so many rows; a pass costs as much as its tokens and `alone` more.
-
-        A token said costs 1 + alone / rows tokens, one drafted a single one.
-        """
-        new = rows / (rows + alone)
-        self.checking = self.checking + 0.1 * (new - self.checking) if self.checking else new
 
     def length(self) -> int:
         """Choose how many tokens are worth drafting."""
         self.asked += 1
-        holds, price = 1.0, self.checking or UNKNOWN_PRICE
+        holds = 1.0
         for place, (reached, right) in enumerate(zip(self.reached, self.right, strict=True)):
             holds *= (right + 1) / (reached + 1)
-            if holds < price:
+            if holds < PRICE:
                 return place or int(self.asked % PROBES == 0)
         return GROWTH * len(self.reached) + FIRST
 
@@ -172,14 +91,6 @@ class DecodedRow:
     cost: float
 
 
-@dataclass(frozen=True)
-class Drafts:
-    """What drafts are made from: answers by prompt, and the odds that they hold."""
-
-    answers: Callable[[int], AnswerTree]
-    odds: DraftOdds
-
-
 class Decoder:
     """Answers the rows of a plan; what drafts learn on the way outlives it."""
 
@@ -193,7 +104,7 @@ class Decoder:
         drafts: Drafts,
     ) -> None:
         self.packed, self.plan, self.masks, self.stops = packed, plan, masks, stops
-        self.answers, self.odds = drafts.answers, drafts.odds
+        self.prompts, self.drafts = prompts, drafts
         self.own = [tokens[plan.shared(number) :] for number, tokens in enumerate(prompts)]
         self.intact = IntactRecords(packed, plan, masks)
         self.queue: deque[PlannedRow] = deque()
@@ -228,11 +139,15 @@ class Decoder:
         """Record what the stage starts from, and queue its rows."""
         chunks = []
         for prompt in stage.recorded:
-            said = self.answers(prompt).draft(self.stops.limit - 1)
+            said = self.said(prompt)[: self.stops.limit - 1]
             tokens, segment = (*self.own[prompt], *said), self.intact.prefix_segment(prompt)
             chunks.append(Chunk(tokens, self.masks[INTACT], [len(tokens) - 1], segment))
         self.intact.record(stage.recorded, chunks, stage.depths)
         self.queue.extend(stage.rows)
+
+    def said(self, prompt: int) -> list[int]:
+        """Return what was said to a prompt before, if anything, without the token that ended it."""
+        return self.drafts.answers.get(self.prompts[prompt], [])
 
     # New rows
 
@@ -275,11 +190,11 @@ class Decoder:
 
     def first_draft(self, row: PlannedRow, start: int) -> list[int]:
         """Draft the whole answer; a row that starts above the bottom needs it recorded."""
-        answers = self.answers(row.prompt)
-        if not answers.root.next:
+        answer = self.said(row.prompt)
+        if not answer:
             return []
         room = min(self.stops.limit - 1, self.plan.tokens - len(self.own[row.prompt]))
-        draft = answers.draft(min(self.odds.length(), room))
+        draft = answer[: max(0, min(self.drafts.length(), room))]
         if start:
             recorded = self.intact.records[row.prompt].tokens[len(self.own[row.prompt]) :]
             draft = draft[: shared_length(draft, recorded)]
@@ -330,7 +245,6 @@ class Decoder:
         ]
         logits = self.packed.step(self.intact.table, self.room, fed, self.shared(rows))
         best = logits.argmax(-1).tolist()
-        self.odds.fed(len(rows), self.alone)
         for row in rows:
             row.cost += self.intact.cost(1)
             row.kept += 1
@@ -364,7 +278,7 @@ class Decoder:
             first += len(said)
             accepted = shared_length(row.draft, said)
             if row.draft:
-                self.odds.saw(len(row.draft), accepted)
+                self.drafts.saw(len(row.draft), accepted)
             for token in said[: accepted + 1]:
                 row.said.append(token)
                 if over := self.stops.over(row.said):
@@ -372,7 +286,9 @@ class Decoder:
             row.kept += accepted
             self.running[slot] = None if over else row
             if over:
-                self.answers(row.row.prompt).add(row.said[:-1])
+                prompt = self.prompts[row.row.prompt]
+                if row.row.mask == INTACT or prompt not in self.drafts.answers:
+                    self.drafts.answers[prompt] = row.said[:-1]
                 self.done.append(DecodedRow(row.row, row.said, row.cost + self.intact.pay()))
 
     @torch.inference_mode()

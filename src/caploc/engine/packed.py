@@ -8,7 +8,7 @@ from functools import partial
 from caploc.components import Grid
 from caploc.engine.api import Answer, Ask, Source
 from caploc.engine.asks import INTACT, MaskNumbers, run_to_end
-from caploc.engine.decoding import AnswerCache, Decoder, DraftOdds, Drafts
+from caploc.engine.decoding import Decoder, Drafts
 from caploc.engine.encoding import (
     NOT_GREEDY,
     RequestEncoder,
@@ -84,8 +84,7 @@ class Generation(_RowRunner):
     """Answers asks that want text; asks with the same stops, limit and options run together."""
 
     def __post_init__(self) -> None:
-        self.remembered = AnswerCache()
-        self.odds: dict[Settings, DraftOdds] = defaultdict(DraftOdds)
+        self.drafts: dict[Settings, Drafts] = defaultdict(Drafts)
 
     def answer(self, asks: Sequence[Ask]) -> Iterator[list[Answer]]:
         for settings, members in group_prompts(self.encoder, asks).items():
@@ -100,14 +99,15 @@ class Generation(_RowRunner):
             asked[number, masks.number(ask.knocked_out, self.sources.substitute(ask))].append(ask)
         texts, pairs = list(prompts), list(asked)
         times = Counter(prompt for prompt, mask in pairs if mask != INTACT)
+        drafts = self.drafts[settings]
         first = {pair for pair in pairs if pair[1] == INTACT} | {
             (prompt, INTACT)
             for prompt, count in times.items()
-            if count >= ENOUGH and not self.remembered.of(hash(texts[prompt])).root.next
+            if count >= ENOUGH and texts[prompt].tokens not in drafts.answers
         }
         order = sorted(first) + [pair for pair in pairs if pair not in first]
         rows = [PlannedRow(number, *pair) for number, pair in enumerate(order)]
-        tokens, hashes = [text.tokens for text in texts], list(map(hash, texts))
+        tokens = [text.tokens for text in texts]
         stops = self.encoder.stops(settings)
         work = PlannedWork(
             stems=[text[:-1] for text in tokens],
@@ -117,7 +117,6 @@ class Generation(_RowRunner):
             wanted=rows,
             first=range(len(first)),
         )
-        drafts = Drafts(lambda prompt: self.remembered.of(hashes[prompt]), self.odds[settings])
 
         def make(rows: Sequence[PlannedRow]) -> Decoder:
             """Plan open rows, and be ready to run them."""
