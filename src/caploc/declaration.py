@@ -161,10 +161,6 @@ class ModelOptions:
             how |= {"device": SPREAD, "quantize": None}
         return choose_weights(**how)
 
-    def hint(self) -> str | None:
-        """Say how rows would take less time, as far as is known before weights are read."""
-        return None if self.workers is not None else self.weights().quicker
-
     def engine(self) -> "BatchEngine[LoadedModel]":
         """Load the model, find and prove its heads."""
         from caploc.engine.batch import BatchEngine

@@ -12,7 +12,7 @@ from caploc.budget import ELSEWHERE, most_checked, most_searched
 from caploc.components import Grid, Mask, find_grid
 from caploc.declaration import Draw, Study, split_examples
 from caploc.engine.api import HeadModel, RowEngine
-from caploc.folder import claim, rows_file
+from caploc.folder import claim
 from caploc.live import LiveProgress, ScanSoFar
 from caploc.measurement import Meter, Meters, outcomes_by_example, search
 from caploc.models.loading import LoadedModel
@@ -108,13 +108,10 @@ class Session:
         }
         copies = whole - tasks[study.task].size
         intervention.check_pairs(tasks[study.task], lambda: tokenizer or study.model.tokenizer())
-        begun = rows_file(folder).exists()
         with claim(folder, asdict(study), command, digest_data([*tasks.values()])) as store:
             grid = find_grid(study.components, heads)
             progress = LiveProgress(progress, folder, grid)
             announce(study, tasks, grid, progress)
-            if engine is None and not begun and (hint := study.model.hint()):
-                progress.tell(hint)  # rows that are there have their dtype
             with nullcontext(engine) if engine else study.model.answering() as answering:
                 for part in answering.loaded.uncovered:
                     tell_once(progress, describe_uncovered(part))

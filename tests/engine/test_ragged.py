@@ -3,8 +3,8 @@
 import pytest
 import torch
 from alone import around
+from choices import agree
 from kernel import slowly
-from test_choices import agree
 from test_decoding import PROMPTS, asks_for, loaded, masks, texts, truth  # noqa: F401
 from tiny import tiny
 

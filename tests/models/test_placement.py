@@ -10,7 +10,7 @@ from caploc.engine.api import Ask
 from caploc.engine.batch import BatchEngine
 from caploc.errors import BadOption, ModelRefused, OutOfMemory
 from caploc.models import loading, placement
-from caploc.models.loading import check_model, choose_weights, load_model
+from caploc.models.loading import check_model, load_model
 from caploc.models.placement import input_device, is_whole, parse_placement
 from caploc.neurons.model import as_neurons
 from caploc.tasks.task import Generate, LogLikelihood, options_json
@@ -42,25 +42,6 @@ def test_weights_too_large_for_the_device_are_refused_before_they_are_read(folde
     with pytest.raises(OutOfMemory, match="take .* GiB, and cpu has .* free; spread them .*--quan"):
         check_model(folder, device="cpu")
     check_model(folder, device="spread")  # the disk has room
-
-
-@pytest.mark.parametrize(
-    ("knows", "few", "dtype", "hints"),
-    [
-        ({"avx512_bf16": True}, 0, "auto", True),
-        ({"amx_bf16": True}, 0, "float32", True),
-        ({"avx512_bf16": True}, 0, "bfloat16", False),
-        ({"avx512_bf16": True}, 1e9, "auto", False),  # of a small model little would be gained
-        ({"avx2": True}, 0, "auto", False),
-    ],
-)
-def test_a_processor_that_multiplies_bfloat16_is_told(
-    folder, monkeypatch, knows, few, dtype, hints
-):
-    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: knows)
-    monkeypatch.setattr(loading, "FEW", few)
-    said = choose_weights(folder, device="cpu", dtype=dtype).quicker
-    assert (said is not None and "--dtype bfloat16" in said) == hints
 
 
 def asks(grid):

@@ -88,32 +88,18 @@ class _Cut:
     ) -> None:
         self.layer, self.masks, self.replacement = layer, masks, replacement
         self.owner = threading.get_ident()
-        self.pairs = masks.nonzero(as_tuple=True)
 
     def __call__(self, module: nn.Module, args: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         check_thread(self.owner)
         mixed, *rest = args
         self.check(mixed)
-        if self.masks.device != mixed.device:  # moved once, at the first call
-            self.masks = self.masks.to(mixed.device)
-            self.pairs = tuple(numbers.to(mixed.device) for numbers in self.pairs)
-        return self.zeroed(mixed) if self.replacement is None else self.replaced(mixed), *rest
-
-    def zeroed(self, mixed: Tensor) -> Tensor:
-        kept = mixed.clone(memory_format=torch.contiguous_format)
-        if self.pairs[0].numel():
-            rows, heads = self.masks.shape
-            # writing the few cut slices costs a fraction of a pass over all with a mask
-            slices = kept.view(rows, -1, heads, kept.shape[-1] // heads).transpose(1, 2)
-            slices[self.pairs] = 0  # a product with 0 would make NaN of what is infinite
-        return kept
-
-    def replaced(self, mixed: Tensor) -> Tensor:
-        assert self.replacement is not None
+        self.masks = self.masks.to(mixed.device)  # at the first call
         rows, heads = self.masks.shape
         each = mixed.reshape(rows, -1, heads, mixed.shape[-1] // heads)
-        new = self.replacement(self.layer, each)
-        return torch.where(self.masks[:, None, :, None], new, each).reshape(mixed.shape)
+        new: Any = 0  # a product with 0 would make NaN of what is infinite
+        if self.replacement is not None:
+            new = self.replacement(self.layer, each)
+        return torch.where(self.masks[:, None, :, None], new, each).reshape(mixed.shape), *rest
 
     def check(self, mixed: Tensor) -> None:
         """Refuse a batch with neither as many rows as there are masks nor one mask for all.

@@ -36,7 +36,6 @@ from caploc.models.placement import (
     input_device,
     is_quantized,
     memory_limits,
-    multiplies_bfloat16,
     parse_placement,
     quantization,
     weight_bytes,
@@ -51,7 +50,6 @@ DTYPES: dict[str, str | torch.dtype] = {
     "bfloat16": torch.bfloat16,
     "float16": torch.float16,
 }
-FEW = 400e6  # bytes of weights, from which on products take most of a row's time
 
 
 @dataclass(frozen=True)
@@ -199,19 +197,6 @@ class Weights:
     def quantized(self) -> bool:
         """Whether weights will be quantized; such a model cannot be moved once it is loaded."""
         return self.quantize is not None or is_quantized(self.empty.config)
-
-    @property
-    def quicker(self) -> str | None:
-        """Say which dtype this processor computes in more quickly; None where that gains little."""
-        dtype = computing_dtype(self.empty.config, self.dtype)
-        slow = dtype == torch.float32 and not self.quantized and self.bytes > FEW
-        if not slow or not multiplies_bfloat16(self.where.device):
-            return None
-        return (
-            "This processor multiplies bfloat16: with --dtype bfloat16 (in a file of studies, "
-            "dtype of the model) rows would take half of the time or less; what rounding changes "
-            "is measured, and no smaller effect named."
-        )
 
     def check(self) -> Heads:
         """Refuse what can be refused without weights; the heads that the model will have."""

@@ -163,9 +163,3 @@ def weight_bytes(scheme: str | None, config: PretrainedConfig, dtype: str | torc
     if is_quantized(config):
         return 1.0
     return float(computing_dtype(config, dtype).itemsize)
-
-
-def multiplies_bfloat16(device: torch.device) -> bool:
-    """Whether a processor has instructions that multiply bfloat16; False for any other device."""
-    has = torch.cpu.get_capabilities() if device.type == "cpu" else {}
-    return bool(has.get("avx512_bf16") or has.get("amx_bf16"))

@@ -189,8 +189,6 @@ def located(
             own = {name: study for name, study in studies.items() if study.model == model}
             with ExitStack() as stack:
                 try:
-                    if hint := model.hint():
-                        tell(progress, hint)
                     engine = stack.enter_context(model.answering())
                 except (UserError, OutOfMemory) as error:
                     yield from ((name, error) for name in own)

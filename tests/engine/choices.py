@@ -2,12 +2,10 @@
 
 import numpy as np
 import pytest
-from alone import around, responses, scored, words
-from test_families import PACKED
-from tiny import random_tokens, tiny
+from alone import responses, scored, words
+from tiny import random_tokens
 
 from caploc.engine.api import Ask
-from caploc.engine.batch import BatchEngine
 from caploc.tasks.task import LogLikelihood
 
 LENGTHS = (9, 14, 14, 6)
@@ -43,11 +41,3 @@ def agree(loaded, engine):
         row, ending = ask.key
         truth, _ = scored(loaded, texts[row % len(texts)], ENDINGS[ending], ask.knocked_out)
         assert got[ask.key].logprob == pytest.approx(truth, rel=1e-5, abs=1e-4)
-
-
-@pytest.mark.parametrize("name", sorted(PACKED))
-def test_choices_of_every_packed_family(name):
-    loaded = around(tiny(name))
-    engine = BatchEngine(loaded)
-    assert engine.packed is not None
-    agree(loaded, engine)
