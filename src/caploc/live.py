@@ -38,7 +38,7 @@ class ScanSoFar:
         self.nothing = pack(grid.cut_mask(np.zeros(grid.size, dtype=bool)))
 
     def losses(self) -> dict[int, tuple[float, float]]:
-        """Return of each column that was asked by how much odds fall, and the share that is lost.
+        """Return of each column that was asked how much odds change, and the share that is lost.
 
         Means over its examples, as the scan computes them.
         """
@@ -54,12 +54,12 @@ class ScanSoFar:
         return {column: self.compare(np.array(pairs)) for column, pairs in found.items()}
 
     def compare(self, pairs: np.ndarray) -> tuple[float, float]:
-        """Average the fall of the log-odds, and the share of the probability that is gone."""
+        """Average the change of the log-odds, and the share of the probability that is gone."""
         was, now = pairs.T
         if self.linear:
             return float((was - now).mean()), float((was - now).mean())
-        falls, lost = log_odds(was) - log_odds(now), share_lost(now - was)
-        return float(falls.mean()), float(lost.mean())
+        changes, lost = np.abs(log_odds(was) - log_odds(now)), share_lost(now - was)
+        return float(changes.mean()), float(lost.mean())
 
 
 @dataclass

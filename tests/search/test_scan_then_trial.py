@@ -145,16 +145,34 @@ class TestHowSure:
         )
         return Trial([*range(heads)], intact, seen)
 
+    def scan(self, fall, top=3):
+        """Heads whose falls of the log-odds in the scan are given, on answers that all stay."""
+        scan = Scan(problem(len(fall), top=top), "task.likelihood", range(10))
+        scan.fall, scan.lost, scan.kept = fall, fall / 10, np.ones(fall.shape)
+        return scan
+
     def test_huge_effects_are_stable_and_alike_ones_are_not(self):
+        sure = self.scan(np.repeat(np.arange(10.0, 0, -1)[:, None], 4, axis=1))
         change = np.zeros((10, 60))
         change[:3, :50] = -1
-        jaccard, share = stability(self.trial(change), 3, 0)
+        jaccard, share = stability(sure, self.trial(change), 10)
         assert jaccard == 1 and share.tolist() == [1.0] * 3 + [0.0] * 7
         alike = np.zeros((10, 60))
         for head in range(10):
             alike[head, head * 5 : head * 5 + 10] = -1
-        jaccard, share = stability(self.trial(alike), 3, 0)
+        jaccard, share = stability(sure, self.trial(alike), 10)
         assert jaccard < 0.4 and share.sum() == pytest.approx(3, abs=0.3)
+
+    def test_what_is_named_is_unstable_where_another_scan_would_try_others(self):
+        """Ten of sixty heads are tried and three of them break all; the scan tells them or not."""
+        change = np.zeros((10, 60))
+        change[:3] = -1
+        told = np.repeat(np.arange(60.0, 0, -1)[:, None], 4, axis=1)
+        assert stability(self.scan(told), self.trial(change), 10)[0] == 1
+        noise = np.random.default_rng(0).normal(size=(60, 4))
+        order = np.argsort(-noise.mean(axis=1))
+        jaccard, share = stability(self.scan(noise[order]), self.trial(change), 10)
+        assert jaccard < 0.8 and share[10:].any()  # heads that took the place of a tried one
 
     def test_odds_rank_where_probabilities_are_all_near_one(self):
         logprob = np.array([-1e-6, -1e-4, -0.5, -5.0])
@@ -162,7 +180,8 @@ class TestHowSure:
         assert log_odds(np.zeros(1))[0] == pytest.approx(16.1, abs=0.1)
 
     def test_naming_nobody_every_time_is_stable(self):
-        assert stability(self.trial(np.zeros((4, 60))), 2, 0)[0] == 1.0
+        scan, change = self.scan(np.ones((4, 4)), top=2), np.zeros((4, 60))
+        assert stability(scan, self.trial(change), 4)[0] == 1.0
 
     def test_the_signal_knows_its_order_and_what_broke(self):
         scan = Scan(problem(4), "task.likelihood", range(10))

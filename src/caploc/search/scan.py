@@ -1,7 +1,7 @@
 """Scan, then trial: the default search, two stages of fixed sizes.
 
 *Scan*: every head is knocked out alone on a few examples that the model gets right, other examples
-for other heads. One pass tells by how much the log-odds of the right answer fall, its stop
+for other heads. One pass tells by how much the log-odds of the right answer change, its stop
 included, and whether it is still the likeliest text. *Trial*: the heads that the scan puts
 first are knocked out alone on the same fresh examples and scored by the task's own metric. Effects,
 intervals and q-values are those of the trial, whose size is fixed beforehand.
@@ -145,6 +145,14 @@ class Scan:
         change = measured.outcome - self.before_of(measured)
         return -change if self.linear else share_lost(change)
 
+    def resampled(self, random: np.random.Generator) -> "Scan":
+        """Draw as many of each head's rows anew, with replacement."""
+        again, drawn = replace(self), random.integers(self.fall.shape[1], size=self.fall.shape)
+        again.fall, again.lost, again.kept = (
+            np.take_along_axis(rows, drawn, axis=1) for rows in (self.fall, self.lost, self.kept)
+        )
+        return again
+
     @property
     def asked(self) -> Int[np.ndarray, " heads"]:
         """Rows of each head that could be scored."""
@@ -165,14 +173,24 @@ class Scan:
         """Mean fall of the answer's log-odds without each head; NaN where none was asked."""
         return self.mean_of(self.fall)
 
+    @property
+    def mean_change(self) -> PerHead:
+        """Mean change of the answer's log-odds without each head; NaN where none was asked.
+
+        A gain counts as a fall: a head that tilts the model to one of two words takes from some
+        answers what it gives to others, and those asked may all be of one word. Of a `linear`
+        signal it is the mean fall.
+        """
+        return self.mean_of(self.fall if self.linear else np.abs(self.fall))
+
     def mean_of(self, values: Float[np.ndarray, "heads rows"]) -> PerHead:
         """Average what is known of each head; NaN where nothing is."""
         total = np.nansum(values, axis=1)
         return np.divide(total, self.asked, out=np.full(len(total), np.nan), where=self.asked > 0)
 
     def order(self) -> list[int]:
-        """Columns of the heads that were scanned, the one without which odds fall most first."""
-        mean = self.mean_fall
+        """Columns of the heads that were scanned, the one without which odds change most first."""
+        mean = self.mean_change
         order = np.argsort(-np.nan_to_num(mean, nan=-np.inf), kind="stable")
         return [int(column) for column in order if np.isfinite(mean[column])]
 
@@ -253,8 +271,8 @@ def split(problem: Problem, trial: int) -> tuple[list[int], list[int]]:
 
 def to_try(scan: Scan, heads: int) -> list[int]:
     """Choose the heads of the trial: the first of the scan, and what broke half its answers."""
-    order = scan.order()
-    breaking = [column for column in order if 2 * scan.broken[column] >= scan.asked[column]]
+    order, broke_half = scan.order(), 2 * scan.broken >= scan.asked
+    breaking = [column for column in order if broke_half[column]]
     most = (1 + KNOBS.breaking) * heads
     return list(dict.fromkeys([*order[:heads], *breaking]))[:most]
 
@@ -307,24 +325,33 @@ def find_universal(problem: Problem, columns: Sequence[int]) -> Asking[dict[int,
 
 
 def stability(
-    trial: Trial, top: int, seed: int, excluded: Sequence[int] = ()
+    scan: Scan, trial: Trial, heads: int, excluded: Sequence[int] = ()
 ) -> tuple[float, PerHead]:
-    """Name heads again on resampled examples: the mean Jaccard of the sets, and each head's share.
+    """Search again on resampled examples: the mean Jaccard of the sets, and each head's share.
 
-    100 bootstrap samples of the trial's examples, every pair of named sets compared (Méloux et al.,
-    arXiv 2510.00845, call .8 the least for a stable circuit). Two empty sets are alike.
+    100 times the answers that each head was scanned on and the trial's examples are drawn with
+    replacement, `heads` or more are chosen by the scan, and the surest are named; every pair of
+    named sets is compared (Méloux et al., arXiv 2510.00845, call .8 the least for a stable
+    circuit). A head that was not tried takes the rows of one that it drove out of the trial.
     """
-    change = trial.table()
-    random = designs.generator(seed)
+    settings, change = scan.problem.settings, trial.table()
+    random = designs.generator(settings.seed)
     binary = bool(np.isin(change[np.isfinite(change)], (-1.0, 0.0, 1.0)).all())
-    allowed = ~np.isin(trial.heads, list(excluded))
-    members = np.zeros((KNOBS.resamples, len(trial.heads)), dtype=bool)
+    row_of = {column: row for row, column in enumerate(trial.heads)}
+    members = np.zeros((KNOBS.resamples, scan.problem.heads), dtype=bool)
     for sample in members:
-        drawn = change[:, random.integers(change.shape[1], size=change.shape[1])]
+        tried = to_try(scan.resampled(random), heads)
+        new = [column for column in tried if column not in row_of]
+        gone = [column for column in trial.heads if column not in tried]
+        lent = row_of | {ours: row_of[theirs] for ours, theirs in zip(new, gone, strict=False)}
+        columns = np.array([column for column in tried if column in lent], dtype=int)
+        examples = random.integers(change.shape[1], size=change.shape[1])
+        drawn = change[[lent[column] for column in columns]][:, examples]
         mean = np.nan_to_num(drawn).mean(axis=1)
         p = falls_of_each(drawn, binary=binary)
-        sure = (false_discovery_rates(p) < LEVEL) & (mean < 0) & allowed
-        sample[[place for place in np.argsort(mean, kind="stable") if sure[place]][:top]] = True
+        sure = (false_discovery_rates(p) < LEVEL) & (mean < 0) & ~np.isin(columns, list(excluded))
+        order = np.argsort(mean, kind="stable")
+        sample[columns[order[sure[order]][: settings.top]]] = True
     return mean_overlap(members), members.mean(axis=0)
 
 
@@ -353,9 +380,8 @@ def scan_then_trial(problem: Problem) -> Search:
     sure = named(estimate, problem.heads)
     breaks = yield from find_universal(problem, sure[: 2 * problem.settings.top])
     chosen = named(estimate, problem.settings.top, [*breaks])
-    stable, share = stability(trial, problem.settings.top, problem.settings.seed, [*breaks])
-    chance = np.full(problem.heads, np.nan)
-    chance[trial.heads] = share
+    stable, share = stability(scan, trial, sizes.heads, [*breaks])
+    chance = np.where(np.isin(np.arange(problem.heads), trial.heads), share, np.nan)
     tried = sorted(trial.heads, key=lambda column: float(estimate.effect[column]))
     rest = [column for column in scan.order() if column not in trial.heads]
     return Found(

@@ -25,7 +25,7 @@ class Knobs:
     trial: int = 100  # examples each: 3.5 heads are named with 60, 4.7 with 100 (measured)
     universal: float = 0.5  # share of another task's right answers that a universal head takes
     elsewhere: int = 12  # right answers of another task that each head to name is tried on
-    resamples: int = 100  # of the trial, for the stability of the named heads (arXiv 2510.00845)
+    resamples: int = 100  # of scan and trial, for the stability of named heads (arXiv 2510.00845)
     # a set that grows
     added: int = 8  # heads that are tried as its next one
     grown_on: int = 12  # right answers that they are tried on
