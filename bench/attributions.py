@@ -52,9 +52,7 @@ from measuring import say
 STEPS = 5  # of the path
 BATCH = 8
 ALIKE = 0.25  # nats, in the middle, by which signals read in bfloat16 differ from these
-FORWARD_AND_BACK = 3  # passes that one forward and backward counts as
 CERTAIN = -1e-7  # a log-probability nearer to 0 is rounding
-PASSES = {"gradient": 3, "path": 3 * STEPS}  # an example; `drop`: 1 and 2 for every layer
 
 
 def logprobs(loaded: LoadedModel, spans: Sequence[Span]) -> Tensor:
@@ -268,7 +266,7 @@ def main() -> None:
         with progress(quiet=True) as watched, Store(ROWS / case.name / "rows.sqlite") as store:
             bench = Meters(engine, store)
             census = Census(case, bench.meter(task), watched, bench)
-            write(census, *attribute(census, asked.ways))
+            write(case.name, case.model, census.meter, *attribute(census, asked.ways))
 
 
 if __name__ == "__main__":

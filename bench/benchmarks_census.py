@@ -9,8 +9,8 @@ DATA is a folder with the rows of HumanEval, MBPP, GSM8K, ARC and MMLU as files 
 humaneval_test.jsonl, in the columns of their data sets on the Hub. Answers are written and judged
 as the benchmarks do, programs in the sandbox. Rows are kept in build/benchmarks and asked once; the
 same command goes on where it was stopped. All heads are asked on few examples before any is asked
-on more. After every step all rows are written to bench/census/benchmarks.parquet, and scores of the
-intact model to bench/census/benchmarks.json.
+on more. After every step all rows are written to bench/census/benchmarks-TASK.parquet, and scores
+of the intact model to bench/census/benchmarks.json.
 
 RUN is the folder of `caploc locate qwen2.5-coder-0.5b --goal set` on one of the tasks. Its heads,
 the first of its scan, css's by the stored masks, and random ones are knocked out on other tasks,
@@ -20,6 +20,7 @@ where nobody searched; outcomes are written to bench/census/benchmarks_cuts.json
 import argparse
 import json
 import os
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from itertools import islice, pairwise
 from pathlib import Path
@@ -30,7 +31,7 @@ os.environ.setdefault("TQDM_DISABLE", "1")
 
 import lm_eval
 import numpy as np
-import pyarrow as pa
+import pandas as pd
 import yaml
 from pyarrow import parquet
 
@@ -46,10 +47,10 @@ from caploc.recovery import Measurements, fit_paper_lasso
 from caploc.search import Plan, column_mask
 from caploc.store import Store
 from caploc.tasks.catalog import load_task
+from census import FILES, write
 
 MODEL = "qwen2.5-coder-0.5b"
 ROWS = Path("build/benchmarks")
-FILES = Path(__file__).parent / "census"
 HARNESS = Path(lm_eval.__file__).parent / "tasks"
 STEPS = (2, 4, 8, 12, 16, 24, 32, 40)  # examples asked so far, which the intact model gets right
 MASKS, RATE = 100, 0.02  # of css, as the paper has them
@@ -127,7 +128,9 @@ class Census:
         )
         self.data, self.bench = data, Meters(engine, store)
         self.loaded, self.heads = engine.loaded, engine.grid.size
-        self.found: dict[tuple[str, str], list[Measurements]] = {}
+        self.found = defaultdict[str, list[tuple[str, Measurements]]](
+            list
+        )  # by task: part and rows
 
     def meter(self, name: str) -> Meter:
         """Load a task on the data's rows, or one of caploc's own."""
@@ -144,7 +147,7 @@ class Census:
         with progress(quiet=False) as watched:
             rows = meter.measure(plan, watched, f"{name}, {plan.what}")
         found = as_measurements(plan, rows)
-        self.found[name, plan.what] = [*self.found.get((name, plan.what), []), found]
+        self.found[name].append((plan.what, found))
         return found
 
     def intact(self, name: str, meter: Meter, examples: Sequence[int]) -> dict[int, float]:
@@ -161,34 +164,14 @@ class Census:
             yield from (example for example, outcome in outcomes.items() if outcome)
 
     def write(self) -> None:
-        """Write all rows so far as one small file."""
-        parts = [(*key, rows) for key, all_rows in self.found.items() for rows in all_rows]
-        counts = [len(rows.mask) for *_, rows in parts]
-        cut = [
-            np.flatnonzero(rows.masks[mask]).astype(np.int16)
-            for *_, rows in parts
-            for mask in rows.mask
-        ]
-        outcomes = np.concatenate([rows.outcome for *_, rows in parts])
-        table = pa.table(
-            {
-                "model": pa.array([MODEL] * sum(counts)).dictionary_encode(),
-                "task": pa.array(np.repeat([part[0] for part in parts], counts)),
-                "part": pa.array(np.repeat([part[1] for part in parts], counts)),
-                "knocked_out": pa.array(cut, pa.list_(pa.int16())),
-                "example": pa.array(np.concatenate([r.example for *_, r in parts]), pa.int16()),
-                "outcome": pa.array(outcomes, pa.float32()),
-            }
-        )
-        told = {
-            "fingerprint": self.loaded.fingerprint,
-            "dtype": self.loaded.dtype,
-            "heads": list(self.loaded.grid.heads_per_layer),
-        }
-        table = table.replace_schema_metadata({"caploc": json.dumps(told)})
-        part = FILES / "benchmarks.part"
-        parquet.write_table(table, part, compression="zstd")
-        part.replace(FILES / "benchmarks.parquet")
+        """Write all rows so far, a small file for each task."""
+        for name, parts in self.found.items():
+            write(f"benchmarks-{name}", MODEL, self.meter(name), *zip(*parts, strict=True))
+
+
+def read(task: str) -> pd.DataFrame:
+    """The rows of a task."""
+    return parquet.read_table(FILES / f"benchmarks-{task}.parquet").to_pandas()
 
 
 def definition(name: str, data: Path) -> dict[str, Any]:
@@ -250,8 +233,7 @@ def named_heads(run: Path, task: str, grid: Heads) -> dict[str, list[int]]:
     """The columns that each method names for a task, from what is stored."""
     result = json.loads((run / "result.json").read_text())
     lost = {row["head"]: row["lost"] for row in result["heads"] if row.get("lost") is not None}
-    table = parquet.read_table(FILES / "benchmarks.parquet").to_pandas()
-    rows = table[(table["task"] == task) & (table["part"] == "css")]
+    rows = read(task).query("part == 'css'")
     masks, mask = np.unique(
         [column_mask(grid.size, cut) for cut in rows["knocked_out"]], axis=0, return_inverse=True
     )
@@ -300,10 +282,10 @@ def cut(census: Census, run: Path, task: str, names: Sequence[str]) -> None:
 
 def summary() -> Iterator[str]:
     """A line of Markdown for each task: what was right before, and is no longer."""
-    table = parquet.read_table(FILES / "benchmarks.parquet").to_pandas()
     yield "| task | a head alone | broken | heads that broke half | six heads | broken |"
     yield "|---|--:|--:|--:|--:|--:|"
-    for task, rows in table.groupby("task"):
+    for task in sorted(SEARCHED):
+        rows = read(task)
         alone, css = (rows[rows["part"] == part] for part in ("alone", "css"))
         by_head = alone["outcome"].groupby(alone["knocked_out"].str[0]).mean()
         yield (

@@ -198,7 +198,7 @@ def measure(cases: Sequence[Case], arguments: argparse.Namespace) -> None:
             with Store(ROWS / case.name / "rows.sqlite") as store:
                 bench = Meters(engine, store)
                 census = Census(case, bench.meter(task), watched, bench)
-                write(census, *take(census, arguments))
+                write(case.name, case.model, census.meter, *take(census, arguments))
 
 
 def take(census: Census, arguments: argparse.Namespace) -> tuple[list[str], list[Measurements]]:
@@ -220,7 +220,9 @@ def take(census: Census, arguments: argparse.Namespace) -> tuple[list[str], list
     return [*names, "alone"], [*found, census.alone(asked, columns)]
 
 
-def write(census: Census, names: Sequence[str], found: Sequence[Measurements]) -> None:
+def write(
+    name: str, model: str, meter: Meter, names: Sequence[str], found: Sequence[Measurements]
+) -> None:
     """All rows of a case as one small file, which says whose they are; other parts of it stay."""
     cut = [
         np.flatnonzero(rows.masks[mask]).astype(np.int16) for rows in found for mask in rows.mask
@@ -234,23 +236,25 @@ def write(census: Census, names: Sequence[str], found: Sequence[Measurements]) -
             "kept": pa.array(np.concatenate([r.kept_or_unknown for r in found]), pa.float32()),
         }
     )
-    loaded = census.meter.engine.loaded  # type: ignore[attr-defined]
+    loaded = meter.engine.loaded  # type: ignore[attr-defined]
     told = {
-        "model": census.case.model,
-        "fingerprint": census.fingerprint,
+        "model": model,
+        "fingerprint": loaded.fingerprint,
         "dtype": loaded.dtype,
-        "task": census.meter.task.name,
-        "task_version": census.meter.task.version,
+        "task": meter.task.name,
+        "task_version": meter.task.version,
         "heads": list(loaded.grid.heads_per_layer),
     }
     FILES.mkdir(exist_ok=True)
-    file = FILES / f"{census.case.name}.parquet"
+    file = FILES / f"{name}.parquet"
     if file.is_file():
         table = pa.concat_tables(
             [table, parquet.read_table(file, filters=[("part", "not in", list(names))])]
         )
     table = table.replace_schema_metadata({"caploc": json.dumps(told)})
-    parquet.write_table(table, file, compression="zstd")
+    part = file.with_suffix(".part")
+    parquet.write_table(table, part, compression="zstd")
+    part.replace(file)
 
 
 if __name__ == "__main__":

@@ -24,7 +24,6 @@ class Agreement:
 
     texts: int = 0  # compared
     equal: int = 0  # of them
-    begun_equal: int = 0  # of them by their first word: in bfloat16 rounding soon leads elsewhere
     scores: int = 0  # log-probabilities compared
     difference: float = 0.0  # of two log-probabilities, the largest, in nats
 
@@ -121,7 +120,6 @@ def compare(responses: Responses, standard: Responses) -> Agreement:
         if isinstance(said, Generated) and isinstance(expected, Generated):
             found.texts += 1
             found.equal += said.text == expected.text
-            found.begun_equal += said.text.split()[:1] == expected.text.split()[:1]
         elif isinstance(said, Scored) and isinstance(expected, Scored):
             found.scores += 1
             found.difference = max(found.difference, abs(said.logprob - expected.logprob))
@@ -137,7 +135,6 @@ def worse(one: Agreement | None, other: Agreement) -> Agreement:
     return Agreement(
         texts=other.texts,
         equal=min(one.equal, other.equal),
-        begun_equal=min(one.begun_equal, other.begun_equal),
         scores=other.scores,
         difference=max(one.difference, other.difference),
     )

@@ -164,8 +164,6 @@ def agreement(found: Entry | None) -> str:
     parts = []
     if found["texts"]:
         parts.append(f"{found['equal']} of {found['texts']}")
-        if found["equal"] < found["texts"]:
-            parts.append(f"first word {found['begun_equal']}")
     if found["scores"]:
         parts.append(f"within {found['difference']:.1g} ({found['scores']})")
     return ", ".join(parts)
