@@ -92,8 +92,8 @@ class Results:
 
 
 INTRODUCTION = """\
-Written by `bench/engine.py`; the numbers, CPU seconds too, are in the JSON file beside it. *25m* is a Llama with
-random weights.
+Written by `bench/engine.py`; the numbers, CPU seconds too, are in the JSON file beside it. *25m* is
+a Llama with random weights.
 
 - *reference*: the paper's procedure. Reload the model for every mask, zero the heads' weights, one
   prompt at a time. Timed on a few masks and rows, and scaled.
@@ -107,8 +107,8 @@ random weights.
 
 All but *caploc* read the choices of one token off one pass. Seconds are medians over repeats in
 which the contenders took turns, with the range, or those of one run; below each table stands how
-many repeats there were. The last column counts the texts equal
-to those of *rows*, or gives the largest difference of a log-probability from theirs, in nats."""
+many repeats there were. The last column counts the texts equal to those of *rows*, or gives the
+largest difference of a log-probability from theirs, in nats."""
 
 
 def section(model: str, chosen: dict[str, Entry]) -> str:
