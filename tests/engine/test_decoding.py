@@ -1,7 +1,5 @@
 """Texts on the demo model: refilled slots, drafts, prefixes under masks, and what they cost."""
 
-from functools import partial
-from itertools import count
 from os.path import commonprefix
 
 import numpy as np
@@ -13,7 +11,7 @@ from caploc.engine.attention import SharedSegments
 from caploc.engine.batch import BatchEngine
 from caploc.engine.decoding import Decoder
 from caploc.engine.packed import ENOUGH
-from caploc.engine.passes import IntactRecords, PackedModel
+from caploc.engine.passes import IntactRecords
 from caploc.models.loading import load_model
 from caploc.tasks.task import Generate, options_json
 from worlds import DEMO
@@ -74,27 +72,6 @@ def test_masks_keep_their_own_readings_of_a_prefix(loaded, masks, truth):
         assert texts(engine, chosen) == {ask.key: truth[ask.key] for ask in chosen}
 
 
-def test_the_same_passes_run_again_whatever_the_clock_says(loaded, masks, monkeypatch):
-    """Also where drafts are made, which say how far a pass reads."""
-    forward, passes = PackedModel.forward, []
-
-    def watched(packed, one):
-        passes.append(one.tokens.tolist())
-        return forward(packed, one)
-
-    monkeypatch.setattr(PackedModel, "forward", watched)
-    runs = []
-    for speed in (1, 1000):
-        monkeypatch.setattr("time.perf_counter", partial(next, count(step=speed)))
-        monkeypatch.setattr("time.monotonic", partial(next, count(step=speed)))
-        engine = BatchEngine(loaded, 6)
-        passes.clear()
-        for _ in range(2):  # the second time all answers are drafted
-            texts(engine, asks_for(PROMPTS, masks))
-        runs.append(list(passes))
-    assert runs[0] == runs[1]
-
-
 def test_wrong_drafts_change_no_answer(loaded, masks, truth):
     engine, asks = BatchEngine(loaded), asks_for(PROMPTS, masks)
     prompts = [engine.encoder.prompt(ask.request) for ask in asks]
@@ -148,13 +125,6 @@ def test_masks_that_cut_at_the_bottom_share_nothing_but_their_own_prompts(loaded
     prefix = len(commonprefix([text[:-1] for text in tokens]))
     own = sum(map(len, tokens)) - prefix * len(tokens)
     assert sum(a.forward_tokens for a in found) == pytest.approx(prefix + 3 * (prefix + own))
-
-
-def test_crossed_masks_and_examples_cost_less_than_each_row_alone(loaded, masks):
-    found = answers(BatchEngine(loaded), asks_for(PROMPTS, masks)).values()
-    run, alone = (sum(getattr(a, n) for a in found) for n in ("forward_tokens", "plain_tokens"))
-    assert 0 < run < alone / 2
-    assert all(a.forward_tokens >= 0 for a in found)
 
 
 def test_a_row_asked_twice_is_answered_twice_and_paid_once(loaded, masks):

@@ -12,7 +12,6 @@ from caploc.engine.batch import BatchEngine
 from caploc.engine.passes import PackedModel
 from caploc.engine.planning import BatchSizer
 from caploc.errors import BadOption, OutOfMemory
-from caploc.models.cutting import knocked_out
 from caploc.models.loading import load_model
 from caploc.tasks.task import Generate, Generated, LogLikelihood, Rolling, options_json
 from worlds import DEMO
@@ -82,26 +81,6 @@ def test_no_pass_has_more_rows_than_the_batch_size(loaded, asks, monkeypatch, si
     assert max(rows[len(rows) // 10 :]) == size
 
 
-def test_a_row_is_answered_as_by_the_model_with_one_mask(loaded, asks):
-    """A second implementation: plain generate, one prompt, one mask."""
-    fast = answers(BatchEngine(loaded), asks)
-    for ask in asks:
-        if not isinstance(ask.request, Generate):
-            continue
-        ids = loaded.tokenizer(ask.request.prompt, return_tensors="pt").input_ids
-        mask = torch.from_numpy(ask.knocked_out[None])
-        with knocked_out(loaded.projections, loaded.grid, mask):
-            output = loaded.model.generate(
-                ids,
-                attention_mask=torch.ones_like(ids),
-                max_new_tokens=12,
-                do_sample=False,
-                pad_token_id=loaded.tokenizer.pad_token_id,
-            )
-        text = loaded.tokenizer.decode(output[0, ids.shape[1] :], skip_special_tokens=True)
-        assert fast[ask.key].response.text == text.split("\n")[0]
-
-
 def test_log_likelihoods_are_sums_over_the_continuation(loaded):
     (answer,) = answers(
         BatchEngine(loaded), [Ask((0, 0), LogLikelihood("47+38=", "85"), np.zeros(96, dtype=bool))]
@@ -142,27 +121,6 @@ def test_choices_that_differ_in_one_token_share_a_pass_but_masks_never_do(loaded
     # Read once for each mask: the start token and the context with its space.
     shares = [[costs[m, part] for part in range(3)] for m in range(2)]
     assert [sum(share) for share in shares] == pytest.approx([20, 20])
-
-
-def test_an_answer_that_never_stops_is_cut_at_its_limit(loaded):
-    options = options_json({"until": ["@@"], "max_gen_toks": 5, "do_sample": False})
-    (answer,) = answers(
-        BatchEngine(loaded), [Ask((0, 0), Generate("The old", options), np.zeros(96, dtype=bool))]
-    ).values()
-    assert len(answer.response.said) == 5 == len(answer.response.text)
-
-
-def test_stop_strings_of_several_tokens_are_seen_and_cut(loaded):
-    empty = np.zeros(96, dtype=bool)
-    whole = Generate("the pirate on the rain:", OPTIONS.replace("12", "30"))
-    (said,) = answers(BatchEngine(loaded), [Ask((0, 0), whole, empty)]).values()
-    stop = said.response.text[3:6]
-    options = options_json({"until": [stop], "max_gen_toks": 30, "do_sample": False})
-    (cut,) = answers(
-        BatchEngine(loaded), [Ask((0, 0), Generate(whole.prompt, options), empty)]
-    ).values()
-    assert cut.response.text == said.response.text.split(stop)[0]
-    assert len(cut.response.said) < len(said.response.said)
 
 
 def test_an_answer_longer_than_the_window_is_refused(loaded):
@@ -222,12 +180,6 @@ def test_other_errors_are_not_taken_for_lack_of_memory(loaded):
 
     with pytest.raises(RuntimeError, match="shapes"):
         BatchSizer(loaded.model, 4).run(work, [1, 2])
-
-
-def test_longer_rows_make_smaller_batches(loaded, monkeypatch):
-    monkeypatch.setattr("caploc.engine.planning.free_memory", lambda device: 10 * 2**20)
-    sizer = BatchSizer(loaded.model)
-    assert sizer.rows(10) > sizer.rows(100) >= sizer.rows(10**6) == 1
 
 
 def test_a_pass_on_a_cpu_is_shorter_for_larger_models_but_never_tiny(loaded, monkeypatch):

@@ -119,19 +119,6 @@ def same(got, expected):
             assert got[key].tokens == response.tokens
 
 
-def test_the_peak_is_that_of_tensors_alive_together():
-    with Peak() as peak:
-        kept = torch.zeros(1000)
-        for _ in range(3):
-            torch.ones(500).sum()
-        view = kept[10:]
-        del kept
-        both = view + 1
-    assert peak.most == 4 * (len(view) + 10 + len(both))
-    del view
-    assert peak.live == 4 * len(both)
-
-
 @pytest.mark.parametrize("megabytes", [6, 20])
 @each_case
 def test_what_is_used_stays_within_the_memory_given(loaded, truth, case, megabytes):

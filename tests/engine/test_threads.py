@@ -76,14 +76,3 @@ def test_a_second_engine_is_told_and_the_first_goes_on(loaded, monkeypatch):
 def test_a_plain_pass_of_another_thread_is_told(loaded, monkeypatch):
     raised = inside(loaded, monkeypatch, lambda: loaded.model(TOKENS))
     assert raised and all(isinstance(error, ModelBusy) for error in raised)
-
-
-def test_engines_in_turn_in_many_threads_answer_alike(loaded):
-    engines, found = [BatchEngine(loaded) for _ in range(2)], {}
-    for number, engine in enumerate(engines):
-        thread = threading.Thread(
-            target=lambda n=number, e=engine: found.update({n: responses(e, asks(loaded))})
-        )
-        thread.start()
-        thread.join()
-    assert found[0] == found[1] != {}
