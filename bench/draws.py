@@ -383,7 +383,8 @@ Run on the models by `bench/joint.py`. Figures are the share of the intact score
 first five heads take together, on examples that it did not see: what sets, css, csb and greedy look
 for. Of the methods above those of the first five draws are judged, on one set of examples. css and
 csb ask 100 masks of 5 % of the heads on 25 examples, greedy 12 right answers in every round (40 of
-small models). Five runs a cell of small models, one of SmolLM2.
+small models). Five runs a cell of small models, {seeds} of SmolLM2, where a row takes
+{quickest:.2f} to {slowest:.2f} CPU seconds, of one head or of several alike.
 
 A set takes .95 or more of what greedy's and one-shot's heads take, on all tasks but sentiment.
 There heads tilt the model to either word: of the five that cost most alone some undo what others
@@ -438,7 +439,13 @@ def page(kept: dict[str, Any]) -> str:
         surely = "; ".join(f"{name} {tasks[name]['truth']['surely']}" for name in names)
         lines.append(f"\nHeads that are surely among the first five, ties apart: {surely}.\n")
     lines += [STABILITY.format(searches=SEARCHES), *stability(kept["sizes"])]
-    return "\n".join([*lines, TOGETHER, *together(json.loads(JOINT.read_text()))]) + "\n"
+    joint = json.loads(JOINT.read_text())
+    smollm2 = [runs for task, runs in joint.items() if task.startswith("smollm2")]
+    counts = [len(runs[method]) for runs in smollm2 for method in RUN if method in runs]
+    seconds = [each for runs in smollm2 for each in runs.get("rates", {}).values()]
+    seeds = " to ".join(dict.fromkeys([str(min(counts)), str(max(counts))]))
+    about = TOGETHER.format(seeds=seeds, quickest=min(seconds), slowest=max(seconds))
+    return "\n".join([*lines, about, *together(joint)]) + "\n"
 
 
 def stability(sizes: dict[str, dict[str, Figures]]) -> list[str]:
