@@ -89,9 +89,10 @@ gpu-check: $(INSTALLED)  ## ten minutes on one GPU: right in bfloat16, and how f
 bench-conformance: $(PEERS)/.installed  ## faults reported in public, tried on caploc, TransformerLens, nnsight and pyvene: minutes
 	$(PEERS)/bin/python bench/conformance.py
 
-bench-outside: $(INSTALLED)  ## MIB's protocol at head level, rivals with gradients beside caploc: hours; resumes
+bench-outside: $(INSTALLED)  ## MIB's protocol at head level beside rivals with gradients, and heads known by definition: hours; resumes
 	$(BIN)/caploc models fetch smollm2
 	$(BIN)/python bench/outside.py
+	$(BIN)/python bench/roles.py
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
