@@ -28,7 +28,7 @@ STUDY = NeuronStudy(
     judged=0,
 )
 TUNED = Enhancing(
-    TuningRecipe(steps=2, rates=(1e-2,)),
+    TuningRecipe(steps=2, rates=(3e-3, 1e-2)),
     ("none", "located", "random"),
     draws=5,
     limit=2,

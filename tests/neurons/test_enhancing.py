@@ -73,6 +73,13 @@ def test_arms_left_out_gain_nothing_known(done):
     assert set(list_gains(kept).values()) == {None}
 
 
+def test_draws_are_tuned_at_the_rate_that_is_best_for_the_first(done):
+    _, result, _ = done
+    first, *others = (arm["fit"] for arm in of(result, TASKS[0], RANDOM))
+    assert len(first["losses"]) > 1
+    assert all(list(map(float, fit["losses"])) == [first["rate"]] for fit in others)
+
+
 def test_a_second_call_tunes_nothing(done, patch):
     folder, result, _ = done
     calls = counted(patch, enhancing, "find_best_rate")

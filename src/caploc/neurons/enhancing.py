@@ -137,14 +137,17 @@ def enhance(  # noqa: PLR0913  (a study's parts, each of which a caller has at h
 ) -> TuningResult:
     """Tune each arm on the spans' continuations and measure it; the model is left as it was.
 
+    Every rate is tried for the first draw of an arm, and the best of them taken for all draws.
+
     `recall` is given an arm's question and what measures it, and may know the answer from before.
     Raises ModelRefused if the weights cannot be tuned; else as `make_lessons` and `find_best_rate`.
     """
-    lessons = make_lessons(spans, recipe)
+    lessons, rates = make_lessons(spans, recipe), dict[str, float]()
 
     def tune(arm: TuningArm) -> dict[str, Any]:
         with arm.open(loaded.model, recipe.seed) as tunable:
-            how = lessons, recipe, progress, f"tuning {arm.label}"
+            tried = replace(recipe, rates=(rates[arm.name],)) if arm.name in rates else recipe
+            how = lessons, tried, progress, f"tuning {arm.label}"
             fit = find_best_rate(loaded.model, tunable, *how).as_dict() if arm.tunes else None
             return {"fit": fit, "after": _written(measure(loaded))}
 
@@ -157,6 +160,8 @@ def enhance(  # noqa: PLR0913  (a study's parts, each of which a caller has at h
         after[arm.name].append(measured)
         neurons = None if arm.chosen is None or arm.name == "lora" else int(arm.chosen.sum())
         fit = found["fit"] and restore(TuningFit, found["fit"])
+        if fit:
+            rates.setdefault(arm.name, fit.rate)
         changes = _changes(before, measured, recipe.seed)
         tuned.append(Tuned(arm.name, arm.draw, neurons, fit, changes))
     controls = tuple(_controls(before, after, recipe.seed))
