@@ -8,34 +8,43 @@ import argparse
 import shlex
 import shutil
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, get_args
 
 from caploc import console
 from caploc.cache import Cache
-from caploc.errors import BadOption, CaplocError, pick
+from caploc.errors import BadOption, CaplocError
 from caploc.folder import LEDGER, read_json
 from caploc.models.loading import LoadedModel, load_model
 from caploc.naming import placed
-from caploc.neurons.controls import measure_controls
-from caploc.neurons.enhancing import enhance_located, list_gains
-from caploc.neurons.erasure import erase, list_losses
+from caploc.neurons.enhancing import enhance_located
 from caploc.neurons.finding import score_cache
 from caploc.neurons.locating import locate
 from caploc.neurons.model import NeuronModel, as_neurons
-from caploc.neurons.options import NeuronStudy, Rule
+from caploc.neurons.options import Attribution, NeuronStudy
 from caploc.neurons.report import write_result
-from caploc.neurons.study import open_study
+from caploc.neurons.study import load_source, open_study
+from caploc.options import TaskOptions
 from caploc.stats import plain_value
-from papers.cnl.comparisons import Effects, compare_points, cross
-from papers.cnl.contrasts import CONTRASTS
-from papers.cnl.decoupling import LOCATORS, ItemLocator, decouple
+from papers.cnl.erasing import erase_equal
 from papers.cnl.fact_study import FactStudy
-from papers.cnl.facts import read_facts
+from papers.cnl.facts import Fact, read_facts
 from papers.cnl.preset import CnlPreset, Step
 from papers.cnl.tables import list_tables
+from papers.cnl.yardstick import (
+    ALONE,
+    SHOTS,
+    Asked,
+    Comparison,
+    PromptScorer,
+    compare_all,
+    compare_facts,
+    compare_tasks,
+    examples_of,
+)
 from papers.exhibits import Exhibit, write_all
 
 NUMBERS = "numbers.json"
@@ -60,10 +69,6 @@ class Experiments:
         preset.check()
         for name in preset.facts.sets:
             read_facts(name)
-        for name in preset.decoupling.sets:
-            pick(CONTRASTS, name, "set of contrasts")
-        for name in preset.decoupling.methods:
-            pick(dict.fromkeys(LOCATORS), name, "neuron score or way to locate facts")
         own = preset.model_dump(mode="json", exclude={"steps"})
         self.numbers: dict[str, Any] = {"preset": own}
         if (folder / NUMBERS).exists():
@@ -75,7 +80,7 @@ class Experiments:
         """Measure, and write every table and figure after each step; those of all steps so far."""
         shown: list[Exhibit] = []
         for step in steps:
-            if step in ("scored", "erased", "tuned") and "main" not in self.numbers:
+            if step in ("erased", "tuned") and "main" not in self.numbers:
                 self.located()
             getattr(self, step)()
             shown = self.write()
@@ -91,7 +96,7 @@ class Experiments:
 
     @property
     def place(self) -> Path:
-        """Where the sets lie that are erased, tuned and crossed."""
+        """Where the sets lie that are erased and tuned."""
         return self.folder / ("neurons-sigma" if self.preset.share is None else "neurons")
 
     def measure(self, command: Callable[..., Any], *asked: Any) -> Any:
@@ -113,39 +118,23 @@ class Experiments:
             study = self.preset.study(self.preset.share)
             self.numbers["main"] = self.locate(study, self.place)
 
-    def scored(self) -> None:
-        """Other scores, points of the integral, controls (11, 19, 22)."""
-        preset, study = self.preset, self.preset.study(self.preset.share)
-        tasks = preset.controls.tasks or preset.tasks
-        with open_study(study, self.place, None, "") as lab:
-            points = compare_points(lab, tasks, preset.point_examples)
-        self.numbers["points"] = {"examples": preset.point_examples, "rows": points}
-        self.measure(measure_controls, self.place, preset.controlling())
-
     def erased(self) -> None:
-        """Erasure (17), cross-data (18)."""
-        found = self.measure(erase, self.place, self.preset.cuts())
-        self.numbers["erasure"] = found
-        self.cross("erase", list_losses(found["tasks"]), self.numbers["main"])
+        """Erasure, each task's neurons on every task (17, 18)."""
+        study = self.preset.study(self.preset.share)
+        with open_study(study, self.place, None, self.command) as lab:
+            self.numbers["erasure"] = erase_equal(lab, self.preset.cuts())
 
     def tuned(self) -> None:
-        """Enhancement (16) and, with the erasure, cross-data (18)."""
-        preset, place, located = self.preset, self.place, self.numbers["main"]
+        """Enhancement (16)."""
+        preset, place = self.preset, self.place
         if preset.fewshot is not None:
             place = self.folder / "neurons-start"
-            located = self.locate(preset.start, place)
+            self.locate(preset.start, place)
         found: dict[str, Any] = {}
         for seed in preset.seeds:  # each takes minutes to hours
             found[str(seed)] = self.measure(enhance_located, place, preset.enhancing(seed))["tasks"]
             self.numbers["enhancement"] = found
             self.write()
-        self.cross("tune", list_gains(found[str(preset.seeds[0])]), located)
-
-    def cross(self, how: str, effects: Effects, located: Mapping[str, Any]) -> None:
-        """Sum up what one task's neurons do to other tasks, within a kind and across."""
-        if located["overlaps"]:
-            found = cross(effects, located["overlaps"], self.preset.kinds)
-            self.numbers.setdefault("crossing", {})[how] = found
 
     @cached_property
     def loaded(self) -> LoadedModel:
@@ -165,6 +154,44 @@ class Experiments:
         asked = {"what": what, "model": self.loaded.fingerprint, "seed": self.preset.seed}
         return self.cache.recall(asked, lambda: plain_value(measure()))
 
+    def compared(self) -> None:
+        """Facts and capabilities by one score, rule, number of prompts and words (9, 10, 13)."""
+        asked, place = self.preset.yardstick, self.folder / "prompts"
+        gradient = PromptScorer(self.neurons, place, Attribution("gradient"))
+        integrated = replace(gradient, attribution=Attribution("integrated", steps=asked.steps))
+        everything = [*compare_facts(self.facts, asked.contexts, asked.drawn),
+                      *self.compare_tasks(asked.size)]  # fmt: skip
+        shown = [each for each in everything
+                 if each[0]["of"] == "tasks" and each[0]["demonstrations"] != ALONE]  # fmt: skip
+        found = self.numbers.setdefault("yardstick", {})
+        found["gradient"] = compare_all(gradient, everything)
+        found["gradient, of the question"] = compare_all(replace(gradient, question=True), shown)
+        self.write()  # integrated gradients take as long again
+        facts = [
+            replace(fact, rewrites=fact.rewrites[:1])
+            for relation in dict.fromkeys(fact.relation for fact in self.facts)
+            for fact in [f for f in self.facts if f.relation == relation][: asked.few]
+        ]
+        few = [*compare_facts(facts, 1, 0), *self.compare_tasks(asked.few)]
+        alone = [each for each in few if each[0]["demonstrations"] == ALONE]
+        found["integrated"] = compare_all(integrated, alone)
+
+    @cached_property
+    def facts(self) -> list[Fact]:
+        """The facts of all sets that the model knows and says rightly in two ways or more."""
+        asked = self.preset.facts, self.preset.seed, self.recall
+        studies = (FactStudy(self.loaded, self.neurons, n, *asked) for n in self.preset.facts.sets)
+        return [fact for study in studies for fact in study.known[0] if fact.rewrites]
+
+    def compare_tasks(self, size: int) -> Iterator[Comparison]:
+        """Compare so many examples a side of each task of two wordings."""
+        preset, words = self.preset, dict[str, list[list[Asked]]]()
+        for task, kind in preset.kinds.items():
+            options, needed = TaskOptions(fewshot=0, data=preset.data), 2 * (size + SHOTS)
+            source = load_source(preset.options, task, options, needed, preset.seed)
+            words.setdefault(kind, []).append(examples_of(source, kind))
+        return compare_tasks({kind: own[:2] for kind, own in words.items() if own[1:]}, size)
+
     def fidelity(self) -> None:
         """Is a fact located alike however it is worded (1 to 5)?"""
         self.ask_facts("fidelity")
@@ -179,21 +206,6 @@ class Experiments:
             study = FactStudy(self.loaded, self.neurons, name, *asked)
             self.numbers.setdefault(question, {})[Path(name).stem] = study.measure(question)
             self.write()  # each takes half an hour
-
-    def decoupled(self) -> None:
-        """Capability and content apart (9, 10)."""
-        asked, seed = self.preset.decoupling, self.preset.seed
-        for name in asked.sets:
-            contrasts, found = CONTRASTS[name](asked.items, seed=seed), {}
-            for method in asked.methods:
-                steps = self.preset.scores.steps
-                locator = ItemLocator.of(method, Rule(share=asked.share), steps=steps)
-                measure = partial(
-                    decouple, self.loaded, self.neurons, contrasts, locator, seed=seed
-                )
-                what = f"{asked.items} items of {name} by {locator}, {steps} points"
-                found[str(locator)] = self.recall(what, measure)
-            self.numbers.setdefault("decoupling", {})[name] = found
 
 
 def main(arguments: Sequence[str]) -> None:

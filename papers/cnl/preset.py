@@ -11,11 +11,10 @@ from caploc.errors import BadOption, describe_faults, pick
 from caploc.files import read_toml
 from caploc.naming import placed
 from caploc.neurons.locating import check_kinds
-from caploc.neurons.options import Attribution, Controlling, Enhancing, Erasing, NeuronStudy, Rule
+from caploc.neurons.options import Attribution, Enhancing, Erasing, NeuronStudy, Rule
 from caploc.options import TaskOptions
-from caploc.tasks.catalog import check_task_name
 
-Step = Literal["located", "scored", "erased", "tuned", "fidelity", "reliability", "decoupled"]
+Step = Literal["located", "erased", "compared", "fidelity", "reliability", "tuned"]
 Method = Literal["neurons", "tracing", "circuits"]
 FOLDER = Path(__file__).parent
 
@@ -47,25 +46,27 @@ class Facts(PresetPart):
     texts: str | None = None
 
 
-class Decoupling(PresetPart):
-    """Which contrasts are asked, and how single items are located.
+class Yardstick(PresetPart):
+    """On how much facts and capabilities are compared.
 
-    A method is a score of neurons (those above 6 sigma, or a `share` of all) or one of `Facts`.
+    `size` examples of each task a side; after demonstrations `drawn` facts of each relation, each
+    in `contexts` a side. By integrated gradients in `steps` points, `few` of each instead.
     """
 
-    sets: tuple[str, ...] = ("arithmetic", "sentiment")
-    items: int = Field(default=1000, ge=2)
-    methods: tuple[str, ...] = ("integrated",)
-    share: float | None = None
+    size: int = Field(default=12, ge=2)
+    drawn: int = Field(default=12, ge=2)
+    contexts: int = Field(default=6, ge=2)
+    few: int = Field(default=4, ge=2)
+    steps: int = Field(default=5, ge=1)
 
 
 class CnlPreset(PresetPart):
     """A whole reproduction, or those of its `steps` that are named.
 
     Neurons are located by 6 sigma and, with a `share`, as so many of all, which are then those that
-    later steps take; `scores` says how, `controls` what that is held against. Each of `seeds` tunes
-    everything once. With `fewshot`, tuning starts from the model with so many examples in its
-    prompt, and neurons are located anew with that prompt, on the tasks that are tuned alone.
+    later steps take; `scores` says how. Each of `seeds` tunes everything once. With `fewshot`,
+    tuning starts from the model with so many examples in its prompt, and neurons are located anew
+    with that prompt, on the tasks that are tuned alone.
     """
 
     about: str
@@ -74,7 +75,6 @@ class CnlPreset(PresetPart):
     tasks: tuple[str, ...] = Field(min_length=2)
     kinds: dict[str, str] = Field(default_factory=dict)
     data: dict[str, str] = Field(default_factory=dict)
-    generic: str | None = None
     examples: int = 400
     subsets: int = 5
     least: float = 0.6
@@ -85,14 +85,12 @@ class CnlPreset(PresetPart):
     seed: int = 0
     steps: tuple[Step, ...] = get_args(Step)
     scores: Attribution = Attribution("integrated")
-    controls: Controlling = Controlling()
-    point_examples: int = Field(default=40, ge=2)
     erasing: Erasing = Erasing()
     tuning: Enhancing = Enhancing()
     fewshot: int | None = None
     seeds: tuple[int, ...] = (0,)
     facts: Facts = Facts()
-    decoupling: Decoupling = Decoupling()
+    yardstick: Yardstick = Yardstick()
 
     @classmethod
     def read(cls, name: str) -> "CnlPreset":
@@ -140,21 +138,15 @@ class CnlPreset(PresetPart):
 
     def cuts(self) -> Erasing:
         how: dict[str, Any] = {"draws": self.draws, "limit": self.limit, "seed": self.seed}
-        others = (self.generic,) if self.generic else ()
-        return replace(self.erasing, kinds=self.kinds, others=others, **how)
-
-    def controlling(self) -> Controlling:
-        how: dict[str, Any] = {"draws": self.draws, "limit": self.limit, "seed": self.seed}
-        return replace(self.controls, plain=self.generic, **how)
+        return replace(self.erasing, kinds=self.kinds, **how)
 
     def enhancing(self, seed: int) -> Enhancing:
         return replace(self.tuning, recipe=replace(self.tuning.recipe, seed=seed))
 
     def check(self) -> None:
         """Refuse, by a UserError and before weights are loaded, what the commands would refuse."""
-        study, start = self.study(self.share).check(), self.start.check()
+        self.study(self.share).check()
+        start = self.start.check()
         for task in self.tuning.tasks:
             pick(dict.fromkeys(start.tasks), task, "task of the run")
         check_kinds(self.kinds, self.tasks, "the run", "they are")
-        if self.generic is not None:
-            check_task_name(self.generic, study.options)

@@ -5,7 +5,6 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 from jaxtyping import Float64
-from tqdm import tqdm
 
 from caploc.engine.encoding import RequestEncoder, Span
 from caploc.engine.plain import ScoredText, equally_long, score_texts
@@ -141,15 +140,18 @@ def known_facts(
     known.
     """
     kept, counts = [], dict.fromkeys(("facts", "facts_known", "rewrites", "rewrites_known"), 0)
-    for fact in tqdm(facts, "facts known", disable=None):
-        if len(kept) == most:
-            break
-        encoded = [asker.encoder.encode(prompt) for prompt in (fact.prompt, *fact.rewrites)]
-        known, *others = (each.greedy for each in asker.scores(encoded))
-        right = tuple(p for p, found in zip(fact.rewrites, others, strict=True) if found)
-        kept += [replace(fact, rewrites=right)] if known else []
-        figures = 1, int(known), len(others), len(right)
-        counts = {name: counts[name] + each for name, each in zip(counts, figures, strict=True)}
+    left = list(facts)
+    while left and len(kept) < (most or np.inf):
+        count = len(left) if most is None else most - len(kept)  # so many must be asked at least
+        some, left = left[:count], left[count:]
+        encoded = [[asker.encoder.encode(p) for p in (f.prompt, *f.rewrites)] for f in some]
+        answers = iter(asker.scores([each for prompts in encoded for each in prompts]))
+        for fact in some:
+            known, *others = (next(answers).greedy for _ in (fact.prompt, *fact.rewrites))
+            right = tuple(p for p, found in zip(fact.rewrites, others, strict=True) if found)
+            kept += [replace(fact, rewrites=right)] if known else []
+            figures = 1, int(known), len(others), len(right)
+            counts = {name: counts[name] + n for name, n in zip(counts, figures, strict=True)}
     if len(kept) < 2:
         raise BadData(
             f"The model answers {len(kept)} of {len(facts)} facts rightly; those it does not know "

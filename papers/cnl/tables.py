@@ -5,12 +5,9 @@ from dataclasses import replace
 from typing import Any
 
 from caploc.neurons.enhancing import GOLD, METRIC, changes_by_arm
-from caploc.neurons.options import ACTIVE, LAYERS, OWN
-from papers.cnl.comparisons import POINTS
-from papers.cnl.contrasts import ARMS as CONTRASTED
 from papers.cnl.editing import MEASURES as EDITED
 from papers.cnl.fidelity import ARMS
-from papers.cnl.verdicts import MOST, NAMES, all_runs, judge_claims, losses_of
+from papers.cnl.verdicts import MOST, NAMES, all_runs, judge_claims
 from papers.exhibits import NOTHING, Exhibit, Value, dots, drawn, interval, of_draws
 
 Found = Mapping[str, Any]
@@ -34,13 +31,11 @@ def list_tables(numbers: Found) -> list[Exhibit]:
     shown = [Exhibit.of("verdicts", "The paper's claims", rows, [note])]
     makers: dict[str, Callable[[Any], Iterable[Exhibit]]] = {
         "main": show_sets,
-        "erasure": lambda found: show_erasure(found, numbers),
+        "erasure": show_erasure,
         "enhancement": show_tuning,
+        "yardstick": show_yardstick,
         "fidelity": show_fidelity,
         "reliability": show_reliability,
-        "points": show_points,
-        "crossing": show_crossing,
-        "decoupling": show_decoupling,
     }
     for name, make in makers.items():
         shown += make(numbers[name]) if name in numbers else ()
@@ -78,50 +73,56 @@ def show_sets(main: Found) -> Iterator[Exhibit]:
         yield Exhibit.of("shared", "What sets of different tasks share", shared, [note])
 
 
-def show_erasure(erasure: Found, numbers: Found) -> Iterator[Exhibit]:
-    """Show what each task loses without its neurons, and without those it alone has."""
-    kinds, located = numbers["preset"]["kinds"], {}
-    for each in numbers["main"]["tasks"]:
-        located[each["task"]] = {neuron["neuron"] for neuron in each["neurons"]}
-    rows, alone = [], []
-    of_both = (losses_of(erasure, kinds, name) for name in ("metric", "logprob"))
-    for score, gold in zip(*of_both, strict=True):
-        task, intact = score.erased["task"], score.erased["own"]["intact"]
-        rows.append(
-            {
-                "task": task,
-                "neurons": score.erased["neurons"],
-                "intact": Value(intact["score"], intact["stderr"]),
-                "score lost": interval(score.own()[0]),
-            }
-            | {arm: drawn(score.drawn(arm)) for arm in (LAYERS, ACTIVE)}
-            | {"nats lost": interval(gold.own()[0])}
-            | {f"nats, {arm}": drawn(gold.drawn(arm)) for arm in (LAYERS, ACTIVE)}
-            | {"nats lost by its twin": drawn(gold.beside(kin=True))}
-            | {"by other capabilities": drawn(gold.beside(kin=False))}
-            | {"score lost by those": drawn(score.beside(kin=False))}
-        )
-        if gold.own(OWN):
-            strangers = [located[t] for t in located if kinds.get(t, t) != kinds.get(task, task)]
-            row = {"task": task, "neurons": len(located[task].difference(*strangers))}
-            for what, losses in (("score", score), ("nats", gold)):
-                row[f"{what} lost"] = interval(losses.own(OWN)[0])
-                row[f"{what}, by its twin"] = drawn(losses.beside(kin=True, arm=OWN))
-                row[f"{what}, by other capabilities"] = drawn(losses.beside(kin=False, arm=OWN))
-            alone.append(row)
+def show_erasure(erasure: Found) -> Iterator[Exhibit]:
+    """Show what each task loses by its own set, and how much more than by others' and draws."""
+    rows = [
+        {"task": each["task"], "sets": stage, "neurons": found["count"],
+         "score lost": interval(each["score"], 2), "nats lost": interval(each["nats"], 2),
+         "random in layers": drawn(each["draws"], 2)}
+        | {f"more than by {other.split('/')[-1]}": interval(more, 2)
+           for other, more in each["more_than"].items()}
+        for stage, found in erasure["stages"].items()
+        for each in found["tasks"]
+    ]  # fmt: skip
     note = (
-        "On held-out examples of each task, with 95 % intervals; of draws, and of other tasks, the "
-        "mean, the least and the most. Nats are of log-probability, for each gold token."
-    )
-    spared = (
-        "Losses with only those cut. The other capabilities are the ones whose neurons were left "
-        "in: that they are spared is in part by construction, and tasks of no neurons say more."
+        "Sets of equal size on held-out examples, with 95 % intervals; of draws the mean, least "
+        "and most. Nats are of log-probability, for each gold token. How much more the task "
+        "loses by its own set than by another capability's: paired by example, with intervals "
+        "corrected for the number of tasks."
     )
     table = Exhibit.of("erasure", "Needed?", rows, [note])
-    chart = dots(table.frame, "task", ["nats lost", f"nats, {LAYERS}", f"nats, {ACTIVE}"])
-    yield replace(table, chart=chart)
-    title = "Without the neurons that no other capability has"
-    yield Exhibit.of("own", title, alone, [spared])
+    more = [name for name in table.frame if name.startswith("more than")]
+    named = table.frame.assign(task=[f"{r['task']}, {r['sets']}" for r in rows])
+    yield replace(table, chart=dots(named, "task", more))
+
+
+def show_yardstick(yardstick: Mapping[str, Found]) -> Iterator[Exhibit]:
+    """Show how sets of one fact, of one capability and of two agree, by what they have alike."""
+    names = {"fact": "one fact", "capability": "one capability", "apart": "two capabilities"}
+    rows = [
+        {"sets of": row["of"], "score": score, "rule": row["rule"], "prompts a set": row["prompts"],
+         "words": row["words"], "demonstrations": row["demonstrations"],
+         "neurons": Value(row["size"], digits=0)}
+        | {title: interval(row[name], 2) for name, title in names.items()}
+        | {f"{name} margin": interval(row[f"{name}_margin"], 2) for name in ("fact", "capability")}
+        for score, of_score in yardstick.items()
+        for row in of_score
+    ]  # fmt: skip
+    note = (
+        "Overlap by the larger set, with 95 % intervals over facts, or over capabilities. A fact's "
+        "margin is that of one fact less that of its capability, a capability's less that of two. "
+        "With answers exchanged, one capability is a task beside itself with wrong answers."
+    )
+    table = Exhibit.of("yardstick", "Facts and capabilities on one yardstick", rows, [note])
+    named = table.frame.assign(
+        compared=[
+            f"{row['sets of']}, {row['prompts a set']} a set, {row['words']} words, "
+            f"{row['demonstrations']} demonstrations"
+            for row in rows
+        ]
+    )
+    first = named[(named["score"] == rows[0]["score"]) & (named["rule"] == rows[0]["rule"])]
+    yield replace(table, chart=dots(first, "compared", list(names.values())))
 
 
 def show_tuning(enhanced: Mapping[str, Mapping[str, Found]]) -> Iterator[Exhibit]:
@@ -272,72 +273,3 @@ def show_interventions(found: Found) -> Iterator[Exhibit]:
     )
     title = "One measure for all: effect beyond random, in standard deviations of random draws"
     yield Exhibit.of("common-metric", title, rows, [note])
-
-
-def show_points(points: Found) -> Iterator[Exhibit]:
-    """Show how the neurons of integrated gradients depend on the number of points."""
-    rows = [
-        {
-            "task": each["task"],
-            "points": each["points"],
-            "best 1 % shared": Value(each["shared"]),
-            f"rank correlation with S = {max(POINTS)}": Value(each["correlation"]),
-        }
-        for each in points["rows"]
-    ]
-    note = (
-        f"On {points['examples']} examples. The paper's S is 19; gradient takes the last point "
-        "alone."
-    )
-    yield Exhibit.of("points", "Points of the integral (S)", rows, [note])
-
-
-def show_crossing(crossed: Mapping[str, Found]) -> Iterator[Exhibit]:
-    """Show what one task's neurons do to other tasks, of its kind and of others."""
-    columns = {
-        "the task itself": "cohesion",
-        "other tasks": "separability",
-        "others of its kind": "same_kind",
-        "of other kinds": "across_kinds",
-        "p of kinds": "p",
-    }
-    rows = [
-        {"neurons": how}
-        | {title: Value(each["kinds"][key], digits=4) for title, key in columns.items()}
-        | {"correlation with overlap": Value(each["overlap"], digits=2)}
-        for how, each in crossed.items()
-    ]
-    note = (
-        "Effects in nats of log-probability a gold token: lost when erased, gained when tuned. p: "
-        "kinds dealt out to tasks at random. The correlation (Spearman) is over pairs of tasks."
-    )
-    yield Exhibit.of("crossing", "Neurons of one task, effects on others", rows, [note])
-
-
-def show_decoupling(decoupling: Mapping[str, Found]) -> Iterator[Exhibit]:
-    """Show how alike an item and each partner are located, and the effects."""
-    effects = "commonality", "individual", "content"
-    note = (
-        "Mean IoU of what is located for an item and for its partner: reworded (SS), of the same "
-        "capability (SC), of the same content (CD), of neither (DD); only contrasts of which the "
-        "model answers all five items rightly. Commonality is SC less DD, individual SS less SC, "
-        "content CD less DD, with paired 95 % intervals over items. A rewording keeps the answer "
-        "and other content does not, so the last column compares it with another item of the same "
-        "answer. The design is ours: the paper's is not known to us."
-    )
-    for contrasts, found in decoupling.items():
-        rows = [
-            {
-                "locator": name,
-                "items used": f"{each['right']} of {each['contrasts']}",
-                "units an item": Value(each["size"], digits=1),
-            }
-            | {arm: interval(each["effects"]["similarity"][arm]) for arm in CONTRASTED}
-            | {f"{effect} effect": interval(each["effects"][effect]) for effect in effects}
-            | {"rewording beyond the answer": interval(each["beyond_answer"])}
-            for name, each in found.items()
-        ]
-        title = f"Capability and content apart: {contrasts}"
-        table = Exhibit.of(f"decoupling-{contrasts.replace('/', '-')}", title, rows, [note])
-        columns = [f"{effect} effect" for effect in effects]
-        yield replace(table, chart=dots(table.frame, "locator", columns))

@@ -12,7 +12,6 @@ number), holds *in part* if one does, else it *does not hold*. The parts of the 
 locate a fact, each of which is asked for what the first asks of a capability's neurons.
 """
 
-from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -20,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from caploc.neurons.enhancing import GOLD, changes_by_arm
-from caploc.neurons.options import ACTIVE, LAYERS, LOCATED, OWN, RANDOM
+from caploc.neurons.options import LOCATED, RANDOM
 from papers.exhibits import Value, span
 
 AGREE = 0.6  # overlap of halves, by the larger set
@@ -72,31 +71,18 @@ def all_runs(enhanced: Mapping[str, Mapping[str, Found]]) -> Iterator[tuple[str,
 
 def judge_claims(numbers: Mapping[str, Any]) -> list[Claim]:
     """Judge each claim that was measured."""
-    kinds = numbers["preset"]["kinds"]
     judges = {
-        "main": lambda found: judge_sets(found, kinds),
-        "erasure": lambda found: judge_erasure(found, kinds),
+        "main": judge_sets,
+        "erasure": judge_erasure,
         "enhancement": judge_tuning,
+        "yardstick": judge_yardstick,
         "fidelity": judge_facts,
+        "reliability": judge_reliability,
     }
     return [judge(numbers[name]) for name, judge in judges.items() if name in numbers]
 
 
-def universal_neurons(tasks: Sequence[Found], kinds: Mapping[str, str]) -> dict[str, int]:
-    """List the neurons that more than half of three capabilities or more have, and how many do.
-
-    A capability has a neuron if one of its tasks does, a twin for example.
-    """
-    owned: dict[str, set[str]] = defaultdict(set)
-    for each in tasks:
-        owned[kinds.get(each["task"], each["task"])] |= {row["neuron"] for row in each["neurons"]}
-    if len(owned) < 3:
-        return {}
-    owners = Counter(neuron for names in owned.values() for neuron in names)
-    return {name: n for name, n in owners.most_common() if 2 * n > len(owned)}
-
-
-def judge_sets(located: Found, kinds: Mapping[str, str]) -> Claim:
+def judge_sets(located: Found) -> Claim:
     """Judge whether sets agree within a task, more than across tasks, and with its twin's."""
     claim = Claim(f"{OF} stable and specific")
     tasks, whole = located["tasks"], located["cohesion"] or {}
@@ -113,96 +99,31 @@ def judge_sets(located: Found, kinds: Mapping[str, str]) -> Claim:
         claim.parts.append(whole["p"] is not None and whole["p"] <= SURE)
         figures = f"{shared[0]}; {shared[1]}; p {whole['p']:.3g}"
         claim.tell("a task and its twin share more than different capabilities", "all", figures)
-    if universal := universal_neurons(tasks, kinds):
-        first = ", ".join(f"{name} ({count})" for name, count in list(universal.items())[:5])
-        what = "neurons that more than half of the capabilities have (the first, and of how many)"
-        claim.tell(what, str(len(universal)), first)
     return claim
 
 
-@dataclass(frozen=True)
-class ErasedLosses:
-    """What the tasks lose without one task's neurons: `logprob` or `metric`."""
-
-    erased: Found
-    kinds: Mapping[str, str]
-    measure: str
-
-    def own(self, arm: str = LOCATED) -> list[Any]:
-        """List the intervals of an arm's draws, on the task itself."""
-        return [x[self.measure] for x in self.erased["own"]["arms"] if x["arm"] == arm]
-
-    def drawn(self, arm: str) -> list[float]:
-        """List what each of an arm's draws costs the task itself, on average."""
-        return [each["mean"] for each in self.own(arm)]
-
-    def beats(self, arm: str) -> bool:
-        """Ask whether the located neurons cost more than every draw of an arm."""
-        drawn = self.drawn(arm)
-        return bool(drawn) and self.own()[0]["mean"] > max(drawn)
-
-    def beside(self, *, kin: bool, arm: str = LOCATED) -> list[float]:
-        """List what other tasks lose, of the same kind (such as a twin) or of other kinds."""
-        task, found = self.erased["task"], []
-        for each in self.erased["others"]:
-            same = self.kinds.get(task, task) == self.kinds.get(each["judged"], each["judged"])
-            if same == kin:
-                found += [x[self.measure]["mean"] for x in each["arms"] if x["arm"] == arm]
-        return found
-
-    def loses_most(self, arm: str = LOCATED) -> bool:
-        """Ask whether the task loses more than every task of another capability."""
-        return self.own(arm)[0]["mean"] > max(self.beside(kin=False, arm=arm), default=np.inf)
-
-
-def losses_of(erasure: Found, kinds: Mapping[str, str], measure: str) -> list[ErasedLosses]:
-    """List each task's erasure."""
-    return [ErasedLosses(each, kinds, measure) for each in erasure["tasks"]]
-
-
-def costliest_other(task: ErasedLosses, erased: Sequence[ErasedLosses]) -> float | None:
-    """Find the most that the task loses without another capability's neurons; None if untried."""
-    name = task.erased["task"]
-    kind = task.kinds.get(name, name)
-    lost = [
-        arm[each.measure]["mean"]
-        for each in erased
-        if each.kinds.get(each.erased["task"], each.erased["task"]) != kind
-        for judged in each.erased["others"]
-        if judged["judged"] == name
-        for arm in judged["arms"]
-        if arm["arm"] == LOCATED
-    ]
-    return max(lost, default=None)
-
-
-def judge_erasure(erasure: Found, kinds: Mapping[str, str]) -> Claim:
-    """Judge whether a task needs its neurons, and whether other capabilities do not."""
+def judge_erasure(erasure: Found) -> Claim:
+    """Judge whether a task needs its neurons more than random ones, and other capabilities'."""
     claim = Claim(f"{OF} needed")
-    gold, score = (losses_of(erasure, kinds, name) for name in ("logprob", "metric"))
-    costs = "costs more log-probability than every draw"
-    layers = claim.count(f"{costs} in the same layers", [each.beats(LAYERS) for each in gold])
-    active = claim.count(f"{costs} as active besides", [each.beats(ACTIVE) for each in gold])
-    broken = [each.own()[0]["mean"] >= DAMAGE for each in score]
-    claim.count(f"takes {DAMAGE:g} or more of the score", broken)
-    claim.parts.append(layers and active and 2 * sum(broken) >= len(broken))
-
-    def others(arm: str) -> str:
-        lost = span(x for each in score for x in each.beside(kin=False, arm=arm))
-        return f"others lose {lost} of their score"
-
-    what = "the task loses more than every task of another capability"
-    own = claim.count(what, [each.loses_most() for each in gold], others(LOCATED))
-    claim.parts.append(own)
-    rivals = [(each, costliest_other(each, gold)) for each in gold]
-    if rivals := [(each, other) for each, other in rivals if other is not None]:
-        margins = [each.own()[0]["mean"] - other for each, other in rivals]
-        what = "the task loses more than without the neurons of any other capability"
-        figures = f"{span(margins)} nats more than by the costliest"
-        claim.parts.append(claim.count(what, [margin > 0 for margin in margins], figures))
-    if alone := [each for each in gold if each.own(OWN)]:
-        what = "so without only the neurons that no other capability has"
-        claim.count(what, [each.loses_most(OWN) for each in alone], others(OWN))
+    for stage, found in erasure["stages"].items():
+        tasks, end = found["tasks"], f"; {stage}, {found['count']} neurons each"
+        least = [min(each["more_than"].values(), key=lambda m: m["low"]) for each in tasks]
+        what = "the task loses more by its own than by any other capability's, surely"
+        figures = f"{span(each['mean'] for each in least)} nats more than by the nearest{end}"
+        claim.parts.append(claim.count(what, [each["low"] > 0 for each in least], figures))
+        less = [any(m["high"] < 0 for m in each["more_than"].values()) for each in tasks]
+        claim.count("the task surely loses less by its own than by some other's", less, end[2:])
+        broken = [each["score"]["mean"] >= DAMAGE for each in tasks]
+        figures = f"{span(each['score']['mean'] for each in tasks)}{end}"
+        claim.parts.append(claim.count(f"takes {DAMAGE:g} or more of the score", broken, figures))
+        if tasks[0]["draws"]:
+            beaten = [each["nats"]["mean"] > max(each["draws"]) for each in tasks]
+            figures = f"draws cost {span(d for each in tasks for d in each['draws'])} nats{end}"
+            what = "costs more log-probability than every draw in the same layers"
+            claim.parts.append(claim.count(what, beaten, figures))
+    taken = erasure["taken_by_universal"].values()
+    what = f"the {len(erasure['universal'])} universal neurons alone take {DAMAGE:g} or more"
+    claim.count(what, [e["mean"] >= DAMAGE for e in taken], span(e["mean"] for e in taken))
     return claim
 
 
@@ -231,22 +152,85 @@ def agreement(found: Found) -> str:
     return "agreement" if "agreement" in found["margin"] else "largest"
 
 
+def written(interval: Found) -> str:
+    """Write a mean in two digits."""
+    return str(Value(interval["mean"], digits=2))
+
+
+def surely_less(first: Found, second: Found) -> bool:
+    """Ask whether an interval lies below another; no if either is not known."""
+    return None not in (first["high"], second["low"]) and first["high"] < second["low"]
+
+
+def located_by(agreement: Found, margin: Found) -> bool | None:
+    """Ask whether sets agree at `AGREE` and beyond the margin, by intervals; None if open."""
+    if None in (agreement["low"], margin["low"]):
+        return None
+    if agreement["high"] < AGREE or margin["high"] < 0:
+        return False
+    return True if agreement["low"] >= AGREE and margin["low"] > 0 else None
+
+
+def judge_yardstick(yardstick: Mapping[str, Sequence[Found]]) -> Claim:
+    """Judge facts and capabilities by the same score, rule, number of prompts and words."""
+    claim = Claim("capabilities are located rather than single facts, on one yardstick")
+    for what in ("capability", "fact"):
+        found = [
+            located_by(row[what], row[f"{what}_margin"])
+            for rows in yardstick.values()
+            for row in rows
+            if row[what]["mean"] is not None
+        ]
+        wanted = what == "capability"
+        told = "is" if wanted else "is not"
+        claim.parts.append(
+            claim.count(
+                f"a {what} {told} located: sets agree at {AGREE:g}, beyond the margin",
+                [each is wanted for each in found],
+                f"{found.count(None)} open, {found.count(not wanted)} the other way",
+            )
+        )
+    return claim
+
+
 def judge_facts(fidelity: Mapping[str, Found]) -> Claim:
     """Judge whether no way to locate facts finds one again in other words, and it alone."""
-    claim = Claim("single facts are not located")
+    claim = Claim("single facts are not located by the methods for them")
     for name, of_set in fidelity.items():
         for method, found in of_set["methods"].items():
             measure = agreement(found)
             own, related = (found["arms"][arm][measure] for arm in ("rewrites", "same_relation"))
-            more = (found["margin"][measure]["low"] or 0) > 0
-            located = own["mean"] is not None and own["mean"] >= AGREE and more
-            claim.parts.append(not located)
-            sure = "less beyond doubt" if more else "not surely less"
-            figures = [str(Value(each["mean"], digits=2)) for each in (own, related)]
+            located = located_by(own, found["margin"][measure])
+            claim.parts.append(located is False)
             claim.tell(
-                f"{NAMES[method]}: wordings of a fact agree below {AGREE:g}, or not surely more "
-                "than other facts of the relation",
-                name if not located else "no",
-                f"{figures[0]}; other facts {figures[1]}, {sure}",
+                f"{NAMES[method]}: wordings of a fact agree below {AGREE:g}, or not more than "
+                f"other facts of the relation",
+                {True: "no", False: name, None: "open"}[located],
+                f"{written(own)}; other facts {written(related)}",
             )
+    return claim
+
+
+def judge_reliability(reliability: Mapping[str, Found]) -> Claim:
+    """Judge whether what was located for a fact works on it, and on nothing else."""
+    claim = Claim("what is located for a single fact is not its own")
+    for found in (of_set["methods"] for of_set in reliability.values()):
+        if neurons := found.get("neurons"):
+            suppressed = neurons["suppress"]
+            own, apart = (suppressed[place]["located"] for place in ("fact", "unrelated"))
+            other = suppressed["fact"]["other_fact"]
+            claim.parts.append(not (surely_less(own, apart) and surely_less(own, other)))
+            figures = f"{written(own)}; unrelated {written(apart)}; {written(other)}"
+            what = (
+                "knowledge neurons at zero change the fact no more than unrelated facts, or than "
+                "another fact's do"
+            )
+            claim.tell(what, "all" if claim.parts[-1] else "no", figures)
+        if circuits := found.get("circuits"):
+            arms = {each["name"]: each["faithfulness"] for each in circuits["arms"]}
+            own, other = arms["located"], arms["same relation"]
+            claim.parts.append(not surely_less(other, own))
+            figures = f"{written(own)}; of another fact {written(other)}"
+            what = "a fact's circuit is no more faithful than another fact's"
+            claim.tell(what, "all" if claim.parts[-1] else "no", figures)
     return claim

@@ -1,4 +1,4 @@
-"""Other scores, other numbers of points and controls, on neurons of the demo model."""
+"""Other scores and controls, on neurons of the demo model."""
 
 from shutil import copytree
 
@@ -22,11 +22,10 @@ from caploc.neurons.controls import (
     exchange_answers,
     measure_controls,
 )
-from caploc.neurons.options import Attribution, Controlling
+from caploc.neurons.options import Controlling
 from caploc.neurons.sets import overlap_rates, rank_correlation
 from caploc.neurons.study import open_study
 from caploc.stats.threshold import above, best
-from papers.cnl.comparisons import POINTS, SHARE, compare_points
 
 ASKED = Controlling(("activation", "logit"), "demo/prose", (2.0, 6.0), draws=5, limit=4)
 
@@ -183,22 +182,6 @@ def test_texts_may_be_a_file(lab, tmp_path):
 def test_mistakes_are_told_before_anything_is_measured(lab, asked, said):
     with pytest.raises(UnknownName, match=said):
         check_controls(lab, asked)
-
-
-def test_more_points_come_nearer_to_the_most(lab):
-    rows = compare_points(lab, TASKS[:1], 3)
-    found = {row["points"]: row["correlation"] for row in rows}
-    assert list(found) == [*(f"S = {steps}" for steps in POINTS), "gradient"]
-    assert found["S = 40"] == pytest.approx(1)
-    assert 0.99 < found["S = 5"] <= found["S = 19"] <= 1
-    assert found["gradient"] < found["S = 5"]
-    spans = lab.source(TASKS[0]).spans(lab.bench.wording)[:3]
-    means = [
-        lab.finder(Attribution("integrated", steps=steps)).stretch("", spans).mean
-        for steps in (5, 40)
-    ]
-    shared = overlap_rates(best(means[1], SHARE), best(means[0], SHARE)).largest
-    assert rows[0]["shared"] == pytest.approx(shared)
 
 
 def test_a_constant_score_has_no_rank_spearman():

@@ -5,12 +5,11 @@ from pathlib import Path
 
 import pytest
 
-import worlds.contrasts  # noqa: F401  (the preset names its sets)
 from caploc.cache import Cache
 from caploc.declaration import ModelOptions
 from caploc.errors import BadOption, CaplocError
 from caploc.neurons.cache import ArrayCache
-from caploc.neurons.options import ACTIVE, LAYERS, LOCATED, OWN, NeuronStudy
+from caploc.neurons.options import NeuronStudy
 from papers.cnl.__main__ import NUMBERS, Experiments
 from papers.cnl.preset import CnlPreset
 from worlds import DEMO
@@ -35,8 +34,8 @@ def test_the_real_preset_plans_the_default_command(tmp_path):
     preset = CnlPreset.read("real")
     Experiments(preset, tmp_path)
     study, asked = preset.study(None), preset.cuts()
-    assert study == NeuronStudy(ModelOptions("smollm2"), preset.tasks, judged=0)
-    assert asked.draws == 19 and asked.arms == (LOCATED, OWN, LAYERS, ACTIVE)
+    assert study == NeuronStudy(ModelOptions("smollm2"), preset.tasks, examples=60, judged=0)
+    assert asked.draws == 19
     assert preset.start.tasks == preset.tuning.tasks and preset.start.options.fewshot == 1
 
 
@@ -49,10 +48,8 @@ def test_a_preset_names_the_kind_of_each_task(name):
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        (('generic = "demo/prose"', 'generic = "demo/pros"'), "'demo/pros'"),
-        (('methods = ["activation"]', 'methods = ["activatoin"]'), "'activatoin'"),
-        (('sets = ["demo/sums"]', 'sets = ["demo/sum"]'), "'demo/sum'"),
-        (('methods = ["gradient"]', 'methods = ["gradients"]'), "'gradients'"),
+        (('method = "gradient"', 'method = "gradients"'), "gradients"),
+        (('tasks = ["demo/addition"]', 'tasks = ["demo/additoin"]'), "'demo/additoin'"),
         (("least = 0.5", "most = 0.5"), "is no preset.*most"),
     ],
 )
@@ -68,7 +65,7 @@ def test_a_small_run_of_everything_and_again(tmp_path, monkeypatch):
     exhibits = Experiments(preset, folder).run(preset.steps)
     names = Counter(exhibit.name for exhibit in exhibits)
     assert set(names.values()) == {1}
-    assert {"verdicts", "sets", "erasure", "fidelity", "decoupling-demo-sums"} <= set(names)
+    assert {"verdicts", "sets", "erasure", "yardstick", "fidelity"} <= set(names)
     for exhibit in exhibits:
         assert (folder / f"{exhibit.name}.md").stat().st_size > 0
     numbers = (folder / NUMBERS).read_text()

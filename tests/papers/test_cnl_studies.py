@@ -1,14 +1,13 @@
-"""Facts located and items decoupled on the demo model, once each; again nothing is measured."""
+"""Facts located on the demo model, once each; again nothing is measured."""
 
 import json
 
 import pytest
 
-import worlds.contrasts  # noqa: F401  (names its sets)
 from caploc.cache import Cache
 from caploc.errors import BadData
 from papers.cnl.__main__ import Experiments
-from papers.cnl.preset import CnlPreset, Decoupling, Facts
+from papers.cnl.preset import CnlPreset, Facts
 from worlds import DEMO
 from worlds.tasks.data import CAPITALS, ELEMENTS
 
@@ -40,7 +39,6 @@ def preset(tmp_path_factory):
         model=DEMO,
         tasks=("demo/addition", "demo/elements"),
         facts=Facts(sets=sets, draws=5, circuit_steps=2, neuron_steps=2, texts=texts),
-        decoupling=Decoupling(sets=("demo/sums",), items=4, methods=("gradient",), share=0.01),
     )
 
 
@@ -74,14 +72,3 @@ def test_too_few_texts_are_told(preset, tmp_path):
     few = preset.model_copy(update={"facts": preset.facts.model_copy(update=texts)})
     with pytest.raises(BadData, match="needs 20 texts or more"):
         Experiments(few, tmp_path / "run").run(["reliability"])
-
-
-def test_items_are_decoupled(preset, tmp_path):
-    experiments = Experiments(preset, tmp_path)
-    *_, table = experiments.run(["decoupled"])
-    (found,) = experiments.numbers["decoupling"]["demo/sums"].values()
-    mean = {arm: each["mean"] for arm, each in found["effects"]["similarity"].items()}
-    effect = found["effects"]["commonality"]["mean"]
-    assert effect == pytest.approx(mean["SC"] - mean["DD"])
-    (row,) = table.frame.to_dict("records")
-    assert row["commonality effect"].number == effect

@@ -1,0 +1,100 @@
+"""Does a task need its own neurons more than another capability's, in sets of equal size?
+
+Each task's neurons of the highest scores, as many as the smallest located set has, are erased on
+held-out examples of every task; beside a task's own stand random draws of the same layers. All is
+done twice: with whole sets, and without *universal* neurons, those that more than half of the
+capabilities have. Universal neurons are told from tasks that are not erased (twins, in other words)
+where the run has some. The design is ours.
+"""
+
+from collections import defaultdict
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from scipy import stats
+
+from caploc.neurons.erasure import Eraser, Outcomes
+from caploc.neurons.model import Chosen
+from caploc.neurons.options import Erasing
+from caploc.neurons.study import NeuronLab
+from caploc.stats import mean_interval
+from caploc.stats.chance import random_sets
+
+WHOLE, STRUCK = "whole sets", "without universal neurons"
+LEVEL = 0.05  # of all tasks together: an interval of one of n tasks leaves out LEVEL / n
+
+
+def universal_neurons(found: Mapping[str, Chosen], kinds: Mapping[str, str]) -> Chosen:
+    """Choose the neurons that more than half of three capabilities or more have.
+
+    A capability has a neuron if one of its tasks does, a twin for example.
+    """
+    owned: dict[str, list[Chosen]] = defaultdict(list)
+    for task, chosen in found.items():
+        owned[kinds.get(task, task)].append(chosen)
+    owners = np.sum([np.any(sets, axis=0) for sets in owned.values()], axis=0)
+    return (2 * owners > len(owned)) & (len(owned) >= 3)
+
+
+def erase_equal(lab: NeuronLab, asked: Erasing) -> dict[str, Any]:
+    """Erase sets of equal size, each task's on every task; draws are of sets without universals."""
+    tasks = lab.with_neurons(asked.tasks, "erase")
+    located = {task: lab.found(task).located for task in lab.study.tasks}
+    apart = {task: chosen for task, chosen in located.items() if task not in tasks}
+    universal = universal_neurons(apart or located, asked.kinds)
+    stages = {}
+    for stage, struck, draws in ((WHOLE, universal & False, 0), (STRUCK, universal, asked.draws)):
+        columns = {task: [c for c in lab.found(task).ordered if not struck[c]] for task in tasks}
+        count = min(map(len, columns.values()))
+        sets = {task: np.isin(np.arange(struck.size), each[:count])
+                for task, each in columns.items()}  # fmt: skip
+        rows = [judge_task(lab, asked, task, sets, draws) for task in tasks]
+        stages[stage] = {"count": count, "tasks": rows}
+    taken = {task: lose(lab, asked, task, universal)["metric"] for task in tasks}
+    return {
+        "universal": list(map(str, lab.model.grid.named(universal))),
+        "taken_by_universal": {task: mean_interval(lost).as_dict() for task, lost in taken.items()},
+        "stages": stages,
+    }
+
+
+def lose(
+    lab: NeuronLab, asked: Erasing, task: str, chosen: Chosen, *, score: bool = True
+) -> dict[str, Outcomes]:
+    """Measure what each held-out example loses: `logprob` in nats a gold token, and of its score.
+
+    Without `score` the task's own `metric`, for which it must write, is not measured.
+    """
+    eraser, source = Eraser(lab.bench, asked, lab.found(task), lab.progress), lab.source(task)
+    meters = eraser.meters(source)
+    meters = meters if score else {"logprob": meters["logprob"]}
+    examples = source.judge_on[: asked.limit]
+    intact, cut = (eraser.outcomes(meters, each, examples) for each in (chosen & False, chosen))
+    return {name: intact[name] - cut[name] for name in meters}
+
+
+def judge_task(
+    lab: NeuronLab, asked: Erasing, task: str, sets: Mapping[str, Chosen], draws: int
+) -> dict[str, Any]:
+    """Hold what a task loses by its own set against draws, and against other capabilities' sets."""
+
+    def nats(chosen: Chosen) -> Outcomes:
+        return lose(lab, asked, task, chosen, score=False)["logprob"]
+
+    own, kind = lose(lab, asked, task, sets[task]), asked.kinds.get(task, task)
+    random = random_sets(sets[task], lab.model.grid, draws, seed=asked.seed) if draws else ()
+    others = {}
+    for other, chosen in sets.items():
+        if asked.kinds.get(other, other) != kind:
+            more = own["logprob"] - nats(chosen)
+            ends = stats.ttest_1samp(more, 0).confidence_interval(1 - LEVEL / len(sets))
+            others[other] = {"mean": more.mean(), "low": ends.low, "high": ends.high}
+    return {
+        "task": task,
+        "examples": len(own["logprob"]),
+        "score": mean_interval(own["metric"]).as_dict(),
+        "nats": mean_interval(own["logprob"]).as_dict(),
+        "draws": [nats(each).mean() for each in random],
+        "more_than": others,
+    }
