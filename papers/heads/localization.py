@@ -6,11 +6,15 @@ out, less the share that general tasks lose: large where few heads carry this ta
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import combinations
 
 import numpy as np
 from scipy import stats
 
+from caploc.components import Head, Heads
 from caploc.designs import generator
+from caploc.search import column_mask
+from caploc.stats.chance import Chance, count_shared
 from papers.heads.measured import WIDTH, Scored
 
 ORDERS = 9_999  # tried, at most; with seven models or fewer those are all
@@ -111,3 +115,47 @@ def common_to_all(count: int, parts: int, sizes: Sequence[int]) -> float:
         every = np.arange(parts + 1)
         shared = shared @ stats.hypergeom.pmf(every, parts, every[:, None], size)
     return float(min(shared[count:].sum(), 1.0))
+
+
+@dataclass(frozen=True)
+class Overlap:
+    """What the heads of two tasks have in common, and of the key-value groups in which they lie.
+
+    `p_heads` and `p_groups` are those in layers, corrected for the number of pairs by Holm's method
+    (1979), which holds whatever pairs have to do with each other.
+    """
+
+    first: str
+    second: str
+    shared: list[str]
+    heads: Chance
+    groups: Chance
+    p_heads: float
+    p_groups: float
+
+
+def overlaps(found: Mapping[str, Sequence[Head]], grid: Heads) -> list[Overlap]:
+    """Hold what every two tasks share against what random sets of the same sizes share."""
+    firsts = [group[0] for group in grid.groups]
+    of_groups = Heads(tuple(grid.counts(column_mask(grid.size, firsts))))
+    pairs = list(combinations(found, 2))
+    sets = {task: grid.mask(heads) for task, heads in found.items()}
+    reached = {task: np.add.reduceat(each, firsts, dtype=int) > 0 for task, each in sets.items()}
+    heads = [count_shared(sets[one], sets[two], grid) for one, two in pairs]
+    groups = [count_shared(reached[one], reached[two], of_groups) for one, two in pairs]
+    return [
+        Overlap(one, two, [str(head) for head in grid.named(sets[one] & sets[two])], *figures)
+        for (one, two), *figures in zip(
+            pairs, heads, groups, correct_p(heads), correct_p(groups), strict=True
+        )
+    ]
+
+
+def correct_p(chances: Sequence[Chance]) -> list[float]:
+    """Correct the p values in layers for their number."""
+    p = np.array([each.p_in_layers for each in chances])
+    order = np.argsort(p, kind="stable")
+    corrected = np.empty(len(p))
+    factors = len(p) - np.arange(len(p))
+    corrected[order] = np.minimum(np.maximum.accumulate(p[order] * factors), 1.0)
+    return corrected.tolist()

@@ -7,7 +7,6 @@ from typing import Any
 
 from caploc.components import Head, Heads
 from caploc.models.loading import model_shape
-from caploc.stats.chance import overlaps
 from papers.exhibits import NOTHING, Value, span
 from papers.heads import published
 from papers.heads.localization import (
@@ -16,6 +15,7 @@ from papers.heads.localization import (
     describe_trend,
     localization,
     mean_strength,
+    overlaps,
 )
 from papers.heads.measured import KNOWLEDGE, LEVEL, Benchmark, Measured, Scored
 
@@ -261,16 +261,16 @@ def sharing(model: Measured) -> Rows:
     found = {each.label: heads for each in model.localized if (heads := model.heads(each))}
     for pair in overlaps(found, model.grid):
         row: Row = {"model": model.label, "tasks": f"{pair.first}, {pair.second}"}
-        for what, chance in (
-            ("heads", pair.head_chance),
-            ("key-value groups", pair.reach_chance),
+        for what, chance, p in (
+            ("heads", pair.heads, pair.p_heads),
+            ("key-value groups", pair.groups, pair.p_groups),
         ):
             row[what] = chance.count
             row[f"{what} by chance"] = Value(chance.expected, digits=2)
             row[f"p, {what}"] = Value(chance.p, digits=4)
             row[f"p in layers, {what}"] = Value(chance.p_in_layers, digits=4)
-            row[f"p of all pairs, {what}"] = Value(chance.p_of_pairs, digits=4)
-        yield row | {"which": " ".join(pair.heads) or NOTHING}
+            row[f"p of all pairs, {what}"] = Value(p, digits=4)
+        yield row | {"which": " ".join(pair.shared) or NOTHING}
 
 
 def scale(model: Measured) -> Rows:

@@ -20,6 +20,7 @@ from caploc.wording import (
 )
 
 if TYPE_CHECKING:  # it would load torch, which help and completion do without
+    from caploc.comparison import ComparedRun
     from caploc.studies.running import Outcome
 
 MOST_SHOWN = 25  # interactions
@@ -138,24 +139,15 @@ def explain_universal(told: dict[str, Any]) -> str:
     )
 
 
-def comparison_table(told: dict[str, Any]) -> Table:
+def comparison_table(runs: "Sequence[ComparedRun]") -> Table:
     """Tabulate runs side by side."""
-    headings = ["run", "verdict", "task", "model", "heads", "intact", "without", "rows"]
+    headings = ["run", "verdict", "heads", "intact", "without", "change", INTERVAL, "rows"]
     rows = []
-    for run in told["runs"]:
-        scores = run["intact"], run["knocked_out"]
-        unit = unit_of_metric(run["metric"] or "score", scores)
-        told_rows = "–" if run["rows"] is None else f"{run['rows']:,.0f}"
-        names = [run["name"], run["verdict"], called(run["task"]), run["model"]]
-        heads = " ".join(run["top"]) or "none found"
-        rows.append([*names, heads, *map(unit.score, scores), told_rows])
-    shared = [
-        f"{model['model']}: {len(row['heads'])} heads of {row['tasks']} tasks or more "
-        f"({row['chance']['expected']:.2g} by chance)"
-        for model in told["models"]
-        for row in model["shared"][:1]
-    ]
-    return headings, rows, "; ".join(shared) or "runs side by side"
+    for run in runs:
+        asked, heads = run.result.cost.rows, " ".join(run.card.heads) or "none"
+        count = "–" if asked is None else f"{asked:,}"
+        rows.append([run.name, label(run.card), heads, *cells(run.card.rows[0])[1:5], count])
+    return *join_intervals(headings, rows), f"{len(rows)} runs"
 
 
 def own_table(told: dict[str, Any]) -> tuple[list[str], list[list[str]]]:

@@ -192,7 +192,8 @@ def compare(folders: list[Path], out: Path | None, as_json: bool) -> None:
     where = out or default_folder("compare", *names)
     found = run(folders, where, command=options.command_line())
     page = f"Report: {where / 'compare.html'}"
-    options.OutputGroup(as_json=as_json).show(found, tables.comparison_table(found), page)
+    told = {"runs": [each.as_dict() for each in found]}
+    options.OutputGroup(as_json=as_json).show(told, tables.comparison_table(found), page)
 
 
 def serve_pages(

@@ -67,4 +67,4 @@ function enliven(map) {
   });
 }
 
-document.querySelectorAll("table.map:not(.mini)").forEach(enliven);
+document.querySelectorAll("table.map").forEach(enliven);

@@ -14,20 +14,17 @@ holds a located part, as far as there is room: where fewer others exist than mus
 all taken and the rest is drawn from the located ones.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import reduce
-from itertools import combinations
 from typing import Any
 
 import numpy as np
-from jaxtyping import Float64, Int, Num
+from jaxtyping import Float64, Num
 from scipy import stats
 
-from caploc.components import Component, Grid, Heads, Masks
-from caploc.designs import generator
-from caploc.errors import BadOption, UnknownName
-from caploc.search import column_mask
+from caploc.components import Grid
+from caploc.errors import BadOption
 from caploc.stats import Interval, JsonRecord, mean_interval, paired_interval
 from caploc.stats.threshold import Chosen, Scores, Sets, blocks, strengths
 
@@ -45,9 +42,7 @@ class Chance(JsonRecord):
 
     `p` is the chance that as many parts, drawn at random from the whole grid for each task, count
     at least as much, and `expected` their mean count; `p_in_layers` and `expected_in_layers` are
-    the same for parts drawn so that each task keeps its number in every layer. `p_of_pairs` is
-    that in layers, corrected for the number of pairs that were held against chance together; None
-    where it stands alone.
+    the same for parts drawn so that each task keeps its number in every layer.
     """
 
     count: int
@@ -55,21 +50,6 @@ class Chance(JsonRecord):
     p: float
     expected_in_layers: float
     p_in_layers: float
-    p_of_pairs: float | None = None
-
-
-def correct_for_pairs(chances: Sequence[Chance]) -> list[Chance]:
-    """Correct the p values in layers for their number, by Holm's method (1979).
-
-    The chance that any pair of random sets has one below a level is at most that level, whatever
-    pairs have to do with each other, which those of one task do.
-    """
-    p = np.array([each.p_in_layers for each in chances])
-    order = np.argsort(p, kind="stable")
-    corrected = np.empty(len(p))
-    factors = len(p) - np.arange(len(p))
-    corrected[order] = np.minimum(np.maximum.accumulate(p[order] * factors), 1.0)
-    return [replace(each, p_of_pairs=float(q)) for each, q in zip(chances, corrected, strict=True)]
 
 
 def block_counts(chosen: Chosen, slices: Sequence[slice]) -> list[int]:
@@ -267,171 +247,3 @@ def gains(located: Effects, random: DrawnEffects) -> Effects:
     spread = np.where(np.ptp(random, axis=0) > 0, random.std(axis=0, ddof=1), np.nan)
     each: np.ndarray = (located - random.mean(axis=0)) / spread
     return each
-
-
-DRAWS = 9_999  # random sets of heads for each task; no p is below 1 / (1 + DRAWS)
-FoundHeads = Mapping[str, Sequence[Component] | Sequence[int]]  # by task; columns or heads
-Columns = Mapping[str, Sequence[int]]  # by task
-
-
-@dataclass(frozen=True)
-class Blocks:
-    """Columns of a grid within which heads are drawn: all of them, or those of each layer."""
-
-    grid: AnyGrid
-    slices: list[slice]
-
-    @classmethod
-    def both(cls, grid: AnyGrid) -> "tuple[Blocks, Blocks]":
-        """Take the whole grid as one block, and a block a layer."""
-        return cls(grid, blocks(grid.size, None)), cls(grid, blocks(grid.size, grid))
-
-    @property
-    def sizes(self) -> list[int]:
-        return [columns.stop - columns.start for columns in self.slices]
-
-    def counts(self, columns: Sequence[int]) -> list[int]:
-        return block_counts(column_mask(self.grid.size, columns), self.slices)
-
-    def draws(self, columns: Sequence[int], draws: int, random: np.random.Generator) -> Masks:
-        """Draw random sets with as many heads in each block."""
-        sets = np.zeros((draws, self.grid.size), dtype=bool)
-        for block, size, count in zip(self.slices, self.sizes, self.counts(columns), strict=True):
-            if count:
-                first = np.broadcast_to(np.arange(size) < count, (draws, size))
-                sets[:, block] = random.permuted(first, axis=1)
-        return sets
-
-    def drawn(self, columns: Columns, draws: int, seed: int) -> Iterator[tuple[str, Masks]]:
-        """Draw random sets like each task's own, the same ones for the same seed."""
-        random = generator(seed)
-        for task, heads in columns.items():
-            yield task, self.draws(heads, draws, random)
-
-    def in_many(self, found: Columns) -> Float64[np.ndarray, " tasks"]:
-        """Compute the mean number of heads in at least 1, 2 ... of random sets like these.
-
-        A head of a block of N is in set i with chance `n_i / N`, in each set on its own.
-        """
-        expected = np.zeros(len(found))
-        counts = zip(*map(self.counts, found.values()), strict=True)
-        for size, inside in zip(self.sizes, counts, strict=True):
-            each = [np.array([1 - count / size, count / size]) for count in inside]
-            expected += size * np.cumsum(reduce(np.convolve, each)[::-1])[::-1][1:]
-        return expected
-
-
-def columns_of(found: FoundHeads, grid: AnyGrid) -> dict[str, list[int]]:
-    """List each task's heads as columns, once each; raises UnknownName if the grid lacks one."""
-    for column in (head for heads in found.values() for head in heads if isinstance(head, int)):
-        if not 0 <= column < grid.size:
-            raise UnknownName(
-                f"There is no head in column {column}: columns are 0 to {grid.size - 1}."
-            )
-    return {
-        task: sorted({grid.column(head) if isinstance(head, Component) else head for head in heads})
-        for task, heads in found.items()
-    }
-
-
-def in_groups(sets: Masks, grid: AnyGrid) -> Int[np.ndarray, "masks groups"]:
-    """Count the heads of each set in each key-value group."""
-    firsts = [group[0] for group in grid.groups]
-    counts: np.ndarray = np.add.reduceat(sets, firsts, axis=1, dtype=np.int16)
-    return counts
-
-
-@dataclass(frozen=True)
-class Overlap(JsonRecord):
-    """What the heads of two tasks have in common.
-
-    `groups` holds, for each key-value group in which both tasks have a head, the heads of either in
-    it. Without shared key-value heads every head is a group of its own. `reach_chance` draws
-    groups, as many as each task's heads lie in, which is fair to tasks whose heads crowd into few
-    groups and so can have few in common.
-    """
-
-    first: str
-    second: str
-    heads: list[str]
-    groups: list[list[str]]
-    head_chance: Chance
-    reach_chance: Chance
-
-
-@dataclass(frozen=True)
-class Shared(JsonRecord):
-    """Heads found for `tasks` tasks or more, the tasks of each, and how many chance gives."""
-
-    tasks: int
-    heads: dict[str, list[str]]
-    chance: Chance
-
-
-def overlaps(found: FoundHeads, grid: AnyGrid) -> list[Overlap]:
-    """Find heads and key-value groups that two tasks share, pair by pair, beside what chance gives.
-
-    Exact, hypergeometric (`common_by_chance`), and corrected for the number of pairs
-    (`correct_for_pairs`). Raises UnknownName if the grid has no such head.
-    """
-    columns = columns_of(found, grid)
-    firsts = column_mask(grid.size, [group[0] for group in grid.groups])
-    of_groups = Heads(tuple(grid.counts(firsts)))
-    rows = []
-    for first, second in combinations(columns, 2):
-        one, other = (column_mask(grid.size, columns[task]) for task in (first, second))
-        reached = in_groups(np.stack([one, other]), grid) > 0
-        either = one | other
-        rows.append(
-            Overlap(
-                first,
-                second,
-                heads=[str(head) for head in grid.named(one & other)],
-                groups=[
-                    [str(grid.components[column]) for column in group if either[column]]
-                    for group, shared in zip(grid.groups, reached[0] & reached[1], strict=True)
-                    if shared
-                ],
-                head_chance=count_shared(one, other, grid),
-                reach_chance=count_shared(reached[0], reached[1], of_groups),
-            )
-        )
-    heads = correct_for_pairs([row.head_chance for row in rows])
-    reach = correct_for_pairs([row.reach_chance for row in rows])
-    return [
-        replace(row, head_chance=one, reach_chance=two)
-        for row, one, two in zip(rows, heads, reach, strict=True)
-    ]
-
-
-def shared(found: FoundHeads, grid: AnyGrid, *, draws: int = DRAWS, seed: int = 0) -> list[Shared]:
-    """List heads found for at least 2, 3 ... tasks, for which of them, beside what chance gives.
-
-    The mean is exact (`Blocks.in_many`), the p by permutation, every task's heads drawn anew.
-    Raises UnknownName if the grid has no such head; BadOption if `draws` is below 1.
-    """
-    check_draws(draws)
-    columns = columns_of(found, grid)
-    if len(columns) < 2:
-        return []
-    tasks = {
-        column: [task for task, heads in columns.items() if column in heads]
-        for column in sorted(set().union(*columns.values()))
-    }
-    expected_and_uses = [
-        (
-            kind.in_many(columns),
-            sum(sets.astype(np.int16) for _, sets in kind.drawn(columns, draws, seed)),
-        )
-        for kind in Blocks.both(grid)
-    ]
-    rows = []
-    for least in range(2, len(columns) + 1):
-        many = {column: named for column, named in tasks.items() if len(named) >= least}
-        figures = []
-        for mean, uses in expected_and_uses:
-            reached = np.count_nonzero(uses >= least, axis=1)
-            figures += [float(mean[least - 1]), permutation_p(len(many), reached)]
-        heads = {str(grid.components[column]): named for column, named in many.items()}
-        rows.append(Shared(least, heads, Chance(len(many), *figures)))
-    return rows
