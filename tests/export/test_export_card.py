@@ -59,7 +59,7 @@ def story(text, *, licence=None, commit=None, **changes):
     source = ModelSource(text, "/place", None, commit, ())
     return CardContent(
         kind="checkpoint", source=source, file=file, result=result, licence=licence or {},
-        agreement=AGREEMENT, prompts=3, rewritten=[text], command=text,
+        agreement=AGREEMENT, prompts=3, command=text,
     )  # fmt: skip
 
 

@@ -4,11 +4,8 @@ A checkpoint is written, loaded as anyone loads it, compared with the knockout, 
 that is there whole or not at all.
 """
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 from huggingface_hub import errors as hub
@@ -34,15 +31,14 @@ from caploc.export.weights import (
     KnockoutLogits,
     LogitAgreement,
     copy_companions,
-    cut_projections,
     load_plainly,
-    write_weights,
+    zero_columns,
 )
 from caploc.files import whole_folder
 from caploc.finished import FinishedRun
 from caploc.folder import RESULT, RUN, check_new, check_source
-from caploc.models.loading import convert, load_model
-from caploc.models.sources import WEIGHTS, ModelSource
+from caploc.models.loading import load_model
+from caploc.models.sources import ModelSource
 from caploc.options import ZERO
 from caploc.progress import Progress, Silent
 from caploc.wording import called
@@ -56,13 +52,12 @@ CARD = "README.md"
 
 @dataclass(frozen=True)
 class Exported:
-    """What was written; `agreement` and the `rewritten` weight files are a checkpoint's."""
+    """What was written; `agreement` is a checkpoint's."""
 
     folder: Path
     kind: str
     heads: tuple[Component, ...]
     agreement: LogitAgreement | None = None
-    rewritten: tuple[str, ...] = ()
 
     def as_dict(self) -> dict[str, Any]:
         return {
@@ -70,7 +65,6 @@ class Exported:
             "kind": self.kind,
             "heads": [str(head) for head in self.heads],
             "check": self.agreement and self.agreement.as_dict(),
-            "rewritten": list(self.rewritten),
         }
 
 
@@ -169,26 +163,33 @@ class Export:
         """
         source, grid = self.check()
         done = Exported(self.target, self.kind, self.heads)
-        with _local_copy(source, self.kind) as folder, whole_folder(self.target) as stage:
+        folder = find_files(source)
+        with whole_folder(self.target) as stage:
             if self.kind == "checkpoint":
-                agreement, rewritten = self._write_checkpoint(folder, stage, progress or Silent())
-                done = replace(done, agreement=agreement, rewritten=rewritten)
+                agreement = self._write_checkpoint(folder, stage, progress or Silent())
+                done = replace(done, agreement=agreement)
             self._describe(done, source, grid, folder, stage)
         return done
 
     def _write_checkpoint(
-        self, folder: Path, stage: Path, progress: Progress
-    ) -> tuple[LogitAgreement, tuple[str, ...]]:
-        """Write the base model's files with the heads' columns at zero; load and compare them."""
+        self, folder: Path | None, stage: Path, progress: Progress
+    ) -> LogitAgreement:
+        """Write the base model with the heads' columns at zero; load and compare it."""
         progress.start("exporting", 3)
-        loaded = load_model(**self.model.loading())
+        how = self.model.loading()
+        loaded = load_model(**how)
         mask = loaded.grid.mask(self.heads)
-        projections = cut_projections(loaded, mask)
-        rewritten = write_weights(folder, stage, projections)
-        copy_companions(folder, stage, code=self.model.trust_remote_code)
-        progress.advance(1, 0)
         reference = KnockoutLogits.take(loaded, mask, self._prompts())
-        del loaded, projections  # two models at a time may not fit
+        del loaded  # two models at a time may not fit
+        progress.advance(1, 0)
+        stored = load_model(**how | {"device": "cpu", "dtype": "auto"})  # as its files hold it
+        zero_columns(stored, mask)
+        stored.model.save_pretrained(stage)
+        if folder is None:
+            stored.tokenizer.save_pretrained(stage)
+        else:
+            copy_companions(folder, stage, code=self.model.trust_remote_code)
+        del stored
         progress.advance(1, 0)
         model = load_plainly(
             stage,
@@ -199,29 +200,29 @@ class Export:
         agreement = reference.agreement(model)
         agreement.hold()
         progress.advance(1, 0)
-        return agreement, tuple(rewritten)
+        return agreement
 
     def _prompts(self) -> list[str]:
         return prompts_of(self.run)[:PROMPTS] if self.run else []
 
     def _describe(
-        self, done: Exported, source: ModelSource, grid: Heads, folder: Path, stage: Path
+        self, done: Exported, source: ModelSource, grid: Heads, folder: Path | None, stage: Path
     ) -> None:
         """Write the file of heads and the card."""
         evidence = evidence_of(self.run, self.heads) if self.run else {}
         heads = tuple(grid.named_in(self.heads))
         file = HeadFile(heads, grid, called(source.name), source.fingerprint(), evidence)
         write_heads(stage / NAME, file)
-        card = folder / CARD
+        card = folder / CARD if folder else None
+        told = card.read_text("utf-8", "replace") if card and card.exists() else ""
         content = CardContent(
             kind=self.kind,
             source=source,
             file=file,
             result=self.run.result if self.run else None,
-            licence=read_licence(card.read_text("utf-8", "replace") if card.exists() else ""),
+            licence=read_licence(told),
             agreement=done.agreement,
             prompts=len(self._prompts()),
-            rewritten=done.rewritten,
             command=self.command,
         )
         (stage / CARD).write_text(write_card(content), encoding="utf-8")
@@ -242,24 +243,19 @@ def _run_model(run: FinishedRun, given: ModelOptions) -> ModelOptions:
     return replace(run.study.model, quantize=None, **changed)
 
 
-@contextmanager
-def _local_copy(source: ModelSource, kind: str) -> Iterator[Path]:
-    """Find the folder of a model's files on this machine; for a checkpoint, GGUF as safetensors."""
-    if source.gguf is not None and kind == "checkpoint":
-        with TemporaryDirectory(prefix="caploc-gguf-") as folder:
-            convert(source, Path(folder), "float32")
-            yield Path(folder)
-    elif Path(source.place).is_dir():
-        yield Path(source.place)
-    else:
-        wanted = [*WEIGHTS, "*.safetensors.index.json", CARD, CODE, *COMPANIONS, "*/*.jinja"]
-        try:
-            fetched = snapshot_download(
-                source.place, revision=source.revision, allow_patterns=wanted
-            )
-        except (hub.HTTPError, OSError) as error:  # type: ignore[attr-defined]
-            raise ModelRefused(
-                f"The files of {source.name} could not be fetched from the Hugging Face Hub "
-                f"({type(error).__name__}); check the network, or give a local folder."
-            ) from error
-        yield Path(fetched)
+def find_files(source: ModelSource) -> Path | None:
+    """Return a folder with what lies beside a model's weights; None of a GGUF, which holds all."""
+    if source.gguf is not None:
+        return None
+    if Path(source.place).is_dir():
+        return Path(source.place)
+    wanted = [CARD, CODE, *COMPANIONS, "*/*.jinja"]
+    try:
+        return Path(
+            snapshot_download(source.place, revision=source.revision, allow_patterns=wanted)
+        )
+    except (hub.HTTPError, OSError) as error:  # type: ignore[attr-defined]
+        raise ModelRefused(
+            f"The files of {source.name} could not be fetched from the Hugging Face Hub "
+            f"({type(error).__name__}); check the network, or give a local folder."
+        ) from error

@@ -84,7 +84,6 @@ class CardContent:
     licence: dict[str, str]  # as the base model's card states it
     agreement: LogitAgreement | None
     prompts: int  # of the run's task, among what was compared
-    rewritten: Sequence[str]  # weight files that differ from the base model's
     command: str
 
 
