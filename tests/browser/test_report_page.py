@@ -176,6 +176,9 @@ def test_a_phone_scrolls_in_one_direction_only(runs, visit, name, scheme):
     page = visit(runs / name, "phone", color_scheme=scheme)
     assert page.evaluate("document.documentElement.scrollWidth") <= 360
     assert page.locator("h1").bounding_box()["width"] <= 360
+    page.evaluate("document.querySelectorAll('details').forEach((one) => (one.open = true))")
+    tables = page.locator("table:not(.map)").all()
+    assert tables and all(one.bounding_box()["width"] <= 360 for one in tables)
     if name.startswith("addition"):
         expect(page.locator(".for-narrow").first).to_be_visible()
         expect(page.locator(".for-wide").first).to_be_hidden()
