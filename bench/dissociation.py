@@ -259,7 +259,9 @@ class Subject:
     @property
     def same_questions(self) -> bool:
         """Whether example n of both wordings asks for the same."""
-        golds = [[each.gold(n) for n in range(each.size)] for each in (self.task, self.twin)]
+        golds = [
+            [each.example(n).gold for n in range(each.size)] for each in (self.task, self.twin)
+        ]
         return golds[0] == golds[1]
 
     def order(self) -> list[int]:

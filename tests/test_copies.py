@@ -51,7 +51,7 @@ def test_the_same_prompt_with_another_answer_is_named_or_left_out(tmp_path):
 def test_searched_and_held_out_examples_share_no_question(tmp_path):
     task = one_of_each_question(copied(tmp_path, lambda n: f" {n % QUESTIONS}"), 0.0, Silent())
     draw = Study(ModelOptions("any"), "own").draw(task.size)
-    questions = [{task.question(e) for e in part} for part in (draw.searched, draw.kept)]
+    questions = [{task.example(e).question for e in part} for part in (draw.searched, draw.kept)]
     assert questions[0] and questions[1] and not questions[0] & questions[1]
 
 

@@ -33,7 +33,7 @@ def test_the_task_is_asked_as_the_run_did_and_judged_by_its_metric(tmp_path):
     shots = FinishedRun(tmp_path, study(fewshot=2, outcome="logprob"), {}, {})
     plain = FinishedRun(tmp_path, study(), {}, {})
     (task, other), (bare, same) = shots.tasks().values(), plain.tasks().values()
-    assert task.outcome_kind == "metric" and task.metric == bare.metric
+    assert task.metric.kind == "metric" and task.metric == bare.metric
     assert len(task.requests(0)[0].prompt) > 2 * len(bare.requests(0)[0].prompt)
     assert other.requests(0) == same.requests(0)
 

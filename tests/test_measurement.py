@@ -17,7 +17,7 @@ from caploc.progress import Silent
 from caploc.result import Score
 from caploc.search import Plan
 from caploc.store import Question, Row, Store
-from caploc.tasks.task import Generate, Generated
+from caploc.tasks.task import Example, Generate, Generated, Metric
 
 
 def row(number, outcome):
@@ -76,32 +76,19 @@ def test_rows_without_a_score_are_missing_and_not_wrong():
 class Squares:
     """A task of numbers whose scoring can be watched: `scoring(example)` is called for each."""
 
-    name, metric, outcome_kind, version = "squares", "acc", "metric", "1"
-    higher_is_better, chance, size = True, 0.0, 100
+    name, version, size = "squares", "1", 100
 
-    def __init__(self, executes_code, scoring):
-        self.executes_code, self.scoring = executes_code, scoring
+    def __init__(self, runs_code, scoring):
+        self.metric, self.scoring = Metric("acc", runs_code=runs_code), scoring
 
     def in_metric(self):
         return self
 
-    def question(self, example):
-        return str(example)
-
-    def gold(self, example):
-        return None
-
-    def lacks(self, example):
-        return None
+    def example(self, example):
+        return Example(str(example))
 
     def without(self, examples):
         return self
-
-    def margin(self, example, responses):
-        raise NotImplementedError
-
-    def choice(self, example):
-        return None
 
     def key(self, example):
         return str(example)
@@ -121,9 +108,6 @@ class Squares:
 
     def first(self, limit):
         return list(range(limit or self.size))
-
-    def show(self, example, responses):
-        raise NotImplementedError
 
 
 class Echo:

@@ -65,7 +65,7 @@ def meter_of(loaded, tmp_path):
     engine = BatchEngine(loaded)
     with Store(tmp_path / "rows.sqlite") as store:
         yield lambda task: Meter(
-            engine, store, task, Question("m", "d", task.name, task.metric, "metric"), Cost()
+            engine, store, task, Question("m", "d", task.name, task.metric.name, "metric"), Cost()
         )
 
 

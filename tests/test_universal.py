@@ -13,6 +13,7 @@ from caploc.finished import FinishedRun
 from caploc.options import Settings
 from caploc.result import Model, Search
 from caploc.study import run_study
+from caploc.tasks.task import Metric
 from caploc.universal import Trials, check_direction, find_universal, leave_out_universal
 from worlds.planted import Planted, write_planted
 
@@ -104,7 +105,7 @@ def test_runs_without_a_head_in_common_have_nothing_to_try(planted, tmp_path):
 
 
 def test_a_metric_that_is_better_when_lower_is_refused():
-    task = SimpleNamespace(name="wiki", metric="perplexity", higher_is_better=False)
+    task = SimpleNamespace(name="wiki", metric=Metric("perplexity", higher_is_better=False))
     with pytest.raises(BadOption, match="perplexity of wiki is better when lower"):
         check_direction([task])
 

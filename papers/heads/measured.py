@@ -169,7 +169,7 @@ class Scored:
         error = paired_standard_error(lost, binary=binary) if lost.size > 1 else nan
         ends = [(each.score, each.stderr) for each in (both.intact, both.knocked_out)]
         intact, score = (tuple(nan if x is None else x for x in each) for each in ends)
-        return cls(*intact, *score, intact[0] - score[0], error, both.task.chance)
+        return cls(*intact, *score, intact[0] - score[0], error, both.task.metric.chance)
 
     @property
     def clear(self) -> bool:
@@ -280,9 +280,9 @@ class Measured:
         if key not in self.tasks:
             options = replace(self.options, metric=benchmark.metric)
             (task,) = self.setup.models[self.label].tasks([benchmark.task], options)
-            if not task.higher_is_better:
+            if not task.metric.higher_is_better:
                 raise BadOption(
-                    f"{task.metric} of {task.name} is better when lower; choose another metric."
+                    f"{task.metric.name} of {task.name} is better when lower; choose another one."
                 )
             self.tasks[key] = task
         return self.tasks[key]

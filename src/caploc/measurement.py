@@ -109,7 +109,7 @@ class Meter:
 
     def rows(self, filled: "Sequence[Waiting]") -> Iterator[Row]:
         """Score rows in their order; side by side where each takes a program's time to run."""
-        if not self.task.executes_code:
+        if not self.task.metric.runs_code:
             yield from map(self.row, filled)
             return
         with ThreadPoolExecutor(os.cpu_count()) as pool:
@@ -169,7 +169,7 @@ class Meters(Generic[Model_co]):
         With `repeat` rows that were measured are asked anew, and kept apart.
         """
         loaded = self.engine.loaded
-        what = task.name, task.version, task.outcome_kind
+        what = task.name, task.version, task.metric.kind
         if what not in self.sources:
             self.sources[what] = self.intervention.sources(task)
         sources = self.sources[what]

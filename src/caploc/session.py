@@ -147,7 +147,7 @@ class Session:
         probes = {name: meter} | {other: self.score_of(other) for other in self.study.beside}
         intact = meter.under(self.nothing, self.draw.searched, self.progress, "intact")
         trouble = None
-        if self.task.outcome_kind == "metric" and (trouble := describe_trouble(self.task, intact)):
+        if self.task.metric.kind == "metric" and (trouble := describe_trouble(self.task, intact)):
             tell(self.progress, trouble)
         problem = self.pose(probes, intact, scans=method.has_goals)
         if method.has_goals:
@@ -194,7 +194,7 @@ class Session:
                 for other in study.beside
                 if not study.is_twin(other)
             },
-            chance=self.task.chance,
+            chance=self.task.metric.chance,
             probe=name,
             signal=add_signal(self.meters, probes, name, intact) if scans else name,
             sides=[*self.open_sides(probes)] if study.seeks_specific else [],
@@ -268,7 +268,7 @@ def without_unfit_control(
 
 def describe_join(task: Task) -> str:
     """Show how the first example's prompt and right answer are joined, as they are written."""
-    request, gold = task.requests(0)[0], task.gold(0)
+    request, gold = task.requests(0)[0], task.example(0).gold
     if isinstance(request, LogLikelihood):
         gold = request.continuation
     if isinstance(request, Rolling) or gold is None:

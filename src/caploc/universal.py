@@ -106,7 +106,7 @@ def find_universal(
             "tasks": [
                 leave_out_universal(run, found.universal)
                 | {
-                    "metric": task.metric,
+                    "metric": task.metric.name,
                     "intact": measured[task.name][0].score,
                     "examples": min(task.size, trials.examples),
                 }
@@ -125,10 +125,10 @@ def find_universal(
 def check_direction(tasks: Sequence[Task]) -> None:
     """Refuse, by a BadOption, tasks of which a head cannot cost a share of the score."""
     for task in tasks:
-        if not task.higher_is_better:
+        if not task.metric.higher_is_better:
             raise BadOption(
-                f"{task.metric} of {task.name} is better when lower, so that no share of it can be "
-                "lost; leave that run out."
+                f"{task.metric.name} of {task.name} is better when lower, so that no share of it "
+                "can be lost; leave that run out."
             )
 
 
@@ -147,7 +147,7 @@ def tried(
             error = paired_standard_error(lost, binary=binary)
             effects[head] = localization.HeadCost(float(lost.mean()), error)
     whole = meter.score(meter.under(column_mask(grid.size, []), examples, progress, "intact"))
-    intact = localization.Intact(whole.score or 0.0, whole.stderr or 0.0, meter.task.chance)
+    intact = localization.Intact(whole.score or 0.0, whole.stderr or 0.0, meter.task.metric.chance)
     return intact, effects
 
 

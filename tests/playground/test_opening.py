@@ -9,6 +9,7 @@ import subprocess
 import sys
 import urllib.error
 import urllib.request
+from dataclasses import replace
 
 import pytest
 
@@ -57,7 +58,7 @@ def test_mistakes_are_refused_before_the_model_is_loaded(monkeypatch):
 
 def test_programs_are_shown_and_never_run_unless_allowed(monkeypatch):
     task = load_task("demo/addition")
-    monkeypatch.setattr(task, "executes_code", True)
+    monkeypatch.setattr(task, "metric", replace(task.metric, runs_code=True))
     monkeypatch.setattr(task, "item", lambda *_: pytest.fail("the program was run"))
     answers = {"intact": [Generated("x")], "knocked_out": [Generated("y")]}
     assert "start with --allow-code" in DrawnExample(task, 0).verdict(answers)["withheld"]

@@ -8,6 +8,7 @@ from caploc.errors import CaplocError
 from caploc.models.knockout import knockout
 from caploc.playground.answers import SIDES, cut_pieces
 from caploc.playground.playground import ExampleRequest, PageQuestion
+from caploc.tasks.task import show
 
 HEADS = ["L0H13", "L0H14", "L3H12", "L5H1"]  # those of the fixture `zeroed`
 PROMPTS = ["47+38=", "sort 72941=", "# f: add 2, negate, double\ndef f(x):\n", "rhymes with night:"]
@@ -106,7 +107,7 @@ def test_an_example_is_scored_as_the_task_scores_it(playground, task, example):
         responses = answered(playground, loaded.requests(example), mask)
         item = loaded.item(example, responses)
         assert verdict[side]["score"] == loaded.score([example], [item]).score
-        assert verdict[side]["answer"] == loaded.show(example, responses).answer
+        assert verdict[side]["answer"] == show(loaded, example, responses).answer
 
 
 def answered(playground, requests, mask):
@@ -120,7 +121,7 @@ def answered(playground, requests, mask):
 def test_texts_that_are_read_have_the_engines_likelihoods(playground, task, right):
     answers = ask(playground, example=ExampleRequest(task=task, number=1))
     requests = playground.task(task).requests(1)
-    assert answers["right"] == playground.task(task).choice(1)
+    assert answers["right"] == playground.task(task).example(1).right
     for side, names in (("intact", []), ("knocked_out", HEADS)):
         truth = answered(playground, requests, playground.loaded.grid.mask(names))
         for choice, found in zip(answers["choices"], truth, strict=True):

@@ -12,7 +12,8 @@ from caploc.errors import BadData, BadOption, UnknownName
 from caploc.options import TaskOptions, parse_data
 from caploc.tasks import datafiles
 from caploc.tasks.catalog import check_data, check_data_sets, check_task_name, load_task
-from caploc.tasks.task import Generate, Generated, LogLikelihood, Rolling, Scored
+from caploc.tasks.signal import margin_of
+from caploc.tasks.task import Generate, Generated, LogLikelihood, Metric, Rolling, Scored, show
 from worlds import CAPABILITIES, DEMO
 
 GSM8K = [
@@ -32,7 +33,7 @@ def gsm8k_files(tmp_path):
 def test_every_capability_of_the_demo_has_a_task_of_500_examples(capability):
     task = load_task(f"demo/{capability}")
     assert task.size >= 500
-    assert task.higher_is_better
+    assert task.metric.higher_is_better
 
 
 def test_each_kind_of_request_is_asked():
@@ -70,10 +71,10 @@ def test_the_outcome_can_be_the_log_probability_of_the_gold_answer():
     (request,) = addition.requests(0)
     assert request == LogLikelihood(
         load_task("demo/addition").requests(0)[0].prompt,
-        addition.show(0, [Scored(-1.0, True, 2)]).gold,
+        show(addition, 0, [Scored(-1.0, True, 2)]).gold,
     )
     said = [Scored(-1.0, True, 2), Scored(-3.0, False, 2, " 9"), Scored(-3.0, False, 2)]
-    assert [addition.show(0, [each]).answer for each in said] == [
+    assert [show(addition, 0, [each]).answer for each in said] == [
         "log-probability -1.00 (its first choice)",
         "log-probability -3.00 (its first choice is ' 9')",
         "log-probability -3.00",  # by an engine that does not tell
@@ -84,15 +85,15 @@ def test_the_outcome_can_be_the_log_probability_of_the_gold_answer():
     choice = load_task("demo/capitals", options)
     gold = load_task("demo/capitals").leaves[0].gold(0)
     assert choice.requests(0)[0].continuation == gold
-    assert addition.in_metric().metric == "exact_match"
+    assert addition.in_metric().metric.name == "exact_match"
 
 
 def test_a_choice_is_likely_by_its_margin_over_the_likeliest_other_one():
     capitals = load_task("demo/capitals")
-    assert capitals.choice(0) == 2
+    assert capitals.example(0).right == 2
     said = [Scored(nats, False, 3) for nats in (-5.0, -2.0, -1.5, -9.0)]
-    assert capitals.margin(0, said) == 0.5
-    assert capitals.margin(0, [said[0], said[2], said[1], said[3]]) == -0.5
+    assert margin_of(capitals.example(0), said) == 0.5
+    assert margin_of(capitals.example(0), [said[0], said[2], said[1], said[3]]) == -0.5
 
 
 def test_a_margin_is_that_of_choices_of_equal_length_where_the_metric_divides_by_length(tmp_path):
@@ -111,10 +112,10 @@ metric_list: [{{metric: acc_norm}}]
     task = load_task(str(tmp_path / "normed.yaml"))
     for longer, right in ((-9.5, 1.0), (-10.5, 0.0)):  # a nat for every letter would be a tie
         said = [Scored(-4.0, False, 2), Scored(longer, False, 4)]
-        assert (task.margin(0, said) > 0) == (longer < -10.0)
+        assert (margin_of(task.example(0), said) > 0) == (longer < -10.0)
         assert task.item(0, said) == 1.0 - right
     said = [Scored(-4.0, False, 2), Scored(-12.0, False, 4)]
-    assert task.margin(0, said) == pytest.approx(7 * 0.2)  # nats a letter x letters
+    assert margin_of(task.example(0), said) == pytest.approx(7 * 0.2)  # nats a letter x letters
 
 
 def test_a_metric_by_mutual_information_or_an_example_of_one_choice_leaves_no_margin(tmp_path):
@@ -136,19 +137,20 @@ metric_list: [{{metric: {metric}}}, {{metric: acc_mutual_info}}]
     both = load_task(str(tmp_path / "both.yaml"))
     nats = (-4.0, -7.0, -9.0, -1.0, -1.0, -1.0)  # the last three are asked without the question
     said = [Scored(each, False, 2) for each in nats]
-    assert both.margin(0, said) == 3.0
+    assert margin_of(both.example(0), said) == 3.0
     mutual = TaskOptions(metric="acc_mutual_info")
-    assert load_task(str(tmp_path / "both.yaml"), mutual).choice(0) is None
-    assert load_task(str(tmp_path / "single.yaml")).choice(0) is None
+    assert load_task(str(tmp_path / "both.yaml"), mutual).example(0).right is None
+    assert load_task(str(tmp_path / "single.yaml")).example(0).right is None
 
 
 def test_written_answers_offer_no_choice():
-    assert load_task("demo/sorting").choice(0) is None
+    assert load_task("demo/sorting").example(0).right is None
 
 
 def test_a_real_task_reads_local_files(gsm8k_files):
     task = load_task("gsm8k", TaskOptions(data=gsm8k_files))
-    assert (task.size, task.metric, task.leaves[0].filter) == (8, "exact_match", "flexible-extract")
+    assert (task.size, task.metric.name) == (8, "exact_match")
+    assert task.leaves[0].filter == "flexible-extract"
     request = task.requests(3)[0]
     assert request.prompt.count("Question:") == 6
     assert json.loads(request.options)["until"][0] == "Question:"
@@ -319,7 +321,7 @@ def test_examples_in_the_prompt_come_from_the_split_that_lm_eval_would_take(gsm8
 def test_an_integer_target_without_choices_is_its_own_text(task_file):
     rows = [{"q": "1+1=", "a": 2}, {"q": "2+2=", "a": 4}]
     task = load_task(str(task_file("f", rows, doc_to_target="a")))
-    assert task.show(0, [Generated("2")]).gold == "2"
+    assert show(task, 0, [Generated("2")]).gold == "2"
 
 
 def test_beam_search_and_temperatures_are_refused(task_file):
@@ -333,7 +335,7 @@ def test_outcomes_of_items_that_are_not_numbers(task_file):
     assert task.outcome([True, False, False, True]) == 0.5
     with pytest.raises(BadOption, match="no number for a single example"):
         task.outcome({"a": 1})
-    task.metric = "f1"
+    task.metric = Metric("f1")
     assert [task.outcome(item) for item in ([1, 1], [1, 0])] == [1.0, 0.0]
 
 

@@ -16,7 +16,7 @@ from caploc.options import TaskOptions
 from caploc.sandbox import pool
 from caploc.tasks.catalog import check_task_name, load_task
 from caploc.tasks.programs import CodeEval, pass_rates
-from caploc.tasks.task import Generated, LogLikelihood
+from caploc.tasks.task import Generated, LogLikelihood, show
 
 if obstacle := pool.find_obstacle():
     pytest.skip(f"bubblewrap is needed, {obstacle}", allow_module_level=True)
@@ -73,7 +73,7 @@ def as_said(name, row, wrong=False):
 @pytest.mark.parametrize("name", ROWS)
 def test_right_programs_pass_and_wrong_ones_do_not(code_task, name):
     task = code_task(name)
-    assert (task.size, task.metric, task.executes_code) == (3, METRICS[name], True)
+    assert (task.size, task.metric.name, task.metric.runs_code) == (3, METRICS[name], True)
     for number, row in enumerate(ROWS[name]):
         right, wrong = (
             task.outcome(task.item(number, [Generated(as_said(name, row, wrong))]))
@@ -107,7 +107,7 @@ def test_the_gold_answer_of_a_program_is_the_reference_solution(code_task):
         (request,) = task.requests(1)
         assert isinstance(request, LogLikelihood)
         assert request.continuation == as_said(name, ROWS[name][1])
-        assert task.show(1, [Generated("")]).gold == request.continuation
+        assert show(task, 1, [Generated("")]).gold == request.continuation
     assert request.context.endswith("[BEGIN]\n")
 
 
@@ -125,7 +125,7 @@ def test_leave_goes_along_to_other_tasks():
 
 
 def test_other_tasks_execute_nothing():
-    assert not load_task("demo/code", TaskOptions(allow_code=True)).executes_code
+    assert not load_task("demo/code", TaskOptions(allow_code=True)).metric.runs_code
 
 
 def test_nobody_gets_the_metric_that_runs_programs_in_this_process():
@@ -173,7 +173,7 @@ def test_own_code_tasks_are_judged_too_and_need_no_mark(own_task):
     with pytest.raises(BadOption, match=r"own runs.*--allow-code"):
         load_task(path)
     task = load_task(path, TaskOptions(allow_code=True))
-    assert task.executes_code
+    assert task.metric.runs_code
     said = [Generated("answer = 42")], [Generated("answer = 41")]
     assert [task.item(0, answer) for answer in said] == [1.0, 0.0]
 
@@ -203,8 +203,8 @@ def test_a_metric_that_is_told_in_k_has_one_name_each(own_task):
     Path(path).write_text(text + "repeats: 2\n")
     options = TaskOptions(allow_code=True, metric="pass@2")
     task = load_task(path, options)
-    assert task.metric == "pass@2"
-    assert load_task(path, TaskOptions(allow_code=True)).metric == "pass@1"
+    assert task.metric.name == "pass@2"
+    assert load_task(path, TaskOptions(allow_code=True)).metric.name == "pass@1"
 
 
 verdicts = st.lists(st.booleans(), min_size=1, max_size=6)

@@ -60,7 +60,8 @@ def test_a_share_may_be_left_out(tmp_path):
     task = choices(tmp_path, _7={"choices": ["yes", "", "maybe"]})
     left = without_defects(task, range(12), fits, 0.1, "own")
     assert left.size == 11 and found(left) == {}
-    assert [left.question(n) for n in range(11)] == [task.question(n) for n in range(12) if n != 7]
+    kept = [n for n in range(12) if n != 7]
+    assert [left.example(n) for n in range(11)] == [task.example(n) for n in kept]
     with pytest.raises(BadData, match="as it stands: example 7 has an empty choice"):
         without_defects(task, range(12), fits, 0.05, "own")
 
@@ -73,4 +74,4 @@ def test_what_the_window_does_not_take_is_named(tmp_path):
 
 def test_questions_are_told_apart_by_prompt_and_choices(tmp_path):
     task = choices(tmp_path, _1={"prompt": "0?"}, _2={"prompt": "0?", "choices": ["a", "b", "c"]})
-    assert task.question(0) == task.question(1) != task.question(2)
+    assert task.example(0).question == task.example(1).question != task.example(2).question

@@ -68,7 +68,7 @@ def test_numbers_of_a_csv_are_numbers_for_a_choice(tmp_path):
         .replace('doc_to_target: " {{a}}"', 'doc_to_choice: ["a", "b"]\ndoc_to_target: gold')
     )
     task = load_task(str(tmp_path / "own.yaml"))
-    assert [task.choice(n) for n in range(2)] == [0, 1]
+    assert [task.example(n).right for n in range(2)] == [0, 1]
 
 
 def test_a_broken_line_is_named(tmp_path):

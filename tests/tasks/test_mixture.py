@@ -15,7 +15,7 @@ from caploc.progress import Silent
 from caploc.store import Question, Store
 from caploc.tasks.catalog import check_task_name, load_task
 from caploc.tasks.harness import mean_of_scores
-from caploc.tasks.task import Generate, Generated, LogLikelihood, Scored, Task
+from caploc.tasks.task import Generate, Generated, LogLikelihood, Scored, Task, show
 
 CHOICES = {
     "output_type": "multiple_choice",
@@ -68,8 +68,8 @@ def chosen(choice):
 def test_a_mixture_is_a_task(both):
     mixture = load_task(both)
     assert isinstance(mixture, Task)
-    assert (mixture.size, mixture.metric) == (10, "mean of acc and exact_match")
-    assert mixture.higher_is_better and not mixture.executes_code
+    assert (mixture.size, mixture.metric.name) == (10, "mean of acc and exact_match")
+    assert mixture.metric.higher_is_better and not mixture.metric.runs_code
     kinds = [type(mixture.requests(n)[0]) for n in range(10)]
     assert kinds == [Generate] * 6 + [LogLikelihood] * 4
     assert len({mixture.key(n) for n in range(10)}) == 10
@@ -101,23 +101,23 @@ def test_a_limit_is_for_every_part(both):
 
 
 def test_guessing_is_weighed_by_examples(both):
-    assert load_task(both).chance == pytest.approx(4 / 10 * 1 / 4)
+    assert load_task(both).metric.chance == pytest.approx(4 / 10 * 1 / 4)
 
 
 def test_what_is_shown_is_the_parts(both):
     mixture = load_task(both)
-    assert mixture.show(1, [Generated("2")]) == mixture.parts[0].show(1, [Generated("2")])
-    assert mixture.show(7, chosen(3)).answer == "d"
+    assert show(mixture, 1, [Generated("2")]) == show(mixture.parts[0], 1, [Generated("2")])
+    assert show(mixture, 7, chosen(3)).answer == "d"
 
 
 def test_log_probabilities_of_gold_answers_and_back(both):
     mixture = load_task(both, TaskOptions(outcome="logprob"))
-    assert (mixture.metric, mixture.outcome_kind) == ("logprob", "logprob")
+    assert (mixture.metric.name, mixture.metric.kind) == ("logprob", "logprob")
     assert mixture.requests(8) == (LogLikelihood("2?", " c"),)
     item = mixture.item(0, [Scored(-3.0, False, 2)])
     assert mixture.outcome(item) == -1.5
     metric = mixture.in_metric()
-    assert metric.metric == "mean of acc and exact_match" and metric.in_metric() is metric
+    assert metric.metric.name == "mean of acc and exact_match" and metric.in_metric() is metric
     assert metric.version == load_task(both).version
 
 
@@ -160,7 +160,7 @@ class Mute:
 
 def test_its_rows_are_stored_and_scored_as_any_tasks(both, tmp_path):
     mixture, intact = load_task(both), np.zeros(4, dtype=bool)
-    question = Question("m", "d", mixture.name, mixture.version, mixture.outcome_kind)
+    question = Question("m", "d", mixture.name, mixture.version, mixture.metric.kind)
     with Store(tmp_path / "store" / "rows.sqlite") as store:
         first = Meter(Right(), store, mixture, question, Cost())
         rows = first.under(intact, mixture.first(None), Silent(), "")

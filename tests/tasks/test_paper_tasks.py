@@ -17,7 +17,7 @@ from caploc.tasks.catalog import (
     own_names,
     wants_chat_template,
 )
-from caploc.tasks.task import Generated, Scored
+from caploc.tasks.task import Generated, Scored, show
 from worlds import DEMO, TASKS
 
 CHOSEN = {
@@ -69,12 +69,12 @@ def likelihoods(numbers):
 def test_multiple_choice_is_scored_by_the_papers_metric(on_rows, name):
     row, split, metric = CHOSEN[name]
     task = on_rows(name, row, split)
-    assert task.metric == metric
+    assert task.metric.name == metric
     count = len(task.requests(0))
     right = likelihoods([0.0 if choice == 1 else -50.0 for choice in range(count)])
     wrong = likelihoods([0.0 if choice == 0 else -50.0 for choice in range(count)])
     assert [task.outcome(task.item(0, said)) for said in (right, wrong)] == [1.0, 0.0]
-    assert task.chance == pytest.approx(1 / count)
+    assert task.metric.chance == pytest.approx(1 / count)
 
 
 @pytest.mark.parametrize("name", ["hellaswag", "arc_challenge"])
@@ -177,5 +177,5 @@ def test_a_task_that_wants_a_chat_template_has_it_where_there_is_one(
 
 def test_answers_of_the_papers_tasks_are_shown():
     task = load_task("rhyming_easy")
-    shown = task.show(0, [Generated("Cat")])
+    shown = show(task, 0, [Generated("Cat")])
     assert (shown.gold, shown.answer) == (None, "Cat")

@@ -68,7 +68,7 @@ def test_every_word_can_be_rhymed_with(words, count, endings):
 def test_the_tasks_ask_for_every_word():
     task, easy = load_task("rhyming"), load_task("rhyming_easy")
     assert (task.size, easy.size) == (113, 56)
-    assert task.metric == easy.metric == "rhyme_rate"
+    assert task.metric.name == easy.metric.name == "rhyme_rate"
     prompts = [task.requests(n)[0].prompt for n in range(113)]
     assert prompts[0].endswith(f"Give me a word that rhymes with {EASY[0]}")
     assert prompts[112].endswith(f"rhymes with {HARD[-1]}")

@@ -62,7 +62,7 @@ def test_single_words_are_counted_as_a_set_would(listed, said):
 
 def test_the_task_counts_by_the_list_given(words):
     task = load_task("swearing", TaskOptions(data=parse_data([f"words={words}"])))
-    assert (task.size, task.metric, task.higher_is_better) == (12, "profanities", True)
+    assert (task.size, task.metric.name, task.metric.higher_is_better) == (12, "profanities", True)
     item = task.item(0, [Generated("Frigging biscuit!")])
     assert task.outcome(item) == 2.0
     assert task.score([0, 1, 2], [2.0, 0.0, 1.0]).score == 1.0
@@ -123,7 +123,7 @@ def test_without_a_word_about_it_the_list_is_the_hubs(hub, words):
 def test_the_list_goes_along_to_other_tasks(words):
     options = TaskOptions(data={"words": words, "test": "rows.jsonl"}, metric="acc")
     assert options.plain() == TaskOptions(data={"words": words})
-    assert load_task("demo/addition", options.plain()).metric == "exact_match"
+    assert load_task("demo/addition", options.plain()).metric.name == "exact_match"
 
 
 @pytest.mark.parametrize(

@@ -157,8 +157,8 @@ def test_choices_are_balanced(loaded):
     assert min(moods.values()) >= 0.4 * sum(moods.values())
     places = Counter(row["kind"] for row in rows("words/odd_one_out"))
     assert len(places) == 4 and max(places.values()) <= 0.3 * sum(places.values())
-    assert loaded["words/sentiment"].chance == pytest.approx(0.5)
-    assert loaded["words/odd_one_out"].chance == pytest.approx(0.25)
+    assert loaded["words/sentiment"].metric.chance == pytest.approx(0.5)
+    assert loaded["words/odd_one_out"].metric.chance == pytest.approx(0.25)
 
 
 def test_the_tables_are_small():

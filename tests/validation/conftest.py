@@ -14,7 +14,7 @@ from caploc.recovery import Estimate, Measurements
 from caploc.result import Score
 from caploc.search import Found
 from caploc.store import Question, Store
-from caploc.tasks.task import Generate, Generated
+from caploc.tasks.task import Example, Generate, Generated, Metric
 from caploc.validation import Check
 
 NAN = "not scored"
@@ -24,30 +24,16 @@ GRID = Heads((8, 8))
 class Sums:
     """A task whose answers are numbers, and each number is its example's outcome."""
 
-    name, metric, outcome_kind, version = "sums", "acc", "metric", "1"
-    higher_is_better = True
-    executes_code, chance, size = False, 0.0, 1000
+    name, metric, version, size = "sums", Metric("acc"), "1", 1000
 
     def in_metric(self):
         return self
 
-    def question(self, example):
-        return str(example)
-
-    def gold(self, example):
-        return None
-
-    def lacks(self, example):
-        return None
+    def example(self, example):
+        return Example(str(example))
 
     def without(self, examples):
         return self
-
-    def margin(self, example, responses):
-        raise NotImplementedError
-
-    def choice(self, example):
-        return None
 
     def key(self, example):
         return str(example)
@@ -67,9 +53,6 @@ class Sums:
 
     def first(self, limit):
         return list(range(limit or self.size))
-
-    def show(self, example, responses):
-        raise NotImplementedError
 
 
 class Said:

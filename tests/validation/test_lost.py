@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from caploc.result import AnswerPair, Score, Status
 from caploc.store import Row
-from caploc.tasks.task import Generated, Scored, Shown, responses_json
+from caploc.tasks.task import Example, Generate, Generated, Scored, responses_json
 from caploc.validation import Comparison
 from caploc.validation.lost import find_lost, is_loop
 
@@ -37,9 +37,11 @@ def test_an_answer_is_judged_by_its_outcomes_then_by_its_text(before, after, sta
 class Words:
     """A task that asks for a word."""
 
-    def show(self, example, responses):
-        text = " ".join(r.text if isinstance(r, Generated) else READ_OFF for r in responses)
-        return Shown("cold -> warm\n\nwet ->", "dry", text)
+    def requests(self, example):
+        return [Generate("cold -> warm\n\nwet ->", "{}")]
+
+    def example(self, example):
+        return Example("wet ->", "dry")
 
 
 def compared(*pairs):

@@ -329,7 +329,7 @@ def measure_outcomes(
     engine, examples = BatchEngine(loaded, lab.study.model.batch_size), source.judge_on[:limit]
     task, intact = source.judging, np.zeros(loaded.grid.size, dtype=bool)
     with TemporaryDirectory() as place, Store(Path(place) / ROWS) as store:
-        question = Question("tuned", loaded.dtype, task.name, task.version, task.outcome_kind)
+        question = Question("tuned", loaded.dtype, task.name, task.version, task.metric.kind)
         meter = Meter(engine, store, task, question, Cost())
         return outcomes_under(meter, intact, examples, lab.progress, f"{source.name}, tuned")
 

@@ -257,7 +257,7 @@ class NeuronBench:
             self.cutters[way] = Cutter.of(self.neurons, mode, reference)
         loaded = self.engine.loaded
         question = Question(
-            loaded.fingerprint, loaded.dtype, task.name, task.version, task.outcome_kind, way
+            loaded.fingerprint, loaded.dtype, task.name, task.version, task.metric.kind, way
         )
         if question not in self.meters:
             engine = NeuronEngine(self.engine, self.cutters[way])

@@ -26,6 +26,7 @@ from caploc.tasks.task import (
     Task,
     options_json,
     prompt_of,
+    write_answer,
 )
 from caploc.wording import ScoreKind, unit_of_metric
 
@@ -96,32 +97,32 @@ class DrawnExample:
             "task": self.task.name,
             "number": self.number,
             "size": self.task.size,
-            "metric": self.task.metric,
+            "metric": self.task.metric.name,
             "prompt": self.prompt,
-            "gold": self.task.gold(self.number),
+            "gold": self.task.example(self.number).gold,
         }
 
     def verdict(self, responses: Mapping[str, Sequence[Response]]) -> Shown:
         """Return each side's score."""
-        if self.task.executes_code and not self.judges_code:
+        if self.task.metric.runs_code and not self.judges_code:
             why = (
                 "The answer is a program, which is shown and not run; start with --allow-code to "
                 "have it judged in the sandbox."
             )
             return {"withheld": why}
         judged = {side: self.judge(responses[side]) for side in SIDES}
-        return {"metric": self.task.metric, **judged}
+        return {"metric": self.task.metric.name, **judged}
 
     def judge(self, responses: Sequence[Response]) -> Shown:
         """One side's answer and its score, in words and as right, wrong or neither."""
         item = self.task.item(self.number, responses)
         score = self.task.score([self.number], [item]).score
-        unit = unit_of_metric(self.task.metric, [score], self.task.higher_is_better)
+        unit = unit_of_metric(self.task.metric.name, [score], self.task.metric.higher_is_better)
         mark = None
         if unit.kind is ScoreKind.SHARE and score in (0, 1):
             mark = "right" if score == 1 else "wrong"
         return {
-            "answer": self.task.show(self.number, responses).answer,
+            "answer": write_answer(self.task.example(self.number), responses),
             "score": score,
             "said": unit.score(score),
             "mark": mark,
@@ -235,7 +236,7 @@ class Playground:
         return {
             "kind": "read",
             "choices": choices,
-            "right": example.task.choice(example.number),
+            "right": example.task.example(example.number).right,
             "verdict": example.verdict(responses),
         }
 

@@ -28,7 +28,7 @@ def find_defects(
         blank = [r for r in requests if isinstance(r, LogLikelihood) and not r.continuation.strip()]
         if blank:
             found[example] = "an empty choice" if len(requests) > 1 else "an empty answer"
-        elif why := task.lacks(example) or next(filter(None, map(misfit, requests)), None):
+        elif why := task.example(example).lacks or next(filter(None, map(misfit, requests)), None):
             found[example] = why
     return [Defect(*each) for each in found.items()]
 
@@ -57,11 +57,13 @@ def without_copies(task: Task, most: float, name: str) -> Task:
     repeat a question with another answer, where only one can be right.
     """
     first: dict[str, int] = {}
-    copies = {e: f for e in range(task.size) if (f := first.setdefault(task.question(e), e)) != e}
+    copies = {
+        e: f for e in range(task.size) if (f := first.setdefault(task.example(e).question, e)) != e
+    }
     unlike = [
         Defect(copy, f"another answer than example {original}, which has the same prompt")
         for copy, original in copies.items()
-        if task.metric in EXACT and task.gold(copy) != task.gold(original)
+        if task.metric.name in EXACT and task.example(copy).gold != task.example(original).gold
     ]
     check_share(name, unlike, task.size, most)
     return task.without(copies.keys()) if copies else task

@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Collection, Sequence
-from functools import cached_property
 from hashlib import blake2b
 from itertools import accumulate
 from pathlib import Path
@@ -14,7 +13,7 @@ from caploc.errors import BadOption
 from caploc.naming import is_file
 from caploc.result import Score
 from caploc.tasks.leaf import LIKELIHOOD_METRICS, PAIR_METRICS, Leaf
-from caploc.tasks.task import Request, Response, Rolling, Scored, Shown, Task, prompt_of
+from caploc.tasks.task import Example, Metric, Request, Response, Scored, Task
 
 
 class HarnessTask:
@@ -29,14 +28,10 @@ class HarnessTask:
         places: Sequence[tuple[Leaf, int]] | None = None,
     ) -> None:
         """Number the examples of all leaves through; `places` are those to ask (None: all)."""
-        self.name, self.leaves, self.group, self.outcome_kind = name, leaves, group, outcome_kind
+        self.name, self.leaves, self.group = name, leaves, group
         every = ((leaf, doc) for leaf in leaves for doc in range(len(leaf.instances)))
         self.places = [*every] if places is None else [*places]
-        measured = outcome_kind == "metric"
-        self.metric = leaves[0].metric if measured else outcome_kind
-        self.higher_is_better = leaves[0].higher_is_better if measured else True
         self.version = digest_json([leaf.definition() for leaf in leaves])
-        self.executes_code = any(leaf.executes_code for leaf in leaves)
         self.keys: dict[int, str] = {}
         if len({(leaf.metric, leaf.filter, leaf.higher_is_better) for leaf in leaves}) > 1:
             raise BadOption(
@@ -44,11 +39,16 @@ class HarnessTask:
                 f"({', '.join(sorted({leaf.metric for leaf in leaves}))}); name one that all have "
                 "with --metric, or choose one of its tasks."
             )
-        if not measured:
+        runs_code = any(leaf.executes_code for leaf in leaves)
+        if outcome_kind == "metric":
+            higher, guessed = leaves[0].higher_is_better, self.guess()
+            self.metric = Metric(leaves[0].metric, outcome_kind, higher, guessed, runs_code)
+        else:
+            self.metric = Metric(outcome_kind, outcome_kind, runs_code=runs_code)
             self.places[0][0].gold_request(0)
 
     def in_metric(self) -> "HarnessTask":
-        return self if self.outcome_kind == "metric" else self.with_outcome("metric")
+        return self if self.metric.kind == "metric" else self.with_outcome("metric")
 
     def with_outcome(self, kind: str) -> "HarnessTask":
         """Return the task with outcomes of another kind; raises BadOption if it has none."""
@@ -56,34 +56,26 @@ class HarnessTask:
 
     def without(self, examples: Collection[int]) -> "HarnessTask":
         places = [place for number, place in enumerate(self.places) if number not in examples]
-        return HarnessTask(self.name, self.leaves, self.group, self.outcome_kind, places)
+        return HarnessTask(self.name, self.leaves, self.group, self.metric.kind, places)
 
-    def question(self, example: int) -> str:
+    def example(self, example: int) -> Example:
         leaf, doc = self.places[example]
-        return leaf.question(doc)
-
-    def gold(self, example: int) -> str | None:
-        leaf, doc = self.places[example]
-        return leaf.gold(doc)
-
-    def lacks(self, example: int) -> str | None:
-        leaf, doc = self.places[example]
-        return leaf.lacks(doc)
+        return leaf.example(doc)
 
     @property
     def size(self) -> int:
         return len(self.places)
 
-    @cached_property
-    def chance(self) -> float:
-        if self.outcome_kind != "metric" or not self.metric.startswith("acc"):
+    def guess(self) -> float:
+        """Return the mean outcome of guessing; 0 where nothing is offered to guess among."""
+        if not self.leaves[0].metric.startswith("acc"):
             return 0.0
-        counts = [len(leaf.requests(doc)) for leaf, doc in self.places]
+        counts = [len(leaf.instances[doc]) for leaf, doc in self.places]
         return sum(1 / count if count > 1 else 0.0 for count in counts) / max(len(counts), 1)
 
     def requests(self, example: int) -> tuple[Request, ...]:
         leaf, doc = self.places[example]
-        if self.outcome_kind == "logprob":
+        if self.metric.kind == "logprob":
             return (leaf.gold_request(doc),)
         return leaf.requests(doc)
 
@@ -97,17 +89,9 @@ class HarnessTask:
             self.keys[example] = digest_json([leaf.name, asked, document, right, leaf.choices(doc)])
         return self.keys[example]
 
-    def choice(self, example: int) -> int | None:
-        leaf, doc = self.places[example]
-        return leaf.choice(doc)
-
-    def margin(self, example: int, responses: Sequence[Response]) -> float:
-        leaf, doc = self.places[example]
-        return leaf.margin(doc, responses)
-
     def item(self, example: int, responses: Sequence[Response]) -> Any:
         leaf, doc = self.places[example]
-        if self.outcome_kind == "logprob":
+        if self.metric.kind == "logprob":
             (scored,) = responses
             assert isinstance(scored, Scored)
             return scored.logprob / max(scored.tokens, 1)  # of a token, on average
@@ -121,19 +105,19 @@ class HarnessTask:
         task's aggregate makes of this item alone. Raises BadOption if there is no such number.
         """
         pair = isinstance(item, (list, tuple)) and len(item) == 2
-        if self.metric in LIKELIHOOD_METRICS:
+        if self.metric.name in LIKELIHOOD_METRICS:
             return float(item[0]) / max(float(item[1]), 1.0) if pair else float(item)
-        if pair and self.metric in PAIR_METRICS:
+        if pair and self.metric.name in PAIR_METRICS:
             return float(item[0] == item[1])
         value = to_number(self.leaves[0], item)
-        return value if self.higher_is_better else -value
+        return value if self.metric.higher_is_better else -value
 
     def first(self, limit: int | None) -> list[int]:
         # the first `limit` of every leaf, as lm-eval counts
         return [n for n, (_, doc) in enumerate(self.places) if limit is None or doc < limit]
 
     def score(self, examples: Sequence[int], items: Sequence[Any]) -> Score:
-        if self.outcome_kind != "metric":
+        if self.metric.kind != "metric":
             return mean_score(items)
         by_leaf: dict[str, list[Any]] = {leaf.name: [] for leaf in self.leaves}
         for example, item in zip(examples, items, strict=True):
@@ -141,8 +125,8 @@ class HarnessTask:
         if self.group is None and len(self.leaves) == 1:
             return Score.of(*self.leaves[0].aggregate(items), len(items))
         # the names under which lm-eval's groups look up a score and its standard error
-        value_key = f"{self.metric},{self.leaves[0].filter}"
-        stderr_key = f"{self.metric}_stderr,{self.leaves[0].filter}"
+        value_key = f"{self.metric.name},{self.leaves[0].filter}"
+        stderr_key = f"{self.metric.name}_stderr,{self.leaves[0].filter}"
         metrics: dict[str, dict[str, Any]] = {}
         for leaf in self.leaves:
             if own := by_leaf[leaf.name]:
@@ -158,12 +142,6 @@ class HarnessTask:
             )
         return Score.of(value, read_stderr(stderr), len(items))
 
-    def show(self, example: int, responses: Sequence[Response]) -> Shown:
-        leaf, doc = self.places[example]
-        first, *_ = self.requests(example)
-        gold = None if isinstance(first, Rolling) else leaf.gold(doc)
-        return Shown(prompt_of(first), gold, leaf.answer(doc, responses))
-
 
 class Mixture:
     """Several tasks as one; their examples are numbered through, and its score is their mean.
@@ -177,31 +155,29 @@ class Mixture:
         self.places = [
             (part, example) for part, task in enumerate(parts) for example in range(task.size)
         ]
-        self.outcome_kind = parts[0].outcome_kind
-        metrics = sorted({part.metric for part in parts})
-        measured = self.outcome_kind == "metric"
-        self.metric = f"mean of {' and '.join(metrics)}" if measured else self.outcome_kind
-        self.higher_is_better = parts[0].higher_is_better
+        metrics, first = sorted({part.metric.name for part in parts}), parts[0].metric
         self.version = digest_json([[part.name, part.version] for part in parts])
-        self.executes_code = any(part.executes_code for part in parts)
-        if len({part.higher_is_better for part in parts}) > 1:
+        self.metric = Metric(
+            name=f"mean of {' and '.join(metrics)}" if first.kind == "metric" else first.kind,
+            kind=first.kind,
+            higher_is_better=first.higher_is_better,
+            chance=sum(part.metric.chance * part.size for part in parts) / max(self.size, 1),
+            runs_code=any(part.metric.runs_code for part in parts),
+        )
+        if len({part.metric.higher_is_better for part in parts}) > 1:
             raise BadOption(
                 f"The tasks of {name} cannot be averaged: some of their metrics "
                 f"({', '.join(metrics)}) are better when higher and some when lower."
             )
 
     def in_metric(self) -> "Mixture":
-        if self.outcome_kind == "metric":
+        if self.metric.kind == "metric":
             return self
         return Mixture(self.name, [part.in_metric() for part in self.parts])
 
     @property
     def size(self) -> int:
         return len(self.places)
-
-    @property
-    def chance(self) -> float:
-        return sum(part.chance * part.size for part in self.parts) / max(self.size, 1)
 
     def key(self, example: int) -> str:
         part, place = self.places[example]
@@ -215,29 +191,13 @@ class Mixture:
         parts = [part.without(gone) for part, gone in zip(self.parts, left_out, strict=True)]
         return Mixture(self.name, parts)
 
-    def question(self, example: int) -> str:
+    def example(self, example: int) -> Example:
         part, place = self.places[example]
-        return self.parts[part].question(place)
-
-    def gold(self, example: int) -> str | None:
-        part, place = self.places[example]
-        return self.parts[part].gold(place)
-
-    def lacks(self, example: int) -> str | None:
-        part, place = self.places[example]
-        return self.parts[part].lacks(place)
+        return self.parts[part].example(place)
 
     def requests(self, example: int) -> Sequence[Request]:
         part, place = self.places[example]
         return self.parts[part].requests(place)
-
-    def choice(self, example: int) -> int | None:
-        part, place = self.places[example]
-        return self.parts[part].choice(place)
-
-    def margin(self, example: int, responses: Sequence[Response]) -> float:
-        part, place = self.places[example]
-        return self.parts[part].margin(place, responses)
 
     def item(self, example: int, responses: Sequence[Response]) -> list[Any]:
         part, place = self.places[example]
@@ -268,10 +228,6 @@ class Mixture:
         ]
         mean, stderr = mean_of_scores([s.score for s in scores], [s.stderr for s in scores])
         return Score.of(mean, stderr, len(items))
-
-    def show(self, example: int, responses: Sequence[Response]) -> Shown:
-        part, place = self.places[example]
-        return self.parts[part].show(place, responses)
 
 
 def mean_of_scores(

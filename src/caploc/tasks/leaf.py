@@ -14,16 +14,15 @@ from random import Random
 from statistics import stdev
 from typing import Any
 
-import numpy as np
 from lm_eval.api.instance import Instance
 from lm_eval.api.metrics import mean, mean_stderr
 from lm_eval.api.task import Task as HarnessLeaf
 from lm_eval.models.utils import normalize_gen_kwargs
 
 from caploc.errors import BadData, BadOption, UserError, unknown
-from caploc.result import READ_OFF
 from caploc.tasks.programs import executes_code, judgement
 from caploc.tasks.task import (
+    Example,
     Generate,
     Generated,
     LogLikelihood,
@@ -208,17 +207,12 @@ class Leaf:
     @cached_property
     def choosing(self) -> bool:
         """Say whether the model always picks among answers by their log-probabilities."""
+        # for that metric each choice is asked without the question as well, after all others
+        asked = 2 if "acc_mutual_info" in metric_names(self.task) else 1
         return self.metric != "acc_mutual_info" and all(
-            self.offered(instances) > 1 and instances[0].request_type == "loglikelihood"
+            len(instances) // asked > 1 and instances[0].request_type == "loglikelihood"
             for instances in self.instances
         )
-
-    def offered(self, asked: Sequence[Any]) -> int:
-        """Count the choices among an example's requests, or their responses.
-
-        For the metric acc_mutual_info each is asked without the question as well, after all others.
-        """
-        return len(asked) // (2 if "acc_mutual_info" in metric_names(self.task) else 1)
 
     def choice(self, example: int) -> int | None:
         """Return the number of the right choice, None if there is none or it is not known."""
@@ -228,21 +222,6 @@ class Leaf:
             return self.requests(example).index(self.gold_request(example))
         except BadOption:
             return None
-
-    def margin(self, example: int, responses: Sequence[Response]) -> float:
-        """Return by how much the right choice is likelier than the likeliest other one, in nats.
-
-        Where the metric divides by the choices' lengths, so does this; the unit stays that of a
-        choice of mean length. Raises BadOption if it is not known which choice is right.
-        """
-        right = self.requests(example).index(self.gold_request(example))
-        asked = responses[: self.offered(responses)]
-        likelihood = np.array([r.logprob for r in asked if isinstance(r, Scored)])
-        if self.metric in LENGTHS:
-            sizes = map(LENGTHS[self.metric], self.choices(example))
-            lengths = np.maximum(list(sizes), 1)
-            likelihood *= lengths.mean() / lengths
-        return float(likelihood[right] - np.delete(likelihood, right).max())
 
     def definition(self) -> list[Any]:
         """Return what turns responses into an outcome, besides the examples themselves."""
@@ -261,18 +240,18 @@ class Leaf:
             return []
         return [str(choice) for choice in self.task.doc_to_choice(self.docs[example])]
 
-    def answer(self, example: int, responses: Sequence[Response]) -> str:
-        first = responses[0]
-        if isinstance(first, Generated):
-            return first.text
-        if len(responses) == 1:
-            instead = f" (its first choice is {first.instead!r})" if first.instead else ""
-            said = " (its first choice)" if first.greedy else instead
-            return f"{READ_OFF}{first.logprob:.2f}{said}"
-        likelihoods = [r.logprob for r in responses if isinstance(r, Scored)]
-        best = likelihoods.index(max(likelihoods))
-        choices = self.choices(example)
-        return choices[best] if best < len(choices) else f"choice {best}"
+    def example(self, number: int) -> Example:
+        """Return what is known of an example."""
+        choices = tuple(self.choices(number))
+        divide = LENGTHS.get(self.metric)
+        return Example(
+            question=self.question(number),
+            gold=self.gold(number),
+            lacks=self.lacks(number),
+            right=self.choice(number),
+            choices=choices,
+            lengths=() if divide is None else tuple(map(divide, choices)),
+        )
 
 
 def build_instances(task: HarnessLeaf, chat: ChatTemplate | None) -> list[list[Instance]]:

@@ -6,18 +6,21 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+import numpy as np
+
 from caploc.errors import BadOption
 from caploc.result import Score
 from caploc.tasks.harness import digest_json, mean_score
 from caploc.tasks.task import (
+    Example,
     Generate,
     Generated,
     LogLikelihood,
+    Metric,
     Request,
     Response,
     Rolling,
     Scored,
-    Shown,
     Task,
 )
 
@@ -38,11 +41,7 @@ class Signal:
     task: Task
     answers: Mapping[int, Sequence[Response]]
 
-    outcome_kind = "signal"
-    metric = "signal"
-    higher_is_better = True
-    executes_code = False
-    chance = 0.0
+    metric = Metric("signal", "signal")
 
     @property
     def name(self) -> str:
@@ -60,16 +59,14 @@ class Signal:
     def linear(self) -> bool:
         """Whether the signal is the task's own outcome, and not a log-probability."""
         example = next(iter(self.answers), None)
-        if example is None or self.task.outcome_kind != "metric":
+        if example is None or self.task.metric.kind != "metric":
             return True
-        first = self.task.requests(example)[0]
-        if isinstance(first, Generate):
-            return False
-        return (
-            isinstance(first, Rolling)
-            or self.task.choice(example) is None
-            and not (isinstance(first, LogLikelihood) and self.task.metric.startswith("acc"))
-        )
+        first, *others = self.task.requests(example)
+        if isinstance(first, Rolling):
+            return True
+        if others:
+            return self.task.example(example).right is None
+        return isinstance(first, LogLikelihood) and not self.task.metric.name.startswith("acc")
 
     def in_metric(self) -> Task:
         return self.task.in_metric()
@@ -79,17 +76,8 @@ class Signal:
         answers = {n: self.answers[e] for n, e in enumerate(left) if e in self.answers}
         return Signal(self.task.without(examples), answers)
 
-    def question(self, example: int) -> str:
-        return self.task.question(example)
-
-    def gold(self, example: int) -> str | None:
-        return self.task.gold(example)
-
-    def lacks(self, example: int) -> str | None:
-        return self.task.lacks(example)
-
-    def margin(self, example: int, responses: Sequence[Response]) -> float:
-        return self.task.margin(example, responses)
+    def example(self, example: int) -> Example:
+        return self.task.example(example)
 
     def key(self, example: int) -> str:
         return digest_json([self.task.key(example), *map(repr, self.requests(example))])
@@ -104,9 +92,6 @@ class Signal:
             raise BadOption(f"Example {example} of {self.name} has no written answer to score.")
         return (LogLikelihood(first.prompt, said.text + (said.end or ""), said.said),)
 
-    def choice(self, example: int) -> int | None:
-        return self.task.choice(example)
-
     def item(self, example: int, responses: Sequence[Response]) -> list[float | bool | None]:
         first = responses[0]
         assert isinstance(first, Scored)
@@ -114,7 +99,7 @@ class Signal:
             return [self.task.outcome(self.task.item(example, responses)), None]
         if len(responses) == 1:
             return [first.logprob, first.greedy]
-        margin = self.margin(example, responses)
+        margin = margin_of(self.task.example(example), responses)
         return [-math.log1p(math.exp(-margin)) if margin > -700 else margin, margin > 0]
 
     def outcome(self, item: Any) -> float:
@@ -126,5 +111,18 @@ class Signal:
     def first(self, limit: int | None) -> list[int]:
         return self.task.first(limit)
 
-    def show(self, example: int, responses: Sequence[Response]) -> Shown:
-        return self.task.show(example, responses)
+
+def margin_of(example: Example, responses: Sequence[Response]) -> float:
+    """Return by how much the right choice is likelier than the likeliest other one, in nats.
+
+    Where the metric divides by the choices' lengths, so does this; the unit stays that of a choice
+    of mean length. Raises BadOption if it is not known which choice is right.
+    """
+    if example.right is None:
+        raise BadOption(f"Which choice is right is not known of {example.question!r}.")
+    asked = responses[: len(example.choices) or None]  # the metric may ask for more than choices
+    likelihood = np.array([each.logprob for each in asked if isinstance(each, Scored)])
+    if example.lengths:
+        lengths = np.maximum(example.lengths, 1)
+        likelihood *= lengths.mean() / lengths
+    return float(likelihood[example.right] - np.delete(likelihood, example.right).max())

@@ -5,7 +5,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Protocol, runtime_checkable
 
-from caploc.result import Score
+from caploc.result import READ_OFF, Score
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +102,39 @@ class Shown:
     answer: str
 
 
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """What the outcome of a task's row is: its own metric, or a log-probability, or a signal.
+
+    `chance` is the mean outcome of guessing; 0 where nothing is offered to guess among. With
+    `runs_code` an item is what a program that the model wrote does in the sandbox.
+    """
+
+    name: str
+    kind: str = "metric"  # or logprob, or signal
+    higher_is_better: bool = True
+    chance: float = 0.0
+    runs_code: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Example:
+    """An example before it is answered; None is what the task has not, or does not tell.
+
+    By `question`, the last words of the prompt, copies are known: they are one piece of evidence,
+    whatever their answers. `lacks` says what is missing to judge an answer. `choices` are the
+    answers offered, the one with the number `right` is right, and the metric divides their
+    log-probabilities by `lengths`, if there are any.
+    """
+
+    question: str
+    gold: str | None = None
+    lacks: str | None = None
+    right: int | None = None
+    choices: tuple[str, ...] = ()
+    lengths: tuple[int, ...] = ()
+
+
 @runtime_checkable
 class Task(Protocol):
     """A capability's evaluation set: text in, numbers out."""
@@ -109,28 +142,14 @@ class Task(Protocol):
     @property
     def name(self) -> str: ...
     @property
-    def metric(self) -> str: ...
-    @property
-    def outcome_kind(self) -> str:
-        """ "metric", "logprob" or "signal"."""
-
-    @property
-    def higher_is_better(self) -> bool: ...
+    def metric(self) -> Metric: ...
     @property
     def version(self) -> str:
         """Everything that can change an outcome besides the example and its responses."""
 
     @property
-    def executes_code(self) -> bool:
-        """Tell whether `item` runs, in the sandbox, a program that the model wrote."""
-
-    @property
     def size(self) -> int:
         """Number of examples."""
-
-    @property
-    def chance(self) -> float:
-        """Return the mean outcome of guessing; 0 where nothing is offered to guess among."""
 
     def in_metric(self) -> "Task":
         """Return the same task with its own metric as the outcome."""
@@ -141,26 +160,11 @@ class Task(Protocol):
     def requests(self, example: int) -> Sequence[Request]:
         """Return what must be asked of the model for one row."""
 
-    def question(self, example: int) -> str:
-        """Return the text by which copies of a question are known: the last words of its prompt.
-
-        Examples that put the same question are one piece of evidence, whatever their answers.
-        """
-
-    def gold(self, example: int) -> str | None:
-        """Return the right answer in words, None where the task has none."""
-
-    def lacks(self, example: int) -> str | None:
-        """Say what an example lacks to be judged; None if nothing."""
+    def example(self, example: int) -> Example:
+        """Return what is known of an example."""
 
     def without(self, examples: Collection[int]) -> "Task":
         """Return the task without these examples; the others are numbered anew."""
-
-    def choice(self, example: int) -> int | None:
-        """Return the number of the right choice, None where the model picks among none."""
-
-    def margin(self, example: int, responses: Sequence[Response]) -> float:
-        """Return by how much the right choice is likelier than the likeliest other one, in nats."""
 
     def item(self, example: int, responses: Sequence[Response]) -> Any:
         """Return the task's own per-example result: what its metric aggregates."""
@@ -174,5 +178,23 @@ class Task(Protocol):
     def first(self, limit: int | None) -> list[int]:
         """Return the numbers of the first `limit` examples, None: of all, for a final score."""
 
-    def show(self, example: int, responses: Sequence[Response]) -> Shown:
-        """Prompt, gold answer and the model's answer, for people."""
+
+def show(task: Task, number: int, responses: Sequence[Response]) -> Shown:
+    """Return prompt, gold answer and the model's answer of an example, for people."""
+    example, first = task.example(number), task.requests(number)[0]
+    gold = None if isinstance(first, Rolling) else example.gold
+    return Shown(prompt_of(first), gold, write_answer(example, responses))
+
+
+def write_answer(example: Example, responses: Sequence[Response]) -> str:
+    """Write what a model answered: its text, its choice, or how likely the right answer is."""
+    first = responses[0]
+    if isinstance(first, Generated):
+        return first.text
+    if len(responses) == 1:
+        instead = f" (its first choice is {first.instead!r})" if first.instead else ""
+        said = " (its first choice)" if first.greedy else instead
+        return f"{READ_OFF}{first.logprob:.2f}{said}"
+    likelihoods = [r.logprob for r in responses if isinstance(r, Scored)]
+    best = likelihoods.index(max(likelihoods))
+    return example.choices[best] if best < len(example.choices) else f"choice {best}"

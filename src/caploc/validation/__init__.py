@@ -115,8 +115,8 @@ class Comparison:
     def result(self, lost: Lost | None = None) -> TaskComparison:
         return TaskComparison(
             name=self.task.name,
-            metric=self.task.metric,
-            higher_is_better=self.task.higher_is_better,
+            metric=self.task.metric.name,
+            higher_is_better=self.task.metric.higher_is_better,
             intact=self.intact,
             knocked_out=self.knocked_out,
             change=self.change,

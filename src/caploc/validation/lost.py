@@ -6,7 +6,7 @@ from enum import StrEnum
 
 from caploc.result import AnswerPair, Lost, Status, number
 from caploc.store import Row
-from caploc.tasks.task import Generated, Response, Scored, Task, responses_from_json
+from caploc.tasks.task import Generated, Response, Scored, Task, responses_from_json, show
 from caploc.validation import Comparison
 
 SHOWN = 3  # lost answers that the record holds
@@ -49,7 +49,7 @@ def find_lost(compared: Comparison) -> Lost:
 def show_pair(task: Task, before: Row, after: Row) -> AnswerPair:
     """Put an example in words, as answered before and after."""
     responses = responses_from_json(before.responses), responses_from_json(after.responses)
-    intact, without = (task.show(before.number, each) for each in responses)
+    intact, without = (show(task, before.number, each) for each in responses)
     pair = AnswerPair(
         example=before.number,
         prompt=intact.prompt,
