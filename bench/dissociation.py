@@ -43,9 +43,9 @@ from caploc.progress import Silent
 from caploc.recovery import falls_short, paired
 from caploc.report.colours import shade_scale
 from caploc.search import Plan
-from caploc.session import one_of_each_question
 from caploc.store import Store, reading
 from caploc.tasks.catalog import load_task
+from caploc.tasks.defects import one_of_each_question
 from caploc.tasks.task import Task
 
 FIGURES = Path(__file__).with_suffix(".json")

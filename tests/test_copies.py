@@ -9,8 +9,8 @@ from caploc.given import write_task
 from caploc.progress import Silent
 from caploc.recovery import fit_paired
 from caploc.recovery.estimate import Measurements
-from caploc.session import one_of_each_question
 from caploc.tasks.catalog import load_task
+from caploc.tasks.defects import one_of_each_question
 
 QUESTIONS, COPIES, WORLDS = 50, 12, 400
 

@@ -16,7 +16,7 @@ import pytest
 import caploc
 from caploc.components import Heads
 from caploc.contents import Curve, read_file
-from caploc.declaration import Allowed, ModelOptions, Study
+from caploc.declaration import ModelOptions, Study
 from caploc.engine.batch import BatchEngine
 from caploc.errors import BadOption, FolderTaken, UnknownName, UserError
 from caploc.evaluation import Evaluation, curve, evaluate
@@ -486,15 +486,6 @@ def test_a_study_runs_on_a_users_own_folder_of_a_model(tmp_path):
     result = run_study(small, tmp_path / "run", engine=engine).result
     assert result.validation.controls is None
     assert result.fit.r2_held_out is None
-
-
-def test_a_study_of_thousands_of_tasks_is_refused():
-    """A run folder from elsewhere may name them, and each would be loaded."""
-    others = tuple(f"demo/{number}" for number in range(5000))
-    with pytest.raises(BadOption, match=r"names 5,001 tasks, and a study has at most 256"):
-        Study(ModelOptions(DEMO), "demo/addition", other_tasks=others).check(Heads((1,)))
-    with pytest.raises(BadOption, match=r"The run in x names 5,000 tasks"):
-        Allowed().check("The run in x", ModelOptions(DEMO), TaskOptions(), others)
 
 
 def test_only_the_default_search_has_a_goal():

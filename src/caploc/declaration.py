@@ -9,7 +9,6 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from itertools import chain
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from annotated_types import Ge, Le, Lt, MinLen
@@ -22,14 +21,12 @@ from caploc.naming import are_twins, check_examples, default_others
 from caploc.options import (
     MOST_MASKS,
     MOST_ROWS,
-    PACKAGED,
     PATCH,
     Mode,
     Option,
     Settings,
     TaskOptions,
     Workers,
-    check_data_file,
     check_device,
     flag_of,
     flags,
@@ -37,7 +34,6 @@ from caploc.options import (
     record,
 )
 from caploc.registries import ENGINES, METHODS, PACKED
-from caploc.wording import called
 
 if TYPE_CHECKING:  # what is loaded once a model is, or workers are asked for
     from transformers import PreTrainedTokenizerBase
@@ -59,7 +55,6 @@ FEWEST_FRESH = 20  # below which there is no check on fresh examples; so few no 
 SEARCHED = 60  # examples of a spared task or a twin that the search may use
 JUDGED = 240  # others, on which sets are judged, at most
 CURVED = 100  # examples of each task, at most, that a run draws its own curve on
-MOST_TASKS = 256  # of a study: its own and those beside it; each is loaded and scored
 
 
 @record(frozen=True)
@@ -378,11 +373,10 @@ class Study:
         `heads` are the model's. Returns the study with its budget spent, its excluded heads by
         name and its twins.
         """
-        from caploc.tasks.catalog import check_data, check_data_sets, check_task_name
+        from caploc.tasks.catalog import check_data_sets, check_task_name
 
         study = self.with_twins()
-        check_data(study.options)
-        check_task_count("The study", 1 + len(study.beside))
+        study.options.check_files()
         study.mode.check_beside(study.beside)
         if study.track is not None:
             from caploc.tracking import check_tracking
@@ -483,8 +477,7 @@ class Study:
                 asked |= {*draw.searched, *draw.kept}
             elif self.seeks_specific:
                 asked |= {*chain(*split_examples(task.size, self.settings.seed))}
-            shown = called(task.name)
-            kept[name] = without_defects(task, sorted(asked), misfit, self.leave_out, shown)
+            kept[name] = without_defects(task, sorted(asked), misfit, self.leave_out)
         return kept
 
     def draw(self, size: int) -> Draw:
@@ -532,7 +525,6 @@ class Allowed:
         self, where: str, model: ModelOptions, options: TaskOptions, tasks: Sequence[str]
     ) -> None:
         """Refuse what a file (`where` says which) asks for and may not; raises BadOption."""
-        check_task_count(where, len(tasks))
         if model.trust_remote_code and not self.remote_code:
             raise BadOption(
                 f"{where} asks to run the Python code of the model {model.name}; if you trust "
@@ -555,15 +547,6 @@ class Allowed:
                 f"{where} names the task {task}, which can run Python code ({code}) with your "
                 "rights; if you trust whoever made it, add --trust-remote-code."
             )
-
-
-def check_task_count(where: str, count: int) -> None:
-    """Refuse, by a BadOption, more tasks than `MOST_TASKS`; `where` says what names them."""
-    if count > MOST_TASKS:
-        raise BadOption(
-            f"{where} names {count:,} tasks, and a study has at most {MOST_TASKS}; name fewer, or "
-            "a group of them."
-        )
 
 
 def with_general_task(said: Mapping[str, Any]) -> dict[str, Any]:
@@ -598,9 +581,7 @@ def check_read(said: Iterable[str], methods: Sequence[str], goal: str) -> None:
 
 def check_places(model: ModelOptions, options: TaskOptions, tasks: Sequence[str]) -> None:
     """Refuse, in a second or two, files of examples and devices that are not there."""
-    for split, file in options.data.items():
-        if file != PACKAGED:
-            check_data_file(split, Path(file))
+    options.check_files()
     if not options.data:
         check_examples(tasks)
     if model.workers is None and model.device not in ("auto", "cpu"):

@@ -15,7 +15,7 @@ from caploc.options import Mode, TaskOptions
 from caploc.progress import Progress, Silent
 from caploc.report.page import curve_of, rewrite_page
 from caploc.result import SCHEMA, GridShape, RunCost, TaskComparison
-from caploc.tasks.catalog import check_data, check_data_sets, check_task_name
+from caploc.tasks.catalog import check_data_sets, check_task_name
 from caploc.validation import Comparison, check_limit, draw_curve, score_both
 from caploc.validation.lost import find_lost
 
@@ -41,7 +41,7 @@ class Evaluation:
             raise BadOption("--task names at least one task, such as --task words/past.")
         if twice := [name for name in self.tasks if self.tasks.count(name) > 1]:
             raise BadOption(f"--task names {twice[0]} twice; name each task once.")
-        check_data(self.options)
+        self.options.check_files()
         self.mode.check_beside(self.tasks[1:])
         for name in (*self.tasks, *self.mode.tasks):
             check_task_name(name, self.options)

@@ -42,6 +42,7 @@ ZERO, MEAN, RESAMPLE, PATCH = MODES = ("zero", "mean", "resample", "patch")
 CLUSTER = "ray"
 ADDRESS = "RAY_ADDRESS"  # Ray's own variable
 WORDS = "words"  # what --data calls the list of profanities, which is no split
+FORMATS = {".json": "json", ".jsonl": "json", ".csv": "csv", ".parquet": "parquet"}  # of --data
 PACKAGED = "package"  # what stands in place of a file for better-profanity's list
 NAMES = ("all", "last", "changed")  # of positions
 DEVICE = re.compile(r"auto|cpu|cuda(:\d+)?|mps|spread")
@@ -192,12 +193,11 @@ def parse_data(files: Any, start: Path = Path()) -> dict[str, str]:
     return found
 
 
-def check_data_file(name: str, file: Path) -> None:
-    """Refuse a file that is not there or holds nothing."""
-    if not is_file(file):
-        raise BadData(f"--data {name}={file}: there is no such file.")
-    if file.stat().st_size == 0:
-        raise BadData(f"--data {name}={file}: the file is empty.")
+def data_format(file: Path) -> str:
+    """Return the reader for a data file, by its ending; raises BadOption if it has none."""
+    if file.suffix not in FORMATS:
+        raise BadOption(f"--data files end in {', '.join(FORMATS)}; got {file.name!r}.")
+    return FORMATS[file.suffix]
 
 
 @record(frozen=True)
@@ -239,6 +239,19 @@ class TaskOptions:
     @property
     def words(self) -> str | None:
         return self.data.get(WORDS)
+
+    def check_files(self) -> None:
+        """Refuse files of examples that are not there, hold nothing, or are not of one format."""
+        formats = {data_format(Path(file)) for file in self.splits.values()}
+        for name, file in self.data.items():
+            if file == PACKAGED:
+                continue
+            if not is_file(Path(file)):
+                raise BadData(f"--data {name}={file}: there is no such file.")
+            if Path(file).stat().st_size == 0:
+                raise BadData(f"--data {name}={file}: the file is empty.")
+        if len(formats) > 1:
+            raise BadOption("All --data files of one run must be of one format.")
 
     def plain(self) -> "TaskOptions":
         """Return the options for other tasks: how the model is spoken to, no more."""

@@ -27,7 +27,7 @@ from caploc.search.scan import find_universal
 from caploc.search.summary import nothing_to_lose
 from caploc.store import Row
 from caploc.tasks.catalog import ScoreAnswer
-from caploc.tasks.defects import without_copies
+from caploc.tasks.defects import one_of_each_question
 from caploc.tasks.harness import digest_data
 from caploc.tasks.signal import Signal
 from caploc.tasks.task import (
@@ -230,21 +230,6 @@ def add_signal(
         return name
     probes[f"{name}.likelihood"] = meters.meter(signal)
     return f"{name}.likelihood"
-
-
-def one_of_each_question(task: Task, most: float, progress: Progress) -> Task:
-    """Leave out copies, so that no question is searched on and held out as well, and say so.
-
-    Raises BadData if more than the share `most` of the examples contradict another one.
-    """
-    kept = without_copies(task, most, called(task.name))
-    if kept.size < task.size:
-        tell(
-            progress,
-            f"{called(task.name)}: {task.size:,} examples put {kept.size:,} different questions; "
-            "one of each is asked.",
-        )
-    return kept
 
 
 def without_unfit_control(

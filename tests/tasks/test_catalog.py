@@ -11,7 +11,7 @@ from caploc.declaration import ModelOptions, Study
 from caploc.errors import BadData, BadOption, UnknownName
 from caploc.options import TaskOptions, parse_data
 from caploc.tasks import datafiles
-from caploc.tasks.catalog import check_data, check_data_sets, check_task_name, load_task
+from caploc.tasks.catalog import check_data_sets, check_task_name, load_task
 from caploc.tasks.signal import margin_of
 from caploc.tasks.task import Generate, Generated, LogLikelihood, Metric, Rolling, Scored, show
 from worlds import CAPABILITIES, DEMO
@@ -281,7 +281,7 @@ def test_bad_data_is_one_sentence(tmp_path, files, said):
 
 def test_files_of_another_kind_are_refused(tmp_path):
     with pytest.raises(BadOption, match=r"\.jsonl.*'x\.txt'"):
-        check_data(TaskOptions(data={"test": str(tmp_path / "x.txt")}))
+        TaskOptions(data={"test": str(tmp_path / "x.txt")}).check_files()
 
 
 def test_data_for_a_group_is_refused(gsm8k_files):

@@ -43,7 +43,7 @@ def found(task, misfit=fits):
 
 def test_a_sound_task_has_none(tmp_path):
     task = choices(tmp_path)
-    assert found(task) == {} and without_defects(task, range(12), fits, 0.0, "own") is task
+    assert found(task) == {} and without_defects(task, range(12), fits, 0.0) is task
 
 
 def test_blank_choices_and_missing_right_ones_are_found_together(tmp_path):
@@ -53,17 +53,17 @@ def test_blank_choices_and_missing_right_ones_are_found_together(tmp_path):
         BadData,
         match=r"In own 2 of 12 .*as they stand: example 7 has .*example 9 has .*--leave-out 0.17",
     ):
-        without_defects(task, range(12), fits, 0.0, "own")
+        without_defects(task, range(12), fits, 0.0)
 
 
 def test_a_share_may_be_left_out(tmp_path):
     task = choices(tmp_path, _7={"choices": ["yes", "", "maybe"]})
-    left = without_defects(task, range(12), fits, 0.1, "own")
+    left = without_defects(task, range(12), fits, 0.1)
     assert left.size == 11 and found(left) == {}
     kept = [n for n in range(12) if n != 7]
     assert [left.example(n) for n in range(11)] == [task.example(n) for n in kept]
     with pytest.raises(BadData, match="as it stands: example 7 has an empty choice"):
-        without_defects(task, range(12), fits, 0.05, "own")
+        without_defects(task, range(12), fits, 0.05)
 
 
 def test_what_the_window_does_not_take_is_named(tmp_path):

@@ -15,7 +15,7 @@ from caploc.cli import options
 from caploc.cli.options import argument, option
 from caploc.errors import BadOption, UserError
 from caploc.naming import DEFAULT_MODEL, default_folder, is_folder, placed
-from caploc.options import TaskOptions, parse_data
+from caploc.options import TaskOptions, build
 
 Port = Annotated[int, option("Where to listen; 0 takes any free port.")]
 
@@ -127,11 +127,12 @@ def view(
         Path | None, option("Folder of compare.html.", callback=options.check_folder)
     ] = None,
     as_json: options.Json = False,
-    data: Annotated[list[str] | None, options.declared("data", rich_help_panel="Task")] = None,
-    chat_template: Annotated[
-        bool, options.declared("chat_template", "--chat-template", rich_help_panel="Task")
-    ] = False,
     *,
+    asking: Annotated[
+        options.Said,
+        TaskOptions,
+        options.Without(("metric", "outcome", "fewshot", "delimiter", "allow_code")),
+    ],
     code: options.CodeGroup,
     loading: options.Loading,
 ) -> None:
@@ -161,9 +162,7 @@ def view(
 
         console.say(f"Report: {rewrite_report(named[0])}")
     else:
-        asked = TaskOptions(
-            chat_template=chat_template, data=parse_data(data or []), allow_code=code.allow_code
-        )
+        asked = build(TaskOptions, asking | {"allow_code": code.allow_code})
         alone = model or task or not named
         tasks = list(map(placed, options.split_names(task or [])))
         opened = partial(open_playground, placed(model or DEFAULT_MODEL), tasks, asked, loading)
@@ -236,11 +235,11 @@ def serve_pages(
 def open_playground(model: str, tasks: list[str], asked: TaskOptions, loading: options.Said) -> Any:
     """Load a model with tasks to draw from; raises UserError for a mistake before that."""
     from caploc.playground.playground import Playground
-    from caploc.tasks.catalog import check_data, check_task_name
+    from caploc.tasks.catalog import check_task_name
 
     if asked.data and not tasks:
         raise BadOption("--data is for a task that --task names; name it, or leave --data out.")
-    check_data(asked)
+    asked.check_files()
     for name in tasks:
         check_task_name(name, replace(asked, allow_code=True))
     wanted = options.model_of(loading, model)

@@ -7,6 +7,7 @@ from typing import Annotated
 from caploc import console
 from caploc.cli import options
 from caploc.cli.options import argument, option
+from caploc.declaration import ModelOptions
 from caploc.errors import BadOption, pick
 from caploc.folder import check_new, check_source
 from caploc.naming import PRETRAINED, is_fetched, placed
@@ -57,11 +58,12 @@ def models(
             "models that have a name of their own are listed.",
         ),
     ] = None,
-    quantize: options.Quantize = None,
     quiet: options.Quiet = False,
     as_json: options.Json = False,
     *,
-    loading: options.Loading,
+    loading: Annotated[
+        options.Said, ModelOptions, options.Without(("model", "engine", "batch_size"))
+    ],
 ) -> None:
     """List models by name, fetch one, or look at any.
 
@@ -93,7 +95,7 @@ def models(
         raise BadOption(f"One model is looked at at a time; got {' '.join(names)}.")
     from caploc.doctor import model_facts
 
-    facts = model_facts(options.model_of(loading, names[0], quantize=quantize))
+    facts = model_facts(options.model_of(loading, names[0]))
     table = ["model", facts["name"]], [[k, str(v)] for k, v in facts.items()]
     options.OutputGroup(as_json=as_json).show(facts, table)
 

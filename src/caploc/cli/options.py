@@ -12,7 +12,6 @@ from typing import (
     Annotated,
     Any,
     ClassVar,
-    TypeVar,
     get_args,
     get_type_hints,
 )
@@ -27,9 +26,6 @@ from caploc.naming import at_home, check_listed, check_model_name, is_file, plac
 from caploc.options import Flag, Option, Workers, build, flag_of, flags, record
 from caploc.pairs import is_pairs, read_pairs
 from caploc.process import redacted
-
-Number = TypeVar("Number", int, float)
-
 
 BUBBLEWRAP = "bubblewrap"
 
@@ -62,7 +58,7 @@ def check_runs(given: list[Path] | Path | None) -> list[Path] | Path | None:
 Model = Annotated[
     str,
     argument(
-        "Hugging Face id, folder, GGUF file, or a name of `caploc models`.",
+        flags(Study)["model"].option.help,
         callback=check_model_name,
     ),
 ]
@@ -141,13 +137,8 @@ def declared(name: str, *names: str, **more: Any) -> Any:
 
 
 Trust = Annotated[bool, declared("trust_remote_code", "--trust-remote-code", callback=warn_of_code)]
-Batch = Annotated[int | None, declared("batch_size", callback=check_count)]
-Quantize = Annotated[str | None, declared("quantize")]
 
 
-Data = Annotated[list[str] | None, declared("data")]
-Fewshot = Annotated[int | None, declared("fewshot")]
-Chat = Annotated[bool, declared("chat_template", "--chat-template")]
 Limit = Annotated[int | None, declared("limit", callback=check_count)]
 Quiet = Annotated[bool, option("No progress.", "--quiet", "-q")]
 Json = Annotated[bool, option("Print the result as JSON.", "--json")]
@@ -175,7 +166,7 @@ class CodeGroup:
     """Whether programs that a model writes are run, and behind which walls."""
 
     panel: ClassVar[str] = "Permissions"
-    allow_code: Annotated[bool, Option("Run code that the model writes, in bubblewrap.")] = False
+    allow_code: Annotated[bool, flags(Study)["allow_code"].option] = False
     isolation: Annotated[
         str, Option("With --allow-code: bubblewrap, or none for resource limits alone.")
     ] = BUBBLEWRAP
@@ -348,14 +339,6 @@ def split_names(texts: Iterable[str] | None) -> list[str]:
     for text in texts or ():
         found += [text] if is_file(at_home(text)) else map(str.strip, text.split(","))
     return [name for name in found if name]
-
-
-def numbers(text: str, kind: Callable[[str], Number]) -> tuple[Number, ...]:
-    """Comma-separated numbers; raises BadOption if one is none."""
-    try:
-        return tuple(kind(part) for part in text.split(",") if part.strip())
-    except ValueError:
-        raise BadOption(f"{text!r} is no list of numbers; write them as 100,200.") from None
 
 
 def parse_families(texts: list[str], option: str = "--family") -> dict[str, str]:

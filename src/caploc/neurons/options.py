@@ -213,9 +213,9 @@ class NeuronStudy:
     def check(self) -> "NeuronStudy":
         """Refuse every mistake that can be seen before data or weights are loaded."""
         from caploc.neurons.study import check_scorable
-        from caploc.tasks.catalog import check_data, check_task_name
+        from caploc.tasks.catalog import check_task_name
 
-        check_data(self.options)
+        self.options.check_files()
         for name in self.tasks:
             check_task_name(name, self.options)
         check_scorable(self.model, reads_weights=self.attribution.method == "logit")

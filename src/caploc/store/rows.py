@@ -150,12 +150,6 @@ def create_tables(database: sqlite3.Connection) -> None:
         database.execute(f"PRAGMA user_version={SCHEMA}")
 
 
-def stored_questions(database: sqlite3.Connection) -> dict[int, Question]:
-    """The questions of a store, by the number under which their rows are kept."""
-    found = database.execute("SELECT id, question FROM questions")
-    return {number: Question(**json.loads(text)) for number, text in found}
-
-
 @contextmanager
 def transaction(database: sqlite3.Connection) -> Iterator[None]:
     """All statements of the block or none, those that make tables included."""

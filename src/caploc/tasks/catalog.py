@@ -27,10 +27,9 @@ from caploc.naming import (
     task_folders,
     unknown_task,
 )
-from caploc.options import PACKAGED, WORDS, TaskOptions, check_data_file
+from caploc.options import TaskOptions
 from caploc.tasks.datafiles import (
     PACKAGED_READERS,
-    check_data_files,
     data_overrides,
     definition,
     evaluated_split,
@@ -152,13 +151,6 @@ GIVEN_SCORE = "given"  # in a YAML, as what makes results: a function that the c
 ScoreAnswer = Callable[[dict[str, Any], Sequence[str]], dict[str, float]]
 
 
-def check_data(options: TaskOptions) -> None:
-    """Refuse, by a UserError, files of examples that are not there or not of a known kind."""
-    check_data_files(options.splits)
-    if options.words and options.words != PACKAGED:
-        check_data_file(WORDS, Path(options.words))
-
-
 def check_task_name(name: str, options: TaskOptions | None = None) -> None:
     """Refuse what is no task, or runs model-written code when it may not; raises UserError."""
     allowed = options is not None and options.allow_code
@@ -213,7 +205,7 @@ def load_task(
     UserError for every mistake in the name, the options or the data, in one sentence.
     """
     options = options or TaskOptions()
-    check_data(options)
+    options.check_files()
     check_task_name(name, options)
     place = find_task(name)
     parts = mixture_parts(*place)

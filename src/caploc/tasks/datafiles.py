@@ -19,33 +19,16 @@ from huggingface_hub.errors import HfHubHTTPError, RepositoryNotFoundError
 from lm_eval.tasks._index import Entry
 
 from caploc.errors import BadData, BadOption
-from caploc.options import check_data_file
+from caploc.options import data_format
 
 PACKAGED_READERS = datasets.packaged_modules._PACKAGED_DATASETS_MODULES
 HUB_SECONDS = 10.0  # to wait for an answer of the Hub
-FORMATS = {".json": "json", ".jsonl": "json", ".csv": "csv", ".parquet": "parquet"}
 SPLITS = ("test_split", "validation_split", "training_split", "fewshot_split")  # of a definition
 
 
 def definition(entry: Entry) -> dict[str, Any]:
     """Return what a task's YAML says, includes followed and functions left as their names."""
     return entry.cfg or {}
-
-
-def data_format(file: Path) -> str:
-    """Return the reader for a data file, by its ending; raises BadOption if it has none."""
-    if file.suffix not in FORMATS:
-        raise BadOption(f"--data files end in {', '.join(FORMATS)}; got {file.name!r}.")
-    return FORMATS[file.suffix]
-
-
-def check_data_files(files: Mapping[str, str]) -> None:
-    """Refuse files that are missing, empty, or of a format that is unknown or not the others'."""
-    formats = {data_format(Path(file)) for file in files.values()}
-    for split, file in files.items():
-        check_data_file(split, Path(file))
-    if len(formats) > 1:
-        raise BadOption("All --data files of one run must be of one format.")
 
 
 def data_overrides(

@@ -4,7 +4,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from caploc.errors import BadData
+from caploc.progress import Progress, tell
 from caploc.tasks.task import LogLikelihood, Request, Task
+from caploc.wording import called
 
 NAMED = 5  # defects that a message names
 EXACT = {"acc", "exact_match"}  # metrics by which one question has one right answer
@@ -38,23 +40,22 @@ def without_defects(
     examples: Sequence[int],
     misfit: Callable[[Request], str | None],
     most: float,
-    name: str,
 ) -> Task:
     """Return the task without the examples that have a defect, if these are a small enough share.
 
-    `most` is the share of the examples that may be left out. Raises BadData, which calls the task
-    by this name and lists them all at once, if there are more.
+    `most` is the share of the examples that may be left out. Raises BadData, which lists them
+    all at once, if there are more.
     """
     defects = find_defects(task, examples, misfit)
-    check_share(name, defects, len(examples), most)
+    check_share(task, defects, len(examples), most)
     return task.without({each.example for each in defects}) if defects else task
 
 
-def without_copies(task: Task, most: float, name: str) -> Task:
-    """Return the task with one example of each question; copies are no evidence of their own.
+def one_of_each_question(task: Task, most: float, progress: Progress) -> Task:
+    """Leave out copies, so that no question is searched on and held out as well, and say so.
 
-    Raises BadData, which calls the task by this name, if more than the share `most` of the examples
-    repeat a question with another answer, where only one can be right.
+    Raises BadData if more than the share `most` of the examples repeat a question with another
+    answer, where only one can be right.
     """
     first: dict[str, int] = {}
     copies = {
@@ -65,11 +66,19 @@ def without_copies(task: Task, most: float, name: str) -> Task:
         for copy, original in copies.items()
         if task.metric.name in EXACT and task.example(copy).gold != task.example(original).gold
     ]
-    check_share(name, unlike, task.size, most)
-    return task.without(copies.keys()) if copies else task
+    check_share(task, unlike, task.size, most)
+    if not copies:
+        return task
+    kept = task.without(copies.keys())
+    tell(
+        progress,
+        f"{called(task.name)}: {task.size:,} examples put {kept.size:,} different questions; one "
+        "of each is asked.",
+    )
+    return kept
 
 
-def check_share(name: str, defects: Sequence[Defect], count: int, most: float) -> None:
+def check_share(task: Task, defects: Sequence[Defect], count: int, most: float) -> None:
     """Raise BadData, which names them, if more than the share `most` of so many have a defect."""
     if len(defects) <= most * count:
         return
@@ -77,7 +86,7 @@ def check_share(name: str, defects: Sequence[Defect], count: int, most: float) -
     more = f"; and {len(defects) - NAMED} more" if len(defects) > NAMED else ""
     stand, them = ("it stands", "it") if len(defects) == 1 else ("they stand", "them")
     raise BadData(
-        f"In {name} {len(defects)} of {count} examples cannot be asked as {stand}: {named}{more}. "
-        f"Correct {them}, or leave {them} out with --leave-out "
+        f"In {called(task.name)} {len(defects)} of {count} examples cannot be asked as {stand}: "
+        f"{named}{more}. Correct {them}, or leave {them} out with --leave-out "
         f"{max(len(defects) / count, 0.01):.2g}."
     )
