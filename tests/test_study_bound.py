@@ -5,12 +5,10 @@ import re
 from dataclasses import asdict, replace
 
 import pytest
-import torch
 
 from caploc.declaration import ModelOptions, Study
 from caploc.errors import FolderTaken
 from caploc.folder import RUN
-from caploc.models import loading
 from caploc.options import Settings
 from caploc.progress import Silent
 from caploc.study import run_study
@@ -93,16 +91,6 @@ def test_no_study_asks_more_rows_than_it_said(tmp_path, name):
     bound = re.search(r"up to ([\d,]+) rows", watched.told[0])
     assert searched <= int(bound[1].replace(",", ""))
     assert found.result.cost.rows == watched.rows <= min(whole, searched + checks)
-
-
-def test_a_quicker_dtype_is_told_before_anything_is_measured(tmp_path, monkeypatch):
-    monkeypatch.setattr(loading, "FEW", 0)
-    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"avx512_bf16": True})
-    first, again = Watched(), Watched()
-    for watched in (first, again):
-        run_study(CSS, tmp_path, watched)
-    assert "--dtype bfloat16" in first.told[1]
-    assert not any("--dtype" in text for text in again.told)  # these rows are float32's
 
 
 def test_a_folder_of_another_study_is_refused_before_anything_is_promised(tmp_path):

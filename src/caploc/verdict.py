@@ -49,7 +49,7 @@ PROMPT = 40  # characters of a prompt's end that are shown
 DECIDING = (RowKind.HELD_OUT, RowKind.OTHER_WORDS, RowKind.OTHER_TASK)  # of a verdict
 
 SENTENCES = {
-    Verdict.SPECIFIC: "{heads} {are} needed for {task}, and for no other task that was scored",
+    Verdict.SPECIFIC: "{heads} {are} needed for {task}; no other task that was scored surely loses",
     Verdict.SHARED: "{heads} {are} needed for {task}, and for {lost} of {others} other tasks too",
     Verdict.PROMPT_BOUND: "{heads} {are} needed for {task}, but not in every wording",
     Verdict.NEEDED_BY_EVERYTHING: "{heads} {are} needed by nearly every task, not only by {task}",

@@ -150,18 +150,17 @@ REPORTS = [
     Report(
         "EleutherAI/lm-evaluation-harness/issues/2648",
         "programs end at their fence, and none is right",
-        "test_the_kind_of_most_wrong_answers_is_said_with_its_cause "
-        "test_a_program_that_does_not_parse_has_no_form",
+        "test_right_programs_pass_and_wrong_ones_do_not",
     ),
     Report(
         "p-e-w/heretic/issues/365",
         "answers that are cut short are counted as if they were whole",
-        "test_an_answer_that_the_limit_ends_runs_on test_an_answer_says_what_ended_it",
+        "test_an_answer_says_what_ended_it test_what_stands_in_the_place_of_an_answer_is_told",
     ),
     Report(
         "p-e-w/heretic/issues/253",
         "a model that loops or says nothing counts as changed as wished",
-        "test_an_answer_is_what_it_was_planted_to_be test_loops_as_models_write_them",
+        "test_what_stands_in_the_place_of_an_answer_is_told test_loops_as_models_write_them",
     ),
     Report(
         "huggingface/transformers/issues/45127",
