@@ -59,6 +59,7 @@ def typed(monkeypatch, capsys, tmp_path):
         ([*LOCATE, "--device", "spread", "--method", "logit"], "--method logit reads the weights"),
         (["neurons", "erase", "nowhere", "--mode", "half"], "no mode of erasing 'half'"),
         (["neurons", "overlap", "nowhere"], "There is no folder 'nowhere'; name the folder of"),
+        ([*LOCATE, "--examples", "5000", "--subsets", "5000"], "too few for 5000 subsets"),
         (["neurons", "controls", "nowhere"], "holds no run of `caploc neurons locate`"),
     ],
 )

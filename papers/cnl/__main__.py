@@ -121,8 +121,8 @@ class Experiments:
     def erased(self) -> None:
         """Erasure, each task's neurons on every task (17, 18)."""
         study = self.preset.study(self.preset.share)
-        with open_study(study, self.place, None, self.command) as lab:
-            self.numbers["erasure"] = erase_equal(lab, self.preset.cuts())
+        with open_study(study, self.place, None, self.command) as session:
+            self.numbers["erasure"] = erase_equal(session, self.preset.cuts())
 
     def tuned(self) -> None:
         """Enhancement (16)."""

@@ -17,7 +17,7 @@ from scipy import stats
 from caploc.neurons.erasure import Eraser, Outcomes
 from caploc.neurons.model import Chosen
 from caploc.neurons.options import Erasing
-from caploc.neurons.study import NeuronLab
+from caploc.neurons.study import NeuronSession
 from caploc.stats import mean_interval
 from caploc.stats.chance import random_sets
 
@@ -37,37 +37,40 @@ def universal_neurons(found: Mapping[str, Chosen], kinds: Mapping[str, str]) -> 
     return (2 * owners > len(owned)) & (len(owned) >= 3)
 
 
-def erase_equal(lab: NeuronLab, asked: Erasing) -> dict[str, Any]:
+def erase_equal(session: NeuronSession, asked: Erasing) -> dict[str, Any]:
     """Erase sets of equal size, each task's on every task; draws are of sets without universals."""
-    tasks = lab.with_neurons(asked.tasks, "erase")
-    located = {task: lab.found(task).located for task in lab.study.tasks}
+    tasks = session.with_neurons(asked.tasks, "erase")
+    located = {task: session.found(task).located for task in session.study.tasks}
     apart = {task: chosen for task, chosen in located.items() if task not in tasks}
     universal = universal_neurons(apart or located, asked.kinds)
     stages = {}
     for stage, struck, draws in ((WHOLE, universal & False, 0), (STRUCK, universal, asked.draws)):
-        columns = {task: [c for c in lab.found(task).ordered if not struck[c]] for task in tasks}
+        columns = {
+            task: [c for c in session.found(task).ordered if not struck[c]] for task in tasks
+        }
         count = min(map(len, columns.values()))
         sets = {task: np.isin(np.arange(struck.size), each[:count])
                 for task, each in columns.items()}  # fmt: skip
-        rows = [judge_task(lab, asked, task, sets, draws) for task in tasks]
+        rows = [judge_task(session, asked, task, sets, draws) for task in tasks]
         stages[stage] = {"count": count, "tasks": rows}
-    taken = {task: lose(lab, asked, task, universal)["metric"] for task in tasks}
+    taken = {task: lose(session, asked, task, universal)["metric"] for task in tasks}
     return {
-        "universal": list(map(str, lab.model.grid.named(universal))),
+        "universal": list(map(str, session.model.grid.named(universal))),
         "taken_by_universal": {task: mean_interval(lost).as_dict() for task, lost in taken.items()},
         "stages": stages,
     }
 
 
 def lose(
-    lab: NeuronLab, asked: Erasing, task: str, chosen: Chosen, *, score: bool = True
+    session: NeuronSession, asked: Erasing, task: str, chosen: Chosen, *, score: bool = True
 ) -> dict[str, Outcomes]:
     """Measure what each held-out example loses: `logprob` in nats a gold token, and of its score.
 
     Without `score` the task's own `metric`, for which it must write, is not measured.
     """
-    eraser, source = Eraser(lab.bench, asked, lab.found(task), lab.progress), lab.source(task)
-    meters = eraser.meters(source)
+    eraser = Eraser(session.meters, asked, session.found(task), session.progress)
+    source = session.sources[task]
+    meters = eraser.measures(source)
     meters = meters if score else {"logprob": meters["logprob"]}
     examples = source.judge_on[: asked.limit]
     intact, cut = (eraser.outcomes(meters, each, examples) for each in (chosen & False, chosen))
@@ -75,15 +78,15 @@ def lose(
 
 
 def judge_task(
-    lab: NeuronLab, asked: Erasing, task: str, sets: Mapping[str, Chosen], draws: int
+    session: NeuronSession, asked: Erasing, task: str, sets: Mapping[str, Chosen], draws: int
 ) -> dict[str, Any]:
     """Hold what a task loses by its own set against draws, and against other capabilities' sets."""
 
     def nats(chosen: Chosen) -> Outcomes:
-        return lose(lab, asked, task, chosen, score=False)["logprob"]
+        return lose(session, asked, task, chosen, score=False)["logprob"]
 
-    own, kind = lose(lab, asked, task, sets[task]), asked.kinds.get(task, task)
-    random = random_sets(sets[task], lab.model.grid, draws, seed=asked.seed) if draws else ()
+    own, kind = lose(session, asked, task, sets[task]), asked.kinds.get(task, task)
+    random = random_sets(sets[task], session.model.grid, draws, seed=asked.seed) if draws else ()
     others = {}
     for other, chosen in sets.items():
         if asked.kinds.get(other, other) != kind:

@@ -26,7 +26,7 @@ class Sources:
     """
 
     question: str
-    of: Callable[[int, Sequence[Request]], list[Source]]
+    of: Callable[[int, Sequence[Request]], Sequence[Source | None]]
 
 
 def asks_of(task: Task, sources: Sources | None, rows: Sequence[tuple[Mask, int]]) -> Iterator[Ask]:

@@ -18,7 +18,6 @@ from caploc.neurons.controls import (
     OWN,
     PLAIN,
     ControlledRun,
-    check_controls,
     exchange_answers,
     measure_controls,
 )
@@ -31,10 +30,10 @@ ASKED = Controlling(("activation", "logit"), "demo/prose", (2.0, 6.0), draws=5, 
 
 
 @pytest.fixture(scope="module")
-def lab(tmp_path_factory):
+def session(tmp_path_factory):
     folder = copytree(located(tmp_path_factory), tmp_path_factory.mktemp("compared") / "run")
-    with quick(), open_study(STUDY, folder, None, "") as opened_lab:
-        yield opened_lab
+    with quick(), open_study(STUDY, folder, None, "") as opened:
+        yield opened
 
 
 @pytest.fixture(scope="module")
@@ -82,10 +81,10 @@ def test_every_answer_is_used_once_and_no_prompt_keeps_its_own(answers):
     assert kept == max(0, 2 * most - len(answers))
 
 
-def test_answers_that_are_letters_are_other_letters(lab):
+def test_answers_that_are_letters_are_other_letters(session):
     """With four letters a quarter of answers exchanged blindly would still be right."""
     many = remembered(STUDY.model, TASKS[1], STUDY.options, 60, 0)
-    spans = many.spans(lab.bench.wording)
+    spans = many.spans(session.wording)
     assert len({span.continuation for span in spans}) <= 4 < len(spans)
     for one, other in zip(spans, exchange_answers(spans), strict=True):
         assert one.continuation != other.continuation and prompt(one) == prompt(other)
@@ -100,19 +99,20 @@ def arm_of(result, task, control):
     return next(arm for arm in result["arms"] if (arm["task"], arm["control"]) == (task, control))
 
 
-def test_every_control_is_as_many_neurons_and_overlaps_as_sets_do(lab, controlled):
+def test_every_control_is_as_many_neurons_and_overlaps_as_sets_do(session, controlled):
     _, result, _ = controlled
     names = [OWN, EXCHANGED, PLAIN, "by activation", "by logit"]
+    plain = remembered(STUDY.model, "demo/prose", STUDY.options, STUDY.examples, STUDY.seed)
     for task in TASKS:
         assert [arm["control"] for arm in result["arms"] if arm["task"] == task] == names
-        own, spans = lab.found(task), lab.spans(task)
-        texts = lab.source("demo/prose").spans(lab.bench.wording)
+        own, spans = session.found(task), session.spans(task)
+        texts = plain.spans(session.wording)
         means = {
-            EXCHANGED: lab.finder().stretch("", exchange_answers(spans)[:6]).merged(
-                lab.finder().stretch("", exchange_answers(spans)[6:])).mean,
-            PLAIN: lab.locate(PLAIN, texts).moments.mean,
+            EXCHANGED: session.finder().stretch("", exchange_answers(spans)[:6]).merged(
+                session.finder().stretch("", exchange_answers(spans)[6:])).mean,
+            PLAIN: session.locate(PLAIN, texts).moments.mean,
             "by activation": np.mean(
-                [np.abs(handed(lab.bench.neurons, span)).mean(axis=0) for span in spans],
+                [np.abs(handed(session.neurons, span)).mean(axis=0) for span in spans],
                 axis=0, dtype=float),
         }  # fmt: skip
         taken = np.zeros(own.located.shape, dtype=bool)
@@ -142,12 +142,12 @@ def test_what_each_set_costs_is_told_beside_random_neurons(controlled):
     assert own["logprob"]["mean"] > own["at_random"]["high"]
 
 
-def test_a_sigma_is_told_with_its_overlaps_and_its_cost(lab, controlled):
+def test_a_sigma_is_told_with_its_overlaps_and_its_cost(session, controlled):
     _, result, _ = controlled
     rows = {(row["task"], row["sigma"]): row for row in result["sigmas"]}
     assert set(rows) == {(task, sigma) for task in TASKS for sigma in ASKED.sigmas}
     for (task, sigma), row in rows.items():
-        sets = [above(part.mean, sigma) for part in lab.found(task).parts]
+        sets = [above(part.mean, sigma) for part in session.found(task).parts]
         assert row["neurons"] == (sets[0] | sets[1]).sum()  # in half of two subsets
         shared = overlap_rates(*sets).largest
         assert row["within"]["mean"] == (None if shared is None else pytest.approx(shared))
@@ -165,10 +165,10 @@ def test_nothing_is_scored_or_erased_twice(controlled):
     assert lasting(again) == lasting(result)
 
 
-def test_texts_may_be_a_file(lab, tmp_path):
+def test_texts_may_be_a_file(session, tmp_path):
     texts = tmp_path / "texts.txt"
     texts.write_text("\n\n".join(["the cat sat", "a dog ran", "it is red", "we go on"]))
-    found = ControlledRun(lab, Controlling(plain=str(texts))).plain_text
+    found = ControlledRun(session, Controlling(plain=str(texts))).plain_text
     assert found.examples == 4 and found.moments.items == 4
 
 
@@ -179,9 +179,9 @@ def test_texts_may_be_a_file(lab, tmp_path):
         (Controlling(tasks=("demo/code",)), "There is no task of the run 'demo/code'"),
     ],
 )
-def test_mistakes_are_told_before_anything_is_measured(lab, asked, said):
+def test_mistakes_are_told_before_anything_is_measured(controlled, asked, said):
     with pytest.raises(UnknownName, match=said):
-        check_controls(lab, asked)
+        measure_controls(controlled[0], asked)
 
 
 def test_a_constant_score_has_no_rank_spearman():

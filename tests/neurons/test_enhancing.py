@@ -93,15 +93,15 @@ def whole_after(patch):
     """For every task tuned: did each weight come back bit for bit?"""
     whole, inner = [], enhancing._enhance_task
 
-    def outer(lab, *told):
-        state = lab.bench.neurons.model.state_dict()
+    def outer(session, *told):
+        state = session.neurons.model.state_dict()
         before = {name: tensor.clone() for name, tensor in state.items()}
         try:
-            return inner(lab, *told)
+            return inner(session, *told)
         finally:
-            after = lab.bench.neurons.model.state_dict()
+            after = session.neurons.model.state_dict()
             whole.append(all(torch.equal(after[name], each) for name, each in before.items()))
-            parameters = list(lab.bench.neurons.model.parameters())
+            parameters = list(session.neurons.model.parameters())
             assert not any(each.requires_grad for each in parameters)
 
     patch.setattr(enhancing, "_enhance_task", outer)
@@ -136,26 +136,26 @@ def test_a_run_killed_between_arms_repeats_none_and_ends_like_one_that_was_not(d
 
 
 @pytest.fixture(scope="module")
-def lab(tmp_path_factory):
+def session(tmp_path_factory):
     """A finished run, opened once."""
     folder = copytree(located(tmp_path_factory), tmp_path_factory.mktemp("asked") / "run")
-    with quick(), open_study(STUDY, folder, None, "") as opened_lab:
-        yield opened_lab
+    with quick(), open_study(STUDY, folder, None, "") as opened:
+        yield opened
 
 
 @pytest.fixture
-def asked(lab, patch):
+def asked(session, patch):
     """Ask a run's ledger: the tasks to be measured. What is measured is not the question here."""
-    (lab.folder / "ledger.jsonl").unlink(missing_ok=True)
+    (session.folder / "ledger.jsonl").unlink(missing_ok=True)
 
-    def measured(asked_, in_lab=lab):
+    def measured(asked_):
         calls = []
 
-        def pretend(lab, asked, task, recall):
+        def pretend(session, asked, task, recall):
             recall({"arm": "located"}, lambda: calls.append(task) or {})
 
         patch.setattr(enhancing, "_enhance_task", pretend)
-        enhance_tasks(in_lab, asked_)
+        enhance_tasks(session, asked_)
         return calls
 
     return measured
@@ -198,12 +198,12 @@ def test_other_neurons_are_another_question():
 
 
 @pytest.mark.parametrize("field", ["find_on", "judge_on"])
-def test_other_examples_under_the_same_name_are_measured_anew(asked, lab, patch, field):
+def test_other_examples_under_the_same_name_are_measured_anew(asked, session, patch, field):
     """As if the file that a task's examples come from was edited between two calls."""
     asked(TUNED)
-    source = lab.source(TASKS[1])
+    source = session.sources[TASKS[1]]
     changed = replace(source, **{field: getattr(source, field)[1:]})
-    patch.setitem(lab.sources, TASKS[1], changed)
+    patch.setitem(session.sources, TASKS[1], changed)
     assert asked(TUNED) == list(TASKS)
 
 
@@ -216,7 +216,7 @@ def test_other_examples_under_the_same_name_are_measured_anew(asked, lab, patch,
     ids=lambda value: "" if isinstance(value, str) else next(iter(value)),
 )
 def test_mistakes_are_told_before_a_model_is_loaded(run, patch, wrong, said):
-    patch.setattr(studies.NeuronLab, "bench", property(lambda lab: pytest.fail("loaded")))
+    patch.setattr(studies.NeuronSession, "meters", property(lambda session: pytest.fail("loaded")))
     with pytest.raises(UserError) as refused:
         enhance_located(run, Enhancing(**wrong))
     assert said in str(refused.value)

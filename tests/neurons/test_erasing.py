@@ -11,7 +11,7 @@ from caploc.errors import UnknownName, UserError
 from caploc.neurons.erasure import ACTIVE_ON, erase
 from caploc.neurons.locating import locate
 from caploc.neurons.options import LAYERS, LOCATED, OWN, Erasing, NeuronStudy, Rule
-from caploc.neurons.study import NeuronLab
+from caploc.neurons.study import NeuronSession
 from caploc.progress import Silent
 
 pytestmark = pytest.mark.slow  # whole studies
@@ -182,6 +182,6 @@ def test_neurons_of_ones_own_choice_are_erased_in_place_of_the_located(planted, 
 
 
 def test_a_neuron_that_the_model_lacks_is_refused_before_it_is_loaded(run, monkeypatch):
-    monkeypatch.setattr(NeuronLab, "bench", property(lambda lab: pytest.fail("loaded")))
+    monkeypatch.setattr(NeuronSession, "meters", property(lambda session: pytest.fail("loaded")))
     with pytest.raises(UnknownName, match="L9N0"):
         erase(run(), Erasing(neurons=("L9N0",)))

@@ -7,10 +7,11 @@ import numpy as np
 import pytest
 from planted_models import SHARING, TWO
 
+from caploc.measurement import Meters
+from caploc.neurons.engine import Erasure, NeuronEngine
 from caploc.neurons.erasure import Eraser, tabulate_arms
-from caploc.neurons.finding import score_cache
 from caploc.neurons.options import BOTTOM, LAYERS, LOCATED, OWN, RANDOM, Erasing, Rule
-from caploc.neurons.study import NeuronBench
+from caploc.options import Mode
 from caploc.progress import Silent
 from caploc.store import Store
 from worlds.planted_neurons import PlantedNeurons
@@ -24,19 +25,21 @@ LIMIT = 60
 @pytest.fixture(scope="module")
 def eraser(planted, tmp_path_factory):
     """What erases the neurons found in a planted model; rows are measured once for all tests."""
-    folder, benches = tmp_path_factory.mktemp("erased"), {}
+    folder, opened = tmp_path_factory.mktemp("erased"), {}
 
-    def make(plan=TWO, task="warm", rule=None, **asked):
+    def make(plan=TWO, task="warm", rule=None, mode="zero", **asked):
         model = planted(plan)
-        if plan not in benches:
-            store = Store(folder / str(len(benches)) / "rows.sqlite")
-            benches[plan] = NeuronBench(model.engine, model.neurons, store, score_cache(folder))
+        if (plan, mode) not in opened:
+            source, store = model.source(task), Store(folder / str(len(opened)) / "rows.sqlite")
+            cut = Erasure(Mode(mode), examples={source.name: source.requests})
+            engine = NeuronEngine(model.engine, model.neurons)
+            opened[plan, mode] = Meters(engine, store, intervention=cut)
         found = model.find(folder, task=task, rule=rule)
-        return Eraser(benches[plan], Erasing(limit=LIMIT, **asked), found, Silent())
+        return Eraser(opened[plan, mode], Erasing(limit=LIMIT, **asked), found, Silent())
 
     yield make
-    for bench in benches.values():
-        bench.store.close()
+    for meters in opened.values():
+        meters.store.close()
 
 
 def of(erased, arm):
@@ -70,7 +73,7 @@ def test_no_others_neurons_leave_out_what_others_have(planted, eraser):
     own = eraser(SHARING, "large")
     located = own.found.located
     others = planted(SHARING).truth.needed["warm"]
-    grid = own.bench.neurons.grid
+    grid = own.meters.grid
     mask = np.array([str(grid.component(n)) in others for n in range(len(located))])
     assert (located & mask).any()
     sets = {name: chosen for name, _, chosen in replace(own, others=mask).arms()}
@@ -162,12 +165,12 @@ def test_what_was_not_measured_is_not_beaten(planted, eraser):
 def test_rows_that_are_stored_are_not_measured_again(planted, eraser):
     model = planted(PlantedNeurons(needed=3, seed=9))
     one, source = eraser(model.plan, draws=5), model.source("warm")
-    assert one.bench.cost.rows == 0
+    assert one.meters.cost.rows == 0
     one.erase(source)
     # by both outcomes, the intact model and 12 arms
-    assert one.bench.cost.rows == LIMIT * 2 * (1 + 12)
+    assert one.meters.cost.rows == LIMIT * 2 * (1 + 12)
     one.erase(source)
-    assert one.bench.cost.rows == LIMIT * 2 * (1 + 12)
+    assert one.meters.cost.rows == LIMIT * 2 * (1 + 12)
 
 
 def test_the_table_of_arms_says_what_was_lost(planted, eraser):

@@ -1,17 +1,15 @@
 """Neurons cut: every mode against the same done by hand, through both engines."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 import torch
 
 from caploc.engine.api import Ask
 from caploc.engine.batch import BatchEngine
-from caploc.engine.encoding import RequestEncoder
+from caploc.measurement import Meters
 from caploc.models.proof import columns_zeroed
-from caploc.neurons.engine import Cutter, NeuronEngine
-from caploc.neurons.study import NeuronBench
+from caploc.neurons.engine import Erasure, NeuronEngine
+from caploc.options import Mode
 from caploc.store import Store
 from caploc.tasks.catalog import load_task
 from caploc.tasks.task import Generate, LogLikelihood, options_json
@@ -21,6 +19,9 @@ TEXTS = ["12+34=", "sort 3 1 2:", "the cat", "7+8="]
 REQUESTS = [
     *(Generate(text, SHORT) for text in TEXTS),
     *(LogLikelihood(text, answer) for text in TEXTS for answer in ("46", "1 2 3")),
+]
+REFERENCE = [
+    LogLikelihood(*text) for text in (("3+4=", "7"), ("11+25=", "36"), ("the dog", " barks at"))
 ]
 
 
@@ -32,30 +33,30 @@ def engines(demo):
     return {"packed": packed, "plain": plain}
 
 
-@pytest.fixture(scope="module")
-def reference(demo):
-    wording = RequestEncoder(demo.model, demo.tokenizer)
-    texts = [("3+4=", "7"), ("11+25=", "36"), ("the dog", " barks at")]
-    return [wording.spans(LogLikelihood(*text))[0] for text in texts]
-
-
 def some(neurons, share, seed=0):
     """A random share of the neurons."""
     return np.random.default_rng(seed).random(neurons.grid.size) < share
 
 
-def asks(masks):
+def erasure(mode, texts=REFERENCE):
+    return Erasure(Mode(mode), examples={"demo/addition": texts})
+
+
+def asks(masks, mode="zero"):
+    task = load_task("demo/addition")
+    (source,) = erasure(mode).sources(task).of(0, [None])
     return [
-        Ask((number, part), request, mask)
+        Ask((number, part), request, mask, source)
         for number, mask in enumerate(masks)
         for part, request in enumerate(REQUESTS)
     ]
 
 
-def responses(engine, masks):
-    found = {answer.key: answer for batch in engine.answer(asks(masks)) for answer in batch}
+def responses(engine, masks, mode="zero"):
+    asked = asks(masks, mode)
+    found = {answer.key: answer for batch in engine.answer(asked) for answer in batch}
     assert len(found) == len(masks) * len(REQUESTS)
-    return [found[ask.key].response for ask in asks(masks)]
+    return [found[ask.key].response for ask in asked]
 
 
 def alike(found, expected):
@@ -69,10 +70,6 @@ def alike(found, expected):
     return True
 
 
-def cutting(engine, neurons, mode="zero", reference=()):
-    return NeuronEngine(engine, Cutter.of(neurons, mode, reference))
-
-
 def intact(engine):
     return responses(engine, [np.zeros(engine.grid.size, dtype=bool)])
 
@@ -81,7 +78,7 @@ def intact(engine):
 def test_zero_is_the_model_with_those_neurons_weights_zeroed(engines, neurons, kind):
     masks = [some(neurons, share, seed) for seed, share in enumerate((0.03, 0.3))]
     before = intact(engines[kind])
-    found = responses(cutting(engines[kind], neurons), masks)
+    found = responses(NeuronEngine(engines[kind], neurons), masks)
     for number, mask in enumerate(masks):
         with columns_zeroed(neurons.projections, neurons.grid, torch.from_numpy(mask)):
             truth = intact(engines["plain"])
@@ -90,7 +87,7 @@ def test_zero_is_the_model_with_those_neurons_weights_zeroed(engines, neurons, k
         assert mine != before
     # what the engine remembers of cut models, and of the intact one, changes neither
     assert alike(intact(engines[kind]), before)
-    assert alike(responses(cutting(engines[kind], neurons), masks), found)
+    assert alike(responses(NeuronEngine(engines[kind], neurons), masks), found)
 
 
 def test_log_probabilities_are_those_of_a_plain_forward_pass(engines, neurons, demo):
@@ -104,14 +101,14 @@ def test_log_probabilities_are_those_of_a_plain_forward_pass(engines, neurons, d
     count = len(span.continuation)
     expected = sum(logprobs[place - count, gold] for place, gold in enumerate(span.continuation))
     asked = [Ask((0, 0), request, mask)]
-    ((answer,),) = cutting(engines["packed"], neurons).answer(asked)
+    ((answer,),) = NeuronEngine(engines["packed"], neurons).answer(asked)
     assert answer.response.logprob == pytest.approx(float(expected), abs=1e-4)
 
 
 @pytest.mark.parametrize("mode", ["zero", "mean"])
-def test_cutting_nothing_changes_nothing(engines, neurons, reference, mode):
-    engine = cutting(engines["packed"], neurons, mode, reference)
-    assert alike(responses(engine, [some(neurons, 0)]), intact(engines["packed"]))
+def test_cutting_nothing_changes_nothing(engines, neurons, mode):
+    engine = NeuronEngine(engines["packed"], neurons)
+    assert alike(responses(engine, [some(neurons, 0)], mode), intact(engines["packed"]))
 
 
 def handed_on(neurons, spans):
@@ -152,21 +149,22 @@ class Instead:
 
 
 @pytest.mark.parametrize("kind", ["packed", "plain"])
-def test_the_mean_is_over_all_positions_of_the_reference(engines, neurons, reference, kind):
+def test_the_mean_is_over_all_positions_of_the_reference(engines, neurons, kind):
     mask = some(neurons, 0.2)
-    mean = torch.cat(handed_on(neurons, reference)).mean(0)
+    spans = [span for text in REFERENCE for span in engines[kind].encoder.spans(text)]
+    mean = torch.cat(handed_on(neurons, spans)).mean(0)
     with Instead(neurons, mask, mean):
         truth = intact(engines["plain"])
-    found = responses(cutting(engines[kind], neurons, "mean", reference), [mask])
+    found = responses(NeuronEngine(engines[kind], neurons), [mask], "mean")
     assert alike(found, truth)
-    assert found != responses(cutting(engines[kind], neurons), [mask])
+    assert found != responses(NeuronEngine(engines[kind], neurons), [mask])
 
 
 def test_nothing_is_left_on_the_model_by_an_answer_that_is_not_finished(engines, neurons, demo):
     def hooks():
         return [len(module._forward_pre_hooks) for module in demo.model.modules()]
 
-    engine, before = cutting(engines["packed"], neurons), hooks()
+    engine, before = NeuronEngine(engines["packed"], neurons), hooks()
     answering = engine.answer(asks([some(neurons, 0.1)]))
     next(answering)
     assert hooks() != before
@@ -174,27 +172,16 @@ def test_nothing_is_left_on_the_model_by_an_answer_that_is_not_finished(engines,
     assert hooks() == before
 
 
-def test_other_ways_of_cutting_never_share_rows(engines, neurons, reference, tmp_path):
+def test_other_ways_of_cutting_never_share_rows(engines, neurons, tmp_path):
     task = load_task("demo/addition")
+    engine = NeuronEngine(engines["packed"], neurons)
     with Store(tmp_path / "rows.sqlite") as store:
-        bench = NeuronBench.of(engines["packed"], store, tmp_path)
-        shorter = [replace(reference[0], inputs=reference[0].inputs[:-1]), *reference[1:]]
-        ways = [("zero", ()), ("mean", reference), ("mean", shorter)]
-        meters = [bench.meter(task, *way) for way in ways]
-        assert len({meter.question for meter in meters}) == len(ways)
-        assert bench.meter(task, "mean", reference) is meters[1]
-        assert bench.meter(task) is meters[0]
 
+        def question(mode, texts=()):
+            meters = Meters(engine, store, intervention=erasure(mode, texts))
+            assert meters.meter(task) is meters.meter(task)
+            return next(iter(meters.known)).mode
 
-def test_reference_activations_are_recorded_once(engines, reference, tmp_path, monkeypatch):
-    calls = []
-    real = Cutter.of.__func__
-    monkeypatch.setattr(
-        Cutter, "of", classmethod(lambda cls, *told: calls.append(told) or real(cls, *told))
-    )
-    with Store(tmp_path / "rows.sqlite") as store:
-        bench = NeuronBench.of(engines["packed"], store, tmp_path)
-        for _ in range(2):
-            for name in ("addition", "sorting"):
-                bench.meter(load_task(f"demo/{name}"), "mean", reference)
-    assert len(calls) == 1
+        found = [question("zero"), question("mean", REFERENCE), question("mean", REFERENCE[1:])]
+    assert found[0] == "neurons zero" and len(set(found)) == 3
+    assert all(each.startswith("neurons mean of ") for each in found[1:])

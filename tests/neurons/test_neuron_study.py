@@ -9,10 +9,8 @@ import pytest
 from caploc.declaration import ModelOptions
 from caploc.errors import CaplocError, UnknownName, UserError
 from caploc.neurons.options import Attribution, Controlling, Enhancing, Erasing, NeuronStudy, Rule
-from caploc.neurons.study import NeuronLab, TaskSource, open_study, read_study
+from caploc.neurons.study import open_study, read_study
 from caploc.options import TaskOptions
-from caploc.store import Store
-from caploc.tasks.catalog import load_task
 from worlds import DEMO
 
 ANOTHER = {
@@ -121,25 +119,10 @@ def test_a_folder_of_another_study_is_refused(tmp_path):
         read_study(tmp_path)
 
 
-def test_data_are_read_before_the_model(tmp_path, monkeypatch):
-    """Both fail here; the cheaper one must fail first."""
-    order = []
-    task = load_task("demo/sorting")
-    unread = TaskSource("none", task, [], task, task, [])
-    monkeypatch.setattr(
-        "caploc.neurons.study.load_source", lambda *told: order.append("data") or unread
-    )
-    with Store(tmp_path / "rows.sqlite") as store:
-        lab = NeuronLab(STUDY, store, tmp_path)
-        with pytest.raises(AssertionError, match="something was loaded"):
-            lab.bench  # noqa: B018
-    assert order == ["data", "data"]
-
-
 def test_a_model_that_has_changed_since_is_refused(tmp_path, monkeypatch):
     """Its neurons would be others than those that the folder's files name."""
     monkeypatch.undo()  # here the model and its data are read
-    with open_study(STUDY, tmp_path, None, "") as lab:
+    with open_study(STUDY, tmp_path, None, "") as session:
         (tmp_path / "neurons.json").write_text(json.dumps(ANOTHER))
         with pytest.raises(UserError, match="has changed since neurons were located in"):
-            _ = lab.bench
+            _ = session.meters

@@ -17,7 +17,7 @@ import numpy as np
 
 from caploc.declaration import Allowed
 from caploc.engine.encoding import Span
-from caploc.errors import BadOption, pick
+from caploc.errors import BadOption
 from caploc.folder import CONTROLS
 from caploc.naming import is_file
 from caploc.neurons.erasure import Eraser
@@ -43,22 +43,13 @@ from caploc.neurons.sets import (
     rank_correlation,
     within,
 )
-from caploc.neurons.study import NeuronLab, reopen_study
+from caploc.neurons.study import NeuronSession, reopen_study
 from caploc.progress import Progress
 from caploc.stats.threshold import best
-from caploc.tasks.catalog import check_task_name
 from caploc.tasks.task import Rolling
 
 OWN, EXCHANGED, PLAIN = "its own", "answers exchanged", "plain text"
 Row = dict[str, Any]
-
-
-def check_controls(lab: NeuronLab, asked: Controlling) -> None:
-    """Refuse what is not the run's, before anything is loaded."""
-    for task in asked.tasks:
-        pick(dict.fromkeys(lab.study.tasks), task, "task of the run")
-    if asked.plain is not None and not is_file(Path(asked.plain)):
-        check_task_name(asked.plain, lab.study.options)
 
 
 def exchange_answers(spans: Sequence[Span]) -> list[Span]:
@@ -85,44 +76,46 @@ def exchange_answers(spans: Sequence[Span]) -> list[Span]:
 class ControlledRun:
     """A run's neurons and what they are held against; scores and rows are kept with the run's."""
 
-    lab: NeuronLab
+    session: NeuronSession
     asked: Controlling
 
     @cached_property
     def tasks(self) -> list[str]:
         """The tasks that are looked at, of those that have a neuron."""
-        return self.lab.with_neurons(self.asked.tasks, "hold against others")
+        return self.session.with_neurons(self.asked.tasks, "hold against others")
 
     @cached_property
     def plain_text(self) -> TaskNeurons | None:
-        plain, lab = self.asked.plain, self.lab
+        plain, session = self.asked.plain, self.session
         if plain is None:
             return None
         if not is_file(Path(plain)):
-            return lab.locate(PLAIN, lab.spans(plain))
+            return session.locate(PLAIN, session.spans(plain))
         lines = Path(plain).read_text(encoding="utf-8").splitlines()
-        texts = [line for line in lines if line.strip()][: lab.study.examples]
-        wording = lab.bench.wording
-        return lab.locate(PLAIN, [s for text in texts for s in wording.spans(Rolling(text))])
+        texts = [line for line in lines if line.strip()][: session.study.examples]
+        wording = session.wording
+        return session.locate(PLAIN, [s for text in texts for s in wording.spans(Rolling(text))])
 
     def found(self, task: str) -> Iterator[tuple[str, TaskNeurons]]:
         """Find the neurons of every control of a task, the task's own first."""
-        lab, own = self.lab, self.lab.study.attribution
-        spans = lab.spans(task)
-        yield OWN, lab.found(task)
-        yield EXCHANGED, lab.locate(EXCHANGED, exchange_answers(spans))
+        session, own = self.session, self.session.study.attribution
+        spans = session.spans(task)
+        yield OWN, session.found(task)
+        yield EXCHANGED, session.locate(EXCHANGED, exchange_answers(spans))
         if self.plain_text is not None:
             yield PLAIN, self.plain_text
         for method in self.asked.methods:
             if method != own.method:
-                yield f"by {method}", lab.locate(task, spans, replace(own, method=method))
+                yield f"by {method}", session.locate(task, spans, replace(own, method=method))
 
     def erase(self, task: str, found: TaskNeurons, chosen: Chosen) -> Row:
         """Measure what a task loses without some neurons, and without others as many in layers."""
         asked = self.asked
         erasing = Erasing(draws=asked.draws, limit=asked.limit, seed=asked.seed)
-        eraser = Eraser(self.lab.bench, erasing, replace(found, located=chosen), self.lab.progress)
-        erased = eraser.erase(self.lab.source(task), (LOCATED, LAYERS))
+        eraser = Eraser(
+            self.session.meters, erasing, replace(found, located=chosen), self.session.progress
+        )
+        erased = eraser.erase(self.session.sources[task], (LOCATED, LAYERS))
         own, drawn = erased.located, [lost.logprob.as_dict() for lost in erased.of_arm(LAYERS)]
         return {
             "logprob": own.logprob.as_dict(),
@@ -132,7 +125,7 @@ class ControlledRun:
 
     def held_against(self, task: str) -> tuple[list[Row], Row]:
         """Hold every control's neurons, as many, against a task's; and what none of them has."""
-        main = self.lab.found(task)
+        main = self.session.found(task)
         size = float(main.located.mean())
         rows: list[Row] = []
         left = main.located.copy()
@@ -155,12 +148,12 @@ class ControlledRun:
 
     def sweep(self) -> Iterator[Row]:
         """Choose at every sigma, and measure overlap within, across and what erasing costs."""
-        study = self.lab.study
+        study = self.session.study
         for sigma in self.asked.sigmas:
             rule = replace(study.rule, sigma=sigma, share=None, votes=None)
-            grid = self.lab.bench.neurons.grid
+            grid = self.session.neurons.grid
             sets = {
-                task: np.stack([rule.choose(part, grid) for part in self.lab.found(task).parts])
+                task: np.stack([rule.choose(part, grid) for part in self.session.found(task).parts])
                 for task in study.tasks
             }
             for task in self.tasks:
@@ -169,7 +162,7 @@ class ControlledRun:
                 chosen = commonality_set(own, study.least)
                 row = {"task": task, "sigma": sigma, "neurons": int(chosen.sum())}
                 row |= {"within": within(own).rates[COMPARED].as_dict(), "across": across}
-                cost = self.erase(task, self.lab.found(task), chosen) if chosen.any() else {}
+                cost = self.erase(task, self.session.found(task), chosen) if chosen.any() else {}
                 yield {"logprob": None, "metric": None, "at_random": None} | row | cost
 
 
@@ -182,24 +175,24 @@ def measure_controls(
     allowed: Allowed | None = None,
 ) -> Reported:
     """Hold the neurons of a finished `locate` against controls; write `controls.json`."""
-    with reopen_study(folder, progress, allowed) as lab:
-        check_controls(lab, asked)
-        work = ControlledRun(lab, asked)
+    plain = () if asked.plain is None or is_file(Path(asked.plain)) else (asked.plain,)
+    with reopen_study(folder, progress, allowed, tasks=asked.tasks, others=plain) as session:
+        work = ControlledRun(session, asked)
         rows: list[Row] = []
         left: list[Row] = []
         for task in work.tasks:
             found, own = work.held_against(task)
             rows, left = [*rows, *found], [*left, own]
         results = {
-            "model": lab.study.model.name,
+            "model": session.study.model.name,
             "generic": asked.plain,
             "judged": asked.limit or "all",
             "arms": rows,
             "specific": left,
             "sigmas": sorted(work.sweep(), key=lambda row: (row["task"], row["sigma"])),
-            "cost": lab.bench.cost.as_dict(),
+            "cost": session.meters.cost.as_dict(),
         }
-        title = f"Controls of the neurons of {lab.study.model.name}"
+        title = f"Controls of the neurons of {session.study.model.name}"
         shown = controls_exhibits(results)
         return report(folder / CONTROLS, results, shown, title, command, page="controls")
 

@@ -6,9 +6,9 @@ position, of prompt and answer alike.
 Passes are with gradients or without, in batches that are halved when one does not fit into memory.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from typing import Any, TypeVar
 
@@ -21,7 +21,8 @@ from torch.nn.utils.rnn import pad_sequence
 from torch.utils.checkpoint import checkpoint
 from transformers import PreTrainedModel
 
-from caploc.engine.api import Answer, Ask
+from caploc.cache import COMPACT, digest
+from caploc.engine.api import Answer, Ask, Source
 from caploc.engine.batch import BatchEngine
 from caploc.engine.encoding import Span
 from caploc.engine.planning import MOST_ROWS, BatchSizer
@@ -30,30 +31,31 @@ from caploc.models.cutting import Projections, Replacement, knocked_out
 from caploc.models.hooks import forward_as, temporary_hooks
 from caploc.models.placement import input_device
 from caploc.models.projections import decoder_layers, text_config
-from caploc.neurons.model import Chosen, NeuronGrid, NeuronModel, find_sites
+from caploc.modes import Intervention, Sources
+from caploc.neurons.model import NeuronGrid, NeuronModel, as_neurons, find_sites
 from caploc.options import ZERO
-from caploc.tasks.task import Request
+from caploc.tasks.task import Request, Task
 
 
 @dataclass(frozen=True)
-class Cutter:
-    """Replaces what neurons hand on: by zero, or by a `replacement`."""
+class Erasure(Intervention):
+    """What neurons hand on once they are erased: zero, or their mean over a task's `examples`.
 
-    neurons: NeuronModel
-    replacement: Replacement | None = None
+    These are, by the name of a task, prompts with their gold answers. Rows of neurons are kept
+    apart from those of heads by their question.
+    """
 
-    @classmethod
-    def of(cls, neurons: NeuronModel, mode: str, reference: Sequence[Span]) -> "Cutter":
-        """Record what the mode needs of the reference examples: prompts and gold answers."""
-        if mode == ZERO:
-            return cls(neurons)
-        texts = [span.inputs for span in reference]
-        means = mean_outputs(neurons.model, neurons.projections, neurons.grid, texts)
-        return cls(neurons, lambda layer, handed: means[layer].to(handed))  # type: ignore[union-attr]
+    examples: Mapping[str, Sequence[Request]] = field(default_factory=dict)
 
-    def cut(self, chosen: Chosen) -> AbstractContextManager[None]:
-        masks = torch.from_numpy(np.ascontiguousarray(chosen))[None]
-        return knocked_out(self.neurons.projections, self.neurons.grid, masks, self.replacement)
+    def sources(self, task: Task) -> Sources:
+        if self.mode.name == ZERO:
+            return Sources("neurons zero", lambda _, requests: [None] * len(requests))
+        texts = tuple(self.examples[task.name])
+        read = digest({"texts": [asdict(text) for text in texts]}, COMPACT)
+        source = Source(texts, mean=True)
+        return Sources(
+            f"neurons {self.mode.name} of {read}", lambda _, requests: [source] * len(requests)
+        )
 
 
 @dataclass(frozen=True)
@@ -61,11 +63,17 @@ class NeuronEngine:
     """Answers asks whose masks are sets of neurons, one set after another."""
 
     inner: BatchEngine[Any]
-    cutter: Cutter
+    loaded: NeuronModel
+    means: dict[Source, Replacement] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, inner: BatchEngine[Any]) -> "NeuronEngine":
+        """Find and prove the neurons of a model that is loaded."""
+        return cls(inner, as_neurons(inner.loaded, whole=False))
 
     @property
     def grid(self) -> NeuronGrid:
-        return self.cutter.neurons.grid
+        return self.loaded.grid
 
     def misfit(self, request: Request) -> str | None:
         return self.inner.misfit(request)
@@ -76,12 +84,28 @@ class NeuronEngine:
     def answer(self, asks: Iterable[Ask]) -> Iterator[list[Answer]]:
         """Answer every ask once; those of one set of neurons together."""
         intact = np.zeros(self.inner.grid.size, dtype=bool)
-        sets: dict[bytes, list[Ask]] = {}
+        sets: dict[tuple[bytes, Source | None], list[Ask]] = {}
         for ask in asks:
-            sets.setdefault(ask.knocked_out.tobytes(), []).append(ask)
+            sets.setdefault((ask.knocked_out.tobytes(), ask.source), []).append(ask)
         for members in sets.values():
-            with self.cutter.cut(members[0].knocked_out):
-                yield from self.inner.answer([replace(ask, knocked_out=intact) for ask in members])
+            with self.cut(members[0]):
+                plain = [replace(ask, knocked_out=intact, source=None) for ask in members]
+                yield from self.inner.answer(plain)
+
+    def cut(self, ask: Ask) -> AbstractContextManager[None]:
+        """Cut the neurons of an ask, for a block."""
+        masks = torch.from_numpy(np.ascontiguousarray(ask.knocked_out))[None]
+        instead = None if ask.source is None else self.replacement(ask.source)
+        return knocked_out(self.loaded.projections, self.grid, masks, instead)
+
+    def replacement(self, source: Source) -> Replacement:
+        """Average what neurons hand on over the texts of a source, once."""
+        if source not in self.means:
+            spans = [span for text in source.texts for span in self.inner.encoder.spans(text)]
+            texts, model = [span.inputs for span in spans], self.loaded
+            means = mean_outputs(model.model, model.projections, model.grid, texts)
+            self.means[source] = lambda layer, handed: means[layer].to(handed)  # type: ignore[union-attr]
+        return self.means[source]
 
 
 # What a pass keeps of a token on the way to its gradients, about: vectors in each layer as wide as

@@ -17,14 +17,13 @@ from jaxtyping import Float64
 
 from caploc.cache import Cache, digest
 from caploc.contents import restore
-from caploc.cost import Cost
 from caploc.declaration import Allowed
 from caploc.engine.batch import BatchEngine
 from caploc.engine.encoding import Span
 from caploc.errors import BadOption
 from caploc.files import whole_folder
 from caploc.folder import ENHANCEMENT, LEDGER, ROWS
-from caploc.measurement import Meter
+from caploc.measurement import Meters
 from caploc.models.loading import CutModel
 from caploc.neurons.engine import gold_means
 from caploc.neurons.erasure import Effects
@@ -42,7 +41,7 @@ from caploc.neurons.report import (
     write_interval,
     write_number,
 )
-from caploc.neurons.study import NeuronLab, TaskSource, outcomes_under, reopen_study
+from caploc.neurons.study import NeuronSession, TaskSource, outcomes_of, reopen_study
 from caploc.neurons.training import (
     TuningArm,
     TuningFit,
@@ -55,7 +54,7 @@ from caploc.neurons.weights import tune_neurons
 from caploc.progress import Progress
 from caploc.stats import Interval, JsonRecord, paired_interval, plain_value
 from caploc.stats.chance import specificity
-from caploc.store import Question, Store
+from caploc.store import Store
 
 METRIC, GOLD = "metric", "gold log-probability"
 Outcomes = Float64[np.ndarray, " examples"]
@@ -229,11 +228,11 @@ def enhance_located(
     """
     if save and LOCATED not in asked.arms:
         raise BadOption(f"--save writes the arm {LOCATED!r}; name that arm.")
-    with reopen_study(folder, progress, allowed) as lab:
-        check_tunable(lab.study.model)
-        found, model = enhance_tasks(lab, asked), lab.study.model.name
+    with reopen_study(folder, progress, allowed, tasks=asked.tasks) as session:
+        check_tunable(session.study.model)
+        found, model = enhance_tasks(session, asked), session.study.model.name
         if save:
-            save_tuned(lab, asked.recipe, found, save)
+            save_tuned(session, asked.recipe, found, save)
         results = {"model": model, "enhancing": asdict(asked), "tasks": found}
         gained = list_gains(found), list_gains(found, RANDOM)
         title = (
@@ -246,59 +245,61 @@ def enhance_located(
         return report(folder / ENHANCEMENT, results, shown, title, command, [line], "enhancement")
 
 
-def enhance_tasks(lab: NeuronLab, asked: Enhancing) -> dict[str, Any]:
+def enhance_tasks(session: NeuronSession, asked: Enhancing) -> dict[str, Any]:
     """Enhance every task; each arm is kept as it ends, and taken from there the next time.
 
     Raises UserError if no neuron is located for any of the tasks.
     """
-    cache = Cache(lab.folder / LEDGER)
-    tasks = lab.with_neurons(asked.tasks, "tune")
-    question = {"recipe": asdict(asked.recipe), "texts": _texts(lab, asked)}
-    question |= {"model": lab.bench.neurons.fingerprint, "dtype": lab.bench.neurons.dtype}
+    cache = Cache(session.folder / LEDGER)
+    tasks = session.with_neurons(asked.tasks, "tune")
+    question = {"recipe": asdict(asked.recipe), "texts": _texts(session, asked)}
+    question |= {"model": session.neurons.fingerprint, "dtype": session.neurons.dtype}
 
     def recall(task: str, arm: dict[str, Any], tune: Callable[[], Any]) -> dict[str, Any]:
         found: dict[str, Any] = cache.recall(question | {"enhanced": task} | arm, tune)
         return found
 
-    return {task: _enhance_task(lab, asked, task, partial(recall, task)) for task in tasks}
+    return {task: _enhance_task(session, asked, task, partial(recall, task)) for task in tasks}
 
 
-def save_tuned(lab: NeuronLab, recipe: TuningRecipe, found: Results, target: Path) -> None:
+def save_tuned(session: NeuronSession, recipe: TuningRecipe, found: Results, target: Path) -> None:
     """Write, in a folder of its own below `target`, the model with a task's tuned neurons in place.
 
     They are tuned once more at the rate that was best; plain transformers load the folder. Raises
     StoreFailed if the disk refuses.
     """
-    loaded = lab.bench.neurons
+    loaded = session.neurons
     for task, result in found.items():
         (fit,) = (arm["fit"] for arm in result["arms"] if arm["arm"] == LOCATED)
         once = replace(recipe, rates=(fit["rate"],))
-        lessons = make_lessons(lab.source(task).lessons(lab.bench.wording), once)
-        with tune_neurons(loaded.model, lab.found(task).located) as tunable:
+        lessons = make_lessons(session.sources[task].lessons(session.wording), once)
+        with tune_neurons(loaded.model, session.found(task).located) as tunable:
             what = f"tuning {task} to save"
-            find_best_rate(loaded.model, tunable, lessons, once, lab.progress, what)
+            find_best_rate(loaded.model, tunable, lessons, once, session.progress, what)
             with whole_folder(target / task.replace("/", "-")) as stage:
                 loaded.model.save_pretrained(stage)
                 loaded.tokenizer.save_pretrained(stage)
 
 
-def _texts(lab: NeuronLab, asked: Enhancing) -> str:
+def _texts(session: NeuronSession, asked: Enhancing) -> str:
     """Name every token that is trained or judged on: a task's file may be edited."""
-    wording = lab.bench.wording
+    wording = session.wording
     tokens = {}
-    for task in lab.study.tasks:
-        source = lab.source(task)
+    for task in session.study.tasks:
+        source = session.sources[task]
         spans = [*source.spans(wording), *source.judged_spans(wording, asked.limit)]
         tokens[task] = [asdict(span) for span in spans]
     return digest(tokens)
 
 
-def _enhance_task(lab: NeuronLab, asked: Enhancing, task: str, recall: Recall) -> dict[str, Any]:
+def _enhance_task(
+    session: NeuronSession, asked: Enhancing, task: str, recall: Recall
+) -> dict[str, Any]:
     """Tune one task's neurons with its examples, beside the other arms.
 
     The task is judged by its own metric, and every task by its gold answers' probability.
     """
-    found, model, seed = lab.found(task), lab.bench.neurons, asked.recipe.seed
+    found, model, seed = session.found(task), session.neurons, asked.recipe.seed
     arms = make_arms(
         found.located,
         model.grid,
@@ -306,32 +307,34 @@ def _enhance_task(lab: NeuronLab, asked: Enhancing, task: str, recall: Recall) -
         draws=asked.draws,
         seed=seed,
     )
-    wording, source = lab.bench.wording, lab.source(task)
-    gold = {name: lab.source(name).judged_spans(wording, asked.limit) for name in lab.study.tasks}
+    wording, source = session.wording, session.sources[task]
+    gold = {
+        name: session.sources[name].judged_spans(wording, asked.limit)
+        for name in session.study.tasks
+    }
 
     def measure(loaded: CutModel) -> Measured:
         judged = {(name, GOLD): gold_means(loaded.model, spans) for name, spans in gold.items()}
-        return {(task, METRIC): measure_outcomes(lab, loaded, source, asked.limit), **judged}
+        return {(task, METRIC): measure_outcomes(session, loaded, source, asked.limit), **judged}
 
     lessons = source.lessons(wording)
-    how: dict[str, Any] = {"progress": lab.progress, "recall": recall}
+    how: dict[str, Any] = {"progress": session.progress, "recall": recall}
     return enhance(model, lessons, measure, arms, asked.recipe, **how).as_dict()
 
 
 def measure_outcomes(
-    lab: NeuronLab, loaded: CutModel, source: TaskSource, limit: int | None
+    session: NeuronSession, loaded: CutModel, source: TaskSource, limit: int | None
 ) -> np.ndarray:
     """Measure each judging example's outcome with the model as it is now; nothing of it is kept.
 
     The engine is made anew, because what an engine has learnt of a model holds for its weights; so
     are the rows.
     """
-    engine, examples = BatchEngine(loaded, lab.study.model.batch_size), source.judge_on[:limit]
-    task, intact = source.judging, np.zeros(loaded.grid.size, dtype=bool)
+    examples, nothing = source.judge_on[:limit], np.zeros(loaded.grid.size, dtype=bool)
     with TemporaryDirectory() as place, Store(Path(place) / ROWS) as store:
-        question = Question("tuned", loaded.dtype, task.name, task.version, task.metric.kind)
-        meter = Meter(engine, store, task, question, Cost())
-        return outcomes_under(meter, intact, examples, lab.progress, f"{source.name}, tuned")
+        meters = Meters(BatchEngine(loaded, session.study.model.batch_size), store)
+        meter, what = meters.meter(source.judging), f"{source.name}, tuned"
+        return outcomes_of(meter.under(nothing, examples, session.progress, what))
 
 
 def describe_tuning(asked: Enhancing) -> str:

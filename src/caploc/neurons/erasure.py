@@ -15,11 +15,10 @@ import numpy as np
 from jaxtyping import Float64
 
 from caploc.declaration import Allowed
-from caploc.errors import pick
 from caploc.folder import ERASURE
-from caploc.measurement import Meter
+from caploc.measurement import Meter, Meters
 from caploc.neurons.finding import TaskNeurons
-from caploc.neurons.model import Chosen
+from caploc.neurons.model import Chosen, NeuronModel
 from caploc.neurons.options import (
     ACTIVE,
     BOTTOM,
@@ -46,14 +45,12 @@ from caploc.neurons.report import (
     write_number,
 )
 from caploc.neurons.study import (
-    NeuronBench,
-    NeuronLab,
+    NeuronSession,
     TaskSource,
-    outcomes_under,
+    outcomes_of,
     read_located,
     reopen_study,
 )
-from caploc.options import ZERO
 from caploc.progress import Progress
 from caploc.result import Score
 from caploc.stats import Interval, JsonRecord, mean_interval
@@ -145,7 +142,7 @@ class Eraser:
     Without `activity` no arm is matched by it, without the neurons of `others` none is its own.
     """
 
-    bench: NeuronBench
+    meters: Meters[NeuronModel]
     asked: Erasing
     found: TaskNeurons
     progress: Progress
@@ -155,7 +152,7 @@ class Eraser:
     def arms(self) -> list[tuple[str, int, Chosen]]:
         """List name, number and neurons of every arm."""
         located, seed = self.found.located, self.asked.seed
-        grid, moments = self.bench.neurons.grid, self.found.moments
+        grid, moments = self.meters.grid, self.found.moments
         drawn = {
             RANDOM: random_sets(located, None, self.asked.draws, seed=seed),
             LAYERS: random_sets(located, grid, self.asked.draws, seed=seed),
@@ -174,7 +171,7 @@ class Eraser:
 
     def erase(self, source: TaskSource, arms: Sequence[str] = KNOWN_ARMS) -> Erased:
         """Measure what a judging task loses under some arms."""
-        meters, examples = self.meters(source), source.judge_on[: self.asked.limit]
+        meters, examples = self.measures(source), source.judge_on[: self.asked.limit]
         nothing = self.found.located & False
         intact = self.outcomes(meters, nothing, examples)
         told = []
@@ -200,8 +197,8 @@ class Eraser:
 
         `random` is what it loses without others as many in each layer, mean over some draws.
         """
-        grid = self.bench.neurons.grid
-        columns, meters = self.found.ordered, self.meters(source)
+        grid = self.meters.grid
+        columns, meters = self.found.ordered, self.measures(source)
         likely = {"logprob": meters["logprob"]}
         examples = source.judge_on[: self.asked.limit]
         nothing = self.found.located & False
@@ -221,20 +218,18 @@ class Eraser:
             curve.append({"dose": dose, "neurons": count, **lost, "random": random})
         return curve
 
-    def meters(self, source: TaskSource) -> dict[str, Meter]:
+    def measures(self, source: TaskSource) -> dict[str, Meter]:
         """Meter the judging task by its own metric, and by the gold answer's probability."""
-        mode = self.asked.mode
-        reference = [] if mode == ZERO else source.spans(self.bench.wording)
         tasks = {"metric": source.judging, "logprob": source.gold}
-        return {name: self.bench.meter(task, mode, reference) for name, task in tasks.items()}
+        return {name: self.meters.meter(task) for name, task in tasks.items()}
 
     def outcomes(
         self, meters: dict[str, Meter], neurons: Chosen, examples: Sequence[int]
     ) -> dict[str, Outcomes]:
         """Measure each example's outcomes with some neurons erased; NaN where there is none."""
         return {
-            name: outcomes_under(
-                meter, neurons, examples, self.progress, f"{meter.task.name}, erased"
+            name: outcomes_of(
+                meter.under(neurons, examples, self.progress, f"{meter.task.name}, erased")
             )
             for name, meter in meters.items()
         }
@@ -268,19 +263,19 @@ def erase(
     allowed: Allowed | None = None,
 ) -> Reported:
     """Erase the neurons of every task of a finished `locate`; write `erasure.json`."""
-    with reopen_study(folder, progress, allowed) as lab:
-        for task in asked.tasks:
-            pick(dict.fromkeys(lab.study.tasks), task, "task of the run")
+    with reopen_study(
+        folder, progress, allowed, tasks=asked.tasks, others=asked.others, mode=asked.mode
+    ) as session:
         if asked.neurons:  # a mistake in a name shows before the model is loaded
             read_located(folder).grid.mask(asked.neurons)
-        model = lab.study.model.name
-        erased = erase_tasks(lab, asked)
+        model = session.study.model.name
+        erased = erase_tasks(session, asked)
         results: dict[str, Any] = {
             "model": model,
             "mode": asked.mode,
             "neurons": list(asked.neurons) or None,
             "tasks": [each.as_dict() for each in erased],
-            "cost": lab.bench.cost.as_dict(),
+            "cost": session.meters.cost.as_dict(),
         }
         line = (
             f"{'Named' if asked.neurons else 'Located'} neurons are erased ({asked.mode}); losses "
@@ -291,36 +286,35 @@ def erase(
         return report(folder / ERASURE, results, shown, title, command, [line], "erasure")
 
 
-def erase_tasks(lab: NeuronLab, asked: Erasing) -> list[ErasedTask]:
+def erase_tasks(session: NeuronSession, asked: Erasing) -> list[ErasedTask]:
     """Measure what located and judged tasks lose; raises UserError if no neuron is located."""
-    judged = dict.fromkeys((*lab.study.tasks, *asked.others))
-    for task in judged:
-        lab.source(task)  # a mistake in a name shows before anything is measured
     arms = {*asked.arms, *asked.beside}
     done = []
-    chosen = lab.model.grid.mask(asked.neurons) if asked.neurons else None
-    named = asked.tasks or lab.study.tasks
-    for task in lab.with_neurons(asked.tasks, "erase") if chosen is None else named:
-        found = lab.found(task)
+    chosen = session.model.grid.mask(asked.neurons) if asked.neurons else None
+    named = asked.tasks or session.study.tasks
+    for task in session.with_neurons(asked.tasks, "erase") if chosen is None else named:
+        found = session.found(task)
         if chosen is not None:
             found = replace(found, located=chosen)
-        activity = lab.activity(task, ACTIVE_ON) if ACTIVE in arms else None
-        others = join_others(lab, asked, task) if OWN in arms else None
-        eraser = Eraser(lab.bench, asked, found, lab.progress, activity, others)
-        own = eraser.erase(lab.source(task), asked.arms)
+        activity = session.activity(task, ACTIVE_ON) if ACTIVE in arms else None
+        others = join_others(session, asked, task) if OWN in arms else None
+        eraser = Eraser(session.meters, asked, found, session.progress, activity, others)
+        own = eraser.erase(session.sources[task], asked.arms)
         beside = [
-            eraser.erase(lab.source(other), asked.beside) for other in judged if other != task
+            eraser.erase(session.sources[other], asked.beside)
+            for other in session.sources
+            if other != task
         ]
-        doses = eraser.doses(lab.source(task))
+        doses = eraser.doses(session.sources[task])
         done.append(ErasedTask(task, int(found.located.sum()), own, doses, beside))
     return done
 
 
-def join_others(lab: NeuronLab, asked: Erasing, task: str) -> Chosen:
+def join_others(session: NeuronSession, asked: Erasing, task: str) -> Chosen:
     """Join the neurons of all tasks of other kinds."""
     kind = asked.kinds.get(task, task)
-    sets = [lab.found(t).located for t in lab.study.tasks if asked.kinds.get(t, t) != kind]
-    return np.any([lab.found(task).located & False, *sets], axis=0)
+    sets = [session.found(t).located for t in session.study.tasks if asked.kinds.get(t, t) != kind]
+    return np.any([session.found(task).located & False, *sets], axis=0)
 
 
 def erasure_exhibits(tasks: Sequence[Found]) -> list[Exhibit]:

@@ -151,7 +151,7 @@ class TaskNeurons:
         }
 
 
-def deal_subsets(task: str, spans: Sequence[Span], subsets: int) -> list[Sequence[Span]]:
+def deal_subsets(task: str, spans: Sequence[Any], subsets: int) -> list[Sequence[Any]]:
     """Deal a task's examples into disjoint subsets, in the order given.
 
     Raises BadOption if there are fewer than two subsets, or not an example for each.

@@ -29,7 +29,7 @@ from caploc.neurons.report import (
     write_number,
 )
 from caploc.neurons.sets import COMPARED, Cohesion, Overlaps, between, cohesion, rates_between
-from caploc.neurons.study import NeuronLab, open_study, read_located
+from caploc.neurons.study import NeuronSession, open_study, read_located
 from caploc.progress import Progress, tell_once
 from caploc.stats import Interval
 from caploc.stats.chance import count_shared
@@ -54,11 +54,13 @@ class LocatedNeurons:
     erased: Mapping[str, Erased] = field(default_factory=dict)
 
     @classmethod
-    def by(cls, lab: NeuronLab, kinds: Mapping[str, str]) -> "LocatedNeurons":
-        found = {task: lab.found(task) for task in lab.study.tasks}
-        judged = [task for task, each in found.items() if lab.study.judged and each.located.any()]
-        erased = {task: erase_own(lab, task) for task in judged}
-        return cls(lab.model.grid, lab.study.rule, found, kinds, erased)
+    def by(cls, session: NeuronSession, kinds: Mapping[str, str]) -> "LocatedNeurons":
+        found = {task: session.found(task) for task in session.study.tasks}
+        judged = [
+            task for task, each in found.items() if session.study.judged and each.located.any()
+        ]
+        erased = {task: erase_own(session, task) for task in judged}
+        return cls(session.model.grid, session.study.rule, found, kinds, erased)
 
     def overlaps(self) -> Overlaps:
         """Compute the five rates between every two tasks, on the diagonal within each."""
@@ -117,11 +119,11 @@ class LocatedNeurons:
         }
 
 
-def erase_own(lab: NeuronLab, task: str) -> Erased:
+def erase_own(session: NeuronSession, task: str) -> Erased:
     """Measure what a task loses without its neurons, and without others as many in each layer."""
-    asked = Erasing(limit=lab.study.judged, seed=lab.study.seed)
-    eraser = Eraser(lab.bench, asked, lab.found(task), lab.progress)
-    return eraser.erase(lab.source(task), (LOCATED, LAYERS))
+    asked = Erasing(limit=session.study.judged, seed=session.study.seed)
+    eraser = Eraser(session.meters, asked, session.found(task), session.progress)
+    return eraser.erase(session.sources[task], (LOCATED, LAYERS))
 
 
 def locate(
@@ -134,12 +136,12 @@ def locate(
 ) -> Reported:
     """Find the neurons of every task; write `neurons.json` and `report.html`."""
     check_kinds(kinds or {}, study.tasks, "the run", "they are")
-    with open_study(study, folder, progress, command) as lab:
-        located = LocatedNeurons.by(lab, kinds or {})
-        uncovered = lab.model.uncovered
+    with open_study(study, folder, progress, command) as session:
+        located = LocatedNeurons.by(session, kinds or {})
+        uncovered = session.model.uncovered
         for part in uncovered:
-            tell_once(lab.progress, f"Not covered: {part}, with weights that no neuron reads.")
-        model: dict[str, Any] = {"name": study.model.name, "fingerprint": lab.model.fingerprint}
+            tell_once(session.progress, f"Not covered: {part}, with weights that no neuron reads.")
+        model: dict[str, Any] = {"name": study.model.name, "fingerprint": session.model.fingerprint}
         model |= {"uncovered": [*uncovered]} if uncovered else {}
         results = {
             "model": model,

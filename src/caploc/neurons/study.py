@@ -1,6 +1,6 @@
 """A study of neurons, and what every command on neurons works with.
 
-A command opens a folder, finds something with a lab, and writes a file of results and a page.
+A command opens a session, finds something with it, and writes a file of results and a page.
 
 Neurons are found on a task's training examples where it has a training split, and judged on its
 evaluation examples. A task without one gives every other evaluation example to finding, and the
@@ -8,7 +8,7 @@ rest to judging: no example is on both sides.
 """
 
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -18,19 +18,14 @@ from jaxtyping import Float64
 from pydantic import Field
 
 from caploc import designs
-from caploc.cache import COMPACT, digest
 from caploc.contents import read_contents, read_file, restore
-from caploc.cost import Cost
 from caploc.declaration import Allowed, ModelOptions
-from caploc.engine.batch import BatchEngine
 from caploc.engine.encoding import RequestEncoder, Span
 from caploc.errors import BadData, BadOption, UserError, pick
 from caploc.folder import NEURONS, RUN, claim
-from caploc.measurement import Meter, outcomes_by_example
+from caploc.measurement import Meters
 from caploc.models.devices import SPREAD
-from caploc.models.loading import LoadedModel
-from caploc.neurons.cache import ArrayCache
-from caploc.neurons.engine import Batcher, Cutter, NeuronEngine
+from caploc.neurons.engine import Batcher, Erasure, NeuronEngine
 from caploc.neurons.finding import (
     Finder,
     TaskNeurons,
@@ -39,16 +34,17 @@ from caploc.neurons.finding import (
     prepare_scoring,
     score_cache,
 )
-from caploc.neurons.model import Chosen, NeuronGrid, NeuronModel, as_neurons, find_sites
+from caploc.neurons.model import Chosen, NeuronGrid, NeuronModel, find_sites
 from caploc.neurons.options import Attribution, NeuronStudy
 from caploc.neurons.scoring import start_workers
-from caploc.options import ZERO, TaskOptions
+from caploc.options import ZERO, Mode, TaskOptions
 from caploc.progress import Progress, Silent
 from caploc.result import ComponentName, Document, Name, Record, Size
 from caploc.stats.threshold import Scores, Sets
-from caploc.store import Question, Store
-from caploc.tasks.catalog import can_train
-from caploc.tasks.task import Generate, LogLikelihood, Task
+from caploc.store import Row, Store
+from caploc.tasks.catalog import can_train, check_task_name
+from caploc.tasks.harness import digest_data
+from caploc.tasks.task import Generate, LogLikelihood, Request, Task
 from caploc.workers.distributed import ModelIdentity
 
 
@@ -147,6 +143,11 @@ class TaskSource:
     gold: Task
     judge_on: list[int]
 
+    @property
+    def requests(self) -> list[Request]:
+        """What is asked of the finding examples: a prompt and its gold answer each."""
+        return [each for example in self.find_on for each in self.finding.requests(example)]
+
     def spans(self, wording: RequestEncoder) -> list[Span]:
         """Encode prompt and gold answer of the finding examples."""
         return _as_spans(self.finding, self.find_on, wording)
@@ -217,97 +218,53 @@ def load_source(
     return TaskSource(name, finding, [pool[each] for each in drawn], judging, gold, judge_on)
 
 
-@dataclass
-class NeuronBench:
-    """A loaded model, found and proved as heads and as neurons, with its store and scores."""
-
-    engine: BatchEngine[LoadedModel]
-    neurons: NeuronModel
-    store: Store
-    scores: ArrayCache
-    cost: Cost = field(default_factory=Cost)
-    meters: dict[Question, Meter] = field(default_factory=dict)
-    cutters: dict[str, Cutter] = field(default_factory=dict)
-
-    @classmethod
-    def of(cls, engine: BatchEngine[LoadedModel], store: Store, folder: Path) -> "NeuronBench":
-        neurons = as_neurons(engine.loaded, whole=False)
-        return cls(engine, neurons, store, score_cache(folder))
-
-    @property
-    def wording(self) -> RequestEncoder:
-        return self.engine.encoder
-
-    def meter(
-        self,
-        task: Task,
-        mode: str = ZERO,
-        reference: Sequence[Span] = (),
-    ) -> Meter:
-        """Make the meter of a task whose masks are sets of neurons, cut by `mode`.
-
-        `reference` are the examples whose mean activations stand in. There is one meter a question,
-        so that no row is counted twice.
-        """
-        way = f"neurons {mode}"
-        if mode != ZERO:
-            spans = [[list(span.inputs), list(span.continuation)] for span in reference]
-            way += f" of {digest({'spans': spans}, COMPACT)}"
-        if way not in self.cutters:
-            self.cutters[way] = Cutter.of(self.neurons, mode, reference)
-        loaded = self.engine.loaded
-        question = Question(
-            loaded.fingerprint, loaded.dtype, task.name, task.version, task.metric.kind, way
-        )
-        if question not in self.meters:
-            engine = NeuronEngine(self.engine, self.cutters[way])
-            self.meters[question] = Meter(engine, self.store, task, question, self.cost)
-        return self.meters[question]
-
-
-def outcomes_under(
-    meter: Meter, chosen: Chosen, examples: Sequence[int], progress: Progress, what: str
-) -> Float64[np.ndarray, " examples"]:
-    """Measure each example's outcome with some neurons cut; NaN where there is none."""
-    known = outcomes_by_example(meter.under(chosen, examples, progress, what))
-    return np.array([known.get(example, np.nan) for example in examples])
+def outcomes_of(rows: Sequence[Row]) -> Float64[np.ndarray, " examples"]:
+    """List the outcome of each row; NaN where there is none."""
+    return np.array([row.outcome for row in rows])
 
 
 @dataclass
-class NeuronLab:
-    """A study's model, store and tasks; everything found is found once."""
+class NeuronSession:
+    """A study of neurons at work: its tasks' examples, the rows, and what was found.
+
+    Whatever is found is found once; the model is loaded when something is asked of it. `mode` says
+    how neurons are erased.
+    """
 
     study: NeuronStudy
     store: Store
     folder: Path
-    progress: Progress = field(default_factory=Silent)
-    sources: dict[str, TaskSource] = field(default_factory=dict)
+    progress: Progress
+    sources: dict[str, TaskSource]
+    mode: str = ZERO
     kept: dict[str, TaskNeurons] = field(default_factory=dict)
     scored: ModelIdentity[NeuronGrid] | None = None  # whose neurons workers have scored
 
     @cached_property
-    def bench(self) -> NeuronBench:
-        """The model, loaded when it is first needed: data are checked before.
+    def meters(self) -> Meters[NeuronModel]:
+        """Meter tasks under sets of neurons.
 
-        Raises UserError if it is not the model whose neurons lie in the folder.
+        Raises UserError if the model is not the one whose neurons lie in the folder.
         """
-        for task in self.study.tasks:
-            self.source(task)
-        bench = NeuronBench.of(self.study.model.engine(), self.store, self.folder)
-        self.check_same(bench.neurons.fingerprint)
-        return bench
+        engine = NeuronEngine.of(self.study.model.engine())
+        self.check_same(engine.loaded.fingerprint)
+        examples = {name: source.requests for name, source in self.sources.items()}
+        return Meters(engine, self.store, intervention=Erasure(Mode(self.mode), examples=examples))
+
+    @property
+    def neurons(self) -> NeuronModel:
+        """The model, loaded and proved."""
+        return self.meters.engine.loaded
 
     @property
     def model(self) -> NeuronModel | ModelIdentity[NeuronGrid]:
         """The model whose neurons are found: its grid, and what tells it from others."""
-        return self.scored or self.bench.neurons
+        return self.scored or self.neurons
 
     @cached_property
     def wording(self) -> RequestEncoder:
-        """What encodes examples; no weights are read for it where workers have them."""
-        if (model := self.study.model).workers is None:
-            return self.bench.wording
-        return RequestEncoder(model.weights().empty, model.tokenizer())
+        """What encodes examples; no weights are read for it."""
+        return RequestEncoder(self.study.model.weights().empty, self.study.model.tokenizer())
 
     def check_same(self, own: str) -> None:
         """Refuse, by a UserError, a model that is not the one whose neurons were located."""
@@ -320,21 +277,13 @@ class NeuronLab:
                 f"{self.folder}; run `caploc neurons locate` into a new folder."
             )
 
-    def source(self, task: str) -> TaskSource:
-        if task not in self.sources:
-            study = self.study
-            self.sources[task] = load_source(
-                study.model, task, study.options, study.examples, study.seed
-            )
-        return self.sources[task]
-
     def spans(self, task: str) -> list[Span]:
-        return self.source(task).spans(self.wording)
+        return self.sources[task].spans(self.wording)
 
     def finder(self, attribution: Attribution | None = None) -> Finder:
         """Make what finds neurons, by the study's score or another."""
         study, asked = self.study, attribution or self.study.attribution
-        model = self.model if asked == study.attribution else self.bench.neurons
+        model = self.model if asked == study.attribution else self.neurons
         batcher = None
         if isinstance(model, NeuronModel):
             batcher = Batcher(model.model, study.model.batch_size)
@@ -372,8 +321,6 @@ class NeuronLab:
 
     def with_neurons(self, tasks: Sequence[str], purpose: str) -> list[str]:
         """List those of some tasks (none: all) that have a neuron; raises UserError if none has."""
-        for task in tasks:
-            pick(dict.fromkeys(self.study.tasks), task, "task of the run")
         asked = tasks or self.study.tasks
         found = [task for task in asked if self.found(task).located.any()]
         if not found:
@@ -386,20 +333,48 @@ class NeuronLab:
 
 @contextmanager
 def open_study(
-    study: NeuronStudy, folder: Path, progress: Progress | None, command: str
-) -> Iterator[NeuronLab]:
-    """Claim a study's folder, and open what is needed to work on it."""
+    study: NeuronStudy,
+    folder: Path,
+    progress: Progress | None,
+    command: str,
+    *,
+    others: Sequence[str] = (),
+    mode: str = ZERO,
+) -> Iterator[NeuronSession]:
+    """Check a study, load its tasks and `others`, and open its folder.
+
+    A mistake leaves no folder behind.
+    """
     study.check()
-    with claim(folder, asdict(study) | {"kind": "neurons"}, command) as store:
-        yield NeuronLab(study, store, folder, progress or Silent())
+    for name in others:
+        check_task_name(name, study.options)
+    sources = {
+        name: load_source(study.model, name, study.options, study.examples, study.seed)
+        for name in dict.fromkeys((*study.tasks, *others))
+    }
+    for name in study.tasks:
+        deal_subsets(name, sources[name].find_on, study.subsets)
+    data = digest_data([source.judging for source in sources.values()])
+    with claim(folder, asdict(study) | {"kind": "neurons"}, command, data) as store:
+        yield NeuronSession(study, store, folder, progress or Silent(), sources, mode)
 
 
+@contextmanager
 def reopen_study(
-    folder: Path, progress: Progress | None, allowed: Allowed | None
-) -> AbstractContextManager[NeuronLab]:
-    """Open the folder of a finished `locate` again."""
+    folder: Path,
+    progress: Progress | None,
+    allowed: Allowed | None,
+    *,
+    tasks: Sequence[str],
+    others: Sequence[str] = (),
+    mode: str = ZERO,
+) -> Iterator[NeuronSession]:
+    """Open the folder of a finished `locate` again; raises UnknownName for `tasks` not of it."""
     study, command = read_study(folder, allowed)
-    return open_study(study, folder, progress, command)
+    for task in tasks:
+        pick(dict.fromkeys(study.tasks), task, "task of the run")
+    with open_study(study, folder, progress, command, others=others, mode=mode) as session:
+        yield session
 
 
 def read_study(folder: Path, allowed: Allowed | None = None) -> tuple[NeuronStudy, str]:
