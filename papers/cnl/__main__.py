@@ -17,7 +17,7 @@ from typing import Any, get_args
 from caploc import console
 from caploc.cache import Cache
 from caploc.errors import BadOption, CaplocError
-from caploc.folder import LEDGER, read_json
+from caploc.folder import LEDGER, package_versions, read_json, write_json
 from caploc.models.loading import LoadedModel, load_model
 from caploc.naming import placed
 from caploc.neurons.enhancing import enhance_located
@@ -25,9 +25,9 @@ from caploc.neurons.finding import score_cache
 from caploc.neurons.locating import locate
 from caploc.neurons.model import NeuronModel, as_neurons
 from caploc.neurons.options import Attribution, NeuronStudy
-from caploc.neurons.report import write_result
 from caploc.neurons.study import load_source, open_study
 from caploc.options import TaskOptions
+from caploc.result import SCHEMA
 from caploc.stats import plain_value
 from papers.cnl.erasing import erase_equal
 from papers.cnl.fact_study import FactStudy
@@ -89,7 +89,8 @@ class Experiments:
     def write(self) -> list[Exhibit]:
         """Write the numbers, and a page of what they say."""
         self.numbers = plain_value(self.numbers)
-        write_result(self.folder / NUMBERS, self.numbers, self.command)
+        told = {"command": self.command, "versions": package_versions()}
+        write_json(self.folder / NUMBERS, {"schema": SCHEMA, **self.numbers, **told})
         exhibits = list_tables(self.numbers)
         write_all(exhibits, self.folder, self.preset.about, f"    {self.command}\n\n{WORDS}")
         return exhibits
@@ -106,7 +107,7 @@ class Experiments:
 
     def locate(self, study: NeuronStudy, place: Path) -> Any:
         kinds = {task: kind for task, kind in self.preset.kinds.items() if task in study.tasks}
-        return self.measure(partial(locate, kinds=kinds), study, place)
+        return self.measure(partial(locate, kinds=kinds), study, place).as_dict()
 
     def located(self) -> None:
         """Neurons by the paper's threshold and by an equal share (rows 11 to 15 and 21)."""
@@ -132,7 +133,8 @@ class Experiments:
             self.locate(preset.start, place)
         found: dict[str, Any] = {}
         for seed in preset.seeds:  # each takes minutes to hours
-            found[str(seed)] = self.measure(enhance_located, place, preset.enhancing(seed))["tasks"]
+            tuned = self.measure(enhance_located, place, preset.enhancing(seed))
+            found[str(seed)] = tuned.as_dict()["tasks"]
             self.numbers["enhancement"] = found
             self.write()
 

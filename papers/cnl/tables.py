@@ -4,10 +4,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from caploc.neurons.enhancing import GOLD, METRIC, changes_by_arm
+from caploc.neurons.enhancing import GOLD, METRIC
 from papers.cnl.editing import MEASURES as EDITED
 from papers.cnl.fidelity import ARMS
-from papers.cnl.verdicts import MOST, NAMES, all_runs, judge_claims
+from papers.cnl.verdicts import MOST, NAMES, all_runs, changes_by_arm, judge_claims
 from papers.exhibits import NOTHING, Exhibit, Value, dots, drawn, interval, of_draws
 
 Found = Mapping[str, Any]

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from caploc.neurons.enhancing import GOLD, changes_by_arm
+from caploc.neurons.enhancing import GOLD
 from caploc.neurons.options import LOCATED, RANDOM
 from papers.exhibits import Value, span
 
@@ -67,6 +67,16 @@ def all_runs(enhanced: Mapping[str, Mapping[str, Found]]) -> Iterator[tuple[str,
     for seed, tasks in enhanced.items():
         for task, result in tasks.items():
             yield seed, task, result
+
+
+def changes_by_arm(result: Found, task: str, measure: str) -> dict[str, list[Any]]:
+    """List the changes of each arm's draws on a task, as far as they were measured."""
+    found: dict[str, list[Any]] = {}
+    for arm in result["arms"]:
+        for each in arm["changes"]:
+            if (each["task"], each["measure"]) == (task, measure):
+                found.setdefault(arm["arm"], []).append(each)
+    return found
 
 
 def judge_claims(numbers: Mapping[str, Any]) -> list[Claim]:

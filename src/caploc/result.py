@@ -59,7 +59,7 @@ class Record(BaseModel):
 class Document(Record):
     """A whole file, which says its schema."""
 
-    schema_: int = Field(SCHEMA, alias="schema")
+    schema_: int = Field(default=SCHEMA, alias="schema")
 
 
 class Score(Record):

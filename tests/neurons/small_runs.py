@@ -1,6 +1,5 @@
 """Small runs on the demo model that several modules of tests start from, each made once."""
 
-import json
 from contextlib import contextmanager
 from dataclasses import replace
 from shutil import copytree
@@ -81,8 +80,7 @@ def counted(patch, module, name):
 
 def lasting(result):
     """What two runs of one command must have in common, as the file has it."""
-    told = json.loads(json.dumps(result))
-    return without(told, {"command", "versions", "seconds", "cost"})
+    return without(result, {"command", "versions", "seconds", "cost"})
 
 
 def without(told, names):
@@ -107,6 +105,6 @@ def tuned(factory):
     if "tuned" not in MADE:
         folder = copytree(located(factory), factory.mktemp("tuned") / "run")
         with quick():
-            found = enhance_located(folder, TUNED, command="caploc neurons enhance")
-        MADE["tuned"] = (folder, *found)
+            found, exhibits = enhance_located(folder, TUNED, command="caploc neurons enhance")
+        MADE["tuned"] = folder, found, exhibits
     return MADE["tuned"]

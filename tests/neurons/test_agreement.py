@@ -3,8 +3,7 @@ from itertools import permutations
 import numpy as np
 import pytest
 
-from caploc.errors import BadOption, UnknownName
-from caploc.neurons.sets import cohesion, orders
+from caploc.neurons.sets import cohesion
 
 NAMES = ["gsm", "meta", "code", "emotion", "imdb"]
 KINDS = {"gsm": "math", "meta": "math", "code": "program", "emotion": "text", "imdb": "text"}
@@ -65,20 +64,3 @@ def test_missing_entries_are_left_out():
     values[0, 2] = np.nan
     found = cohesion(values, NAMES, KINDS)
     assert found.separability == pytest.approx(np.nanmean(entries(values)))
-
-
-def test_many_datasets_are_reordered_at_random_the_true_order_first():
-    found = orders(9, seed=0)
-    assert found.shape == (10_000, 9)
-    assert found[0].tolist() == list(range(9))
-    assert (np.sort(found, axis=1) == np.arange(9)).all()
-    assert len(orders(5, seed=0)) == 120
-
-
-def test_what_is_no_matrix_of_datasets_is_refused():
-    with pytest.raises(BadOption, match="got 2 x 3"):
-        cohesion(np.ones((2, 3)), NAMES, KINDS)
-    with pytest.raises(BadOption, match="2 rows and 5 datasets"):
-        cohesion(np.ones((2, 2)), NAMES, KINDS)
-    with pytest.raises(UnknownName, match="no kind for the dataset 'gsm8k'"):
-        cohesion(np.ones((1, 1)), ["gsm8k"], KINDS)

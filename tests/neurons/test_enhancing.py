@@ -12,10 +12,9 @@ from small_runs import STUDY, TASKS, TUNED, counted, lasting, located, quick, tu
 from caploc.errors import UserError
 from caploc.neurons import enhancing
 from caploc.neurons import study as studies
-from caploc.neurons.enhancing import GOLD, enhance_located, enhance_tasks, list_gains
+from caploc.neurons.enhancing import GOLD, enhance_located, enhance_tasks
 from caploc.neurons.options import Enhancing
 from caploc.neurons.study import open_study
-from caploc.neurons.training import TuningArm
 from caploc.stats.chance import FEWEST
 
 pytestmark = pytest.mark.slow  # whole studies
@@ -42,12 +41,12 @@ def done(tmp_path_factory):
 
 def of(result, task, name):
     """The arms of one name."""
-    return [arm for arm in result["tasks"][task]["arms"] if arm["arm"] == name]
+    return [arm for arm in result.tasks[task].arms if arm.arm == name]
 
 
 def gold(arm, task):
     """An arm's change of a task's log-probability."""
-    (change,) = [c for c in arm["changes"] if (c["task"], c["measure"]) == (task, GOLD)]
+    (change,) = [c for c in arm.changes if (c.task, c.measure) == (task, GOLD)]
     return change
 
 
@@ -59,18 +58,9 @@ def test_the_matrix_is_what_the_arms_say(done):
         (own,) = of(result, row[0], "located")
         for judged, cell in zip(TASKS, row[1:], strict=True):
             change = gold(own, judged)
-            assert change["change"]["mean"] == pytest.approx(change["after"] - change["before"])
-            drawn = [gold(arm, judged)["change"]["mean"] for arm in of(result, row[0], RANDOM)]
-            assert cell == f"{change['change']['mean']:z.3f} ({np.mean(drawn):z.3f})"
-
-
-def test_arms_left_out_gain_nothing_known(done):
-    _, result, _ = done
-    kept = {
-        task: each | {"arms": [a for a in each["arms"] if a["arm"] == "none"], "controls": []}
-        for task, each in result["tasks"].items()
-    }
-    assert set(list_gains(kept).values()) == {None}
+            assert change.change.mean == pytest.approx(change.after - change.before)
+            drawn = [gold(arm, judged).change.mean for arm in of(result, row[0], RANDOM)]
+            assert cell == f"{change.change.mean:z.3f} ({np.mean(drawn):z.3f})"
 
 
 def test_draws_are_tuned_at_the_rate_that_is_best_for_the_first(done):
@@ -85,7 +75,7 @@ def test_a_second_call_tunes_nothing(done, patch):
     calls = counted(patch, enhancing, "find_best_rate")
     again, _ = enhance_located(folder, TUNED, command="another")
     assert not calls
-    assert lasting(again) == lasting(result) and again["command"] == "another"
+    assert lasting(again.as_dict()) == lasting(result.as_dict()) and again.command == "another"
     assert json.loads((folder / "enhancement.json").read_text())["command"] == "another"
 
 
@@ -132,7 +122,7 @@ def test_a_run_killed_between_arms_repeats_none_and_ends_like_one_that_was_not(d
     went_on = tuned_arms(patch)
     resumed, _ = enhance_located(run, TUNED)
     assert len(begun) == 4 and len(went_on) == 2 * (1 + FEWEST) - 3 and went_on[0] == begun[3]
-    assert whole == [True, True, True] and lasting(resumed) == lasting(done[1])
+    assert whole == [True, True, True] and lasting(resumed.as_dict()) == lasting(done[1].as_dict())
 
 
 @pytest.fixture(scope="module")
@@ -175,26 +165,6 @@ def test_whatever_changes_a_number_is_measured_anew(asked, other):
     assert asked(TUNED) == list(TASKS)
     assert asked(other) == list(TASKS)
     assert asked(TUNED) == asked(other) == []
-
-
-def test_fewer_tasks_are_no_other_question(asked):
-    assert asked(replace(TUNED, tasks=TASKS[1:])) == [TASKS[1]]
-    assert asked(TUNED) == [TASKS[0]]
-
-
-def test_more_draws_and_other_arms_keep_those_that_were_tuned(asked):
-    assert asked(TUNED) == list(TASKS)
-    assert asked(replace(TUNED, draws=6)) == asked(replace(TUNED, arms=("located",))) == []
-
-
-def test_other_neurons_are_another_question():
-    sets = [np.array([True, False]), np.array([False, True]), None]
-    questions = [TuningArm("located", chosen).question() for chosen in sets]
-    questions += [
-        TuningArm("located", sets[0], 1).question(),
-        TuningArm("lora", sets[0]).question(),
-    ]
-    assert len({str(each) for each in questions}) == 5
 
 
 @pytest.mark.parametrize("field", ["find_on", "judge_on"])

@@ -1,6 +1,5 @@
 """Located neurons erased: the task is lost, others are not, and random neurons cost nothing."""
 
-import json
 from dataclasses import replace
 
 import numpy as np
@@ -64,9 +63,10 @@ def test_random_neurons_cost_nothing_and_are_beaten(planted, eraser):
     for lost in own.arms[1:]:
         assert lost.score == 1 and lost.metric.mean == 0
         assert abs(lost.logprob.mean) < 0.01
-    assert own.beats() is own.beats(RANDOM) is True
-    assert own.metric.located == 1 and own.metric.random == 0
-    assert own.logprob.pooled_gain > 100 and own.logprob.p == pytest.approx(1 / 7)
+    assert own.beats_every_layer_matched_draw is own.beats_every_uniform_draw is True
+    held = own.logprob_specificity
+    assert own.metric_specificity.excess.mean == 1
+    assert held.pooled_gain > 100 and held.p == pytest.approx(1 / 7)
 
 
 def test_no_others_neurons_leave_out_what_others_have(planted, eraser):
@@ -106,13 +106,13 @@ def test_doses_follow_the_strengths_the_strongest_first(planted, eraser):
     ranked = sorted(strengths, key=strengths.get, reverse=True)
     assert [str(model.grid.component(column)) for column in one.found.ordered] == ranked
     for point, count in zip(curve, (1, 3, 6), strict=True):
-        assert point["neurons"] == count
+        assert point.neurons == count
         right = model.truth.right("warm", ranked[:count])[:LIMIT].mean()
-        assert point["metric"]["mean"] == pytest.approx(1 - right)
-    assert curve[-1]["metric"]["mean"] == 1
-    losses = [point["logprob"]["mean"] for point in curve]
+        assert point.metric.mean == pytest.approx(1 - right)
+    assert curve[-1].metric.mean == 1
+    losses = [point.logprob.mean for point in curve]
     assert losses == sorted(losses)
-    assert all(abs(point["random"]["mean"]) < 0.2 * losses[-1] for point in curve)
+    assert all(abs(point.random.mean) < 0.2 * losses[-1] for point in curve)
 
 
 def test_the_lowest_scores_are_the_most_negative_or_the_smallest(planted, eraser):
@@ -154,12 +154,8 @@ def test_at_their_mean_yes_and_no_are_said_alike(planted, eraser):
 def test_what_was_not_measured_is_not_beaten(planted, eraser):
     """No draw of an arm is no evidence."""
     erased = eraser().erase(planted(TWO).source("large"), (LOCATED, LAYERS))
-    assert erased.beats() is False
-    assert erased.beats(RANDOM) is None
-    told = json.loads(json.dumps(erased.as_dict(), allow_nan=False))
-    assert told["beats_every_layer_matched_draw"] is False
-    assert told["beats_every_uniform_draw"] is None
-    assert told["logprob_specificity"]["per_item"] is None
+    assert erased.beats_every_layer_matched_draw is False
+    assert erased.beats_every_uniform_draw is None
 
 
 def test_rows_that_are_stored_are_not_measured_again(planted, eraser):
@@ -175,7 +171,7 @@ def test_rows_that_are_stored_are_not_measured_again(planted, eraser):
 
 def test_the_table_of_arms_says_what_was_lost(planted, eraser):
     own = eraser().erase(planted(TWO).source("warm"))
-    table = tabulate_arms({"warm": own.as_dict()})
+    table = tabulate_arms({"warm": own})
     (row,) = (dict(zip(table.columns, row, strict=True)) for row in table.rows)
     assert "random as active" not in row  # where activity is not known
     assert row["intact"].startswith("1.000 ± ") and row["located erased"] == "0.000"
@@ -183,6 +179,6 @@ def test_the_table_of_arms_says_what_was_lost(planted, eraser):
     assert row["bottom"] == "1.000" and row["beats every draw"] == "yes"
     assert row["log-probability lost"].startswith(f"{own.located.logprob.mean:.3f} (")
     # in nats: draws that cost next to nothing have next to no standard deviation to count in
-    excess = own.logprob.excess
+    excess = own.logprob_specificity.excess
     told = f"{excess.mean:.3f} ({excess.low:.3f} to {excess.high:.3f})"
-    assert own.logprob.pooled_gain > 100 and row["more than in the same layers"] == told
+    assert own.logprob_specificity.pooled_gain > 100 and row["more than in the same layers"] == told

@@ -1,6 +1,5 @@
 """Exactly the planted neurons are found: by several scores and rules, however many there are."""
 
-import json
 from itertools import permutations
 
 import numpy as np
@@ -92,9 +91,9 @@ def test_scores_are_as_far_apart_as_the_strengths(planted, tmp_path):
     np.testing.assert_allclose(ratios, np.mean(ratios), rtol=1e-3)
     ranked = sorted(strengths, key=strengths.get, reverse=True)
     assert [str(model.grid.component(column)) for column in found.ordered] == ranked
-    told = found.as_dict(model.grid, Rule())
-    assert [row["neuron"] for row in told["neurons"]] == ranked
-    assert [row["votes"] for row in told["neurons"]] == [100] * 5
+    told = described(model, found)
+    assert [row.neuron for row in told.neurons] == ranked
+    assert [row.votes for row in told.neurons] == [100] * 5
 
 
 def test_integrated_gradients_of_a_layer_sum_to_what_its_planted_neurons_are_worth(
@@ -120,8 +119,7 @@ def test_neurons_that_speak_against_the_answer_count_only_without_their_sign(pla
     # those of the largest scores come first, whatever their sign
     sizes = [abs(found.moments.mean[column]) for column in found.ordered]
     assert sizes == sorted(sizes, reverse=True)
-    rows = found.as_dict(model.grid, Rule(absolute=True))["neurons"]
-    assert [abs(row["score"]) for row in rows] == sizes
+    assert [abs(row.score) for row in described(model, found).neurons] == sizes
 
 
 def test_more_neurons_than_can_lie_so_far_out_are_not_found_by_sigma(planted, tmp_path):
@@ -132,6 +130,10 @@ def test_more_neurons_than_can_lie_so_far_out_are_not_found_by_sigma(planted, tm
     share = model.find(tmp_path, rule=Rule(share=5 / 128))
     assert model.names(share.located) == set(model.truth.needed["warm"])
     assert model.find(tmp_path, rule=Rule(3.0)).located.sum() == 5
+
+
+def described(model, found):
+    return LocatedNeurons(model.grid, Rule(), {"warm": found}, {}).task("warm")
 
 
 def located(model, folder, rule=None):
@@ -146,25 +148,25 @@ def test_two_capabilities_are_each_their_own(planted, tmp_path):
     assert (two.cohesion().cohesion, two.cohesion().separability) == (1, 0)
     for task in two.found:
         assert two.found[task].within().rates["largest"].mean == 1
-        assert two.apart(task).mean == 0
+        assert two.task(task).across.mean == 0
 
 
 def test_shared_neurons_are_what_two_capabilities_overlap_by(planted, tmp_path):
     two = located(planted(SHARING), tmp_path)
     overlaps = two.overlaps().rates
-    assert overlaps["largest"][0, 1] == pytest.approx(3 / 9)
-    assert overlaps["iou"][0, 1] == pytest.approx(3 / 15)
+    assert overlaps["largest"][0][1] == pytest.approx(3 / 9)
+    assert overlaps["iou"][0][1] == pytest.approx(3 / 15)
 
 
 def test_tasks_are_told_apart_where_intervals_say_so(planted, tmp_path):
     """Two subsets make one pair, which has no interval; four do."""
     model = planted(TWO)
-    assert located(model, tmp_path).separate("warm") is None
+    assert located(model, tmp_path).task("warm").separate is None
     four = {task: model.find(tmp_path, task=task, subsets=4) for task in ("warm", "large")}
-    assert LocatedNeurons(model.grid, Rule(), four, {}).separate("warm") is True
+    assert LocatedNeurons(model.grid, Rule(), four, {}).task("warm").separate is True
     same = {"warm": four["warm"], "again": four["warm"]}
-    assert LocatedNeurons(model.grid, Rule(), same, {}).separate("warm") is False
-    assert LocatedNeurons(model.grid, Rule(), {"warm": four["warm"]}, {}).separate("warm") is None
+    assert LocatedNeurons(model.grid, Rule(), same, {}).task("warm").separate is False
+    assert described(model, four["warm"]).separate is None
 
 
 def test_subsets_are_disjoint_parts_and_their_figures_add_up(planted, tmp_path):
@@ -225,15 +227,6 @@ def test_a_neuron_may_miss_in_some_subsets(planted, tmp_path):
         chosen = finder.find("warm", spans, 6, least=least).located
         np.testing.assert_array_equal(chosen, votes >= needed)
     assert (votes == 6).sum() < (votes >= 1).sum()
-
-
-def test_an_empty_set_is_undefined_not_zero(planted, tmp_path):
-    model = planted(TWO)
-    found = model.find(tmp_path, rule=Rule(60.0))
-    told = json.loads(json.dumps(found.as_dict(model.grid, Rule(60.0)), allow_nan=False))
-    assert told["neurons"] == [] and told["share"] == 0
-    assert told["within"]["rates"]["iou"]["mean"] is None
-    assert [point[1:] for point in told["curve"]] == [[None, None]] * len(told["curve"])
 
 
 @pytest.mark.parametrize(

@@ -42,7 +42,7 @@ class Counting(Silent):
 def done(planted, tmp_path_factory):
     folder, counter = tmp_path_factory.mktemp("run"), Counting()
     result, exhibits = locate(study(planted(TWO)), folder, counter, command="caploc neurons locate")
-    return folder, counter, result, exhibits
+    return folder, counter, result.as_dict(), exhibits
 
 
 def names(task):
@@ -68,7 +68,7 @@ def test_both_tasks_neurons_are_exactly_the_planted_ones(planted, done):
 
 def test_the_page_and_the_file_say_the_same(done):
     folder, _, result, exhibits = done
-    assert json.loads((folder / "neurons.json").read_text()) == json.loads(json.dumps(result))
+    assert json.loads((folder / "neurons.json").read_text()) == result
     page = unescape((folder / "report.html").read_text())
     for exhibit in exhibits:
         assert exhibit.title in page
@@ -78,7 +78,7 @@ def test_the_page_and_the_file_say_the_same(done):
 
 
 def without_cost(result):
-    return {key: value for key, value in json.loads(json.dumps(result)).items()
+    return {key: value for key, value in result.as_dict().items()
             if key not in ("command", "versions")}  # fmt: skip
 
 
@@ -90,7 +90,7 @@ def test_a_run_that_was_stopped_ends_like_one_that_was_not(
     whole = Counting()
     expected, _ = locate(study(planted(TWO)), tmp_path / "whole", whole)
     assert whole.started > 2 * 4 and whole.scored == 2 * EXAMPLES
-    assert list(map(names, expected["tasks"])) == list(map(names, done[2]["tasks"]))
+    assert list(map(names, expected.as_dict()["tasks"])) == list(map(names, done[2]["tasks"]))
     killed = [Counting(1), Counting(5)]
     for each in killed:
         with pytest.raises(KeyboardInterrupt):
@@ -110,9 +110,9 @@ def test_shared_neurons_show_across_tasks(planted, tmp_path, undrawn):
     model = planted(SHARING)
     alike = dict.fromkeys(model.tasks, "sense")
     result, exhibits = locate(study(model), tmp_path, kinds=alike)
-    assert result["cohesion"]["same_kind"] == pytest.approx(3 / 9)
-    assert result["overlaps"]["rates"]["largest"][0][1] == pytest.approx(3 / 9)
-    assert [task["across"]["mean"] for task in result["tasks"]] == pytest.approx([3 / 9, 3 / 9])
+    assert result.cohesion.same_kind == pytest.approx(3 / 9)
+    assert result.overlaps.rates["largest"][0][1] == pytest.approx(3 / 9)
+    assert [task.across.mean for task in result.tasks] == pytest.approx([3 / 9, 3 / 9])
     assert [row[1:] for row in exhibits[-1].rows] == [["1.000", "0.333"], ["0.333", "1.000"]]
 
 
@@ -120,35 +120,15 @@ def test_a_single_task_has_no_other_to_be_held_against(planted, tmp_path):
     model = planted(TWO)
     one = NeuronStudy(model.options, model.tasks[:1], examples=20, judged=0)
     result, exhibits = locate(one, tmp_path)
-    assert result["overlaps"] is result["cohesion"] is None
-    assert result["tasks"][0]["across"] is result["tasks"][0]["separate"] is None
-    assert len(exhibits) == 4 and "overlap across" not in exhibits[0].columns
+    assert result.overlaps is result.cohesion is None
+    assert result.tasks[0].across is result.tasks[0].separate is None
+    assert len(exhibits) == 3 and "overlap across" not in exhibits[0].columns
     assert exhibits[0].rows[0][2] == "6"
 
 
 def test_no_neuron_at_all_is_said_and_written(planted, tmp_path):
     result, exhibits = locate(study(planted(TWO), rule=Rule(60.0)), tmp_path)
-    assert [task["neurons"] for task in result["tasks"]] == [[], []]
-    assert result["cohesion"]["cohesion"] is None
+    assert [task.neurons for task in result.tasks] == [[], []]
+    assert result.cohesion.cohesion is None
     assert [row[2] for row in exhibits[0].rows] == ["0", "0"]
     assert (tmp_path / "report.html").exists()
-
-
-def test_exhibits_hold_the_figures(planted, done):
-    _, _, result, exhibits = done
-    neurons, layers, thresholds, growth, _ = exhibits
-    for row, task in zip(neurons.rows, result["tasks"], strict=True):
-        assert row[:3] == [task["task"], str(EXAMPLES), "6"]
-        assert row[3] == f"{100 * 6 / 2048:.2f}"
-        assert row[-1].split() == [*(each["neuron"] for each in task["neurons"][:4]), "…"]
-        assert row[-2] == "yes"
-        # by chance sets share the sum over layers of k^2 / n
-        expected = sum(count**2 / 512 for count in task["layers"]) / 6
-        assert row[neurons.columns.index("by chance, in layers")] == f"{expected:.3f}"
-    for row, task in zip(layers.rows, result["tasks"], strict=True):
-        assert row[1:] == list(map(str, task["layers"])) and sum(task["layers"]) == 6
-    for row in thresholds.rows:
-        assert "6" in row[1:6]
-        for count, sigma in zip(row[1:6], (3, 4, 5, 6, 8), strict=True):
-            assert int(count) <= 2048 / (1 + sigma**2)
-    assert [row[1] for row in growth.rows] == ["1.000", "1.000"]

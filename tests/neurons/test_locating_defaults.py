@@ -29,16 +29,15 @@ def scored(sizes, **settings):
         (EVEN, {}, 20),
         (FEW, {}, FEW.sum() ** 2 / (FEW**2).sum()),
         (FEW, {"normalised": True}, 20),
-        (np.zeros(20), {}, None),
+        (np.zeros(20), {}, np.nan),
     ],
 )
 def test_a_score_that_few_examples_carry_is_warned_of(sizes, settings, effective):
     found = scored(sizes, **settings)
     located = LocatedNeurons(NeuronGrid((15, 15)), Rule(), {"one": found}, {})
-    (told,) = located.as_dict()["tasks"]
-    expected = effective if effective is None else pytest.approx(effective)
-    assert told["effective_examples"] == expected
-    warned = effective is not None and effective < 4
+    told = located.task("one")
+    assert told.effective_examples == pytest.approx(effective, nan_ok=True)
+    warned = effective < 4
     assert describe_task(told)["examples"] == ("20, weighing as 2" if warned else "20")
 
 
@@ -47,11 +46,11 @@ def test_locating_tells_what_erasing_costs(planted, tmp_path):
     model = planted(TWO)
     study = NeuronStudy(model.options, model.tasks, Attribution("gradient"), examples=40, judged=20)
     result, exhibits = locate(study, tmp_path)
-    for task in result["tasks"]:
-        arms = [arm["arm"] for arm in task["erased"]["arms"]]
+    for task in result.tasks:
+        arms = [lost.arm for lost in task.erased.arms]
         assert arms == ["located", *["random in layers"] * DRAWS]
-        assert task["erased"]["beats_every_layer_matched_draw"] is True
-        assert task["within"]["rates"]["largest"]["low"] == 1
+        assert task.erased.beats_every_layer_matched_draw is True
+        assert task.within.rates["largest"].low == 1
     erasure = exhibits[1]
     assert len(erasure.rows) == 2 and erasure.chart.to_dict()["layer"]
     assert erasure.title in (tmp_path / "report.html").read_text()

@@ -90,21 +90,6 @@ def test_zero_is_the_model_with_those_neurons_weights_zeroed(engines, neurons, k
     assert alike(responses(NeuronEngine(engines[kind], neurons), masks), found)
 
 
-def test_log_probabilities_are_those_of_a_plain_forward_pass(engines, neurons, demo):
-    mask, request = some(neurons, 0.1), REQUESTS[-1]
-    (span,) = engines["packed"].encoder.spans(request)
-    with (
-        torch.inference_mode(),
-        columns_zeroed(neurons.projections, neurons.grid, torch.from_numpy(mask)),
-    ):
-        logprobs = demo.model(torch.tensor([span.inputs])).logits[0].log_softmax(-1)
-    count = len(span.continuation)
-    expected = sum(logprobs[place - count, gold] for place, gold in enumerate(span.continuation))
-    asked = [Ask((0, 0), request, mask)]
-    ((answer,),) = NeuronEngine(engines["packed"], neurons).answer(asked)
-    assert answer.response.logprob == pytest.approx(float(expected), abs=1e-4)
-
-
 @pytest.mark.parametrize("mode", ["zero", "mean"])
 def test_cutting_nothing_changes_nothing(engines, neurons, mode):
     engine = NeuronEngine(engines["packed"], neurons)

@@ -1,6 +1,7 @@
 """Tables, charts and pages of neurons: what is known, what is not, and hostile text."""
 
 from html.parser import HTMLParser
+from math import nan
 
 import pytest
 from hypothesis import given
@@ -20,6 +21,17 @@ from caploc.neurons.report import (
     write_exhibits,
     write_interval,
 )
+from caploc.neurons.result import (
+    ArmLoss,
+    Erased,
+    Tuned,
+    TuningChange,
+    TuningControl,
+    TuningFit,
+    TuningResult,
+)
+from caploc.result import Score
+from caploc.stats import Interval
 
 HOSTILE = (
     "</script><script>alert(1)</script>\"'><img src=x onerror=alert(2)>\x00\x1b\u202e\ud800&lt;"
@@ -27,11 +39,11 @@ HOSTILE = (
 SEEN = HOSTILE.replace("\x00", "␀").replace("\x1b", "␛").replace("\u202e", "⟨U+202E⟩")
 SEEN = SEEN.replace("\ud800", "⟨U+D800⟩")
 DRAWN = {"svg", "g", "path", "line", "text"}  # as many as the labels have room
-NONE = {"mean": None, "low": None, "high": None}
+NONE = Interval(nan, nan, nan, 0)
 
 
-def between(mean, low=None, high=None):
-    return {"mean": mean, "low": low, "high": high}
+def between(mean, low=nan, high=nan):
+    return Interval(mean, low, high, 9)
 
 
 @pytest.mark.parametrize(
@@ -55,7 +67,7 @@ def test_charts_draw_what_is_known_and_nothing_of_nothing():
     points = points_of("a", {"x": between(1.0, 0.5, 2.0), "y": NONE, "z": None})
     assert [(point["series"], point["mean"]) for point in points] == [("x", 1.0)]
     assert chart_points(points, "nats").to_dict()["layer"]
-    cells = [{"row": "a", "column": "b", "value": value} for value in (0.0, None)]
+    cells = [{"row": "a", "column": "b", "value": value} for value in (0.0, nan)]
     curve = [{"series": "a", "x": 1, "y": 0.5}, {"series": "a", "x": 2, "y": None}]
     for nothing in (chart_points([], ""), chart_matrix(cells, ""), chart_curves(curve, "", "")):
         assert nothing is None
@@ -67,7 +79,7 @@ def test_a_column_of_which_nothing_is_known_is_left_out():
 
 
 def test_effects_stand_before_those_of_random_neurons():
-    own = {("a", "a"): 2.1, ("a", "b"): None, ("b", "a"): 0.1, ("b", "b"): 0.45}
+    own = {("a", "a"): 2.1, ("a", "b"): nan, ("b", "a"): 0.1, ("b", "b"): 0.45}
     table = tabulate_effects("t", "erased", own, {pair: 0.25 for pair in own if pair[0] == "a"},
                              losses=True)  # fmt: skip
     assert table.rows == [["a", "2.100 (0.250)", "– (0.250)"], ["b", "0.100", "0.450"]]
@@ -77,15 +89,12 @@ def test_effects_stand_before_those_of_random_neurons():
 
 def arm(name, draw, mean, score=0.5):
     lost = between(mean, mean - 0.1, mean + 0.1)
-    return {"arm": name, "draw": draw, "score": score, "metric": lost, "logprob": lost}
+    return ArmLoss(name, draw, score, lost, lost)
 
 
 def test_arms_that_were_not_measured_have_no_column():
-    own = {
-        "judged": "a", "intact": {"score": 0.9, "stderr": 0.1}, "logprob_specificity": None,
-        "arms": [arm("located", 0, 2.1), *(arm("random", n, n / 10, n / 10) for n in range(3))],
-        "beats_every_layer_matched_draw": None, "beats_every_draw_as_active": False,
-    }  # fmt: skip
+    arms = [arm("located", 0, 2.1), *(arm("random", n, n / 10, n / 10) for n in range(3))]
+    own = Erased.of("a", 9, Score(score=0.9, stderr=0.1), arms, [None, None])
     table = tabulate_arms({"a": own})
     assert dict(zip(table.columns, *table.rows, strict=True)) == {
         "task": "a",
@@ -93,26 +102,22 @@ def test_arms_that_were_not_measured_have_no_column():
         "located erased": "0.500",
         "random": "0.100 (0.000 to 0.200)",
         "log-probability lost": "2.100 (2.000 to 2.200)",
-        "beats every one as active": "no",
     }
 
 
 def tuned(own, draws, rate=0.1, edge=False):
-    """A task's enhancement as its file has it."""
-    fit = {"parameters": 1536, "rate": rate, "at_edge": edge}
+    """A task's enhancement."""
 
-    def changed(name, mean, fitted=fit):
-        gold = {"task": "a", "measure": GOLD, "change": between(mean, mean - 0.1, mean + 0.1)}
-        score = {"task": "a", "measure": METRIC, "change": between(0.0, 0.0, 0.0)}
-        return {"arm": name, "fit": fitted, "changes": [gold, score]}
+    def changed(name, mean, draw=None):
+        gold = TuningChange("a", GOLD, 0.0, mean, between(mean, mean - 0.1, mean + 0.1))
+        score = TuningChange("a", METRIC, 0.0, 0.0, between(0.0, 0.0, 0.0))
+        fit = TuningFit(1536, rate, edge, 1.0, {rate: 0.5}) if name != "none" else None
+        return Tuned(name, draw, 4, fit, (gold, score))
 
-    control = {
-        "task": "a", "measure": GOLD, "located": own, "changes": draws,
-        "excess": between(own), "p": 1 / 6,
-    }  # fmt: skip
-    arms = [changed("none", 0.0, None), changed("located", own)]
-    arms += [changed(RANDOM, mean) for mean in draws]
-    return {"trained_on": 9, "arms": arms, "controls": [control]}
+    arms = [changed("none", 0.0), changed("located", own)]
+    arms += [changed(RANDOM, mean, number) for number, mean in enumerate(draws)]
+    control = TuningControl("a", GOLD, own, tuple(draws), between(own), 1 / 6)
+    return TuningResult(9, 2, tuple(arms), (control,))
 
 
 def test_tuning_is_told_beside_its_draws():

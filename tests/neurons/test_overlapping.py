@@ -11,9 +11,13 @@ from hypothesis import strategies as st
 from scipy.stats import hypergeom
 
 from caploc.errors import BadOption, UserError
-from caploc.neurons.locating import overlap
+from caploc.neurons.finding import TaskNeurons
+from caploc.neurons.locating import LocatedNeurons, overlap
 from caploc.neurons.model import NeuronGrid
+from caploc.neurons.options import Rule
 from caploc.neurons.report import write_number
+from caploc.neurons.result import LocatedFile, LocatedGrid, LocatedModel
+from caploc.stats.threshold import Moments
 
 GRID = NeuronGrid((6, 4))
 A, B, C = {"L0N0", "L0N1", "L1N2"}, {"L0N1", "L1N2"}, {"L0N5", "L1N0", "L1N1", "L0N0"}
@@ -22,21 +26,21 @@ A, B, C = {"L0N0", "L0N1", "L1N2"}, {"L0N1", "L1N2"}, {"L0N5", "L1N0", "L1N1", "
 def write(folder, tasks, *, name="m", fingerprint="same", grid=GRID):
     """A `neurons.json` with each task's neurons and those of its subsets."""
     folder.mkdir(parents=True, exist_ok=True)
-    told = {
-        "model": {"name": name, "fingerprint": fingerprint},
-        "grid": {
-            "layers": grid.layers, "neurons": list(grid.per_layer),
-        },
-        "tasks": [
-            {
-                "task": task,
-                "neurons": [{"neuron": each} for each in sorted(own)],
-                "subsets": [sorted(each) for each in subsets],
-            }
-            for task, (own, subsets) in tasks.items()
-        ],
-    }  # fmt: skip
-    (folder / "neurons.json").write_text(json.dumps(told))
+    found = {
+        task: TaskNeurons(
+            task, 9, grid.mask(own), np.stack(list(map(grid.mask, subsets))), Moments.empty(10)
+        )
+        for task, (own, subsets) in tasks.items()
+    }
+    located = LocatedNeurons(grid, Rule(), found, {})
+    told = LocatedFile(
+        model=LocatedModel(name=name, fingerprint=fingerprint),
+        rule="", attribution="", command="", versions={},
+        grid=LocatedGrid(layers=grid.layers, neurons=list(grid.per_layer)),
+        tasks=list(map(located.task, found)),
+        overlaps=None, cohesion=None,
+    )  # fmt: skip
+    (folder / "neurons.json").write_text(json.dumps(told.as_dict()))
     return folder
 
 
@@ -66,6 +70,7 @@ def rates(first, second):
 
 def test_every_rate_of_every_two_tasks_is_the_algebra_of_sets(runs, tmp_path):
     result, exhibits = overlap(runs, {}, tmp_path, command="caploc neurons overlap")
+    result = result.as_dict()
     sets = {"a": A, "b": B, "c": C}
     assert result["datasets"] == list(sets)
     for (row, first), (column, second) in product(enumerate(sets), repeat=2):
@@ -77,7 +82,7 @@ def test_every_rate_of_every_two_tasks_is_the_algebra_of_sets(runs, tmp_path):
     expected = rates(A, A | {"L1N3"})
     assert result["rates"]["largest"][0][0] == pytest.approx(expected["largest"])
     assert result["rates"]["largest"][1][1] == 1 and result["rates"]["largest"][2][2] == 0
-    assert json.loads((tmp_path / "overlap.json").read_text()) == json.loads(json.dumps(result))
+    assert json.loads((tmp_path / "overlap.json").read_text()) == result
     for table, rate in zip(exhibits, ("largest", "iou"), strict=False):
         for row, values in zip(table.rows, result["rates"][rate], strict=True):
             assert row[1:] == [write_number(value) for value in values]
@@ -99,10 +104,10 @@ def test_neurons_in_common_stand_beside_what_chance_gives(runs, tmp_path):
 
 def test_kinds_part_the_matrix(runs, tmp_path):
     result, exhibits = overlap(runs, {"a": "one", "b": "one", "c": "two"}, tmp_path)
-    rate = result["rates"]["largest"]
-    assert result["cohesion"]["same_kind"] == pytest.approx((rate[0][1] + rate[1][0]) / 2)
+    rate = result.rates["largest"]
+    assert result.cohesion.same_kind == pytest.approx((rate[0][1] + rate[1][0]) / 2)
     across = [rate[0][2], rate[2][0], rate[1][2], rate[2][1]]
-    assert result["cohesion"]["across_kinds"] == pytest.approx(np.mean(across))
+    assert result.cohesion.across_kinds == pytest.approx(np.mean(across))
     same_kind = f"{np.mean([rate[0][1], rate[1][0]]):.3f}"
     assert f"tasks of one kind {same_kind}" in exhibits[0].notes
 
@@ -117,7 +122,7 @@ def test_kinds_part_the_matrix(runs, tmp_path):
 def test_any_sets_even_empty_ones_give_plain_numbers(tmp_path_factory, chosen):
     folder = tmp_path_factory.mktemp("any")
     write(folder, {f"t{n}": (own, [own, own]) for n, own in enumerate(chosen)})
-    result, exhibits = overlap([folder], {}, folder)
+    _, exhibits = overlap([folder], {}, folder)
     told = json.loads((folder / "overlap.json").read_text())
     for row, first in enumerate(chosen):
         for column, second in enumerate(chosen):
@@ -156,11 +161,11 @@ def test_one_task_of_two_runs_goes_by_its_folder_and_keeps_its_kind(runs, tmp_pa
     third = write(tmp_path / "three", {"c": (A, [A, A])})
     result, _ = overlap([*runs, third], {"c": "one", "a": "two", "b": "two"}, tmp_path)
     names = ["a", "b", f"c ({runs[1]})", f"c ({third})"]
-    assert result["datasets"] == names
-    rate = np.array(result["rates"]["largest"])
+    assert result.datasets == tuple(names)
+    rate = np.array(result.rates["largest"])
     assert rate[0][3] == 1 and rate[2][3] == rates(C, A)["largest"]
     same = [rate[0][1], rate[1][0], rate[2][3], rate[3][2]]
-    assert result["cohesion"]["same_kind"] == pytest.approx(np.mean(same))
+    assert result.cohesion.same_kind == pytest.approx(np.mean(same))
 
 
 def test_one_run_twice_a_single_task_and_a_strange_kind_are_refused(runs, tmp_path):

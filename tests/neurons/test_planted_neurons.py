@@ -73,28 +73,6 @@ def test_the_truth_says_every_outcome_under_random_cuts(planted, plan):
 
 
 @each_plan
-def test_strengths_sum_to_one_and_a_task_s_neurons_are_its_all(planted, plan):
-    model, truth = planted(plan), planted(plan).truth
-    for task in truth.needed:
-        assert truth.left(task) == pytest.approx(1)
-        own = [name for name in truth.needed[task] if name not in truth.shared]
-        assert (len(own), len(truth.shared)) == (plan.needed, plan.shared)
-        assert right(model, task).all()
-        assert not right(model, task, truth.needed[task]).any()
-        layers = {name.split("N")[0] for name in truth.needed[task]}
-        assert len(layers) == min(plan.layers, len(truth.needed[task]))
-
-
-def test_cutting_one_task_s_own_neurons_leaves_the_other_untouched(planted):
-    model = planted(SHARING)
-    own = set(model.truth.needed["warm"]) - set(model.truth.shared)
-    assert right(model, "large", own).all()
-    assert not right(model, "large", model.truth.shared).all()
-    # what the model says may then still lean the right way, but is doubted
-    assert model.truth.left("large", model.truth.shared) < DOUBTS[1]
-
-
-@each_plan
 def test_the_log_probability_is_that_of_a_softmax_over_answers_and_noise(planted, plan):
     """`S x` for the answer, `-S x` for its opposite, `S doubt`, and words of nearly 0."""
     model, spans = planted(plan), planted(plan).spans()
@@ -110,22 +88,3 @@ def test_the_log_probability_is_that_of_a_softmax_over_answers_and_noise(planted
         total = np.log(np.exp(SHARPNESS * answers).sum(0) + others)
         expected = SHARPNESS * left - total
         np.testing.assert_allclose(model.logprobs(spans, cut), expected, atol=0.08)
-
-
-@each_plan
-def test_all_other_neurons_together_are_worth_nothing(planted, plan):
-    model, spans = planted(plan), planted(plan).spans()
-    truth = model.truth
-    speaking = {*truth.needed["warm"], *truth.opposing["warm"]}
-    others = [str(n) for n in model.grid.named(~model.grid.mask(speaking))]
-    assert len(others) > 40 * len(speaking)
-    np.testing.assert_allclose(model.logprobs(spans, others), model.logprobs(spans), atol=0.02)
-
-
-def test_training_examples_are_not_evaluation_examples(planted):
-    for task in ("warm", "large"):
-        seen, asked = ({row["prompt"] for row in rows(planted(TWO), task, split)} for split in
-                       ("train", "test"))  # fmt: skip
-        assert seen and asked and not seen & asked
-        assert not {p.split()[-1] for p in seen} & {p.split()[-1] for p in asked}
-        assert len(seen) == len(asked) == TWO.examples  # no two alike

@@ -1,6 +1,5 @@
 """Rules: which neurons they choose, against the rule written out by hand."""
 
-from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -64,21 +63,3 @@ def test_normalised_no_example_outweighs_the_others():
     assert np.flatnonzero(chosen(raw(), scores)).tolist() == [7]
     rule = raw(share=1 / GRID.size, normalised=True)
     assert np.flatnonzero(chosen(rule, scores)).tolist() == [9]
-
-
-def test_only_what_changes_scores_is_part_of_scoring():
-    rule = raw()
-    for field, value in {"share": 0.1, "votes": 0.5, "per_layer": True}.items():
-        assert replace(rule, **{field: value}).scoring == rule.scoring
-    for field, value in {"sigma": 5.0, "normalised": True, "absolute": True}.items():
-        assert replace(rule, **{field: value}).scoring != rule.scoring
-
-
-def test_a_rule_says_what_it_is():
-    rules = [raw(), raw(4.0, per_layer=True), raw(share=0.0015), raw(5.0, votes=0.7)]
-    assert [str(rule) for rule in rules] == [
-        "6 sigma of all neurons",
-        "4 sigma of each layer",
-        "the best 0.15 %",
-        "5 sigma of all neurons in 70 % of examples",
-    ]

@@ -7,7 +7,7 @@ from scipy import stats
 
 from caploc.components import Heads
 from caploc.errors import BadData, BadOption
-from caploc.stats.threshold import SHARES, SIGMAS, above, best, sweep
+from caploc.stats.threshold import SIGMAS, above, best
 
 ANY = arrays(
     np.float64,
@@ -94,19 +94,6 @@ def test_the_best_share_has_its_size_and_the_best_scores(scores, share):
 
 def test_of_equal_scores_the_lower_column_is_chosen():
     assert np.flatnonzero(best(np.array([1.0, 2, 2, 2, 1]), 0.4)).tolist() == [1, 2]
-
-
-def test_a_sweep_counts_what_every_rule_chooses():
-    scores = np.random.default_rng(3).standard_t(3, 20_000)
-    found = sweep(scores)
-    assert [(each.rule, each.level) for each in found] == [
-        *(("sigma", level) for level in SIGMAS),
-        *(("share", level) for level in SHARES),
-    ]
-    assert [each.count for each in found[: len(SIGMAS)]] == [
-        above(scores, level).sum() for level in SIGMAS
-    ]
-    assert [each.count for each in found[len(SIGMAS) :]] == [10, 30, 100, 200]
 
 
 def test_scores_that_are_not_finite_are_refused():

@@ -283,8 +283,8 @@ def means(folder):
 
 def names(result):
     return [
-        ({row["neuron"] for row in task["neurons"]}, list(map(set, task["subsets"])))
-        for task in result["tasks"]
+        ({row.neuron for row in task.neurons}, list(map(set, task.subsets)))
+        for task in result.tasks
     ]
 
 

@@ -18,6 +18,7 @@ from caploc.options import build, flags, record
 if TYPE_CHECKING:
     from caploc.declaration import Allowed
     from caploc.neurons.report import Exhibit
+    from caploc.neurons.result import NeuronFile
 
 neurons = typer.Typer(
     name="neurons",
@@ -54,10 +55,10 @@ def run_and_show(
     show(result, shown, page, output.as_json)
 
 
-def show(result: Any, exhibits: "list[Exhibit]", page: Path, as_json: bool) -> None:
+def show(result: "NeuronFile", exhibits: "list[Exhibit]", page: Path, as_json: bool) -> None:
     """Print a result's tables with their notes, and where its page is; or the result as JSON."""
     if as_json:
-        console.say_json(result)
+        console.say_json(result.as_dict())
         return
     for each in exhibits:
         console.show_table(each.columns, each.rows, each.title)

@@ -7,18 +7,17 @@ erasing them costs says how much of a located set is the task's. The comparison 
 """
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from caploc.declaration import Allowed
 from caploc.engine.encoding import Span
 from caploc.errors import BadOption
-from caploc.folder import CONTROLS
+from caploc.folder import CONTROLS, package_versions
 from caploc.naming import is_file
 from caploc.neurons.erasure import Eraser
 from caploc.neurons.finding import TaskNeurons
@@ -26,14 +25,19 @@ from caploc.neurons.model import Chosen
 from caploc.neurons.options import LAYERS, LOCATED, Controlling, Erasing
 from caploc.neurons.report import (
     Exhibit,
-    Found,
-    Reported,
     chart_points,
     join_draws,
     points_of,
     report,
     write_interval,
     write_number,
+)
+from caploc.neurons.result import (
+    ComparedSet,
+    ControlSet,
+    ControlsFile,
+    NeuronsLeft,
+    ThresholdSet,
 )
 from caploc.neurons.sets import (
     COMPARED,
@@ -45,11 +49,12 @@ from caploc.neurons.sets import (
 )
 from caploc.neurons.study import NeuronSession, reopen_study
 from caploc.progress import Progress
+from caploc.result import RunCost
+from caploc.stats import Interval
 from caploc.stats.threshold import best
 from caploc.tasks.task import Rolling
 
 OWN, EXCHANGED, PLAIN = "its own", "answers exchanged", "plain text"
-Row = dict[str, Any]
 
 
 def exchange_answers(spans: Sequence[Span]) -> list[Span]:
@@ -108,62 +113,63 @@ class ControlledRun:
             if method != own.method:
                 yield f"by {method}", session.locate(task, spans, replace(own, method=method))
 
-    def erase(self, task: str, found: TaskNeurons, chosen: Chosen) -> Row:
-        """Measure what a task loses without some neurons, and without others as many in layers."""
-        asked = self.asked
-        erasing = Erasing(draws=asked.draws, limit=asked.limit, seed=asked.seed)
-        eraser = Eraser(
-            self.session.meters, erasing, replace(found, located=chosen), self.session.progress
-        )
-        erased = eraser.erase(self.session.sources[task], (LOCATED, LAYERS))
-        own, drawn = erased.located, [lost.logprob.as_dict() for lost in erased.of_arm(LAYERS)]
-        return {
-            "logprob": own.logprob.as_dict(),
-            "metric": own.metric.as_dict(),
-            "at_random": join_draws(drawn),
-        }
+    def erase(self, task: str, found: TaskNeurons, chosen: Chosen) -> dict[str, Interval]:
+        """Measure what a task loses without some neurons, and without others as many in layers.
 
-    def held_against(self, task: str) -> tuple[list[Row], Row]:
+        Nothing is measured without a neuron.
+        """
+        if not chosen.any():
+            return {}
+        session, asked = self.session, self.asked
+        erasing = Erasing(draws=asked.draws, limit=asked.limit, seed=asked.seed)
+        found = replace(found, located=chosen)
+        eraser = Eraser(session.meters, erasing, found, session.progress)
+        erased = eraser.erase(session.sources[task], (LOCATED, LAYERS))
+        own, drawn = erased.located, [lost.logprob for lost in erased.of_arm(LAYERS)]
+        return {"logprob": own.logprob, "metric": own.metric, "at_random": join_draws(drawn)}
+
+    def held_against(self, task: str) -> tuple[list[ControlSet], NeuronsLeft]:
         """Hold every control's neurons, as many, against a task's; and what none of them has."""
         main = self.session.found(task)
-        size = float(main.located.mean())
-        rows: list[Row] = []
-        left = main.located.copy()
+        size, left = float(main.located.mean()), main.located.copy()
+        rows = []
         for name, found in self.found(task):
             chosen = main.located if name == OWN else best(found.moments.mean, size)
             sets = np.stack([best(part.mean, size) for part in found.parts])
             left &= (name == OWN) | ~chosen
-            row = {
-                "task": task,
-                "control": name,
-                "neurons": int(chosen.sum()),
-                "shared": overlap_rates(main.located, chosen).reference,
-                "spearman": rank_correlation(main.moments.mean, found.moments.mean),
-                "within": within(sets).rates[COMPARED].as_dict(),
-            }
-            rows.append(row | self.erase(task, found, chosen))
+            row = ControlSet(
+                task=task,
+                control=name,
+                neurons=int(chosen.sum()),
+                shared=overlap_rates(main.located, chosen).reference,
+                spearman=rank_correlation(main.moments.mean, found.moments.mean),
+                within=within(sets).rates[COMPARED],
+                **self.erase(task, found, chosen),
+            )
+            rows.append(row)
         located, count = int(main.located.sum()), int(left.sum())
-        share = count / located
-        return rows, {"task": task, "located": located, "count": count, "share": share}
+        return rows, NeuronsLeft(task, located, count, count / located)
 
-    def sweep(self) -> Iterator[Row]:
+    def sweep(self) -> Iterator[ThresholdSet]:
         """Choose at every sigma, and measure overlap within, across and what erasing costs."""
-        study = self.session.study
+        study, grid = self.session.study, self.session.model.grid
         for sigma in self.asked.sigmas:
             rule = replace(study.rule, sigma=sigma, share=None, votes=None)
-            grid = self.session.neurons.grid
             sets = {
                 task: np.stack([rule.choose(part, grid) for part in self.session.found(task).parts])
                 for task in study.tasks
             }
             for task in self.tasks:
                 own, others = sets[task], {n: each for n, each in sets.items() if n != task}
-                across = between(own, others, COMPARED).as_dict() if others else None
                 chosen = commonality_set(own, study.least)
-                row = {"task": task, "sigma": sigma, "neurons": int(chosen.sum())}
-                row |= {"within": within(own).rates[COMPARED].as_dict(), "across": across}
-                cost = self.erase(task, self.session.found(task), chosen) if chosen.any() else {}
-                yield {"logprob": None, "metric": None, "at_random": None} | row | cost
+                yield ThresholdSet(
+                    task=task,
+                    sigma=sigma,
+                    neurons=int(chosen.sum()),
+                    within=within(own).rates[COMPARED],
+                    across=between(own, others, COMPARED) if others else None,
+                    **self.erase(task, self.session.found(task), chosen),
+                )
 
 
 def measure_controls(
@@ -173,78 +179,74 @@ def measure_controls(
     *,
     command: str = "",
     allowed: Allowed | None = None,
-) -> Reported:
+) -> tuple[ControlsFile, list[Exhibit]]:
     """Hold the neurons of a finished `locate` against controls; write `controls.json`."""
     plain = () if asked.plain is None or is_file(Path(asked.plain)) else (asked.plain,)
     with reopen_study(folder, progress, allowed, tasks=asked.tasks, others=plain) as session:
         work = ControlledRun(session, asked)
-        rows: list[Row] = []
-        left: list[Row] = []
-        for task in work.tasks:
-            found, own = work.held_against(task)
-            rows, left = [*rows, *found], [*left, own]
-        results = {
-            "model": session.study.model.name,
-            "generic": asked.plain,
-            "judged": asked.limit or "all",
-            "arms": rows,
-            "specific": left,
-            "sigmas": sorted(work.sweep(), key=lambda row: (row["task"], row["sigma"])),
-            "cost": session.meters.cost.as_dict(),
-        }
+        rows, left = zip(*map(work.held_against, work.tasks), strict=True)
+        result = ControlsFile(
+            model=session.study.model.name,
+            generic=asked.plain,
+            judged=asked.limit or "all",
+            arms=[row for each in rows for row in each],
+            specific=list(left),
+            sigmas=sorted(work.sweep(), key=lambda row: (row.task, row.sigma)),
+            cost=RunCost.model_validate(session.meters.cost.as_dict()),
+            command=command,
+            versions=package_versions(),
+        )
         title = f"Controls of the neurons of {session.study.model.name}"
-        shown = controls_exhibits(results)
-        return report(folder / CONTROLS, results, shown, title, command, page="controls")
+        return report(folder / CONTROLS, result, controls_exhibits(result), title, page="controls")
 
 
-def controls_exhibits(results: Found) -> list[Exhibit]:
+def controls_exhibits(result: ControlsFile) -> list[Exhibit]:
     """Show what other neurons share with a task's and cost it, and other thresholds."""
-    tables = []
-    for title, name, head, notes in (
-        (
-            "What other neurons, as many, have in common with a task's and cost it",
-            "arms",
-            "control",
-            [
-                "Each control's neurons are the highest by its scores, as many as the task's own. "
-                "Lost: without these neurons on held-out examples, in nats a gold token and in "
-                "the task's own score, with 95 % intervals over examples. A control that shares "
-                "most of the neurons, or costs the task as much, says that these are not the "
-                "task's alone."
-            ],
-        ),
-        ("Other thresholds, with what they cost", "sigmas", "sigma", []),
-    ):
-        rows, points = [], []
-        for each in results[name]:
-            cost = {
-                "these neurons": each["logprob"],
-                "random in layers": each["at_random"],
-            }
-            points += points_of(f"{each['task']}, {each[head]}", cost)
-            rows.append(
-                {
-                    f"task, {head}": f"{each['task']}, {each[head]}",
-                    "neurons": f"{each['neurons']:,}",
-                    "of the task's own": write_number(each.get("shared")),
-                    "rank correlation of scores": write_number(each.get("spearman")),
-                    "overlap within": write_interval(each["within"]),
-                    "overlap across": write_interval(each.get("across")),
-                    "log-probability lost": write_interval(each["logprob"], 4),
-                    "random in layers lose": write_interval(each["at_random"], 4),
-                    "task's own score lost": write_interval(each["metric"]),
-                }
-            )
-        chart = chart_points(points, "log-probability lost, nats a token")
-        tables.append(Exhibit.of(title, rows, notes, chart))
+    note = (
+        "Each control's neurons are the highest by its scores, as many as the task's own. Lost: "
+        "without these neurons on held-out examples, in nats a gold token and in the task's own "
+        "score, with 95 % intervals over examples. A control that shares most of the neurons, or "
+        "costs the task as much, says that these are not the task's alone."
+    )
+    controls = {f"{each.task}, {each.control}": each for each in result.arms}
+    sigmas = {f"{each.task}, {each.sigma:g}": each for each in result.sigmas}
     left = [
         {
-            "task": each["task"],
-            "neurons": f"{each['located']:,}",
-            "left": f"{each['count']:,}",
-            "share left": write_number(each["share"]),
+            "task": each.task,
+            "neurons": f"{each.located:,}",
+            "left": f"{each.count:,}",
+            "share left": write_number(each.share),
         }
-        for each in results["specific"]
+        for each in result.specific
     ]
-    tables.insert(1, Exhibit.of("Neurons of a task that no control has", left))
-    return tables
+    title = "What other neurons, as many, have in common with a task's and cost it"
+    return [
+        tabulate_sets(title, "task, control", controls, [note]),
+        Exhibit.of("Neurons of a task that no control has", left),
+        tabulate_sets("Other thresholds, with what they cost", "task, sigma", sigmas),
+    ]
+
+
+def tabulate_sets(
+    title: str, head: str, sets: Mapping[str, ComparedSet], notes: Sequence[str] = ()
+) -> Exhibit:
+    """Show some sets by name: what they have in common, and what erasing them costs."""
+    rows, points = [], []
+    for name, each in sets.items():
+        points += points_of(
+            name, {"these neurons": each.logprob, "random in layers": each.at_random}
+        )
+        row = {head: name, "neurons": f"{each.neurons:,}"}
+        if isinstance(each, ControlSet):
+            row["of the task's own"] = write_number(each.shared)
+            row["rank correlation of scores"] = write_number(each.spearman)
+        row["overlap within"] = write_interval(each.within)
+        if isinstance(each, ThresholdSet):
+            row["overlap across"] = write_interval(each.across)
+        row["log-probability lost"] = write_interval(each.logprob, 4)
+        row["random in layers lose"] = write_interval(each.at_random, 4)
+        row["task's own score lost"] = write_interval(each.metric)
+        rows.append(row)
+    return Exhibit.of(
+        title, rows, notes, chart_points(points, "log-probability lost, nats a token")
+    )

@@ -6,8 +6,9 @@ located neurons with random ones; the other arms are ours.
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from functools import partial
+from math import isnan
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -22,7 +23,7 @@ from caploc.engine.batch import BatchEngine
 from caploc.engine.encoding import Span
 from caploc.errors import BadOption
 from caploc.files import whole_folder
-from caploc.folder import ENHANCEMENT, LEDGER, ROWS
+from caploc.folder import ENHANCEMENT, LEDGER, ROWS, package_versions
 from caploc.measurement import Meters
 from caploc.models.loading import CutModel
 from caploc.neurons.engine import gold_means
@@ -31,7 +32,6 @@ from caploc.neurons.options import LOCATED, RANDOM, Enhancing, TuningRecipe
 from caploc.neurons.report import (
     NOTHING,
     Exhibit,
-    Reported,
     chart_points,
     join_draws,
     over_draws,
@@ -41,10 +41,17 @@ from caploc.neurons.report import (
     write_interval,
     write_number,
 )
+from caploc.neurons.result import (
+    EnhancementFile,
+    Tuned,
+    TuningChange,
+    TuningControl,
+    TuningFit,
+    TuningResult,
+)
 from caploc.neurons.study import NeuronSession, TaskSource, outcomes_of, reopen_study
 from caploc.neurons.training import (
     TuningArm,
-    TuningFit,
     check_tunable,
     find_best_rate,
     make_arms,
@@ -52,7 +59,7 @@ from caploc.neurons.training import (
 )
 from caploc.neurons.weights import tune_neurons
 from caploc.progress import Progress
-from caploc.stats import Interval, JsonRecord, paired_interval, plain_value
+from caploc.stats import paired_interval, plain_value
 from caploc.stats.chance import specificity
 from caploc.store import Store
 
@@ -62,66 +69,6 @@ Measured = dict[tuple[str, str], Outcomes]  # by task and measure; NaN where the
 # The model it gets has other weights every time, so it must keep nothing of an earlier call.
 Measure = Callable[[CutModel], Measured]
 Recall = Callable[[dict[str, Any], Callable[[], dict[str, Any]]], dict[str, Any]]
-
-
-@dataclass(frozen=True)
-class TuningChange(JsonRecord):
-    """What an arm did to one task under one measure: mean outcome before and after.
-
-    `change` is their difference with its paired bootstrap interval over the examples that have
-    both outcomes.
-    """
-
-    task: str
-    measure: str
-    before: float
-    after: float
-    change: Interval
-
-
-@dataclass(frozen=True)
-class Tuned(JsonRecord):
-    """One arm: what was tuned (`fit` None: nothing), and what that changed.
-
-    `neurons` is the number tuned, None where the arm is not one of neurons.
-    """
-
-    arm: str
-    draw: int | None
-    neurons: int | None
-    fit: TuningFit | None
-    changes: tuple[TuningChange, ...]
-
-
-@dataclass(frozen=True)
-class TuningControl(JsonRecord):
-    """The draws of random neurons on one task under one measure, beside the located neurons.
-
-    `excess` is the located neurons' change less the mean of the draws' `changes`, by bootstrap over
-    examples. `p` is one-sided: the share of changes, the located one included, that reach it, so
-    with n draws never below 1 / (n + 1).
-    """
-
-    task: str
-    measure: str
-    located: float
-    changes: tuple[float, ...]
-    excess: Interval
-    p: float | None
-
-
-@dataclass(frozen=True)
-class TuningResult(JsonRecord):
-    """All arms, and the located one held against the random ones.
-
-    `trained_on` and `held_out` count the training examples that weights were fitted to and the
-    learning rate was chosen by.
-    """
-
-    trained_on: int
-    held_out: int
-    arms: tuple[Tuned, ...]
-    controls: tuple[TuningControl, ...]
 
 
 def enhance(  # noqa: PLR0913  (a study's parts, each of which a caller has at hand)
@@ -147,8 +94,8 @@ def enhance(  # noqa: PLR0913  (a study's parts, each of which a caller has at h
         with arm.open(loaded.model, recipe.seed) as tunable:
             tried = replace(recipe, rates=(rates[arm.name],)) if arm.name in rates else recipe
             how = lessons, tried, progress, f"tuning {arm.label}"
-            fit = find_best_rate(loaded.model, tunable, *how).as_dict() if arm.tunes else None
-            return {"fit": fit, "after": _written(measure(loaded))}
+            fit = find_best_rate(loaded.model, tunable, *how) if arm.tunes else None
+            return {"fit": fit and plain_value(asdict(fit)), "after": _written(measure(loaded))}
 
     before = _read(recall({"arm": None}, partial(tune, TuningArm("none"))))
     tuned: list[Tuned] = []
@@ -210,9 +157,6 @@ def _controls(
         )
 
 
-Results = Mapping[str, Any]  # of one task, as the file holds them, or of all by task
-
-
 def enhance_located(
     folder: Path,
     asked: Enhancing,
@@ -221,7 +165,7 @@ def enhance_located(
     command: str = "",
     allowed: Allowed | None = None,
     save: Path | None = None,
-) -> Reported:
+) -> tuple[EnhancementFile, list[Exhibit]]:
     """Tune the neurons of the tasks of a finished `locate`; write `enhancement.json`.
 
     With `save`, also write there a checkpoint with each task's tuned neurons (see `save_tuned`).
@@ -233,19 +177,21 @@ def enhance_located(
         found, model = enhance_tasks(session, asked), session.study.model.name
         if save:
             save_tuned(session, asked.recipe, found, save)
-        results = {"model": model, "enhancing": asdict(asked), "tasks": found}
+        result = EnhancementFile(
+            model=model, enhancing=asked, tasks=found, command=command, versions=package_versions()
+        )
         gained = list_gains(found), list_gains(found, RANDOM)
         title = (
             "Log-probability that each task (column) gains when another's neurons (row) are tuned"
         )
         shown = [tabulate_tuning(*each) for each in found.items()]
-        if any(gain is not None for gain in gained[0].values()):
+        if not all(map(isnan, gained[0].values())):
             shown.append(tabulate_effects(title, "tuned", *gained, losses=False))
         title, line = f"Tuning neurons of {model}", describe_tuning(asked)
-        return report(folder / ENHANCEMENT, results, shown, title, command, [line], "enhancement")
+        return report(folder / ENHANCEMENT, result, shown, title, [line], "enhancement")
 
 
-def enhance_tasks(session: NeuronSession, asked: Enhancing) -> dict[str, Any]:
+def enhance_tasks(session: NeuronSession, asked: Enhancing) -> dict[str, TuningResult]:
     """Enhance every task; each arm is kept as it ends, and taken from there the next time.
 
     Raises UserError if no neuron is located for any of the tasks.
@@ -262,7 +208,9 @@ def enhance_tasks(session: NeuronSession, asked: Enhancing) -> dict[str, Any]:
     return {task: _enhance_task(session, asked, task, partial(recall, task)) for task in tasks}
 
 
-def save_tuned(session: NeuronSession, recipe: TuningRecipe, found: Results, target: Path) -> None:
+def save_tuned(
+    session: NeuronSession, recipe: TuningRecipe, found: Mapping[str, TuningResult], target: Path
+) -> None:
     """Write, in a folder of its own below `target`, the model with a task's tuned neurons in place.
 
     They are tuned once more at the rate that was best; plain transformers load the folder. Raises
@@ -270,8 +218,8 @@ def save_tuned(session: NeuronSession, recipe: TuningRecipe, found: Results, tar
     """
     loaded = session.neurons
     for task, result in found.items():
-        (fit,) = (arm["fit"] for arm in result["arms"] if arm["arm"] == LOCATED)
-        once = replace(recipe, rates=(fit["rate"],))
+        (fit,) = (arm.fit for arm in result.arms if arm.arm == LOCATED and arm.fit)
+        once = replace(recipe, rates=(fit.rate,))
         lessons = make_lessons(session.sources[task].lessons(session.wording), once)
         with tune_neurons(loaded.model, session.found(task).located) as tunable:
             what = f"tuning {task} to save"
@@ -294,7 +242,7 @@ def _texts(session: NeuronSession, asked: Enhancing) -> str:
 
 def _enhance_task(
     session: NeuronSession, asked: Enhancing, task: str, recall: Recall
-) -> dict[str, Any]:
+) -> TuningResult:
     """Tune one task's neurons with its examples, beside the other arms.
 
     The task is judged by its own metric, and every task by its gold answers' probability.
@@ -319,7 +267,7 @@ def _enhance_task(
 
     lessons = source.lessons(wording)
     how: dict[str, Any] = {"progress": session.progress, "recall": recall}
-    return enhance(model, lessons, measure, arms, asked.recipe, **how).as_dict()
+    return enhance(model, lessons, measure, arms, asked.recipe, **how)
 
 
 def measure_outcomes(
@@ -347,40 +295,29 @@ def describe_tuning(asked: Enhancing) -> str:
     )
 
 
-def _control_of(result: Results, task: str) -> Any:
-    """Find the layer-matched draws' part, None if they were not tuned."""
-    wanted = {"task": task, "measure": GOLD}
-    return next((each for each in result["controls"] if wanted.items() <= each.items()), None)
-
-
-def changes_by_arm(result: Results, task: str, measure: str) -> dict[str, list[Any]]:
+def changes_by_arm(result: TuningResult, task: str, measure: str) -> dict[str, list[TuningChange]]:
     """List the changes of each arm's draws on a task, as far as they were measured."""
-    found: dict[str, list[Any]] = {}
-    for arm in result["arms"]:
-        for each in arm["changes"]:
-            if (each["task"], each["measure"]) == (task, measure):
-                found.setdefault(arm["arm"], []).append(each)
+    found: dict[str, list[TuningChange]] = defaultdict(list)
+    for arm in result.arms:
+        found[arm.arm] += [
+            each for each in arm.changes if (each.task, each.measure) == (task, measure)
+        ]
     return found
 
 
-def tabulate_tuning(task: str, result: Results) -> Exhibit:
+def tabulate_tuning(task: str, result: TuningResult) -> Exhibit:
     """Show one task's arms: what each gains on the task itself."""
-    drawn: dict[str, list[Any]] = {}
-    for arm in result["arms"]:
-        drawn.setdefault(arm["arm"], []).append(arm)
     gold, score = (changes_by_arm(result, task, measure) for measure in (GOLD, METRIC))
     rows, points = [], []
-    for name, arms in drawn.items():
-        fits = [arm["fit"] for arm in arms if arm["fit"] is not None]
-        rates = [f"{fit['rate']:g}{' (edge)' * fit['at_edge']}" for fit in fits]
-        gains, scores = (
-            join_draws([each["change"] for each in found.get(name, [])]) for found in (gold, score)
-        )
+    for name, drawn in gold.items():
+        fits = [arm.fit for arm in result.arms if arm.arm == name and arm.fit]
+        rates = [f"{fit.rate:g}{' (edge)' * fit.at_edge}" for fit in fits]
+        gains, scores = (join_draws([each.change for each in of[name]]) for of in (gold, score))
         points += points_of(name, {"log-probability": gains})
         rows.append(
             {
-                "tuned": name if len(arms) == 1 else f"{name}, {len(arms)} draws",
-                "parameters": f"{fits[0]['parameters']:,}" if fits else NOTHING,
+                "tuned": name if len(drawn) == 1 else f"{name}, {len(drawn)} draws",
+                "parameters": f"{fits[0].parameters:,}" if fits else NOTHING,
                 "best rate": ", ".join(dict.fromkeys(rates)) or NOTHING,
                 "change of score": write_interval(scores),
                 "change of log-probability": write_interval(gains),
@@ -388,24 +325,28 @@ def tabulate_tuning(task: str, result: Results) -> Exhibit:
         )
     notes = [
         "Changes with 95 % intervals over examples, paired; of draws the mean, the least and the "
-        f"most. Tuned on {result['trained_on']} examples.",
+        f"most. Tuned on {result.trained_on} examples.",
     ]
-    if control := _control_of(result, task):
-        notes.append(
-            "More than the draws in the same layers, by log-probability: "
-            f"{write_interval(control['excess'])} nats a token, p {write_number(control['p'])} "
-            f"with {len(control['changes'])} draws."
-        )
+    notes += [
+        "More than the draws in the same layers, by log-probability: "
+        f"{write_interval(control.excess)} nats a token, p {write_number(control.p)} "
+        f"with {len(control.changes)} draws."
+        for control in result.controls
+        if (control.task, control.measure) == (task, GOLD)
+    ]
     chart = chart_points(points, "change of log-probability, nats a token")
     return Exhibit.of(f"Tuning for {task}", rows, notes, chart)
 
 
-def list_gains(found: Results, arm: str = LOCATED) -> Effects:
-    """List each judged task's change of log-probability when an arm of each task is tuned."""
+def list_gains(found: Mapping[str, TuningResult], arm: str = LOCATED) -> Effects:
+    """List each judged task's change of log-probability when an arm of each task is tuned.
+
+    NaN where the arm was not tuned.
+    """
     return {
         (task, judged): over_draws(
-            each["change"]["mean"] for each in changes_by_arm(result, judged, GOLD).get(arm, [])
-        )["mean"]
+            each.change.mean for each in changes_by_arm(result, judged, GOLD).get(arm, [])
+        ).mean
         for task, result in found.items()
-        for judged in dict.fromkeys(c["task"] for each in result["arms"] for c in each["changes"])
+        for judged in dict.fromkeys(c.task for each in result.arms for c in each.changes)
     }

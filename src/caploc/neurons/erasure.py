@@ -7,15 +7,14 @@ other tasks, which tells a capability's neurons from those that everything needs
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from jaxtyping import Float64
 
 from caploc.declaration import Allowed
-from caploc.folder import ERASURE
+from caploc.folder import ERASURE, package_versions
 from caploc.measurement import Meter, Meters
 from caploc.neurons.finding import TaskNeurons
 from caploc.neurons.model import Chosen, NeuronModel
@@ -32,8 +31,6 @@ from caploc.neurons.options import (
 from caploc.neurons.report import (
     NOTHING,
     Exhibit,
-    Found,
-    Reported,
     chart_curves,
     chart_points,
     join_draws,
@@ -44,6 +41,7 @@ from caploc.neurons.report import (
     write_interval,
     write_number,
 )
+from caploc.neurons.result import ArmLoss, Dose, Erased, ErasedTask, ErasureFile, Excess
 from caploc.neurons.study import (
     NeuronSession,
     TaskSource,
@@ -52,10 +50,9 @@ from caploc.neurons.study import (
     reopen_study,
 )
 from caploc.progress import Progress
-from caploc.result import Score
-from caploc.stats import Interval, JsonRecord, mean_interval
+from caploc.result import RunCost, Score
+from caploc.stats import mean_interval
 from caploc.stats.chance import (
-    Specificity,
     activity_matched,
     bottom,
     random_sets,
@@ -68,71 +65,8 @@ ACTIVE_ON = 30  # examples that activity is measured on
 CURVE_DRAWS = 3  # of random neurons at each point of the curve
 MEASURES = ("metric", "logprob")
 Outcomes = Float64[np.ndarray, " examples"]
-Effects = Mapping[tuple[str, str], float | None]  # by the task whose neurons it is, and the judged
+Effects = Mapping[tuple[str, str], float]  # by the task whose neurons it is, and the judged
 YES_NO = {True: "yes", False: "no", None: NOTHING}
-
-
-@dataclass(frozen=True)
-class ArmLoss(JsonRecord):
-    """What a task loses when an arm's neurons are erased, on the same examples.
-
-    `score` is the task's own, with the neurons erased; `metric` and `logprob` are the mean over
-    examples of outcome intact less outcome erased, and of log-probability (nats for each gold
-    token) likewise: more is more lost.
-    """
-
-    arm: str
-    draw: int
-    score: float | None
-    metric: Interval
-    logprob: Interval
-
-
-@dataclass(frozen=True)
-class Erased(JsonRecord):
-    """One task's located neurons erased, and what one judging task loses.
-
-    `metric` and `logprob` hold the located loss against that of random neurons of the same number
-    in every layer, in standard deviations of draws; None where none were drawn.
-    """
-
-    judged: str
-    examples: int
-    intact: Score
-    arms: list[ArmLoss]
-    metric: Specificity | None
-    logprob: Specificity | None
-
-    @property
-    def located(self) -> ArmLoss:
-        return next(lost for lost in self.arms if lost.arm == LOCATED)
-
-    def of_arm(self, arm: str) -> list[ArmLoss]:
-        return [lost for lost in self.arms if lost.arm == arm]
-
-    def beats(self, arm: str = LAYERS) -> bool | None:
-        """Ask whether the located neurons cost more log-probability than every draw of an arm.
-
-        None if the arm was not measured.
-        """
-        own = self.located.logprob.mean
-        drawn = [own > lost.logprob.mean for lost in self.of_arm(arm)]
-        return all(drawn) if drawn else None
-
-    def as_dict(self) -> dict[str, Any]:
-        return {
-            "judged": self.judged,
-            "examples": self.examples,
-            "intact": {"score": self.intact.score, "stderr": self.intact.stderr},
-            "arms": [lost.as_dict() for lost in self.arms],
-            **{
-                f"{name}_specificity": held and held.as_dict() | {"per_item": None}
-                for name, held in (("metric", self.metric), ("logprob", self.logprob))
-            },
-            "beats_every_layer_matched_draw": self.beats(),
-            "beats_every_uniform_draw": self.beats(RANDOM),
-            "beats_every_draw_as_active": self.beats(ACTIVE),
-        }
 
 
 @dataclass(frozen=True)
@@ -182,21 +116,21 @@ class Eraser:
             cut = self.outcomes(meters, neurons, examples)
             lost = {name: intact[name] - cut[name] for name in MEASURES}
             effects.setdefault(arm, []).append(lost)
-            score = self.score(meters, neurons, examples).score
-            told.append(ArmLoss(arm, draw, score, *map(mean_interval, lost.values())))
+            left = self.score(meters, neurons, examples).score
+            told.append(ArmLoss(arm, draw, left, *map(mean_interval, lost.values())))
         (located,), drawn = effects[LOCATED], effects[LAYERS]
-        held = (
-            specificity(located[m], np.stack([each[m] for each in drawn])) if drawn else None
-            for m in MEASURES
-        )
-        intact_score = self.score(meters, nothing, examples)
-        return Erased(source.name, len(examples), intact_score, told, *held)
 
-    def doses(self, source: TaskSource) -> list[dict[str, Any]]:
-        """Measure what the task loses as more of the located neurons go, highest scores first.
+        def excess(measure: str) -> Excess | None:
+            if not drawn:
+                return None
+            held = specificity(located[measure], np.stack([each[measure] for each in drawn]))
+            return Excess(held.excess, held.pooled_gain, held.p)
 
-        `random` is what it loses without others as many in each layer, mean over some draws.
-        """
+        score, held = self.score(meters, nothing, examples), (excess("metric"), excess("logprob"))
+        return Erased.of(source.name, len(examples), score, told, held)
+
+    def doses(self, source: TaskSource) -> list[Dose]:
+        """Measure what the task loses as more of the located neurons go."""
         grid = self.meters.grid
         columns, meters = self.found.ordered, self.measures(source)
         likely = {"logprob": meters["logprob"]}
@@ -209,13 +143,13 @@ class Eraser:
             neurons = nothing.copy()
             neurons[columns[:count]] = True
             cut = self.outcomes(meters, neurons, examples)
-            lost = {name: mean_interval(intact[name] - cut[name]).as_dict() for name in MEASURES}
+            metric, logprob = (mean_interval(intact[name] - cut[name]) for name in MEASURES)
             drawn = [
                 intact["logprob"] - self.outcomes(likely, each, examples)["logprob"]
                 for each in random_sets(neurons, grid, CURVE_DRAWS, seed=self.asked.seed)
             ]
-            random = mean_interval(np.mean(drawn, axis=0)).as_dict()
-            curve.append({"dose": dose, "neurons": count, **lost, "random": random})
+            random = mean_interval(np.mean(drawn, axis=0))
+            curve.append(Dose(dose, count, metric, logprob, random))
         return curve
 
     def measures(self, source: TaskSource) -> dict[str, Meter]:
@@ -240,20 +174,6 @@ class Eraser:
         return meter.score(meter.under(neurons, examples, self.progress, meter.task.name))
 
 
-@dataclass(frozen=True)
-class ErasedTask(JsonRecord):
-    """What is lost without one task's neurons: by the task itself, and by others.
-
-    `doses` is the task's loss as more of its neurons go.
-    """
-
-    task: str
-    neurons: int
-    own: Erased
-    doses: list[dict[str, Any]]
-    others: list[Erased] = field(default_factory=list)
-
-
 def erase(
     folder: Path,
     asked: Erasing,
@@ -261,7 +181,7 @@ def erase(
     *,
     command: str = "",
     allowed: Allowed | None = None,
-) -> Reported:
+) -> tuple[ErasureFile, list[Exhibit]]:
     """Erase the neurons of every task of a finished `locate`; write `erasure.json`."""
     with reopen_study(
         folder, progress, allowed, tasks=asked.tasks, others=asked.others, mode=asked.mode
@@ -270,20 +190,22 @@ def erase(
             read_located(folder).grid.mask(asked.neurons)
         model = session.study.model.name
         erased = erase_tasks(session, asked)
-        results: dict[str, Any] = {
-            "model": model,
-            "mode": asked.mode,
-            "neurons": list(asked.neurons) or None,
-            "tasks": [each.as_dict() for each in erased],
-            "cost": session.meters.cost.as_dict(),
-        }
+        result = ErasureFile(
+            model=model,
+            mode=asked.mode,
+            neurons=list(asked.neurons) or None,
+            tasks=erased,
+            cost=RunCost.model_validate(session.meters.cost.as_dict()),
+            command=command,
+            versions=package_versions(),
+        )
         line = (
             f"{'Named' if asked.neurons else 'Located'} neurons are erased ({asked.mode}); losses "
             "are on examples that no neuron was found on, in the task's own score and in nats of "
             "log-probability for each gold token."
         )
-        shown, title = erasure_exhibits(results["tasks"]), f"Erasing neurons of {model}"
-        return report(folder / ERASURE, results, shown, title, command, [line], "erasure")
+        shown, title = erasure_exhibits(erased), f"Erasing neurons of {model}"
+        return report(folder / ERASURE, result, shown, title, [line], "erasure")
 
 
 def erase_tasks(session: NeuronSession, asked: Erasing) -> list[ErasedTask]:
@@ -317,39 +239,36 @@ def join_others(session: NeuronSession, asked: Erasing, task: str) -> Chosen:
     return np.any([session.found(task).located & False, *sets], axis=0)
 
 
-def erasure_exhibits(tasks: Sequence[Found]) -> list[Exhibit]:
+def erasure_exhibits(tasks: Sequence[ErasedTask]) -> list[Exhibit]:
     """Show what tasks lose: by arm, by the share erased, and each without another's neurons."""
     title = "Log-probability that each task (column) loses without the neurons of another (row)"
     effects = list_losses(tasks), list_losses(tasks, LAYERS)
-    doses = [tabulate_doses(tasks)] if tasks[0]["doses"] else []
-    arms = tabulate_arms({task["task"]: task["own"] for task in tasks})
-    return [arms, *doses, tabulate_effects(title, "erased", *effects, losses=True)]
+    arms = tabulate_arms({task.task: task.own for task in tasks})
+    return [arms, tabulate_doses(tasks), tabulate_effects(title, "erased", *effects, losses=True)]
 
 
-def tabulate_arms(erased: Mapping[str, Found]) -> Exhibit:
+def tabulate_arms(erased: Mapping[str, Erased]) -> Exhibit:
     """Show what each task loses without its located neurons, beside others as many."""
     rows, points = [], []
     for task, own in erased.items():
-        arms: dict[str, list[Found]] = {}
-        for each in own["arms"]:
-            arms.setdefault(each["arm"], []).append(each)
-        intact, held = own["intact"], own["logprob_specificity"]
-        lost = {arm: join_draws([each["logprob"] for each in of]) for arm, of in arms.items()}
+        arms = list(dict.fromkeys(lost.arm for lost in own.arms))
+        lost = {arm: join_draws([each.logprob for each in own.of_arm(arm)]) for arm in arms}
         scores = {
-            arm: write_interval(over_draws(each["score"] for each in arms.get(arm, ())))
+            arm: write_interval(over_draws(each.score for each in own.of_arm(arm)))
             for arm in (OWN, ACTIVE, LAYERS, RANDOM, BOTTOM)
         }
         points += points_of(task, lost)
+        held = own.logprob_specificity
         rows.append(
             {
                 "task": task,
-                "intact": f"{write_number(intact['score'])} ± {write_number(intact['stderr'])}",
-                "located erased": write_number(arms[LOCATED][0]["score"]),
+                "intact": f"{write_number(own.intact.score)} ± {write_number(own.intact.stderr)}",
+                "located erased": write_number(own.located.score),
                 **scores,
                 "log-probability lost": write_interval(lost[LOCATED]),
-                "more than in the same layers": write_interval(held and held["excess"]),
-                "beats every draw": YES_NO[own["beats_every_layer_matched_draw"]],
-                "beats every one as active": YES_NO[own["beats_every_draw_as_active"]],
+                "more than in the same layers": write_interval(held.excess if held else None),
+                "beats every draw": YES_NO[own.beats_every_layer_matched_draw],
+                "beats every one as active": YES_NO[own.beats_every_draw_as_active],
             }
         )
     note = (
@@ -361,19 +280,17 @@ def tabulate_arms(erased: Mapping[str, Found]) -> Exhibit:
     return Exhibit.of(title, rows, [note], chart_points(points, "log-probability lost, nats"))
 
 
-def tabulate_doses(tasks: Sequence[Found]) -> Exhibit:
+def tabulate_doses(tasks: Sequence[ErasedTask]) -> Exhibit:
     """Show what is lost as more of the located neurons go."""
     rows, points = [], []
     for task in tasks:
         cells = {}
-        for each in task["doses"]:
-            share = 100 * each["dose"]
-            lost = write_number(each["logprob"]["mean"])
-            cells[f"{share:g} %"] = f"{lost} ({each['neurons']})"
-            for kind, found in (("", each["logprob"]), (", random", each["random"])):
-                series = f"{inline(task['task'])}{kind}"
-                points.append({"series": series, "x": share, "y": found["mean"]})
-        rows.append({"task": task["task"], **cells})
+        for each in task.doses:
+            share = 100 * each.dose
+            cells[f"{share:g} %"] = f"{write_number(each.logprob.mean)} ({each.neurons})"
+            for kind, found in (("", each.logprob), (", random", each.random)):
+                points.append({"series": inline(task.task) + kind, "x": share, "y": found.mean})
+        rows.append({"task": task.task, **cells})
     note = (
         "The highest scores go first; in brackets the number of neurons. The curves beside are of "
         f"random neurons, as many in each layer: the mean of {CURVE_DRAWS} draws."
@@ -386,15 +303,13 @@ def tabulate_doses(tasks: Sequence[Found]) -> Exhibit:
     )
 
 
-def list_losses(tasks: Sequence[Found], arm: str = LOCATED) -> Effects:
+def list_losses(tasks: Sequence[ErasedTask], arm: str = LOCATED) -> Effects:
     """List what each judged task loses of log-probability without each task's neurons of an arm.
 
-    `tasks` are those of the file; of draws it is the mean.
+    Of draws it is the mean; NaN where the arm was not measured.
     """
     return {
-        (task["task"], one["judged"]): over_draws(
-            each["logprob"]["mean"] for each in one["arms"] if each["arm"] == arm
-        )["mean"]
+        (task.task, one.judged): over_draws(each.logprob.mean for each in one.of_arm(arm)).mean
         for task in tasks
-        for one in (task["own"], *task["others"])
+        for one in (task.own, *task.others)
     }

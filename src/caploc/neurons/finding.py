@@ -29,8 +29,7 @@ from caploc.neurons.options import Attribution, Rule
 from caploc.neurons.scoring import Scoring, ScoringWorkers
 from caploc.neurons.sets import Within, commonality_set, mean_rates, overlap_rates, within
 from caploc.progress import Progress, Silent
-from caploc.stats import plain_value
-from caploc.stats.threshold import Moments, strengths, sweep
+from caploc.stats.threshold import Moments, strengths
 from caploc.workers.distributed import ModelIdentity
 
 Rows = Float64[np.ndarray, "examples neurons"]
@@ -123,32 +122,6 @@ class TaskNeurons:
         columns = np.flatnonzero(self.located)
         highest = strengths(self.moments.mean, self.moments.absolute)[columns]
         return [int(column) for column in columns[np.argsort(-highest, kind="stable")]]
-
-    def as_dict(self, grid: NeuronGrid, rule: Rule) -> dict[str, Any]:
-        return {
-            "task": self.task,
-            "examples": self.examples,
-            "effective_examples": plain_value(self.moments.effective_items),
-            "neurons": [
-                {
-                    "neuron": str(grid.component(column)),
-                    "score": float(self.moments.mean[column]),
-                    "stderr": plain_value(float(self.moments.standard_error[column])),
-                    "votes": int(self.moments.votes[column]),
-                }
-                for column in self.ordered
-            ],
-            "subsets": [[str(n) for n in grid.named(chosen)] for chosen in self.subsets],
-            "share": float(self.located.mean()),
-            "layers": grid.counts(self.located),
-            "within": self.within().as_dict(),
-            "curve": [list(point) for point in self.curve],
-            "halves": self.halves,
-            "sweep": [
-                {"rule": each.rule, "level": each.level, "neurons": each.count}
-                for each in sweep(self.moments.mean, absolute=rule.absolute)
-            ],
-        }
 
 
 def deal_subsets(task: str, spans: Sequence[Any], subsets: int) -> list[Sequence[Any]]:

@@ -2,36 +2,43 @@
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import combinations
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from caploc.errors import BadOption, UserError
-from caploc.folder import NEURONS, OVERLAP
-from caploc.neurons.erasure import YES_NO, Erased, Eraser, tabulate_arms
+from caploc.folder import NEURONS, OVERLAP, package_versions
+from caploc.neurons.erasure import YES_NO, Eraser, tabulate_arms
 from caploc.neurons.finding import FEW, TaskNeurons
 from caploc.neurons.model import NeuronGrid
 from caploc.neurons.options import LAYERS, LOCATED, Erasing, NeuronStudy, Rule
 from caploc.neurons.report import (
     NOTHING,
     Exhibit,
-    Found,
-    Reported,
     chart_curves,
     chart_matrix,
     chart_points,
+    over_draws,
     points_of,
     report,
     write_interval,
     write_number,
 )
+from caploc.neurons.result import (
+    Erased,
+    LocatedFile,
+    LocatedGrid,
+    LocatedModel,
+    LocatedNeuron,
+    LocatedTask,
+    OverlapFile,
+    SharedNeurons,
+)
 from caploc.neurons.sets import COMPARED, Cohesion, Overlaps, between, cohesion, rates_between
 from caploc.neurons.study import NeuronSession, open_study, read_located
 from caploc.progress import Progress, tell_once
-from caploc.stats import Interval
 from caploc.stats.chance import count_shared
 from caploc.wording import inline
 
@@ -43,24 +50,13 @@ WRITTEN = {COMPARED: "by the larger set", "iou": "as IoU"}
 class LocatedNeurons:
     """The neurons of several tasks of one model, and what their subsets have in common.
 
-    `kinds` says which tasks are of one kind (each its own if it is not named); `erased` what each
-    loses without its neurons, where that was measured.
+    `kinds` says which tasks are of one kind (each its own if it is not named).
     """
 
     grid: NeuronGrid
     rule: Rule
     found: dict[str, TaskNeurons]
     kinds: Mapping[str, str]
-    erased: Mapping[str, Erased] = field(default_factory=dict)
-
-    @classmethod
-    def by(cls, session: NeuronSession, kinds: Mapping[str, str]) -> "LocatedNeurons":
-        found = {task: session.found(task) for task in session.study.tasks}
-        judged = [
-            task for task, each in found.items() if session.study.judged and each.located.any()
-        ]
-        erased = {task: erase_own(session, task) for task in judged}
-        return cls(session.model.grid, session.study.rule, found, kinds, erased)
 
     def overlaps(self) -> Overlaps:
         """Compute the five rates between every two tasks, on the diagonal within each."""
@@ -73,19 +69,7 @@ class LocatedNeurons:
         """Ask whether sets are alike within a task and a kind, and unlike across."""
         overlaps = self.overlaps()
         kinds = {task: self.kinds.get(task, task) for task in self.found}
-        return cohesion(overlaps.rates[COMPARED], overlaps.datasets, kinds)
-
-    def apart(self, task: str) -> Interval | None:
-        """Tell how alike a task's subsets are to other tasks'; None for a single task."""
-        others = {name: each.subsets for name, each in self.found.items() if name != task}
-        return between(self.found[task].subsets, others, COMPARED) if others else None
-
-    def separate(self, task: str) -> bool | None:
-        """Ask whether the interval within a task lies above that across; None if not known."""
-        within, other = self.found[task].within().rates[COMPARED], self.apart(task)
-        if other is None or np.isnan(within.low) or np.isnan(other.high):
-            return None
-        return within.low > other.high
+        return cohesion(np.array(overlaps.rates[COMPARED]), overlaps.datasets, kinds)
 
     def by_chance(self, task: str) -> float | None:
         """Average the overlap of two subsets' sets if each kept only its numbers in the layers."""
@@ -96,27 +80,39 @@ class LocatedNeurons:
         ]
         return float(np.mean(shares)) if shares else None
 
-    def as_dict(self) -> dict[str, Any]:
-        several = len(self.found) > 1
-        apart = {task: self.apart(task) for task in self.found}
-        return {
-            "grid": {
-                "layers": self.grid.layers,
-                "neurons": list(self.grid.neurons_per_layer),
-            },
-            "tasks": [
-                each.as_dict(self.grid, self.rule)
-                | {
-                    "by_chance": self.by_chance(task),
-                    "across": other.as_dict() if (other := apart[task]) else None,
-                    "separate": self.separate(task),
-                    "erased": self.erased[task].as_dict() if task in self.erased else None,
-                }
-                for task, each in self.found.items()
+    def task(self, task: str, erased: Erased | None = None) -> LocatedTask:
+        """Describe a task's neurons."""
+        found, grid, moments = self.found[task], self.grid, self.found[task].moments
+        alike, across, separate = found.within(), None, None
+        others = {name: each.subsets for name, each in self.found.items() if name != task}
+        if others:
+            across, within = between(found.subsets, others, COMPARED), alike.rates[COMPARED]
+            if not np.isnan([within.low, across.high]).any():
+                separate = within.low > across.high
+        return LocatedTask(
+            task=task,
+            examples=found.examples,
+            effective_examples=moments.effective_items,
+            neurons=[
+                LocatedNeuron(
+                    str(grid.component(column)),
+                    float(moments.mean[column]),
+                    float(moments.standard_error[column]),
+                    int(moments.votes[column]),
+                )
+                for column in found.ordered
             ],
-            "overlaps": self.overlaps().as_dict() if several else None,
-            "cohesion": self.cohesion().as_dict() if several else None,
-        }
+            subsets=[[str(n) for n in grid.named(chosen)] for chosen in found.subsets],
+            share=float(found.located.mean()),
+            layers=grid.counts(found.located),
+            within=alike,
+            curve=found.curve,
+            halves=found.halves,
+            by_chance=self.by_chance(task),
+            across=across,
+            separate=separate,
+            erased=erased,
+        )
 
 
 def erase_own(session: NeuronSession, task: str) -> Erased:
@@ -133,24 +129,34 @@ def locate(
     *,
     kinds: Mapping[str, str] | None = None,
     command: str = "",
-) -> Reported:
+) -> tuple[LocatedFile, list[Exhibit]]:
     """Find the neurons of every task; write `neurons.json` and `report.html`."""
     check_kinds(kinds or {}, study.tasks, "the run", "they are")
     with open_study(study, folder, progress, command) as session:
-        located = LocatedNeurons.by(session, kinds or {})
-        uncovered = session.model.uncovered
-        for part in uncovered:
+        found = {task: session.found(task) for task in study.tasks}
+        judged = [task for task, each in found.items() if study.judged and each.located.any()]
+        erased = {task: erase_own(session, task) for task in judged}
+        model, several = session.model, len(found) > 1
+        for part in model.uncovered:
             tell_once(session.progress, f"Not covered: {part}, with weights that no neuron reads.")
-        model: dict[str, Any] = {"name": study.model.name, "fingerprint": session.model.fingerprint}
-        model |= {"uncovered": [*uncovered]} if uncovered else {}
-        results = {
-            "model": model,
-            "rule": str(study.rule),
-            "attribution": study.attribution.method,
-            **located.as_dict(),
-        }
-        title, shown = f"Neurons of {study.model.name}", located_exhibits(results)
-        return report(folder / NEURONS, results, shown, title, command, [describe_locating(study)])
+        located = LocatedNeurons(model.grid, study.rule, found, kinds or {})
+        result = LocatedFile(
+            model=LocatedModel(
+                name=study.model.name,
+                fingerprint=model.fingerprint,
+                uncovered=list(model.uncovered),
+            ),
+            rule=str(study.rule),
+            attribution=study.attribution.method,
+            grid=LocatedGrid(layers=model.grid.layers, neurons=list(model.grid.neurons_per_layer)),
+            tasks=[located.task(task, erased.get(task)) for task in found],
+            overlaps=located.overlaps() if several else None,
+            cohesion=located.cohesion() if several else None,
+            command=command,
+            versions=package_versions(),
+        )
+        title, shown = f"Neurons of {study.model.name}", located_exhibits(result)
+        return report(folder / NEURONS, result, shown, title, [describe_locating(study)])
 
 
 def check_kinds(kinds: Mapping[str, str], tasks: Iterable[str], where: str, are: str) -> None:
@@ -173,14 +179,27 @@ def describe_locating(study: NeuronStudy) -> str:
     )
 
 
-def located_exhibits(results: Found) -> list[Exhibit]:
+def located_exhibits(result: LocatedFile) -> list[Exhibit]:
     """Show the neurons of each task, what they are needed for, and how tasks overlap."""
-    tasks, layers = results["tasks"], results["grid"]["layers"]
-    erased = [task["erased"] for task in tasks if task["erased"]]
-    growth = [
-        {"series": task["task"], "x": size, "y": largest}
+    tasks = result.tasks
+    erased = {task.task: task.erased for task in tasks if task.erased}
+    alike = [
+        point
         for task in tasks
-        for size, largest, _ in task["curve"]
+        for point in points_of(
+            task.task,
+            {"within the task": task.within.rates[COMPARED], "across tasks": task.across},
+        )
+    ]
+    counts = [
+        {"row": inline(task.task), "column": f"L{layer}", "value": count}
+        for task in tasks
+        for layer, count in enumerate(task.layers)
+    ]
+    growth = [
+        {"series": task.task, "x": size, "y": largest}
+        for task in tasks
+        for size, largest, _ in task.curve
     ]
     exhibits = [
         Exhibit.of(
@@ -193,56 +212,22 @@ def located_exhibits(results: Found) -> list[Exhibit]:
                 "with as many neurons in each layer. Apart: the interval within lies above the "
                 "one across."
             ],
-            chart_points(
-                [
-                    point
-                    for task in tasks
-                    for point in points_of(
-                        task["task"],
-                        {
-                            "within the task": task["within"]["rates"][COMPARED],
-                            "across tasks": task["across"],
-                        },
-                    )
-                ],
-                "overlap of subsets' sets, by the larger",
-            ),
+            chart_points(alike, "overlap of subsets' sets, by the larger"),
         ),
-        *([tabulate_arms({own["judged"]: own for own in erased})] if erased else []),
+        *([tabulate_arms(erased)] if erased else []),
         Exhibit.of(
             "Neurons in each layer",
             [
-                {"task": task["task"]}
-                | {f"L{layer}": str(task["layers"][layer]) for layer in range(layers)}
+                {"task": task.task} | {f"L{n}": str(count) for n, count in enumerate(task.layers)}
                 for task in tasks
             ],
-            chart=chart_matrix(
-                [
-                    {"row": inline(task["task"]), "column": f"L{layer}", "value": count}
-                    for task in tasks
-                    for layer, count in enumerate(task["layers"])
-                ],
-                "",
-            ),
-        ),
-        Exhibit.of(
-            "How many neurons a threshold chooses",
-            [
-                {"task": task["task"]}
-                | {level_of(each): f"{each['neurons']:,}" for each in task["sweep"]}
-                for task in tasks
-            ],
-            [
-                "Whatever the scores, at most a share 1 / (1 + sigma²) of the neurons can pass a "
-                "threshold (Cantelli): 2.7 % at 6 sigma. What counts is whether the same ones are "
-                "chosen again."
-            ],
+            chart=chart_matrix(counts, ""),
         ),
         Exhibit.of(
             "Overlap within a task by examples in a subset",
             [
-                {"task": task["task"]}
-                | {str(size): write_number(largest) for size, largest, _ in task["curve"]}
+                {"task": task.task}
+                | {str(size): write_number(largest) for size, largest, _ in task.curve}
                 for task in tasks
             ],
             chart=chart_curves(
@@ -250,52 +235,42 @@ def located_exhibits(results: Found) -> list[Exhibit]:
             ),
         ),
     ]
-    if results["overlaps"]:
-        exhibits.append(tabulate_overlaps(results["overlaps"], results["cohesion"], COMPARED))
+    if result.overlaps and result.cohesion:
+        exhibits.append(tabulate_overlaps(result.overlaps, result.cohesion, COMPARED))
     return exhibits
 
 
-def describe_task(task: Found) -> dict[str, str]:
+def describe_task(task: LocatedTask) -> dict[str, str]:
     """Describe a task's neurons in a row."""
-    neurons, weigh = task["neurons"], task["effective_examples"]
-    few = f", weighing as {weigh:.0f}" if weigh and weigh <= FEW * task["examples"] else ""
-    highest = " ".join(each["neuron"] for each in neurons[:HIGHEST])
-    halves = task["halves"]
+    neurons, weigh = task.neurons, task.effective_examples
+    few = f", weighing as {weigh:.0f}" if weigh <= FEW * task.examples else ""
+    highest = " ".join(each.neuron for each in neurons[:HIGHEST])
     return {
-        "task": task["task"],
-        "examples": f"{task['examples']:,}{few}",
+        "task": task.task,
+        "examples": f"{task.examples:,}{few}",
         "neurons": f"{len(neurons):,}",
-        "share, %": write_number(100 * task["share"], 2),
-        "overlap within": write_interval(task["within"]["rates"][COMPARED]),
-        "IoU within": write_interval(task["within"]["rates"]["iou"]),
-        "halves": write_number(sum(halves) / len(halves) if halves else None),
-        "by chance, in layers": write_number(task["by_chance"]),
-        "overlap across": write_interval(task["across"]),
-        "apart": YES_NO[task["separate"]],
+        "share, %": write_number(100 * task.share, 2),
+        "overlap within": write_interval(task.within.rates[COMPARED]),
+        "IoU within": write_interval(task.within.rates["iou"]),
+        "halves": write_number(over_draws(task.halves).mean),
+        "by chance, in layers": write_number(task.by_chance),
+        "overlap across": write_interval(task.across),
+        "apart": YES_NO[task.separate],
         "highest scores": f"{highest}{' …' * (len(neurons) > HIGHEST)}" or NOTHING,
     }
 
 
-def level_of(each: Found) -> str:
-    """Write a level of a sweep."""
-    return f"{each['level']:g} sigma" if each["rule"] == "sigma" else f"{100 * each['level']:g} %"
-
-
-def tabulate_overlaps(overlaps: Found, cohesion: Found, rate: str) -> Exhibit:
+def tabulate_overlaps(overlaps: Overlaps, cohesion: Cohesion, rate: str) -> Exhibit:
     """Show one rate between every two tasks, on the diagonal within each."""
-    names, matrix = overlaps["datasets"], overlaps["rates"][rate]
+    names, matrix = overlaps.datasets, overlaps.rates[rate]
     figures = {
-        "mean of the diagonal": "cohesion",
-        "of the rest": "separability",
-        "tasks of one kind": "same_kind",
-        "of different kinds": "across_kinds",
-        "p of kinds": "p",
+        "mean of the diagonal": cohesion.cohesion,
+        "of the rest": cohesion.separability,
+        "tasks of one kind": cohesion.same_kind,
+        "of different kinds": cohesion.across_kinds,
+        "p of kinds": cohesion.p,
     }
-    told = [
-        f"{words} {write_number(cohesion[figure])}"
-        for words, figure in figures.items()
-        if cohesion[figure] is not None
-    ]
+    told = [f"{words} {write_number(n)}" for words, n in figures.items() if n is not None]
     cells = [
         {"row": inline(row), "column": inline(column), "value": matrix[y][x]}
         for y, row in enumerate(names)
@@ -314,7 +289,7 @@ def tabulate_overlaps(overlaps: Found, cohesion: Found, rate: str) -> Exhibit:
 
 def overlap(
     folders: Sequence[Path], kinds: Mapping[str, str], out: Path | None = None, *, command: str = ""
-) -> Reported:
+) -> tuple[OverlapFile, list[Exhibit]]:
     """Hold the neurons of every task of some `locate` runs against each other; no model is needed.
 
     Writes `overlap.json` and `report.html` into `out`, without it both beside those of the first
@@ -328,38 +303,45 @@ def overlap(
     check_kinds(kinds, tasks.values(), "the runs", "they have")
     overlaps = rates_between(located, splits)
     named = {name: kinds.get(task, name) for name, task in tasks.items()}
-    summary = cohesion(overlaps.rates[COMPARED], overlaps.datasets, named).as_dict()
-    results = {**overlaps.as_dict(), "cohesion": summary, "pairs": pairs_of(grid, located)}
+    summary = cohesion(np.array(overlaps.rates[COMPARED]), overlaps.datasets, named)
+    result = OverlapFile(
+        datasets=overlaps.datasets,
+        rates=overlaps.rates,
+        cohesion=summary,
+        pairs=pairs_of(grid, located),
+        command=command,
+        versions=package_versions(),
+    )
     shown = [
-        *(tabulate_overlaps(results, summary, rate) for rate in WRITTEN),
-        Exhibit.of("Neurons in common", map(describe_pair, results["pairs"])),
+        *(tabulate_overlaps(overlaps, summary, rate) for rate in WRITTEN),
+        Exhibit.of("Neurons in common", map(describe_pair, result.pairs)),
     ]
     out, page = (out, "") if out else (folders[0], "overlap")
     out.mkdir(parents=True, exist_ok=True)
-    return report(out / OVERLAP, results, shown, "Neurons in common", command, page=page)
+    return report(out / OVERLAP, result, shown, "Neurons in common", page=page)
 
 
-def pairs_of(grid: NeuronGrid, located: Mapping[str, np.ndarray]) -> list[dict[str, Any]]:
+def pairs_of(grid: NeuronGrid, located: Mapping[str, np.ndarray]) -> list[SharedNeurons]:
     """Count the neurons in common of every two tasks beside what chance gives."""
     rows = []
     for first, second in combinations(located, 2):
         common = grid.named(located[first] & located[second])
         names = " ".join(map(str, common[:NAMED]))
-        found = count_shared(located[first], located[second], grid).as_dict()
-        rows.append({"tasks": f"{first}, {second}", "neurons": names, **found})
+        chance = count_shared(located[first], located[second], grid)
+        rows.append(SharedNeurons(tasks=f"{first}, {second}", neurons=names, **vars(chance)))
     return rows
 
 
-def describe_pair(pair: Found) -> dict[str, str]:
+def describe_pair(pair: SharedNeurons) -> dict[str, str]:
     """Describe in a row what two tasks' neurons have in common."""
     return {
-        "tasks": pair["tasks"],
-        "in common": f"{pair['count']:,}",
-        "by chance": write_number(pair["expected"], 2),
-        "p": write_number(pair["p"], 4),
-        "by chance in layers": write_number(pair["expected_in_layers"], 2),
-        "p in layers": write_number(pair["p_in_layers"], 4),
-        "neurons": pair["neurons"] or NOTHING,
+        "tasks": pair.tasks,
+        "in common": f"{pair.count:,}",
+        "by chance": write_number(pair.expected, 2),
+        "p": write_number(pair.p, 4),
+        "by chance in layers": write_number(pair.expected_in_layers, 2),
+        "p in layers": write_number(pair.p_in_layers, 4),
+        "neurons": pair.neurons or NOTHING,
     }
 
 

@@ -3,23 +3,26 @@
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from math import isnan, nan
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import altair as alt
 import pandas as pd
 
-from caploc.folder import package_versions, write_json
+from caploc.folder import write_json
+from caploc.neurons.result import NeuronFile
 from caploc.report.colours import SERIES, shade_scale
 from caploc.report.figures import Figure, draw
 from caploc.report.templates import write_page
-from caploc.result import SCHEMA
+from caploc.stats import Interval
 from caploc.wording import inline, visible
 
 NOTHING = "–"
 LINK = 28  # characters of a title in the page's list of links
 WORDS = re.compile(r"(?![-–\d]).*\s", re.DOTALL)  # a cell that may be broken, of words
-Found = Mapping[str, Any]  # a part of a result's file
+Found = Mapping[str, Any]  # a row of a table, or a point of a chart
+File = TypeVar("File", bound=NeuronFile)
 
 
 @dataclass(frozen=True)
@@ -56,41 +59,38 @@ class Exhibit:
 
 def write_number(value: float | None, digits: int = 3) -> str:
     """Write a number; a dash where it is not known."""
-    return NOTHING if value is None else f"{value:z,.{digits}f}"
+    return NOTHING if value is None or isnan(value) else f"{value:z,.{digits}f}"
 
 
-def write_interval(found: Found | None, digits: int = 3) -> str:
+def write_interval(found: Interval | None, digits: int = 3) -> str:
     """Write a mean, and its 95 % interval in brackets where it is known."""
-    if found is None or found["mean"] is None:
+    if found is None or isnan(found.mean):
         return NOTHING
-    ends = [found["low"], found["high"]]
-    mean = write_number(found["mean"], digits)
-    if None in ends:
-        return mean
-    return f"{mean} ({' to '.join(write_number(end, digits) for end in ends)})"
+    mean, *ends = (write_number(each, digits) for each in (found.mean, found.low, found.high))
+    return mean if NOTHING in ends else f"{mean} ({' to '.join(ends)})"
 
 
-def over_draws(values: Iterable[float | None]) -> dict[str, float | None]:
-    """Take the mean of some draws, the least and the most; None where nothing is known."""
-    known = [value for value in values if value is not None]
+def over_draws(values: Iterable[float | None]) -> Interval:
+    """Take the mean of some draws, the least and the most; NaN where nothing is known."""
+    known = [value for value in values if value is not None and not isnan(value)]
     if not known:
-        return {"mean": None, "low": None, "high": None}
-    ends = (min(known), max(known)) if len(known) > 1 else (None, None)
-    return {"mean": sum(known) / len(known), "low": ends[0], "high": ends[1]}
+        return Interval(nan, nan, nan, 0)
+    ends = (min(known), max(known)) if len(known) > 1 else (nan, nan)
+    return Interval(sum(known) / len(known), *ends, len(known))
 
 
-def join_draws(found: Sequence[Found]) -> Found:
+def join_draws(found: Sequence[Interval]) -> Interval:
     """Take a mean's interval, or of several draws their means."""
-    return found[0] if len(found) == 1 else over_draws(each["mean"] for each in found)
+    return found[0] if len(found) == 1 else over_draws(each.mean for each in found)
 
 
-def points_of(name: str, series: Mapping[str, Found | None]) -> list[dict[str, Any]]:
+def points_of(name: str, series: Mapping[str, Interval | None]) -> list[dict[str, Any]]:
     """List the points of a name, one for each series that is known."""
     return [
         {"name": inline(name), "series": kind}
-        | {end: found[end] for end in ("mean", "low", "high")}
+        | {"mean": found.mean, "low": found.low, "high": found.high}
         for kind, found in series.items()
-        if found is not None and found["mean"] is not None
+        if found is not None and not isnan(found.mean)
     ]
 
 
@@ -115,7 +115,7 @@ def chart_points(points: Sequence[Found], title: str) -> Figure | None:
 
 def chart_matrix(cells: Sequence[Found], title: str, *, diverging: bool = False) -> Figure | None:
     """Draw cells of `row`, `column` and `value` in shades; None if all are 0 or not known."""
-    known = [cell for cell in cells if cell["value"] is not None]
+    known = [cell for cell in cells if not isnan(cell["value"])]
     most = max((abs(cell["value"]) for cell in known), default=0.0)
     if not most:
         return None
@@ -139,7 +139,7 @@ def chart_curves(
     points: Sequence[Found], across: str, up: str, *, logarithmic: bool = False
 ) -> Figure | None:
     """Draw a line of `x` and `y` through each series; None where none has two points."""
-    known = [point for point in points if point["y"] is not None]
+    known = [point for point in points if point["y"] is not None and not isnan(point["y"])]
     if len({point["x"] for point in known}) < 2:
         return None
     kinds = list(dict.fromkeys(point["series"] for point in known))
@@ -160,8 +160,8 @@ def chart_curves(
 def tabulate_effects(
     title: str,
     first: str,
-    effects: Mapping[tuple[str, str], float | None],
-    random: Mapping[tuple[str, str], float | None],
+    effects: Mapping[tuple[str, str], float],
+    random: Mapping[tuple[str, str], float],
     *,
     losses: bool,
 ) -> Exhibit:
@@ -172,15 +172,14 @@ def tabulate_effects(
     tasks, judged = (list(dict.fromkeys(names)) for names in zip(*effects, strict=True))
 
     def cell(pair: tuple[str, str]) -> str:
-        drawn = random.get(pair)
-        own = write_number(effects.get(pair))
-        return own if drawn is None else f"{own} ({write_number(drawn)})"
+        drawn, own = random.get(pair, nan), write_number(effects.get(pair))
+        return own if isnan(drawn) else f"{own} ({write_number(drawn)})"
 
     rows = [{first: task} | {other: cell((task, other)) for other in judged} for task in tasks]
     cells = [
         {"row": inline(task), "column": inline(other), "value": -value if losses else value}
         for (task, other), value in effects.items()
-        if value is not None
+        if not isnan(value)
     ]
     note = "Nats a token; in brackets the mean of random neurons of the same layers."
     return Exhibit.of(title, rows, [note], chart_matrix(cells, "", diverging=True))
@@ -205,13 +204,6 @@ def lay_out(exhibit: Exhibit) -> dict[str, Any]:
     }
 
 
-def write_result(path: Path, results: dict[str, Any], command: str) -> dict[str, Any]:
-    """Write what was found, with the command that found it and the versions of what was used."""
-    result = {"schema": SCHEMA, **results, "command": command, "versions": package_versions()}
-    write_json(path, result)
-    return result
-
-
 def write_exhibits(
     folder: Path, title: str, lines: Sequence[str], exhibits: Sequence[Exhibit], command: str
 ) -> Path:
@@ -229,19 +221,18 @@ def write_exhibits(
     )
 
 
-def report(  # noqa: PLR0913  (the parts of a page, each of which a caller has at hand)
+def report(
     path: Path,
-    results: dict[str, Any],
+    result: File,
     exhibits: list[Exhibit],
     title: str,
-    command: str,
     lines: Sequence[str] = (),
     page: str = "",
-) -> "Reported":
-    """Write what a command found into its file, and a page beside it, or in a folder there."""
-    result = write_result(path, results, command)
-    write_exhibits(path.parent / page, title, lines, exhibits, command)
+) -> tuple[File, list[Exhibit]]:
+    """Write what a command found into its file, and a page beside it, or in a folder there.
+
+    Returns what the file holds, and what the page shows.
+    """
+    write_json(path, result.as_dict())
+    write_exhibits(path.parent / page, title, lines, exhibits, result.command)
     return result, exhibits
-
-
-Reported = tuple[dict[str, Any], list[Exhibit]]  # what the file holds, and what the page shows

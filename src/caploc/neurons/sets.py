@@ -21,8 +21,7 @@ from jaxtyping import Bool, Float64, Int
 from scipy import sparse, stats
 
 from caploc.designs import generator
-from caploc.errors import BadData, BadOption, pick
-from caploc.stats import LEVEL, RESAMPLES, Interval, JsonRecord, Values
+from caploc.stats import LEVEL, RESAMPLES, Interval, Known, Values
 from caploc.stats.threshold import Chosen, Sets, Unchecked, votes_needed
 
 RATES = ("reference", "largest", "smallest", "dice", "iou")
@@ -33,7 +32,7 @@ Weights = Int[np.ndarray, "resamples sets"]
 
 
 @dataclass(frozen=True)
-class OverlapRates(JsonRecord):
+class OverlapRates:
     """Five rates of what two sets A and B have in common, each from 0 to 1, None if undefined."""
 
     reference: float | None  # |A & B| / |A|
@@ -90,14 +89,8 @@ def mean_defined(values: Float64[np.ndarray, " entries"]) -> float | None:
     return float(known.mean()) if len(known) else None
 
 
-def check_sets(sets: Sets, least: int) -> None:
-    """Refuse too few sets; raises BadOption if there are fewer than `least`."""
-    if len(sets) < least:
-        raise BadOption(f"At least {least} sets of neurons are needed; got {len(sets)}.")
-
-
 @dataclass(frozen=True)
-class Within(JsonRecord):
+class Within:
     """Tell how alike the sets found on subsets of one dataset are.
 
     `rates` holds for each rate the mean over pairs of subsets where it is defined, and an interval
@@ -112,30 +105,28 @@ class Within(JsonRecord):
 
 
 @dataclass(frozen=True)
-class Overlaps(JsonRecord):
+class Overlaps:
     """Each rate between every two datasets; row A, column B, A the reference; NaN if undefined.
 
-    The diagonal is how alike the sets of a dataset's own subsets are, NaN where they are not known:
-    that a set equals itself says nothing.
+    The diagonal is how alike the sets of a dataset's own subsets are: that a set equals itself says
+    nothing.
     """
 
     datasets: tuple[str, ...]
-    rates: dict[str, Matrix]
+    rates: dict[str, list[list[Known]]]
 
 
 def commonality_set(sets: Sets, least: float = 1.0) -> Chosen:
     """Choose the neurons in a share of the sets, by default in all.
 
-    Raises BadOption if there is no set, or the share is not above 0 and at most 1.
+    Raises BadOption if the share is not above 0 and at most 1.
     """
-    check_sets(sets, 1)
     chosen: np.ndarray = sets.sum(axis=0) >= votes_needed(least, len(sets))
     return chosen
 
 
 def within(sets: Sets, *, seed: int = 0) -> Within:
-    """Tell how alike the sets of one dataset's subsets are; raises BadOption if fewer than two."""
-    check_sets(sets, 2)
+    """Tell how alike the sets of one dataset's subsets are."""
     weights = resampled(len(sets), generator(seed))
     return Within(
         subsets=len(sets),
@@ -145,36 +136,17 @@ def within(sets: Sets, *, seed: int = 0) -> Within:
     )
 
 
-def rates_between(
-    found: Mapping[str, Unchecked], splits: Mapping[str, Unchecked] | None = None
-) -> Overlaps:
+def rates_between(found: Mapping[str, Unchecked], splits: Mapping[str, Unchecked]) -> Overlaps:
     """Compute each rate between the sets of every two datasets, on the diagonal within each.
 
-    `splits` holds, for datasets where they are known, the sets of two or more of its subsets.
-    Raises BadData if there is no dataset, sets are of different models, or `splits` has a dataset
-    that `found` has not; BadOption if a dataset has only one subset.
+    `splits` holds of each dataset the sets of its subsets, two or more.
     """
-    splits = splits or {}
-    if unknown := sorted(set(splits) - set(found)):
-        raise BadData(
-            f"There are subsets of {', '.join(unknown)} but no set; give both for a dataset."
-        )
-    widths = {sets.shape[-1] for sets in (*found.values(), *splits.values())}
-    if len(widths) != 1:
-        raise BadData(
-            f"Sets can be compared within one model; got {len(found)} datasets with sets over "
-            f"{' and '.join(f'{each:,}' for each in sorted(widths)) or 'no'} neurons."
-        )
     rates = rate_matrices(np.stack(list(found.values())))
     for place, dataset in enumerate(found):
-        own = dict.fromkeys(RATES, np.full((1, 1), np.nan))
-        if dataset in splits:
-            check_sets(splits[dataset], 2)
-            own = rate_matrices(splits[dataset])
-        for name, matrix in rates.items():
-            mean = mean_defined(own[name][off_diagonal(own[name])])
-            matrix[place, place] = np.nan if mean is None else mean
-    return Overlaps(tuple(found), rates)
+        for name, own in rate_matrices(splits[dataset]).items():
+            mean = mean_defined(own[off_diagonal(own)])
+            rates[name][place, place] = np.nan if mean is None else mean
+    return Overlaps(tuple(found), {name: matrix.tolist() for name, matrix in rates.items()})
 
 
 def resampled(count: int, random: np.random.Generator) -> Weights:
@@ -215,11 +187,7 @@ def between(own: Sets, others: Mapping[str, Unchecked], rate: str, *, seed: int 
 
     The mean over its subsets, the other datasets and their subsets; bounds are percentiles of
     resamples of its subsets and of the other datasets, which are what else might have been drawn.
-    Raises BadOption if the dataset has no subset; BadData if there is no other dataset.
     """
-    check_sets(own, 1)
-    if not others:
-        raise BadData("There is no other dataset to compare with; name two or more.")
     table = np.full((len(own), len(others)), np.nan)
     for place, sets in enumerate(others.values()):
         each = rate_matrices(np.concatenate([own, sets]))[rate][: len(own), len(own) :]
@@ -237,7 +205,7 @@ Table = Float64[np.ndarray, "_ _"]  # square, once checked
 
 
 @dataclass(frozen=True)
-class Cohesion(JsonRecord):
+class Cohesion:
     """Means over the entries of a dataset-by-dataset matrix, None where there is no such entry."""
 
     cohesion: float | None  # of the diagonal
@@ -256,14 +224,8 @@ def cohesion(
     """Ask whether datasets are alike within a kind and unlike across kinds.
 
     Rows and columns are `datasets`; the matrix need not be symmetric, NaN entries are left out.
-    Raises BadOption if the matrix is not square, or the datasets are not one a row; UnknownName
-    if a dataset has no kind.
     """
-    check_square(matrix)
-    if len(datasets) != len(matrix):
-        raise BadOption(f"There are {len(matrix)} rows and {len(datasets)} datasets; name each.")
-    named = [pick(kinds, dataset, "kind for the dataset") for dataset in datasets]
-    codes = np.unique(named, return_inverse=True)[1]
+    codes = np.unique([kinds[dataset] for dataset in datasets], return_inverse=True)[1]
     same_kind, across_kinds = kind_means(matrix, codes)
     contrast = p = None
     if same_kind is not None and across_kinds is not None:
@@ -310,12 +272,3 @@ def orders(count: int, seed: int) -> Int[np.ndarray, "orders sets"]:
 def off_diagonal(matrix: Matrix) -> Bool[np.ndarray, "sets sets"]:
     """Mark the entries of two different datasets."""
     return ~np.eye(len(matrix), dtype=bool)
-
-
-def check_square(matrix: Table) -> None:
-    """Refuse a matrix that is not dataset by dataset; raises BadOption."""
-    rows, columns = matrix.shape
-    if rows != columns:
-        raise BadOption(
-            f"The matrix must have a row and a column for each dataset; got {rows} x {columns}."
-        )

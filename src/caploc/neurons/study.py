@@ -15,7 +15,6 @@ from pathlib import Path
 
 import numpy as np
 from jaxtyping import Float64
-from pydantic import Field
 
 from caploc import designs
 from caploc.contents import read_contents, read_file, restore
@@ -34,68 +33,18 @@ from caploc.neurons.finding import (
     prepare_scoring,
     score_cache,
 )
-from caploc.neurons.model import Chosen, NeuronGrid, NeuronModel, find_sites
+from caploc.neurons.model import NeuronGrid, NeuronModel, find_sites
 from caploc.neurons.options import Attribution, NeuronStudy
+from caploc.neurons.result import LocatedFile
 from caploc.neurons.scoring import start_workers
 from caploc.options import ZERO, Mode, TaskOptions
 from caploc.progress import Progress, Silent
-from caploc.result import ComponentName, Document, Name, Record, Size
-from caploc.stats.threshold import Scores, Sets
+from caploc.stats.threshold import Scores
 from caploc.store import Row, Store
-from caploc.tasks.catalog import can_train, check_task_name
+from caploc.tasks.catalog import can_train
 from caploc.tasks.harness import digest_data
 from caploc.tasks.task import Generate, LogLikelihood, Request, Task
 from caploc.workers.distributed import ModelIdentity
-
-
-class LocatedNeuron(Record):
-    """A neuron of a task."""
-
-    neuron: ComponentName
-
-
-class LocatedSets(Record):
-    """A task's neurons, and the sets of its subsets."""
-
-    task: Name
-    neurons: list[LocatedNeuron]
-    subsets: list[list[ComponentName]]
-
-
-class LocatedModel(Record):
-    """Whose neurons they are."""
-
-    name: Name
-    fingerprint: Name
-
-
-class LocatedGrid(Record):
-    """How many neurons each layer has."""
-
-    neurons: list[Size]
-
-
-class LocatedFile(Document):
-    """What is read again of neurons.json."""
-
-    model: LocatedModel
-    grid_: LocatedGrid = Field(alias="grid")
-    tasks: list[LocatedSets]
-
-    @property
-    def grid(self) -> NeuronGrid:
-        return NeuronGrid(tuple(self.grid_.neurons))
-
-    def sets(self) -> dict[str, tuple[Chosen, Sets]]:
-        """Read each task's neurons, and those of its subsets."""
-        grid = self.grid
-        return {
-            each.task: (
-                grid.mask(row.neuron for row in each.neurons),
-                np.stack([grid.mask(names) for names in each.subsets]),
-            )
-            for each in self.tasks
-        }
 
 
 def read_located(folder: Path) -> LocatedFile:
@@ -346,8 +295,6 @@ def open_study(
     A mistake leaves no folder behind.
     """
     study.check()
-    for name in others:
-        check_task_name(name, study.options)
     sources = {
         name: load_source(study.model, name, study.options, study.examples, study.seed)
         for name in dict.fromkeys((*study.tasks, *others))

@@ -27,6 +27,7 @@ from caploc.errors import BadData, BadOption, RunFailed, pick
 from caploc.neurons.engine import Batch, Batcher, checkpointed, gold_logprobs, gold_means
 from caploc.neurons.model import Chosen, find_sites
 from caploc.neurons.options import RANDOM, TUNED, TuningRecipe
+from caploc.neurons.result import TuningFit
 from caploc.neurons.weights import (
     Tunable,
     check_chosen,
@@ -35,7 +36,6 @@ from caploc.neurons.weights import (
     tune_neurons,
 )
 from caploc.progress import Progress, Silent
-from caploc.stats import JsonRecord
 from caploc.stats.chance import FEWEST, random_sets
 
 WARMUP = 5  # first steps, which raise the rate linearly
@@ -50,23 +50,6 @@ class Lessons:
     train: tuple[tuple[Span, ...], ...]
     validation: tuple[Span, ...]
     examples: int
-
-
-@dataclass(frozen=True)
-class TuningFit(JsonRecord):
-    """What tuning an arm came to.
-
-    `parameters` is the number of values trained. Losses are of the examples held out, in nats a
-    token: `untuned_loss` before, `losses` at each rate (None where training diverged), of which
-    `rate` is the best. `at_edge`: that is the lowest or highest of several, so that a better one
-    may lie beyond.
-    """
-
-    parameters: int
-    rate: float
-    at_edge: bool
-    untuned_loss: float
-    losses: dict[float, float | None]
 
 
 def check_tunable(asked: ModelOptions) -> None:

@@ -13,10 +13,11 @@ independent. With few items (below about 20) they are somewhat too narrow.
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, is_dataclass
 from math import isfinite
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 from jaxtyping import Float64
+from pydantic import BeforeValidator
 from scipy import stats
 
 from caploc.designs import generator
@@ -26,6 +27,8 @@ LEVEL = 0.95
 RESAMPLES = 9_999
 BATCH = 500  # resamples held in memory at a time
 Values = Float64[np.ndarray, " items"]  # NaN is missing
+# A number of a record: NaN where it is not known, which is null in a file.
+Known = Annotated[float, BeforeValidator(lambda value: np.nan if value is None else value)]
 
 
 class JsonRecord:
@@ -66,9 +69,9 @@ class Interval(JsonRecord):
     for a single one. Where all values are equal, the bounds are the mean.
     """
 
-    mean: float
-    low: float
-    high: float
+    mean: Known
+    low: Known
+    high: Known
     items: int
     level: float = LEVEL
 

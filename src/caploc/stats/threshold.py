@@ -22,7 +22,6 @@ from caploc.errors import BadData, BadOption
 
 SIGMA = 6.0
 SIGMAS = (3.0, 4.0, 5.0, 6.0, 8.0)
-SHARES = (0.0005, 0.0015, 0.005, 0.01)
 SETTINGS = ("sigma", "normalised", "absolute")
 ARRAYS = ("items", "mean", "squares", "votes", "sizes", *SETTINGS)
 Scores = Float64[np.ndarray, " neurons"]
@@ -78,25 +77,6 @@ def best(scores: Scores, share: float, *, absolute: bool = False) -> Chosen:
     chosen = np.zeros(len(scores), dtype=bool)
     chosen[order[: max(1, round(share * len(scores)))]] = True
     return chosen
-
-
-@dataclass(frozen=True)
-class ThresholdCount:
-    """How many neurons a rule (`sigma` or `share`) chooses at a level."""
-
-    rule: str
-    level: float
-    count: int
-
-
-def sweep(scores: Scores, *, absolute: bool = False) -> list[ThresholdCount]:
-    """Count what every sigma and, to tell size from threshold, every share chooses."""
-    rules = (("sigma", SIGMAS, above), ("share", SHARES, best))
-    return [
-        ThresholdCount(rule, level, int(choose(scores, level, absolute=absolute).sum()))
-        for rule, levels, choose in rules
-        for level in levels
-    ]
 
 
 def passing(rows: Float64[np.ndarray, "rows columns"], sigma: float) -> Sets:

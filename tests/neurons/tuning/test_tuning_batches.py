@@ -3,15 +3,13 @@
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 from tiny import FAMILIES, VOCABULARY, tiny
 
 from caploc.engine.encoding import Span
 from caploc.engine.plain import ScoredText, score_texts
 from caploc.errors import BadData
 from caploc.neurons.engine import Batch, gold_logprobs, gold_means
-from caploc.neurons.training import deal, split_validation
+from caploc.neurons.training import split_validation
 from worlds.tasks import data
 
 DEVICE = torch.device("cpu")
@@ -62,30 +60,6 @@ def test_gold_log_probabilities_are_the_engines(demo, spans_of):
         expected.append(score.logprob / len(span.continuation))
     found = gold_means(demo.model, spans)
     np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
-
-
-@given(
-    count=st.integers(1, 20), size=st.integers(1, 8), steps=st.integers(1, 12), seed=st.integers(0)
-)
-def test_batches_visit_every_span_once_a_round_and_more_keep_the_first(count, size, steps, seed):
-    spans = [Span((number,), (number,)) for number in range(count)]
-    found = deal(spans, size, steps, seed)
-    assert len(found) == steps
-    assert {len(each) for each in found} == {min(size, count)}
-    visited = [span for each in found for span in each]
-    for start in range(0, len(visited), count):
-        part = visited[start : start + count]
-        assert len(set(part)) == len(part)
-    assert deal(spans, size, steps + 3, seed)[:steps] == found
-
-
-@given(count=st.integers(2, 60), share=st.floats(0.01, 0.99), seed=st.integers(0))
-def test_a_split_deals_out_every_span_once(count, share, seed):
-    spans = [Span((number,), (number,)) for number in range(count)]
-    train, held_out = split_validation(spans, share, seed)
-    assert sorted(train + held_out, key=lambda span: span.inputs) == spans
-    assert train and held_out
-    assert abs(len(held_out) - share * count) <= 1
 
 
 def test_one_example_cannot_be_split():
