@@ -147,7 +147,7 @@ def test_erasing_is_done_by_the_command_once_workers_are_gone(by_workers, tmp_pa
     monkeypatch.setattr("caploc.models.loading.load_model", load)
     result, _ = locate(replace(study, judged=2), tmp_path / "run")
     assert loaded == [True]
-    assert all(task["erased"] for task in result["tasks"])
+    assert all(task.erased for task in result.tasks)
 
 
 def test_workers_with_another_model_than_the_runs_are_refused(by_workers, tmp_path, monkeypatch):
