@@ -388,7 +388,8 @@ small models). Five runs a cell of small models, {seeds} of SmolLM2, where a row
 
 A set takes .95 or more of what greedy's and one-shot's heads take, on all tasks but sentiment.
 There heads tilt the model to either word: of the five that cost most alone some undo what others
-do. Sets were grown while the scan counted falls alone; small-choice's draws are from then too.
+do. The first set of each task was grown while the scan counted falls alone; small-choice's draws
+are from then too.
 """
 STABILITY = """
 ## Would other examples name the same heads?
@@ -408,7 +409,7 @@ SURE_OF = """\
   {one-shot by log-odds, development}, {one-shot by log-odds, test}
   ([all figures; how often intervals hold](docs/bench/search.md)).
 - **Together** these five take {caploc, together} of the score on {ran} unseen tasks, `--goal set`
-  {set, together}, greedy {greedy, together}, css {css, together}: hardly a difference.
+  {set, together}, greedy {greedy, together}, css {css, together}.
 - **Ties**: {fewest} to {most} of a task's five are surely first.
 - **Other examples name other heads**: two runs share {least} to 1.00 (mean {mean});
   *unstable* means below .8.
