@@ -176,7 +176,7 @@ class Experiments:
         ]
         few = [*compare_facts(facts, 1, 0), *self.compare_tasks(asked.few)]
         alone = [each for each in few if each[0]["demonstrations"] == ALONE]
-        found["integrated"] = compare_all(integrated, alone)
+        self.numbers["yardstick"]["integrated"] = compare_all(integrated, alone)
 
     @cached_property
     def facts(self) -> list[Fact]:

@@ -1,5 +1,6 @@
 """Every experiment of CNL: the presets, and one small run of everything."""
 
+import json
 from collections import Counter
 from pathlib import Path
 
@@ -69,6 +70,8 @@ def test_a_small_run_of_everything_and_again(tmp_path, monkeypatch):
     for exhibit in exhibits:
         assert (folder / f"{exhibit.name}.md").stat().st_size > 0
     numbers = (folder / NUMBERS).read_text()
+    scores = {"gradient", "gradient, of the question", "integrated"}
+    assert set(json.loads(numbers)["yardstick"]) == scores
     monkeypatch.setattr(Cache, "write", lambda *told: pytest.fail("measured again"))
     monkeypatch.setattr(ArrayCache, "keep", lambda *told: pytest.fail("scored again"))
     repeated = Experiments(preset, folder).run(preset.steps)
