@@ -65,9 +65,9 @@ def test_the_matrix_is_what_the_arms_say(done):
 
 def test_draws_are_tuned_at_the_rate_that_is_best_for_the_first(done):
     _, result, _ = done
-    first, *others = (arm["fit"] for arm in of(result, TASKS[0], RANDOM))
-    assert len(first["losses"]) > 1
-    assert all(list(map(float, fit["losses"])) == [first["rate"]] for fit in others)
+    first, *others = (arm.fit for arm in of(result, TASKS[0], RANDOM))
+    assert len(first.losses) > 1
+    assert all(list(map(float, fit.losses)) == [first.rate] for fit in others)
 
 
 def test_a_second_call_tunes_nothing(done, patch):
