@@ -93,6 +93,7 @@ bench-outside: $(INSTALLED)  ## MIB's protocol at head level beside rivals with 
 	$(BIN)/caploc models fetch smollm2
 	$(BIN)/python bench/outside.py
 	$(BIN)/python bench/roles.py
+	$(BIN)/python bench/backups.py
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)

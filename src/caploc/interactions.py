@@ -35,12 +35,11 @@ from caploc.session import add_signal
 FEWEST_RIGHT = 8  # examples still right without the found heads, to see anything
 
 
-def standing_in(problem: Problem, found: Sequence[int], count: int) -> Asking[list[int]]:
-    """Find heads that are needed once the found ones are gone, the most needed first.
+def primary_set(problem: Problem, found: Sequence[int]) -> Asking[tuple[list[int], list[int]]]:
+    """Take found heads out one by one; return those gone, and the examples still right.
 
-    Found heads are taken out one by one; one after which too few examples stay right is passed
-    over, since a backup shows only where there is something left to lose. Every other head is then
-    scanned beside them, on `count` examples each. None if all are passed over.
+    A head after which too few examples stay right is passed over: a backup shows only where there
+    is something left to lose.
     """
     intact = (yield intact_plan(problem, problem.probe, problem.examples)).by_example()
     right, base = right_of(intact), list[int]()
@@ -52,6 +51,16 @@ def standing_in(problem: Problem, found: Sequence[int], count: int) -> Asking[li
         still = right_of(after)
         if len(still) >= enough:
             base, left = [*base, column], still
+    return base, left
+
+
+def standing_in(problem: Problem, found: Sequence[int], count: int) -> Asking[list[int]]:
+    """Find heads that are needed once the found ones are gone, the most needed first.
+
+    Every head that was not found is scanned beside the primary set, on `count` examples each. None
+    if all found heads are passed over.
+    """
+    base, left = yield from primary_set(problem, found)
     if not base:
         return []
     scan = Scan(problem, problem.signal, left, problem.signal == problem.probe, tuple(base))
