@@ -43,7 +43,7 @@ NONE = Interval(nan, nan, nan, 0)
 
 
 def between(mean, low=nan, high=nan):
-    return Interval(mean, low, high, 9)
+    return Interval(mean, float(low), float(high), 9)
 
 
 @pytest.mark.parametrize(
@@ -94,7 +94,7 @@ def arm(name, draw, mean, score=0.5):
 
 def test_arms_that_were_not_measured_have_no_column():
     arms = [arm("located", 0, 2.1), *(arm("random", n, n / 10, n / 10) for n in range(3))]
-    own = Erased.of("a", 9, Score(score=0.9, stderr=0.1), arms, [None, None])
+    own = Erased.of("a", 9, Score(score=0.9, stderr=0.1), arms, (None, None))
     table = tabulate_arms({"a": own})
     assert dict(zip(table.columns, *table.rows, strict=True)) == {
         "task": "a",
@@ -107,6 +107,7 @@ def test_arms_that_were_not_measured_have_no_column():
 
 def tuned(own, draws, rate=0.1, edge=False):
     """A task's enhancement."""
+    rate = float(rate)
 
     def changed(name, mean, draw=None):
         gold = TuningChange("a", GOLD, 0.0, mean, between(mean, mean - 0.1, mean + 0.1))

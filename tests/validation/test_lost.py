@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from caploc.result import AnswerPair, Score, Status
 from caploc.store import Row
-from caploc.tasks.task import Example, Generate, Generated, Scored, responses_json
+from caploc.tasks.task import Example, Generate, Generated, Metric, Scored, Task, responses_json
 from caploc.validation import Comparison
 from caploc.validation.lost import find_lost, is_loop
 
@@ -34,8 +34,12 @@ def test_an_answer_is_judged_by_its_outcomes_then_by_its_text(before, after, sta
     assert pair.status is status
 
 
-class Words:
+class Words(Task):
     """A task that asks for a word."""
+
+    name = version = "words"
+    metric = Metric("exact_match")
+    size = 1
 
     def requests(self, example):
         return [Generate("cold -> warm\n\nwet ->", "{}")]
