@@ -89,7 +89,7 @@ gpu-check: $(INSTALLED)  ## ten minutes on one GPU: right in bfloat16, and how f
 bench-conformance: $(PEERS)/.installed  ## faults reported in public, tried on caploc, TransformerLens, nnsight and pyvene: minutes
 	$(PEERS)/bin/python bench/conformance.py
 
-bench-outside: $(INSTALLED)  ## MIB's protocol at head level beside rivals with gradients, and heads known by definition: hours; resumes
+bench-outside: $(INSTALLED)  ## MIB's protocol at head level beside rivals with gradients, heads known by definition, backups: hours; resumes
 	$(BIN)/caploc models fetch smollm2
 	$(BIN)/python bench/outside.py
 	$(BIN)/python bench/roles.py

@@ -348,11 +348,6 @@ def drawn(count: int, longest: int, *, alike: bool = False) -> Prompts:
     return [t[:n] for t, n in zip(random_tokens(count, longest).tolist(), lengths, strict=True)]
 
 
-def heads_of(model: Any) -> int:
-    """How many there are."""
-    return int(around(model).grid.size)
-
-
 def opened(tool: Any, model: Any) -> Any:
     """The tool around a copy of the model, which some take apart."""
     return tool(copy.deepcopy(model), word_tokenizer())

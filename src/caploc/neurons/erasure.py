@@ -41,7 +41,7 @@ from caploc.neurons.report import (
     write_interval,
     write_number,
 )
-from caploc.neurons.result import ArmLoss, Dose, Erased, ErasedTask, ErasureFile, Excess
+from caploc.neurons.result import ArmLoss, Dose, Erased, ErasedTask, ErasureFile, ExcessLoss
 from caploc.neurons.study import (
     NeuronSession,
     TaskSource,
@@ -120,11 +120,11 @@ class Eraser:
             told.append(ArmLoss(arm, draw, left, *map(mean_interval, lost.values())))
         (located,), drawn = effects[LOCATED], effects[LAYERS]
 
-        def excess(measure: str) -> Excess | None:
+        def excess(measure: str) -> ExcessLoss | None:
             if not drawn:
                 return None
             held = specificity(located[measure], np.stack([each[measure] for each in drawn]))
-            return Excess(held.excess, held.pooled_gain, held.p)
+            return ExcessLoss(held.excess, held.pooled_gain, held.p)
 
         score, held = self.score(meters, nothing, examples), (excess("metric"), excess("logprob"))
         return Erased.of(source.name, len(examples), score, told, held)

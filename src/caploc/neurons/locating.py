@@ -32,9 +32,9 @@ from caploc.neurons.result import (
     LocatedGrid,
     LocatedModel,
     LocatedNeuron,
-    LocatedTask,
     OverlapFile,
     SharedNeurons,
+    TaskRecord,
 )
 from caploc.neurons.sets import COMPARED, Cohesion, Overlaps, between, cohesion, rates_between
 from caploc.neurons.study import NeuronSession, open_study, read_located
@@ -80,7 +80,7 @@ class LocatedNeurons:
         ]
         return float(np.mean(shares)) if shares else None
 
-    def task(self, task: str, erased: Erased | None = None) -> LocatedTask:
+    def task(self, task: str, erased: Erased | None = None) -> TaskRecord:
         """Describe a task's neurons."""
         found, grid, moments = self.found[task], self.grid, self.found[task].moments
         alike, across, separate = found.within(), None, None
@@ -89,7 +89,7 @@ class LocatedNeurons:
             across, within = between(found.subsets, others, COMPARED), alike.rates[COMPARED]
             if not np.isnan([within.low, across.high]).any():
                 separate = within.low > across.high
-        return LocatedTask(
+        return TaskRecord(
             task=task,
             examples=found.examples,
             effective_examples=moments.effective_items,
@@ -240,7 +240,7 @@ def located_exhibits(result: LocatedFile) -> list[Exhibit]:
     return exhibits
 
 
-def describe_task(task: LocatedTask) -> dict[str, str]:
+def describe_task(task: TaskRecord) -> dict[str, str]:
     """Describe a task's neurons in a row."""
     neurons, weigh = task.neurons, task.effective_examples
     few = f", weighing as {weigh:.0f}" if weigh <= FEW * task.examples else ""

@@ -50,7 +50,7 @@ class ArmLoss:
 
 
 @dataclass(frozen=True)
-class Excess:
+class ExcessLoss:
     """What located neurons cost beyond random ones as many in every layer: see `specificity`."""
 
     excess: Interval
@@ -70,8 +70,8 @@ class Erased:
     examples: int
     intact: Score
     arms: list[ArmLoss]
-    metric_specificity: Excess | None
-    logprob_specificity: Excess | None
+    metric_specificity: ExcessLoss | None
+    logprob_specificity: ExcessLoss | None
     beats_every_layer_matched_draw: bool | None
     beats_every_uniform_draw: bool | None
     beats_every_draw_as_active: bool | None
@@ -83,7 +83,7 @@ class Erased:
         examples: int,
         intact: Score,
         arms: list[ArmLoss],
-        excess: tuple[Excess | None, Excess | None],
+        excess: tuple[ExcessLoss | None, ExcessLoss | None],
     ) -> "Erased":
         """Hold the located neurons against every draw; `excess` is by metric and logprob."""
         own = next(lost.logprob.mean for lost in arms if lost.arm == LOCATED)
@@ -149,7 +149,7 @@ class LocatedNeuron:
 
 
 @dataclass(frozen=True)
-class LocatedTask:
+class TaskRecord:
     """A task's neurons, and the sets of its subsets.
 
     `curve` holds examples in a subset, mean overlap by the larger set and mean IoU; `halves` the
@@ -196,7 +196,7 @@ class LocatedFile(NeuronFile):
     rule: str
     attribution: str
     grid_: LocatedGrid = Field(alias="grid")
-    tasks: list[LocatedTask]
+    tasks: list[TaskRecord]
     overlaps: Overlaps | None
     cohesion: Cohesion | None
 
