@@ -27,7 +27,7 @@ from transformers.pytorch_utils import Conv1D
 TESTS = Path(__file__).parents[1] / "tests"
 sys.path[-1:-1] = [str(TESTS / "models"), str(TESTS / "engine"), str(TESTS)]
 
-from alone import around, word_tokenizer, words  # noqa: E402
+from alone import word_tokenizer, words  # noqa: E402
 from tiny import FAMILIES, GROUPED, OLD, build, random_tokens, tiny  # noqa: E402
 from tokenizers.processors import TemplateProcessing  # noqa: E402
 
