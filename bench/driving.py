@@ -1,11 +1,9 @@
 """Drive a search from its first plan to what it found; count its rows."""
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 
-from caploc.measurement import Meter, as_measurements
-from caploc.progress import Silent
 from caploc.recovery import Measurements
 from caploc.search import Found, Plan, Search
 
@@ -41,11 +39,3 @@ def drive(search: Search, answer: Answer) -> Done:
         asked["signal" if read else "one head"] += int((gone == 1).sum())
         asked["signal" if read else "several heads"] += int((gone > 1).sum())
         measured = answer(plan)
-
-
-def metered(search: Search, meters: Mapping[str, Meter]) -> Done:
-    """Drive a search on a real model, by the meter of each probe that it may ask; no row twice."""
-    return drive(
-        search,
-        lambda plan: as_measurements(plan, meters[plan.probe].measure(plan, Silent(), plan.what)),
-    )
