@@ -1,7 +1,7 @@
 """Double dissociation: does a task's set of heads take it and spare another, and the reverse?
 
     python bench/dissociation.py smollm2 --tasks words/past,words/upper   search, measure, judge
-    python bench/dissociation.py --page                 figure and tables again, from the JSON
+    python bench/dissociation.py --page                 figure and counts again, from the JSON
 
 Each task's set is what `caploc locate --goal set` names after its check, or `--goal specific` that
 spares the other tasks, in a run folder below build/dissociation. Every set, and random sets with
@@ -22,7 +22,7 @@ import sys
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import combinations, product
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -154,30 +154,21 @@ class Cell:
     beyond: bool  # every interval of the change lies below the margin
     within: bool  # every interval lies within it
     lost: float  # share of the intact score, mean of the wordings
-    lost_by_random: float
 
     @classmethod
     def of(cls, wordings: Sequence[Outcomes]) -> "Cell":
         """Put wordings together: a claim must hold of each."""
         ends = [each.interval()[1:] for each in wordings]
         intact = [max(each.intact.mean(), 1 / len(each.intact)) for each in wordings]
+        change = [each.change.mean() for each in wordings]
         return cls(
             able=min(intact) >= LEAST,
             p_of_taking=max(each.p_of_taking() for each in wordings),
             p_of_sparing=max(each.p_of_sparing() for each in wordings),
             beyond=all(high < -MARGIN for _, high in ends),
             within=all(low >= -MARGIN and high <= MARGIN for low, high in ends),
-            lost=mean_share([-each.change.mean() for each in wordings], intact),
-            lost_by_random=mean_share(
-                [-np.mean(each.random_change) if each.random.size else np.nan for each in wordings],
-                intact,
-            ),
+            lost=float(-np.mean(np.divide(change, intact))),
         )
-
-
-def mean_share(losses: Sequence[float], intact: Sequence[float]) -> float:
-    """Average losses as shares of what there was."""
-    return float(np.mean(np.array(losses) / np.array(intact)))
 
 
 def holm(p: Sequence[float]) -> np.ndarray:
@@ -447,16 +438,13 @@ def verdicts(tasks: Sequence[str], found: Mapping[Pair, Wordings]) -> list[dict[
 
 
 def page() -> None:
-    """Draw the figure; print the tables and counts of the page."""
-    matrices = {f"{model}, measured": read_cells(each) for model, each in known_figures().items()}
-    matrices |= stored_cells()
+    """Draw the figure; print the counts of the page."""
     charts = []
-    for name, cells in matrices.items():
+    for name, figures in known_figures().items():
+        cells = read_cells(figures)
         tasks, said = list(dict.fromkeys(task for key in cells for task in key)), judge(cells)
-        pairs = {pair: judge_pair(said, *pair) for pair in combinations(tasks, 2)}
-        print(f"\n## {name}\n\n{table(tasks, pairs)}\n\n{dict(Counter(pairs.values()))}")
-        for what, told in summary(cells, said).items():
-            print(f"{what}: {told}")
+        pairs = Counter(judge_pair(said, *pair) for pair in combinations(tasks, 2))
+        print(name, dict(pairs), summary(cells, said))
         if len(tasks) > FEW:
             charts.append(chart(name, tasks, cells, said))
     alt.concat(*charts, columns=2).configure_view(stroke=None).save(DRAWING, ppi=80)
@@ -476,94 +464,19 @@ def read_cells(figures: Mapping[str, Any]) -> dict[Pair, Cell]:
     }
 
 
-def stored_cells() -> dict[str, dict[Pair, Cell]]:
-    """Make the cells of the studies in docs/results/studies.csv, by model and goal.
-
-    Of tasks that were searched and scored beside others. No outcomes are stored: p values are those
-    of a normal with the interval's standard error. Other tasks were scored in their own words
-    alone, and random sets on a set's own task alone.
-    """
-    studies = pd.read_csv(DRAWING.with_name("studies.csv"), keep_default_na=False)
-    numbers = ["intact", "without", "change", "low", "high"]
-    studies[numbers] = studies[numbers].apply(pd.to_numeric)
-    found: dict[str, dict[Pair, Cell]] = {}
-    for (model, goal), rows in studies[studies["heads"] != ""].groupby(["model", "goal"]):
-        by_role = {role: each.set_index(["task", "scored"]) for role, each in rows.groupby("role")}
-        others, own = by_role["other"], by_role["held out"].index.get_level_values("task")
-        tasks = [task for task in own if task in others.index.get_level_values("scored")]
-        cells = {
-            pair: stored_cell([others.loc[pair]], np.nan)
-            for pair in product(tasks, tasks)
-            if pair in others.index
-        }
-        for task in tasks if len(tasks) > 1 else []:
-            words = by_role["held out"].loc[(task, task)], by_role["twin"].loc[task].iloc[0]
-            cells[task, task] = stored_cell(
-                words, by_role["random heads"].loc[(task, task)].without
-            )
-        found[f"{model}, stored, goal {goal}"] = cells
-    return {name: cells for name, cells in found.items() if cells}
-
-
-def stored_cell(words: Sequence[Any], under_random: float) -> Cell:
-    """Make a cell of rows of studies.csv, one for each wording; random sets answered the first."""
-    width = 2 * stats.norm.ppf(0.975)
-    error = np.array([max(row["high"] - row["low"], 1e-9) / width for row in words])
-    change = np.array([row["change"] for row in words])
-    intact = [row["intact"] for row in words]
-    by_random = under_random - intact[0]
-    takes = (change < 0).all() and not change[0] >= by_random
-    return Cell(
-        able=min(intact) >= LEAST,
-        p_of_taking=float(2 * stats.norm.sf(-change / error).max()) if takes else 1.0,
-        p_of_sparing=float(stats.norm.sf((MARGIN - np.abs(change)) / error).max()),
-        beyond=all(row["high"] < -MARGIN for row in words),
-        within=all(row["low"] >= -MARGIN and row["high"] <= MARGIN for row in words),
-        lost=mean_share([*-change], intact),
-        lost_by_random=-by_random / intact[0],
-    )
-
-
-LETTERS = {"double": "D", "single": "s", "none": "-", "not testable": "?"}
-
-
-def table(tasks: Sequence[str], pairs: Mapping[Pair, str]) -> str:
-    """Write the verdict of every pair as a table in Markdown, one letter each."""
-    names = [each.rpartition("/")[2] for each in tasks]
-    rows = [["", *names[1:]], ["---", *[":-:"] * (len(names) - 1)]]
-    for place, first in enumerate(tasks[:-1]):
-        cells = [LETTERS.get(pairs.get((first, other), ""), "") for other in tasks[1:]]
-        rows.append([names[place], *cells])
-    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
-
-
 def summary(cells: Mapping[Pair, Cell], said: Mapping[Pair, str]) -> dict[str, Any]:
-    """Count cells, and compare what sets take from their own and from other tasks."""
-    own = {one: cell for (one, other), cell in cells.items() if one == other}
-    others = {key: cell for key, cell in cells.items() if key[0] != key[1]}
-    lost = np.array([cell.lost for cell in others.values()])
-    as_own = [cell.lost >= own[key[0]].lost for key, cell in others.items()]
-    as_its = [cell.lost >= own[key[1]].lost for key, cell in others.items() if key[1] in own]
-    known = [cell for cell in others.values() if np.isfinite(cell.lost_by_random)]
+    """Count cells, and take medians of what sets take from their own and from other tasks."""
+    own = [key for key in cells if key[0] == key[1]]
+    others = [key for key in cells if key[0] != key[1]]
     return {
-        "own cells": dict(Counter(said[one, one] for one in own)),
-        "other cells": dict(Counter(said[key] for key in others)),
-        "own lost, median and range": quartiles([each.lost for each in own.values()]),
-        "own lost by random sets": quartiles([each.lost_by_random for each in own.values()]),
-        "others lost": quartiles(lost),
-        "others asked of random sets: lost, lost by random sets": [
-            len(known),
-            quartiles([each.lost for each in known]),
-            quartiles([each.lost_by_random for each in known]),
-        ],
-        "others that lose as large a share as the set's own task": [sum(as_own), len(as_own)],
-        "others that lose as large a share as by their own set": [sum(as_its), len(as_its)],
+        f"{name} tasks": [dict(Counter(said[key] for key in keys)), median_lost(cells, keys)]
+        for name, keys in (("own", own), ("other", others))
     }
 
 
-def quartiles(values: Sequence[float] | np.ndarray) -> list[float]:
-    """Least, quartiles and largest."""
-    return np.round(np.quantile(values, (0, 0.25, 0.5, 0.75, 1)), 2).tolist() if len(values) else []
+def median_lost(cells: Mapping[Pair, Cell], keys: Sequence[Pair]) -> float:
+    """The median share of the intact score that is lost."""
+    return round(float(np.median([cells[key].lost for key in keys])), 2)
 
 
 def chart(
@@ -600,7 +513,7 @@ def main() -> None:
     parser.add_argument("--tasks", type=lambda names: names.split(","), help="joined by commas")
     parser.add_argument("--goal", choices=["set", "specific"], default="set")
     parser.add_argument("--dtype", default="bfloat16")
-    parser.add_argument("--page", action="store_true", help="figure and tables from the JSON")
+    parser.add_argument("--page", action="store_true", help="figure and counts from the JSON")
     asked = parser.parse_args()
     if asked.page:
         return page()
