@@ -1,6 +1,5 @@
 """The command line: help, exit codes, one sentence a mistake."""
 
-import contextlib
 import json
 import re
 import signal
@@ -8,7 +7,6 @@ import subprocess
 import sys
 import time
 from functools import cache
-from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -16,10 +14,8 @@ from typer.testing import CliRunner
 
 from caploc import cli, console
 from caploc.cli import app, options
-from caploc.console import interruptible
 from caploc.declaration import ModelOptions
-from caploc.errors import UserError
-from caploc.progress import Silent
+from caploc.errors import Stopped, UserError
 from caploc.sandbox import pool
 from worlds import DEMO
 from worlds.planted import Planted, write_planted
@@ -195,23 +191,11 @@ def test_tasks_are_listed_by_a_part_of_their_name():
     assert {"demo/addition", "demo/facts"} <= set(shown.output.split())
 
 
-def test_a_ctrl_c_that_got_lost_is_heard_at_the_next_batch():
-    with pytest.raises(KeyboardInterrupt), interruptible(Silent()) as progress:
-        with contextlib.suppress(KeyboardInterrupt):  # as a finalizer would
-            signal.raise_signal(signal.SIGINT)
-        progress.start("masks", 10)
-        progress.advance(1, 5.0)
-
-
-def test_a_ctrl_c_during_an_import_waits_for_the_next_batch(tmp_path, monkeypatch):
-    (tmp_path / "interrupted_import.py").write_text(
-        "import signal\nsignal.raise_signal(signal.SIGINT)\nwhole = True\n"
-    )
-    monkeypatch.syspath_prepend(tmp_path)
-    with pytest.raises(KeyboardInterrupt), interruptible(Silent()) as progress:
-        assert import_module("interrupted_import").whole
-        progress.start("masks", 10)
-        progress.advance(1, 5.0)
+@pytest.mark.parametrize(("number", "code"), [("SIGINT", 130), ("SIGTERM", 143), ("SIGHUP", 129)])
+def test_a_signal_ends_a_measurement_and_the_code_says_which(number, code):
+    with pytest.raises(Stopped, match="is kept; the same") as ended, console.progress(quiet=True):
+        signal.raise_signal(signal.Signals[number])
+    assert ended.value.code == code
 
 
 @pytest.mark.slow

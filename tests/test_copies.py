@@ -27,9 +27,6 @@ class Told(Silent):
     def tell(self, text):
         self.lines.append(text)
 
-    def expect(self, rows): ...
-    def lead(self, heads): ...
-
 
 def test_one_of_each_question_is_asked_and_said(tmp_path):
     task, told = copied(tmp_path, lambda n: f" {n % QUESTIONS}"), Told()

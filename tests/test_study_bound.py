@@ -38,8 +38,6 @@ class Watched(Silent):
     def tell(self, text):
         self.told.append(text)
 
-    def lead(self, heads): ...
-
     def advance(self, rows, tokens):
         self.rows += rows
         self.measured += rows if tokens else 0

@@ -6,31 +6,27 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
 from types import FrameType
 from typing import Any
 
-from rich.console import Console, RenderableType
+from rich.console import Console
 from rich.markup import escape
-from rich.progress import (
-    BarColumn,
-    Progress,
-    ProgressColumn,
-    SpinnerColumn,
-    Task,
-    TextColumn,
-)
+from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn
 from rich.table import Table
-from rich.text import Text
 
 from caploc.errors import HungUp, Stopped, Terminated
-from caploc.process import importing, redacted
-from caploc.progress import AT_MOST, Silent, Tally, expect, format_clock, lead, tell
+from caploc.process import interrupt, redacted
+from caploc.progress import Silent, Tally, format_clock
 
-HANGUP = getattr(signal, "SIGHUP", None)  # Windows has none
-ENDING = tuple(each for each in (signal.SIGINT, signal.SIGTERM, HANGUP) if each is not None)
+STOPPED: dict[int, tuple[type[Stopped], str]] = {
+    signal.SIGINT: (Stopped, "Stopped."),
+    signal.SIGTERM: (Terminated, "Terminated."),
+}
+if hasattr(signal, "SIGHUP"):  # Windows has none
+    STOPPED[signal.SIGHUP] = HungUp, "The terminal is gone."
 LINE_SECONDS = 60.0  # between lines of progress where no bars can be drawn
 READY = "getting ready"  # before the first stage: tasks are read, a model is loaded and proved
 KEPT = "What was measured is kept; the same command continues."
@@ -44,146 +40,66 @@ def stderr_console() -> Console:
 stderr = stderr_console()
 
 
-class Counts(ProgressColumn):
-    """Rows done of all."""
+class Shown:
+    """Progress on standard error: a bar on a terminal, a line a minute in a file.
 
-    def render(self, task: Task) -> Text:
-        tally: Tally = task.fields["tally"]
-        counts = "" if tally.rows is None else f"{tally.done:,}/{tally.rows:,}"
-        return Text(counts, style="progress.download")
-
-
-class Rates(ProgressColumn):
-    """Rows and tokens a second, over the rows measured now."""
-
-    def render(self, task: Task) -> Text:
-        tally: Tally = task.fields["tally"]
-        if tally.seconds is None:
-            return Text("")
-        rows, tokens = tally.measured / tally.seconds, tally.tokens / tally.seconds
-        return Text(f"{rows:,.0f} rows/s  {tokens:,.0f} tokens/s", style="cyan")
-
-
-class Left(ProgressColumn):
-    """The time left, and of what."""
-
-    def render(self, task: Task) -> Text:
-        of, bound = (" (of this stage)", "") if task.fields["of_stage"] else ("", AT_MOST)
-        said = task.fields["tally"].tell_left(bound)
-        return Text(f"{said}{of}" if said else "", style="progress.remaining")
-
-
-class Display(Progress):
-    """The bar, and below it the heads that lead so far, on lines that break between names."""
-
-    leading: Sequence[str] = ()
-
-    def get_renderables(self) -> Iterable[RenderableType]:
-        yield from super().get_renderables()
-        if self.leading:
-            yield Text(f"  {describe_leading(self.leading)}", style="cyan")
-
-
-def describe_leading(heads: Sequence[str]) -> str:
-    """Say which heads lead so far."""
-    return f"first in the scan so far: {' '.join(heads)}"
-
-
-class Bar:
-    """Progress on standard error: the stage's name, a bar, rows, rates and the time left.
-
-    They are those of the whole once it is known how many rows that takes; until then, and for
-    commands that do not know, those of the stage.
+    Rows are those of the whole once it is known how many it takes, until then those of the stage.
     """
 
-    def __init__(self, progress: Display) -> None:
-        self.progress, self.tally, self.of_stage = progress, Tally(), True
-        self.bar = progress.add_task(READY, total=None, tally=self.tally, of_stage=True)
+    def __init__(self, bars: Progress | None) -> None:
+        self.bars, self.stage, self.tally, self.of_stage = bars, READY, Tally(), True
+        self.began = self.written = time.monotonic()
+        self.bar = bars.add_task(READY, total=None, figures="") if bars else None
 
     def expect(self, rows: int) -> None:
-        """Count the whole from here on."""
         if self.of_stage:
             self.tally, self.of_stage = Tally(), False
         self.tally.rows = self.tally.done + rows
         self.draw()
 
-    def tell(self, text: str) -> None:
-        self.progress.console.print(escape(printable(text)), highlight=False)
-
-    def lead(self, heads: Sequence[str]) -> None:
-        self.progress.leading = heads
-
     def start(self, what: str, rows: int) -> None:
+        self.stage = printable(without_folders(what))
         if self.of_stage:
             self.tally = Tally(rows)
         elif not self.tally.done:
             self.tally.began = time.monotonic()  # a model was loaded meanwhile
-        self.draw(description=escape(printable(without_folders(what))))
+        self.draw()
 
     def advance(self, rows: int, tokens: float) -> None:
         self.tally.add(rows, tokens)
         self.draw()
 
-    def draw(self, **more: Any) -> None:
-        more |= {"total": self.tally.rows, "completed": self.tally.done}
-        self.progress.update(self.bar, tally=self.tally, of_stage=self.of_stage, **more)
-
-
-class Lines:
-    """Progress in a file, such as a job's log: a line a minute while rows come."""
-
-    def __init__(self) -> None:
-        self.began = self.written = time.monotonic()
-        self.what, self.stage, self.whole = READY, Tally(), Tally()
-        self.leading: Sequence[str] = ()
-
-    def expect(self, rows: int) -> None:
-        self.whole.rows = self.whole.done + rows
-
     def tell(self, text: str) -> None:
-        stderr.print(escape(f"caploc: {printable(text)}"), soft_wrap=True, highlight=False)
+        stderr.print(escape(printable(text)), soft_wrap=True, highlight=False)
 
-    def lead(self, heads: Sequence[str]) -> None:
-        self.leading = heads
+    def draw(self) -> None:
+        if self.bars and self.bar is not None:
+            self.bars.update(
+                self.bar,
+                total=self.tally.rows,
+                completed=self.tally.done,
+                description=escape(self.stage),
+                figures=self.figures(),
+            )
+        elif time.monotonic() - self.written >= LINE_SECONDS:
+            self.write(f"{self.stage}, {self.figures()}")
 
-    def start(self, what: str, rows: int) -> None:
-        self.what, self.stage = printable(without_folders(what)), Tally(rows)
-        if not self.whole.done:
-            self.whole.began = self.stage.began
-
-    def advance(self, rows: int, tokens: float) -> None:
-        self.stage.add(rows, tokens)
-        self.whole.add(rows, tokens)
-        if time.monotonic() - self.written >= LINE_SECONDS:
-            self.write()
-
-    def line(self) -> str:
-        """How far the stage is, how fast it goes and how long it will take."""
-        stage, whole = self.stage, self.whole
-        parts = [f"caploc: {format_clock(time.monotonic() - self.began)} {self.what}"]
-        if stage.rows:
-            parts.append(f"{stage.done:,} of {stage.rows:,}")
-        if stage.seconds is not None:
-            parts.append(f"{stage.measured / stage.seconds:,.1f} rows/s")
-        if whole.rows is not None:
-            parts.append(f"{whole.done:,} of at most {whole.rows:,} rows in all")
-            parts.append(whole.tell_left(AT_MOST))
-        elif stage.done < (stage.rows or 0) and (said := stage.tell_left()):
-            parts.append(f"{said} (of this stage)")
-        if self.leading:
-            parts.append(describe_leading(self.leading))
+    def figures(self) -> str:
+        """Write how many rows are done, how fast they come and how long the rest takes."""
+        tally, most = self.tally, "" if self.of_stage else "at most "
+        parts = [f"{tally.done:,} of {most}{tally.rows:,} rows" if tally.rows else ""]
+        if tally.seconds is not None:
+            parts.append(f"{tally.measured / tally.seconds:,.1f} rows/s")
+        if tally.left is not None:
+            of = " (of this stage)" if self.of_stage else ""
+            parts.append(f"{most}{format_clock(tally.left)} left{of}")
         return ", ".join(filter(None, parts))
 
-    def write(self) -> None:
+    def write(self, text: str) -> None:
+        """Write a line behind the time that has passed."""
         self.written = time.monotonic()
-        stderr.print(escape(self.line()), soft_wrap=True, highlight=False)
-
-    def end(self) -> None:
-        """Write the last line: what was done."""
-        measured = self.whole.measured
-        self.what = f"done, {measured:,} rows measured" if measured else "done"
-        self.stage, self.whole, self.leading = Tally(), Tally(), ()
-        self.write()
+        clock = format_clock(self.written - self.began)
+        stderr.print(escape(f"caploc: {clock} {text}"), soft_wrap=True, highlight=False)
 
 
 def say_begun(quiet: bool) -> None:
@@ -192,107 +108,63 @@ def say_begun(quiet: bool) -> None:
         stderr.print(f"caploc: {READY} ...", highlight=False)
 
 
-Shown = Bar | Lines | Silent
-
-
 def without_folders(what: str) -> str:
     """Name a stage by the last part of its task's file."""
     return re.sub(r"(?<!\S)/(?:[^/:]*/)+", "", what)
 
 
-class Interruptible:
-    """Progress that stops on Ctrl-C, SIGTERM or SIGHUP, even if the exception got lost.
-
-    Python throws away what is raised inside a finalizer or a weak reference's callback, and a
-    signal may come just then; every batch asks again.
-    """
-
-    def __init__(self, shown: Shown) -> None:
-        self.shown, self.asked, self.signal = shown, False, signal.SIGINT
-
-    def press(self, number: int, frame: FrameType | None) -> None:
-        """Handle a signal; while a module is imported, the next batch raises in its place."""
-        self.asked, self.signal = True, signal.Signals(number)
-        if not importing(frame):
-            raise KeyboardInterrupt
-
-    def stopped(self, kept: str = KEPT) -> Stopped:
-        """Build what to raise when it is time to stop; `kept` says what is not lost."""
-        if self.signal == signal.SIGTERM:
-            return Terminated(f"Terminated. {kept}")
-        if self.signal == HANGUP:
-            return HungUp(f"The terminal is gone. {kept}")
-        return Stopped(f"Stopped. {kept}")
-
-    def start(self, what: str, rows: int) -> None:
-        self.shown.start(what, rows)
-
-    def expect(self, rows: int) -> None:
-        expect(self.shown, rows)
-
-    def tell(self, text: str) -> None:
-        tell(self.shown, text)
-
-    def lead(self, heads: Sequence[str]) -> None:
-        lead(self.shown, heads)
-
-    def advance(self, rows: int, tokens: float) -> None:
-        """Count rows, unless it is time to stop."""
-        if self.asked:
-            raise KeyboardInterrupt
-        self.shown.advance(rows, tokens)
-
-
 @contextmanager
-def interruptible(shown: Shown) -> Iterator[Interruptible]:
-    """Listen inside the block for signals that ask to end; only the main thread hears them.
+def interruptible(kept: str = KEPT) -> Iterator[None]:
+    """Raise Stopped inside the block on Ctrl-C, SIGTERM and SIGHUP; `kept` says what is not lost.
 
-    A SIGHUP that is ignored stays so: the command was started with `nohup`.
+    Only the main thread hears signals. A SIGHUP that is ignored stays so: the command was started
+    with `nohup`.
     """
-    stopping = Interruptible(shown)
-    if threading.current_thread() is not threading.main_thread():
-        yield stopping
-        return
-    heard = [each for each in ENDING if each != HANGUP or signal.getsignal(each) != signal.SIG_IGN]
-    before = {each: signal.signal(each, stopping.press) for each in heard}
+    pressed = [int(signal.SIGINT)]
+
+    def press(number: int, frame: FrameType | None) -> None:
+        pressed.append(number)
+        interrupt(number, frame)
+
+    here = threading.current_thread() is threading.main_thread()
+    ignored = [each for each in STOPPED if signal.getsignal(each) == signal.SIG_IGN]
+    heard = {*STOPPED} - {*ignored} | {signal.SIGINT} if here else set()
+    before = {each: signal.signal(each, press) for each in heard}
     try:
-        yield stopping
+        yield
+    except KeyboardInterrupt:
+        kind, said = STOPPED[pressed[-1]]
+        raise kind(f"{said} {kept}") from None
     finally:
         for each, handler in before.items():
             signal.signal(each, handler)
 
 
 @contextmanager
-def progress(quiet: bool, kept: str = KEPT) -> Iterator[Interruptible]:
+def progress(quiet: bool, kept: str = KEPT) -> Iterator[Shown | Silent]:
     """Show progress while the block runs, unless told to be quiet.
 
     `kept` tells whoever stops it what is not lost. Raises Stopped on Ctrl-C, which typer would
     otherwise turn into a silent exit, on SIGTERM, and on SIGHUP.
     """
-    with progress_bars(quiet) as shown:
-        stopping = Interruptible(shown)
-        try:
-            with interruptible(shown) as stopping:
-                yield stopping
-        except KeyboardInterrupt:
-            raise stopping.stopped(kept) from None
+    with interruptible(kept), progress_bars(quiet) as shown:
+        yield shown
 
 
 @contextmanager
-def progress_bars(quiet: bool) -> Iterator[Shown]:
+def progress_bars(quiet: bool) -> Iterator[Shown | Silent]:
     """Display progress while the block runs."""
     if quiet:
         yield Silent()
         return
     if not (stderr.is_terminal or stderr.is_jupyter):
-        lines = Lines()
+        lines = Shown(None)
         yield lines
-        lines.end()
+        lines.write("done")
         return
-    left = [SpinnerColumn(), TextColumn("{task.description}"), BarColumn()]
-    right = [Counts(), Rates(), Left()]
-    with Display(*left, *right, console=stderr) as display:
-        yield Bar(display)
+    columns = [SpinnerColumn(), TextColumn("{task.description}"), BarColumn()]
+    with Progress(*columns, TextColumn("{task.fields[figures]}"), console=stderr) as bars:
+        yield Shown(bars)
 
 
 def is_interactive() -> bool:

@@ -36,22 +36,6 @@ class RunFile(Record):
     versions: dict[str, str | None] | None = None
 
 
-class LiveRun(Record):
-    """progress.json: how far a run is while it goes on.
-
-    `layers` hold of each head the mean share of the right answer's probability that was gone
-    without it, as far as it was scanned; `leading` are the heads that the scan puts first.
-    """
-
-    stage: str
-    done: Count
-    rows: Count | None
-    rate: Number | None
-    left: str
-    leading: list[ComponentName]
-    layers: list[list[Number | None]]
-
-
 class Answers(RootModel[list[AnswerPair]]):
     """answers.json."""
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from caploc.engine.api import Answer, Way
-from caploc.progress import Progress, tell_once
+from caploc.progress import Progress
 from caploc.registries import PLAIN
 from caploc.result import Answerer
 from caploc.store import Row
@@ -41,12 +41,12 @@ class Cost:
         ]
 
     def count_ways(self, answers: Sequence[Answer], progress: Progress) -> None:
-        """Count who answered; an engine that had to step in is told, once in a run of studies."""
+        """Count who answered; an engine that had to step in is told."""
         for answer in answers:
             if (way := answer.way) is not None:
                 if way.why and way not in self.ways:
                     slow = SLOW.get(way.engine, "")
-                    tell_once(progress, f"Engine {way.engine}{slow}, answers: {way.why}.")
+                    progress.tell(f"Engine {way.engine}{slow}, answers: {way.why}.")
                 self.ways[way] += 1
 
     def count(self, rows: Sequence[Row]) -> None:

@@ -21,11 +21,10 @@ UNIVERSAL, COMPARISON = "universal.json", "compare.json"
 NEURONS, ERASURE, ENHANCEMENT = "neurons.json", "erasure.json", "enhancement.json"
 OVERLAP, CONTROLS = "overlap.json", "controls.json"
 LEDGER = "ledger.jsonl"
-PROGRESS = "progress.json"  # while the run goes on
 STUDIES = "studies.json"  # marks a folder of several studies, which share its rows
 PAIRS = "examples.parquet"  # in a folder of its own: pairs that a program or a file hands over
 # What is in a run's folder before its first row.
-BEGUN = (RUN, PROGRESS, STUDIES, ROWS, f"{ROWS}-wal", f"{ROWS}-shm", LOCK)
+BEGUN = (RUN, STUDIES, ROWS, f"{ROWS}-wal", f"{ROWS}-shm", LOCK)
 TOLD = 6  # differences that a sentence names
 # Which command leaves a file that others read; `locate` the rest.
 WRITERS = {NEURONS: "neurons locate", ENHANCEMENT: "neurons enhance"}

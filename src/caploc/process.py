@@ -29,15 +29,15 @@ def importing(frame: FrameType | None) -> bool:
     return False
 
 
-def interrupt(_: int, frame: FrameType | None) -> None:
-    """Handle SIGINT: end at once while a module is imported, raise KeyboardInterrupt otherwise.
+def interrupt(number: int, frame: FrameType | None) -> None:
+    """Handle a signal: end at once while a module is imported, raise KeyboardInterrupt otherwise.
 
     C++ code that runs Python while it initializes (as torch and matplotlib do) aborts the process
     or reports something else when that Python raises.
     """
     if importing(frame):
         os.write(2, b"Stopped.\n")
-        os._exit(128 + signal.SIGINT)
+        os._exit(128 + number)
     raise KeyboardInterrupt
 
 

@@ -13,12 +13,11 @@ from caploc.components import Grid, Mask, find_grid
 from caploc.declaration import Draw, Study, split_examples
 from caploc.engine.api import HeadModel, RowEngine
 from caploc.folder import claim
-from caploc.live import LiveProgress, ScanSoFar
 from caploc.measurement import Meter, Meters, outcomes_by_example, search
 from caploc.models.loading import LoadedModel
 from caploc.models.sources import title_of
 from caploc.naming import GENERAL
-from caploc.progress import Progress, Silent, expect, tell, tell_once
+from caploc.progress import Progress, Silent
 from caploc.recovery.estimate import is_binary
 from caploc.result import Noise, Score
 from caploc.search import Found, Method, Problem, column_mask
@@ -75,7 +74,7 @@ class Session:
     tasks: dict[str, Task]
     draw: Draw
     copies: int
-    progress: LiveProgress
+    progress: Progress
 
     @classmethod
     @contextmanager
@@ -110,17 +109,15 @@ class Session:
         intervention.check_pairs(tasks[study.task], lambda: tokenizer or study.model.tokenizer())
         with claim(folder, asdict(study), command, digest_data([*tasks.values()])) as store:
             grid = find_grid(study.components, heads)
-            progress = LiveProgress(progress, folder, grid)
             announce(study, tasks, grid, progress)
             with nullcontext(engine) if engine else study.model.answering() as answering:
                 for part in answering.loaded.uncovered:
-                    tell_once(progress, describe_uncovered(part))
+                    progress.tell(describe_uncovered(part))
                 study, tasks = without_unfit_control(study, tasks, answering.misfit, progress)
                 tasks = study.without_defects(tasks, answering.misfit)
                 meters = Meters(answering, store, study.components, intervention)
                 draw = study.draw(tasks[study.task].size)
                 yield cls(study, meters, tasks, draw, copies, progress)
-            progress.end()
 
     @property
     def grid(self) -> Grid[Any]:
@@ -148,11 +145,8 @@ class Session:
         intact = meter.under(self.nothing, self.draw.searched, self.progress, "intact")
         trouble = None
         if self.task.metric.kind == "metric" and (trouble := describe_trouble(self.task, intact)):
-            tell(self.progress, trouble)
+            self.progress.tell(trouble)
         problem = self.pose(probes, intact, scans=method.has_goals)
-        if method.has_goals:
-            signal, linear = probes[problem.signal], problem.signal == name
-            self.progress.scan = ScanSoFar(signal, self.grid, linear=linear)
         found = search(probes, method.search(problem), self.progress)
         if not method.has_goals:  # the default search leaves them out itself
             found = self.leave_out_universal(found, problem, probes)
@@ -169,7 +163,7 @@ class Session:
         if not self.study.names_sets:  # what heads do together may be more than each one's share
             found = above_noise(found, noise)
         sets = len(found.candidates)
-        expect(self.progress, most_checked(self.study, self.tasks, len(found.chosen), sets))
+        self.progress.expect(most_checked(self.study, self.tasks, len(found.chosen), sets))
         return SearchResult(found, meter.score(intact), noise, seen, rows, intact_rows)
 
     def leave_out_universal(
@@ -246,7 +240,7 @@ def without_unfit_control(
         return study, tasks
     if not (why := next(filter(None, map(misfit, tasks[GENERAL].requests(0))), None)):
         return study, tasks
-    tell(progress, f"{GENERAL} is left out as a control: it has {why}.")
+    progress.tell(f"{GENERAL} is left out as a control: it has {why}.")
     others = tuple(name for name in study.other_tasks if name != GENERAL)
     return replace(study, other_tasks=others), {n: tasks[n] for n in tasks if n != GENERAL}
 
@@ -272,10 +266,9 @@ def describe_uncovered(part: str) -> str:
 def announce(study: Study, tasks: Mapping[str, Task], grid: Grid[Any], progress: Progress) -> None:
     """Say what will be done, and how many rows it takes at most."""
     searched, checked = most_searched(study, tasks, grid.size), most_checked(study, tasks)
-    tell(
-        progress,
+    progress.tell(
         f"{called(study.task)} in {called(title_of(study.model.name) or study.model.name)}: a "
         f"search among {grid.size} {grid.COMPONENT.KIND}s, up to {searched:,} rows; its checks, up "
         f"to {checked:,} more.{describe_join(tasks[study.task])}",
     )
-    expect(progress, searched + checked)
+    progress.expect(searched + checked)

@@ -76,23 +76,6 @@ def test_a_run_that_writes_is_running_until_it_has_ended_or_is_still(site, tmp_p
     assert listed(site)["mine"]["state"] == "done"
 
 
-def test_a_run_that_goes_on_says_how_far_it_is_and_what_was_scanned(site, tmp_path):
-    folder = write_run(tmp_path / "mine")
-    about = f"{address(tmp_path, 'mine')}/about"
-    assert site.get(about).json()["live"] is None
-    live = {"stage": "scan", "done": 30, "rows": 90, "rate": 2.5, "left": "at most 0:00:24 left",
-            "leading": ["L0H1"], "layers": [[0.0, 0.5], [None, 0.1]]}  # fmt: skip
-    (folder / "progress.json").write_text(json.dumps(live))
-    shown = site.get(about).json()["live"]
-    assert shown | {"layers": live["layers"]} == live
-    assert shown["layers"] == [
-        [["z", "0 % lost"], ["n16", "50 % lost"]],
-        [["u", "not scanned yet"], ["n3", "10 % lost"]],
-    ]
-    (folder / "progress.json").write_text("{}")
-    assert site.get(about).json()["live"] is None
-
-
 def test_runs_of_neurons_are_listed_by_name(site, tmp_path):
     folder = tmp_path / "neurons"
     folder.mkdir()

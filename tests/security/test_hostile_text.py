@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
-from rich.progress import Progress
+from rich.progress import Progress, TextColumn
 
 from caploc import console
 from caploc.naming import default_folder, folder_name
@@ -59,8 +59,9 @@ def test_tables_and_progress_steer_no_terminal(capsys):
     said = capsys.readouterr().out
     assert "\x1b" not in said and "\x9b" not in said and "[red]x" in said
     drawn = io.StringIO()
-    with Progress(console=Console(file=drawn, width=400)) as display:
-        console.Bar(display).start(HOSTILE + "[bold]", 3)
+    columns = [TextColumn("{task.description}")]
+    with Progress(*columns, console=Console(file=drawn, width=400)) as bars:
+        console.Shown(bars).start(HOSTILE + "[bold]", 3)
     assert "\x1b" not in drawn.getvalue() and "\x9b" not in drawn.getvalue()
 
 

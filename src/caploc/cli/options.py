@@ -26,6 +26,7 @@ from caploc.naming import at_home, check_listed, check_model_name, is_file, plac
 from caploc.options import Flag, Option, Workers, build, flag_of, flags, record
 from caploc.pairs import is_pairs, read_pairs
 from caploc.process import redacted
+from caploc.progress import Progress
 
 BUBBLEWRAP = "bubblewrap"
 
@@ -246,7 +247,7 @@ class OutputGroup:
     quiet: Annotated[bool, Option("No progress.", flags=("-q",))] = False
     as_json: Annotated[bool, Option("Print the result as JSON.", "json")] = False
 
-    def progress(self, *kept: str) -> AbstractContextManager[console.Interruptible]:
+    def progress(self, *kept: str) -> AbstractContextManager[Progress]:
         """Show progress while the block runs, unless the result is to stand alone."""
         return console.progress(self.quiet or self.as_json, *kept)
 

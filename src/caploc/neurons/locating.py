@@ -38,7 +38,7 @@ from caploc.neurons.result import (
 )
 from caploc.neurons.sets import COMPARED, Cohesion, Overlaps, between, cohesion, rates_between
 from caploc.neurons.study import NeuronSession, open_study, read_located
-from caploc.progress import Progress, tell_once
+from caploc.progress import Progress
 from caploc.stats.chance import count_shared
 from caploc.wording import inline
 
@@ -138,7 +138,7 @@ def locate(
         erased = {task: erase_own(session, task) for task in judged}
         model, several = session.model, len(found) > 1
         for part in model.uncovered:
-            tell_once(session.progress, f"Not covered: {part}, with weights that no neuron reads.")
+            session.progress.tell(f"Not covered: {part}, with weights that no neuron reads.")
         located = LocatedNeurons(model.grid, study.rule, found, kinds or {})
         result = LocatedFile(
             model=LocatedModel(

@@ -13,7 +13,7 @@ from pathlib import Path
 from threading import Lock
 from typing import Any
 
-from caploc.contents import LiveRun, RunFile, TaskScores, read_file
+from caploc.contents import RunFile, TaskScores, read_file
 from caploc.errors import BadOption, CaplocError
 from caploc.folder import (
     COMPARISON,
@@ -22,7 +22,6 @@ from caploc.folder import (
     EVALUATION,
     NEURONS,
     OVERLAP,
-    PROGRESS,
     RESULT,
     RUN,
     STUDIES,
@@ -111,8 +110,6 @@ class RunIndex:
         entry = self.read[folder][1]
         if entry.kind == "run" and entry.state != "unreadable":
             entry.state = "running" if is_running(folder) else "stopped"
-            live = read_progress(folder)
-            entry.rows = live.done if live else None
         return entry
 
 
@@ -241,13 +238,4 @@ def is_running(folder: Path) -> bool:
     """Tell whether a run seems to go on: it has written something a short while ago."""
     rows = rows_file(folder)
     written = [part[0] for part in stamp_of(rows.parent, rows.name, f"{rows.name}-wal") if part]
-    written += [part[0] for part in stamp_of(folder, PROGRESS) if part]
     return time.time() - max(written, default=0) / 1e9 < STILL
-
-
-def read_progress(folder: Path) -> LiveRun | None:
-    """Return how far a run is, None of one that does not say."""
-    try:
-        return read_file(folder / PROGRESS, LiveRun)
-    except CaplocError:
-        return None

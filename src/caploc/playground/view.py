@@ -7,7 +7,6 @@ that this version writes into its own reports, in a frame without an origin.
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
@@ -18,10 +17,8 @@ from starlette.routing import BaseRoute, Route
 from caploc.errors import BadOption
 from caploc.playground.app import Playgrounds
 from caploc.playground.examples import examples_of
-from caploc.playground.runs import RunIndex, read_progress
+from caploc.playground.runs import RunIndex
 from caploc.playground.serving import PAGE, Handler, build_site, report_errors
-from caploc.report.colours import shade_class, shade_number
-from caploc.report.headtable import DARKEST
 from caploc.report.templates import COMPARE, REPORT, page_policy
 from caploc.wording import inline
 
@@ -72,7 +69,7 @@ class View:
 
     def about(self, request: Request) -> Response:
         entry = self.index.find(request.path_params["run"])
-        return JSONResponse(asdict(entry) | {"live": live_of(self.folder(request))})
+        return JSONResponse(asdict(entry))
 
     def list_examples(self, request: Request) -> Response:
         asked = request.query_params
@@ -96,21 +93,6 @@ class View:
                     (folder / name).read_bytes(), media_type="text/html", headers=headers
                 )
         raise BadOption("No report lies here; `caploc view FOLDER --write` writes that of a run.")
-
-
-def live_of(folder: Path) -> dict[str, Any] | None:
-    """Return how far a run is, with a shade for each head scanned; None of one that has ended."""
-    if (live := read_progress(folder)) is None:
-        return None
-
-    def cell(share: float | None) -> list[str]:
-        if share is None:
-            return ["u", "not scanned yet"]
-        shade = shade_class(shade_number(max(share, 0.0), DARKEST))
-        return [shade, f"{100 * share:.0f} % lost"]
-
-    cells = [[cell(share) for share in layer] for layer in live.layers]
-    return live.as_dict() | {"stage": inline(live.stage), "layers": cells}
 
 
 def application(playgrounds: Playgrounds, token: str) -> Starlette:

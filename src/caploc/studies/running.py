@@ -29,7 +29,7 @@ from caploc.folder import (
     write_json,
 )
 from caploc.naming import folder_name
-from caploc.progress import InTurn, Progress, Silent, tell
+from caploc.progress import InTurn, Progress, Silent
 from caploc.report.card import headline
 from caploc.report.page import rewrite_page
 from caploc.report.templates import COMPARE, REPORT
@@ -231,7 +231,7 @@ def run_and_report(
     """Run a study and write its page."""
     found = run_study(study, folder, progress, command=command, engine=engine)
     rewrite_page(folder)
-    tell(progress, headline(make_card(found.result)))
+    progress.tell(headline(make_card(found.result)))
     return found
 
 

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from caploc.errors import BadData
-from caploc.progress import Progress, tell
+from caploc.progress import Progress
 from caploc.tasks.task import LogLikelihood, Request, Task
 from caploc.wording import called
 
@@ -70,8 +70,7 @@ def one_of_each_question(task: Task, most: float, progress: Progress) -> Task:
     if not copies:
         return task
     kept = task.without(copies.keys())
-    tell(
-        progress,
+    progress.tell(
         f"{called(task.name)}: {task.size:,} examples put {kept.size:,} different questions; one "
         "of each is asked.",
     )

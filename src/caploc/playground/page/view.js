@@ -161,22 +161,7 @@ class Run {
     by("verdict").textContent = visible(run.verdict);
     const facts = COLUMNS.slice(1).map(({ title, text, key }) => [title, title === "State" ? state(run) : `${(text ?? key)(run)}`]);
     by("facts").replaceChildren(...facts.filter(([, value]) => value !== "").map(([title, value]) => element("div", {}, element("dt", {}, title), element("dd", {}, value))));
-    this.live(run.live);
     if (!before || before.state !== run.state) this.open();
-  }
-
-  // How far a run is that goes on, and the heads scanned so far.
-  live(live) {
-    toggle("live", live !== null);
-    if (live === null) return;
-    const most = live.rows === null ? "" : ` of at most ${count(live.rows)}`;
-    const rate = live.rate === null ? "" : `${live.rate.toFixed(live.rate < 10 ? 1 : 0)} rows/s`;
-    by("live-stage").textContent = [live.stage, `${count(live.done)}${most} rows`, rate, live.left].filter(Boolean).join(" · ");
-    if (live.rows === null) by("live-bar").removeAttribute("value");
-    else Object.assign(by("live-bar"), { max: live.rows || 1, value: live.done });
-    by("live-leading").textContent = live.leading.length ? `First in the scan so far: ${live.leading.join(" ")}` : "";
-    const cells = (layer, l) => layer.map(([shade, note], h) => element("td", { class: shade, title: `L${l}, ${h}: ${note}` }));
-    by("live-map").replaceChildren(element("tbody", {}, ...live.layers.map((layer, l) => element("tr", {}, element("th", { scope: "row" }, `L${l}`), ...cells(layer, l)))));
   }
 
   get finished() {
