@@ -1,6 +1,7 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+PEERS := .venv-peers
 VLLM := .venv-vllm
 INSTALLED := $(VENV)/.installed
 INSTALLED_DEV := $(VENV)/.installed-dev
@@ -20,7 +21,7 @@ SITE := python -c 'import site; print(*site.getsitepackages())'
 export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: demo test test-shapes test-slow test-browser test-cluster test-faults test-real test-vllm check bench gpu-check \
-	bench-outside truth-real bench-draws bench-joint wheel test-wheel clean
+	bench-conformance bench-outside truth-real bench-draws bench-joint wheel test-wheel clean
 
 demo: $(INSTALLED)  ## install, fetch SmolLM2, localize some of its capabilities, write reports
 	$(BIN)/caploc demo --out $(OUT)
@@ -85,6 +86,9 @@ bench: $(INSTALLED)  ## the engine against plain transformers, on one CPU thread
 gpu-check: $(INSTALLED)  ## ten minutes on one GPU: right in bfloat16, and how fast; ends with 1 without CUDA
 	$(KEPT) $(BIN)/python bench/gpu_check.py
 
+bench-conformance: $(PEERS)/.installed  ## faults reported in public, tried on caploc, TransformerLens, nnsight and pyvene: minutes
+	$(PEERS)/bin/python bench/conformance.py
+
 bench-outside: $(INSTALLED)  ## MIB's protocol at head level beside rivals with gradients, heads known by definition, backups: hours; resumes
 	$(BIN)/caploc models fetch smollm2
 	$(BIN)/python bench/outside.py
@@ -115,6 +119,14 @@ $(BIN)/.installed-ray: $(INSTALLED_DEV)
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[ray]'
 	touch $@
 
+# Their dependencies stay out of the project's own environment, and out of git.
+$(PEERS)/.installed: pyproject.toml constraints.txt bench/peers.txt
+	$(PYTHON) -m venv $(PEERS)
+	echo '*' > $(PEERS)/.gitignore
+	$(PEERS)/bin/pip install --quiet --disable-pip-version-check -c constraints.txt \
+		-e . -r bench/peers.txt
+	touch $@
+
 # vLLM pins torch and transformers. torchvision and its like come built for CUDA and break
 # transformers; compiling kernels takes minutes that two cores do not win back.
 $(VLLM)/.installed: pyproject.toml requirements-vllm.txt
@@ -125,4 +137,4 @@ $(VLLM)/.installed: pyproject.toml requirements-vllm.txt
 	touch $@
 
 clean:
-	rm -rf $(VENV) $(VLLM) build runs .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) $(PEERS) $(VLLM) build runs .pytest_cache .mypy_cache .ruff_cache

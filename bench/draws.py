@@ -6,9 +6,9 @@
 
 The truth is every head alone (bench/census.py). A draw numbers 600 examples, each of which is one
 of those stored, so that what is stored is all there is and its mean is the truth. Every method is
-the program's own, answered from what is stored; what gradients say was stored once, by a script
-that the git history has. Masks of several heads are not among it: css, csb, greedy and sets are run
-on the models by bench/joint.py, and stand on the same page.
+the program's own, answered from what is stored; what gradients say is stored too
+(bench/attributions.py). Masks of several heads are not among it: css, csb, greedy and sets are
+run on the models by bench/joint.py, and stand on the same page.
 """
 
 import argparse
@@ -372,7 +372,7 @@ log-odds: *attribution patching* by the derivative by each head's gate, *gradien
 mean size with one layer's gradients dropped at a time (half the examples, and on development tasks
 alone, as it takes 61 passes an example), *integrated gradients* by the mean derivative on the way
 from closed gates to open ones. *Then trial*: their first fifteen heads go through the default
-search's trial. A pass forward counts as a row, one backward as two.
+search's trial. A pass forward counts as a row, one backward as two (`bench/attributions.py`).
 """
 
 
