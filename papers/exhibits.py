@@ -1,6 +1,6 @@
 """Tables and figures: a pandas frame whose cells may be numbers with errors, and an Altair chart.
 
-A frame is written as Markdown, CSV and LaTeX, its chart as PNG and SVG.
+A frame is written as Markdown and CSV, its chart as PNG.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -141,13 +141,6 @@ class Exhibit:
         notes = ["", *(f"- {note}" for note in self.notes)] if self.notes else []
         return "\n".join([f"## {self.title}", "", *picture, table, *notes]) + "\n"
 
-    def latex(self) -> str:
-        """Write a table for booktabs, its notes as comments."""
-        table = self.frame.map(text_of).to_latex(
-            index=False, caption=self.title, label=f"tab:{self.name}", escape=True
-        )
-        return table + "".join(f"% {note}\n" for note in self.notes)
-
     def tidy(self) -> pd.DataFrame:
         """Return a table of plain numbers and texts, with errors in columns of their own."""
         rows = []
@@ -163,11 +156,9 @@ class Exhibit:
         folder.mkdir(parents=True, exist_ok=True)
         place = folder / self.name
         place.with_suffix(".md").write_text(self.markdown(), encoding="utf-8")
-        place.with_suffix(".tex").write_text(self.latex(), encoding="utf-8")
         self.tidy().to_csv(place.with_suffix(".csv"), index=False)
         if self.chart is not None:
             self.chart.save(place.with_suffix(".png"), scale_factor=2)
-            self.chart.save(place.with_suffix(".svg"))
 
 
 def text_of(cell: Any) -> str:

@@ -6,7 +6,6 @@ import shlex
 import sys
 from collections.abc import Callable, Iterable
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,15 +19,15 @@ from papers.heads import figures, tables
 from papers.heads.measured import Setup, open_measured
 
 SHAPES = "table1"  # needs no run, and of a model its configuration alone
-ALONE = "table4", "table6", "fig1", "fig2", "fig4", "failures", "choice"  # about one model: `lead`
+ALONE = "table4", "table6", "fig1", "fig2", "fig4"  # about one model: `lead`
 EVERY_METHOD = "table4", "table9"
-SCORELESS = "table1", "table9", "sharing", "choice"
+SCORELESS = "table1", "table9", "sharing"
 UNIVERSAL = "Universal heads are taken out of what a search found, and the next ones move up."
 
 
 TABLES = (tables.table2, tables.table3, tables.table4, tables.table5, tables.table6, tables.table7,
           tables.table8, tables.table9, figures.fig1, figures.fig2, figures.fig3, figures.fig4,
-          tables.sharing, tables.scale, tables.failures, tables.choice, tables.rules)  # fmt: skip
+          tables.sharing)  # fmt: skip
 RECIPES = {SHAPES: tables.table1} | {each.__name__: each for each in TABLES}
 NOTES = {
     "table4": "Masks: evaluations of all examples from which the heads follow, as the paper "
@@ -37,20 +36,13 @@ NOTES = {
     "does not name it.",
     "sharing": "By chance: as many heads (or groups) a task, drawn from the whole grid. p: "
     "one-sided, at least so many; in layers: each task keeps its number in every layer; of all "
-    "pairs: that, corrected for the number of a model's pairs (Holm).",
-    "scale": "Strength: the share of the task's score above chance that its heads take, less the "
-    "share of the general score.",
-    "choice": "The joint drop of the heads that a setting finds, on the examples that they were "
-    "found and chosen on, and on others.",
+    "pairs: that, as a false discovery rate of a model's pairs.",
 }
 DRAWN: dict[str, Callable[..., Any]] = {
-    "fig1": figures.draw_radar,
+    "fig1": figures.draw_bars,
     "fig2": figures.draw_curves,
     "fig3": figures.draw_bars,
     "fig4": figures.draw_bars,
-    "scale": partial(
-        figures.draw_curves, across="billions of parameters", split="task", up="strength"
-    ),
 }
 
 
@@ -77,9 +69,6 @@ def fill(
 
 def finish(setup: Setup, name: str, rows: list[tables.Row], notes: list[str]) -> Exhibit:
     """Put rows and notes together, and draw the figure."""
-    if name == "scale":
-        rows, more = tables.compare_models(rows)
-        notes = [*notes, *more]
     about = [f"On {setup.lead} only."] if name in ALONE else []
     about += [NOTES[name]] if name in NOTES else []
     about += [UNIVERSAL] if name not in ("table1", "table5", "table7") else []

@@ -1,7 +1,6 @@
 """The paper's figures: rows as of a table, and the chart that Altair draws of them."""
 
 from collections.abc import Mapping, Sequence
-from math import cos, pi, sin
 from typing import Any
 
 import altair as alt
@@ -14,7 +13,6 @@ from papers.heads.tables import Row, Rows, knowledge_heads, leading, score_of
 
 SHOWN = 2  # heads of a model in figure 3; the paper finds one or two
 INTACT, GENERAL, GUESSING = "intact", "general", "guessing"
-FEWEST_AXES = 3  # of a radar
 
 
 def fig1(model: Measured) -> Rows:
@@ -25,7 +23,7 @@ def fig1(model: Measured) -> Rows:
         if heads := model.heads(benchmark):
             sets[f"{benchmark.label} heads"] = benchmark.label, heads
     for name, (source, heads) in sets.items():
-        row: Row = {"heads knocked out": name}
+        row: Row = {"model": model.label, "heads knocked out": name}
         for axis in axes:
             paper = published.score(model.label, source, len(heads), [axis.label])
             row[axis.label] = score_of(model.score(axis, heads), paper)
@@ -102,54 +100,14 @@ def long_form(frame: pd.DataFrame, names: Sequence[str]) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def draw_radar(frame: pd.DataFrame) -> Any:
-    """Draw a corner for each benchmark; every axis is a share of the intact score.
-
-    None with fewer than three benchmarks; those whose intact score is not above 0 are left out.
-    """
-    first, *_ = frame.to_dict("records")
-    named = [c for c in frame.columns if isinstance(first[c], Value) and first[c].number]
-    if len(named) < FEWEST_AXES:
-        return None
-    angles = {axis: 2 * pi * place / len(named) for place, axis in enumerate(named)}
-    points, spokes = [], []
-    for row in frame.to_dict("records"):
-        for place, axis in enumerate([*named, named[0]]):
-            share = (row[axis].number or 0.0) / first[axis].number
-            x, y = share * sin(angles[axis]), share * cos(angles[axis])
-            series = row["heads knocked out"]
-            points.append({"series": series, "place": place, "x": x, "y": y, "share": share})
-    for axis, angle in angles.items():
-        spokes.append({"axis": axis, "x": 0, "y": 0, "x2": sin(angle), "y2": cos(angle),
-                       "label x": 1.15 * sin(angle), "label y": 1.15 * cos(angle)})  # fmt: skip
-    reach = max(1.3, *(abs(point[end]) * 1.05 for point in points for end in "xy"))
-    scale = alt.Scale(domain=[-reach, reach])
-    x, y = (alt.X("x:Q", axis=None, scale=scale), alt.Y("y:Q", axis=None, scale=scale))
-    web = alt.Chart(pd.DataFrame(spokes))
-    lines = web.mark_rule(color="#ccc").encode(x=x, y=y, x2="x2", y2="y2")
-    names = web.mark_text().encode(
-        alt.X("label x:Q", axis=None, scale=scale), alt.Y("label y:Q", axis=None, scale=scale),
-        text="axis",
-    )  # fmt: skip
-    series = alt.Color("series:N", sort=None, title="heads knocked out")
-    shapes = alt.Chart(pd.DataFrame(points)).mark_line(point=True).encode(
-        x, y, color=series, order="place:Q"
-    )  # fmt: skip
-    title = "score as a share of the intact score"
-    drawn = alt.layer(lines, names, shapes).properties(width=420, height=420, title=title)
-    return drawn.configure_view(stroke=None)
-
-
-def draw_curves(
-    frame: pd.DataFrame, across: str = "heads", split: str = "", up: str = "score"
-) -> Any:
-    """Draw lines with 95 % intervals over a number, one a column, or one a value of `split`."""
-    data = long_form(frame, [across, *([split] if split else [])])
+def draw_curves(frame: pd.DataFrame) -> Any:
+    """Draw lines with 95 % intervals over the number of heads, one a column."""
+    data = long_form(frame, ["heads"])
     if data.empty:
         return None
-    series = alt.Color(f"{split or 'of'}:N", sort=None, title=None)
-    base = alt.Chart(data).encode(alt.X(f"{across}:Q", axis=alt.Axis(tickMinStep=1)), color=series)
-    lines = base.mark_line(point=True).encode(alt.Y("score:Q", title=up))
+    series = alt.Color("of:N", sort=None, title=None)
+    base = alt.Chart(data).encode(alt.X("heads:Q", axis=alt.Axis(tickMinStep=1)), color=series)
+    lines = base.mark_line(point=True).encode(alt.Y("score:Q"))
     return (base.mark_rule(opacity=0.5).encode(y="low:Q", y2="high:Q") + lines).properties(
         width=460, height=300
     )

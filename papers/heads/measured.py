@@ -27,17 +27,15 @@ from caploc.naming import placed
 from caploc.options import build
 from caploc.progress import Progress
 from caploc.recovery import paired_standard_error
-from caploc.result import Lost, Result
+from caploc.result import Result
 from caploc.stats.localization import HeadCost, Intact, judge_universality
 from caploc.studies.file import Place, StudyFile, folder_names
 from caploc.study import Study
 from caploc.tasks.catalog import TaskOptions
 from caploc.tasks.task import Task
 from caploc.validation import Comparison, score_both, scored_differences
-from caploc.validation.lost import find_lost
 
 WIDTH = 1.96  # standard errors on either side of a 95 % interval
-CLEAR = 2.0  # standard errors that an intact score must lie above chance
 LEVEL = 0.05
 TRIED = 100  # examples of each task that a candidate for a universal head is tried on alone
 GENERAL, KNOWLEDGE = "general", "knowledge"
@@ -50,8 +48,7 @@ class Benchmark:
 
     Heads are found for it by the studies whose task has its label. `group` is the capability;
     tasks of a `family` (the group, if absent) are twins. `relative`: shown as a share of the intact
-    score. `choice`: a multiple-choice question. `differs` says in what it is not the paper's;
-    `others` are other ways to ask or score it, each a `task`, a `metric` or both.
+    score. `choice`: a multiple-choice question. `differs` says in what it is not the paper's.
     """
 
     label: str
@@ -62,7 +59,6 @@ class Benchmark:
     choice: bool = False
     differs: str = ""
     metric: str | None = None
-    others: Mapping[str, Mapping[str, str]] = field(default_factory=dict, hash=False)
 
     @property
     def kin(self) -> str:
@@ -171,39 +167,22 @@ class Scored:
         intact, score = (tuple(nan if x is None else x for x in each) for each in ends)
         return cls(*intact, *score, intact[0] - score[0], error, both.task.metric.chance)
 
-    @property
-    def clear(self) -> bool:
-        """Whether the intact score is above chance beyond doubt."""
-        return self.intact - self.chance > CLEAR * self.intact_stderr
-
     def relative(self) -> "Scored":
-        """Return it as shares of the intact score; all NaN where that is 0 or not known."""
+        """Return it as shares of the intact score; all NaN where that is 0 or not known.
+
+        The error of the share `r` that is left, by the delta method: `var r = (r² var I + var K - 2
+        r cov(I, K)) / I²`, with I the intact score, K what is left, and `cov(I, K) = (var I + var K
+        - var(I - K)) / 2`.
+        """
         left = self.score / self.intact if self.intact else nan
         if isnan(left):
             return Scored(*[nan] * 6)
-        error = self.share_error(left, self.intact)
-        return Scored(1.0, 0.0, left, error, 1 - left, error)
-
-    def share_error(self, left: float, whole: float) -> float:
-        """Compute the standard error of a share `r` that is left of a whole, by the delta method.
-
-        `var r = (r² var I + var K - 2 r cov(I, K)) / whole²`, with the errors of I (the intact
-        score) and K (what is left), and `cov(I, K) = (var I + var K - var(I - K)) / 2`.
-        """
         intact, cut, change = self.intact_stderr, self.stderr, self.drop_stderr
         covariance = (intact**2 + cut**2 - change**2) / 2
         covariance = min(max(covariance, -intact * cut), intact * cut)  # rounded errors may not fit
         variance = left**2 * intact**2 + cut**2 - 2 * left * covariance
-        return max(variance, 0.0) ** 0.5 / abs(whole)
-
-    def share_lost(self) -> tuple[float, float] | None:
-        """Compute the share of the score above chance that is lost, and its standard error."""
-        if not self.clear or isnan(self.score):
-            return None
-        above = self.intact - self.chance
-        left = (self.score - self.chance) / above
-        error = self.share_error(left, above)
-        return None if isnan(error) else (1 - left, error)
+        error = max(variance, 0.0) ** 0.5 / abs(self.intact)
+        return Scored(1.0, 0.0, left, error, 1 - left, error)
 
 
 def mean_of(parts: Sequence[Scored]) -> Scored:
@@ -297,10 +276,6 @@ class Measured:
     def mean(self, benchmarks: Sequence[Benchmark], heads: Sequence[Head]) -> Scored:
         """Average the scores of benchmarks."""
         return mean_of([self.score(each, heads) for each in benchmarks])
-
-    def lost(self, benchmark: Benchmark, heads: Sequence[Head]) -> Lost:
-        """Find the lost answers, and what stands in their place."""
-        return find_lost(self.compare(benchmark, heads))
 
     def ranking(self, benchmark: Benchmark, label: str = "") -> list[Head]:
         """Return the heads that a search found for a benchmark, the most needed first.

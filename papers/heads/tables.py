@@ -1,26 +1,15 @@
 """The paper's tables, and what it says in words only: rows of one model after another."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Sequence
 from itertools import product
 from typing import Any
 
 from caploc.components import Head, Heads
-from caploc.models.loading import model_shape
-from papers.exhibits import NOTHING, Value, span
+from papers.exhibits import NOTHING, Value
 from papers.heads import published
-from papers.heads.localization import (
-    Strength,
-    common_to_all,
-    describe_trend,
-    localization,
-    mean_strength,
-    overlaps,
-)
 from papers.heads.measured import KNOWLEDGE, LEVEL, Benchmark, Measured, Scored
+from papers.heads.overlaps import common_to_all, overlaps
 
-LONGEST = 90  # characters of an answer shown in a cell
-FEWEST_MODELS = 3  # whose order can be right or wrong
 Row = dict[str, Any]
 Rows = Iterator[Row]
 
@@ -271,109 +260,3 @@ def sharing(model: Measured) -> Rows:
             row[f"p in layers, {what}"] = Value(chance.p_in_layers, digits=4)
             row[f"p of all pairs, {what}"] = Value(p, digits=4)
         yield row | {"which": " ".join(pair.shared) or NOTHING}
-
-
-def scale(model: Measured) -> Rows:
-    """How strongly each capability is localized in a model."""
-    options = model.setup.models[model.label]
-    _, parameters = model_shape(options.name, options.revision)
-    for benchmark in model.localized:
-        if not (heads := model.heads(benchmark)):
-            continue
-        parts = model.score(benchmark, heads), model.mean(model.setup.general, heads)
-        found = localization(*parts)
-        yield {
-            "task": benchmark.label,
-            "model": model.label,
-            "billions of parameters": parameters / 1e9,
-            "strength": Value(None) if found is None else Value(found.value, found.stderr),
-        }
-
-
-def compare_models(rows: Sequence[Row]) -> tuple[list[Row], list[str]]:
-    """Add the mean over tasks that every model can do, and say what the trend with size is."""
-    sizes: Mapping[str, float] = {row["model"]: row["billions of parameters"] for row in rows}
-    every: dict[str, dict[str, Strength]] = {}
-    for row in rows:
-        value = row["strength"]
-        if value.number is not None:
-            found = Strength(value.number, value.stderr)
-            every.setdefault(row["task"], {})[row["model"]] = found
-    whole = [each for each in every.values() if len(each) == len(sizes)]
-    added: list[Row] = []
-    if len(whole) > 1 and len(sizes) > 1:
-        shared = every["all that every model can do"] = {
-            model: mean_strength([each[model] for each in whole]) for model in sizes
-        }
-        for model, size in sizes.items():
-            row = {"task": "all that every model can do", "model": model}
-            row |= {"billions of parameters": size}
-            added.append(row | {"strength": Value(shared[model].value, shared[model].stderr)})
-    notes = [
-        f"{task}: {describe_trend(strengths, sizes)}"
-        for task, strengths in every.items()
-        if len(strengths) >= FEWEST_MODELS
-    ]
-    few = [] if len(sizes) >= FEWEST_MODELS else [f"A trend takes {FEWEST_MODELS} models or more."]
-    return [*rows, *added], [*notes, *few]
-
-
-def failures(model: Measured) -> Rows:
-    """How a model fails without a benchmark's own heads, and without each universal head."""
-    for benchmark in model.localized:
-        sets = [(f"{benchmark.label} heads", model.heads(benchmark))]
-        sets += [(str(head), [head]) for head in model.universal]
-        for name, heads in sets:
-            if not heads:
-                continue
-            lost = model.lost(benchmark, heads)
-            shares = [
-                f"{kind} {100 * count / lost.count:.0f} %" for kind, count in lost.kinds.items()
-            ]
-            answers = [" ".join(str(pair.knocked_out).split())[:LONGEST] for pair in lost.samples]
-            yield {
-                "task": benchmark.label,
-                "heads knocked out": name,
-                "score": score_of(model.score(benchmark, heads)),
-                "lost": f"{lost.count} of {lost.examples}",
-                "in their place": ", ".join(shares) or NOTHING,
-                "for example": next((f"“{text}”" for text in answers), NOTHING),
-            }
-
-
-def choice(model: Measured) -> Rows:
-    """Every setting that the main search tried, and how much its choice flatters itself."""
-    for benchmark in model.localized:
-        search = model.run(benchmark).search
-        for number, each in enumerate(search.settings or ()):
-            yield {
-                "task": benchmark.label,
-                "masks": each.masks,
-                "rate": Value(each.rate, digits=2),
-                "drop where chosen": Value(each.drop, each.stderr),
-                "drop on others": Value(each.held_out_drop, each.held_out_stderr),
-                "kept": "kept" if number == search.chosen else "",
-            }
-        if surplus := search.optimism:
-            model.notes.append(
-                f"{benchmark.label}: the kept setting flatters itself by {surplus.value:.3f} "
-                f"(95 % interval {span([surplus.low, surplus.high], 3)})."
-            )
-
-
-def rules(model: Measured) -> Rows:
-    """Benchmarks asked or scored in another way: intact, and without the benchmark's own heads."""
-    for benchmark in model.setup.benchmarks:
-        heads = model.heads(benchmark) if model.run(benchmark) and benchmark.others else []
-        ways = {"as above": benchmark} if benchmark.others else {}
-        ways |= {name: replace(benchmark, **other) for name, other in benchmark.others.items()}
-        for name, way in ways.items():
-            lost = costs(model, way, heads)
-            yield {
-                "model": model.label,
-                "task": benchmark.label,
-                "asked and scored": name,
-                "intact": score_of(model.score(way, [])),
-                "own heads' drop": lost["task drop"],
-                "% of intact": lost["% of intact"],
-            }

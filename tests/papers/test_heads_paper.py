@@ -1,6 +1,4 @@
-"""The heads paper: its printed figures agree, heads are chosen as it does, shares and trends."""
-
-from itertools import permutations
+"""The heads paper: its printed figures agree, heads are chosen as it does, shares and chances."""
 
 import numpy as np
 import pytest
@@ -10,9 +8,8 @@ from caploc.components import Head, Heads
 from caploc.declaration import Allowed
 from papers.exhibits import Exhibit, Value
 from papers.heads import published, tables
-from papers.heads.figures import draw_radar
-from papers.heads.localization import Strength, common_to_all, localization, trend
 from papers.heads.measured import Benchmark, Measured, Scored, Setup, mean_of
+from papers.heads.overlaps import common_to_all
 from papers.heads.published import PRINTED
 
 LLAMA_8B, LLAMA_3B, QWEN_3B = "Llama-3.1-8B", "Llama-3.2-3B", "Qwen-2.5-3B"
@@ -154,49 +151,22 @@ def test_tables_of_planted_facts():
     assert marks == ["L1H0†", "L1H1†‡"]  # of one key-value head
 
 
-def test_the_papers_math_heads_are_localized():
-    """Llama-3.1-8B: GSM8K .7847 to .3010 (62 %), the general tasks' mean .7166 to .7058."""
-    task = Scored(0.7847, 0.011, 0.3010, 0.0126, 0.4837, 0.012)
-    general = Scored(0.7166, 0.004, 0.7058, 0.004, 0.0108, 0.003, chance=0.3125)
-    found = localization(task, general)
-    assert found.value == pytest.approx(0.6164 - 0.0108 / 0.4041, abs=1e-4)
-    assert localization(task, Scored(0.32, 0.01, 0.3, 0.01, 0.02, 0.01, chance=0.31)) is None
-
-
 def test_the_error_of_a_share_is_the_gradient_through_the_covariance():
-    intact, cut, errors, chance = 0.8, 0.3, (0.02, 0.03), 0.25
+    intact, cut, errors = 0.8, 0.3, (0.02, 0.03)
     for correlation in (-0.5, 0.0, 0.9):
         covariance = correlation * errors[0] * errors[1]
         matrix = np.array([[errors[0] ** 2, covariance], [covariance, errors[1] ** 2]])
         change = np.sqrt(np.array([1, -1]) @ matrix @ np.array([1, -1]))
-        whole = intact - chance
-        gradient = np.array([(cut - chance) / whole**2, -1 / whole])
-        found = Scored(intact, errors[0], cut, errors[1], intact - cut, change, chance)
-        share, error = found.share_lost()
-        assert share == pytest.approx((intact - cut) / whole)
-        assert error == pytest.approx(np.sqrt(gradient @ matrix @ gradient))
+        gradient = np.array([cut / intact**2, -1 / intact])
+        found = Scored(intact, errors[0], cut, errors[1], intact - cut, change).relative()
+        assert found.drop == pytest.approx((intact - cut) / intact)
+        assert found.drop_stderr == pytest.approx(np.sqrt(gradient @ matrix @ gradient))
 
 
 def test_scores_of_several_tasks_are_averaged_and_one_that_is_not_known_makes_none():
     both = mean_of([scored(0.4, 0.03), scored(0.2, 0.04)])
     assert both.drop == pytest.approx(0.3) and both.drop_stderr == pytest.approx(0.025)
     assert np.isnan(mean_of([scored(0.4), Scored(*[np.nan] * 6)]).drop)
-
-
-def of_models(values):
-    strengths = {f"m{n}": Strength(float(value), 0.0) for n, value in enumerate(values)}
-    return strengths, {name: 10.0**n for n, name in enumerate(strengths)}
-
-
-@pytest.mark.parametrize("values", [[1, 2, 3, 5, 6], [3, 1, 2, 5, 4], [2, 1, 3], [1, 1, 2, 0, 1]])
-def test_the_p_of_a_trend_is_the_share_of_orders_as_extreme(values):
-    found = trend(*of_models(values))
-    sizes = np.arange(len(values))
-    here = stats.spearmanr(sizes, values).statistic
-    every = np.abs([stats.spearmanr(sizes, order).statistic for order in permutations(values)])
-    assert found.rho == pytest.approx(here)
-    assert found.p == pytest.approx(np.mean(every >= abs(here) - 1e-9))
-    assert found.least_p == pytest.approx(np.mean(every >= every.max() - 1e-9))
 
 
 def test_what_all_of_several_random_sets_share_is_counted_exactly():
@@ -218,13 +188,3 @@ def test_an_exhibit_is_written_with_errors_and_the_papers_figures(tmp_path):
     text = (tmp_path / "t.md").read_text()
     assert "0.500 ± 0.020 (paper 0.400, +0.100)" in text and "a\\|b_c" in text and "– " in text
     assert "task,drop,drop stderr,drop paper,heads" in (tmp_path / "t.csv").read_text()
-    assert "a|b\\_c" in (tmp_path / "t.tex").read_text()
-
-
-def test_a_radar_is_drawn_of_three_benchmarks_or_more(tmp_path):
-    row = {"heads knocked out": "intact", "A": Value(0.5), "B": Value(0.2), "C": Value(0.4)}
-    exhibit = Exhibit.of("fig1", "", [row, row | {"heads knocked out": "some"}])
-    assert draw_radar(exhibit.frame.drop(columns="C")) is None
-    chart = draw_radar(exhibit.frame)
-    Exhibit("fig1", "", exhibit.frame, (), chart).write(tmp_path)
-    assert (tmp_path / "fig1.png").stat().st_size > 10_000
