@@ -9,7 +9,6 @@ from math import isfinite
 from pathlib import Path
 from typing import Any
 
-import altair as alt
 import pandas as pd
 
 NOTHING = "–"
@@ -81,39 +80,6 @@ def drawn(values: Sequence[float], digits: int = 3) -> Value:
 def of_draws(found: Sequence[Mapping[str, Any]]) -> Value:
     """Take a mean's interval, or of several draws their means."""
     return interval(found[0]) if len(found) == 1 else drawn([each["mean"] for each in found])
-
-
-def dots(frame: pd.DataFrame, name: str, columns: Sequence[str]) -> Any:
-    """Draw a point with its interval for each column of each row; None where nothing is known."""
-    rows = [
-        {name: row[name], "of": column, "value": cell.number, "low": ends[0], "high": ends[1]}
-        for row in frame.to_dict("records")
-        for column in columns
-        if isinstance(cell := row[column], Value) and known(cell.number)
-        for ends in [cell.ends or (cell.number, cell.number)]
-    ]
-    if not rows:
-        return None
-    kind = alt.Y("of:N", sort=None, title=None, axis=None)
-    base = alt.Chart(pd.DataFrame(rows)).encode(
-        kind, color=alt.Color("of:N", sort=None, title=None)
-    )
-    points = base.mark_point(filled=True, size=60).encode(alt.X("value:Q", title=None))
-    drawn_rows = alt.layer(base.mark_rule().encode(x="low:Q", x2="high:Q"), points)
-    facet = alt.Row(
-        f"{name}:N", sort=None, title=None, header=alt.Header(labelAngle=0, labelAlign="left")
-    )
-    panels = drawn_rows.properties(width=420, height=14 * len(columns)).facet(row=facet)
-    return panels.resolve_scale(x="independent")  # rows may be in other units
-
-
-def span(values: Iterable[float | None], digits: int = 2) -> str:
-    """Write the lowest and the highest of some numbers."""
-    every = [value for value in values if value is not None and isfinite(value)]
-    if not every:
-        return NOTHING
-    ends = [f"{end:z.{digits}f}" for end in (min(every), max(every))]
-    return ends[0] if len(every) == 1 else " to ".join(ends)
 
 
 @dataclass(frozen=True)

@@ -1,1 +1,1 @@
-"""The neurons paper (CNL, arXiv 2502.20992): its experiments, and verdicts on what it claims."""
+"""The neurons paper (CNL, arXiv 2502.20992): its experiments, and tables of what they found."""

@@ -1,7 +1,6 @@
 """The experiments of CNL, one after another, into one folder: `python -m papers.cnl fidelity`.
 
-Numbers go to `numbers.json`; tables and figures are made of them. What was measured is not measured
-again.
+Numbers go to `numbers.json`; tables are made of them. What was measured is not measured again.
 """
 
 import argparse
@@ -77,7 +76,7 @@ class Experiments:
                 raise BadOption(f"{folder} holds another preset's numbers; choose another --out.")
 
     def run(self, steps: Sequence[Step]) -> list[Exhibit]:
-        """Measure, and write every table and figure after each step; those of all steps so far."""
+        """Measure, and write every table after each step; those of all steps so far."""
         shown: list[Exhibit] = []
         for step in steps:
             if step in ("erased", "tuned") and "main" not in self.numbers:

@@ -179,7 +179,6 @@ class CircuitFamily:
     """Where the layers of one model type keep what is opened."""
 
     attention: str
-    reads: tuple[str, ...]
     attention_norm: str
     mlp_norm: str
     final_norm: str
@@ -187,14 +186,13 @@ class CircuitFamily:
 
 
 READS = ("q_proj", "k_proj", "v_proj")
-LLAMA = CircuitFamily("self_attn", READS, "input_layernorm", "post_attention_layernorm", "norm")
+LLAMA = CircuitFamily("self_attn", "input_layernorm", "post_attention_layernorm", "norm")
 FAMILIES = {
     "llama": LLAMA,
     "mistral": LLAMA,
     "qwen2": LLAMA,
     "qwen3": LLAMA,
-    "gpt2": CircuitFamily("attn", ("c_attn",), "ln_1", "ln_2", "ln_f"),
-    "gptj": CircuitFamily("attn", READS, "ln_1", "ln_1", "ln_f", parallel=True),
+    "gptj": CircuitFamily("attn", "ln_1", "ln_1", "ln_f", parallel=True),
 }
 
 
@@ -269,14 +267,12 @@ def open_model(loaded: LoadedModel) -> OpenModel:
         )
     family = FAMILIES[config.model_type]
     ((heads, size),) = set(zip(loaded.grid.heads_per_layer, loaded.grid.group_sizes, strict=True))
-    # queries, keys and values by three projections, or together by one
-    counts = (heads, heads // size, heads // size)
-    ends = np.cumsum(counts if len(family.reads) > 1 else [sum(counts)]).tolist()
+    ends = np.cumsum([heads, heads // size, heads // size]).tolist()
     places = [slice(*each) for each in pairwise([0, *ends])]
     layers, decoder = decoder_layers(model, loaded.projections), []
     for layer, output in zip(layers, loaded.projections, strict=True):
         attention = layer.get_submodule(family.attention)
-        modules = [attention.get_submodule(name) for name in family.reads]
+        modules = [attention.get_submodule(name) for name in READS]
         decoder.append(
             OpenLayer(
                 whole=layer,

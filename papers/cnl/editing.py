@@ -45,9 +45,6 @@ from papers.cnl.fidelity import FactLocator, Profile, peak
 from papers.cnl.prompts import Encoded, Encoder, FactAnswers
 
 ESSENCE = "{} is a"  # what the model says of the subject must not change
-# Shares of the moments' mean diagonal that are mixed in, the smallest that will do (ours).
-SHRINKAGES = (0.0, 1e-6, 1e-4, 1e-2, 0.1, 1.0)
-CONDITION = 1e10  # of the moments, above which more is mixed in
 MEASURES = ("efficacy", "generalization", "specificity", "score", "rise")
 Table = Float64[np.ndarray, "facts layers"]
 Recall = Callable[[str, Callable[[], Any]], Any]  # what was measured under a name, or measures it
@@ -59,41 +56,40 @@ class Covariance:
 
     Where positions are not many times the neurons their inverse is mostly noise, and an edit would
     act at one key and no rewrite. So `(1 - s) C + s m I` takes their place, with m the mean of C's
-    diagonal and `s` the `shrinkage`: that of least expected error, of Ledoit & Wolf (2004),
+    diagonal and `s` the `shrinkage` of least expected error, of Ledoit & Wolf (2004),
 
         (E|k|^4 - |C|^2) / (n |C - m I|^2)
 
-    or the next of `SHRINKAGES` with which there is an inverse.
+    where `fourth` is E|k|^4 and n the number of positions.
     """
 
     moments: Float[Tensor, "neurons neurons"]
     positions: int
-    fourth: float = 0.0  # E|k|^4; 0 where the moments are to be believed
+    fourth: float
 
-    @cached_property
-    def _factored(self) -> tuple[float, Tensor]:
-        """The shrinkage, and Cholesky's factor."""
-        level = self.moments.diagonal().mean()
-        identity = torch.eye(len(self.moments), dtype=torch.float64, device=self.moments.device)
-        error = (self.fourth - float(self.moments.square().sum())) / self.positions
-        spread = float((self.moments - level * identity).square().sum())
-        least = min(max(error / spread, 0.0), 1.0) if spread else 0.0
-        for shrinkage in (least, *(each for each in SHRINKAGES if each > least)):
-            mixed = (1 - shrinkage) * self.moments + shrinkage * level * identity
-            factor, failed = torch.linalg.cholesky_ex(mixed)
-            pivots = factor.diagonal()
-            if not failed and bool((pivots.max() / pivots.min()) ** 2 < CONDITION):
-                return shrinkage, factor
-        raise BadData("The neurons of a layer are silent on all of the texts; give other texts.")
+    @property
+    def level(self) -> Tensor:
+        """The mean of the diagonal, as a multiple of the identity."""
+        return torch.eye(len(self.moments)).to(self.moments) * self.moments.diagonal().mean()
 
     @property
     def shrinkage(self) -> float:
-        return self._factored[0]
+        error = (self.fourth - float(self.moments.square().sum())) / self.positions
+        spread = float((self.moments - self.level).square().sum())
+        return min(max(error / spread, 0.0), 1.0) if spread else 0.0
+
+    @cached_property
+    def _factor(self) -> Tensor:
+        """Cholesky's factor."""
+        mixed = (1 - self.shrinkage) * self.moments + self.shrinkage * self.level
+        factor, failed = torch.linalg.cholesky_ex(mixed)
+        if failed:
+            raise BadData("The texts are too few to edit a layer by them; give other texts.")
+        return factor
 
     def solve(self, key: Float[Tensor, " neurons"]) -> Float[Tensor, " neurons"]:
-        factor = self._factored[1]
-        column = key.to(factor.device, torch.float64)[:, None]
-        return torch.cholesky_solve(column, factor)[:, 0]
+        column = key.to(self._factor.device, torch.float64)[:, None]
+        return torch.cholesky_solve(column, self._factor)[:, 0]
 
 
 def dense_projection(loaded: NeuronModel, layer: int) -> nn.Linear | Conv1D:

@@ -18,7 +18,7 @@ from caploc.tasks.catalog import load_task
 from caploc.tasks.task import prompt_of
 from papers.cnl.circuits import CircuitLocator, circuit_reliability, others_of
 from papers.cnl.editing import Editor, Recall, covariances, edit_reliability
-from papers.cnl.facts import Fact, read_facts, read_rewrites, with_rewrites
+from papers.cnl.facts import Fact, read_facts
 from papers.cnl.fidelity import wording_fidelity
 from papers.cnl.knowledge_neurons import KnowledgeNeurons, intervention_reliability
 from papers.cnl.preset import Facts
@@ -65,12 +65,8 @@ class FactStudy:
     @cached_property
     def known(self) -> tuple[tuple[Fact, ...], dict[str, Any]]:
         """The facts that the model knows, and how many there were."""
-        facts, counts, asker = self.all, dict[str, Any](), FactAnswers(self.neurons)
-        if self.asked.rewrites is not None:
-            texts = read_rewrites(Path(self.asked.rewrites))
-            facts, counts["rewrites"] = with_rewrites(facts, texts, asker.right)
-        facts, counts["known"] = known_facts(asker, facts, self.asked.count)
-        return facts, counts
+        facts, counts = known_facts(FactAnswers(self.neurons), self.all, self.asked.count)
+        return facts, {"known": counts}
 
     @cached_property
     def knowledge(self) -> KnowledgeNeurons:

@@ -1,18 +1,15 @@
 """Facts as what is asked: prompts with their answers, and how else they are worded.
 
 A file of facts is COUNTERFACT's list, as ROME (Meng et al. 2022) distributes it, or has a fact of
-our own form on each line, with the fields of `Fact`. A line of a file of rewrites, which a language
-model or a person wrote, is `{"fact": NAME, "prompts": [TEXT, ...]}`. That a prompt means the same
-cannot be seen by a program; what can is checked here.
+our own form on each line, with the fields of `Fact`. That a rewrite means the same no program sees.
 
 `words/facts` are countries and their capitals, each in several wordings.
 """
 
 import json
 import random
-from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -95,43 +92,6 @@ def from_counterfact(record: Mapping[str, Any]) -> Fact:
         tuple(map(about, record.get("paraphrase_prompts", ()))),
         tuple(FactPrompt(text, None, old, new) for text in record.get("neighborhood_prompts", ())),
     )
-
-
-def read_rewrites(path: Path) -> dict[str, list[str]]:
-    """Read the prompts of each fact that the file names; lines of one fact add up."""
-    found: dict[str, list[str]] = defaultdict(list)
-    for line in filter(str.strip, path.read_text(encoding="utf-8").splitlines()):
-        record = json.loads(line)
-        found[str(record["fact"])] += record["prompts"]
-    return dict(found)
-
-
-def with_rewrites(
-    facts: Sequence[Fact],
-    texts: Mapping[str, Sequence[str]],
-    right: Callable[[FactPrompt], bool] = lambda _: True,
-) -> tuple[tuple[Fact, ...], dict[str, int]]:
-    """Give facts these rewrites in place of their own; count those given, and those kept.
-
-    A rewrite is kept if the fact's subject is in it, if it differs from the prompt and from the
-    rewrites before it by more than case and spacing, and if the model answers it `right`.
-    """
-
-    def plain(text: str) -> str:
-        return " ".join(text.casefold().split())
-
-    changed = []
-    for fact in facts:
-        kept: list[FactPrompt] = []
-        seen = {plain(fact.prompt.text), ""}
-        for text in texts.get(fact.name, ()):
-            if plain(text) not in seen and (fact.prompt.subject or "") in text:
-                prompt = replace(fact.prompt, text=text)
-                kept += [prompt] if right(prompt) else []
-            seen.add(plain(text))
-        changed.append(replace(fact, rewrites=tuple(kept)))
-    given = sum(len(texts.get(fact.name, ())) for fact in facts)
-    return tuple(changed), {"given": given, "kept": sum(len(f.rewrites) for f in changed)}
 
 
 Pair = tuple[str, str]  # subject and answer

@@ -29,10 +29,10 @@ class Facts(PresetPart):
     """Which single facts are located, how, and how what was located is changed.
 
     Of each of `sets` the first `count` facts that the model knows are used; a set is `words/facts`
-    or a file. `rewrites` is a file of further wordings. A circuit keeps a `share` of the edges,
-    scored in `circuit_steps`; knowledge neurons are integrated in `neuron_steps`. `texts` is a file
-    of texts, one a line, for the covariance that a rank-one edit needs; without it the facts'
-    prompts serve, and beside `words/facts` those of word tasks.
+    or a file. A circuit keeps a `share` of the edges, scored in `circuit_steps`; knowledge neurons
+    are integrated in `neuron_steps`. `texts` is a file of texts, one a line, for the covariance
+    that a rank-one edit needs; without it the facts' prompts serve, and beside `words/facts` those
+    of word tasks.
     """
 
     sets: tuple[str, ...] = ("words/facts",)
@@ -42,7 +42,6 @@ class Facts(PresetPart):
     draws: int = Field(default=20, ge=5)
     circuit_steps: int = Field(default=20, ge=1)
     neuron_steps: int = Field(default=20, ge=1)
-    rewrites: str | None = None
     texts: str | None = None
 
 

@@ -1,4 +1,8 @@
-"""Tables and figures of CNL, made of the numbers of its experiments."""
+"""Tables of CNL, made of the numbers of its experiments.
+
+Sets are *located* if they agree at `AGREE` or more, and more than what they are held against, both
+by 95 % intervals; where an interval holds the border it is open. The rule is caploc's.
+"""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
@@ -7,10 +11,19 @@ from typing import Any
 from caploc.neurons.enhancing import GOLD, METRIC
 from papers.cnl.editing import MEASURES as EDITED
 from papers.cnl.fidelity import ARMS
-from papers.cnl.verdicts import MOST, NAMES, all_runs, changes_by_arm, judge_claims
-from papers.exhibits import NOTHING, Exhibit, Value, dots, drawn, interval, of_draws
+from papers.exhibits import NOTHING, Exhibit, Value, drawn, interval, of_draws
 
 Found = Mapping[str, Any]
+AGREE = 0.6  # overlap by the larger set, or share of profiles that peak in one layer
+NAMES = {
+    "neurons": "knowledge neurons",
+    "tracing": "causal tracing (ROME)",
+    "circuits": "knowledge circuits",
+}
+RULE = (
+    f"Located: overlap, or the same layer, of {AGREE:g} or more and a margin above 0, both by the "
+    "interval; the rule is ours."
+)
 MEASURES = {
     "largest": "overlap",
     "iou": "IoU",
@@ -22,13 +35,8 @@ MEASURES = {
 
 
 def list_tables(numbers: Found) -> list[Exhibit]:
-    """Make every table of what was measured; verdicts first."""
-    rows = [row for claim in judge_claims(numbers) for row in claim.rows()]
-    note = (
-        f"A claim holds if all of its parts do, each for at least {MOST:.0%} of the tasks, in part "
-        "if one does. The rules are caploc's."
-    )
-    shown = [Exhibit.of("verdicts", "The paper's claims", rows, [note])]
+    """Make every table of what was measured."""
+    shown: list[Exhibit] = []
     makers: dict[str, Callable[[Any], Iterable[Exhibit]]] = {
         "main": show_sets,
         "erasure": show_erasure,
@@ -40,6 +48,25 @@ def list_tables(numbers: Found) -> list[Exhibit]:
     for name, make in makers.items():
         shown += make(numbers[name]) if name in numbers else ()
     return [table for table in shown if len(table.frame)]
+
+
+def located(agreement: Found, margin: Found) -> str:
+    """Say whether sets agree at `AGREE` and beyond the margin, by intervals."""
+    if None in (agreement["low"], margin["low"]):
+        return NOTHING
+    if agreement["high"] < AGREE or margin["high"] < 0:
+        return "no"
+    return "yes" if agreement["low"] >= AGREE and margin["low"] > 0 else "open"
+
+
+def changes_by_arm(result: Found, task: str, measure: str) -> dict[str, list[Any]]:
+    """List the changes of each arm's draws on a task, as far as they were measured."""
+    found: dict[str, list[Any]] = {}
+    for arm in result["arms"]:
+        for each in arm["changes"]:
+            if (each["task"], each["measure"]) == (task, measure):
+                found.setdefault(arm["arm"], []).append(each)
+    return found
 
 
 def show_sets(main: Found) -> Iterator[Exhibit]:
@@ -90,10 +117,7 @@ def show_erasure(erasure: Found) -> Iterator[Exhibit]:
         "loses by its own set than by another capability's: paired by example, with intervals "
         "corrected for the number of tasks."
     )
-    table = Exhibit.of("erasure", "Needed?", rows, [note])
-    more = [name for name in table.frame if name.startswith("more than")]
-    named = table.frame.assign(task=[f"{r['task']}, {r['sets']}" for r in rows])
-    yield replace(table, chart=dots(named, "task", more))
+    yield Exhibit.of("erasure", "Needed?", rows, [note])
 
 
 def show_yardstick(yardstick: Mapping[str, Found]) -> Iterator[Exhibit]:
@@ -105,30 +129,24 @@ def show_yardstick(yardstick: Mapping[str, Found]) -> Iterator[Exhibit]:
          "neurons": Value(row["size"], digits=0)}
         | {title: interval(row[name], 2) for name, title in names.items()}
         | {f"{name} margin": interval(row[f"{name}_margin"], 2) for name in ("fact", "capability")}
+        | {f"{name} located": located(row[name], row[f"{name}_margin"])
+           for name in ("fact", "capability")}
         for score, of_score in yardstick.items()
         for row in of_score
     ]  # fmt: skip
     note = (
         "Overlap by the larger set, with 95 % intervals over facts, or over capabilities. A fact's "
         "margin is that of one fact less that of its capability, a capability's less that of two. "
-        "With answers exchanged, one capability is a task beside itself with wrong answers."
+        f"With answers exchanged, one capability is a task beside itself with wrong answers. {RULE}"
     )
-    table = Exhibit.of("yardstick", "Facts and capabilities on one yardstick", rows, [note])
-    named = table.frame.assign(
-        compared=[
-            f"{row['sets of']}, {row['prompts a set']} a set, {row['words']} words, "
-            f"{row['demonstrations']} demonstrations"
-            for row in rows
-        ]
-    )
-    first = named[(named["score"] == rows[0]["score"]) & (named["rule"] == rows[0]["rule"])]
-    yield replace(table, chart=dots(first, "compared", list(names.values())))
+    yield Exhibit.of("yardstick", "Facts and capabilities on one yardstick", rows, [note])
 
 
 def show_tuning(enhanced: Mapping[str, Mapping[str, Found]]) -> Iterator[Exhibit]:
     """Show what each arm gained, seed by seed."""
     rows = []
-    for seed, task, result in all_runs(enhanced):
+    runs = ((seed, task, found) for seed, each in enhanced.items() for task, found in each.items())
+    for seed, task, result in runs:
         parameters = {arm["arm"]: arm["fit"]["parameters"] for arm in result["arms"] if arm["fit"]}
         score = changes_by_arm(result, task, METRIC)
         for arm, gold in changes_by_arm(result, task, GOLD).items():
@@ -166,6 +184,11 @@ def show_fidelity(fidelity: Mapping[str, Found]) -> Iterator[Exhibit]:
                 }
                 | {arm.replace("_", " "): interval(found["arms"][arm][measure]) for arm in ARMS}
                 | {"margin": interval(found["margin"][measure])}
+                | {
+                    "located": located(found["arms"]["rewrites"][measure], found["margin"][measure])
+                    if measure in ("largest", "agreement")
+                    else NOTHING
+                }
                 for measure in MEASURES
                 if measure in found["margin"]
             ]
@@ -180,12 +203,9 @@ def show_fidelity(fidelity: Mapping[str, Found]) -> Iterator[Exhibit]:
         "between the peaks, and how alike are the profiles (Spearman)? Random: sets as large in "
         "every layer, or the layers of a profile dealt anew. The margin is rewrites less other "
         "facts of the relation: only above 0 (of layers apart, below) is there anything of the "
-        "single fact. The formulas are ours; the paper's are not known to us."
+        f"single fact. {RULE} The formulas are ours; the paper's are not known to us."
     )
-    table = Exhibit.of("fidelity", "Is a fact located alike however it is worded?", rows, [note])
-    named = table.frame.assign(measured=[f"{r['located by']}, {r['measure']}" for r in rows])
-    chart = dots(named, "measured", [arm.replace("_", " ") for arm in ARMS])
-    yield replace(table, chart=chart)
+    yield Exhibit.of("fidelity", "Is a fact located alike however it is worded?", rows, [note])
     yield Exhibit.of("fidelity-layers", "Where causal tracing peaks", layers)
 
 
@@ -254,8 +274,7 @@ def show_interventions(found: Found) -> Iterator[Exhibit]:
             f"counterpart of equal length: {len(circuits['unpaired'])} facts; answered wrongly: "
             f"{len(circuits['unknown'])}."
         )
-        table = Exhibit.of("reliability-circuits", "Circuits run alone", rows, [note])
-        yield replace(table, chart=dots(table.frame, "circuit", ["faithfulness"]))
+        yield Exhibit.of("reliability-circuits", "Circuits run alone", rows, [note])
         gains |= {f"circuit: {arm}": each for arm, each in circuits["gains"].items()}
     rows = [
         {

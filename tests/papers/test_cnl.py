@@ -66,7 +66,7 @@ def test_a_small_run_of_everything_and_again(tmp_path, monkeypatch):
     exhibits = Experiments(preset, folder).run(preset.steps)
     names = Counter(exhibit.name for exhibit in exhibits)
     assert set(names.values()) == {1}
-    assert {"verdicts", "sets", "erasure", "yardstick", "fidelity"} <= set(names)
+    assert {"sets", "erasure", "yardstick", "fidelity"} <= set(names)
     for exhibit in exhibits:
         assert (folder / f"{exhibit.name}.md").stat().st_size > 0
     numbers = (folder / NUMBERS).read_text()

@@ -114,7 +114,7 @@ def test_circuits_run_together_answer_as_one_by_one(opened, pair):
 
 
 def test_the_model_is_left_as_it_was(opened, pair):
-    model = opened("gpt2")
+    model = opened("gptj")
     modules = list(model.model.modules())
 
     def hooks():
