@@ -212,12 +212,9 @@ def requests() -> Figures:
 
     figures = {}
     with tempfile.TemporaryDirectory() as folder:
-        words = Path(folder) / "words.txt"
-        words.write_text("damn\n")
         for name in own_names():
             if name.startswith(("words/", "rhyming", "swearing")):
-                data = {"words": str(words)} if name.startswith("swearing") else {}
-                figures[name] = digest(name, data)
+                figures[name] = digest(name, {})
         for name, (splits, rows) in ROWS.items():
             file = Path(folder) / f"{name}.jsonl"
             file.write_text("".join(f"{json.dumps(row)}\n" for row in rows))

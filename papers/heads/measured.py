@@ -58,7 +58,6 @@ class Benchmark:
     relative: bool = False
     choice: bool = False
     differs: str = ""
-    metric: str | None = None
 
     @property
     def kin(self) -> str:
@@ -212,7 +211,7 @@ class Measured:
     progress: Progress
     known: dict[Any, Comparison] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
-    tasks: dict[tuple[str, str | None], Task] = field(default_factory=dict)
+    tasks: dict[str, Task] = field(default_factory=dict)
 
     @property
     def leads(self) -> bool:
@@ -245,7 +244,7 @@ class Measured:
         """Score a benchmark intact and with heads knocked out, on its first examples."""
         limits = [each for each in (limit, self.setup.limit) if each is not None]
         most = min(limits, default=None)
-        key = benchmark.task, benchmark.metric, frozenset(heads), most
+        key = benchmark.task, frozenset(heads), most
         if key not in self.known:
             task = self.task(benchmark)
             mask = self.grid.mask(heads)
@@ -255,16 +254,14 @@ class Measured:
 
     def task(self, benchmark: Benchmark) -> Task:
         """Load a benchmark's task; raises BadOption if its metric is better when lower."""
-        key = benchmark.task, benchmark.metric
-        if key not in self.tasks:
-            options = replace(self.options, metric=benchmark.metric)
-            (task,) = self.setup.models[self.label].tasks([benchmark.task], options)
+        if benchmark.task not in self.tasks:
+            (task,) = self.setup.models[self.label].tasks([benchmark.task], self.options)
             if not task.metric.higher_is_better:
                 raise BadOption(
                     f"{task.metric.name} of {task.name} is better when lower; choose another one."
                 )
-            self.tasks[key] = task
-        return self.tasks[key]
+            self.tasks[benchmark.task] = task
+        return self.tasks[benchmark.task]
 
     def score(
         self, benchmark: Benchmark, heads: Sequence[Head], limit: int | None = None

@@ -41,9 +41,7 @@ OUTCOMES = ("metric", "logprob")
 ZERO, MEAN, RESAMPLE, PATCH = MODES = ("zero", "mean", "resample", "patch")
 CLUSTER = "ray"
 ADDRESS = "RAY_ADDRESS"  # Ray's own variable
-WORDS = "words"  # what --data calls the list of profanities, which is no split
 FORMATS = {".json": "json", ".jsonl": "json", ".csv": "csv", ".parquet": "parquet"}  # of --data
-PACKAGED = "package"  # what stands in place of a file for better-profanity's list
 NAMES = ("all", "last", "changed")  # of positions
 DEVICE = re.compile(r"auto|cpu|cuda(:\d+)?|mps|spread")
 
@@ -177,7 +175,7 @@ class Workers:
 
 
 def parse_data(files: Any, start: Path = Path()) -> dict[str, str]:
-    """Read `test=FILE` texts, or a table of such, into absolute paths; `words=package` stays.
+    """Read `test=FILE` texts, or a table of such, into absolute paths.
 
     Raises BadOption if one is not of that form.
     """
@@ -188,8 +186,7 @@ def parse_data(files: Any, start: Path = Path()) -> dict[str, str]:
             raise BadOption(
                 f"--data takes SPLIT=FILE, such as test=gsm8k_test.jsonl; got {split!r}."
             )
-        kept = (split, *file) == (WORDS, PACKAGED)
-        found[split] = file[0] if kept else str((start / at_home(file[0])).absolute())
+        found[split] = str((start / at_home(file[0])).absolute())
     return found
 
 
@@ -204,9 +201,8 @@ def data_format(file: Path) -> str:
 class TaskOptions:
     """How a task is to be asked; the defaults are the task's own.
 
-    `data` holds a file for each split that is not to come from the Hub, and under `words` a list of
-    profanities (or `package`), which tasks that count none do without. With `training` the examples
-    are those of the training split, the task asked and judged as ever.
+    `data` holds a file for each split that is not to come from the Hub. With `training` the
+    examples are those of the training split, the task asked and judged as ever.
     """
 
     panel: ClassVar[str] = "Task"
@@ -223,29 +219,17 @@ class TaskOptions:
     chat_template: Annotated[bool, Option("Use the model's chat template.")] = False
     data: Annotated[
         dict[str, str],
-        Option(
-            "SPLIT=FILE: read a split from a file (jsonl, csv, parquet); words=FILE: swear words."
-        ),
+        Option("SPLIT=FILE: read a split from a file (jsonl, csv, parquet)."),
     ] = field(default_factory=dict)
     allow_code: Annotated[
         bool, Option("Run code that the model writes, in bubblewrap.", trust=True)
     ] = False
     training: bool = False
 
-    @property
-    def splits(self) -> dict[str, str]:
-        return {split: file for split, file in self.data.items() if split != WORDS}
-
-    @property
-    def words(self) -> str | None:
-        return self.data.get(WORDS)
-
     def check_files(self) -> None:
         """Refuse files of examples that are not there, hold nothing, or are not of one format."""
-        formats = {data_format(Path(file)) for file in self.splits.values()}
+        formats = {data_format(Path(file)) for file in self.data.values()}
         for name, file in self.data.items():
-            if file == PACKAGED:
-                continue
             if not is_file(Path(file)):
                 raise BadData(f"--data {name}={file}: there is no such file.")
             if Path(file).stat().st_size == 0:
@@ -255,8 +239,7 @@ class TaskOptions:
 
     def plain(self) -> "TaskOptions":
         """Return the options for other tasks: how the model is spoken to, no more."""
-        words = {WORDS: self.words} if self.words else {}
-        return TaskOptions(chat_template=self.chat_template, data=words, allow_code=self.allow_code)
+        return TaskOptions(chat_template=self.chat_template, allow_code=self.allow_code)
 
 
 @record(frozen=True)

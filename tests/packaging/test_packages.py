@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[2]
 LARGEST = 12_000_000  # bytes
 UV = Path(sys.executable).parent / "uv"
 NEEDED = [
-    "tasks/paper/gen.yaml",
+    "tasks/paper/rhyming.yaml",
     "pretrained.toml",
     "report/report.html.j2", "report/page.css", "report/page.js",
     "studies/demo.toml",

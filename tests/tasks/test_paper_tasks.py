@@ -4,6 +4,8 @@ import json
 
 import pytest
 import yaml
+from hypothesis import given
+from hypothesis import strategies as st
 from lm_eval.tasks._yaml_loader import load_yaml
 
 from caploc.declaration import ModelOptions
@@ -17,6 +19,7 @@ from caploc.tasks.catalog import (
     own_names,
     wants_chat_template,
 )
+from caploc.tasks.harness import mean_of_scores
 from caploc.tasks.task import Generated, Scored, show
 from worlds import DEMO, TASKS
 
@@ -125,20 +128,14 @@ def test_mmlu_and_wmdp_weigh_their_tasks_by_size(task_file, tmp_path):
 
 def test_the_papers_own_tasks_are_listed_and_clash_with_none():
     own = set(own_manager("paper").all_tasks)
-    swearing = {"swearing", "swearing_identify", "swearing_lists", "swearing_lists_identify"}
+    of_heads = {"rhyming", "rhyming_easy", "swearing", "swearing_identify"}
     of_neurons = {"metamath", "code25k", "emotion", "imdb"}
-    assert own == {"gen", "rhyming", "rhyming_easy"} | swearing | of_neurons
+    assert own == of_heads | of_neurons
     assert not own & set(harness_manager().all_tasks)
     brought = [*sorted(own), *own_manager("words").all_tasks]
     assert own_names() == [*brought, *own_manager(TASKS).all_tasks]
     for name in own:
         check_task_name(name)
-
-
-def test_gens_parts_are_the_papers_four():
-    tasks = [entry.name for entry in leaf_entries(own_manager("paper"), "gen")]
-    assert tasks[:3] == ["hellaswag", "boolq", "arc_challenge"]
-    assert len(tasks) == 3 + 57 and all(name.startswith("mmlu_") for name in tasks[3:])
 
 
 TEMPLATE = "{% for m in messages %}<{{ m['role'] }}>{{ m['content'] }}{% endfor %}<answer>"
@@ -165,17 +162,29 @@ def test_a_task_that_wants_a_chat_template_has_it_where_there_is_one(
     tokenizer_with, template, chats
 ):
     tokenizer_with(template)
-    options = TaskOptions(data={"words": "package"})
     names = ["rhyming", "swearing", "demo/addition"]
-    tasks = ModelOptions(DEMO).tasks(names, options)
+    tasks = ModelOptions(DEMO).tasks(names, TaskOptions())
     starts = [task.requests(0)[0].prompt.startswith("<user>") for task in tasks]
     assert starts == [chats, chats, False]
     ends = [task.requests(0)[0].prompt.endswith("<answer>") for task in tasks]
     assert ends == starts
-    assert [wants_chat_template(name) for name in [*names, "gen"]] == [True, True, False, False]
+    assert [wants_chat_template(name) for name in names] == [True, True, False]
 
 
 def test_answers_of_the_papers_tasks_are_shown():
     task = load_task("rhyming_easy")
     shown = show(task, 0, [Generated("Cat")])
     assert (shown.gold, shown.answer) == (None, "Cat")
+
+
+numbers = st.floats(-1e6, 1e6)
+
+
+@given(st.lists(st.tuples(numbers, st.floats(0, 1e6)), min_size=1, max_size=9))
+def test_the_error_of_a_mean_of_scores(pairs):
+    scores, stderrs = zip(*pairs, strict=True)
+    mean, stderr = mean_of_scores(scores, stderrs)
+    assert mean == pytest.approx(sum(scores) / len(scores))
+    assert (stderr * len(scores)) ** 2 == pytest.approx(sum(error**2 for error in stderrs))
+    assert mean_of_scores(scores, [None, *stderrs[1:]])[1] is None
+    assert mean_of_scores([*scores, None], [*stderrs, 1.0]) == (None, None)

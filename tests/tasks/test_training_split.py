@@ -120,13 +120,12 @@ def test_files_must_hold_the_training_split(split_task, tmp_path):
     assert prompts(path, both) == ["9+9="]
 
 
-def test_the_mean_of_several_tasks_has_no_training_split(split_task, tmp_path):
+def test_a_group_has_no_training_split(split_task, tmp_path):
     split_task("one"), split_task("two")
     group = {"group": "both", "task": ["one", "two"]}
-    for name, metadata in (("both", {}), ("mixed", {"metadata": {"mixture": True}})):
-        path = tmp_path / f"{name}.yaml"
-        path.write_text(json.dumps(group | {"group": name} | metadata))
-        assert not can_train(str(path))
+    path = tmp_path / "both.yaml"
+    path.write_text(json.dumps(group))
+    assert not can_train(str(path))
 
 
 @pytest.mark.parametrize("name", ["addition", "code", "cursing", "elements", "prose", "sentences"])

@@ -39,7 +39,7 @@ from caploc.tasks.datafiles import (
     training_instead,
     why_out_of_reach,
 )
-from caploc.tasks.harness import HarnessTask, Mixture
+from caploc.tasks.harness import HarnessTask
 from caploc.tasks.leaf import ChatTemplate, Leaf
 from caploc.tasks.programs import NOT_ALLOWED, check_programs, replace_code_eval
 from caploc.tasks.task import Task
@@ -96,40 +96,10 @@ def find_task(name: str) -> tuple[TaskManager, str]:
     return harness_manager(), name
 
 
-def mixture_parts(manager: TaskManager, name: str) -> list[tuple[TaskManager, str]]:
-    """Return the tasks of a group marked `mixture: true`, each with its own metric; else none.
-
-    They are looked for beside the mixture first, then wherever a task may be. Raises UnknownName if
-    there is no such task; BadData if the members are not the names of two or more tasks that are
-    not mixtures.
-    """
-    entry = manager.task_index.get(name)
-    if entry is None or entry.kind is not Kind.GROUP or not has_mark(definition(entry), "mixture"):
-        return []
-    members = definition(entry).get("task")
-    if not isinstance(members, list) or not all(isinstance(member, str) for member in members):
-        raise BadData(f"Mixture {name} must list its tasks by their names (`task: [boolq, mmlu]`).")
-    if files := [member for member in members if member.endswith(YAML)]:
-        raise BadData(
-            f"Mixture {name} names the file {files[0]!r}; put it beside the mixture, and name the "
-            "task in it."
-        )
-    parts = [(manager, m) if m in manager.task_index else find_task(m) for m in members]
-    if len(parts) < 2 or any(
-        has_mark(definition(beside.task_index[part]), "mixture") for beside, part in parts
-    ):
-        raise BadData(f"Mixture {name} must list two or more tasks, none of them a mixture.")
-    return parts
-
-
 def leaf_entries(manager: TaskManager, name: str) -> Iterator[Entry]:
-    """Yield the tasks behind a name: itself, or a group's, tag's or mixture's, however deep."""
+    """Yield the tasks behind a name: itself, or a group's or tag's, however deep."""
     entry = manager.task_index.get(name)
     if entry is None:
-        return
-    if parts := mixture_parts(manager, name):
-        for beside, part in parts:
-            yield from leaf_entries(beside, part)
         return
     members = sorted(entry.tags) if entry.kind is Kind.TAG else definition(entry).get("task")
     if not isinstance(members, list):
@@ -161,7 +131,7 @@ def check_task_name(name: str, options: TaskOptions | None = None) -> None:
 
 def check_data_sets(name: str, options: TaskOptions) -> None:
     """Refuse a task whose data set neither the Hub nor its cache here has; raises BadData."""
-    if options.splits:
+    if options.data:
         return
     entries = list(leaf_entries(*find_task(name)))
     for entry in entries:
@@ -180,9 +150,8 @@ def remedy_of(entries: Sequence[Entry]) -> str:
 
 def can_train(name: str, options: TaskOptions | None = None) -> bool:
     """Tell whether the task has a training split, in the files if the options name some."""
-    place = find_task(name)
-    entries = list(leaf_entries(*place))
-    return not mixture_parts(*place) and has_training(entries, (options or TaskOptions()).splits)
+    entries = list(leaf_entries(*find_task(name)))
+    return has_training(entries, (options or TaskOptions()).data)
 
 
 def wants_chat_template(name: str) -> bool:
@@ -207,34 +176,14 @@ def load_task(
     options = options or TaskOptions()
     options.check_files()
     check_task_name(name, options)
-    place = find_task(name)
-    parts = mixture_parts(*place)
-    if not parts:
-        return build_task(name, place, options, chat, score)
-    if options.metric or options.splits:
-        raise BadOption(
-            f"{'--metric' if options.metric else '--data'} is for one task, and {name} is the mean "
-            f"of several, each with its own; name one: {', '.join(part for _, part in parts)}."
-        )
-    return Mixture(name, [build_task(part[1], part, options, chat) for part in parts])
-
-
-def build_task(
-    name: str,
-    place: tuple[TaskManager, str],
-    options: TaskOptions,
-    chat: ChatTemplate | None,
-    score: ScoreAnswer | None = None,
-) -> HarnessTask:
-    """Return a task of lm-eval's kind, with its requests."""
-    manager, spec = place
+    manager, spec = find_task(name)
     entries = list(leaf_entries(manager, spec))
-    overrides = data_overrides(spec, entries, options.splits, options.fewshot)
+    overrides = data_overrides(spec, entries, options.data, options.fewshot)
     if options.training:
-        overrides = (overrides or {}) | training_instead(name, entries, options.splits)
+        overrides = (overrides or {}) | training_instead(name, entries, options.data)
     if options.delimiter is not None:
         overrides = (overrides or {}) | {"target_delimiter": options.delimiter}
-    files = [*map(Path, options.splits.values())]
+    files = [*map(Path, options.data.values())]
     files = files or [file for entry in entries for file in local_files(definition(entry))]
     with loading(name, entries, files):
         with text_as_written():
@@ -264,10 +213,6 @@ def prepared(
                 "asked for the run; ask it for more with caploc.locate there."
             )
         task.set_config("process_results", score)
-    if metadata.get("profanity_list"):
-        from caploc.tasks.paper.profanity import Swearing, load_lexicon
-
-        task.set_config("process_results", Swearing(load_lexicon(options.words)))
     if options.fewshot is not None or task.get_config("num_fewshot") is None:
         task.set_config(key="num_fewshot", value=options.fewshot or 0)
     task.set_fewshot_seed(seed=FEWSHOT_SEED)

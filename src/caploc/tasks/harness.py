@@ -1,9 +1,8 @@
-"""Tasks as caploc asks them: lm-eval's tasks and groups, and mixtures of these."""
+"""Tasks as caploc asks them: lm-eval's tasks and groups."""
 
 import json
 from collections.abc import Collection, Sequence
 from hashlib import blake2b
-from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -141,93 +140,6 @@ class HarnessTask:
                 [read_stderr(metric[stderr_key]) for metric in metrics.values()],
             )
         return Score.of(value, read_stderr(stderr), len(items))
-
-
-class Mixture:
-    """Several tasks as one; their examples are numbered through, and its score is their mean.
-
-    An item is `[part, item of that part]`, which JSON keeps as it is.
-    """
-
-    def __init__(self, name: str, parts: Sequence[HarnessTask]) -> None:
-        """Join the parts; raises BadOption if one is better when higher and another when lower."""
-        self.name, self.parts = name, list(parts)
-        self.places = [
-            (part, example) for part, task in enumerate(parts) for example in range(task.size)
-        ]
-        metrics, first = sorted({part.metric.name for part in parts}), parts[0].metric
-        self.version = digest_json([[part.name, part.version] for part in parts])
-        self.metric = Metric(
-            name=f"mean of {' and '.join(metrics)}" if first.kind == "metric" else first.kind,
-            kind=first.kind,
-            higher_is_better=first.higher_is_better,
-            chance=sum(part.metric.chance * part.size for part in parts) / max(self.size, 1),
-            runs_code=any(part.metric.runs_code for part in parts),
-        )
-        if len({part.metric.higher_is_better for part in parts}) > 1:
-            raise BadOption(
-                f"The tasks of {name} cannot be averaged: some of their metrics "
-                f"({', '.join(metrics)}) are better when higher and some when lower."
-            )
-
-    def in_metric(self) -> "Mixture":
-        if self.metric.kind == "metric":
-            return self
-        return Mixture(self.name, [part.in_metric() for part in self.parts])
-
-    @property
-    def size(self) -> int:
-        return len(self.places)
-
-    def key(self, example: int) -> str:
-        part, place = self.places[example]
-        return digest_json([self.parts[part].name, self.parts[part].key(place)])
-
-    def without(self, examples: Collection[int]) -> "Mixture":
-        left_out: list[list[int]] = [[] for _ in self.parts]
-        for example in examples:
-            part, place = self.places[example]
-            left_out[part].append(place)
-        parts = [part.without(gone) for part, gone in zip(self.parts, left_out, strict=True)]
-        return Mixture(self.name, parts)
-
-    def example(self, example: int) -> Example:
-        part, place = self.places[example]
-        return self.parts[part].example(place)
-
-    def requests(self, example: int) -> Sequence[Request]:
-        part, place = self.places[example]
-        return self.parts[part].requests(place)
-
-    def item(self, example: int, responses: Sequence[Response]) -> list[Any]:
-        part, place = self.places[example]
-        return [part, self.parts[part].item(place, responses)]
-
-    def outcome(self, item: Any) -> float:
-        task: HarnessTask = self.parts[item[0]]
-        return task.outcome(item[1])
-
-    def first(self, limit: int | None) -> list[int]:
-        starts = accumulate((part.size for part in self.parts), initial=0)
-        return [
-            start + example
-            for start, part in zip(starts, self.parts, strict=False)
-            for example in part.first(limit)
-        ]
-
-    def score(self, examples: Sequence[int], items: Sequence[Any]) -> Score:
-        asked: list[list[int]] = [[] for _ in self.parts]
-        own: list[list[Any]] = [[] for _ in self.parts]
-        for example, (part, item) in zip(examples, items, strict=True):
-            asked[part].append(self.places[example][1])
-            own[part].append(item)
-        scores = [
-            task.score(numbers, results)
-            for task, numbers, results in zip(self.parts, asked, own, strict=True)
-            if numbers
-        ]
-        mean, stderr = mean_of_scores([s.score for s in scores], [s.stderr for s in scores])
-        return Score.of(mean, stderr, len(items))
 
 
 def mean_of_scores(

@@ -65,8 +65,6 @@ def check_definition(
     members = config.get("task")
     if not isinstance(members, list) or not members:
         raise BadData(f"{path} is a group without a list of tasks (`task: [one, two]`).")
-    if has_mark(config, "mixture"):
-        return
     for member in members:
         if isinstance(member, str) and member not in manager.task_index:
             raise UnknownName(
@@ -76,10 +74,7 @@ def check_definition(
 
 
 def has_mark(config: Mapping[str, Any], mark: str) -> bool:
-    """Tell whether the `metadata` of a definition says `mark: true`.
-
-    The members of a group that is a `mixture` may be tasks of other places, each with its metric.
-    """
+    """Tell whether the `metadata` of a definition says `mark: true`."""
     metadata = config.get("metadata")
     return isinstance(metadata, dict) and metadata.get(mark) is True
 

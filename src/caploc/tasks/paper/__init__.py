@@ -1,1 +1,1 @@
-"""The heads paper's own tasks: swearing, rhyming, and the mean of its general benchmarks."""
+"""The papers' own tasks that lm-eval lacks."""

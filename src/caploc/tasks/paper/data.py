@@ -3,8 +3,7 @@
 Of the neurons paper's data sets the rows are the Hub's; see the YAML files.
 
 The paper's words and prompts stand in its code, which has no licence; these were written for
-caploc. Prompts of one's own are read by `--data test=FILE`. `lists.txt` asks for lists of swear
-words, as the paper's prompts do, `prompts.txt` for people who swear.
+caploc. Prompts of one's own are read by `--data test=FILE`.
 """
 
 from collections.abc import Callable, Sequence
@@ -17,7 +16,6 @@ HERE = Path(__file__).parent
 EASY = (HERE / "easy.txt").read_text().split()
 HARD = (HERE / "hard.txt").read_text().split()
 SWEARING = (HERE / "prompts.txt").read_text().splitlines()
-LISTS = (HERE / "lists.txt").read_text().splitlines()
 IDENTIFY = 6  # of the swearing prompts, to find heads on
 
 
@@ -34,8 +32,6 @@ load_rhyming = load_column("word", [*EASY, *HARD])
 load_easy = load_column("word", EASY)
 load_swearing = load_column("prompt", SWEARING)
 load_identify = load_column("prompt", SWEARING[:IDENTIFY])
-load_lists = load_column("prompt", LISTS)
-load_lists_identify = load_column("prompt", LISTS[:IDENTIFY])
 
 
 def shuffle_rows(docs: datasets.Dataset) -> datasets.Dataset:
