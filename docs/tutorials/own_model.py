@@ -14,7 +14,7 @@ from torch import nn
 from caploc import designs
 from caploc.components import Heads
 from caploc.models.cutting import knocked_out
-from caploc.recovery import ESTIMATORS, Measurements
+from caploc.recovery import Measurements, fit_paper_lasso
 
 torch.manual_seed(0)
 LAYERS, HEADS, WIDTH, VOCABULARY, LENGTH = 2, 8, 64, 12, 10
@@ -118,7 +118,7 @@ found = {}
 for name, question in (("first", FIRST), ("fifth", FIFTH)):
     intact = dict(enumerate(right(np.zeros_like(masks), question)))
     seen = Measurements(masks, rows, rows, right(masks, question))
-    found[name] = fit = ESTIMATORS["logistic"](seen, intact)
+    found[name] = fit = fit_paper_lasso(seen, intact)
     for column in fit.needed(3):
         print(f"{name}: {grid.components[column]} {fit.effect[column]:+.2f}")
 

@@ -417,8 +417,8 @@ class Study:
 
         method, budget = METHODS[self.method], self.settings.budget
         examples = self.examples or PAPER_EXAMPLES
+        method.check(Problem(heads, range(examples), self.settings))
         if method.masks is None:
-            method.check(Problem(heads, range(examples), self.settings))
             return self
         if method.draws_masks:
             designs.check_mask_size(heads, self.settings.rate)

@@ -28,7 +28,6 @@ from caploc.report.page import rewrite_page
 from caploc.result import number
 from caploc.search import Plan, Problem, column_mask
 from caploc.search.plan import Asking, intact_plan
-from caploc.search.published import Sheet
 from caploc.search.scan import Scan
 from caploc.session import add_signal
 
@@ -89,10 +88,14 @@ class Contrast:
     second: tuple[int, ...]
 
 
-def contrasts(sheet: Sheet, wanted: Sequence[Contrast], what: str) -> Asking[list[dict[str, Any]]]:
-    """Mean, interval and p of each contrast over the examples of a sheet."""
+def contrasts(
+    problem: Problem, examples: Sequence[int], wanted: Sequence[Contrast], what: str
+) -> Asking[list[dict[str, Any]]]:
+    """Mean, interval and p of each contrast over some examples."""
     sets = [s for each in wanted for s in (each.first + each.second, each.first, each.second)]
-    intact, *cut = yield from sheet.without([(), *sets], what)
+    masks = problem.without_each([(), *sets])
+    measured = yield Plan.crossed(problem.probe, masks, examples, what)
+    intact, *cut = measured.outcome.reshape(len(masks), -1)
     return [
         {"contrast": each} | estimate_contrast(both - first - second + intact)
         for each, both, first, second in zip(wanted, cut[::3], cut[1::3], cut[2::3], strict=True)
@@ -143,15 +146,15 @@ def interactions(
         )
         each = max(1, budget // grid.size) if budget else PER_HEAD
         stand_ins = search(meters, standing_in(problem, chosen, each), progress)
-        sheet = Sheet(problem, (draw.kept or draw.searched)[:examples])
+        judged = (draw.kept or draw.searched)[:examples]
         backups = list(behind(chosen, stand_ins))
         known = [{each.first, each.second} for each in backups]
         # A head's backup may be all the rest of its group: that pair is asked once.
         wholes = [w for w in groups(grid, chosen) if {w.first, w.second} not in known]
         asked = [
-            contrasts(sheet, list(pairs(chosen)), "pairs"),
-            contrasts(sheet, backups, "backups"),
-            contrasts(sheet, wholes, "key-value groups"),
+            contrasts(problem, judged, list(pairs(chosen)), "pairs"),
+            contrasts(problem, judged, backups, "backups"),
+            contrasts(problem, judged, wholes, "key-value groups"),
         ]
         rows = [row for each in asked for row in search(meters, each, progress)]
         described = describe_contrasts(rows, grid)
@@ -159,7 +162,7 @@ def interactions(
             "schema": 1,
             "heads": [str(grid.components[column]) for column in chosen],
             "stand_ins": [str(grid.components[column]) for column in stand_ins],
-            "examples": len(sheet.examples),
+            "examples": len(judged),
             "interactions": described,
             "limits": LIMITS,
             "cost": bench.cost.as_dict(),

@@ -1,4 +1,4 @@
-"""What goes by name: search methods, estimators, engines. Every other place reads these three.
+"""What goes by name: search methods and engines. Every other place reads these two.
 
 Names are known at once, and a module is imported when one of its names is asked for, so that help
 and mistakes need none of them.
@@ -28,14 +28,6 @@ METHODS = Registry(  # each a `Method`
         "csb-search": "caploc.search:CSB_SEARCH",
         "one-shot": "caploc.search:ONE_SHOT",
         "greedy": "caploc.search:GREEDY",
-    }
-)
-ESTIMATORS = Registry(  # each an `Estimator`
-    {
-        "lasso": "caploc.recovery:fit_paper_lasso",
-        "lasso-cv": "caploc.recovery:fit_chosen_lasso",
-        "logistic": "caploc.recovery:fit_logistic",
-        "paired": "caploc.recovery:fit_paired",
     }
 )
 PACKED, VLLM, PLAIN = "packed", "vllm", "plain"

@@ -497,8 +497,6 @@ class SettingOutcome(Record):
     stderr: Number | None = None
     masks: Count
     rate: Number
-    held_out_drop: Number | None = None
-    held_out_stderr: Number | None = None
 
 
 class Step(Record):
@@ -509,20 +507,10 @@ class Step(Record):
     added: Number | None = None
 
 
-class Excess(Record):
-    """How much more a choice seems to cost where it was made than on fresh examples."""
-
-    value: Number
-    stderr: Number
-    low: Number
-    high: Number
-
-
 class Search(Record):
     """What the search says of itself; each method has figures of its own."""
 
     goal: Name | None = None
-    offered: Count | None = None
     budget: Count | None = None
     rows: Count | None = None
     rate: Number | None = None
@@ -530,13 +518,10 @@ class Search(Record):
     tried_on: Count | None = None  # examples of each of them
     stability: Number | None = None  # overlap (Jaccard) of those named on resampled examples
     sets: Count | None = None  # that were tried jointly
-    chosen_on: Count | None = None
-    checked_on: Count | None = None
     settings: list[SettingOutcome] | None = None
     steps: list[Step] | None = None
     chosen: Count | None = None
     masks: Count | None = None
-    optimism: Excess | None = None
     critical: list[ComponentName] = []
     universal: list[ComponentName] = []
     breaks: dict[ComponentName, Name] = {}  # of a universal head, another task that it breaks

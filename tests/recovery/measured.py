@@ -28,18 +28,6 @@ def crossed(world, masks, examples, ask=World.outcomes):
     return answered(world, plan, ask), intact_of(world, examples, ask)
 
 
-def scattered(world, rows, *, size=3, examples=range(100), group=1, seed=0, ask=World.outcomes):
-    """Rows of random masks, `group` rows to a mask."""
-    count = -(-rows // group)
-    masks = designs.stratified(world.heads, count, rate=(size + 0.5) / world.heads, seed=seed)
-    mask = np.arange(rows) * count // rows
-    random = designs.generator(seed)
-    orders = [random.permutation(examples) for _ in range(-(-rows // len(examples)))]
-    drawn = np.concatenate(orders)[:rows]
-    seen = answered(world, Plan("task", masks, mask, drawn), ask)
-    return seen, intact_of(world, list(examples), ask)
-
-
 def effects_on(world, examples):
     """What each head alone takes from the expected accuracy of these very examples."""
     masks = np.vstack([np.zeros((1, world.heads), dtype=bool), designs.singles(world.heads)])

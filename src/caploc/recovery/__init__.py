@@ -1,8 +1,7 @@
 """From rows and outcomes to an estimate of every head's effect.
 
-The estimators: each head alone against the intact model on the same examples, and those that fit
-masks to outcomes, the heads paper's on one score a mask, others on rows. Those on rows take any
-design, crossed or scattered.
+Two estimators: each head alone against the intact model on the same examples, and the heads
+paper's, which fits masks to one score a mask.
 """
 
 import warnings
@@ -10,23 +9,19 @@ from collections.abc import Iterator
 
 import numpy as np
 from jaxtyping import Float
-from scipy import sparse, stats
+from scipy import stats
 from sklearn.exceptions import ConvergenceWarning
-from sklearn.linear_model import Lasso, LassoCV, LogisticRegression
+from sklearn.linear_model import Lasso
 from sklearn.metrics import r2_score
-from sklearn.model_selection import GroupKFold, KFold, cross_val_predict
+from sklearn.model_selection import KFold, cross_val_predict
 
-from caploc import registries
 from caploc.components import ALONE
-from caploc.errors import BadOption
 from caploc.recovery.estimate import (
     Estimate,
     Estimator,
     Measurements,
     PerExample,
     PerHead,
-    Rows,
-    is_binary,
     noise_ceiling,
 )
 
@@ -193,10 +188,6 @@ def falls_short(differences: PerExample, price: float, *, binary: bool) -> float
 
 ALPHA, ITERATIONS = 0.01, 5000  # of the paper's Lasso
 FOLDS = 5
-PENALTIES = 30  # that cross-validation chooses from
-SETTLED = 1e-4
-HEAD_PRIOR = 0.5  # standard deviation of a head's effect on the log-odds
-EXAMPLE_PRIOR = 2.0  # the same of an example's difficulty
 
 
 def fit_paper_lasso(seen: Measurements, intact: dict[int, float]) -> Estimate:
@@ -236,67 +227,4 @@ def fit_paper_lasso(seen: Measurements, intact: dict[int, float]) -> Estimate:
     )
 
 
-def fit_chosen_lasso(seen: Measurements, intact: dict[int, float]) -> Estimate:
-    """Fit the Lasso on rows, its penalty chosen by cross-validation over masks.
-
-    Outcomes have their example's difficulty removed; a mask's rows are held out together. Like
-    every Lasso it pulls effects towards zero and has no intervals.
-    """
-    rows = Rows.of(seen, intact)
-    outcome = rows.residuals()
-    folds = min(FOLDS, len(np.unique(rows.mask)))
-    effect: PerHead = np.zeros(rows.cuts.shape[1])
-    if folds >= 2 and np.ptp(outcome) != 0:
-        split = list(GroupKFold(folds).split(rows.cuts, groups=rows.mask))
-        # On the scale of 1, so that the tolerance means the same for every outcome.
-        scale = float(outcome.std())
-        model = LassoCV(alphas=PENALTIES, eps=1e-2, cv=split, tol=SETTLED)
-        effect = model.fit(rows.cuts.tocsc(), outcome / scale).coef_ * scale
-    return without_intervals("lasso-cv", rows, effect)
-
-
-def fit_logistic(seen: Measurements, intact: dict[int, float]) -> Estimate:
-    """Fit log-odds of a right answer: an offset for each example, an effect for each head cut.
-
-    Offsets and effects have normal priors (ridge penalties); scikit-learn fits the mode. A head's
-    effect is the mean over examples of the change of the probability when it alone is cut. For
-    0/1 outcomes near the floor or ceiling, where effects do not add up on the scale of accuracy.
-    No intervals; raises BadOption if outcomes are not 0 and 1.
-    """
-    rows = Rows.of(seen, intact)
-    if not is_binary(intact) or not np.isin(rows.outcome, (0.0, 1.0)).all():
-        raise BadOption("The logistic estimator needs outcomes of 0 and 1; use another one.")
-    differ = len(np.unique(rows.outcome)) > 1
-    effect = changed_chances(rows, intact) if differ else np.zeros(rows.cuts.shape[1])
-    return without_intervals("logistic", rows, effect)
-
-
-def changed_chances(rows: Rows, intact: dict[int, float]) -> PerHead:
-    """Fit changes of the probability; the intact rows take part in the fit."""
-    numbers = np.array(list(intact))
-    place = {int(number): at for at, number in enumerate(numbers)}
-    asked = [place[int(example)] for example in rows.example] + list(range(len(numbers)))
-    offset = sparse.csr_matrix(
-        (np.ones(len(asked)), (np.arange(len(asked)), asked)), (len(asked), len(numbers))
-    )
-    none = sparse.csr_matrix((len(numbers), rows.cuts.shape[1]))
-    cuts = sparse.vstack([rows.cuts, none])
-    design = sparse.hstack([HEAD_PRIOR * cuts, EXAMPLE_PRIOR * offset]).tocsr()
-    outcome = np.concatenate([rows.outcome, list(intact.values())])
-    model = LogisticRegression(C=1.0, max_iter=500, tol=SETTLED).fit(design, outcome > 0.5)
-    head = HEAD_PRIOR * model.coef_[0, : rows.cuts.shape[1]]
-    odds = model.intercept_[0] + EXAMPLE_PRIOR * model.coef_[0, rows.cuts.shape[1] :]
-    changed = 1 / (1 + np.exp(-(odds[:, None] + head))) - 1 / (1 + np.exp(-odds[:, None]))
-    return changed.mean(axis=0)
-
-
-def without_intervals(name: str, rows: Rows, effect: PerHead) -> Estimate:
-    """Give the effects of the heads that any row cuts, and nothing else."""
-    measured = np.asarray(rows.cuts.sum(axis=0)).ravel() > 0
-    unknown = np.full(len(effect), np.nan)
-    return Estimate(name, np.where(measured, effect, np.nan), unknown, unknown, unknown)
-
-
-ESTIMATORS: dict[str, Estimator] = registries.ESTIMATORS
-
-__all__ = ["ESTIMATORS", "Estimate", "Estimator", "Measurements"]
+__all__ = ["Estimate", "Estimator", "Measurements"]

@@ -1,19 +1,17 @@
-"""What goes into an estimator, also made ready for regression, and what comes out."""
+"""What goes into an estimator, and what comes out."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
-from scipy import sparse, stats
+from scipy import stats
 
 from caploc.components import AMONG, Masks
 
 PerHead = Float[np.ndarray, " heads"]
 PerRow = Float[np.ndarray, " rows"]
 PerExample = Float[np.ndarray, " examples"]
-CLIPPED = 0.02  # of the rows at each end, of outcomes that are not 0 and 1
-SHRINK = 4.0  # rows that an example's mean is pulled towards its class by
 
 
 @dataclass(frozen=True)
@@ -165,55 +163,6 @@ def noise_ceiling(outcomes: Float[np.ndarray, "masks examples"]) -> float:
     return float(np.clip(1 - noise / variance, 0.0, 1.0))
 
 
-@dataclass(frozen=True)
-class Rows:
-    """Scored rows: which heads each cuts, its mask, outcome, example and kind.
-
-    `kind` tells the intact model's right answers (1) from its wrong ones (0); outcomes that are not
-    0 and 1 are all of kind 1.
-    """
-
-    cuts: sparse.csr_matrix
-    mask: Int[np.ndarray, " rows"]
-    outcome: PerRow
-    example: Int[np.ndarray, " rows"]
-    kind: Int[np.ndarray, " rows"]
-
-    @classmethod
-    def of(cls, seen: Measurements, intact: dict[int, float]) -> "Rows":
-        """Take scored rows of examples with a known outcome."""
-        known = np.array([int(e) in intact for e in seen.example], dtype=bool)
-        keep = known & ~np.isnan(seen.outcome)
-        cuts = sparse.csr_matrix(seen.masks, dtype=np.float64)[seen.mask[keep]]
-        example, outcome = seen.example[keep], seen.outcome[keep]
-        before = kinds(intact)
-        kind = np.array([before[int(e)] for e in example], dtype=int)
-        return cls(cuts, seen.mask[keep], outcome, example, kind)
-
-    def residuals(self) -> PerRow:
-        """Outcomes less the mean of their kind, less their example's difficulty.
-
-        An example's difficulty is its mean over the *other* rows it appears in, pulled towards zero
-        as by `SHRINK` rows: with its own row in the mean every effect would come out too small.
-        """
-        cell = self.kind
-        left = self.outcome - group_means(self.outcome, cell)
-        numbers, place = np.unique(self.example, return_inverse=True)
-        rows = np.bincount(place, minlength=len(numbers))
-        sums = np.bincount(place, left, minlength=len(numbers))
-        left = left - (sums[place] - left) / (rows[place] - 1 + SHRINK)
-        if not np.isin(self.outcome, (0.0, 1.0)).all():
-            # A model that collapses has log-probabilities without bound; one row must not decide.
-            left = np.clip(left, *np.quantile(left, [CLIPPED, 1 - CLIPPED]))
-        return left - group_means(left, cell)
-
-
-def kinds(intact: dict[int, float]) -> dict[int, int]:
-    """1 for examples that the intact model gets right, 0 for others; all 1 unless 0/1 outcomes."""
-    binary = is_binary(intact)
-    return {example: int(outcome) if binary else 1 for example, outcome in intact.items()}
-
-
 def is_binary(intact: dict[int, float]) -> bool:
     """Tell whether outcomes are right or wrong rather than a measure."""
     return all(outcome in (0.0, 1.0) for outcome in intact.values())
@@ -223,10 +172,3 @@ def right_of(intact: dict[int, float]) -> list[int]:
     """List examples that a knockout can take something from: the right ones, or all if not 0/1."""
     binary = is_binary(intact)
     return [example for example, outcome in intact.items() if outcome or not binary]
-
-
-def group_means(values: PerRow, group: Int[np.ndarray, " rows"]) -> PerRow:
-    """Compute the mean of each row's group."""
-    rows = np.bincount(group)
-    means = np.bincount(group, values) / np.maximum(rows, 1)
-    return means[group]

@@ -12,12 +12,12 @@ from functools import partial
 from caploc import designs, registries
 from caploc.search.plan import Found, Plan, Problem, Search, column_mask
 from caploc.search.published import (
-    check_choices,
+    count_choices,
     greedy,
     one_shot,
     random_masks,
+    rates_to_try,
     rounds,
-    rows_of_choices,
     tuned,
 )
 from caploc.search.scan import Sizes, scan_then_trial
@@ -40,7 +40,7 @@ class Method:
     draws_masks: bool = False  # uses --masks and --rate
     has_goals: bool = False
     names_sets: bool = False  # names heads for what they do together, whatever the goal
-    check: Callable[[Problem], None] = lambda problem: None
+    check: Callable[[Problem], object] = lambda problem: None
     spent: Callable[[Problem], int] | None = None  # where `masks` is None: the rows of its budget
 
     def most_rows(self, problem: Problem) -> int:
@@ -89,15 +89,15 @@ CSB = Method(
 )
 CSS_SEARCH = Method(
     partial(tuned, draw=designs.stratified),
+    count_choices,
     names_sets=True,
-    check=partial(check_choices, draw=designs.stratified),
-    spent=partial(rows_of_choices, draw=designs.stratified),
+    check=rates_to_try,
 )
 CSB_SEARCH = Method(
     partial(tuned, draw=designs.bernoulli),
+    count_choices,
     names_sets=True,
-    check=partial(check_choices, draw=designs.bernoulli),
-    spent=partial(rows_of_choices, draw=designs.bernoulli),
+    check=rates_to_try,
 )
 ONE_SHOT = Method(one_shot, lambda problem: len(problem.eligible))
 GREEDY = Method(greedy, rounds, names_sets=True)
