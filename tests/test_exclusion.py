@@ -5,7 +5,7 @@ import pytest
 from caploc.components import Head, HeadFile, Heads, find_grid, write_heads
 from caploc.declaration import ModelOptions, Study
 from caploc.errors import BadData, BadOption, UserError
-from caploc.exclusion import keep_universal, resolve_excluded
+from caploc.exclusion import resolve_excluded
 from caploc.finished import FinishedRun
 from caploc.options import Settings
 from caploc.study import run_study
@@ -14,35 +14,19 @@ from worlds.planted import Planted, write_planted
 GRID = Heads((4, 4))
 
 
-class Source:
-    """A model of which only the name and the fingerprint are asked."""
-
-    name = "tiny"
-
-    def fingerprint(self):
-        return "f" * 40
-
-
-@pytest.fixture(autouse=True)
-def own_cache(tmp_path, monkeypatch):
-    monkeypatch.setenv("CAPLOC_CACHE", str(tmp_path / "cache"))
-
-
 def resolved(*given, top=2, kind="heads"):
-    return resolve_excluded(given, Source, GRID, find_grid(kind, GRID), top)
+    return resolve_excluded(given, GRID, find_grid(kind, GRID), top)
 
 
-def test_names_files_and_universal_heads_are_joined_each_once(tmp_path):
+def test_names_and_files_are_joined_each_once(tmp_path):
     write_heads(tmp_path / "heads.json", HeadFile((Head(1, 2), Head(0, 3)), GRID, "tiny"))
-    keep_universal(HeadFile((Head(0, 0),), GRID, "tiny", "f" * 40))
-    told = resolved("L0H3,L0H1", str(tmp_path / "heads.json"), "universal")
-    assert told == ("L0H3", "L0H1", "L1H2", "L0H0") and resolved(*told) == told
+    told = resolved("L0H3,L0H1", str(tmp_path / "heads.json"))
+    assert told == ("L0H3", "L0H1", "L1H2") and resolved(*told) == told
 
 
 @pytest.mark.parametrize(
     "given, error, said",
     [
-        ("universal", BadOption, r"which heads of tiny are universal is not known yet; `caploc un"),
         ("L5H0", UserError, r"There is no head L5H0"),
         ("fifth", BadOption, r"'fifth' is not a head"),
         ("none.json", BadData, r"none.json cannot be read as a file of heads"),

@@ -373,7 +373,7 @@ class Study:
         `heads` are the model's. Returns the study with its budget spent, its excluded heads by
         name and its twins.
         """
-        from caploc.tasks.catalog import check_data_sets, check_task_name
+        from caploc.tasks.catalog import check_task_name
 
         study = self.with_twins()
         study.options.check_files()
@@ -384,16 +384,13 @@ class Study:
             check_tracking(study.track)
         for name in study.named_tasks:
             check_task_name(name, study.options)
-            own = name in (study.task, *study.mode.tasks)
-            check_data_sets(name, study.options if own else study.options.plain())
         grid = find_grid(study.components, heads)
         sized = study.sized(grid)
         if not study.exclude:
             return sized
         from caploc.exclusion import resolve_excluded
 
-        source, top = study.model.source, study.settings.top
-        excluded = resolve_excluded(study.exclude, source, heads, grid, top)
+        excluded = resolve_excluded(study.exclude, heads, grid, study.settings.top)
         return replace(sized, exclude=excluded)
 
     def with_twins(self) -> "Study":

@@ -15,7 +15,7 @@ from caploc.options import Mode, TaskOptions
 from caploc.progress import Progress, Silent
 from caploc.report.page import curve_of, rewrite_page
 from caploc.result import SCHEMA, GridShape, RunCost, TaskComparison
-from caploc.tasks.catalog import check_data_sets, check_task_name
+from caploc.tasks.catalog import check_task_name
 from caploc.validation import Comparison, check_limit, draw_curve, score_both
 from caploc.validation.lost import find_lost
 
@@ -45,7 +45,6 @@ class Evaluation:
         self.mode.check_beside(self.tasks[1:])
         for name in (*self.tasks, *self.mode.tasks):
             check_task_name(name, self.options)
-            check_data_sets(name, self.options)
         self.model.check().mask(self.heads)
 
 

@@ -38,7 +38,6 @@ from caploc.tasks.task import (
     responses_from_json,
 )
 from caploc.validation import ROUNDED, above_noise, measure_noise
-from caploc.validation.intact import describe_trouble
 from caploc.wording import called
 
 BEFORE = 30  # characters of a prompt's end and an answer's beginning that are shown
@@ -143,9 +142,6 @@ class Session:
         name, meter = self.study.task, self.meters.meter(self.task)
         probes = {name: meter} | {other: self.score_of(other) for other in self.study.beside}
         intact = meter.under(self.nothing, self.draw.searched, self.progress, "intact")
-        trouble = None
-        if self.task.metric.kind == "metric" and (trouble := describe_trouble(self.task, intact)):
-            self.progress.tell(trouble)
         problem = self.pose(probes, intact, scans=method.has_goals)
         found = search(probes, method.search(problem), self.progress)
         if not method.has_goals:  # the default search leaves them out itself
@@ -155,7 +151,7 @@ class Session:
             found = replace(found, estimate=found.estimate.within(np.array([*before.values()])))
         hopeless = nothing_to_lose(problem, before)
         notes = [hopeless] if hopeless and hopeless not in found.notes else []
-        found = replace(found, notes=[*([trouble] if trouble else []), *notes, *found.notes])
+        found = replace(found, notes=[*notes, *found.notes])
         asked = {key for _, key in meter.counted}
         seen = [e for e in (*self.draw.searched, *self.draw.fresh) if self.task.key(e) in asked]
         rows, intact_rows = self.meters.cost.rows, self.meters.cost.intact

@@ -7,9 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from caploc import designs
-from caploc.components import Component, Grid, HeadFile, parse_component
+from caploc.components import NAME, Component, Grid, HeadFile, parse_component, write_heads
 from caploc.errors import BadOption, UserError
-from caploc.exclusion import keep_universal
 from caploc.finished import FinishedRun
 from caploc.folder import UNIVERSAL, claim, package_versions, write_json
 from caploc.measurement import Meter, Meters
@@ -76,10 +75,10 @@ class Trials:
 def find_universal(
     trials: Trials, folder: Path, progress: Progress | None = None, *, command: str = ""
 ) -> dict[str, Any]:
-    """Try the candidates alone on every run's task; write `universal.json` into the folder.
+    """Try the candidates alone on every run's task; write `universal.json` and `heads.json`.
 
-    The universal heads are kept with the model too, for `--exclude universal`. Raises UserError if
-    the runs cannot be compared; RunFailed if the machine gives up; rows already measured are kept.
+    The second holds the universal heads, for `--exclude`. Raises UserError if the runs cannot be
+    compared; RunFailed if the machine gives up; rows already measured are kept.
     """
     trials.check()
     first = trials.runs[0]
@@ -118,7 +117,8 @@ def find_universal(
         }
         write_json(folder / UNIVERSAL, told)
         heads = tuple(loaded.grid.named_in(found.universal))
-        keep_universal(HeadFile(heads, loaded.grid, told["model"], loaded.fingerprint))
+        file = HeadFile(heads, loaded.grid, told["model"], loaded.fingerprint)
+        write_heads(folder / NAME, file)
     return told
 
 

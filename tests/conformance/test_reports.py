@@ -130,7 +130,7 @@ REPORTS = [
     Report(
         "allenai/open-instruct/issues/62",
         "a choice is scored without the blank that the model would write",
-        "test_the_kind_of_most_wrong_answers_is_said_with_its_cause",
+        "test_a_run_says_beforehand_what_it_asks_at_most_and_again_when_its_search_ends",
     ),
     Report(
         "lang-uk/ukrainian-llm-leaderboard/issues/5",
@@ -145,7 +145,7 @@ REPORTS = [
     Report(
         "huggingface/lighteval/issues/649",
         "a stop string ends every answer before it is given",
-        "test_the_kind_of_most_wrong_answers_is_said_with_its_cause",
+        "test_a_task_that_the_model_cannot_do_names_no_head",
     ),
     Report(
         "EleutherAI/lm-evaluation-harness/issues/2648",

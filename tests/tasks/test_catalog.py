@@ -1,20 +1,14 @@
 import json
-from unittest.mock import Mock
 
-import httpx
 import pytest
 import yaml
-from huggingface_hub.errors import RepositoryNotFoundError
 
-from caploc.components import Heads
-from caploc.declaration import ModelOptions, Study
 from caploc.errors import BadData, BadOption, UnknownName
 from caploc.options import TaskOptions, parse_data
-from caploc.tasks import datafiles
-from caploc.tasks.catalog import check_data_sets, check_task_name, load_task
+from caploc.tasks.catalog import check_task_name, load_task
 from caploc.tasks.signal import margin_of
 from caploc.tasks.task import Generate, Generated, LogLikelihood, Metric, Rolling, Scored, show
-from worlds import CAPABILITIES, DEMO
+from worlds import CAPABILITIES
 
 GSM8K = [
     {"question": f"What is {n} and {n}?", "answer": f"Add them.\n#### {2 * n}"} for n in range(8)
@@ -202,38 +196,6 @@ def test_the_version_changes_with_the_scoring(task_file):
 def test_unknown_tasks_name_the_nearest(name, said):
     with pytest.raises(UnknownName, match=said):
         check_task_name(name)
-
-
-def test_a_data_set_that_is_nowhere_is_refused_before_anything_is_loaded(monkeypatch):
-    """The Hub is asked once; what its cache has needs no Hub, and files need neither."""
-    asked = []
-
-    def answer(self, path, timeout):
-        asked.append(path)
-        raise ConnectionError
-
-    monkeypatch.setattr(datafiles.HfApi, "dataset_info", answer)
-    datafiles.why_out_of_reach.cache_clear()
-    refused = "'openai/gsm8k' is not here yet.* reached .ConnectionError.*: --data test=FILE"
-    with pytest.raises(BadData, match=refused):
-        check_data_sets("gsm8k", TaskOptions())
-    with pytest.raises(BadData, match=refused):
-        Study(ModelOptions(DEMO), "words/past", other_tasks=("gsm8k",)).check(Heads((4, 4), 8))
-    assert asked == ["openai/gsm8k"]
-    check_data_sets("gsm8k", TaskOptions(data={"test": "mine.jsonl"}))
-    check_data_sets("words/past", TaskOptions())
-
-
-def test_what_the_hub_has_not_is_told_from_what_is_in_its_cache(monkeypatch, tmp_path):
-    response = httpx.Response(404, request=httpx.Request("GET", "https://hub"))
-    refuse = Mock(side_effect=RepositoryNotFoundError("404", response=response))
-    monkeypatch.setattr(datafiles.HfApi, "dataset_info", refuse)
-    assert "has no data set 'nobody/nothing'" in datafiles.why_out_of_reach("nobody/nothing")
-    monkeypatch.setattr(datafiles.HfApi, "dataset_info", Mock(side_effect=OSError))
-    monkeypatch.setattr(datafiles.datasets.config, "HF_DATASETS_CACHE", tmp_path)
-    assert "is not here yet" in datafiles.why_out_of_reach("some/sums")
-    (tmp_path / "some___more" / "default").mkdir(parents=True)
-    assert not datafiles.why_out_of_reach("some/more")
 
 
 @pytest.mark.parametrize("name", ["humaneval", "mbpp", "humaneval_instruct"])

@@ -185,7 +185,7 @@ def universal(
     Writes:
         universal.json: candidates, their cost on every task, each task's own heads
         rows.sqlite: every row
-        CAPLOC_CACHE/universal/: the universal heads, for `locate --exclude universal`
+        heads.json: the universal heads, for `locate --exclude`
 
     See also:
         view, locate

@@ -23,13 +23,11 @@ from caploc.naming import (
     ZERO_SHOT,
     are_twins,
     at_home,
-    is_folder,
     task_folders,
     unknown_task,
 )
 from caploc.options import TaskOptions
 from caploc.tasks.datafiles import (
-    PACKAGED_READERS,
     data_overrides,
     definition,
     evaluated_split,
@@ -37,7 +35,6 @@ from caploc.tasks.datafiles import (
     local_files,
     text_as_written,
     training_instead,
-    why_out_of_reach,
 )
 from caploc.tasks.harness import HarnessTask
 from caploc.tasks.leaf import ChatTemplate, Leaf
@@ -127,18 +124,6 @@ def check_task_name(name: str, options: TaskOptions | None = None) -> None:
     for entry in leaf_entries(*find_task(name)):
         if not allowed and definition(entry).get("unsafe_code"):
             raise BadOption(NOT_ALLOWED.format(entry.name))
-
-
-def check_data_sets(name: str, options: TaskOptions) -> None:
-    """Refuse a task whose data set neither the Hub nor its cache here has; raises BadData."""
-    if options.data:
-        return
-    entries = list(leaf_entries(*find_task(name)))
-    for entry in entries:
-        path = definition(entry).get("dataset_path")
-        of_hub = path and path not in PACKAGED_READERS and not is_folder(at_home(path))
-        if of_hub and (why := why_out_of_reach(path)):
-            raise BadData(f"{why} Check the network, or {remedy_of(entries)}.")
 
 
 def remedy_of(entries: Sequence[Entry]) -> str:

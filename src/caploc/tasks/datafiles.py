@@ -7,22 +7,17 @@ changed. The `datasets` library reads the rest; none of its readers from version
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import cache
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
 import datasets
 import pandas as pd
-from huggingface_hub import HfApi
-from huggingface_hub.errors import HfHubHTTPError, RepositoryNotFoundError
 from lm_eval.tasks._index import Entry
 
 from caploc.errors import BadData, BadOption
 from caploc.options import data_format
 
-PACKAGED_READERS = datasets.packaged_modules._PACKAGED_DATASETS_MODULES
-HUB_SECONDS = 10.0  # to wait for an answer of the Hub
 SPLITS = ("test_split", "validation_split", "training_split", "fewshot_split")  # of a definition
 
 
@@ -69,28 +64,6 @@ def data_overrides(
         "dataset_kwargs": {"data_files": dict(files)},
         "custom_dataset": None,
     } | {split: config.get(split) if config.get(split) in files else None for split in SPLITS}
-
-
-@cache
-def why_out_of_reach(path: str) -> str:
-    """Say why neither the Hub nor its cache here has a data set; an empty text if one has it.
-
-    The Hub is asked once, where its library tries again for half a minute. If it cannot be reached,
-    this process reads what is in the cache, and asks it for no data set any more.
-    """
-    try:
-        HfApi().dataset_info(path, timeout=HUB_SECONDS)
-    except HfHubHTTPError as error:
-        if isinstance(error, RepositoryNotFoundError):
-            return f"The Hugging Face Hub has no data set {path!r}, or none that you may read."
-    except Exception as error:  # the network fails in ways of its own
-        datasets.config.HF_HUB_OFFLINE = True
-        if not any(Path(datasets.config.HF_DATASETS_CACHE).glob(path.replace("/", "___") + "/*")):
-            return (
-                f"The data set {path!r} is not here yet, and the Hugging Face Hub could not be "
-                f"reached ({type(error).__name__})."
-            )
-    return ""
 
 
 def has_training(entries: Sequence[Entry], files: Mapping[str, str]) -> bool:
