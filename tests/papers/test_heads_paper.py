@@ -8,7 +8,7 @@ from caploc.components import Head, Heads
 from caploc.declaration import Allowed
 from papers.exhibits import Exhibit, Value
 from papers.heads import published, tables
-from papers.heads.measured import Benchmark, Measured, Scored, Setup, mean_of
+from papers.heads.measured import Benchmark, Measured, Scored, Setup
 from papers.heads.overlaps import common_to_all
 from papers.heads.published import PRINTED
 
@@ -116,12 +116,6 @@ def test_a_head_that_every_family_needs_is_taken_out_and_the_next_follows():
     assert "found 2 of 3 heads for Sort" in model.notes[0]
 
 
-def test_heads_that_move_up_are_tried_as_well():
-    drops = {label: {"L0H0": 0.5, "L1H0": 0.4} for label in ("Add", "Sort", "Gen")}
-    rankings = {"Add": ["L0H0", "L5H0", "L1H0"], "Sort": ["L0H0", "L4H0", "L1H0"]}
-    assert names(Planted(drops, rankings, (ADD, SORT, GEN)).universal) == ["L0H0", "L1H0"]
-
-
 def test_twins_make_no_head_universal():
     drops = {label: {"L0H0": 0.5} for label in ("Add", "Sub")}
     rankings = {"Add": ["L0H0"], "Sub": ["L0H0"]}
@@ -161,12 +155,6 @@ def test_the_error_of_a_share_is_the_gradient_through_the_covariance():
         found = Scored(intact, errors[0], cut, errors[1], intact - cut, change).relative()
         assert found.drop == pytest.approx((intact - cut) / intact)
         assert found.drop_stderr == pytest.approx(np.sqrt(gradient @ matrix @ gradient))
-
-
-def test_scores_of_several_tasks_are_averaged_and_one_that_is_not_known_makes_none():
-    both = mean_of([scored(0.4, 0.03), scored(0.2, 0.04)])
-    assert both.drop == pytest.approx(0.3) and both.drop_stderr == pytest.approx(0.025)
-    assert np.isnan(mean_of([scored(0.4), Scored(*[np.nan] * 6)]).drop)
 
 
 def test_what_all_of_several_random_sets_share_is_counted_exactly():

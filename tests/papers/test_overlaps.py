@@ -10,7 +10,6 @@ from caploc.components import Head, Heads
 from papers.heads.overlaps import overlaps
 
 GROUPED = Heads((8, 8, 0, 8), (4, 4, 1, 2))
-PLAIN = Heads((6, 6))
 SMALL = Heads((4, 2), (2, 2))
 
 
@@ -73,17 +72,6 @@ def test_exact_chances_are_those_of_trying_every_set():
         chance = row.heads.as_dict()
         assert chance["expected" + kind] == pytest.approx(heads.mean())
         assert chance["p" + kind] == pytest.approx((heads >= 1).mean())
-
-
-def test_without_groups_every_head_is_one():
-    rows = pairs(PLAIN, a=[0, 1, 2, 7, 8], b=[1, 2, 3, 8], c=[0, 11])
-    assert all(row.groups == row.heads for row in rows)
-
-
-def test_tasks_that_keep_to_one_layer_meet_there_by_chance():
-    (row,) = pairs(Heads((32,) * 32), a=range(320, 330), b=range(325, 335))
-    assert row.heads.p < 1e-6 and row.heads.p_in_layers > 0.1
-    assert row.heads.expected_in_layers == pytest.approx(100 / 32)
 
 
 def test_p_values_are_corrected_for_the_number_of_pairs():

@@ -1,7 +1,6 @@
 """Task files, run folders and files of studies that someone sent: what they may and may not do."""
 
 import json
-import os
 import re
 from contextlib import nullcontext
 from pathlib import Path
@@ -65,14 +64,6 @@ def test_a_template_reaches_nothing(tmp_path, way):
     assert not (tmp_path / "canary").exists()
 
 
-def test_a_template_still_renders(tmp_path):
-    file = task(
-        tmp_path, json.dumps("{{ prompt.upper() }}{% for i in range(2) %}{{ i }}{% endfor %}")
-    )
-    (request,) = load_task(file).requests(0)
-    assert request.prompt == "A01"
-
-
 def write_evil(folder):
     """Write `evil.py`, which leaves a mark when it is imported; where the mark would be."""
     mark = folder / "canary"
@@ -86,12 +77,6 @@ def test_a_file_that_you_name_runs_its_code(tmp_path):
     mark = write_evil(tmp_path)
     (request,) = load_task(task(tmp_path, EVIL)).requests(0)
     assert request.prompt == "evil" and mark.exists()
-
-
-def test_only_files_are_searched_for_code(tmp_path):
-    assert find_code(task(tmp_path)) is None
-    assert find_code("demo/addition") is None
-    assert find_code(str(tmp_path / "absent.yaml")) is None
 
 
 @pytest.mark.parametrize(
@@ -134,16 +119,6 @@ def test_code_in_a_file_beside_the_task_counts(tmp_path):
     assert find_code(clean) == EVIL
     (request,) = load_task(clean).requests(0)
     assert request.prompt == "a" and not mark.exists()
-
-
-def test_an_include_is_seen_from_where_a_link_leads(tmp_path):
-    (tmp_path / "far").mkdir()
-    (tmp_path / "near").mkdir()
-    file = Path(task(tmp_path / "far"))
-    file.write_text(file.read_text() + "include: ../base.yaml\n")
-    (tmp_path / "base.yaml").write_text(f"process_docs: {EVIL}\n")
-    os.symlink(file, tmp_path / "near" / "task.yaml")
-    assert find_code(str(tmp_path / "near" / "task.yaml")) == EVIL
 
 
 def test_no_reader_of_data_unpickles():
@@ -205,15 +180,6 @@ def test_a_run_of_neurons_with_a_task_of_its_own_code_is_refused(tmp_path):
     with pytest.raises(BadOption, match="add --trust-remote-code"):
         read_study(tmp_path)
     assert read_study(tmp_path, Allowed(remote_code=True))[0].tasks == study.tasks
-
-
-def test_a_file_of_studies_with_a_task_of_its_own_code_is_refused(tmp_path):
-    task(tmp_path, "!function evil.text")
-    (tmp_path / "evil.py").write_text(f"open({str(tmp_path / 'canary')!r}, 'w')\n")
-    (tmp_path / "studies.toml").write_text('models = ["smollm2"]\ntasks = ["task.yaml"]\n')
-    with pytest.raises(BadOption, match="can run Python code"):
-        read_studies(tmp_path / "studies.toml")
-    assert not (tmp_path / "canary").exists()
 
 
 def test_a_mailed_run_whose_tasks_folder_holds_code_is_refused_by_every_command(tmp_path):

@@ -37,7 +37,6 @@ from transformers import LlamaConfig, PreTrainedTokenizerFast
 
 from caploc.components import Head, Heads
 from caploc.designs import generator
-from caploc.errors import BadOption
 
 SPECIAL = {"eos_token": "<end>", "pad_token": "<pad>", "unk_token": "<unk>"}  # words 0, 1 and 2
 UNSURE = "unsure"
@@ -50,7 +49,6 @@ MOST_NEEDED = 20
 INTACT = 0.9
 POINTS = 100  # in an accuracy of 1; every strength is a whole number of them
 DRAWN = (8, 30)  # points that a head costs when its strength is not given
-STRENGTHS = [points / POINTS for points in range(1, 51)]  # above, a pair's loss might not show
 KEYS = ["blood rose ruby", "grass leaf lime", "sky sea ink", "sun lemon gold"]
 COLOURS = dict(zip(("red", "green", "blue", "yellow"), map(str.split, KEYS), strict=True))
 OPPOSITES = {"north": "south", "south": "north", "east": "west", "west": "east"}
@@ -101,39 +99,6 @@ class Planted:
     examples: int = 600
     seed: int = 0
 
-    def check(self) -> None:
-        most = {"needed": MOST_NEEDED, "backups": self.needed, "rescuers": self.needed}
-        most["common"] = self.needed
-        check_numbers(self, most, zero=("backups", "universal", "rescuers", "common", "seed"))
-        planted = self.needed + self.backups + self.universal + self.rescuers
-        check_room(planted, "heads", self.layers, self.heads)
-        if self.sharing < 1 or self.heads % self.sharing:
-            raise BadOption(f"sharing divides the heads of a layer; got {self.sharing}.")
-        if (given := len(self.strengths)) not in (0, self.needed):
-            raise BadOption(f"strengths has one for each needed head, or none; got {given}.")
-        for strength in self.strengths:
-            if strength not in STRENGTHS:
-                raise BadOption(f"strengths are 0.01, 0.02 ... {STRENGTHS[-1]}; got {strength}.")
-
-
-def check_numbers(plan: Any, most: Mapping[str, int], zero: Iterable[str]) -> None:
-    """Refuse a number of a plan that is too small (1, or 0 for those of `zero`) or too large."""
-    for name, value in vars(plan).items():
-        if isinstance(value, int):
-            least = int(name not in zero)
-            if not least <= value <= most.get(name, value):
-                allowed = f"from {least} to {most[name]}" if name in most else f"{least} or more"
-                raise BadOption(f"{name} must be {allowed}; got {value}.")
-
-
-def check_room(planted: int, parts: str, layers: int, each: int) -> None:
-    """Refuse to plant more parts than a model has."""
-    if planted > layers * each:
-        raise BadOption(
-            f"{planted} {parts} are to be planted, and a model of {layers} layers with {each} "
-            f"{parts} each has {layers * each}; plant fewer, or ask for a larger model."
-        )
-
 
 @dataclass(frozen=True)
 class Backup:
@@ -163,7 +128,7 @@ class Truth:
 
         All whose margin is larger than the strengths of the needed heads cut, plus the shares of
         the backups cut together with theirs, less the strengths that rescuers cut take away; none
-        if a universal head is cut. Raises BadOption if a name is malformed.
+        if a universal head is cut.
         """
         gone = {Head.parse(head) if isinstance(head, str) else head for head in cut}
         lost = sum(cost for head, cost in self.needed.items() if head in gone)
@@ -183,11 +148,10 @@ def write_planted(folder: Path | str, plan: Planted) -> Truth:
     `planted.yaml` is the task that the heads are planted for, `other.yaml` one that needs only the
     universal heads, and in a quarter of its examples the common ones; both name their data by
     absolute path, so write anew rather than move the folder. `truth.json` names the planted heads.
-    A seed gives the same model on every machine. Raises BadOption if the plan cannot be, or the
-    folder is a file or holds something else.
+    A seed gives the same model on every machine.
     """
-    plan.check()
-    place, random = planting_folder(folder, TRUTH), generator(plan.seed)
+    place, random = Path(folder).absolute(), generator(plan.seed)
+    place.mkdir(parents=True, exist_ok=True)
     examples = _examples(plan.examples, random)
     truth = _truth(plan, examples, random)
     content = {
@@ -206,17 +170,6 @@ def write_planted(folder: Path | str, plan: Planted) -> Truth:
     write_planted_task(place, "other", {"other": ("test", OTHER_EXAMPLES)})
     _HeadsLlama(plan, truth, random, examples).write(place)
     return truth
-
-
-def planting_folder(folder: Path | str, truth: str) -> Path:
-    """Make the folder that a planted model is written to, or take one that holds such a model."""
-    place = Path(folder).expanduser().absolute()
-    if place.exists() and not place.is_dir():
-        raise BadOption(f"{str(place)!r} is a file; name a folder that the model can be put in.")
-    if place.is_dir() and any(place.iterdir()) and not (place / truth).is_file():
-        raise BadOption(f"{str(place)!r} holds something else; name a new or an empty folder.")
-    place.mkdir(parents=True, exist_ok=True)
-    return place
 
 
 def write_planted_task(place: Path, name: str, files: Mapping[str, tuple[str, Examples]]) -> None:

@@ -29,9 +29,6 @@ from worlds.planted import (
     UNSURE,
     Examples,
     HandmadeLlama,
-    check_numbers,
-    check_room,
-    planting_folder,
     write_planted_task,
 )
 
@@ -44,7 +41,6 @@ WORDS = {
 }
 YES, NO = "yes", "no"
 ITEMS = 200  # even ones are asked in evaluation, odd ones in training
-MOST_EXAMPLES = ITEMS // 2 * 8  # of a split: every word with every item
 DOUBTS = (0.1, 0.95)  # of the first and the last item
 SPREAD = (0.85, 1.15)  # of the strengths of a task's neurons, before they are made to sum to 1
 LOUD = 3.0  # what noise holds against what a planted neuron does
@@ -70,12 +66,6 @@ class PlantedNeurons:
     opposing: int = 0
     examples: int = 200
     seed: int = 0
-
-    def check(self) -> None:
-        most = {"tasks": len(WORDS), "examples": MOST_EXAMPLES}
-        check_numbers(self, most, zero=("shared", "opposing", "seed"))
-        planted = self.tasks * (self.needed + self.opposing) + self.shared
-        check_room(planted, "neurons", self.layers, self.width)
 
 
 @dataclass(frozen=True)
@@ -112,11 +102,10 @@ def write_planted_neurons(folder: Path | str, plan: PlantedNeurons) -> NeuronTru
 
     The tasks are `warm.yaml`, `large.yaml`, `alive.yaml` and `sweet.yaml`, as many as planned; they
     name their data by absolute path, so write anew rather than move the folder. A seed gives the
-    same model on every machine. Raises BadOption if the plan cannot be, or the folder is a file or
-    holds something else.
+    same model on every machine.
     """
-    plan.check()
-    place, random = planting_folder(folder, TRUTH), generator(plan.seed)
+    place, random = Path(folder).absolute(), generator(plan.seed)
+    place.mkdir(parents=True, exist_ok=True)
     names = list(WORDS)[: plan.tasks]
     data = {name: _examples(name, plan.examples, 0, random) for name in names}
     truth = _truth(plan, data, random)

@@ -16,7 +16,6 @@ from scipy.special import expit, ndtri
 
 from caploc.components import Mask
 from caploc.designs import generator
-from caploc.errors import BadOption, pick
 
 SPREAD = 2.0  # standard deviation of the examples' margins
 NOISE = 0.3  # scale of the logistic noise of a row
@@ -142,19 +141,12 @@ class World:
         the first two, breakers and their rescuers in that eighth. Among the large heads two pairs
         saturate and two have a silent backup; four pairs have no single effect but a joint one; six
         pairs of weak heads strengthen each other; and one group of four, as if they shared a
-        key-value head, acts jointly. Raises UnknownName if there is no such kind; BadOption if the
-        grid is too small for it.
+        key-value head, acts jointly.
         """
-        kind = pick(KINDS, kind, "kind of world") if isinstance(kind, str) else kind
+        kind = KINDS[kind] if isinstance(kind, str) else kind
         random, heads = generator(seed), layers * width
         shifts = random.normal(kind.rest / 3, kind.rest, heads)
         order = random.permutation(np.arange(max(layers // 8, 2) * width, heads))
-        needed = kind.large + kind.tails + (FREE if kind.coupling else 0)
-        if len(order) < needed:
-            raise BadOption(
-                f"Such a world needs {needed} heads above its first layers; "
-                f"{layers} x {width} heads leave {len(order)}."
-            )
         large, tail, free = np.split(order, [kind.large, kind.large + kind.tails])
         strengths = kind.largest * kind.ratio ** np.arange(kind.large)
         shifts[large] = strengths * random.uniform(0.9, 1.1, kind.large)
@@ -313,8 +305,6 @@ class World:
 def draw_rescues(kind: Kind, early: Columns) -> tuple[PlantedRescue, ...]:
     """The breakers of a kind and their rescuers, all different, among the early heads."""
     each = 1 + kind.rescuers
-    if len(early) < kind.breakers * each:
-        raise BadOption(f"Such a world needs {kind.breakers * each} early heads; got {len(early)}.")
     parts = early[: kind.breakers * each].reshape(kind.breakers, each).tolist()
     return tuple(PlantedRescue(part[0], tuple(part[1:]), kind.broken) for part in parts)
 

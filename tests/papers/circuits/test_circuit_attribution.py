@@ -8,7 +8,6 @@ from test_circuit_runs import NAMES, plain
 from torch import nn
 
 from papers.cnl.circuits import (
-    PromptPair,
     attribute,
     outcomes_of,
     run_circuits,
@@ -106,22 +105,3 @@ def test_the_only_path_that_matters_is_found(opened, pair):
     full, empty, kept, left = outcomes_of(runs, pair)["logit_difference"]
     assert abs(full - empty) > 0.05
     assert kept == pytest.approx(full) and left == pytest.approx(empty, abs=1e-9)
-
-
-def test_batches_of_steps_do_not_show(opened, pair):
-    model = opened("llama")
-    one, other = (attribute(model, pair, steps=7, batch=batch) for batch in (2, 7))
-    np.testing.assert_allclose(one, other, atol=1e-9)
-    np.testing.assert_array_equal(one, attribute(model, pair, steps=7, batch=2))
-
-
-def test_equal_prompts_score_nothing(opened, pair):
-    same = PromptPair(pair.clean, pair.clean, pair.gold, pair.other)
-    assert not attribute(opened("llama"), same, steps=2).any()
-
-
-def test_swapping_the_answers_turns_the_signs(opened, pair):
-    model = opened("llama")
-    swapped = PromptPair(pair.clean, pair.corrupted, pair.other, pair.gold)
-    scores, turned = (attribute(model, each, steps=3) for each in (pair, swapped))
-    np.testing.assert_allclose(scores, -turned, atol=1e-9)

@@ -79,16 +79,6 @@ def test_layers_and_blocks_hold_edges_into_one_layer_and_kind(grid):
 
 
 @given(small_grids(), SEEDS, SHARES)
-def test_edges_and_their_matrix_say_the_same(grid, seed, share):
-    chosen = random_edges(grid, seed, share)
-    matrix = grid.as_matrix(chosen)
-    assert matrix.sum() == chosen.sum()
-    assert np.array_equal(grid.as_columns(matrix.astype(float)) > 0, chosen)
-    both = grid.as_matrix(np.stack([chosen, ~chosen]))
-    assert np.array_equal(both[0], matrix)
-
-
-@given(small_grids(), SEEDS, SHARES)
 def test_what_pruning_keeps_lies_on_a_path_from_input_to_logits(grid, seed, share):
     chosen = random_edges(grid, seed, share)
     graph, edges = flow(grid, chosen)

@@ -6,7 +6,7 @@ from papers.cnl.circuits import find_pair, others_of
 from papers.cnl.facts import FactPrompt
 from papers.cnl.prompts import Encoder
 from worlds.facts import demo_counterparts
-from worlds.tasks.data import CAPITALS, ELEMENTS
+from worlds.tasks.data import CAPITALS
 
 
 def stated(country, capital, other=None):
@@ -63,22 +63,6 @@ def test_a_counterpart_with_the_false_answer_goes_first(wording):
         prompt = stated("Peru", "Lima", other="Baghdad")
         pair = find_pair(wording, prompt, demo_counterparts, seed=seed)
         assert text(wording, pair.corrupted) == "capital of Iraq is "
-
-
-def test_the_choice_depends_on_seed_and_subject_alone(wording):
-    def chosen(text_before, seed):
-        prompt = FactPrompt(f"{text_before}capital of Peru is ", "Peru", "Lima")
-        return text(wording, find_pair(wording, prompt, demo_counterparts, seed=seed).corrupted)
-
-    assert chosen("", 3) == chosen("", 3)
-    assert chosen("\n", 3) == "\n" + chosen("", 3)
-    assert len({chosen("", seed) for seed in range(20)}) > 1
-
-
-def test_elements_are_held_against_elements():
-    found = demo_counterparts(FactPrompt("symbol of tin is ", "tin", "Sn"))
-    assert set(found) == set(ELEMENTS) - {("tin", "Sn")}
-    assert demo_counterparts(FactPrompt("the mayor of Lima is ", "Lima", "Rosa")) == []
 
 
 def test_counterparts_come_from_prompts_of_the_same_words():

@@ -9,7 +9,7 @@ from edge_names import edge_names
 from tiny import FAMILIES, tiny
 
 from caploc.errors import ModelRefused
-from papers.cnl.circuits import PromptPair, outcomes_of, run_circuits, strongest
+from papers.cnl.circuits import PromptPair, outcomes_of, run_circuits
 from papers.cnl.edges import FAMILIES as OPENED
 from papers.cnl.edges import open_model, prune
 
@@ -27,10 +27,6 @@ def all_but(grid, leaves_out):
     return np.array([not leaves_out(*name.split(">")) for name in names])
 
 
-def test_every_opened_family_is_tried():
-    assert {FAMILIES[name].model_type for name in NAMES} == set(OPENED)
-
-
 @pytest.mark.parametrize("name", NAMES)
 def test_all_edges_are_the_clean_run_and_none_the_corrupted(name, opened, pair):
     model = opened(name)
@@ -40,16 +36,6 @@ def test_all_edges_are_the_clean_run_and_none_the_corrupted(name, opened, pair):
     torch.testing.assert_close(full, clean, rtol=0, atol=1e-9)
     torch.testing.assert_close(empty, corrupted, rtol=0, atol=1e-9)
     assert (clean - corrupted).abs().max() > 0.1
-
-
-def test_in_single_precision_the_demo_model_agrees_too(demo):
-    model = open_model(demo)
-    prompts = (demo.tokenizer(f"capital of {name} is ").input_ids for name in ("Peru", "Iraq"))
-    pair = PromptPair(*map(tuple, prompts), gold=5, other=6)
-    ends = np.stack([np.ones(model.grid.size, bool), np.zeros(model.grid.size, bool)])
-    full, empty = run_circuits(model, pair, ends)
-    torch.testing.assert_close(full, plain(model, pair.clean), rtol=0, atol=1e-4)
-    torch.testing.assert_close(empty, plain(model, pair.corrupted), rtol=0, atol=1e-4)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -103,16 +89,6 @@ def test_pruned_edges_change_nothing(name, opened, pair):
     torch.testing.assert_close(*found, rtol=0, atol=1e-9)
 
 
-def test_circuits_run_together_answer_as_one_by_one(opened, pair):
-    model = opened("llama")
-    circuits = np.random.default_rng(1).random((5, model.grid.size)) < 0.5
-    together = run_circuits(model, pair, circuits)
-    alone = run_circuits(model, pair, circuits, rows=1)
-    torch.testing.assert_close(together, alone, rtol=0, atol=1e-9)
-    assert len(torch.unique(together, dim=0)) == 5
-    assert run_circuits(model, pair, circuits[:0]).shape == (0, 61)
-
-
 def test_the_model_is_left_as_it_was(opened, pair):
     model = opened("gptj")
     modules = list(model.model.modules())
@@ -138,17 +114,6 @@ def test_a_model_that_writes_more_than_its_parts_is_refused(loaded):
         open_model(loaded(model))
 
 
-def test_a_model_whose_attention_reads_something_else_is_refused(loaded):
-    model = copy.deepcopy(tiny("llama"))
-    attention = model.model.layers[1].self_attn
-    attention.register_forward_pre_hook(
-        lambda module, args, given: (args, given | {"hidden_states": given["hidden_states"] * 2}),
-        with_kwargs=True,
-    )
-    with pytest.raises(ModelRefused, match="logits off by"):
-        open_model(loaded(model))
-
-
 def test_outcomes_are_read_off_the_logits():
     pair = PromptPair((1,), (2,), gold=0, other=2)
     logits = torch.log(torch.tensor([[0.5, 0.3, 0.2], [0.2, 0.5, 0.3], [0.4, 0.4, 0.2]]))
@@ -156,10 +121,3 @@ def test_outcomes_are_read_off_the_logits():
     assert found["logit_difference"][0] == pytest.approx(np.log(2.5), abs=1e-6)
     assert found["probability"][:2].tolist() == pytest.approx([0.5, 0.2])
     assert found["rank"].tolist() == [1, 3, 1]
-
-
-def test_the_strongest_edges_have_the_largest_scores_of_either_sign():
-    scores = np.array([0.1, -3.0, 2.0, -0.5, 2.0])
-    assert strongest(scores, 0.4).tolist() == [False, True, True, False, False]
-    assert strongest(scores, 0.5).tolist() == [False, True, True, False, True]
-    assert strongest(scores, 1.0).all()

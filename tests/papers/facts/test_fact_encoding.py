@@ -40,16 +40,6 @@ def test_the_last_of_several_places_is_the_subjects(neurons, encoder):
     assert encoded.subject == tuple(range(start, start + 4))
 
 
-def test_letters_of_several_bytes_count_as_the_subjects(neurons, encoder):
-    encoded = encoder.encode(FactPrompt("Is São Tomé big?", "São Tomé", " no"))
-    read = neurons.tokenizer.decode([encoded.tokens[place] for place in encoded.subject])
-    assert read == "São Tomé"
-
-
 def test_a_prompt_beyond_the_window_is_refused(encoder):
     with pytest.raises(BadData, match="2048 at most together"):
         encoder.encode(FactPrompt("a" * 3000, None, "b"))
-
-
-def test_a_text_alone_has_its_subject(encoder):
-    assert encoder.read("Peru is a", "Peru").subject == (1, 2, 3, 4)

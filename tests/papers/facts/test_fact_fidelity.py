@@ -11,7 +11,6 @@ from caploc.neurons.model import NeuronGrid
 from caploc.stats import plain_value
 from papers.cnl.facts import Fact, FactPrompt
 from papers.cnl.fidelity import ARMS, pair_wordings, wording_fidelity
-from papers.cnl.knowledge_neurons import KnowledgeNeurons
 from worlds.facts import demo_facts
 
 pytestmark = pytest.mark.slow  # whole studies
@@ -73,20 +72,6 @@ def test_a_locator_of_the_relation_has_fidelity_and_no_margin():
     assert found["arms"]["unrelated"]["iou"].mean < 0.2
 
 
-def test_a_locator_of_the_form_cannot_tell_facts_apart():
-    found = wording_fidelity(Planted(lambda prompt: 7), FACTS, seed=0)
-    assert (
-        found["arms"]["unrelated"]["iou"].mean == 1.0 and found["margin"]["reference"].mean == 0.0
-    )
-
-
-def test_a_random_part_is_no_fidelity():
-    found = wording_fidelity(Planted(subject, noise=2), FACTS, seed=0)
-    # two of four are always the same, two nearly always others
-    assert 0.5 <= found["arms"]["rewrites"]["reference"].mean < 0.6
-    assert found["size"] == 4
-
-
 def test_random_sets_of_equal_size_overlap_by_chance():
     many = demo_facts("quiz")
     found = wording_fidelity(Planted(subject), many, seed=0)
@@ -125,20 +110,3 @@ def test_partners_are_of_the_right_relation_and_the_same_number():
         assert relations[0] == relations[1] != relations[2]
         assert own[1] == related[1] == unrelated[1]
     assert pair_wordings(FACTS, 3) == pair_wordings(FACTS, 3) != pair_wordings(FACTS, 4)
-
-
-def test_facts_without_a_relation_have_no_partners():
-    strangers = [Fact(f.name, None, f.prompt, f.rewrites) for f in FACTS]
-    partners = [each for _, each in pair_wordings(strangers, 0)]
-    assert all(each["same_relation"] is each["unrelated"] is None for each in partners)
-    found = wording_fidelity(Planted(subject), strangers, seed=0)
-    assert found["margin"]["iou"].items == 0 and found["arms"]["rewrites"]["iou"].mean == 1.0
-
-
-def test_knowledge_neurons_are_deterministic_and_share_much_with_other_facts(neurons):
-    locator = KnowledgeNeurons(neurons)
-    found = wording_fidelity(locator, FACTS[:4], seed=0)
-    once, again = (locator.locate(FACTS[0].prompt) for _ in range(2))
-    np.testing.assert_array_equal(once, again)
-    assert found["arms"]["random"]["iou"].mean < 0.1 < found["arms"]["same_relation"]["iou"].mean
-    json.dumps(plain_value(found), allow_nan=False)

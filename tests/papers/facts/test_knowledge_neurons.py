@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from tiny import FAMILIES, WITH_NEURONS, build
+from tiny import WITH_NEURONS
 
 from caploc.neurons.model import list_projections
 from papers.cnl.facts import FactPrompt
@@ -101,30 +101,6 @@ def test_a_layers_scores_add_up_to_what_the_layer_is_worth(neurons, number):
             assert scores[columns].sum() == pytest.approx(full - without, abs=2e-3)
 
 
-def test_only_planted_neurons_score(as_tiny, asked):
-    model = build("llama", FAMILIES["llama"].config, seed=4)
-    planted = {0: [3, 40], 1: [17]}
-    for layer, kept in planted.items():
-        weight = model.model.layers[layer].mlp.down_proj.weight
-        weight[:, [column for column in range(48) if column not in kept]] = 0
-    loaded = as_tiny(model)
-    scores = scored(loaded, asked, 2)
-    named = {(each.layer, each.index) for each in loaded.grid.named(scores != 0)}
-    assert named == {(layer, column) for layer, kept in planted.items() for column in kept}
-
-
-@pytest.mark.slow
-def test_left_points_tend_to_the_same_integral(neurons):
-    middle, left = (
-        KnowledgeNeurons(neurons, steps=400, points=points).score(FRANCE)
-        for points in ("midpoint", "left")
-    )
-    coarser = KnowledgeNeurons(neurons, steps=20, points="left").score(FRANCE)
-    size = np.abs(middle).max()
-    assert np.abs(left - middle).max() < 0.01 * size
-    assert np.abs(coarser - middle).max() > np.abs(left - middle).max()
-
-
 def test_a_share_of_the_largest_is_chosen_and_nothing_where_none_is_above_zero(
     neurons, monkeypatch
 ):
@@ -134,10 +110,3 @@ def test_a_share_of_the_largest_is_chosen_and_nothing_where_none_is_above_zero(
         monkeypatch.setattr(KnowledgeNeurons, "score", lambda self, prompt, given=given: given)
         chosen = KnowledgeNeurons(neurons).locate(FRANCE)
         assert np.flatnonzero(chosen).tolist() == list(range(count))
-
-
-def test_a_locator_chooses_the_coarse_set_and_says_what_it_is(neurons):
-    locator = KnowledgeNeurons(neurons, share=0.3)
-    assert locator.grid is neurons.grid
-    scores = locator.score(FRANCE)
-    assert locator.locate(FRANCE).tolist() == (scores >= 0.3 * scores.max()).tolist()

@@ -3,13 +3,12 @@
 import numpy as np
 import pytest
 import torch
-from tiny import FAMILIES, WITH_NEURONS, build, count_hooks
+from tiny import FAMILIES, WITH_NEURONS, build
 
 from caploc.errors import BadData
 from papers.cnl.facts import FactPrompt
 from papers.cnl.prompts import Encoded, Encoder
 from papers.cnl.tracing import Tracer, noise_level
-from worlds.facts import demo_facts
 
 
 def everywhere(asked: Encoded) -> tuple[int, ...]:
@@ -90,23 +89,6 @@ def test_a_window_is_clipped_to_the_model(neurons, layers, window, layer, put_ba
     assert tracer.layers == layers and tracer.put_back(layer) == put_back
 
 
-def test_one_token_of_the_table_is_the_same_alone(neurons):
-    fact = demo_facts("statement", 1)[0]
-    tracer = Tracer(neurons, 0.3, draws=3)
-    encoded = tracer.encoder.encode(fact.prompt).first()
-    found = tracer.trace(encoded, everywhere(encoded))
-    assert found.effects.shape == (len(encoded.tokens), 6)
-    row = found.effects[encoded.subject[-1]]
-    np.testing.assert_allclose(tracer.locate(fact.prompt), row, atol=1e-5)
-    np.testing.assert_array_equal(tracer.locate(fact.prompt), tracer.locate(fact.prompt))
-
-
-def test_another_seed_draws_other_noise(neurons):
-    prompt = demo_facts("statement", 1)[0].prompt
-    first, second = (Tracer(neurons, 0.3, seed=seed).locate(prompt) for seed in (0, 1))
-    assert not np.allclose(first, second)
-
-
 def test_a_prompt_answered_wrongly_has_no_profile(neurons):
     prompt = FactPrompt("capital of France is ", "France", "Rome")
     assert Tracer(neurons, 0.3).locate(prompt) is None
@@ -125,14 +107,3 @@ def test_the_noise_is_three_deviations_of_subject_embeddings(neurons):
     assert noise_level(neurons, prompts) == pytest.approx(3 * float(values.std()))
     with pytest.raises(BadData, match="No prompt has a subject"):
         noise_level(neurons, prompts[2:])
-
-
-def test_a_missing_subject_is_told(neurons):
-    with pytest.raises(BadData, match="no subject to disturb"):
-        Tracer(neurons, 1.0).locate(FactPrompt("a", None, "b"))
-
-
-def test_no_hook_is_left(neurons):
-    before = count_hooks(neurons.model)
-    Tracer(neurons, 0.3).locate(demo_facts("statement", 1)[0].prompt)
-    assert count_hooks(neurons.model) == before
