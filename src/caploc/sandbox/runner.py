@@ -34,7 +34,7 @@ def run(text: str, tests: str) -> str:
     sys.modules["program"] = module
     try:
         for source, name in ((text, "<program>"), (tests, "<tests>")):
-            exec(compile(source, name, "exec", dont_inherit=True), module.__dict__)
+            exec(compile(source, name, "exec", dont_inherit=True), module.__dict__)  # noqa: S102
     except MemoryError:
         return "memory needed more than allowed"
     except BaseException as error:

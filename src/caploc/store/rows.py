@@ -139,7 +139,8 @@ CREATE TABLE rows (
 ) WITHOUT ROWID
 """
 FIELDS = "mask, example, number, outcome, item, responses, tokens, plain_tokens, seconds"
-INSERT = f"INSERT OR REPLACE INTO rows (question, {FIELDS}) VALUES ({', '.join('?' * 10)})"
+MARKS = ", ".join("?" * 10)
+INSERT = f"INSERT OR REPLACE INTO rows (question, {FIELDS}) VALUES ({MARKS})"  # noqa: S608
 
 
 def create_tables(database: sqlite3.Connection) -> None:
