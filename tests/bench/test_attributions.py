@@ -67,18 +67,6 @@ def test_the_way_from_closed_gates_shares_out_the_whole_change(read, monkeypatch
     assert reader.path(answers).sum(axis=1) == pytest.approx(whole, rel=0.02, abs=0.02)
 
 
-def test_gradients_through_a_dropped_layer_are_gone(read):
-    reader, answers = read
-    grid = reader.loaded.grid
-    gates = reader.gates(answers, 1.0)
-    with reader.dropping(), gated(reader.loaded, gates):
-        reader.kept = [1.0, 0.0]
-        reader.log_odds(answers).sum().backward()
-    through = reader.by_example(gates, answers)
-    first, last = grid.layer_slices
-    assert not through[:, last].any() and through[:, first].any()
-
-
 def test_sizes_of_derivatives_are_meant_over_the_layers_that_let_a_head_through(read):
     reader, answers = read
     last = reader.loaded.grid.layer_slices[-1]

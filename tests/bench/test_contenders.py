@@ -2,16 +2,14 @@ import numpy as np
 import pytest
 import torch
 
-import engine
 import models
 import plain
-import workloads
 from caploc import designs
 from caploc.models.loading import LoadedModel
 from caploc.models.projections import find_projections
 from caploc.tasks.task import Generate, Scored, options_json
 from contenders import Batched, Prefixed
-from workloads import Texts, crossed, hellaswag
+from workloads import Texts, crossed
 
 SHAPE = models.Shape(512, 32, 64, layers=2, heads=4, groups=2, width=8)
 PREFIX, EXAMPLES, BATCH = 40, 5, 2
@@ -101,30 +99,3 @@ def test_the_prefix_is_read_once_for_each_mask_of_each_run(loaded, masks, monkey
     assert loop.forward_tokens - prefixed.forward_tokens == saved
     Prefixed(loaded).run(asks)
     assert len(read) == 2 * len(masks)
-
-
-@pytest.mark.parametrize("name", sorted(engine.SIZES["25m"]))
-def test_the_prefix_cache_is_timed_where_there_is_a_prefix(loaded, masks, name):
-    asks = crossed(masks, workloads.RECIPES[name].examples(loaded, 4))
-    rows = [*plain.prompts(loaded.tokenizer, asks), *plain.readings(loaded.tokenizer, asks)]
-    assert (len(plain.shared(rows)) > 100) == (name in engine.PREFIX_BATCHES)
-
-
-def test_rows_that_begin_differently_are_answered_too(loaded, masks):
-    loop, prefixed = both(loaded, crossed(masks, hellaswag(loaded, 2)))
-    assert prefixed.forward_tokens == loop.forward_tokens
-    assert_near(prefixed, loop)
-
-
-def test_of_a_single_example_all_is_shared_but_what_says_the_answer(loaded, masks):
-    texts = Texts(loaded)
-    asked = crossed(masks, [(texts.generate(texts.words(9), 4),)])
-    (prompt, *_) = prompts = plain.prompts(loaded.tokenizer, asked)
-    assert plain.shared(prompts) == prompt.tokens[:-1]
-    loop, prefixed = both(loaded, asked)
-    assert prefixed.responses == loop.responses
-    scored = crossed(masks, [texts.choices(texts.words(9), [texts.words(3)])])
-    (reading, *_) = readings = plain.readings(loaded.tokenizer, scored)
-    assert plain.shared(readings) == reading.tokens[: -reading.scored]
-    loop, prefixed = both(loaded, scored)
-    assert_near(prefixed, loop)

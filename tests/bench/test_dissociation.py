@@ -1,5 +1,4 @@
 from dataclasses import replace
-from itertools import product
 from math import sqrt
 from types import SimpleNamespace
 
@@ -25,13 +24,6 @@ def outcomes(lost, *, examples=60, random=(0,) * 10, asked=20, right=None):
 
     under = np.array([without(count)[:asked] for count in random])
     return Outcomes(intact.astype(float), without(lost), under)
-
-
-def test_what_was_written_is_read_again():
-    told = outcomes(7, random=[1, 2])
-    again = Outcomes.read(told.written())
-    for name in ("intact", "without", "random"):
-        np.testing.assert_array_equal(getattr(again, name), getattr(told, name))
 
 
 def test_a_change_of_nothing_is_spared_by_the_score_test():
@@ -63,10 +55,6 @@ def test_losses_are_shares_of_the_intact_score():
     assert cell.lost == pytest.approx(0.5)
 
 
-def test_holms_correction_of_three():
-    np.testing.assert_allclose(dissociation.holm([0.01, 0.04, 0.03]), [0.03, 0.06, 0.06])
-
-
 @pytest.mark.parametrize(
     ("costs", "verdict"),
     [
@@ -81,43 +69,6 @@ def test_pairs_dissociate_as_planted(costs, verdict):
     costs = {("a", "a"): 50, ("b", "b"): 50} | costs
     said = dissociation.judge({key: Cell.of([outcomes(lost)]) for key, lost in costs.items()})
     assert dissociation.judge_pair(said, "a", "b") == verdict
-
-
-def test_what_the_model_cannot_do_is_neither_taken_nor_spared():
-    costs = {("a", "a"): 50, ("a", "b"): 0, ("b", "a"): 0, ("b", "b"): 12}
-    cells = {key: Cell.of([outcomes(lost, right=59)]) for key, lost in costs.items()}
-    cells |= {
-        key: Cell.of([outcomes(cost, right=12)]) for key, cost in costs.items() if key[1] == "b"
-    }
-    said = dissociation.judge(cells)
-    assert [said[key] for key in costs] == ["takes", "open", "spares", "open"]
-
-
-def test_a_task_without_a_set_is_not_testable():
-    found = {("a", "a"): {OWN: outcomes(50), OTHER: outcomes(50)}}
-    (pair,) = dissociation.verdicts(["a", "b"], found)
-    assert pair["verdict"] == pair[OWN] == "not testable"
-
-
-def test_a_twin_that_stays_counts_in_the_strict_verdict_alone():
-    found = {
-        (one, other): {OWN: outcomes(50 * (one == other)), OTHER: outcomes(0)}
-        for one, other in product("ab", "ab")
-    }
-    (pair,) = dissociation.verdicts(["a", "b"], found)
-    assert (pair["verdict"], pair[OWN]) == ("not testable", "double")
-
-
-def test_nothing_is_found_where_nothing_is():
-    """Sets that do what random sets do take no task: a cell of few matrices of 36 at most."""
-    rng, wrong = np.random.default_rng(3), 0
-    for _ in range(10):
-        cells = {}
-        for key in product("abcdef", "abcdef"):
-            answers = (rng.random((12, 60)) < 0.7).astype(float)  # intact, the set, ten others
-            cells[key] = Cell.of([Outcomes(answers[0], answers[1], answers[2:, :40])])
-        wrong += "takes" in dissociation.judge(cells).values()
-    assert wrong <= 2
 
 
 def test_random_sets_have_as_many_heads_in_each_layer():

@@ -11,7 +11,7 @@ import outside
 import pairs
 from caploc.models.loading import LoadedModel
 from caploc.models.projections import find_projections
-from outside import SHARES, Subject, areas, attribution, exact, interval, judge, scanned, sizes
+from outside import SHARES, Subject, areas, attribution, exact, judge
 
 SHAPE = models.Shape(96, 32, 64, layers=2, heads=4, groups=2, width=8)
 EXAMPLES, LENGTH = 5, 7
@@ -106,16 +106,6 @@ def test_attribution_is_exact_where_the_model_is_linear(subject, monkeypatch, st
         assert np.isfinite(attribution(near, 0, steps=steps)).all()
 
 
-@pytest.mark.parametrize("patch", [True, False])
-def test_the_scan_scores_every_head(subject, patch):
-    many = Subject(subject.loaded, [*subject.pairs] * 8)
-    many.sources = {n: subject.sources[n % EXAMPLES] for n in range(40)}
-    many.entered = {n: subject.entered[n % EXAMPLES] for n in range(40)}
-    many.given = subject.given
-    scores = scanned(many, 0, patch=patch)
-    assert scores.shape == (8,) and np.isfinite(scores).all()
-
-
 def test_heads_that_are_kept_first_are_those_that_score_highest(subject):
     scores = np.array([0.0, -3.0, 5.0, 1.0, 0.0, 0.0, 0.0, 0.0])
     none, *_, half, whole = judge(subject, scores)
@@ -133,16 +123,6 @@ def test_areas_of_a_perfect_and_of_a_straight_circuit():
     cpr, cmd = areas(straight)
     assert cpr == pytest.approx((1 - SHARES[0] ** 2) / 2)
     assert cmd == pytest.approx((1 - SHARES[0]) ** 2 / 2)
-
-
-def test_intervals_hold_the_mean_and_are_points_where_all_is_alike():
-    tables = np.tile(np.array([0.0, *SHARES])[None, :, None], (3, 1, 9))
-    mean, low, high = interval(tables, 0)
-    assert low == pytest.approx(mean) and mean == pytest.approx(high)
-
-
-def test_sizes_are_shares_of_the_heads_rounded_down():
-    assert sizes(270) == [0, 0, 1, 2, 5, 13, 27, 54, 135, 270]
 
 
 @pytest.mark.parametrize("task", pairs.TASKS)

@@ -28,7 +28,6 @@ HOSTILE = (
 WIDE = {"viewport": {"width": 1200, "height": 900}}
 PHONE = {"viewport": {"width": 360, "height": 740}, "is_mobile": True, "has_touch": True}
 VIEWS = {"wide": WIDE, "phone": PHONE, "dark": WIDE | {"color_scheme": "dark"}}
-SLOWEST = 10.0  # seconds; the goal of 2 is for a machine of one's own
 
 
 @pytest.fixture(scope="module")
@@ -101,12 +100,6 @@ def test_pointing_at_a_head_says_effect_interval_selection_and_group(report, res
     expect(note).to_be_hidden()
 
 
-def test_pointing_at_a_mark_of_a_chart_says_its_numbers(report, result):
-    page = report()
-    page.locator(".for-wide [data-note]").first.hover()
-    expect(page.locator("#tip")).to_contain_text("intact")
-
-
 @pytest.mark.parametrize("size", [(1280, 800), (390, 844)])
 def test_the_verdict_and_its_table_are_above_the_fold(runs, visit, size):
     width, height = size
@@ -134,42 +127,6 @@ def test_the_keyboard_alone_walks_the_map(report):
     expect(page.locator("#tip")).to_be_hidden()
 
 
-def test_every_control_is_reached_by_the_keyboard(report):
-    page = report()
-    wanted = page.locator("a[href], summary").evaluate_all(
-        "all => all.filter(one => one.checkVisibility({visibilityProperty: true})).length"
-    )
-    seen = page.evaluate("window.seen = new Set(); 0")
-    for _ in range(wanted + 60):
-        page.keyboard.press("Tab")
-        seen = page.evaluate(
-            "document.activeElement.matches('a[href],summary')"
-            " && seen.add(document.activeElement); seen.size"
-        )
-    assert seen == wanted
-
-
-def luminance(page, what):
-    """Of a CSS colour of the page, 0 black to 1 white, as WCAG 2 has it."""
-    return page.evaluate(
-        """([selector, property]) => {
-            const parts = getComputedStyle(document.querySelector(selector))[property];
-            const linear = parts.match(/[\\d.]+/g).slice(0, 3).map((part) => part / 255)
-                .map((part) => part <= 0.03928 ? part / 12.92 : ((part + 0.055) / 1.055) ** 2.4);
-            return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2];
-        }""",
-        what,
-    )
-
-
-def test_dark_readers_get_a_dark_page_with_charts_to_match(report):
-    light, dark = report(), report("dark")
-    assert luminance(light, ["body", "backgroundColor"]) > 0.9
-    assert luminance(dark, ["body", "backgroundColor"]) < 0.05
-    axis = [".for-wide svg .role-axis-label text", "fill"]
-    assert luminance(light, axis) < 0.2 < 0.35 < luminance(dark, axis)
-
-
 @pytest.mark.parametrize("name", ["addition/report.html", "compare.html"])
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_a_phone_scrolls_in_one_direction_only(runs, visit, name, scheme):
@@ -182,19 +139,6 @@ def test_a_phone_scrolls_in_one_direction_only(runs, visit, name, scheme):
     if name.startswith("addition"):
         expect(page.locator(".for-narrow").first).to_be_visible()
         expect(page.locator(".for-wide").first).to_be_hidden()
-
-
-def test_it_prints_in_light_colours_without_what_only_a_screen_can_do(report):
-    page = report("dark")
-    page.emulate_media(media="print")
-    assert luminance(page, ["body", "color"]) < 0.1
-    for selector in ("nav", ".skip"):
-        assert not page.locator(selector).first.is_visible(), selector
-    expect(page.locator("#map")).to_be_visible()
-    document = page.pdf(format="A4")
-    assert document.startswith(b"%PDF") and document.count(b"/Type /Page\n") >= 2
-    wide = page.evaluate("[...document.querySelectorAll('table')].map((t) => t.scrollWidth)")
-    assert max(wide) <= 1200
 
 
 def serious(page):
@@ -216,13 +160,6 @@ def test_axe_finds_nothing_serious(runs, visit, view, name):
         page.evaluate("document.querySelectorAll('details').forEach((one) => (one.open = true))")
         cell(page, "L0H10").hover()
         assert serious(page) == []
-
-
-def test_axe_would_see_a_fault(report):
-    page = report()
-    page.evaluate("document.documentElement.removeAttribute('lang')")
-    page.evaluate("document.querySelector('h2').style.color = '#ddd'")
-    assert {name for name, _ in serious(page)} == {"html-has-lang", "color-contrast"}
 
 
 def test_without_scripts_everything_is_there(report, result):

@@ -57,12 +57,3 @@ def test_a_gemma_reads_its_start_token_once_before_every_plain_text():
     https://github.com/EleutherAI/lm-evaluation-harness/pull/1465
     """
     assert begins(encoder("gemma3_text", adds=True), "w10 w11") == [1, 1]
-
-
-@pytest.mark.parametrize(("adds", "count"), [(True, 1), (False, 0)])
-def test_another_family_begins_plain_texts_as_its_tokenizer_says(adds, count):
-    """Elsewhere a harness decides for the tokenizer.
-
-    https://github.com/EleutherAI/lm-evaluation-harness/issues/2676
-    """
-    assert begins(encoder("llama", adds=adds), "w10 w11") == [count, count]

@@ -41,11 +41,6 @@ def test_modules_that_a_page_names_exist(page):
         assert (ROOT / name).exists() or (ROOT / "src/caploc" / name).exists(), name
 
 
-def test_pictures_of_the_explanation_stay_small():
-    pictures = list(DOCS.glob("how/*.png"))
-    assert pictures and all(picture.stat().st_size < 60_000 for picture in pictures)
-
-
 def test_every_picture_stands_on_a_page():
     pages = [ROOT / "README.md", *(DOCS / page for page in PAGES)]
     shown = {

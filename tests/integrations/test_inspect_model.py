@@ -20,7 +20,6 @@ from inspect_ai._util.error import PrerequisiteError  # noqa: E402
 from inspect_ai.dataset import Sample  # noqa: E402
 from inspect_ai.model import GenerateConfig, get_model  # noqa: E402
 from inspect_ai.scorer import match  # noqa: E402
-from inspect_ai.tool import tool  # noqa: E402
 
 pytestmark = [
     pytest.mark.slow,  # inspect_ai takes seconds to import
@@ -91,24 +90,3 @@ async def generated(config, **given):
 def test_what_greedy_decoding_cannot_do_is_refused(setting):
     with pytest.raises(Exception, match="caploc decodes greedily"):
         anyio.run(generated, GenerateConfig(**setting))
-
-
-def test_tools_are_refused():
-    @tool
-    def add():
-        async def execute(a: int, b: int):
-            """Add numbers.
-
-            Args:
-                a: one
-                b: another
-            """
-            return a + b
-
-        return execute
-
-    async def ask():
-        return await get_model(f"caploc/{DEMO}", memoize=False).generate("1+1=", tools=[add()])
-
-    with pytest.raises(Exception, match="caploc calls no tools"):
-        anyio.run(ask)

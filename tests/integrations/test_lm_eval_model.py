@@ -76,16 +76,6 @@ def test_answers_come_in_the_order_of_their_requests(model):
     assert len(set(together)) > 1
 
 
-def test_requests_without_a_document_are_rows_of_their_own(model):
-    pairs = [("3+4=", "7"), ("sort 21=", "12")]
-    asked = [Instance("loglikelihood", {}, pair, 0) for pair in pairs]
-    for one in asked:
-        one.doc_id = None
-    apart = [model.loglikelihood([one])[0] for one in asked]
-    for got, wanted in zip(model.loglikelihood(asked), apart, strict=True):
-        assert got == pytest.approx(wanted, rel=1e-5, abs=1e-4)
-
-
 @pytest.mark.parametrize("options", [{"do_sample": True, "temperature": 0.7}, {"num_beams": 3}])
 def test_sampling_is_refused(options, model):
     with pytest.raises(BadOption, match="caploc decodes greedily"):
@@ -165,17 +155,6 @@ def test_lm_evals_command_equals_caplocs_on_tasks_of_ones_own(folder, heads_file
     keys = ["acc,none", "exact_match,none", "word_perplexity,none"]
     assert scores == [theirs["results"][task][key] for task, key in zip(tasks, keys, strict=True)]
     assert theirs["config"]["knocked_out"] == sorted(read_heads(heads_file).names)
-
-
-@pytest.mark.slow
-def test_a_mistake_on_lm_evals_command_line_is_one_sentence(folder, tmp_path):
-    done = run(
-        "caploc.integrations.lm_eval", "--model", "caploc",
-        "--model_args", f"pretrained={DEMO},knockout={tmp_path}/none.json",
-        "--include_path", folder, "--tasks", "my_words",
-    )  # fmt: skip
-    assert done.returncode == 1
-    assert "cannot be read as a file of heads" in done.stderr and "Traceback" not in done.stderr
 
 
 def run(module, *arguments):

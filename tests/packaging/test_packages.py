@@ -117,11 +117,6 @@ def test_the_wheel_finds_heads_in_an_empty_environment(installed, tmp_path):
 
 
 @pytest.mark.wheel
-def test_the_wheel_says_its_version(installed, tmp_path):
-    assert run(installed / "caploc", "--version", cwd=tmp_path).startswith("caploc ")
-
-
-@pytest.mark.wheel
 def test_uvx_runs_it_without_an_installation(packages, tmp_path):
     """`uvx caploc` once the package is on the index; here from the wheel."""
     uvx = Path(sys.executable).parent / "uvx"

@@ -42,12 +42,6 @@ def test_each_side_says_what_generate_says(playground, prompt):
     assert said(answers, "intact") == generated(model, read, 16)
 
 
-def test_settings_in_the_checkpoint_change_no_answer(playground, monkeypatch):
-    plain = ask(playground, prompt=PROMPTS[2], new_tokens=12)
-    monkeypatch.setattr(playground.loaded.model.generation_config, "repetition_penalty", 40.0)
-    assert ask(playground, prompt=PROMPTS[2], new_tokens=12) == plain
-
-
 def test_words_come_one_by_one_and_end_as_the_answer(playground):
     heard = []
     answers = ask(playground, heard.append, prompt=PROMPTS[2], new_tokens=30, stops=["\n"])
@@ -75,19 +69,6 @@ def test_odds_are_those_of_plain_passes_and_of_zeroed_weights(playground, whole,
                 assert best == pytest.approx(
                     row.sort(descending=True).values[:5].tolist(), abs=1e-3
                 )
-
-
-def test_tokens_join_to_the_text_and_the_answer_is_cut_at_its_stop(playground):
-    answers = ask(playground, prompt=PROMPTS[2], new_tokens=30, stops=["\n"])
-    for side in SIDES:
-        joined = "".join(token["text"] for token in answers[side]["tokens"])
-        assert joined.endswith("\n") and answers[side]["text"] == joined.removesuffix("\n")
-
-
-@pytest.mark.parametrize(("new_tokens", "cut"), [(2, True), (9, False)])
-def test_an_answer_says_whether_the_limit_cut_it(playground, new_tokens, cut):
-    answers = ask(playground, prompt="47+38=", new_tokens=new_tokens)
-    assert [answers[side]["cut"] for side in SIDES] == [cut, cut]
 
 
 def test_characters_of_several_tokens_stay_whole(playground):

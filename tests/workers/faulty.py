@@ -5,7 +5,6 @@ import signal
 from dataclasses import dataclass
 from pathlib import Path
 
-from caploc.errors import ModelRefused
 from caploc.neurons.scoring import ScoringReplica
 from caploc.workers.distributed import Replica
 
@@ -62,10 +61,3 @@ class KilledScoring(ScoringReplica):
         if self.pieces == 2 and is_first():
             os.kill(os.getpid(), signal.SIGKILL)
         return super().score(spans)
-
-
-class Refusing(ScoringReplica):
-    """Finds no neurons."""
-
-    def open(self, loaded, memory):
-        raise ModelRefused(f"{loaded.name}: no feed-forward outputs were found.")

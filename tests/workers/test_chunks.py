@@ -11,7 +11,7 @@ from caploc.engine.api import Ask
 from caploc.engine.encoding import Span
 from caploc.neurons.scoring import PASSES, PIECE, cut_pieces
 from caploc.tasks.task import Generate, LogLikelihood
-from caploc.workers.distributed import FEWEST, LEAD, ROWS, cut_chunks
+from caploc.workers.distributed import LEAD, ROWS, cut_chunks
 
 FEWSHOT = "x" * LEAD
 
@@ -46,10 +46,6 @@ def test_every_row_is_whole_in_one_chunk(masks, prompts, fewshot, parts, workers
     assert all(0 < len(each) <= ROWS for each in rows)
 
 
-def test_no_row_gives_no_chunk():
-    assert cut_chunks([], 3) == []
-
-
 def masks_of(chunk):
     return {ask.knocked_out.tobytes() for ask in chunk}
 
@@ -63,17 +59,6 @@ def test_rows_of_a_mask_stay_together_where_prompts_begin_alike_else_those_of_a_
     assert all(len(masks_of(chunk)) <= ROWS // 50 for chunk in cut_chunks(alike, 1))
     apart = crossed(50, [f"{number} and so on" for number in range(30)])
     assert all(len(prompts_of(chunk)) <= ROWS // 50 for chunk in cut_chunks(apart, 1))
-
-
-def test_every_worker_gets_chunks_of_a_small_round_but_no_crumbs():
-    asks = crossed(40, [str(number) for number in range(10)])
-    assert len(cut_chunks(asks, 8)) >= 4 * 8
-    assert len(cut_chunks(asks, 1000)) <= 400 // FEWEST + 10
-
-
-def test_long_prompts_come_first():
-    chunks = cut_chunks(crossed(10, ["a", "b" * 50, "c" * 9]), 3)
-    assert max(map(len, prompts_of(chunks[0]))) == 50 and prompts_of(chunks[-1]) == {"a"}
 
 
 def span(length):

@@ -15,7 +15,7 @@ import pytest
 
 from caploc.declaration import ModelOptions, Study
 from caploc.engine.api import Ask
-from caploc.errors import BadOption, ModelRefused, RunFailed, UnknownName
+from caploc.errors import BadOption, RunFailed
 from caploc.neurons.locating import locate
 from caploc.neurons.options import NeuronStudy, Rule
 from caploc.options import Settings
@@ -163,24 +163,10 @@ def test_rows_that_kill_every_worker_end_the_run_in_a_sentence(cluster):
         list(engine.answer(asks(masks=1)))
 
 
-def test_answers_nobody_waits_for_are_not_mistaken_for_others(cluster, alone):
-    with engine_on(cluster) as engine:
-        next(engine.answer(asks()))
-        assert collected(engine.answer(asks())) == alone
-        requests = [ask.request for ask in asks(masks=1)]
-        assert engine.shared_tokens(requests) == MODEL.engine().shared_tokens(requests)
-
-
 def test_workers_without_room_are_refused(cluster):
     workers = Workers(None, cluster.address, cpus=2)
     with pytest.raises(BadOption, match="No node of the Ray cluster has the 2 CPU cores"):
         WorkerPool(workers, WorkerRecipe(MODEL.loading()), "cpu")
-
-
-def test_a_model_that_workers_refuse_is_refused_in_their_words(cluster, tmp_path):
-    options = ModelOptions(str(tmp_path / "nothing"), device="cpu")
-    with pytest.raises(UnknownName, match="nothing"):
-        engine_on(cluster, options=options)
 
 
 START = (
@@ -318,46 +304,6 @@ def test_workers_of_which_one_is_killed_find_the_neurons_of_one_process(
     assert names(again) == names(single)
     assert all(np.array_equal(mean, other[n]) for n, mean in means(tmp_path / "double").items())
     assert counted(NEURONS, tmp_path / "double")[1] == 0
-
-
-def test_workers_that_refuse_a_models_neurons_say_so_before_anything_is_scored(
-    cluster, tmp_path, monkeypatch
-):
-    import faulty
-
-    monkeypatch.setattr("caploc.neurons.scoring.ScoringReplica", faulty.Refusing)
-    spread = replace(NEURONS, model=replace(MODEL, workers=Workers(None, cluster.address, cpus=1)))
-    with pytest.raises(ModelRefused, match="no feed-forward outputs"):
-        locate(spread, tmp_path / "run")
-    assert not (tmp_path / "run" / "scores").exists()
-
-
-def test_ctrl_c_ends_scoring_and_the_same_command_goes_on(tmp_path):
-    command = [
-        str(Path(sys.executable).with_name("caploc")), "neurons", "locate", DEMO, "--task",
-        "demo/addition", "--method", "integrated", "--examples", "200", "--judged", "0", "--out",
-        str(tmp_path), "--workers", "2", "--cpus-per-worker", "1", "--device", "cpu", "--quiet",
-    ]  # fmt: skip
-    process = subprocess.Popen(
-        command, stderr=subprocess.PIPE, text=True, start_new_session=True, env=os.environ
-    )
-    limit = time.monotonic() + 300
-    while not list(tmp_path.glob("scores/*.npz")) and time.monotonic() < limit:
-        time.sleep(0.1)
-    children = psutil.Process(process.pid).children(recursive=True)
-    os.killpg(process.pid, signal.SIGINT)
-    _, errors = process.communicate(timeout=60)
-    assert process.returncode == 130, errors
-    assert "Traceback" not in errors
-    _, alive = psutil.wait_procs(children, timeout=30)
-    assert not alive
-    begun = means(tmp_path)
-    assert begun and not (tmp_path / "neurons.json").exists()
-    done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
-    assert done.returncode == 0, done.stderr
-    found = means(tmp_path)
-    assert all(np.array_equal(found[name], mean) for name, mean in begun.items())
-    assert len(found) == 15 and len(begun) < 15  # three stretches of each of five subsets
 
 
 class Killing(Silent):

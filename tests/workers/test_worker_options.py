@@ -1,11 +1,7 @@
-import pickle
-from dataclasses import replace
-
 import pytest
-import torch
 
 from caploc.declaration import ModelOptions
-from caploc.errors import BadOption, ModelRefused, UnknownName
+from caploc.errors import BadOption
 from caploc.folder import question
 from caploc.workers import Workers
 from caploc.workers.ray_backend import Reservation, check_workers
@@ -33,15 +29,6 @@ def test_mistakes_are_told_before_anything_is_started(workers, said):
     pytest.importorskip("ray")
     with pytest.raises(BadOption, match=said):
         ModelOptions(DEMO, device="cpu", workers=workers).check()
-
-
-def test_a_scheme_that_only_workers_can_use_is_left_to_them(monkeypatch):
-    pytest.importorskip("ray")
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    asked = ModelOptions(DEMO, device="cpu", workers=Workers(1), quantize="4bit")
-    assert asked.check().size == 96
-    with pytest.raises(UnknownName, match="There is no quantization '3bit'"):
-        replace(asked, quantize="3bit").check()
 
 
 def test_a_device_by_number_is_refused_where_ray_hands_them_out():
@@ -102,9 +89,3 @@ def test_a_run_may_go_on_with_other_workers():
 )
 def test_a_node_has_room_for_whole_workers(need, node, workers):
     assert need.fits(node) == workers
-
-
-def test_an_error_comes_back_as_what_it_was():
-    error = pickle.loads(pickle.dumps(ModelRefused("No heads.")))
-    assert type(error) is ModelRefused
-    assert str(error) == "No heads."

@@ -6,11 +6,9 @@ import time
 import pytest
 
 pytest.importorskip("playwright.sync_api")
-from acting import HOSTILE, VIEWS, answered, ask, chosen, focused, shown, text, truth
+from acting import HOSTILE, VIEWS, answered, ask, chosen, focused, text
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import expect
-
-from caploc.wording import UNSEEN, visible
 
 pytestmark = pytest.mark.browser
 
@@ -34,58 +32,6 @@ def test_everything_goes_without_a_mouse(visit):
     page.keyboard.press("Control+Enter")
     answered(page)
     assert text(page, "intact").startswith("12479")
-
-
-def test_arrow_keys_reach_every_layer_that_has_heads(visit):
-    def uneven(page):
-        def altered(route):
-            board = route.fetch().json()
-            board |= {"layers": [4, 0, 2, 3], "group_sizes": [1, 1, 1, 1], "run": None}
-            route.fulfill(json=board | {"tasks": [*board["tasks"], HOSTILE]})
-
-        page.route("**/board", altered)
-
-    page = visit(ready=False, before=uneven)
-    page.locator("[data-head=L0H0]").focus()
-    walked = []
-    for key in ("End", "ArrowDown", "ArrowDown", "ArrowDown", "ArrowRight", "ArrowUp", "ArrowUp"):
-        page.keyboard.press(key)
-        walked.append(focused(page))
-    assert walked == ["L0H3", "L2H1", "L3H1", "L3H1", "L3H2", "L2H1", "L0H1"]
-    named = page.locator("#task option").all_inner_texts()[-1]
-    assert named == visible(HOSTILE) and "⟨U+202E⟩" in named
-
-
-def test_no_button_loses_the_focus_it_has(visit):
-    page = visit()
-    page.locator("#clear").click()
-    for head in ("L0H1", "L0H2", "L1H3"):
-        page.locator(f"[data-head={head}]").click()
-    page.get_by_role("button", name="Do not knock out L0H2").focus()
-    for expected in ("L1H3", "L0H1", "L0H1"):
-        page.keyboard.press("Enter")
-        assert focused(page).removesuffix(" ×") == expected
-    assert chosen(page) == [] and page.locator(":focus").get_attribute("data-head") == "L0H1"
-    page.locator("[data-head=L0H1]").click()
-    for name in ("Random instead", "None", "None"):
-        page.get_by_role("button", name=name).focus()
-        page.keyboard.press("Enter")
-        assert focused(page) == name
-    assert chosen(page) == []
-    expect(page.get_by_role("button", name="Random instead")).to_be_disabled()
-
-
-def test_unseen_characters_are_drawn_as_in_reports(visit):
-    page = visit()
-    unseen = [code for code in range(0x110000) if UNSEEN.match(chr(code))]
-    drawn = page.evaluate(
-        """async (codes) => {
-            const { visible } = await import("/page/words.js");
-            return codes.map((code) => visible(String.fromCodePoint(code)));
-        }""",
-        unseen,
-    )
-    assert drawn == [visible(chr(code)) for code in unseen]
 
 
 @pytest.mark.parametrize("view", VIEWS)
@@ -157,36 +103,6 @@ def test_words_come_one_by_one_and_stop_ends_them_on_the_server_too(visit, playg
     assert text(page, "intact").startswith("85")
 
 
-def test_a_new_question_ends_the_one_before(visit, playground):
-    page = visit()
-    page.locator("summary").click()
-    page.locator("#new-tokens").fill("2000")
-    page.locator("#prompt").fill("rhymes with night:")
-    page.locator("#answer").click()
-    expect(page.locator("#intact .text")).not_to_be_empty()
-    page.locator("#new-tokens").fill("16")
-    ask(page)
-    expect(page.locator("#failure")).to_be_hidden()
-    assert text(page, "intact").startswith("85")
-
-
-def test_two_browsers_keep_their_own_heads(visit, playground):
-    tabs, heads = [visit(), visit("phone")], ["L0H13", "L0H14"]
-    prompt = "# f: add 2, negate, double\ndef f(x):\n"
-    for page, head in zip(tabs, heads, strict=True):
-        page.locator("#clear").click()
-        page.locator(f"[data-head={head}]").click()
-        page.locator("#prompt").fill(prompt)
-    for page in tabs:
-        page.locator("#answer").click()
-    for page in tabs:
-        answered(page)  # both: below the model is asked beside the server, which has it no more
-    for page, head in zip(tabs, heads, strict=True):
-        found = truth(playground, [head], prompt, new_tokens=64)
-        for side, tokens in found.items():
-            assert shown(page, side) == [token["token"] for token in tokens]
-
-
 def test_a_page_without_its_server_or_its_token_says_so(chromium, serve, playground, run):
     with serve(run.folder.parent, playground) as (base, token):
         page = chromium.new_context().new_page()
@@ -202,23 +118,3 @@ def test_a_page_without_its_server_or_its_token_says_so(chromium, serve, playgro
     page.locator("#answer").click()
     expect(page.locator("#failure")).to_contain_text("is `caploc view` still running?")
     assert page.locator("#prompt").input_value() == "1+1="
-
-
-def test_mistakes_get_a_sentence_on_the_page(visit):
-    page = visit()
-    failure = page.locator("#failure")
-    page.locator("#prompt").fill(" ")
-    page.locator("#answer").click()
-    expect(failure).to_contain_text("The prompt is empty")
-    page.locator("#prompt").fill("1" * 2100)
-    page.locator("#answer").click()
-    expect(failure).to_contain_text("the model's window is 2,048")
-    page.locator("#prompt").fill("1+1=")
-    page.locator("summary").click()
-    page.locator("#stops").fill("\\n")
-    page.locator("#answer").click()
-    expect(failure).to_contain_text("write texts in quotes between commas")
-    page.locator("#stops").fill("")
-    page.locator("#clear").click()
-    page.locator("#answer").click()
-    expect(failure).to_contain_text("No head is chosen")
