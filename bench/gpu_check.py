@@ -2,7 +2,6 @@
 
     python bench/gpu_check.py                   on the first CUDA device; ends with 1 without one
     python bench/gpu_check.py --shapes llama-3.2-1b --repeats 1
-    python bench/gpu_check.py --profile build       where the time goes, operation by operation
 
 Three things in bfloat16 on the shapes of Llama 3. *Right*: under masks caploc's packed rows are as
 near to what the same model says in float32 as batches of rows and rows read one at a time are: in
@@ -24,7 +23,6 @@ from statistics import fmean, median
 from typing import Any
 
 import torch
-from torch.profiler import ProfilerActivity
 
 import models
 import workloads
@@ -41,7 +39,7 @@ SLACK = 0.05  # of the words, by which packed rows may agree less than batches o
 WORSE = 1.25  # times the others' error that a packed row's log-probability may have
 PLANS = {"a": Size(8, 64), "l": Size(8, 16)}
 CHECKED, WORDS = Size(4, 24), 8  # few and short: float32 and rows read one at a time take longest
-BATCH, PROFILED = 64, 128  # rows
+BATCH = 64  # rows
 PACKED, BATCHED, SINGLE = "packed", "in batches", "one by one"
 SIDE, MULTIPLICATIONS, RUNS = 8192, 20, 5  # of the matrix product that shows the card's peak
 
@@ -132,24 +130,6 @@ def waits(loaded: LoadedModel, caploc: Contender, asks: Sequence[Ask]) -> int:
     return len(caught)
 
 
-def profile(loaded: LoadedModel, caploc: Contender, asks: Sequence[Ask], table: Path) -> float:
-    """The share of the time for which the device worked while some rows were answered.
-
-    The `table` says how long each operation took, on the device and on the host.
-    """
-    activities = [ProfilerActivity.CPU]
-    if loaded.device.type == "cuda":
-        activities.append(ProfilerActivity.CUDA)
-    watch = Stopwatch()
-    with torch.profiler.profile(activities=activities) as seen:
-        caploc.run(asks)
-    wall = watch.read().wall
-    found: Any = seen.key_averages()
-    by_host = found.table(sort_by="self_cpu_time_total", row_limit=25)
-    table.write_text(found.table(sort_by="self_device_time_total", row_limit=25) + by_host)
-    return float(sum(each.self_device_time_total for each in found) / 1e6 / wall)
-
-
 def speeds(loaded: LoadedModel, caploc: Contender, workload: Workload, repeats: int) -> Any:
     """Rows a second of each contender, over row-batched generation's, and the share of peak."""
     loop = Batched(loaded, one_mask=True, batch=BATCH)
@@ -201,9 +181,8 @@ def check(
     loaded: LoadedModel,
     plans: dict[str, Size],
     repeats: int,
-    tables: Path | None = None,
 ) -> dict[str, Any]:
-    """All three things of one model; profiles go into the folder `tables`."""
+    """All three things of one model."""
     caploc = Caploc(loaded)
     say(f"{name}: are answers right?")
     agreed = agreements(loaded, caploc, CHECKED)
@@ -213,10 +192,6 @@ def check(
         say(f"{name}: {workload.title}")
         speed = speeds(loaded, caploc, workload, repeats)
         speed["waits"] = waits(loaded, caploc, workload.asks)
-        if tables is not None:
-            tables.mkdir(parents=True, exist_ok=True)
-            table = tables / f"profile-{name}-{workload_name}.txt"
-            speed["busy"] = profile(loaded, caploc, workload.asks[:PROFILED], table)
         say(f"{name} {workload_name}: {json.dumps(speed)}")
         found["workloads"][workload_name] = speed
     return found
@@ -226,18 +201,17 @@ def page(found: dict[str, Any]) -> str:
     """The results as a table."""
     lines = [
         "| shape | workload | caploc, rows/s | rows | hook loop | over rows | share of peak "
-        "| device busy | waits |",
-        "|---|---|--:|--:|--:|--:|--:|--:|--:|",
+        "| waits |",
+        "|---|---|--:|--:|--:|--:|--:|--:|",
     ]
     for name, one in found.items():
         for workload, speed in one["workloads"].items():
             rate = speed["rows_per_second"]
-            share, busy = speed.get("shares", {}).get("caploc"), speed.get("busy")
+            share = speed.get("shares", {}).get("caploc")
             lines.append(
                 f"| {name} | {workload} | {rate['caploc']:.2f} | {rate['rows']:.2f} | "
                 f"{rate['hook loop']:.2f} | {speed['over_rows']:.2f} | "
-                f"{'-' if share is None else f'{share:.1%}'} | "
-                f"{'-' if busy is None else f'{busy:.0%}'} | {speed['waits']} |"
+                f"{'-' if share is None else f'{share:.1%}'} | {speed['waits']} |"
             )
     for name, one in found.items():
         agreed = one["agreements"]
@@ -264,14 +238,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--shapes", default=",".join(models.ON_DEVICE))
     parser.add_argument("--repeats", type=int, default=2)
-    parser.add_argument("--profile", type=Path, help="a folder for profiles")
     parser.add_argument("--out", type=Path, default=Path("docs/bench/gpu.json"))
     arguments = parser.parse_args()
     require_cuda()
     found: dict[str, Any] = {}
     for name in arguments.shapes.split(","):
         loaded = models.load(name)
-        found[name] = check(name, loaded, PLANS, arguments.repeats, arguments.profile)
+        found[name] = check(name, loaded, PLANS, arguments.repeats)
         arguments.out.write_text(json.dumps(found, indent=1) + "\n")
         del loaded
         torch.cuda.empty_cache()

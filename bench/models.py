@@ -115,16 +115,21 @@ def build_on_device(name: str) -> LoadedModel:
             model = random_model(ON_DEVICE[name])
     finally:
         torch.set_default_dtype(before)
+    return around(name, model)
+
+
+def around(name: str, model: Any) -> LoadedModel:
+    """A model with random weights as a loaded one, with made-up words."""
     projections, grid = find_projections(model)
     return LoadedModel(
         model=model,
-        tokenizer=tokenizer(ON_DEVICE[name].vocabulary),
+        tokenizer=tokenizer(model.config.vocab_size),
         grid=grid,
         projections=projections,
         name=name,
         fingerprint=name,
-        dtype="bfloat16",
-        device=device,
+        dtype=str(model.dtype).removeprefix("torch."),
+        device=model.device,
     )
 
 

@@ -1,12 +1,9 @@
 import numpy as np
 import pytest
-import torch
 
 import models
 import plain
 from caploc import designs
-from caploc.models.loading import LoadedModel
-from caploc.models.projections import find_projections
 from caploc.tasks.task import Generate, Scored, options_json
 from contenders import Batched, Prefixed
 from workloads import Texts, crossed
@@ -18,18 +15,7 @@ STOPS = {"one character": ["."], "several characters": ["a b"]}
 
 @pytest.fixture(scope="module")
 def loaded():
-    model = models.random_model(SHAPE)
-    projections, grid = find_projections(model)
-    return LoadedModel(
-        model=model,
-        tokenizer=models.tokenizer(SHAPE.vocabulary),
-        grid=grid,
-        projections=projections,
-        name="tiny",
-        fingerprint="tiny",
-        dtype="float32",
-        device=torch.device("cpu"),
-    )
+    return models.around("tiny", models.random_model(SHAPE))
 
 
 @pytest.fixture(scope="module")

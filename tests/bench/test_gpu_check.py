@@ -4,8 +4,6 @@ import torch
 
 import gpu_check
 import models
-from caploc.models.loading import LoadedModel
-from caploc.models.projections import find_projections
 from contenders import Caploc
 from workloads import Size
 
@@ -20,11 +18,7 @@ def loaded():
         model = models.random_model(SHAPE)
     finally:
         torch.set_default_dtype(before)
-    projections, grid = find_projections(model)
-    tokenizer = models.tokenizer(SHAPE.vocabulary)
-    return LoadedModel(
-        model, tokenizer, grid, projections, "tiny", "tiny", "bfloat16", torch.device("cpu")
-    )
+    return models.around("tiny", model)
 
 
 @pytest.mark.slow

@@ -9,8 +9,6 @@ import torch
 import models
 import outside
 import pairs
-from caploc.models.loading import LoadedModel
-from caploc.models.projections import find_projections
 from outside import SHARES, Subject, areas, attribution, exact, judge
 
 SHAPE = models.Shape(96, 32, 64, layers=2, heads=4, groups=2, width=8)
@@ -19,18 +17,7 @@ EXAMPLES, LENGTH = 5, 7
 
 @pytest.fixture(scope="module")
 def subject():
-    model = models.random_model(SHAPE)
-    projections, grid = find_projections(model)
-    loaded = LoadedModel(
-        model=model,
-        tokenizer=models.tokenizer(SHAPE.vocabulary),
-        grid=grid,
-        projections=projections,
-        name="tiny",
-        fingerprint="tiny",
-        dtype="float32",
-        device=torch.device("cpu"),
-    )
+    loaded = models.around("tiny", models.random_model(SHAPE))
     rng = random.Random(0)
     drawn = [
         pairs.Pair(*([rng.randrange(3, 96) for _ in range(LENGTH + n % 2)] for _ in "ab"), 5, 7)

@@ -108,19 +108,3 @@ def test_the_folder_becomes_read_only(job, truth, disk, share):
     assert "kept" in sentence
     job.finish(folder)
     compare(folder, truth)
-
-
-def test_two_drivers_on_one_folder(job, truth, tmp_path):
-    """a second driver on the same folder"""
-    folder = tmp_path / "run"
-    first = job.start(folder)
-    assert wait_until(lambda: count(folder) > 0, first)
-    for _ in range(2):
-        second = job.start(folder)
-        _, said = second.communicate(timeout=LIMIT)
-        if first.poll() is None:
-            assert second.returncode == 2, said
-            assert "Another caploc process is running in" in said
-    _, said = first.communicate(timeout=LIMIT)
-    assert first.returncode == 0, said
-    compare(folder, truth)

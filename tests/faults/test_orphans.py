@@ -13,7 +13,7 @@ pytestmark = pytest.mark.faults
 GRACE = 90.0  # seconds within which the processes of a run must be gone
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_a_driver_with_workers_ends(job, truth, tmp_path, times, number):
     """a driver with workers of its own gets"""
     draw, folder = random.Random(int(number)), tmp_path / "run"

@@ -1,13 +1,9 @@
 """Workers on real Ray clusters of this machine: two raylets, every one bound to 127.0.0.1."""
 
-import json
 import os
-import signal
 import subprocess
 import sys
-import time
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import psutil
@@ -193,46 +189,6 @@ def test_a_machine_of_its_own_is_on_loopback_and_asks_for_a_token(code):
         env=kept, capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert done.stdout.split() == ["127.0.0.1"], done.stderr
-
-
-def test_ctrl_c_ends_a_run_and_its_workers_and_keeps_the_rows(tmp_path):
-    command = [
-        str(Path(sys.executable).with_name("caploc")), "locate", DEMO, "--task", "demo/addition",
-        "--method", "one-shot", "--examples", "200", "--controls", "0", "--out", str(tmp_path),
-        "--workers", "1", "--device", "cpu", "--quiet",
-    ]  # fmt: skip
-    process = subprocess.Popen(
-        command, stderr=subprocess.PIPE, text=True, start_new_session=True, env=os.environ
-    )
-    limit = time.monotonic() + 300
-    while stored(tmp_path) < 500 and time.monotonic() < limit:
-        time.sleep(0.2)
-    children = psutil.Process(process.pid).children(recursive=True)
-    os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to all of them
-    _, errors = process.communicate(timeout=60)
-    assert process.returncode == 130, errors
-    assert "What was measured is kept" in errors
-    assert "Traceback" not in errors
-    assert stored(tmp_path) >= 500
-    _, alive = psutil.wait_procs(children, timeout=30)
-    assert not alive
-    assert (
-        json.loads((tmp_path / "run.json").read_text())["study"]["model"]["workers"]["count"] == 1
-    )
-
-
-def stored(folder):
-    import sqlite3
-
-    if not (folder / "rows.sqlite").exists():
-        return 0
-    database = sqlite3.connect(f"file:{folder / 'rows.sqlite'}?mode=ro", uri=True)
-    try:
-        return database.execute("SELECT count(*) FROM rows").fetchone()[0]
-    except sqlite3.OperationalError:
-        return 0
-    finally:
-        database.close()
 
 
 NEURONS = NeuronStudy(

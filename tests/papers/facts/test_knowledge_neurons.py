@@ -12,7 +12,6 @@ from caploc.neurons.model import list_projections
 from papers.cnl.facts import FactPrompt
 from papers.cnl.knowledge_neurons import KnowledgeNeurons
 from papers.cnl.prompts import Encoded
-from worlds.facts import demo_facts
 
 pytestmark = pytest.mark.slow
 
@@ -82,23 +81,6 @@ def test_all_layers_at_once_are_each_layer_by_definition(as_tiny, asked, name):
     truth = by_definition(loaded, asked.first(), [1 / 6, 1 / 2, 5 / 6])
     assert np.abs(truth).max() > 0
     np.testing.assert_allclose(found, truth, atol=2e-4 * np.abs(truth).max())
-
-
-@pytest.mark.parametrize("number", [0, pytest.param(1, marks=pytest.mark.slow)])
-def test_a_layers_scores_add_up_to_what_the_layer_is_worth(neurons, number):
-    prompt = demo_facts("statement", 2)[number].prompt
-    locator = KnowledgeNeurons(neurons, steps=200)
-    scores, encoded = locator.score(prompt), locator.encoder.encode(prompt).first()
-    with torch.no_grad():
-        full = float(outcome(neurons, encoded))
-        for _, columns, module in list_projections(neurons.projections):
-
-            def silence(_, args):
-                return torch.cat([args[0][:, :-1], torch.zeros_like(args[0][:, -1:])], 1), *args[1:]
-
-            with changed([module], silence):
-                without = float(outcome(neurons, encoded))
-            assert scores[columns].sum() == pytest.approx(full - without, abs=2e-3)
 
 
 def test_a_share_of_the_largest_is_chosen_and_nothing_where_none_is_above_zero(
