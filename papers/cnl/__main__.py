@@ -198,7 +198,7 @@ class Experiments:
         self.ask_facts("fidelity")
 
     def reliability(self) -> None:
-        """Does changing what was located change the fact, and it alone (6 to 8, 20)?"""
+        """Does changing what was located change the fact, and it alone (6 to 8)?"""
         self.ask_facts("reliability")
 
     def ask_facts(self, question: str) -> None:

@@ -48,7 +48,7 @@ from tqdm import tqdm
 from caploc.errors import BadData
 from caploc.models.loading import LoadedModel
 from caploc.stats import mean_interval
-from caploc.stats.chance import draw_in_blocks, specificity
+from caploc.stats.chance import draw_in_blocks
 from papers.cnl.edges import (
     EdgeGrid,
     Edges,
@@ -323,11 +323,9 @@ def circuit_reliability(
     `arms` says what the model answers with one kind of circuit, over the facts that have one; for
     random circuits each fact counts with its mean over draws. `faithfulness` is `(circuit - empty)
     / (full - empty)` in the logit difference: 0 as the empty circuit, 1 as the full model. `hits`
-    is the share of facts with gold among the best k tokens, `rank` the median rank of gold. `gains`
-    are specificity gains in the logit difference, of the located circuit and of others in its
-    place; one as large for another fact's says that the circuit is not the fact's own. `unpaired`
-    facts had no counterpart of equal length, the answers of `unknown` ones were not what the model
-    thinks likeliest; both are left out. Raises BadData if none is left.
+    is the share of facts with gold among the best k tokens, `rank` the median rank of gold.
+    `unpaired` facts had no counterpart of equal length, the answers of `unknown` ones were not what
+    the model thinks likeliest; both are left out. Raises BadData if none is left.
     """
     usable, unpaired, unknown = [], [], []
     for fact in tqdm(facts, "circuits located", disable=None):
@@ -401,7 +399,4 @@ def summarize_runs(runs: pd.DataFrame, seed: int) -> dict[str, Any]:
         | {"hits": {k: table[f"hit {k}"].loc[arm].mean() for k in HITS}}
         for arm in ARMS
     ]
-    of_draws = runs[runs["arm"] == RANDOM].groupby("fact", sort=False)["logit_difference"]
-    random = np.stack([draws.to_numpy() for _, draws in of_draws], axis=1)
-    gains = {arm: specificity(metric.loc[arm].to_numpy(), random, seed=seed) for arm in ARMS[2:6]}
-    return {"arms": arms, "gains": gains}
+    return {"arms": arms}

@@ -41,11 +41,11 @@ from caploc.neurons.model import NeuronModel
 from caploc.neurons.sets import rank_correlation
 from caploc.stats import mean_interval
 from papers.cnl.facts import Fact, FactPrompt
-from papers.cnl.fidelity import FactLocator, Profile, peak
+from papers.cnl.fidelity import FactLocator, peak
 from papers.cnl.prompts import Encoded, Encoder, FactAnswers
 
 ESSENCE = "{} is a"  # what the model says of the subject must not change
-MEASURES = ("efficacy", "generalization", "specificity", "score", "rise")
+MEASURES = ("efficacy", "generalization", "specificity", "score")
 Table = Float64[np.ndarray, "facts layers"]
 Recall = Callable[[str, Callable[[], Any]], Any]  # what was measured under a name, or measures it
 
@@ -309,14 +309,13 @@ def edit_reliability(
 ) -> dict[str, Any]:
     """Edit each fact at each of the editor's layers and hold success against the traced effects.
 
-    `layers` holds, for each layer edited, the means over facts of the measures, of the `rise` of
-    `P(new) - P(old)` on prompt and rewrites, and of the layer's IE (`effect`). `correlation` is
-    Spearman's between score and IE over a fact's layers, mean over facts (missing where a fact's
-    layers all score alike); `hit` the share of facts whose traced layer scores as well as the best,
-    `hit_by_chance` that of a layer drawn uniformly. `gain` is the rise at the traced layer less the
-    mean of the other layers', in their standard deviations. `skipped` facts lack a subject, a false
-    answer, a rewrite or a neighbour, or the model answers them wrongly. A fact takes minutes, so
-    that `recall` may know what was measured on it before. Raises BadData if no fact can be used.
+    `layers` holds, for each layer edited, the means over facts of the measures and of the layer's
+    IE (`effect`). `correlation` is Spearman's between score and IE over a fact's layers, mean over
+    facts (missing where a fact's layers all score alike); `hit` the share of facts whose traced
+    layer scores as well as the best, `hit_by_chance` that of a layer drawn uniformly. `skipped`
+    facts lack a subject, a false answer, a rewrite or a neighbour, or the model answers them
+    wrongly. A fact takes minutes, so that `recall` may know what was measured on it before. Raises
+    BadData if no fact can be used.
     """
     layers, asker = sorted(editor.covariances), FactAnswers(editor.loaded)
     profiles, measured = [], []
@@ -325,7 +324,7 @@ def edit_reliability(
         if profile is not None:
             profiles.append(profile[layers])
             edit = partial(edit_all_layers, asker, editor, fact)
-            measured.append(recall(f"edits of {json.dumps(fact.as_dict())}", edit))
+            measured.append(recall(f"every layer edited by {json.dumps(fact.as_dict())}", edit))
     if not profiles:
         raise BadData(
             f"None of the {len(facts)} facts can be edited: each needs a subject, a false answer, "
@@ -351,7 +350,6 @@ def edit_reliability(
         "correlation": mean(list(map(rank_correlation, tables["score"], effects))),
         "hit": mean([row[place] for row, place in zip(best, traced, strict=True)]),
         "hit_by_chance": mean(best.mean(axis=1)),
-        "gain": mean(list(map(gain_of_layer, tables["rise"], traced))),
         "traced": [layers[place] for place in traced],
         "scores": tables["score"],
         "effects": effects,
@@ -368,29 +366,19 @@ def can_be_edited(fact: Fact) -> bool:
 def edit_all_layers(asker: FactAnswers, editor: Editor, fact: Fact) -> list[list[float]]:
     """Edit a fact at every layer; a row of `MEASURES` for each."""
     asked = [fact.prompt, *fact.rewrites]
-    before = leads(asker, asked)
     rows = []
     for edit in editor.edits(fact.prompt):
         with edited(editor.loaded, edit):
-            own = leads(asker, asked)
+            won = leads(asker, asked) > 0
             # of a neighbour the other answer is the fact's false one
-            spared = leads(asker, fact.neighbours)[:, 0] < 0
-        won = own[:, 0] > 0
+            spared = leads(asker, fact.neighbours) < 0
         shares = (float(won[0]), float(won[1:].mean()), float(spared.mean()))
         score = float(stats.hmean(shares)) if min(shares) > 0 else 0.0
-        rows.append([*shares, score, float((own[:, 1] - before[:, 1]).mean())])
+        rows.append([*shares, score])
     return rows
 
 
-def leads(asker: FactAnswers, prompts: Sequence[FactPrompt]) -> Float64[np.ndarray, "prompts two"]:
-    """Tell how far the other answer is ahead of the target: in log-probability, in probability."""
+def leads(asker: FactAnswers, prompts: Sequence[FactPrompt]) -> Float64[np.ndarray, " prompts"]:
+    """Tell by how much the other answer's log-probability is ahead of the target's."""
     others = asker.log_probabilities([(each, str(each.other)) for each in prompts])
-    targets = asker.log_probabilities([(each, each.target) for each in prompts])
-    return np.stack([others - targets, np.exp(others) - np.exp(targets)], axis=1)
-
-
-def gain_of_layer(row: Profile, place: int) -> float:
-    """Tell how far one layer stands above the others, in their sd; NaN if they tie."""
-    others = np.delete(row, place)
-    spread = others.std(ddof=1) if len(others) > 1 else np.nan
-    return float((row[place] - others.mean()) / spread) if spread > 0 else np.nan
+    return others - asker.log_probabilities([(each, each.target) for each in prompts])

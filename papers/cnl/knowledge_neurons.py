@@ -12,7 +12,7 @@ with m = 20 points, in the middles of equal parts (ours; Dai et al.: k / m for k
 *Reliability*: Dai et al. set the located neurons' activations at the predicting position to 0
 (suppress) or twice their values (enhance) and watch the answer's probability. Here the same is done
 to random neurons of the same layers and to those located for another fact, and watched on the fact,
-on its rewrites and on unrelated facts. The arms and the specificity gain are ours (the idea of
+on its rewrites and on unrelated facts. The arms are ours (the idea of
 re-running each method's protocol is that of Huang et al., ICLR 2025).
 """
 
@@ -33,7 +33,7 @@ from caploc.neurons.engine import Batch, gold_logprobs
 from caploc.neurons.model import Chosen, NeuronGrid, NeuronModel
 from caploc.neurons.options import Attribution
 from caploc.stats import mean_interval
-from caploc.stats.chance import random_sets, specificity
+from caploc.stats.chance import random_sets
 from papers.cnl.facts import Fact, FactPrompt
 from papers.cnl.fidelity import are_related
 from papers.cnl.prompts import Encoded, Encoder
@@ -41,7 +41,7 @@ from papers.cnl.prompts import Encoded, Encoder
 STEPS = 20
 SHARE = 0.2  # of the largest score, to be chosen; Dai et al.'s program has it, 0.3 is in use too
 WATCHED = 5  # other facts' prompts watched for each fact
-FACTORS = {"suppress": 0.0, "enhance": 2.0}  # an effect has the sign of what is added to 1
+FACTORS = {"suppress": 0.0, "enhance": 2.0}
 PLACES = ("fact", "rewrites", "unrelated")
 Sets = Bool[np.ndarray, "sets neurons"]
 
@@ -108,10 +108,9 @@ def intervention_reliability(
 
     `suppress` and `enhance` say, for each place that is watched, the relative change (P' - P) / P
     of the answer's first token, mean over facts: with the `located` neurons, `random` ones
-    (averaged over draws), and those of the `other_fact`. `gain` holds located against random, an
-    effect being a fall where neurons are suppressed and a rise where they are enhanced. `intact` is
-    P itself: where it is close to 1, nothing can be enhanced. `size` is the mean number of neurons
-    of a fact; `empty` facts, for which none were located, are left out.
+    (averaged over draws), and those of the `other_fact`. `intact` is P itself: where it is close to
+    1, nothing can be enhanced. `size` is the mean number of neurons of a fact; `empty` facts, for
+    which none were located, are left out.
     """
     found = [locator.locate(f.prompt) for f in tqdm(facts, locator.name, disable=None)]
     kept = [number for number, chosen in enumerate(found) if chosen.any()]
@@ -131,11 +130,8 @@ def intervention_reliability(
         "draws": draws,
         "intact": mean_interval(intact, seed=seed),
     } | {
-        name: {
-            place: hold_against_random(changes[:, at, kind], factor - 1, seed)
-            for at, place in enumerate(PLACES)
-        }
-        for kind, (name, factor) in enumerate(FACTORS.items())
+        name: {place: average(changes[:, at, kind], seed) for at, place in enumerate(PLACES)}
+        for kind, name in enumerate(FACTORS)
     }
 
 
@@ -168,14 +164,11 @@ def measure_changes(
     return found, intact
 
 
-def hold_against_random(
-    changes: Float64[np.ndarray, "facts sets"], sign: float, seed: int
-) -> dict[str, Any]:
-    """Sum up columns: the located set, the other fact's, then the random ones."""
+def average(changes: Float64[np.ndarray, "facts sets"], seed: int) -> dict[str, Any]:
+    """Average columns over facts: the located set, the other fact's, then the random ones."""
     located, other, random = changes[:, 0], changes[:, 1], changes[:, 2:]
     return {
         "located": mean_interval(located, seed=seed),
         "random": mean_interval(random.mean(axis=1), seed=seed),
         "other_fact": mean_interval(other, seed=seed),
-        "gain": specificity(sign * located, sign * random.T, seed=seed),
     }

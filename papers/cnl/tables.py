@@ -218,8 +218,7 @@ def show_reliability(reliability: Mapping[str, Found]) -> Iterator[Exhibit]:
 
 
 def show_interventions(found: Found) -> Iterator[Exhibit]:
-    """Show what each method's own intervention does to facts, and one measure for all."""
-    gains: dict[str, Any] = {}
+    """Show what each method's own intervention does to facts."""
     if neurons := found.get("neurons"):
         rows = [
             {"intervention": f"{name}, on {place.replace('fact', 'the fact')}"}
@@ -227,7 +226,6 @@ def show_interventions(found: Found) -> Iterator[Exhibit]:
                 arm.replace("_", " "): interval(each[arm])
                 for arm in ("located", "random", "other_fact")
             }
-            | {"gain in sd of draws": Value(each["gain"]["pooled_gain"], digits=1)}
             for name in ("suppress", "enhance")
             for place, each in neurons[name].items()
         ]
@@ -237,11 +235,10 @@ def show_interventions(found: Found) -> Iterator[Exhibit]:
         )
         title = "Knowledge neurons set to zero and doubled"
         yield Exhibit.of("reliability-neurons", title, rows, [note])
-        gains["knowledge neurons, suppressed"] = neurons["suppress"]["fact"]["gain"]
     if edits := found.get("tracing"):
         rows = [
             {"layer edited": f"L{each['layer']}"}
-            | {name: interval(each[name]) for name in EDITED[:-1]}
+            | {name: interval(each[name]) for name in EDITED}
             | {"traced effect": interval(each["effect"])}
             | {"facts traced to it": edits["traced"].count(each["layer"])}
             for each in edits["layers"]
@@ -254,7 +251,6 @@ def show_interventions(found: Found) -> Iterator[Exhibit]:
         )
         title = "Rank-one edits at every layer, not only where tracing points"
         yield Exhibit.of("reliability-edits", title, rows, [note])
-        gains["rank-one edit at the traced layer"] = {"gain": edits["gain"]}
     if circuits := found.get("circuits"):
         rows = [
             {
@@ -275,20 +271,3 @@ def show_interventions(found: Found) -> Iterator[Exhibit]:
             f"{len(circuits['unknown'])}."
         )
         yield Exhibit.of("reliability-circuits", "Circuits run alone", rows, [note])
-        gains |= {f"circuit: {arm}": each for arm, each in circuits["gains"].items()}
-    rows = [
-        {
-            "locator": name,
-            "mean over facts": interval(each["gain"]),
-            "of the mean effects": Value(each.get("pooled_gain"), digits=1),
-            "p": Value(each.get("p")),
-        }
-        for name, each in gains.items()
-    ]
-    note = (
-        "For each fact, (effect of the located - mean effect of random) / sd of random; of the "
-        "edit, the traced layer against the other layers. Random sets that do next to nothing have "
-        "a small deviation and make large gains: compare the arms of one locator."
-    )
-    title = "One measure for all: effect beyond random, in standard deviations of random draws"
-    yield Exhibit.of("common-metric", title, rows, [note])

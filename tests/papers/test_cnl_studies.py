@@ -55,7 +55,6 @@ def test_facts_are_located_by_all_methods_and_changed(preset, tmp_path, monkeypa
     tables = {table.name for table in experiments.run(["reliability"])}
     assert tables >= {
         "fidelity", "reliability-neurons", "reliability-edits", "reliability-circuits",
-        "common-metric",
     }  # fmt: skip
     changed = experiments.numbers["reliability"]["facts"]["methods"]
     suppressed = changed["neurons"]["suppress"]["fact"]

@@ -54,8 +54,6 @@ def test_a_circuit_of_a_tenth_of_the_edges_keeps_the_fact_and_its_complement_doe
     assert arms["located"]["faithfulness"].mean > 0.6
     assert arms["complement"]["faithfulness"].mean < 0.2
     assert arms["random"]["faithfulness"].mean < 0.2
-    assert result["gains"]["located"].gain.mean > 3
-    assert result["gains"]["complement"].gain.mean < result["gains"]["located"].gain.mean
 
 
 def test_a_circuit_of_all_edges_is_the_model_and_has_no_gain(demo):
