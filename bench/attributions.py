@@ -13,10 +13,12 @@ size of that derivative over passes in each of which one layer's gradients are d
 paper has it against effects that cancel. *path*: the mean derivative along a straight way from
 closed to open gates (integrated gradients).
 
-What was measured joins bench/census/MODEL-TASK.parquet as three parts more.
+What was measured joins bench/census/MODEL-TASK.parquet as three parts more; what an example took
+stands with the prices of rows in docs/bench/joint.json.
 """
 
 import argparse
+import json
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -31,6 +33,7 @@ import torch
 from pyarrow import parquet
 from torch import Tensor
 
+import draws
 from caploc import designs
 from caploc.console import progress
 from caploc.declaration import ModelOptions
@@ -229,7 +232,11 @@ def attribute(census: Census, ways: Sequence[str]) -> tuple[list[str], list[Meas
     for way in ways:
         watch = Stopwatch()
         change = np.concatenate([getattr(reader, way)(part) for part in parts(answers)])
-        say(f"{census.case.name} {way}: {watch.read().wall:.0f} s")
+        joint = json.loads(draws.JOINT.read_text())
+        prices = joint.setdefault(census.case.name, {}).setdefault("passes", {})
+        prices[way] = watch.read().cpu / len(examples)
+        say(f"{census.case.name} {way}: {prices[way]:.2f} CPU s an example")
+        draws.JOINT.write_text(json.dumps(joint, indent=1) + "\n")
         mask = np.repeat(np.arange(heads), len(examples))
         found.append(Measurements(masks, mask, np.tile(examples, heads), change.T.ravel()))
     return list(ways), found

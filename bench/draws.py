@@ -58,10 +58,12 @@ TOP, NUMBERED = 5, 600
 SURE = 2.0  # standard errors within which two heads count as equals
 STRONG, SOME = -0.3, -0.05  # effects of heads that must be tried, and of a stratum
 PROBE, SIGNAL = "task", "task.likelihood"
+PRICED = "smollm2-"  # tasks whose rows have a price: those of small models cost next to nothing
 MARKS = "<!--bench/draws.py-->", "<!--end-->"  # of README's part
 ASKED = 64  # examples whose gradients a method reads
 PASSES = {"gradient": 3, "path": 15, "drop": 61}  # forward, for an example: `drop` of 30 layers
 Figures = dict[str, Any]
+Counts = dict[str, int]
 STRATA = ("named", "five points", "all")
 TRIALS, SEARCHES = (60, 100, 200, 400), 30  # examples of the trial; searches of each
 RESAMPLES = 20  # of each search, in place of 100: over many searches the mean overlap is the same
@@ -155,19 +157,25 @@ class Answers:
 
 @dataclass(frozen=True)
 class Run:
-    """One draw: recall, rows; of the default search also which intervals hold, by stratum.
+    """One draw: recall; of the default search also which intervals hold, by stratum.
 
-    `strong` counts the heads of 30 points and more that were tried, and all there are; `told` is
-    the Jaccard index that it tells of its named heads.
+    `asked` counts rows by kind; of gradients, examples by way. `strong` counts the heads of 30
+    points and more that were tried, and all there are; `told` is the Jaccard index that it tells of
+    its named heads.
     """
 
     recall: float
-    rows: int
+    asked: Counts
     first: list[int]
     held: dict[str, tuple[int, int]] = field(default_factory=dict)
     strong: tuple[int, int] = (0, 0)
     chosen: list[int] = field(default_factory=list)
     told: float = float("nan")
+
+    @property
+    def rows(self) -> int:
+        """Passes forward, a backward as two; a row of a search is one."""
+        return sum(count * PASSES.get(kind, 1) for kind, count in self.asked.items())
 
 
 @dataclass(frozen=True)
@@ -183,7 +191,7 @@ class Method:
         settings = Settings(seed=seed, budget=self.budget)
         problem = Problem(len(stored.kept), range(self.examples), settings, signal=SIGNAL)
         done = drive(self.search(problem), Answers(stored, seed))
-        return judge(done.found, done.rows, stored)
+        return judge(done.found, done.asked, stored)
 
 
 @dataclass(frozen=True)
@@ -199,25 +207,25 @@ class Attribution:
         values = stored.attributed[self.way]
         drawn = designs.generator(seed + 1000).integers(values.shape[1], size=self.examples)
         order = np.argsort(values[:, drawn].mean(axis=1), kind="stable").tolist()
-        passes = PASSES[self.way] * self.examples
+        asked = {self.way: self.examples}
         if not self.tried:
-            return Run(stored.recall(order), passes, order[:TOP])
+            return Run(stored.recall(order), asked, order[:TOP])
         problem = Problem(len(values), range(NUMBERED), Settings(seed=seed), signal=SIGNAL)
         done = drive(try_first(problem, order), Answers(stored, seed))
-        return judge(done.found, passes + done.rows, stored)
+        return judge(done.found, asked | done.asked, stored)
 
 
-def judge(found: Found, rows: int, stored: Stored) -> Run:
+def judge(found: Found, asked: Counts, stored: Stored) -> Run:
     """What a search found, held against the truth."""
     recall = stored.recall(found.ranking)
     if found.stages is None:
-        return Run(recall, rows, found.ranking[:TOP])
+        return Run(recall, asked, found.ranking[:TOP])
     strong = np.flatnonzero(stored.truth <= STRONG)
     tried = int(np.isin(strong, found.stages.tried).sum())
     stability = found.stages.stability
     return Run(
         recall,
-        rows,
+        asked,
         found.ranking[:TOP],
         held(found, stored.truth),
         (tried, len(strong)),
@@ -295,6 +303,10 @@ def summary(runs: Sequence[Run]) -> Figures:
         "recall": round(float(np.mean(recalls)), 4),
         "error": round(float(np.std(recalls, ddof=1)) / len(runs) ** 0.5, 4),
         "rows": round(float(np.mean([run.rows for run in runs]))),
+        "asked": {
+            kind: round(float(np.mean([run.asked.get(kind, 0) for run in runs])), 1)
+            for kind in sorted({kind for run in runs for kind in run.asked})
+        },
     }
     if not runs[0].held:
         return figures
@@ -373,6 +385,9 @@ mean size with one layer's gradients dropped at a time (half the examples, and o
 alone, as it takes 61 passes an example), *integrated gradients* by the mean derivative on the way
 from closed gates to open ones. *Then trial*: their first fifteen heads go through the default
 search's trial. A pass forward counts as a row, one backward as two (`bench/attributions.py`).
+
+*CPU s*: the mean over SmolLM2's tasks, by what a row of each kind took on one core (`bench/joint.py
+--methods rates`; of gradients, an example), in bfloat16 on antonym and capital.
 """
 
 
@@ -383,8 +398,7 @@ Run on the models by `bench/joint.py`. Figures are the share of the intact score
 first five heads take together, on examples that it did not see: what sets, css, csb and greedy look
 for. Of the methods above those of the first five draws are judged, on one set of examples. css and
 csb ask 100 masks of 5 % of the heads on 25 examples, greedy 12 right answers in every round (40 of
-small models). Five runs a cell of small models, {seeds} of SmolLM2, where a row takes
-{quickest:.2f} to {slowest:.2f} CPU seconds, of one head or of several alike.
+small models). Five runs a cell of small models, {seeds} of SmolLM2.
 
 A set takes .95 or more of what greedy's and one-shot's heads take, on all tasks but sentiment.
 There heads tilt the model to either word: of the five that cost most alone some undo what others
@@ -424,10 +438,10 @@ def page(kept: dict[str, Any]) -> str:
     idle = ", ".join(name for name in tasks if not tasks[name]["truth"]["needed"])
     sentiment = tasks["smollm2-sentiment"]["caploc"]["recall"]
     about = ABOUT.format(draws=kept["draws"], idle=idle, asked=ASKED, sentiment=sentiment)
-    lines = [about]
+    lines, joint = [about], json.loads(JOINT.read_text())
     for title, names in (("Development", DEVELOPMENT), ("Test", TEST)):
         methods = list(tasks[names[0]])[1:]
-        lines += [f"## {title}\n", *recalls(tasks, names, methods), ""]
+        lines += [f"## {title}\n", *recalls(tasks, names, methods, joint), ""]
         lines += [
             "| task | method | heads named | "
             + " | ".join(f"intervals that hold: {each}" for each in STRATA)
@@ -443,12 +457,10 @@ def page(kept: dict[str, Any]) -> str:
         surely = "; ".join(f"{name} {tasks[name]['truth']['surely']}" for name in names)
         lines.append(f"\nHeads that are surely among the first five, ties apart: {surely}.\n")
     lines += [STABILITY.format(searches=SEARCHES), *stability(kept["sizes"])]
-    joint = json.loads(JOINT.read_text())
     smollm2 = [runs for task, runs in joint.items() if task.startswith("smollm2")]
     counts = [len(runs[method]) for runs in smollm2 for method in RUN if method in runs]
-    seconds = [each for runs in smollm2 for each in runs.get("rates", {}).values()]
     seeds = " to ".join(dict.fromkeys([str(min(counts)), str(max(counts))]))
-    about = TOGETHER.format(seeds=seeds, quickest=min(seconds), slowest=max(seconds))
+    about = TOGETHER.format(seeds=seeds)
     return "\n".join([*lines, about, *together(joint)]) + "\n"
 
 
@@ -465,18 +477,19 @@ def stability(sizes: dict[str, dict[str, Figures]]) -> list[str]:
 def together(joint: dict[str, Any]) -> list[str]:
     """What the five heads of every method take together: a line a method, a column a task."""
     tasks = [task for task in (*TEST, *DEVELOPMENT) if joint.get(task)]
-    lines = [f"| method | rows | {' | '.join(tasks)} |", "|---" + "|--:" * (len(tasks) + 1) + "|"]
+    lines = [f"| method | rows | CPU s | {' | '.join(tasks)} |"]
+    lines.append("|---" + "|--:" * (len(tasks) + 2) + "|")
     for method in (*RUN, *joint[tasks[0]]["drawn"]):
         runs = {task: joint_runs(joint[task], method) for task in tasks}
-        rows = [
-            sum(run["rows"].values()) for each in runs.values() for run in each if "rows" in run
-        ]
+        ran = [(task, run["rows"]) for task, each in runs.items() for run in each if "rows" in run]
+        rows = [sum(asked.values()) for _, asked in ran]
         cells = [
             f"{np.mean([run['damage'] for run in each]):.2f}" if each else ""
             for each in runs.values()
         ]
         asked = f"{np.mean(rows):,.0f}" if rows else ""
-        lines.append(f"| {RUN.get(method, method)} | {asked} | {' | '.join(cells)} |")
+        cells = [asked, seconds(ran, joint), *cells]
+        lines.append(f"| {RUN.get(method, method)} | {' | '.join(cells)} |")
     return lines
 
 
@@ -505,10 +518,12 @@ def pooled(tasks: dict[str, Any], names: Sequence[str], method: str) -> Figures:
     return found
 
 
-def recalls(tasks: dict[str, Any], names: Sequence[str], methods: Sequence[str]) -> Iterator[str]:
+def recalls(
+    tasks: dict[str, Any], names: Sequence[str], methods: Sequence[str], joint: dict[str, Any]
+) -> Iterator[str]:
     """The share of the five most needed heads that is found: a line a method, a column a task."""
-    yield f"| recall | rows | {' | '.join(names)} | together |"
-    yield "|---" + "|--:" * (len(names) + 2) + "|"
+    yield f"| recall | rows | CPU s | {' | '.join(names)} | together |"
+    yield "|---" + "|--:" * (len(names) + 3) + "|"
     for method in methods:
         whole = pooled(tasks, names, method)
         cells = [
@@ -516,7 +531,22 @@ def recalls(tasks: dict[str, Any], names: Sequence[str], methods: Sequence[str])
             for name in names
         ]
         told = f"{whole['recall']:.2f} ± {whole['error']:.2f}"
-        yield f"| {method} | {whole['rows']:,.0f} | {' | '.join(cells)} | {told} |"
+        ran = [(name, tasks[name][method]["asked"]) for name in names if method in tasks[name]]
+        taken = seconds(ran, joint)
+        yield f"| {method} | {whole['rows']:,.0f} | {taken} | {' | '.join(cells)} | {told} |"
+
+
+def seconds(runs: Sequence[tuple[str, dict[str, float]]], joint: dict[str, Any]) -> str:
+    """CPU seconds of what runs on SmolLM2's tasks asked, by the price of each kind; their mean."""
+    taken = [
+        sum(
+            count * (joint[task]["rates"] | joint[task]["passes"])[kind]
+            for kind, count in asked.items()
+        )
+        for task, asked in runs
+        if task.startswith(PRICED)
+    ]
+    return f"{np.mean(taken):,.0f}" if taken else ""
 
 
 def row(task: str, method: str, figures: Figures) -> str:

@@ -3,7 +3,7 @@
     python bench/engine.py --data FOLDER                    everything: about an hour on a CPU
     python bench/engine.py --models 25m --workloads a,b     part of it
 
-The folder holds the rows of GSM8K and ARC-Challenge. Each workload replaces its own entry in
+The folder holds the rows of GSM8K, ARC-Challenge and MBPP. Each workload replaces its own entry in
 engine.json, and the page is written from all. `make gpu-check` times large shapes on a GPU.
 """
 
@@ -33,12 +33,13 @@ from workloads import Size
 SIZES = {
     "25m": {"a": Size(5, 20), "b": Size(10, 24), "c": Size(8, 24), "e": Size(10, 12)},
     "smollm2": {"g": Size(6, 40), "h": Size(4, 3), "j": Size(4, 20), "k": Size(10, 24)},
+    "qwen2.5-coder-0.5b": {"m": Size(4, 6)},
 }
 # Rows in a batch of the row-batched contender: the fastest of those tried, or within 8 % of it. It
 # matters little where rows are long: one already fills a core.
-BATCHES = {"a": 16, "b": 4, "c": 16, "e": 16, "g": 32, "h": 4, "j": 8, "k": 32}
+BATCHES = {"a": 16, "b": 4, "c": 16, "e": 16, "g": 32, "h": 4, "j": 8, "k": 32, "m": 12}
 # The same of the hook loop with prefix cache, which is timed where all prompts share a prefix.
-PREFIX_BATCHES = {"a": 16, "b": 4, "e": 16, "g": 40, "k": 24}
+PREFIX_BATCHES = {"a": 16, "b": 4, "e": 16, "g": 40, "k": 24, "m": 6}
 CONTENDERS = ("reference", PREFIXED, "rows", "caploc")
 REFERENCE_MASKS, REFERENCE_ROWS = 2, 4  # timed by the reference procedure, which is then scaled
 

@@ -66,7 +66,7 @@ class Task:
         if self.files and data is None:
             raise SystemExit(f"{self.name} needs --data, a folder with {', '.join(self.files)}")
         splits = {split: str((data or Path()) / file) for split, file in self.files.items()}
-        task = load_task(self.name, TaskOptions(data=splits))
+        task = load_task(self.name, TaskOptions(data=splits, allow_code=True))  # none is run
         return [task.requests(example) for example in range(count)]
 
 
@@ -167,6 +167,7 @@ class Texts:
 
 GSM8K = Task("gsm8k", {"test": "gsm8k_test.jsonl", "train": "gsm8k_train.jsonl"})
 ARC = Task("arc_challenge", {"test": "arc_challenge_test.jsonl"})
+MBPP = Task("mbpp", {"test": "mbpp_test.jsonl"})
 RECIPES = {
     "a": Recipe("gsm8k-shaped: prefix 800, question 60-120, answer to 128", gsm8k, random_heads),
     "b": Recipe("mmlu-shaped: prefix 600, question 60-120, four letters", mmlu, random_heads),
@@ -176,5 +177,6 @@ RECIPES = {
     "h": Recipe("gsm8k as lm-eval asks it: five other examples each", GSM8K, random_heads),
     "j": Recipe("ARC-Challenge: four choices, no examples before", ARC, random_heads),
     "k": Recipe("one-shot: single heads on the examples of (g)", Task("words/past"), spread_heads),
+    "m": Recipe("MBPP as lm-eval asks it: the same three examples each", MBPP, random_heads),
     "l": Recipe("gsm8k-shaped: 860-960 of its own, answer to 128", unshared, random_heads),
 }
