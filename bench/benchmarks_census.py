@@ -122,10 +122,11 @@ CUT_TASKS = ("words/antonym", "words/capital", "mbpp-chat", "humaneval-chat")
 class Census:
     """The benchmarks on one model, its rows in a store."""
 
-    def __init__(self, data: Path, store: Store) -> None:
+    def __init__(self, data: Path, store: Store, model: str = MODEL) -> None:
         engine = BatchEngine(
-            load_model(MODEL, device="cpu", dtype="bfloat16"), AT_ONCE, MEMORY, "packed"
+            load_model(model, device="cpu", dtype="bfloat16"), AT_ONCE, MEMORY, "packed"
         )
+        self.model = model
         self.data, self.bench = data, Meters(engine, store)
         self.loaded, self.heads = engine.loaded, engine.grid.size
         self.found = defaultdict[str, list[tuple[str, Measurements]]](
@@ -139,7 +140,7 @@ class Census:
         file = ROWS / f"{name}.yaml"
         file.write_text(yaml.safe_dump(definition(name, self.data)))
         options = TaskOptions(allow_code=True, chat_template=name.endswith(CHAT))
-        (task,) = ModelOptions(MODEL, device="cpu").tasks([str(file)], options)
+        (task,) = ModelOptions(self.model, device="cpu").tasks([str(file)], options)
         return self.bench.meter(task)
 
     def ask(self, name: str, meter: Meter, plan: Plan) -> Measurements:
@@ -166,7 +167,7 @@ class Census:
     def write(self) -> None:
         """Write all rows so far, a small file for each task."""
         for name, parts in self.found.items():
-            write(f"benchmarks-{name}", MODEL, self.meter(name), *zip(*parts, strict=True))
+            write(f"benchmarks-{name}", self.model, self.meter(name), *zip(*parts, strict=True))
 
 
 def read(task: str) -> pd.DataFrame:
@@ -210,9 +211,10 @@ def score_intact(census: Census, names: Sequence[str]) -> None:
         # files of choices are sorted by subject
         examples = range(WRITTEN) if "until" in TASKS[name] else np.linspace(0, last, CHOSEN)
         outcomes = [*census.intact(name, meter, [*map(int, examples)]).values()]
-        scores[name] = {"examples": len(outcomes), "score": float(np.mean(outcomes))}
+        score = {"examples": len(outcomes), "score": float(np.mean(outcomes))}
+        scores[name if census.model == MODEL else f"{census.model} {name}"] = score
         file.write_text(json.dumps(scores, indent=1) + "\n")
-        print(name, scores[name], flush=True)
+        print(name, score, flush=True)
 
 
 def take(census: Census, names: Sequence[str]) -> Iterator[None]:
@@ -301,6 +303,7 @@ def main() -> None:
     parser.add_argument("data", type=Path, help="folder of the benchmarks' rows")
     parser.add_argument("--intact", action="store_true", help="the intact model alone")
     parser.add_argument("--cuts", type=Path, help="folder of a run of one of --tasks")
+    parser.add_argument("--model", default=MODEL, help="of --intact (default %(default)s)")
     parser.add_argument("--summary", action="store_true", help="measure nothing")
     parser.add_argument("--tasks", type=lambda text: text.split(","), help=", ".join(TASKS))
     asked = parser.parse_args()
@@ -310,7 +313,7 @@ def main() -> None:
     for folder in (ROWS, FILES):
         folder.mkdir(parents=True, exist_ok=True)
     with Store(ROWS / "rows.sqlite") as store:
-        census = Census(asked.data.absolute(), store)
+        census = Census(asked.data.absolute(), store, asked.model)
         if asked.intact:
             score_intact(census, asked.tasks or list(TASKS))
             return
