@@ -476,7 +476,7 @@ def stability(sizes: dict[str, dict[str, Figures]]) -> list[str]:
 
 def together(joint: dict[str, Any]) -> list[str]:
     """What the five heads of every method take together: a line a method, a column a task."""
-    tasks = [task for task in (*TEST, *DEVELOPMENT) if joint.get(task)]
+    tasks = [task for task in (*TEST, *DEVELOPMENT) if "drawn" in joint.get(task, {})]
     lines = [f"| method | rows | CPU s | {' | '.join(tasks)} |"]
     lines.append("|---" + "|--:" * (len(tasks) + 2) + "|")
     for method in (*RUN, *joint[tasks[0]]["drawn"]):
@@ -537,14 +537,12 @@ def recalls(
 
 
 def seconds(runs: Sequence[tuple[str, dict[str, float]]], joint: dict[str, Any]) -> str:
-    """CPU seconds of what runs on SmolLM2's tasks asked, by the price of each kind; their mean."""
+    """CPU seconds of runs on tasks whose kinds of rows all have a price: their mean."""
+    prices = {task: run.get("rates", {}) | run.get("passes", {}) for task, run in joint.items()}
     taken = [
-        sum(
-            count * (joint[task]["rates"] | joint[task]["passes"])[kind]
-            for kind, count in asked.items()
-        )
+        sum(count * prices[task][kind] for kind, count in asked.items())
         for task, asked in runs
-        if task.startswith(PRICED)
+        if task.startswith(PRICED) and prices[task].keys() >= asked.keys()
     ]
     return f"{np.mean(taken):,.0f}" if taken else ""
 
