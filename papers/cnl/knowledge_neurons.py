@@ -6,8 +6,8 @@ from 0 to their values, the other layers as they are:
 
     Attr_li = a_li / m  sum over k of dP_y(alpha_k a_l) / da_li
 
-with m = 20 points, in the middles of equal parts (ours; Dai et al.: k / m for k = 0..m-1, here
-`points="left"`). A layer's scores add up to P(a_l) - P(0).
+with m = 20 points, in the middles of equal parts (ours; Dai et al.: k / m for k = 0..m-1). A
+layer's scores add up to P(a_l) - P(0).
 
 *Reliability*: Dai et al. set the located neurons' activations at the predicting position to 0
 (suppress) or twice their values (enhance) and watch the answer's probability. Here the same is done
@@ -52,7 +52,6 @@ class KnowledgeNeurons:
 
     loaded: NeuronModel
     steps: int = STEPS
-    points: str = "midpoint"
     share: float = SHARE
 
     name = "knowledge neurons"
@@ -68,7 +67,7 @@ class KnowledgeNeurons:
 
     def score(self, prompt: FactPrompt) -> Float64[np.ndarray, " neurons"]:
         """Attribute the probability of the answer's first token to every neuron."""
-        asked = Attribution("integrated", "probability", "last", self.steps, self.points)
+        asked = Attribution("integrated", "probability", "last", self.steps)
         batch = first_token(self.loaded, self.encoder.encode(prompt))
         return score_batch(asked, self.loaded, batch)[0].cpu().numpy()
 
