@@ -383,9 +383,7 @@ def figures_of_neurons(found: Mapping[str, Any]) -> Figures:
     return {
         "tasks": {
             task["task"]: {
-                "neurons": {
-                    one["neuron"]: pick(one, "score", "stderr", "votes") for one in task["neurons"]
-                },
+                "neurons": {one["neuron"]: pick(one, "score", "stderr") for one in task["neurons"]},
                 "subsets": task["subsets"],
                 "within": pick(task["within"], *within),
                 "erased": figures_of_arms(task["erased"]),
@@ -413,7 +411,6 @@ def figures_of_erasure(found: Mapping[str, Any]) -> Figures:
         task["task"]: {
             "own": figures_of_arms(task["own"]),
             "others": {each["judged"]: figures_of_arms(each) for each in task["others"]},
-            "doses": task["doses"],
         }
         for task in found["tasks"]
     }

@@ -57,10 +57,8 @@ def typed(monkeypatch, capsys, tmp_path):
         ([*LOCATE, "--kind", "a=gsm8k"], "--kind names gsm8k, which is no task of the run"),
         (["neurons", "erase", "nowhere"], "holds no run of `caploc neurons locate`"),
         ([*LOCATE, "--device", "spread", "--method", "logit"], "--method logit reads the weights"),
-        (["neurons", "erase", "nowhere", "--mode", "half"], "no mode of erasing 'half'"),
         (["neurons", "overlap", "nowhere"], "There is no folder 'nowhere'; name the folder of"),
         ([*LOCATE, "--examples", "5000", "--subsets", "5000"], "too few for 5000 subsets"),
-        (["neurons", "controls", "nowhere"], "holds no run of `caploc neurons locate`"),
     ],
 )
 def test_mistakes_are_one_sentence_and_exit_code_2(typed, monkeypatch, tmp_path, arguments, said):
@@ -101,7 +99,7 @@ def test_overlap_of_a_run_with_itself_is_refused_and_of_two_tasks_is_a_matrix(ty
     code, printed, _ = typed("neurons", "overlap", str(located), "--json")
     told = json.loads(printed)
     assert code == 0 and told["datasets"] == ["demo/addition", "demo/elements"]
-    assert set(told["rates"]) == {"reference", "largest", "smallest", "dice", "iou"}
+    assert set(told["rates"]) == {"reference", "largest", "iou"}
 
 
 @pytest.mark.slow
@@ -118,14 +116,11 @@ def test_erase_holds_located_neurons_against_draws(typed, located):
     for task in told["tasks"]:
         arms = [arm["arm"] for arm in task["own"]["arms"]]
         assert {arm: arms.count(arm) for arm in arms} == {
-            "located": 1, "random": 5, "random in layers": 5, "random as active": 5, "bottom": 1,
+            "located": 1, "random": 5, "random in layers": 5,
         }  # fmt: skip
         assert [other["judged"] for other in task["others"]] == [
             name for name in ("demo/addition", "demo/elements") if name != task["task"]
         ]
-        assert task["doses"][-1]["neurons"] == task["neurons"]
-        own = next(arm for arm in task["own"]["arms"] if arm["arm"] == "located")
-        assert task["doses"][-1]["logprob"]["mean"] == pytest.approx(own["logprob"]["mean"])
     assert (located / "erasure" / "report.html").exists()
 
 

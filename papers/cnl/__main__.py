@@ -122,7 +122,7 @@ class Experiments:
         """Erasure, each task's neurons on every task (17, 18)."""
         study = self.preset.study(self.preset.share)
         with open_study(study, self.place, None, self.command) as session:
-            self.numbers["erasure"] = erase_equal(session, self.preset.cuts())
+            self.numbers["erasure"] = erase_equal(session, self.preset.cuts(), self.preset.kinds)
 
     def tuned(self) -> None:
         """Enhancement (16)."""

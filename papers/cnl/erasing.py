@@ -37,12 +37,12 @@ def universal_neurons(found: Mapping[str, Chosen], kinds: Mapping[str, str]) -> 
     return (2 * owners > len(owned)) & (len(owned) >= 3)
 
 
-def erase_equal(session: NeuronSession, asked: Erasing) -> dict[str, Any]:
+def erase_equal(session: NeuronSession, asked: Erasing, kinds: Mapping[str, str]) -> dict[str, Any]:
     """Erase sets of equal size, each task's on every task; draws are of sets without universals."""
     tasks = session.with_neurons(asked.tasks, "erase")
     located = {task: session.found(task).located for task in session.study.tasks}
     apart = {task: chosen for task, chosen in located.items() if task not in tasks}
-    universal = universal_neurons(apart or located, asked.kinds)
+    universal = universal_neurons(apart or located, kinds)
     stages = {}
     for stage, struck, draws in ((WHOLE, universal & False, 0), (STRUCK, universal, asked.draws)):
         columns = {
@@ -51,7 +51,7 @@ def erase_equal(session: NeuronSession, asked: Erasing) -> dict[str, Any]:
         count = min(map(len, columns.values()))
         sets = {task: np.isin(np.arange(struck.size), each[:count])
                 for task, each in columns.items()}  # fmt: skip
-        rows = [judge_task(session, asked, task, sets, draws) for task in tasks]
+        rows = [judge_task(session, asked, task, sets, draws, kinds) for task in tasks]
         stages[stage] = {"count": count, "tasks": rows}
     taken = {task: lose(session, asked, task, universal)["metric"] for task in tasks}
     return {
@@ -78,18 +78,23 @@ def lose(
 
 
 def judge_task(
-    session: NeuronSession, asked: Erasing, task: str, sets: Mapping[str, Chosen], draws: int
+    session: NeuronSession,
+    asked: Erasing,
+    task: str,
+    sets: Mapping[str, Chosen],
+    draws: int,
+    kinds: Mapping[str, str],
 ) -> dict[str, Any]:
     """Hold what a task loses by its own set against draws, and against other capabilities' sets."""
 
     def nats(chosen: Chosen) -> Outcomes:
         return lose(session, asked, task, chosen, score=False)["logprob"]
 
-    own, kind = lose(session, asked, task, sets[task]), asked.kinds.get(task, task)
+    own, kind = lose(session, asked, task, sets[task]), kinds.get(task, task)
     random = random_sets(sets[task], session.model.grid, draws, seed=asked.seed) if draws else ()
     others = {}
     for other, chosen in sets.items():
-        if asked.kinds.get(other, other) != kind:
+        if kinds.get(other, other) != kind:
             more = own["logprob"] - nats(chosen)
             ends = stats.ttest_1samp(more, 0).confidence_interval(1 - LEVEL / len(sets))
             others[other] = {"mean": more.mean(), "low": ends.low, "high": ends.high}

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -136,15 +136,16 @@ class CnlPreset(PresetPart):
         return replace(study, tasks=self.tuning.tasks or self.tasks, options=options)
 
     def cuts(self) -> Erasing:
-        how: dict[str, Any] = {"draws": self.draws, "limit": self.limit, "seed": self.seed}
-        return replace(self.erasing, kinds=self.kinds, **how)
+        return replace(self.erasing, draws=self.draws, limit=self.limit, seed=self.seed)
 
     def enhancing(self, seed: int) -> Enhancing:
         return replace(self.tuning, recipe=replace(self.tuning.recipe, seed=seed))
 
     def check(self) -> None:
         """Refuse, by a UserError and before weights are loaded, what the commands would refuse."""
-        self.study(self.share).check()
+        own = dict.fromkeys(self.study(self.share).check().tasks)
+        for task in self.erasing.tasks:
+            pick(own, task, "task of the run")
         start = self.start.check()
         for task in self.tuning.tasks:
             pick(dict.fromkeys(start.tasks), task, "task of the run")

@@ -8,9 +8,9 @@ import pytest
 from planted_models import TWO
 
 from caploc.errors import UnknownName, UserError
-from caploc.neurons.erasure import ACTIVE_ON, erase
+from caploc.neurons.erasure import erase
 from caploc.neurons.locating import locate
-from caploc.neurons.options import LAYERS, LOCATED, OWN, Erasing, NeuronStudy, Rule
+from caploc.neurons.options import Erasing, NeuronStudy, Rule
 from caploc.neurons.study import NeuronSession
 from caploc.progress import Silent
 
@@ -63,26 +63,23 @@ def test_each_set_takes_its_own_task_and_no_other(done):
         assert (task["own"]["intact"]["score"], located["score"]) == (1, 0)
         assert task["own"]["beats_every_layer_matched_draw"] is True
         assert task["own"]["beats_every_uniform_draw"] is True
-        assert task["own"]["beats_every_draw_as_active"] is True
-        assert [point["dose"] for point in task["doses"]] == list(ASKED.doses)
         (other,) = task["others"]
         assert other["judged"] != task["task"]
         assert other["arms"][0]["score"] == other["intact"]["score"] == 1
         assert other["beats_every_layer_matched_draw"] is False
     assert json.loads((folder / "erasure.json").read_text()) == result
-    # by both outcomes, of each task: intact, 17 arms of its own, 4 doses below all, and located
-    # beside random neurons of the other task; by one outcome three draws beside those 4 doses
-    assert result["cost"]["rows"] == 2 * LIMIT * (2 * (1 + 17 + 4 + 6) + 4 * 3)
+    # by both outcomes, of each task: intact, 11 arms of its own, and located beside random neurons
+    # of the other task
+    assert result["cost"]["rows"] == 2 * LIMIT * 2 * (1 + 11 + 6)
 
 
-def test_erasing_scores_activity_and_nothing_anew(located, done):
+def test_erasing_scores_nothing_anew(located, done):
     """Copying a folder keeps the times of its files."""
     times = [
         {path.name: path.stat().st_mtime_ns for path in (folder / "scores").iterdir()}
         for folder in (located, done[0])
     ]
-    assert times[0] != {} and times[0].items() < times[1].items()
-    assert len(times[1]) == len(times[0]) + 2  # a task's activity each
+    assert times[0] != {} and times[0] == times[1]
 
 
 def test_a_run_that_was_stopped_ends_like_one_that_was_not(done, run, undrawn):
@@ -97,13 +94,13 @@ def test_a_run_that_was_stopped_ends_like_one_that_was_not(done, run, undrawn):
     assert told["tasks"] == expected["tasks"]
     assert told["cost"]["rows"] == expected["cost"]["rows"]
     # the answers that were out when it was stopped were stored before the stop was called
-    assert resumed.measured + killed.measured == told["cost"]["rows"] + 2 * ACTIVE_ON
+    assert resumed.measured + killed.measured == told["cost"]["rows"]
     assert resumed.measured > 0
 
 
 def test_other_tasks_are_judged_too(planted, run, tmp_path, undrawn):
     extra = str(relabelled(planted, tmp_path))
-    asked = Erasing(limit=10, doses=(1.0,), draws=5)
+    asked = Erasing(limit=10, draws=5)
     result, _ = erase(run(), replace(asked, others=(planted(TWO).tasks[0], extra)))
     result = result.as_dict()
     judged = [[other["judged"] for other in task["others"]] for task in result["tasks"]]
@@ -111,17 +108,6 @@ def test_other_tasks_are_judged_too(planted, run, tmp_path, undrawn):
     assert judged == [[large, extra], [warm, extra]]
     by_warm, by_large = (task["others"][1]["arms"][0]["score"] for task in result["tasks"])
     assert (by_warm, by_large) == (0, 1)  # it asks what "warm" asks
-
-
-def test_only_what_no_task_of_another_kind_has_is_erased_where_that_is_asked(run, undrawn):
-    arms = (LOCATED, OWN, LAYERS)
-    asked = Erasing(limit=4, doses=(1.0,), draws=5, arms=arms, beside=(OWN, LOCATED))
-    told = erase(run("apart"), asked)[0].as_dict()["tasks"]
-    for task in told:  # the planted sets share nothing
-        located, own = (arm for arm in task["own"]["arms"] if arm["arm"] in (LOCATED, OWN))
-        assert own["logprob"] == located["logprob"]
-        assert [arm["arm"] for arm in task["others"][0]["arms"]] == [LOCATED, OWN]
-        assert task["others"][0]["logprob_specificity"] is None
 
 
 def relabelled(planted, folder):
@@ -153,7 +139,7 @@ def test_no_located_neuron_is_one_sentence(planted, tmp_path, undrawn):
 def test_neurons_of_ones_own_choice_are_erased_in_place_of_the_located(planted, run, undrawn):
     model, (warm, large) = planted(TWO), planted(TWO).tasks
     chosen = tuple(model.truth.needed["large"])
-    asked = Erasing(limit=10, doses=(1.0,), draws=5, tasks=(warm,), neurons=chosen)
+    asked = Erasing(limit=10, draws=5, tasks=(warm,), neurons=chosen)
     result = erase(run(), asked)[0].as_dict()
     (task,) = result["tasks"]  # the other task's own are not erased
     assert (task["task"], task["neurons"]) == (warm, 6) and result["neurons"] == list(chosen)

@@ -1,4 +1,4 @@
-"""Neurons cut: every mode against the same done by hand, through both engines."""
+"""Neurons cut, against the same done by hand, through both engines."""
 
 import numpy as np
 import pytest
@@ -9,7 +9,6 @@ from caploc.engine.batch import BatchEngine
 from caploc.measurement import Meters
 from caploc.models.proof import columns_zeroed
 from caploc.neurons.engine import Erasure, NeuronEngine
-from caploc.options import Mode
 from caploc.store import Store
 from caploc.tasks.catalog import load_task
 from caploc.tasks.task import Generate, LogLikelihood, options_json
@@ -19,9 +18,6 @@ TEXTS = ["12+34=", "sort 3 1 2:", "the cat", "7+8="]
 REQUESTS = [
     *(Generate(text, SHORT) for text in TEXTS),
     *(LogLikelihood(text, answer) for text in TEXTS for answer in ("46", "1 2 3")),
-]
-REFERENCE = [
-    LogLikelihood(*text) for text in (("3+4=", "7"), ("11+25=", "36"), ("the dog", " barks at"))
 ]
 
 
@@ -38,22 +34,16 @@ def some(neurons, share, seed=0):
     return np.random.default_rng(seed).random(neurons.grid.size) < share
 
 
-def erasure(mode, texts=REFERENCE):
-    return Erasure(Mode(mode), examples={"demo/addition": texts})
-
-
-def asks(masks, mode="zero"):
-    task = load_task("demo/addition")
-    (source,) = erasure(mode).sources(task).of(0, [None])
+def asks(masks):
     return [
-        Ask((number, part), request, mask, source)
+        Ask((number, part), request, mask)
         for number, mask in enumerate(masks)
         for part, request in enumerate(REQUESTS)
     ]
 
 
-def responses(engine, masks, mode="zero"):
-    asked = asks(masks, mode)
+def responses(engine, masks):
+    asked = asks(masks)
     found = {answer.key: answer for batch in engine.answer(asked) for answer in batch}
     assert len(found) == len(masks) * len(REQUESTS)
     return [found[ask.key].response for ask in asked]
@@ -90,59 +80,9 @@ def test_zero_is_the_model_with_those_neurons_weights_zeroed(engines, neurons, k
     assert alike(responses(NeuronEngine(engines[kind], neurons), masks), found)
 
 
-@pytest.mark.parametrize("mode", ["zero", "mean"])
-def test_cutting_nothing_changes_nothing(engines, neurons, mode):
+def test_cutting_nothing_changes_nothing(engines, neurons):
     engine = NeuronEngine(engines["packed"], neurons)
-    assert alike(responses(engine, [some(neurons, 0)], mode), intact(engines["packed"]))
-
-
-def handed_on(neurons, spans):
-    """What every neuron hands on at every position of some texts, text by text."""
-    seen = []
-    hooks = [
-        site.register_forward_pre_hook(lambda _, args: seen.append(args[0][0].clone()))
-        for site in neurons.projections
-    ]
-    with torch.no_grad():
-        for span in spans:
-            neurons.model(torch.tensor([span.inputs]))
-    for hook in hooks:
-        hook.remove()
-    layers = neurons.grid.layers
-    return [torch.cat(seen[first : first + layers], 1) for first in range(0, len(seen), layers)]
-
-
-class Instead:
-    """By plain hooks, other values for some neurons, at every position."""
-
-    def __init__(self, neurons, mask, values):
-        self.neurons, self.mask, self.values = neurons, torch.from_numpy(mask), values
-
-    def __enter__(self):
-        self.handles = []
-        slices = self.neurons.grid.layer_slices
-        for site, columns in zip(self.neurons.projections, slices, strict=True):
-
-            def hook(_, args, columns=columns):
-                return (torch.where(self.mask[columns], self.values[columns], args[0]),)
-
-            self.handles.append(site.register_forward_pre_hook(hook))
-
-    def __exit__(self, *_):
-        for handle in self.handles:
-            handle.remove()
-
-
-@pytest.mark.parametrize("kind", ["packed", "plain"])
-def test_the_mean_is_over_all_positions_of_the_reference(engines, neurons, kind):
-    mask = some(neurons, 0.2)
-    spans = [span for text in REFERENCE for span in engines[kind].encoder.spans(text)]
-    mean = torch.cat(handed_on(neurons, spans)).mean(0)
-    with Instead(neurons, mask, mean):
-        truth = intact(engines["plain"])
-    found = responses(NeuronEngine(engines[kind], neurons), [mask], "mean")
-    assert alike(found, truth)
-    assert found != responses(NeuronEngine(engines[kind], neurons), [mask])
+    assert alike(responses(engine, [some(neurons, 0)]), intact(engines["packed"]))
 
 
 def test_nothing_is_left_on_the_model_by_an_answer_that_is_not_finished(engines, neurons, demo):
@@ -157,16 +97,9 @@ def test_nothing_is_left_on_the_model_by_an_answer_that_is_not_finished(engines,
     assert hooks() == before
 
 
-def test_other_ways_of_cutting_never_share_rows(engines, neurons, tmp_path):
-    task = load_task("demo/addition")
-    engine = NeuronEngine(engines["packed"], neurons)
+def test_rows_of_neurons_and_of_heads_are_kept_apart(engines, neurons, tmp_path):
+    task, engine = load_task("demo/addition"), NeuronEngine(engines["packed"], neurons)
     with Store(tmp_path / "rows.sqlite") as store:
-
-        def question(mode, texts=()):
-            meters = Meters(engine, store, intervention=erasure(mode, texts))
-            assert meters.meter(task) is meters.meter(task)
-            return next(iter(meters.known)).mode
-
-        found = [question("zero"), question("mean", REFERENCE), question("mean", REFERENCE[1:])]
-    assert found[0] == "neurons zero" and len(set(found)) == 3
-    assert all(each.startswith("neurons mean of ") for each in found[1:])
+        meters = Meters(engine, store, intervention=Erasure())
+        assert meters.meter(task) is meters.meter(task)
+        assert [question.mode for question in meters.known] == ["neurons zero"]

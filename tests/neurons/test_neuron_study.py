@@ -55,11 +55,8 @@ def test_every_mistake_is_one_sentence_before_anything_is_loaded(changes, error,
         (partial(replace, STUDY), {"judged": 1}, "--judged must be 0 or 2 and more; got 1."),
         (Attribution, {"method": "gradeint"}, "Did you mean 'gradient'?"),
         (Rule, {"sigma": float("inf")}, "--sigma must be a finite number; got inf."),
-        (Rule, {"share": 0.1, "votes": 0.5}, "--share chooses by rank over the whole model"),
-        (Rule, {"share": 0.1, "per_layer": True}, "--share chooses by rank over the whole model"),
-        (Rule, {"votes": 0.5, "per_layer": True}, "--votes counts over the whole model"),
-        (Erasing, {"doses": (0.5, 0.0)}, "--doses must be greater than 0; got 0.0."),
-        (Erasing, {"arms": ("lowest",)}, "no arm of an erasure 'lowest'"),
+        (Rule, {"share": 1.5}, "--share must be less than or equal to 1; got 1.5."),
+        (Erasing, {"draws": 4}, "--draws must be greater than or equal to 5; got 4."),
     ],
 )
 def test_every_wrong_option_is_one_sentence(kind, fields, sentence):
@@ -78,7 +75,7 @@ def test_a_study_is_read_back(tmp_path):
     study = replace(
         STUDY,
         attribution=Attribution("joint", steps=5),
-        rule=Rule(share=0.01, absolute=True),
+        rule=Rule(share=0.01, normalised=False),
         options=TaskOptions(data={"test": "rows.jsonl"}, fewshot=2),
         examples=None,
         subsets=3,

@@ -57,13 +57,11 @@ def ratio(above, below):
 
 
 def rates(first, second):
-    """The five rates, by Python's sets."""
+    """The rates, by Python's sets."""
     both, sizes = len(first & second), (len(first), len(second))
     return {
         "reference": ratio(both, sizes[0]),
         "largest": ratio(both, max(sizes)),
-        "smallest": ratio(both, min(sizes)),
-        "dice": ratio(2 * both, sum(sizes)),
         "iou": ratio(both, len(first | second)),
     }
 

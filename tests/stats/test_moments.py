@@ -7,14 +7,12 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from caploc.errors import BadData, BadOption
-from caploc.stats.threshold import Moments, above
+from caploc.stats.threshold import Moments
 
 SCORES = st.tuples(st.integers(1, 12), st.integers(1, 9)).flatmap(
     lambda shape: arrays(np.float64, shape, elements=st.floats(-1e6, 1e6, width=32))
 )
-SETTINGS = st.fixed_dictionaries(
-    {"sigma": st.floats(0.5, 3), "normalised": st.booleans(), "absolute": st.booleans()}
-)
+SETTINGS = st.fixed_dictionaries({"normalised": st.booleans()})
 
 
 def gathered(scores, **settings):
@@ -23,7 +21,6 @@ def gathered(scores, **settings):
 
 def assert_alike(one, other):
     assert one.items == other.items
-    assert (one.votes == other.votes).all()
     scale = np.abs(other.mean).max() + np.sqrt(other.squares.max())
     assert one.mean == pytest.approx(other.mean, rel=1e-12, abs=1e-12 * scale)
     assert one.squares == pytest.approx(other.squares, rel=1e-12, abs=1e-12 * scale**2)
@@ -44,11 +41,10 @@ def test_shards_merge_to_what_one_pass_gives(scores, settings, cuts):
     assert_alike(one_by_one, whole)
 
 
-def test_mean_and_variance_are_numpys():
+def test_mean_and_standard_error_are_numpys():
     scores = np.random.default_rng(0).normal(3, 2, (50, 7))
     found = gathered(scores[:20]).added(scores[20:])
     assert found.mean == pytest.approx(scores.mean(axis=0), rel=1e-13)
-    assert found.variance == pytest.approx(scores.var(axis=0, ddof=1), rel=1e-12)
     assert found.standard_error == pytest.approx(scores.std(axis=0, ddof=1) / np.sqrt(50))
 
 
@@ -57,15 +53,7 @@ def test_a_large_mean_does_not_drown_the_variance():
     found = Moments.empty(3)
     for row in noise + 1e9:
         found = found.added(row[None])
-    assert found.variance == pytest.approx(noise.var(axis=0, ddof=1), rel=1e-5)
-
-
-@given(SCORES, SETTINGS)
-def test_votes_are_the_items_in_which_a_neuron_passes(scores, settings):
-    found = gathered(scores, **settings)
-    each = [above(row, settings["sigma"], absolute=settings["absolute"]) for row in scores]
-    assert (found.votes == np.sum(each, axis=0)).all()
-    assert (found.voted(1.0) == np.all(each, axis=0)).all()
+    assert found.standard_error == pytest.approx(noise.std(axis=0, ddof=1) / 1000**0.5, rel=1e-5)
 
 
 def test_normalised_items_weigh_the_same():
@@ -90,52 +78,29 @@ def test_scores_given_are_left_as_they_were():
 
 def test_a_file_keeps_everything(tmp_path):
     scores = np.random.default_rng(3).normal(size=(6, 40))
-    found = gathered(scores, sigma=2.0, normalised=True, absolute=True)
+    found = gathered(scores, normalised=True)
     np.savez(tmp_path / "moments.npz", **found.as_arrays())
     with np.load(tmp_path / "moments.npz") as arrays_read:
         back = Moments.from_arrays(arrays_read)
-    assert (back.items, back.sigma, back.normalised, back.absolute) == (6, 2.0, True, True)
-    for name in ("mean", "squares", "votes"):
+    assert (back.items, back.normalised) == (6, True)
+    for name in ("mean", "squares"):
         assert (getattr(back, name) == getattr(found, name)).all()
-    assert_alike(
-        back.added(scores),
-        gathered(
-            np.tile(scores, (2, 1)),
-            **{
-                "sigma": 2.0,
-                "normalised": True,
-                "absolute": True,
-            },
-        ),
-    )
-
-
-def test_a_broken_file_is_refused():
-    arrays_held = Moments.empty(3).as_arrays()
-    with pytest.raises(BadData, match="votes missing"):
-        Moments.from_arrays({k: v for k, v in arrays_held.items() if k != "votes"})
-    with pytest.raises(BadData, match="differ in shape"):
-        Moments.from_arrays({**arrays_held, "mean": np.zeros(4)})
+    assert_alike(back.added(scores), gathered(np.tile(scores, (2, 1)), normalised=True))
 
 
 def test_nothing_is_known_of_too_few_items():
     nothing = Moments.empty(2)
-    assert np.isnan(nothing.variance).all()
-    assert np.isnan(nothing.added(np.ones((1, 2))).variance).all()
+    assert np.isnan(nothing.standard_error).all()
+    assert np.isnan(nothing.added(np.ones((1, 2))).standard_error).all()
     assert nothing.merged(nothing).items == 0
     assert nothing.added(np.zeros((0, 2))).items == 0
-    with pytest.raises(BadData, match="No item was scored"):
-        nothing.voted(0.5)
 
 
 def test_what_does_not_fit_together_is_refused():
-    with pytest.raises(BadOption, match="sigma 6.0 and 3.0"):
-        Moments.empty(2).merged(Moments.empty(2, sigma=3.0))
-    with pytest.raises(BadOption, match="2 and of 3 neurons"):
-        Moments.empty(2).merged(Moments.empty(3))
+    for other in (Moments.empty(2, normalised=True), Moments.empty(3)):
+        with pytest.raises(BadOption, match="cannot be merged"):
+            Moments.empty(2).merged(other)
     with pytest.raises(BadData, match="3 neurons and those before of 2"):
         Moments.empty(2).added(np.zeros((1, 3)))
     with pytest.raises(BadData, match="1 of 2 scores are not finite"):
         Moments.empty(2).added(np.array([[0, np.nan]]))
-    with pytest.raises(BadOption, match="1 neuron or more; got 0"):
-        Moments.empty(0)

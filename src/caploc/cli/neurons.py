@@ -12,7 +12,7 @@ from caploc.cli.options import Without, argument, option
 from caploc.declaration import ModelOptions
 from caploc.folder import check_new
 from caploc.naming import default_folder
-from caploc.neurons.options import Controlling, Enhancing, Erasing, NeuronStudy
+from caploc.neurons.options import Enhancing, Erasing, NeuronStudy
 from caploc.options import build, flags, record
 
 if TYPE_CHECKING:
@@ -98,7 +98,7 @@ def locate(
         report.html: the page
 
     See also:
-        neurons erase, neurons controls, neurons enhance, neurons overlap
+        neurons erase, neurons enhance, neurons overlap
     """
     from caploc.neurons.locating import locate as run
 
@@ -162,37 +162,6 @@ def erase(
 
     allowed, page = may.allowed(), folder / "erasure"
     run_and_show(run, folder, asked, page=page, output=output, allowed=allowed)
-
-
-@neurons.command()
-@options.takes_groups
-def controls(
-    folder: Folder,
-    *,
-    asked: Controlling,
-    may: AllowedGroup,
-    output: options.OutputGroup,
-) -> None:
-    """Hold located neurons against those of controls, and try other thresholds.
-
-    Controls are neurons found with answers put to other questions, on plain text, and by other
-    scores: as many of each.
-
-    Examples:
-        caploc neurons controls runs/neurons
-        caploc neurons controls runs/neurons --plain words/copy --method activation
-
-    Writes:
-        controls.json: what they share with the task's own, and what erasing them costs
-        controls/report.html: the page
-
-    See also:
-        neurons locate, neurons erase
-    """
-    from caploc.neurons.controls import measure_controls
-
-    allowed, page = may.allowed(), folder / "controls"
-    run_and_show(measure_controls, folder, asked, page=page, output=output, allowed=allowed)
 
 
 @neurons.command()

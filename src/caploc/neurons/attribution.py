@@ -113,8 +113,7 @@ def record_activations(projections: Projections) -> Iterator[list[Tensor]]:
 
 def mark_positions(asked: Attribution, batch: Batch) -> Bool[Tensor, "rows time"]:
     """Mark the positions whose neurons count; padding never does."""
-    chosen = {"answer": batch.predicting, "last": batch.last_of_prompt}
-    return chosen.get(asked.positions, batch.real)
+    return batch.last_of_prompt if asked.positions == "last" else batch.real
 
 
 def open_gates(

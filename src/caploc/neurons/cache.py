@@ -10,7 +10,7 @@ from zipfile import BadZipFile
 import numpy as np
 
 from caploc.cache import COMPACT, digest
-from caploc.errors import BadData, StoreFailed
+from caploc.errors import StoreFailed
 from caploc.files import whole_path, writing
 from caploc.stats.threshold import Moments
 
@@ -35,7 +35,7 @@ class ArrayCache:
         try:
             with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
                 return Moments.from_arrays(arrays)
-        except (FileNotFoundError, BadData, *UNREADABLE):
+        except (FileNotFoundError, *UNREADABLE):
             return None  # not there, or not as it was written: a full disk cuts files short
         except OSError as error:
             raise StoreFailed(

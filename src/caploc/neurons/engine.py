@@ -1,14 +1,13 @@
 """Neurons in the engine: cut while a model answers, and read in passes over examples side by side.
 
-What stands in for what a cut neuron hands on is zero or its mean over reference examples, in every
-position, of prompt and answer alike.
+A cut neuron hands on zero, in every position, of prompt and answer alike.
 
 Passes are with gradients or without, in batches that are halved when one does not fit into memory.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, TypeVar
 
@@ -21,41 +20,27 @@ from torch.nn.utils.rnn import pad_sequence
 from torch.utils.checkpoint import checkpoint
 from transformers import PreTrainedModel
 
-from caploc.cache import COMPACT, digest
-from caploc.engine.api import Answer, Ask, Source
+from caploc.engine.api import Answer, Ask
 from caploc.engine.batch import BatchEngine
 from caploc.engine.encoding import Span
 from caploc.engine.planning import MOST_ROWS, BatchSizer
-from caploc.engine.reading import mean_outputs
-from caploc.models.cutting import Projections, Replacement, knocked_out
+from caploc.models.cutting import Projections, knocked_out
 from caploc.models.hooks import forward_as, temporary_hooks
 from caploc.models.placement import input_device
 from caploc.models.projections import decoder_layers, text_config
 from caploc.modes import Intervention, Sources
 from caploc.neurons.model import NeuronGrid, NeuronModel, as_neurons, find_sites
-from caploc.options import ZERO
 from caploc.tasks.task import Request, Task
 
 
-@dataclass(frozen=True)
 class Erasure(Intervention):
-    """What neurons hand on once they are erased: zero, or their mean over a task's `examples`.
+    """Neurons hand on zero once they are erased.
 
-    These are, by the name of a task, prompts with their gold answers. Rows of neurons are kept
-    apart from those of heads by their question.
+    Rows of neurons are kept apart from those of heads by their question.
     """
 
-    examples: Mapping[str, Sequence[Request]] = field(default_factory=dict)
-
     def sources(self, task: Task) -> Sources:
-        if self.mode.name == ZERO:
-            return Sources("neurons zero", lambda _, requests: [None] * len(requests))
-        texts = tuple(self.examples[task.name])
-        read = digest({"texts": [asdict(text) for text in texts]}, COMPACT)
-        source = Source(texts, mean=True)
-        return Sources(
-            f"neurons {self.mode.name} of {read}", lambda _, requests: [source] * len(requests)
-        )
+        return Sources("neurons zero", lambda _, requests: [None] * len(requests))
 
 
 @dataclass(frozen=True)
@@ -64,7 +49,6 @@ class NeuronEngine:
 
     inner: BatchEngine[Any]
     loaded: NeuronModel
-    means: dict[Source, Replacement] = field(default_factory=dict)
 
     @classmethod
     def of(cls, inner: BatchEngine[Any]) -> "NeuronEngine":
@@ -84,28 +68,18 @@ class NeuronEngine:
     def answer(self, asks: Iterable[Ask]) -> Iterator[list[Answer]]:
         """Answer every ask once; those of one set of neurons together."""
         intact = np.zeros(self.inner.grid.size, dtype=bool)
-        sets: dict[tuple[bytes, Source | None], list[Ask]] = {}
+        sets: dict[bytes, list[Ask]] = {}
         for ask in asks:
-            sets.setdefault((ask.knocked_out.tobytes(), ask.source), []).append(ask)
+            sets.setdefault(ask.knocked_out.tobytes(), []).append(ask)
         for members in sets.values():
             with self.cut(members[0]):
-                plain = [replace(ask, knocked_out=intact, source=None) for ask in members]
+                plain = [replace(ask, knocked_out=intact) for ask in members]
                 yield from self.inner.answer(plain)
 
     def cut(self, ask: Ask) -> AbstractContextManager[None]:
         """Cut the neurons of an ask, for a block."""
         masks = torch.from_numpy(np.ascontiguousarray(ask.knocked_out))[None]
-        instead = None if ask.source is None else self.replacement(ask.source)
-        return knocked_out(self.loaded.projections, self.grid, masks, instead)
-
-    def replacement(self, source: Source) -> Replacement:
-        """Average what neurons hand on over the texts of a source, once."""
-        if source not in self.means:
-            spans = [span for text in source.texts for span in self.inner.encoder.spans(text)]
-            texts, model = [span.inputs for span in spans], self.loaded
-            means = mean_outputs(model.model, model.projections, model.grid, texts)
-            self.means[source] = lambda layer, handed: means[layer].to(handed)  # type: ignore[union-attr]
-        return self.means[source]
+        return knocked_out(self.loaded.projections, self.grid, masks)
 
 
 # What a pass keeps of a token on the way to its gradients, about: vectors in each layer as wide as
@@ -169,13 +143,6 @@ class Batch:
         """Positions that are no padding."""
         time = torch.arange(self.tokens.shape[1], device=self.tokens.device)
         return time < self.lengths[:, None]
-
-    @property
-    def predicting(self) -> Bool[Tensor, "rows time"]:
-        """Positions at which an answer's tokens are predicted."""
-        chosen = torch.zeros_like(self.tokens, dtype=torch.bool)
-        chosen[self.rows, self.places] = True
-        return chosen
 
     @property
     def last_of_prompt(self) -> Bool[Tensor, "rows time"]:

@@ -1,9 +1,8 @@
 """Erasing neurons: what is lost without the located ones, and what without others as many.
 
 The paper compares located with random neurons. Ours are 19 draws of random neurons, from the whole
-model and, stricter, as many in each layer, and strictest, as active on the same texts besides;
-those of the lowest scores; a curve over the share of located neurons erased; and what is lost on
-other tasks, which tells a capability's neurons from those that everything needs.
+model and, stricter, as many in each layer; and what is lost on other tasks, which tells a
+capability's neurons from those that everything needs.
 """
 
 from collections.abc import Mapping, Sequence
@@ -18,20 +17,10 @@ from caploc.folder import ERASURE, package_versions
 from caploc.measurement import Meter, Meters
 from caploc.neurons.finding import TaskNeurons
 from caploc.neurons.model import Chosen, NeuronModel
-from caploc.neurons.options import (
-    ACTIVE,
-    BOTTOM,
-    KNOWN_ARMS,
-    LAYERS,
-    LOCATED,
-    OWN,
-    RANDOM,
-    Erasing,
-)
+from caploc.neurons.options import ARMS, LAYERS, LOCATED, RANDOM, Erasing
 from caploc.neurons.report import (
     NOTHING,
     Exhibit,
-    chart_curves,
     chart_points,
     join_draws,
     over_draws,
@@ -41,7 +30,7 @@ from caploc.neurons.report import (
     write_interval,
     write_number,
 )
-from caploc.neurons.result import ArmLoss, Dose, Erased, ErasedTask, ErasureFile, ExcessLoss
+from caploc.neurons.result import ArmLoss, Erased, ErasedTask, ErasureFile, ExcessLoss
 from caploc.neurons.study import (
     NeuronSession,
     TaskSource,
@@ -52,17 +41,8 @@ from caploc.neurons.study import (
 from caploc.progress import Progress
 from caploc.result import RunCost, Score
 from caploc.stats import mean_interval
-from caploc.stats.chance import (
-    activity_matched,
-    bottom,
-    random_sets,
-    specificity,
-)
-from caploc.stats.threshold import Scores
-from caploc.wording import inline
+from caploc.stats.chance import random_sets, specificity
 
-ACTIVE_ON = 30  # examples that activity is measured on
-CURVE_DRAWS = 3  # of random neurons at each point of the curve
 MEASURES = ("metric", "logprob")
 Outcomes = Float64[np.ndarray, " examples"]
 Effects = Mapping[tuple[str, str], float]  # by the task whose neurons it is, and the judged
@@ -71,39 +51,26 @@ YES_NO = {True: "yes", False: "no", None: NOTHING}
 
 @dataclass(frozen=True)
 class Eraser:
-    """Erases the neurons found for one task.
-
-    Without `activity` no arm is matched by it, without the neurons of `others` none is its own.
-    """
+    """Erases the neurons found for one task."""
 
     meters: Meters[NeuronModel]
     asked: Erasing
     found: TaskNeurons
     progress: Progress
-    activity: Scores | None = None
-    others: Chosen | None = None
 
     def arms(self) -> list[tuple[str, int, Chosen]]:
         """List name, number and neurons of every arm."""
         located, seed = self.found.located, self.asked.seed
-        grid, moments = self.meters.grid, self.found.moments
         drawn = {
             RANDOM: random_sets(located, None, self.asked.draws, seed=seed),
-            LAYERS: random_sets(located, grid, self.asked.draws, seed=seed),
+            LAYERS: random_sets(located, self.meters.grid, self.asked.draws, seed=seed),
         }
-        if self.activity is not None:
-            drawn[ACTIVE] = activity_matched(
-                located, grid, self.activity, self.asked.draws, seed=seed
-            )
-        own = None if self.others is None else located & ~self.others
         return [
             (LOCATED, 0, located),
-            *([] if own is None or not own.any() else [(OWN, 0, own)]),
             *((arm, n, chosen) for arm, sets in drawn.items() for n, chosen in enumerate(sets)),
-            (BOTTOM, 0, bottom(moments.mean, located, absolute=moments.absolute)),
         ]
 
-    def erase(self, source: TaskSource, arms: Sequence[str] = KNOWN_ARMS) -> Erased:
+    def erase(self, source: TaskSource, arms: Sequence[str] = ARMS) -> Erased:
         """Measure what a judging task loses under some arms."""
         meters, examples = self.measures(source), source.judge_on[: self.asked.limit]
         nothing = self.found.located & False
@@ -128,29 +95,6 @@ class Eraser:
 
         score, held = self.score(meters, nothing, examples), (excess("metric"), excess("logprob"))
         return Erased.of(source.name, len(examples), score, told, held)
-
-    def doses(self, source: TaskSource) -> list[Dose]:
-        """Measure what the task loses as more of the located neurons go."""
-        grid = self.meters.grid
-        columns, meters = self.found.ordered, self.measures(source)
-        likely = {"logprob": meters["logprob"]}
-        examples = source.judge_on[: self.asked.limit]
-        nothing = self.found.located & False
-        intact = self.outcomes(meters, nothing, examples)
-        curve = []
-        for dose in self.asked.doses:
-            count = max(1, round(dose * len(columns)))
-            neurons = nothing.copy()
-            neurons[columns[:count]] = True
-            cut = self.outcomes(meters, neurons, examples)
-            metric, logprob = (mean_interval(intact[name] - cut[name]) for name in MEASURES)
-            drawn = [
-                intact["logprob"] - self.outcomes(likely, each, examples)["logprob"]
-                for each in random_sets(neurons, grid, CURVE_DRAWS, seed=self.asked.seed)
-            ]
-            random = mean_interval(np.mean(drawn, axis=0))
-            curve.append(Dose(dose, count, metric, logprob, random))
-        return curve
 
     def measures(self, source: TaskSource) -> dict[str, Meter]:
         """Meter the judging task by its own metric, and by the gold answer's probability."""
@@ -183,16 +127,13 @@ def erase(
     allowed: Allowed | None = None,
 ) -> tuple[ErasureFile, list[Exhibit]]:
     """Erase the neurons of every task of a finished `locate`; write `erasure.json`."""
-    with reopen_study(
-        folder, progress, allowed, tasks=asked.tasks, others=asked.others, mode=asked.mode
-    ) as session:
+    with reopen_study(folder, progress, allowed, tasks=asked.tasks, others=asked.others) as session:
         if asked.neurons:  # a mistake in a name shows before the model is loaded
             read_located(folder).grid.mask(asked.neurons)
         model = session.study.model.name
         erased = erase_tasks(session, asked)
         result = ErasureFile(
             model=model,
-            mode=asked.mode,
             neurons=list(asked.neurons) or None,
             tasks=erased,
             cost=RunCost.model_validate(session.meters.cost.as_dict()),
@@ -200,7 +141,7 @@ def erase(
             versions=package_versions(),
         )
         line = (
-            f"{'Named' if asked.neurons else 'Located'} neurons are erased ({asked.mode}); losses "
+            f"{'Named' if asked.neurons else 'Located'} neurons are erased; losses "
             "are on examples that no neuron was found on, in the task's own score and in nats of "
             "log-probability for each gold token."
         )
@@ -210,7 +151,6 @@ def erase(
 
 def erase_tasks(session: NeuronSession, asked: Erasing) -> list[ErasedTask]:
     """Measure what located and judged tasks lose; raises UserError if no neuron is located."""
-    arms = {*asked.arms, *asked.beside}
     done = []
     chosen = session.model.grid.mask(asked.neurons) if asked.neurons else None
     named = asked.tasks or session.study.tasks
@@ -218,33 +158,23 @@ def erase_tasks(session: NeuronSession, asked: Erasing) -> list[ErasedTask]:
         found = session.found(task)
         if chosen is not None:
             found = replace(found, located=chosen)
-        activity = session.activity(task, ACTIVE_ON) if ACTIVE in arms else None
-        others = join_others(session, asked, task) if OWN in arms else None
-        eraser = Eraser(session.meters, asked, found, session.progress, activity, others)
-        own = eraser.erase(session.sources[task], asked.arms)
+        eraser = Eraser(session.meters, asked, found, session.progress)
+        own = eraser.erase(session.sources[task])
         beside = [
-            eraser.erase(session.sources[other], asked.beside)
+            eraser.erase(session.sources[other], (LOCATED, LAYERS))
             for other in session.sources
             if other != task
         ]
-        doses = eraser.doses(session.sources[task])
-        done.append(ErasedTask(task, int(found.located.sum()), own, doses, beside))
+        done.append(ErasedTask(task, int(found.located.sum()), own, beside))
     return done
 
 
-def join_others(session: NeuronSession, asked: Erasing, task: str) -> Chosen:
-    """Join the neurons of all tasks of other kinds."""
-    kind = asked.kinds.get(task, task)
-    sets = [session.found(t).located for t in session.study.tasks if asked.kinds.get(t, t) != kind]
-    return np.any([session.found(task).located & False, *sets], axis=0)
-
-
 def erasure_exhibits(tasks: Sequence[ErasedTask]) -> list[Exhibit]:
-    """Show what tasks lose: by arm, by the share erased, and each without another's neurons."""
+    """Show what tasks lose: by arm, and each without another's neurons."""
     title = "Log-probability that each task (column) loses without the neurons of another (row)"
     effects = list_losses(tasks), list_losses(tasks, LAYERS)
     arms = tabulate_arms({task.task: task.own for task in tasks})
-    return [arms, tabulate_doses(tasks), tabulate_effects(title, "erased", *effects, losses=True)]
+    return [arms, tabulate_effects(title, "erased", *effects, losses=True)]
 
 
 def tabulate_arms(erased: Mapping[str, Erased]) -> Exhibit:
@@ -255,7 +185,7 @@ def tabulate_arms(erased: Mapping[str, Erased]) -> Exhibit:
         lost = {arm: join_draws([each.logprob for each in own.of_arm(arm)]) for arm in arms}
         scores = {
             arm: write_interval(over_draws(each.score for each in own.of_arm(arm)))
-            for arm in (OWN, ACTIVE, LAYERS, RANDOM, BOTTOM)
+            for arm in (LAYERS, RANDOM)
         }
         points += points_of(task, lost)
         held = own.logprob_specificity
@@ -268,39 +198,14 @@ def tabulate_arms(erased: Mapping[str, Erased]) -> Exhibit:
                 "log-probability lost": write_interval(lost[LOCATED]),
                 "more than in the same layers": write_interval(held.excess if held else None),
                 "beats every draw": YES_NO[own.beats_every_layer_matched_draw],
-                "beats every one as active": YES_NO[own.beats_every_draw_as_active],
             }
         )
     note = (
-        "Scores without the neurons; of draws the mean, the lowest and the highest. Draws as "
-        "active match layer and activity of the located neurons one by one. Log-probability is in "
-        "nats for each gold token, with 95 % intervals over examples."
+        "Scores without the neurons; of draws the mean, the lowest and the highest. "
+        "Log-probability is in nats for each gold token, with 95 % intervals over examples."
     )
     title = "Located neurons erased, against others as many"
     return Exhibit.of(title, rows, [note], chart_points(points, "log-probability lost, nats"))
-
-
-def tabulate_doses(tasks: Sequence[ErasedTask]) -> Exhibit:
-    """Show what is lost as more of the located neurons go."""
-    rows, points = [], []
-    for task in tasks:
-        cells = {}
-        for each in task.doses:
-            share = 100 * each.dose
-            cells[f"{share:g} %"] = f"{write_number(each.logprob.mean)} ({each.neurons})"
-            for kind, found in (("", each.logprob), (", random", each.random)):
-                points.append({"series": inline(task.task) + kind, "x": share, "y": found.mean})
-        rows.append({"task": task.task, **cells})
-    note = (
-        "The highest scores go first; in brackets the number of neurons. The curves beside are of "
-        f"random neurons, as many in each layer: the mean of {CURVE_DRAWS} draws."
-    )
-    return Exhibit.of(
-        "Log-probability lost by the share of located neurons erased",
-        rows,
-        [note],
-        chart_curves(points, "located neurons erased, %", "log-probability lost, nats a token"),
-    )
 
 
 def list_losses(tasks: Sequence[ErasedTask], arm: str = LOCATED) -> Effects:

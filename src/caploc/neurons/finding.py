@@ -29,7 +29,7 @@ from caploc.neurons.options import Attribution, Rule
 from caploc.neurons.scoring import Scoring, ScoringWorkers
 from caploc.neurons.sets import Within, commonality_set, mean_rates, overlap_rates, within
 from caploc.progress import Progress, Silent
-from caploc.stats.threshold import Moments, strengths
+from caploc.stats.threshold import Moments
 from caploc.workers.distributed import ModelIdentity
 
 Rows = Float64[np.ndarray, "examples neurons"]
@@ -64,7 +64,7 @@ def accumulate(
     moments: Moments | None = None,
     **how: Any,
 ) -> Moments:
-    """Add the examples' scores to `moments`: mean, variance and votes.
+    """Add the examples' scores to `moments`: mean and variance.
 
     `how` are further arguments of `score_examples`.
     """
@@ -98,9 +98,8 @@ Sets = Bool[np.ndarray, "subsets neurons"]
 class TaskNeurons:
     """What was found for one task.
 
-    `moments` are over all examples, `parts` over each subset's, `subsets` their sets, `curve` what
-    subsets of fewer examples give: (examples, mean overlap by the larger set, mean IoU; None where
-    undefined).
+    `moments` are over all examples, `subsets` the sets of each subset, `curve` what subsets of
+    fewer examples give: (examples, mean overlap by the larger set, mean IoU; None where undefined).
     `halves` is the overlap of what two halves of the subsets choose, in each of some random splits.
     """
 
@@ -111,17 +110,16 @@ class TaskNeurons:
     moments: Moments
     curve: list[tuple[int, float | None, float | None]] = field(default_factory=list)
     halves: list[float] = field(default_factory=list)
-    parts: tuple[Moments, ...] = ()
 
     def within(self) -> Within:
         return within(self.subsets)
 
     @property
     def ordered(self) -> list[int]:
-        """The columns of the located neurons, the highest score first (its sign as it counts)."""
+        """The columns of the located neurons, the highest score first."""
         columns = np.flatnonzero(self.located)
-        highest = strengths(self.moments.mean, self.moments.absolute)[columns]
-        return [int(column) for column in columns[np.argsort(-highest, kind="stable")]]
+        order = np.argsort(-self.moments.mean[columns], kind="stable")
+        return [int(column) for column in columns[order]]
 
 
 def deal_subsets(task: str, spans: Sequence[Any], subsets: int) -> list[Sequence[Any]]:
@@ -180,7 +178,7 @@ class Finder:
         curve = [(step, each.largest, each.iou) for step, each in zip(steps, pairs, strict=True)]
         located, total = commonality_set(sets[-1], least), reduce(Moments.merged, parts)
         halves, examples = self.halves(parts), subsets * steps[-1]
-        return TaskNeurons(task, examples, located, sets[-1], total, curve, halves, parts)
+        return TaskNeurons(task, examples, located, sets[-1], total, curve, halves)
 
     def halves(self, parts: Sequence[Moments]) -> list[float]:
         """Deal the subsets into two halves, one left out of an odd number, and compare their sets.
@@ -218,7 +216,7 @@ class Finder:
             "model": self.model.fingerprint,
             "dtype": self.model.dtype,
             "attribution": asdict(self.asked),
-            "scoring": self.rule.scoring,
+            "normalised": self.rule.normalised,
             "spans": [[list(span.inputs), list(span.continuation)] for span in spans],
         }
 
@@ -235,4 +233,4 @@ class Finder:
         return self.cache.recall(self.question(spans), score)
 
     def choose(self, moments: Moments) -> Chosen:
-        return self.rule.choose(moments, self.model.grid)
+        return self.rule.choose(moments)

@@ -59,7 +59,7 @@ class LocatedNeurons:
     kinds: Mapping[str, str]
 
     def overlaps(self) -> Overlaps:
-        """Compute the five rates between every two tasks, on the diagonal within each."""
+        """Compute the rates between every two tasks, on the diagonal within each."""
         return rates_between(
             {task: each.located for task, each in self.found.items()},
             {task: each.subsets for task, each in self.found.items()},
@@ -98,7 +98,6 @@ class LocatedNeurons:
                     str(grid.component(column)),
                     float(moments.mean[column]),
                     float(moments.standard_error[column]),
-                    int(moments.votes[column]),
                 )
                 for column in found.ordered
             ],

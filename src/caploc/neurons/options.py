@@ -1,27 +1,17 @@
 """What can be asked of neurons: each option once, as `caploc.options` has those of heads."""
 
-from collections.abc import Mapping
 from dataclasses import field
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, ClassVar
 
 from annotated_types import Ge, Gt, Le, MinLen
 from pydantic import AfterValidator, Field
 
-from caploc.components import Grid
 from caploc.declaration import ModelOptions
 from caploc.errors import BadOption
-from caploc.options import (
-    MEAN,
-    ZERO,
-    Option,
-    TaskOptions,
-    one_of,
-    record,
-    rise,
-)
+from caploc.options import Option, TaskOptions, one_of, record, rise
 from caploc.registries import Registry
 from caploc.stats.chance import FEWEST
-from caploc.stats.threshold import SETTINGS, SIGMA, SIGMAS, Chosen, Moments, above, best
+from caploc.stats.threshold import SIGMA, Chosen, Moments, above, best
 
 # What a neuron's score is, each a function of an `Attribution`, a model and a batch.
 SCORES = Registry(
@@ -34,29 +24,22 @@ INTEGRATED = ("integrated", "joint")
 TARGETS = Registry(  # each a function of a batch and its gold tokens' log-probabilities
     {
         "logprob": "caploc.neurons.engine:mean_logprob",
-        "logprob-sum": "caploc.neurons.engine:sum_logprob",
         "probability": "caploc.neurons.engine:first_probability",
     }
 )
 STEPS = 19  # S of the paper
-POSITIONS = ("all", "answer", "last")
+POSITIONS = ("all", "last")
 # Where the points of an integral from 0 to 1 lie, in parts of a step; Dai et al. take the left.
-POINTS = {"midpoint": 0.5, "left": 0.0, "right": 1.0}
+POINTS = {"midpoint": 0.5, "left": 0.0}
 
 DRAWS = 19  # fewer can never be beaten by chance with p = .05
 # Arms of an erasure, and the first two of tuning too.
-LOCATED, RANDOM, LAYERS, BOTTOM = "located", "random", "random in layers", "bottom"
-ACTIVE, OWN = "random as active", "no other's"
-ARMS = (LOCATED, ACTIVE, LAYERS, RANDOM, BOTTOM)
-KNOWN_ARMS = (*ARMS, OWN)  # the last where it is asked for
+LOCATED, RANDOM, LAYERS = ARMS = "located", "random", "random in layers"
 TUNED = {
     "none": "nothing is tuned",
     LOCATED: "the located neurons",
     RANDOM: "as many random neurons in each layer as are located there, drawn several times",
-    "lora": "low-rank adapters with as many parameters as the located neurons",
-    "full": "all weights of the model",
 }
-USUAL = tuple(name for name in TUNED if name != "full")  # whose memory grows with the model
 
 Share = Annotated[float, Gt(0), Le(1)]
 Sigma = Annotated[float, Gt(0), Field(allow_inf_nan=False)]
@@ -72,9 +55,8 @@ OfRun = Annotated[tuple[str, ...], Option("Only this task of the run", "task")]
 class Attribution:
     """What is attributed, and how.
 
-    `positions` are all of an example's, those that predict its answer, or the prompt's last. `rule`
-    is where the S points of an integral lie: the middles of equal parts, or their left or right
-    ends.
+    `positions` are all of an example's, or the prompt's last. `rule` is where the S points of an
+    integral lie: the middles of equal parts, or their left ends.
     """
 
     panel: ClassVar[str] = "Scores"
@@ -86,16 +68,16 @@ class Attribution:
     target: Annotated[
         str,
         one_of(TARGETS, "target"),
-        Option("logprob, logprob-sum, probability of the first token."),
+        Option("logprob, or probability of the first token."),
     ] = "logprob"
     positions: Annotated[
-        str, one_of(POSITIONS, "--positions"), Option("all, answer, last of the prompt.")
+        str, one_of(POSITIONS, "--positions"), Option("all, or last of the prompt.")
     ] = "all"
     steps: Annotated[int, Ge(1), Option("Points of an integral (S).")] = STEPS
     rule: Annotated[
         str,
         one_of(POINTS, "rule"),
-        Option("Where these points lie: midpoint, left, right."),
+        Option("Where these points lie: midpoint, left."),
     ] = "midpoint"
 
     @property
@@ -116,13 +98,11 @@ class Attribution:
 
 @record(frozen=True)
 class Rule:
-    """Which neurons are chosen: by `sigma`, or a `share` of all, or `votes`.
+    """Which neurons are chosen: by `sigma`, or a `share` of all.
 
     The paper's is sigma = 6: scores more than 6 standard deviations above the mean. That both are
-    taken over all neurons, and the sign counts, is ours; `per_layer` and `absolute` change it.
-    `votes` is the share of examples in which a neuron must pass the sigma of that example's own
-    scores. `normalised` divides each example's scores by the sum of their sizes first, so that no
-    example outweighs others.
+    taken over all neurons, and the sign counts, is ours. `normalised` divides each example's scores
+    by the sum of their sizes first, so that no example outweighs others.
     """
 
     panel: ClassVar[str] = "Choice of neurons"
@@ -130,44 +110,22 @@ class Rule:
     share: Annotated[
         Share | None, Option("Choose this share of all neurons instead.", basic=True)
     ] = None
-    votes: Annotated[
-        Share | None, Option("Choose neurons that pass in this share of examples.")
-    ] = None
-    per_layer: Annotated[bool, Option("Take mean and deviation layer by layer.")] = False
-    absolute: Annotated[bool, Option("Ignore the sign of scores.")] = False
     normalised: Annotated[
         bool, Option("Divide each example's scores by their sum.", flags=(" /--raw",))
     ] = True
 
-    def __post_init__(self) -> None:
-        if self.share is not None and (self.votes is not None or self.per_layer):
-            raise BadOption("--share chooses by rank over the whole model: no votes, no layers.")
-        if self.votes is not None and self.per_layer:
-            raise BadOption("--votes counts over the whole model: leave out --per-layer.")
-
-    @property
-    def scoring(self) -> dict[str, Any]:
-        """What of the rule changes the scores that are kept."""
-        return {name: getattr(self, name) for name in SETTINGS}
-
     def moments(self, neurons: int) -> Moments:
-        return Moments.empty(neurons, **self.scoring)
+        return Moments.empty(neurons, normalised=self.normalised)
 
-    def choose(self, moments: Moments, grid: Grid[Any]) -> Chosen:
-        if self.votes is not None:
-            return moments.voted(self.votes)
+    def choose(self, moments: Moments) -> Chosen:
         if self.share is not None:
-            return best(moments.mean, self.share, absolute=self.absolute)
-        layers = grid if self.per_layer else None
-        return above(moments.mean, self.sigma, grid=layers, absolute=self.absolute)
+            return best(moments.mean, self.share)
+        return above(moments.mean, self.sigma)
 
     def __str__(self) -> str:
         if self.share is not None:
             return f"the best {100 * self.share:g} %"
-        where = "of each layer" if self.per_layer else "of all neurons"
-        if self.votes is not None:
-            return f"{self.sigma:g} sigma {where} in {100 * self.votes:g} % of examples"
-        return f"{self.sigma:g} sigma {where}"
+        return f"{self.sigma:g} sigma of all neurons"
 
 
 @record(frozen=True)
@@ -227,54 +185,19 @@ class NeuronStudy:
 
 @record(frozen=True)
 class Erasing:
-    """How neurons are erased, and with what the loss is compared.
+    """Which neurons are erased, and with what the loss is compared.
 
     `tasks` are those whose neurons are erased (none: all), or in place of the located ones those of
-    the names `neurons`; every task of the run is judged, and those `also` named: the task itself
-    under all `arms`, the others under those `beside`. The arm "no other's" holds the located
-    neurons that no task of another kind has; a task is of its own kind if `kinds` has it not.
+    the names `neurons`; every task of the run is judged, and those `also` named.
     """
 
     panel: ClassVar[str] = "Erasing"
-    mode: Annotated[
-        str, one_of((ZERO, MEAN), "mode of erasing"), Option("zero, or the mean over examples.")
-    ] = ZERO
     draws: Draws = DRAWS
-    doses: Annotated[
-        tuple[Share, ...],
-        MinLen(1),
-        Option("Shares of the located neurons to erase, highest scores first."),
-    ] = (0.1, 0.25, 0.5, 0.75, 1.0)
     limit: Judged = None
     seed: Seed = 0
     tasks: OfRun = ()
     neurons: Annotated[tuple[str, ...], Option("Erase these, L3N217, not the located ones")] = ()
     others: Annotated[tuple[str, ...], Option("Another task to judge", "also", path=True)] = ()
-    arms: tuple[Annotated[str, one_of(KNOWN_ARMS, "arm of an erasure")], ...] = ARMS
-    beside: tuple[Annotated[str, one_of(KNOWN_ARMS, "arm of an erasure")], ...] = (LOCATED, LAYERS)
-    kinds: Mapping[str, str] = field(default_factory=dict)
-
-
-@record(frozen=True)
-class Controlling:
-    """What a run's neurons are held against, and how what is lost is measured.
-
-    `tasks` are those of the run that are looked at (none: all).
-    """
-
-    panel: ClassVar[str] = "Controls"
-    methods: Annotated[
-        tuple[Annotated[str, one_of(SCORES, "neuron score")], ...],
-        Option("Another score", "method"),
-    ] = ("activation", "logit", "joint")
-    plain: Annotated[
-        str | None, Option("A task of plain text, or a file with a text a line.", path=True)
-    ] = None
-    sigmas: Annotated[tuple[Sigma, ...], Option("Standard deviations to try.")] = SIGMAS
-    draws: Draws = DRAWS
-    limit: Judged = 60
-    seed: Seed = 0
-    tasks: OfRun = ()
 
 
 @record(frozen=True)
@@ -282,8 +205,7 @@ class TuningRecipe:
     """How every arm is tuned.
 
     Each of `rates` is tried with `steps` batches of `batch_size` examples. `seed` fixes the split,
-    the batches and the random start of adapters. With `checkpointing` layers are run again on the
-    way back instead of keeping what they computed.
+    and the batches.
     """
 
     panel: ClassVar[str] = "Tuning"
@@ -296,9 +218,6 @@ class TuningRecipe:
         Option("Learning rates to try for each arm."),
     ] = (1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2, 1e-1)
     seed: Seed = 0
-    checkpointing: Annotated[
-        bool, Option("Run layers again on the way back: slower, with less memory.")
-    ] = False
 
 
 @record(frozen=True)
@@ -314,7 +233,7 @@ class Enhancing:
         tuple[Annotated[str, one_of(TUNED, "arm")], ...],
         MinLen(1),
         Option(f"Of {', '.join(TUNED)}", "arm"),
-    ] = USUAL
+    ] = tuple(TUNED)
     draws: Draws = DRAWS
     limit: Judged = 60
     tasks: OfRun = ()

@@ -11,7 +11,7 @@ import numpy as np
 from pydantic import ConfigDict, Field
 
 from caploc.neurons.model import Chosen, NeuronGrid
-from caploc.neurons.options import ACTIVE, LAYERS, LOCATED, RANDOM, Enhancing
+from caploc.neurons.options import LAYERS, LOCATED, RANDOM, Enhancing
 from caploc.neurons.sets import Cohesion, Overlaps, Within
 from caploc.result import ComponentName, Document, Name, Record, RunCost, Score, Size
 from caploc.stats import Interval, Known
@@ -74,7 +74,6 @@ class Erased:
     logprob_specificity: ExcessLoss | None
     beats_every_layer_matched_draw: bool | None
     beats_every_uniform_draw: bool | None
-    beats_every_draw_as_active: bool | None
 
     @classmethod
     def of(
@@ -92,8 +91,7 @@ class Erased:
             drawn = [own > lost.logprob.mean for lost in arms if lost.arm == arm]
             return all(drawn) if drawn else None
 
-        held = beats(LAYERS), beats(RANDOM), beats(ACTIVE)
-        return cls(judged, examples, intact, arms, *excess, *held)
+        return cls(judged, examples, intact, arms, *excess, beats(LAYERS), beats(RANDOM))
 
     @property
     def located(self) -> ArmLoss:
@@ -104,27 +102,12 @@ class Erased:
 
 
 @dataclass(frozen=True)
-class Dose:
-    """What a task loses without a share of its located neurons, highest scores first.
-
-    `random` is the log-probability that it loses without others as many in each layer.
-    """
-
-    dose: float
-    neurons: int
-    metric: Interval
-    logprob: Interval
-    random: Interval
-
-
-@dataclass(frozen=True)
 class ErasedTask:
     """What is lost without one task's neurons: by the task itself, and by others."""
 
     task: str
     neurons: int
     own: Erased
-    doses: list[Dose]
     others: list[Erased]
 
 
@@ -132,7 +115,6 @@ class ErasureFile(NeuronFile):
     """erasure.json: `neurons` are those of the user's choice, None where the located are erased."""
 
     model: str
-    mode: str
     neurons: list[str] | None
     tasks: list[ErasedTask]
     cost: RunCost
@@ -140,12 +122,11 @@ class ErasureFile(NeuronFile):
 
 @dataclass(frozen=True)
 class LocatedNeuron:
-    """A neuron of a task: its mean score, and in how many examples that passes the threshold."""
+    """A neuron of a task: its mean score, and the standard error of that."""
 
     neuron: ComponentName
     score: float
     stderr: Known
-    votes: int
 
 
 @dataclass(frozen=True)
@@ -233,57 +214,6 @@ class OverlapFile(NeuronFile):
     pairs: list[SharedNeurons]
 
 
-@dataclass(frozen=True, kw_only=True)
-class ComparedSet:
-    """A set of neurons held against a task's own; what erasing it costs, None if it is empty."""
-
-    task: str
-    neurons: int
-    within: Interval
-    logprob: Interval | None = None
-    metric: Interval | None = None
-    at_random: Interval | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class ControlSet(ComparedSet):
-    """The neurons of a control, as many as the task's: the share of these among them."""
-
-    control: str
-    shared: float | None
-    spearman: float | None
-
-
-@dataclass(frozen=True, kw_only=True)
-class ThresholdSet(ComparedSet):
-    """The task's neurons at another threshold, and their overlap with other tasks'."""
-
-    sigma: float
-    across: Interval | None
-
-
-@dataclass(frozen=True)
-class NeuronsLeft:
-    """Those of a task's neurons that no control has."""
-
-    task: str
-    located: int
-    count: int
-    share: float
-
-
-class ControlsFile(NeuronFile):
-    """controls.json."""
-
-    model: str
-    generic: str | None
-    judged: int | str
-    arms: list[ControlSet]
-    specific: list[NeuronsLeft]
-    sigmas: list[ThresholdSet]
-    cost: RunCost
-
-
 @dataclass(frozen=True)
 class TuningFit:
     """What tuning an arm came to.
@@ -320,7 +250,7 @@ class TuningChange:
 class Tuned:
     """One arm: what was tuned (`fit` None: nothing), and what that changed.
 
-    `neurons` is the number tuned, None where the arm is not one of neurons.
+    `neurons` is the number tuned, None where nothing is.
     """
 
     arm: str

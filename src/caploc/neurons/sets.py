@@ -7,8 +7,7 @@ coefficient, 96.42 % allows an IoU of 93.09 % at most. So `largest` is what we c
 commonality neurons are those located on independent data again and again is our reading.
 
 Averaged over enough items any stable score gives the same set again and again, also for neurons
-that are high on all text. So sets located on text of no capability, on answers put elsewhere, or by
-how large activations are, are held against the located one (`controls`). The procedure is ours.
+that are high on all text. So sets are held against those of other tasks. The procedure is ours.
 """
 
 from collections.abc import Mapping, Sequence
@@ -24,7 +23,7 @@ from caploc.designs import generator
 from caploc.stats import LEVEL, RESAMPLES, Interval, Known, Values
 from caploc.stats.threshold import Chosen, Sets, Unchecked, votes_needed
 
-RATES = ("reference", "largest", "smallest", "dice", "iou")
+RATES = ("reference", "largest", "iou")
 COMPARED = "largest"  # the rate held against the published overlap rate
 TAILS = (1 - LEVEL) / 2, (1 + LEVEL) / 2
 Matrix = Float64[np.ndarray, "sets sets"]
@@ -33,17 +32,15 @@ Weights = Int[np.ndarray, "resamples sets"]
 
 @dataclass(frozen=True)
 class OverlapRates:
-    """Five rates of what two sets A and B have in common, each from 0 to 1, None if undefined."""
+    """Three rates of what two sets A and B have in common, each from 0 to 1, None if undefined."""
 
     reference: float | None  # |A & B| / |A|
     largest: float | None  # the same by the larger set
-    smallest: float | None  # and by the smaller one
-    dice: float | None  # 2 |A & B| / (|A| + |B|)
     iou: float | None  # |A & B| / |A or B|
 
 
 def overlap_rates(first: Chosen, second: Chosen) -> OverlapRates:
-    """Compute the five rates of two sets, the first being the reference."""
+    """Compute the rates of two sets, the first being the reference."""
     counts = (np.atleast_1d(np.count_nonzero(each)) for each in (first & second, first, second))
     return OverlapRates(**{name: mean_defined(each) for name, each in rates_of(*counts).items()})
 
@@ -59,18 +56,15 @@ def rate_matrices(sets: Sets) -> dict[str, Matrix]:
 def rates_of(
     in_common: Int[np.ndarray, "..."], first: Int[np.ndarray, "..."], second: Int[np.ndarray, "..."]
 ) -> dict[str, Float64[np.ndarray, "..."]]:
-    """Compute the five rates from counts that broadcast; NaN where the denominator is 0."""
+    """Compute the rates from counts that broadcast; NaN where the denominator is 0."""
     below = {
         "reference": first,
         "largest": np.maximum(first, second),
-        "smallest": np.minimum(first, second),
-        "dice": first + second,
         "iou": first + second - in_common,
     }
-    above = {**dict.fromkeys(RATES, in_common), "dice": 2 * in_common}
     found = {}
     for name, counts in below.items():
-        wide, counts = np.broadcast_arrays(above[name], counts)
+        wide, counts = np.broadcast_arrays(in_common, counts)
         found[name] = np.divide(
             wide, counts, out=np.full(counts.shape, np.nan), where=counts > 0, dtype=float
         )

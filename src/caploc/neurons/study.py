@@ -34,16 +34,15 @@ from caploc.neurons.finding import (
     score_cache,
 )
 from caploc.neurons.model import NeuronGrid, NeuronModel, find_sites
-from caploc.neurons.options import Attribution, NeuronStudy
+from caploc.neurons.options import NeuronStudy
 from caploc.neurons.result import LocatedFile
 from caploc.neurons.scoring import start_workers
-from caploc.options import ZERO, Mode, TaskOptions
+from caploc.options import TaskOptions
 from caploc.progress import Progress, Silent
-from caploc.stats.threshold import Scores
 from caploc.store import Row, Store
 from caploc.tasks.catalog import can_train
 from caploc.tasks.harness import digest_data
-from caploc.tasks.task import Generate, LogLikelihood, Request, Task
+from caploc.tasks.task import Generate, LogLikelihood, Task
 from caploc.workers.distributed import ModelIdentity
 
 
@@ -91,11 +90,6 @@ class TaskSource:
     judging: Task
     gold: Task
     judge_on: list[int]
-
-    @property
-    def requests(self) -> list[Request]:
-        """What is asked of the finding examples: a prompt and its gold answer each."""
-        return [each for example in self.find_on for each in self.finding.requests(example)]
 
     def spans(self, wording: RequestEncoder) -> list[Span]:
         """Encode prompt and gold answer of the finding examples."""
@@ -176,8 +170,7 @@ def outcomes_of(rows: Sequence[Row]) -> Float64[np.ndarray, " examples"]:
 class NeuronSession:
     """A study of neurons at work: its tasks' examples, the rows, and what was found.
 
-    Whatever is found is found once; the model is loaded when something is asked of it. `mode` says
-    how neurons are erased.
+    Whatever is found is found once; the model is loaded when something is asked of it.
     """
 
     study: NeuronStudy
@@ -185,7 +178,6 @@ class NeuronSession:
     folder: Path
     progress: Progress
     sources: dict[str, TaskSource]
-    mode: str = ZERO
     kept: dict[str, TaskNeurons] = field(default_factory=dict)
     scored: ModelIdentity[NeuronGrid] | None = None  # whose neurons workers have scored
 
@@ -197,8 +189,7 @@ class NeuronSession:
         """
         engine = NeuronEngine.of(self.study.model.engine())
         self.check_same(engine.loaded.fingerprint)
-        examples = {name: source.requests for name, source in self.sources.items()}
-        return Meters(engine, self.store, intervention=Erasure(Mode(self.mode), examples=examples))
+        return Meters(engine, self.store, intervention=Erasure())
 
     @property
     def neurons(self) -> NeuronModel:
@@ -229,33 +220,21 @@ class NeuronSession:
     def spans(self, task: str) -> list[Span]:
         return self.sources[task].spans(self.wording)
 
-    def finder(self, attribution: Attribution | None = None) -> Finder:
-        """Make what finds neurons, by the study's score or another."""
-        study, asked = self.study, attribution or self.study.attribution
-        model = self.model if asked == study.attribution else self.neurons
-        batcher = None
+    def finder(self) -> Finder:
+        """Make what finds neurons."""
+        study, model, batcher = self.study, self.model, None
         if isinstance(model, NeuronModel):
             batcher = Batcher(model.model, study.model.batch_size)
-        return Finder(model, asked, study.rule, score_cache(self.folder), self.progress, batcher)
+        cache = score_cache(self.folder)
+        return Finder(model, study.attribution, study.rule, cache, self.progress, batcher)
 
     def found(self, task: str) -> TaskNeurons:
         if self.study.model.workers is not None and self.scored is None:
             self.score_by_workers()
         if task not in self.kept:
-            self.kept[task] = self.locate(task, self.spans(task))
+            spans, study = self.spans(task), self.study
+            self.kept[task] = self.finder().find(task, spans, study.subsets, least=study.least)
         return self.kept[task]
-
-    def locate(
-        self, what: str, spans: Sequence[Span], attribution: Attribution | None = None
-    ) -> TaskNeurons:
-        """Find neurons on any examples as the study's own are found, by its score or another."""
-        study = self.study
-        return self.finder(attribution).find(what, spans, study.subsets, least=study.least)
-
-    def activity(self, task: str, examples: int | None = None) -> Scores:
-        """Measure how active every neuron is on a task's first examples, or on all."""
-        finder = self.finder(Attribution("activation"))
-        return finder.stretch(task, self.spans(task)[:examples]).mean
 
     def score_by_workers(self) -> None:
         """Have workers score every task's examples, and end."""
@@ -288,7 +267,6 @@ def open_study(
     command: str,
     *,
     others: Sequence[str] = (),
-    mode: str = ZERO,
 ) -> Iterator[NeuronSession]:
     """Check a study, load its tasks and `others`, and open its folder.
 
@@ -303,7 +281,7 @@ def open_study(
         deal_subsets(name, sources[name].find_on, study.subsets)
     data = digest_data([source.judging for source in sources.values()])
     with claim(folder, asdict(study) | {"kind": "neurons"}, command, data) as store:
-        yield NeuronSession(study, store, folder, progress or Silent(), sources, mode)
+        yield NeuronSession(study, store, folder, progress or Silent(), sources)
 
 
 @contextmanager
@@ -314,13 +292,12 @@ def reopen_study(
     *,
     tasks: Sequence[str],
     others: Sequence[str] = (),
-    mode: str = ZERO,
 ) -> Iterator[NeuronSession]:
     """Open the folder of a finished `locate` again; raises UnknownName for `tasks` not of it."""
     study, command = read_study(folder, allowed)
     for task in tasks:
         pick(dict.fromkeys(study.tasks), task, "task of the run")
-    with open_study(study, folder, progress, command, others=others, mode=mode) as session:
+    with open_study(study, folder, progress, command, others=others) as session:
         yield session
 
 

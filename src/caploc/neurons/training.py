@@ -8,7 +8,6 @@ this recipe is ours.
 
 import math
 from collections.abc import Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,17 +23,11 @@ from caploc.declaration import ModelOptions
 from caploc.designs import generator
 from caploc.engine.encoding import Span
 from caploc.errors import BadData, BadOption, RunFailed, pick
-from caploc.neurons.engine import Batch, Batcher, checkpointed, gold_logprobs, gold_means
-from caploc.neurons.model import Chosen, find_sites
+from caploc.neurons.engine import Batch, Batcher, gold_logprobs, gold_means
+from caploc.neurons.model import Chosen
 from caploc.neurons.options import RANDOM, TUNED, TuningRecipe
 from caploc.neurons.result import TuningFit
-from caploc.neurons.weights import (
-    Tunable,
-    check_chosen,
-    tune_adapters,
-    tune_everything,
-    tune_neurons,
-)
+from caploc.neurons.weights import Tunable, check_chosen, tune_neurons
 from caploc.progress import Progress, Silent
 from caploc.stats.chance import FEWEST, random_sets
 
@@ -153,11 +146,10 @@ def train_once(
     schedule = torch.optim.lr_scheduler.LambdaLR(
         optimizer, lambda step: min(1.0, (step + 1) / WARMUP)
     )
-    batcher, sites = Batcher(model), find_sites(model)[0]
+    batcher = Batcher(model)
     for number, spans in enumerate(lessons.train):
         optimizer.zero_grad()
-        with checkpointed(model, sites) if recipe.checkpointing else nullcontext():
-            loss = accumulate_gradients(model, tunable, spans, batcher)
+        loss = accumulate_gradients(model, tunable, spans, batcher)
         if not math.isfinite(loss):
             progress.advance(len(lessons.train) - number, 0)
             return math.inf
@@ -209,8 +201,7 @@ def validation_loss(model: PreTrainedModel, lessons: Lessons) -> float:
 class TuningArm:
     """One thing to tune: `name` is of `TUNED`, `draw` counts the sets of a random arm from 0.
 
-    `chosen` are the neurons tuned or, of adapters, those whose number of parameters they match;
-    None for the arms "none" and "full".
+    `chosen` are the neurons tuned; None for the arm "none".
     """
 
     name: str
@@ -230,13 +221,9 @@ class TuningArm:
         columns = None if self.chosen is None else np.flatnonzero(self.chosen).tolist()
         return {"arm": self.name, "draw": self.draw, "neurons": digest({"columns": columns})}
 
-    def open(self, model: PreTrainedModel, seed: int) -> Tunable:
+    def open(self, model: PreTrainedModel) -> Tunable:
         """Open what the arm may tune, to be used with `with`."""
-        if self.chosen is None:
-            return tune_everything(model) if self.name == "full" else Tunable([])
-        if self.name == "lora":
-            return tune_adapters(model, self.chosen, seed)
-        return tune_neurons(model, self.chosen)
+        return Tunable([]) if self.chosen is None else tune_neurons(model, self.chosen)
 
 
 def make_arms(
@@ -261,5 +248,5 @@ def make_arms(
             drawn = random_sets(located, grid, draws, seed=seed)
             found += [TuningArm(name, each, number) for number, each in enumerate(drawn)]
         else:
-            found.append(TuningArm(name, None if name in ("none", "full") else located))
+            found.append(TuningArm(name, None if name == "none" else located))
     return found

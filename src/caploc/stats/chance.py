@@ -26,10 +26,9 @@ from scipy import stats
 from caploc.components import Grid
 from caploc.errors import BadOption
 from caploc.stats import Interval, JsonRecord, mean_interval, paired_interval
-from caploc.stats.threshold import Chosen, Scores, Sets, blocks, strengths
+from caploc.stats.threshold import Chosen, Sets, blocks
 
 SMALLEST = np.finfo(float).tiny  # chances below it are dropped: no sum of them shows
-NEIGHBOURS = 20  # by rank of activity, among which a neuron's match is drawn
 FEWEST = 5  # random draws from which a standard deviation is taken; 20 are better
 AnyGrid = Grid[Any]
 Effects = Float64[np.ndarray, " items"]
@@ -128,53 +127,6 @@ def draw_in_blocks(
             inside[sure] = True
             inside[random.choice(columns, size=count, replace=False)] = True
     return sets
-
-
-def activity_matched(
-    located: Chosen, grid: AnyGrid, activity: Scores, draws: int, *, seed: int
-) -> Sets:
-    """Draw random sets that match the located set neuron by neuron, in layer and in activity.
-
-    Each located neuron, in random order, gives way to one of the `NEIGHBOURS` others of its layer
-    that are nearest to it by rank of `activity`, none twice; a layer without others keeps it.
-    Raises BadOption if `draws` is below 1, or the grid is not that of so many neurons.
-    """
-    check_draws(draws)
-    sets = np.zeros((draws, len(located)), dtype=bool)
-    layers = np.zeros(len(located), dtype=int)
-    for number, block in enumerate(blocks(len(located), grid)):
-        layers[block] = number
-    ranked = np.argsort(activity, kind="stable")
-    free = ranked[~located[ranked]]
-    outside = [free[layers[free] == each] for each in range(layers.max() + 1)]
-    for number, chosen in enumerate(sets):
-        random = np.random.Generator(np.random.PCG64([seed, number]))
-        left = list(outside)
-        for column in random.permutation(np.flatnonzero(located)):
-            others = left[layers[column]]
-            if not len(others):
-                chosen[column] = True
-                continue
-            place = int(np.searchsorted(activity[others], activity[column])) - NEIGHBOURS // 2
-            first = min(max(place, 0), max(len(others) - NEIGHBOURS, 0))
-            drawn = first + int(random.integers(min(NEIGHBOURS, len(others))))
-            chosen[others[drawn]] = True
-            left[layers[column]] = np.delete(others, drawn)
-    return sets
-
-
-def bottom(scores: Scores, located: Chosen, *, absolute: bool = False) -> Chosen:
-    """Choose as many neurons as located, those of the lowest scores; located ones go last.
-
-    Of equal scores the lower column goes first. With signed scores the lowest are the most
-    negative; with `absolute` those nearest to 0. Raises BadData if a score is not finite, or there
-    is none.
-    """
-    # Sorted by the last key first: outsiders before located ones, then by score, then by column.
-    order = np.lexsort((strengths(scores, absolute), located))
-    chosen = np.zeros(len(located), dtype=bool)
-    chosen[order[: np.count_nonzero(located)]] = True
-    return chosen
 
 
 def check_draws(draws: int) -> None:
