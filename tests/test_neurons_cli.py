@@ -102,6 +102,17 @@ def test_overlap_of_a_run_with_itself_is_refused_and_of_two_tasks_is_a_matrix(ty
     assert set(told["rates"]) == {"reference", "largest", "iou"}
 
 
+def test_a_file_of_pairs_is_a_task_as_for_heads(typed, tmp_path):
+    lines = [json.dumps({"prompt": f"{n}+{n}=", "answer": str(2 * n)}) for n in range(12)]
+    (tmp_path / "sums.jsonl").write_text("\n".join(lines))
+    few = ["--examples", "4", "--subsets", "2", "--judged", "0", "--share", "0.01", "--quiet"]
+    code, _, said = typed("neurons", "locate", DEMO, "--task", "sums.jsonl", *few)
+    assert code == 0, said
+    (folder,) = (tmp_path / "runs").iterdir()
+    (told,) = json.loads((folder / "neurons.json").read_text())["tasks"]
+    assert told["examples"] == 4 and told["task"].endswith("sums.yaml")
+
+
 @pytest.mark.slow
 def test_erase_holds_located_neurons_against_draws(typed, located):
     few = ["--limit", "12", "--draws", "5", "--json"]

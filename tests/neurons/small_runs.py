@@ -48,6 +48,7 @@ class Rows(Silent):
 
 def remembered(*asked):
     """A task's examples; reading a task takes longer than most of what is asked of it here."""
+    asked = asked[:5]  # whoever watches changes nothing
     if repr(asked) not in SOURCES:
         SOURCES[repr(asked)] = load_source(*asked)
     return SOURCES[repr(asked)]

@@ -168,7 +168,8 @@ def test_subsets_are_disjoint_parts_and_their_figures_add_up(planted, tmp_path):
         scores[numbers] = rows
     assert found.examples == 48
     np.testing.assert_allclose(found.moments.mean, scores[:48].mean(0), atol=1e-12)
-    np.testing.assert_allclose(found.moments.variance, scores[:48].var(0, ddof=1), atol=1e-12)
+    error = scores[:48].std(0, ddof=1) / 48**0.5
+    np.testing.assert_allclose(found.moments.standard_error, error, atol=1e-12)
     for number, chosen in enumerate(found.subsets):
         mean = scores[12 * number : 12 * number + 12].mean(0)
         np.testing.assert_array_equal(chosen, mean > mean.mean() + 6 * mean.std())

@@ -60,6 +60,12 @@ def test_a_task_without_training_examples_gives_every_other_one_to_either_side(t
     assert not asked(found.finding, found.find_on) & asked(found.gold, found.judge_on)
 
 
+def test_a_question_that_stands_there_twice_is_on_one_side_alone(task_file):
+    found = load_source(MODEL, task_file([*sums(5), *sums(5)]), TaskOptions(), None, 0)
+    assert (found.judging.size, sorted(found.find_on), found.judge_on) == (5, [0, 2, 4], [1, 3])
+    assert not asked(found.finding, found.find_on) & asked(found.gold, found.judge_on)
+
+
 def test_training_examples_find_and_evaluation_examples_judge(planted):
     model = planted(TWO)
     found = model.source("warm", None)
@@ -115,7 +121,7 @@ def test_gold_answers_of_choices_programs_and_curses(demo):
 def test_a_long_text_is_asked_in_windows(demo, task_file):
     long = "word " * 800  # 4,000 tokens, of at most 2,048 at a time
     path = task_file(
-        [{"text": long}] * 4,
+        [{"text": f"{long}{n}"} for n in range(4)],
         output_type="loglikelihood_rolling",
         doc_to_text="",
         doc_to_target="{{text}}",
@@ -126,7 +132,7 @@ def test_a_long_text_is_asked_in_windows(demo, task_file):
     wording = RequestEncoder(demo.model, demo.tokenizer)
     spans = found.spans(wording)
     assert len(spans) > 2 == len(found.find_on)
-    tokens = len(wording.harness.tok_encode(long))
+    tokens = len(wording.harness.tok_encode(f"{long}0"))
     assert sum(len(span.continuation) for span in spans) == 2 * tokens
 
 

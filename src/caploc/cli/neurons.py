@@ -10,10 +10,11 @@ from caploc import console
 from caploc.cli import options
 from caploc.cli.options import Without, argument, option
 from caploc.declaration import ModelOptions
-from caploc.folder import check_new
+from caploc.folder import check_new, clean_if_empty
 from caploc.naming import default_folder
 from caploc.neurons.options import Enhancing, Erasing, NeuronStudy
 from caploc.options import build, flags, record
+from caploc.pairs import is_pairs
 
 if TYPE_CHECKING:
     from caploc.declaration import Allowed
@@ -102,12 +103,17 @@ def locate(
     """
     from caploc.neurons.locating import locate as run
 
-    tasks = dict.fromkeys(options.split_names(task))
-    said = study | {"model": model, "task": tuple(tasks), "allow_code": code.allow_code}
-    asked = build(NeuronStudy, said | {"workers": workers.parse()})
-    folder = out or default_folder("neurons", model, asked.attribution.method, *task)
+    tasks = list(dict.fromkeys(options.split_names(task)))
+    said = study | {"model": model, "task": tasks, "allow_code": code.allow_code}
+    said |= {"workers": workers.parse()}
+    method = build(NeuronStudy, said).attribution.method
+    names = (Path(name).stem if is_pairs(name) else name for name in tasks)
+    folder = out or default_folder("neurons", model, method, *names)
     code.check()
-    run_and_show(run, asked, folder, page=folder, output=output, kinds=options.kinds_of(kind))
+    with clean_if_empty(folder):
+        asked = build(NeuronStudy, said | {"task": options.with_pairs(tasks, folder)})
+        kinds = options.kinds_of(kind)
+        run_and_show(run, asked, folder, page=folder, output=output, kinds=kinds)
 
 
 @neurons.command()

@@ -41,6 +41,7 @@ from caploc.options import TaskOptions
 from caploc.progress import Progress, Silent
 from caploc.store import Row, Store
 from caploc.tasks.catalog import can_train
+from caploc.tasks.defects import one_of_each_question
 from caploc.tasks.harness import digest_data
 from caploc.tasks.task import Generate, LogLikelihood, Task
 from caploc.workers.distributed import ModelIdentity
@@ -136,20 +137,31 @@ def _as_spans(
 
 
 def load_source(
-    model: ModelOptions, name: str, options: TaskOptions, examples: int | None, seed: int
+    model: ModelOptions,
+    name: str,
+    options: TaskOptions,
+    examples: int | None,
+    seed: int,
+    progress: Progress | None = None,
 ) -> TaskSource:
     """Load a task's examples, `examples` of them drawn from the seed for finding (None: all).
 
-    Raises UserError if the task cannot be loaded, or has no gold answers; BadData if fewer than 2
-    examples are left for finding or for judging.
+    A question that stands there several times is asked once, or neurons would be judged on what
+    they were found on. Raises UserError if the task cannot be loaded, or has no gold answers;
+    BadData if fewer than 2 examples are left for finding or for judging.
     """
+
+    def ask_once(way: TaskOptions, progress: Progress | None = None) -> Task:
+        (task,) = model.tasks([name], way)
+        return one_of_each_question(task, 1.0, progress or Silent())
+
     by_gold = replace(options, outcome="logprob", metric=None)
-    (judging,) = model.tasks([name], replace(options, outcome="metric"))
-    (gold,) = model.tasks([name], by_gold)
+    judging = ask_once(replace(options, outcome="metric"), progress)
+    gold = ask_once(by_gold)
     everything = list(range(judging.size))
     finding, pool, judge_on = gold, everything[::2], everything[1::2]
     if can_train(name, options):
-        (finding,) = model.tasks([name], replace(by_gold, training=True))
+        finding = ask_once(replace(by_gold, training=True))
         pool, judge_on = list(range(finding.size)), everything
     if min(len(pool), len(judge_on)) < 2:
         raise BadData(
@@ -274,7 +286,7 @@ def open_study(
     """
     study.check()
     sources = {
-        name: load_source(study.model, name, study.options, study.examples, study.seed)
+        name: load_source(study.model, name, study.options, study.examples, study.seed, progress)
         for name in dict.fromkeys((*study.tasks, *others))
     }
     for name in study.tasks:
