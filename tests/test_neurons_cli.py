@@ -56,7 +56,6 @@ def typed(monkeypatch, capsys, tmp_path):
         ([*LOCATE, "--kind", "x"], "NAME=TASK,TASK; got 'x'."),
         ([*LOCATE, "--kind", "a=gsm8k"], "--kind names gsm8k, which is no task of the run"),
         (["neurons", "erase", "nowhere"], "holds no run of `caploc neurons locate`"),
-        ([*LOCATE, "--device", "spread", "--method", "logit"], "--method logit reads the weights"),
         (["neurons", "overlap", "nowhere"], "There is no folder 'nowhere'; name the folder of"),
         ([*LOCATE, "--examples", "5000", "--subsets", "5000"], "too few for 5000 subsets"),
     ],

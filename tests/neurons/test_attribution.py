@@ -7,14 +7,13 @@ from tiny import random_tokens, tiny
 
 from caploc.engine.encoding import Span
 from caploc.errors import OutOfMemory
-from caploc.models.cutting import knocked_out
 from caploc.models.loading import load_tokenizer
 from caploc.models.proof import reads_first
 from caploc.neurons.attribution import mark_positions, measure_target, score_batch
 from caploc.neurons.engine import Batch, Batcher
 from caploc.neurons.finding import accumulate, score_examples
 from caploc.neurons.model import NeuronModel, find_sites, list_projections
-from caploc.neurons.options import INTEGRATED, SCORES, Attribution
+from caploc.neurons.options import SCORES, Attribution
 from worlds import DEMO
 
 FAMILIES = ["llama", "gpt2", "gptj", "opt"]
@@ -120,16 +119,6 @@ def test_integrated_gradients_of_a_layer_sum_to_what_its_loss_costs(name, positi
         )
 
 
-@pytest.mark.parametrize("name", ["llama", "gpt2"])
-def test_joint_gradients_sum_to_what_the_loss_of_all_layers_costs(name):
-    model, asked = neuron_model(name), Attribution("joint", steps=200)
-    batch = Batch.of(spans(), CPU)
-    scores = score_batch(asked, model, batch)
-    change = outcome(asked, model, batch) - silenced(asked, model, batch, slice(0, None))
-    error = 0.01 * float(scores.abs().sum(1).max())
-    torch.testing.assert_close(scores.sum(1), change.double(), atol=error, rtol=0)
-
-
 def silenced(asked, model, batch, columns):
     """F with these neurons at zero where the attribution looks, by plain hooks."""
     where = mark_positions(asked, batch)
@@ -150,28 +139,6 @@ def silenced(asked, model, batch, columns):
     finally:
         for handle in handles:
             handle.remove()
-
-
-def test_the_logit_baseline_is_the_exact_effect_of_a_last_layer_without_a_norm():
-    model = neuron_model("gpt2")
-    norm, head = model.model.transformer.ln_f, model.model.lm_head
-    batch = Batch.of(spans(((6, 1), (4, 2))), CPU)
-    model.model.transformer.ln_f = torch.nn.Identity()
-    try:
-        scores = score_batch(Attribution("logit"), model, batch)
-        last = model.grid.layer_slices[-1]
-        column = last.start + int(scores[:, last].abs().sum(0).argmax())
-        mask = torch.zeros(1, model.grid.size, dtype=torch.bool)
-        mask[0, column] = True
-        with torch.no_grad():
-            whole = model.model(batch.tokens).logits[batch.rows, batch.places, batch.gold]
-            with knocked_out(model.projections, model.grid, mask):
-                cut = model.model(batch.tokens).logits[batch.rows, batch.places, batch.gold]
-    finally:
-        model.model.transformer.ln_f = norm
-    assert head is model.model.lm_head
-    change = (whole - cut).double().new_zeros(2).index_add(0, batch.rows, (whole - cut).double())
-    torch.testing.assert_close(scores[:, column], change, atol=1e-4, rtol=1e-4)
 
 
 def test_the_activation_baseline_is_the_mean_size_over_positions():
@@ -216,16 +183,15 @@ def test_a_batch_that_does_not_fit_is_halved_and_nothing_is_lost():
 
 
 @pytest.mark.parametrize("at_once", [1, 2, 5])
-@pytest.mark.parametrize("method", INTEGRATED)
-def test_points_of_an_integral_may_be_shared_among_passes(method, at_once):
-    model, asked = neuron_model("llama"), Attribution(method, steps=5)
+def test_points_of_an_integral_may_be_shared_among_passes(at_once):
+    model, asked = neuron_model("llama"), Attribution("integrated", steps=5)
     whole = score_batch(asked, model, Batch.of(spans(), CPU))
     shared = score_batch(asked, model, Batch.of(spans(), CPU, at_once))
     torch.testing.assert_close(shared, whole, atol=1e-6, rtol=1e-4)
 
 
 def test_an_example_that_fits_a_few_times_gets_several_passes():
-    model, asked, rows = neuron_model("llama"), Attribution("joint", steps=7), []
+    model, asked, rows = neuron_model("llama"), Attribution("integrated", steps=7), []
     span = max(spans(), key=lambda span: len(span.inputs))
     plenty = Batcher(model.model)
     tight = Batcher(model.model, memory=3 * plenty.row_bytes(span))

@@ -74,7 +74,7 @@ def written(folder, study=STUDY, **changes):
 def test_a_study_is_read_back(tmp_path):
     study = replace(
         STUDY,
-        attribution=Attribution("joint", steps=5),
+        attribution=Attribution("integrated", steps=5),
         rule=Rule(share=0.01, normalised=False),
         options=TaskOptions(data={"test": "rows.jsonl"}, fewshot=2),
         examples=None,

@@ -99,10 +99,10 @@ def test_scores_are_shared_only_where_everything_that_changes_them_is_the_same(p
     assert files() == 0
     assert files(rule=Rule(share=0.01)) == files(rule=Rule(5.0)) == 0
     for asked in (
-        Attribution("logit"),
-        Attribution("joint"),
-        Attribution("joint", steps=3),
-        Attribution("joint", rule="left"),
+        Attribution("activation"),
+        Attribution("integrated"),
+        Attribution("integrated", steps=3),
+        Attribution("integrated", rule="left"),
         Attribution(target="probability"),
         Attribution(positions="last"),
     ):
@@ -118,7 +118,7 @@ def test_scores_are_shared_only_where_everything_that_changes_them_is_the_same(p
 def test_a_stretch_is_a_file(planted, tmp_path):
     model = planted(TWO)
     spans = (model.spans(examples=100) * 11)[: 2 * STRETCH + 50]
-    finder = Finder(model.neurons, Attribution("logit"), Rule(), score_cache(tmp_path), Silent())
+    finder = Finder(model.neurons, Attribution(), Rule(), score_cache(tmp_path), Silent())
     found = finder.find("warm", spans, 2)
     # 525 of each subset: to 10, 30, 100, 300, then a whole stretch would pass the end
     items = sorted(int(np.load(path)["items"]) for path in (tmp_path / "scores").iterdir())

@@ -171,8 +171,6 @@ def test_mistakes_are_refused_before_workers_are_started(monkeypatch):
     ("model", "fields", "sentence"),
     [
         ({"device": "cuda"}, {"judged": 2}, "itself erases neurons; with --judged 0 none are"),
-        ({"device": "spread"}, {"attribution": "logit"}, "which are spread over devices"),
-        ({"quantize": "8bit"}, {"attribution": "logit"}, "which are quantized"),
     ],
 )
 def test_what_workers_cannot_score_or_this_process_not_erase_is_refused(
@@ -180,8 +178,6 @@ def test_what_workers_cannot_score_or_this_process_not_erase_is_refused(
 ):
     monkeypatch.setattr(ray_backend, "check_workers", lambda workers, device: None)
     monkeypatch.setattr("torch.cuda.device_count", lambda: 0)
-    if "attribution" in fields:
-        fields = {"attribution": replace(STUDY.attribution, method=fields["attribution"])}
     options = replace(MODEL, workers=Workers(2), **model)
     with pytest.raises(UserError, match=sentence):
         replace(STUDY, model=options, **fields).check()

@@ -6,8 +6,8 @@ The paper's form, an extension of knowledge neurons (Dai et al. 2022) by integra
     Attr_li = a_li / S  sum over s = 1..S of dF(alpha_s a_l) / da_li
 
 with S = 19 points on the way of one layer's activations from 0 to their values, other layers
-untouched. `gradient` takes the last point alone, for all layers in one backward pass; `joint`
-scales all layers together; `activation` and `logit` are baselines that need no gradient.
+untouched. `gradient` takes the last point alone, for all layers in one backward pass; `activation`
+is a baseline that needs no gradient.
 
 F, the *target*, is one number for each example, higher is better. The paper's own is not known to
 us; the mean log-probability of the gold answer is our default, and the probability of its first
@@ -34,7 +34,6 @@ from caploc.models.cutting import Projections
 from caploc.models.hooks import temporary_hooks
 from caploc.models.placement import weights_wait
 from caploc.models.projections import decoder_layers
-from caploc.models.proof import reads_first
 from caploc.neurons.engine import Batch, checkpointed, gold_logprobs
 from caploc.neurons.model import NeuronModel, list_projections
 from caploc.neurons.options import POINTS, SCORES, TARGETS, Attribution
@@ -148,11 +147,6 @@ def gradient(asked: Attribution, model: NeuronModel, batch: Batch) -> Tensor:
         return gates.gradients(measure_target(asked, model, batch))
 
 
-def joint(asked: Attribution, model: NeuronModel, batch: Batch) -> Tensor:
-    """Integrate gradients with the neurons of all layers scaled together."""
-    return _integrate(asked, model, batch, None)
-
-
 def integrated(asked: Attribution, model: NeuronModel, batch: Batch) -> Tensor:
     """Integrate gradients layer by layer, each started where its layer begins."""
     stack = DecoderStack(decoder_layers(model.model, model.projections))
@@ -176,10 +170,10 @@ def _integrate(
     asked: Attribution,
     model: NeuronModel,
     batch: Batch,
-    layer: int | None,
-    started: Callable[[int], AbstractContextManager[None]] = lambda _: nullcontext(),
+    layer: int,
+    started: Callable[[int], AbstractContextManager[None]],
 ) -> Tensor:
-    """Average the gradients by the gates of a layer, or of all, over the points of the integral.
+    """Average the gradients by the gates of a layer over the points of the integral.
 
     A pass reads the batch at as many points as fit; it is `started` with so many copies.
     """
@@ -205,22 +199,3 @@ def activation(asked: Attribution, model: NeuronModel, batch: Batch) -> Tensor:
         for each in seen
     ]
     return torch.cat(sums, dim=1) / where.sum(1, keepdim=True)
-
-
-@torch.no_grad()
-def logit(asked: Attribution, model: NeuronModel, batch: Batch) -> Tensor:
-    """Take the direct effect on the gold tokens' logits: activation x (output . unembedding).
-
-    Summed over the positions that predict the answer, whatever `positions` says; what later layers
-    and the last norm make of it is left out.
-    """
-    with record_activations(model.projections) as seen:
-        measure_target(asked, model, batch)
-    unembedding = model.model.get_output_embeddings().weight[batch.gold]
-    found = []
-    for (_, columns, module), handed in zip(list_projections(model.projections), seen, strict=True):
-        each = handed.reshape(*batch.tokens.shape, -1)[batch.rows, batch.places]
-        reads = reads_first(module).reshape(columns.stop - columns.start, -1)
-        direct = (each * (unembedding.to(reads.dtype) @ reads.T)).float()
-        found.append(direct.new_zeros(batch.size, direct.shape[1]).index_add(0, batch.rows, direct))
-    return torch.cat(found, dim=1)

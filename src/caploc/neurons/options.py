@@ -17,10 +17,9 @@ from caploc.stats.threshold import SIGMA, Chosen, Moments, above, best
 SCORES = Registry(
     {
         name: f"caploc.neurons.attribution:{name}"
-        for name in ("gradient", "integrated", "joint", "activation", "logit")
+        for name in ("gradient", "integrated", "activation")
     }
 )
-INTEGRATED = ("integrated", "joint")
 TARGETS = Registry(  # each a function of a batch and its gold tokens' log-probabilities
     {
         "logprob": "caploc.neurons.engine:mean_logprob",
@@ -63,7 +62,7 @@ class Attribution:
     method: Annotated[
         str,
         one_of(SCORES, "neuron score"),
-        Option("gradient, integrated (the paper's), joint, activation, logit.", basic=True),
+        Option("gradient, integrated (the paper's), activation.", basic=True),
     ] = "gradient"
     target: Annotated[
         str,
@@ -83,7 +82,7 @@ class Attribution:
     @property
     def copies(self) -> int:
         """How many times an example stands in one pass."""
-        return self.steps if self.method in INTEGRATED else 1
+        return self.steps if self.method == "integrated" else 1
 
     def passes(self, layers: int) -> int:
         """Count what an example costs, in forward passes of a model with so many layers.
@@ -92,7 +91,7 @@ class Attribution:
         those for layer l leave out the l layers below it, and stop there on the way back: on
         average a forward pass for both ways.
         """
-        each = {"activation": 1, "logit": 1, "gradient": 2, "joint": 2 * self.steps}
+        each = {"activation": 1, "gradient": 2}
         return each.get(self.method, 1 + self.steps * layers)
 
 
@@ -176,7 +175,7 @@ class NeuronStudy:
         self.options.check_files()
         for name in self.tasks:
             check_task_name(name, self.options)
-        check_scorable(self.model, reads_weights=self.attribution.method == "logit")
+        check_scorable(self.model)
         self.model.check()
         if self.judged:
             self.model.check_here("erases neurons; with --judged 0 none are")

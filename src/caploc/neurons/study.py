@@ -23,7 +23,6 @@ from caploc.engine.encoding import RequestEncoder, Span
 from caploc.errors import BadData, BadOption, UserError, pick
 from caploc.folder import NEURONS, RUN, claim
 from caploc.measurement import Meters
-from caploc.models.devices import SPREAD
 from caploc.neurons.engine import Batcher, Erasure, NeuronEngine
 from caploc.neurons.finding import (
     Finder,
@@ -52,27 +51,18 @@ def read_located(folder: Path) -> LocatedFile:
     return read_file(folder / NEURONS, LocatedFile)
 
 
-def check_scorable(model: ModelOptions, *, reads_weights: bool) -> None:
-    """Refuse, before weights are read, what cannot score neurons: where they lie, and how.
+def check_scorable(model: ModelOptions) -> None:
+    """Refuse, before weights are read, what cannot score neurons.
 
     Raises BadOption; ModelRefused if the model's neurons are not covered.
     """
     weights = model.weights()
     find_sites(weights.empty)
-    quantized = model.quantize is not None or weights.quantized
-    if not quantized and model.device != SPREAD:
-        return
-    how = "quantized" if quantized else "spread over devices"
     here = model.workers is None and weights.where.device.type == "cpu"
     if model.quantize == "4bit" and (here or model.device == "cpu"):
         raise BadOption(
             "Weights of --quantize 4bit compute without gradients on a CPU, and scores of neurons "
             "need some; choose 8bit, or a GPU."
-        )
-    if reads_weights:
-        raise BadOption(
-            f"--method logit reads the weights of {model.name}, which are {how}; choose gradient, "
-            "integrated, joint or activation."
         )
 
 
