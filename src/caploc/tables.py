@@ -25,7 +25,6 @@ if TYPE_CHECKING:  # it would load torch, which help and completion do without
 
 MOST_SHOWN = 25  # interactions
 INTERVAL = "95 % interval"  # the heading of a column
-UNIVERSAL = {"universal": "yes", "not universal": "no", "open": "open"}
 
 Table = tuple[list[str], list[list[str]], str]  # headings, rows and title
 
@@ -119,9 +118,9 @@ def universal_table(told: dict[str, Any]) -> Table:
         trials = {trial["task"]: trial for trial in candidate["trials"]}
         costs = []
         for trial in map(trials.get, names):
-            star = "*" if trial and trial["verdict"] == "needed" else ""
+            star = "*" if trial and trial["needed"] else ""
             costs.append(f"{round(100 * trial['share'])} %{star}" if trial else "–")
-        rows.append([candidate["head"], UNIVERSAL[candidate["verdict"]], *costs])
+        rows.append([candidate["head"], "yes" if candidate["universal"] else "no", *costs])
     share = percent(told["share"])
     title = f"{told['model']}: share of the score that one head alone costs; * surely above {share}"
     return ["head", "universal?", *names], rows, title
@@ -134,8 +133,7 @@ def explain_universal(told: dict[str, Any]) -> str:
     return (
         "Tried were heads that two of these runs name, and those that broke a run's task alone. "
         f"One is universal if {tasks} or more, of {first['families']}, surely lose over {share} of "
-        "their score above chance without it; open: these examples do not tell (--examples takes "
-        "more)."
+        "their score above chance without it (--examples takes more, and is surer)."
     )
 
 

@@ -4,13 +4,10 @@ import json
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from scipy import stats
 
 from caploc.components import Head
-from caploc.errors import BadOption
-from caploc.stats.localization import HeadCost, Intact, judge_universality, loss_interval
+from caploc.stats.localization import HeadCost, Intact, judge_universality
 
 TASKS = ("gsm8k", "arithmetic", "mbpp", "rhyming", "mmlu")
 TWINS = {"gsm8k": "math", "arithmetic": "math"}
@@ -26,25 +23,16 @@ def effects(drops, stderr=0.01, tasks=TASKS):
     }
 
 
-def verdicts(told):
-    return {each.head: each.verdict for each in told.candidates}
-
-
 def test_heads_that_most_families_need_are_universal_and_others_not():
     everywhere, own, twins = HEADS
     drops = {(everywhere, task): 0.4 for task in TASKS}
     drops |= {(own, "mbpp"): 0.5, (twins, "gsm8k"): 0.5, (twins, "arithmetic"): 0.6}
     told = judge_universality(effects(drops), WHOLE, TWINS)
     assert told.universal == ["L0H3"]
-    assert verdicts(told) == {
-        "L0H3": "universal",
-        "L5H1": "not universal",
-        "L9H7": "not universal",
-    }
     first = told.candidates[0]
     assert (first.families, first.wanted) == (4, 2)
     assert first.needed_by == ["math", "mbpp", "rhyming", "mmlu"]
-    assert [trial.verdict for trial in first.trials] == ["needed"] * 5
+    assert all(trial.needed for trial in first.trials)
     assert told.candidates[2].needed_by == ["math"]
 
 
@@ -64,26 +52,22 @@ def test_half_of_the_families_and_two_at_least_must_need_it(tasks, wanted):
         told = judge_universality(effects(drops, tasks=names), WHOLE)
         (found,) = [each for each in told.candidates if each.head == "L0H3"]
         assert (found.families, found.wanted) == (tasks, wanted)
-        assert found.verdict == ("universal" if hit >= wanted else "not universal")
+        assert found.universal == (hit >= wanted)
 
 
-def test_a_single_family_leaves_it_open():
+def test_a_single_family_makes_no_head_universal():
     told = judge_universality(
         effects({(HEADS[0], "gsm8k"): 0.5}, tasks=("gsm8k", "arithmetic")), WHOLE, TWINS
     )
-    assert set(verdicts(told).values()) == {"open"}
+    assert told.universal == []
 
 
-def test_a_loss_that_may_or_may_not_be_a_tenth_is_open():
-    head = HEADS[0]
-    drops = {(head, task): 0.1 for task in TASKS}
+def test_a_loss_that_may_or_may_not_be_a_tenth_is_not_called_needed():
+    drops = {(HEADS[0], task): 0.1 for task in TASKS}
     told = judge_universality(effects(drops, stderr=0.03), WHOLE)
-    assert verdicts(told)["L0H3"] == "open"
+    assert told.universal == []
     trial = told.candidates[0].trials[0]
-    assert trial.low < 0.1 < trial.high and trial.share == pytest.approx(0.125)
-    # Without the head nothing at all would change: with such errors that is not for sure less.
-    assert verdicts(judge_universality(effects({}, stderr=0.06), WHOLE))["L0H3"] == "open"
-    assert verdicts(judge_universality(effects({}, stderr=0.01), WHOLE))["L0H3"] == "not universal"
+    assert trial.share == pytest.approx(0.125) and not trial.needed
 
 
 def test_the_share_is_of_the_score_above_chance():
@@ -92,8 +76,8 @@ def test_the_share_is_of_the_score_above_chance():
     drops = {(head, "a"): 0.02, (head, "b"): 0.02}
     told = judge_universality(effects(drops, stderr=0.003, tasks=("a", "b")), intact)
     by_task = {trial.task: trial for trial in told.candidates[0].trials}
-    assert by_task["a"].share == pytest.approx(0.4) and by_task["a"].verdict == "needed"
-    assert by_task["b"].share == pytest.approx(1 / 15) and by_task["b"].verdict == "spared"
+    assert by_task["a"].share == pytest.approx(0.4) and by_task["a"].needed
+    assert by_task["b"].share == pytest.approx(1 / 15) and not by_task["b"].needed
 
 
 def test_tasks_that_the_model_cannot_do_say_nothing():
@@ -112,7 +96,7 @@ def test_what_was_not_measured_is_left_out():
     told = judge_universality(given, WHOLE)
     first = told.candidates[0]
     assert [trial.task for trial in first.trials] == ["gsm8k", "arithmetic", "mmlu"]
-    assert (first.families, first.verdict) == (3, "universal")
+    assert (first.families, first.universal) == (3, True)
     assert [each.families for each in told.candidates[1:]] == [4, 4]
     nothing = judge_universality({"gsm8k": {}}, WHOLE)
     assert nothing.candidates == [] and nothing.universal == []
@@ -124,30 +108,15 @@ def test_rates_are_those_of_scipy_over_all_heads_and_tasks():
         task: {head: HeadCost(-float(drop), 0.02) for head, drop in zip(HEADS, row, strict=True)}
         for task, row in zip(TASKS, random.uniform(0, 0.2, (5, 3)), strict=True)
     }
-    told = judge_universality(given, WHOLE, share=0.1, level=0.05)
+    told = judge_universality(given, WHOLE)
     trials = [trial for each in told.candidates for trial in each.trials]
     for trial in trials:
         whole = WHOLE[trial.task]
         z = (-trial.effect - 0.1 * whole.above) / (0.02 + 0.1 * 0.01)
         assert trial.p == pytest.approx(stats.norm.sf(z))
-        assert (trial.verdict == "needed") == (trial.q <= 0.05)
+        assert trial.needed == (trial.q <= 0.05)
     rates = stats.false_discovery_control([trial.p for trial in trials])
     assert [trial.q for trial in trials] == pytest.approx(rates)
-
-
-@given(
-    drop=st.floats(-1, 1),
-    stderr=st.floats(0, 0.1),
-    score=st.floats(0.2, 1),
-    whole=st.floats(0, 0.05),
-)
-def test_the_interval_ends_where_the_test_would_just_reject(drop, stderr, score, whole):
-    intact = Intact(score, whole)
-    low, high = loss_interval(HeadCost(-drop, stderr), intact)
-    assert low <= drop / score + 1e-12 and drop / score <= high + 1e-12
-    for end, side in ((low, 1), (high, -1)):
-        distance = side * (drop - end * intact.above)
-        assert distance == pytest.approx(1.96 * (stderr + abs(end) * whole), abs=1e-9)
 
 
 def simulated(random, share, heads, tasks, count=250):
@@ -171,16 +140,14 @@ def test_heads_at_the_border_are_called_needed_no_more_often_than_the_level():
     random = np.random.default_rng(4)
     heads = [Head(0, index) for index in range(12)]
     share = {task: np.full(12, 0.1) for task in TASKS}
-    any_needed = universal_runs = covered = 0
+    any_needed = universal_runs = 0
     for _ in range(200):
         told = judge_universality(*simulated(random, share, heads, TASKS), TWINS)
         trials = [trial for each in told.candidates for trial in each.trials]
-        any_needed += any(trial.verdict == "needed" for trial in trials)
+        any_needed += any(trial.needed for trial in trials)
         universal_runs += bool(told.universal)
-        covered += sum(trial.low <= 0.1 <= trial.high for trial in trials)
     assert stats.binomtest(any_needed, 200, 0.05, alternative="greater").pvalue > 0.01
     assert universal_runs == 0
-    assert covered / (200 * 60) > 0.93
 
 
 def test_false_needs_stay_below_the_level_beside_true_ones_and_true_ones_are_found():
@@ -190,15 +157,9 @@ def test_false_needs_stay_below_the_level_beside_true_ones_and_true_ones_are_fou
     false, found = [], 0
     for _ in range(100):
         told = judge_universality(*simulated(random, share, heads, TASKS), TWINS)
-        needed = [
-            each.head
-            for each in told.candidates
-            for trial in each.trials
-            if trial.verdict == "needed"
-        ]
+        needed = [each.head for each in told.candidates for trial in each.trials if trial.needed]
         false.append(np.mean([head not in ("L0H0", "L0H1") for head in needed]))
         found += told.universal == ["L0H0", "L0H1"]
-        assert all(each.verdict == "not universal" for each in told.candidates[-5:])
     assert np.mean(false) < 0.05
     assert found >= 98
 
@@ -207,7 +168,7 @@ def test_an_error_of_zero_is_taken_at_its_word():
     intact = {"a": Intact(1.0, 0.0), "b": Intact(1.0, 0.0)}
     given = {task: {HEADS[0]: HeadCost(-0.5, 0.0), HEADS[1]: HeadCost(0.0, 0.0)} for task in intact}
     told = judge_universality(given, intact)
-    assert verdicts(told) == {"L0H3": "universal", "L5H1": "not universal"}
+    assert told.universal == ["L0H3"]
     assert [trial.p for trial in told.candidates[0].trials] == [0.0, 0.0]
 
 
@@ -216,12 +177,3 @@ def test_all_can_be_written_to_a_file():
     written = json.loads(json.dumps(told.as_dict(), allow_nan=False))
     assert written == told.as_dict() and written["universal"] == ["L0H3"]
     assert written["candidates"][0] == told.candidates[0].as_dict()
-
-
-def test_mistakes_are_refused():
-    for wrong in ({"share": 0.0}, {"share": 1.0}, {"level": 0.0}):
-        (name,) = wrong
-        with pytest.raises(BadOption, match=f"The {name} must lie between 0 and 1"):
-            judge_universality(effects({}), WHOLE, **wrong)
-    with pytest.raises(BadOption, match="intact score of gsm8k, mbpp is not given"):
-        judge_universality(effects({}, tasks=("gsm8k", "mbpp")), {})

@@ -8,14 +8,12 @@ from typing import Any
 from scipy import stats
 
 from caploc.components import Component
-from caploc.errors import BadOption
 from caploc.stats import JsonRecord
 
 WIDTH = 1.96  # standard errors on either side of a 95 % interval
 SHARE = 0.1  # of the intact score above chance, that losing the head must cost
 LEVEL = 0.05  # false discovery rate over all heads and tasks
 FEWEST_FAMILIES = 2
-VERDICTS = ("universal", "open", "not universal")
 
 
 @dataclass(frozen=True)
@@ -48,10 +46,8 @@ class Intact:
 class TaskVerdict(JsonRecord):
     """One head on one task.
 
-    `share` is the share of the intact score above chance that its loss costs, from `low` to `high`
-    with 95 % confidence, `q` the false discovery rate at which the task would be said to need it.
-    The verdict is `needed` (for sure by the share asked for), `spared` (for sure by less), or
-    `open`.
+    `share` is the share of the intact score above chance that its loss costs, `q` the false
+    discovery rate at which the task would be said to need it; at `LEVEL` it is `needed`.
     """
 
     task: str
@@ -59,23 +55,21 @@ class TaskVerdict(JsonRecord):
     effect: float
     stderr: float
     share: float
-    low: float
-    high: float
     p: float
     q: float
-    verdict: str
+    needed: bool
 
 
 @dataclass(frozen=True)
 class HeadVerdict(JsonRecord):
     """A head, the families of tasks that need it, and whether it is universal.
 
-    It is where `wanted` of the `families` in which it was tried need it: half of them, and two at
-    least. It is not where fewer than these can still need it, and open otherwise.
+    It is where `wanted` of the `families` in which it was tried surely need it: half of them, and
+    two at least.
     """
 
     head: str
-    verdict: str
+    universal: bool
     needed_by: list[str]
     families: int
     wanted: int
@@ -88,12 +82,11 @@ class Universality(JsonRecord):
 
     candidates: list[HeadVerdict]
     left_out: list[str]
-    share: float
-    level: float
+    share: float = SHARE
 
     @property
     def universal(self) -> list[str]:
-        return [each.head for each in self.candidates if each.verdict == "universal"]
+        return [each.head for each in self.candidates if each.universal]
 
     def as_dict(self) -> dict[str, Any]:
         return super().as_dict() | {"universal": self.universal}
@@ -103,29 +96,20 @@ def judge_universality(
     effects: Mapping[str, Mapping[Component, HeadCost]],
     intact: Mapping[str, Intact],
     families: Mapping[str, str] | None = None,
-    *,
-    share: float = SHARE,
-    level: float = LEVEL,
 ) -> Universality:
     """Find the heads that at least half of the families of tasks need, and two.
 
     `effects` are of single heads, by task; `families` name the family of a task, which is otherwise
     one of its own: twins such as gsm8k and arithmetic must not make a head universal together. A
     family needs a head if one of its tasks does. For each head and task the hypothesis is that its
-    loss costs no more than `share` of the intact score above chance,
+    loss costs no more than `SHARE` of the intact score above chance,
 
         z = (D - share (I - c)) / (se(D) + share se(I)),   D = -effect,
 
     one-sided; the error is an upper bound, whatever the correlation of D and I on the same
-    examples. All of these tests together have false discovery rate `level` (Benjamini and Hochberg,
-    1995). The interval holds the shares s for which `|D - s (I - c)| <= 1.96 (se(D) + |s| se(I))`.
-    Raises BadOption if `share` or `level` is out of range, or a task's intact score is not given.
+    examples. All of these tests together have false discovery rate `LEVEL` (Benjamini and Hochberg,
+    1995).
     """
-    for name, value in (("share", share), ("level", level)):
-        if not 0 < value < 1:
-            raise BadOption(f"The {name} must lie between 0 and 1; got {value:g}.")
-    if missing := [task for task in effects if task not in intact]:
-        raise BadOption(f"The intact score of {', '.join(missing)} is not given.")
     # Where the model is not above chance beyond doubt, a share of the score means nothing.
     clear = {
         task: tried
@@ -134,18 +118,16 @@ def judge_universality(
     }
     heads = sorted({head for tried in effects.values() for head in tried})
     named = {task: (families or {}).get(task, task) for task in clear}
-    trials = tested_heads(clear, intact, named, share, level)
+    trials = tested_heads(clear, intact, named)
     found = [judge_head(head, [each for whose, each in trials if whose == head]) for head in heads]
-    found.sort(key=lambda each: (VERDICTS.index(each.verdict), -len(each.needed_by)))
-    return Universality(found, [task for task in effects if task not in clear], share, level)
+    found.sort(key=lambda each: (not each.universal, -len(each.needed_by)))
+    return Universality(found, [task for task in effects if task not in clear])
 
 
 def tested_heads(
     effects: Mapping[str, Mapping[Component, HeadCost]],
     intact: Mapping[str, Intact],
     families: Mapping[str, str],
-    share: float,
-    level: float,
 ) -> list[tuple[Component, TaskVerdict]]:
     """Test every head on every task on which it was measured."""
     asked = [
@@ -156,46 +138,28 @@ def tested_heads(
     ]
     if not asked:
         return []
-    p = [loss_p_value(each, intact[task], share) for _, task, each in asked]
-    rows = []
+    p = [loss_p_value(each, intact[task]) for _, task, each in asked]
     q = stats.false_discovery_control(p).tolist()
+    rows = []
     for (head, task, each), chance, rate in zip(asked, p, q, strict=True):
-        low, high = loss_interval(each, intact[task])
-        verdict = "needed" if rate <= level else "spared" if high < share else "open"
-        lost = -each.effect / intact[task].above
-        figures = (each.effect, each.stderr, lost, low, high, chance, rate)
-        rows.append((head, TaskVerdict(task, families[task], *figures, verdict)))
+        figures = (each.effect, each.stderr, -each.effect / intact[task].above, chance, rate)
+        rows.append((head, TaskVerdict(task, families[task], *figures, needed=rate <= LEVEL)))
     return rows
 
 
-def loss_p_value(effect: HeadCost, intact: Intact, share: float) -> float:
+def loss_p_value(effect: HeadCost, intact: Intact) -> float:
     """Compute a one-sided p of the hypothesis that the loss costs no more than the share."""
-    error = effect.stderr + share * intact.stderr
-    surplus = -effect.effect - share * intact.above
+    error = effect.stderr + SHARE * intact.stderr
+    surplus = -effect.effect - SHARE * intact.above
     if error == 0:
         return 0.0 if surplus > 0 else 1.0
     return float(stats.norm.sf(surplus / error))
 
 
-def loss_interval(effect: HeadCost, intact: Intact) -> tuple[float, float]:
-    """Find the shares that the measured loss leaves possible, as `universal` says."""
-    ends = []
-    for side in (-1, 1):
-        lost = -effect.effect + side * WIDTH * effect.stderr
-        wider = -side if lost >= 0 else side  # a positive share is widened by a smaller whole
-        ends.append(lost / (intact.above + wider * WIDTH * intact.stderr))
-    return ends[0], ends[1]
-
-
 def judge_head(head: Component, trials: list[TaskVerdict]) -> HeadVerdict:
     """Judge one head by its trials on every task."""
-    families = list(dict.fromkeys(each.family for each in trials))
-    needed = list(dict.fromkeys(each.family for each in trials if each.verdict == "needed"))
-    possible = {each.family for each in trials if each.verdict != "spared"}
+    families = dict.fromkeys(each.family for each in trials)
+    needed = list(dict.fromkeys(each.family for each in trials if each.needed))
     wanted = max(FEWEST_FAMILIES, ceil(len(families) / 2))
-    verdict = "open"
-    if len(needed) >= wanted:
-        verdict = "universal"
-    elif len(possible) < wanted <= len(families):
-        verdict = "not universal"
-    return HeadVerdict(str(head), verdict, needed, len(families), wanted, trials)
+    universal = len(needed) >= wanted
+    return HeadVerdict(str(head), universal, needed, len(families), wanted, trials)
