@@ -21,11 +21,7 @@ NAMES = own_manager("words").all_tasks
 CHOSEN = ("words/sentiment", "words/odd_one_out")  # one of several answers is picked
 THE_SAME = {f"words/{name}{twin}" for name in ("upper", "copy") for twin in ("", "_twin")}
 FEWER = {"capital": 130, "country": 130, "nationality": 104, "comparative": 265, "antonym": 250}
-TWINS = {
-    name: twin_of
-    for name in NAMES
-    if (twin_of := definition(own_manager("words").task_index[name])["metadata"].get("twin_of"))
-}
+TWINS = {name: capability(name) for name in NAMES if capability(name) != name}
 ZERO_SHOT = [name for name in NAMES if name.endswith("_zero_shot")]
 SHOWN = sorted(set(NAMES) - set(ZERO_SHOT))  # whose prompts show examples
 
