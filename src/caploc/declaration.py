@@ -16,7 +16,7 @@ from pydantic import AfterValidator
 
 from caploc import designs
 from caploc.components import HEADS, KINDS, Grid, Heads, find_grid
-from caploc.errors import BadOption, UserError, pick
+from caploc.errors import BadOption, pick
 from caploc.naming import are_twins, check_examples, default_others
 from caploc.options import (
     MOST_MASKS,
@@ -123,15 +123,6 @@ class ModelOptions:
         if self.quantize is not None:
             pick(SCHEMES, self.quantize, "quantization")
         return self.weights().check()
-
-    def check_here(self, why: str) -> None:
-        """Refuse, by a BadOption, a model of workers that this process, too, has to load."""
-        if self.workers is None:
-            return
-        try:
-            replace(self, workers=None).check()
-        except UserError as error:
-            raise BadOption(f"{error} This process itself {why}.") from error
 
     def source(self) -> "ModelSource":
         """Find the model's files; raises UserError if there is no such model."""

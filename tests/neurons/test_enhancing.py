@@ -84,14 +84,14 @@ def whole_after(patch):
     whole, inner = [], enhancing._enhance_task
 
     def outer(session, *told):
-        state = session.neurons.model.state_dict()
+        state = session.model.model.state_dict()
         before = {name: tensor.clone() for name, tensor in state.items()}
         try:
             return inner(session, *told)
         finally:
-            after = session.neurons.model.state_dict()
+            after = session.model.model.state_dict()
             whole.append(all(torch.equal(after[name], each) for name, each in before.items()))
-            parameters = list(session.neurons.model.parameters())
+            parameters = list(session.model.model.parameters())
             assert not any(each.requires_grad for each in parameters)
 
     patch.setattr(enhancing, "_enhance_task", outer)

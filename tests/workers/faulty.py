@@ -5,7 +5,6 @@ import signal
 from dataclasses import dataclass
 from pathlib import Path
 
-from caploc.neurons.scoring import ScoringReplica
 from caploc.workers.distributed import Replica
 
 MARK = "CAPLOC_TEST_MARK"
@@ -48,16 +47,3 @@ class Hopeless(Replica):
 
     def answer(self, asks):
         os.kill(os.getpid(), signal.SIGKILL)
-
-
-@dataclass
-class KilledScoring(ScoringReplica):
-    """Dies in its second piece, if none has before."""
-
-    pieces: int = 0
-
-    def score(self, spans):
-        self.pieces += 1
-        if self.pieces == 2 and is_first():
-            os.kill(os.getpid(), signal.SIGKILL)
-        return super().score(spans)

@@ -1,15 +1,12 @@
-"""How asks are cut into chunks, and examples into pieces."""
+"""How asks are cut into chunks."""
 
 from itertools import chain
 
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from caploc.engine.api import Ask
-from caploc.engine.encoding import Span
-from caploc.neurons.scoring import PASSES, PIECE, cut_pieces
 from caploc.tasks.task import Generate, LogLikelihood
 from caploc.workers.distributed import LEAD, ROWS, cut_chunks
 
@@ -59,17 +56,3 @@ def test_rows_of_a_mask_stay_together_where_prompts_begin_alike_else_those_of_a_
     assert all(len(masks_of(chunk)) <= ROWS // 50 for chunk in cut_chunks(alike, 1))
     apart = crossed(50, [f"{number} and so on" for number in range(30)])
     assert all(len(prompts_of(chunk)) <= ROWS // 50 for chunk in cut_chunks(apart, 1))
-
-
-def span(length):
-    return Span(tuple(range(length)), (1,))
-
-
-@pytest.mark.parametrize(("passes", "most"), [(1, 16), (38, 13), (100, 5), (533, 1), (9999, 1)])
-def test_pieces_hold_every_example_once_the_longest_first(passes, most):
-    spans = [span(length) for length in (3, 9, 1, 7, 7, 2, *range(40))]
-    pieces = cut_pieces(spans, passes)
-    together = [each for piece in pieces for each in piece]
-    assert together == sorted(spans, key=lambda each: -len(each.inputs))
-    assert max(map(len, pieces)) <= most and most * passes <= max(PIECE * passes, PASSES, passes)
-    assert max(map(len, pieces)) - min(map(len, pieces)) <= 1

@@ -1,9 +1,13 @@
 """Workers on real Ray clusters of this machine: two raylets, every one bound to 127.0.0.1."""
 
+import json
 import os
+import signal
 import subprocess
 import sys
+import time
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import psutil
@@ -12,8 +16,6 @@ import pytest
 from caploc.declaration import ModelOptions, Study
 from caploc.engine.api import Ask
 from caploc.errors import BadOption, RunFailed
-from caploc.neurons.locating import locate
-from caploc.neurons.options import NeuronStudy, Rule
 from caploc.options import Settings
 from caploc.progress import Silent
 from caploc.store import Store
@@ -190,75 +192,44 @@ def test_a_machine_of_its_own_is_on_loopback_and_asks_for_a_token(code):
     assert done.stdout.split() == ["127.0.0.1"], done.stderr
 
 
-NEURONS = NeuronStudy(
-    MODEL,
-    ("demo/addition", "demo/elements"),
-    rule=Rule(share=0.01),
-    examples=80,
-    subsets=2,
-    judged=0,
-)
+def test_ctrl_c_ends_a_run_and_its_workers_and_keeps_the_rows(tmp_path):
+    command = [
+        str(Path(sys.executable).with_name("caploc")), "locate", DEMO, "--task", "demo/addition",
+        "--method", "one-shot", "--examples", "200", "--controls", "0", "--out", str(tmp_path),
+        "--workers", "1", "--device", "cpu", "--quiet",
+    ]  # fmt: skip
+    process = subprocess.Popen(
+        command, stderr=subprocess.PIPE, text=True, start_new_session=True, env=os.environ
+    )
+    limit = time.monotonic() + 300
+    while stored(tmp_path) < 500 and time.monotonic() < limit:
+        time.sleep(0.2)
+    children = psutil.Process(process.pid).children(recursive=True)
+    os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to all of them
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 130, errors
+    assert "What was measured is kept" in errors
+    assert "Traceback" not in errors
+    assert stored(tmp_path) >= 500
+    _, alive = psutil.wait_procs(children, timeout=30)
+    assert not alive
+    assert (
+        json.loads((tmp_path / "run.json").read_text())["study"]["model"]["workers"]["count"] == 1
+    )
 
 
-class Counting(Silent):
-    """Counts the examples that are scored."""
+def stored(folder):
+    import sqlite3
 
-    def __init__(self):
-        self.done = 0
-
-    def advance(self, rows, tokens):
-        self.done += rows
-
-
-def counted(study, folder):
-    """What a run finds, and how many examples it scores for it."""
-    progress = Counting()
-    result, _ = locate(study, folder, progress)
-    return result, progress.done
-
-
-def means(folder):
-    """The mean scores that a run has kept, by file."""
-    return {path.name: np.load(path)["mean"] for path in (folder / "scores").iterdir()}
-
-
-def names(result):
-    return [
-        ({row.neuron for row in task.neurons}, list(map(set, task.subsets)))
-        for task in result.tasks
-    ]
-
-
-def test_workers_of_which_one_is_killed_find_the_neurons_of_one_process(
-    cluster, mark, tmp_path, monkeypatch
-):
-    import faulty
-
-    single, scored = counted(NEURONS, tmp_path / "single")
-    assert scored == 160
-    workers = Workers(None, cluster.address, cpus=1)
-    spread = replace(NEURONS, model=replace(MODEL, workers=workers))
-    with monkeypatch.context() as patch:
-        patch.setattr("caploc.neurons.scoring.ScoringReplica", faulty.KilledScoring)
-        double, scored = counted(spread, tmp_path / "double")
-    assert scored == 160
-    assert mark.exists()
-    assert names(double) == names(single)
-    one, other = means(tmp_path / "single"), means(tmp_path / "double")
-    assert one.keys() == other.keys()
-    for name, mean in one.items():
-        np.testing.assert_allclose(other[name], mean, atol=1e-6 * np.abs(mean).max())
-
-    # what is there is not scored again, whoever has scored it
-    lost = sorted((tmp_path / "double" / "scores").iterdir())[::2]
-    lacking = sum(int(np.load(path)["items"]) for path in lost)
-    for path in lost:
-        path.unlink()
-    again, scored = counted(spread, tmp_path / "double")
-    assert scored == lacking
-    assert names(again) == names(single)
-    assert all(np.array_equal(mean, other[n]) for n, mean in means(tmp_path / "double").items())
-    assert counted(NEURONS, tmp_path / "double")[1] == 0
+    if not (folder / "rows.sqlite").exists():
+        return 0
+    database = sqlite3.connect(f"file:{folder / 'rows.sqlite'}?mode=ro", uri=True)
+    try:
+        return database.execute("SELECT count(*) FROM rows").fetchone()[0]
+    except sqlite3.OperationalError:
+        return 0
+    finally:
+        database.close()
 
 
 class Killing(Silent):

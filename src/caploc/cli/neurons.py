@@ -81,7 +81,6 @@ def locate(
         NeuronStudy,
         Without(("model", "task", "engine", "metric", "outcome", "delimiter", "allow_code")),
     ],
-    workers: options.ScoringGroup,
     code: options.CodeGroup,
     output: options.OutputGroup,
 ) -> None:
@@ -92,7 +91,6 @@ def locate(
     Examples:
         caploc neurons locate smollm2 --task words/past --task words/plural --share 0.01
         caploc neurons locate smollm2 --task words/capital --method integrated --out runs/neurons
-        caploc neurons locate smollm2 --task words/capital --workers 2 --judged 0
 
     Writes:
         neurons.json: the neurons of each task, and how tasks overlap
@@ -105,7 +103,6 @@ def locate(
 
     tasks = list(dict.fromkeys(options.split_names(task)))
     said = study | {"model": model, "task": tasks, "allow_code": code.allow_code}
-    said |= {"workers": workers.parse()}
     method = build(NeuronStudy, said).attribution.method
     names = (Path(name).stem if is_pairs(name) else name for name in tasks)
     folder = out or default_folder("neurons", model, method, *names)

@@ -214,19 +214,6 @@ class WorkerGroup:
 
 
 @record(frozen=True)
-class ScoringGroup(WorkerGroup):
-    """Who scores neurons on examples."""
-
-    workers: Annotated[
-        str | None,
-        Option(
-            "Score in N processes of this machine, or `ray`: on a cluster; what erasing costs "
-            "(--judged) is measured in this one."
-        ),
-    ] = None
-
-
-@record(frozen=True)
 class PermissionGroup(WorkerGroup, CodeGroup):
     """What a finished run may be asked to do, which its folder alone cannot say."""
 

@@ -199,7 +199,7 @@ def enhance_tasks(session: NeuronSession, asked: Enhancing) -> dict[str, TuningR
     cache = Cache(session.folder / LEDGER)
     tasks = session.with_neurons(asked.tasks, "tune")
     question = {"recipe": asdict(asked.recipe), "texts": _texts(session, asked)}
-    question |= {"model": session.neurons.fingerprint, "dtype": session.neurons.dtype}
+    question |= {"model": session.model.fingerprint, "dtype": session.model.dtype}
 
     def recall(task: str, arm: dict[str, Any], tune: Callable[[], Any]) -> dict[str, Any]:
         found: dict[str, Any] = cache.recall(question | {"enhanced": task} | arm, tune)
@@ -216,7 +216,7 @@ def save_tuned(
     They are tuned once more at the rate that was best; plain transformers load the folder. Raises
     StoreFailed if the disk refuses.
     """
-    loaded = session.neurons
+    loaded = session.model
     for task, result in found.items():
         (fit,) = (arm.fit for arm in result.arms if arm.arm == LOCATED and arm.fit)
         once = replace(recipe, rates=(fit.rate,))
@@ -247,7 +247,7 @@ def _enhance_task(
 
     The task is judged by its own metric, and every task by its gold answers' probability.
     """
-    found, model, seed = session.found(task), session.neurons, asked.recipe.seed
+    found, model, seed = session.found(task), session.model, asked.recipe.seed
     arms = make_arms(
         found.located,
         model.grid,

@@ -20,17 +20,15 @@ from jaxtyping import Bool, Float64
 
 from caploc.designs import generator
 from caploc.engine.encoding import Span
-from caploc.errors import BadOption, StoreFailed
+from caploc.errors import BadOption
 from caploc.neurons.attribution import score_batch
 from caploc.neurons.cache import ArrayCache
 from caploc.neurons.engine import Batch, Batcher
-from caploc.neurons.model import Chosen, NeuronGrid, NeuronModel
+from caploc.neurons.model import Chosen, NeuronModel
 from caploc.neurons.options import Attribution, Rule
-from caploc.neurons.scoring import Scoring, ScoringWorkers
 from caploc.neurons.sets import Within, commonality_set, mean_rates, overlap_rates, within
 from caploc.progress import Progress, Silent
 from caploc.stats.threshold import Moments
-from caploc.workers.distributed import ModelIdentity
 
 Rows = Float64[np.ndarray, "examples neurons"]
 
@@ -72,14 +70,6 @@ def accumulate(
     for _, rows in score_examples(model, spans, asked, **how):
         total = total.added(rows)
     return total
-
-
-def prepare_scoring(
-    asked: Attribution, rule: Rule, model: NeuronModel, most_rows: int | None, memory: int | None
-) -> Scoring:
-    """Make what scores a worker's pieces, in batches of so many rows and bytes at most."""
-    batcher, empty = Batcher(model.model, most_rows, memory), rule.moments(model.grid.size)
-    return lambda spans: accumulate(model, spans, asked, empty, batcher=batcher)
 
 
 def score_cache(folder: Path) -> ArrayCache:
@@ -153,12 +143,9 @@ def cut_stretches(spans: Sequence[Span]) -> list[Sequence[Span]]:
 
 @dataclass(frozen=True)
 class Finder:
-    """Scores examples of one model and chooses among its neurons.
+    """Scores examples of one model and chooses among its neurons."""
 
-    Of a model whose weights workers have, all that is asked of it was scored before.
-    """
-
-    model: NeuronModel | ModelIdentity[NeuronGrid]
+    model: NeuronModel
     asked: Attribution
     rule: Rule
     cache: ArrayCache
@@ -203,13 +190,6 @@ class Finder:
             found += [total] if total.items in steps else []
         return found
 
-    def fill(self, workers: ScoringWorkers, stretches: Sequence[Sequence[Span]]) -> None:
-        """Have workers score those stretches that the cache lacks, and keep them there."""
-        passes = self.asked.passes(self.model.grid.layers)
-        lacking = [each for each in stretches if self.cache.find(self.question(each)) is None]
-        for number, figures in workers.score(lacking, passes, self.progress):
-            self.cache.keep(self.question(lacking[number]), figures)
-
     def question(self, spans: Sequence[Span]) -> dict[str, Any]:
         """Say what the figures of some examples depend on."""
         return {
@@ -224,8 +204,6 @@ class Finder:
         """Accumulate the figures of some examples, from the cache if they were scored before."""
 
         def score() -> Moments:
-            if not isinstance(self.model, NeuronModel):
-                raise StoreFailed(f"{self.cache.folder} lacks scores; run the same command again.")
             how = {"progress": self.progress, "what": task, "batcher": self.batcher}
             empty = self.rule.moments(self.model.grid.size)
             return accumulate(self.model, spans, self.asked, empty, **how)

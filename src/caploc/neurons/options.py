@@ -84,16 +84,6 @@ class Attribution:
         """How many times an example stands in one pass."""
         return self.steps if self.method == "integrated" else 1
 
-    def passes(self, layers: int) -> int:
-        """Count what an example costs, in forward passes of a model with so many layers.
-
-        A backward pass to activations costs as much as a forward pass. Of `integrated`'s passes
-        those for layer l leave out the l layers below it, and stop there on the way back: on
-        average a forward pass for both ways.
-        """
-        each = {"activation": 1, "gradient": 2}
-        return each.get(self.method, 1 + self.steps * layers)
-
 
 @record(frozen=True)
 class Rule:
@@ -177,8 +167,6 @@ class NeuronStudy:
             check_task_name(name, self.options)
         check_scorable(self.model)
         self.model.check()
-        if self.judged:
-            self.model.check_here("erases neurons; with --judged 0 none are")
         return self
 
 

@@ -10,7 +10,7 @@ rest to judging: no example is on both sides.
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -27,15 +27,12 @@ from caploc.neurons.engine import Batcher, Erasure, NeuronEngine
 from caploc.neurons.finding import (
     Finder,
     TaskNeurons,
-    cut_stretches,
     deal_subsets,
-    prepare_scoring,
     score_cache,
 )
-from caploc.neurons.model import NeuronGrid, NeuronModel, find_sites
+from caploc.neurons.model import NeuronModel, find_sites
 from caploc.neurons.options import NeuronStudy
 from caploc.neurons.result import LocatedFile
-from caploc.neurons.scoring import start_workers
 from caploc.options import TaskOptions
 from caploc.progress import Progress, Silent
 from caploc.store import Row, Store
@@ -43,7 +40,6 @@ from caploc.tasks.catalog import can_train
 from caploc.tasks.defects import one_of_each_question
 from caploc.tasks.harness import digest_data
 from caploc.tasks.task import Generate, LogLikelihood, Task
-from caploc.workers.distributed import ModelIdentity
 
 
 def read_located(folder: Path) -> LocatedFile:
@@ -58,8 +54,9 @@ def check_scorable(model: ModelOptions) -> None:
     """
     weights = model.weights()
     find_sites(weights.empty)
-    here = model.workers is None and weights.where.device.type == "cpu"
-    if model.quantize == "4bit" and (here or model.device == "cpu"):
+    if model.workers is not None:
+        raise BadOption("Neurons are found in one process; leave out --workers.")
+    if model.quantize == "4bit" and weights.where.device.type == "cpu":
         raise BadOption(
             "Weights of --quantize 4bit compute without gradients on a CPU, and scores of neurons "
             "need some; choose 8bit, or a GPU."
@@ -181,7 +178,6 @@ class NeuronSession:
     progress: Progress
     sources: dict[str, TaskSource]
     kept: dict[str, TaskNeurons] = field(default_factory=dict)
-    scored: ModelIdentity[NeuronGrid] | None = None  # whose neurons workers have scored
 
     @cached_property
     def meters(self) -> Meters[NeuronModel]:
@@ -194,14 +190,9 @@ class NeuronSession:
         return Meters(engine, self.store, intervention=Erasure())
 
     @property
-    def neurons(self) -> NeuronModel:
+    def model(self) -> NeuronModel:
         """The model, loaded and proved."""
         return self.meters.engine.loaded
-
-    @property
-    def model(self) -> NeuronModel | ModelIdentity[NeuronGrid]:
-        """The model whose neurons are found: its grid, and what tells it from others."""
-        return self.scored or self.neurons
 
     @cached_property
     def wording(self) -> RequestEncoder:
@@ -210,10 +201,8 @@ class NeuronSession:
 
     def check_same(self, own: str) -> None:
         """Refuse, by a UserError, a model that is not the one whose neurons were located."""
-        known = {self.scored.fingerprint} if self.scored else set()
-        if (self.folder / NEURONS).exists():
-            known.add(read_located(self.folder).model.fingerprint)
-        if known - {own}:
+        written = self.folder / NEURONS
+        if written.exists() and read_located(self.folder).model.fingerprint != own:
             raise UserError(
                 f"The model {self.study.model.name} has changed since neurons were located in "
                 f"{self.folder}; run `caploc neurons locate` into a new folder."
@@ -224,30 +213,15 @@ class NeuronSession:
 
     def finder(self) -> Finder:
         """Make what finds neurons."""
-        study, model, batcher = self.study, self.model, None
-        if isinstance(model, NeuronModel):
-            batcher = Batcher(model.model, study.model.batch_size)
-        cache = score_cache(self.folder)
-        return Finder(model, study.attribution, study.rule, cache, self.progress, batcher)
+        study, cache = self.study, score_cache(self.folder)
+        batcher = Batcher(self.model.model, study.model.batch_size)
+        return Finder(self.model, study.attribution, study.rule, cache, self.progress, batcher)
 
     def found(self, task: str) -> TaskNeurons:
-        if self.study.model.workers is not None and self.scored is None:
-            self.score_by_workers()
         if task not in self.kept:
             spans, study = self.spans(task), self.study
             self.kept[task] = self.finder().find(task, spans, study.subsets, least=study.least)
         return self.kept[task]
-
-    def score_by_workers(self) -> None:
-        """Have workers score every task's examples, and end."""
-        study = self.study
-        dealt = [deal_subsets(task, self.spans(task), study.subsets) for task in study.tasks]
-        stretches = [each for parts in dealt for part in parts for each in cut_stretches(part)]
-        prepare = partial(prepare_scoring, study.attribution, study.rule)
-        with start_workers(study.model, prepare) as workers:
-            self.check_same(workers.loaded.fingerprint)
-            self.scored = workers.loaded
-            self.finder().fill(workers, stretches)
 
     def with_neurons(self, tasks: Sequence[str], purpose: str) -> list[str]:
         """List those of some tasks (none: all) that have a neuron; raises UserError if none has."""
@@ -316,8 +290,7 @@ def read_study(folder: Path, allowed: Allowed | None = None) -> tuple[NeuronStud
             f"{folder} holds no run of `caploc neurons locate`; name the folder of one."
         )
     try:
-        # where a run's examples were scored says nothing of where to ask for more
-        study = restore(NeuronStudy, fields | {"model": fields["model"] | {"workers": None}})
+        study = restore(NeuronStudy, fields)
     except (KeyError, TypeError, ValueError) as error:
         raise UserError(
             f"The run in {folder} was written by another version of caploc ({error}); run `caploc "

@@ -7,11 +7,11 @@ from dataclasses import dataclass, field, replace
 from importlib.metadata import version
 from itertools import groupby
 from math import ceil
-from typing import Any, Generic, Self, TypeVar
+from typing import Any, Self
 
 import torch
 
-from caploc.components import Grid, Heads
+from caploc.components import Heads
 from caploc.engine.api import Answer, Ask
 from caploc.engine.batch import BatchEngine
 from caploc.engine.planning import SHARE
@@ -20,14 +20,13 @@ from caploc.models.loading import LoadedModel, load_model
 from caploc.models.placement import free_memory
 from caploc.tasks.task import Request, prompt_of
 
-Parts = TypeVar("Parts", bound=Grid[Any])
 ROWS = 200  # of a chunk at most: what a lost worker costs
 CHUNKS, FEWEST = 4, 8  # chunks for each worker, so that all end together, but no smaller ones
 LEAD = 200  # characters by which prompts with a common beginning are known; some fifty tokens
 
 
 @dataclass(frozen=True)
-class ModelIdentity(Generic[Parts]):
+class ModelIdentity:
     """What the driver, which holds no weights, knows of the model that a worker has loaded.
 
     `release` is the version of caploc that the worker runs.
@@ -37,11 +36,11 @@ class ModelIdentity(Generic[Parts]):
     fingerprint: str
     dtype: str
     device: str
-    grid: Parts
+    grid: Heads
     release: str
     uncovered: tuple[str, ...] = ()
 
-    def check_same(self, first: "ModelIdentity[Parts]") -> None:
+    def check_same(self, first: "ModelIdentity") -> None:
         """Refuse a worker whose answers would be another model's."""
         for what in ("fingerprint", "dtype", "grid", "release"):
             if getattr(self, what) != getattr(first, what):
@@ -62,41 +61,22 @@ class WorkerRecipe:
 
 
 @dataclass
-class ModelReplica(Generic[Parts]):
-    """A worker's model, which a subclass puts to some use."""
+class Replica:
+    """A worker's model, which answers asks."""
 
     recipe: WorkerRecipe
-    uncovered: tuple[str, ...] = field(init=False, default=())
+    engine: BatchEngine[LoadedModel] = field(init=False, repr=False)
 
-    def load(self) -> ModelIdentity[Parts]:
+    def load(self) -> ModelIdentity:
         """Load and prove the model; return which it is. Raises CaplocError if it is refused."""
         torch.set_num_threads(self.recipe.cpus)
         loaded, memory = load_model(**self.recipe.loading), None
         if loaded.device.type == "cpu":  # this worker's part of what all of them may use
             part = min(1.0, self.recipe.cpus / (os.cpu_count() or 1))
             memory = int(SHARE * part * free_memory(loaded.device))
-        grid = self.open(loaded, memory)
-        who = loaded.name, loaded.fingerprint, loaded.dtype, str(loaded.device)
-        return ModelIdentity(*who, grid, version("caploc"), self.uncovered)
-
-    def open(self, loaded: LoadedModel, memory: int | None) -> Parts:
-        """Make ready for work beside which `memory` bytes are free (None: to be measured).
-
-        Returns the parts that the work is about. Raises CaplocError if the model is refused.
-        """
-        raise NotImplementedError
-
-
-@dataclass
-class Replica(ModelReplica[Heads]):
-    """A worker's model, which answers asks."""
-
-    engine: BatchEngine[LoadedModel] = field(init=False, repr=False)
-
-    def open(self, loaded: LoadedModel, memory: int | None) -> Heads:
         self.engine = BatchEngine(loaded, self.recipe.batch_size, memory)
-        self.uncovered = loaded.uncovered
-        return loaded.grid
+        who = loaded.name, loaded.fingerprint, loaded.dtype, str(loaded.device)
+        return ModelIdentity(*who, loaded.grid, version("caploc"), loaded.uncovered)
 
     def answer(self, asks: Sequence[Ask]) -> list[Answer]:
         # Ray's arrays are read-only, which torch warns of.
@@ -153,7 +133,7 @@ class DistributedEngine:
         Raises UserError if a worker refuses the model; RunFailed if no worker comes up.
         """
         self.pool = pool
-        self.loaded: ModelIdentity[Heads] = pool.identify()
+        self.loaded: ModelIdentity = pool.identify()
 
     @property
     def grid(self) -> Heads:

@@ -234,14 +234,14 @@ class WorkerPool:
         options: Workers,
         recipe: WorkerRecipe,
         device: str = "auto",
-        replica: type[Any] = Replica,  # a `ModelReplica`
+        replica: type[Replica] = Replica,
     ) -> None:
         """Start the workers; refuse a cluster without room for a single one."""
         self.ray, self.owned = connect_ray(options)
         self.actors: dict[int, Any] = {}
         self.ready: list[int] = []  # those that have their model
         self.loading: dict[Any, int] = {}  # those that do not, by the reference to its coming
-        self.identity: ModelIdentity[Any] | None = None
+        self.identity: ModelIdentity | None = None
         try:
             nodes = [node["Resources"] for node in self.ray.nodes() if node["Alive"]]
             reserved = choose_reservation(options, device, nodes)
@@ -276,7 +276,7 @@ class WorkerPool:
         call = self.actors[number].load.options(max_task_retries=-1).remote()
         self.loading[call] = number
 
-    def identify(self) -> ModelIdentity[Any]:
+    def identify(self) -> ModelIdentity:
         """Wait for the first worker to have its model; return which it is."""
         try:
             while self.identity is None:
