@@ -73,7 +73,7 @@ def test_a_result_has_every_field(done):
     assert set(result["intact"]) == {"score", "stderr", "examples"}
     assert set(result["validation"]) == {
         "task", "controls", "held_out", "other_tasks", "members", "frontier",
-        "unconfirmed", "costly", "strongest", "text",
+        "unconfirmed", "costly", "strongest", "text", "action",
     }  # fmt: skip
     assert set(result["validation"]["held_out"]) == HELD_OUT_FIELDS
     empty = {"critical": [], "universal": [], "breaks": {}, "excluded": [], "notes": []}

@@ -11,6 +11,8 @@ from caploc.models.loading import LoadedModel
 from caploc.options import ZERO
 from caploc.result import (
     Frontier,
+    HeadAction,
+    Lost,
     Members,
     Strongest,
     TaskComparison,
@@ -130,6 +132,7 @@ def validate(session: Session, search: SearchResult) -> Checks:
             unconfirmed=[str(names[column]) for column in naming.unconfirmed],
             costly=[str(names[column]) for column in naming.costly],
             strongest=strongest,
+            action=show_action(session, lost, column),
             text=compare_text(session, naming.chosen),
             task=task.model_copy(update={"lost": lost}),
             controls=random,
@@ -152,6 +155,17 @@ def find_strongest(naming: Naming) -> int | None:
     pairs = zip(naming.chosen, members, strict=True)
     column, _ = min(pairs, key=lambda each: each[1].alone.effect or 0.0, default=(None, None))
     return column
+
+
+def show_action(session: Session, lost: Lost, column: int | None) -> HeadAction | None:
+    """Describe what a head does on the first lost example; None where there is none."""
+    from caploc.validation.action import describe_action  # loads the engine of this process
+
+    example = lost.samples[0].example if lost.samples else None
+    if example is None or column is None:
+        return None
+    component = session.grid.components[column]
+    return describe_action(session.meters.engine, session.task, example, component)
 
 
 def compare_text(session: Session, columns: Sequence[int]) -> TextChange | None:

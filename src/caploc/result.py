@@ -293,6 +293,30 @@ class Strongest(Record):
     other_tasks: list[TaskComparison] = []
 
 
+class AttendedToken(Record):
+    """An earlier token, its place in the prompt, and the share of a head's attention it has."""
+
+    token: str
+    place: Count
+    share: Number
+
+
+class HeadAction(Record):
+    """What a head does on one example at the prompt's last token: to look at, no claim.
+
+    `promotes` are the words to whose logits its output adds most directly; among all `of`, `rank`
+    is that of `following`, the next word of the intact model.
+    """
+
+    head: ComponentName
+    prompt: str
+    attends: list[AttendedToken]
+    promotes: list[str]
+    following: str
+    rank: Count
+    of: Count
+
+
 class TextChange(Record):
     """How far the model's next words on ordinary text are from the intact model's.
 
@@ -310,12 +334,13 @@ class Validation(Record):
 
     `unconfirmed` heads were found by the search, and the check did not confirm them. `costly` heads
     were confirmed, and are not named since `strongest` does most of what they do together and
-    breaks no other task.
+    breaks no other task. `action` is that of the strongest head on a lost example.
     """
 
     unconfirmed: list[ComponentName] = []
     costly: list[ComponentName] = []
     strongest: Strongest | None = None
+    action: HeadAction | None = None
     text: TextChange | None = None
     task: TaskComparison
     controls: Controls | None = None

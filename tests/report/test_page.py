@@ -41,6 +41,24 @@ def test_the_verdict_and_its_table_come_first(tmp_path, sure, read_page):
     assert places[-1] < folded and len(page.having("details")) >= 2
 
 
+ACTION = {
+    "head": "L0H1", "prompt": "1+1=2\n47+38=", "of": 258, "rank": 3, "following": "8",
+    "attends": [{"token": "47", "place": 4, "share": 0.62},
+                {"token": "\n", "place": 3, "share": 0.2}],
+    "promotes": ["9", "7", "8", HOSTILE, "x"],
+}  # fmt: skip
+
+
+def test_what_the_strongest_head_does_stands_below_what_was_lost(tmp_path, sure, read_page):
+    sure["validation"]["action"] = ACTION
+    page = read_page(write_report(tmp_path, shaped(sure)))
+    place = page.text.index("What L0H1 does there")
+    assert page.text.index("What was lost") < place < page.text.index("Where the heads are")
+    for wanted in ("47 token 5 62 %", "↵ token 4 20 %", ", is number 3 of 258."):
+        assert wanted in " ".join(page.text[place:].split()), wanted
+    assert len(page.having("script")) == 1
+
+
 def test_a_page_without_heads_shows_intact_scores_and_no_loss(tmp_path, result, read_page):
     result["top"] = []
     page = read_page(write_report(tmp_path, shaped(result)))

@@ -124,8 +124,9 @@ def test_two_nodes_give_the_result_of_one_process(cluster, tmp_path):
     for result in (single, double):
         for field in ("seconds", "forward_tokens"):
             assert result["cost"].pop(field) > 0
-    # ordinary text is read by the model itself, which workers have
-    assert single["validation"].pop("text") and double["validation"].pop("text") is None
+    # ordinary text, and what a head does on it, are read by the model itself, which workers have
+    for field in ("text", "action"):
+        assert single["validation"].pop(field) and double["validation"].pop(field) is None
     assert double == single
     assert outcomes(tmp_path / "double") == outcomes(tmp_path / "single")
     # the rows of a run on a cluster are those that a run without workers goes on from
@@ -279,7 +280,8 @@ def test_studies_survive_a_node_and_find_what_each_finds_in_one_process(losing, 
         for result in (found, same):
             for field in ("seconds", "forward_tokens"):
                 assert result["cost"].pop(field) > 0
-            result["validation"].pop("text")  # which only the model's own process reads
+            for field in ("text", "action"):  # which only the model's own process reads
+                result["validation"].pop(field)
         assert found == same
     assert outcomes(tmp_path / "many") == outcomes(tmp_path / "alone")
 

@@ -1,0 +1,121 @@
+"""A head's pattern is its model's own, and what it promotes is that of a computation by hand."""
+
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+sys.path.append(str(Path(__file__).parents[1] / "engine"))  # for `import alone`
+from alone import around
+from tiny import FAMILIES, random_tokens, tiny
+
+from caploc.components import Head
+from caploc.errors import BadOption, UnknownName
+from caploc.models.attention import LONGEST, of_head, pattern, promoted_words
+from caploc.models.loading import load_model
+from worlds import DEMO
+
+TOKENS = random_tokens(1, 9)[0].tolist()
+# Made with other attention, they cannot change it: two then let a token see what follows.
+BLIND = frozenset({"falcon, one key-value head", "falcon, grouped", "falcon, alibi"})
+
+
+@pytest.fixture(scope="module")
+def demo():
+    return load_model(DEMO, device="cpu")
+
+
+def test_every_head_has_its_own_pattern_though_pairs_share_keys(demo):
+    tokens = demo.tokenizer.encode("47+38=85")
+    before = demo.model.config._attn_implementation
+    demo.model.set_attn_implementation("eager")
+    with torch.inference_mode():
+        truth = demo.model(torch.tensor([tokens]), output_attentions=True).attentions
+    demo.model.set_attn_implementation(before)
+    seen = []
+    for head in (Head(0, 0), Head(0, 1), Head(2, 7), Head(5, 15)):
+        seen.append(pattern(demo, tokens, head))
+        assert torch.equal(seen[-1], truth[head.layer][0, head.index])
+    assert not torch.allclose(seen[0], seen[1])
+
+
+def test_the_model_is_as_before_even_after_a_failure(demo):
+    before = demo.model.config._attn_implementation
+    ids = torch.tensor([[0, 21, 24]])
+    logits = demo.model(ids).logits
+    pattern(demo, [0, 21, 24], Head(1, 1))
+    with pytest.raises(IndexError):
+        pattern(demo, [10**6], Head(1, 1))
+    assert demo.model.config._attn_implementation == before
+    assert torch.equal(demo.model(ids).logits, logits)
+
+
+def test_what_cannot_be_shown_gets_a_sentence(demo):
+    with pytest.raises(BadOption, match=rf"1 to {LONGEST} tokens; this one has {LONGEST + 1}"):
+        pattern(demo, [5] * (LONGEST + 1), Head(0, 0))
+    with pytest.raises(UnknownName, match="layer 0 has heads H0 to H15"):
+        pattern(demo, [5], Head(0, 16))
+    with pytest.raises(BadOption, match="hands no attention weights of layer 1 out"):
+        of_head(demo, None, Head(1, 0), 3)
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_a_pattern_looks_back_in_every_family(name):
+    loaded = around(tiny(name))
+    head = loaded.grid.component(0)
+    if name in BLIND:
+        with pytest.raises(BadOption, match="computes something else"):
+            pattern(loaded, TOKENS, head)
+        return
+    found = pattern(loaded, TOKENS, head)
+    # some families have a sink beside the tokens, so that rows may sum to less than one
+    assert bool((found.sum(dim=1) <= 1 + 1e-5).all()) and bool((found >= 0).all())
+    assert torch.equal(found.triu(1), torch.zeros_like(found))
+
+
+@torch.inference_mode()
+def by_hand(model, head):
+    """A llama's head from its weights: attention to values, output projection, norm, unembedding.
+
+    Without the norm's scale, which is the same for all words.
+    """
+    weights = pattern(around(model), TOKENS, head)[-1]
+    hidden = model(torch.tensor([TOKENS]), output_hidden_states=True).hidden_states[head.layer][0]
+    layer = model.model.layers[head.layer]
+    value_head = head.index // 2  # two heads read the same keys and values
+    values = layer.self_attn.v_proj(layer.input_layernorm(hidden)).unflatten(-1, (2, 8))
+    mixed = weights @ values[:, value_head]
+    columns = slice(8 * head.index, 8 * head.index + 8)
+    written = layer.self_attn.o_proj.weight[:, columns] @ mixed
+    return model.lm_head(model.model.norm.weight * written)
+
+
+@pytest.mark.parametrize("head", [Head(0, 1), Head(1, 2)], ids=str)
+def test_they_are_those_of_the_weights(head):
+    model = tiny("llama")
+    promoted, logits = promoted_words(around(model), TOKENS, head)
+    truth = by_hand(model, head)
+    assert torch.allclose(promoted / promoted.norm(), truth / truth.norm(), atol=1e-5)
+    with torch.inference_mode():
+        assert torch.equal(logits, model(torch.tensor([TOKENS])).logits[0, -1])
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_heads_of_a_layer_differ_in_every_family(name):
+    loaded = around(tiny(name))
+    heads = [
+        each for each in loaded.grid.components if each.layer == loaded.grid.component(0).layer
+    ]
+    one, other = (promoted_words(loaded, TOKENS, head)[0] for head in heads[:2])
+    assert bool(torch.isfinite(one).all()) and not torch.allclose(one, other)
+
+
+def test_logits_that_are_made_otherwise_are_refused():
+    model = tiny("llama")
+    last = model.model.norm.register_forward_hook(
+        lambda module, args, output: -output if output.shape[1] > 1 else output
+    )
+    with pytest.raises(BadOption, match="in another way"):
+        promoted_words(around(model), TOKENS, Head(0, 1))
+    last.remove()
