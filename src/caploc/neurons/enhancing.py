@@ -1,7 +1,7 @@
 """Does tuning the located neurons help, more than tuning as many others?
 
 Every arm is tuned on the same lessons, evaluated as a plain model, and undone. The paper compares
-located neurons with random ones.
+located neurons with random ones; the other arms are ours.
 """
 
 from collections import defaultdict
@@ -91,7 +91,7 @@ def enhance(  # noqa: PLR0913  (a study's parts, each of which a caller has at h
     lessons, rates = make_lessons(spans, recipe), dict[str, float]()
 
     def tune(arm: TuningArm) -> dict[str, Any]:
-        with arm.open(loaded.model) as tunable:
+        with arm.open(loaded.model, recipe.seed) as tunable:
             tried = replace(recipe, rates=(rates[arm.name],)) if arm.name in rates else recipe
             how = lessons, tried, progress, f"tuning {arm.label}"
             fit = find_best_rate(loaded.model, tunable, *how) if arm.tunes else None
@@ -104,7 +104,7 @@ def enhance(  # noqa: PLR0913  (a study's parts, each of which a caller has at h
         found = recall(arm.question(), partial(tune, arm)) if arm.tunes else {"fit": None}
         measured = _read(found) if arm.tunes else before
         after[arm.name].append(measured)
-        neurons = None if arm.chosen is None else int(arm.chosen.sum())
+        neurons = None if arm.chosen is None or arm.name == "lora" else int(arm.chosen.sum())
         fit = found["fit"] and restore(TuningFit, found["fit"])
         if fit:
             rates.setdefault(arm.name, fit.rate)

@@ -38,7 +38,10 @@ TUNED = {
     "none": "nothing is tuned",
     LOCATED: "the located neurons",
     RANDOM: "as many random neurons in each layer as are located there, drawn several times",
+    "lora": "low-rank adapters with as many parameters as the located neurons",
+    "full": "all weights of the model",
 }
+USUAL = tuple(name for name in TUNED if name != "full")  # whose memory grows with the model
 
 Share = Annotated[float, Gt(0), Le(1)]
 Sigma = Annotated[float, Gt(0), Field(allow_inf_nan=False)]
@@ -192,7 +195,7 @@ class TuningRecipe:
     """How every arm is tuned.
 
     Each of `rates` is tried with `steps` batches of `batch_size` examples. `seed` fixes the split,
-    and the batches.
+    the batches and the random start of adapters.
     """
 
     panel: ClassVar[str] = "Tuning"
@@ -220,7 +223,7 @@ class Enhancing:
         tuple[Annotated[str, one_of(TUNED, "arm")], ...],
         MinLen(1),
         Option(f"Of {', '.join(TUNED)}", "arm"),
-    ] = tuple(TUNED)
+    ] = USUAL
     draws: Draws = DRAWS
     limit: Judged = 60
     tasks: OfRun = ()

@@ -27,7 +27,13 @@ from caploc.neurons.engine import Batch, Batcher, gold_logprobs, gold_means
 from caploc.neurons.model import Chosen
 from caploc.neurons.options import RANDOM, TUNED, TuningRecipe
 from caploc.neurons.result import TuningFit
-from caploc.neurons.weights import Tunable, check_chosen, tune_neurons
+from caploc.neurons.weights import (
+    Tunable,
+    check_chosen,
+    tune_adapters,
+    tune_everything,
+    tune_neurons,
+)
 from caploc.progress import Progress, Silent
 from caploc.stats.chance import FEWEST, random_sets
 
@@ -201,7 +207,8 @@ def validation_loss(model: PreTrainedModel, lessons: Lessons) -> float:
 class TuningArm:
     """One thing to tune: `name` is of `TUNED`, `draw` counts the sets of a random arm from 0.
 
-    `chosen` are the neurons tuned; None for the arm "none".
+    `chosen` are the neurons tuned or, of adapters, those whose number of parameters they match;
+    None for the arms "none" and "full".
     """
 
     name: str
@@ -221,9 +228,13 @@ class TuningArm:
         columns = None if self.chosen is None else np.flatnonzero(self.chosen).tolist()
         return {"arm": self.name, "draw": self.draw, "neurons": digest({"columns": columns})}
 
-    def open(self, model: PreTrainedModel) -> Tunable:
+    def open(self, model: PreTrainedModel, seed: int) -> Tunable:
         """Open what the arm may tune, to be used with `with`."""
-        return Tunable([]) if self.chosen is None else tune_neurons(model, self.chosen)
+        if self.chosen is None:
+            return tune_everything(model) if self.name == "full" else Tunable([])
+        if self.name == "lora":
+            return tune_adapters(model, self.chosen, seed)
+        return tune_neurons(model, self.chosen)
 
 
 def make_arms(
@@ -248,5 +259,5 @@ def make_arms(
             drawn = random_sets(located, grid, draws, seed=seed)
             found += [TuningArm(name, each, number) for number, each in enumerate(drawn)]
         else:
-            found.append(TuningArm(name, None if name == "none" else located))
+            found.append(TuningArm(name, None if name in ("none", "full") else located))
     return found

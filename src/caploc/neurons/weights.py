@@ -1,4 +1,4 @@
-"""Which weights are a neuron's, and tuning them alone.
+"""Which weights are a neuron's, and what may be tuned of a model: neurons, adapters, all of it.
 
 A feed-forward block reads hidden states by one or two input projections and writes them back by an
 output projection. Neuron i is row i of every input projection (with its bias) and column i of the
@@ -9,8 +9,9 @@ thousandth of a weight would round to nothing. After each step the weights are m
 every arm is trained as the plain model that it is judged as.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -25,26 +26,39 @@ from caploc.models.projections import input_width, module_name, text_config
 from caploc.models.proof import reads_first
 from caploc.neurons.model import Chosen, find_sites, list_projections
 
+GOLDEN = (5**0.5 - 1) / 2
+
 
 @dataclass
 class TunedWeight:
-    """Entries of a weight, and the float32 change that is added to them, none at first.
+    """Entries of a weight, and the float32 parameters that they are made of.
 
-    `index` says which entries, as it would stand in brackets.
+    `index` says which entries, as it would stand in brackets. `build` makes them of their own
+    values and the parameters.
     """
 
     weight: nn.Parameter
     index: Any
+    parameters: Sequence[nn.Parameter]
+    build: Callable[..., Tensor]
 
     def __post_init__(self) -> None:
         self.original = self.weight.detach()[self.index].clone()
-        self.change = nn.Parameter(torch.zeros_like(self.original, dtype=torch.float32))
 
+    @classmethod
+    def moved(cls, weight: nn.Parameter, index: Any) -> "TunedWeight":
+        """Add a change to entries, none at first."""
+        change = torch.zeros_like(weight.detach()[index], dtype=torch.float32)
+        return cls(weight, index, [nn.Parameter(change)], torch.add)
+
+    def made(self) -> Tensor:
+        return self.build(self.original.float(), *self.parameters)
+
+    @torch.enable_grad()
     def carry(self, weight: Tensor) -> None:
-        """Carry the weight's gradient on to the change."""
+        """Carry the weight's gradient on to the parameters."""
         assert weight.grad is not None
-        gradient = weight.grad[self.index].float()
-        self.change.grad = gradient if self.change.grad is None else self.change.grad + gradient
+        self.made().backward(weight.grad[self.index].float())
         weight.grad = None
 
     @torch.no_grad()
@@ -57,7 +71,7 @@ class Tunable:
 
     def __init__(self, weights: Sequence[TunedWeight]) -> None:
         self.weights = weights
-        self.parameters = [each.change for each in weights]
+        self.parameters = [parameter for each in weights for parameter in each.parameters]
         self.required = [each.weight.requires_grad for each in weights]
         self.handles: list[RemovableHandle] = []
 
@@ -82,7 +96,7 @@ class Tunable:
         for parameter, value in zip(self.parameters, values or self.parameters, strict=True):
             parameter.copy_(value)
         for each in self.weights:
-            each.write(each.original.float() + each.change)
+            each.write(each.made())
 
 
 def tune_neurons(model: PreTrainedModel, chosen: Chosen) -> Tunable:
@@ -99,12 +113,63 @@ def tune_neurons(model: PreTrainedModel, chosen: Chosen) -> Tunable:
             continue
         for each in input_projections(model, output):
             by_row = (slice(None), places) if isinstance(each, Conv1D) else (places,)
-            found.append(TunedWeight(each.weight, by_row))
+            found.append(TunedWeight.moved(each.weight, by_row))
             if each.bias is not None:
-                found.append(TunedWeight(each.bias, (places,)))
+                found.append(TunedWeight.moved(each.bias, (places,)))
         by_column = (places,) if isinstance(output, Conv1D) else (slice(None), places)
-        found.append(TunedWeight(output.weight, by_column))
+        found.append(TunedWeight.moved(output.weight, by_column))
     return Tunable(found)
+
+
+def tune_adapters(model: PreTrainedModel, chosen: Chosen, seed: int) -> Tunable:
+    """Open low-rank adapters of feed-forward projections, with as many parameters as neurons have.
+
+    An adapter (LoRA, Hu et al. 2021) adds `up @ down`: `down` begins at random, `up` at zero, so
+    that a new one changes nothing. Raises as `tune_neurons`.
+    """
+    wanted = sum(each.numel() for each in tune_neurons(model, chosen).parameters)
+    projections = [
+        each
+        for _, output in list_outputs(model)
+        for each in (*input_projections(model, output), output)
+    ]
+    generator = torch.Generator().manual_seed(seed)
+    found = []
+    shapes = [reads_first(each).shape for each in projections]
+    ranks = choose_ranks([sum(shape) for shape in shapes], wanted)
+    for each, (reads, writes), rank in zip(projections, shapes, ranks, strict=True):
+        if rank:
+            down = nn.init.kaiming_uniform_(torch.empty(rank, reads), 5**0.5, generator=generator)
+            parts = [
+                nn.Parameter(part.to(each.weight.device))
+                for part in (down, torch.zeros(writes, rank))
+            ]
+            build = partial(add_adapter, transposed=isinstance(each, Conv1D))
+            found.append(TunedWeight(each.weight, ..., parts, build))
+    return Tunable(found)
+
+
+def add_adapter(own: Tensor, down: Tensor, up: Tensor, *, transposed: bool) -> Tensor:
+    """Add an adapter to the weight of a linear layer, or of one that has it transposed."""
+    change = up @ down
+    return own + (change.T if transposed else change)
+
+
+def tune_everything(model: PreTrainedModel) -> Tunable:
+    """Open every weight of a model."""
+    return Tunable(
+        [
+            # copied: in float32 it would be the weight itself
+            TunedWeight(
+                each,
+                ...,
+                [nn.Parameter(each.detach().to(torch.float32, copy=True))],
+                lambda _, copy: copy,
+            )
+            for each in model.parameters()
+            if each.is_floating_point()
+        ]
+    )
 
 
 def check_chosen(chosen: Chosen, neurons: int) -> None:
@@ -147,4 +212,23 @@ def input_projections(model: PreTrainedModel, output: Any) -> list[Any]:
             f"Beside {name} there is no projection from {hidden} values to its {width} neurons, so "
             "that they cannot be tuned; choose a model whose blocks have one."
         )
+    return found
+
+
+def choose_ranks(costs: Sequence[int], wanted: int) -> list[int]:
+    """Choose whole ranks, at most one apart, whose costs add up to about `wanted`; not all are 0.
+
+    An adapter of rank r costs `r (reads + writes)` parameters, and those of rank 1 everywhere may
+    already be more than a few neurons have; higher ranks are spread over the layers.
+    """
+    base = wanted // sum(costs)
+    left = wanted - base * sum(costs)
+    found = [base] * len(costs)
+    # multiples of the golden ratio, modulo 1, visit the projections evenly spread
+    for place in sorted(range(len(costs)), key=lambda place: place * GOLDEN % 1):
+        if abs(left - costs[place]) < left:
+            found[place] += 1
+            left -= costs[place]
+    if not any(found):
+        found[costs.index(min(costs))] = 1
     return found

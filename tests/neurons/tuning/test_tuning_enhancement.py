@@ -91,7 +91,7 @@ def figures(demo, spans_of):
     """An enhancement, and the outcomes it was given: before, then arm by arm but for "none"."""
     draws = {"addition": data.addition, "recall": data.recall}
     watched = Watched({name: spans_of(draw, "test", 20) for name, draw in draws.items()})
-    names = ["none", "located", "random"]
+    names = ["none", "located", "random", "lora", "full"]
     with damaged(demo, neurons(demo.grid, 100, seed=1)):
         found = enhance(
             demo,
@@ -103,13 +103,15 @@ def figures(demo, spans_of):
     return found, watched.seen
 
 
-def test_arms_tell_what_they_tuned(figures):
+def test_arms_tell_what_they_tuned(demo, figures):
     found, _ = figures
-    none, own, *random = found.arms
+    none, own, *random, adapters, full = found.arms
     assert [tuned.arm for tuned in random] == ["random"] * 5
     assert [tuned.draw for tuned in random] == [0, 1, 2, 3, 4]
     assert none.fit is None and none.neurons is None
     assert own.fit.parameters == 14 * 3 * 128 and own.neurons == 14
+    assert abs(adapters.fit.parameters - own.fit.parameters) <= 256 and adapters.neurons is None
+    assert full.fit.parameters == sum(each.numel() for each in demo.model.parameters())
     assert found.trained_on == 32 and found.held_out == 8
 
 

@@ -21,7 +21,7 @@ from caploc.neurons.training import (
     train_once,
     validation_loss,
 )
-from caploc.neurons.weights import tune_neurons
+from caploc.neurons.weights import tune_everything, tune_neurons
 from caploc.progress import Silent
 
 RECIPE = TuningRecipe(steps=12, batch_size=4, rates=(1e-3, 1e-2, 1e-1), seed=1)
@@ -61,7 +61,7 @@ def test_steps_are_adams_at_a_rate_that_is_warmed_up_with_clipped_gradients(unch
             assert torch.allclose(own, plain, atol=1e-4)
 
 
-def outcomes_of_training(recipe, most=99, error=torch.OutOfMemoryError):
+def outcomes_of_training(recipe, most=99, whole=False, error=torch.OutOfMemoryError):
     """Weights after training, and the rows of each pass; more than `most` rows do not fit."""
     model, chosen, lessons = prepared(recipe)
     sizes, inner = [], training.gold_logprobs
@@ -76,15 +76,16 @@ def outcomes_of_training(recipe, most=99, error=torch.OutOfMemoryError):
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(training, "gold_logprobs", limited)
-        with tune_neurons(model, chosen) as tunable:
+        with tune_everything(model) if whole else tune_neurons(model, chosen) as tunable:
             loss = train_once(model, tunable, lessons, 0.01, recipe, Silent())
             return [each.detach().clone() for each in tunable.parameters], sizes, loss
 
 
+@pytest.mark.parametrize("whole", [False, True], ids=["rows", "full"])
 @pytest.mark.parametrize("most", [1, 3])
-def test_a_batch_that_does_not_fit_is_learnt_from_in_parts_with_the_same_gradients(most):
-    plain, sizes, loss = outcomes_of_training(RECIPE)
-    parts, smaller, again = outcomes_of_training(RECIPE, most)
+def test_a_batch_that_does_not_fit_is_learnt_from_in_parts_with_the_same_gradients(whole, most):
+    plain, sizes, loss = outcomes_of_training(RECIPE, whole=whole)
+    parts, smaller, again = outcomes_of_training(RECIPE, most, whole)
     assert set(sizes) == {4} and smaller[0] == 4 and max(smaller[3:]) <= most
     assert again == pytest.approx(loss, rel=1e-4)
     for one, other in zip(plain, parts, strict=True):

@@ -13,7 +13,7 @@ from caploc.errors import BadOption, ModelRefused, UnknownName
 from caploc.neurons.model import find_sites
 from caploc.neurons.options import RANDOM, TUNED, TuningRecipe
 from caploc.neurons.training import find_best_rate, make_arms, make_lessons
-from caploc.neurons.weights import tune_neurons
+from caploc.neurons.weights import tune_adapters, tune_everything, tune_neurons
 from worlds import DEMO
 
 # Beside which input projections a family's output projection stands, written down by hand:
@@ -100,15 +100,41 @@ def test_optimizer_state_is_as_large_as_the_selection():
             assert sum(value.numel() for value in states if value.ndim) == count * 3 * 128 * 2
 
 
-def test_half_precision_keeps_small_steps(unchanged):
+def test_full_tuning_is_plain_training_of_all_weights(unchanged):
+    model = unchanged(tiny("llama"))
+    plain = copy.deepcopy(model).requires_grad_(True)
+    optimize(plain, list(plain.parameters()), steps=5)
+    with tune_everything(model) as whole:
+        optimize(model, whole.parameters, whole.settle, steps=5)
+        for name, value in plain.state_dict().items():
+            assert torch.equal(value, model.state_dict()[name]), name
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_half_precision_keeps_small_steps(whole, unchanged):
     model = unchanged(tiny("llama", torch.bfloat16))
-    with tune_neurons(model, some_neurons(model)) as tunable:
+    with tune_everything(model) if whole else tune_neurons(model, some_neurons(model)) as tunable:
         before = [each.detach().clone() for each in tunable.parameters]
         optimize(model, tunable.parameters, tunable.settle, rate=1e-6, steps=3)
         # a step of 1e-6 is lost in bfloat16 weights of about 0.3
         moved = zip(before, tunable.parameters, strict=True)
         assert max(float((new.detach() - old).abs().max()) for old, new in moved) > 1e-6
         assert all(each.dtype == torch.bfloat16 for each in model.parameters())
+
+
+@pytest.mark.parametrize("family", KINDS)
+def test_adapters_have_the_neurons_parameters_and_their_ranks(family, unchanged):
+    model = unchanged(tiny(family))
+    chosen = some_neurons(model, 12)
+    wanted = sum(each.numel() for each in tune_neurons(model, chosen).parameters)
+    with tune_adapters(model, chosen, 0) as tunable:
+        count = sum(each.numel() for each in tunable.parameters)
+        assert abs(count - wanted) <= max(sum(each.weight.shape) for each in tunable.weights) / 2
+        random = torch.Generator().manual_seed(0)
+        tunable.settle([torch.randn(each.shape, generator=random) for each in tunable.parameters])
+        for each in tunable.weights:
+            rank = int(torch.linalg.matrix_rank(each.weight - each.original, rtol=1e-4))
+            assert rank == len(each.parameters[0])
 
 
 def test_every_arm_is_planned_and_has_as_many_neurons_as_located():
@@ -141,7 +167,7 @@ def test_every_arm_changes_the_model_and_leaves_it_as_it_was(family, unchanged):
     model = unchanged(tiny(family))
     lessons, intact = make_lessons(random_spans(20), RECIPE), logits(model)
     for arm in make_arms(some_neurons(model), find_sites(model)[1]):
-        with arm.open(model) as tunable:
+        with arm.open(model, 0) as tunable:
             tunable.settle()
             assert torch.equal(logits(model), intact), arm.name
             if arm.tunes:
@@ -149,9 +175,10 @@ def test_every_arm_changes_the_model_and_leaves_it_as_it_was(family, unchanged):
                 assert float((logits(model) - intact).abs().max()) > 1e-3, arm.name
 
 
-def test_an_interrupted_arm_leaves_the_model_as_it_was(unchanged):
+@pytest.mark.parametrize("name", ["located", "full", "lora"])
+def test_an_interrupted_arm_leaves_the_model_as_it_was(name, unchanged):
     model = unchanged(tiny("gpt2"))
-    (arm,) = make_arms(some_neurons(model), find_sites(model)[1], names=["located"])
+    (arm,) = make_arms(some_neurons(model), find_sites(model)[1], names=[name])
 
     class Impatient:
         def start(self, what, rows):
@@ -160,7 +187,7 @@ def test_an_interrupted_arm_leaves_the_model_as_it_was(unchanged):
         def advance(self, rows, tokens):
             raise KeyboardInterrupt
 
-    with pytest.raises(KeyboardInterrupt), arm.open(model) as tunable:
+    with pytest.raises(KeyboardInterrupt), arm.open(model, 0) as tunable:
         lessons = make_lessons(random_spans(20), RECIPE)
         find_best_rate(model, tunable, lessons, RECIPE, progress=Impatient())
 
