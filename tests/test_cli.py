@@ -112,6 +112,7 @@ def typed(monkeypatch, capsys, tmp_path):
         ),
         (["export", DEMO, "--heads", "L0H1", "--to", "/etc"], "/etc exists and is not empty"),
         (["doctor", "/nowhere"], "holds no rows.sqlite"),
+        ([*LOCATE, "--method", "css", "--estimator", "ridge"], "There is no estimator 'ridge'."),
         ([*LOCATE, "--budget", "50"], "--budget 50 is too small: 252 rows or more"),
         ([*LOCATE, "--method", "one-shot", "--budget", "95"], "one-shot needs 96 rows or more."),
         ([*LOCATE, "--rate", ".1"], "--rate is for --method css, csb; got --method scan,"),

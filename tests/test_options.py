@@ -19,6 +19,7 @@ WRONG = [
     (Settings, {"seed": -1}, "--seed must be greater than or equal to 0; got -1."),
     (Settings, {"price": 0.0}, "--price must be greater than 0; got 0.0."),
     (Settings, {"goal": "all"}, "There is no --goal 'all'. Known: heads, set, specific."),
+    (Settings, {"estimator": "laso"}, "There is no estimator 'laso'. Did you mean 'lasso'?"),
     (Settings, {"mask_counts": ()}, "--mask-counts must have at least 1 item"),
     (
         Settings,

@@ -29,6 +29,7 @@ from pydantic_core import ErrorDetails
 
 from caploc.errors import BadData, BadOption, CaplocError, describe_fault, unknown
 from caploc.naming import at_home, is_file, placed
+from caploc.registries import ESTIMATORS
 
 Record = TypeVar("Record")
 
@@ -301,8 +302,8 @@ class Settings:
     """What a search may be told. Each uses what it needs.
 
     `budget` is the most rows of the default search (None: what its stages usually take).
-    `mask_counts` and `rates` (None: those of the paper) span the settings that a search for the
-    best of them tries.
+    `estimator` is for masks drawn beforehand (None: the method's own). `mask_counts` and `rates`
+    (None: those of the paper) span the settings that a search for the best of them tries.
     """
 
     panel: ClassVar[str] = "Search"
@@ -347,6 +348,14 @@ class Settings:
             "Rows of the search with heads knocked out, at most; if absent, what suits the method.",
             basic=True,
         ),
+    ] = None
+    estimator: Annotated[
+        str | None,
+        Option(
+            "For css, csb, one-shot: lasso, paired.",
+            methods=("css", "csb", "one-shot"),
+        ),
+        one_of(ESTIMATORS, "estimator"),
     ] = None
     mask_counts: Annotated[
         tuple[Annotated[int, Ge(1), Le(MOST_MASKS)], ...],

@@ -1,4 +1,4 @@
-"""What goes by name: search methods and engines. Every other place reads these two.
+"""What goes by name: search methods, estimators, engines. Every other place reads these three.
 
 Names are known at once, and a module is imported when one of its names is asked for, so that help
 and mistakes need none of them.
@@ -29,6 +29,9 @@ METHODS = Registry(  # each a `Method`
         "one-shot": "caploc.search:ONE_SHOT",
         "greedy": "caploc.search:GREEDY",
     }
+)
+ESTIMATORS = Registry(  # each an `Estimator`
+    {"lasso": "caploc.recovery:fit_paper_lasso", "paired": "caploc.recovery:fit_paired"}
 )
 PACKED, VLLM, PLAIN = "packed", "vllm", "plain"
 # An engine to ask for, and who answers: what one refuses goes to the next.

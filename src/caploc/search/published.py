@@ -19,6 +19,7 @@ from caploc.components import Masks
 from caploc.errors import BadOption
 from caploc.recovery import fit_paired, fit_paper_lasso
 from caploc.recovery.estimate import Estimate, Estimator, Measurements
+from caploc.registries import ESTIMATORS
 from caploc.result import number
 from caploc.search.plan import Found, Plan, Problem, Search, intact_plan
 
@@ -34,10 +35,10 @@ Losses = Float[np.ndarray, " examples"]
 
 
 def random_masks(problem: Problem, draw: Draw) -> Search:
-    """Draw random masks and fit the Lasso, as published; `draw` is of `designs`."""
+    """Draw random masks and fit them, by the Lasso as published; `draw` is of `designs`."""
     settings = problem.settings
     masks = draw_masks(problem, draw, settings.masks, settings.rate)
-    return crossed(problem, masks, fit_paper_lasso)
+    return crossed(problem, masks, ESTIMATORS[settings.estimator or "lasso"])
 
 
 def draw_masks(problem: Problem, draw: Draw, count: int, rate: float) -> Masks:
@@ -52,7 +53,7 @@ def draw_masks(problem: Problem, draw: Draw, count: int, rate: float) -> Masks:
 def one_shot(problem: Problem) -> Search:
     """Knock out every head alone, once."""
     masks = problem.over_all(designs.singles(len(problem.eligible)))
-    return crossed(problem, masks, fit_paired)
+    return crossed(problem, masks, ESTIMATORS[problem.settings.estimator or "paired"])
 
 
 def crossed(problem: Problem, masks: Masks, fit: Estimator) -> Search:
