@@ -363,6 +363,8 @@ def make_comparable(value: Any) -> Any:
         return value
     if isinstance(value, partial):
         return [make_comparable(part) for part in (value.func, value.args, value.keywords)]
+    if hasattr(value, "definition"):
+        return value.definition()
     try:
         file = getsourcefile(value)
     except TypeError:  # a built-in, or an object with `__call__`
