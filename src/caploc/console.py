@@ -18,7 +18,7 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn
 from rich.table import Table
 
 from caploc.errors import HungUp, Stopped, Terminated
-from caploc.process import interrupt, redacted
+from caploc.process import interrupt
 from caploc.progress import Silent, Tally, format_clock
 
 STOPPED: dict[int, tuple[type[Stopped], str]] = {
@@ -184,7 +184,7 @@ def say_json(content: Any) -> None:
 
 def complain(text: str) -> None:
     """Print an error on standard error."""
-    tell_apart("red", redacted(printable(text)))
+    tell_apart("red", printable(text))
 
 
 def warn(text: str) -> None:

@@ -11,7 +11,6 @@ from caploc.components import AMONG, WITHIN, Grid
 from caploc.declaration import Study
 from caploc.folder import ANSWERS, RESULT, package_versions, write_json
 from caploc.models.sources import title_of
-from caploc.process import redacted
 from caploc.result import (
     SCHEMA,
     AnswerPair,
@@ -111,7 +110,7 @@ def build_result(session: Session, search: SearchResult, checks: Checks, command
         cost=RunCost.model_validate(
             cost | {"search_rows": search.rows, "intact_rows": search.intact_rows}
         ),
-        command=redacted(command),
+        command=command,
         versions=package_versions(),
     )
 

@@ -12,7 +12,6 @@ from typing import Any
 from caploc.errors import BadOption, CaplocError, FolderTaken, StoreFailed, UserError
 from caploc.files import whole_text, writing
 from caploc.naming import is_file, is_folder
-from caploc.process import redacted, without_secrets
 from caploc.store import LOCK, Store, hold_folder, holds_rows
 
 RUN, RESULT, ANSWERS, ROWS = "run.json", "result.json", "answers.json", "rows.sqlite"
@@ -41,7 +40,7 @@ def claim(
     the folder holds another study, one on other examples, several studies or a model, or another
     process has it open; BadOption if it is a file; StoreFailed if it cannot be written.
     """
-    study, command = without_secrets(json.loads(json.dumps(study))), redacted(command)
+    study = json.loads(json.dumps(study))
     if is_file(check_out(folder) / STUDIES):
         raise FolderTaken(
             f"{folder} holds several studies, each in a folder of its own, and their rows; choose "
@@ -235,6 +234,6 @@ def read_json(path: Path) -> Any:
         raise UserError(f"{folder} holds no {path.name}; {advice}") from None
     except (OSError, ValueError, RecursionError) as error:
         raise UserError(
-            f"{path} cannot be read ({error}); was it edited by hand, or cut off? `caploc doctor "
-            f"{path.parent}` says what is sound."
+            f"{path} cannot be read ({error}); was it edited by hand, or cut off? Delete it, and "
+            "the command in run.json writes it again."
         ) from error

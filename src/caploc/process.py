@@ -1,19 +1,12 @@
-"""The process that runs: how Ctrl-C ends it, and which secrets it keeps.
-
-Secrets are taken out of what is written down: tokens of the Hugging Face Hub, what stands before a
-host (`https://user:password@host`), and what a variable of the environment holds that is named like
-a secret.
-"""
+"""The process that runs: how Ctrl-C ends it, and which bars are drawn."""
 
 import os
-import re
 import signal
 import sys
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from types import FrameType
-from typing import Any
 
 # In the environment: caploc starts vLLM's processes. In a request's extra arguments: what is left
 # of the heads that it cuts.
@@ -66,28 +59,3 @@ def without_bars() -> Iterator[None]:
             datasets.disable_progress_bars()
             after.callback(datasets.enable_progress_bars)
         yield
-
-
-HIDDEN = "[hidden]"
-SHORTEST = 8  # characters of a variable's value that is taken for a secret
-VARIABLE = re.compile(r"(?i)token|secret|password|api_?key|access_?key|credential")
-SECRET = re.compile(r"\bhf_[A-Za-z0-9]{16,}|(?<=://)[^\s/@'\"]+(?=@)")
-
-
-def redacted(text: str, environment: Mapping[str, str] = os.environ) -> str:
-    """The text with every secret in it replaced by `[hidden]`."""
-    for name, value in environment.items():
-        if VARIABLE.search(name) and len(value) >= SHORTEST:
-            text = text.replace(value, HIDDEN)
-    return SECRET.sub(HIDDEN, text)
-
-
-def without_secrets(content: Any) -> Any:
-    """A file's content with secrets taken out of every text in it."""
-    if isinstance(content, str):
-        return redacted(content)
-    if isinstance(content, dict):
-        return {key: without_secrets(value) for key, value in content.items()}
-    if isinstance(content, list | tuple):
-        return [without_secrets(value) for value in content]
-    return content

@@ -65,7 +65,7 @@ def test_plain_gives_the_answers_of_packed(loaded):
     got = {answer.key: answer.response for answer in found}
     assert same(got, truth) == len(asks) == 216
     assert {answer.way.engine for answer in found} == {"plain"} and not found[0].way.why
-    assert plain.packed is None and plain.shared_tokens([ask.request for ask in asks]) == 0
+    assert plain.packed is None
     assert len({got[key].text for key in got if key[1] == 0}) > 12  # masks do something
 
 

@@ -292,7 +292,6 @@ def test_a_machine_of_its_own_listens_on_loopback_only():
 
     with DistributedEngine(WorkerPool(Workers(1), WorkerRecipe(MODEL.loading()), "cpu")) as engine:
         assert engine.loaded.grid.size == 96
-        assert engine.shared_tokens([]) == 0
         servers = [
             process
             for process in psutil.Process().children(recursive=True)

@@ -8,8 +8,6 @@ from pathlib import Path
 from secrets import token_urlsafe
 from typing import Annotated, Any
 
-import typer
-
 from caploc import console
 from caploc.cli import options
 from caploc.cli.options import argument, option
@@ -44,40 +42,21 @@ def tasks(
         console.say(f"No task's name contains {text!r}; a path to an lm-eval YAML works too.")
 
 
-def doctor(
-    folder: Annotated[Path | None, argument("A run folder to check.")] = None,
-    as_json: options.Json = False,
-) -> None:
-    """Say what this machine can do, or whether a run is sound.
+def doctor(as_json: options.Json = False) -> None:
+    """Say what this machine can do.
 
     Examples:
         caploc doctor
-        caploc doctor runs/addition
+        caploc doctor --json
 
     See also:
         models, rows
     """
-    from caploc.doctor import examine_folder, machine_facts
+    from caploc.doctor import machine_facts
 
-    if folder is None:
-        show_facts(machine_facts(), as_json)
-        return
-    found = examine_folder(folder)
-    show_facts(found.facts(), as_json)
-    if found.faults:
-        raise typer.Exit(1)
-
-
-def show_facts(facts: dict[str, Any], as_json: bool) -> None:
-    """Show facts as a table, several values of one below each other, or as JSON."""
-    pairs = []
-    for name, value in facts.items():
-        if isinstance(value, dict):
-            value = [f"{inner}: {each}" for inner, each in value.items()]
-        lines = value if isinstance(value, list) else [value]
-        pairs += [["", str(line)] for line in lines or ["none"]]
-        pairs[-max(len(lines), 1)][0] = name
-    options.OutputGroup(as_json=as_json).show(facts, (["fact", "value"], pairs))
+    facts = machine_facts()
+    table = ["fact", "value"], [[name, str(value)] for name, value in facts.items()]
+    options.OutputGroup(as_json=as_json).show(facts, table)
 
 
 def rows(

@@ -25,7 +25,6 @@ from caploc.folder import RESULT, UNIVERSAL, check_named, check_out, finished_in
 from caploc.naming import at_home, check_listed, check_model_name, is_file, placed
 from caploc.options import Flag, Option, Workers, build, flag_of, flags, record
 from caploc.pairs import is_pairs, read_pairs
-from caploc.process import redacted
 from caploc.progress import Progress
 
 BUBBLEWRAP = "bubblewrap"
@@ -346,5 +345,5 @@ def kinds_of(texts: list[str] | None) -> dict[str, str]:
 
 
 def command_line() -> str:
-    """The command as it was typed, without secrets."""
-    return redacted(shlex.join(["caploc", *sys.argv[1:]]))
+    """The command as it was typed."""
+    return shlex.join(["caploc", *sys.argv[1:]])

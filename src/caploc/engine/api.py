@@ -1,6 +1,6 @@
 """The contract of an engine: what it is asked, what it answers, and which model does. No torch."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
@@ -110,13 +110,10 @@ Model_co = TypeVar("Model_co", bound=Identified, covariant=True)
 
 @runtime_checkable
 class RowEngine(Engine, Protocol[Model_co]):
-    """An engine that says which model answers, and what a mask's rows share."""
+    """An engine that says which model answers."""
 
     @property
     def loaded(self) -> Model_co: ...
 
     def misfit(self, request: Request) -> str | None:
         """Say why the model cannot read a request whole; None if it can, or is elsewhere."""
-
-    def shared_tokens(self, requests: Sequence[Request]) -> float:
-        """Count the tokens that a mask reads once for all of these requests, a mean over them."""

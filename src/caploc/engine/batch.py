@@ -14,7 +14,7 @@ from caploc.engine.encoding import RequestEncoder
 from caploc.engine.packed import PackedBackend
 from caploc.engine.passes import PackedModel
 from caploc.engine.plain import PlainBackend
-from caploc.engine.planning import BatchSizer, shared_prefixes
+from caploc.engine.planning import BatchSizer
 from caploc.engine.reading import SourceReader
 from caploc.engine.vllm import VllmBackend
 from caploc.errors import pick
@@ -73,17 +73,6 @@ class BatchEngine(Generic[Model]):
     def misfit(self, request: Request) -> str | None:
         """Say why the model cannot read a request whole; None if it can."""
         return self.encoder.misfit(request)
-
-    def shared_tokens(self, requests: Sequence[Request]) -> float:
-        """Count tokens that a mask reads once for all of these requests, as a mean over requests.
-
-        0 where the plain engine answers, which shares nothing.
-        """
-        if self.packed is None or not requests:
-            return 0.0
-        stems = [self.encoder.stem(request) for request in requests]
-        groups = shared_prefixes(stems)
-        return sum(length * len(members) for length, members in groups) / len(stems)
 
     def answer(self, asks: Iterable[Ask]) -> Iterator[list[Answer]]:
         last = time.perf_counter()

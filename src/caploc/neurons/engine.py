@@ -62,9 +62,6 @@ class NeuronEngine:
     def misfit(self, request: Request) -> str | None:
         return self.inner.misfit(request)
 
-    def shared_tokens(self, requests: Sequence[Request]) -> float:
-        return self.inner.shared_tokens(requests)
-
     def answer(self, asks: Iterable[Ask]) -> Iterator[list[Answer]]:
         """Answer every ask once; those of one set of neurons together."""
         intact = np.zeros(self.inner.grid.size, dtype=bool)

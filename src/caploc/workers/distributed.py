@@ -83,9 +83,6 @@ class Replica:
         own = [replace(ask, knocked_out=ask.knocked_out.copy()) for ask in asks]
         return [answer for batch in self.engine.answer(own) for answer in batch]
 
-    def shared_tokens(self, requests: Sequence[Request]) -> float:
-        return self.engine.shared_tokens(requests)
-
 
 def cut_chunks(asks: Iterable[Ask], workers: int) -> list[list[Ask]]:
     """Cut asks into chunks of whole rows; rows that gain from being answered together stay so.
@@ -125,7 +122,7 @@ def cut_chunks(asks: Iterable[Ask], workers: int) -> list[list[Ask]]:
 
 
 class DistributedEngine:
-    """Answers asks with the workers of a pool; `grid` and `shared_tokens` as `BatchEngine`'s."""
+    """Answers asks with the workers of a pool; `grid` as `BatchEngine`'s."""
 
     def __init__(self, pool: Any) -> None:  # a `ray_backend.WorkerPool`, which imports this module
         """Wait for the first worker to have its model.
@@ -151,11 +148,6 @@ class DistributedEngine:
         """
         for _, answers in self.pool.map("answer", cut_chunks(asks, self.pool.size)):
             yield answers
-
-    def shared_tokens(self, requests: Sequence[Request]) -> float:
-        """Count tokens that a mask reads once for all of these requests; see `BatchEngine`."""
-        ((_, counted),) = self.pool.map("shared_tokens", [requests])
-        return float(counted)
 
     def __enter__(self) -> Self:
         return self
