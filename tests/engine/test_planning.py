@@ -19,21 +19,16 @@ from caploc.engine.planning import (
     PlannedRow,
     PlannedWork,
     plan_batches,
-    record_bytes,
     shared_length,
     shared_prefixes,
-    spaced_depths,
 )
 
 LAYERS = 4
 SIZES = MemorySizes(
     layers=LAYERS,
-    heads=1,
-    keys=8,
+    token=8 * LAYERS,
     residual=4,
-    working=100,
-    scores=4,
-    logits=400,
+    passing=500,
     memory=10**9,
     most_rows=64,
     most_tokens=2048,
@@ -128,9 +123,7 @@ def test_every_row_is_planned_once_and_starts_from_what_fits(asked, memory):
         recorded = sum(
             len(work.stems[p][planned.shared(p) :]) + 1 + work.answers for p in stage.recorded
         )
-        assert recorded * record_bytes(stage.depths, sizes) <= RECORDS * memory / 2
-        assert not stage.recorded or stage.depths
-        assert set(stage.depths) <= set(range(1, LAYERS))
+        assert sizes.record(recorded) <= RECORDS * memory / 2
     assert 1 <= planned.slots <= min(sizes.most_rows, len(planned_rows))
 
 
@@ -177,25 +170,11 @@ def separate(count, length=10):
 
 def test_texts_are_taken_in_blocks_that_fit_their_records():
     work = work_of(separate(12), cuts=[LAYERS] * 3)
-    each = (11 + work.answers) * record_bytes((1, 2, 3), SIZES)
+    each = SIZES.record(11 + work.answers)
     memory = 5 * each / (RECORDS / 2)
     stages = plan_batches(work, replace(SIZES, memory=int(memory) + 1)).stages
     assert [len(stage.recorded) for stage in stages] == [5, 5, 2]
-    assert all(stage.depths == (1, 2, 3) for stage in stages)
     assert all({row.prompt for row in stage.rows} == set(stage.recorded) for stage in stages)
-
-
-def test_depths_thin_out_and_then_vanish_as_memory_shrinks():
-    sizes = replace(SIZES, layers=16)
-    full = 7 * record_bytes(range(1, 16), sizes)
-    found = [spaced_depths(7, float(memory), sizes) for memory in range(full, -1, -1)]
-    assert found[0] == tuple(range(1, 16))
-    assert found[-1] == ()
-    assert [depths for depths, _ in groupby(found)] == [
-        tuple(range(1, 16)), (2, 4, 6, 8, 10, 12, 14), (4, 8, 12), (8,), (),
-    ]  # fmt: skip
-    for memory, depths in zip(range(full, -1, -1), found, strict=True):
-        assert not depths or 7 * record_bytes(depths, sizes) <= memory
 
 
 @pytest.mark.parametrize("shared", [0, 40])
@@ -208,7 +187,7 @@ def test_slots_respect_the_most_rows_and_the_memory(shared):
     assert slots == sorted(slots) and slots[0] == 1 and slots[-1] == SIZES.most_rows
     for power, count in enumerate(slots):
         # the keys of all running rows, each with 11 own tokens, and of the prefix of one mask
-        keys = SIZES.keys * LAYERS * (count * (11 + work.answers) + shared)
+        keys = SIZES.token * (count * (11 + work.answers) + shared)
         assert count == 1 or keys <= (KEPT + RECORDS) * 2**power
 
 
@@ -218,7 +197,7 @@ def test_a_pass_has_as_many_tokens_as_fit_but_the_longest_row_must():
     assert plan_batches(work, replace(SIZES, memory=0)).tokens == 51
     tokens = plan_batches(work, replace(SIZES, memory=10**6)).tokens
     assert 51 < tokens < SIZES.most_tokens
-    assert tokens * (SIZES.working + SIZES.logits) <= (1 - RECORDS - KEPT) * 10**6
+    assert tokens * SIZES.passing <= (1 - RECORDS - KEPT) * 10**6
 
 
 def test_prompts_are_recorded_only_where_their_rows_skip_more_than_that_costs():
@@ -230,13 +209,11 @@ def test_prompts_are_recorded_only_where_their_rows_skip_more_than_that_costs():
             assert recorded == (set(range(3)) if sum(cuts) >= least else set())
 
 
-def test_a_prefix_is_kept_at_depths_only_where_its_masks_start_above_the_bottom():
+def test_a_prefix_is_kept_at_all_depths_only_where_its_masks_start_above_the_bottom():
     stems = [(*range(50, 350), *stem) for stem in separate(3)]
-    assert plan_batches(work_of(stems, cuts=[0] * 9), SIZES).prefix_depths == ()
-    assert plan_batches(work_of(stems, cuts=[3] * 9), SIZES).prefix_depths == (1, 2, 3)
-    assert (
-        plan_batches(work_of(stems, cuts=[3]), SIZES).prefix_depths == ()
-    )  # read once, to skip three
+    assert plan_batches(work_of(stems, cuts=[0] * 9), SIZES).deep is False
+    assert plan_batches(work_of(stems, cuts=[3] * 9), SIZES).deep
+    assert not plan_batches(work_of(stems, cuts=[3]), SIZES).deep  # read once, to skip three
 
 
 @given(rows())
@@ -248,7 +225,7 @@ def test_the_smallest_plan_is_the_one_that_less_memory_makes_no_smaller(asked):
         planned = plan_batches(work, replace(SIZES, memory=2**power))
         if planned.smallest:
             assert (planned.slots, planned.tokens) == (1, least.tokens)
-            assert not planned.prefix_depths
+            assert not planned.deep
             assert not any(stage.recorded for stage in planned.stages)
 
 

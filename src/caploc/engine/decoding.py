@@ -142,7 +142,7 @@ class Decoder:
             said = self.said(prompt)[: self.stops.limit - 1]
             tokens, segment = (*self.own[prompt], *said), self.intact.prefix_segment(prompt)
             chunks.append(Chunk(tokens, self.masks[INTACT], [len(tokens) - 1], segment))
-        self.intact.record(stage.recorded, chunks, stage.depths)
+        self.intact.record(stage.recorded, chunks)
         self.queue.extend(stage.rows)
 
     def said(self, prompt: int) -> list[int]:
@@ -174,9 +174,8 @@ class Decoder:
         tokens, lost, depth = 0, 0.0, self.intact.start(self.queue[0])
         while self.queue and len(rows) < most:
             row = self.queue[0]
-            deepest, record = self.intact.start(row), self.intact.records.get(row.prompt)
-            kept = not depth or (record is not None and depth in record.residual)
-            if not kept or deepest < depth:  # it cannot be started here
+            deepest = self.intact.start(row)
+            if deepest < depth:  # it cannot be started here
                 break
             draft = self.first_draft(row, depth)
             length = len(self.own[row.prompt]) + len(draft)

@@ -8,7 +8,7 @@ recorded once, and read once for each mask from the depth where that mask begins
 
 import inspect
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial, reduce
@@ -238,7 +238,7 @@ class DecoderStack:
         self.in_tuple = False  # whether a layer's output is a tuple: seen while recording
 
     @contextmanager
-    def recorded(self, depths: Sequence[int]) -> Iterator[dict[int, Residuals]]:
+    def recorded(self, depths: Iterable[int]) -> Iterator[dict[int, Residuals]]:
         """Keep the residual stream of a forward pass at these depths, for a block."""
         kept: dict[int, Residuals] = {}
 
@@ -287,7 +287,7 @@ class IntactRecord:
 
     def start(self, cut: int) -> int:
         """Return the deepest recorded depth at or below a mask's first cut."""
-        return max((depth for depth in self.residual if depth <= cut), default=0)
+        return min(cut, max(self.residual, default=0))
 
     def part(self, first: int, last: int) -> "IntactRecord":
         """Return the record of some of the tokens, as views."""
@@ -332,7 +332,7 @@ class IntactRecords:
             self.of_prefix.clear()  # stages go through the prefixes one after another
             tokens = self.plan.prefixes[number]
             chunk = Chunk(tokens, self.masks[INTACT], [len(tokens) - 1])
-            (self.of_prefix[number],) = self._recorded([chunk], self.plan.prefix_depths)
+            (self.of_prefix[number],) = self._recorded([chunk], self.plan.deep)
         return self.of_prefix[number]
 
     def prefix_segment(self, prompt: int) -> Segment | None:
@@ -387,9 +387,7 @@ class IntactRecords:
                 own = keeper.segment.part(place * length, (place + 1) * length)
                 yield own.copied().above(mask.first_layer + 1, intact.segment)
 
-    def record(
-        self, prompts: Sequence[int], chunks: Sequence[Chunk], depths: Sequence[int]
-    ) -> None:
+    def record(self, prompts: Sequence[int], chunks: Sequence[Chunk]) -> None:
         """Record prompts, in place of those recorded before."""
         self.records.clear()
         first = 0
@@ -401,14 +399,14 @@ class IntactRecords:
             ):
                 tokens += len(chunks[last].tokens)
                 last += 1
-            found = self._recorded(chunks[first:last], depths)
+            found = self._recorded(chunks[first:last], True)
             self.records.update(zip(prompts[first:last], found, strict=True))
             first = last
 
-    def _recorded(self, chunks: Sequence[Chunk], depths: Sequence[int]) -> list[IntactRecord]:
+    def _recorded(self, chunks: Sequence[Chunk], deep: bool) -> list[IntactRecord]:
         """Read chunks under no mask, and keep everything."""
-        keeper = SegmentKeeper(self.packed.depth)
-        with self.packed.switch.alone(), self.packed.stack.recorded(depths) as kept:
+        keeper, depths = SegmentKeeper(self.packed.depth), range(1, self.packed.depth)
+        with self.packed.switch.alone(), self.packed.stack.recorded(depths if deep else ()) as kept:
             self.packed.read(self.table, chunks, 0, keeper)
         residual = {depth: rows[0] for depth, rows in kept.items()}
         tokens = tuple(token for chunk in chunks for token in chunk.tokens)

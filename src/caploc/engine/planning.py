@@ -12,6 +12,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import accumulate
 from typing import Any, TypeVar
 
 import numpy as np
@@ -22,7 +23,7 @@ from transformers import PreTrainedModel
 
 from caploc.errors import OutOfMemory
 from caploc.models.placement import free_memory, input_device
-from caploc.models.projections import stated
+from caploc.models.projections import stated, text_config
 
 Tokens = Sequence[int]
 
@@ -44,51 +45,34 @@ class PlannedRow:
 
 
 @dataclass(frozen=True)
-class DecoderShape:
-    """A decoder's size, in bytes of its own dtype."""
+class MemorySizes:
+    """What a model takes, in bytes, and what there is.
+
+    It is a rough guess: what runs out of memory all the same is planned again with half of it.
+    """
 
     layers: int
-    heads: int  # of a layer
-    keys: int  # keys and values of one token in one layer
-    residual: int  # one token's residual stream
-    working: int  # of one token while a layer reads it
-
-    @classmethod
-    def of(cls, model: PreTrainedModel) -> "DecoderShape":
-        """Read the sizes from the config; of a model that processes share, this one's part."""
-        config: Any = model.config.get_text_config()
-        hidden, size = config.hidden_size, model.dtype.itemsize
-        heads = largest(config, "num_attention_heads") or 1
-        groups = largest(config, "num_key_value_heads") or heads
-        width, read = head_widths(config)
-        processes = getattr(model, "_tp_size", None) or 1
-        heads, groups = heads // processes, max(1, groups // processes)
-        working = RESIDUALS * hidden + QUERIES * heads * width + INNER * inner_size(config)
-        keys = groups * (width + read) * size
-        return cls(config.num_hidden_layers, heads, keys, hidden * size, working * size)
-
-
-@dataclass(frozen=True)
-class MemorySizes(DecoderShape):
-    """What a model takes, in bytes, and what there is."""
-
-    scores: int  # of one token's attention to another, all heads of a layer
-    logits: int  # of one read position
+    token: int  # keys and values of a token, in all layers
+    residual: int  # a token's residual stream
+    passing: int  # of a token while a pass reads it, its logits included
     memory: int  # to be used for all of it
     most_rows: int
     most_tokens: int  # of one pass; more make it no faster
 
+    def record(self, tokens: int) -> int:
+        """Count what a record of so many tokens takes: their keys, and the residual stream."""
+        return tokens * (self.token + self.residual * self.layers)
+
 
 @dataclass(frozen=True, slots=True)
 class PlanStage:
-    """Rows that run in this order, after these prompts have been recorded at these depths.
+    """Rows that run in this order, after these prompts have been recorded.
 
     One that `waits` begins when all rows before it are done: it starts from their answers.
     """
 
     rows: tuple[PlannedRow, ...]
     recorded: tuple[int, ...] = ()
-    depths: tuple[int, ...] = ()
     waits: bool = False
 
 
@@ -96,12 +80,12 @@ class PlanStage:
 class BatchPlan:
     """What to do. `prefix[p]` is the number in `prefixes` of prompt p's prefix, None for none.
 
-    `prefix_depths` are where the prefixes' own records can be started from.
+    With `deep` the prefixes' own records can be started from at any depth.
     """
 
     prefixes: tuple[tuple[int, ...], ...]
     prefix: tuple[int | None, ...]
-    prefix_depths: tuple[int, ...]
+    deep: bool
     stages: tuple[PlanStage, ...]
     slots: int  # rows that run at the same time, at most
     tokens: int  # most tokens of one pass that reads
@@ -187,22 +171,6 @@ def shared_length(first: Tokens, second: Tokens) -> int:
     return next((n for n, (a, b) in pairs if a != b), min(len(first), len(second)))
 
 
-def spaced_depths(tokens: int, memory: float, sizes: MemorySizes) -> tuple[int, ...]:
-    """Choose depths, evenly apart: as many as the memory for so many tokens' records allows."""
-    every = 1
-    while every < sizes.layers:
-        depths = tuple(range(every, sizes.layers, every))
-        if tokens * record_bytes(depths, sizes) <= memory:
-            return depths
-        every *= 2
-    return ()
-
-
-def record_bytes(depths: Sequence[int], sizes: MemorySizes) -> int:
-    """Count a recorded token's bytes: the residual at each depth, and the keys of all layers."""
-    return sizes.residual * len(depths) + sizes.keys * sizes.layers
-
-
 class BatchPlanner:
     """Plans rows whose prefixes are known."""
 
@@ -225,19 +193,17 @@ class BatchPlanner:
     @cached_property
     def tokens(self) -> int:
         """The most tokens of a pass: what memory allows, but the longest row must fit."""
-        sizes = self.sizes
-        each = sizes.working + sizes.logits + sizes.scores * max(self.work.lengths, default=0)
-        rest = (1 - RECORDS - KEPT) * sizes.memory
-        return max(self.longest, min(sizes.most_tokens, int(rest / each)))
+        fitting = int((1 - RECORDS - KEPT) * self.sizes.memory / self.sizes.passing)
+        return max(self.longest, min(self.sizes.most_tokens, fitting))
 
     def plan(self) -> BatchPlan:
-        depths, stages = self.prefix_depths(), tuple(self.in_turn())
-        recorded = bool(depths) or any(stage.recorded for stage in stages)
+        deep, stages = self.deep(), tuple(self.in_turn())
+        recorded = deep or any(stage.recorded for stage in stages)
         slots = self.slots(recorded)
         return BatchPlan(
             self.prefixes,
             self.prefix,
-            depths,
+            deep,
             stages,
             slots,
             self.tokens,
@@ -250,33 +216,29 @@ class BatchPlanner:
 
         Each has room for the longest answer; where prompts are `recorded`, keys have less memory.
         """
-        wanted, sizes, tokens = self.work.wanted, self.sizes, self.tokens
+        wanted, token = self.work.wanted, self.sizes.token
         if not wanted:
             return 1
-        memory = (KEPT if recorded else KEPT + RECORDS) * sizes.memory
-        token, shared = sizes.keys * sizes.layers, max(self.before)
-        longest = max(self.own[row.prompt] for row in wanted) + self.work.answers
-        each = token * longest + sizes.working + sizes.logits
-        each += sizes.scores * (longest + shared)
-        # The intact prefix, the one before, and those that one pass reads for several masks.
-        several = min(max(shared, tokens), shared * len({row.mask for row in wanted}))
-        spare = token * (2 * shared + several)
-        readers = Counter((row.mask, self.prefix[row.prompt]) for row in wanted)
-        slots, taken = 0, spare
-        # At worst the masks that run together are those with fewest rows.
-        for count in sorted(readers.values()):
-            taken += token * shared
-            slots += max(0, min(count, int((memory - taken) / each)))
-            taken += count * each
-        return max(1, min(sizes.most_rows, slots))
+        memory = (KEPT if recorded else KEPT + RECORDS) * self.sizes.memory
+        own = max(self.own[row.prompt] for row in wanted) + self.work.answers
+        shared = max(self.before)
+        readings = len({(row.mask, self.prefix[row.prompt]) for row in wanted})
+        each = token * (own + shared * readings / len(wanted))
+        # the intact prefix, and the one before
+        fitting = int((memory - 2 * token * shared) / each)
+        return max(1, min(self.sizes.most_rows, len(wanted), fitting))
 
-    def prefix_depths(self) -> tuple[int, ...]:
-        """Choose depths at which the intact prefixes' residual stream is kept."""
+    def deep(self) -> bool:
+        """Tell whether the intact prefixes' residual streams are worth keeping, and fit."""
         pairs = {(self.prefix[row.prompt], row.mask) for row in self.work.wanted}
         skipped = sum(self.work.cuts[mask] for number, mask in pairs if number is not None)
         if not self.prefixes or skipped < MARGIN * self.sizes.layers * len(self.prefixes):
-            return ()
-        return spaced_depths(max(map(len, self.prefixes)), self.memory, self.sizes)
+            return False
+        return self.fits(max(map(len, self.prefixes)))
+
+    def fits(self, tokens: int) -> bool:
+        """Tell whether records of so many tokens fit into the memory for them."""
+        return self.sizes.record(tokens) <= self.memory
 
     def in_turn(self) -> Iterator[PlanStage]:
         """Order stages: rows in `first` as one, longest prompts first, then all others."""
@@ -308,11 +270,9 @@ class BatchPlanner:
             if number is None:
                 yield from self.blocks(rows, worth)
             else:
-                depths = spaced_depths(
-                    sum(map(self.recorded_tokens, worth)), self.memory, self.sizes
-                )
+                fits = self.fits(sum(map(self.recorded_tokens, worth)))
                 rows.sort(key=lambda row: (cuts[row.mask], row.mask, own[row.prompt], row.prompt))
-                yield PlanStage(tuple(rows), tuple(sorted(worth)) if depths else (), depths)
+                yield PlanStage(tuple(rows), tuple(sorted(worth)) if fits else ())
 
     def blocks(self, rows: Iterable[PlannedRow], worth: set[int]) -> Iterator[PlanStage]:
         """Order rows without a prefix: stages of as many prompts as can be recorded."""
@@ -320,24 +280,20 @@ class BatchPlanner:
         for row in rows:
             by_prompt[row.prompt].append(row)
         prompts = sorted(by_prompt, key=lambda prompt: (-self.own[prompt], prompt))
-        depths = spaced_depths(max(map(self.recorded_tokens, prompts)), self.memory, self.sizes)
+        fits = self.fits(max(map(self.recorded_tokens, prompts)))
         cuts, own = self.work.cuts, self.own
         while prompts:
-            block = self.first_block(prompts, depths)
+            block = self.first_block(prompts) if fits else prompts
             prompts = prompts[len(block) :]
             chosen = [row for prompt in block for row in by_prompt[prompt]]
             chosen.sort(key=lambda row: (cuts[row.mask], -own[row.prompt], row.prompt, row.mask))
-            recorded = tuple(prompt for prompt in block if prompt in worth) if depths else ()
-            yield PlanStage(tuple(chosen), recorded, depths if recorded else ())
+            recorded = tuple(prompt for prompt in block if prompt in worth) if fits else ()
+            yield PlanStage(tuple(chosen), recorded)
 
-    def first_block(self, prompts: Sequence[int], depths: Sequence[int]) -> Sequence[int]:
+    def first_block(self, prompts: Sequence[int]) -> Sequence[int]:
         """Take as many of the prompts as can be recorded together; at least one."""
-        size = 0
-        for count, prompt in enumerate(prompts):
-            size += self.recorded_tokens(prompt) * record_bytes(depths, self.sizes)
-            if count and size > self.memory:
-                return prompts[:count]
-        return prompts
+        tokens = accumulate(map(self.recorded_tokens, prompts))
+        return prompts[: max(1, sum(map(self.fits, tokens)))]
 
     def recorded_tokens(self, prompt: int) -> int:
         """Count the tokens of a prompt's record: its own and its answer."""
@@ -367,13 +323,7 @@ CPU_PRODUCTS, CPU_LEAST_TOKENS = 7.5e10, 512
 # measured (SmolLM2); elsewhere the tokens that are multiplied while the weights are read once, of a
 # GPU with 200 operations for each byte.
 PASS, PASS_ELSEWHERE = {"cpu": 24.0}, 200.0
-# Vectors alive per token while a layer runs: of the residual stream's size, of all heads' queries
-# (rotated, grouped and padded ones among them), and of the feed-forward block's inner size.
-RESIDUALS, QUERIES, INNER = 4, 6, 4
-# Bytes of one attention weight on its way through a softmax. The CPU's kernel keeps none of them,
-# only the bias that says which tokens are read.
-SCORES = {"cpu": 4}
-SCORES_ELSEWHERE = 12
+WORKING = 32  # vectors as wide as the residual stream, alive for a token while a layer runs
 
 
 class BatchSizer:
@@ -390,10 +340,12 @@ class BatchSizer:
         self.devices = model_devices(model)
         self.device = input_device(model)
         self.most = rows or MOST_ROWS.get(self.device.type, 64)
-        self.shape = shape = DecoderShape.of(model)
-        self.token_bytes = shape.layers * shape.keys + shape.working  # of a row
+        config: Any = text_config(model)
+        size, self.layers = model.dtype.itemsize, config.num_hidden_layers
+        self.residual = config.hidden_size * size
+        self.token = self.layers * key_size(config) * size
         # one position's logits, as the model gives them and in float32
-        self.scored_bytes = model.config.get_text_config().vocab_size * (model.dtype.itemsize + 4)
+        self.scored_bytes = config.vocab_size * (size + 4)
         self.caution = 1  # doubled whenever a batch did not fit
 
     def budget(self) -> int:
@@ -403,11 +355,11 @@ class BatchSizer:
 
     def sizes(self) -> MemorySizes:
         """Measure what the planner needs."""
-        device = self.device.type
         return MemorySizes(
-            **vars(self.shape),
-            scores=self.shape.heads * SCORES.get(device, SCORES_ELSEWHERE),
-            logits=self.scored_bytes,
+            layers=self.layers,
+            token=self.token,
+            residual=self.residual,
+            passing=WORKING * self.residual + self.scored_bytes,
             memory=self.budget(),
             most_rows=self.most,
             most_tokens=self.most_tokens(),
@@ -422,7 +374,7 @@ class BatchSizer:
 
     def rows(self, length: int, scored: int = 1) -> int:
         """Count rows that fit when each has `length` tokens, `scored` of them with logits."""
-        each = self.token_bytes * max(length, 1) + self.scored_bytes * scored
+        each = (self.token + WORKING * self.residual) * max(length, 1) + self.scored_bytes * scored
         return int(max(1, min(self.most, self.budget() // each)))
 
     def batches(self, items: Sequence[T], length: int, scored: int = 1) -> Iterator[list[T]]:
@@ -456,14 +408,11 @@ class BatchSizer:
         self.caution *= 2
 
 
-def head_widths(config: Any) -> tuple[int, int]:
-    """Count the values of a head's key and of its value, as attention is handed them."""
-    plain, rotated = largest(config, "qk_nope_head_dim"), largest(config, "qk_rope_head_dim")
-    if plain and rotated:  # latent attention; the config's `head_dim` is of the rotated part alone
-        return plain + rotated, largest(config, "v_head_dim") or plain
+def key_size(config: Any) -> int:
+    """Count the values of a token's keys and values in a layer, as far as the config says it."""
     heads = largest(config, "num_attention_heads") or 1
     width = largest(config, "head_dim") or config.hidden_size // heads
-    return width, width
+    return 2 * width * (largest(config, "num_key_value_heads") or heads)
 
 
 def model_devices(model: PreTrainedModel) -> list[torch.device]:
@@ -473,15 +422,6 @@ def model_devices(model: PreTrainedModel) -> list[torch.device]:
         torch.device("cuda", where) for where in spread.values() if isinstance(where, int)
     }
     return sorted(found, key=str)
-
-
-def inner_size(config: Any) -> int:
-    """Count one token's values inside a feed-forward block, those of all its experts included."""
-    names = ("intermediate_size", "ffn_dim", "ffn_hidden_size", "n_inner")
-    plain = next((size for name in names if (size := largest(config, name))), 0)
-    plain = plain or 4 * config.hidden_size
-    expert = largest(config, "moe_intermediate_size") or plain
-    return int(max(plain, expert * (largest(config, "num_experts_per_tok") or 0)))
 
 
 def largest(config: Any, name: str) -> int | None:

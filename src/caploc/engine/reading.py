@@ -152,7 +152,7 @@ class Scorer:
             chunks.append(
                 Chunk(own.tokens, self.masks[INTACT], read, before, own.ancestors(), depths)
             )
-        self.intact.record(stage.recorded, chunks, stage.depths)
+        self.intact.record(stage.recorded, chunks)
 
     def next_rows(self, queue: deque[PlannedRow]) -> tuple[list[PlannedRow], int]:
         """Take the next rows that fit into one pass and start at one depth."""

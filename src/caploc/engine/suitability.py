@@ -157,14 +157,14 @@ def packed_logits(
     masks: list[Mask],
 ) -> list[Float[Tensor, "said vocabulary"]]:
     """Return each row's logits after its own last token, and after the token of each step."""
-    numbers, every = MaskNumbers(packed.loaded.grid), tuple(range(1, packed.depth))
+    numbers = MaskNumbers(packed.loaded.grid)
     rows = [PlannedRow(n, n, numbers.number(mask)) for n, mask in enumerate(masks)]
     shape = len(own), UNLIMITED, UNLIMITED
-    plan = BatchPlan((tuple(prefix),), (0,) * len(own), every, (), *shape, smallest=True)
+    plan = BatchPlan((tuple(prefix),), (0,) * len(own), True, (), *shape, smallest=True)
     intact = IntactRecords(packed, plan, numbers.all)
     before = intact.prefix_segment(0)
     recorded = [Chunk(tokens, numbers.all[INTACT], [len(tokens) - 1], before) for tokens in own]
-    intact.record(range(len(own)), recorded, every)
+    intact.record(range(len(own)), recorded)
     room = KeySlots(len(own), max(map(len, own)) + AGAIN, packed.depth)
     segments, first = intact.segments(rows), []
     for number, row in enumerate(rows):

@@ -93,10 +93,9 @@ class VllmBackend:
             share = VLLM_SHARE * least / whole
             sizes = {"max_num_seqs": self.sizer.most, "gpu_memory_utilization": share}
         else:
-            shape = self.sizer.shape
             keys = max(CPU_KEYS, self.encoder.harness.max_length + VLLM_PAGE)
             most = int(self.sizer.budget())
-            sizes["kv_cache_memory_bytes"] = min(most, keys * shape.layers * shape.keys)
+            sizes["kv_cache_memory_bytes"] = min(most, keys * self.sizer.token)
         return LLM(
             self.loaded.model.config._name_or_path,
             dtype=str(self.loaded.model.dtype).removeprefix("torch."),
