@@ -72,14 +72,14 @@ def test_plain_gives_the_answers_of_packed(loaded):
 def test_what_packed_cannot_do_goes_to_plain_and_says_why(loaded):
     engine, mask = BatchEngine(loaded), masks_of(loaded.grid)[1]
     text = words(range(2, 12))
-    penalised = options_json({"until": [STOP], "max_gen_toks": 3, "repetition_penalty": 1.5})
+    engine.packed.longest = 20
     asks = [
-        Ask((0, 0), Generate(text, penalised), mask),
+        Ask((0, 0), Generate(words(range(2, 22)), OPTIONS), mask),
         Ask((1, 0), Generate(text, OPTIONS), mask, Source((Generate(text, OPTIONS),))),
     ]
     ways = [answer.way for batch in engine.answer(asks) for answer in batch]
     assert {(way.engine, way.why) for way in ways} == {
-        ("plain", "packed decodes greedily and by no other options"),
+        ("plain", "packed serves rows of 20 tokens at most, the model's window"),
         ("packed", ""),
     }
 

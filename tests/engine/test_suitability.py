@@ -13,7 +13,6 @@ from torch import nn
 from caploc.engine.api import Ask
 from caploc.engine.attention import NAME
 from caploc.engine.batch import BatchEngine
-from caploc.engine.encoding import end_tokens, greedy_only
 from caploc.engine.passes import PackedModel
 from caploc.engine.suitability import (
     OWN,
@@ -130,70 +129,6 @@ def test_the_proof_leaves_the_model_as_it_was(name):
     assert not any("forward" in vars(module) for module in model.modules())
     del packed
     assert hooks() == before  # those of an engine that still lives may be there
-
-
-HARD = [
-    {"repetition_penalty": 1.7},
-    {"num_beams": 3},
-    {"min_new_tokens": 4},
-    {"suppress_tokens": list(range(2, 40))},
-    {"no_repeat_ngram_size": 2},
-]
-EASY = [{}, {"temperature": 0.0}, {"top_p": 0.9, "top_k": 5}, {"use_cache": True}]
-each_hard = pytest.mark.parametrize("options", HARD, ids=lambda options: next(iter(options)))
-
-
-@each_hard
-def test_options_that_change_what_is_said_are_not_packed(options):
-    assert not greedy_only(tiny("llama"), options)
-
-
-@pytest.mark.parametrize("options", EASY, ids=str)
-def test_options_that_make_no_difference_to_greedy_decoding_are_packed(options):
-    assert greedy_only(tiny("llama"), options)
-
-
-@each_hard
-@pytest.mark.parametrize("place", ["in the request", "in the model's own config"])
-def test_such_options_count_in_a_request_alone(options, place):
-    loaded, plain = (around(build("llama", GROUPED)) for _ in range(2))
-    for model in (loaded.model, plain.model):
-        model.generation_config.eos_token_id = list(range(2, 20))
-    asked = options if place == "in the request" else {}
-    if not asked:
-        for name, value in options.items():
-            setattr(loaded.model.generation_config, name, value)
-    masks = np.zeros((2, loaded.grid.size), dtype=bool)
-    masks[1, 3] = True
-    kwargs = {"until": [], "max_gen_toks": LIMIT, "do_sample": False, **asked}
-    prompts = random_tokens(3, 6).tolist()
-    asks = [
-        Ask((3 * m + n, 0), Generate(words(prompt), options_json(kwargs)), mask)
-        for m, mask in enumerate(masks)
-        for n, prompt in enumerate(prompts)
-    ]
-    engine = BatchEngine(loaded, 2)
-    assert engine.packed is not None
-    got = responses(engine, asks)
-    differ = 0
-    for ask in asks:
-        prompt = prompts[ask.key[0] % 3]
-        expected = said(plain, prompt, ask.knocked_out, LIMIT, **asked)
-        text = words(expected).split(" w01")[0].replace("w00", "")
-        assert got[ask.key].text.split() == text.split()
-        differ += expected != said(plain, prompt, ask.knocked_out, LIMIT, **options)
-        differ += expected != said(plain, prompt, ask.knocked_out, LIMIT)
-    assert differ, "the option made no difference"
-
-
-def test_end_tokens_are_none_one_or_several():
-    model = build("llama", GROUPED)
-    assert end_tokens(model, {}) == []
-    model.generation_config.eos_token_id = 7
-    assert end_tokens(model, {}) == [7]
-    model.generation_config.eos_token_id = [7, 9]
-    assert end_tokens(model, {}) == [7, 9]
-    assert end_tokens(model, {"eos_token_id": 3}) == [3]
 
 
 def test_any_of_several_end_tokens_ends_an_answer():

@@ -286,8 +286,9 @@ def test_an_integer_target_without_choices_is_its_own_text(task_file):
     assert show(task, 0, [Generated("2")]).gold == "2"
 
 
-def test_beam_search_and_temperatures_are_refused(task_file):
-    for options in ({"temperature": 0.7}, {"do_sample": False, "num_beams": 4}):
+def test_what_greedy_decoding_has_not_is_refused(task_file):
+    beams, penalty = {"do_sample": False, "num_beams": 4}, {"repetition_penalty": 1.5}
+    for options in ({"temperature": 0.7}, beams, penalty):
         with pytest.raises(BadOption, match="decodes greedily"):
             load_task(str(task_file(generation_kwargs=options)))
 

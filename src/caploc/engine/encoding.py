@@ -24,19 +24,11 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from caploc.engine.api import Answer, Ask
 from caploc.errors import BadOption
-from caploc.models.generation import greedy_config, greedy_options
 from caploc.models.guard import model_ends
 from caploc.tasks.task import Generate, Generated, LogLikelihood, Request, Rolling
 
 REMEMBERED = 50_000  # encoded texts; every mask asks the same ones
 PLAIN = "x"  # a letter before a token, so that a space at its beginning is not stripped
-# What a generation config may say beside what makes no difference to greedy decoding.
-HARMLESS = frozenset(
-    "bos_token_id cache_implementation do_sample eos_token_id max_length max_new_tokens "
-    "output_attentions output_hidden_states pad_token_id return_dict_in_generate temperature top_k "
-    "top_p min_p transformers_version use_cache _from_model_config".split()
-)
-NOT_GREEDY = "decodes greedily and by no other options"
 UNFINISHED = "\N{REPLACEMENT CHARACTER}"  # decoded from bytes that are not yet a whole character
 
 
@@ -51,7 +43,7 @@ class Span:
     continuation: tuple[int, ...]
 
 
-Settings = tuple[tuple[str, ...], int, str]  # of a prompt: stop strings, limit, other options
+Settings = tuple[tuple[str, ...], int]  # of a prompt: stop strings and limit
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +53,6 @@ class TokenizedPrompt:
     tokens: tuple[int, ...]
     stops: tuple[str, ...]
     new_tokens: int
-    options: str  # what is left of the generation arguments, as JSON
 
 
 class RequestEncoder:
@@ -79,7 +70,7 @@ class RequestEncoder:
         self.spans = lru_cache(REMEMBERED)(self._spans)
         self.prompt = lru_cache(REMEMBERED)(self._prompt)
         self.decode = lru_cache(REMEMBERED)(self._decode)
-        self.stops, self.greedy = cache(self._stops), cache(self._greedy)
+        self.stops = cache(self._stops)
 
     def _spans(self, request: LogLikelihood | Rolling) -> tuple[Span, ...]:
         """Encode what must be read to score a request: several spans beyond the model's window."""
@@ -181,17 +172,10 @@ class RequestEncoder:
                 f"{self.harness.max_length}; set max_gen_toks in the task's generation_kwargs."
             )
         tokens = self.harness.tok_encode(request.prompt)[-room:] or [self.harness.prefix_token_id]
-        return TokenizedPrompt(
-            tuple(tokens), tuple(stops), new_tokens, json.dumps(options, sort_keys=True)
-        )
+        return TokenizedPrompt(tuple(tokens), tuple(stops), new_tokens)
 
     def _stops(self, settings: Settings) -> "Stops":
-        strings, limit, options = settings
-        return Stops(self.tokenizer, strings, end_tokens(self.model, json.loads(options)), limit)
-
-    def _greedy(self, options: str) -> bool:
-        """Tell whether these arguments, as JSON, ask for the likeliest token each time."""
-        return greedy_only(self.model, json.loads(options))
+        return Stops(self.tokenizer, settings[0], model_ends(self.model), settings[1])
 
     def _decode(self, tokens: tuple[int, ...]) -> str:
         """Return the text of tokens, the model's own signs among them."""
@@ -274,32 +258,15 @@ class Stops:
         return str(self.tokenizer.decode(list(tokens)))
 
 
-def greedy_only(model: PreTrainedModel, options: dict[str, Any]) -> bool:
-    """Tell whether these arguments ask for the likeliest token each time and nothing else."""
-    config = greedy_config(model)
-    unknown: Any = config.update(**greedy_options(options))
-    said = {name for name, value in config.to_diff_dict().items() if value is not None}
-    return not unknown and not said - HARMLESS
-
-
-def end_tokens(model: PreTrainedModel, options: dict[str, Any]) -> list[int]:
-    """List the tokens that end an answer."""
-    if "eos_token_id" not in options:
-        return model_ends(model)
-    ends: Any = options["eos_token_id"]
-    return list(ends) if isinstance(ends, list | tuple) else [int(ends)]
-
-
 def group_prompts(
     encoder: RequestEncoder, asks: Sequence[Ask]
 ) -> dict[Settings, list[tuple[Ask, TokenizedPrompt]]]:
-    """Encode asks for text, and group those that end alike and have the same options."""
+    """Encode asks for text, and group those that end alike."""
     groups: dict[Settings, list[tuple[Ask, TokenizedPrompt]]] = {}
     for ask in asks:
         assert isinstance(ask.request, Generate)
         prompt = encoder.prompt(ask.request)
-        settings = prompt.stops, prompt.new_tokens, prompt.options
-        groups.setdefault(settings, []).append((ask, prompt))
+        groups.setdefault((prompt.stops, prompt.new_tokens), []).append((ask, prompt))
     return groups
 
 

@@ -10,7 +10,6 @@ from caploc.engine.api import Answer, Ask, Source
 from caploc.engine.asks import INTACT, MaskNumbers, run_to_end
 from caploc.engine.decoding import Decoder, Drafts
 from caploc.engine.encoding import (
-    NOT_GREEDY,
     RequestEncoder,
     Settings,
     Span,
@@ -33,7 +32,7 @@ PromptAsk = tuple[Ask, TokenizedPrompt]
 
 
 class PackedBackend:
-    """Answers with packed rows, greedily, on a model that is shown to give the same answers so."""
+    """Answers with packed rows, on a model that is shown to give the same answers so."""
 
     name = "packed"
 
@@ -52,8 +51,6 @@ class PackedBackend:
             return NOT_PACKED
         if isinstance(ask.request, Generate):
             prompt = self.encoder.prompt(ask.request)
-            if not self.encoder.greedy(prompt.options):
-                return NOT_GREEDY
             tokens = len(prompt.tokens) + prompt.new_tokens
         else:
             spans = self.encoder.spans(ask.request)
@@ -81,7 +78,7 @@ class _RowRunner:
 
 @dataclass
 class Generation(_RowRunner):
-    """Answers asks that want text; asks with the same stops, limit and options run together."""
+    """Answers asks that want text; asks with the same stops and limit run together."""
 
     def __post_init__(self) -> None:
         self.drafts: dict[Settings, Drafts] = defaultdict(Drafts)

@@ -5,7 +5,6 @@ and it takes what they refuse. Only rows of one length share a batch, so that no
 some decoders padding changes what is said.
 """
 
-import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -18,6 +17,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 from transformers import StoppingCriteria, StoppingCriteriaList
+from transformers.generation.streamers import BaseStreamer
 
 from caploc.components import Grid, Mask
 from caploc.engine.api import Answer, Ask
@@ -70,13 +70,13 @@ class PlainBackend:
     def continue_prompts(
         self, settings: Settings, members: Sequence[tuple[Ask, TokenizedPrompt]]
     ) -> Iterator[list[Answer]]:
-        """Answer asks for text with the same stops, limit and options."""
-        stops, options = self.encoder.stops(settings), settings[2]
+        """Answer asks for text with the same stops and limit."""
+        stops = self.encoder.stops(settings)
 
         def continued(part: Sequence[tuple[Ask, TokenizedPrompt]]) -> list[list[int]]:
             rows = [(ask.knocked_out, self.sources.substitute(ask)) for ask, _ in part]
             prompts = [prompt.tokens for _, prompt in part]
-            return generate(self.loaded, prompts, rows, stops, json.loads(options))
+            return generate(self.loaded, prompts, rows, stops)
 
         for alike in equally_long(members, lambda member: member[1].tokens):
             for batch in self.sizer.batches(alike, len(alike[0][1].tokens) + stops.limit):
@@ -132,30 +132,21 @@ def generate(
     prompts: Sequence[Tokens],
     rows: Sequence[Cut],
     stops: Stops,
-    options: dict[str, Any],
+    streamer: BaseStreamer | None = None,
 ) -> list[list[int]]:
     """Continue prompts of one length, each under its own cut, up to the token that ends each."""
     model: Any = loaded.model
     ids = torch.tensor(prompts, device=loaded.device)
     start = ids.shape[1]
-    # ours last: what the task says of them is answered by what the engine does
-    own = {
-        "max_new_tokens": stops.limit,
-        "pad_token_id": loaded.tokenizer.pad_token_id,
-        "use_cache": True,
-        "return_dict_in_generate": False,
-    }
-    stopping = StoppingCriteriaList([_StopStrings(stops, start)])
-    with generating(model, options | own) as (config, rest):
-        beams = config.num_beams or 1
-        with cut_rows(loaded, [row for row in rows for _ in range(beams)]):
-            output = model.generate(
-                input_ids=ids,
-                attention_mask=torch.ones_like(ids),
-                generation_config=config,
-                stopping_criteria=stopping,
-                **rest,
-            )
+    own = {"max_new_tokens": stops.limit, "pad_token_id": loaded.tokenizer.pad_token_id}
+    with generating(model, **own) as config, cut_rows(loaded, rows):
+        output = model.generate(
+            input_ids=ids,
+            attention_mask=torch.ones_like(ids),
+            generation_config=config,
+            stopping_criteria=StoppingCriteriaList([_StopStrings(stops, start)]),
+            streamer=streamer,
+        )
     return [stops.trim(tokens) for tokens in output[:, start:].tolist()]
 
 

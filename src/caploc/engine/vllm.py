@@ -13,7 +13,7 @@ from caploc.components import Grid, Heads, Mask
 from caploc.engine import missing_vllm
 from caploc.engine.api import Answer, Ask
 from caploc.engine.asks import MaskNumbers
-from caploc.engine.encoding import NOT_GREEDY, RequestEncoder, group_prompts
+from caploc.engine.encoding import RequestEncoder, group_prompts
 from caploc.engine.planning import BatchSizer, model_devices
 from caploc.engine.reading import SourceReader
 from caploc.engine.scores import ContinuationScore, PendingScore
@@ -51,11 +51,6 @@ class VllmBackend:
     def refusal(self, ask: Ask) -> str | None:
         if ask.source is not None and ask.knocked_out.any():
             return ZERO_ONLY
-        request = ask.request
-        if isinstance(request, Generate) and not self.encoder.greedy(
-            self.encoder.prompt(request).options
-        ):
-            return NOT_GREEDY
         return self.trouble
 
     @cached_property

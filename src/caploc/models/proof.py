@@ -339,9 +339,9 @@ def step_logits(model: PreTrainedModel, tokens: Tokens) -> Logits:
     """
     dictated = _Dictated(tokens[:, -STEPS:])
     prompt, generator = tokens[:, :-STEPS], cast(Any, model)
-    options = {"eos_token_id": None, "max_new_tokens": STEPS + 1, "use_cache": True}
+    options: dict[str, Any] = {"eos_token_id": None, "max_new_tokens": STEPS + 1}
     try:
-        with generating(model, options) as (config, _):
+        with generating(model, **options) as config:
             generator.generate(
                 input_ids=prompt,
                 attention_mask=torch.ones_like(prompt),

@@ -1,6 +1,5 @@
 """Two answers to one prompt, intact and with heads knocked out, and the odds of every token."""
 
-import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -61,7 +60,7 @@ class BothSides:
         # prompts differ where each side remembers what it said itself
         for sides in equally_long(SIDES, lambda side: read[side].tokens):
             prompt = read[sides[0]]
-            stops = encoder.stops((prompt.stops, prompt.new_tokens, prompt.options))
+            stops = encoder.stops((prompt.stops, prompt.new_tokens))
 
             def hear(
                 said: list[list[int]],
@@ -71,13 +70,9 @@ class BothSides:
                 cut = (encoder.cut(tokens, ends) for tokens in said)
                 tell(dict(zip(sides, cut, strict=True)))
 
-            options = json.loads(prompt.options)
-            if encoder.greedy(prompt.options):  # beams are told when they are done
-                options["streamer"] = Listener(stops, hear)
             rows = [(masks[side], None) for side in sides]
-            said = generate(
-                self.engine.loaded, [read[side].tokens for side in sides], rows, stops, options
-            )
+            texts = [read[side].tokens for side in sides]
+            said = generate(self.engine.loaded, texts, rows, stops, Listener(stops, hear))
             for side, tokens in zip(sides, said, strict=True):
                 ask = Ask((0, 0), prompts[side], masks[side])
                 answer = encoder.answer(ask, read[side], tokens).response

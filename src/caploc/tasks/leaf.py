@@ -50,6 +50,8 @@ LENGTHS: dict[str, Callable[[str], int]] = {
     "acc_bytes": lambda choice: len(choice.encode()),
 }
 PAIR_METRICS = {"f1", "mcc"}  # their items are (gold, predicted) classes
+# Arguments of generation that greedy decoding has, or that make no difference to it.
+GREEDY = frozenset("until max_gen_toks do_sample temperature top_p top_k num_beams".split())
 SOLUTIONS = ("canonical_solution", "code")  # columns of code tasks that hold a right program
 
 ChatTemplate = Callable[..., str]
@@ -286,15 +288,20 @@ def build_instances(task: HarnessLeaf, chat: ChatTemplate | None) -> list[list[I
 
 
 def check_greedy(name: str, instance: Instance) -> None:
-    """Refuse a task that samples: one mask must give one answer; raises BadOption if it does."""
+    """Refuse a task that asks for more than greedy decoding: one mask must give one answer.
+
+    Raises BadOption.
+    """
     if instance.request_type != "generate_until":
         return
     options = normalize_gen_kwargs(instance.args[1])
-    if options.get("do_sample") or options.get("num_beams", 1) != 1:
+    searched = options.get("do_sample") or options.get("num_beams", 1) != 1
+    if searched or (beyond := sorted(set(options) - GREEDY)):
+        what = "samples or searches for its answers" if searched else f"sets {beyond[0]}"
         raise BadOption(
-            f"Task {name} samples or searches for its answers; caploc decodes greedily. Copy its "
-            "YAML, set do_sample to false and num_beams to 1 in its generation_kwargs, and pass "
-            "the file as the task."
+            f"Task {name} {what}; caploc decodes greedily. Copy its YAML, leave in its "
+            "generation_kwargs what greedy decoding has (do_sample: false, num_beams: 1, until, "
+            "max_gen_toks), and pass the file as the task."
         )
 
 
