@@ -93,9 +93,6 @@ class ModelOptions:
     quantize: Annotated[str | None, Option("Quantize weights with bitsandbytes: 8bit or 4bit.")] = (
         None
     )
-    gguf: Annotated[
-        str | None, Option("GGUF file to read, of the model's folder or repository.")
-    ] = None
     backend: Annotated[
         str,
         one_of(ENGINES, "engine"),
@@ -128,7 +125,7 @@ class ModelOptions:
         """Find the model's files; raises UserError if there is no such model."""
         from caploc.models.sources import find_source
 
-        return find_source(self.name, self.revision, self.gguf)
+        return find_source(self.name, self.revision)
 
     def loading(self) -> dict[str, Any]:
         """List the arguments of `load_model`."""
@@ -173,7 +170,6 @@ class ModelOptions:
         return load_tokenizer(
             self.name,
             revision=self.revision,
-            gguf=self.gguf,
             trust_remote_code=self.trust_remote_code,
         )
 

@@ -10,7 +10,6 @@ from caploc.checks import Checks
 from caploc.components import AMONG, WITHIN, Grid
 from caploc.declaration import Study
 from caploc.folder import ANSWERS, RESULT, package_versions, write_json
-from caploc.models.sources import title_of
 from caploc.result import (
     SCHEMA,
     AnswerPair,
@@ -75,7 +74,6 @@ def build_result(session: Session, search: SearchResult, checks: Checks, command
         schema=SCHEMA,
         model=Model(
             name=loaded.name,
-            title=title_of(loaded.name),
             fingerprint=loaded.fingerprint,
             dtype=loaded.dtype,
             device=str(loaded.device),

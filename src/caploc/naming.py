@@ -21,7 +21,6 @@ from caploc.errors import BadData, BadOption, UnknownName, nearest, unknown
 
 DEFAULT_MODEL = "smollm2"  # where none is named
 RECIPE = 1  # raised whenever the same GGUF file is converted into something else
-DIGEST = "digest.txt"  # beside a fetched model: that of its files, to notice a change
 ITEM_BYTES = {"float32": 4, "bfloat16": 2}
 
 

@@ -30,7 +30,6 @@ from caploc.given import (
 )
 from caploc.models.knockout import knockout
 from caploc.models.loading import LoadedModel, load_model
-from caploc.models.sources import title_of
 from caploc.naming import check_listed, default_folder, is_folder, placed
 from caploc.options import build, flags
 from caploc.pairs import is_pairs
@@ -193,8 +192,7 @@ def locate(  # noqa: PLR0913  (what is no option of a study is its own parameter
     scorer = None if score is None else GivenScorer(score, score_name)
     loading, loaded, wanted = opened(model, task, asked, scorer, loads)
     called = wanted if isinstance(wanted, str) else name_examples(wanted, score is not None, join)
-    short = title_of(loading.name) or loading.name
-    short = Path(short).name if is_folder(Path(short)) else short
+    short = Path(loading.name).name if is_folder(Path(loading.name)) else loading.name
     kind = {options.get("components", HEADS)} - {HEADS}
     way = options.get("method", Study.method)
     folder = Path(out or default_folder(short, way, *kind, called))

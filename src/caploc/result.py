@@ -351,22 +351,16 @@ class Validation(Record):
 
 
 class Model(Record):
-    """Which model it was: `name` loads it, `title` is what one in a folder calls itself.
+    """Which model it was: `name` loads it.
 
     `uncovered` names what carries something from token to token beside the heads of the grid.
     """
 
     name: Name
-    title: Name | None = None
     fingerprint: Name | None = None
     dtype: Name | None = None
     device: Name | None = None
     uncovered: list[Name] = []
-
-    @property
-    def shown(self) -> str:
-        """Its name where people read it."""
-        return self.title or self.name
 
 
 class Answerer(Record):

@@ -15,7 +15,6 @@ from caploc.engine.api import HeadModel, RowEngine
 from caploc.folder import claim
 from caploc.measurement import Meter, Meters, outcomes_by_example, search
 from caploc.models.loading import LoadedModel
-from caploc.models.sources import title_of
 from caploc.naming import GENERAL
 from caploc.progress import Progress, Silent
 from caploc.recovery.estimate import is_binary
@@ -263,7 +262,7 @@ def announce(study: Study, tasks: Mapping[str, Task], grid: Grid[Any], progress:
     """Say what will be done, and how many rows it takes at most."""
     searched, checked = most_searched(study, tasks, grid.size), most_checked(study, tasks)
     progress.tell(
-        f"{called(study.task)} in {called(title_of(study.model.name) or study.model.name)}: a "
+        f"{called(study.task)} in {called(study.model.name)}: a "
         f"search among {grid.size} {grid.COMPONENT.KIND}s, up to {searched:,} rows; its checks, up "
         f"to {checked:,} more.{describe_join(tasks[study.task])}",
     )

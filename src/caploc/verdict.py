@@ -97,7 +97,7 @@ def make_card(result: Result) -> Card:
         heads=top,
         of=grid.size,
         kind=f"{grid.COMPONENT.KIND}s",
-        model=called(result.model.shown),
+        model=called(result.model.name),
         rows=rows,
         samples=list(pick_samples(result)),
         held_out=fresh,

@@ -251,8 +251,8 @@ def test_plain_rows_of_every_family_take_outputs_at_their_own_positions(name):
     stops = Stops(loaded.tokenizer, [], [], new)
     sources = [Substitute(values, torch.ones(5, dtype=torch.bool)) for values in recorded]
     cuts = [(mask.numpy(), source) for mask, source in zip(masks, sources, strict=True)]
-    together = generate(loaded, prompts.tolist(), cuts, stops, {"eos_token_id": None})
-    assert together != generate(loaded, prompts.tolist(), [(c[0], None) for c in cuts], stops, {})
+    together = generate(loaded, prompts.tolist(), cuts, stops)
+    assert together != generate(loaded, prompts.tolist(), [(c[0], None) for c in cuts], stops)
     for row, said in enumerate(together):
         text = torch.tensor([[*prompts[row].tolist(), *said]])
         handles = [

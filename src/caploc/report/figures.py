@@ -221,7 +221,7 @@ def chart_heads(result: Result) -> Figure:
     across = list(range(max(widths, default=0)))
     step = 18 if max(result.grid.layers, *widths, 1) <= 32 else 8
     looks = shade_scale(min(unit.factor * largest_effect(result), 1e300) or 1.0)
-    title = f"{called(result.task.name)} in {called(result.model.shown)}"
+    title = f"{called(result.task.name)} in {called(result.model.name)}"
     data, axis = (
         pd.DataFrame(values),
         alt.Axis(labelAngle=0, labelOverlap="greedy", ticks=False, domain=False),
