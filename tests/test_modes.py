@@ -103,12 +103,10 @@ def test_no_example_is_resampled_from_itself(addition):
 
 def test_a_patch_takes_the_counterpart(pair):
     clean, corrupted, _ = (load_task(name, TaskOptions()) for name in pair)
-    sources = Intervention(Mode("patch", pair[1], "last"), 0, corrupted).sources(clean)
-    assert sources.question.startswith("patch last of ")
+    sources = Intervention(Mode("patch", pair[1]), 0, corrupted).sources(clean)
+    assert sources.question.startswith("patch of ")
     (source,) = sources.of(3, clean.requests(3))
     assert source.texts == tuple(corrupted.requests(3))
-    assert source.clean == clean.requests(3)[0]
-    assert source.positions == "last"
 
 
 def rows_under(engine, store, task, mode, corrupted=None):
@@ -121,8 +119,7 @@ def rows_under(engine, store, task, mode, corrupted=None):
 def test_rows_of_one_mode_are_never_those_of_another(tmp_path, pair):
     clean, corrupted, _ = (load_task(name, TaskOptions()) for name in pair)
     engine, likelihood = ModelOptions(DEMO, device="cpu").engine(), clean.with_outcome("logprob")
-    modes = [Mode(), Mode("mean"), Mode("resample"), Mode("patch", pair[1], "last"),
-             Mode("patch", pair[1])]  # fmt: skip
+    modes = [Mode(), Mode("mean"), Mode("resample"), Mode("patch", pair[1])]
     with Store(tmp_path / "rows.sqlite") as store:
         found = [rows_under(engine, store, likelihood, mode, corrupted)[1] for mode in modes]
         assert len({tuple(each) for each in found}) == len(modes)
@@ -142,13 +139,12 @@ def test_rows_of_one_mode_are_never_those_of_another(tmp_path, pair):
 )
 def test_a_study_goes_through_in_every_mode_and_comes_out_of_its_rows_again(tmp_path, pair, mode):
     if mode == "patch":
-        asked = study(Mode("patch", pair[1], "all"), pair[0])
+        asked = study(Mode("patch", pair[1]), pair[0])
     else:
         asked = study(Mode(mode), pair[0], other_tasks=("demo/sentences",))
     found = run_study(asked, tmp_path / "run")
     result = read_file(tmp_path / "run" / RESULT, Result)
     assert result.method.mode == mode
-    assert found.result.method.positions == ("all" if mode == "patch" else None)
     report = found.report.read_text()
     assert {"mean": "its mean over", "resample": "on another example", "patch": "corrupted prompt"}[
         mode

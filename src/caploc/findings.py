@@ -129,7 +129,6 @@ def method_settings(study: Study, found: Found, examples: int) -> MethodSettings
         examples=examples,
         mode=study.mode.name,
         corrupted=study.mode.corrupted,
-        positions=study.mode.positions,
     )
 
 

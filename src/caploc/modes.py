@@ -97,7 +97,7 @@ class Intervention:
         return Sources(f"{RESAMPLE} seed {self.seed} of {_digest(task, drawn)}", other)
 
     def _patch(self, task: Task) -> Sources:
-        corrupted, positions = self.corrupted, self.mode.positions or "all"
+        corrupted = self.corrupted
         assert corrupted is not None
         if corrupted.size != task.size:
             raise BadOption(
@@ -105,19 +105,16 @@ class Intervention:
                 f"{task.size:,}; example n of one must be the counterpart of example n of the "
                 "other."
             )
-        made: dict[tuple[Request, Request], Source] = {}
+        made: dict[Request, Source] = {}
 
         def counterpart(example: int, requests: Sequence[Request]) -> list[Source]:
             theirs = corrupted.requests(example)
             if len(theirs) != len(requests):  # the gold answer alone is asked
                 theirs = [theirs[0]] * len(requests)
-            pairs = list(zip(requests, theirs, strict=True))
-            for own, other in pairs:
-                made.setdefault((own, other), Source((other,), positions=positions, clean=own))
-            return [made[pair] for pair in pairs]
+            return [made.setdefault(other, Source((other,))) for other in theirs]
 
         every = _digest(corrupted, range(corrupted.size))
-        return Sources(f"{PATCH} {positions} of {every}", counterpart)
+        return Sources(f"{PATCH} of {every}", counterpart)
 
 
 def _digest(task: Task, examples: Iterable[int]) -> str:

@@ -42,7 +42,6 @@ ZERO, MEAN, RESAMPLE, PATCH = MODES = ("zero", "mean", "resample", "patch")
 CLUSTER = "ray"
 ADDRESS = "RAY_ADDRESS"  # Ray's own variable
 FORMATS = {".json": "json", ".jsonl": "json", ".csv": "csv", ".parquet": "parquet"}  # of --data
-NAMES = ("all", "last", "changed")  # of positions
 DEVICE = re.compile(r"auto|cpu|cuda(:\d+)?|mps|spread")
 
 
@@ -91,22 +90,6 @@ def check_device(name: str) -> str:
             "or spread."
         )
     return name
-
-
-def parse_positions(text: str) -> list[int]:
-    """Read numbers such as `-2,-1`, which count from 0, or from the end if negative.
-
-    Raises BadOption if they are none, and no word.
-    """
-    try:
-        found = [int(part) for part in text.split(",")]
-    except ValueError:
-        found = []
-    if text not in NAMES and not found:
-        raise BadOption(
-            f"--positions is {', '.join(NAMES)} or numbers such as -2,-1; got {text!r}."
-        )
-    return found
 
 
 if TYPE_CHECKING:
@@ -246,8 +229,7 @@ class TaskOptions:
 class Mode:
     """What a knocked-out head hands on: zero, or what it does elsewhere.
 
-    For `patch`, example n of the task `corrupted` is the counterpart of example n, and `positions`
-    (None: all) are those of the prompt at which heads are patched.
+    For `patch`, example n of the task `corrupted` is the counterpart of example n.
     """
 
     panel: ClassVar[str] = "Knockout"
@@ -266,23 +248,16 @@ class Mode:
             "For --mode patch: the task whose examples are the corrupted counterparts.", path=True
         ),
     ] = None
-    positions: Annotated[
-        str | None,
-        Option("For --mode patch: all (if absent), last, changed, or places: -2,-1."),
-    ] = None
 
     def __post_init__(self) -> None:
         if self.name != PATCH:
-            for option in ("corrupted", "positions"):
-                if getattr(self, option) is not None:
-                    raise BadOption(f"--{option} is for --mode {PATCH}; got --mode {self.name}.")
+            if self.corrupted is not None:
+                raise BadOption(f"--corrupted is for --mode {PATCH}; got --mode {self.name}.")
         elif self.corrupted is None:
             raise BadOption(
                 f"--mode {PATCH} needs --corrupted TASK: the same examples, each with a corrupted "
                 "prompt of as many tokens."
             )
-        else:
-            parse_positions(self.positions or NAMES[0])
 
     @property
     def tasks(self) -> tuple[str, ...]:

@@ -396,7 +396,6 @@ class MethodSettings(Record):
     examples: Count | None = None
     mode: Name = "zero"
     corrupted: Name | None = None
-    positions: Name | None = None
 
 
 class GridShape(Record):

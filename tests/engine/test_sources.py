@@ -12,11 +12,10 @@ from caploc.engine.api import Ask, Source
 from caploc.engine.batch import BatchEngine
 from caploc.engine.encoding import Stops
 from caploc.engine.plain import generate
-from caploc.engine.reading import choose_positions, mean_outputs, read_outputs
-from caploc.errors import BadData, BadOption
+from caploc.engine.reading import mean_outputs, read_outputs
+from caploc.errors import BadData
 from caploc.models.loading import load_model
 from caploc.models.substitutes import Substitute
-from caploc.options import parse_positions
 from caploc.tasks.task import Generate, LogLikelihood, options_json
 from worlds import DEMO
 
@@ -61,10 +60,7 @@ def sources(mode):
         return [Source(tuple(corrupted), mean=True)] * len(PAIRS)
     if mode == "resample":  # of another length
         return [Source((other,)) for other in (*clean[1:], clean[0])]
-    return [
-        Source((other,), positions=mode, clean=own)
-        for own, other in zip(clean, corrupted, strict=True)
-    ]
+    return [Source((other,)) for other in corrupted]
 
 
 def tokens_of(loaded, text):
@@ -114,7 +110,7 @@ def logits_by_hand(loaded, tokens, mask, instead):
 def by_hand(loaded, mode, number):
     """`instead` for one of the pairs' prompts, from the words of the mode alone."""
     texts = [[tokens_of(loaded, text) for text in pair] for pair in PAIRS]
-    clean, corrupted = texts[number]
+    corrupted = texts[number][1]
     if mode == "zero":
         return lambda layer, position: torch.tensor(0.0)
     if mode == "mean":
@@ -124,15 +120,11 @@ def by_hand(loaded, mode, number):
     if mode == "resample":
         other = outputs_on(loaded, texts[(number + 1) % len(texts)][0])
         return lambda layer, position: other[layer][min(position, len(other[layer]) - 1)]
-    there, size = outputs_on(loaded, corrupted), len(clean)
-    changed = [place for place in range(size) if clean[place] != corrupted[place]]
-    chosen = {
-        "all": range(size), "last": [size - 1], "changed": changed, "-2,0": [size - 2, 0]
-    }[mode]  # fmt: skip
-    return lambda layer, position: there[layer][position] if position in chosen else None
+    there = outputs_on(loaded, corrupted)
+    return lambda layer, position: there[layer][min(position, len(there[layer]) - 1)]
 
 
-MODES = ["zero", "mean", "resample", "all", "last", "changed", "-2,0"]
+MODES = ["zero", "mean", "resample", "patch"]
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -174,8 +166,7 @@ def test_a_source_matters_under_a_mask_and_never_to_the_intact_model(engines, ma
         answers = [a for batch in engines["packed"].answer(asks) for a in batch]
         found[mode] = {a.key[0]: a.response.logprob for a in answers}
     assert len({round(said[0], 6) for said in found.values()}) == 1
-    # at the last but one position and at the first one nothing may reach the answer
-    assert len({round(said[3], 6) for said in found.values()}) >= len(MODES) - 1
+    assert len({round(said[3], 6) for said in found.values()}) == len(MODES)
 
 
 def test_sources_that_do_not_fit_together_are_answered_in_portions(loaded, masks):
@@ -204,25 +195,6 @@ def test_reading_sources_is_paid_for_once(loaded, masks):
     assert costs[0] - costs[1] == pytest.approx(tokens)
 
 
-def test_a_corrupted_prompt_of_another_length_is_refused(engines, masks):
-    source = Source((prompt("sort 729416="),), positions="last", clean=prompt("9-3="))
-    with pytest.raises(BadOption, match="must be of one length"):
-        list(engines["packed"].answer([Ask((0, 0), prompt("9-3="), masks[1], source)]))
-
-
-@pytest.mark.parametrize("text", ["", "first", "1,two", "1.5"])
-def test_positions_are_words_or_numbers(text):
-    with pytest.raises(BadOption, match="--positions is all, last, changed or numbers"):
-        parse_positions(text)
-
-
-def test_positions_that_a_prompt_does_not_have_are_refused():
-    assert choose_positions("-3,2", (1, 2, 3), (1, 5, 3)) == {0, 2}
-    assert choose_positions("changed", (1, 2, 3), (1, 5, 3)) == {1}
-    with pytest.raises(BadOption, match="name positions from -3 to 2"):
-        choose_positions("3", (1, 2, 3), (1, 5, 3))
-
-
 @pytest.mark.parametrize("name", FAMILIES)
 @torch.no_grad()
 def test_plain_rows_of_every_family_take_outputs_at_their_own_positions(name):
@@ -249,7 +221,7 @@ def test_plain_rows_of_every_family_take_outputs_at_their_own_positions(name):
         return cut
 
     stops = Stops(loaded.tokenizer, [], [], new)
-    sources = [Substitute(values, torch.ones(5, dtype=torch.bool)) for values in recorded]
+    sources = [Substitute(values) for values in recorded]
     cuts = [(mask.numpy(), source) for mask, source in zip(masks, sources, strict=True)]
     together = generate(loaded, prompts.tolist(), cuts, stops)
     assert together != generate(loaded, prompts.tolist(), [(c[0], None) for c in cuts], stops)

@@ -14,14 +14,11 @@ class Source:
 
     With `mean` it is each head's mean over all tokens of the texts; else there is one text, and it
     is the output at the same position, counted from the text's beginning: past its end that on its
-    last token. With `positions` ("all", "last", "changed" or numbers such as "-2,-1") the text is a
-    corrupted prompt, as long as that of `clean`, and only these of its positions are patched.
+    last token.
     """
 
     texts: tuple[Request, ...]
     mean: bool = False
-    positions: str | None = None
-    clean: Request | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -212,5 +212,4 @@ class _FromSources:
     ) -> Float[Tensor, "rows tokens heads width"]:
         where = torch.arange(self.positions.start, self.positions.stop, device=each.device)
         entries = self.substitutes.entries(self.sources.to(each.device), where)
-        taken = self.substitutes.takes(entries)[..., None, None]
-        return torch.where(taken, self.substitutes.values(layer, each)[entries], each)
+        return self.substitutes.values(layer, each)[entries]

@@ -14,7 +14,6 @@ import numpy as np
 import torch
 from jaxtyping import Bool
 from torch import Tensor, nn
-from torch.nn import functional
 from transformers import PreTrainedModel
 
 from caploc.components import Grid
@@ -24,13 +23,12 @@ from caploc.engine.encoding import RequestEncoder, Span
 from caploc.engine.passes import Chunk, IntactRecords, PackedModel
 from caploc.engine.planning import BatchPlan, BatchSizer, PlannedRow, PlanStage
 from caploc.engine.scores import ContinuationScore, sum_logprobs
-from caploc.errors import BadData, BadOption
+from caploc.errors import BadData
 from caploc.models.cutting import Projections, list_sites
 from caploc.models.hooks import temporary_hooks
 from caploc.models.loading import CutModel
 from caploc.models.placement import input_device
 from caploc.models.substitutes import LayerValues, Substitute
-from caploc.options import parse_positions
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,7 +204,7 @@ class Scorer:
 
 SHARE = 4  # of the memory beside the weights one part is for what stands in
 Tokens = tuple[int, ...]
-Key = tuple[tuple[Tokens, ...], bool, str | None, Tokens]
+Key = tuple[tuple[Tokens, ...], bool]
 
 
 class SourceReader:
@@ -244,11 +242,10 @@ class SourceReader:
         return None if ask.source is None else self.read(ask.source)
 
     def read(self, source: Source) -> Substitute:
-        """Return what heads hand on over a source; raises BadOption as `choose_positions` does."""
+        """Return what heads hand on over a source."""
         if source not in self.keys:
             texts = tuple(self.encoder.context(text) for text in source.texts)
-            clean = () if source.clean is None else self.encoder.context(source.clean)
-            self.keys[source] = texts, source.mean, source.positions, clean
+            self.keys[source] = texts, source.mean
         key = self.keys[source]
         if key not in self.kept:
             self.kept[key] = self._record(*key)
@@ -262,26 +259,10 @@ class SourceReader:
         due, self.due = self.due, 0
         return due
 
-    def _record(
-        self, texts: tuple[Tokens, ...], mean: bool, positions: str | None, clean: Tokens
-    ) -> Substitute:
+    def _record(self, texts: tuple[Tokens, ...], mean: bool) -> Substitute:
         model = self.loaded.model, self.loaded.projections, self.loaded.grid
         self.due += sum(map(len, texts))
-        chosen = None if positions is None else choose_positions(positions, clean, texts[0])
-        if mean:
-            return Substitute(mean_outputs(*model, texts), torch.tensor([True]))
-        values = read_outputs(*model, texts[0])
-        if chosen is None:
-            return Substitute(values, torch.ones(len(texts[0]), dtype=torch.bool))
-        # an entry on either side, for the positions that are left as they are
-        first, last = min(chosen, default=0), max(chosen, default=-1)
-        padding = 0, 0, 0, 0, 1, 1
-        patched = [
-            each if each is None else functional.pad(each[first : last + 1], padding)
-            for each in values
-        ]
-        taken = [position in chosen for position in range(first - 1, last + 2)]
-        return Substitute(patched, torch.tensor(taken), first - 1)
+        return Substitute(mean_outputs(*model, texts) if mean else read_outputs(*model, texts[0]))
 
 
 @torch.no_grad()
@@ -326,27 +307,3 @@ def check_texts(texts: Sequence[Sequence[int]]) -> None:
     """Refuse texts to take a head's place from that are none, or have no tokens."""
     if not texts or not all(map(len, texts)):
         raise BadData("The reference needs at least one text, and each at least one token.")
-
-
-def choose_positions(asked: str, clean: Tokens, corrupted: Tokens) -> set[int]:
-    """Find the positions of a prompt that are patched: see `parse_positions`.
-
-    Raises BadOption if the prompts are not of one length, or have no such position.
-    """
-    if len(clean) != len(corrupted):
-        raise BadOption(
-            f"A corrupted prompt has {len(corrupted)} tokens and the prompt itself {len(clean)}; "
-            "they must be of one length, or no position of one is that of the other."
-        )
-    if asked == "changed":
-        pairs = zip(clean, corrupted, strict=True)
-        return {place for place, (one, other) in enumerate(pairs) if one != other}
-    if asked == "all":
-        return set(range(len(clean)))
-    wanted = [len(clean) - 1] if asked == "last" else parse_positions(asked)
-    if outside := [place for place in wanted if not -len(clean) <= place < len(clean)]:
-        raise BadOption(
-            f"--positions names {outside[0]}, and a prompt has {len(clean)} tokens; name positions "
-            f"from {-len(clean)} to {len(clean) - 1}."
-        )
-    return {place % len(clean) for place in wanted}

@@ -209,7 +209,6 @@ class _PassCut:
             kept, entries = table.kept[self.owners], None
             if table.substitutes is not None and table.sources is not None:
                 where = table.substitutes.entries(table.sources[self.owners], self.positions)
-                kept = torch.where(table.substitutes.takes(where)[:, None], kept, True)
                 entries = where.to(like.device)
             self.known[key] = kept.to(like.device), entries
         return self.known[key]

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 from torch import Tensor
 
 LayerValues = Float[Tensor, "entries _ _"]  # (entries, heads of the layer, width)
@@ -19,14 +19,15 @@ LayerValues = Float[Tensor, "entries _ _"]  # (entries, heads of the layer, widt
 class Substitute:
     """The outputs of one source.
 
-    `values` are each layer's entries, None for a layer without heads. Entry i is for position
-    `start + i`; positions before take the first, and those after the last. An entry that is not
-    `taken` leaves heads as they are.
+    `values` are each layer's entries, None for a layer without heads. Entry i is for position i;
+    positions after the last take the last.
     """
 
     values: Sequence[LayerValues | None]
-    taken: Bool[Tensor, " entries"]
-    start: int = 0
+
+    @property
+    def entries(self) -> int:
+        return max(len(each) for each in self.values if each is not None)
 
     @property
     def bytes(self) -> int:
@@ -41,22 +42,15 @@ class Substitutes:
 
     def __init__(self, sources: Sequence[Substitute]) -> None:
         self.sources = sources
-        ends = list(accumulate([1, *(len(each.taken) for each in sources)]))
-        starts = [0, *(each.start for each in sources)]
-        self.runs = torch.tensor(list(zip([0, *ends[:-1]], ends, starts, strict=True)))
-        self.taken = torch.cat([torch.tensor([True]), *(each.taken for each in sources)])
-        self.placed: dict[tuple[int | str, torch.device, torch.dtype], Tensor] = {}
+        ends = list(accumulate([1, *(each.entries for each in sources)]))
+        self.runs = torch.tensor(list(zip([0, *ends[:-1]], ends, strict=True)))
+        self.placed: dict[tuple[int, torch.device, torch.dtype], Tensor] = {}
 
     def entries(self, sources: Int[Tensor, "..."], positions: Int[Tensor, "..."]) -> Tensor:
         """Find each token's entry from its row's source and its position, all on one device."""
-        first, end, start = self._on("runs", self.runs, positions.device).unbind(1)
-        places = first[sources] + (positions - start[sources]).clamp(min=0)
-        return torch.minimum(places, end[sources] - 1)
-
-    def takes(self, entries: Int[Tensor, "..."]) -> Bool[Tensor, "..."]:
-        """Tell which entries take the place of what heads hand on."""
-        taken: Tensor = self._on("taken", self.taken, entries.device)[entries]
-        return taken
+        self.runs = self.runs.to(positions.device)  # at the first call
+        first, end = self.runs.unbind(1)
+        return torch.minimum(first[sources] + positions, end[sources] - 1)
 
     def values(self, layer: int, like: Tensor) -> LayerValues:
         """Return a layer's entries with the dtype and on the device of `like`."""
@@ -65,12 +59,6 @@ class Substitutes:
             kept = [value for each in self.sources if (value := each.values[layer]) is not None]
             zero = torch.zeros_like(kept[0][:1])
             self.placed[key] = torch.cat([zero.to(like), *(value.to(like) for value in kept)])
-        return self.placed[key]
-
-    def _on(self, name: str, numbers: Tensor, device: torch.device) -> Tensor:
-        key = name, device, numbers.dtype
-        if key not in self.placed:
-            self.placed[key] = numbers.to(device)
         return self.placed[key]
 
 
