@@ -15,7 +15,6 @@ import pytest
 
 import caploc
 from caploc.components import Heads
-from caploc.contents import Curve, read_file
 from caploc.declaration import ModelOptions, Study
 from caploc.engine.batch import BatchEngine
 from caploc.errors import BadOption, FolderTaken, UnknownName, UserError
@@ -442,15 +441,6 @@ def test_a_curve_starts_intact_and_ends_at_the_chosen_heads(done, tmp_path):
     assert points[0] == known.intact
     assert points[len(done.result.top)] == known.knocked_out
     assert (folder / "figures" / "curve.svg").stat().st_size > 1000
-
-
-def test_a_curve_on_fewer_examples_leaves_that_of_the_report(done, tmp_path):
-    folder = shutil.copytree(done.folder, tmp_path / "run")
-    files = [folder / "curve.json", folder / "report.html"]
-    before = [each.read_bytes() for each in files]
-    least = min(points[0].examples for points in read_file(files[0], Curve).curves.values())
-    assert curve(folder, limit=least - 1).curves["demo/addition"][0].examples == least - 1
-    assert [each.read_bytes() for each in files] == before
 
 
 def test_a_run_draws_the_curve_over_its_heads_and_the_command_makes_the_same(done):

@@ -13,7 +13,7 @@ from caploc.measurement import Meters
 from caploc.modes import Intervention
 from caploc.options import Mode, TaskOptions
 from caploc.progress import Progress, Silent
-from caploc.report.page import curve_of, rewrite_page
+from caploc.report.page import rewrite_page
 from caploc.result import SCHEMA, GridShape, RunCost, TaskComparison
 from caploc.tasks.catalog import check_task_name
 from caploc.validation import Comparison, check_limit, draw_curve, score_both
@@ -105,8 +105,8 @@ def curve(
     """Score a finished run's tasks with its 0, 1, ... `most` most needed heads knocked out.
 
     Without `limit` on the examples that the run drew its own curve on. Writes `curve.json` into
-    the run's folder, and its figures and report again, unless a curve on more examples than `limit`
-    is there; uses the rows that lie there. `allowed` says what may be run for it, and who answers.
+    the run's folder, and its figures and report again; uses the rows that lie there. `allowed` says
+    what may be run for it, and who answers.
     Raises UserError if the folder holds no finished run, or the options mean nothing; RunFailed if
     the machine gives up; rows already measured are kept.
     """
@@ -124,13 +124,6 @@ def curve(
     with run.meters() as meters:
         judged = [(meters.meter(tasks[name]), each) for name, each in examples.items()]
         drawn = draw_curve(meters.grid, heads, judged, progress)
-        stored = None if limit is None else curve_of(folder)
-        if stored is None or _most_examples(stored) <= _most_examples(drawn):
-            write_json(folder / CURVE, drawn.as_dict())
-            rewrite_page(folder)
+        write_json(folder / CURVE, drawn.as_dict())
+        rewrite_page(folder)
     return drawn
-
-
-def _most_examples(drawn: Curve) -> int:
-    scores = [score for points in drawn.curves.values() for score in points]
-    return max((score.examples or 0 for score in scores), default=0)

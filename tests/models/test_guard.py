@@ -71,17 +71,9 @@ def ending_with(token):
     [
         (lambda: build("llama", GROUPED), word_tokenizer(VOCABULARY + 3, eos_token=END),
          "gives 'w63' the number 63, and the model's embeddings end at 60"),
-        (lambda: ending_with(50), word_tokenizer(30, eos_token=END),
-         "ends a text with token 50, and the tokens of its tokenizer end at 29"),
-        (lambda: ending_with([55, 50]), word_tokenizer(50, eos_token=END),
-         "ends a text with token 50, and the tokens of its tokenizer end at 49"),
         (lambda: build("llama", GROUPED), word_tokenizer(), "names no token that ends a text"),
         (lambda: build("llama", GROUPED), word_tokenizer(pad_token="w0"),
          "names no token that ends a text"),
-        (lambda: build("llama", GROUPED), word_tokenizer(eos_token="<end>"),
-         "gives '<end>' the number 61, and the model's embeddings end at 60"),
-        (lambda: build("llama", GROUPED), word_tokenizer(eos_token=END, bos_token="<start>"),
-         "gives '<start>' the number 61"),
     ],
 )  # fmt: skip
 def test_a_tokenizer_that_is_not_the_models_gets_the_same_sentence(

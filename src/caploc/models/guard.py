@@ -35,22 +35,16 @@ def check_pair(name: str, model: PreTrainedModel, tokenizer: PreTrainedTokenizer
     """
     check_head(name, model)
     table: Any = model.get_input_embeddings()
-    rows = table.weight.shape[0]
-    words = tokenizer.get_vocab()
-    added = set(tokenizer.get_added_vocab())
+    rows, added = table.weight.shape[0], tokenizer.get_added_vocab()
     # tokens that were added may lie beyond the embeddings, as long as no text has them
-    beyond = [(number, word) for word, number in words.items() if number >= rows]
-    beyond = [(number, word) for number, word in beyond if word not in added]
-    if beyond:
-        raise _outside(name, *max(beyond), rows)
-    ends = [end for end in model_ends(model) if end < rows]
-    last = max(words.values(), default=-1)
-    if ends and min(ends) > last:
+    known = {word: number for word, number in tokenizer.get_vocab().items() if word not in added}
+    word = max(known, key=known.__getitem__, default=None)
+    if word is not None and known[word] >= rows:
         raise ModelRefused(
-            f"{name} ends a text with token {min(ends)}, and the tokens of its tokenizer end at "
-            f"{last}; use the tokenizer that it was trained with."
+            f"The tokenizer of {name} gives {word!r} the number {known[word]}, and the model's "
+            f"embeddings end at {rows - 1}; use the tokenizer that it was trained with."
         )
-    if tokenizer.eos_token_id is None and ends:
+    if tokenizer.eos_token_id is None and (ends := model_ends(model)):
         tokenizer.eos_token = str(tokenizer.convert_ids_to_tokens(ends[0]))
     if tokenizer.eos_token_id is None:
         raise ModelRefused(
@@ -58,11 +52,6 @@ def check_pair(name: str, model: PreTrainedModel, tokenizer: PreTrainedTokenizer
             "the one that the model was trained with (tokenizer.eos_token = '...', or eos_token in "
             "tokenizer_config.json)."
         )
-    put_in = [tokenizer.eos_token_id, tokenizer.bos_token_id, *tokenizer("")["input_ids"]]
-    outside = [int(number) for number in put_in if number is not None and number >= rows]
-    if outside:
-        word = str(tokenizer.convert_ids_to_tokens(outside[0]))
-        raise _outside(name, outside[0], word, rows)
     if tokenizer.pad_token_id is None or tokenizer.pad_token_id >= rows:
         tokenizer.pad_token = tokenizer.eos_token
 
@@ -71,10 +60,3 @@ def model_ends(model: PreTrainedModel) -> list[int]:
     """List the tokens at which the model says that its answers end."""
     ends: Any = getattr(model.generation_config, "eos_token_id", None)
     return [] if ends is None else list(ends) if isinstance(ends, list | tuple) else [int(ends)]
-
-
-def _outside(name: str, number: int, word: str, rows: int) -> ModelRefused:
-    return ModelRefused(
-        f"The tokenizer of {name} gives {word!r} the number {number}, and the model's embeddings "
-        f"end at {rows - 1}; use the tokenizer that it was trained with."
-    )
