@@ -8,8 +8,8 @@ Feed-forward neurons have a grid of their own (`neurons.model.NeuronGrid`).
 import json
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
 from pathlib import Path
@@ -362,14 +362,13 @@ class HeadFile:
     """Heads of one model, and what a run said for them.
 
     `model` and `fingerprint` say which model they were found in; `grid` decides which models they
-    can be knocked out of. `evidence` is a summary for people: free in form, empty if there is none.
+    can be knocked out of.
     """
 
     heads: tuple[Head, ...]
     grid: Heads
     model: str
     fingerprint: str | None = None
-    evidence: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def names(self) -> list[str]:
@@ -416,7 +415,6 @@ def write_heads(path: Path, file: HeadFile) -> None:
         "grid": grid | {"group_sizes": list(file.grid.group_sizes)},
         "mode": MODE,
         "heads": file.names,
-        "evidence": dict(file.evidence),
     }
     try:
         path.write_text(json.dumps(content, indent=1, allow_nan=False) + "\n", encoding="utf-8")
@@ -446,5 +444,4 @@ def _parsed(content: Any) -> HeadFile:
         raise ValueError("its heads are no list of names")
     grid = Heads(*(tuple(map(int, content["grid"][key])) for key in ("heads", "group_sizes")))
     model, heads = content["model"], tuple(grid.named_in(names))
-    fingerprint, evidence = model["fingerprint"], dict(content["evidence"])
-    return HeadFile(heads, grid, str(model["name"]), fingerprint, evidence)
+    return HeadFile(heads, grid, str(model["name"]), model["fingerprint"])

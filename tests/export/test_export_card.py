@@ -28,7 +28,7 @@ from caploc.result import (
 )
 
 GRID = Heads((16,) * 6)
-AGREEMENT = LogitAgreement("float32", "cpu", 77, 0.0, 0.0, 1.0)
+AGREEMENT = LogitAgreement("float32", 0.0, 0.0)
 HOSTILE = (
     '<script>alert(1)</script>\n# Title\n---\nlicense: mine\n| a | b |\n```\n[x](javascript:1) "q" '
     "![i](http://e.x/i.png) @someone #1 $x$ \x1b[0m \u202e {{ 7 * 7 }} {% raw %}"
@@ -55,11 +55,11 @@ def story(text, *, licence=None, commit=None, **changes):
         cost=RunCost(rows=10),
         command=text,
     )
-    file = HeadFile((Head(0, 1),), GRID, text, text, {"task": text})
+    file = HeadFile((Head(0, 1),), GRID, text, text)
     source = ModelSource(text, "/place", None, commit, ())
     return CardContent(
         kind="checkpoint", source=source, file=file, result=result, licence=licence or {},
-        agreement=AGREEMENT, prompts=3, command=text,
+        agreement=AGREEMENT, command=text,
     )  # fmt: skip
 
 

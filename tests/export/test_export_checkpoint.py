@@ -124,13 +124,6 @@ def test_quantized_weights_are_refused(written, tmp_path):
     assert not (tmp_path / "cut").exists()
 
 
-def test_an_adapter_beside_the_weights_is_refused(written, tmp_path):
-    base = written("llama")
-    (base / "adapter_config.json").write_text("{}")
-    with pytest.raises(ModelRefused, match="holds an adapter beside its weights"):
-        export(base, tmp_path / "cut", [Head(0, 0)])
-
-
 def test_a_place_that_holds_something_is_refused_before_the_model_is_looked_at(tmp_path):
     (tmp_path / "mine.txt").write_text("mine")
     for place in (tmp_path, tmp_path / "mine.txt"):

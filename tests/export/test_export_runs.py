@@ -35,9 +35,6 @@ def test_a_twins_fall_is_no_side_effect(finished, tmp_path):
 def test_the_runs_own_heads_come_with_its_evidence(finished, tmp_path):
     card, file = written(finished(), tmp_path / "out")
     assert file["heads"] == ["L0H10", "L0H15"]
-    evidence = file["evidence"]
-    assert evidence["validation"]["task"]["knocked_out"]["score"] == 0.25
-    assert evidence["validation"]["controls"]["mean"] == 0.9 and evidence["rows"] == 3033
     for said in (
         "| demo/addition, held out | 100 % | 20 % |",
         "| demo/sentences |",
@@ -53,9 +50,7 @@ def test_the_runs_own_heads_come_with_its_evidence(finished, tmp_path):
 
 @pytest.mark.parametrize("changes", [{"top": 1}, {"heads": "L2H3"}], ids=str)
 def test_scores_of_another_set_are_not_passed_off_as_measured(changes, finished, tmp_path):
-    card, file = written(finished(), tmp_path / "out", **changes)
-    evidence = file["evidence"]
-    assert evidence["validation"] is None and evidence["task"]["name"] == "demo/addition"
+    card, _ = written(finished(), tmp_path / "out", **changes)
     assert "These are not the heads that the run named (L0H10, L0H15)" in card
     assert "25" not in card.split("## Evidence")[1].split("##")[0]
 
@@ -75,7 +70,7 @@ def test_missing_evidence_is_said_and_not_made_up(finished, tmp_path):
 
 def test_heads_named_by_hand_have_no_evidence(tmp_path):
     card, file = written(DEMO, tmp_path / "out", heads="L0H10,L5H1")
-    assert file["evidence"] == {} and file["heads"] == ["L0H10", "L5H1"]
+    assert file["heads"] == ["L0H10", "L5H1"]
     assert "Nothing was measured for this export" in card
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from huggingface_hub import errors as hub
 from huggingface_hub import snapshot_download
-from transformers import AutoConfig
+from transformers import AutoConfig, AutoModelForCausalLM
 
 from caploc.components import (
     NAME,
@@ -23,20 +23,19 @@ from caploc.components import (
 )
 from caploc.declaration import Allowed, ModelOptions
 from caploc.errors import BadOption, ModelRefused, pick
-from caploc.export.card import CardContent, evidence_of, prompts_of, read_licence, write_card
+from caploc.export.card import CardContent, prompts_of, read_licence, write_card
 from caploc.export.weights import (
     CODE,
     COMPANIONS,
-    PROMPTS,
     KnockoutLogits,
     LogitAgreement,
     copy_companions,
-    load_plainly,
     zero_columns,
 )
 from caploc.files import whole_folder
 from caploc.finished import FinishedRun
 from caploc.folder import RESULT, RUN, check_new, check_source
+from caploc.models.devices import SPREAD
 from caploc.models.loading import load_model
 from caploc.models.sources import ModelSource
 from caploc.options import ZERO
@@ -124,19 +123,11 @@ class Export:
         grid = self.model.check()
         grid.mask(self.heads)
         source = self.model.source()
-        self._check_source(source)
+        if self.run and self.run.result.model.fingerprint != source.fingerprint():
+            self.run.check_same(self.model.engine().loaded)  # it may have been handed over
         if self.kind != "heads":
             self._check_weights(source)
         return source, grid
-
-    def _check_source(self, source: ModelSource) -> None:
-        if "adapter_config.json" in source.files:
-            raise ModelRefused(
-                f"{source.name} holds an adapter beside its weights, which transformers would add "
-                "to what is exported; merge it (merge_and_unload) and export the merged model."
-            )
-        if self.run and self.run.result.model.fingerprint != source.fingerprint():
-            self.run.check_same(self.model.engine().loaded)  # it may have been handed over
 
     def _check_weights(self, source: ModelSource) -> None:
         if self.run and (mode := self.run.result.method.mode) != ZERO:
@@ -175,43 +166,39 @@ class Export:
         self, folder: Path | None, stage: Path, progress: Progress
     ) -> LogitAgreement:
         """Write the base model with the heads' columns at zero; load and compare it."""
-        progress.start("exporting", 3)
+        progress.start("exporting", 2)
         how = self.model.loading()
+        if self.model.device == SPREAD:  # weights that wait on disk cannot be changed
+            how["device"] = "cpu"
         loaded = load_model(**how)
         mask = loaded.grid.mask(self.heads)
-        reference = KnockoutLogits.take(loaded, mask, self._prompts())
-        del loaded  # two models at a time may not fit
-        progress.advance(1, 0)
-        stored = load_model(**how | {"device": "cpu", "dtype": "auto"})  # as its files hold it
-        zero_columns(stored, mask)
-        stored.model.save_pretrained(stage)
+        reference = KnockoutLogits.take(loaded, mask, prompts_of(self.run) if self.run else [])
+        zero_columns(loaded, mask)
+        loaded.model.save_pretrained(stage)
         if folder is None:
-            stored.tokenizer.save_pretrained(stage)
+            loaded.tokenizer.save_pretrained(stage)
         else:
             copy_companions(folder, stage, code=self.model.trust_remote_code)
-        del stored
+        device = str(loaded.device)
+        del loaded  # two models at a time may not fit
         progress.advance(1, 0)
-        model = load_plainly(
+        model = AutoModelForCausalLM.from_pretrained(
             stage,
             dtype=reference.dtype,
-            device=None if self.model.device.startswith("spread") else reference.device,
             trust_remote_code=self.model.trust_remote_code,
+            device_map=device,
         )
         agreement = reference.agreement(model)
         agreement.hold()
         progress.advance(1, 0)
         return agreement
 
-    def _prompts(self) -> list[str]:
-        return prompts_of(self.run)[:PROMPTS] if self.run else []
-
     def _describe(
         self, done: Exported, source: ModelSource, grid: Heads, folder: Path | None, stage: Path
     ) -> None:
         """Write the file of heads and the card."""
-        evidence = evidence_of(self.run, self.heads) if self.run else {}
         heads = tuple(grid.named_in(self.heads))
-        file = HeadFile(heads, grid, called(source.name), source.fingerprint(), evidence)
+        file = HeadFile(heads, grid, called(source.name), source.fingerprint())
         write_heads(stage / NAME, file)
         card = folder / CARD if folder else None
         told = card.read_text("utf-8", "replace") if card and card.exists() else ""
@@ -222,7 +209,6 @@ class Export:
             result=self.run.result if self.run else None,
             licence=read_licence(told),
             agreement=done.agreement,
-            prompts=len(self._prompts()),
             command=self.command,
         )
         (stage / CARD).write_text(write_card(content), encoding="utf-8")

@@ -1,7 +1,6 @@
 """The model card: what was cut, what a run says for it, what not, and how it was checked."""
 
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 from typing import Any
@@ -9,7 +8,7 @@ from typing import Any
 from huggingface_hub import ModelCard, ModelCardData
 from jinja2 import Environment, StrictUndefined
 
-from caploc.components import Component, HeadFile
+from caploc.components import HeadFile
 from caploc.contents import Answers, read_file
 from caploc.export.weights import LogitAgreement
 from caploc.finished import FinishedRun
@@ -27,32 +26,7 @@ from caploc.wording import (
     visible,
 )
 
-MEASURED = ("task", "held_out", "controls", "other_tasks")  # parts of a result's validation
 LICENCE_FIELDS = ("license", "license_name", "license_link")
-
-
-def evidence_of(run: FinishedRun, heads: Sequence[Component]) -> dict[str, Any]:
-    """Collect what the run measured of these heads, as files hold it.
-
-    `validation` is of the set that the run named, and None for any other.
-    """
-    result, names = run.result, [str(head) for head in heads]
-    by_name = result.by_name()
-    measured = None
-    if set(names) == set(result.top):
-        measured = {key: result.validation.as_dict().get(key) for key in MEASURED}
-    return {
-        "task": result.task.as_dict(),
-        "validation": measured,
-        "heads": [by_name[name].as_dict() for name in names if name in by_name],
-        "run_named": result.top,
-        "method": result.method.as_dict(),
-        "dtype": result.model.dtype,
-        "rows": result.cost.rows,
-        "seed": result.seed,
-        "command": result.command,
-        "versions": result.versions,
-    }
 
 
 def prompts_of(run: FinishedRun) -> list[str]:
@@ -83,7 +57,6 @@ class CardContent:
     result: Result | None  # the run's, None where heads were named by hand
     licence: dict[str, str]  # as the base model's card states it
     agreement: LogitAgreement | None
-    prompts: int  # of the run's task, among what was compared
     command: str
 
 
