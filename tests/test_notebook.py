@@ -9,7 +9,6 @@ import caploc
 from caploc import notebook
 from caploc.declaration import ModelOptions
 from caploc.errors import BadOption, UnknownName, UserError
-from caploc.process import without_bars
 from caploc.report.figures import print_svg
 from caploc.result import Result
 from worlds import DEMO
@@ -49,16 +48,6 @@ def test_too_small_a_budget_is_refused_before_the_model_is_loaded(tmp_path, monk
     monkeypatch.setattr(ModelOptions, "answering", lambda self: pytest.fail("it was loaded"))
     with pytest.raises(BadOption, match="^--budget 3 is too small"):
         caploc.locate(DEMO, "demo/addition", budget=3, out=tmp_path, quiet=True)
-
-
-def test_other_libraries_draw_no_bars_while_a_program_waits_and_as_before_afterwards():
-    from transformers.utils import logging
-
-    seen = []
-    logging.enable_progress_bar()
-    with without_bars():
-        seen.append(logging.is_progress_bar_enabled())
-    assert seen == [False] and logging.is_progress_bar_enabled()
 
 
 def test_the_frame_has_every_head_in_its_order(found):

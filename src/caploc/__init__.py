@@ -1,10 +1,7 @@
 """caploc: which few attention heads does a capability of a language model depend on?"""
 
 from importlib import import_module
-from inspect import isfunction
 from typing import Any
-
-from caploc.process import without_bars
 
 # Where each public name lives. They are imported when first used: designs, estimators and the
 # command line's help must not wait for torch.
@@ -32,8 +29,7 @@ __all__ = list(HOMES)  # noqa: PLE0604  (the names are the table's)
 def __getattr__(name: str) -> Any:
     if name not in HOMES:
         raise AttributeError(f"module 'caploc' has no attribute {name!r}")
-    found = getattr(import_module(f"caploc.{HOMES[name]}"), name)
-    globals()[name] = without_bars()(found) if isfunction(found) else found
+    globals()[name] = getattr(import_module(f"caploc.{HOMES[name]}"), name)
     return globals()[name]
 
 

@@ -33,7 +33,6 @@ from caploc.models.loading import LoadedModel, load_model
 from caploc.naming import check_listed, default_folder, is_folder, placed
 from caploc.options import build, flags
 from caploc.pairs import is_pairs
-from caploc.process import without_bars
 from caploc.registries import PACKED
 from caploc.report.card import headline, write_html, write_text
 from caploc.report.figures import chart_curve, chart_heads, metrics_of, print_svg
@@ -120,7 +119,6 @@ class Findings(Record):
             raise BadOption("No head was found; name some: found.knockout(model, ['L0H5']).")
         return knockout(model, chosen)
 
-    @without_bars()
     def curve(self, most: int = 10, limit: int | None = None, *, quiet: bool = False) -> Any:
         """Scores with the 0, 1, ... `most` most needed heads knocked out, measured and drawn.
 

@@ -1,11 +1,8 @@
-"""The process that runs: how Ctrl-C ends it, and which bars are drawn."""
+"""The process that runs: how Ctrl-C ends it."""
 
 import os
 import signal
-import sys
 import threading
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
 from types import FrameType
 
 # In the environment: caploc starts vLLM's processes. In a request's extra arguments: what is left
@@ -41,21 +38,3 @@ def install_interrupt() -> None:
         and signal.getsignal(signal.SIGINT) is signal.default_int_handler
     ):
         signal.signal(signal.SIGINT, interrupt)
-
-
-@contextmanager
-def without_bars() -> Iterator[None]:
-    """Keep transformers and datasets from drawing bars; long downloads keep the Hub's."""
-    logging, hub, datasets = (
-        sys.modules.get(name)
-        for name in ("transformers.utils.logging", "huggingface_hub.utils", "datasets")
-    )
-    with ExitStack() as after:
-        if logging and hub and logging.is_progress_bar_enabled():
-            logging.disable_progress_bar()
-            hub.enable_progress_bars()
-            after.callback(logging.enable_progress_bar)
-        if datasets and not datasets.are_progress_bars_disabled():
-            datasets.disable_progress_bars()
-            after.callback(datasets.enable_progress_bars)
-        yield

@@ -75,7 +75,7 @@ def test_masks_keep_their_own_readings_of_a_prefix(loaded, masks, truth):
 def test_wrong_drafts_change_no_answer(loaded, masks, truth):
     engine, asks = BatchEngine(loaded), asks_for(PROMPTS, masks)
     prompts = [engine.encoder.prompt(ask.request) for ask in asks]
-    (settings,) = {(prompt.stops, prompt.new_tokens, prompt.options) for prompt in prompts}
+    (settings,) = {(prompt.stops, prompt.new_tokens) for prompt in prompts}
     drafts = engine.backends[0].generation.drafts[settings]
     wrong = [[70] * 5, [71, 72], [loaded.tokenizer.encode("8")[0], 73, 74]]
     for number, prompt in enumerate(prompts):

@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 
-import pytest
 import yaml
 from huggingface_hub import ModelCard
 from hypothesis import given, settings
@@ -101,31 +100,6 @@ def test_metadata_stays_metadata(text):
     # YAML knows other line ends than Python does
     assert front["license_name"].split() == text.split()
     assert front["base_model_relation"] == "finetune" and "caploc" in front["tags"]
-
-
-@pytest.mark.parametrize(
-    ("task", "unit", "effect"),
-    [
-        ({"metric": "acc"}, "percentage points", "−50.0 points (−60.0 to −40.0)"),
-        ({"metric": "acc", "outcome": "logprob"}, "nats", "−0.500 nats (−0.600 to −0.400)"),
-        (
-            {"metric": "word_perplexity", "higher_is_better": False},
-            "nats",
-            "−0.500 nats (−0.600 to −0.400)",
-        ),
-        (
-            {"metric": "ter", "higher_is_better": False},
-            "negative ter",
-            "−0.500 (−0.600 to −0.400)",
-        ),
-    ],
-)
-def test_effects_are_in_the_unit_of_the_outcome_that_found_the_heads(task, unit, effect):
-    card = write_card(story("name", **task)).replace("\u00a0", " ")
-    assert f"| head | effect alone, {unit} (95 % interval) | q |" in card
-    assert f"| L0H1 | {effect} | 0.0100 |" in card
-    score = "50 %" if task["metric"] == "acc" else "0.500"
-    assert f"| {score} " in " ".join(card.replace("\\", "").split())
 
 
 def test_a_seed_is_a_name_and_no_quantity():

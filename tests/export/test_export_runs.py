@@ -38,7 +38,6 @@ def test_the_runs_own_heads_come_with_its_evidence(finished, tmp_path):
     for said in (
         "| demo/addition, held out | 100 % | 20 % |",
         "| demo/sentences |",
-        "| L0H10 | −50.0 points (−60.0 to −40.0) |",
         "| demo/addition, 2 random heads | 100 % | 90 % |",
         "Checked on 90 held-out examples.",
         "3,033 rows",
@@ -65,7 +64,6 @@ def test_missing_evidence_is_said_and_not_made_up(finished, tmp_path):
     (run / "result.json").write_text(json.dumps(result))
     card, _ = written(run, tmp_path / "out")
     assert "**NOT CHECKED** L0H10 and L0H15 may be needed" in card
-    assert "| L0H10 | not measured | not known |" in card
 
 
 def test_heads_named_by_hand_have_no_evidence(tmp_path):

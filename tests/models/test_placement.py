@@ -10,8 +10,9 @@ from caploc.engine.api import Ask
 from caploc.engine.batch import BatchEngine
 from caploc.errors import BadOption, ModelRefused, OutOfMemory
 from caploc.models import loading, placement
+from caploc.models.devices import pick_device
 from caploc.models.loading import check_model, load_model
-from caploc.models.placement import input_device, is_whole, parse_placement
+from caploc.models.placement import input_device, is_whole
 from caploc.neurons.model import as_neurons
 from caploc.tasks.task import Generate, LogLikelihood, options_json
 
@@ -34,7 +35,7 @@ def here(folder):
 @pytest.mark.parametrize("name", ["tpu", "spread:cpu=1GiB", "cuda:99"])
 def test_a_device_that_cannot_be_is_refused_in_a_sentence(name):
     with pytest.raises(BadOption, match=f"no device '{name}' here; choose auto, .* or spread"):
-        parse_placement(name)
+        pick_device(name)
 
 
 def test_weights_too_large_for_the_device_are_refused_before_they_are_read(folder, monkeypatch):

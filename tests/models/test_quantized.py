@@ -10,7 +10,6 @@ import pytest
 import torch
 from test_loading import edit_config, save
 from tiny import GROUPED, build
-from transformers import LlamaConfig
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "engine"))
 from alone import under
@@ -21,7 +20,7 @@ from caploc.engine.batch import BatchEngine
 from caploc.errors import BadOption, ModelRefused, UnknownName
 from caploc.models import placement
 from caploc.models.loading import check_model, load_model
-from caploc.models.placement import dtype_label, is_whole, quantization, weight_bytes
+from caploc.models.placement import dtype_label, is_whole, quantization
 from caploc.models.proof import is_writable, logits_of, prove_heads, random_tokens
 from caploc.neurons.model import as_neurons
 from caploc.neurons.options import NeuronStudy
@@ -70,10 +69,6 @@ def test_four_bits_on_a_cpu_score_no_neurons(folder):
 
 
 def test_quantized_models_are_told_apart_from_full_ones():
-    config = LlamaConfig(dtype="bfloat16")
-    assert [weight_bytes(scheme, config, "auto") for scheme in (None, "8bit", "4bit")] == [
-        2, 1, 0.53,
-    ]  # fmt: skip
     assert quantization("4bit", torch.bfloat16).bnb_4bit_compute_dtype is torch.bfloat16
     model = build("llama", GROUPED).to(torch.bfloat16)
     assert dtype_label(model, None) == "bfloat16" and dtype_label(model, "8bit") == "8bit/bfloat16"

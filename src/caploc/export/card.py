@@ -15,16 +15,9 @@ from caploc.finished import FinishedRun
 from caploc.folder import ANSWERS
 from caploc.models.sources import ModelSource
 from caploc.report.card import escape_markdown, write_markdown
-from caploc.result import HeadEffect, Result, Score
+from caploc.result import Result
 from caploc.verdict import make_card
-from caploc.wording import (
-    Unit,
-    called,
-    outcome_unit,
-    significant,
-    unit_of,
-    visible,
-)
+from caploc.wording import called, significant, visible
 
 LICENCE_FIELDS = ("license", "license_name", "license_link")
 
@@ -64,14 +57,8 @@ def write_card(content: CardContent) -> str:
     """Write the text of README.md: metadata for the Hub, then the card."""
     told: dict[str, Any] = {"content": content, "result": content.result}
     if (result := content.result) is not None:
-        main, names, by_name = unit_of(result), content.file.names, result.by_name()
-        told |= {
-            "own": set(names) == set(result.top),
-            "heads": [by_name[name] for name in names if name in by_name],
-            "card": _Markdown(write_markdown(make_card(result))),
-            "unit": main,
-            "effects": outcome_unit(result),  # perhaps of another signal than the scores
-        }
+        told["own"] = set(content.file.names) == set(result.top)
+        told["card"] = _Markdown(write_markdown(make_card(result)))
     made = Environment(
         autoescape=False,  # the card is Markdown: `_escaped` does what is needed there
         finalize=_escaped,
@@ -79,7 +66,7 @@ def write_card(content: CardContent) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    made.globals |= {"score": _score, "interval": _interval, "code": _code}
+    made.globals["code"] = _code
     made.filters["called"] = called
     template = files("caploc.export").joinpath("card.md.jinja").read_text(encoding="utf-8")
     body = re.sub(r"\n{3,}", "\n\n", made.from_string(template).render(told).strip())
@@ -101,21 +88,6 @@ class _Markdown(str):
     """Numbers and their unit, or a line of code, which Markdown shows as they are."""
 
     __slots__ = ()
-
-
-def _score(unit: Unit, value: Score | float | None) -> _Markdown:
-    """Write a mean, or a score with its standard error over examples."""
-    found = value if isinstance(value, Score) else Score(score=value)
-    text = unit.score(found.score)
-    if found.score is not None and found.stderr:  # 0 where all are alike, which is no error
-        text += f" ± {unit.error(found.stderr)}"
-    alone = found.examples is None or found.score is None
-    return _Markdown(text if alone else f"{text} (of {found.examples:,})")
-
-
-def _interval(unit: Unit, effect: HeadEffect) -> _Markdown:
-    text, ends = unit.effect(effect.effect), unit.interval(effect)
-    return _Markdown(f"{text} ({ends})" if ends else text)
 
 
 def _code(command: str | None) -> _Markdown:

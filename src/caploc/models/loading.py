@@ -25,10 +25,10 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_N
 from caploc.components import Grid, Heads
 from caploc.errors import BadOption, CaplocError, ModelRefused, OutOfMemory, pick
 from caploc.models.cutting import Projections
+from caploc.models.devices import SPREAD, pick_device
 from caploc.models.gguf import mend_tokenizer, unmark_quantized
 from caploc.models.guard import check_pair, not_causal
 from caploc.models.placement import (
-    Placement,
     check_fit,
     check_quantization,
     computing_dtype,
@@ -36,9 +36,7 @@ from caploc.models.placement import (
     input_device,
     is_quantized,
     memory_limits,
-    parse_placement,
     quantization,
-    weight_bytes,
 )
 from caploc.models.projections import find_projections
 from caploc.models.proof import prove_heads
@@ -166,17 +164,21 @@ def choose_weights(  # noqa: PLR0913  (what a command can say of a model)
     trust_remote_code: bool = False,
 ) -> "Weights":
     """Find the weights that `load_model` would read for the same arguments."""
-    where, weights_dtype = parse_placement(device), pick(DTYPES, dtype, "dtype")
-    source = find_source(name, revision)
-    return Weights(source, where, weights_dtype, quantize, trust_remote_code)
+    spread, weights_dtype = device == SPREAD, pick(DTYPES, dtype, "dtype")
+    where, source = pick_device("auto" if spread else device), find_source(name, revision)
+    return Weights(source, where, spread, weights_dtype, quantize, trust_remote_code)
 
 
 @dataclass(frozen=True)
 class Weights:
-    """Which weights are to be loaded, where to, and how."""
+    """Which weights are to be loaded, and how.
+
+    They go to one `device`, or `spread`: layer by layer over all, then main memory, then disk.
+    """
 
     source: ModelSource
-    where: Placement
+    device: torch.device
+    spread: bool
     dtype: str | torch.dtype
     quantize: str | None
     trust_remote_code: bool
@@ -184,12 +186,6 @@ class Weights:
     @cached_property
     def empty(self) -> PreTrainedModel:
         return _empty_model(self.source, self.trust_remote_code)
-
-    @property
-    def bytes(self) -> float:
-        """Bytes that they take once they are loaded."""
-        count = sum(parameter.numel() for parameter in self.empty.parameters())
-        return count * weight_bytes(self.quantize, self.empty.config, self.dtype)
 
     @property
     def quantized(self) -> bool:
@@ -207,17 +203,19 @@ class Weights:
                 f"{self.quantize}, or load with --dtype bfloat16."
             )
         check_quantization(name, config, self.quantize)
-        check_fit(name, self.bytes, self.where)
+        if not (self.spread or self.quantized):
+            size = computing_dtype(config, self.dtype).itemsize
+            check_fit(name, self.empty, size, self.device)
         return grid
 
     def load(self) -> PreTrainedModel:
         try:
             model = _read_weights(self.source, self.arguments())
-            if not (self.where.spread or self.quantized):
-                model.to(self.where.device)  # type: ignore[arg-type]  # the stub wants a module
+            if not (self.spread or self.quantized):
+                model.to(self.device)  # type: ignore[arg-type]  # the stub wants a module
         except torch.OutOfMemoryError:
             raise OutOfMemory(
-                f"The weights of {self.source.name} do not fit on {self.where.device}; free its "
+                f"The weights of {self.source.name} do not fit on {self.device}; free its "
                 "memory, spread them (--device spread), quantize them (--quantize 8bit), or load "
                 "with dtype='bfloat16'."
             ) from None
@@ -233,13 +231,13 @@ class Weights:
         if self.quantize is not None:
             products = computing_dtype(self.empty.config, self.dtype)
             arguments["quantization_config"] = quantization(self.quantize, products)
-        if self.where.spread:
+        if self.spread:
             folder = tempfile.mkdtemp(prefix="caploc-weights-")
             atexit.register(shutil.rmtree, folder, ignore_errors=True)
             spread = {"device_map": "auto", "offload_folder": folder}
             return arguments | spread | {"max_memory": memory_limits()}
         if self.quantized:
-            arguments["device_map"] = {"": self.where.device}
+            arguments["device_map"] = {"": self.device}
         return arguments
 
 
@@ -262,7 +260,8 @@ def convert(source: ModelSource, target: Path, dtype: str, ends: Sequence[str] =
 
     At any token of `ends` it will stop; at its own if there are none.
     """
-    weights = Weights(source, parse_placement("cpu"), pick(DTYPES, dtype, "dtype"), None, False)
+    cpu, own = torch.device("cpu"), pick(DTYPES, dtype, "dtype")
+    weights = Weights(source, cpu, False, own, quantize=None, trust_remote_code=False)
     weights.check()
     tokenizer, model = _read_tokenizer(source, False), weights.load()
     if ends:

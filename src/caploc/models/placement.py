@@ -1,6 +1,5 @@
 """Where a model's weights go, whether they fit there, and how they are quantized."""
 
-from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Any
 
@@ -11,30 +10,10 @@ from torch import nn
 from transformers import BitsAndBytesConfig, PretrainedConfig, PreTrainedModel
 
 from caploc.errors import BadOption, OutOfMemory, pick
-from caploc.models.devices import SPREAD, pick_device
+from caploc.models.devices import SPREAD
 
 GPU_SHARE, SHARE = 0.8, {"cpu": 0.9}  # of the free memory, for weights that are spread
-ROOM = 1.05  # times the weights' own bytes: buffers, and what the allocator rounds up
-# Bytes of a weight in LLM.int8(), and in NF4 whose scales are quantized too, both of bitsandbytes.
-SCHEMES = {"8bit": 1.0, "4bit": 0.53}
-
-
-@dataclass(frozen=True)
-class Placement:
-    """Where weights go: on one `device`, or `spread`.
-
-    That is layer by layer over every device there is, then into main memory, then on disk.
-    """
-
-    device: torch.device
-    spread: bool = False
-
-
-def parse_placement(name: str) -> Placement:
-    """Understand a device's name: auto, cpu, cuda, cuda:N, mps or spread."""
-    if name == SPREAD:
-        return Placement(pick_device("auto"), spread=True)
-    return Placement(pick_device(name))
+SCHEMES = {"8bit": "LLM.int8()", "4bit": "NF4"}  # of bitsandbytes
 
 
 def memory_limits() -> dict[int | str, int]:
@@ -73,23 +52,15 @@ def free_memory(device: torch.device) -> int:
     return int(psutil.virtual_memory().available)
 
 
-def check_fit(name: str, needed: float, where: Placement) -> None:
-    """Refuse weights of so many bytes that the device has no room for.
-
-    Weights that are spread always fit: what exceeds memory stays on disk.
-    """
-    free = free_memory(where.device)
-    if where.spread or ROOM * needed <= free:
-        return
-    raise OutOfMemory(
-        f"The weights of {name} take {_size(ROOM * needed)}, and {where.device} has "
-        f"{_size(float(free))} free; spread them over all devices, main memory and disk "
-        f"(--device {SPREAD}), or quantize them (--quantize 8bit or 4bit)."
-    )
-
-
-def _size(count: float) -> str:
-    return f"{count / 2**30:.3g} GiB"
+def check_fit(name: str, model: PreTrainedModel, size: int, device: torch.device) -> None:
+    """Refuse weights, of so many bytes each, that the device has no room for."""
+    needed, free = model.num_parameters() * size, free_memory(device)
+    if needed > free:
+        raise OutOfMemory(
+            f"The weights of {name} take {needed / 2**30:.3g} GiB, and {device} has "
+            f"{free / 2**30:.3g} GiB free; spread them over all devices, main memory and disk "
+            f"(--device {SPREAD}), or quantize them (--quantize 8bit or 4bit)."
+        )
 
 
 def check_quantization(name: str, config: PretrainedConfig, scheme: str | None) -> None:
@@ -154,12 +125,3 @@ def computing_dtype(config: PretrainedConfig, dtype: str | torch.dtype) -> torch
     """Return the type that `dtype` means: auto is the checkpoint's own."""
     own: Any = config.dtype if dtype == "auto" else dtype
     return own if isinstance(own, torch.dtype) else torch.float32
-
-
-def weight_bytes(scheme: str | None, config: PretrainedConfig, dtype: str | torch.dtype) -> float:
-    """Return bytes of one weight once loaded; of a quantized checkpoint as if it were 8 bits."""
-    if scheme is not None:
-        return SCHEMES[scheme]
-    if is_quantized(config):
-        return 1.0
-    return float(computing_dtype(config, dtype).itemsize)

@@ -56,7 +56,7 @@ def check_scorable(model: ModelOptions) -> None:
     find_sites(weights.empty)
     if model.workers is not None:
         raise BadOption("Neurons are found in one process; leave out --workers.")
-    if model.quantize == "4bit" and weights.where.device.type == "cpu":
+    if model.quantize == "4bit" and weights.device.type == "cpu":
         raise BadOption(
             "Weights of --quantize 4bit compute without gradients on a CPU, and scores of neurons "
             "need some; choose 8bit, or a GPU."

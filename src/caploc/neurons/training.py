@@ -54,7 +54,7 @@ class Lessons:
 def check_tunable(asked: ModelOptions) -> None:
     """Refuse, as a BadOption before they are read, weights that cannot be changed in place."""
     weights = asked.weights()
-    if weights.quantized or weights.where.spread:
+    if weights.quantized or weights.spread:
         how = "quantized" if weights.quantized else "spread over devices"
         raise BadOption(
             f"Tuning changes the weights of {asked.name}, which are {how} in this run; locate its "
