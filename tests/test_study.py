@@ -38,7 +38,7 @@ SMALL = Study(
 FIELDS = {
     "card", "schema", "model", "task", "method", "seed", "grid", "intact", "estimand", "heads",
     "top",
-    "fit", "search", "validation", "noise", "engines", "cost", "command", "versions",
+    "fit", "search", "validation", "noise", "cost", "command", "versions",
 }  # fmt: skip
 HEAD_FIELDS = {
     "head", "layer", "index", "effect", "low", "high", "q", "top_chance", "selected", "critical",
@@ -171,8 +171,7 @@ def test_a_second_run_asks_nothing_and_finds_the_same(done):
     counter = Counter()
     again = run_study(SMALL, done.folder, counter, command="caploc locate demo ...")
     assert counter.measured == 0
-    assert again.result.model_copy(update={"engines": done.result.engines}) == done.result
-    assert done.result.engines and not again.result.engines  # nobody was asked
+    assert again.result == done.result
 
 
 def test_another_study_in_the_folder_is_refused_with_the_difference(done):
@@ -243,7 +242,6 @@ def test_a_killed_run_goes_on_where_it_stopped(tmp_path):
         result["cost"].pop("seconds")
         result["cost"].pop("forward_tokens")
         result.pop("command")
-        result.pop("engines")  # who answered the others is not known any more
     assert killed == expected
     database = sqlite3.connect(tmp_path / "killed" / "rows.sqlite")
     total, distinct = database.execute(

@@ -11,7 +11,6 @@ from caploc.errors import UserError, describe_faults
 from caploc.folder import read_json
 from caploc.result import (
     SCHEMA,
-    Answerer,
     AnswerPair,
     ComponentName,
     Count,
@@ -54,7 +53,6 @@ class TaskScores(Document):
     grid: GridShape | None = None
     heads: list[ComponentName]
     tasks: list[TaskComparison]
-    engines: list[Answerer] = []
     cost: RunCost = RunCost()
     command: str | None = None
     versions: dict[str, str | None] = {}

@@ -1,13 +1,11 @@
-"""What the rows of a run took, and which engines answered them."""
+"""What the rows of a run took; which engine stepped in is told."""
 
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from caploc.engine.api import Answer, Way
 from caploc.progress import Progress
 from caploc.registries import PLAIN
-from caploc.result import Answerer
 from caploc.store import Row
 from caploc.store.rows import unpack
 
@@ -23,7 +21,7 @@ class Cost:
     forward_tokens: float = 0.0  # run, in units of a pass through all layers
     plain_tokens: int = 0  # of reading and saying every row alone
     seconds: float = 0.0
-    ways: Counter[Way] = field(default_factory=Counter)  # who answered how many requests, and why
+    stepped_in: set[Way] = field(default_factory=set)  # engines not asked first, and why
 
     def as_dict(self) -> dict[str, int | float]:
         return {
@@ -33,21 +31,13 @@ class Cost:
             "seconds": round(self.seconds, 3),
         }
 
-    def answerers(self) -> list[Answerer]:
-        """Say who answered what was asked by this process, those of most requests first."""
-        return [
-            Answerer(engine=way.engine, requests=count, why=way.why or None)
-            for way, count in self.ways.most_common()
-        ]
-
-    def count_ways(self, answers: Sequence[Answer], progress: Progress) -> None:
-        """Count who answered; an engine that had to step in is told."""
+    def tell_ways(self, answers: Sequence[Answer], progress: Progress) -> None:
+        """Tell, once each, which engine had to step in, and why."""
         for answer in answers:
-            if (way := answer.way) is not None:
-                if way.why and way not in self.ways:
-                    slow = SLOW.get(way.engine, "")
-                    progress.tell(f"Engine {way.engine}{slow}, answers: {way.why}.")
-                self.ways[way] += 1
+            if (way := answer.way) is not None and way.why and way not in self.stepped_in:
+                slow = SLOW.get(way.engine, "")
+                progress.tell(f"Engine {way.engine}{slow}, answers: {way.why}.")
+                self.stepped_in.add(way)
 
     def count(self, rows: Sequence[Row]) -> None:
         self.rows += len(rows)

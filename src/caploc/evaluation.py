@@ -79,7 +79,6 @@ def evaluate(
             grid=GridShape.of(meters.engine.loaded.grid),
             heads=names,
             tasks=[scores_of(comparison, bool(evaluation.heads)) for comparison in compared],
-            engines=meters.cost.answerers(),
             cost=RunCost.model_validate(meters.cost.as_dict()),
             command=command,
             versions=package_versions(),

@@ -104,7 +104,6 @@ def build_result(session: Session, search: SearchResult, checks: Checks, command
         ),
         search=describe_search(grid, found, study),
         validation=checks.validation,
-        engines=session.meters.cost.answerers(),
         cost=RunCost.model_validate(
             cost | {"search_rows": search.rows, "intact_rows": search.intact_rows}
         ),

@@ -89,7 +89,7 @@ class Meter:
         for ask in asks:
             waiting[ask.key[0]].responses.append(None)
         for batch in self.engine.answer(asks):
-            self.cost.count_ways(batch, progress)
+            self.cost.tell_ways(batch, progress)
             done = list(self.rows([waiting[number] for number in self.filled(batch, waiting)]))
             self.known |= {(row.mask, row.example): row for row in done}
             self.store.add(self.question, done)

@@ -363,14 +363,6 @@ class Model(Record):
     uncovered: list[Name] = []
 
 
-class Answerer(Record):
-    """An engine that answered requests of a run: how many, and why those asked first did not."""
-
-    engine: Name
-    requests: Count | None = None
-    why: Name | None = None
-
-
 class LocatedTask(Record):
     """Which task the heads were found on; `outcome` is the kind of what found them.
 
@@ -645,7 +637,6 @@ class Result(Document):
     fit: Fit = Fit()
     search: Search = Search()
     validation: Validation
-    engines: list[Answerer] = []
     cost: RunCost = RunCost()
     command: str | None = None
     versions: dict[str, str | None] = {}

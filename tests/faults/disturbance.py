@@ -127,7 +127,6 @@ class Outcome:
         result = json.loads((folder / "result.json").read_text())
         for name in ("seconds", "forward_tokens"):
             assert result["cost"].pop(name) >= 0
-        result.pop("engines")  # what this process asked: nothing, of rows that were stored before
         result["command"] = result["command"].replace(str(folder), "OUT")
         return cls(stored(folder), result, json.loads((folder / "answers.json").read_text()))
 

@@ -113,7 +113,6 @@ def test_a_study_finds_what_it_finds_with_packed_rows(tmp_path):
         subprocess.run(command, check=True)
         found[engine] = json.loads((folder / "result.json").read_text())
     got, wanted = found["vllm"], found["packed"]
-    assert {each["engine"] for each in got["engines"]} >= {"vllm"}
     assert got["top"] == wanted["top"] and got["intact"] == wanted["intact"]
     for one, other in zip(got["heads"], wanted["heads"], strict=True):
         assert (one["head"], one["selected"]) == (other["head"], other["selected"])

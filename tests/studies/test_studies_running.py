@@ -64,7 +64,7 @@ class Counter(Silent):
 def steady(result):
     """A result without what hangs on which rows ran together, and on the command."""
     content = result if isinstance(result, dict) else result.as_dict()
-    kept = {k: v for k, v in content.items() if k not in ("command", "engines")}
+    kept = {k: v for k, v in content.items() if k != "command"}
     return kept | {"cost": {k: v for k, v in kept["cost"].items() if k not in UNSTEADY}}
 
 
