@@ -1,7 +1,6 @@
-"""A model, examples and a score that the caller has, in place of names."""
+"""A model and examples that the caller has, in place of names."""
 
 import json
-from functools import partial
 
 import numpy as np
 import pandas as pd
@@ -15,7 +14,7 @@ from caploc.declaration import Allowed, ModelOptions
 from caploc.errors import BadData, BadOption, UserError
 from caploc.export import Export
 from caploc.finished import FinishedRun
-from caploc.given import GivenScorer, digest_pair, digest_weights, example_of, write_task
+from caploc.given import digest_pair, digest_weights, write_task
 from caploc.models.sources import find_source
 from caploc.options import TaskOptions
 from caploc.playground.chat import Chat
@@ -26,10 +25,6 @@ from worlds import DEMO
 SMALL = {"method": "css", "masks": 12, "rate": 0.05, "examples": 8, "limit": 8, "controls": 0}
 SMALL |= {"also": [], "quiet": True}
 PAIRS = [(f"{a}+{b}=", str(a + b)) for a in range(12, 52, 7) for b in range(13, 53, 5)]
-
-
-def begins(prompt, answer, text):
-    return float(text.strip().startswith(answer))
 
 
 @pytest.fixture
@@ -50,7 +45,7 @@ def test_a_loaded_model_and_pairs_give_what_its_name_and_a_task_would(model, tok
     named = caploc.locate(DEMO, PAIRS, **SMALL, out=tmp_path / "named")
     assert own.result.heads == named.result.heads and own.top == named.top
     assert own.result.validation.task.intact.score == 1.0
-    assert own.heads[0].head and own.frontier == []
+    assert own.heads[0].head
 
 
 def test_rows_of_a_loaded_model_are_not_asked_again(model, tokenizer, tmp_path, monkeypatch):
@@ -90,45 +85,9 @@ def test_a_run_of_a_loaded_model_is_gone_on_with_by_its_name(
         FinishedRun.read(tmp_path / "run").engine()
 
 
-def test_a_function_scores_what_the_model_writes(model, tokenizer, tmp_path):
-    right = caploc.locate(model, tokenizer, PAIRS, score=begins, **SMALL, out=tmp_path / "right")
-    assert right.result.validation.task.intact.score == 1.0
-    wrong = caploc.locate(
-        model, tokenizer, PAIRS, score=lambda *_: 0.25, **SMALL, out=tmp_path / "right"
-    )
-    assert wrong.result.validation.task.intact.score == 0.25  # other rows: another function
-    with pytest.raises(BadOption, match="scored by a function of the program"):
-        caploc.locate(DEMO, json.loads((right.folder / "run.json").read_text())["study"]["task"])
-
-
-@pytest.mark.parametrize("method", ["css", "scan"])
-def test_a_run_of_which_no_answer_could_be_scored_ends_with_the_reason(
-    model, tokenizer, tmp_path, method
-):
-    asked = {**SMALL, "method": method}
-    for name in ("masks", "rate") if method == "scan" else ():  # which it does not read
-        del asked[name]
-    found = caploc.locate(
-        model, tokenizer, PAIRS, score=lambda *_: float("nan"), **asked, out=tmp_path
-    )
-    assert found.top == [] and found.result.intact.score is None
-    assert found.result.search.notes[0].startswith("None of the intact model's answers could be")
-
-
-def test_a_function_is_known_by_its_source_or_by_the_name_it_is_given():
-    source = GivenScorer(begins).definition()
-    assert source.startswith("def begins(") and source == GivenScorer(begins).definition()
-    assert GivenScorer(begins, "v2").definition() == "v2"
-    typed = eval("lambda prompt, answer, text: 1.0")  # as at a prompt: no source
-    for unread in (typed, partial(begins)):
-        with pytest.raises(BadOption, match="give score_name="):
-            GivenScorer(unread)
-        assert GivenScorer(unread, "mine").definition() == "mine"
-
-
 def test_dates_in_a_list_stay_as_they_are_written(tmp_path):
     days = [(f"2024-01-{day:02}", f"2024-01-{day + 1:02}T00:00:00Z") for day in range(1, 11)]
-    task = load_task(str(write_task(days, tmp_path, scored=False)), TaskOptions())
+    task = load_task(str(write_task(days, tmp_path)), TaskOptions())
     asked = [task.requests(n)[0] for n in range(10)]
     said = [(request.context, request.continuation.lstrip()) for request in asked]
     assert said == days
@@ -184,16 +143,11 @@ def test_the_chosen_heads_are_knocked_out_inside_the_block(model, tokenizer, tmp
         caploc.Findings.read(found.folder).knockout(heads=["L0H5"])
 
 
-def test_the_map_is_a_chart_of_altair(model, tokenizer, tmp_path):
-    chart = caploc.locate(model, tokenizer, PAIRS, **SMALL, out=tmp_path).heatmap()
-    assert "tooltip" in json.dumps(chart.to_dict())
-
-
-def test_examples_are_written_once_for_each_way_to_score(tmp_path):
-    exact, scored = (write_task(PAIRS, tmp_path, each) for each in (False, True))
-    assert exact != scored and write_task(PAIRS, tmp_path, False) == exact
-    assert pd.read_parquet(exact.with_name("examples.parquet")).values.tolist() == [
-        [*example_of(0, pair).values(), ""] for pair in PAIRS
+def test_examples_are_written_once(tmp_path):
+    path = write_task(PAIRS, tmp_path)
+    assert write_task(PAIRS, tmp_path) == path and write_task(PAIRS[1:], tmp_path) != path
+    assert pd.read_parquet(path.with_name("examples.parquet")).values.tolist() == [
+        [*pair] for pair in PAIRS
     ]
 
 
@@ -208,20 +162,14 @@ def test_examples_are_written_once_for_each_way_to_score(tmp_path):
         ("a line\n", "\n\tindented"),
     ],
 )
-@pytest.mark.parametrize("join", ["", " "])
-def test_prompt_and_answer_are_asked_as_they_are_written(prompt, answer, join, tmp_path):
+@pytest.mark.parametrize("delimiter", [None, " "])
+def test_prompt_and_answer_are_asked_as_they_are_written(prompt, answer, delimiter, tmp_path):
     pairs = [(f"{number} {prompt}", answer) for number in range(10)]
-    for scored in (False, True):
-        scorer = GivenScorer(lambda *texts: 0.0, "none") if scored else None
-        task = load_task(str(write_task(pairs, tmp_path, scored, join)), score=scorer)
-        asked, gold = task.requests(3)[0], task.leaves[0].docs[3]["answer"]
-        assert gold == answer
-        if not scored:
-            assert (asked.context, asked.continuation) == (pairs[3][0], join + answer)
-            assert task.with_outcome("logprob").requests(3)[0] == asked
-        else:
-            likely = task.with_outcome("logprob").requests(3)[0]
-            assert (likely.context, likely.continuation) == (pairs[3][0], join + answer)
+    task = load_task(str(write_task(pairs, tmp_path)), TaskOptions(delimiter=delimiter))
+    asked = task.requests(3)[0]
+    assert task.leaves[0].docs[3]["answer"] == answer
+    assert (asked.context, asked.continuation) == (pairs[3][0], (delimiter or "") + answer)
+    assert task.with_outcome("logprob").requests(3)[0] == asked
 
 
 @pytest.mark.parametrize(
@@ -242,8 +190,6 @@ def test_what_cannot_be_handed_over_gets_a_sentence(given, error, words, tmp_pat
         caploc.locate(*given, out=tmp_path, quiet=True)
 
 
-def test_a_tokenizer_must_come_with_the_model_and_a_score_with_pairs(model, tmp_path):
+def test_a_tokenizer_must_come_with_the_model(model, tmp_path):
     with pytest.raises(BadOption, match="needs its tokenizer"):
         caploc.locate(model, PAIRS, out=tmp_path, quiet=True)
-    with pytest.raises(BadOption, match="score= is for a list"):
-        caploc.locate(ModelOptions(DEMO), "demo/addition", score=begins, quiet=True)

@@ -1,7 +1,6 @@
 """Finding heads from Python: the call, and what it hands back."""
 
 import json
-import math
 
 import pytest
 
@@ -9,7 +8,6 @@ import caploc
 from caploc import notebook
 from caploc.declaration import ModelOptions
 from caploc.errors import BadOption, UnknownName, UserError
-from caploc.report.figures import print_svg
 from caploc.result import Result
 from worlds import DEMO
 
@@ -66,37 +64,11 @@ def renamed(found, name):
     return notebook.Findings(Result.model_validate(result), found.folder, found.report)
 
 
-def test_a_notebook_sees_the_answer_the_map_and_the_heads(found, monkeypatch):
+def test_a_notebook_sees_the_answer_and_the_heads(found):
     shown = found._repr_html_()
-    assert shown.count("<svg") == 1 and "<table" in shown
-    assert found.headline.split(":")[0] in shown and str(found.report) in shown
+    assert "<table" in shown and str(found.report) in shown
     text = renamed(found, "<script>alert(1)</script>")._repr_html_()
     assert "<script>" not in text
-
-
-def test_the_map_names_the_head_that_one_points_at(found):
-    chart = found.heatmap().to_dict()
-    (values,) = chart["datasets"].values()
-    assert len(values) == 96 and {row["name"] for row in values} >= set(found.top)
-    assert "tooltip" in json.dumps(chart)
-
-
-def test_a_name_that_is_no_formula_is_drawn_as_it_is(found):
-    name = "$\\frac{ $"
-    assert name in print_svg(renamed(found, name).heatmap())
-
-
-@pytest.mark.slow
-def test_a_curve_is_measured_and_drawn(tmp_path):
-    found = caploc.locate(
-        DEMO, "demo/addition", method="one-shot", examples=20, limit=60, controls=0, quick=True,
-        out=tmp_path, quiet=True,
-    )  # fmt: skip
-    assert "<svg" in print_svg(found.curve(2, 60, quiet=True))
-    drawn = json.loads((found.folder / "curve.json").read_text())
-    points = drawn["curves"]["demo/addition"]
-    assert [len(points), len(drawn["heads"])] == [3, 2]
-    assert math.isclose(points[0]["score"], found.result.validation.task.intact.score)
 
 
 @pytest.mark.parametrize(

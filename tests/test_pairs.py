@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 
 from caploc.cli import app
 from caploc.errors import BadData
-from caploc.given import EXAMPLES, name_examples
+from caploc.given import name_examples
 from caploc.pairs import read_pairs
 from worlds import DEMO
 
@@ -62,7 +62,7 @@ def test_a_file_of_pairs_is_a_task_as_pairs_in_python_are(tmp_path, ending):
     ended = CliRunner().invoke(app, [*words, "--json", "--out", str(tmp_path / "run")])
     assert ended.exit_code == 0, (ended.output, ended.exception)
     run = json.loads((tmp_path / "run" / "run.json").read_text())
-    made = name_examples(PAIRS, scored=False).replace(EXAMPLES, "sums")
+    made = name_examples(PAIRS, "sums")
     assert run["study"]["task"] == str(tmp_path / "run" / made / "sums.yaml")
     result = json.loads(ended.stdout)
     assert result["intact"]["examples"] == 8 and result["validation"]["held_out"]["fresh"]

@@ -30,24 +30,18 @@ pairs[0]
 
 # %% [markdown]
 # An example is right if the answer is what the model would say next, letter by letter: mind the
-# space before it. (With `score=lambda prompt, answer, text: ...` it is worth what that function
-# returns for the text that the model wrote. A function whose source cannot be read, such as a
-# `partial`, needs `score_name="..."` as well.)
+# space before it.
 
 # %%
 found = caploc.locate(model, tokenizer, pairs, controls=0, also=[], out="runs/past")
 print(found)
 
 # %% [markdown]
-# Every head, most needed first, with its effect and 95 % interval; and the map, on which one points
-# at a head to read its effect.
+# Every head, most needed first, with its effect and 95 % interval. The report has their map.
 
 # %%
 for head in found.heads[:3]:
     print(f"{head.head}: {head.effect:+.2f} [{head.low:+.2f}, {head.high:+.2f}], q = {head.q:.2f}")
-
-# %%
-found.heatmap()
 
 # %% [markdown]
 # ## The same model, without a head

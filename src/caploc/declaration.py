@@ -43,7 +43,6 @@ if TYPE_CHECKING:  # what is loaded once a model is, or workers are asked for
     from caploc.models.loading import LoadedModel, Weights
     from caploc.models.sources import ModelSource
     from caploc.modes import Intervention
-    from caploc.tasks.catalog import ScoreAnswer
     from caploc.tasks.task import Request, Task
 
 PAPER_EXAMPLES = 100  # that the paper's methods find heads on
@@ -178,13 +177,11 @@ class ModelOptions:
         names: Sequence[str],
         options: TaskOptions,
         tokenizer: "PreTrainedTokenizerBase | None" = None,
-        score: "ScoreAnswer | None" = None,
     ) -> "list[Task]":
         """Load tasks and build their requests; of the model only the tokenizer is read.
 
         A task that wants a chat template gets the plain prompt where the tokenizer has none.
-        `tokenizer` is one that is loaded already; `score` judges the answers of tasks that leave
-        it to the program.
+        `tokenizer` is one that is loaded already.
         """
         from caploc.tasks.catalog import load_task, wants_chat_template
 
@@ -195,7 +192,7 @@ class ModelOptions:
                 from caploc.engine.encoding import chat_template
 
                 chat = chat_template(tokenizer)
-        return [load_task(name, options, chat, score) for name in names]
+        return [load_task(name, options, chat) for name in names]
 
 
 @dataclass(frozen=True)
@@ -426,22 +423,20 @@ class Study:
     def tasks(
         self,
         tokenizer: "PreTrainedTokenizerBase | None" = None,
-        score: "ScoreAnswer | None" = None,
     ) -> "dict[str, Task]":
         """Load the task, the first, and those beside it, which are asked in their own way."""
-        load, others = partial(self.model.tasks, tokenizer=tokenizer, score=score), self.beside
+        load, others = partial(self.model.tasks, tokenizer=tokenizer), self.beside
         loaded = [*load([self.task], self.options), *load(others, self.options.plain())]
         return dict(zip((self.task, *others), loaded, strict=True))
 
     def intervention(
         self,
         tokenizer: "PreTrainedTokenizerBase | None" = None,
-        score: "ScoreAnswer | None" = None,
     ) -> "Intervention":
         """Load what it takes to knock heads out as the mode says."""
         from caploc.modes import Intervention
 
-        corrupted = self.model.tasks(self.mode.tasks, self.options, tokenizer, score)
+        corrupted = self.model.tasks(self.mode.tasks, self.options, tokenizer)
         return Intervention(self.mode, self.settings.seed, corrupted[0] if corrupted else None)
 
     def without_defects(

@@ -1,13 +1,12 @@
-"""Models, examples and scores that a program hands over itself, where commands name them."""
+"""Models and examples that a program hands over itself, where commands name them."""
 
 import json
 import reprlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
 from functools import partial
 from hashlib import blake2b
-from inspect import getsource
 from pathlib import Path
 from typing import Any
 
@@ -24,13 +23,9 @@ from caploc.models.placement import weights_wait
 from caploc.naming import keep_plain
 from caploc.pairs import read_pairs
 from caploc.search.summary import FEWEST_RIGHT
-from caploc.tasks.catalog import GIVEN_SCORE
 
 Pairs = Sequence[tuple[str, str]]
-Score = Callable[[str, str, str], float]
-MOST_TOKENS = 64  # of an answer that a function is to score
 EXAMPLES = "examples"  # the name of a task that has none
-SCORE = "score"  # the metric's name then
 
 
 @contextmanager
@@ -103,65 +98,22 @@ def digest_weights(model: PreTrainedModel) -> str:
     return digest.hexdigest()
 
 
-class GivenScorer:
-    """Scores an answer by a function of prompt, right answer and what the model wrote.
-
-    Rows are told apart by the function's `name`, or by its source if it has none.
-    """
-
-    def __init__(self, function: Score, name: str | None = None) -> None:
-        self.function = function
-        try:
-            self.name = name or getsource(function)
-        except (OSError, TypeError):  # typed at a prompt, or not written as a function
-            raise BadOption(
-                f"The source of score={reprlib.repr(function)} cannot be read, which tells its "
-                "rows from another function's; give score_name='...' as well, and another name "
-                "when the function changes."
-            ) from None
-
-    def definition(self) -> str:
-        """Return what tells it from other functions: rows under another one are measured anew."""
-        return self.name
-
-    def __call__(self, doc: dict[str, Any], results: Sequence[str]) -> dict[str, float]:
-        found = self.function(doc["prompt"], doc["answer"], results[0])
-        try:
-            return {SCORE: float(not_text(found))}
-        except (TypeError, ValueError):
-            raise BadData(
-                f"score= gave {reprlib.repr(found)} for the prompt {reprlib.repr(doc['prompt'])}; "
-                "it must return a number, or NaN for an answer that cannot be judged."
-            ) from None
-
-
-def not_text(value: Any) -> Any:
-    """Return the value; raises TypeError for a text, even one that reads like a number."""
-    if isinstance(value, str | bytes):
-        raise TypeError(value)
-    return value
-
-
-def name_examples(pairs: Pairs, scored: bool, join: str = "", name: str = EXAMPLES) -> str:
+def name_examples(pairs: Pairs, name: str = EXAMPLES) -> str:
     """Return a folder's name for these examples; other ones have another."""
     examples = [example_of(number, pair) for number, pair in enumerate(pairs)]
-    data = ("scored" if scored else "exact") + json.dumps([join, examples])
-    return f"{name}-{blake2b(data.encode(), digest_size=4).hexdigest()}"
+    return f"{name}-{blake2b(json.dumps(examples).encode(), digest_size=4).hexdigest()}"
 
 
-def write_task(
-    pairs: Pairs, folder: Path, scored: bool, join: str = "", name: str = EXAMPLES
-) -> Path:
+def write_task(pairs: Pairs, folder: Path, name: str = EXAMPLES) -> Path:
     """Write examples as a task in lm-eval's form below the folder; return its YAML.
 
-    Prompt and answer are asked as they are written, with `join` between them. Without a function
-    that scores, an example is right where the answer is what the model would say after the prompt,
-    token by token.
+    Prompt and answer are asked as they are written. An example is right where the answer is what
+    the model would say after the prompt, token by token.
 
     Raises:
         BadData: if there are too few examples to name a head, or one is no pair of texts.
     """
-    examples = [example_of(number, pair) | {"join": join} for number, pair in enumerate(pairs)]
+    examples = [example_of(number, pair) for number, pair in enumerate(pairs)]
     if not examples:
         raise BadData("There are no examples; give a list of (prompt, answer).")
     if len(examples) < FEWEST_RIGHT:  # a search looks for nothing unless as many are right
@@ -170,32 +122,21 @@ def write_task(
             f"{count} too few to tell a needed head from chance; give {FEWEST_RIGHT} or more that "
             "the model gets right."
         )
-    place = folder / name_examples(pairs, scored, join, name)
+    place = folder / name_examples(pairs, name)
     place.mkdir(parents=True, exist_ok=True)
     # a table that says what is text: of JSON a reader would make times of dates
     pd.DataFrame(examples, dtype="string").to_parquet(place / PAIRS, index=False)
-    ways: dict[str, Any] = {"output_type": "loglikelihood", "doc_to_target": "{{join}}{{answer}}"}
-    if scored:
-        ways = {
-            "output_type": "generate_until",
-            "doc_to_target": "{{answer}}",
-            "target_delimiter": join,
-            "process_results": GIVEN_SCORE,
-            "generation_kwargs": {
-                "until": ["\n\n"], "max_gen_toks": MOST_TOKENS, "do_sample": False,
-            },
-        }  # fmt: skip
-    metric = SCORE if scored else "acc"
     task = {
         "task": "your task" if name == EXAMPLES else name,
         "dataset_path": "parquet",
         "dataset_kwargs": {"data_files": {"test": str((place / PAIRS).absolute())}},
         "test_split": "test",
+        "output_type": "loglikelihood",
         "doc_to_text": "{{prompt}}",
+        "doc_to_target": "{{answer}}",
         "target_delimiter": "",
         "metadata": {"version": 1},
-        **ways,
-        "metric_list": [{"metric": metric, "aggregation": "mean", "higher_is_better": True}],
+        "metric_list": [{"metric": "acc", "aggregation": "mean", "higher_is_better": True}],
     }
     path = place / f"{name}.yaml"
     path.write_text(json.dumps(task, indent=1), encoding="utf-8")  # JSON is YAML
@@ -205,7 +146,7 @@ def write_task(
 def task_of_file(name: str, folder: Path) -> str:
     """Write a file of pairs as a task below the folder, by the file's name; return its YAML."""
     title = keep_plain(Path(name).stem) or EXAMPLES
-    return str(write_task(read_pairs(name), folder, scored=False, name=title))
+    return str(write_task(read_pairs(name), folder, title))
 
 
 def example_of(number: int, pair: Any) -> dict[str, str]:

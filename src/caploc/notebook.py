@@ -1,4 +1,4 @@
-"""One call to find heads from Python, and what was found as tables and pictures."""
+"""One call to find heads from Python, and what was found, as tables."""
 
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
@@ -15,13 +15,10 @@ from caploc.contents import read_file
 from caploc.declaration import FEWEST_FRESH, ModelOptions, Study, check_read, with_general_task
 from caploc.engine import check_engine
 from caploc.errors import BadOption
-from caploc.evaluation import curve as measure_curve
 from caploc.findings import StudyFindings as Record
 from caploc.folder import RESULT, clean_if_empty
 from caploc.given import (
-    GivenScorer,
     Pairs,
-    Score,
     answering,
     name_examples,
     proved,
@@ -29,14 +26,13 @@ from caploc.given import (
     write_task,
 )
 from caploc.models.knockout import knockout
-from caploc.models.loading import LoadedModel, load_model
+from caploc.models.loading import LoadedModel
 from caploc.naming import check_listed, default_folder, is_folder, placed
 from caploc.options import build, flags
 from caploc.pairs import is_pairs
 from caploc.registries import PACKED
-from caploc.report.card import headline, write_html, write_text
-from caploc.report.figures import chart_curve, chart_heads, metrics_of, print_svg
-from caploc.result import FrontierSet, HeadEffect, Result
+from caploc.report.card import write_html, write_text
+from caploc.result import HeadEffect, Result
 from caploc.study import run_study
 from caploc.verdict import make_card
 
@@ -74,27 +70,12 @@ class Findings(Record):
         """Every head, most needed first: its `effect` with `low` and `high`, `q`, `selected`."""
         return list(self.result.heads)
 
-    @property
-    def frontier(self) -> list[FrontierSet]:
-        """Sets that break the task, each with what it costs other tasks, if any were sought."""
-        found = self.result.validation.frontier
-        return [] if found is None else list(found.sets)
-
-    @property
-    def headline(self) -> str:
-        """The verdict and the heads in a line."""
-        return headline(make_card(self.result))
-
     def to_frame(self) -> pd.DataFrame:
         """Every head, most needed first: `layer`, `index`, `effect` in score units with `low` and
         `high` (95 %), `q`, `top_chance`, `selected`, `critical`, `universal`; what is not known is
         NaN or None. The head's name is the index.
         """
         return pd.DataFrame([head.as_dict() for head in self.result.heads]).set_index("head")
-
-    def heatmap(self) -> Any:
-        """Return the map of effects as a chart of Altair, which names the head one points at."""
-        return chart_heads(self.result)
 
     def knockout(
         self, model: Any = None, heads: Sequence[str] | None = None
@@ -119,30 +100,12 @@ class Findings(Record):
             raise BadOption("No head was found; name some: found.knockout(model, ['L0H5']).")
         return knockout(model, chosen)
 
-    def curve(self, most: int = 10, limit: int | None = None, *, quiet: bool = False) -> Any:
-        """Scores with the 0, 1, ... `most` most needed heads knocked out, measured and drawn.
-
-        Returns a chart of Altair; None where no score is a share, which is not drawn.
-
-        `limit` caps the examples of each score. What was measured before is not measured again.
-
-        Raises:
-            UserError: if no head was found whose knockout lowers the score.
-            RunFailed: if the machine gives up; rows already measured are kept.
-        """
-        with console.progress(quiet) as progress:
-            drawn = measure_curve(self.folder, most, limit, progress)
-        return chart_curve(drawn, metrics_of(self.result))
-
     def _repr_html_(self) -> str:
-        """The card, the map and the most needed heads, as a notebook shows them."""
+        """The card and the most needed heads, as a notebook shows them."""
         heads = self.to_frame().reset_index()[COLUMNS].head(SHOWN)
         table = heads.to_html(index=False, border=0, float_format="{:.3f}".format, na_rep="–")
-        return (
-            f"{write_html(make_card(self.result))}"
-            f"{print_svg(self.heatmap())}{table}"
-            f"<p>Report: <code>{escape(str(self.report))}</code></p>"
-        )
+        report = f"<p>Report: <code>{escape(str(self.report))}</code></p>"
+        return f"{write_html(make_card(self.result))}{table}{report}"
 
 
 def locate(  # noqa: PLR0913  (what is no option of a study is its own parameter)
@@ -150,9 +113,6 @@ def locate(  # noqa: PLR0913  (what is no option of a study is its own parameter
     task: Any,
     asked: str | Pairs | None = None,
     *,
-    score: Score | None = None,
-    score_name: str | None = None,
-    join: str = "",
     out: Path | str | None = None,
     quiet: bool = False,
     **options: Any,
@@ -168,12 +128,9 @@ def locate(  # noqa: PLR0913  (what is no option of a study is its own parameter
         found = caploc.locate(model, tokenizer, [("The capital of France is", " Paris"), ...])
         found.top
 
-    An example of a list is asked as it is written, with `join` between prompt and answer: mind the
-    space. It is right if the answer is what the model would say next, token by token as its
-    tokenizer writes the answer; with `score(prompt, answer, text)` it is worth what that
-    function returns, higher being better, for the text that the model wrote. Rows are measured anew
-    if its source has changed; what else it reads is not looked at, so give another `score_name`
-    when that changes.
+    An example of a list is asked as it is written, with `delimiter` between prompt and answer: mind
+    the space. It is right if the answer is what the model would say next, token by token as its
+    tokenizer writes the answer.
 
     `options` are those of the command line, with `_` for `-` (`caploc locate --help-all`): method,
     budget, top, goal, also, spare, mode, limit, device ... `settings`, `options` and `mode` may be
@@ -187,9 +144,8 @@ def locate(  # noqa: PLR0913  (what is no option of a study is its own parameter
     """
     loads = {name: options[name] for name in options.keys() & flags(ModelOptions).keys()}
     options = {name: value for name, value in options.items() if name not in loads}
-    scorer = None if score is None else GivenScorer(score, score_name)
-    loading, loaded, wanted = opened(model, task, asked, scorer, loads)
-    called = wanted if isinstance(wanted, str) else name_examples(wanted, score is not None, join)
+    loading, loaded, wanted = opened(model, task, asked, loads)
+    called = wanted if isinstance(wanted, str) else name_examples(wanted)
     short = Path(loading.name).name if is_folder(Path(loading.name)) else loading.name
     kind = {options.get("components", HEADS)} - {HEADS}
     way = options.get("method", Study.method)
@@ -198,7 +154,7 @@ def locate(  # noqa: PLR0913  (what is no option of a study is its own parameter
         warn_of_few_pairs(len(wanted))
     with ExitStack() as stack:
         stack.enter_context(clean_if_empty(folder))
-        name = name_task(wanted, folder, score is not None, join)
+        name = name_task(wanted, folder)
         study = build(Study, with_general_task(options | {"task": name}) | {"model": loading})
         check_read(options.keys() & flags(Study).keys(), [study.method], study.settings.goal)
         check_listed(study.named_tasks)
@@ -208,7 +164,7 @@ def locate(  # noqa: PLR0913  (what is no option of a study is its own parameter
         check_engine(loading.backend)
         progress = stack.enter_context(console.progress(quiet))
         engine = stack.enter_context(answering(loaded, loading.backend)) if loaded else None
-        found = run_study(study, folder, progress, command=call, engine=engine, score=scorer)
+        found = run_study(study, folder, progress, command=call, engine=engine)
     if not quiet:
         console.say(write_text(make_card(found.result), found.report, console.width()))
         for note in () if found.result.top else found.result.search.notes:
@@ -217,10 +173,10 @@ def locate(  # noqa: PLR0913  (what is no option of a study is its own parameter
     return Findings(found.result, found.folder, found.report, mine)
 
 
-def name_task(wanted: str | Pairs, folder: Path, scored: bool, join: str) -> str:
+def name_task(wanted: str | Pairs, folder: Path) -> str:
     """Name a task as a study does; one of pairs is written into the folder."""
     if not isinstance(wanted, str):
-        return str(write_task(wanted, folder, scored, join))
+        return str(write_task(wanted, folder))
     return task_of_file(wanted, folder) if is_pairs(wanted) else placed(wanted)
 
 
@@ -238,7 +194,6 @@ def opened(
     model: Any,
     task: Any,
     asked: str | Pairs | None,
-    score: GivenScorer | None,
     loads: Mapping[str, Any],
 ) -> tuple[ModelOptions, LoadedModel | None, str | Pairs]:
     """Tell models by name from those handed over; return both, and the task or its examples.
@@ -253,13 +208,9 @@ def opened(
         raise BadOption(
             f"The task is {type(wanted).__name__}; give a name, or a list of (prompt, answer)."
         )
-    if score is not None and isinstance(wanted, str):
-        raise BadOption("score= is for a list of (prompt, answer); a task by name has its metric.")
     model = loaded_as(model, loads)
     if isinstance(model, ModelOptions):
-        if score is None:
-            return model, None, wanted
-        model = load_model(**model.loading())
+        return model, None, wanted
     loaded = model if isinstance(model, LoadedModel) else proved(model, tokenizer)
     return ModelOptions(loaded.name, backend=loads.get("engine", PACKED)), loaded, wanted
 

@@ -24,7 +24,6 @@ from caploc.search.plan import OtherTask
 from caploc.search.scan import find_universal
 from caploc.search.summary import nothing_to_lose
 from caploc.store import Row
-from caploc.tasks.catalog import ScoreAnswer
 from caploc.tasks.defects import one_of_each_question
 from caploc.tasks.harness import digest_data
 from caploc.tasks.signal import Signal
@@ -84,20 +83,19 @@ class Session:
         *,
         command: str = "",
         engine: RowEngine[HeadModel] | None = None,
-        score: ScoreAnswer | None = None,
     ) -> Iterator["Session"]:
         """Check a study, say what it will take, and open its folder, tasks and model.
 
-        `engine` may be one already loaded for the study's model; `score` judges answers that no
-        task judges. Raises UserError for a mistake in the study.
+        `engine` may be one already loaded for the study's model. Raises UserError for a mistake in
+        the study.
         """
         progress = progress or Silent()
         heads = study.model.check() if engine is None else engine.loaded.grid
         study = study.check(heads)
         loaded = None if engine is None else engine.loaded
         tokenizer = loaded.tokenizer if isinstance(loaded, LoadedModel) else None
-        tasks = study.tasks(tokenizer, score)
-        intervention = study.intervention(tokenizer, score)
+        tasks = study.tasks(tokenizer)
+        intervention = study.intervention(tokenizer)
         whole = tasks[study.task].size
         tasks = {
             name: one_of_each_question(task, study.leave_out, progress)

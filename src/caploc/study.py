@@ -11,7 +11,6 @@ from caploc.folder import CURVE, RESULT, write_json
 from caploc.progress import Progress
 from caploc.search import METHODS
 from caploc.session import Session
-from caploc.tasks.catalog import ScoreAnswer
 
 
 def run_study(
@@ -21,17 +20,14 @@ def run_study(
     *,
     command: str = "",
     engine: RowEngine[HeadModel] | None = None,
-    score: ScoreAnswer | None = None,
 ) -> StudyFindings:
     """Search, check what was found, and write the result and its report.
 
-    `engine` may be one already loaded for the study's model, `score` judges answers that no task
-    judges. Whatever was measured in `folder` before is used. Raises UserError for a mistake in the
-    study; RunFailed if the machine gives up; rows already measured are kept.
+    `engine` may be one already loaded for the study's model. Whatever was measured in `folder`
+    before is used. Raises UserError for a mistake in the study; RunFailed if the machine gives up;
+    rows already measured are kept.
     """
-    with Session.open(
-        study, folder, progress, command=command, engine=engine, score=score
-    ) as session:
+    with Session.open(study, folder, progress, command=command, engine=engine) as session:
         search = session.search(METHODS[study.method])
         checks = validate(session, search)
         curve = draw_own_curve(session, checks)

@@ -21,11 +21,10 @@ from markupsafe import Markup
 from caploc.contents import Curve
 from caploc.files import whole_text
 from caploc.report.card import cells, write_number
-from caploc.report.colours import PRINT, SERIES, shade_scale
-from caploc.report.headtable import largest_effect, standings
+from caploc.report.colours import PRINT, SERIES
 from caploc.result import Card, CardRow, Result, RowKind, Said
 from caploc.verdict import make_card
-from caploc.wording import called, called_apart, inline, outcome_unit, unit_of_metric
+from caploc.wording import called_apart, inline, unit_of_metric
 
 FIGURES = "figures"  # the folder of a run's
 SVG = "http://www.w3.org/2000/svg"
@@ -208,45 +207,13 @@ def metrics_of(result: Result) -> dict[str, str]:
     return {result.task.name: result.task.metric or "score"} | others
 
 
-def chart_heads(result: Result) -> Figure:
-    """Draw the map of effects, layers by heads, for a notebook; a frame marks the named heads."""
-    unit, values = outcome_unit(result), []
-    for name, standing in standings(result).items():
-        entry = standing.entry
-        value = None if entry.effect is None else unit.factor * entry.effect
-        sure = 0.0 if value is not None and entry.is_open else value
-        note = {"name": name, "effect": value, "shown": sure, "named": standing.named}
-        values.append({"layer": entry.layer, "head": entry.index, **note})
-    widths = result.grid.grid().per_layer
-    across = list(range(max(widths, default=0)))
-    step = 18 if max(result.grid.layers, *widths, 1) <= 32 else 8
-    looks = shade_scale(min(unit.factor * largest_effect(result), 1e300) or 1.0)
-    title = f"{called(result.task.name)} in {called(result.model.name)}"
-    data, axis = (
-        pd.DataFrame(values),
-        alt.Axis(labelAngle=0, labelOverlap="greedy", ticks=False, domain=False),
-    )
-    base = alt.Chart(data, width=alt.Step(step), height=alt.Step(step), title=title[:80]).encode(
-        x=alt.X("head:O", axis=axis, scale=alt.Scale(domain=across)),
-        y=alt.Y("layer:O", axis=axis, scale=alt.Scale(domain=list(range(result.grid.layers)))),
-        tooltip=[alt.Tooltip("name:N"), alt.Tooltip("effect:Q", format="+.3g")],
-    )
-    legend = alt.Legend(orient="right", title=f"change ({unit.axis})")
-    squares = base.mark_rect(stroke="white", strokeWidth=0.5).encode(
-        color=alt.Color("shown:Q", scale=alt.Scale(**looks, clamp=True), legend=legend)
-    )
-    frames = base.transform_filter("datum.named").mark_rect(stroke=INK, fill=None, strokeWidth=2)
-    return alt.layer(squares, frames)
-
-
 def write_figures(folder: Path, result: Result, curve: Curve | None) -> None:
-    """Write the figures of a run into `folder` as SVG: heads, scores and, if there is one, curve.
+    """Write the figures of a run into `folder` as SVG: scores and, if there is one, curve.
 
     Raises OSError if the folder or a file cannot be written.
     """
     card = make_card(result)
     charts: dict[str, Figure | None] = {
-        "heads": chart_heads(result),
         "scores": chart_scores(card, card.rows[0].unit),
         "curve": None if curve is None else chart_curve(curve, metrics_of(result)),
     }

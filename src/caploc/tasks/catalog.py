@@ -4,11 +4,10 @@ First which definition a name stands for, then the task that is made of it.
 """
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 from jinja2.exceptions import UndefinedError
 from lm_eval.api.group import Group
@@ -114,8 +113,6 @@ def leaf_entries(manager: TaskManager, name: str) -> Iterator[Entry]:
 
 
 FEWSHOT_SEED = 1234  # lm-eval's own default, so that few-shot examples agree
-GIVEN_SCORE = "given"  # in a YAML, as what makes results: a function that the caller has
-ScoreAnswer = Callable[[dict[str, Any], Sequence[str]], dict[str, float]]
 
 
 def check_task_name(name: str, options: TaskOptions | None = None) -> None:
@@ -150,13 +147,12 @@ def load_task(
     name: str,
     options: TaskOptions | None = None,
     chat: ChatTemplate | None = None,
-    score: ScoreAnswer | None = None,
 ) -> Task:
     """Load a task and build its requests.
 
     `chat` renders messages with the model's chat template; it is used only if the options or the
-    task say so; `score` judges the answers of a task whose YAML leaves that to a function. Raises
-    UserError for every mistake in the name, the options or the data, in one sentence.
+    task say so. Raises UserError for every mistake in the name, the options or the data, in one
+    sentence.
     """
     options = options or TaskOptions()
     options.check_files()
@@ -179,25 +175,16 @@ def load_task(
         tasks = built.get_all_tasks() if group else built if isinstance(built, list) else [built]
         for task in tasks:
             check_programs(task, options.allow_code)
-        leaves = [prepared(task, options, chat, score) for task in tasks]
+        leaves = [prepared(task, options, chat) for task in tasks]
     if files:
         for leaf in leaves:
             leaf.check_complete()
     return HarnessTask(name, leaves, group, options.outcome)
 
 
-def prepared(
-    task: HarnessLeaf, options: TaskOptions, chat: ChatTemplate | None, score: ScoreAnswer | None
-) -> Leaf:
+def prepared(task: HarnessLeaf, options: TaskOptions, chat: ChatTemplate | None) -> Leaf:
     """One task set up as the options and its YAML's `metadata` say, with its requests."""
     metadata = task.get_config("metadata") or {}
-    if task.get_config("process_results") == GIVEN_SCORE:
-        if score is None:
-            raise BadOption(
-                f"The answers of {task.task_name} are scored by a function of the program that "
-                "asked for the run; ask it for more with caploc.locate there."
-            )
-        task.set_config("process_results", score)
     if options.fewshot is not None or task.get_config("num_fewshot") is None:
         task.set_config(key="num_fewshot", value=options.fewshot or 0)
     task.set_fewshot_seed(seed=FEWSHOT_SEED)
