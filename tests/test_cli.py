@@ -116,7 +116,7 @@ def typed(monkeypatch, capsys, tmp_path):
         ([*LOCATE, "--budget", "50"], "--budget 50 is too small: 252 rows or more"),
         ([*LOCATE, "--method", "one-shot", "--budget", "95"], "one-shot needs 96 rows or more."),
         ([*LOCATE, "--rate", ".1"], "--rate is for --method css, csb; got --method scan,"),
-        ([*LOCATE, "--method", "css,csb", "--rates", ".1,.2"], "for --method css-search, csb-"),
+        ([*LOCATE, "--method", "css", "--rates", ".1,.2"], "for --method css-search, csb-"),
         ([*LOCATE, "--method", "css", "--goal", "set"], "--goal is for --method scan; got"),
         ([*LOCATE, "--price", ".1"], "--price is for --goal specific; got --goal heads."),
         ([*LOCATE, "--twin", "demo/prose"], "--twin is for --goal specific; got --goal heads."),
@@ -132,7 +132,7 @@ def test_mistakes_are_one_sentence_and_exit_code_2(typed, tmp_path, arguments, s
 @pytest.mark.parametrize(
     "arguments",
     [
-        ["--method", "css,scan", "--rate", ".1", "--goal", "set"],  # each is read by one
+        ["--method", "css", "--rate", ".1"],
     ],
 )
 def test_options_that_a_method_reads_are_taken(typed, arguments):

@@ -84,20 +84,16 @@ def test_a_run_does_not_go_on_with_other_examples(tmp_path):
         begin(tmp_path, STUDY, {"a.yaml": "3"})
 
 
-def test_a_run_without_a_row_leaves_what_was_there_before_alone(tmp_path):
-    """And the folders in which it lay; what somebody else wrote meanwhile keeps all of it."""
-    with pytest.raises(UserError), claim(tmp_path / "runs" / "one", STUDY, ""):
-        raise UserError("The model cannot be loaded.")
-    assert not [*tmp_path.iterdir()]
-    (tmp_path / "run").mkdir()
-    (tmp_path / "run" / "notes").write_text("mine")
-    with pytest.raises(UserError), claim(tmp_path / "run", STUDY, ""):
-        raise UserError("The model cannot be loaded.")
-    assert [each.name for each in (tmp_path / "run").iterdir()] == ["notes"]
-    with pytest.raises(UserError), claim(tmp_path / "run", STUDY, ""):
-        (tmp_path / "run" / "scores.json").write_text("{}")
-        raise UserError("The disk is full.")
-    assert {"run.json", "scores.json"} <= {each.name for each in (tmp_path / "run").iterdir()}
+def test_a_run_without_a_row_leaves_its_folder_to_another(tmp_path):
+    """Unless somebody wrote something else into it."""
+    other = STUDY | {"task": "another"}
+    for study in (STUDY, other):
+        with pytest.raises(UserError), claim(tmp_path, study, ""):
+            raise UserError("The model cannot be loaded.")
+    assert json.loads((tmp_path / "run.json").read_text())["study"] == other
+    (tmp_path / "scores.json").write_text("{}")
+    with pytest.raises(FolderTaken, match="belongs to another run"), claim(tmp_path, STUDY, ""):
+        pass
 
 
 def test_a_run_with_a_row_stays_when_it_fails(tmp_path):

@@ -21,7 +21,7 @@ from caploc.errors import BadOption, FolderTaken, UnknownName, UserError
 from caploc.evaluation import Evaluation, curve, evaluate
 from caploc.options import Settings, TaskOptions
 from caploc.progress import Silent
-from caploc.studies.running import locate_all, rewrite_report
+from caploc.studies.running import rewrite_report, run_studies
 from caploc.study import run_study
 from worlds import DEMO
 
@@ -350,8 +350,9 @@ def test_several_tasks_load_the_model_once_and_share_a_page(monkeypatch, tmp_pat
     engine = ModelOptions.engine
     monkeypatch.setattr(ModelOptions, "engine", lambda self: loads.append(1) or engine(self))
     css = replace(SMALL, method="css", settings=Settings(masks=10, rate=0.05), quick=True)
-    studies = [replace(css, task=f"demo/{name}") for name in ("addition", "subtraction")]
-    sweep = locate_all(studies, tmp_path, Silent())
+    names = "addition", "subtraction"
+    studies = {f"demo-{name}": replace(css, task=f"demo/{name}") for name in names}
+    sweep = run_studies(studies, tmp_path)
     assert len(loads) == 1
     assert sweep.report == tmp_path / "compare.html"
     assert (tmp_path / "demo-subtraction" / "report.html").is_file()

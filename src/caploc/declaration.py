@@ -537,19 +537,18 @@ def with_general_task(said: Mapping[str, Any]) -> dict[str, Any]:
     return dict(said) | {"also": tuple(dict.fromkeys((*(others or ()), *general)))}
 
 
-def check_read(said: Iterable[str], methods: Sequence[str], goal: str) -> None:
-    """Refuse an option that none of these methods, or not this goal, would read.
+def check_read(said: Iterable[str], method: str, goal: str) -> None:
+    """Refuse an option that this method, or this goal, would not read.
 
     Raises BadOption with the option, and what reads it.
     """
     for name in said:
         option = flags(Study)[name].option
         flag = flag_of(name)
-        if option.methods and not set(methods) & set(option.methods):
+        if option.methods and method not in option.methods:
             raise BadOption(
-                f"{flag} is for --method {', '.join(option.methods)}; got --method "
-                f"{', '.join(methods)}, which does not read it. Leave it out, or name a method "
-                "that does."
+                f"{flag} is for --method {', '.join(option.methods)}; got --method {method}, which "
+                "does not read it. Leave it out, or name a method that does."
             )
         if option.goals and goal not in option.goals:
             raise BadOption(

@@ -51,13 +51,13 @@ def estimand_of(found: Found, rate: float, together: bool) -> Estimand:
 
 
 def write_findings(folder: Path, result: Result, checks: Checks) -> StudyFindings:
-    """Write `result.json`, the answers shown, and the report."""
-    from caploc.report.page import write_report  # drawing waits until there is something to draw
+    """Write `result.json`, the answers shown, the report and its figures."""
+    from caploc.report.page import rewrite_page  # drawing waits until there is something to draw
 
     answers = shown_answers(checks)
     write_json(folder / RESULT, written(result))
     write_json(folder / ANSWERS, [answer.as_dict() for answer in answers])
-    return StudyFindings(result, folder, write_report(folder, result))
+    return StudyFindings(result, folder, rewrite_page(folder))
 
 
 def build_result(session: Session, search: SearchResult, checks: Checks, command: str) -> Result:

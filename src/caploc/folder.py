@@ -2,17 +2,16 @@
 
 import json
 import os
-import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from caploc.errors import BadOption, CaplocError, FolderTaken, StoreFailed, UserError
+from caploc.errors import BadOption, FolderTaken, StoreFailed, UserError
 from caploc.files import whole_text, writing
 from caploc.naming import is_file, is_folder
-from caploc.store import LOCK, Store, hold_folder, holds_rows
+from caploc.store import LOCK, Store, holds_rows
 
 RUN, RESULT, ANSWERS, ROWS = "run.json", "result.json", "answers.json", "rows.sqlite"
 EVALUATION, CURVE, INTERACTIONS = "evaluation.json", "curve.json", "interactions.json"
@@ -36,9 +35,10 @@ def claim(
 ) -> Iterator[Store]:
     """Open a run folder for a study, making it if it does not exist.
 
-    `data` has a digest of the examples of each task whose file is the user's. Raises FolderTaken if
-    the folder holds another study, one on other examples, several studies or a model, or another
-    process has it open; BadOption if it is a file; StoreFailed if it cannot be written.
+    `data` has a digest of the examples of each task whose file is the user's. A run without a row
+    leaves its folder to whoever comes next. Raises FolderTaken if the folder holds another study,
+    one on other examples, several studies or a model, or another process has it open; BadOption if
+    it is a file; StoreFailed if it cannot be written.
     """
     study = json.loads(json.dumps(study))
     if is_file(check_out(folder) / STUDIES):
@@ -46,11 +46,10 @@ def claim(
             f"{folder} holds several studies, each in a folder of its own, and their rows; choose "
             "another --out."
         )
-    with clean_if_empty(folder), Store(rows_file(folder)) as store:
+    with Store(rows_file(folder)) as store:
         make(folder)
-        earlier = read_json(folder / RUN) if (folder / RUN).exists() else None
-        if earlier is not None:
-            check_same(folder, earlier, study, data or {})
+        if (folder / RUN).exists() and has_begun(folder):
+            check_same(folder, read_json(folder / RUN), study, data or {})
         else:
             run = {"study": study, "command": command, "versions": package_versions()}
             run |= {"data": dict(data)} if data else {}
@@ -58,36 +57,10 @@ def claim(
         yield store
 
 
-@contextmanager
-def clean_if_empty(folder: Path) -> Iterator[None]:
-    """Delete what the block made of a run folder if no row is stored when it ends.
-
-    What was there before stays, and everything does where something else was written too.
-    """
-    missing = [each for each in (folder, *folder.parents) if not each.exists()]
-    before = set(folder.iterdir()) if is_folder(folder) else set()
-    try:
-        yield
-    finally:
-        with suppress(CaplocError, OSError):  # a failure of the block itself says more
-            if is_folder(folder):
-                delete_begun(folder, before)
-            for each in missing:
-                each.rmdir()
-
-
-def delete_begun(folder: Path, before: set[Path]) -> None:
-    """Delete a run without rows, but for what was there before; raises FolderTaken, OSError."""
-    with hold_folder(folder):  # another process may have begun in it meanwhile
-        new = set(folder.iterdir()) - before
-        pairs = {each for each in new if is_file(each / PAIRS)}
-        begun = all(each.name in BEGUN for each in new - pairs)
-        if not begun or holds_rows(rows_file(folder)):
-            return
-        for each in pairs:
-            shutil.rmtree(each)
-        for each in new - pairs:
-            each.unlink(missing_ok=True)
+def has_begun(folder: Path) -> bool:
+    """Tell whether a run folder holds more than what stands there before the first row."""
+    files = {each.name for each in folder.iterdir() if each.is_file()}
+    return not files <= {*BEGUN} or holds_rows(rows_file(folder))
 
 
 def check_out(folder: Path) -> Path:

@@ -16,7 +16,7 @@ from caploc.declaration import FEWEST_FRESH, ModelOptions, Study, check_read, wi
 from caploc.engine import check_engine
 from caploc.errors import BadOption
 from caploc.findings import StudyFindings as Record
-from caploc.folder import RESULT, clean_if_empty
+from caploc.folder import RESULT
 from caploc.given import (
     Pairs,
     answering,
@@ -153,10 +153,9 @@ def locate(  # noqa: PLR0913  (what is no option of a study is its own parameter
     if not isinstance(wanted, str) and not quiet:
         warn_of_few_pairs(len(wanted))
     with ExitStack() as stack:
-        stack.enter_context(clean_if_empty(folder))
         name = name_task(wanted, folder)
         study = build(Study, with_general_task(options | {"task": name}) | {"model": loading})
-        check_read(options.keys() & flags(Study).keys(), [study.method], study.settings.goal)
+        check_read(options.keys() & flags(Study).keys(), study.method, study.settings.goal)
         check_listed(study.named_tasks)
         first = [loading.name if isinstance(model, str) else model, task]
         first += [] if asked is None else [asked]

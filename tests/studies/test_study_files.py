@@ -75,38 +75,33 @@ def test_every_model_meets_every_task_method_and_seed(tmp_path):
     assert found.out == Path("runs") / "many"
 
 
-def test_the_last_that_speaks_of_a_study_decides(tmp_path):
+def test_a_method_has_the_last_word_and_may_be_for_some_models_alone(tmp_path):
     (tmp_path / "mine.jsonl").write_text('{"a": 1}\n')
     text = """
             out = "results"
-            models = ["demo"]
-            tasks = ["demo/addition", {name = "demo/code", limit = 40, also = []}]
+            models = ["demo", {name = "demo", label = "again"}]
+            tasks = [
+                "demo/addition",
+                {name = "demo/code", limit = 40, also = [], models = ["demo"]},
+            ]
             methods = [
                 {name = "css", masks = 30, rate = 0.05},
-                {name = "css", label = "wide", rate = 0.1},
+                {name = "css", label = "wide", rate = 0.1, limit = 60, models = ["demo"]},
             ]
-            settings = {limit = 20, masks = 10, controls = 3}
-
-            [[overrides]]
-            tasks = ["demo/code"]
-            methods = ["wide"]
-            limit = 60
-            data = {test = "mine.jsonl"}
-
-            [[overrides]]
-            tasks = ["demo/addition"]
-            methods = ["wide"]
-            skip = true
+            settings = {limit = 20, masks = 10, controls = 3, data = {test = "mine.jsonl"}}
             """
     found = read_studies(written(tmp_path, text))
-    assert list(found.studies) == ["demo-addition-css", "demo-code-css", "demo-code-wide"]
-    first, second, third = found.studies.values()
-    assert [study.limit for study in (first, second, third)] == [20, 40, 60]
-    assert [study.settings.masks for study in (first, second, third)] == [30, 30, 10]
-    assert [study.settings.rate for study in (first, second, third)] == [0.05, 0.05, 0.1]
-    assert first.other_tasks == ("words/copy",) and second.other_tasks == ()
-    assert third.options.data == {"test": str(tmp_path / "mine.jsonl")}
-    assert {study.controls for study in found.studies.values()} == {3}
+    assert list(found.studies) == [
+        "demo-demo-addition-css", "demo-demo-addition-wide", "demo-demo-code-css",
+        "demo-demo-code-wide", "again-demo-addition-css",
+    ]  # fmt: skip
+    studies = list(found.studies.values())
+    assert [study.limit for study in studies] == [20, 60, 40, 60, 20]
+    assert [study.settings.masks for study in studies] == [30, 10, 30, 10, 30]
+    assert [study.settings.rate for study in studies] == [0.05, 0.1, 0.05, 0.1, 0.05]
+    assert studies[0].other_tasks == ("words/copy",) and studies[2].other_tasks == ()
+    assert studies[0].options.data == {"test": str(tmp_path / "mine.jsonl")}
+    assert {study.controls for study in studies} == {3}
     assert found.out == tmp_path / "results"
 
 
@@ -170,10 +165,9 @@ def test_every_study_s_mistake_is_named_once_before_a_model_is_loaded(tmp_path):
             'models = ["demo"]\ntasks = ["demo/code", {name = "demo/code", label = "Demo-Code"}]',
             "Two studies have this name",
         ),
-        (f"{DEMO_ADDITION}[[overrides]]\nskip = true", "skip every study"),
         (
-            f"{DEMO_ADDITION}[[overrides]]\ntasks = ['demo/adition']",
-            "overrides name 'demo/adition', which is none of the tasks: demo/addition",
+            'models = ["demo"]\ntasks = [{name = "demo/code", models = ["dem"]}]',
+            "There is no model 'dem'. Did you mean 'demo'",
         ),
         (f"{DEMO_ADDITION}settings = {{data = {{test = 'no.jsonl'}}}}", "there is no such file"),
         (f"{DEMO_ADDITION}settings = {{goal = 'set', spare = ['words/past']}}", "got --goal set"),
@@ -210,7 +204,7 @@ def test_the_example_in_the_documentation_is_valid(tmp_path):
     found = read_studies(written(tmp_path, example))
     assert len(found.studies) > 5
     tables = tomllib.loads(example)
-    assert {"models", "tasks", "methods", "seeds", "settings", "overrides", "out"} <= set(tables)
+    assert {"models", "tasks", "methods", "seeds", "settings", "out"} <= set(tables)
 
 
 def test_every_key_is_documented():

@@ -10,14 +10,12 @@ import typer
 
 from caploc import console
 from caploc.cli import options
-from caploc.cli.options import Without, option
+from caploc.cli.options import Without
 from caploc.components import HEADS
 from caploc.declaration import Study, check_places, check_read, with_general_task
-from caploc.folder import clean_if_empty
 from caploc.naming import DEFAULT_MODEL, default_folder
-from caploc.options import Settings, build
+from caploc.options import build
 from caploc.pairs import is_pairs
-from caploc.registries import METHODS
 
 if TYPE_CHECKING:
     from caploc.result import Result
@@ -26,17 +24,10 @@ if TYPE_CHECKING:
 @options.takes_groups
 def locate(
     model: options.Model,
-    task: options.Tasks,
+    task: options.LocatedTask,
     out: options.Out = None,
     *,
-    study: Annotated[options.Said, Study, Without(("model", "task", "method", "allow_code"))],
-    method: Annotated[
-        list[str] | None,
-        option(
-            f"{', '.join(METHODS)}; scan if absent; {options.ONE_OR_MORE}.",
-            rich_help_panel=Settings.panel,
-        ),
-    ] = None,
+    study: Annotated[options.Said, Study, Without(("model", "task", "allow_code"))],
     code: options.CodeGroup,
     workers: options.WorkerGroup,
     output: options.OutputGroup,
@@ -58,51 +49,41 @@ def locate(
     See also:
         evaluate, view, export, run
     """
-    methods = options.split_names(method) or [Study.method]
-    tasks = options.split_names(task) or list(task)  # an empty name is refused as a task
-    said = study | {"model": model, "allow_code": code.allow_code}
-    first = [build(Study, said | {"task": tasks[0], "method": way}) for way in methods][0]
-    check_read(study, methods, first.settings.goal)
+    said = study | {"model": model, "task": task, "allow_code": code.allow_code}
+    first = build(Study, said)
+    check_read(study, first.method, first.settings.goal)
     others = (*first.other_tasks, *first.spare, *first.twins)
     options.check_tasks([*others])
     asked = workers.parse()
-    check_places(replace(first.model, workers=asked), first.options, (*tasks, *others))
-    names = (Path(name).stem if is_pairs(name) else name for name in tasks)
-    kind = {first.components} - {HEADS}
-    folder = out or default_folder(model, *methods, *kind, *names)
-    # what needs PyTorch comes after what a mistake is seen without
-    from caploc.studies import locate_all
-
-    said |= {"workers": asked}
-    beside = {"also": first.other_tasks, "spare": first.spare, "twin": first.twins}
+    check_places(replace(first.model, workers=asked), first.options, (task, *others))
+    kind, name = {first.components} - {HEADS}, Path(task).stem if is_pairs(task) else task
+    folder = out or default_folder(model, first.method, *kind, name)
     code.check()
-    with clean_if_empty(folder), output.progress() as progress:
-        said |= {name: options.with_pairs(given, folder) for name, given in beside.items() if given}
-        studies = [
-            build(Study, with_general_task(said | {"task": name, "method": way}))
-            for name in options.with_pairs(tasks, folder)
-            for way in methods
-        ]
-        found = locate_all(studies, folder, progress, command=options.command_line())
-    results = [outcome.result for outcome in found.outcomes if outcome.result]
+    # what needs PyTorch comes after what a mistake is seen without
+    from caploc.study import run_study
+
+    with output.progress() as progress:
+        tasks = {"also": first.other_tasks, "spare": first.spare, "twin": first.twins}
+        said |= {each: options.with_pairs(named, folder) for each, named in tasks.items() if named}
+        (said["task"],) = options.with_pairs([task], folder)
+        wanted = build(Study, with_general_task(said | {"workers": asked}))
+        found = run_study(wanted, folder, progress, command=options.command_line())
     if output.as_json:
-        written = [result.as_dict() for result in results]
-        console.say_json(written[0] if len(written) == 1 else written)
+        console.say_json(found.result.as_dict())
         return
-    show_results(results)
+    show_result(found.result)
     console.say(f"Report: {found.report}")
 
 
-def show_results(results: "list[Result]") -> None:
-    """Print the card of each result, and where nothing was found what the search says of it."""
+def show_result(result: "Result") -> None:
+    """Print the card of a result, and where nothing was found what the search says of it."""
     from caploc.report.card import write_text
     from caploc.verdict import make_card
     from caploc.wording import inline
 
-    for result in results:
-        console.say(f"{write_text(make_card(result), width=console.width())}\n")
-        for note in () if result.top else result.search.notes:
-            console.say(f"{inline(note)}\n")
+    console.say(f"{write_text(make_card(result), width=console.width())}\n")
+    for note in () if result.top else result.search.notes:
+        console.say(f"{inline(note)}\n")
 
 
 def ask_words() -> list[str]:

@@ -8,7 +8,6 @@ from caploc.cli import options
 from caploc.cli.options import option
 from caploc.declaration import ModelOptions, check_places
 from caploc.errors import BadOption
-from caploc.folder import clean_if_empty
 from caploc.naming import default_folder
 from caploc.options import Mode, TaskOptions, build
 
@@ -54,7 +53,7 @@ def evaluate(
 
     folder = out or default_folder(model, "evaluate", heads or "intact", *task)
     code.check()
-    with clean_if_empty(folder), output.progress() as progress:
+    with output.progress() as progress:
         evaluation = Evaluation(
             loaded,
             tuple(parse_components(heads)),

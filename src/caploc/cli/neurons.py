@@ -10,7 +10,7 @@ from caploc import console
 from caploc.cli import options
 from caploc.cli.options import Without, argument, option
 from caploc.declaration import ModelOptions
-from caploc.folder import check_new, clean_if_empty
+from caploc.folder import check_new
 from caploc.naming import default_folder
 from caploc.neurons.options import Enhancing, Erasing, NeuronStudy
 from caploc.options import build, flags, record
@@ -107,10 +107,9 @@ def locate(
     names = (Path(name).stem if is_pairs(name) else name for name in tasks)
     folder = out or default_folder("neurons", model, method, *names)
     code.check()
-    with clean_if_empty(folder):
-        asked = build(NeuronStudy, said | {"task": options.with_pairs(tasks, folder)})
-        kinds = options.kinds_of(kind)
-        run_and_show(run, asked, folder, page=folder, output=output, kinds=kinds)
+    asked = build(NeuronStudy, said | {"task": options.with_pairs(tasks, folder)})
+    kinds = options.kinds_of(kind)
+    run_and_show(run, asked, folder, page=folder, output=output, kinds=kinds)
 
 
 @neurons.command()

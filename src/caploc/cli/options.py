@@ -79,6 +79,14 @@ def check_tasks(texts: list[str] | None) -> list[str] | None:
     return texts
 
 
+def check_task(name: str) -> str:
+    """Refuse, as the task that heads are found for, what is none; the option's own value."""
+    if not name.strip():
+        raise BadOption("--task names no task; `caploc tasks` lists them.")
+    check_tasks([name])
+    return name
+
+
 def with_pairs(names: Iterable[str], folder: Path) -> list[str]:
     """Name tasks as a study does: of a file of pairs the task that is made of it in the folder."""
     from caploc.given import task_of_file
@@ -104,6 +112,11 @@ def task_option(help: str, *names: str) -> Any:
 
 
 Tasks = Annotated[list[str], task_option(flags(Study)["task"].option.help, "--task")]
+
+
+LocatedTask = Annotated[
+    str, option(flags(Study)["task"].option.help, "--task", callback=check_task)
+]
 
 
 def check_folder(folder: Path | None) -> Path | None:

@@ -2,7 +2,7 @@
 
 from caploc.declaration import Allowed
 from caploc.studies.file import Opened, StudyFile, read_studies
-from caploc.studies.running import Outcome, Ran, locate_all, run_studies
+from caploc.studies.running import Outcome, Ran, run_studies
 
 __all__ = [
     "Allowed",
@@ -10,7 +10,6 @@ __all__ = [
     "Outcome",
     "Ran",
     "StudyFile",
-    "locate_all",
     "read_studies",
     "run_studies",
 ]

@@ -46,28 +46,19 @@ class OptionTable(BaseModel):
 
 
 class Entry(OptionTable):
-    """A model, task or method, with a label that tells it from others of its name."""
+    """A model, task or method, with a label that tells it from others of its name.
+
+    A task or method with `models`, by label, is for these alone.
+    """
 
     name: Name
     label: Name | None = None
+    models: Some[Name] | None = None
 
 
 Listed = Annotated[
     Entry, BeforeValidator(lambda said: {"name": said} if isinstance(said, str) else said)
 ]
-
-
-class Override(OptionTable):
-    """The studies of these models, tasks, methods (by label) and seeds; all if absent.
-
-    With `skip` they are left out.
-    """
-
-    models: Some[Name] | None = None
-    tasks: Some[Name] | None = None
-    methods: Some[Name] | None = None
-    seeds: Some[Seed] | None = None
-    skip: bool = False
 
 
 class StudyFile(BaseModel):
@@ -81,37 +72,29 @@ class StudyFile(BaseModel):
     methods: Some[Listed] = [Entry(name=Study.method)]
     seeds: Some[Seed] = [0]
     settings: OptionTable = OptionTable()
-    overrides: list[Override] = []
 
-    def labels(self, kind: str) -> list[Any]:
-        """Return the labels of models, tasks or methods in order, or the seeds."""
-        if kind == "seeds":
-            return self.seeds
+    def labels(self, kind: str) -> list[str]:
+        """Return the labels of models, tasks or methods in order."""
         return [entry.label or entry.name for entry in getattr(self, kind)]
 
     @model_validator(mode="after")
-    def names_what_is_there(self) -> Self:
-        """Refuse overrides that speak of nothing there is."""
-        for kind in Place.__annotations__:
-            known = self.labels(kind)
-            for label in (each for one in self.overrides for each in getattr(one, kind) or ()):
-                if label not in known:
-                    raise ValueError(
-                        f"overrides name {label!r}, which is none of the {kind}: "
-                        f"{', '.join(map(str, known))}"
-                    )
+    def names_models_that_are_there(self) -> Self:
+        """Refuse tasks and methods for models that the file does not list."""
+        known = self.labels("models")
+        for label in (each for one in (*self.tasks, *self.methods) for each in one.models or ()):
+            if label not in known:
+                raise unknown(known, label, "model")
         return self
 
     def places(self) -> "Iterator[tuple[Place, dict[str, Any]]]":
-        """Yield each study's place, and what is said of it: the last that speaks of it decides."""
+        """Yield each study's place, and what is said of it: the method's settings come last."""
         for model, task, method, seed in product(self.models, self.tasks, self.methods, self.seeds):
             named = [each.label or each.name for each in (model, task, method)]
             place = Place(named[0], named[1], named[2], seed)
-            meant = [override for override in self.overrides if place.is_meant_by(override)]
-            if any(override.skip for override in meant):
+            if any(each.models and place.models not in each.models for each in (task, method)):
                 continue
             said: dict[str, Any] = {}
-            for layer in (self.settings, model, task, method, *meant):
+            for layer in (self.settings, model, task, method):
                 said |= layer.model_extra or {}
             # what is said of all studies may name the task of one
             for key in said.keys() & {"also", "spare", "twin"}:
@@ -130,12 +113,6 @@ class Place:
     tasks: str
     methods: str
     seeds: int
-
-    def is_meant_by(self, override: Override) -> bool:
-        wanted = {kind: getattr(override, kind) for kind in vars(self)}
-        return all(
-            labels is None or getattr(self, kind) in labels for kind, labels in wanted.items()
-        )
 
 
 def folder_names(places: list[Place]) -> list[str]:
@@ -176,7 +153,7 @@ def read_studies(path: Path, allowed: Allowed | None = None) -> Opened:
         raise BadOption(f"{path} is no file of studies: {describe_faults(error)}.") from None
     places = list(file.places())
     if not places:
-        raise BadOption(f"The overrides of {path} skip every study; leave one.")
+        raise BadOption(f"No task of {path} has a method for its models; name one.")
     names = folder_names([place for place, _ in places])
     allowed, checked = allowed or Allowed(), Checked()
     for name, (_, said) in zip(names, places, strict=True):

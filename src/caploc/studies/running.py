@@ -1,4 +1,4 @@
-"""Run studies into folders: one, several of a model, all of a file; with a page over them."""
+"""Run the studies of a file into folders, with a page over them."""
 
 import gc
 import json
@@ -14,21 +14,19 @@ from caploc.comparison import compare
 from caploc.contents import RunFile, read_contents, read_file
 from caploc.declaration import Study
 from caploc.engine.api import HeadModel, RowEngine
-from caploc.errors import BadOption, CaplocError, OutOfMemory, Stopped, StoreFailed, UserError
+from caploc.errors import CaplocError, OutOfMemory, Stopped, StoreFailed, UserError
 from caploc.findings import StudyFindings
 from caploc.folder import (
     COMPARISON,
     RESULT,
     RUN,
     STUDIES,
-    clean_if_empty,
     finished_in,
     package_versions,
     question,
     read_json,
     write_json,
 )
-from caploc.naming import folder_name
 from caploc.progress import InTurn, Progress, Silent
 from caploc.report.card import headline
 from caploc.report.page import rewrite_page
@@ -70,42 +68,6 @@ class Ran:
     @property
     def failed(self) -> list[Outcome]:
         return [outcome for outcome in self.outcomes if outcome.failure is not None]
-
-
-def locate_all(
-    studies: Sequence[Study],
-    folder: Path,
-    progress: Progress,
-    *,
-    command: str = "",
-) -> Ran:
-    """Run studies of one model; it is loaded once. The first that fails ends all.
-
-    A single study's files lie in `folder`; those of several in a
-    folder each below it, with their rows in one store, so that rows which several need are
-    measured once. Raises UserError for a mistake in any study, before the first one runs; RunFailed
-    if the machine gives up; rows already measured are kept.
-    """
-    several = len({study.method for study in studies}) > 1
-    named = {
-        folder_name(f"{study.task}-{study.method}" if several else study.task): study
-        for study in studies
-    }
-    if len(named) < len(studies):
-        raise BadOption("--task or --method names the same one twice; name each once.")
-    heads = studies[0].model.check()
-    for study in studies:
-        study.check(heads)
-    if len(studies) == 1:
-        found = run_study(studies[0], folder, progress, command=command)
-        return Ran([Outcome(studies[0].task, found.result)], rewrite_page(folder))
-    outcomes = {}
-    for name, each in located(named, folder, progress, command=command):
-        if isinstance(each, Exception):
-            raise each
-        outcomes[name] = Outcome(name, each.result)
-    compare([folder / name for name in named], folder, command=command)
-    return Ran([outcomes[name] for name in named], folder / COMPARE)
 
 
 def run_studies(
@@ -214,31 +176,19 @@ def run_all(
     """Run studies of one model one after another; yield what became of each as it ends."""
     for name, study in studies.items():
         try:
-            found = run_and_report(study, folder / name, turns[name], command, engine)
+            progress = turns[name]
+            found = run_study(study, folder / name, progress, command=command, engine=engine)
+            progress.tell(headline(make_card(found.result)))
         except Exception as error:  # the other studies may be right
             yield name, error
         else:
             yield name, found
 
 
-def run_and_report(
-    study: Study,
-    folder: Path,
-    progress: Progress,
-    command: str,
-    engine: RowEngine[HeadModel],
-) -> StudyFindings:
-    """Run a study and write its page."""
-    found = run_study(study, folder, progress, command=command, engine=engine)
-    rewrite_page(folder)
-    progress.tell(headline(make_card(found.result)))
-    return found
-
-
 @contextmanager
 def lock_studies(folder: Path, names: Sequence[str]) -> Iterator[None]:
     """Keep other processes out of a folder of studies that share rows, and mark it as one."""
-    with clean_if_empty(folder), hold_folder(folder):
+    with hold_folder(folder):
         marked = folder / STUDIES
         known = read_contents(marked)["studies"] if marked.exists() else []
         every = list(dict.fromkeys([*known, *names]))
