@@ -162,13 +162,12 @@ def test_examples_are_written_once(tmp_path):
         ("a line\n", "\n\tindented"),
     ],
 )
-@pytest.mark.parametrize("delimiter", [None, " "])
-def test_prompt_and_answer_are_asked_as_they_are_written(prompt, answer, delimiter, tmp_path):
+def test_prompt_and_answer_are_asked_as_they_are_written(prompt, answer, tmp_path):
     pairs = [(f"{number} {prompt}", answer) for number in range(10)]
-    task = load_task(str(write_task(pairs, tmp_path)), TaskOptions(delimiter=delimiter))
+    task = load_task(str(write_task(pairs, tmp_path)))
     asked = task.requests(3)[0]
     assert task.leaves[0].docs[3]["answer"] == answer
-    assert (asked.context, asked.continuation) == (pairs[3][0], (delimiter or "") + answer)
+    assert (asked.context, asked.continuation) == (pairs[3][0], answer)
     assert task.with_outcome("logprob").requests(3)[0] == asked
 
 

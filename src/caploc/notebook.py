@@ -128,9 +128,9 @@ def locate(  # noqa: PLR0913  (what is no option of a study is its own parameter
         found = caploc.locate(model, tokenizer, [("The capital of France is", " Paris"), ...])
         found.top
 
-    An example of a list is asked as it is written, with `delimiter` between prompt and answer: mind
-    the space. It is right if the answer is what the model would say next, token by token as its
-    tokenizer writes the answer.
+    An example of a list is asked as it is written: mind the space between prompt and answer. It is
+    right if the answer is what the model would say next, token by token as its tokenizer writes the
+    answer.
 
     `options` are those of the command line, with `_` for `-` (`caploc locate --help-all`): method,
     budget, top, goal, also, spare, mode, limit, device ... `settings`, `options` and `mode` may be
