@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 from caploc.contents import TaskScores
 from caploc.report.card import cells, label
-from caploc.result import Change, Effect, Lost, Result, Score
+from caploc.result import Card, Change, Effect, Lost, Result, Score
 from caploc.verdict import make_card, read_change
 from caploc.wording import (
     SPACE,
@@ -24,7 +24,7 @@ if TYPE_CHECKING:  # it would load torch, which help and completion do without
     from caploc.studies.running import Outcome
 
 MOST_SHOWN = 25  # interactions
-INTERVAL = "95 % interval"  # the heading of a column
+CHANGE = "change (95 %)"  # the heading of a column
 
 Table = tuple[list[str], list[list[str]], str]  # headings, rows and title
 
@@ -33,7 +33,7 @@ def format_with_error(point: Score, unit: Unit) -> str:
     """Write a score and its error."""
     if point.score is None or point.stderr is None:
         return unit.score(point.score)
-    return f"{unit.score(point.score)} ±{SPACE}{unit.error(point.stderr)}"
+    return f"{unit.score(point.score)} ±{SPACE}{unit.number(point.stderr)}"
 
 
 def describe_lost(lost: Lost | None) -> str:
@@ -44,25 +44,17 @@ def describe_lost(lost: Lost | None) -> str:
     return f"{lost.count:,} of {lost.examples:,} answers lost: {kinds}"
 
 
-def write_change(change: Change | None, unit: Unit) -> list[str]:
+def write_change(change: Change | None, unit: Unit) -> str:
     """Write how a score of this unit changed, and the interval."""
     outcomes = unit_of_outcomes(unit)
-    return [outcomes.effect(change.outcome if change else None), outcomes.interval(change) or "–"]
+    text = outcomes.change(change.outcome if change else None)
+    return f"{text} {outcomes.interval(change)}".rstrip()
 
 
-def join_intervals(headings: list[str], rows: list[list[str]]) -> tuple[list[str], list[list[str]]]:
-    """Put each interval behind its effect, in one column of both: a terminal is narrow."""
-    joined = []
-    for row in (headings, *rows):
-        texts: list[str] = []
-        for heading, cell in zip(headings, row, strict=True):
-            if heading == INTERVAL:
-                end = "95 %" if row is headings else cell
-                texts[-1] += "" if end in ("", "–") else f" ({end.strip('()')})"
-            else:
-                texts.append(cell.replace(f"{SPACE}points", ""))
-        joined.append(texts)
-    return joined[0], joined[1:]
+def first_row(card: Card) -> list[str]:
+    """Write the task's own scores, and their change with its interval."""
+    _, intact, without, change, interval, _ = cells(card.rows[0])
+    return [intact, without, f"{change} {interval}".strip()]
 
 
 def evaluation_table(found: TaskScores) -> Table:
@@ -75,10 +67,10 @@ def evaluation_table(found: TaskScores) -> Table:
         said = read_change(row.change)
         verdict = said.value if said else "–"
         examples = str(row.intact.examples if row.intact else None)
-        rows.append([*first, *write_change(row.change, unit), verdict, examples])
-    headings = ["task", "intact", "knocked out", "change", INTERVAL, "verdict", "examples"]
+        rows.append([*first, write_change(row.change, unit), verdict, examples])
+    headings = ["task", "intact", "knocked out", CHANGE, "verdict", "examples"]
     heads = ", ".join(found.heads) or "nothing"
-    return *join_intervals(headings, rows), f"{found.model}, knocked out: {heads}"
+    return headings, rows, f"{found.model}, knocked out: {heads}"
 
 
 def tell_losses(found: TaskScores) -> list[str]:
@@ -93,13 +85,12 @@ def tell_losses(found: TaskScores) -> list[str]:
 def interaction_table(told: dict[str, Any], result: Result) -> Table:
     """Tabulate what `interactions` found in a run with this result, the surest first."""
     unit = unit_of_outcomes(unit_of(result))
-    headings = ["heads", "and", "contrast", INTERVAL, "q", "meaning"]
+    headings = ["heads", "and", "contrast (95 %)", "q", "meaning"]
     rows = [
         [
             " ".join(row["first"]),
             " ".join(row["second"]),
-            unit.effect(row["effect"]),
-            unit.interval(Effect(low=row["low"], high=row["high"])) or "–",
+            f"{unit.change(row['effect'])} {unit.interval(Effect.model_validate(row))}".rstrip(),
             write_q(row["q"]),
             row["meaning"],
         ]
@@ -107,7 +98,7 @@ def interaction_table(told: dict[str, Any], result: Result) -> Table:
     ]
     left = len(told["interactions"]) - len(rows)
     more = f"; {left} more in the file" if left else ""
-    return *join_intervals(headings, rows), f"{unit.axis}, on {told['examples']} examples{more}"
+    return headings, rows, f"{unit.axis}, on {told['examples']} examples{more}"
 
 
 def universal_table(told: dict[str, Any]) -> Table:
@@ -139,13 +130,13 @@ def explain_universal(told: dict[str, Any]) -> str:
 
 def comparison_table(runs: "Sequence[ComparedRun]") -> Table:
     """Tabulate runs side by side."""
-    headings = ["run", "verdict", "heads", "intact", "without", "change", INTERVAL, "rows"]
+    headings = ["run", "verdict", "heads", "intact", "without", CHANGE, "rows"]
     rows = []
     for run in runs:
         asked, heads = run.result.cost.rows, " ".join(run.card.heads) or "none"
         count = "–" if asked is None else f"{asked:,}"
-        rows.append([run.name, label(run.card), heads, *cells(run.card.rows[0])[1:5], count])
-    return *join_intervals(headings, rows), f"{len(rows)} runs"
+        rows.append([run.name, label(run.card), heads, *first_row(run.card), count])
+    return headings, rows, f"{len(rows)} runs"
 
 
 def own_table(told: dict[str, Any]) -> tuple[list[str], list[list[str]]]:
@@ -168,12 +159,12 @@ def studies_table(outcomes: "Sequence[Outcome]") -> Table:
     rows = []
     for outcome in outcomes:
         if outcome.result is None:
-            rows.append([outcome.name, "failed", *["–"] * 6])
+            rows.append([outcome.name, "failed", *["–"] * 5])
             continue
         card, state = make_card(outcome.result), "done before" if outcome.earlier else "done"
         heads = " ".join(card.heads) or "none"
-        rows.append([outcome.name, state, label(card), heads, *cells(card.rows[0])[1:5]])
+        rows.append([outcome.name, state, label(card), heads, *first_row(card)])
     failed = sum(outcome.result is None for outcome in outcomes)
     done = f"{len(outcomes) - failed} of {len(outcomes)} studies done"
-    headings = ["study", "", "verdict", "heads", "intact", "without", "change", INTERVAL]
-    return *join_intervals(headings, rows), done
+    headings = ["study", "", "verdict", "heads", "intact", "without", CHANGE]
+    return headings, rows, done

@@ -18,7 +18,6 @@ from caploc.result import (
     Verdict,
 )
 from caploc.wording import (
-    ScoreKind,
     Unit,
     called,
     called_apart,
@@ -198,7 +197,7 @@ def list_strongest(result: Result) -> Iterator[CardRow]:
     """Yield the row of the head that takes most alone, of several named, on the same examples."""
     held_out, members, unit = result.validation.held_out, result.validation.members, unit_of(result)
     known = [one for one in members.heads if one.alone.effect is not None] if members else []
-    if len(known) < SEVERAL or not held_out or held_out.intact is None or sign(unit) != "%":
+    if len(known) < SEVERAL or not held_out or held_out.intact is None or unit.sign != "%":
         return
     one = min(known, key=lambda member: member.alone.effect or 0.0)
     effect, low, high = one.alone.effect or 0.0, one.alone.low, one.alone.high
@@ -296,8 +295,8 @@ def make_row(
     return CardRow(
         label=label,
         kind=kind,
-        unit=sign(unit),
-        change_unit=sign(unit_of_outcomes(unit)),
+        unit=unit.sign,
+        change_unit=unit_of_outcomes(unit).sign,
         intact=scores[0],
         without=scores[1],
         change=change.outcome if change else None,
@@ -306,11 +305,6 @@ def make_row(
         said=read_change(change),
         examples=examples,
     )
-
-
-def sign(unit: Unit) -> str:
-    """Return what stands behind a number of this unit."""
-    return {ScoreKind.SHARE: "%", ScoreKind.NATS: "nats", ScoreKind.PLAIN: ""}[unit.kind]
 
 
 def read_change(change: Change | None) -> Said | None:

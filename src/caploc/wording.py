@@ -5,7 +5,6 @@ import re
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from enum import Enum
 from functools import cache
 from pathlib import Path
 from typing import Any, Protocol
@@ -110,20 +109,11 @@ def finite_numbers(values: Iterable[float | None]) -> list[float]:
     return [value for value in values if value is not None and math.isfinite(value)]
 
 
-NOT_MEASURED = "not measured"
 SPACE = "\u00a0"  # a number and its unit stay on one line
 
 # A metric whose name holds one of these words is the share of examples that went right. Others
 # stay plain numbers even between 0 and 1: a correlation of 0.5 is not "50 %".
 SHARE_WORDS = frozenset({"acc", "accuracy", "em", "exact", "f1", "match", "pass", "rate", "share"})
-
-
-class ScoreKind(Enum):
-    """What kind of number a score is."""
-
-    SHARE = "share"  # 0 to 1, written as a percentage
-    NATS = "nats"  # log-probability
-    PLAIN = "plain"  # anything else
 
 
 class Bounded(Protocol):
@@ -135,90 +125,58 @@ class Bounded(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """How to write a task's scores and effects, and which direction is worse."""
+    """How to write a task's scores and their changes, and which direction is worse.
 
-    kind: ScoreKind
-    metric: str
+    `sign` stands behind a number: `%` (then 1 is 100 %), `nats` (log-probability), or nothing.
+    """
+
+    sign: str = ""
+    metric: str = ""
     higher_is_better: bool = True
-
-    def _by_kind(self, share: str, nats: str, plain: str | None = None) -> str:
-        """Return the word for this kind; of plain numbers, the metric's name if there is none."""
-        plain = inline(self.metric) if plain is None else plain
-        return {ScoreKind.SHARE: share, ScoreKind.NATS: nats, ScoreKind.PLAIN: plain}[self.kind]
 
     @property
     def axis(self) -> str:
-        """The unit of an effect, for a legend."""
-        return self._by_kind("percentage points", "nats")
-
-    @property
-    def factor(self) -> int:
-        """By what a score is multiplied to be drawn: shares are drawn as percentages."""
-        return 100 if self.kind is ScoreKind.SHARE else 1
+        """The unit of a change, for a legend."""
+        return {"%": "percentage points", "nats": "nats"}.get(self.sign, inline(self.metric))
 
     def harm(self, change: float) -> float:
         """Turn a change of the score into how much worse that is; negative if it is better."""
         return -change if self.higher_is_better else change
 
+    def number(self, value: float | None, *, plus: bool = False, digits: int = 3) -> str:
+        """Write a number, with its sign if it is a change; percentages are whole."""
+        if value is None:
+            return "–"
+        text = f"{100 * value:z,.0f}" if self.sign == "%" else significant(value, digits)
+        text = text.replace("-", "−")
+        return f"+{text}" if plus and value > 0 and text.strip("0.") else text
+
     def score(self, value: float | None) -> str:
-        """Write a score: `99 %`, `−1.23 nats`, `12.1`."""
-        if value is None:
-            return NOT_MEASURED
-        text = _percent(value) if self.kind is ScoreKind.SHARE else significant(value)
-        return f"{text}{SPACE}{self._by_kind('%', 'nats', '')}".rstrip(SPACE)
+        """Write a score: `99 %`, `−1.23`, `12.1`."""
+        behind = f"{SPACE}%" if self.sign == "%" and value is not None else ""
+        return self.number(value) + behind
 
-    def error(self, value: float) -> str:
-        """Write the size of an error, without its unit."""
-        return _percent(value) if self.kind is ScoreKind.SHARE else significant(value, 2)
+    def change(self, value: float | None) -> str:
+        """Write a change: `−41` of percentages, `−0.410 nats`, `+3.20`."""
+        behind = " nats" if self.sign == "nats" and value is not None else ""
+        return self.number(value, plus=True) + behind
 
-    def bare_effect(self, value: float | None) -> str:
-        """Write an effect without its unit; percentages change by percentage points, to a tenth.
-
-        0.0 is less than that, 0 is no effect at all.
-        """
-        if value is None:
-            return NOT_MEASURED
-        if self.kind is not ScoreKind.SHARE:
-            return _plus(significant(value, 3 if abs(value) >= 0.1 else 2), value)
-        if value == 0 or not math.isfinite(value):
-            return _plus(significant(value), value)
-        text = f"{abs(100 * value):,.1f}"
-        return _plus(_signed(text, value), value) if text.strip("0.") else text
-
-    def short_effect(self, value: float, limit: float) -> str:
-        """Write an effect to fit a cell of a map whose largest is `limit`.
-
-        0.0 is small beside the largest, 0 is no effect at all.
-        """
-        if value == 0 or not math.isfinite(value):
-            return significant(value)
-        shown, largest = self.factor * abs(value), self.factor * max(limit, abs(value))
-        decimals = max(0 if shown >= 9.95 else 1, 1 - math.floor(math.log10(largest)))
-        text = f"{shown:,.{decimals}f}" if largest > 1e-4 else f"{shown:.0e}"
-        return _plus(_signed(text, value), value) if text.strip("0.") else text
-
-    def effect(self, value: float | None) -> str:
-        """Write an effect: `−41.0 points`, `−0.41 nats`, `3.2`."""
-        unit = "" if value is None else self._by_kind("points", "nats", "")
-        return f"{self.bare_effect(value)}{SPACE}{unit}".rstrip(SPACE)
-
-    def interval(self, change: Bounded | None) -> str:
-        """Write `−45.1 to −37.0`, or nothing where an end is missing."""
-        if change is None or change.low is None or change.high is None:
+    def interval(self, found: Bounded | None) -> str:
+        """Write `(−45 to −37)`, or nothing where an end is missing."""
+        if found is None or found.low is None or found.high is None:
             return ""
-        return f"{self.bare_effect(change.low)} to {self.bare_effect(change.high)}"
+        low, high = (self.number(end, plus=True) for end in (found.low, found.high))
+        return f"({low} to {high})"
 
 
 def significant(value: float, digits: int = 3) -> str:
     """Write a number with so many digits that count."""
-    if not math.isfinite(value):
-        return _signed("∞", value)
     if value == 0:
         return "0"
     magnitude = math.floor(math.log10(abs(value)))
     if not -5 <= magnitude < 7:
-        return _signed(f"{abs(value):.{digits - 1}e}", value)
-    return _signed(f"{abs(value):,.{max(0, digits - 1 - magnitude)}f}", value)
+        return f"{value:.{digits - 1}e}"
+    return f"{value:,.{max(0, digits - 1 - magnitude)}f}"
 
 
 def percent(share: float) -> str:
@@ -235,25 +193,11 @@ def write_q(q: float | None) -> str:
     return "–" if q is None else f"<{SPACE}0.001" if q < 0.001 else f"{q:.2g}"
 
 
-def _percent(value: float) -> str:
-    if not math.isfinite(value):
-        return significant(value)
-    return _signed(f"{abs(100 * value):.1f}".removesuffix(".0"), value)
-
-
-def _signed(text: str, value: float) -> str:
-    return f"−{text}" if value < 0 and text.strip("0.") else text
-
-
-def _plus(text: str, value: float) -> str:
-    return f"+{text}" if value > 0 else text
-
-
 def outcome_unit(result: Result) -> Unit:
     """Return how effects, and the outcomes that found the heads, are written; higher is better."""
     scores = unit_of(result)
     if result.task.outcome == "logprob":
-        return Unit(ScoreKind.NATS, scores.metric)
+        return Unit("nats", scores.metric)
     return unit_of_outcomes(scores)
 
 
@@ -264,10 +208,10 @@ def unit_of_outcomes(scores: Unit) -> Unit:
     turned, and those of a perplexity are log-likelihoods.
     """
     if "perplexity" in scores.metric:
-        return Unit(ScoreKind.NATS, scores.metric)
+        return Unit("nats", scores.metric)
     if scores.higher_is_better:
         return scores
-    return Unit(scores.kind, f"negative {scores.metric}")
+    return Unit(scores.sign, f"negative {scores.metric}")
 
 
 def unit_of(result: Result) -> Unit:
@@ -293,9 +237,9 @@ def unit_of_metric(
     metric: str, scores: Iterable[float | None], higher_is_better: bool = True
 ) -> Unit:
     """Return how the scores of a metric are written, of which these are some."""
-    kind, words = ScoreKind.PLAIN, set(re.split(r"[^a-z0-9]+", metric.lower()))
+    sign, words = "", set(re.split(r"[^a-z0-9]+", metric.lower()))
     if metric == "logprob":
-        kind = ScoreKind.NATS
+        sign = "nats"
     elif words & SHARE_WORDS and all(0 <= score <= 1 for score in finite_numbers(scores)):
-        kind = ScoreKind.SHARE
-    return Unit(kind, metric, higher_is_better)
+        sign = "%"
+    return Unit(sign, metric, higher_is_better)

@@ -1,81 +1,67 @@
 """How numbers are written."""
 
-import math
-
 import pytest
 from shaping import shaped
 
-from caploc.result import Score, TaskComparison
-from caploc.wording import NOT_MEASURED, ScoreKind, Unit, called, unit_of, unit_of_task
+from caploc.result import Effect, Score, TaskComparison
+from caploc.wording import Unit, called, unit_of, unit_of_task
 
-SHARE = Unit(ScoreKind.SHARE, "acc")
-PLAIN = Unit(ScoreKind.PLAIN, "word_perplexity", higher_is_better=False)
+SHARE, PLAIN, NATS = Unit("%", "acc"), Unit("", "ter", higher_is_better=False), Unit("nats")
 NBSP = "\u00a0"
 
 
 @pytest.mark.parametrize(
-    "value, text",
-    [(0.99, "99 %"), (0.123, "12.3 %"), (0.0, "0 %"), (1.0, "100 %"), (None, NOT_MEASURED)],
-)
-def test_shares_are_percentages(value, text):
-    assert SHARE.score(value).replace(NBSP, " ") == text
-
-
-@pytest.mark.parametrize(
-    "value, text",
-    [(-0.41, "−41.0 points"), (0.0123, "+1.2 points"), (-0.0003, "0.0 points"),
-     (0.0, "0 points"), (None, NOT_MEASURED)],
+    ("unit", "value", "text"),
+    [(SHARE, 0.99, "99 %"), (SHARE, 0.0, "0 %"), (SHARE, 1.0, "100 %"), (SHARE, None, "–"),
+     (PLAIN, 12.14, "12.1"), (PLAIN, 1234.5, "1,234"), (PLAIN, -0.5, "−0.500"),
+     (PLAIN, 3e8, "3.00e+08"), (NATS, -1.234, "−1.23")],
 )  # fmt: skip
-def test_effects_on_shares_are_points(value, text):
-    assert SHARE.effect(value).replace(NBSP, " ") == text
+def test_shares_are_percentages_and_other_scores_keep_three_digits(unit, value, text):
+    assert unit.score(value).replace(NBSP, " ") == text
 
 
 @pytest.mark.parametrize(
-    "value, text",
-    [(12.14, "12.1"), (1234.5, "1,234"), (-0.5, "−0.500"), (3e8, "3.00e+08"), (math.inf, "∞")],
-)
-def test_other_scores_keep_three_digits(value, text):
-    assert PLAIN.score(value) == text
-
-
-@pytest.mark.parametrize(
-    "unit, value, limit, text",
-    [(SHARE, -0.41, 0.41, "−41"), (SHARE, -0.016, 0.41, "−1.6"), (SHARE, 0.0001, 0.41, "0.0"),
-     (SHARE, 0.0, 0.41, "0"), (PLAIN, 4.1, 4.1, "+4.1"), (PLAIN, 0.0004, 4.1, "0.0"),
-     (PLAIN, 0.0412, 0.0412, "+0.041")],
+    ("unit", "value", "text"),
+    [(SHARE, -0.41, "−41"), (SHARE, 0.0123, "+1"), (SHARE, -0.0003, "0"), (SHARE, None, "–"),
+     (NATS, 0.5, "+0.500 nats"), (PLAIN, 3.2, "+3.20")],
 )  # fmt: skip
-def test_a_cell_shows_what_counts_beside_the_largest_effect(unit, value, limit, text):
-    assert unit.short_effect(value, limit) == text
+def test_a_change_has_its_sign(unit, value, text):
+    assert unit.change(value).replace(NBSP, " ") == text
+
+
+def test_an_interval_has_both_ends_or_is_empty():
+    assert SHARE.interval(Effect(effect=-0.4, low=-0.5, high=0.01)) == "(−50 to +1)"
+    assert SHARE.interval(Effect(effect=-0.4, low=-0.5)) == SHARE.interval(None) == ""
 
 
 @pytest.mark.parametrize(
-    "metric, kind",
+    "metric, sign",
     [
-        ("exact_match,strict-match", ScoreKind.SHARE),
-        ("acc_norm", ScoreKind.SHARE),
-        ("pass@1", ScoreKind.SHARE),
-        ("word_perplexity", ScoreKind.PLAIN),
-        ("mcc", ScoreKind.PLAIN),
+        ("exact_match,strict-match", "%"),
+        ("acc_norm", "%"),
+        ("pass@1", "%"),
+        ("word_perplexity", ""),
+        ("mcc", ""),
     ],
 )
-def test_only_known_shares_become_percentages(result, metric, kind):
+def test_only_known_shares_become_percentages(result, metric, sign):
     result["task"]["metric"] = metric
-    assert unit_of(shaped(result)).kind is kind
+    assert unit_of(shaped(result)).sign == sign
 
 
 def test_an_accuracy_in_hundredths_is_not_multiplied_again(result):
     result["intact"]["score"] = 57.0
-    assert unit_of(shaped(result)).kind is ScoreKind.PLAIN
+    assert unit_of(shaped(result)).sign == ""
 
 
 def test_another_task_may_have_another_kind_of_score():
-    def kind(intact, knocked_out, **more):
+    def sign_of(intact, knocked_out, **more):
         scores = {"intact": Score(score=intact), "knocked_out": Score(score=knocked_out)}
-        return unit_of_task(TaskComparison(name="x", **scores, **more)).kind
+        return unit_of_task(TaskComparison(name="x", **scores, **more)).sign
 
-    assert kind(0.98, 0.97, metric="acc") is ScoreKind.SHARE
-    assert kind(12.0, 13.0, metric="acc") is kind(0.98, 0.97) is ScoreKind.PLAIN
-    assert kind(0.5, 0.4, metric="mcc") is ScoreKind.PLAIN
+    assert sign_of(0.98, 0.97, metric="acc") == "%"
+    assert sign_of(12.0, 13.0, metric="acc") == sign_of(0.98, 0.97) == ""
+    assert sign_of(0.5, 0.4, metric="mcc") == ""
 
 
 def test_a_task_of_a_yaml_is_called_what_the_yaml_says(tmp_path):

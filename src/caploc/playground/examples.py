@@ -12,7 +12,7 @@ from caploc.errors import BadOption
 from caploc.folder import ANSWERS, RESULT
 from caploc.playground.runs import Stamp, stamp_of
 from caploc.result import AnswerPair, Result, Status
-from caploc.wording import ScoreKind, Unit, called, clipped, inline, outcome_unit, visible
+from caploc.wording import Unit, called, clipped, inline, outcome_unit, visible
 
 AT_ONCE = 50  # examples of a page
 KEPT = 4  # runs whose answers stay in memory
@@ -44,7 +44,7 @@ class RunExamples:
         found = {"all", status.value}
         if status in CHANGED:
             found.add("changed")
-        if self.unit.kind is ScoreKind.SHARE and answer.intact_outcome in (0, 1):
+        if self.unit.sign == "%" and answer.intact_outcome in (0, 1):
             found.add("right" if answer.intact_outcome == 1 else "wrong")
         return found
 

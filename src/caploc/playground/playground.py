@@ -28,7 +28,7 @@ from caploc.tasks.task import (
     prompt_of,
     write_answer,
 )
-from caploc.wording import ScoreKind, unit_of_metric
+from caploc.wording import unit_of_metric
 
 MOST_TOKENS = 2048  # of one answer
 MOST_TURNS = 100  # of a talk
@@ -119,7 +119,7 @@ class DrawnExample:
         score = self.task.score([self.number], [item]).score
         unit = unit_of_metric(self.task.metric.name, [score], self.task.metric.higher_is_better)
         mark = None
-        if unit.kind is ScoreKind.SHARE and score in (0, 1):
+        if unit.sign == "%" and score in (0, 1):
             mark = "right" if score == 1 else "wrong"
         return {
             "answer": write_answer(self.task.example(self.number), responses),

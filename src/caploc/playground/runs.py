@@ -28,11 +28,11 @@ from caploc.folder import (
     UNIVERSAL,
     rows_file,
 )
-from caploc.report.card import headline, write_number
+from caploc.report.card import headline
 from caploc.report.templates import REPORT
 from caploc.result import Result
 from caploc.verdict import make_card
-from caploc.wording import called, inline, unit_of_task
+from caploc.wording import Unit, called, inline, unit_of_task
 
 DEEPEST, MOST_FOLDERS = 8, 20_000  # levels below the folder, and folders that are looked at
 LONGEST = 200  # characters of a name in the list
@@ -208,10 +208,8 @@ def take_result(entry: RunEntry, result: Result) -> None:
     entry.goal = inline(result.search.goal or entry.goal)[:LONGEST]
     entry.heads = result.top[:1000]
     entry.scores = [own.intact, own.without]
-    entry.shown_scores = [
-        "" if each is None else f"{write_number(each, own.unit)}\u00a0{own.unit}".rstrip("\u00a0")
-        for each in entry.scores
-    ]
+    unit = Unit(own.unit)
+    entry.shown_scores = ["" if each is None else unit.score(each) for each in entry.scores]
     entry.verdict = headline(card)[:1000]
     entry.rows = result.cost.rows
 

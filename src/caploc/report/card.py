@@ -10,11 +10,10 @@ from markupsafe import Markup
 from caploc.report.templates import render
 from caploc.result import Card, CardRow, Said
 from caploc.verdict import NAMED
-from caploc.wording import significant
+from caploc.wording import Unit
 
 HEADINGS = ("", "intact", "without", "change", "(95 %)", "")
 WIDTH = 120  # characters of a line where nobody says how many fit
-SPACE = "\u00a0"
 OPEN = "Open: neither a loss nor its absence is sure."
 UNSTABLE = "Unstable: other examples may name other heads."
 
@@ -51,28 +50,13 @@ def list_remarks(card: Card) -> list[str]:
     return [text for text in (checked_on(card), undecided, unstable, *card.notes) if text]
 
 
-def write_number(value: float | None, unit: str, *, plus: bool = False) -> str:
-    """Write a score, or with its sign a change; percentages are whole, others have three digits."""
-    if value is None:
-        return "–"
-    text = f"{100 * value:z.0f}" if unit == "%" else significant(value).replace("−", "-")
-    text = f"+{text}" if plus and value > 0 and text.strip("0.") else text
-    return text.replace("-", "−")
-
-
 def cells(row: CardRow) -> tuple[str, ...]:
     """Write a row: label, intact, without, change, interval, what it says."""
-    scores = [
-        f"{write_number(value, row.unit)}{f'{SPACE}{row.unit}' if row.unit == '%' else ''}"
-        if value is not None
-        else "–"
-        for value in (row.intact, row.without)
-    ]
-    ends = [write_number(end, row.change_unit, plus=True) for end in (row.low, row.high)]
-    interval = f"({ends[0]} to {ends[1]})" if None not in (row.low, row.high) else ""
-    change = "" if row.change is None else write_number(row.change, row.change_unit, plus=True)
-    nats = f" {row.change_unit}" if row.change_unit == "nats" and change else ""
-    return row.label, *scores, change + nats, interval, row.said.value if row.said else ""
+    scores, changes = Unit(row.unit), Unit(row.change_unit)
+    change = "" if row.change is None else changes.change(row.change)
+    said = row.said.value if row.said else ""
+    both = scores.score(row.intact), scores.score(row.without)
+    return row.label, *both, change, changes.interval(row), said
 
 
 def write_text(card: Card, report: object = None, width: int = WIDTH) -> str:

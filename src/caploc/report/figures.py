@@ -20,7 +20,7 @@ from markupsafe import Markup
 
 from caploc.contents import Curve
 from caploc.files import whole_text
-from caploc.report.card import cells, write_number
+from caploc.report.card import cells
 from caploc.report.colours import PRINT, SERIES
 from caploc.result import Card, CardRow, Result, RowKind, Said
 from caploc.verdict import make_card
@@ -174,7 +174,7 @@ def chart_curve(curve: Curve, metrics: dict[str, str]) -> Figure | None:
     names, rows = called_apart(curve.curves), []
     for task, points in curve.curves.items():
         known = [one.score for one in points if one.score is not None]
-        if unit_of_metric(metrics.get(task, "score"), known).axis != "percentage points":
+        if unit_of_metric(metrics.get(task, "score"), known).sign != "%":
             continue
         for count, one in enumerate(points):
             if one.score is not None:
@@ -232,7 +232,6 @@ def tabulate_curve(curve: Curve, metrics: dict[str, str]) -> tuple[list[str], li
         for task, points in curve.curves.items():
             one = points[count].score if count < len(points) else None
             known = [each.score for each in points]
-            share = unit_of_metric(metrics.get(task, "score"), known).factor == 100
-            row.append("–" if one is None else write_number(one, "%" if share else ""))
+            row.append(unit_of_metric(metrics.get(task, "score"), known).number(one))
         rows.append(row)
     return list(called_apart(curve.curves).values()), rows

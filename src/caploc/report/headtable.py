@@ -139,7 +139,7 @@ def head_map(result: Result) -> HeadMap:
             shade = "o" if entry.is_open else shade_class(step)
             # of what may be nothing no number stands out: the note has it
             quiet = step == 0 or (entry.is_open and not standing.named)
-            text = "" if quiet else unit.short_effect(effect, limit)
+            text = "" if quiet else unit.number(effect, plus=True, digits=2)
         elif entry.scanned:
             shade = f"q{round(GREYS * min(max(entry.lost or 0.0, 0.0) / DARKEST, 1.0))}"
             notes = [describe_scan(entry), *notes[1:]]
@@ -153,8 +153,8 @@ def head_map(result: Result) -> HeadMap:
         dense=columns > DENSE,
         tick=1 if columns <= DENSE else 4 if columns <= 48 else 8,
         limit=limit,
-        needed_end=unit.effect(-limit) if limit else "",
-        helped_end=unit.effect(limit) if limit else "",
+        needed_end=unit.change(-limit) if limit else "",
+        helped_end=unit.change(limit) if limit else "",
         marks={word.removeprefix("left out: ") for cell in cells for word in cell.standing.words},
         scanned=sum(cell.shade.startswith("q") for cell in cells),
         unmeasured=sum(cell.shade == "u" for cell in cells),
@@ -179,7 +179,7 @@ def largest_effect(result: Result) -> float:
 
 def _notes(standing: Standing, unit: Unit, place: str) -> list[str]:
     """Say of a cell's head what is known of it, a line each."""
-    lines = [f"{standing.entry.head}: {unit.effect(standing.entry.effect)}"]
+    lines = [f"{standing.entry.head}: {unit.change(standing.entry.effect)}"]
     if interval := unit.interval(standing.entry):
         lines.append(f"95 % interval {interval}")
     if standing.chance:
