@@ -17,7 +17,7 @@ from pydantic import AfterValidator
 from caploc import designs
 from caploc.components import HEADS, KINDS, Grid, Heads, find_grid
 from caploc.errors import BadOption, pick
-from caploc.naming import are_twins, check_examples, default_others
+from caploc.naming import are_twins, default_others
 from caploc.options import (
     MOST_MASKS,
     MOST_ROWS,
@@ -557,11 +557,9 @@ def check_read(said: Iterable[str], method: str, goal: str) -> None:
             )
 
 
-def check_places(model: ModelOptions, options: TaskOptions, tasks: Sequence[str]) -> None:
+def check_places(model: ModelOptions, options: TaskOptions) -> None:
     """Refuse, in a second or two, files of examples and devices that are not there."""
     options.check_files()
-    if not options.data:
-        check_examples(tasks)
     if model.workers is None and model.device not in ("auto", "cpu"):
         from caploc.models.devices import check_present  # loads torch alone
 

@@ -44,7 +44,7 @@ class FinishedRun:
                 f"The run in {folder} was written by another version of caploc ({error}); run "
                 "`caploc locate` again into a new folder."
             ) from error
-        check_places(study.model, study.options, study.named_tasks)
+        check_places(study.model, study.options)
         allowed.check(f"The run in {folder}", study.model, study.options, study.named_tasks)
         if allowed.workers is not None:
             from caploc.workers.ray_backend import check_workers

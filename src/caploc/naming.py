@@ -1,23 +1,16 @@
-"""What names mean before anything is loaded: models to fetch, tasks, folders, whole paths.
+"""What names mean before anything is loaded: models to fetch, folders, whole paths.
 
 The models are those that the package index carries; a fourth one is one table of `pretrained.toml`.
-Which names tasks have is read from the YAML files of caploc and lm-eval: neither is imported.
 """
 
 import os
-import re
 import tomllib
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import suppress
+from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cache
 from hashlib import blake2b
-from importlib.metadata import version
-from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
-from caploc.errors import BadData, BadOption, UnknownName, nearest, unknown
+from caploc.errors import BadOption, UnknownName, nearest
 
 DEFAULT_MODEL = "smollm2"  # where none is named
 RECIPE = 1  # raised whenever the same GGUF file is converted into something else
@@ -135,100 +128,10 @@ def hint(name: str) -> str:
     return f" Did you mean {near!r}{here}?"
 
 
-NAMED = re.compile(
-    r"""^["']?(?:task|group|tag)["']?:[ \t]*["']?([^\s"'#\[|>]+)["']?[ \t]*$""", re.M
-)
-TAGGED = re.compile(r"^[\"']?tag[\"']?:[ \t]*((?:\n[ \t]*-[ \t]*\S+[ \t]*)+|\S+[ \t]*$)", re.M)
 PAIRS = (".jsonl", ".csv")  # a file of pairs
 DATA = (".json", ".parquet")
 YAML = (".yaml", ".yml")
 OURS = "words/"  # how names begin that lm-eval has none of
-
-
-def check_listed(names: Iterable[str]) -> None:
-    """Refuse names that no task has, without reading what lm-eval registers.
-
-    Whether a file is a task, and what it may do, is seen where tasks are read. Raises UnknownName,
-    naming the nearest task there is, or BadOption for a file of examples.
-    """
-    for name in names:
-        if is_file(at_home(name)) and name.endswith(DATA):
-            raise BadOption(
-                f"{name} holds examples, and a task also says how they are asked: name a YAML that "
-                "reads them (docs/tasks.md), or write them as pairs into a .jsonl or .csv file."
-            )
-        is_yaml = name.endswith(YAML) and not name.startswith(OURS)
-        if is_yaml and not is_file(at_home(name)):
-            raise UnknownName(f"There is no task file {name!r}; give the path of an lm-eval YAML.")
-        if name == "none" or is_yaml or is_file(at_home(name)):
-            continue
-        if name in own_tasks() or not name.startswith(OURS) and name in harness_tasks():
-            continue
-        if name.endswith((*DATA, *PAIRS)):
-            raise UnknownName(
-                f"There is no file {name!r} here. Pairs lie in a .jsonl or .csv file, a task of "
-                "your own in a YAML."
-            )
-        raise unknown_task(name)
-
-
-def check_examples(names: Iterable[str]) -> None:
-    """Refuse a task's YAML whose examples should lie in a file of this disk that is not there.
-
-    Raises BadData. What else is wrong with a YAML is said where it is read.
-    """
-    for name in names:
-        path = at_home(name)
-        for file in files_named_in(path) if name.endswith(YAML) else ():
-            if not is_file(Path(file)):
-                raise BadData(
-                    f"{name} reads its examples from {file!r}, and there is no such file; correct "
-                    "its data_files, which begin in the folder where the command is given, or "
-                    "name the file with --data."
-                )
-
-
-def files_named_in(path: Path) -> list[str]:
-    """List the single files of this disk from which a YAML says that its examples are read."""
-    import yaml
-
-    def part(node: Any, name: str) -> Any:
-        pairs = node.value if isinstance(node, yaml.MappingNode) else ()
-        return next((value for key, value in pairs if key.value == name), None)
-
-    def texts(node: Any) -> Iterator[str]:
-        if isinstance(node, yaml.ScalarNode):
-            yield node.value
-        elif isinstance(node, yaml.CollectionNode):
-            for each in node.value:
-                yield from texts(each[1] if isinstance(node, yaml.MappingNode) else each)
-
-    with suppress(OSError, ValueError, yaml.YAMLError):
-        # no value is made of what is read, so that functions that it names stay names
-        read = yaml.compose(path.read_text(encoding="utf-8"), yaml.SafeLoader)
-        files = texts(part(part(read, "dataset_kwargs"), "data_files"))
-        return [file for file in files if "://" not in file and not set(file) & set("*?[{")]
-    return []
-
-
-def unknown_task(name: str) -> UnknownName:
-    """Build the error for a name that no task has, from the tasks that it could have meant."""
-    if name.startswith(OURS):
-        return unknown([one for one in own_tasks() if one.startswith(OURS)], name, "task")
-    where = "`caploc tasks` lists them all; a path to a YAML works too."
-    return unknown([*own_tasks(), *harness_tasks()], name, "task", where)
-
-
-def own_tasks() -> list[str]:
-    """Names of the tasks that caploc brings, and of those in the user's folders."""
-    folders = (Path(__file__).parent / "tasks", *task_folders())
-    return [name for folder in folders for name in names_below(folder)]
-
-
-@cache
-def names_below(folder: Path) -> list[str]:
-    """Names that the task files of a folder give, read once."""
-    return list(named_in(folder))
 
 
 def task_folders() -> list[Path]:
@@ -241,41 +144,6 @@ def task_folders() -> list[Path]:
     if missing := [folder for folder in named if not is_folder(folder)]:
         raise BadOption(f"CAPLOC_TASKS names {missing[0]}, which is no folder; correct it.")
     return [folder.absolute() for folder in named]
-
-
-def harness_tasks() -> set[str]:
-    """Names that lm-eval registers, from a file that is written at the first time."""
-    kept = cache_file()
-    with suppress(OSError, UnicodeDecodeError):
-        return set(kept.read_text(encoding="utf-8").split())
-    spec = find_spec("lm_eval")
-    assert spec and spec.origin
-    names = set(named_in(Path(spec.origin).with_name("tasks")))
-    with suppress(OSError):
-        kept.parent.mkdir(parents=True, exist_ok=True)
-        part = kept.with_suffix(f".{os.getpid()}")
-        part.write_text("\n".join(sorted(names)), encoding="utf-8")
-        part.replace(kept)
-    return names
-
-
-def cache_file() -> Path:
-    """Where the names of the installed lm-eval are kept."""
-    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(base) / "caploc" / f"lm-eval-{version('lm_eval')}-names.txt"
-
-
-def named_in(folder: Path) -> Iterator[str]:
-    """Every name that a YAML file below the folder gives to a task, group or tag."""
-    for place, _, files in os.walk(folder):
-        for file in files:
-            named = file.endswith(YAML)
-            if not named and "." in file:  # what YAML files include has no ending, and tags only
-                continue
-            text = Path(place, file).read_text(encoding="utf-8", errors="replace")
-            yield from NAMED.findall(text) if named else ()
-            for block in TAGGED.findall(text):
-                yield from (name.strip("\"'") for name in block.split() if name != "-")
 
 
 LONGEST = 200  # bytes of a folder's name; disks take 255

@@ -27,7 +27,7 @@ from caploc.given import (
 )
 from caploc.models.knockout import knockout
 from caploc.models.loading import LoadedModel
-from caploc.naming import check_listed, default_folder, is_folder, placed
+from caploc.naming import default_folder, is_folder, placed
 from caploc.options import build, flags
 from caploc.pairs import is_pairs
 from caploc.registries import PACKED
@@ -156,7 +156,6 @@ def locate(  # noqa: PLR0913  (what is no option of a study is its own parameter
         name = name_task(wanted, folder)
         study = build(Study, with_general_task(options | {"task": name}) | {"model": loading})
         check_read(options.keys() & flags(Study).keys(), study.method, study.settings.goal)
-        check_listed(study.named_tasks)
         first = [loading.name if isinstance(model, str) else model, task]
         first += [] if asked is None else [asked]
         call = call_of(first, {**loads, **options, "out": str(folder)})

@@ -18,7 +18,6 @@ Environment:
     CUDA_VISIBLE_DEVICES  the GPUs that may be used
     OMP_NUM_THREADS       CPU threads
     RAY_ADDRESS           HOST:PORT of the cluster that `--workers ray` joins
-    XDG_CACHE_HOME        where names of tasks are kept (~/.cache)
     NO_COLOR              any value: no colours
 """
 

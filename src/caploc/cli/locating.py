@@ -53,9 +53,9 @@ def locate(
     first = build(Study, said)
     check_read(study, first.method, first.settings.goal)
     others = (*first.other_tasks, *first.spare, *first.twins)
-    options.check_tasks([*others])
+    options.check_pairs([task, *others])
     asked = workers.parse()
-    check_places(replace(first.model, workers=asked), first.options, (task, *others))
+    check_places(replace(first.model, workers=asked), first.options)
     kind, name = {first.components} - {HEADS}, Path(task).stem if is_pairs(task) else task
     folder = out or default_folder(model, first.method, *kind, name)
     code.check()

@@ -32,13 +32,14 @@ def tasks(
     See also:
         locate, evaluate
     """
-    from caploc.naming import harness_tasks, own_tasks
+    from caploc.tasks.catalog import harness_manager, own_names
 
-    own = sorted(set(own_tasks()))
-    found = own if text is None else [n for n in (*own, *sorted(harness_tasks())) if text in n]
-    for name in found:
+    own = sorted(own_names())
+    if text is not None:
+        own = [name for name in (*own, *sorted(harness_manager().all_tasks)) if text in name]
+    for name in own:
         console.say(name)
-    if not found:
+    if not own:
         console.say(f"No task's name contains {text!r}; a path to an lm-eval YAML works too.")
 
 

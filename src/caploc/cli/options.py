@@ -22,7 +22,7 @@ from caploc import console
 from caploc.declaration import Allowed, ModelOptions, Study
 from caploc.errors import BadOption
 from caploc.folder import RESULT, UNIVERSAL, check_named, check_out, finished_in, read_json
-from caploc.naming import at_home, check_listed, check_model_name, is_file, placed
+from caploc.naming import at_home, check_model_name, is_file, placed
 from caploc.options import Flag, Option, Workers, build, flag_of, flags, record
 from caploc.pairs import is_pairs, read_pairs
 from caploc.progress import Progress
@@ -70,21 +70,10 @@ HeadNames = Annotated[str | None, option("Heads by name, such as L0H5,L1H3, inst
 ONE_OR_MORE = "repeat, or with commas"
 
 
-def check_tasks(texts: list[str] | None) -> list[str] | None:
-    """Refuse names that no task has before anything is loaded; the option's own value."""
-    names = split_names(texts)
-    for name in filter(is_pairs, names):
+def check_pairs(texts: Iterable[str]) -> None:
+    """Refuse files of pairs that cannot be read, before anything is loaded."""
+    for name in filter(is_pairs, texts):
         read_pairs(name)  # says what is amiss
-    check_listed([name for name in names if not is_pairs(name)])
-    return texts
-
-
-def check_task(name: str) -> str:
-    """Refuse, as the task that heads are found for, what is none; the option's own value."""
-    if not name.strip():
-        raise BadOption("--task names no task; `caploc tasks` lists them.")
-    check_tasks([name])
-    return name
 
 
 def with_pairs(names: Iterable[str], folder: Path) -> list[str]:
@@ -106,17 +95,11 @@ def runs_argument(help: str) -> Any:
     return argument(help, callback=check_runs)
 
 
-def task_option(help: str, *names: str) -> Any:
-    """Return an option for tasks; names that no task has are refused before anything is loaded."""
-    return option(f"{help}; {ONE_OR_MORE}.", *names, callback=check_tasks)
+TASK = flags(Study)["task"].option.help
+Tasks = Annotated[list[str], option(f"{TASK}; {ONE_OR_MORE}.", "--task")]
 
 
-Tasks = Annotated[list[str], task_option(flags(Study)["task"].option.help, "--task")]
-
-
-LocatedTask = Annotated[
-    str, option(flags(Study)["task"].option.help, "--task", callback=check_task)
-]
+LocatedTask = Annotated[str, option(TASK, "--task")]
 
 
 def check_folder(folder: Path | None) -> Path | None:

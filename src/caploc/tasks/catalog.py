@@ -15,15 +15,17 @@ from lm_eval.api.task import Task as HarnessLeaf
 from lm_eval.tasks import TaskManager
 from lm_eval.tasks._index import Entry, Kind
 
-from caploc.errors import BadData, BadOption, CaplocError
+from caploc.errors import BadData, BadOption, CaplocError, UnknownName, unknown
 from caploc.naming import (
+    DATA,
     OURS,
+    PAIRS,
     YAML,
     ZERO_SHOT,
     are_twins,
     at_home,
+    is_file,
     task_folders,
-    unknown_task,
 )
 from caploc.options import TaskOptions
 from caploc.tasks.datafiles import (
@@ -85,10 +87,19 @@ def find_task(name: str) -> tuple[TaskManager, str]:
     for folder in own_folders():
         if name in own_manager(folder).task_index:
             return own_manager(folder), name
-    if name.endswith(YAML) and not name.startswith(OURS):
+    if name.startswith(OURS):
+        raise unknown([one for one in own_names() if one.startswith(OURS)], name, "task")
+    if name.endswith(YAML):
         return open_task_file(at_home(name))
-    if name.startswith(OURS) or name not in harness_manager().task_index:
-        raise unknown_task(name)
+    if name.endswith((*DATA, *PAIRS)):
+        there = is_file(at_home(name))
+        raise UnknownName(
+            f"{f'{name} is no task' if there else f'There is no file {name!r} here'}: pairs lie in "
+            "a .jsonl or .csv file, and a YAML says how other examples are asked (docs/tasks.md)."
+        )
+    if name not in harness_manager().task_index:
+        where = "`caploc tasks` lists them all; a path to a YAML works too."
+        raise unknown([*own_names(), *harness_manager().all_tasks], name, "task", where)
     return harness_manager(), name
 
 
