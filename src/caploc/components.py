@@ -359,7 +359,7 @@ MODE = "zero"  # what takes the place of a knocked-out head's output
 
 @dataclass(frozen=True)
 class HeadFile:
-    """Heads of one model, and what a run said for them.
+    """Heads of one model.
 
     `model` and `fingerprint` say which model they were found in; `grid` decides which models they
     can be knocked out of.

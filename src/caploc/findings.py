@@ -98,7 +98,6 @@ def build_result(session: Session, search: SearchResult, checks: Checks, command
         fit=Fit(
             estimator=estimate.estimator,
             r2_held_out=number(estimate.r2_held_out),
-            noise_ceiling=number(estimate.ceiling),
             masks=len(found.seen.masks),
             rows=len(found.seen.outcome),
         ),

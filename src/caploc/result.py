@@ -257,8 +257,7 @@ class TaskEffect(Record):
 class FrontierSet(Record):
     """A set that was found, what it breaks, and what it costs the tasks to be spared.
 
-    `within` tells whether each spared task loses less than the price, beyond doubt at `level`;
-    `keeps` is the smallest price of which that holds.
+    `within` tells whether each spared task loses less than the price, beyond doubt at `level`.
     """
 
     heads: list[ComponentName]
@@ -267,7 +266,6 @@ class FrontierSet(Record):
     spared: list[TaskEffect] = []
     within: bool = False
     level: Number | None = None
-    keeps: Number | None = None
 
     @property
     def breaks(self) -> bool:
@@ -469,7 +467,6 @@ class Fit(Record):
 
     estimator: Name | None = None
     r2_held_out: Number | None = None
-    noise_ceiling: Number | None = None
     masks: Count | None = None
     rows: Count | None = None
 

@@ -32,7 +32,7 @@ def test_a_twins_fall_is_no_side_effect(finished, tmp_path):
     assert "| in other words, sentences.yaml |" in " ".join(card.split())
 
 
-def test_the_runs_own_heads_come_with_its_evidence(finished, tmp_path):
+def test_the_card_of_the_runs_own_heads_has_its_scores(finished, tmp_path):
     card, file = written(finished(), tmp_path / "out")
     assert file["heads"] == ["L0H10", "L0H15"]
     for said in (

@@ -1,9 +1,8 @@
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from caploc.recovery.estimate import Estimate, Measurements, noise_ceiling, survived
+from caploc.recovery.estimate import Estimate, Measurements, survived
 
 NAN = float("nan")
 
@@ -58,16 +57,6 @@ def test_some_rows_keep_their_masks():
     assert part.masks is whole.masks
 
 
-def test_outcomes_form_a_table_only_if_every_mask_has_every_example():
-    masks = [[1, 0], [0, 1]]
-    full = measurements(masks, [1, 0, 0, 1], [8, 8, 3, 3], [1.0, 2.0, 3.0, 4.0])
-    assert full.table().tolist() == [[3.0, 2.0], [4.0, 1.0]]
-    assert measurements(masks, [1, 0, 0], [8, 8, 3], [1.0, 2.0, 3.0]).table() is None
-    assert measurements(masks, [1, 0, 0, 1], [8, 8, 3, 3], [1.0, 2.0, 3.0, NAN]).table() is None
-    # As many rows as a full table has, but one pair stands twice.
-    assert measurements(masks, [1, 0, 0, 0], [8, 8, 3, 3], [1.0, 2.0, 3.0, 4.0]).table() is None
-
-
 def test_the_most_needed_head_comes_first_and_unknown_ones_count_as_idle():
     unknown = np.full(4, NAN)
     effect = np.array([0.1, NAN, -0.3, -0.1])
@@ -82,34 +71,3 @@ def test_a_row_survives_if_it_is_right_or_has_lost_little():
     # Intact outcomes -1 and -3 have a standard deviation of 1: a loss of 1.5 is the border.
     near = measurements([[1]], [0] * 4, [0, 0, 1, 1], [-2.4, -2.6, -4.4, NAN])
     assert survived(near, {0: -1.0, 1: -3.0}).tolist() == [True, False, True, False]
-
-
-def test_the_ceiling_is_what_the_noise_of_few_examples_leaves():
-    """Truth of variance 0.04 under noise of variance 0.25: means of 10 are 0.04 / 0.065 signal."""
-    random = np.random.default_rng(0)
-    truth = 0.2 * random.standard_normal((4000, 1)) + 0.5 * random.standard_normal(10)
-    outcomes = truth + 0.5 * random.standard_normal((4000, 10))
-    assert noise_ceiling(outcomes) == pytest.approx(0.04 / 0.065, abs=0.02)
-
-
-def test_the_ceiling_of_a_table_is_that_of_its_analysis_of_variance():
-    table = np.array([[1.0, 0.0, 1.0], [0.0, 0.0, 1.0], [0.0, 0.0, 0.0], [1.0, 1.0, 1.0]])
-    rows, columns = table.shape
-    means = table.mean(axis=1)
-    between = columns * ((means - table.mean()) ** 2).sum() / (rows - 1)
-    fitted = means[:, None] + table.mean(axis=0) - table.mean()
-    within = ((table - fitted) ** 2).sum() / ((rows - 1) * (columns - 1))
-    # 1 - 1/F of the masks: what is not noise in the variance of their means.
-    assert noise_ceiling(table) == pytest.approx(1 - within / between)
-
-
-def test_the_ceiling_is_one_without_noise_and_zero_without_signal():
-    masks, examples = np.array([[0.0], [1.0], [0.5]]), np.array([0.0, 0.3])
-    assert noise_ceiling(masks + examples) == pytest.approx(1)
-    crossing = np.array([[0.0, 1.0], [1.0, 0.1]])
-    assert noise_ceiling(crossing) == 0
-
-
-@pytest.mark.parametrize("shape", [(1, 5), (5, 1), (4, 4)])
-def test_there_is_no_ceiling_where_nothing_can_be_told_apart(shape):
-    assert np.isnan(noise_ceiling(np.ones(shape)))

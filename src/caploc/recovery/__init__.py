@@ -22,7 +22,6 @@ from caploc.recovery.estimate import (
     Measurements,
     PerExample,
     PerHead,
-    noise_ceiling,
 )
 
 CONFIDENCE = 0.95
@@ -217,13 +216,11 @@ def fit_paper_lasso(seen: Measurements, intact: dict[int, float]) -> Estimate:
             if len(scores) >= 2 * FOLDS:
                 folds = KFold(FOLDS, shuffle=True, random_state=0)
                 r2 = float(r2_score(target, cross_val_predict(model, masks, target, cv=folds)))
-    table = seen.table()
     return Estimate(
         "lasso",
         np.where(masks.any(axis=0), coefficients, np.nan),
         *(np.full(masks.shape[1], np.nan),) * 3,
         r2_held_out=r2,
-        ceiling=float("nan") if table is None else noise_ceiling(table),
     )
 
 

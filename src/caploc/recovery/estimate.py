@@ -58,15 +58,6 @@ class Measurements:
         np.divide(sums, rows, out=means, where=rows > 0)
         return means
 
-    def table(self) -> Float[np.ndarray, "masks examples"] | None:
-        """Outcomes by mask and example, if every mask was measured on the same examples."""
-        numbers, place = np.unique(self.example, return_inverse=True)
-        if len(self.outcome) != len(self.masks) * len(numbers):
-            return None
-        outcomes = np.full((len(self.masks), len(numbers)), np.nan)
-        outcomes[self.mask, place] = self.outcome
-        return None if np.isnan(outcomes).any() else outcomes
-
     def where(self, rows: Bool[np.ndarray, " rows"]) -> "Measurements":
         """Some of the rows, with the masks as they are."""
         return replace(
@@ -90,8 +81,7 @@ class Estimate:
     `estimand` says which effect it is: of the head `ALONE`, or `AMONG` the others of a mask. `low`
     and `high` bound it with 95 % confidence; `q` is the false discovery rate at which the head
     would be named; `top_chance` its chance to be among the most needed. All are NaN for an
-    estimator that does not know. `ceiling` is the largest held-out R² that the noise of the scores
-    leaves to any prediction.
+    estimator that does not know.
     """
 
     estimator: str
@@ -100,7 +90,6 @@ class Estimate:
     high: PerHead
     q: PerHead
     r2_held_out: float = float("nan")
-    ceiling: float = float("nan")
     top_chance: PerHead | None = None
     estimand: str = AMONG
 
@@ -145,22 +134,6 @@ def survived(seen: Measurements, intact: dict[int, float]) -> Bool[np.ndarray, "
     return seen.outcome > before - 1.5 * max(float(np.std(list(intact.values()))), 1e-9)
 
 
-def noise_ceiling(outcomes: Float[np.ndarray, "masks examples"]) -> float:
-    """Compute the largest R² that any prediction of the mask means can have, with so few examples.
-
-    `1 - noise / variance of the means`, where noise is what two ways (mask and example) leave
-    unexplained of single outcomes, over the number of examples; NaN with nothing to tell apart.
-    """
-    masks, examples = outcomes.shape
-    if masks < 2 or examples < 2:
-        return float("nan")
-    means = outcomes.mean(axis=1)
-    variance = float(means.var(ddof=1))
-    if variance == 0:
-        return float("nan")
-    left = outcomes - means[:, None] - outcomes.mean(axis=0) + outcomes.mean()
-    noise = float((left**2).sum()) / ((masks - 1) * (examples - 1)) / examples
-    return float(np.clip(1 - noise / variance, 0.0, 1.0))
 
 
 def is_binary(intact: dict[int, float]) -> bool:

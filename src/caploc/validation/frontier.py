@@ -1,19 +1,14 @@
 """Which of the sets that a search for a specific one found keeps its promise, on fresh examples."""
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
-from scipy.optimize import brentq
-
 from caploc.recovery import falls_short
-from caploc.result import Frontier, FrontierSet, TaskEffect, number
+from caploc.result import Frontier, FrontierSet, TaskEffect
 from caploc.validation import Check, Outcomes, scored_both
 from caploc.validation.members import confirm_members, effect_between
 
 CONFIRMED = 5  # sets whose heads are confirmed one by one, at most
-MOST = 1e6  # price beyond which none is looked for, in units of the outcome
 LEVEL = 0.05  # chance that any set is said to keep the price and does not
 
 
@@ -70,7 +65,6 @@ def judge_sets(
     twins = [change_of(each, sets) for each in promise.twins]
 
     def judged(columns: Sequence[int], place: int, level: float) -> FrontierSet:
-        prices = [least_price(*each[place], level) for each in losses]
         return FrontierSet(
             heads=[str(promise.check.grid.components[column]) for column in columns],
             damage=effect_between(*damage[place]),
@@ -78,7 +72,6 @@ def judge_sets(
             spared=task_effects(promise.spared, losses, place),
             within=all(keeps(*each[place], promise.price, level) for each in losses),
             level=level,
-            keeps=number(max(prices, default=0.0) if np.isfinite(prices).all() else math.nan),
         )
 
     return [judged(each, place, levels[place]) for place, each in enumerate(sets)]
@@ -97,26 +90,6 @@ def keeps(before: Outcomes, after: Outcomes, price: float, level: float) -> bool
     """Tell whether the mean falls by less than the price, by a one-sided test at the level."""
     before, after, binary = scored_both(before, after)
     return before.size > 0 and falls_short(after - before, price, binary=binary) <= level
-
-
-def least_price(before: Outcomes, after: Outcomes, level: float) -> float:
-    """Find the smallest price, in thousandths, that `keeps` allows; NaN if too few are known."""
-    before, after, binary = scored_both(before, after)
-    if before.size == 0:
-        return math.nan
-    change = after - before
-    most = 1.0  # of an accuracy there is no more to lose
-
-    def excess(price: float) -> float:
-        return falls_short(change, price, binary=binary) - level
-
-    while not binary and excess(most) > 0 and most < MOST:
-        most *= 2
-    if not excess(most) <= 0:
-        return most if binary else math.nan
-    if excess(0.0) <= 0:
-        return 0.0
-    return math.ceil(1000 * float(brentq(excess, 0.0, most, xtol=1e-6))) / 1000
 
 
 def task_effects(
