@@ -87,11 +87,6 @@ def test_a_study_is_built_from_names_as_they_are_typed():
     assert study.options.fewshot == 2 and study.other_tasks == ("a",) and study.quick
 
 
-def test_a_whole_record_is_changed_by_what_else_is_said():
-    said = {"model": "m", "task": "t", "settings": Settings(top=3, seed=1), "seed": 2}
-    assert build(Study, said).settings == Settings(top=3, seed=2)
-
-
 def test_every_name_leads_to_a_field_and_back():
     study = Study(ModelOptions("m"), "t")
     for name, flag in flags(Study).items():

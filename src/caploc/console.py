@@ -167,11 +167,6 @@ def progress_bars(quiet: bool) -> Iterator[Shown | Silent]:
         yield Shown(bars)
 
 
-def is_interactive() -> bool:
-    """Tell whether somebody sits at both ends."""
-    return sys.stdin.isatty() and sys.stdout.isatty()
-
-
 def say(text: str) -> None:
     """Print a line of the result on standard output."""
     sys.stdout.write(printable(text) + "\n")

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from html import escape
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ import pandas as pd
 from caploc import console
 from caploc.components import HEADS
 from caploc.contents import read_file
-from caploc.declaration import FEWEST_FRESH, ModelOptions, Study, check_read, with_general_task
+from caploc.declaration import ModelOptions, Study, check_read, with_general_task
 from caploc.engine import check_engine
 from caploc.errors import BadOption
 from caploc.findings import StudyFindings as Record
@@ -30,7 +30,6 @@ from caploc.models.loading import LoadedModel
 from caploc.naming import default_folder, is_folder, placed
 from caploc.options import build, flags
 from caploc.pairs import is_pairs
-from caploc.registries import PACKED
 from caploc.report.card import write_html, write_text
 from caploc.result import HeadEffect, Result
 from caploc.study import run_study
@@ -119,10 +118,9 @@ def locate(  # noqa: PLR0913  (what is no option of a study is its own parameter
 ) -> Findings:
     """Find the heads that a task depends on, as `caploc locate` does.
 
-    `model` is a Hugging Face id, a local folder, a name of `caploc models`, or `ModelOptions`
-    for device, dtype and the rest; `task` an lm-eval task, a path to a YAML, or one of `caploc
-    tasks`, or a list of (prompt, answer). A model that you loaded, of transformers or peft,
-    comes with its tokenizer, and the task after it.
+    `model` is a Hugging Face id, a local folder or a name of `caploc models`; `task` an lm-eval
+    task, a path to a YAML, or one of `caploc tasks`, or a list of (prompt, answer). A model that
+    you loaded, of transformers or peft, comes with its tokenizer, and the task after it.
 
         found = caploc.locate("smollm2", "words/past", budget=1000)
         found = caploc.locate(model, tokenizer, [("The capital of France is", " Paris"), ...])
@@ -133,35 +131,31 @@ def locate(  # noqa: PLR0913  (what is no option of a study is its own parameter
     answer.
 
     `options` are those of the command line, with `_` for `-` (`caploc locate --help-all`): method,
-    budget, top, goal, also, spare, mode, limit, device ... `settings`, `options` and `mode` may be
-    whole records: `caploc.Settings`, `caploc.TaskOptions`, `caploc.options.Mode`. Files go to `out`
-    (a folder below runs/ if absent), and the same call goes on where an earlier one stopped.
+    budget, top, goal, also, spare, mode, limit, device ... Files go to `out` (a folder below runs/
+    if absent), and the same call goes on where an earlier one stopped.
 
     Raises:
         UserError: for a mistake, before the model is loaded where possible.
         RunFailed: if the machine gives up; rows already measured are kept.
         Stopped: if it was interrupted; likewise.
     """
-    loads = {name: options[name] for name in options.keys() & flags(ModelOptions).keys()}
-    options = {name: value for name, value in options.items() if name not in loads}
-    loading, loaded, wanted = opened(model, task, asked, loads)
+    loaded, wanted = opened(model, task, asked, options)
+    name = model if loaded is None else loaded.name
     called = wanted if isinstance(wanted, str) else name_examples(wanted)
-    short = Path(loading.name).name if is_folder(Path(loading.name)) else loading.name
+    short = Path(name).name if is_folder(Path(name)) else name
     kind = {options.get("components", HEADS)} - {HEADS}
     way = options.get("method", Study.method)
     folder = Path(out or default_folder(short, way, *kind, called))
-    if not isinstance(wanted, str) and not quiet:
-        warn_of_few_pairs(len(wanted))
+    said = {"model": name, "task": name_task(wanted, folder), **options}
+    study = build(Study, with_general_task(said))
+    check_read(options, study.method, study.settings.goal)
+    check_engine(study.model.backend)
+    call = call_of(
+        [model, task, *([] if asked is None else [asked])], options | {"out": str(folder)}
+    )
     with ExitStack() as stack:
-        name = name_task(wanted, folder)
-        study = build(Study, with_general_task(options | {"task": name}) | {"model": loading})
-        check_read(options.keys() & flags(Study).keys(), study.method, study.settings.goal)
-        first = [loading.name if isinstance(model, str) else model, task]
-        first += [] if asked is None else [asked]
-        call = call_of(first, {**loads, **options, "out": str(folder)})
-        check_engine(loading.backend)
         progress = stack.enter_context(console.progress(quiet))
-        engine = stack.enter_context(answering(loaded, loading.backend)) if loaded else None
+        engine = stack.enter_context(answering(loaded, study.model.backend)) if loaded else None
         found = run_study(study, folder, progress, command=call, engine=engine)
     if not quiet:
         console.say(write_text(make_card(found.result), found.report, console.width()))
@@ -178,57 +172,33 @@ def name_task(wanted: str | Pairs, folder: Path) -> str:
     return task_of_file(wanted, folder) if is_pairs(wanted) else placed(wanted)
 
 
-def warn_of_few_pairs(count: int) -> None:
-    """Say that so many examples leave none for a check that the search has not seen."""
-    checked = 2 * FEWEST_FRESH
-    if count < checked:
-        console.warn(
-            f"With {count} examples the finding is checked on those it was found on, and may be "
-            f"overstated; {checked} or more leave some for the check."
-        )
-
-
 def opened(
-    model: Any,
-    task: Any,
-    asked: str | Pairs | None,
-    loads: Mapping[str, Any],
-) -> tuple[ModelOptions, LoadedModel | None, str | Pairs]:
-    """Tell models by name from those handed over; return both, and the task or its examples.
+    model: Any, task: Any, asked: str | Pairs | None, options: Mapping[str, Any]
+) -> tuple[LoadedModel | None, str | Pairs]:
+    """Return a model that was handed over, proved, and the task or its examples.
 
-    Raises BadOption if what was handed over is not a model, a tokenizer and a task, in this order;
-    ModelRefused if the model's heads are not found or fail the proof.
+    Raises BadOption if what was handed over is not a model, a tokenizer and a task, in this order,
+    or options say how to load it; ModelRefused if the model's heads are not found or fail the
+    proof.
     """
-    if isinstance(model, str | ModelOptions) and asked is not None:
+    if isinstance(model, str) and asked is not None:
         raise BadOption("A model by its name is followed by the task alone: locate(name, task).")
     tokenizer, wanted = (None, task) if asked is None else (task, asked)
     if not isinstance(wanted, str | list | tuple):
         raise BadOption(
             f"The task is {type(wanted).__name__}; give a name, or a list of (prompt, answer)."
         )
-    model = loaded_as(model, loads)
-    if isinstance(model, ModelOptions):
-        return model, None, wanted
-    loaded = model if isinstance(model, LoadedModel) else proved(model, tokenizer)
-    return ModelOptions(loaded.name, backend=loads.get("engine", PACKED)), loaded, wanted
-
-
-def loaded_as(model: Any, loads: Mapping[str, Any]) -> Any:
-    """Return a model by its name as options say; of one that is loaded they say the engine."""
     if isinstance(model, str):
-        return build(ModelOptions, {"model": model, **loads})
-    if isinstance(model, ModelOptions):
-        places = {flag.name: flag.place[0] for flag in flags(ModelOptions).values()}
-        return replace(model, **{places[name]: value for name, value in loads.items()})
-    if other := loads.keys() - {"engine"}:
+        return None, wanted
+    if other := options.keys() & flags(ModelOptions).keys() - {"engine"}:
         raise BadOption(
             f"{min(other)}= says how a model is loaded, and yours is; give the model's name."
         )
-    return model
+    return model if isinstance(model, LoadedModel) else proved(model, tokenizer), wanted
 
 
 def call_of(first: Sequence[Any], options: Mapping[str, Any]) -> str:
     """The call of `locate`; what only the program has, such as a model, goes by its type."""
-    named = (each if isinstance(each, str | ModelOptions) else type(each) for each in first)
-    said = [each.__name__ if isinstance(each, type) else repr(each) for each in named]
-    return f"caploc.locate({', '.join([*said, *(f'{k}={v!r}' for k, v in options.items())])})"
+    said = [repr(each) if isinstance(each, str) else type(each).__name__ for each in first]
+    named = (f"{k}={v!r}" for k, v in options.items())
+    return f"caploc.locate({', '.join([*said, *named])})"

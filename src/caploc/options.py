@@ -415,25 +415,17 @@ def _flags(kind: Any, above: tuple[str, ...] = ()) -> Iterator[Flag]:
 def build(kind: type[Record], said: Mapping[str, Any], start: Path = Path()) -> Record:
     """Build a record, and those in it, from what was said of its options, by their names.
 
-    A value may also be a whole record, by its attribute (`settings`); what else is said of its
-    fields changes it. Files and folders are seen from `start`. Raises BadOption or UnknownName,
-    with the value, what is allowed and what to do.
+    Files and folders are seen from `start`. Raises BadOption or UnknownName, with the value, what
+    is allowed and what to do.
     """
     known, nested = flags(cast(Any, kind)), dict[str, Any]()
-    own = {each.name for each in fields(kind)}  # type: ignore[arg-type]
-    whole = {name: said[name] for name in said if name in own and is_dataclass(said[name])}
-    inside = {known[name].place[0] for name in said.keys() - whole.keys() if name in known}
-    for name, value in whole.items():
-        parts = {one.name: getattr(value, one.name) for one in fields(value)}
-        nested[name] = parts if name in inside else value
-    for name in said.keys() - whole.keys():
+    for name, value in said.items():
         if name not in known:
             raise unknown(known, name, "option", "caploc locate --help-all lists them.")
         *parents, last = known[name].place
         inner = nested
         for parent in parents:
             inner = inner.setdefault(parent, {})
-        value = said[name]
         inner[last] = value if is_dataclass(value) else read_value(known[name], value, start)
     return kind(**nested)
 

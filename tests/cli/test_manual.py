@@ -9,7 +9,6 @@ from typer.testing import CliRunner
 
 from caploc import folder
 from caploc.cli import app, options, unwrap
-from caploc.cli.environment import ENVIRONMENT
 from caploc.folder import RESULT
 
 ROOT = typer.main.get_command(app)
@@ -51,7 +50,7 @@ def test_every_example_calls_its_command_with_options_that_exist(words, monkeypa
     monkeypatch.setattr(options, "is_pairs", lambda name: name == "pairs.jsonl")
     command = ALL[words]
     found = section(command, "Examples")
-    assert len(found) >= (1 if words == ("environment",) else 2)
+    assert len(found) >= 2
     for line in found:
         typed = shlex.split(line, comments=True)
         assert typed[: 1 + len(words)] == ["caploc", *words], line
@@ -85,11 +84,6 @@ def test_a_first_page_shows_what_matters_and_another_one_all():
     assert all(option in whole for option in options - {"--help"})
     assert sum(option in first for option in options) <= 16
     assert CliRunner().invoke(app, ["locate", "--help"]).output == first
-
-
-def test_exit_codes_and_environment_stand_in_one_place():
-    shown = CliRunner().invoke(app, ["environment"]).output
-    assert shown.strip() == ENVIRONMENT.strip()
 
 
 def test_every_command_is_in_the_documentation():

@@ -55,7 +55,6 @@ COMMANDS = {
         "looking.rows",
         "looking.doctor",
         "neurons.neurons",
-        "environment.environment",
     ),
 }
 ON_FIRST_PAGE = (None, "Options", "Output")  # headings of options, if there are many
@@ -156,14 +155,6 @@ class Root(TyperGroup):
             each.hidden = "completion" in str(each.name)  # type: ignore[attr-defined]
         super().format_help(ctx, formatter)
 
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Without a word, ask for a model and a task where somebody can answer."""
-        if not args and not ctx.resilient_parsing and console.is_interactive():
-            from caploc.cli.locating import ask_words
-
-            args = ask_words()
-        return super().parse_args(ctx, args)
-
     def list_commands(self, ctx: Any) -> list[str]:
         """List names; typer's own would ask for every command too."""
         return list(self.commands)
@@ -197,7 +188,7 @@ def root(
 ) -> None:
     """Find the few attention heads that a capability of a language model depends on.
 
-    `caploc` alone asks for a model and a task; `caploc demo` shows the whole job.
+    `caploc demo` shows the whole job.
     """
 
 

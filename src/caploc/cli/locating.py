@@ -1,19 +1,15 @@
 """Find heads, and print what was found."""
 
-import shlex
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
-
-import typer
 
 from caploc import console
 from caploc.cli import options
 from caploc.cli.options import Without
 from caploc.components import HEADS
 from caploc.declaration import Study, check_places, check_read, with_general_task
-from caploc.naming import DEFAULT_MODEL, default_folder
+from caploc.naming import default_folder
 from caploc.options import build
 from caploc.pairs import is_pairs
 
@@ -84,17 +80,3 @@ def show_result(result: "Result") -> None:
     console.say(f"{write_text(make_card(result), width=console.width())}\n")
     for note in () if result.top else result.search.notes:
         console.say(f"{inline(note)}\n")
-
-
-def ask_words() -> list[str]:
-    """Ask for a model and a task; return the words of the command that finds its heads."""
-    console.say("Which heads of which model does which task need? (`caploc --help`: all commands)")
-    try:
-        model = typer.prompt("Model (Hugging Face id, folder, or a name)", default=DEFAULT_MODEL)
-        task = typer.prompt("Task (a name, a YAML, or a file of pairs)", default="words/past")
-    except typer.Abort:  # Ctrl-D or Ctrl-C: nothing has begun
-        raise typer.Exit from None
-    words = ["locate", model, "--task", task]
-    sys.argv[1:] = words  # what a run's files say of how it was asked for
-    console.say(f"\n$ {shlex.join(['caploc', *words])}")
-    return words

@@ -63,13 +63,12 @@ def doctor(as_json: options.Json = False) -> None:
 def rows(
     folder: Annotated[Path, argument("A run's folder, or one of several studies.")],
     to: Annotated[Path, option("File to write: rows.parquet, or rows.csv.")],
-    quiet: options.Quiet = False,
 ) -> None:
     """Write every row of a run into a table: Parquet, or CSV.
 
     Examples:
         caploc rows runs/addition --to rows.parquet
-        caploc rows runs/demo --to rows.csv --quiet
+        caploc rows runs/demo --to rows.csv
 
     Writes:
         the file of --to: model, task, heads knocked out, example, outcome, answers, cost
@@ -79,9 +78,7 @@ def rows(
     """
     from caploc.rowfiles import write_rows
 
-    with console.progress(quiet) as progress:
-        count = write_rows(folder, to, progress)
-    console.say(f"{count:,} rows: {to}")
+    console.say(f"{write_rows(folder, to):,} rows: {to}")
 
 
 @options.takes_groups

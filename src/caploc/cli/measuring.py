@@ -119,10 +119,7 @@ def interactions(
     examples: Annotated[int, option("Examples that every contrast is on.")] = 100,
     budget: Annotated[
         int | None,
-        option(
-            "Rows of the screen for backups, and again of that for rescuers (if absent, 4 a "
-            "head, and 4 a head for each head that breaks the task alone)."
-        ),
+        option("Rows of the screen for backups; 4 a head if absent."),
     ] = None,
     *,
     may: options.PermissionGroup,
@@ -130,10 +127,7 @@ def interactions(
 ) -> None:
     """Ask whether a run's heads stand in for each other.
 
-    And what backs them up, and what rescues them.
-
-    A head breaks the task alone, and removing it does nothing once a certain other head is gone
-    too: that other head's absence rescues the answer.
+    And which heads outside the run back them up: needed once the run's heads are gone.
 
     Examples:
         caploc interactions runs/addition

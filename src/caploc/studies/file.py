@@ -25,7 +25,6 @@ KEYS = [
     for name, flag in flags(Study).items()
     if flag.option.help and not flag.option.trust and name not in LAID
 ]
-NAMED = 3  # studies named in a sentence that many of them share
 
 Name = Annotated[str, Field(min_length=1)]
 Seed = Annotated[int, Field(ge=0)]
@@ -144,8 +143,7 @@ def read_studies(path: Path, allowed: Allowed | None = None) -> Opened:
     """Read a file of studies.
 
     Paths in the file, that of the results too, are seen from the file's own folder. If it names no
-    folder for results, that is the file's name in `runs`. Raises UserError, with the first mistake
-    of every study.
+    folder for results, that is the file's name in `runs`. Raises UserError with the first mistake.
     """
     try:
         file = StudyFile.model_validate(read_toml(path))
@@ -155,48 +153,33 @@ def read_studies(path: Path, allowed: Allowed | None = None) -> Opened:
     if not places:
         raise BadOption(f"No task of {path} has a method for its models; name one.")
     names = folder_names([place for place, _ in places])
-    allowed, checked = allowed or Allowed(), Checked()
+    allowed, studies = allowed or Allowed(), dict[str, Study]()
+    grids: dict[ModelOptions, Heads] = {}
     for name, (_, said) in zip(names, places, strict=True):
-        checked.add(name, said, path.parent, allowed)
-    if checked.mistakes:
-        lines = (f"  {name_some(about)}: {said}" for said, about in checked.mistakes.items())
-        raise BadOption("\n".join([f"Mistakes in {path}:", *lines]))
-    out = path.parent / at_home(file.out) if file.out else Path("runs") / path.stem
-    return Opened(checked.studies, out)
-
-
-class Checked:
-    """Studies that may run, by name, and the first mistake of each other one."""
-
-    def __init__(self) -> None:
-        self.studies: dict[str, Study] = {}
-        self.grids: dict[ModelOptions, Heads] = {}
-        self.mistakes: dict[str, list[str]] = {}  # and in which studies
-
-    def add(self, name: str, said: Mapping[str, Any], start: Path, allowed: Allowed) -> None:
-        """Build a study of what is said of it, and check it; paths are seen from `start`."""
-        may = {
-            "allow_code": allowed.code,
-            "trust_remote_code": allowed.remote_code,
-            "workers": allowed.workers,
-        }
         try:
-            if name.casefold() in map(str.casefold, self.studies):
+            if name.casefold() in map(str.casefold, studies):
                 raise BadOption("Two studies have this name; give one of them another label.")
-            study = build(Study, with_general_task(said) | may, start)
-            self.studies[name] = study
-            for task in study.named_tasks:
-                allowed.check_task("The file", task)
-            if study.model not in self.grids:
-                self.grids[study.model] = study.model.check()
-            study.check(self.grids[study.model])
+            study = read_study(said, path.parent, allowed)
+            studies[name] = study
+            if study.model not in grids:
+                grids[study.model] = study.model.check()
+            study.check(grids[study.model])
         except OutOfMemory:  # this study fails when it runs; others may be on smaller models
             pass
         except CaplocError as error:
-            self.mistakes.setdefault(str(error), []).append(name)
+            raise BadOption(f"{path}, {name}: {error}") from None
+    out = path.parent / at_home(file.out) if file.out else Path("runs") / path.stem
+    return Opened(studies, out)
 
 
-def name_some(studies: list[str]) -> str:
-    """Name the first of these studies, and count the others."""
-    more = len(studies) - NAMED
-    return ", ".join(studies[:NAMED]) + (f" and {more} more" if more > 0 else "")
+def read_study(said: Mapping[str, Any], start: Path, allowed: Allowed) -> Study:
+    """Build a study of what is said of it; paths are seen from `start`. Raises UserError."""
+    may = {
+        "allow_code": allowed.code,
+        "trust_remote_code": allowed.remote_code,
+        "workers": allowed.workers,
+    }
+    study = build(Study, with_general_task(said) | may, start)
+    for task in study.named_tasks:
+        allowed.check_task("The file", task)
+    return study

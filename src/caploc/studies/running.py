@@ -4,8 +4,8 @@ import gc
 import json
 import shlex
 import traceback
-from collections.abc import Generator, Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing, contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -155,34 +155,31 @@ def located(
                 except (UserError, OutOfMemory) as error:
                     yield from ((name, error) for name in own)
                     continue
-                run = run_all(own, folder, turns, command, engine)
-                for name, found in stack.enter_context(closing(run)):
-                    if isinstance(found, (Stopped, StoreFailed)):
-                        raise found
-                    if not isinstance(found, (StudyFindings, Exception)):
-                        raise found  # Ctrl-C
-                    yield name, found
-                del engine, run
+                for name, study in own.items():
+                    yield name, run_apart(study, folder / name, turns[name], command, engine)
+                del engine
             gc.collect()  # a model is full of cycles, and the next one needs its memory
 
 
-def run_all(
-    studies: Mapping[str, Study],
+def run_apart(
+    study: Study,
     folder: Path,
-    turns: Mapping[str, InTurn],
+    progress: Progress,
     command: str,
     engine: RowEngine[HeadModel],
-) -> Generator[tuple[str, StudyFindings | BaseException], None, None]:
-    """Run studies of one model one after another; yield what became of each as it ends."""
-    for name, study in studies.items():
-        try:
-            progress = turns[name]
-            found = run_study(study, folder / name, progress, command=command, engine=engine)
-            progress.tell(headline(make_card(found.result)))
-        except Exception as error:  # the other studies may be right
-            yield name, error
-        else:
-            yield name, found
+) -> StudyFindings | Exception:
+    """Run one of several studies; return what was found, or why it failed: others may be right.
+
+    Raises what ends them all: Stopped and StoreFailed.
+    """
+    try:
+        found = run_study(study, folder, progress, command=command, engine=engine)
+        progress.tell(headline(make_card(found.result)))
+    except (Stopped, StoreFailed):
+        raise
+    except Exception as error:
+        return error
+    return found
 
 
 @contextmanager
