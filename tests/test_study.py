@@ -2,7 +2,6 @@
 
 import json
 import os
-import shutil
 import signal
 import sqlite3
 import subprocess
@@ -432,16 +431,6 @@ def test_lost_answers_are_counted_by_what_stands_in_their_place(done):
     assert all(pair.status == "lost" for pair in lost.samples)
 
 
-def test_a_curve_starts_intact_and_ends_at_the_chosen_heads(done, tmp_path):
-    folder = shutil.copytree(done.folder, tmp_path / "run")
-    drawn = curve(folder, most=5, limit=20)
-    points = drawn.curves["demo/addition"]
-    known = done.result.validation.task
-    assert points[0] == known.intact
-    assert points[len(done.result.top)] == known.knocked_out
-    assert (folder / "figures" / "curve.svg").stat().st_size > 1000
-
-
 def test_a_run_draws_the_curve_over_its_heads_and_the_command_makes_the_same(done):
     written = (done.folder / "curve.json").read_text()
     rows = counted_rows(done.folder)
@@ -449,6 +438,7 @@ def test_a_run_draws_the_curve_over_its_heads_and_the_command_makes_the_same(don
     assert (done.folder / "curve.json").read_text() == written
     assert counted_rows(done.folder) == rows == done.result.cost.rows
     assert drawn.heads == done.result.top
+    assert (done.folder / "figures" / "curve.svg").stat().st_size > 1000
     points, held_out = drawn.curves["demo/addition"], done.result.validation.held_out
     assert (points[0].score, points[-1].score) == (held_out.intact, held_out.knocked_out)
     other = done.result.validation.other_tasks[0]

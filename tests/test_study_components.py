@@ -141,7 +141,7 @@ def test_rows_of_components_are_those_of_their_heads(planted, tmp_path, kind):
 def test_what_follows_a_run_takes_its_components(planted, found, tmp_path, kind):
     folder, truth = planted
     run, top = found[kind].folder, found[kind].result.top
-    drawn = curve(run, most=2, limit=20)
+    drawn = curve(run, most=2)
     assert drawn.heads == list(top)
     pair = interactions(run, examples=20)
     assert pair["heads"] == top and pair["interactions"][0]["kind"] in ("pair", "backup")

@@ -16,7 +16,7 @@ from caploc.progress import Progress, Silent
 from caploc.report.page import rewrite_page
 from caploc.result import SCHEMA, GridShape, RunCost, TaskComparison
 from caploc.tasks.catalog import check_task_name
-from caploc.validation import Comparison, check_limit, draw_curve, score_both
+from caploc.validation import Comparison, draw_curve, score_both
 from caploc.validation.lost import find_lost
 
 
@@ -97,29 +97,23 @@ def scores_of(compared: Comparison, cut: bool) -> TaskComparison:
 def curve(
     folder: Path,
     most: int = 10,
-    limit: int | None = None,
     progress: Progress | None = None,
     allowed: Allowed | None = None,
 ) -> Curve:
     """Score a finished run's tasks with its 0, 1, ... `most` most needed heads knocked out.
 
-    Without `limit` on the examples that the run drew its own curve on. Writes `curve.json` into
-    the run's folder, and its figures and report again; uses the rows that lie there. `allowed` says
-    what may be run for it, and who answers.
-    Raises UserError if the folder holds no finished run, or the options mean nothing; RunFailed if
-    the machine gives up; rows already measured are kept.
+    They are asked on the examples that the run drew its own curve on. Writes `curve.json` into the
+    run's folder, and its figures and report again; uses the rows that lie there. `allowed` says
+    what may be run for it, and who answers. Raises UserError if the folder holds no finished run,
+    or the options mean nothing; RunFailed if the machine gives up; rows already measured are kept.
     """
     progress = progress or Silent()
     if most < 1:
         raise BadOption(f"--most must be 1 or more; got {most}.")
-    check_limit(limit)
     run = FinishedRun.read(check_named(folder), allowed)
     heads = run.result.ranking()[:most]
     tasks = run.tasks()
-    if limit is None:
-        examples = run.study.curve_examples(tasks)
-    else:
-        examples = {name: task.first(limit) for name, task in tasks.items()}
+    examples = run.study.curve_examples(tasks)
     with run.meters() as meters:
         judged = [(meters.meter(tasks[name]), each) for name, each in examples.items()]
         drawn = draw_curve(meters.grid, heads, judged, progress)

@@ -25,7 +25,7 @@ from caploc.pairs import read_pairs
 from caploc.search.summary import FEWEST_RIGHT
 
 Pairs = Sequence[tuple[str, str]]
-EXAMPLES = "examples"  # the name of a task that has none
+EXAMPLES = "your task"  # the name of one that has none
 
 
 @contextmanager
@@ -127,7 +127,7 @@ def write_task(pairs: Pairs, folder: Path, name: str = EXAMPLES) -> Path:
     # a table that says what is text: of JSON a reader would make times of dates
     pd.DataFrame(examples, dtype="string").to_parquet(place / PAIRS, index=False)
     task = {
-        "task": "your task" if name == EXAMPLES else name,
+        "task": name,
         "dataset_path": "parquet",
         "dataset_kwargs": {"data_files": {"test": str((place / PAIRS).absolute())}},
         "test_split": "test",

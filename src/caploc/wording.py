@@ -3,13 +3,10 @@
 import math
 import re
 from collections.abc import Iterable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
-from functools import cache
-from pathlib import Path
 from typing import Any, Protocol
 
-from caploc.naming import YAML, is_file
+from caploc.naming import YAML
 from caploc.result import Result, TaskComparison
 
 NAMES_SHOWN = 8  # a sentence with more head names than this is no longer read
@@ -20,12 +17,6 @@ UNSEEN = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u00ad\u061c\u180e\u200b\u200e\u200f\u2028-\u202e"
     "\u2060-\u206f\ufeff\ufff9-\ufffb\ud800-\udfff\U000e0000-\U000e007f]"
 )
-
-# what a YAML, or JSON in its place, says that its task or group is called
-TITLE = re.compile(
-    r"""^[ {]{0,2}["']?(?:task|group)["']?: *["']?([^"'#|>\[\n]+?)["']?,? *$""", re.M
-)
-MOST = 100_000  # characters of a YAML that are read for it
 
 
 def visible(text: Any) -> str:
@@ -49,23 +40,13 @@ def inline(text: Any) -> str:
 def called(name: Any) -> str:
     """Return the name of a task or model as a sentence calls it: of a path, its last part.
 
-    Of a task's YAML that is there, it is what the YAML says.
+    Of a task's YAML without the ending.
     """
     text = inline(name)
     if not text.startswith("/"):
         return text
-    return (title_in(text) if text.endswith(YAML) else "") or text.rstrip("/").rsplit("/", 1)[-1]
-
-
-@cache
-def title_in(path: str) -> str:
-    """Return the name that a YAML gives its task or group; empty where it is not there."""
-    if not is_file(Path(path)):
-        return ""
-    with suppress(OSError), Path(path).open(encoding="utf-8", errors="replace") as file:
-        if found := TITLE.search(file.read(MOST)):
-            return inline(found[1])
-    return ""
+    last = text.rstrip("/").rsplit("/", 1)[-1]
+    return last.rpartition(".")[0] if last.endswith(YAML) else last
 
 
 def called_apart(names: Iterable[str]) -> dict[str, str]:

@@ -44,7 +44,7 @@ def runs(tmp_path_factory):
             limit=60,
         )
         caploc.run_study(study, folder / task, command=f"caploc locate demo --task demo/{task}")
-    curve(folder / "addition", 3, 40)
+    curve(folder / "addition", 3)
     compare([folder], folder, command="caploc view runs --write")
     return folder
 
@@ -94,7 +94,7 @@ def test_pointing_at_a_head_says_effect_interval_selection_and_group(report, res
     cell(page, first).hover()
     note = page.locator("#tip")
     expect(note).to_be_visible()
-    for words in (f"{first}: −", "95 % interval −", "named", "key-value group"):
+    for words in (f"{first}: −", "95 % interval (−", "named", "key-value group"):
         expect(note).to_contain_text(words)
     page.locator("h1").hover()
     expect(note).to_be_hidden()

@@ -15,8 +15,8 @@ def test_a_needed_head_has_the_strongest_orange_and_tells_all(result):
     found = cell(result, "L0H1")
     assert (found.shade, found.text, found.standing.marks) == (f"n{STEPS}", "−41", " t")
     assert found.note.replace("\u00a0", " ").split("\n") == [
-        "L0H1: −41.0 points",
-        "95 % interval −46.0 to −36.0",
+        "L0H1: −41",
+        "95 % interval (−46 to −36)",
         "named",
         "key-value group 0 (H0–H1)",
     ]
@@ -27,8 +27,8 @@ def test_below_zero_marks_the_needed_head_also_where_a_lower_score_is_better(res
     result["heads"][0]["effect"] = -3.0
     assert cell(result, "L0H1").shade == f"n{STEPS}"
     assert (head_map(shaped(result)).needed_end, head_map(shaped(result)).helped_end) == (
-        "−3.00\u00a0nats",
-        "+3.00\u00a0nats",
+        "−3.00 nats",
+        "+3.00 nats",
     )
 
 

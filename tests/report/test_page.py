@@ -24,7 +24,7 @@ def test_the_numbers_of_the_result_are_on_the_page(tmp_path, sure, read_page):
     assert page.source.startswith("<!doctype html>")
     text = page.text.replace("\u00a0", " ")
     for wanted in (sure["search"]["notes"][0], "100 % 22 % −78 (−86 to −70) lost", "What to know",
-                   "98 % 97 % −1 (−4 to +2) open", "95 % −5 control", "−41.0 (−46.0 to −36.0)",
+                   "98 % 97 % −1 (−4 to +2) open", "95 % −5 control", "−41 (−46 to −36)",
                    "10712", "ab12", "demo/sentences", sure["command"], "2.9", "47+38=",
                    "lost now: 1 of 2 answers: other answer 1."):  # fmt: skip
         assert wanted in text, wanted
@@ -78,7 +78,7 @@ def test_heads_together_are_told_with_what_is_beyond_doubt(tmp_path, result, rea
     unknown = idle | {"effect": None, "low": None, "high": None, "q": None}
     told = {"schema": 1, "summary": [sentence], "interactions": [rescue, idle, unknown]}
     (tmp_path / "interactions.json").write_text(json.dumps(told))
-    for wanted in (sentence, "+39.0 (+30.0 to +48.0)", "rescue: its absence mends"):
+    for wanted in (sentence, "+39 (+30 to +48)", "rescue: its absence mends"):
         assert wanted in write().replace("\u00a0", " "), wanted
     assert "no interaction" not in write()
     (tmp_path / "interactions.json").write_text(json.dumps(told | {"interactions": [{}]}))
@@ -92,7 +92,7 @@ def test_every_set_that_was_tried_stands_with_its_costs(tmp_path, result, read_p
     one = {"heads": ["L0H1"], "damage": effect, "spared": [other], "within": True}
     result["validation"]["frontier"] = {"price": 0.03, "sets": [one]}
     page = read_page(write_report(tmp_path, shaped(result)))
-    assert "−25.0 (−37.5 to −12.5) demo/sentences −10.0" in page.text
+    assert "−25 (−38 to −12) demo/sentences −10" in page.text
     assert "spares the others" in page.text
 
 

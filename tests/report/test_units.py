@@ -64,16 +64,6 @@ def test_another_task_may_have_another_kind_of_score():
     assert sign_of(0.5, 0.4, metric="mcc") == ""
 
 
-def test_a_task_of_a_yaml_is_called_what_the_yaml_says(tmp_path):
-    path = tmp_path / "file.yaml"
-    assert called(str(path)) == "file.yaml"  # as it was, where it is gone
-    titles = {
-        "task: my_sums\ndoc_to_text: x\n": "my_sums",
-        '{\n "task": "your task",\n "dataset_path": "json"\n}': "your task",
-        "# of both\ngroup: both\ntask:\n  - one\n  - two\n": "both",
-        "dataset_path: json\nmetadata:\n    task: no\n": "yaml.3",
-    }
-    for number, (text, title) in enumerate(titles.items()):
-        path = tmp_path / f"yaml.{number}.yaml"
-        path.write_text(text)
-        assert called(str(path)).removesuffix(".yaml") == title
+def test_a_task_of_a_yaml_is_called_by_its_file():
+    assert called("/home/me/sums.yaml") == "sums" and called("words/past") == "words/past"
+    assert called("/home/me/model/") == "model"

@@ -73,20 +73,18 @@ def evaluate(
 def curve(
     folder: options.RunWithHeads,
     most: Annotated[int, option("Heads to knock out at most.", callback=options.check_count)] = 10,
-    limit: options.Limit = None,
     *,
     may: options.PermissionGroup,
     output: options.OutputGroup,
 ) -> None:
     """Score tasks with 0, 1, 2, ... of a run's heads knocked out.
 
-    `caploc locate` has drawn this for the heads that it names; here it is for more of them. Without
-    --limit the examples are the same: at most 100 of each task, those of the checks. A curve on
-    fewer is printed, and the report keeps its own.
+    `caploc locate` has drawn this for the heads that it names; here it is for more of them. The
+    examples are the same: at most 100 of each task, those of the checks.
 
     Examples:
         caploc curve runs/addition --most 10
-        caploc curve runs/addition --limit 50 --json
+        caploc curve runs/addition --most 5 --json
 
     Writes:
         curve.json: scores of every task for each number of heads
@@ -95,20 +93,16 @@ def curve(
     See also:
         view, interactions
     """
-    from caploc.contents import Curve, read_file
     from caploc.evaluation import curve as run
     from caploc.finished import FinishedRun
-    from caploc.folder import CURVE
     from caploc.report.figures import metrics_of, tabulate_curve
 
     allowed = may.allowed()
     with output.progress() as progress:
-        drawn = run(folder, most, limit, progress, allowed)
+        drawn = run(folder, most, progress, allowed)
     figure = f"Figure: {folder / 'figures' / 'curve.svg'}"
     result = FinishedRun.read(folder, allowed).result
     names, rows = tabulate_curve(drawn, metrics_of(result))
-    if read_file(folder / CURVE, Curve).curves != drawn.curves:
-        figure = "The report keeps its curve, which is on more examples."
     output.show(drawn.as_dict(), (["knocked out", "the last", *names], rows), figure)
 
 

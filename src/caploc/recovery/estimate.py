@@ -134,8 +134,6 @@ def survived(seen: Measurements, intact: dict[int, float]) -> Bool[np.ndarray, "
     return seen.outcome > before - 1.5 * max(float(np.std(list(intact.values()))), 1e-9)
 
 
-
-
 def is_binary(intact: dict[int, float]) -> bool:
     """Tell whether outcomes are right or wrong rather than a measure."""
     return all(outcome in (0.0, 1.0) for outcome in intact.values())

@@ -179,7 +179,9 @@ def largest_effect(result: Result) -> float:
 
 def _notes(standing: Standing, unit: Unit, place: str) -> list[str]:
     """Say of a cell's head what is known of it, a line each."""
-    lines = [f"{standing.entry.head}: {unit.change(standing.entry.effect)}"]
+    effect = standing.entry.effect
+    said = "not measured" if effect is None else unit.change(effect)
+    lines = [f"{standing.entry.head}: {said}"]
     if interval := unit.interval(standing.entry):
         lines.append(f"95 % interval {interval}")
     if standing.chance:

@@ -21,7 +21,6 @@ from caploc import designs
 from caploc.components import Grid, Mask, Masks
 from caploc.contents import Curve
 from caploc.cost import Cost
-from caploc.errors import BadOption
 from caploc.measurement import Meter, outcomes_by_example
 from caploc.progress import Progress
 from caploc.recovery import falls_short, paired
@@ -173,12 +172,6 @@ def judge_change(low: float, high: float, margin: float) -> str:
     if low > 0 or high < 0:
         return "changed" if max(-low, high) > margin else "unchanged"
     return "unchanged" if low >= -margin and high <= margin else "open"
-
-
-def check_limit(limit: int | None) -> None:
-    """Refuse a limit that leaves nothing; raises BadOption if it is below 1."""
-    if limit is not None and limit < 1:
-        raise BadOption(f"--limit must be 1 or more; got {limit}.")
 
 
 DRAWN = 8  # times as many draws of controls as are wanted, of which the different ones are taken
