@@ -1,12 +1,10 @@
 """What the files of a run folder must hold, checked when they are read."""
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, RootModel, TypeAdapter, ValidationError
 
-from caploc import folder
 from caploc.errors import UserError, describe_faults
 from caploc.folder import read_json
 from caploc.result import (
@@ -19,7 +17,6 @@ from caploc.result import (
     Name,
     Number,
     Record,
-    Result,
     RunCost,
     Score,
     TaskComparison,
@@ -88,41 +85,15 @@ class Interactions(Document):
     limits: Name | None = None
 
 
-class Universal(Document):
-    """universal.json."""
-
-    model: Name
-    universal: list[ComponentName] = []
-
-
 Kind = TypeVar("Kind")
 File = TypeVar("File", bound=BaseModel)
 
-FORMS: Mapping[str, type[BaseModel]] = {
-    folder.RESULT: Result,
-    folder.ANSWERS: Answers,
-    folder.EVALUATION: TaskScores,
-    folder.CURVE: Curve,
-    folder.INTERACTIONS: Interactions,
-    folder.UNIVERSAL: Universal,
-    folder.RUN: RunFile,
-    folder.STUDIES: Studies,
-}
 
-
-def read_contents(path: Path) -> Any:
-    """Read a file of a run folder, and check what is known of it by its name.
+def read_file(path: Path, kind: type[File]) -> File:
+    """Read a file of a run folder as `kind`.
 
     Raises UserError if it is not there, not readable, of another version or not what is written.
     """
-    content = read_json(path)
-    if path.name in FORMS:
-        check_contents(path, FORMS[path.name], content)
-    return content
-
-
-def read_file(path: Path, kind: type[File]) -> File:
-    """Read a file of a run folder as `kind`; raises as `read_contents`."""
     return check_contents(path, kind, read_json(path))
 
 

@@ -64,14 +64,12 @@ class Tally:
     rows: int | None = None  # to come, at most
     done: int = 0
     measured: int = 0
-    tokens: float = 0.0
     began: float = field(default_factory=lambda: time.monotonic())
 
     def add(self, rows: int, tokens: float) -> None:
         """Count rows; those without tokens were stored before."""
         self.done += rows
-        if tokens:
-            self.measured, self.tokens = self.measured + rows, self.tokens + tokens
+        self.measured += rows if tokens else 0
 
     @property
     def seconds(self) -> float | None:

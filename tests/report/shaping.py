@@ -2,16 +2,17 @@
 
 from pathlib import Path
 
-from caploc.contents import FORMS, check_contents
+from caploc.contents import Curve, check_contents
+from caploc.result import Result
 
 
-def shaped(content, name="result.json"):
+def shaped(content, kind=Result):
     """Read a file's content, without the parts that are None."""
     if isinstance(content, dict):
         content = {part: value for part, value in content.items() if value is not None}
-    return check_contents(Path(name), FORMS[name], content)
+    return check_contents(Path("result.json"), kind, content)
 
 
 def shaped_curve(curve):
     """Read the content of curve.json."""
-    return shaped(curve, "curve.json")
+    return shaped(curve, Curve)

@@ -51,7 +51,7 @@ def doctor(as_json: options.Json = False) -> None:
         caploc doctor --json
 
     See also:
-        models, rows
+        models
     """
     from caploc.doctor import machine_facts
 
@@ -74,7 +74,7 @@ def rows(
         the file of --to: model, task, heads knocked out, example, outcome, answers, cost
 
     See also:
-        doctor, locate
+        locate, view
     """
     from caploc.rowfiles import write_rows
 

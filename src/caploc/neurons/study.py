@@ -17,7 +17,7 @@ import numpy as np
 from jaxtyping import Float64
 
 from caploc import designs
-from caploc.contents import read_contents, read_file, restore
+from caploc.contents import RunFile, read_file, restore
 from caploc.declaration import Allowed, ModelOptions
 from caploc.engine.encoding import RequestEncoder, Span
 from caploc.errors import BadData, BadOption, UserError, pick
@@ -283,8 +283,8 @@ def read_study(folder: Path, allowed: Allowed | None = None) -> tuple[NeuronStud
     `allowed` says what may be run for it. Raises UserError if it holds none, or one of another
     version, or asks for what is not allowed.
     """
-    written = read_contents(folder / RUN) if (folder / RUN).exists() else {}
-    fields = dict(written.get("study", {}))
+    written = read_file(folder / RUN, RunFile) if (folder / RUN).exists() else RunFile(study={})
+    fields = dict(written.study)
     if fields.pop("kind", None) != "neurons":
         raise UserError(
             f"{folder} holds no run of `caploc neurons locate`; name the folder of one."
@@ -298,4 +298,4 @@ def read_study(folder: Path, allowed: Allowed | None = None) -> tuple[NeuronStud
         ) from error
     where = f"The run in {folder}"
     (allowed or Allowed()).check(where, study.model, study.options, study.tasks)
-    return study, str(written.get("command", ""))
+    return study, written.command

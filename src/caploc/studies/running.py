@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from caploc.comparison import compare
-from caploc.contents import RunFile, read_contents, read_file
+from caploc.contents import RunFile, Studies, read_file
 from caploc.declaration import Study
 from caploc.engine.api import HeadModel, RowEngine
 from caploc.errors import CaplocError, OutOfMemory, Stopped, StoreFailed, UserError
@@ -187,7 +187,7 @@ def lock_studies(folder: Path, names: Sequence[str]) -> Iterator[None]:
     """Keep other processes out of a folder of studies that share rows, and mark it as one."""
     with hold_folder(folder):
         marked = folder / STUDIES
-        known = read_contents(marked)["studies"] if marked.exists() else []
+        known = read_file(marked, Studies).studies if marked.exists() else []
         every = list(dict.fromkeys([*known, *names]))
         if every != known:
             write_json(marked, {"schema": SCHEMA, "studies": every})
