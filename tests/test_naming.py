@@ -1,11 +1,13 @@
 """What is filled in where nothing was said."""
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-from caploc.errors import BadOption
-from caploc.naming import default_folder, default_others, placed
+from caploc.errors import BadOption, UnknownName
+from caploc.naming import check_tasks, default_folder, default_others, placed
 from caploc.tasks.catalog import load_task, own_names
 from worlds import TASKS
 
@@ -16,6 +18,29 @@ def test_a_folder_is_named_after_the_run_and_stays_below_runs():
         found = default_folder(hostile)
         assert found.parent == Path("runs") and len(found.name) <= 80
         assert found.name not in ("", ".", "..")
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("words/pst", "There is no task 'words/pst'. Did you mean 'words/past'?"),
+        ("gone.csv", "There is no file 'gone.csv' here"),
+        ("gone.yaml", "There is no task file 'gone.yaml' here"),
+    ],
+)
+def test_a_task_that_is_not_there_is_told_in_no_time(name, said, monkeypatch):
+    monkeypatch.delenv("CAPLOC_TASKS", raising=False)
+    with pytest.raises(UnknownName) as refused:
+        check_tasks(["words/past", name])
+    assert said in str(refused.value)
+    code = (
+        "import sys; from caploc.cli import main\n"
+        "try: main()\n"
+        "except SystemExit: print({'torch', 'lm_eval'} & {*sys.modules})"
+    )
+    command = [sys.executable, "-c", code, "locate", "smollm2", "--task", name]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.stdout.split() == ["set()"] and said in " ".join(done.stderr.split())
 
 
 def test_tasks_are_compared_with_copying_unless_others_are_named():

@@ -5,12 +5,12 @@ The models are those that the package index carries; a fourth one is one table o
 
 import os
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
 
-from caploc.errors import BadOption, UnknownName, nearest
+from caploc.errors import BadOption, UnknownName, nearest, unknown
 
 DEFAULT_MODEL = "smollm2"  # where none is named
 RECIPE = 1  # raised whenever the same GGUF file is converted into something else
@@ -132,6 +132,27 @@ PAIRS = (".jsonl", ".csv")  # a file of pairs
 DATA = (".json", ".parquet")
 YAML = (".yaml", ".yml")
 OURS = "words/"  # how names begin that lm-eval has none of
+WORDS = Path(__file__).parent / "tasks" / "words"
+FILES = (
+    "pairs lie in a .jsonl or .csv file, and an lm-eval YAML says how other examples are asked "
+    "(docs/tasks.md)"
+)
+
+
+def check_tasks(names: Iterable[str]) -> None:
+    """Refuse files that are not there, and tasks on words that caploc has not, in no time.
+
+    Other names are those of lm-eval or of the user's folders, and are looked up where tasks are
+    read. Raises UnknownName.
+    """
+    for name in names:
+        if name.startswith(OURS):
+            own = [f"{OURS}{file.stem}" for file in WORDS.glob("[!_]*.yaml")]
+            if name not in own and not task_folders():
+                raise unknown(own, name, "task")
+        elif name.endswith((*YAML, *DATA, *PAIRS)) and not is_file(at_home(name)):
+            kind = "task file" if name.endswith(YAML) else "file"
+            raise UnknownName(f"There is no {kind} {name!r} here: {FILES}.")
 
 
 def task_folders() -> list[Path]:

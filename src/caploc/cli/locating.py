@@ -49,7 +49,7 @@ def locate(
     first = build(Study, said)
     check_read(study, first.method, first.settings.goal)
     others = (*first.other_tasks, *first.spare, *first.twins)
-    options.check_pairs([task, *others])
+    options.check_named_tasks([task, *others])
     asked = workers.parse()
     check_places(replace(first.model, workers=asked), first.options)
     kind, name = {first.components} - {HEADS}, Path(task).stem if is_pairs(task) else task

@@ -45,7 +45,7 @@ def evaluate(
     mode = build(Mode, knockout)
     asked = build(TaskOptions, asking | {"allow_code": code.allow_code})
     loaded = options.model_of(loading, model, workers=workers.parse())
-    options.check_pairs(options.split_names(task))
+    options.check_named_tasks(options.split_names(task))
     check_places(loaded, asked)
     from caploc import tables
     from caploc.components import parse_components

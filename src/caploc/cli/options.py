@@ -2,7 +2,7 @@
 
 import shlex
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import MISSING, dataclass, is_dataclass
 from functools import wraps
@@ -22,7 +22,7 @@ from caploc import console
 from caploc.declaration import Allowed, ModelOptions, Study
 from caploc.errors import BadOption
 from caploc.folder import RESULT, UNIVERSAL, check_named, check_out, finished_in, read_json
-from caploc.naming import at_home, check_model_name, is_file, placed
+from caploc.naming import at_home, check_model_name, check_tasks, is_file, placed
 from caploc.options import Flag, Option, Workers, build, flag_of, flags, record
 from caploc.pairs import is_pairs, read_pairs
 from caploc.progress import Progress
@@ -70,9 +70,10 @@ HeadNames = Annotated[str | None, option("Heads by name, such as L0H5,L1H3, inst
 ONE_OR_MORE = "repeat, or with commas"
 
 
-def check_pairs(texts: Iterable[str]) -> None:
-    """Refuse files of pairs that cannot be read, before anything is loaded."""
-    for name in filter(is_pairs, texts):
+def check_named_tasks(names: Sequence[str]) -> None:
+    """Refuse tasks that are not there and pairs that cannot be read, before anything is loaded."""
+    check_tasks(names)
+    for name in filter(is_pairs, names):
         read_pairs(name)  # says what is amiss
 
 

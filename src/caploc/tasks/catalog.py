@@ -24,7 +24,7 @@ from caploc.naming import (
     ZERO_SHOT,
     are_twins,
     at_home,
-    is_file,
+    check_tasks,
     task_folders,
 )
 from caploc.options import TaskOptions
@@ -92,10 +92,9 @@ def find_task(name: str) -> tuple[TaskManager, str]:
     if name.endswith(YAML):
         return open_task_file(at_home(name))
     if name.endswith((*DATA, *PAIRS)):
-        there = is_file(at_home(name))
+        check_tasks([name])
         raise UnknownName(
-            f"{f'{name} is no task' if there else f'There is no file {name!r} here'}: pairs lie in "
-            "a .jsonl or .csv file, and a YAML says how other examples are asked (docs/tasks.md)."
+            f"{name} holds examples and is no task: a YAML says how they are asked (docs/tasks.md)."
         )
     if name not in harness_manager().task_index:
         where = "`caploc tasks` lists them all; a path to a YAML works too."
