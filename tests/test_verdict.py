@@ -97,6 +97,13 @@ def test_each_verdict_has_its_rule(content, verdict):
     assert card(content).verdict is verdict
 
 
+def test_where_nothing_is_named_the_heads_that_other_tasks_need_too_are():
+    content = found(others="kept") | {"top": [], "search": {"universal": ["L0H1", "L1H2"]}}
+    assert card(content).heading == (
+        "Only heads that break another task too are needed for words/antonym: L0H1 and L1H2"
+    )
+
+
 def test_a_random_head_that_does_as_much_makes_it_no_finding():
     content = found(others="kept")
     content["validation"]["controls"]["scores"] = [0.1, *[0.6] * 19]

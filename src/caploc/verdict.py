@@ -1,6 +1,6 @@
 """The verdict on a finding, and the card that a reader sees first, from the record alone."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from caploc.naming import TWIN, ZERO_SHOT
@@ -57,6 +57,7 @@ SENTENCES = {
     Verdict.NOT_CHECKED: "{heads} may be needed for {task}: fresh examples, random {kind} or other "
     "tasks are missing",
 }
+UNIVERSAL_ALONE = "Only {kind} that break another task too are needed for {task}: {universal}"
 EXAMPLES_ALONE = "{heads} {are} needed for {task} where the prompt gives examples, not without them"
 
 
@@ -83,6 +84,7 @@ def make_card(result: Result) -> Card:
         "task": called(result.task.name),
         "are": "is" if len(top) == 1 else "are",
         "them": "it" if len(top) == 1 else "them",
+        "universal": name_list(result.search.universal, NAMED),
         "lost": sum(row.said is Said.LOST for row in others),
         "others": len(others),
     }
@@ -92,7 +94,7 @@ def make_card(result: Result) -> Card:
         verdict=verdict,
         few_examples=checked and (fresh < FEW or is_undecided(verdict, rows)),
         unstable=bool(top) and stability is not None and stability < STABLE,
-        heading=sentence_of(verdict, rows).format_map(words),
+        heading=sentence_of(verdict, rows, result.search.universal).format_map(words),
         heads=top,
         of=grid.size,
         kind=f"{grid.COMPONENT.KIND}s",
@@ -104,8 +106,13 @@ def make_card(result: Result) -> Card:
     )
 
 
-def sentence_of(verdict: Verdict, rows: list[CardRow]) -> str:
-    """Return the sentence of a verdict; it names the wording that does without the heads."""
+def sentence_of(verdict: Verdict, rows: list[CardRow], universal: Sequence[str]) -> str:
+    """Return the sentence of a verdict; it names the wording that does without the heads.
+
+    Where nothing is named, it names the heads that were left out as other tasks need them too.
+    """
+    if verdict is Verdict.NOT_FOUND and universal:
+        return UNIVERSAL_ALONE
     twins = [row for row in rows if row.kind is RowKind.OTHER_WORDS and row.said is Said.KEPT]
     if verdict is Verdict.PROMPT_BOUND and all(row.label == ZERO_SHOT_LABEL for row in twins):
         return EXAMPLES_ALONE
