@@ -39,8 +39,9 @@ ENOUGH = 0.5  # of what a set takes, that one of its heads must take to be named
 class Naming:
     """The columns of the heads to name, the most needed first, and why these.
 
-    `check` holds the examples that had no part in the choice. `unconfirmed` are heads of the search
-    that the check does not confirm, `costly` ones that break other tasks (see `Validation`).
+    `check` holds the examples that no search saw; which heads are named is decided on them.
+    `unconfirmed` are heads of the search that the check does not confirm, `costly` ones that break
+    other tasks (see `Validation`).
     """
 
     chosen: list[int]

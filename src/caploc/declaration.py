@@ -235,7 +235,7 @@ class Study:
     `spare`, and its `twins`, the task in other words, which it must break as well (none named:
     those that caploc brings; `none`: no such). `limit` caps the examples of every final score;
     `components` says what is knocked out, and those that hold heads of `exclude` (names, files of
-    heads, or `universal`) are left in and never named;
+    heads) are left in and never named;
     `controls` is the number of random sets of heads to compare with, and 0 leaves out that
     check. `quick` leaves out the curve over the named heads. `disjoint` keeps the examples that
     the search saw out of the task's final score, in which the paper leaves them. `track` names an
@@ -282,7 +282,7 @@ class Study:
     ] = ()
     exclude: Annotated[
         tuple[str, ...],
-        Option("Heads never to knock out: L0H6,L3H1, a file of heads, or universal", path=True),
+        Option("Heads never to knock out: L0H6,L3H1, or a file of heads", path=True),
     ] = ()
     mode: Mode = field(default_factory=Mode)
     controls: Annotated[int, Ge(0), Option("Random sets of heads to compare with.")] = 20

@@ -28,7 +28,7 @@ def run_study(
     rows already measured are kept.
     """
     with Session.open(study, folder, progress, command=command, engine=engine) as session:
-        search = session.search(METHODS[study.method])
+        search = session.search(METHODS[session.study.method])
         checks = validate(session, search)
         curve = draw_own_curve(session, checks)
         result = build_result(session, search, checks, command)
@@ -36,9 +36,10 @@ def run_study(
         if curve is not None:
             write_json(folder / CURVE, curve.as_dict())  # before the result, which ends a run
         findings = write_findings(folder, result, checks)
-    if study.track:
+    checked = session.study
+    if checked.track:
         from caploc.tracking import log_run
 
-        title, files = f"{study.task} {study.method}", [findings.report, folder / RESULT]
-        log_run(study.track, title, asdict(session.study), result, files)
+        title, files = f"{checked.task} {checked.method}", [findings.report, folder / RESULT]
+        log_run(checked.track, title, asdict(checked), result, files)
     return findings

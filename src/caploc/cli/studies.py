@@ -28,7 +28,7 @@ def demo(
     """Fetch SmolLM2 (93 MB) and find the heads of its capabilities.
 
     Every capability gets a folder with a report; `compare.html` holds them against each other. The
-    same command continues a run that was stopped. On two CPU cores it takes about six minutes.
+    same command continues a run that was stopped. On two CPU cores it takes four to six minutes.
 
     Examples:
         caploc demo
