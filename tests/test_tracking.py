@@ -2,6 +2,7 @@
 
 import sys
 from contextlib import contextmanager
+from importlib import import_module
 
 import pytest
 
@@ -57,6 +58,7 @@ class StandIn:
 @pytest.fixture
 def mlflow(monkeypatch):
     made = StandIn()
+    import_module("accelerate")  # which looks for the true one when it is imported
     monkeypatch.setitem(sys.modules, "mlflow", made)
     monkeypatch.setattr("caploc.tracking.find_spec", lambda name: True)
     return made
