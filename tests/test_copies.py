@@ -17,7 +17,7 @@ QUESTIONS, COPIES, WORLDS = 50, 12, 400
 
 def copied(tmp_path, answers):
     pairs = [(f"{n % QUESTIONS} is", answers(n)) for n in range(QUESTIONS * COPIES)]
-    return load_task(str(write_task(pairs, tmp_path, False)))
+    return load_task(str(write_task(pairs, tmp_path)))
 
 
 class Told(Silent):
@@ -39,7 +39,7 @@ def test_one_of_each_question_is_asked_and_said(tmp_path):
 
 def test_the_same_prompt_with_another_answer_is_named_or_left_out(tmp_path):
     pairs = [(f"{n} is", f" {n}") for n in range(QUESTIONS)] + [("3 is", " 4"), ("5 is", " 5")]
-    task = load_task(str(write_task(pairs, tmp_path, False)))
+    task = load_task(str(write_task(pairs, tmp_path)))
     with pytest.raises(BadData, match="example 50 has another answer than example 3"):
         one_of_each_question(task, 0.0, Silent())
     assert one_of_each_question(task, 0.02, Silent()).size == QUESTIONS

@@ -8,7 +8,7 @@ import pytest
 
 from caploc.declaration import ModelOptions, Study
 from caploc.errors import FolderTaken
-from caploc.folder import RUN
+from caploc.folder import RESULT, RUN
 from caploc.options import Settings
 from caploc.progress import Silent
 from caploc.study import run_study
@@ -93,6 +93,7 @@ def test_no_study_asks_more_rows_than_it_said(tmp_path, name):
 
 def test_a_folder_of_another_study_is_refused_before_anything_is_promised(tmp_path):
     (tmp_path / RUN).write_text(json.dumps({"study": asdict(replace(CSS, method="csb"))}))
+    (tmp_path / RESULT).write_text("{}")  # a run that has not begun leaves its folder to the next
     watched = Watched()
     with pytest.raises(FolderTaken, match="belongs to another run"):
         run_study(CSS, tmp_path, watched)
