@@ -39,7 +39,7 @@ class Component:
     index: int = 0
 
     LETTER: ClassVar[str]
-    KIND: ClassVar[str]  # as sentences name it, and with `PLURAL` several
+    KIND: ClassVar[str]  # as sentences name it; with an s where there are several
     PLURAL: ClassVar[str]
     EXAMPLE: ClassVar[str]
 
