@@ -2,11 +2,12 @@
 
 import time
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 EARLY = 0.02  # of the rows: until then the first rows say little of the time that is left
 
 
+@runtime_checkable
 class Progress(Protocol):
     """Whoever wants to know how far a measurement is."""
 
