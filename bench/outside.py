@@ -44,7 +44,7 @@ from pairs import TASKS, Pair, arc, draw
 
 FIGURES = Path(__file__).with_suffix(".json")
 SHARES = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)  # of the heads, kept
-JUDGED, SEARCHED = 40, 60  # examples
+JUDGED, SEARCHED = 40, 60  # examples; half and half where there are few
 BY_GRADIENT, EXACT = 32, 8  # of those searched
 LIKELIHOOD = "log-probability"  # the probe
 STEPS = 5  # of the integral
@@ -373,13 +373,14 @@ def learned_gates(subject: Subject, seed: int) -> Scores:
 def attribution(subject: Subject, seed: int, *, steps: int = 1) -> Scores:
     """Node attribution patching (NAP; Nanda, 2023), or with integrated gradients (NAP-IG)."""
     effect = np.zeros(subject.loaded.grid.size)
-    for number in range(BY_GRADIENT):
+    examples = range(min(BY_GRADIENT, len(subject.pairs)))
+    for number in examples:
         slopes = gradients(subject, number, subject.projections, steps)
         for layer, change in enumerate(changes(subject, number)):
             columns = subject.loaded.grid.layer_slices[layer]
             each = (change * slopes[layer][0]).unflatten(-1, (columns.stop - columns.start, -1))
             effect[columns] += each.sum(dim=(0, 2)).double().numpy()
-    return -effect / BY_GRADIENT
+    return -effect / len(examples)
 
 
 def edges(subject: Subject, seed: int) -> Scores:
@@ -395,7 +396,8 @@ def edges(subject: Subject, seed: int) -> Scores:
     readers.append(subject.decoder.norm)
     heads, grid = subject.loaded.grid.size, subject.loaded.grid
     effect = np.zeros((heads, len(readers)))
-    for number in range(BY_GRADIENT):
+    examples = range(min(BY_GRADIENT, len(subject.pairs)))
+    for number in examples:
         slopes = gradients(subject, number, readers, STEPS)
         for layer, change in enumerate(changes(subject, number)):
             columns = grid.layer_slices[layer]
@@ -404,7 +406,7 @@ def edges(subject: Subject, seed: int) -> Scores:
             each = (later @ weight) * change
             each = each.unflatten(-1, (columns.stop - columns.start, -1)).sum(dim=(1, 3))
             effect[columns, 2 * layer + 1 :] += each.T.double().numpy()
-    return np.abs(effect).sum(axis=1) / BY_GRADIENT
+    return np.abs(effect).sum(axis=1) / len(examples)
 
 
 CONTENDERS: dict[str, Callable[[Subject, int], Scores]] = {
@@ -491,10 +493,11 @@ def run(loaded: LoadedModel, task: str, seeds: int, methods: Sequence[str]) -> N
         return
     pairs = select(loaded, task, JUDGED + seeds * SEARCHED)
     say(f"{loaded.name} {task}: {len(pairs)} pairs")
-    judging = Subject(loaded, pairs[:JUDGED])
+    judged = min(JUDGED, len(pairs) // 2)
+    judging = Subject(loaded, pairs[:judged])
     judging.prepare()
     for seed in sorted({seed for seed, _ in missing}):
-        mine = pairs[JUDGED + seed * SEARCHED :][:SEARCHED]
+        mine = pairs[judged + seed * SEARCHED :][:SEARCHED]
         source = Subject(loaded, mine)
         source.prepare()
         for name in (name for number, name in missing if number == seed):
