@@ -224,8 +224,7 @@ def test_a_report_that_cannot_be_written_is_one_sentence(tmp_path):
         *LOCATE, "--method", "css", "--masks", "3", "--rate", "0.05",
         "--examples", "3", "--limit", "5", "--controls", "0", "--out", str(tmp_path / "run"), "-q",
     ]  # fmt: skip
-    (tmp_path / "run").mkdir()
-    (tmp_path / "run" / "figures").write_text("a file where a folder should be")
+    (tmp_path / "run" / "report.html").mkdir(parents=True)  # a folder where a file should be
     done = caploc(*arguments)
     assert done.returncode == 1
     assert "rows that were measured are kept" in " ".join(done.stderr.split())

@@ -17,12 +17,13 @@ from caploc.models.fetching import fetch_model
 from caploc.models.loading import check_model, load_model
 from caploc.models.sources import find_source
 from caploc.naming import PRETRAINED, cache_folder, is_fetched, model_folder
+from caploc.progress import Silent
 
 NAME = "tiny"
 PIP = {"PIP_NO_INDEX": "1", "PIP_CONFIG_FILE": os.devnull, "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
 
 
-class Watched:
+class Watched(Silent):
     """Counts what is told; `stop` raises at that count, as Ctrl-C would."""
 
     def __init__(self, stop=None):

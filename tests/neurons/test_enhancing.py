@@ -180,7 +180,10 @@ def test_other_examples_under_the_same_name_are_measured_anew(asked, session, pa
 @pytest.mark.parametrize(
     ("wrong", "said"),
     [
-        ({"arms": ("located", "best")}, "There is no arm 'best'. Known: located, none, random"),
+        (
+            {"arms": ("located", "best")},
+            "There is no arm 'best'. Known: full, located, lora, none, random",
+        ),
         ({"tasks": ("demo/code",)}, "There is no task of the run 'demo/code'"),
     ],
     ids=lambda value: "" if isinstance(value, str) else next(iter(value)),

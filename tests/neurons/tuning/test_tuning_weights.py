@@ -14,6 +14,7 @@ from caploc.neurons.model import find_sites
 from caploc.neurons.options import RANDOM, TUNED, TuningRecipe
 from caploc.neurons.training import find_best_rate, make_arms, make_lessons
 from caploc.neurons.weights import tune_adapters, tune_everything, tune_neurons
+from caploc.progress import Silent
 from worlds import DEMO
 
 # Beside which input projections a family's output projection stands, written down by hand:
@@ -180,10 +181,7 @@ def test_an_interrupted_arm_leaves_the_model_as_it_was(name, unchanged):
     model = unchanged(tiny("gpt2"))
     (arm,) = make_arms(some_neurons(model), find_sites(model)[1], names=[name])
 
-    class Impatient:
-        def start(self, what, rows):
-            pass
-
+    class Impatient(Silent):
         def advance(self, rows, tokens):
             raise KeyboardInterrupt
 
