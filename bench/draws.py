@@ -387,7 +387,8 @@ from closed gates to open ones. *Then trial*: their first fifteen heads go throu
 search's trial. A pass forward counts as a row, one backward as two (`bench/attributions.py`).
 
 *CPU s*: the mean over SmolLM2's tasks, by what a row of each kind took on one core (`bench/joint.py
---methods rates`; of gradients, an example), in bfloat16 on antonym and capital.
+--methods rates`; of gradients, an example), in bfloat16 on antonym and capital;
+timed once, on a busy machine.
 """
 
 

@@ -63,7 +63,7 @@ def test_a_command_says_at_once_that_it_has_begun(log):
 
 
 def test_rows_that_were_stored_do_not_count_as_speed():
-    lines = console.Shown(None)
+    lines = console.ProgressDisplay(None)
     lines.start("masks", 1000)
     lines.advance(1000, 0)
     assert lines.figures() == "1,000 of 1,000 rows"
@@ -87,7 +87,7 @@ def test_a_long_time_left_is_told_in_hours():
 
 
 def test_the_time_left_is_of_the_whole_by_the_rows_that_came(clock):
-    lines = console.Shown(None)
+    lines = console.ProgressDisplay(None)
     lines.expect(1000)
     clock[0] = 60.0  # the model is loaded meanwhile
     lines.start("words", 300)
@@ -121,7 +121,7 @@ def test_a_terminal_has_one_bar_for_the_whole_once_its_rows_are_known(monkeypatc
 
 
 def test_studies_in_turn_take_those_to_come_to_be_as_large(log):
-    lines = console.Shown(None)
+    lines = console.ProgressDisplay(None)
     first, second = (InTurn(lines, name, place, 3) for place, name in ((1, "a"), (2, "b")))
     first.expect(100)
     assert lines.tally.rows == 300

@@ -40,7 +40,7 @@ def stderr_console() -> Console:
 stderr = stderr_console()
 
 
-class Shown:
+class ProgressDisplay:
     """Progress on standard error: a bar on a terminal, a line a minute in a file.
 
     Rows are those of the whole once it is known how many it takes, until then those of the stage.
@@ -141,7 +141,7 @@ def interruptible(kept: str = KEPT) -> Iterator[None]:
 
 
 @contextmanager
-def progress(quiet: bool, kept: str = KEPT) -> Iterator[Shown | Silent]:
+def progress(quiet: bool, kept: str = KEPT) -> Iterator[ProgressDisplay | Silent]:
     """Show progress while the block runs, unless told to be quiet.
 
     `kept` tells whoever stops it what is not lost. Raises Stopped on Ctrl-C, which typer would
@@ -152,19 +152,19 @@ def progress(quiet: bool, kept: str = KEPT) -> Iterator[Shown | Silent]:
 
 
 @contextmanager
-def progress_bars(quiet: bool) -> Iterator[Shown | Silent]:
+def progress_bars(quiet: bool) -> Iterator[ProgressDisplay | Silent]:
     """Display progress while the block runs."""
     if quiet:
         yield Silent()
         return
     if not (stderr.is_terminal or stderr.is_jupyter):
-        lines = Shown(None)
+        lines = ProgressDisplay(None)
         yield lines
         lines.write("done")
         return
     columns = [SpinnerColumn(), TextColumn("{task.description}"), BarColumn()]
     with Progress(*columns, TextColumn("{task.fields[figures]}"), console=stderr) as bars:
-        yield Shown(bars)
+        yield ProgressDisplay(bars)
 
 
 def say(text: str) -> None:

@@ -208,5 +208,5 @@ def read_json(path: Path) -> Any:
     except (OSError, ValueError, RecursionError) as error:
         raise UserError(
             f"{path} cannot be read ({error}); was it edited by hand, or cut off? Delete it, and "
-            "the command in run.json writes it again."
+            "give the run's command again, which writes it anew; no row is lost."
         ) from error

@@ -61,7 +61,7 @@ def test_tables_and_progress_steer_no_terminal(capsys):
     drawn = io.StringIO()
     columns = [TextColumn("{task.description}")]
     with Progress(*columns, console=Console(file=drawn, width=400)) as bars:
-        console.Shown(bars).start(HOSTILE + "[bold]", 3)
+        console.ProgressDisplay(bars).start(HOSTILE + "[bold]", 3)
     assert "\x1b" not in drawn.getvalue() and "\x9b" not in drawn.getvalue()
 
 

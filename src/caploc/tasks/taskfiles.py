@@ -17,7 +17,7 @@ from lm_eval.tasks._index import Entry, Kind
 from lm_eval.tasks._yaml_loader import load_yaml
 
 from caploc.errors import BadData, UnknownName
-from caploc.naming import YAML, at_home, is_file
+from caploc.naming import YAML, at_home, check_tasks, is_file
 
 FUNCTION = "!function"
 Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # lm-eval's parser
@@ -30,8 +30,7 @@ def open_task_file(path: Path) -> tuple[TaskManager, str]:
     The members of a group are looked for in its folder and below. Raises UnknownName if there is no
     such file or member, BadData if the file cannot be read as a task.
     """
-    if not is_file(path):
-        raise UnknownName(f"There is no task file {str(path)!r}; give the path of an lm-eval YAML.")
+    check_tasks([str(path)])
     try:
         config = load_yaml(path, resolve_func=False)
     except UNREADABLE as error:
