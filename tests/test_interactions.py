@@ -4,7 +4,9 @@ import json
 
 import numpy as np
 import pytest
+from typer.testing import CliRunner
 
+from caploc.cli import app
 from caploc.components import Heads
 from caploc.declaration import ModelOptions, Study
 from caploc.errors import BadOption, UserError
@@ -84,6 +86,14 @@ def test_heads_whose_costs_add_up_have_no_interaction(planted):
     assert len(between) == 3
     assert all(abs(row["effect"]) < 0.03 for row in between)
     assert json.loads((folder / "interactions.json").read_text()) == told
+
+
+def test_the_command_prints_what_it_wrote(planted):
+    _, folder = planted
+    done = CliRunner().invoke(app, ["interactions", str(folder), "--most", "2", "--examples", "20"])
+    assert done.exit_code == 0, done.output
+    assert f"Written: {folder / 'interactions.json'}" in done.output
+    assert "contrast (95 %)" in done.output and "out of reach" in done.output
 
 
 def test_a_run_without_heads_has_nothing_to_combine(planted, tmp_path):

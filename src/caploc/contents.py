@@ -11,7 +11,6 @@ from caploc.result import (
     SCHEMA,
     AnswerPair,
     ComponentName,
-    Count,
     Document,
     GridShape,
     Name,
@@ -79,10 +78,7 @@ class ContrastEffect(Record):
 class Interactions(Document):
     """interactions.json."""
 
-    examples: Count | None = None
     interactions: list[ContrastEffect]
-    summary: list[Name] = []
-    limits: Name | None = None
 
 
 Kind = TypeVar("Kind")

@@ -71,14 +71,13 @@ def test_heads_together_are_told_with_what_is_beyond_doubt(tmp_path, result, rea
         return read_page(write_report(tmp_path, shaped(result))).text
 
     assert "act together" not in write()
-    sentence = "Removing L0H1 alone costs 0.41; with L1H3 gone too it costs 0.02 in all."
     rescue = {"kind": "rescue", "first": ["L0H1"], "second": ["L1H3"], "effect": 0.39, "low": 0.3,
               "high": 0.48, "q": 0.001, "meaning": "rescue: its absence mends"}  # fmt: skip
     idle = rescue | {"second": ["L0H0"], "effect": 0.01, "q": 0.7, "meaning": "no interaction"}
     unknown = idle | {"effect": None, "low": None, "high": None, "q": None}
-    told = {"schema": 1, "summary": [sentence], "interactions": [rescue, idle, unknown]}
+    told = {"schema": 1, "interactions": [rescue, idle, unknown]}
     (tmp_path / "interactions.json").write_text(json.dumps(told))
-    for wanted in (sentence, "+39 (+30 to +48)", "rescue: its absence mends"):
+    for wanted in ("+39 (+30 to +48)", "rescue: its absence mends"):
         assert wanted in write().replace("\u00a0", " "), wanted
     assert "no interaction" not in write()
     (tmp_path / "interactions.json").write_text(json.dumps(told | {"interactions": [{}]}))

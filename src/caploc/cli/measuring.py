@@ -142,9 +142,8 @@ def interactions(
     with output.progress() as progress:
         found = run(folder, most, examples, budget, progress, allowed)
     written = f"Written: {folder / 'interactions.json'}"
-    said = *found["summary"], found["limits"], written
     result = FinishedRun.read(folder, allowed).result
-    output.show(found, tables.interaction_table(found, result), *said)
+    output.show(found, tables.interaction_table(found, result), found["limits"], written)
 
 
 @options.takes_groups

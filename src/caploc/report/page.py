@@ -3,7 +3,7 @@
 import shlex
 from pathlib import Path
 
-from caploc.contents import Curve, Interactions, read_file
+from caploc.contents import ContrastEffect, Curve, Interactions, read_file
 from caploc.folder import CURVE, INTERACTIONS, RESULT
 from caploc.report.card import describe
 from caploc.report.colours import STEPS
@@ -89,11 +89,8 @@ def curve_of(folder: Path) -> Curve | None:
     return read_file(path, Curve) if path.exists() else None
 
 
-def contrasts_of(folder: Path) -> Interactions | None:
-    """Read interactions.json, where there is one, and keep the contrasts that are beyond doubt."""
+def contrasts_of(folder: Path) -> list[ContrastEffect]:
+    """Read from interactions.json, where there is one, the contrasts that are beyond doubt."""
     path = folder / INTERACTIONS
-    if not path.exists():
-        return None
-    found = read_file(path, Interactions)
-    sure = [each for each in found.interactions if each.q is not None and each.q < CLEAR]
-    return found.model_copy(update={"interactions": sure})
+    found = read_file(path, Interactions).interactions if path.exists() else []
+    return [each for each in found if each.q is not None and each.q < CLEAR]
