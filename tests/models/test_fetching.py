@@ -226,6 +226,5 @@ def test_the_cache_follows_the_environment(tmp_path, monkeypatch):
 def test_every_entry_adds_up(name):
     model = PRETRAINED[name]
     assert len({piece.package for piece in model.pieces}) == len(model.pieces)
-    assert len(model.sha256) == 64 and model.heads % model.key_value_heads == 0
-    assert 0.8 * model.gguf_bytes < model.wheel_bytes < model.gguf_bytes
+    assert len(model.sha256) == 64 and model.wheel_bytes < model.weight_bytes
     assert model.fingerprint.startswith(model.sha256[:40])

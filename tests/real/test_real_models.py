@@ -35,9 +35,11 @@ ENDS = {
 def test_it_passes_the_proof_and_has_the_shape_of_the_table(name, loaded):
     """`load_model` raises where the proof fails."""
     model = PRETRAINED[name]
-    assert loaded.grid.heads_per_layer == (model.heads,) * model.layers
-    assert set(loaded.grid.group_sizes) == {model.heads // model.key_value_heads}
-    assert loaded.model.num_parameters() == model.parameters
+    (heads,), (shared,) = set(loaded.grid.heads_per_layer), set(loaded.grid.group_sizes)
+    told = f"{loaded.grid.layers} layers x {heads} heads ({heads // shared} key-value)"
+    assert told in model.shape
+    weights = loaded.model.num_parameters() * loaded.model.dtype.itemsize
+    assert weights == model.weight_bytes
     assert (loaded.dtype, loaded.fingerprint) == (model.dtype, model.fingerprint)
 
 

