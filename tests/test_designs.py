@@ -51,12 +51,6 @@ def test_the_same_seed_gives_the_same_masks_on_every_machine():
     assert [row.nonzero()[0].tolist() for row in drawn] == BERNOULLI_SEED_7
 
 
-@pytest.mark.parametrize("rate", [0.0, 1.0, -0.1, 1.5, float("nan")])
-def test_a_rate_that_is_no_share_is_refused(rate):
-    with pytest.raises(BadOption, match="between 0 and 1"):
-        designs.bernoulli(10, 1, rate=rate, seed=0)
-
-
 def test_controls_match_layer_by_layer_and_avoid_the_chosen():
     chosen = np.zeros(12, dtype=bool)
     chosen[[0, 1, 5]] = True
