@@ -102,10 +102,10 @@ def contrasts(
     ]
 
 
-def estimate_contrast(values: np.ndarray, *, binary: bool = False) -> dict[str, float]:
+def estimate_contrast(values: np.ndarray) -> dict[str, float]:
     """Mean, interval and p of a contrast's values, one an example; NaN if none is known."""
     values = values[np.isfinite(values)]
-    figures = paired(values, binary=binary) if values.size else (np.nan,) * 4
+    figures = paired(values) if values.size else (np.nan,) * 4
     return dict(zip(("effect", "low", "high", "p"), figures, strict=True))
 
 

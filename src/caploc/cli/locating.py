@@ -23,7 +23,7 @@ def locate(
     task: options.LocatedTask,
     out: options.Out = None,
     *,
-    study: Annotated[options.Said, Study, Without(("model", "task", "allow_code"))],
+    asked: Annotated[options.Said, Study, Without(("model", "task", "allow_code"))],
     code: options.CodeGroup,
     workers: options.WorkerGroup,
     output: options.OutputGroup,
@@ -45,13 +45,13 @@ def locate(
     See also:
         evaluate, view, export, run
     """
-    said = study | {"model": model, "task": task, "allow_code": code.allow_code}
+    said = asked | {"model": model, "task": task, "allow_code": code.allow_code}
     first = build(Study, said)
-    check_read(study, first.method, first.settings.goal)
+    check_read(asked, first.method, first.settings.goal)
     others = (*first.other_tasks, *first.spare, *first.twins)
     options.check_named_tasks([task, *others])
-    asked = workers.parse()
-    check_places(replace(first.model, workers=asked), first.options)
+    answering = workers.parse()
+    check_places(replace(first.model, workers=answering), first.options)
     kind, name = {first.components} - {HEADS}, Path(task).stem if is_pairs(task) else task
     folder = out or default_folder(model, first.method, *kind, name)
     code.check()
@@ -62,7 +62,7 @@ def locate(
         tasks = {"also": first.other_tasks, "spare": first.spare, "twin": first.twins}
         said |= {each: options.with_pairs(named, folder) for each, named in tasks.items() if named}
         (said["task"],) = options.with_pairs([task], folder)
-        wanted = build(Study, with_general_task(said | {"workers": asked}))
+        wanted = build(Study, with_general_task(said | {"workers": answering}))
         found = run_study(wanted, folder, progress, command=options.command_line())
     if output.as_json:
         console.say_json(found.result.as_dict())

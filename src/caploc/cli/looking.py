@@ -1,7 +1,6 @@
 """Look at runs, tasks and the machine; play with a model."""
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -185,12 +184,15 @@ def serve_pages(
             f"There is no folder {str(folder)!r}; name one that holds runs, or make one with "
             "`caploc locate` or `caploc demo`."
         )
-    with served():
+    try:
         from caploc.playground.app import ALONE, Playgrounds
         from caploc.playground.runs import RunIndex
         from caploc.playground.serving import address, listen, serve
         from caploc.playground.view import application
-
+    except ModuleNotFoundError as error:
+        raise UserError(
+            f"Pages need {error.name}; install it with `pip install 'caploc[ui]'`."
+        ) from None
     with listen(port) as listening:
         code.check()
         playgrounds = Playgrounds(
@@ -223,14 +225,3 @@ def open_playground(model: str, tasks: list[str], asked: TaskOptions, loading: o
     wanted.check()
     options_of = dict.fromkeys(tasks, asked)
     return Playground(wanted, wanted.engine(), options_of, judges_code=asked.allow_code)
-
-
-@contextmanager
-def served() -> Iterator[None]:
-    """Say what to install where the web server is missing."""
-    try:
-        yield
-    except ModuleNotFoundError as error:
-        raise UserError(
-            f"Pages need {error.name}; install it with `pip install 'caploc[ui]'`."
-        ) from None

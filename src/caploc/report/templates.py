@@ -55,15 +55,12 @@ def write_page(folder: Path, template: str, *, name: str = REPORT, **context: An
 
     Raises OSError if the folder or the file cannot be written.
     """
-    page = (
-        _environment()
-        .get_template(template)
-        .render(
-            style=_asset("page.css") + stylesheet(),
-            script=_asset("page.js"),
-            policy=page_policy(),
-            **context,
-        )
+    page = render(
+        template,
+        style=_asset("page.css") + stylesheet(),
+        script=_asset("page.js"),
+        policy=page_policy(),
+        **context,
     )
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / name
