@@ -2,10 +2,9 @@
 
 import pytest
 
-from caploc.components import Head, HeadFile, Heads, find_grid, write_heads
+from caploc.components import Head, HeadFile, Heads, find_grid, resolve_excluded, write_heads
 from caploc.declaration import ModelOptions, Study
 from caploc.errors import BadData, BadOption, UserError
-from caploc.exclusion import resolve_excluded
 from caploc.finished import FinishedRun
 from caploc.options import Settings
 from caploc.study import run_study

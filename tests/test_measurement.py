@@ -9,10 +9,9 @@ import numpy as np
 import pytest
 
 from caploc.components import Heads
-from caploc.cost import Cost
 from caploc.engine.api import Answer
 from caploc.errors import RunFailed
-from caploc.measurement import Meter, as_measurements, outcomes_by_example, search
+from caploc.measurement import Cost, Meter, as_measurements, outcomes_by_example, search
 from caploc.progress import Silent
 from caploc.result import Score
 from caploc.search import Plan

@@ -8,9 +8,8 @@ from lm_eval import simple_evaluate
 from lm_eval.models.huggingface import HFLM
 
 import caploc
-from caploc.cost import Cost
 from caploc.engine.batch import BatchEngine
-from caploc.measurement import Meter
+from caploc.measurement import Cost, Meter
 from caploc.models.loading import load_model
 from caploc.options import TaskOptions
 from caploc.progress import Silent

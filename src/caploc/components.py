@@ -405,6 +405,34 @@ def read_heads(path: Path | str) -> HeadFile:
         ) from None
 
 
+def resolve_excluded(
+    given: Sequence[str], heads: Heads, grid: GridOfHeads[Any], top: int
+) -> tuple[str, ...]:
+    """Resolve names of heads, and paths of head files, into names of components.
+
+    Left in is every component of the grid that holds one of these heads.
+
+    Raises UserError for what is none of these, heads the model does not have, or if fewer than
+    `top` heads are left.
+    """
+    found: list[Head] = []
+    for each in given:
+        if each.endswith(".json"):
+            file = read_heads(each)
+            file.check(heads)
+            found += heads.named_in(file.names)
+        else:
+            found += heads.named_in(each.split(","))
+    columns = dict.fromkeys(grid.owners[heads.column(head)] for head in found)
+    names = tuple(str(grid.component(column)) for column in columns)
+    if grid.size - len(names) < top:
+        raise BadOption(
+            f"--exclude leaves {grid.size - len(names)} of {grid.size} {grid.COMPONENT.KIND}s, "
+            f"fewer than the {top} to name (--top)."
+        )
+    return names
+
+
 def write_heads(path: Path, file: HeadFile) -> None:
     """Write heads to a file; raises StoreFailed."""
     grid = {"layers": file.grid.layers, "heads": list(file.grid.heads_per_layer)}

@@ -15,7 +15,7 @@ from annotated_types import Ge, Le, Lt, MinLen
 from pydantic import AfterValidator
 
 from caploc import designs
-from caploc.components import HEADS, KINDS, Grid, Heads, find_grid
+from caploc.components import HEADS, KINDS, Grid, Heads, find_grid, resolve_excluded
 from caploc.errors import BadOption, pick
 from caploc.naming import are_twins, default_others
 from caploc.options import (
@@ -105,19 +105,17 @@ class ModelOptions:
     def check(self) -> Heads:
         """Refuse, by a UserError, what shows before weights are read; return the model's grid."""
         from caploc.engine import check_engine
-        from caploc.models.loading import check_model
 
         if self.revision is not None and not self.revision.isprintable():
             raise BadOption(f"--revision must be a branch, tag or commit; got {self.revision!r}.")
         check_engine(self.backend, "--workers" if self.workers is not None else None)
-        if self.workers is None:
-            return check_model(**self.loading())
-        from caploc.models.placement import SCHEMES
-        from caploc.workers.ray_backend import check_workers
+        if self.workers is not None:
+            from caploc.models.placement import SCHEMES
+            from caploc.workers.ray_backend import check_workers
 
-        check_workers(self.workers, self.device)
-        if self.quantize is not None:
-            pick(SCHEMES, self.quantize, "quantization")
+            check_workers(self.workers, self.device)
+            if self.quantize is not None:
+                pick(SCHEMES, self.quantize, "quantization")
         return self.weights().check()
 
     def source(self) -> "ModelSource":
@@ -372,8 +370,6 @@ class Study:
         sized = study.sized(grid)
         if not study.exclude:
             return sized
-        from caploc.exclusion import resolve_excluded
-
         excluded = resolve_excluded(study.exclude, heads, grid, study.settings.top)
         return replace(sized, exclude=excluded)
 

@@ -1,4 +1,4 @@
-"""Which rows are open; have them answered; store them."""
+"""Which rows are open; have them answered; store them; count what they took."""
 
 import math
 import os
@@ -10,21 +10,57 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 
 from caploc.components import Grid, Mask, find_grid
-from caploc.cost import Cost
-from caploc.engine.api import Answer, Engine, Model_co, RowEngine
+from caploc.engine.api import Answer, Engine, Model_co, RowEngine, Way
 from caploc.modes import Intervention, Sources, asks_of
 from caploc.options import ZERO
 from caploc.progress import Progress
 from caploc.recovery import Measurements
+from caploc.registries import PLAIN
 from caploc.result import Score
 from caploc.search import Plan
-from caploc.store import Question, Row, Store, as_kept, pack
+from caploc.store import Question, Row, Store, as_kept, pack, unpack
 from caploc.tasks.task import Response, Scored, Task, responses_json
 
 Result = TypeVar("Result")
 Key = tuple[bytes, str]  # of a row: its packed mask, and its example's key
 OpenRow = tuple[Key, tuple[Mask, int]]  # its key; its mask and example
 ASKED_AT_ONCE = 20_000  # rows handed to the engine in one go, which it may reorder
+SLOW = {PLAIN: ", which shares nothing between rows and is slower"}
+
+
+@dataclass
+class Cost:
+    """What the rows of a run took, whether they were measured now or before."""
+
+    rows: int = 0
+    intact: int = 0  # of them, those with nothing knocked out
+    forward_tokens: float = 0.0  # run, in units of a pass through all layers
+    plain_tokens: int = 0  # of reading and saying every row alone
+    seconds: float = 0.0
+    stepped_in: set[Way] = field(default_factory=set)  # engines not asked first, and why
+
+    def as_dict(self) -> dict[str, int | float]:
+        return {
+            "rows": self.rows,
+            "forward_tokens": round(self.forward_tokens),
+            "plain_tokens": self.plain_tokens,
+            "seconds": round(self.seconds, 3),
+        }
+
+    def tell_ways(self, answers: Sequence[Answer], progress: Progress) -> None:
+        """Tell, once each, which engine had to step in, and why."""
+        for answer in answers:
+            if (way := answer.way) is not None and way.why and way not in self.stepped_in:
+                slow = SLOW.get(way.engine, "")
+                progress.tell(f"Engine {way.engine}{slow}, answers: {way.why}.")
+                self.stepped_in.add(way)
+
+    def count(self, rows: Sequence[Row]) -> None:
+        self.rows += len(rows)
+        self.intact += sum(not len(unpack(row.mask)) for row in rows)
+        self.forward_tokens += sum(row.tokens for row in rows)
+        self.plain_tokens += sum(row.plain_tokens for row in rows)
+        self.seconds += sum(row.seconds for row in rows)
 
 
 class Meter:

@@ -14,7 +14,7 @@ from huggingface_hub import HfApi
 from caploc.errors import BadOption, FetchFailed, ModelRefused, StoreFailed, UnknownName
 from caploc.models import fetching
 from caploc.models.fetching import fetch_model
-from caploc.models.loading import check_model, load_model
+from caploc.models.loading import choose_weights, load_model
 from caploc.models.sources import find_source
 from caploc.naming import PRETRAINED, cache_folder, is_fetched, model_folder
 from caploc.progress import Silent
@@ -194,12 +194,12 @@ def test_a_cache_that_cannot_be_written_is_said(index, tmp_path, monkeypatch):
 
 def test_before_it_is_fetched_the_command_is_named(index):
     with pytest.raises(ModelRefused, match=r"run `caploc models fetch tiny` first"):
-        check_model(NAME)
+        choose_weights(NAME).check()
 
 
 def test_a_revision_is_refused(index):
     with pytest.raises(BadOption, match="leave it out"):
-        check_model(NAME, revision="main")
+        choose_weights(NAME, revision="main").check()
 
 
 def test_a_name_that_is_misspelt_gets_the_nearest_without_the_hub(monkeypatch):
@@ -208,7 +208,7 @@ def test_a_name_that_is_misspelt_gets_the_nearest_without_the_hub(monkeypatch):
     monkeypatch.setattr(HfApi, "model_info", lambda *_, **__: pytest.fail("the Hub was asked"))
     for name in ("smollm", "SmolLM2", "SmolLM2-135M"):
         with pytest.raises(UnknownName, match="Did you mean 'smollm2'"):
-            check_model(name)
+            choose_weights(name).check()
 
 
 def test_the_cache_follows_the_environment(tmp_path, monkeypatch):

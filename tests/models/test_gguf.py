@@ -8,7 +8,7 @@ from ggufs import END, GROUPED, WORDS, logits, original, write_gguf
 
 from caploc.errors import BadOption, ModelRefused
 from caploc.models import gguf
-from caploc.models.loading import check_model, load_model, load_tokenizer
+from caploc.models.loading import choose_weights, load_model, load_tokenizer
 from caploc.models.sources import find_source
 
 
@@ -96,27 +96,27 @@ def test_weights_spread_over_devices_are_the_same(file, loaded):
 )
 def test_what_does_not_go_with_a_file_is_refused(file, changes, said):
     with pytest.raises(BadOption, match=said):
-        check_model(str(file), **changes)
+        choose_weights(str(file), **changes).check()
 
 
 def test_a_folder_with_gguf_alone_says_how_to_name_the_file(file):
     with pytest.raises(
         ModelRefused, match=r"name one file of it, downloaded, as the model \(tiny.gguf\)"
     ):
-        check_model(str(file.parent))
+        choose_weights(str(file.parent)).check()
 
 
 def test_a_missing_package_is_named(file, monkeypatch):
     monkeypatch.setattr(gguf.importlib.util, "find_spec", lambda name: None)
     with pytest.raises(BadOption, match=r"pip install 'caploc\[gguf\]'"):
-        check_model(str(file))
+        choose_weights(str(file)).check()
 
 
 @pytest.mark.parametrize("architecture", ["clip", "mamba9"])
 def test_what_transformers_does_not_read_is_refused(tmp_path, architecture):
     file = write_gguf(tmp_path / "new.gguf", architecture=architecture)
     with pytest.raises(ModelRefused, match=f"architecture {architecture} is not supported yet"):
-        check_model(str(file))
+        choose_weights(str(file)).check()
 
 
 @pytest.mark.parametrize("share", [0.0, 0.01, 0.3, 0.999])
@@ -125,11 +125,11 @@ def test_a_file_that_is_cut_off_is_refused_in_one_sentence(sound, tmp_path, shar
     file = tmp_path / "cut.gguf"
     file.write_bytes(content[: int(share * len(content))])
     with pytest.raises(ModelRefused, match="cut.gguf cannot be loaded") as refused:
-        check_model(str(file))
+        choose_weights(str(file)).check()
     assert "\n" not in str(refused.value)
 
 
 def test_what_is_no_gguf_is_refused_in_one_sentence(tmp_path):
     (tmp_path / "page.gguf").write_bytes(b"<!doctype html>" + bytes(60))
     with pytest.raises(ModelRefused, match="it is not a GGUF file"):
-        check_model(str(tmp_path / "page.gguf"))
+        choose_weights(str(tmp_path / "page.gguf")).check()

@@ -19,7 +19,7 @@ from caploc.errors import BadOption, ModelRefused, UnknownName
 from caploc.models import loading, sources
 from caploc.models.devices import pick_device
 from caploc.models.knockout import knockout
-from caploc.models.loading import check_model, load_model, load_tokenizer
+from caploc.models.loading import choose_weights, load_model, load_tokenizer
 
 
 def save(folder, model, **special):
@@ -100,7 +100,7 @@ def test_the_fingerprint_follows_weights_and_config_and_not_the_place(folder, tm
 
 def test_the_grid_is_known_without_weights(folder):
     (folder / "model.safetensors").write_bytes(b"never read")
-    assert check_model(str(folder)).heads_per_layer == (4,) * LAYERS
+    assert choose_weights(str(folder)).check().heads_per_layer == (4,) * LAYERS
 
 
 def test_a_tokenizer_without_padding_pads_with_its_end(folder):
@@ -114,7 +114,9 @@ def test_a_tokenizers_own_padding_and_side_are_kept(tmp_path):
     assert (tokenizer.pad_token, tokenizer.padding_side) == ("w1", "right")
 
 
-@pytest.mark.parametrize("refuse", [check_model, load_model])
+@pytest.mark.parametrize(
+    "refuse", [lambda name, **how: choose_weights(name, **how).check(), load_model]
+)
 @pytest.mark.parametrize(
     ("options", "error", "words"),
     [
@@ -136,12 +138,12 @@ def test_options_outside_what_is_allowed_are_refused(
 def test_an_unknown_folder_is_refused(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(UnknownName, match="There is no folder .* `caploc models` lists"):
-        check_model(name)
+        choose_weights(name).check()
 
 
 def test_a_file_is_refused(folder):
     with pytest.raises(BadOption, match="is a file; give the folder it is in"):
-        check_model(str(folder / "model.safetensors"))
+        choose_weights(str(folder / "model.safetensors")).check()
 
 
 @pytest.mark.parametrize(
@@ -156,7 +158,7 @@ def test_a_folder_that_lacks_a_file_is_refused(folder, missing, words):
     for path in folder.glob(missing):
         path.unlink()
     with pytest.raises(ModelRefused, match=words):
-        check_model(str(folder))
+        choose_weights(str(folder)).check()
 
 
 def test_pickled_weights_are_refused_with_how_to_convert(folder):
@@ -184,13 +186,13 @@ def test_pickled_weights_are_refused_with_how_to_convert(folder):
 def test_a_model_of_the_wrong_kind_is_refused_before_weights(folder, changes, words):
     edit_config(folder, **changes)
     with pytest.raises(ModelRefused, match=words):
-        check_model(str(folder))
+        choose_weights(str(folder)).check()
 
 
 def test_a_config_that_is_no_json_is_refused(folder):
     (folder / "config.json").write_text("{")
     with pytest.raises(ModelRefused, match="cannot be loaded .*JSON"):
-        check_model(str(folder))
+        choose_weights(str(folder)).check()
 
 
 def test_a_damaged_tokenizer_is_refused(folder):
@@ -240,7 +242,7 @@ def test_the_hub_says_no_in_one_sentence(monkeypatch, kind, error, words):
 
     monkeypatch.setattr(sources.HfApi, "model_info", refuse)
     with pytest.raises(error, match=words) as caught:
-        check_model("some/model", revision="v9")
+        choose_weights("some/model", revision="v9").check()
     assert caught.value.__cause__ is None
 
 
@@ -251,7 +253,7 @@ def test_a_model_on_the_hub_is_known_by_its_commit(monkeypatch):
     source = sources.find_source("some/model", "main")
     assert (source.fingerprint(), source.revision) == ("c0ffee", "c0ffee")
     with pytest.raises(ModelRefused, match="has no tokenizer"):
-        check_model("some/model")
+        choose_weights("some/model").check()
 
 
 def test_without_a_network_the_cache_serves(monkeypatch, folder, tmp_path):

@@ -11,7 +11,7 @@ from caploc.engine.batch import BatchEngine
 from caploc.errors import BadOption, ModelRefused, OutOfMemory
 from caploc.models import loading, placement
 from caploc.models.devices import pick_device
-from caploc.models.loading import check_model, load_model
+from caploc.models.loading import choose_weights, load_model
 from caploc.models.placement import input_device, is_whole
 from caploc.neurons.model import as_neurons
 from caploc.tasks.task import Generate, LogLikelihood, options_json
@@ -41,8 +41,8 @@ def test_a_device_that_cannot_be_is_refused_in_a_sentence(name):
 def test_weights_too_large_for_the_device_are_refused_before_they_are_read(folder, monkeypatch):
     monkeypatch.setattr(placement, "free_memory", lambda device: 50_000)
     with pytest.raises(OutOfMemory, match="take .* GiB, and cpu has .* free; spread them .*--quan"):
-        check_model(folder, device="cpu")
-    check_model(folder, device="spread")  # the disk has room
+        choose_weights(folder, device="cpu").check()
+    choose_weights(folder, device="spread").check()  # the disk has room
 
 
 def asks(grid):

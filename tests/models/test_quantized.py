@@ -19,7 +19,7 @@ from caploc.engine.api import Ask
 from caploc.engine.batch import BatchEngine
 from caploc.errors import BadOption, ModelRefused, UnknownName
 from caploc.models import placement
-from caploc.models.loading import check_model, load_model
+from caploc.models.loading import choose_weights, load_model
 from caploc.models.placement import dtype_label, is_whole, quantization
 from caploc.models.proof import is_writable, logits_of, prove_heads, random_tokens
 from caploc.neurons.model import as_neurons
@@ -52,14 +52,14 @@ def quantized(folder):
 
 def test_what_cannot_be_quantized_is_refused_in_a_sentence(folder, tmp_path, monkeypatch):
     with pytest.raises(UnknownName, match="There is no quantization '3bit'.*4bit, 8bit"):
-        check_model(folder, device="cpu", quantize="3bit")
+        choose_weights(folder, device="cpu", quantize="3bit").check()
     again = save(tmp_path / "model", build("llama", GROUPED))
     edit_config(again, quantization_config=GPTQ)
     with pytest.raises(BadOption, match=r"quantized already \(gptq\); leave out --quantize 8bit"):
-        check_model(str(again), device="cpu", quantize="8bit")
+        choose_weights(str(again), device="cpu", quantize="8bit").check()
     monkeypatch.setattr(placement, "find_spec", lambda name: None)
     with pytest.raises(BadOption, match=r"needs bitsandbytes, .*'caploc\[quantized\]'"):
-        check_model(folder, device="cpu", quantize="4bit")
+        choose_weights(folder, device="cpu", quantize="4bit").check()
 
 
 def test_four_bits_on_a_cpu_score_no_neurons(folder):

@@ -12,7 +12,7 @@ from caploc.cache import COMPACT, digest
 from caploc.cli import app
 from caploc.engine.encoding import chat_template
 from caploc.errors import CaplocError, ModelRefused
-from caploc.models.loading import check_model, load_model, load_tokenizer
+from caploc.models.loading import choose_weights, load_model, load_tokenizer
 from caploc.neurons.finding import score_cache
 from worlds.planted import Planted, write_planted
 
@@ -93,7 +93,7 @@ def with_code(folder, canary, file="config.json"):
 
 def test_a_models_own_code_is_not_run(folder, canary):
     with_code(folder, canary)
-    for read in (check_model, load_model):
+    for read in (lambda name, **how: choose_weights(name, **how).check(), load_model):
         with pytest.raises(ModelRefused, match="brings its own program code"):
             read(str(folder), device="cpu")
     assert not canary.exists()
@@ -132,4 +132,4 @@ def test_a_config_that_asks_for_the_moon_is_refused_before_memory_is_taken(folde
         )
     )
     with pytest.raises(CaplocError, match="GiB"):
-        check_model(str(folder), device="cpu")
+        choose_weights(str(folder), device="cpu").check()

@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 
 from caploc.components import Heads
-from caploc.cost import Cost
 from caploc.engine.api import Answer
-from caploc.measurement import Meter
+from caploc.measurement import Cost, Meter
 from caploc.progress import Silent
 from caploc.recovery import Estimate, Measurements
 from caploc.result import Score

@@ -146,15 +146,6 @@ def prove_model(  # noqa: PLR0913  (what the two ways in know of a model)
     )
 
 
-def check_model(name: str, **how: Any) -> Heads:
-    """Refuse whatever can be refused before weights are read; return the grid the model will have.
-
-    The model is built without weights, so this costs little; what only weights can show (the
-    proof) is left to `load_model`, which takes the same arguments and raises the same.
-    """
-    return choose_weights(name, **how).check()
-
-
 def choose_weights(  # noqa: PLR0913  (what a command can say of a model)
     name: str,
     device: str = "auto",
@@ -193,7 +184,10 @@ class Weights:
         return self.quantize is not None or is_quantized(self.empty.config)
 
     def check(self) -> Heads:
-        """Refuse what can be refused without weights; the heads that the model will have."""
+        """Refuse what can be refused before weights are read; return the heads the model will have.
+
+        The model is built without weights, so this costs little; the proof needs them.
+        """
         check_model_files(self.source)
         name, config = self.source.name, self.empty.config
         _, grid = find_projections(self.empty)

@@ -20,8 +20,7 @@ from jaxtyping import Float
 from caploc import designs
 from caploc.components import Grid, Mask, Masks
 from caploc.contents import Curve
-from caploc.cost import Cost
-from caploc.measurement import Meter, outcomes_by_example
+from caploc.measurement import Cost, Meter, outcomes_by_example
 from caploc.progress import Progress
 from caploc.recovery import falls_short, paired
 from caploc.result import (
