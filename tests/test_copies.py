@@ -11,6 +11,7 @@ from caploc.recovery import fit_paired
 from caploc.recovery.estimate import Measurements
 from caploc.tasks.catalog import load_task
 from caploc.tasks.defects import one_of_each_question
+from doubles import Watcher
 
 QUESTIONS, COPIES, WORLDS = 50, 12, 400
 
@@ -20,21 +21,13 @@ def copied(tmp_path, answers):
     return load_task(str(write_task(pairs, tmp_path)))
 
 
-class Told(Silent):
-    def __init__(self):
-        self.lines = []
-
-    def tell(self, text):
-        self.lines.append(text)
-
-
 def test_one_of_each_question_is_asked_and_said(tmp_path):
-    task, told = copied(tmp_path, lambda n: f" {n % QUESTIONS}"), Told()
+    task, told = copied(tmp_path, lambda n: f" {n % QUESTIONS}"), Watcher()
     kept = one_of_each_question(task, 0.0, told)
     assert kept.size == QUESTIONS
     assert [kept.key(n) for n in range(QUESTIONS)] == [task.key(n) for n in range(QUESTIONS)]
-    assert told.lines and "600 examples put 50 different questions" in told.lines[0]
-    assert one_of_each_question(kept, 0.0, told) is kept and len(told.lines) == 1
+    assert told.told and "600 examples put 50 different questions" in told.told[0]
+    assert one_of_each_question(kept, 0.0, told) is kept and len(told.told) == 1
 
 
 def test_the_same_prompt_with_another_answer_is_named_or_left_out(tmp_path):

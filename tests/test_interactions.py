@@ -19,19 +19,9 @@ from caploc.interactions import (
     pairs,
 )
 from caploc.options import Settings
-from caploc.progress import Silent
 from caploc.study import run_study
+from doubles import Watcher
 from worlds.planted import Planted, write_planted
-
-
-class Counter(Silent):
-    """Counts the rows that were measured and not merely read."""
-
-    def __init__(self):
-        self.measured = 0
-
-    def advance(self, rows, tokens):
-        self.measured += rows if tokens else 0
 
 
 @pytest.fixture(scope="module")
@@ -57,7 +47,7 @@ def planted(tmp_path_factory):
 def test_asked_again_nothing_is_measured(planted):
     _, folder = planted
     interactions(folder, most=2)
-    counter = Counter()
+    counter = Watcher()
     interactions(folder, most=2, progress=counter)
     assert counter.measured == 0
 

@@ -19,9 +19,9 @@ from caploc.engine.batch import BatchEngine
 from caploc.errors import BadOption, FolderTaken, UnknownName, UserError
 from caploc.evaluation import Evaluation, curve, evaluate
 from caploc.options import Settings, TaskOptions
-from caploc.progress import Silent
 from caploc.studies.running import rewrite_report, run_studies
 from caploc.study import run_study
+from doubles import Watcher
 from worlds import DEMO
 
 MODEL = ModelOptions(DEMO)
@@ -46,16 +46,6 @@ HEAD_FIELDS = {
 HELD_OUT_FIELDS = {
     "fresh", "examples", "intact", "knocked_out", "change",
 }  # fmt: skip
-
-
-class Counter(Silent):
-    """Counts the rows that were measured and not merely read."""
-
-    def __init__(self):
-        self.measured = 0
-
-    def advance(self, rows, tokens):
-        self.measured += rows if tokens else 0
 
 
 @pytest.fixture(scope="module")
@@ -167,7 +157,7 @@ def test_the_cost_counts_every_row_once(done):
 
 
 def test_a_second_run_asks_nothing_and_finds_the_same(done):
-    counter = Counter()
+    counter = Watcher()
     again = run_study(SMALL, done.folder, counter, command="caploc locate demo ...")
     assert counter.measured == 0
     assert again.result == done.result
@@ -179,7 +169,7 @@ def test_another_study_in_the_folder_is_refused_with_the_difference(done):
 
 
 def test_a_run_goes_on_in_smaller_batches(done):
-    counter = Counter()
+    counter = Watcher()
     smaller = replace(SMALL, model=ModelOptions(DEMO, device="cpu", batch_size=3))
     assert run_study(smaller, done.folder, counter, command="caploc locate demo ...").result.top
     assert counter.measured == 0
@@ -200,7 +190,7 @@ def test_reordered_data_is_paired_with_its_own_outcomes(tmp_path):
     results = []
     for order in (lines, lines[::-1]):
         (tmp_path / "rows.jsonl").write_text("".join(json.dumps(line) + "\n" for line in order))
-        counter = Counter()
+        counter = Watcher()
         results.append((evaluate(evaluation, tmp_path / "run", counter).tasks, counter.measured))
     (one,), (other,) = results[0][0], results[1][0]
     assert one.scores == other.scores and one.change == other.change

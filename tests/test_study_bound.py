@@ -10,8 +10,8 @@ from caploc.declaration import ModelOptions, Study
 from caploc.errors import FolderTaken
 from caploc.folder import RESULT, RUN
 from caploc.options import Settings
-from caploc.progress import Silent
 from caploc.study import run_study
+from doubles import Watcher
 from worlds import DEMO
 
 CSS = Study(
@@ -26,25 +26,8 @@ CSS = Study(
 SCAN = replace(CSS, method="scan", settings=Settings(top=2, budget=400), examples=60)
 
 
-class Watched(Silent):
-    """What a run says of the whole, and of the heads found so far."""
-
-    def __init__(self):
-        self.expected, self.told, self.rows, self.measured = [], [], 0, 0
-
-    def expect(self, rows):
-        self.expected.append((self.rows, rows))
-
-    def tell(self, text):
-        self.told.append(text)
-
-    def advance(self, rows, tokens):
-        self.rows += rows
-        self.measured += rows if tokens else 0
-
-
 def test_a_run_says_beforehand_what_it_asks_at_most_and_again_when_its_search_ends(tmp_path):
-    watched = Watched()
+    watched = Watcher()
     found = run_study(CSS, tmp_path, watched)
     (before, whole), (searched, checks) = watched.expected
     assert re.fullmatch(
@@ -54,7 +37,7 @@ def test_a_run_says_beforehand_what_it_asks_at_most_and_again_when_its_search_en
     )
     assert before == 0 and searched == 5 + 4 * 5 and checks <= whole - searched
     assert found.result.cost.rows == watched.rows == watched.measured <= searched + checks
-    again = Watched()
+    again = Watcher()
     run_study(CSS, tmp_path, again)
     assert (again.rows, again.measured) == (watched.rows, 0)  # stored rows count as done
 
@@ -83,7 +66,7 @@ GOALS = {
 @pytest.mark.slow
 @pytest.mark.parametrize("name", GOALS)
 def test_no_study_asks_more_rows_than_it_said(tmp_path, name):
-    watched = Watched()
+    watched = Watcher()
     found = run_study(GOALS[name], tmp_path, watched)
     (_, whole), (searched, checks) = watched.expected
     bound = re.search(r"up to ([\d,]+) rows", watched.told[0])
@@ -94,7 +77,7 @@ def test_no_study_asks_more_rows_than_it_said(tmp_path, name):
 def test_a_folder_of_another_study_is_refused_before_anything_is_promised(tmp_path):
     (tmp_path / RUN).write_text(json.dumps({"study": asdict(replace(CSS, method="csb"))}))
     (tmp_path / RESULT).write_text("{}")  # a run that has not begun leaves its folder to the next
-    watched = Watched()
+    watched = Watcher()
     with pytest.raises(FolderTaken, match="belongs to another run"):
         run_study(CSS, tmp_path, watched)
     assert not watched.told

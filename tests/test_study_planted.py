@@ -11,8 +11,8 @@ from caploc.contents import Curve, read_file
 from caploc.declaration import CURVED, ModelOptions, Study
 from caploc.evaluation import curve
 from caploc.options import Settings
-from caploc.progress import Silent
 from caploc.study import run_study
+from doubles import Watcher
 from worlds.planted import Planted, write_planted
 
 pytestmark = pytest.mark.slow  # whole studies
@@ -38,18 +38,6 @@ class Written:
     def alone(self, **settings):
         """Without another task and with a small check, which is quick."""
         return replace(self.study((), 20, **settings), controls=0)
-
-
-class Stopping(Silent):
-    """Stops a run after so many measured rows, as Ctrl-C would; counts them."""
-
-    def __init__(self, after=None):
-        self.after, self.measured = after, 0
-
-    def advance(self, rows, tokens):
-        self.measured += rows if tokens else 0
-        if self.after is not None and self.measured >= self.after:
-            raise KeyboardInterrupt
 
 
 @pytest.fixture(scope="module")
@@ -126,8 +114,8 @@ def test_the_report_says_what_was_found_and_how_sure_it_is(done):
 def test_a_run_that_was_stopped_ends_like_one_that_was_not(written, done, tmp_path):
     study = written(PLAN).study(top=3)
     with pytest.raises(KeyboardInterrupt):
-        run_study(study, tmp_path, Stopping(700))
-    counter = Stopping()
+        run_study(study, tmp_path, Watcher(700))
+    counter = Watcher()
     stopped = run_study(study, tmp_path, counter).result.as_dict()
     expected = done.result.as_dict()
     for result in (stopped, expected):
@@ -174,9 +162,9 @@ def test_one_head_is_on_a_curve_for_nothing(written, tmp_path):
 
 
 def test_a_run_killed_in_its_curve_goes_on_there(written, done, tmp_path):
-    study, counter = written(PLAN).study(top=3), Stopping()
+    study, counter = written(PLAN).study(top=3), Watcher()
     with pytest.raises(KeyboardInterrupt):
-        run_study(study, tmp_path, Stopping(done.result.cost.rows - 2 * CURVED))  # the other task's
+        run_study(study, tmp_path, Watcher(done.result.cost.rows - 2 * CURVED))  # the other task's
     assert not (tmp_path / "result.json").exists()
     run_study(study, tmp_path, counter)
     assert 0 < counter.measured <= 2 * CURVED

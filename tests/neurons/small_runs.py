@@ -12,7 +12,6 @@ from caploc.neurons import study as studies
 from caploc.neurons.enhancing import enhance_located
 from caploc.neurons.options import Enhancing, NeuronStudy, Rule, TuningRecipe
 from caploc.neurons.study import load_source
-from caploc.progress import Silent
 from worlds import DEMO
 
 MODEL = ModelOptions(DEMO, device="cpu")
@@ -34,16 +33,6 @@ TUNED = Enhancing(
 )
 FEW = replace(TUNED, arms=("none", "located"))  # without the draws, which take most of the time
 SOURCES, MADE = {}, {}
-
-
-class Rows(Silent):
-    """Counts the rows that are measured, not those that were stored."""
-
-    def __init__(self):
-        self.measured = 0
-
-    def advance(self, rows, tokens):
-        self.measured += rows if tokens else 0
 
 
 def remembered(*asked):

@@ -12,7 +12,7 @@ from caploc.neurons.erasure import erase
 from caploc.neurons.locating import locate
 from caploc.neurons.options import Erasing, NeuronStudy, Rule
 from caploc.neurons.study import NeuronSession
-from caploc.progress import Silent
+from doubles import Watcher
 
 pytestmark = pytest.mark.slow  # whole studies
 
@@ -31,21 +31,6 @@ def located(planted, tmp_path_factory):
 def run(located, tmp_path):
     """A finished run in a folder of its own."""
     return lambda name="run": shutil.copytree(located, tmp_path / name)
-
-
-class Counting(Silent):
-    """Counts what is measured; stops after some rows, as Ctrl-C would."""
-
-    def __init__(self, after=None):
-        self.after, self.measured, self.scored = after, 0, []
-
-    def start(self, what, rows):
-        self.scored.append(what)
-
-    def advance(self, rows, tokens):
-        self.measured += rows if tokens else 0
-        if self.after is not None and self.measured >= self.after:
-            raise KeyboardInterrupt
 
 
 @pytest.fixture(scope="module")
@@ -84,11 +69,11 @@ def test_erasing_scores_nothing_anew(located, done):
 
 def test_a_run_that_was_stopped_ends_like_one_that_was_not(done, run, undrawn):
     folder = run()
-    killed = Counting(after=300)
+    killed = Watcher(most=300)
     with pytest.raises(KeyboardInterrupt):
         erase(folder, ASKED, progress=killed)
     assert not (folder / "erasure.json").exists()
-    resumed = Counting()
+    resumed = Watcher()
     result, _ = erase(folder, ASKED, progress=resumed)
     expected, told = done[1], result.as_dict()
     assert told["tasks"] == expected["tasks"]
@@ -118,10 +103,10 @@ def relabelled(planted, folder):
 
 
 def test_an_unknown_task_is_refused_before_anything_is_measured(run):
-    counter = Counting()
+    counter = Watcher()
     with pytest.raises(UnknownName, match="Did you mean 'demo/addition'"):
         erase(run(), replace(ASKED, others=("demo/adition",)), counter)
-    assert counter.scored == []
+    assert counter.stages == []
 
 
 def test_no_located_neuron_is_one_sentence(planted, tmp_path, undrawn):

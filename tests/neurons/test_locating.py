@@ -11,7 +11,7 @@ from caploc.neurons import finding
 from caploc.neurons.locating import locate
 from caploc.neurons.options import NeuronStudy, Rule
 from caploc.neurons.study import read_located
-from caploc.progress import Silent
+from doubles import Watcher
 
 pytestmark = pytest.mark.slow  # whole studies
 
@@ -23,24 +23,9 @@ def study(model, **changes):
     return NeuronStudy(model.options, model.tasks, **fields)
 
 
-class Counting(Silent):
-    """Counts the examples that are scored; stops after some stretches, as Ctrl-C would."""
-
-    def __init__(self, after=None):
-        self.after, self.started, self.scored = after, 0, 0
-
-    def start(self, what, rows):
-        if self.started == self.after:
-            raise KeyboardInterrupt
-        self.started += 1
-
-    def advance(self, rows, tokens):
-        self.scored += rows
-
-
 @pytest.fixture(scope="module")
 def done(planted, tmp_path_factory):
-    folder, counter = tmp_path_factory.mktemp("run"), Counting()
+    folder, counter = tmp_path_factory.mktemp("run"), Watcher()
     result, exhibits = locate(study(planted(TWO)), folder, counter, command="caploc neurons locate")
     return folder, counter, result.as_dict(), exhibits
 
@@ -53,7 +38,7 @@ def test_both_tasks_neurons_are_exactly_the_planted_ones(planted, done):
     truth, (folder, counter, result, _) = planted(TWO).truth, done
     tasks = [names(task) for task in result["tasks"]]
     assert tasks == [set(truth.needed["warm"]), set(truth.needed["large"])]
-    assert counter.scored == 2 * EXAMPLES
+    assert counter.rows == 2 * EXAMPLES
     for task in result["tasks"]:
         assert task["within"]["rates"]["largest"]["mean"] == 1
         assert (task["across"]["mean"], task["separate"]) == (0, True)
@@ -87,23 +72,23 @@ def test_a_run_that_was_stopped_ends_like_one_that_was_not(
 ):
     """Killed twice after some stretches of examples: none of them is scored twice."""
     monkeypatch.setattr(finding, "STRETCH", 4)
-    whole = Counting()
+    whole = Watcher()
     expected, _ = locate(study(planted(TWO)), tmp_path / "whole", whole)
-    assert whole.started > 2 * 4 and whole.scored == 2 * EXAMPLES
+    assert len(whole.stages) > 2 * 4 and whole.rows == 2 * EXAMPLES
     assert list(map(names, expected.as_dict()["tasks"])) == list(map(names, done[2]["tasks"]))
-    killed = [Counting(1), Counting(5)]
+    killed = [Watcher(stages=1), Watcher(stages=5)]
     for each in killed:
         with pytest.raises(KeyboardInterrupt):
             locate(study(planted(TWO)), tmp_path / "run", each)
         assert not (tmp_path / "run" / "neurons.json").exists()
-        assert each.scored > 0
-    resumed, again = Counting(), Counting()
+        assert each.rows > 0
+    resumed, again = Watcher(), Watcher()
     result, _ = locate(study(planted(TWO)), tmp_path / "run", resumed)
     assert without_cost(result) == without_cost(expected)
-    assert resumed.scored + sum(each.scored for each in killed) == 2 * EXAMPLES
+    assert resumed.rows + sum(each.rows for each in killed) == 2 * EXAMPLES
     result, _ = locate(study(planted(TWO)), tmp_path / "run", again)
     assert without_cost(result) == without_cost(expected)
-    assert again.scored == 0
+    assert again.rows == 0
 
 
 def test_shared_neurons_show_across_tasks(planted, tmp_path, undrawn):

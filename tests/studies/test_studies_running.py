@@ -31,6 +31,7 @@ from caploc.store import folder_lock
 from caploc.studies import run_studies
 from caploc.studies.running import finished, located
 from caploc.study import run_study
+from doubles import Watcher
 from worlds import DEMO
 
 CSS = Study(
@@ -49,16 +50,6 @@ methods = [{{name = "css", masks = 40, rate = 0.05}}, "one-shot"]
 settings = {{examples = 12, controls = 2, limit = 20}}
 """
 UNSTEADY = {"seconds", "forward_tokens"}
-
-
-class Counter(Silent):
-    """Counts the rows that were measured and not merely read."""
-
-    def __init__(self):
-        self.measured = 0
-
-    def advance(self, rows, tokens):
-        self.measured += rows if tokens else 0
 
 
 def steady(result):
@@ -135,7 +126,7 @@ def test_a_model_that_does_not_fit_fails_its_own_studies_only(tmp_path, monkeypa
 @pytest.mark.slow
 def test_each_study_finds_what_it_would_alone_and_shared_rows_are_measured_once(tmp_path):
     studies = {"a": CSS, "b": replace(CSS, method="one-shot"), "c": replace(CSS, examples=9999)}
-    counter = Counter()
+    counter = Watcher()
     ran = run_studies(studies, tmp_path / "many", counter, command="caploc run many.toml")
     assert [outcome.failure is None for outcome in ran.outcomes] == [True, True, False]
     assert "between 1 and" in ran.outcomes[2].failure
@@ -149,7 +140,7 @@ def test_each_study_finds_what_it_would_alone_and_shared_rows_are_measured_once(
         (stored,) = database.execute("SELECT count(*) FROM rows").fetchone()
     used = [outcome.result.cost.rows for outcome in ran.outcomes if outcome.result]
     assert counter.measured == stored < sum(used)
-    again = Counter()
+    again = Watcher()
     ran = run_studies(studies, tmp_path / "many", again, command="caploc run many.toml")
     assert again.measured == 0 and [outcome.earlier for outcome in ran.outcomes[:2]] == [True] * 2
 
