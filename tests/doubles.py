@@ -1,6 +1,19 @@
-"""Stand-ins that several tests hand to the code."""
+"""What several tests hand to the code: progress that is watched, tasks in files."""
 
+import json
+import math
+
+from caploc.declaration import ModelOptions, Study
+from caploc.options import Settings
 from caploc.progress import Silent
+from caploc.result import Score
+from caploc.tasks.task import Example, Generate, Metric
+from worlds import DEMO
+
+QUICKEST = Study(
+    ModelOptions(DEMO), "demo/recall", "css", settings=Settings(masks=4, rate=0.05, top=2),
+    examples=5, controls=0, limit=5,
+)  # fmt: skip
 
 
 class Watcher(Silent):
@@ -30,3 +43,92 @@ class Watcher(Silent):
 
     def tell(self, text):
         self.told.append(text)
+
+
+class NumberTask:
+    """A task whose examples are numbers; an answer is its outcome, and NaN is none."""
+
+    name, version, size, metric = "numbers", "1", 1000, Metric("acc")
+
+    def in_metric(self):
+        return self
+
+    def example(self, example):
+        return Example(str(example))
+
+    def without(self, examples):
+        return self
+
+    def key(self, example):
+        return str(example)
+
+    def requests(self, example):
+        return [Generate(str(example), "{}")]
+
+    def item(self, example, responses):
+        number = float(responses[0].text)
+        return None if math.isnan(number) else number
+
+    def outcome(self, item):
+        return math.nan if item is None else item
+
+    def score(self, examples, items):
+        values = [item for item in items if item is not None]
+        return Score.of(sum(values) / len(values) if values else None, None, len(values))
+
+    def first(self, limit):
+        return list(range(limit or self.size))
+
+
+METRIC = {"metric": "exact_match", "aggregation": "mean", "higher_is_better": True}
+WRITTEN = {"until": ["\n"], "max_gen_toks": 4, "do_sample": False}
+
+
+def write_lines(path, rows):
+    """Write JSON lines; return the path."""
+    path.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    return path
+
+
+def write_task_file(folder, rows, name="mine", **changes):
+    """Write a task that asks `q` and wants `a`, and its rows; return the path of the YAML.
+
+    `changes` are lines of the YAML, of which those that are None are left out.
+    """
+    data = write_lines(folder / f"{name}.jsonl", rows)
+    lines = {
+        "task": name,
+        "dataset_path": "json",
+        "dataset_kwargs": {"data_files": {"test": str(data)}},
+        "test_split": "test",
+        "output_type": "generate_until",
+        "doc_to_text": "{{q}}",
+        "doc_to_target": "{{a}}",
+        "generation_kwargs": None if "output_type" in changes else WRITTEN,
+        "metric_list": [METRIC],
+    } | changes
+    path = folder / f"{name}.yaml"
+    path.write_text(json.dumps({key: line for key, line in lines.items() if line is not None}))
+    return path  # JSON is YAML
+
+
+def least_result(task="demo/addition", **parts):
+    """Return the least that result.json may hold, with these parts in place of it."""
+    return {
+        "schema": 1,
+        "model": {"name": "demo"},
+        "task": {"name": task},
+        "method": {"name": "css"},
+        "grid": {"layers": 1, "heads": [2]},
+        "estimand": {"heads": "alone", "top": "alone"},
+        "heads": [],
+        "top": [],
+        "validation": {"task": {"name": task}},
+    } | parts
+
+
+def planted_study(folder, *others, task="planted", **options):
+    """Make a study of the planted model in a folder, with others of its tasks beside the one."""
+    asked, *beside = (str(folder / f"{name}.yaml") for name in (task, *others))
+    model = ModelOptions(str(folder), device="cpu")
+    return Study(model, asked, other_tasks=tuple(beside), **options)

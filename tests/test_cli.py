@@ -12,9 +12,8 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from caploc import cli, console
+from caploc import console
 from caploc.cli import app, options
-from caploc.declaration import ModelOptions
 from caploc.errors import Stopped, UserError
 from caploc.sandbox import pool
 from caploc.store import holds_rows
@@ -22,10 +21,6 @@ from worlds import DEMO
 from worlds.planted import Planted, write_planted
 
 ROOT = Path(__file__).parent.parent
-COMMANDS = [
-    "locate", "evaluate", "curve", "interactions", "universal",
-    "tasks", "models", "doctor", "rows", "run", "view",
-]  # fmt: skip
 
 
 def caploc(*arguments, **options):
@@ -36,19 +31,6 @@ def caploc(*arguments, **options):
         check=False,
         **options,
     )
-
-
-@pytest.mark.parametrize("command", COMMANDS)
-def test_every_command_has_help_with_an_example_and_is_documented(command):
-    shown = CliRunner().invoke(app, [command, "--help"])
-    assert shown.exit_code == 0
-    assert f"caploc {command}" in shown.output
-    assert f"caploc {command}" in (ROOT / "docs" / "commands.md").read_text()
-
-
-def test_help_does_not_wait_for_torch():
-    code = "import sys, caploc.cli; sys.exit('torch' in sys.modules or 'lm_eval' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
 def test_a_command_says_that_it_has_begun_before_it_waits_for_torch():
@@ -72,79 +54,6 @@ def test_a_command_whose_result_stands_alone_says_nothing_before_it():
 
 
 LOCATE = ["locate", DEMO, "--task", "demo/addition"]
-
-
-@pytest.fixture
-def typed(monkeypatch, capsys, tmp_path):
-    """Run a command in this process, which must not load a model; exit code and what it said."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(cli, "hush", lambda: None)  # it is for good
-    monkeypatch.setattr(ModelOptions, "engine", lambda self: pytest.fail("the model was loaded"))
-
-    def run(*arguments):
-        monkeypatch.setattr(sys, "argv", ["caploc", *arguments])
-        with pytest.raises(SystemExit) as ended:
-            cli.main()
-        return ended.value.code, " ".join(capsys.readouterr().err.split())
-
-    return run
-
-
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (["view", "nowhere"], "There is no folder 'nowhere'"),
-        (["view", ".", "--port", "70000"], "--port must be 0 to 65535; got 70000"),
-        (["view", "--model", "nowhere/at/all"], "nowhere/at/all"),
-        (["view", "--task", "demo/additon"], "Did you mean 'demo/addition'?"),
-        (["view", "--model", DEMO, "--port", "70000"], "--port must be 0 to 65535; got 70000"),
-        (
-            ["view", "/nowhere", "--write"],
-            "There is no folder '/nowhere'; name the",
-        ),
-        (
-            ["view", "/nowhere", "/nowhere"],
-            "There is no folder '/nowhere'; name the",
-        ),
-        (["universal", "/nowhere"], "There is no folder '/nowhere'; name the folder of a"),
-        (
-            ["export", DEMO, "--heads", "L0H1", "--to", "cut", "--as", "head"],
-            "Did you mean 'heads'?",
-        ),
-        (["export", DEMO, "--heads", "L0H1", "--to", "/etc"], "/etc exists and is not empty"),
-        ([*LOCATE, "--method", "css", "--estimator", "ridge"], "There is no estimator 'ridge'."),
-        ([*LOCATE, "--budget", "50"], "--budget 50 is too small: 252 rows or more"),
-        ([*LOCATE, "--method", "one-shot", "--budget", "95"], "one-shot needs 96 rows or more."),
-        ([*LOCATE, "--rate", ".1"], "--rate is for --method css, csb; got --method scan,"),
-        ([*LOCATE, "--method", "css", "--rates", ".1,.2"], "for --method css-search, csb-"),
-        ([*LOCATE, "--method", "css", "--goal", "set"], "--goal is for --method scan; got"),
-        ([*LOCATE, "--price", ".1"], "--price is for --goal specific; got --goal heads."),
-        ([*LOCATE, "--twin", "demo/prose"], "--twin is for --goal specific; got --goal heads."),
-    ],
-)
-def test_mistakes_are_one_sentence_and_exit_code_2(typed, tmp_path, arguments, said):
-    code, printed = typed(*arguments)
-    assert code == 2
-    assert printed.startswith("caploc: ") and said in printed
-    assert not (tmp_path / "runs").exists()
-
-
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        ["--method", "css", "--rate", ".1"],
-    ],
-)
-def test_options_that_a_method_reads_are_taken(typed, arguments):
-    _, printed = typed("locate", DEMO, "--task", "demo/additon", *arguments)
-    assert "Did you mean 'demo/addition'?" in printed  # the task is what is wrong
-
-
-def test_a_mistake_shows_no_traceback(tmp_path):
-    done = caploc("locate", DEMO, "--task", "demo/additon", cwd=tmp_path)
-    assert done.returncode == 2
-    assert "Did you mean 'demo/addition'?" in " ".join(done.stderr.split())
-    assert "Traceback" not in done.stderr
 
 
 def test_locate_prints_heads_and_notes_and_ends_with_the_reports_path(tmp_path):

@@ -3,11 +3,11 @@
 import pytest
 
 from caploc.components import Head, HeadFile, Heads, find_grid, resolve_excluded, write_heads
-from caploc.declaration import ModelOptions, Study
 from caploc.errors import BadData, BadOption, UserError
 from caploc.finished import FinishedRun
 from caploc.options import Settings
 from caploc.study import run_study
+from doubles import planted_study
 from worlds.planted import Planted, write_planted
 
 GRID = Heads((4, 4))
@@ -55,9 +55,8 @@ def test_a_study_says_which_heads_it_left_in_and_names_others(tmp_path, method):
         tmp_path / "model", Planted(2, 4, needed=3, strengths=(0.4, 0.3, 0.2), examples=400)
     )
     worst = str(max(truth.needed, key=truth.needed.get))
-    study = Study(
-        ModelOptions(str(tmp_path / "model"), device="cpu"),
-        str(tmp_path / "model" / "planted.yaml"),
+    study = planted_study(
+        tmp_path / "model",
         method=method,
         settings=Settings(top=2, masks=30, rate=0.15),
         exclude=(worst,),

@@ -9,6 +9,7 @@ from caploc.declaration import ModelOptions, Study
 from caploc.errors import UserError
 from caploc.finished import FinishedRun, restored
 from caploc.options import Settings, TaskOptions
+from doubles import least_result
 from worlds import DEMO
 
 
@@ -38,26 +39,13 @@ def test_the_task_is_asked_as_the_run_did_and_judged_by_its_metric(tmp_path):
     assert other.requests(0) == same.requests(0)
 
 
-RESULT = {
-    "schema": 1,
-    "model": {"name": "demo"},
-    "task": {"name": "demo/addition"},
-    "method": {"name": "css"},
-    "grid": {"layers": 1, "heads": [2]},
-    "estimand": {"heads": "alone", "top": "alone"},
-    "heads": [],
-    "top": [],
-    "validation": {"task": {"name": "demo/addition"}},
-}
-
-
 def test_a_folder_without_a_finished_run_is_refused(tmp_path):
     with pytest.raises(UserError, match=r"holds no result\.json"):
         FinishedRun.read(tmp_path)
 
 
 def test_a_run_of_another_version_is_refused_in_a_sentence(tmp_path):
-    (tmp_path / "result.json").write_text(json.dumps(RESULT))
+    (tmp_path / "result.json").write_text(json.dumps(least_result()))
     (tmp_path / "run.json").write_text('{"study": {"model": {"name": "demo"}, "depth": 3}}')
     with pytest.raises(UserError, match="was written by another version of caploc"):
         FinishedRun.read(tmp_path)

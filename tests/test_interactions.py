@@ -8,7 +8,6 @@ from typer.testing import CliRunner
 
 from caploc.cli import app
 from caploc.components import Heads
-from caploc.declaration import ModelOptions, Study
 from caploc.errors import BadOption, UserError
 from caploc.interactions import (
     Contrast,
@@ -20,7 +19,7 @@ from caploc.interactions import (
 )
 from caploc.options import Settings
 from caploc.study import run_study
-from doubles import Watcher
+from doubles import Watcher, planted_study
 from worlds.planted import Planted, write_planted
 
 
@@ -32,13 +31,8 @@ def planted(tmp_path_factory):
         folder / "model",
         Planted(4, 8, needed=3, backups=1, strengths=(0.3, 0.2, 0.15), examples=300, seed=3),
     )
-    study = Study(
-        ModelOptions(str(folder / "model"), device="cpu"),
-        str(folder / "model" / "planted.yaml"),
-        settings=Settings(top=3, budget=2000),
-        controls=0,
-        limit=50,
-    )
+    settings = Settings(top=3, budget=2000)
+    study = planted_study(folder / "model", settings=settings, controls=0, limit=50)
     run_study(study, folder / "run")
     return truth, folder / "run"
 

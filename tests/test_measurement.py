@@ -13,10 +13,10 @@ from caploc.engine.api import Answer
 from caploc.errors import RunFailed
 from caploc.measurement import Cost, Meter, as_measurements, outcomes_by_example, search
 from caploc.progress import Silent
-from caploc.result import Score
 from caploc.search import Plan
 from caploc.store import Question, Row, Store
-from caploc.tasks.task import Example, Generate, Generated, Metric
+from caploc.tasks.task import Generated, Metric
+from doubles import NumberTask
 
 
 def row(number, outcome):
@@ -72,41 +72,15 @@ def test_rows_without_a_score_are_missing_and_not_wrong():
     assert outcomes_by_example(rows) == {3: 1.0}
 
 
-class Squares:
-    """A task of numbers whose scoring can be watched: `scoring(example)` is called for each."""
-
-    name, version, size = "squares", "1", 100
+class Squares(NumberTask):
+    """Squares of numbers, whose scoring can be watched: `scoring(example)` is called for each."""
 
     def __init__(self, runs_code, scoring):
         self.metric, self.scoring = Metric("acc", runs_code=runs_code), scoring
 
-    def in_metric(self):
-        return self
-
-    def example(self, example):
-        return Example(str(example))
-
-    def without(self, examples):
-        return self
-
-    def key(self, example):
-        return str(example)
-
-    def requests(self, example):
-        return [Generate(str(example), "{}")]
-
     def item(self, example, responses):
         self.scoring(example)
         return float(responses[0].text) ** 2
-
-    def outcome(self, item):
-        return item
-
-    def score(self, examples, items):
-        return Score.of(sum(items) / len(items), None, len(items))
-
-    def first(self, limit):
-        return list(range(limit or self.size))
 
 
 class Echo:

@@ -87,6 +87,7 @@ MISTAKES = [
     (f"{LOCATE} --method css --rate some", "--rate must be a valid number.*'some'"),
     (f"{LOCATE} --budget 3", "--budget .*3"),
     (f"{LOCATE} --top 500", "--top .*500"),
+    (f"{LOCATE} --rate .1", "--rate is for --method css, csb; got --method scan,"),
     (f"{LOCATE} --limit 0", "--limit must be greater than or equal to 1; got 0"),
     (f"{LOCATE} --fewshot -1", "--fewshot must be greater than or equal to 0; got -1"),
     (f"{LOCATE} --batch-size 0", "--batch-size must be greater than or equal to 1; got 0"),
@@ -108,6 +109,12 @@ MISTAKES = [
     ("run empty.toml", "empty.toml is no file of studies: models is missing; tasks"),
     ("run rat.toml", "rat is no key here"),
     ("view nowhere", "There is no folder 'nowhere'"),
+    ("view model --port 70000", "--port must be 0 to 65535; got 70000"),
+    ("view --model nowhere/at/all", "nowhere/at/all"),
+    ("view --task words/pasd", "no task 'words/pasd'"),
+    ("universal nowhere", "There is no folder 'nowhere'; name the folder of a"),
+    ("export model --heads L0H1 --to cut --as head", "Did you mean 'heads'"),
+    ("export model --heads L0H1 --to folder", "folder exists and is not empty"),
 ]
 
 

@@ -5,7 +5,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-import yaml
 from typer.testing import CliRunner
 
 from caploc.cli import app
@@ -23,6 +22,7 @@ from caploc.store import Store
 from caploc.studies import read_studies
 from caploc.study import run_study
 from caploc.tasks.catalog import load_task
+from doubles import write_task_file
 from worlds import DEMO
 
 TASK = "demo/addition"
@@ -36,22 +36,14 @@ def addition():
 def write_tasks(folder):
     """A task of ten sums and its corrupted counterpart: another first digit, as many characters."""
     sums = [(a, b) for a in range(11, 16) for b in (22, 31)]
-    for name, shift in (("clean", 0), ("corrupted", 30), ("longer", 100)):
-        rows = "".join(f"{a + shift}+{b}=,{a + shift + b}\n" for a, b in sums)
-        (folder / f"{name}.csv").write_text("asked,answer\n" + rows)
-        text = {
-            "task": name,
-            "dataset_path": "csv",
-            "dataset_kwargs": {"data_files": {"test": str(folder / f"{name}.csv")}},
-            "test_split": "test",
-            "output_type": "generate_until",
-            "doc_to_text": "{{asked}}",
-            "doc_to_target": "{{answer}}",
-            "generation_kwargs": {"until": ["\n"], "max_gen_toks": 4, "do_sample": False},
-            "metric_list": [{"metric": "exact_match"}],
-        }
-        (folder / f"{name}.yaml").write_text(yaml.safe_dump(text))
-    return [str(folder / f"{name}.yaml") for name in ("clean", "corrupted", "longer")]
+    return [
+        str(
+            write_task_file(
+                folder, [{"q": f"{a + shift}+{b}=", "a": str(a + shift + b)} for a, b in sums], name
+            )
+        )
+        for name, shift in (("clean", 0), ("corrupted", 30), ("longer", 100))
+    ]
 
 
 @pytest.fixture(scope="module")

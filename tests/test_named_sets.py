@@ -5,7 +5,7 @@ from functools import partial
 import pytest
 
 from caploc.contents import read_file
-from caploc.declaration import ModelOptions, Study
+from caploc.declaration import ModelOptions
 from caploc.export import Export
 from caploc.options import Settings
 from caploc.recovery import Measurements, fit_paired
@@ -13,6 +13,7 @@ from caploc.result import Result
 from caploc.search import METHODS, Found, Method
 from caploc.search.plan import Plan, intact_plan
 from caploc.study import run_study
+from doubles import planted_study
 from worlds.planted import Planted, write_planted
 
 PLAN = Planted(2, 4, needed=2, rescuers=1, strengths=(0.4, 0.2), examples=200, seed=1)
@@ -36,10 +37,7 @@ def given(columns, problem):
 
 
 def study_of(folder, method, **settings):
-    return Study(
-        ModelOptions(str(folder), device="cpu"), str(folder / "planted.yaml"), method=method,
-        settings=Settings(**settings), controls=2,
-    )  # fmt: skip
+    return planted_study(folder, method=method, settings=Settings(**settings), controls=2)
 
 
 def columns(heads):

@@ -9,6 +9,7 @@ import pytest
 from caploc.errors import BadOption, UnknownName
 from caploc.naming import check_tasks, default_folder, default_others, placed
 from caploc.tasks.catalog import load_task, own_names
+from doubles import write_task_file
 from worlds import TASKS
 
 
@@ -25,6 +26,7 @@ def test_a_folder_is_named_after_the_run_and_stays_below_runs():
     [
         ("words/pst", "There is no task 'words/pst'. Did you mean 'words/past'?"),
         ("gone.csv", "There is no file 'gone.csv' here"),
+        ("gone.parquet", "There is no file 'gone.parquet' here"),
         ("gone.yaml", "There is no task file 'gone.yaml' here"),
     ],
 )
@@ -57,13 +59,7 @@ def test_what_is_a_path_is_made_absolute(tmp_path, monkeypatch):
 
 
 def test_tasks_of_the_users_folders_have_names_like_any_other(tmp_path, monkeypatch):
-    (tmp_path / "rows.jsonl").write_text('{"asked": "1+1=", "right": "2"}\n')
-    (tmp_path / "sums.yaml").write_text(
-        "task: mine/sums\ndataset_path: json\n"
-        f"dataset_kwargs: {{data_files: {{test: {tmp_path}/rows.jsonl}}}}\ntest_split: test\n"
-        "output_type: generate_until\ndoc_to_text: asked\ndoc_to_target: right\n"
-        "metric_list: [{metric: exact_match, aggregation: mean, higher_is_better: true}]\n"
-    )
+    write_task_file(tmp_path, [{"q": "1+1=", "a": "2"}], "sums", task="mine/sums")
     monkeypatch.setenv("CAPLOC_TASKS", f"{tmp_path}:{TASKS}")
     assert load_task("mine/sums").requests(0)[0].prompt == "1+1="
     assert {"mine/sums", "demo/addition", "words/past"} <= set(own_names())

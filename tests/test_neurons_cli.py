@@ -21,15 +21,6 @@ COMMANDS = [command.callback.__name__ for command in neurons.registered_commands
 LOCATE = ["neurons", "locate", DEMO, "--task", "demo/addition"]
 
 
-@pytest.mark.parametrize("command", COMMANDS)
-def test_every_command_has_help_with_an_example_and_is_documented(command):
-    shown = CliRunner().invoke(app, ["neurons", command, "--help"])
-    assert shown.exit_code == 0
-    assert f"caploc neurons {command}" in shown.output
-    for page in ("commands.md", "cnl.md"):
-        assert f"neurons {command}" in (DOCS / page).read_text()
-
-
 @pytest.fixture
 def typed(monkeypatch, capsys, tmp_path):
     """Run a command in this process; exit code and what it said."""

@@ -6,7 +6,6 @@ import pytest
 
 import caploc
 from caploc import notebook
-from caploc.declaration import ModelOptions
 from caploc.errors import BadOption, UnknownName, UserError
 from caploc.result import Result
 from worlds import DEMO
@@ -29,23 +28,6 @@ def test_what_is_found_lies_in_the_folder_and_is_read_back(found):
         f"caploc.locate({DEMO!r}, 'demo/addition', method='css', masks=12, rate=0.05, examples=8, "
         f"limit=8, controls=0, also=[], out={str(found.folder)!r})"
     )
-
-
-def test_an_option_that_is_not_there_or_not_read_is_refused(tmp_path):
-    for given, said in (
-        ({"tap": 3}, "no option 'tap'. Did you mean 'top'"),
-        ({"rate": 0.1}, "--rate is for --method css, csb; got --method scan"),
-        ({"top": 0}, "--top must be greater than or equal to 1; got 0"),
-        ({"device": "gpu"}, "no device 'gpu'"),
-    ):
-        with pytest.raises(UserError, match=said):
-            caploc.locate(DEMO, "demo/addition", out=tmp_path, quiet=True, **given)
-
-
-def test_too_small_a_budget_is_refused_before_the_model_is_loaded(tmp_path, monkeypatch):
-    monkeypatch.setattr(ModelOptions, "answering", lambda self: pytest.fail("it was loaded"))
-    with pytest.raises(BadOption, match="^--budget 3 is too small"):
-        caploc.locate(DEMO, "demo/addition", budget=3, out=tmp_path, quiet=True)
 
 
 def test_the_frame_has_every_head_in_its_order(found):
@@ -78,6 +60,8 @@ def test_a_notebook_sees_the_answer_and_the_heads(found):
         ("nowhere/at-all", "demo/addition", {}, UserError, "nowhere/at-all"),
         (DEMO, "demo/addition", {"budgets": 5}, UnknownName, "Did you mean 'budget'"),
         (DEMO, "demo/addition", {"top": 0}, BadOption, "^--top must be greater"),
+        (DEMO, "demo/addition", {"budget": 3}, BadOption, "^--budget 3 is too small"),
+        (DEMO, "demo/addition", {"rate": 0.1}, BadOption, "^--rate is for --method css, csb"),
         (DEMO, "demo/addition", {"method": "scann"}, UnknownName, "'scan'"),
     ],
 )

@@ -83,17 +83,3 @@ def test_the_same_pairs_in_other_words_and_other_pairs_are_scored_beside_them(tm
         ("others", False),
         ("copy", False),
     ]
-
-
-@pytest.mark.parametrize("name", ["gone.jsonl", "gone.csv", "gone.parquet"])
-def test_a_file_that_is_not_there_is_called_a_file(name):
-    for option in ("--task", "--also"):
-        words = ["locate", DEMO, *(["--task", "demo/addition"] if option == "--also" else [])]
-        ended = CliRunner().invoke(app, [*words, option, name])
-        assert f"There is no file '{name}' here" in str(ended.exception)
-
-
-def test_a_mistake_in_a_file_is_told_before_anything_is_loaded(tmp_path):
-    (tmp_path / "a.csv").write_text("question,reply\n1,2\n")
-    ended = CliRunner().invoke(app, ["locate", DEMO, "--task", str(tmp_path / "a.csv")])
-    assert isinstance(ended.exception, BadData) and "line 2" in str(ended.exception)

@@ -10,11 +10,12 @@ import pandas as pd
 import pytest
 from pyarrow import parquet
 
-from caploc.components import AMONG, Heads
+from caploc.components import Heads
 from caploc.errors import BadOption, StoreFailed, UserError
 from caploc.folder import write_json
 from caploc.rowfiles import COLUMNS, write_rows
 from caploc.store import Question, Row, Store, pack
+from doubles import least_result
 
 GRID = Heads((8, 0, 5))
 QUESTION = Question("print", "float32", "task", "1", "metric")
@@ -37,20 +38,8 @@ def filled(folder: Path) -> list[Row]:
         )
     with Store(folder / "rows.sqlite") as store:
         store.add(store.question_id(QUESTION), made)
-    result = {
-        "schema": 1,
-        "model": {"fingerprint": "print", "name": "my/model"},
-        "task": {"name": "task"},
-        "method": {"name": "css"},
-        "seed": 0,
-        "grid": {"layers": 3, "heads": [8, 0, 5]},
-        "heads": [],
-        "estimand": {"heads": AMONG, "top": AMONG},
-        "top": [],
-        "cost": {"rows": 25},
-        "validation": {"task": {"name": "task"}},
-    }
-    write_json(folder / "result.json", result)
+    model, grid = {"fingerprint": "print", "name": "my/model"}, {"layers": 3, "heads": [8, 0, 5]}
+    write_json(folder / "result.json", least_result(model=model, grid=grid))
     return made
 
 

@@ -1,7 +1,5 @@
 import math
 import sqlite3
-import subprocess
-import sys
 from dataclasses import fields, replace
 
 import numpy as np
@@ -61,18 +59,6 @@ def test_the_same_question_is_found_again(tmp_path):
 def test_masks_are_told_apart_bit_by_bit():
     packed = {pack(mask) for mask in np.eye(17, dtype=bool)}
     assert len(packed) == 17
-
-
-def test_a_second_process_is_refused(store, tmp_path):
-    code = (
-        "import sys; from pathlib import Path; from caploc.store import Store\n"
-        "from caploc.errors import FolderTaken\n"
-        "try: Store(Path(sys.argv[1]))\n"
-        "except FolderTaken as error: print(error)"
-    )
-    arguments = [sys.executable, "-c", code, str(tmp_path / "rows.sqlite")]
-    said = subprocess.run(arguments, capture_output=True, text=True, check=True).stdout
-    assert "Another caploc process is running" in said
 
 
 def test_a_folder_is_free_again_when_closed(tmp_path):

@@ -2,11 +2,11 @@
 
 import pytest
 
-from caploc.declaration import ModelOptions, Study
 from caploc.options import Settings
 from caploc.result import Verdict
 from caploc.study import run_study
 from caploc.verdict import make_card
+from doubles import planted_study
 from worlds.planted import Planted, write_planted
 
 
@@ -14,11 +14,8 @@ def find(folder, **planted):
     """Search a planted model; return its needed heads, the strongest first, and the result."""
     plan = Planted(2, 4, needed=len(planted["strengths"]), examples=200, seed=1, **planted)
     truth = write_planted(folder / "model", plan)
-    tasks = [str(folder / "model" / f"{name}.yaml") for name in ("planted", "other")]
-    study = Study(
-        ModelOptions(str(folder / "model"), device="cpu"), tasks[0], other_tasks=(tasks[1],),
-        settings=Settings(top=plan.needed, budget=400), quick=True, controls=20,
-    )  # fmt: skip
+    settings = Settings(top=plan.needed, budget=400)
+    study = planted_study(folder / "model", "other", settings=settings, quick=True, controls=20)
     order = sorted(truth.needed, key=lambda head: -truth.needed[head])
     return [str(head) for head in order], truth, run_study(study, folder / "run").result
 

@@ -2,11 +2,7 @@
 
 import json
 import os
-import signal
 import sqlite3
-import subprocess
-import sys
-import time
 from contextlib import closing
 from dataclasses import replace
 
@@ -21,7 +17,7 @@ from caploc.evaluation import Evaluation, curve, evaluate
 from caploc.options import Settings, TaskOptions
 from caploc.studies.running import rewrite_report, run_studies
 from caploc.study import run_study
-from doubles import Watcher
+from doubles import Watcher, write_task_file
 from worlds import DEMO
 
 MODEL = ModelOptions(DEMO)
@@ -178,18 +174,10 @@ def test_a_run_goes_on_in_smaller_batches(done):
 def test_reordered_data_is_paired_with_its_own_outcomes(tmp_path):
     """Rows of unchanged documents are reused under their new numbers."""
     lines = [{"q": f"{n}+{n}=", "a": str(2 * n + (n % 2))} for n in range(10, 18)]
-    config = {
-        "task": "sums", "dataset_path": "json", "test_split": "test",
-        "dataset_kwargs": {"data_files": {"test": str(tmp_path / "rows.jsonl")}},
-        "output_type": "generate_until", "doc_to_text": "{{q}}", "doc_to_target": "{{a}}",
-        "generation_kwargs": {"until": ["\n"], "max_gen_toks": 8, "do_sample": False},
-        "metric_list": [{"metric": "exact_match", "aggregation": "mean", "higher_is_better": True}],
-    }  # fmt: skip
-    (tmp_path / "sums.yaml").write_text(json.dumps(config))
     evaluation = Evaluation(MODEL, (caploc.Head.parse("L0H0"),), (str(tmp_path / "sums.yaml"),))
     results = []
     for order in (lines, lines[::-1]):
-        (tmp_path / "rows.jsonl").write_text("".join(json.dumps(line) + "\n" for line in order))
+        write_task_file(tmp_path, order, "sums")
         counter = Watcher()
         results.append((evaluate(evaluation, tmp_path / "run", counter).tasks, counter.measured))
     (one,), (other,) = results[0][0], results[1][0]
@@ -204,55 +192,6 @@ def test_rows_of_another_model_dtype_or_data_are_not_reused(done):
     (addition,) = [q for q in questions if q["task"] == "demo/addition"]
     assert addition["model"] == done.result.model.fingerprint
     assert addition["dtype"] == "float32"
-
-
-@pytest.mark.slow
-def test_a_killed_run_goes_on_where_it_stopped(tmp_path):
-    """kill -9 half way: the rerun ends like the undisturbed run, and no row was asked twice."""
-    arguments = [
-        sys.executable, "-m", "caploc", "locate", DEMO, "--task", "demo/addition",
-        "--method", "one-shot", "--examples", "6", "--controls", "2", "--limit", "20",
-        "--batch-size", "8", "--also", "demo/sentences", "--quiet",
-    ]  # fmt: skip
-    whole = [*arguments, "--out", str(tmp_path / "whole")]
-    subprocess.run(whole, check=True, capture_output=True)
-    arguments += ["--out", str(tmp_path / "killed")]
-    process = subprocess.Popen(arguments, stderr=subprocess.PIPE)
-    before = wait_for_rows(tmp_path / "killed" / "rows.sqlite", 100)
-    process.send_signal(signal.SIGKILL)
-    process.wait()
-    process.stderr.close()
-    assert 100 <= before < 600
-    subprocess.run(arguments, check=True, capture_output=True)
-    killed = json.loads((tmp_path / "killed" / "result.json").read_text())
-    expected = json.loads((tmp_path / "whole" / "result.json").read_text())
-    for result in (killed, expected):
-        # what ran together was other rows, and so were the tokens and the time they shared
-        result["cost"].pop("seconds")
-        result["cost"].pop("forward_tokens")
-        result.pop("command")
-    assert killed == expected
-    database = sqlite3.connect(tmp_path / "killed" / "rows.sqlite")
-    total, distinct = database.execute(
-        "SELECT count(*), count(DISTINCT hex(mask) || example || question) FROM rows"
-    ).fetchone()
-    assert total == distinct == killed["cost"]["rows"]
-
-
-def wait_for_rows(path, rows):
-    """Wait until so many rows are stored; returns how many there are."""
-    deadline = time.monotonic() + 120
-    while time.monotonic() < deadline:
-        try:
-            database = sqlite3.connect(f"file:{path}?mode=ro", uri=True)
-            (count,) = database.execute("SELECT count(*) FROM rows").fetchone()
-            database.close()
-            if count >= rows:
-                return count
-        except sqlite3.OperationalError:
-            pass
-        time.sleep(0.02)
-    raise AssertionError(f"no {rows} rows in two minutes")
 
 
 SPECIFIC = {"method": "scan", "settings": Settings(goal="specific")}
@@ -439,11 +378,6 @@ def test_a_run_draws_the_curve_over_its_heads_and_the_command_makes_the_same(don
 def counted_rows(folder):
     with closing(sqlite3.connect(folder / "rows.sqlite")) as database:
         return database.execute("SELECT count(*) FROM rows").fetchone()[0]
-
-
-def test_a_curve_needs_a_finished_run(tmp_path):
-    with pytest.raises(UserError, match=r"holds no result\.json"):
-        curve(tmp_path)
 
 
 def test_a_study_runs_on_a_users_own_folder_of_a_model(tmp_path):

@@ -6,23 +6,13 @@ from dataclasses import asdict, replace
 
 import pytest
 
-from caploc.declaration import ModelOptions, Study
 from caploc.errors import FolderTaken
 from caploc.folder import RESULT, RUN
 from caploc.options import Settings
 from caploc.study import run_study
+from doubles import QUICKEST as CSS
 from doubles import Watcher
-from worlds import DEMO
 
-CSS = Study(
-    model=ModelOptions(DEMO),
-    task="demo/recall",
-    method="css",
-    settings=Settings(masks=4, rate=0.05, top=2),
-    examples=5,
-    controls=0,
-    limit=5,
-)
 SCAN = replace(CSS, method="scan", settings=Settings(top=2, budget=400), examples=60)
 
 

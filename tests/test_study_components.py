@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from caploc.components import Heads, find_grid
-from caploc.declaration import ModelOptions, Study
+from caploc.declaration import ModelOptions
 from caploc.errors import BadOption
 from caploc.evaluation import Evaluation, curve, evaluate
 from caploc.export import Export
@@ -21,6 +21,7 @@ from caploc.store import Store
 from caploc.study import run_study
 from caploc.universal import Trials, find_universal
 from caploc.verdict import make_card
+from doubles import planted_study
 from worlds.planted import Planted, write_planted
 
 PLAN = Planted(8, 8, needed=2, strengths=(0.4, 0.3), sharing=2, seed=1)
@@ -36,10 +37,9 @@ def planted(tmp_path_factory):
 
 def study_of(folder, kind, method="scan", **settings):
     settings = {"top": 2, "masks": 40, "rate": 0.2} | settings
-    tasks = [str(folder / f"{name}.yaml") for name in ("planted", "other")]
-    return Study(
-        ModelOptions(str(folder), device="cpu"), tasks[0], method=method, components=kind,
-        settings=Settings(**settings), other_tasks=tuple(tasks[1:]), controls=3, limit=40,
+    return planted_study(
+        folder, "other", method=method, components=kind, settings=Settings(**settings),
+        controls=3, limit=40,
     )  # fmt: skip
 
 

@@ -1,6 +1,5 @@
 """The default method end to end, on transformers whose weights say which heads are needed."""
 
-import json
 import shutil
 import sqlite3
 from dataclasses import replace
@@ -8,11 +7,11 @@ from dataclasses import replace
 import pytest
 
 from caploc.contents import Curve, read_file
-from caploc.declaration import CURVED, ModelOptions, Study
+from caploc.declaration import CURVED
 from caploc.evaluation import curve
 from caploc.options import Settings
 from caploc.study import run_study
-from doubles import Watcher
+from doubles import METRIC, WRITTEN, Watcher, planted_study, write_task_file
 from worlds.planted import Planted, write_planted
 
 pytestmark = pytest.mark.slow  # whole studies
@@ -29,11 +28,7 @@ class Written:
         self.folder, self.truth = folder, write_planted(folder, plan)
 
     def study(self, others=("other",), limit=100, **settings):
-        tasks = [str(self.folder / f"{name}.yaml") for name in ("planted", *others)]
-        return Study(
-            ModelOptions(str(self.folder), device="cpu"), tasks[0], settings=Settings(**settings),
-            other_tasks=tuple(tasks[1:]), limit=limit,
-        )  # fmt: skip
+        return planted_study(self.folder, *others, settings=Settings(**settings), limit=limit)
 
     def alone(self, **settings):
         """Without another task and with a small check, which is quick."""
@@ -210,14 +205,11 @@ def test_a_model_without_a_head_that_matters_has_none_named(written, tmp_path):
 
 
 CHOICES = {
-    "output_type": "multiple_choice", "doc_to_choice": ["red", "green"],
-    "metric_list": [{"metric": "acc", "aggregation": "mean", "higher_is_better": True}],
-}  # fmt: skip
-WORDS = {
-    "output_type": "generate_until",
-    "generation_kwargs": {"until": ["\n"], "max_gen_toks": 1, "do_sample": False},
-    "metric_list": [{"metric": "exact_match", "aggregation": "mean", "higher_is_better": True}],
+    "output_type": "multiple_choice",
+    "doc_to_choice": ["red", "green"],
+    "metric_list": [METRIC | {"metric": "acc"}],
 }
+WORDS = {"generation_kwargs": WRITTEN | {"max_gen_toks": 1}}
 
 
 @pytest.mark.parametrize(
@@ -230,15 +222,9 @@ WORDS = {
 )
 def test_a_task_that_the_model_cannot_do_names_no_head(written, tmp_path, kind, reason):
     """The right answer to what is red is said to be green."""
-    examples = [{"prompt": f"colour ruby item{number}", "gold": "green"} for number in range(60)]
-    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in examples))
-    config = kind | {
-        "task": "guess", "dataset_path": "json", "test_split": "test",
-        "dataset_kwargs": {"data_files": {"test": str(tmp_path / "rows.jsonl")}},
-        "doc_to_text": "{{prompt}}", "doc_to_target": "{{gold}}",
-    }  # fmt: skip
-    (tmp_path / "guess.yaml").write_text(json.dumps(config))
-    study = replace(written(PLAN).alone(), task=str(tmp_path / "guess.yaml"))
+    rows = [{"q": f"colour ruby item{number}", "a": "green"} for number in range(60)]
+    task = write_task_file(tmp_path, rows, "guess", **kind)
+    study = replace(written(PLAN).alone(), task=str(task))
     result = run_study(study, tmp_path / "run").result
     assert result.top == [] and {row.effect for row in result.heads} == {None}
     assert any(reason in note for note in result.search.notes), result.search.notes

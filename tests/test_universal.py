@@ -7,7 +7,6 @@ from types import SimpleNamespace
 import pytest
 
 from caploc.cli.options import parse_families
-from caploc.declaration import ModelOptions, Study
 from caploc.errors import BadOption, UserError
 from caploc.finished import FinishedRun
 from caploc.options import Settings
@@ -15,6 +14,7 @@ from caploc.result import Model, Search
 from caploc.study import run_study
 from caploc.tasks.task import Metric
 from caploc.universal import Trials, check_direction, find_universal, leave_out_universal
+from doubles import planted_study
 from worlds.planted import Planted, write_planted
 
 
@@ -32,10 +32,10 @@ def planted(tmp_path_factory):
         folder / "model", Planted(4, 8, needed=2, strengths=(0.4, 0.3), universal=1, seed=5)
     )
     for name in ("planted", "other"):
-        study = Study(
-            ModelOptions(str(folder / "model"), device="cpu"),
-            str(folder / "model" / f"{name}.yaml"),
-            "one-shot",
+        study = planted_study(
+            folder / "model",
+            task=name,
+            method="one-shot",
             settings=Settings(top=4),
             examples=20,
             controls=0,

@@ -8,12 +8,10 @@ from tiny import GROUPED, build
 
 from caploc.engine.api import Ask
 from caploc.engine.batch import BatchEngine
-from caploc.errors import BadOption, ModelRefused, OutOfMemory
+from caploc.errors import OutOfMemory
 from caploc.models import loading, placement
-from caploc.models.devices import pick_device
 from caploc.models.loading import choose_weights, load_model
-from caploc.models.placement import input_device, is_whole
-from caploc.neurons.model import as_neurons
+from caploc.models.placement import input_device
 from caploc.tasks.task import Generate, LogLikelihood, options_json
 
 SHAPE = {**GROUPED, "num_hidden_layers": 4}
@@ -30,12 +28,6 @@ def folder(tmp_path_factory):
 def here(folder):
     """It on one device."""
     return load_model(folder, device="cpu")
-
-
-@pytest.mark.parametrize("name", ["tpu", "spread:cpu=1GiB", "cuda:99"])
-def test_a_device_that_cannot_be_is_refused_in_a_sentence(name):
-    with pytest.raises(BadOption, match=f"no device '{name}' here; choose auto, .* or spread"):
-        pick_device(name)
 
 
 def test_weights_too_large_for_the_device_are_refused_before_they_are_read(folder, monkeypatch):
@@ -85,10 +77,3 @@ def test_layers_that_wait_on_disk_answer_as_those_in_memory(
     assert "meta" in kinds and spread.device == input_device(spread.model) == torch.device("cpu")
     assert spread.dtype == here.dtype and spread.fingerprint == here.fingerprint
     assert answered(spread, packed) == answered(here, packed)
-
-
-def test_neurons_want_whole_weights(folder, here, monkeypatch):
-    assert is_whole(here.model)
-    monkeypatch.setattr(loading, "memory_limits", lambda: {"cpu": 60_000})
-    with pytest.raises(ModelRefused, match="quantized or spread over devices.* load it whole"):
-        as_neurons(load_model(folder, device="spread"))

@@ -11,6 +11,7 @@ from caploc.errors import BadData, BadOption
 from caploc.neurons.study import load_source, with_end
 from caploc.options import TaskOptions
 from caploc.tasks.task import Rolling
+from doubles import write_task_file
 from worlds import DEMO
 
 MODEL = ModelOptions(DEMO, device="cpu")
@@ -21,25 +22,7 @@ def task_file(tmp_path):
     """Write a task without a training split; returns its path."""
 
     def write(rows, **changes):
-        data = tmp_path / "rows.jsonl"
-        data.write_text("".join(json.dumps(row) + "\n" for row in rows))
-        config = {
-            "task": "mine",
-            "dataset_path": "json",
-            "dataset_kwargs": {"data_files": {"test": str(data)}},
-            "test_split": "test",
-            "output_type": "generate_until",
-            "doc_to_text": "{{q}}",
-            "doc_to_target": "{{a}}",
-            "target_delimiter": "",
-            "generation_kwargs": {"until": ["\n"], "max_gen_toks": 4, "do_sample": False},
-            "metric_list": [
-                {"metric": "exact_match", "aggregation": "mean", "higher_is_better": True}
-            ],
-        }
-        path = tmp_path / "mine.yaml"
-        path.write_text(json.dumps(config | changes))
-        return str(path)
+        return str(write_task_file(tmp_path, rows, target_delimiter="", **changes))
 
     return write
 

@@ -222,9 +222,9 @@ def test_commands_on_a_page_name_its_folder_as_a_shell_takes_it(tmp_path, result
     assert f"caploc view '{tmp_path}/my runs'" in page.text and " DIR" not in page.text
 
 
-def test_commands_and_the_report_load_neither_torch_nor_matplotlib():
+def test_commands_and_the_report_wait_for_no_large_library():
     for name in ("cli", "report", "playground.view"):
-        loaded = "bool({'torch', 'matplotlib'} & set(sys.modules))"
+        loaded = "bool({'torch', 'matplotlib', 'lm_eval'} & set(sys.modules))"
         check = f"import caploc.{name}, sys; sys.exit({loaded})"
         subprocess.run([sys.executable, "-c", check], check=True)
 

@@ -14,15 +14,10 @@ from caploc.naming import default_folder, folder_name
 from caploc.report.card import escape_markdown, headline, write_markdown
 from caploc.report.templates import write_page
 from caploc.result import (
-    GridShape,
-    LocatedTask,
-    MethodSettings,
-    Model,
     Result,
-    TaskComparison,
-    Validation,
 )
 from caploc.verdict import make_card
+from doubles import least_result
 
 HOSTILE = (
     "</script><script>alert(1)</script>\"'><img src=x onerror=alert(2)> \\input{/etc/passwd} "
@@ -91,14 +86,6 @@ def test_names_of_models_and_tasks_are_text_in_every_page(tmp_path):
 
 
 def test_a_headline_is_one_line():
-    result = Result.model_construct(
-        model=Model(name="m"),
-        task=LocatedTask(name="a\nb\x1b[2J"),
-        method=MethodSettings(name="scan"),
-        grid=GridShape(layers=1, heads=[2]),
-        heads=[],
-        top=[],
-        validation=Validation(task=TaskComparison(name="a\nb\x1b[2J")),
-    )
+    result = Result.model_validate(least_result("a\nb\x1b[2J"))
     said = headline(make_card(result))
     assert "\n" not in said and "\x1b" not in said + write_markdown(make_card(result))

@@ -1,7 +1,5 @@
 """The neurons paper's data sets as tasks, from files in their own formats."""
 
-import json
-
 import pandas
 import pytest
 
@@ -11,6 +9,7 @@ from caploc.options import TaskOptions
 from caploc.tasks.catalog import can_train, load_task, own_manager
 from caploc.tasks.paper.syntax import score_syntax
 from caploc.tasks.task import Generated, LogLikelihood
+from doubles import write_lines
 from worlds import DEMO
 
 ROWS = {
@@ -44,7 +43,7 @@ def written(folder, name, split, ending="jsonl"):
     path = folder / f"{split}.{ending}"
     table = pandas.DataFrame(ROWS[name])
     if ending == "jsonl":
-        path.write_text("".join(json.dumps(row) + "\n" for row in ROWS[name]))
+        write_lines(path, ROWS[name])
     else:
         {"parquet": table.to_parquet, "csv": table.to_csv}[ending](path, index=False)
     return str(path)

@@ -4,10 +4,11 @@ import pytest
 import yaml
 
 from caploc.errors import BadData, BadOption, UnknownName
-from caploc.options import TaskOptions, parse_data
-from caploc.tasks.catalog import check_task_name, load_task
+from caploc.options import TaskOptions
+from caploc.tasks.catalog import load_task
 from caploc.tasks.signal import margin_of
 from caploc.tasks.task import Generate, Generated, LogLikelihood, Metric, Rolling, Scored, show
+from doubles import write_lines
 from worlds import CAPABILITIES
 
 GSM8K = [
@@ -18,8 +19,7 @@ GSM8K = [
 @pytest.fixture
 def gsm8k_files(tmp_path):
     for split in ("train", "test"):
-        text = "".join(json.dumps(row) + "\n" for row in GSM8K)
-        (tmp_path / f"{split}.jsonl").write_text(text)
+        write_lines(tmp_path / f"{split}.jsonl", GSM8K)
     return {split: str(tmp_path / f"{split}.jsonl") for split in ("train", "test")}
 
 
@@ -90,20 +90,16 @@ def test_a_choice_is_likely_by_its_margin_over_the_likeliest_other_one():
     assert margin_of(capitals.example(0), [said[0], said[2], said[1], said[3]]) == -0.5
 
 
-def test_a_margin_is_that_of_choices_of_equal_length_where_the_metric_divides_by_length(tmp_path):
-    (tmp_path / "rows.jsonl").write_text('{"question": "Capital of Peru?", "right": 0}\n')
-    (tmp_path / "normed.yaml").write_text(f"""
-task: normed
-dataset_path: json
-dataset_kwargs: {{data_files: {{test: {tmp_path}/rows.jsonl}}}}
-test_split: test
-output_type: multiple_choice
-doc_to_text: question
-doc_to_choice: [Lima, Copenhagen]
-doc_to_target: right
-metric_list: [{{metric: acc_norm}}]
-""")
-    task = load_task(str(tmp_path / "normed.yaml"))
+def test_a_margin_is_that_of_choices_of_equal_length_where_the_metric_divides_by_length(task_file):
+    path = task_file(
+        "normed",
+        [{"q": "Capital of Peru?", "a": 0}],
+        output_type="multiple_choice",
+        doc_to_choice=["Lima", "Copenhagen"],
+        doc_to_target="a",
+        metric_list=[{"metric": "acc_norm"}],
+    )
+    task = load_task(str(path))
     for longer, right in ((-9.5, 1.0), (-10.5, 0.0)):  # a nat for every letter would be a tie
         said = [Scored(-4.0, False, 2), Scored(longer, False, 4)]
         assert (margin_of(task.example(0), said) > 0) == (longer < -10.0)
@@ -112,29 +108,25 @@ metric_list: [{{metric: acc_norm}}]
     assert margin_of(task.example(0), said) == pytest.approx(7 * 0.2)  # nats a letter x letters
 
 
-def test_a_metric_by_mutual_information_or_an_example_of_one_choice_leaves_no_margin(tmp_path):
+def test_a_metric_by_mutual_information_or_an_example_of_one_choice_leaves_no_margin(task_file):
     rows = [{"offered": ["Lima", "Oslo", "Bonn"], "right": 0}, {"offered": ["Rome"], "right": 0}]
-    for name, metric, kept in (("both", "acc", rows[:1]), ("single", "acc", rows)):
-        lines = "\n".join(json.dumps(row) for row in kept)
-        (tmp_path / f"{name}.jsonl").write_text(lines + "\n")
-        (tmp_path / f"{name}.yaml").write_text(f"""
-task: {name}
-dataset_path: json
-dataset_kwargs: {{data_files: {{test: {tmp_path}/{name}.jsonl}}}}
-test_split: test
-output_type: multiple_choice
-doc_to_text: "A capital:"
-doc_to_choice: offered
-doc_to_target: right
-metric_list: [{{metric: {metric}}}, {{metric: acc_mutual_info}}]
-""")
-    both = load_task(str(tmp_path / "both.yaml"))
+    chosen = {
+        "output_type": "multiple_choice",
+        "doc_to_choice": "offered",
+        "doc_to_target": "right",
+    }
+    metrics = [{"metric": "acc"}, {"metric": "acc_mutual_info"}]
+    both_path, single_path = (
+        str(task_file(name, kept, doc_to_text="A capital:", metric_list=metrics, **chosen))
+        for name, kept in (("both", rows[:1]), ("single", rows))
+    )
+    both = load_task(both_path)
     nats = (-4.0, -7.0, -9.0, -1.0, -1.0, -1.0)  # the last three are asked without the question
     said = [Scored(each, False, 2) for each in nats]
     assert margin_of(both.example(0), said) == 3.0
     mutual = TaskOptions(metric="acc_mutual_info")
-    assert load_task(str(tmp_path / "both.yaml"), mutual).example(0).right is None
-    assert load_task(str(tmp_path / "single.yaml")).example(0).right is None
+    assert load_task(both_path, mutual).example(0).right is None
+    assert load_task(single_path).example(0).right is None
 
 
 def test_written_answers_offer_no_choice():
@@ -178,24 +170,25 @@ def test_keys_change_with_what_is_asked_and_with_what_is_right(task_file):
     assert same == [True, True, False, False, True, True]
 
 
-def test_the_version_changes_with_the_scoring(task_file):
-    plain = load_task(str(task_file("b")))
-    filtered = [{"name": "none", "filter": [{"function": "take_first"}, {"function": "lowercase"}]}]
-    assert load_task(str(task_file("b"))).version == plain.version
-    assert load_task(str(task_file("b", filter_list=filtered))).version != plain.version
+def test_keys_change_with_the_right_answer_alone(task_file):
+    before = load_task(str(task_file("c")))
+    after = load_task(str(task_file("c", doc_to_target="{{a}}0")))
+    assert before.requests(0) == after.requests(0)
+    assert before.key(0) != after.key(0)
+
+
+FILTERED = [{"name": "none", "filter": [{"function": "take_first"}, {"function": "lowercase"}]}]
+LOOSE = {"metric": "exact_match", "aggregation": "mean", "higher_is_better": True}
 
 
 @pytest.mark.parametrize(
-    ("name", "said"),
-    [
-        ("demo/additon", "Did you mean 'demo/addition'"),
-        ("gsm9k", "Did you mean 'gsm8k'"),
-        ("nowhere.yaml", "There is no task file"),
-    ],
+    "change", [{"filter_list": FILTERED}, {"metric_list": [LOOSE | {"ignore_case": True}]}]
 )
-def test_unknown_tasks_name_the_nearest(name, said):
-    with pytest.raises(UnknownName, match=said):
-        check_task_name(name)
+def test_the_version_changes_with_the_scoring(task_file, change):
+    plain, again, other = (
+        load_task(str(task_file("b", **each))).version for each in ({}, {}, change)
+    )
+    assert plain == again != other
 
 
 @pytest.mark.parametrize("name", ["humaneval", "mbpp", "humaneval_instruct"])
@@ -222,25 +215,6 @@ def test_log_probability_needs_a_gold_answer():
         load_task("rhyming", TaskOptions(outcome="logprob"))
 
 
-@pytest.mark.parametrize(
-    ("files", "said"),
-    [
-        ({"test": "absent.jsonl"}, "no such file"),
-        ({"test": "empty.jsonl"}, "is empty"),
-        ({"test": "broken.jsonl", "train": "broken.jsonl"}, "could not be read .line"),
-        ({"test": "other.jsonl", "train": "other.jsonl"}, "lacks a column"),
-        ({"test": "other.jsonl"}, "add --data train=FILE or --fewshot 0"),
-    ],
-)
-def test_bad_data_is_one_sentence(tmp_path, files, said):
-    (tmp_path / "empty.jsonl").touch()
-    (tmp_path / "broken.jsonl").write_text('{"question": "a", "ans\n')
-    (tmp_path / "other.jsonl").write_text('{"text": "a"}\n' * 9)
-    with pytest.raises(BadData, match=said) as refused:
-        load_task("gsm8k", TaskOptions(data={s: str(tmp_path / f) for s, f in files.items()}))
-    assert "\n" not in str(refused.value)
-
-
 def test_files_of_another_kind_are_refused(tmp_path):
     with pytest.raises(BadOption, match=r"\.jsonl.*'x\.txt'"):
         TaskOptions(data={"test": str(tmp_path / "x.txt")}).check_files()
@@ -249,26 +223,6 @@ def test_files_of_another_kind_are_refused(tmp_path):
 def test_data_for_a_group_is_refused(gsm8k_files):
     with pytest.raises(BadOption, match="group of 2"):
         load_task("demo/facts", TaskOptions(data=gsm8k_files))
-
-
-@pytest.mark.parametrize("text", ["test", "=x.jsonl", "test="])
-def test_data_options_are_split_and_file(text):
-    with pytest.raises(BadOption, match="SPLIT=FILE"):
-        parse_data([text])
-
-
-def test_keys_change_with_the_right_answer_alone(task_file):
-    before = load_task(str(task_file("c")))
-    after = load_task(str(task_file("c", doc_to_target="{{a}}0")))
-    assert before.requests(0) == after.requests(0)
-    assert before.key(0) != after.key(0)
-
-
-def test_the_version_changes_with_the_metrics_options(task_file):
-    strict = {"metric": "exact_match", "aggregation": "mean", "higher_is_better": True}
-    loose = strict | {"ignore_case": True}
-    versions = {load_task(str(task_file("d", metric_list=[m]))).version for m in (strict, loose)}
-    assert len(versions) == 2
 
 
 def test_examples_in_the_prompt_come_from_the_split_that_lm_eval_would_take(gsm8k_files, task_file):

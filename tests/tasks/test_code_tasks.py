@@ -1,7 +1,6 @@
 """Code tasks with rows written for these tests, judged by the real sandbox."""
 
 import builtins
-import json
 import os
 from itertools import combinations
 from pathlib import Path
@@ -17,6 +16,7 @@ from caploc.sandbox import pool
 from caploc.tasks.catalog import check_task_name, load_task
 from caploc.tasks.programs import CodeEval, pass_rates
 from caploc.tasks.task import Generated, LogLikelihood, show
+from doubles import write_lines
 
 if obstacle := pool.find_obstacle():
     pytest.skip(f"bubblewrap is needed, {obstacle}", allow_module_level=True)
@@ -53,8 +53,7 @@ def code_task(tmp_path):
     """Load a code task on the rows above."""
 
     def load(name, **options):
-        path = tmp_path / "rows.jsonl"
-        path.write_text("".join(json.dumps(row) + "\n" for row in ROWS[name]))
+        path = write_lines(tmp_path / "rows.jsonl", ROWS[name])
         options = {"data": {"test": str(path)}, "allow_code": True} | options
         return load_task(name, TaskOptions(**options))
 

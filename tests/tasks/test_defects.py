@@ -1,24 +1,20 @@
 """Examples that cannot be asked as they stand are named before the first row, all at once."""
 
-import json
-
 import pytest
 
 from caploc.errors import BadData
 from caploc.tasks.catalog import load_task
 from caploc.tasks.defects import find_defects, without_defects
+from doubles import METRIC, write_task_file
 
-CHOICES = """task: own
-dataset_path: json
-dataset_kwargs: {{data_files: {{test: {file}}}}}
-test_split: test
-output_type: multiple_choice
-doc_to_text: "{{{{prompt}}}}"
-doc_to_choice: "{{{{choices}}}}"
-doc_to_target: "{{{{gold}}}}"
-target_delimiter: ""
-metric_list: [{{metric: acc, aggregation: mean, higher_is_better: true}}]
-"""
+CHOICES = {
+    "output_type": "multiple_choice",
+    "doc_to_text": "{{prompt}}",
+    "doc_to_choice": "{{choices}}",
+    "doc_to_target": "{{gold}}",
+    "target_delimiter": "",
+    "metric_list": [METRIC | {"metric": "acc"}],
+}
 
 
 def choices(tmp_path, **changed):
@@ -27,9 +23,7 @@ def choices(tmp_path, **changed):
     ]
     for number, change in changed.items():
         records[int(number[1:])] |= change
-    (tmp_path / "own.jsonl").write_text("\n".join(map(json.dumps, records)))
-    (tmp_path / "own.yaml").write_text(CHOICES.format(file=tmp_path / "own.jsonl"))
-    return load_task(str(tmp_path / "own.yaml"))
+    return load_task(str(write_task_file(tmp_path, records, "own", **CHOICES)))
 
 
 def fits(request):

@@ -8,6 +8,7 @@ from caploc.errors import BadOption
 from caploc.options import TaskOptions
 from caploc.tasks.catalog import can_train, load_task
 from caploc.tasks.task import Generate
+from doubles import write_lines, write_task_file
 
 ROWS = {split: [{"q": f"{split} {n}+1=", "a": str(n + 1)} for n in range(6)] for split in
         ("train", "validation", "test")}  # fmt: skip
@@ -18,31 +19,13 @@ def split_task(tmp_path):
     """Write a task of three splits; returns the YAML's path."""
 
     def write(name="mine", **changes):
-        files = {}
-        for split, rows in ROWS.items():
-            files[split] = str(tmp_path / f"{split}.jsonl")
-            (tmp_path / f"{split}.jsonl").write_text(
-                "".join(json.dumps(row) + "\n" for row in rows)
-            )
-        config = {
-            "task": name,
-            "dataset_path": "json",
-            "dataset_kwargs": {"data_files": files},
-            "training_split": "train",
-            "validation_split": "validation",
-            "test_split": "test",
-            "output_type": "generate_until",
-            "doc_to_text": "{{q}}",
-            "doc_to_target": "{{a}}",
-            "generation_kwargs": {"until": ["\n"], "max_gen_toks": 4, "do_sample": False},
-            "metric_list": [
-                {"metric": "exact_match", "aggregation": "mean", "higher_is_better": True}
-            ],
+        files = {
+            split: str(write_lines(tmp_path / f"{split}.jsonl", rows))
+            for split, rows in ROWS.items()
         }
-        config = {key: value for key, value in (config | changes).items() if value is not None}
-        path = tmp_path / f"{name}.yaml"
-        path.write_text(json.dumps(config))
-        return str(path)
+        splits = {"training_split": "train", "validation_split": "validation"}
+        given = splits | {"dataset_kwargs": {"data_files": files}} | changes
+        return str(write_task_file(tmp_path, ROWS["test"], name, **given))
 
     return write
 

@@ -10,48 +10,13 @@ from caploc.engine.api import Answer
 from caploc.measurement import Cost, Meter
 from caploc.progress import Silent
 from caploc.recovery import Estimate, Measurements
-from caploc.result import Score
 from caploc.search import Found
 from caploc.store import Question, Store
-from caploc.tasks.task import Example, Generate, Generated, Metric
+from caploc.tasks.task import Generated
 from caploc.validation import Check
+from doubles import NumberTask
 
-NAN = "not scored"
 GRID = Heads((8, 8))
-
-
-class Sums:
-    """A task whose answers are numbers, and each number is its example's outcome."""
-
-    name, metric, version, size = "sums", Metric("acc"), "1", 1000
-
-    def in_metric(self):
-        return self
-
-    def example(self, example):
-        return Example(str(example))
-
-    def without(self, examples):
-        return self
-
-    def key(self, example):
-        return str(example)
-
-    def requests(self, example):
-        return [Generate(str(example), "{}")]
-
-    def item(self, example, responses):
-        return responses[0].text
-
-    def outcome(self, item):
-        return float("nan") if item == NAN else float(item)
-
-    def score(self, examples, items):
-        values = [float(item) for item in items if item != NAN]
-        return Score.of(float(np.mean(values)) if values else None, None, len(values))
-
-    def first(self, limit):
-        return list(range(limit or self.size))
 
 
 class Said:
@@ -71,7 +36,7 @@ class Said:
 
     def text(self, ask):
         value = self.outcome(ask.knocked_out, int(ask.request.prompt))
-        return NAN if value is None else repr(float(value))
+        return "nan" if value is None else repr(float(value))
 
 
 @pytest.fixture
@@ -82,8 +47,8 @@ def checking(tmp_path):
     def build(outcome, *, grid=GRID, examples=60, draws=20, fresh=True):
         engine = Said(grid, outcome)
         stores.append(Store(tmp_path / str(len(stores)) / "rows.sqlite"))
-        question = Question("model", "float32", "sums", "1", "metric")
-        meter = Meter(engine, stores[-1], Sums(), question, Cost())
+        question = Question("model", "float32", "numbers", "1", "metric")
+        meter = Meter(engine, stores[-1], NumberTask(), question, Cost())
         check = Check(meter, grid, list(range(examples)), fresh, draws, 7, Silent())
         return SimpleNamespace(check=check, engine=engine)
 
