@@ -18,7 +18,6 @@ stands with the prices of rows in docs/bench/joint.json.
 """
 
 import argparse
-import json
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -34,6 +33,7 @@ from pyarrow import parquet
 from torch import Tensor
 
 import draws
+import figures
 from caploc import designs
 from caploc.console import progress
 from caploc.declaration import ModelOptions
@@ -232,11 +232,11 @@ def attribute(census: Census, ways: Sequence[str]) -> tuple[list[str], list[Meas
     for way in ways:
         watch = Stopwatch()
         change = np.concatenate([getattr(reader, way)(part) for part in parts(answers)])
-        joint = json.loads(draws.JOINT.read_text())
+        joint = figures.read(draws.JOINT)
         prices = joint.setdefault(census.case.name, {}).setdefault("passes", {})
         prices[way] = watch.read().cpu / len(examples)
         say(f"{census.case.name} {way}: {prices[way]:.2f} CPU s an example")
-        draws.JOINT.write_text(json.dumps(joint, indent=1) + "\n")
+        figures.write(draws.JOINT, joint)
         mask = np.repeat(np.arange(heads), len(examples))
         found.append(Measurements(masks, mask, np.tile(examples, heads), change.T.ravel()))
     return list(ways), found

@@ -14,7 +14,6 @@ which no score has seen. Figures go to bench/backups.json.
 """
 
 import argparse
-import json
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
@@ -25,6 +24,7 @@ from typing import Any
 import numpy as np
 from scipy.stats import rankdata
 
+import figures
 from caploc.declaration import ModelOptions
 from caploc.interactions import primary_set
 from caploc.measurement import Meters, as_measurements
@@ -172,16 +172,13 @@ def real(name: str) -> Figures:
 def page(kept: Figures) -> str:
     """The table of docs/results/outside.md."""
     worlds = [each for name, each in kept.items() if name.startswith("planted")]
-    lines = [
-        "| score | planted worlds | " + " | ".join(TASKS) + " |",
-        "|---|--:|" + "--:|" * len(TASKS),
-    ]
+    rows = []
     for score in [name for name in worlds[0] if name[-1].isdigit()]:
         areas = [each[score] for each in worlds]
         spread = f"{np.mean(areas):.2f} ± {np.std(areas, ddof=1) / len(areas) ** 0.5:.2f}"
-        real = " | ".join(f"{kept[name][score]:.2f}" if name in kept else "" for name in TASKS)
-        lines.append(f"| {score} examples | {spread} | {real} |")
-    return "\n".join(lines)
+        real = [f"{kept[name][score]:.2f}" if name in kept else "" for name in TASKS]
+        rows.append([f"{score} examples", spread, *real])
+    return "\n".join(figures.table(["score", "planted worlds", *TASKS], rows))
 
 
 def main() -> None:
@@ -190,14 +187,14 @@ def main() -> None:
     parser.add_argument("--planted", action="store_true")
     parser.add_argument("--page", action="store_true")
     asked = parser.parse_args()
-    kept = json.loads(FIGURES.read_text()) if FIGURES.is_file() else {}
+    kept = figures.read(FIGURES)
     worlds = {f"planted-{seed}": lambda seed=seed: planted(seed) for seed in range(WORLDS)}
     tasks = {} if asked.planted else {name: lambda name=name: real(name) for name in TASKS}
     for name, work in ({} if asked.page else worlds | tasks).items():
         if name not in kept:
             kept[name] = work()
             say(f"{name}: {kept[name]}")
-            FIGURES.write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")
+            figures.write(FIGURES, kept)
     print(page(kept))
 
 

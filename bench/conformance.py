@@ -9,7 +9,6 @@ read the heads are zero. What a tool cannot be asked is *not applicable*; an err
 """
 
 import copy
-import json
 import sys
 import warnings
 from collections.abc import Callable, Sequence
@@ -31,6 +30,7 @@ from alone import word_tokenizer, words  # noqa: E402
 from tiny import FAMILIES, GROUPED, OLD, build, random_tokens, tiny  # noqa: E402
 from tokenizers.processors import TemplateProcessing  # noqa: E402
 
+import figures  # noqa: E402
 from caploc.engine.api import Ask  # noqa: E402
 from caploc.engine.batch import BatchEngine  # noqa: E402
 from caploc.engine.encoding import RequestEncoder  # noqa: E402
@@ -537,7 +537,7 @@ def main() -> None:
         found = [tried(case, tool) for tool in TOOLS]
         kept[must] = dict(zip(names, found, strict=True))
         print(f"| {must} | {reported} | {' | '.join(found)} |", flush=True)
-    FIGURES.write_text(json.dumps(kept, indent=1) + "\n")
+    figures.write(FIGURES, kept)
 
 
 if __name__ == "__main__":

@@ -32,6 +32,7 @@ import pandas as pd
 import torch
 from scipy import stats
 
+import figures
 from caploc import designs
 from caploc.components import Grid, Mask, Masks
 from caploc.declaration import split_examples
@@ -396,8 +397,8 @@ def write(
     for (one, other), wordings in found.items():
         written = {wording: each.written() for wording, each in wordings.items()}
         outcomes.setdefault(one, {})[other] = written
-    figures = known_figures()
-    figures[model] = {
+    kept = figures.read(FIGURES)
+    kept[model] = {
         "fingerprint": bench.engine.loaded.fingerprint,
         "dtype": bench.engine.loaded.dtype,
         "rows_of_searches": sum(each.run.result.cost.rows or 0 for each in subjects),
@@ -411,7 +412,7 @@ def write(
         "verdicts": verdicts([each.name for each in subjects], found),
         "outcomes": outcomes,
     }
-    FIGURES.write_text(json.dumps(figures, indent=1) + "\n")
+    figures.write(FIGURES, kept)
 
 
 def names_of(grid: Grid[Any], mask: Mask) -> list[str]:
@@ -440,8 +441,8 @@ def verdicts(tasks: Sequence[str], found: Mapping[Pair, Wordings]) -> list[dict[
 def page() -> None:
     """Draw the figure; print the counts of the page."""
     charts = []
-    for name, figures in known_figures().items():
-        cells = read_cells(figures)
+    for name, one in figures.read(FIGURES).items():
+        cells = read_cells(one)
         tasks, said = list(dict.fromkeys(task for key in cells for task in key)), judge(cells)
         pairs = Counter(judge_pair(said, *pair) for pair in combinations(tasks, 2))
         print(name, dict(pairs), summary(cells, said))
@@ -450,16 +451,11 @@ def page() -> None:
     alt.concat(*charts, columns=2).configure_view(stroke=None).save(DRAWING, ppi=80)
 
 
-def known_figures() -> dict[str, Any]:
-    """Read what was measured, by model."""
-    return dict(json.loads(FIGURES.read_text())) if FIGURES.is_file() else {}
-
-
-def read_cells(figures: Mapping[str, Any]) -> dict[Pair, Cell]:
+def read_cells(kept: Mapping[str, Any]) -> dict[Pair, Cell]:
     """Make the cells of a model's outcomes."""
     return {
         (one, other): Cell.of([Outcomes.read(each) for each in wordings.values()])
-        for one, row in figures["outcomes"].items()
+        for one, row in kept["outcomes"].items()
         for other, wordings in row.items()
     }
 

@@ -13,7 +13,7 @@ run on the models by bench/joint.py, and stand on the same page.
 
 import argparse
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from importlib import import_module
@@ -24,6 +24,7 @@ from typing import Any
 import numpy as np
 from pyarrow import parquet
 
+import figures
 from caploc import designs
 from caploc.options import Settings
 from caploc.recovery import Estimate, Measurements
@@ -299,7 +300,7 @@ def methods(stored: Stored) -> dict[str, Method | Attribution]:
 def summary(runs: Sequence[Run]) -> Figures:
     """What is kept of a method's draws on a task."""
     recalls = [run.recall for run in runs]
-    figures: Figures = {
+    found: Figures = {
         "recall": round(float(np.mean(recalls)), 4),
         "error": round(float(np.std(recalls, ddof=1)) / len(runs) ** 0.5, 4),
         "rows": round(float(np.mean([run.rows for run in runs]))),
@@ -309,18 +310,18 @@ def summary(runs: Sequence[Run]) -> Figures:
         },
     }
     if not runs[0].held:
-        return figures
+        return found
     strata = {s: np.sum([run.held[s] for run in runs], axis=0).tolist() for s in STRATA}
-    figures |= strata | {
+    found |= strata | {
         "tried": np.sum([run.strong for run in runs], axis=0).tolist(),
         "heads named": round(float(np.mean([len(run.chosen) for run in runs])), 2),
     }
     told = [run.told for run in runs if not np.isnan(run.told)]  # not where nothing is named
     if told:
         pairs = combinations([{*run.chosen} for run in runs], 2)
-        figures["told"] = round(float(np.mean(told)), 3)
-        figures["true"] = round(float(np.mean([jaccard(*pair) for pair in pairs])), 3)
-    return figures
+        found["told"] = round(float(np.mean(told)), 3)
+        found["true"] = round(float(np.mean([jaccard(*pair) for pair in pairs])), 3)
+    return found
 
 
 def jaccard(one: set[int], other: set[int]) -> float:
@@ -439,22 +440,20 @@ def page(kept: dict[str, Any]) -> str:
     idle = ", ".join(name for name in tasks if not tasks[name]["truth"]["needed"])
     sentiment = tasks["smollm2-sentiment"]["caploc"]["recall"]
     about = ABOUT.format(draws=kept["draws"], idle=idle, asked=ASKED, sentiment=sentiment)
-    lines, joint = [about], json.loads(JOINT.read_text())
+    lines, joint = [about], figures.read(JOINT)
     for title, names in (("Development", DEVELOPMENT), ("Test", TEST)):
         methods = list(tasks[names[0]])[1:]
         lines += [f"## {title}\n", *recalls(tasks, names, methods, joint), ""]
-        lines += [
-            "| task | method | heads named | "
-            + " | ".join(f"intervals that hold: {each}" for each in STRATA)
-            + " | strong heads tried | Jaccard: told, true |",
-            "|---|---" + "|--:" * 6 + "|",
-        ]
+        cells = []
         for method in methods:
             if "named" not in tasks[names[0]][method]:
                 continue
             if method.startswith("caploc"):  # of the others the JSON file has the tasks
-                lines += [row(name, method, tasks[name][method]) for name in names]
-            lines.append(row("**together**", method, pooled(tasks, names, method)))
+                cells += [row(name, method, tasks[name][method]) for name in names]
+            cells.append(row("**together**", method, pooled(tasks, names, method)))
+        held = [f"intervals that hold: {each}" for each in STRATA]
+        headings = ["task", "method", "heads named", *held, "strong heads tried"]
+        lines += figures.table([*headings, "Jaccard: told, true"], cells, texts=2)
         surely = "; ".join(f"{name} {tasks[name]['truth']['surely']}" for name in names)
         lines.append(f"\nHeads that are surely among the first five, ties apart: {surely}.\n")
     lines += [STABILITY.format(searches=SEARCHES), *stability(kept["sizes"])]
@@ -467,19 +466,17 @@ def page(kept: dict[str, Any]) -> str:
 
 def stability(sizes: dict[str, dict[str, Figures]]) -> list[str]:
     """What runs tell of the overlap of named heads, and what it is: a line a task."""
-    lines = ["| task | " + " | ".join(f"trial of {trial}" for trial in TRIALS) + " |"]
-    lines.append("|---" + "|--:" * len(TRIALS) + "|")
-    for task, by_trial in sizes.items():
-        cells = [f"{c['told']:.2f} / {c['true']:.2f} ({c['rows']:,})" for c in by_trial.values()]
-        lines.append(f"| {task} | {' | '.join(cells)} |")
-    return [*lines, ""]
+    rows = [
+        [task, *(f"{c['told']:.2f} / {c['true']:.2f} ({c['rows']:,})" for c in each.values())]
+        for task, each in sizes.items()
+    ]
+    return [*figures.table(["task", *(f"trial of {trial}" for trial in TRIALS)], rows), ""]
 
 
 def together(joint: dict[str, Any]) -> list[str]:
     """What the five heads of every method take together: a line a method, a column a task."""
     tasks = [task for task in (*TEST, *DEVELOPMENT) if "drawn" in joint.get(task, {})]
-    lines = [f"| method | rows | CPU s | {' | '.join(tasks)} |"]
-    lines.append("|---" + "|--:" * (len(tasks) + 2) + "|")
+    lines = []
     for method in (*RUN, *joint[tasks[0]]["drawn"]):
         runs = {task: joint_runs(joint[task], method) for task in tasks}
         ran = [(task, run["rows"]) for task, each in runs.items() for run in each if "rows" in run]
@@ -489,9 +486,8 @@ def together(joint: dict[str, Any]) -> list[str]:
             for each in runs.values()
         ]
         asked = f"{np.mean(rows):,.0f}" if rows else ""
-        cells = [asked, seconds(ran, joint), *cells]
-        lines.append(f"| {RUN.get(method, method)} | {' | '.join(cells)} |")
-    return lines
+        lines.append([RUN.get(method, method), asked, seconds(ran, joint), *cells])
+    return figures.table(["method", "rows", "CPU s", *tasks], lines)
 
 
 def joint_runs(task: dict[str, Any], method: str) -> list[Figures]:
@@ -507,24 +503,23 @@ def pooled(tasks: dict[str, Any], names: Sequence[str], method: str) -> Figures:
         if tasks[name]["truth"]["needed"] and method in tasks[name]
     ]
     found: Figures = {
-        name: float(np.mean([figures[name] for figures in needing]))
+        name: float(np.mean([each[name] for each in needing]))
         for name in ("recall", "rows", "heads named", "told", "true")
         if name in needing[0]
     }
-    errors = [figures["error"] for figures in needing]
+    errors = [each["error"] for each in needing]
     found["error"] = float(np.linalg.norm(errors)) / len(errors)
     for name in (*STRATA, "tried"):
         if name in needing[0]:
-            found[name] = np.sum([figures[name] for figures in needing], axis=0).tolist()
+            found[name] = np.sum([each[name] for each in needing], axis=0).tolist()
     return found
 
 
 def recalls(
     tasks: dict[str, Any], names: Sequence[str], methods: Sequence[str], joint: dict[str, Any]
-) -> Iterator[str]:
+) -> list[str]:
     """The share of the five most needed heads that is found: a line a method, a column a task."""
-    yield f"| recall | rows | CPU s | {' | '.join(names)} | together |"
-    yield "|---" + "|--:" * (len(names) + 3) + "|"
+    lines = []
     for method in methods:
         whole = pooled(tasks, names, method)
         cells = [
@@ -533,8 +528,8 @@ def recalls(
         ]
         told = f"{whole['recall']:.2f} ± {whole['error']:.2f}"
         ran = [(name, tasks[name][method]["asked"]) for name in names if method in tasks[name]]
-        taken = seconds(ran, joint)
-        yield f"| {method} | {whole['rows']:,.0f} | {taken} | {' | '.join(cells)} | {told} |"
+        lines.append([method, f"{whole['rows']:,.0f}", seconds(ran, joint), *cells, told])
+    return figures.table(["recall", "rows", "CPU s", *names, "together"], lines)
 
 
 def seconds(runs: Sequence[tuple[str, dict[str, float]]], joint: dict[str, Any]) -> str:
@@ -548,16 +543,16 @@ def seconds(runs: Sequence[tuple[str, dict[str, float]]], joint: dict[str, Any])
     return f"{np.mean(taken):,.0f}" if taken else ""
 
 
-def row(task: str, method: str, figures: Figures) -> str:
-    """A line of the page."""
-    overlap = "{told:.2f}, {true:.2f}".format_map(figures) if "told" in figures else ""
-    cells = [
-        f"{figures['heads named']:.1f}",
-        *(percentage(figures[stratum]) for stratum in STRATA),
-        "{:,} of {:,}".format(*figures["tried"]),
-        overlap,
+def row(task: str, method: str, found: Figures) -> list[str]:
+    """The cells of a line of the page."""
+    return [
+        task,
+        method,
+        f"{found['heads named']:.1f}",
+        *(percentage(found[stratum]) for stratum in STRATA),
+        "{:,} of {:,}".format(*found["tried"]),
+        "{told:.2f}, {true:.2f}".format_map(found) if "told" in found else "",
     ]
-    return f"| {task} | {method} | {' | '.join(cells)} |"
 
 
 def percentage(pair: Sequence[int]) -> str:
@@ -567,7 +562,7 @@ def percentage(pair: Sequence[int]) -> str:
 
 def readme(kept: dict[str, Any]) -> str:
     """What README says of how sure findings are."""
-    tasks, joint = kept["tasks"], json.loads(JOINT.read_text())
+    tasks, joint = kept["tasks"], figures.read(JOINT)
     needing = [task for task in TEST if tasks[task]["truth"]["needed"]]
     surely = [tasks[task]["truth"]["surely"] for task in needing]
     found = {
@@ -597,7 +592,7 @@ def readme(kept: dict[str, Any]) -> str:
 
 def write(kept: dict[str, Any]) -> None:
     """The page, and README's part between its two marks."""
-    OUT.write_text(json.dumps(kept, indent=1) + "\n")
+    figures.write(OUT, kept)
     OUT.with_suffix(".md").write_text(page(kept))
     text = README.read_text()
     begin, end = (text.index(mark) for mark in MARKS)
@@ -614,7 +609,7 @@ def main() -> None:
         tasks = draw(arguments.draws)
         sizes = {name: settle(name) for name in tasks if tasks[name]["truth"]["needed"]}
         OUT.write_text(json.dumps({"draws": arguments.draws, "tasks": tasks, "sizes": sizes}))
-    write(json.loads(OUT.read_text()))
+    write(figures.read(OUT))
 
 
 if __name__ == "__main__":

@@ -24,6 +24,7 @@ from typing import Any
 
 import torch
 
+import figures
 import models
 import workloads
 from caploc.engine.api import Ask
@@ -199,20 +200,15 @@ def check(
 
 def page(found: dict[str, Any]) -> str:
     """The results as a table."""
-    lines = [
-        "| shape | workload | caploc, rows/s | rows | hook loop | over rows | share of peak "
-        "| waits |",
-        "|---|---|--:|--:|--:|--:|--:|--:|",
-    ]
+    rows = []
     for name, one in found.items():
         for workload, speed in one["workloads"].items():
-            rate = speed["rows_per_second"]
-            share = speed.get("shares", {}).get("caploc")
-            lines.append(
-                f"| {name} | {workload} | {rate['caploc']:.2f} | {rate['rows']:.2f} | "
-                f"{rate['hook loop']:.2f} | {speed['over_rows']:.2f} | "
-                f"{'-' if share is None else f'{share:.1%}'} | {speed['waits']} |"
-            )
+            rate, share = speed["rows_per_second"], speed.get("shares", {}).get("caploc")
+            cells = [f"{rate[each]:.2f}" for each in ("caploc", "rows", "hook loop")]
+            cells += [f"{speed['over_rows']:.2f}", "-" if share is None else f"{share:.1%}"]
+            rows.append([name, workload, *cells, str(speed["waits"])])
+    headings = "shape, workload, caploc rows/s, rows, hook loop, over rows, share of peak, waits"
+    lines = figures.table(headings.split(", "), rows, texts=2)
     for name, one in found.items():
         agreed = one["agreements"]
         each = "; ".join(
@@ -245,7 +241,7 @@ def main() -> None:
     for name in arguments.shapes.split(","):
         loaded = models.load(name)
         found[name] = check(name, loaded, PLANS, arguments.repeats)
-        arguments.out.write_text(json.dumps(found, indent=1) + "\n")
+        figures.write(arguments.out, found)
         del loaded
         torch.cuda.empty_cache()
     print(page(found))

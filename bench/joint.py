@@ -12,7 +12,6 @@ its page.
 """
 
 import argparse
-import json
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -21,6 +20,7 @@ from typing import Any
 import numpy as np
 
 import draws
+import figures
 from caploc import designs
 from caploc.declaration import ModelOptions
 from caploc.measurement import Meter, Meters, as_measurements
@@ -191,8 +191,8 @@ def run_case(case: Case, bench: Bench, method: str, asked: Any, kept: dict[str, 
             if str(seed) not in done:
                 done[str(seed)] = bench.run(method, seed)
                 say(f"{case.name}, {method}, seed {seed}: {done[str(seed)]}")
-                draws.JOINT.write_text(json.dumps(kept, indent=1) + "\n")
-    draws.JOINT.write_text(json.dumps(kept, indent=1) + "\n")
+                figures.write(draws.JOINT, kept)
+    figures.write(draws.JOINT, kept)
 
 
 def main() -> None:
@@ -203,7 +203,7 @@ def main() -> None:
     add("--methods", type=lambda text: text.split(","), default=METHODS_RUN)
     add("--seeds", type=int, default=5)
     asked = parser.parse_args()
-    kept = json.loads(draws.JOINT.read_text()) if draws.JOINT.is_file() else {}
+    kept = figures.read(draws.JOINT)
     engines: dict[tuple[str, str], Any] = {}
     names = (*draws.TEST, *draws.DEVELOPMENT)
     cases = {case.name: case for case in CASES}

@@ -25,6 +25,7 @@ from typing import Any
 import numpy as np
 import torch
 
+import figures
 from caploc import designs
 from caploc.components import Masks
 from caploc.console import progress
@@ -244,7 +245,7 @@ def run(name: str, kept: dict[str, Any]) -> None:
                 },
             }
         say(f"{name}, {task}: {json.dumps(entry['tasks'][task])}")
-        FIGURES.write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")
+        figures.write(FIGURES, kept)
 
 
 def page(kept: dict[str, Any]) -> str:
@@ -273,7 +274,7 @@ def main() -> None:
     parser.add_argument("--models", type=lambda text: text.split(","), default=["smollm2"])
     parser.add_argument("--page", action="store_true")
     asked = parser.parse_args()
-    kept = json.loads(FIGURES.read_text()) if FIGURES.is_file() else {}
+    kept = figures.read(FIGURES)
     for name in [] if asked.page else asked.models:
         run(name, kept)
     print(page(kept))
